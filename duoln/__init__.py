@@ -1,0 +1,69 @@
+"""duoln: layer-normalised networks on NVIDIA GPUs, Apple silicon and any CPU.
+
+Importing duoln loads neither CuPy nor MLX nor any plug-in; names below are resolved on first use.
+Environment variables that the array libraries read only once are set here, before anything loads them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from duoln.backends import openblas
+
+__version__ = "0.1.0"
+
+# An uninstalled checkout, and a wheel run from the checkout's root, find the outside folders here.
+_ROOT = Path(__file__).resolve().parent.parent
+if (_ROOT / "pyproject.toml").is_file() and (_ROOT / "kernels").is_dir():
+    __path__.append(str(_ROOT))
+
+# float32 means float32: both libraries can silently use TF32. `--tf32` opts in before they load.
+os.environ.setdefault("MLX_ENABLE_TF32", "0")
+os.environ.setdefault("CUPY_TF32", "0")
+if "numpy" not in sys.modules:
+    openblas.choose_core()
+
+if TYPE_CHECKING:
+    from duoln import data, nn, ops, optim, testing
+    from duoln.core import Tensor, compile, gradcheck, stop_gradient, value_and_grad
+    from duoln.runtime import backend, tensor, to_tensors
+
+_LAZY = {
+    **dict.fromkeys(("Tensor", "compile", "gradcheck", "stop_gradient", "value_and_grad"), "duoln.core"),
+    **dict.fromkeys(("backend", "tensor", "to_tensors"), "duoln.runtime"),
+}
+_MODULES = ("data", "nn", "ops", "optim", "testing")
+
+__all__ = [
+    "Tensor",
+    "backend",
+    "compile",
+    "data",
+    "gradcheck",
+    "nn",
+    "ops",
+    "optim",
+    "stop_gradient",
+    "tensor",
+    "testing",
+    "to_tensors",
+    "value_and_grad",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"duoln.{name}")
+    if name in _LAZY:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'duoln' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

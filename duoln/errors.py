@@ -1,0 +1,79 @@
+"""The errors of duoln. Each class carries the exit code that the command line gives for it."""
+
+from __future__ import annotations
+
+
+class DuolnError(Exception):
+    """Base of every error that duoln raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(DuolnError):
+    """An unknown task, variant, preset, setting or flag."""
+
+    exit_code = 2
+
+
+class BackendError(DuolnError):
+    """A backend that was asked for cannot be used; the message gives the reason."""
+
+    exit_code = 3
+
+
+class DataError(DuolnError):
+    """Data that is missing or cannot be fetched."""
+
+    exit_code = 4
+
+
+class DataMissingError(DataError):
+    """A file that is in no folder and that no mirror gives."""
+
+
+class DataFormatError(DataError):
+    """A file whose content is not what its format promises."""
+
+    def __init__(self, file: object, offset: int, expected: object, found: object) -> None:
+        self.file, self.offset, self.expected, self.found = file, offset, expected, found
+        super().__init__(f"{file}: at byte {offset}: expected {expected}, found {found}")
+
+
+class DivergedError(DuolnError):
+    """The loss or a weight is no longer finite."""
+
+    exit_code = 5
+
+
+class MemoryExhaustedError(DuolnError):
+    """The device has no memory left for this step."""
+
+    exit_code = 6
+
+
+class ShapeError(DuolnError, ValueError):
+    """Arrays whose shapes do not fit the operation."""
+
+
+class DtypeError(DuolnError, TypeError):
+    """Arrays whose dtypes do not fit the operation, or differ: nothing is promoted silently."""
+
+
+class MixedBackendError(DuolnError, TypeError):
+    """Arrays of two array libraries in one operation."""
+
+
+class GradientError(DuolnError, RuntimeError):
+    """A derivative that duoln does not compute, such as a gradient inside a gradient."""
+
+
+class CompileError(DuolnError, RuntimeError):
+    """A step that breaks the contract of `compile`: pure, no host reads, stable trees and shapes."""
+
+
+class CheckpointError(DuolnError):
+    """A checkpoint or run folder that cannot be written, read or resumed from."""
+
+
+class PluginError(DuolnError):
+    """A plug-in that cannot be loaded, or two plug-ins that claim one name."""
