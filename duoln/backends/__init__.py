@@ -1,0 +1,31 @@
+"""One file per array library behind one Protocol (`protocol.py`). Nothing here is imported before it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from duoln.errors import UsageError
+
+if TYPE_CHECKING:
+    from duoln.backends.protocol import Backend
+
+NAMES = ("numpy", "cupy", "mlx")
+
+_loaded: dict[str, Backend] = {}
+
+
+def load(name: str) -> Backend:
+    """The backend object of one array library, made once per process.
+
+    Raises:
+        UsageError: no such backend.
+        Exception: whatever the library raises where it cannot work here; `runtime` turns it into a reason.
+    """
+    if name not in NAMES:
+        raise UsageError(f"[backend] expected one of {', '.join(NAMES)}, auto; found {name!r}")
+    if name not in _loaded:
+        module = importlib.import_module(f"duoln.backends.{name}")
+        backend: Backend = module.create()
+        _loaded[name] = backend
+    return _loaded[name]

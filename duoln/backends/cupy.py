@@ -1,0 +1,62 @@
+"""The CuPy backend: NVIDIA GPUs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cupy
+import numpy as np
+
+from duoln.backends.numpy_like import NumpyLikeBackend
+from duoln.backends.protocol import Array
+
+
+class CupyBackend(NumpyLikeBackend):
+    """Arrays are cupy.ndarray on the current CUDA device; work is queued on the current stream."""
+
+    name = "cupy"
+
+    def __init__(self) -> None:
+        super().__init__(cupy, ("float32", "float64", "int32", "bool"))
+        self._properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+        self.device = self._properties["name"].decode()
+
+    def asarray(self, host: Any, dtype: str | None = None) -> Array:
+        return cupy.array(host, dtype=self.native_dtype(dtype) if dtype else None)
+
+    def to_numpy(self, x: Array) -> np.ndarray:
+        return cupy.asnumpy(x)
+
+    def wait(self, arrays: Sequence[Array]) -> None:
+        if len(arrays):
+            cupy.cuda.get_current_stream().synchronize()
+
+    def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """`fn` itself: steps run eagerly (CuPy refuses cuBLAS while it captures a graph)."""
+        return fn
+
+    def clock(self) -> float:
+        cupy.cuda.get_current_stream().synchronize()
+        return time.perf_counter()
+
+    def info(self) -> dict[str, str]:
+        facts = self._properties
+        return {
+            "library": f"cupy {cupy.__version__}",
+            "device": self.device,
+            "compute_capability": f"{facts['major']}.{facts['minor']}",
+            "memory": f"{facts['totalGlobalMem'] >> 20} MiB",
+            "driver": str(cupy.cuda.runtime.driverGetVersion()),
+            "tf32": os.environ.get("CUPY_TF32", "0"),
+        }
+
+
+def create() -> CupyBackend:
+    """The backend object. Raises whatever CuPy raises where no CUDA device runs a kernel."""
+    probe = cupy.asnumpy(cupy.ones(1, dtype=np.float32) + np.float32(1))
+    if probe[0] != 2.0:
+        raise RuntimeError(f"the probe kernel computed {probe[0]} where 2.0 was expected")
+    return CupyBackend()

@@ -1,0 +1,225 @@
+"""The MLX backend: Apple GPUs through Metal, and `mlx[cpu]` on Linux for tests."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from duoln.backends.protocol import Array, Axis, Shape
+from duoln.errors import CompileError, DtypeError
+
+_DTYPES = {"float32": mx.float32, "float64": mx.float64, "int32": mx.int32, "bool": mx.bool_}
+_NAMES = {mx.float32: "float32", mx.float64: "float64", mx.int32: "int32", mx.bool_: "bool"}
+
+
+class MlxBackend:
+    """Arrays are mlx.core.array: lazy, computed at `wait` or when read."""
+
+    name = "mlx"
+
+    def __init__(self) -> None:
+        self.on_gpu = mx.default_device() == mx.Device(mx.gpu)
+        # Metal has no float64; the CPU stream does, and gradient checks use it.
+        self.dtypes = ("float32", "int32", "bool") if self.on_gpu else ("float32", "float64", "int32", "bool")
+        facts = mx.device_info()
+        self.device = f"{facts.get('device_name', facts.get('architecture', 'unknown'))} " \
+                      f"({'Metal' if self.on_gpu else 'MLX on the CPU'})"
+
+    # The edges
+    def asarray(self, host: Any, dtype: str | None = None) -> Array:
+        if isinstance(host, mx.array):
+            return host.astype(self._native(dtype)) if dtype else host
+        values = np.asarray(host)
+        return mx.array(values, dtype=self._native(dtype or values.dtype.name))
+
+    def to_numpy(self, x: Array) -> np.ndarray:
+        try:
+            return np.array(x)
+        except ValueError as error:
+            raise CompileError("[compile] the step reads a value on the host; return it from the step "
+                               "instead") from error
+
+    def wait(self, arrays: Sequence[Array]) -> None:
+        mx.eval(list(arrays))
+
+    def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        return mx.compile(fn)
+
+    def clock(self) -> float:
+        mx.synchronize()
+        return time.perf_counter()
+
+    def info(self) -> dict[str, str]:
+        facts = mx.device_info()
+        out = {"library": f"mlx {version('mlx')}", "device": self.device,
+               "tf32": os.environ.get("MLX_ENABLE_TF32", "1")}
+        if "memory_size" in facts:
+            out["memory"] = f"{int(facts['memory_size']) >> 20} MiB"
+        return out
+
+    def is_array(self, x: Any) -> bool:
+        return isinstance(x, mx.array)
+
+    def dtype(self, x: Array) -> str:
+        try:
+            return _NAMES[x.dtype]
+        except KeyError:
+            raise DtypeError(f"[dtype] expected one of {', '.join(self.dtypes)}, found {x.dtype}") from None
+
+    def _native(self, name: str) -> Any:
+        if name not in self.dtypes:
+            raise DtypeError(f"[dtype] expected one of {', '.join(self.dtypes)}, found {name!r}")
+        return _DTYPES[name]
+
+    # Creation
+    def zeros(self, shape: Shape, dtype: str = "float32") -> Array:
+        return mx.zeros(shape, self._native(dtype))
+
+    def ones(self, shape: Shape, dtype: str = "float32") -> Array:
+        return mx.ones(shape, self._native(dtype))
+
+    def full(self, shape: Shape, value: float, dtype: str = "float32") -> Array:
+        return mx.full(shape, value, self._native(dtype))
+
+    def arange(self, stop: int, dtype: str = "int32") -> Array:
+        return mx.arange(stop, dtype=self._native(dtype))
+
+    def astype(self, x: Array, dtype: str) -> Array:
+        return x.astype(self._native(dtype))
+
+    # Elementwise
+    def abs(self, x: Array) -> Array:
+        return mx.abs(x)
+
+    def exp(self, x: Array) -> Array:
+        return mx.exp(x)
+
+    def expm1(self, x: Array) -> Array:
+        return mx.expm1(x)
+
+    def log(self, x: Array) -> Array:
+        return mx.log(x)
+
+    def log1p(self, x: Array) -> Array:
+        return mx.log1p(x)
+
+    def sqrt(self, x: Array) -> Array:
+        return mx.sqrt(x)
+
+    def sin(self, x: Array) -> Array:
+        return mx.sin(x)
+
+    def cos(self, x: Array) -> Array:
+        return mx.cos(x)
+
+    def tanh(self, x: Array) -> Array:
+        return mx.tanh(x)
+
+    def sign(self, x: Array) -> Array:
+        return mx.sign(x)
+
+    def floor(self, x: Array) -> Array:
+        return mx.floor(x)
+
+    def isfinite(self, x: Array) -> Array:
+        return mx.isfinite(x)
+
+    def maximum(self, x: Array, y: Array | float) -> Array:
+        return mx.maximum(x, y)
+
+    def minimum(self, x: Array, y: Array | float) -> Array:
+        return mx.minimum(x, y)
+
+    def where(self, condition: Array, x: Array | float, y: Array | float) -> Array:
+        return mx.where(condition, x, y)
+
+    def logical_and(self, x: Array, y: Array) -> Array:
+        return mx.logical_and(x, y)
+
+    def logical_or(self, x: Array, y: Array) -> Array:
+        return mx.logical_or(x, y)
+
+    def logical_not(self, x: Array) -> Array:
+        return mx.logical_not(x)
+
+    # Reductions
+    def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+        return mx.sum(x, axis=axis, keepdims=keepdims)
+
+    def mean(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+        return mx.mean(x, axis=axis, keepdims=keepdims)
+
+    def max(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+        return mx.max(x, axis=axis, keepdims=keepdims)
+
+    def min(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+        return mx.min(x, axis=axis, keepdims=keepdims)
+
+    def all(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+        return mx.all(x, axis=axis, keepdims=keepdims)
+
+    def any(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+        return mx.any(x, axis=axis, keepdims=keepdims)
+
+    def argmax(self, x: Array, axis: int = -1) -> Array:
+        return mx.argmax(x, axis=axis).astype(mx.int32)
+
+    def cumulative_sum(self, x: Array, axis: int) -> Array:
+        return mx.cumsum(x, axis=axis)
+
+    # Shape
+    def reshape(self, x: Array, shape: Shape) -> Array:
+        return mx.reshape(x, shape)
+
+    def permute_dims(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return mx.transpose(x, axes)
+
+    def expand_dims(self, x: Array, axis: int) -> Array:
+        return mx.expand_dims(x, axis)
+
+    def squeeze(self, x: Array, axis: int) -> Array:
+        return mx.squeeze(x, axis)
+
+    def broadcast_to(self, x: Array, shape: Shape) -> Array:
+        return mx.broadcast_to(x, shape)
+
+    def concat(self, arrays: Sequence[Array], axis: int = 0) -> Array:
+        return mx.concatenate(list(arrays), axis=axis)
+
+    def flip(self, x: Array, axis: int) -> Array:
+        return mx.flip(x, axis)
+
+    def pad(self, x: Array, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> Array:
+        return mx.pad(x, list(widths), constant_values=mx.array(value, x.dtype))
+
+    # Indexing
+    def take(self, x: Array, indices: Array, axis: int) -> Array:
+        return mx.take(x, indices, axis=axis)
+
+    def take_along_axis(self, x: Array, indices: Array, axis: int) -> Array:
+        return mx.take_along_axis(x, indices, axis=axis)
+
+    def index_add(self, x: Array, indices: Array, values: Array) -> Array:
+        return x.at[indices].add(values)
+
+    def slice_add(self, x: Array, key: Any, values: Array) -> Array:
+        return x.at[key].add(values)
+
+    # Linear algebra
+    def matmul(self, x: Array, y: Array) -> Array:
+        return mx.matmul(x, y)
+
+
+def create() -> MlxBackend:
+    """The backend object. Raises whatever MLX raises where it cannot run a kernel."""
+    backend = MlxBackend()
+    probe = backend.to_numpy(backend.ones((1,)) + 1.0)
+    if probe[0] != 2.0:
+        raise RuntimeError(f"the probe kernel computed {probe[0]} where 2.0 was expected")
+    return backend

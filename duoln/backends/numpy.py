@@ -1,0 +1,98 @@
+"""The NumPy backend: the reference, and the fast path on any CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from duoln.backends import openblas
+from duoln.backends.contract import checked_step
+from duoln.backends.numpy_like import NumpyLikeBackend
+from duoln.backends.protocol import Array
+from duoln.errors import CompileError
+
+# mallopt's parameter numbers, from glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEEP_BYTES = 1 << 30
+
+
+class NumpyBackend(NumpyLikeBackend):
+    """Arrays are numpy.ndarray; everything is computed at once."""
+
+    name = "numpy"
+
+    def __init__(self) -> None:
+        super().__init__(np, ("float32", "float64", "int32", "bool"))
+        self.device = f"{_processor()} ({os.cpu_count()} cores)"
+        self._in_step = False
+        self._keeps_memory = keep_freed_memory()
+
+    def asarray(self, host: Any, dtype: str | None = None) -> Array:
+        return np.array(host, dtype=self.native_dtype(dtype) if dtype else None)
+
+    def to_numpy(self, x: Array) -> np.ndarray:
+        if self._in_step:
+            raise CompileError("[compile] the step reads a value on the host; return it from the step instead")
+        return np.array(x)
+
+    def wait(self, arrays: Sequence[Array]) -> None:
+        """Nothing: NumPy has computed everything already."""
+
+    def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """`fn`, checked against the contract that a compiling backend needs: see `contract.checked_step`."""
+        checked = checked_step(fn)
+
+        def step(*args: Any) -> Any:
+            before, self._in_step = self._in_step, True
+            try:
+                return checked(*args)
+            finally:
+                self._in_step = before
+
+        return step
+
+    def clock(self) -> float:
+        return time.perf_counter()
+
+    def info(self) -> dict[str, str]:
+        return {
+            "library": f"numpy {np.__version__}",
+            "device": self.device,
+            "blas_core": openblas.loaded_core() or "not OpenBLAS",
+            "keeps_freed_memory": "yes" if self._keeps_memory else "no",
+        }
+
+
+def keep_freed_memory() -> bool:
+    """Ask glibc to keep freed arrays for the next allocation instead of returning them to the kernel.
+
+    Fresh pages cost more than the arithmetic of a training step. Only on Linux with glibc; `DUOLN_MALLOPT=0`
+    switches it off. Returns whether it is on.
+    """
+    if not sys.platform.startswith("linux") or os.environ.get("DUOLN_MALLOPT") == "0":
+        return False
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "gnu_get_libc_version"):
+        return False
+    return bool(libc.mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES))
+
+
+def _processor() -> str:
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def create() -> NumpyBackend:
+    """The backend object; NumPy works everywhere."""
+    return NumpyBackend()

@@ -1,0 +1,189 @@
+"""The primitives of the Protocol for libraries that speak NumPy's dialect: NumPy itself and CuPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from duoln.backends.protocol import Array, Axis, Shape
+from duoln.errors import DtypeError
+
+
+class NumpyLikeBackend:
+    """Everything but the edges, written once against the module `xp`."""
+
+    def __init__(self, xp: ModuleType, dtypes: tuple[str, ...]) -> None:
+        self.xp = xp
+        self.dtypes = dtypes
+        self._dtype_of = {name: np.dtype(name) for name in dtypes}
+        self._name_of = {dtype: name for name, dtype in self._dtype_of.items()}
+
+    def is_array(self, x: Any) -> bool:
+        return isinstance(x, self.xp.ndarray | np.generic)
+
+    def dtype(self, x: Array) -> str:
+        try:
+            return self._name_of[x.dtype]
+        except KeyError:
+            raise DtypeError(f"[dtype] expected one of {', '.join(self.dtypes)}, found {x.dtype}") from None
+
+    def native_dtype(self, name: str) -> np.dtype:
+        try:
+            return self._dtype_of[name]
+        except KeyError:
+            raise DtypeError(f"[dtype] expected one of {', '.join(self.dtypes)}, found {name!r}") from None
+
+    # Creation
+    def zeros(self, shape: Shape, dtype: str = "float32") -> Array:
+        return self.xp.zeros(shape, self.native_dtype(dtype))
+
+    def ones(self, shape: Shape, dtype: str = "float32") -> Array:
+        return self.xp.ones(shape, self.native_dtype(dtype))
+
+    def full(self, shape: Shape, value: float, dtype: str = "float32") -> Array:
+        return self.xp.full(shape, value, self.native_dtype(dtype))
+
+    def arange(self, stop: int, dtype: str = "int32") -> Array:
+        return self.xp.arange(stop, dtype=self.native_dtype(dtype))
+
+    def astype(self, x: Array, dtype: str) -> Array:
+        return x.astype(self.native_dtype(dtype))
+
+    # Elementwise
+    def abs(self, x: Array) -> Array:
+        return self.xp.abs(x)
+
+    def exp(self, x: Array) -> Array:
+        return self.xp.exp(x)
+
+    def expm1(self, x: Array) -> Array:
+        return self.xp.expm1(x)
+
+    def log(self, x: Array) -> Array:
+        return self.xp.log(x)
+
+    def log1p(self, x: Array) -> Array:
+        return self.xp.log1p(x)
+
+    def sqrt(self, x: Array) -> Array:
+        return self.xp.sqrt(x)
+
+    def sin(self, x: Array) -> Array:
+        return self.xp.sin(x)
+
+    def cos(self, x: Array) -> Array:
+        return self.xp.cos(x)
+
+    def tanh(self, x: Array) -> Array:
+        return self.xp.tanh(x)
+
+    def sign(self, x: Array) -> Array:
+        return self.xp.sign(x)
+
+    def floor(self, x: Array) -> Array:
+        return self.xp.floor(x)
+
+    def isfinite(self, x: Array) -> Array:
+        return self.xp.isfinite(x)
+
+    def maximum(self, x: Array, y: Array | float) -> Array:
+        return self.xp.maximum(x, y)
+
+    def minimum(self, x: Array, y: Array | float) -> Array:
+        return self.xp.minimum(x, y)
+
+    def where(self, condition: Array, x: Array | float, y: Array | float) -> Array:
+        return self.xp.where(condition, x, y)
+
+    def logical_and(self, x: Array, y: Array) -> Array:
+        return self.xp.logical_and(x, y)
+
+    def logical_or(self, x: Array, y: Array) -> Array:
+        return self.xp.logical_or(x, y)
+
+    def logical_not(self, x: Array) -> Array:
+        return self.xp.logical_not(x)
+
+    # Reductions
+    def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+        dtype = np.int32 if x.dtype == np.bool_ else x.dtype
+        return self.xp.sum(x, axis=axis, keepdims=keepdims, dtype=dtype)
+
+    def mean(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+        return self.xp.mean(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+
+    def max(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+        return self.xp.max(x, axis=axis, keepdims=keepdims)
+
+    def min(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+        return self.xp.min(x, axis=axis, keepdims=keepdims)
+
+    def all(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+        return self.xp.all(x, axis=axis, keepdims=keepdims)
+
+    def any(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+        return self.xp.any(x, axis=axis, keepdims=keepdims)
+
+    def argmax(self, x: Array, axis: int = -1) -> Array:
+        return self.xp.argmax(x, axis=axis).astype(np.int32)
+
+    def cumulative_sum(self, x: Array, axis: int) -> Array:
+        return self.xp.cumsum(x, axis=axis, dtype=x.dtype)
+
+    # Shape
+    def reshape(self, x: Array, shape: Shape) -> Array:
+        return self.xp.reshape(x, shape)
+
+    def permute_dims(self, x: Array, axes: tuple[int, ...]) -> Array:
+        return self.xp.transpose(x, axes)
+
+    def expand_dims(self, x: Array, axis: int) -> Array:
+        return self.xp.expand_dims(x, axis)
+
+    def squeeze(self, x: Array, axis: int) -> Array:
+        return self.xp.squeeze(x, axis)
+
+    def broadcast_to(self, x: Array, shape: Shape) -> Array:
+        return self.xp.broadcast_to(x, shape)
+
+    def concat(self, arrays: Sequence[Array], axis: int = 0) -> Array:
+        return self.xp.concatenate(arrays, axis=axis)
+
+    def flip(self, x: Array, axis: int) -> Array:
+        return self.xp.flip(x, axis)
+
+    def pad(self, x: Array, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> Array:
+        shape = tuple(before + n + after for n, (before, after) in zip(x.shape, widths, strict=True))
+        out = self.xp.full(shape, value, x.dtype)
+        out[tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, widths, strict=True))] = x
+        return out
+
+    # Indexing
+    def take(self, x: Array, indices: Array, axis: int) -> Array:
+        return self.xp.take(x, indices, axis=axis)
+
+    def take_along_axis(self, x: Array, indices: Array, axis: int) -> Array:
+        return self.xp.take_along_axis(x, indices, axis=axis)
+
+    def index_add(self, x: Array, indices: Array, values: Array) -> Array:
+        # Rows are sorted and runs of equal ones added: ten times faster than `add.at` in NumPy, and on a GPU
+        # repeatable to the bit, which float atomics are not.
+        xp, out = self.xp, x.copy()
+        if len(indices):
+            order = xp.argsort(indices, kind="stable")
+            rows = indices[order]
+            starts = xp.flatnonzero(xp.concatenate((xp.ones(1, dtype=bool), rows[1:] != rows[:-1])))
+            out[rows[starts]] += xp.add.reduceat(values[order], starts, axis=0)
+        return out
+
+    def slice_add(self, x: Array, key: Any, values: Array) -> Array:
+        out = x.copy()
+        out[key] += values
+        return out
+
+    # Linear algebra
+    def matmul(self, x: Array, y: Array) -> Array:
+        return self.xp.matmul(x, y)

@@ -1,0 +1,69 @@
+"""Which CPU kernels OpenBLAS uses under NumPy: chosen before NumPy loads, and read back afterwards.
+
+The OpenBLAS in NumPy's wheels can take AVX2 kernels on an AMD CPU that has AVX-512 (its list of CPU
+models is older than the CPU). `OPENBLAS_CORETYPE=SkylakeX`, set before the library loads, mends that.
+On Intel CPUs, and on AMD ones without AVX-512, its own choice is never lower, so it is left alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+
+AVX512 = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"})
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+def preferred_core(cpuinfo: str) -> str | None:
+    """The core type worth asking for, from the text of /proc/cpuinfo; None to leave OpenBLAS alone."""
+    fields: dict[str, str] = {}
+    for line in cpuinfo.partition("\n\n")[0].splitlines():
+        key, _, value = line.partition(":")
+        fields[key.strip()] = value.strip()
+    has_avx512 = fields.get("flags", "").split()
+    if fields.get("vendor_id") == "AuthenticAMD" and AVX512.issubset(has_avx512):
+        return "SkylakeX"
+    return None
+
+
+def choose_core() -> None:
+    """Set OPENBLAS_CORETYPE where that helps and the user has not set it. Call before NumPy loads."""
+    if "OPENBLAS_CORETYPE" in os.environ or not sys.platform.startswith("linux") or not _CPUINFO.exists():
+        return
+    core = preferred_core(_CPUINFO.read_text())
+    if core:
+        os.environ["OPENBLAS_CORETYPE"] = core
+
+
+def loaded_core() -> str | None:
+    """The core type of the OpenBLAS that this process has loaded, or None where there is none to ask."""
+    for path in _loaded_libraries():
+        library = ctypes.CDLL(path)
+        for symbol in ("scipy_openblas_get_corename64_", "scipy_openblas_get_corename",
+                       "openblas_get_corename64_", "openblas_get_corename"):
+            if hasattr(library, symbol):
+                function = getattr(library, symbol)
+                function.restype = ctypes.c_char_p
+                found: bytes = function()
+                return found.decode()
+    return None
+
+
+def advice() -> str | None:
+    """The line to set where NumPy was loaded before duoln could choose; None when nothing is lost."""
+    if not _CPUINFO.exists():
+        return None
+    wanted, found = preferred_core(_CPUINFO.read_text()), loaded_core()
+    if wanted and found and found.lower() in {"haswell", "zen"}:
+        return f"OpenBLAS runs its {found} kernels on an AVX-512 CPU; set OPENBLAS_CORETYPE={wanted}"
+    return None
+
+
+def _loaded_libraries() -> list[str]:
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return []
+    paths = (line.split(maxsplit=5)[-1] for line in maps.read_text().splitlines() if "openblas" in line)
+    return sorted(set(paths))
