@@ -1,0 +1,12 @@
+"""The autograd core: what a tensor is, what an operator is, and how gradients are taken.
+
+Read in this order: `tensor`, `op`, `tape`, `compiling`, `checking`.
+"""
+
+from duoln.core.checking import gradcheck
+from duoln.core.compiling import compile
+from duoln.core.op import Op, Rule, composed_only, op
+from duoln.core.tape import value_and_grad
+from duoln.core.tensor import Tensor, stop_gradient
+
+__all__ = ["Op", "Rule", "Tensor", "compile", "composed_only", "gradcheck", "op", "stop_gradient", "value_and_grad"]

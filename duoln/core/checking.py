@@ -1,0 +1,72 @@
+"""Gradients against central differences along random directions, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from duoln.backends.protocol import FLOATS
+from duoln.core.tape import pullback, tensors_of
+from duoln.core.tensor import Tensor
+from duoln.errors import DtypeError, GradientError
+
+
+def gradcheck(fn: Callable[..., Any], *args: Any, rtol: float = 1e-6, step: float = 1e-6, seed: int = 0) -> float:
+    """Check the gradient of `fn(*args)` with respect to every float64 tensor among the arguments.
+
+    For each such argument a random direction d and random weights w over the outputs are drawn, and the
+    derivative of sum(w * fn) along d is compared with its central difference, so the cost does not grow
+    with the size. Other arguments are constants.
+
+    Returns:
+        The greatest relative error seen.
+
+    Raises:
+        GradientError: an error above `rtol`, naming the argument.
+        DtypeError: a float32 argument, or no float64 one; float32 differences are too coarse to judge by.
+    """
+    checked = [i for i, a in enumerate(args) if isinstance(a, Tensor) and a.dtype in FLOATS]
+    if not checked or any(args[i].dtype != "float64" for i in checked):
+        found = [args[i].dtype for i in checked]
+        raise DtypeError(f"[gradcheck] expected float64 tensors, found {found or 'no float tensor'}")
+    backend = args[checked[0]].backend
+    rng = np.random.default_rng(seed)
+
+    def call(params: list[Tensor]) -> Any:
+        full = list(args)
+        for i, p in zip(checked, params, strict=True):
+            full[i] = p
+        return fn(*full)
+
+    outputs, back, tape = pullback(call, [args[i] for i in checked])
+    outs = [o for o in tensors_of(outputs)]
+    weights = [rng.standard_normal(o.shape) if o.dtype in FLOATS else None for o in outs]
+    gradients = back([None if w is None else backend.asarray(w) for w in weights])
+    tape.closed = True
+
+    def projected(index: int, moved: np.ndarray) -> float:
+        params = [Tensor(backend.asarray(moved), backend) if i == index else args[i] for i in checked]
+        values = tensors_of(call(params))
+        return float(sum(np.sum(w * v.numpy()) for w, v in zip(weights, values, strict=True) if w is not None))
+
+    worst = 0.0
+    for index, gradient in zip(checked, gradients, strict=True):
+        x = args[index].numpy()
+        if x.size == 0:
+            continue
+        direction = rng.standard_normal(x.shape)
+        terms = backend.to_numpy(gradient) * direction
+        analytic = float(np.sum(terms))
+        upper, lower = projected(index, x + step * direction), projected(index, x - step * direction)
+        numeric = (upper - lower) / (2 * step)
+        # The terms' own size, not only their sum, is the scale: a sum that cancels is not an error.
+        scale = max(abs(analytic), abs(numeric), float(np.linalg.norm(terms)))
+        noise = 4 * np.finfo(np.float64).eps * (abs(upper) + abs(lower)) / step
+        error = max(abs(analytic - numeric) - noise, 0.0) / max(scale, 1e-12)
+        if not error <= rtol:
+            raise GradientError(f"[gradcheck] argument {index} of shape {x.shape}: expected a derivative of "
+                                f"{numeric:.12g}, found {analytic:.12g} (relative error {error:.2g} > {rtol:g})")
+        worst = max(worst, error)
+    return worst

@@ -1,0 +1,56 @@
+"""`compile`: a training step as one function of trees of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from duoln import tree
+from duoln.backends.protocol import Backend
+from duoln.core.tensor import Tensor
+from duoln.errors import CompileError, MixedBackendError
+
+
+def compile(step: Callable[..., Any]) -> Callable[..., Any]:
+    """The same step, compiled where the backend can: traced and fused on MLX, checked on NumPy, eager on CuPy.
+
+    `step(*trees) -> trees` must be pure: it reads no values on the host, and the same input shapes give the
+    same output shapes. Every leaf that goes in or comes out is a tensor; a learning rate is a 0-d tensor,
+    because a Python number would be frozen into the first trace.
+
+    Raises:
+        CompileError: a leaf that is not a tensor, or a step that breaks the contract.
+        MixedBackendError: the tensors live on different backends.
+    """
+    compiled: dict[str, Callable[..., Any]] = {}
+
+    def run(*args: Any) -> Any:
+        backend = _backend_of(args)
+        if backend.name not in compiled:
+            def native(*natives: Any) -> Any:
+                return _unwrap(step(*_wrap(natives, backend)), "result")
+            compiled[backend.name] = backend.compile(native)
+        return _wrap(compiled[backend.name](*_unwrap(args, "argument")), backend)
+
+    return run
+
+
+def _wrap(natives: Any, backend: Backend) -> Any:
+    return tree.map(lambda x: Tensor(x, backend), natives)
+
+
+def _unwrap(tensors: Any, role: str) -> Any:
+    for path, leaf in tree.items(tensors):
+        if not isinstance(leaf, Tensor):
+            raise CompileError(f"[compile] {role} '{path}': expected a Tensor, found {type(leaf).__name__} "
+                               f"({leaf!r:.40}); numbers become 0-d tensors with duoln.tensor(x)")
+    return tree.map(lambda t: t.data, tensors)
+
+
+def _backend_of(args: Any) -> Backend:
+    backends = {leaf.backend.name: leaf.backend for leaf in tree.leaves(args) if isinstance(leaf, Tensor)}
+    if not backends:
+        raise CompileError("[compile] expected tensors among the arguments, found none")
+    if len(backends) > 1:
+        raise MixedBackendError(f"[compile] expected one backend, found {' and '.join(sorted(backends))}")
+    return next(iter(backends.values()))
