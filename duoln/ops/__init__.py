@@ -1,0 +1,93 @@
+"""The operators, each with a composed rule that every backend can run.
+
+Elementwise, reductions, shape, index, linear algebra, convolution, normalisation, losses, and the update
+of Adam. Faster rules for single backends live in `duoln.kernels` and are attached by `duoln.runtime`.
+"""
+
+from duoln.core.tensor import OPERATORS
+from duoln.ops.conv import avg_pool2d, conv2d, max_pool2d
+from duoln.ops.elementwise import (
+    abs,
+    add,
+    astype,
+    clip,
+    cos,
+    divide,
+    equal,
+    exp,
+    expm1,
+    floor,
+    greater,
+    greater_equal,
+    isfinite,
+    leaky_relu,
+    less,
+    less_equal,
+    log,
+    log1p,
+    logical_and,
+    logical_not,
+    logical_or,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    not_equal,
+    power,
+    relu,
+    sigmoid,
+    sign,
+    sin,
+    softplus,
+    sqrt,
+    square,
+    subtract,
+    tanh,
+    where,
+)
+from duoln.ops.index import embedding, getitem, one_hot, take, take_along_axis
+from duoln.ops.linalg import linear, matmul
+from duoln.ops.loss import bce_with_logits, softmax_cross_entropy
+from duoln.ops.norm import batch_norm, layer_norm, weight_norm
+from duoln.ops.reduce import (
+    all,
+    any,
+    argmax,
+    cumsum,
+    log_softmax,
+    logsumexp,
+    max,
+    mean,
+    min,
+    softmax,
+    sum,
+)
+from duoln.ops.shape import (
+    broadcast_to,
+    concat,
+    expand_dims,
+    flip,
+    pad,
+    permute_dims,
+    reshape,
+    split,
+    squeeze,
+    stack,
+)
+from duoln.ops.update import adam_update
+
+OPERATORS.update(
+    add=add, subtract=subtract, multiply=multiply, divide=divide, power=power, negative=negative, matmul=matmul,
+    less=less, less_equal=less_equal, greater=greater, greater_equal=greater_equal, getitem=getitem,
+)
+
+__all__ = [
+    "abs", "adam_update", "add", "all", "any", "argmax", "astype", "avg_pool2d", "batch_norm", "bce_with_logits",
+    "broadcast_to", "clip", "concat", "conv2d", "cos", "cumsum", "divide", "embedding", "equal", "exp", "expand_dims",
+    "expm1", "flip", "floor", "getitem", "greater", "greater_equal", "isfinite", "layer_norm", "leaky_relu", "less",
+    "less_equal", "linear", "log", "log1p", "log_softmax", "logical_and", "logical_not", "logical_or", "logsumexp",
+    "matmul", "max", "max_pool2d", "maximum", "mean", "min", "minimum", "multiply", "negative", "not_equal", "one_hot",
+    "pad", "permute_dims", "power", "relu", "reshape", "sigmoid", "sign", "sin", "softmax", "softmax_cross_entropy",
+    "softplus", "split", "sqrt", "square", "squeeze", "stack", "subtract", "sum", "take", "take_along_axis", "tanh",
+    "weight_norm", "where",
+]

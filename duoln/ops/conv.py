@@ -1,0 +1,168 @@
+"""Convolution and pooling over images with channels last, as products over shifted slices.
+
+Shape:
+    Images are (batch, height, width, channels); convolution weights (kernel height, kernel width, in, out).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+from duoln.backends.protocol import Array, Backend, Shape
+from duoln.core import Rule, Tensor, op
+from duoln.errors import ShapeError
+from duoln.ops.common import check_float
+
+
+def _windows(shape: Shape, kernel: tuple[int, int], stride: int) -> Iterator[tuple[slice, ...]]:
+    """For each place in the kernel, the slice of the image that it meets over all output positions."""
+    height, width = _out_size(shape, kernel, stride)
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            yield (slice(None), slice(i, i + stride * (height - 1) + 1, stride),
+                   slice(j, j + stride * (width - 1) + 1, stride))
+
+
+def _out_size(shape: Shape, kernel: tuple[int, int], stride: int) -> tuple[int, int]:
+    return (shape[1] - kernel[0]) // stride + 1, (shape[2] - kernel[1]) // stride + 1
+
+
+def _check_image(name: str, x: Tensor, kernel: tuple[int, int], stride: int, padding: int = 0) -> None:
+    check_float(name, x)
+    if x.ndim != 4:
+        raise ShapeError(f"[{name}] expected (batch, height, width, channels), found shape {x.shape}")
+    if stride < 1 or padding < 0 or min(kernel) < 1:
+        raise ShapeError(f"[{name}] expected a kernel and stride of at least 1 and padding of at least 0, "
+                         f"found {kernel}, {stride} and {padding}")
+    if x.shape[1] + 2 * padding < kernel[0] or x.shape[2] + 2 * padding < kernel[1]:
+        raise ShapeError(f"[{name}] expected an image of at least {kernel}, found {x.shape[1:3]} "
+                         f"with padding {padding}")
+
+
+@op
+def conv2d(x: Tensor, weight: Tensor, *, stride: int = 1, padding: int = 0) -> Tensor:
+    """Two-dimensional convolution (cross-correlation, as everywhere in the field).
+
+    Shape:
+        x (B, H, W, in), weight (KH, KW, in, out) -> (B, (H + 2 padding - KH) // stride + 1, ..., out).
+
+    Raises:
+        ShapeError: channels that differ, or a kernel larger than the padded image.
+    """
+    check_float("conv2d", x, weight)
+    if weight.ndim != 4:
+        raise ShapeError(f"[conv2d] expected weight (KH, KW, in, out), found shape {weight.shape}")
+    _check_image("conv2d", x, (weight.shape[0], weight.shape[1]), stride, padding)
+    if x.shape[3] != weight.shape[2]:
+        raise ShapeError(f"[conv2d] expected {weight.shape[2]} channels as weight {weight.shape} has, "
+                         f"found x {x.shape}")
+    result: Tensor = conv2d.apply(x, weight, stride=stride, padding=padding)
+    return result
+
+
+def _patches(be: Backend, x: Array, kernel: tuple[int, int], stride: int) -> Array:
+    """The image as a matrix: a row for each output position, a column for each weight."""
+    columns = [x[window] for window in _windows(x.shape, kernel, stride)]
+    patches = columns[0] if len(columns) == 1 else be.concat(columns, axis=3)
+    return be.reshape(patches, (prod(patches.shape[:3]), patches.shape[3]))
+
+
+def _conv_forward(be: Backend, x: Array, weight: Array, stride: int, padding: int) -> tuple[Array, Any]:
+    padded = _bordered(be, x, padding)
+    kernel = weight.shape[:2]
+    flat = be.reshape(weight, (prod(weight.shape[:3]), weight.shape[3]))
+    y = be.matmul(_patches(be, padded, kernel, stride), flat)
+    return be.reshape(y, (x.shape[0], *_out_size(padded.shape, kernel, stride), weight.shape[3])), (
+        padded, weight, stride, padding)
+
+
+def _bordered(be: Backend, x: Array, padding: int) -> Array:
+    return be.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0))) if padding else x
+
+
+def _conv_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
+    padded, weight, stride, padding = saved
+    kernel, channels = weight.shape[:2], weight.shape[2]
+    g = be.reshape(gout, (prod(gout.shape[:3]), gout.shape[3]))
+    gx = gw = None
+    if needs[0]:
+        gx = be.zeros(padded.shape, be.dtype(padded))
+        for k, window in enumerate(_windows(padded.shape, kernel, stride)):
+            plane = weight[k // kernel[1], k % kernel[1]]
+            part = be.matmul(g, be.permute_dims(plane, (1, 0)))
+            gx = be.slice_add(gx, window, be.reshape(part, (*gout.shape[:3], channels)))
+        if padding:
+            gx = gx[:, padding:-padding, padding:-padding]
+    if needs[1]:
+        patches = _patches(be, padded, kernel, stride)
+        gw = be.reshape(be.matmul(be.permute_dims(patches, (1, 0)), g), weight.shape)
+    return gx, gw
+
+
+conv2d.add(Rule("composed", _conv_forward, _conv_vjp))
+
+
+@op
+def max_pool2d(x: Tensor, *, size: int, stride: int | None = None) -> Tensor:
+    """Greatest value of each window; equal greatest values share the gradient evenly.
+
+    Shape:
+        x (B, H, W, C) -> (B, (H - size) // stride + 1, (W - size) // stride + 1, C); stride is size if None.
+    """
+    stride = size if stride is None else stride
+    _check_image("max_pool2d", x, (size, size), stride)
+    result: Tensor = max_pool2d.apply(x, size=size, stride=stride)
+    return result
+
+
+def _max_pool_forward(be: Backend, x: Array, size: int, stride: int) -> tuple[Array, Any]:
+    y = None
+    for window in _windows(x.shape, (size, size), stride):
+        y = x[window] if y is None else be.maximum(y, x[window])
+    return y, (x, y, size, stride)
+
+
+def _max_pool_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    x, y, size, stride = saved
+    windows = list(_windows(x.shape, (size, size), stride))
+    count = be.zeros(y.shape, be.dtype(y))
+    for window in windows:
+        count = count + be.astype(x[window] == y, be.dtype(y))
+    share = gout / count
+    gx = be.zeros(x.shape, be.dtype(x))
+    for window in windows:
+        gx = be.slice_add(gx, window, be.where(x[window] == y, share, 0.0))
+    return (gx,)
+
+
+max_pool2d.add(Rule("composed", _max_pool_forward, _max_pool_vjp))
+
+
+@op
+def avg_pool2d(x: Tensor, *, size: int, stride: int | None = None) -> Tensor:
+    """Mean of each window. Shapes as for `max_pool2d`."""
+    stride = size if stride is None else stride
+    _check_image("avg_pool2d", x, (size, size), stride)
+    result: Tensor = avg_pool2d.apply(x, size=size, stride=stride)
+    return result
+
+
+def _avg_pool_forward(be: Backend, x: Array, size: int, stride: int) -> tuple[Array, Any]:
+    y = 0.0
+    for window in _windows(x.shape, (size, size), stride):
+        y = y + x[window]
+    return y * (1.0 / size ** 2), (x.shape, size, stride)
+
+
+def _avg_pool_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    shape, size, stride = saved
+    share = gout * (1.0 / size ** 2)
+    gx = be.zeros(shape, be.dtype(gout))
+    for window in _windows(shape, (size, size), stride):
+        gx = be.slice_add(gx, window, share)
+    return (gx,)
+
+
+avg_pool2d.add(Rule("composed", _avg_pool_forward, _avg_pool_vjp))

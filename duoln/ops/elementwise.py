@@ -1,0 +1,243 @@
+"""Elementwise operators.
+
+Shape:
+    Two-argument operators broadcast as NumPy does. Dtypes must be equal; a Python number takes the tensor's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from duoln.backends.protocol import FLOATS, Array, Backend
+from duoln.core import Op, Rule, Tensor
+from duoln.core.tensor import Operand
+from duoln.errors import DtypeError
+from duoln.ops.common import broadcast_shape, check_float, check_pair, unbroadcast
+
+Value = Callable[[Backend, Array], Array]
+Slope = Callable[..., Array]
+
+
+def _unary(name: str, doc: str, value: Value, gradient: Slope | None) -> Op[[Tensor], Tensor]:
+    """An op of one float tensor; `gradient(be, x, y, gout)` where y is the value."""
+
+    def function(x: Tensor) -> Tensor:
+        check_float(name, x)
+        result: Tensor = made.apply(x)
+        return result
+
+    def forward(be: Backend, x: Array) -> tuple[Array, Any]:
+        y = value(be, x)
+        return y, (x, y)
+
+    def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+        assert gradient is not None
+        return (gradient(be, *saved, gout),)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    made = Op(function)
+    made.add(Rule("composed", forward, vjp if gradient else None))
+    return made
+
+
+def _zero(be: Backend, x: Array, y: Array, g: Array) -> Array:
+    return be.zeros(x.shape, be.dtype(x))
+
+
+def _sigmoid(be: Backend, x: Array) -> Array:
+    return 0.5 * be.tanh(0.5 * x) + 0.5  # never overflows
+
+
+def _softplus(be: Backend, x: Array) -> Array:
+    return be.maximum(x, 0.0) + be.log1p(be.exp(-be.abs(x)))
+
+
+abs = _unary("abs", "Absolute value; the gradient at 0 is 0.", lambda be, x: be.abs(x),
+             lambda be, x, y, g: g * be.sign(x))
+cos = _unary("cos", "Cosine.", lambda be, x: be.cos(x), lambda be, x, y, g: -g * be.sin(x))
+exp = _unary("exp", "Exponential.", lambda be, x: be.exp(x), lambda be, x, y, g: g * y)
+expm1 = _unary("expm1", "exp(x) - 1, exact near 0.", lambda be, x: be.expm1(x), lambda be, x, y, g: g * (y + 1))
+floor = _unary("floor", "Greatest integer below; the gradient is 0.", lambda be, x: be.floor(x), _zero)
+log = _unary("log", "Natural logarithm.", lambda be, x: be.log(x), lambda be, x, y, g: g / x)
+log1p = _unary("log1p", "log(1 + x), exact near 0.", lambda be, x: be.log1p(x), lambda be, x, y, g: g / (1 + x))
+negative = _unary("negative", "-x.", lambda be, x: -x, lambda be, x, y, g: -g)
+relu = _unary("relu", "max(x, 0); the gradient at 0 is 0.", lambda be, x: be.maximum(x, 0.0),
+              lambda be, x, y, g: be.where(y > 0, g, 0.0))
+sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)), finite for every x.", _sigmoid,
+                 lambda be, x, y, g: g * (y * (1 - y)))
+sign = _unary("sign", "-1, 0 or 1; the gradient is 0.", lambda be, x: be.sign(x), _zero)
+sin = _unary("sin", "Sine.", lambda be, x: be.sin(x), lambda be, x, y, g: g * be.cos(x))
+softplus = _unary("softplus", "log(1 + exp(x)), finite for every x.", _softplus,
+                  lambda be, x, y, g: g * _sigmoid(be, x))
+sqrt = _unary("sqrt", "Square root.", lambda be, x: be.sqrt(x), lambda be, x, y, g: 0.5 * g / y)
+square = _unary("square", "x * x.", lambda be, x: x * x, lambda be, x, y, g: 2.0 * g * x)
+tanh = _unary("tanh", "Hyperbolic tangent.", lambda be, x: be.tanh(x), lambda be, x, y, g: g * (1 - y * y))
+isfinite = _unary("isfinite", "Whether each value is finite, as bool.", lambda be, x: be.isfinite(x), None)
+
+
+def _with_attr(name: str, doc: str, attr: str, value: Callable[..., Array],
+               gradient: Callable[..., Array]) -> Op[..., Tensor]:
+    """An op of one float tensor and one number."""
+
+    def function(x: Tensor, **attrs: float) -> Tensor:
+        check_float(name, x)
+        if set(attrs) != {attr}:
+            raise TypeError(f"[{name}] expected {attr}=..., found {sorted(attrs)}")
+        result: Tensor = made.apply(x, **attrs)
+        return result
+
+    def forward(be: Backend, x: Array, **attrs: float) -> tuple[Array, Any]:
+        return value(be, x, attrs[attr]), (x, attrs[attr])
+
+    def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+        return (gradient(be, *saved, gout),)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    made = Op(function)
+    made.add(Rule("composed", forward, vjp))
+    return made
+
+
+def _power_slope(be: Backend, x: Array, p: float, g: Array) -> Array:
+    return be.zeros(x.shape, be.dtype(x)) if p == 0 else g * (p * x ** (p - 1))
+
+
+power = _with_attr("power", "x ** exponent, for a Python number.", "exponent", lambda be, x, p: x ** p, _power_slope)
+leaky_relu = _with_attr("leaky_relu", "x where positive, slope * x elsewhere.", "slope",
+                        lambda be, x, a: be.where(x > 0, x, a * x),
+                        lambda be, x, a, g: be.where(x > 0, g, a * g))
+
+
+def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
+            gradient_x: Callable[..., Array] | None, gradient_y: Callable[..., Array] | None,
+            ) -> Op[[Operand, Operand], Tensor]:
+    """An op of two broadcast arguments; `gradient_x(be, x, y, gout)` before the sum that undoes broadcasting."""
+
+    def function(x: Operand, y: Operand) -> Tensor:
+        check_pair(name, x, y)
+        result: Tensor = made.apply(x, y)
+        return result
+
+    def forward(be: Backend, x: Array | float, y: Array | float) -> tuple[Array, Any]:
+        return value(be, x, y), (x, y)
+
+    def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
+        x, y = saved
+        assert gradient_x is not None and gradient_y is not None
+        return (unbroadcast(be, gradient_x(be, x, y, gout), x.shape) if needs[0] else None,
+                unbroadcast(be, gradient_y(be, x, y, gout), y.shape) if needs[1] else None)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    made = Op(function)
+    made.add(Rule("composed", forward, vjp if gradient_x else None))
+    return made
+
+
+def _chosen(be: Backend, mine: Array, theirs: Array | float, g: Array, wins: Callable[[Any, Any], Array]) -> Array:
+    """The gradient of the winner of max or min; at a tie each gets half."""
+    return be.where(wins(mine, theirs), g, be.where(mine == theirs, 0.5 * g, 0.0))
+
+
+add = _binary("add", "x + y.", lambda be, x, y: x + y, lambda be, x, y, g: g, lambda be, x, y, g: g)
+subtract = _binary("subtract", "x - y.", lambda be, x, y: x - y, lambda be, x, y, g: g, lambda be, x, y, g: -g)
+multiply = _binary("multiply", "x * y.", lambda be, x, y: x * y, lambda be, x, y, g: g * y, lambda be, x, y, g: g * x)
+divide = _binary("divide", "x / y.", lambda be, x, y: x / y, lambda be, x, y, g: g / y,
+                 lambda be, x, y, g: -g * x / (y * y))
+maximum = _binary("maximum", "The greater; at a tie each gets half the gradient.",
+                  lambda be, x, y: be.maximum(x, y) if not isinstance(x, int | float) else be.maximum(y, x),
+                  lambda be, x, y, g: _chosen(be, x, y, g, lambda a, b: a > b),
+                  lambda be, x, y, g: _chosen(be, y, x, g, lambda a, b: a > b))
+minimum = _binary("minimum", "The smaller; at a tie each gets half the gradient.",
+                  lambda be, x, y: be.minimum(x, y) if not isinstance(x, int | float) else be.minimum(y, x),
+                  lambda be, x, y, g: _chosen(be, x, y, g, lambda a, b: a < b),
+                  lambda be, x, y, g: _chosen(be, y, x, g, lambda a, b: a < b))
+equal = _binary("equal", "Where the values are equal, as bool.", lambda be, x, y: x == y, None, None)
+not_equal = _binary("not_equal", "Where the values differ, as bool.", lambda be, x, y: x != y, None, None)
+less = _binary("less", "x < y, as bool.", lambda be, x, y: x < y, None, None)
+less_equal = _binary("less_equal", "x <= y, as bool.", lambda be, x, y: x <= y, None, None)
+greater = _binary("greater", "x > y, as bool.", lambda be, x, y: x > y, None, None)
+greater_equal = _binary("greater_equal", "x >= y, as bool.", lambda be, x, y: x >= y, None, None)
+
+
+def _check_bool(name: str, *tensors: Tensor) -> None:
+    for x in tensors:
+        if not isinstance(x, Tensor) or x.dtype != "bool":
+            found = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise DtypeError(f"[{name}] expected bool tensors, found {found}")
+
+
+def logical_and(x: Tensor, y: Tensor) -> Tensor:
+    """Both, of two bool tensors."""
+    _check_bool("logical_and", x, y)
+    broadcast_shape("logical_and", x.shape, y.shape)
+    return Tensor(x.backend.logical_and(x.data, y.data), x.backend)
+
+
+def logical_or(x: Tensor, y: Tensor) -> Tensor:
+    """Either, of two bool tensors."""
+    _check_bool("logical_or", x, y)
+    broadcast_shape("logical_or", x.shape, y.shape)
+    return Tensor(x.backend.logical_or(x.data, y.data), x.backend)
+
+
+def logical_not(x: Tensor) -> Tensor:
+    """The opposite, of a bool tensor."""
+    _check_bool("logical_not", x)
+    return Tensor(x.backend.logical_not(x.data), x.backend)
+
+
+def clip(x: Tensor, low: float = -math.inf, high: float = math.inf) -> Tensor:
+    """Values below `low` become `low`, above `high` become `high`, with gradient 0 there and half at the bounds."""
+    if low > -math.inf:
+        x = maximum(x, float(low))
+    return minimum(x, float(high)) if high < math.inf else x
+
+
+def _where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
+    """`x` where the bool `condition` holds, else `y`; gradients flow to the chosen side only."""
+    _check_bool("where", condition)
+    check_pair("where", x, y)
+    shapes = [a.shape for a in (condition, x, y) if isinstance(a, Tensor)]
+    if not isinstance(x, Tensor) and not isinstance(y, Tensor):
+        raise DtypeError("[where] expected a tensor as x or y, found two numbers")
+    broadcast_shape("where", *shapes)
+    result: Tensor = where.apply(condition, x, y)
+    return result
+
+
+def _where_forward(be: Backend, condition: Array, x: Array | float, y: Array | float) -> tuple[Array, Any]:
+    shapes = [None if isinstance(a, int | float) else a.shape for a in (x, y)]
+    return be.where(condition, x, y), (condition, shapes)
+
+
+def _where_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
+    condition, (x_shape, y_shape) = saved
+    return (None,
+            unbroadcast(be, be.where(condition, gout, 0.0), x_shape) if needs[1] else None,
+            unbroadcast(be, be.where(condition, 0.0, gout), y_shape) if needs[2] else None)
+
+
+_where.__name__ = _where.__qualname__ = "where"
+where = Op(_where)
+where.add(Rule("composed", _where_forward, _where_vjp))
+
+
+def _astype(x: Tensor, *, dtype: str) -> Tensor:
+    """The values as another dtype; a gradient flows between float dtypes only."""
+    if x.dtype == dtype:
+        return x
+    if x.dtype in FLOATS and dtype in FLOATS:
+        result: Tensor = astype.apply(x, dtype=dtype)
+        return result
+    return Tensor(x.backend.astype(x.data, dtype), x.backend)
+
+
+_astype.__name__ = _astype.__qualname__ = "astype"
+astype = Op(_astype)
+astype.add(Rule("composed", lambda be, x, dtype: (be.astype(x, dtype), be.dtype(x)),
+                lambda be, before, gout, needs: (be.astype(gout, before),)))

@@ -1,0 +1,148 @@
+"""Operators that select. Shapes never depend on values: for conditions use `where` and masks.
+
+Indices are not range-checked on the device; check a batch on the host with `duoln.data.check_range`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from types import EllipsisType
+from typing import Any
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule, Tensor, op
+from duoln.errors import DtypeError, ShapeError
+from duoln.ops.common import check_integers, normal_axis
+
+
+@op
+def getitem(x: Tensor, *, key: Any) -> Tensor:
+    """`x[key]` for integers, slices, `...` and None.
+
+    Raises:
+        DtypeError: `key` holds an array; the message names the operator to use.
+        ShapeError: too many indices, or an integer out of range.
+    """
+    keys = key if isinstance(key, tuple) else (key,)
+    for k in keys:
+        if not isinstance(k, int | slice | EllipsisType | None) or isinstance(k, bool):
+            raise DtypeError(f"[getitem] expected integers, slices, ... or None, found {type(k).__name__}; "
+                             "use take for integer arrays, where for masks")
+    counted = [k for k in keys if k is not None and k is not Ellipsis]
+    if len(counted) > x.ndim:
+        raise ShapeError(f"[getitem] expected at most {x.ndim} indices for shape {x.shape}, found {len(counted)}")
+    axis = 0
+    for position, k in enumerate(keys):
+        if k is Ellipsis:
+            axis = x.ndim - sum(1 for later in keys[position + 1:] if later is not None)
+        elif k is not None:
+            if isinstance(k, int) and not -x.shape[axis] <= k < x.shape[axis]:
+                raise ShapeError(f"[getitem] expected an index below {x.shape[axis]} at axis {axis}, found {k}")
+            axis += 1
+    result: Tensor = getitem.apply(x, key=key)
+    return result
+
+
+def _getitem_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    shape, key = saved
+    return (be.slice_add(be.zeros(shape, be.dtype(gout)), key, gout),)
+
+
+getitem.add(Rule("composed", lambda be, x, key: (x[key], (x.shape, key)), _getitem_vjp))
+
+
+@op
+def take(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+    """Entries along one axis, by int32 indices.
+
+    Shape:
+        x (..., n, ...), indices (k...) -> (..., k..., ...). Indices must lie in 0 .. n - 1.
+    """
+    check_integers("take", "indices", indices)
+    result: Tensor = take.apply(x, indices, axis=normal_axis("take", axis, x.ndim))
+    return result
+
+
+def _take_forward(be: Backend, x: Array, indices: Array, axis: int) -> tuple[Array, Any]:
+    return be.take(x, indices, axis), (x.shape, indices, axis)
+
+
+def _take_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, None]:
+    if not needs[0]:
+        return None, None
+    shape, indices, axis = saved
+    flat = be.reshape(indices, (prod(indices.shape),))
+    outer, inner = shape[:axis], shape[axis + 1:]
+    k = flat.shape[0]
+    rows = be.permute_dims(be.reshape(gout, (prod(outer), k, prod(inner))), (1, 0, 2))
+    rows = be.reshape(rows, (k, prod(outer) * prod(inner)))
+    added = be.index_add(be.zeros((shape[axis], prod(outer) * prod(inner)), be.dtype(gout)), flat, rows)
+    added = be.permute_dims(be.reshape(added, (shape[axis], prod(outer), prod(inner))), (1, 0, 2))
+    return be.reshape(added, shape), None
+
+
+take.add(Rule("composed", _take_forward, _take_vjp))
+
+
+def embedding(table: Tensor, ids: Tensor) -> Tensor:
+    """Rows of a table.
+
+    Shape:
+        table (words, width), ids int32 (...) -> (..., width).
+    """
+    if table.ndim != 2:
+        raise ShapeError(f"[embedding] expected a table of 2 dimensions, found shape {table.shape}")
+    return take(table, ids, axis=0)
+
+
+@op
+def take_along_axis(x: Tensor, indices: Tensor, *, axis: int = -1) -> Tensor:
+    """One entry along `axis` for each position of `indices`.
+
+    Shape:
+        x (..., n, ...), int32 indices (..., k, ...) equal to x but at `axis` -> shape of indices.
+    """
+    check_integers("take_along_axis", "indices", indices)
+    axis = normal_axis("take_along_axis", axis, x.ndim)
+    if indices.ndim != x.ndim or any(i != axis and a != b for i, (a, b) in
+                                     enumerate(zip(x.shape, indices.shape, strict=True))):
+        raise ShapeError(f"[take_along_axis] expected indices like {x.shape} but at axis {axis}, "
+                         f"found {indices.shape}")
+    result: Tensor = take_along_axis.apply(x, indices, axis=axis)
+    return result
+
+
+def _take_along_forward(be: Backend, x: Array, indices: Array, axis: int) -> tuple[Array, Any]:
+    return be.take_along_axis(x, indices, axis), (x.shape, indices, axis)
+
+
+def _take_along_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, None]:
+    if not needs[0]:
+        return None, None
+    shape, indices, axis = saved
+    # Where each value came from, counted along the flattened tensor.
+    stride = prod(shape[axis + 1:])
+    source = indices * stride
+    for i, n in enumerate(indices.shape):
+        if i != axis:
+            ramp = be.arange(n) * prod(shape[i + 1:])
+            source = source + be.reshape(ramp, tuple(n if j == i else 1 for j in range(len(shape))))
+    count = prod(indices.shape)
+    zeros = be.zeros((prod(shape), 1), be.dtype(gout))
+    added = be.index_add(zeros, be.reshape(source, (count,)), be.reshape(gout, (count, 1)))
+    return be.reshape(added, shape), None
+
+
+take_along_axis.add(Rule("composed", _take_along_forward, _take_along_vjp))
+
+
+def one_hot(ids: Tensor, *, size: int, dtype: str = "float32") -> Tensor:
+    """1 at each id, 0 elsewhere.
+
+    Shape:
+        ids int32 (...) -> (..., size). An id outside 0 .. size - 1 gives a row of zeros.
+    """
+    check_integers("one_hot", "ids", ids)
+    be = ids.backend
+    return Tensor(be.astype(be.expand_dims(ids.data, -1) == be.arange(size), dtype), be)

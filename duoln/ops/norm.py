@@ -1,0 +1,184 @@
+"""The three normalisations that the paper compares: layer, batch and weight.
+
+Source: Ba, Kiros, Hinton 2016, "Layer Normalization", eq. 3 and table 1; Ioffe, Szegedy 2015; Salimans,
+Kingma 2016. The paper has no epsilon; we add 1e-5 to the variance, inside the root, unless told otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Literal
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule, Tensor, op
+from duoln.errors import ShapeError
+from duoln.ops.common import check_float
+
+EpsilonPlace = Literal["inside", "outside"]
+
+
+def check_affine(name: str, x: Tensor, gain: Tensor | None, bias: Tensor | None) -> None:
+    """The checks of a normalisation over the last axis, or with parameters along it.
+
+    Raises:
+        ShapeError: no last axis, or a gain or bias of another size.
+    """
+    check_float(name, x, *(p for p in (gain, bias) if p is not None))
+    if x.ndim < 1:
+        raise ShapeError(f"[{name}] expected at least one axis, found shape {x.shape}")
+    for role, p in (("gain", gain), ("bias", bias)):
+        if p is not None and p.shape != (x.shape[-1],):
+            found = f"{role} has {p.shape[0]}" if p.ndim == 1 else f"{role} has shape {p.shape}"
+            raise ShapeError(f"[{name}] last axis is {x.shape[-1]}, {found}")
+
+
+def _row_axes(x: Array) -> tuple[int, ...]:
+    return tuple(range(len(x.shape) - 1))
+
+
+@op
+def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5,
+               eps_place: EpsilonPlace = "inside") -> Tensor:
+    """Layer normalisation over the last axis (eq. 3, with the gain and bias of eq. 4).
+
+    y = gain * (x - mean) / sqrt(var + eps) + bias, or / (sqrt(var) + eps) with `eps_place="outside"`; the
+    variance divides by the width. Computed in two passes, so that a large mean costs no accuracy.
+
+    Shape:
+        x (..., width), gain and bias (width,) or None -> like x.
+
+    Raises:
+        ShapeError: `[layer_norm] last axis is 5, gain has 4`.
+    """
+    check_affine("layer_norm", x, gain, bias)
+    if eps_place not in ("inside", "outside"):
+        raise ValueError(f"[layer_norm] expected eps_place 'inside' or 'outside', found {eps_place!r}")
+    result: Tensor = layer_norm.apply(x, gain, bias, eps=eps, eps_place=eps_place)
+    return result
+
+
+def _layer_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
+                        eps_place: EpsilonPlace) -> tuple[Array, Any]:
+    centred = x - be.mean(x, axis=-1, keepdims=True)
+    # The rounding of a large mean leaves an offset; a second centring takes it out.
+    centred = centred - be.mean(centred, axis=-1, keepdims=True)
+    variance = be.mean(centred * centred, axis=-1, keepdims=True)
+    if eps_place == "inside":
+        rstd = 1.0 / be.sqrt(variance + eps)
+        slope = rstd
+    else:
+        sigma = be.sqrt(variance)
+        rstd = 1.0 / (sigma + eps)
+        # d sigma / d x is (x - mean) / (n sigma): without a spread there is no direction, and no term.
+        slope = be.where(sigma > 0, 1.0 / be.maximum(sigma, 1e-30), 0.0)
+    normal = centred * rstd
+    y = normal if gain is None else normal * gain
+    return (y if bias is None else y + bias), (normal, rstd, slope, centred, gain)
+
+
+def _layer_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
+    normal, rstd, slope, centred, gain = saved
+    gx = None
+    if needs[0]:
+        g = gout if gain is None else gout * gain
+        along = be.mean(g * normal, axis=-1, keepdims=True)
+        gx = rstd * (g - be.mean(g, axis=-1, keepdims=True)) - centred * (slope * along * rstd)
+    rows = _row_axes(gout)
+    return (gx, be.sum(gout * normal, axis=rows) if needs[1] else None,
+            be.sum(gout, axis=rows) if needs[2] else None)
+
+
+layer_norm.add(Rule("composed", _layer_norm_forward, _layer_norm_vjp))
+
+
+@op
+def batch_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5,
+               unbiased: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Batch normalisation over all axes but the last, by the statistics of this batch.
+
+    Returns the normalised batch, and the mean and variance that it was normalised by. The variance divides by
+    the number of rows, or by one less with `unbiased` (the paper's choice at batch 4, section 6.6).
+
+    Shape:
+        x (..., width), gain and bias (width,) or None -> like x, (width,), (width,).
+
+    Raises:
+        ShapeError: a gain or bias of another size, or too few rows to have a variance.
+    """
+    check_affine("batch_norm", x, gain, bias)
+    rows = prod(x.shape[:-1])
+    if x.ndim < 2 or rows < (2 if unbiased else 1):
+        raise ShapeError(f"[batch_norm] expected at least {2 if unbiased else 1} rows to normalise over, "
+                         f"found shape {x.shape}")
+    result: tuple[Tensor, Tensor, Tensor] = batch_norm.apply(x, gain, bias, eps=eps, unbiased=unbiased)
+    return result
+
+
+def _batch_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
+                        unbiased: bool) -> tuple[tuple[Array, Array, Array], Any]:
+    axes = _row_axes(x)
+    divisor = prod(x.shape[:-1]) - unbiased
+    mean = be.mean(x, axis=axes)
+    centred = x - mean
+    variance = be.sum(centred * centred, axis=axes) * (1.0 / divisor)
+    rstd = 1.0 / be.sqrt(variance + eps)
+    normal = centred * rstd
+    y = normal if gain is None else normal * gain
+    return (y if bias is None else y + bias, mean, variance), (normal, centred, rstd, gain, divisor)
+
+
+def _batch_norm_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...],
+                    needs: Sequence[bool]) -> tuple[Array | None, ...]:
+    normal, centred, rstd, gain, divisor = saved
+    gout, gmean, gvariance = gouts
+    axes = _row_axes(normal)
+    rows = prod(normal.shape[:-1])
+    if gout is None:
+        gout = be.zeros(normal.shape, be.dtype(normal))
+    gx = None
+    if needs[0]:
+        g = gout if gain is None else gout * gain
+        along = be.sum(g * normal, axis=axes)
+        gx = rstd * (g - be.mean(g, axis=axes) - normal * (along * (1.0 / divisor)))
+        if gmean is not None:
+            gx = gx + gmean * (1.0 / rows)
+        if gvariance is not None:
+            gx = gx + centred * (gvariance * (2.0 / divisor))
+    return (gx, be.sum(gout * normal, axis=axes) if needs[1] else None,
+            be.sum(gout, axis=axes) if needs[2] else None)
+
+
+batch_norm.add(Rule("composed", _batch_norm_forward, _batch_norm_vjp))
+
+
+@op
+def weight_norm(direction: Tensor, gain: Tensor) -> Tensor:
+    """Weight normalisation: each output's weights are gain * v / |v| (Salimans and Kingma 2016, eq. 2).
+
+    Shape:
+        direction (..., out), gain (out,) -> like direction; the norm runs over all axes but the last.
+
+    Raises:
+        ShapeError: fewer than two axes, or a gain of another size.
+    """
+    check_affine("weight_norm", direction, gain, None)
+    if direction.ndim < 2:
+        raise ShapeError(f"[weight_norm] expected at least 2 axes, found shape {direction.shape}")
+    result: Tensor = weight_norm.apply(direction, gain)
+    return result
+
+
+def _weight_norm_forward(be: Backend, v: Array, gain: Array) -> tuple[Array, Any]:
+    length = be.sqrt(be.sum(v * v, axis=_row_axes(v)))
+    unit = v / length
+    return unit * gain, (unit, length, gain)
+
+
+def _weight_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
+    unit, length, gain = saved
+    along = be.sum(gout * unit, axis=_row_axes(unit))
+    return ((gout - unit * along) * (gain / length) if needs[0] else None, along if needs[1] else None)
+
+
+weight_norm.add(Rule("composed", _weight_norm_forward, _weight_norm_vjp))

@@ -1,0 +1,220 @@
+"""Reductions along axes, and the two soft ones: logsumexp and softmax.
+
+Shape:
+    `axis` is an int, a tuple of ints or None for all; reduced axes vanish unless `keepdims`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from duoln.backends.protocol import FLOATS, Array, Backend
+from duoln.core import Rule, Tensor, op
+from duoln.errors import DtypeError, ShapeError
+from duoln.ops.common import check_float, normal_axes, normal_axis
+
+Axis = int | tuple[int, ...] | None
+
+
+def _kept(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(1 if i in axes else n for i, n in enumerate(shape))
+
+
+def _check_nonempty(name: str, x: Tensor, axes: tuple[int, ...]) -> None:
+    if 0 in [x.shape[a] for a in axes]:
+        raise ShapeError(f"[{name}] expected at least one value along axis {axes}, found shape {x.shape}")
+
+
+@op
+def sum(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Sum of float or int32 values; of bool, their count."""
+    axes = normal_axes("sum", axis, x.ndim)
+    result: Tensor = sum.apply(x, axis=axes, keepdims=keepdims)
+    return result
+
+
+def _sum_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
+    if not axis:
+        return (be.astype(x, "int32") if be.dtype(x) == "bool" else x), (x.shape, axis)
+    return be.sum(x, axis=axis, keepdims=keepdims), (x.shape, axis)
+
+
+def _sum_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    shape, axis = saved
+    return (be.broadcast_to(be.reshape(gout, _kept(shape, axis)), shape),)
+
+
+sum.add(Rule("composed", _sum_forward, _sum_vjp))
+
+
+def mean(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Arithmetic mean.
+
+    Raises:
+        ShapeError: there is nothing to average.
+    """
+    check_float("mean", x)
+    axes = normal_axes("mean", axis, x.ndim)
+    _check_nonempty("mean", x, axes)
+    return sum(x, axis=axes, keepdims=keepdims) * (1.0 / prod(x.shape[a] for a in axes))
+
+
+def _extreme(name: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
+    check_float(name, x)
+    axes = normal_axes(name, axis, x.ndim)
+    _check_nonempty(name, x, axes)
+    return axes
+
+
+@op
+def max(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Greatest value; equal greatest values share the gradient evenly."""
+    result: Tensor = max.apply(x, axis=_extreme("max", x, axis), keepdims=keepdims)
+    return result
+
+
+@op
+def min(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Smallest value; equal smallest values share the gradient evenly."""
+    result: Tensor = min.apply(x, axis=_extreme("min", x, axis), keepdims=keepdims)
+    return result
+
+
+def _max_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
+    kept = be.max(x, axis=axis, keepdims=True) if axis else x
+    return _drop(be, kept, axis, keepdims), (x, kept, axis)
+
+
+def _min_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
+    kept = be.min(x, axis=axis, keepdims=True) if axis else x
+    return _drop(be, kept, axis, keepdims), (x, kept, axis)
+
+
+def _drop(be: Backend, kept: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    if keepdims or not axis:
+        return kept
+    return be.reshape(kept, tuple(n for i, n in enumerate(kept.shape) if i not in axis))
+
+
+def _extreme_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    x, kept, axis = saved
+    chosen = be.astype(x == kept, be.dtype(x))
+    count = be.sum(chosen, axis=axis, keepdims=True) if axis else chosen
+    return (chosen * (be.reshape(gout, kept.shape) / count),)
+
+
+max.add(Rule("composed", _max_forward, _extreme_vjp))
+min.add(Rule("composed", _min_forward, _extreme_vjp))
+
+
+def all(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Whether every bool along the axes holds."""
+    _check_bool("all", x)
+    return Tensor(x.backend.all(x.data, axis=normal_axes("all", axis, x.ndim), keepdims=keepdims), x.backend)
+
+
+def any(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Whether one bool along the axes holds."""
+    _check_bool("any", x)
+    return Tensor(x.backend.any(x.data, axis=normal_axes("any", axis, x.ndim), keepdims=keepdims), x.backend)
+
+
+def _check_bool(name: str, x: Tensor) -> None:
+    if x.dtype != "bool":
+        raise DtypeError(f"[{name}] expected a bool tensor, found {x.dtype}")
+
+
+def argmax(x: Tensor, *, axis: int = -1) -> Tensor:
+    """Index of the first greatest value along one axis, as int32."""
+    if x.dtype not in FLOATS:
+        raise DtypeError(f"[argmax] expected a float dtype, found {x.dtype}")
+    axis = normal_axis("argmax", axis, x.ndim)
+    _check_nonempty("argmax", x, (axis,))
+    return Tensor(x.backend.argmax(x.data, axis=axis), x.backend)
+
+
+@op
+def cumsum(x: Tensor, *, axis: int) -> Tensor:
+    """Running sum along one axis."""
+    check_float("cumsum", x)
+    result: Tensor = cumsum.apply(x, axis=normal_axis("cumsum", axis, x.ndim))
+    return result
+
+
+def _cumsum_forward(be: Backend, x: Array, axis: int) -> tuple[Array, Any]:
+    return be.cumulative_sum(x, axis), axis
+
+
+def _cumsum_vjp(be: Backend, axis: int, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    return (be.flip(be.cumulative_sum(be.flip(gout, axis), axis), axis),)
+
+
+cumsum.add(Rule("composed", _cumsum_forward, _cumsum_vjp))
+
+
+@op
+def logsumexp(x: Tensor, *, axis: int = -1, keepdims: bool = False) -> Tensor:
+    """log(sum(exp(x))) along one axis, without overflow."""
+    axes = _extreme("logsumexp", x, axis)
+    result: Tensor = logsumexp.apply(x, axis=axes[0], keepdims=keepdims)
+    return result
+
+
+def _logsumexp_forward(be: Backend, x: Array, axis: int, keepdims: bool) -> tuple[Array, Any]:
+    top = be.max(x, axis=axis, keepdims=True)
+    # A row whose greatest value is infinite would give inf - inf.
+    shift = be.where(be.isfinite(top), top, 0.0)
+    kept = be.log(be.sum(be.exp(x - shift), axis=axis, keepdims=True)) + shift
+    return _drop(be, kept, (axis,), keepdims), (x, kept)
+
+
+def _logsumexp_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    x, kept = saved
+    return (be.exp(x - kept) * be.reshape(gout, kept.shape),)
+
+
+logsumexp.add(Rule("composed", _logsumexp_forward, _logsumexp_vjp))
+
+
+@op
+def softmax(x: Tensor, *, axis: int = -1) -> Tensor:
+    """exp(x) / sum(exp(x)) along one axis."""
+    result: Tensor = softmax.apply(x, axis=_extreme("softmax", x, axis)[0])
+    return result
+
+
+def _softmax_forward(be: Backend, x: Array, axis: int) -> tuple[Array, Any]:
+    e = be.exp(x - be.max(x, axis=axis, keepdims=True))
+    y = e / be.sum(e, axis=axis, keepdims=True)
+    return y, (y, axis)
+
+
+def _softmax_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    y, axis = saved
+    return (y * (gout - be.sum(gout * y, axis=axis, keepdims=True)),)
+
+
+softmax.add(Rule("composed", _softmax_forward, _softmax_vjp))
+
+
+@op
+def log_softmax(x: Tensor, *, axis: int = -1) -> Tensor:
+    """X - logsumexp(x) along one axis."""
+    result: Tensor = log_softmax.apply(x, axis=_extreme("log_softmax", x, axis)[0])
+    return result
+
+
+def _log_softmax_forward(be: Backend, x: Array, axis: int) -> tuple[Array, Any]:
+    z = x - be.max(x, axis=axis, keepdims=True)
+    y = z - be.log(be.sum(be.exp(z), axis=axis, keepdims=True))
+    return y, (y, axis)
+
+
+def _log_softmax_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    y, axis = saved
+    return (gout - be.exp(y) * be.sum(gout, axis=axis, keepdims=True),)
+
+
+log_softmax.add(Rule("composed", _log_softmax_forward, _log_softmax_vjp))
