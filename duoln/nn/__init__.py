@@ -1,0 +1,11 @@
+"""Layers as pure functions of parameter trees. A Module holds hyper-parameters, never arrays."""
+
+from duoln.nn import init
+from duoln.nn.layers import Conv2d, Embedding, Linear, Sequential, flatten
+from duoln.nn.module import Module, Params
+from duoln.nn.norm import BatchNorm, LayerNorm, WeightNorm, with_population
+
+__all__ = [
+    "BatchNorm", "Conv2d", "Embedding", "LayerNorm", "Linear", "Module", "Params", "Sequential", "WeightNorm",
+    "flatten", "init", "with_population",
+]

@@ -1,0 +1,68 @@
+"""How weights start. An initialiser takes a random stream and a shape and gives a float32 NumPy array.
+
+Weights are stored (in, out), convolutions (kernel height, kernel width, in, out).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod, sqrt
+
+import numpy as np
+
+from duoln.errors import ShapeError
+from duoln.randomness import Stream
+
+Shape = tuple[int, ...]
+Initializer = Callable[[Stream, Shape], np.ndarray]
+
+
+def zeros(rng: Stream, shape: Shape) -> np.ndarray:
+    """All 0: biases."""
+    return np.zeros(shape, np.float32)
+
+
+def ones(rng: Stream, shape: Shape) -> np.ndarray:
+    """All 1: gains."""
+    return np.ones(shape, np.float32)
+
+
+def constant(value: float) -> Initializer:
+    """All `value`."""
+    return lambda rng, shape: np.full(shape, value, np.float32)
+
+
+def uniform(scale: float) -> Initializer:
+    """Uniform in [-scale, scale)."""
+    return lambda rng, shape: rng.uniform(shape, -scale, scale).astype(np.float32)
+
+
+def normal(scale: float) -> Initializer:
+    """Gaussian with standard deviation `scale`."""
+    return lambda rng, shape: (scale * rng.normal(shape)).astype(np.float32)
+
+
+def fans(shape: Shape) -> tuple[int, int]:
+    """How many inputs an output sees, and how many outputs an input reaches."""
+    if len(shape) < 2:
+        raise ShapeError(f"[init] expected a weight of at least 2 axes, found shape {shape}")
+    return prod(shape[:-1]), prod(shape[:-2]) * shape[-1]
+
+
+def glorot(rng: Stream, shape: Shape) -> np.ndarray:
+    """Uniform in +-sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010, eq. 16)."""
+    fan_in, fan_out = fans(shape)
+    return uniform(sqrt(6.0 / (fan_in + fan_out)))(rng, shape)
+
+
+def he(rng: Stream, shape: Shape) -> np.ndarray:
+    """Gaussian with standard deviation sqrt(2 / fan in) (He et al. 2015, eq. 10)."""
+    return normal(sqrt(2.0 / fans(shape)[0]))(rng, shape)
+
+
+def orthogonal(rng: Stream, shape: Shape) -> np.ndarray:
+    """A matrix with orthonormal rows or columns, from the singular vectors of a Gaussian (Saxe et al. 2014)."""
+    if len(shape) != 2:
+        raise ShapeError(f"[init] expected a matrix for orthogonal, found shape {shape}")
+    left, _, right = np.linalg.svd(rng.normal(shape), full_matrices=False)
+    return (left if left.shape == shape else right).astype(np.float32)

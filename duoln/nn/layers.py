@@ -1,0 +1,115 @@
+"""Layers without normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from duoln import ops
+from duoln.core import Tensor
+from duoln.errors import ShapeError, UsageError
+from duoln.nn import init
+from duoln.nn.module import Module, Params, parameter
+from duoln.randomness import Stream
+
+
+def check_sizes(name: str, **sizes: int) -> None:
+    """Raises ShapeError unless every size is a positive integer."""
+    for role, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise ShapeError(f"[{name}] expected {role} of at least 1, found {size!r}")
+
+
+class Linear(Module):
+    """x @ weight + bias.
+
+    Shape:
+        x (..., n_in) -> (..., n_out); parameters weight (n_in, n_out), bias (n_out,).
+    """
+
+    def __init__(self, n_in: int, n_out: int, bias: bool = True, weight_init: init.Initializer = init.glorot) -> None:
+        check_sizes("Linear", n_in=n_in, n_out=n_out)
+        self.n_in, self.n_out, self.bias, self.weight_init = n_in, n_out, bias, weight_init
+
+    def weights(self, rng: Stream) -> Params:
+        params = {"weight": self.weight_init(rng.child("weight"), (self.n_in, self.n_out))}
+        if self.bias:
+            params["bias"] = init.zeros(rng, (self.n_out,))
+        return params
+
+    def __call__(self, params: Params, x: Tensor) -> Tensor:
+        return ops.linear(x, parameter("Linear", params, "weight"), params["bias"] if self.bias else None)
+
+
+class Embedding(Module):
+    """Rows of a table.
+
+    Shape:
+        ids int32 (...) in 0 .. words - 1 -> (..., width); parameter table (words, width).
+    """
+
+    def __init__(self, words: int, width: int, table_init: init.Initializer = init.uniform(0.1)) -> None:  # noqa: B008
+        check_sizes("Embedding", words=words, width=width)
+        self.words, self.width, self.table_init = words, width, table_init
+
+    def weights(self, rng: Stream) -> Params:
+        return {"table": self.table_init(rng.child("table"), (self.words, self.width))}
+
+    def __call__(self, params: Params, ids: Tensor) -> Tensor:
+        return ops.embedding(parameter("Embedding", params, "table"), ids)
+
+
+class Conv2d(Module):
+    """Two-dimensional convolution, channels last.
+
+    Shape:
+        x (B, H, W, n_in) -> (B, H', W', n_out); parameters weight (size, size, n_in, n_out), bias (n_out,).
+    """
+
+    def __init__(self, n_in: int, n_out: int, size: int, stride: int = 1, padding: int = 0, bias: bool = True,
+                 weight_init: init.Initializer = init.glorot) -> None:
+        check_sizes("Conv2d", n_in=n_in, n_out=n_out, size=size, stride=stride)
+        self.n_in, self.n_out, self.size = n_in, n_out, size
+        self.stride, self.padding, self.bias, self.weight_init = stride, padding, bias, weight_init
+
+    def weights(self, rng: Stream) -> Params:
+        params = {"weight": self.weight_init(rng.child("weight"), (self.size, self.size, self.n_in, self.n_out))}
+        if self.bias:
+            params["bias"] = init.zeros(rng, (self.n_out,))
+        return params
+
+    def __call__(self, params: Params, x: Tensor) -> Tensor:
+        y = ops.conv2d(x, parameter("Conv2d", params, "weight"), stride=self.stride, padding=self.padding)
+        return y + params["bias"] if self.bias else y
+
+
+def flatten(x: Tensor) -> Tensor:
+    """All axes but the first as one."""
+    return ops.reshape(x, shape=(x.shape[0], x.size // max(x.shape[0], 1)))
+
+
+class Sequential(Module):
+    """Layers and functions one after another.
+
+    Positional layers are named "0", "1", ...; keywords name them. Plain functions of one tensor, such as
+    `ops.relu`, have no parameters.
+    """
+
+    def __init__(self, *layers: Module | Callable[[Tensor], Tensor],
+                 **named: Module | Callable[[Tensor], Tensor]) -> None:
+        self.layers = {**{str(i): layer for i, layer in enumerate(layers)}, **named}
+        for name, layer in self.layers.items():
+            if not callable(layer):
+                raise UsageError(f"[Sequential] layer {name}: expected a Module or function, "
+                                 f"found {type(layer).__name__}")
+
+    def children(self) -> dict[str, Module]:
+        return {name: layer for name, layer in self.layers.items() if isinstance(layer, Module)}
+
+    def __call__(self, params: Params, x: Any) -> Any:
+        for name, layer in self.layers.items():
+            if isinstance(layer, Module):
+                x = layer(parameter("Sequential", params, name), x)
+            else:
+                x = layer(x)
+        return x
