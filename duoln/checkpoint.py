@@ -1,0 +1,134 @@
+"""Checkpoints: a tree of arrays in safetensors, written aside and moved into place.
+
+A kill at any moment leaves the previous checkpoint whole: the file is written under another name in the
+same folder, synced to disk, renamed, and the folder synced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from duoln import tree
+from duoln.errors import CheckpointError
+
+FORMAT = 1
+_NAME = re.compile(r"step-(\d+)\.safetensors")
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read: its arrays by dotted name, and what was noted beside them."""
+
+    path: Path
+    step: int
+    arrays: dict[str, np.ndarray]
+    notes: dict[str, Any]
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that it is either the old one or the new one, whole, whenever the machine stops.
+
+    Raises:
+        CheckpointError: the write failed; the old file is untouched.
+    """
+    path = Path(os.path.realpath(path))  # a link stays a link
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any], keep: int = 2) -> Path:
+    """Write the checkpoint of one step, then remove all but the newest `keep`.
+
+    Args:
+        folder: made if it is not there.
+        step: how many updates were made.
+        arrays: a tree of NumPy arrays.
+        notes: anything JSON can hold.
+        keep: how many to keep.
+
+    Raises:
+        CheckpointError: it cannot be written. Nothing older is lost.
+    """
+    flat = {path: np.ascontiguousarray(leaf) for path, leaf in tree.items(arrays)}
+    metadata = {"duoln": json.dumps({"format": FORMAT, "step": step, **notes})}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{folder}: cannot be made: {error.strerror or error}") from error
+    path = folder / f"step-{step:09d}.safetensors"
+    write_atomically(path, safetensors.numpy.save(flat, metadata))
+    for old in list_steps(folder)[:-keep]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def list_steps(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, oldest first."""
+    return sorted(p for p in folder.glob("step-*.safetensors") if _NAME.fullmatch(p.name))
+
+
+def load(path: Path) -> Checkpoint:
+    """Read one checkpoint.
+
+    Raises:
+        CheckpointError: it is damaged, of another format, or not a duoln checkpoint.
+    """
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            notes = json.loads((file.metadata() or {})["duoln"])
+            if notes["format"] != FORMAT:
+                raise CheckpointError(f"{path}: expected checkpoint format {FORMAT}, found {notes['format']}")
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return Checkpoint(path, int(notes["step"]), arrays, notes)
+    except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: not a duoln checkpoint: {type(error).__name__}: {error}") from error
+
+
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that can be read, and why each newer one was refused."""
+    refused = []
+    for path in reversed(list_steps(folder)):
+        try:
+            return load(path), refused
+        except CheckpointError as error:
+            refused.append(str(error))
+    return None, refused
+
+
+def restore(like: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """A tree of the form of `like` with the arrays of a checkpoint.
+
+    Raises:
+        CheckpointError: names, shapes or dtypes differ; the message names the first.
+    """
+    expected = dict(tree.items(like))
+    if expected.keys() != arrays.keys():
+        odd = sorted(expected.keys() ^ arrays.keys())[0]
+        where = "missing from" if odd in expected else "unexpected in"
+        raise CheckpointError(f"'{odd}' is {where} the checkpoint: it was made by another model or optimiser")
+    for name, leaf in expected.items():
+        if arrays[name].shape != leaf.shape or arrays[name].dtype.name != leaf.dtype:
+            raise CheckpointError(f"'{name}': expected {leaf.dtype} of shape {leaf.shape}, "
+                                  f"found {arrays[name].dtype} of shape {arrays[name].shape}")
+    return tree.unflatten(like, [arrays[name] for name in expected])

@@ -1,0 +1,8 @@
+"""Data: where files are found, readers that trust nothing, and batches as a function of the step."""
+
+from duoln.data.batches import Batch, Batches, check_range
+from duoln.data.files import Resource, cache_folder, data_folders, find
+from duoln.data.idx import read_idx, write_idx
+
+__all__ = ["Batch", "Batches", "Resource", "cache_folder", "check_range", "data_folders", "find", "read_idx",
+           "write_idx"]

@@ -1,0 +1,118 @@
+"""Where data files are found: the user's folder, then the cache, then a download.
+
+`DUOLN_DATA` is a folder (or several, parted as in PATH) of the user's own; `DUOLN_CACHE` replaces the
+platform's cache folder; `DUOLN_OFFLINE=1` opens no socket.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from duoln.errors import DataError, DataMissingError
+
+_TIMEOUT = 10.0
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One file that a task needs.
+
+    Attributes:
+        path: its place below DUOLN_DATA and in the cache, such as "mnist/t10k-labels-idx1-ubyte.gz".
+        sha256: of its bytes.
+        size: in bytes; a download stops one byte past it.
+        urls: mirrors, tried in order.
+    """
+
+    path: str
+    sha256: str
+    size: int
+    urls: tuple[str, ...] = ()
+
+
+def data_folders() -> list[Path]:
+    """The folders of DUOLN_DATA."""
+    return [Path(p).expanduser() for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep) if p]
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept."""
+    if os.environ.get("DUOLN_CACHE"):
+        return Path(os.environ["DUOLN_CACHE"]).expanduser()
+    import pooch  # late: only those who look for data pay for it
+
+    return Path(pooch.os_cache("duoln"))
+
+
+def find(resource: Resource) -> Path:
+    """The file of a resource, downloaded if need be.
+
+    Raises:
+        DataMissingError: it is nowhere and cannot be downloaded; the message says what was tried and where to
+            put the file by hand.
+        DataError: a file of that name has another sha256.
+    """
+    for folder in [*data_folders(), cache_folder()]:
+        candidate = folder / resource.path
+        if candidate.is_file():
+            _verify(candidate, resource)
+            return candidate
+    return _download(resource, cache_folder() / resource.path)
+
+
+def _verify(path: Path, resource: Resource) -> None:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if digest.hexdigest() != resource.sha256:
+        raise DataError(f"{path}: expected sha256 {resource.sha256}, found {digest.hexdigest()} "
+                        f"({path.stat().st_size} bytes, expected {resource.size}); the file is damaged or another "
+                        "one: remove or replace it")
+
+
+def _download(resource: Resource, target: Path) -> Path:
+    by_hand = f"put the file (sha256 {resource.sha256}) at {target} or below DUOLN_DATA as {resource.path}"
+    if resource.urls:
+        by_hand += f"; it is offered at {resource.urls[0]}"
+    if os.environ.get("DUOLN_OFFLINE") == "1":
+        raise DataMissingError(f"{resource.path}: not found, and DUOLN_OFFLINE=1 forbids a download; {by_hand}")
+    import pooch
+
+    failures = []
+    for url in resource.urls:
+        try:
+            pooch.retrieve(url, known_hash=f"sha256:{resource.sha256}", fname=target.name, path=target.parent,
+                           downloader=_Capped(resource.size))
+            return target
+        except Exception as error:
+            failures.append(f"{url}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+    raise DataMissingError(f"{resource.path}: not found, and no mirror gave it "
+                           f"({'; '.join(failures) or 'none is known'}); {by_hand}")
+
+
+class _Capped:
+    """A downloader for pooch that stops one byte past the size it expects."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, url: str, output_file: str | IO[bytes], pooch: Any) -> None:
+        from urllib.request import Request, urlopen
+
+        got = 0
+        with (urlopen(Request(url, headers={"User-Agent": "duoln"}), timeout=_TIMEOUT) as answer,  # noqa: S310
+              open(output_file, "wb") if isinstance(output_file, str | os.PathLike) else output_file as out):
+            while chunk := answer.read(min(_CHUNK, self.size + 1 - got)):
+                got += len(chunk)
+                if got > self.size:
+                    raise DataError(f"{url}: expected {self.size} bytes, found more")
+                out.write(chunk)

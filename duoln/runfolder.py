@@ -1,0 +1,147 @@
+"""A run is a folder: what was asked (config.json), what happened (log.jsonl), checkpoints, and the result.
+
+The log is append-only, one JSON object a line, so a kill loses at most the last line. Its first line says
+which versions, device and flags the numbers come from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+import duoln
+from duoln.backends.protocol import Backend
+from duoln.checkpoint import write_atomically
+from duoln.errors import CheckpointError, DataFormatError
+from duoln.tasks.events import Evaluation, Listener, RunStart, Step
+from duoln.tasks.spec import Config
+
+_MANY_STEPS = 1000
+
+
+class RunFolder(Listener):
+    """One run on disk; a listener that writes the log.
+
+    Args:
+        path: the folder; made if it is not there.
+        backend: what the run computes on, for the log's header.
+
+    Raises:
+        CheckpointError: the folder cannot be made or written.
+    """
+
+    def __init__(self, path: Path, backend: Backend) -> None:
+        self.path, self._backend = path, backend
+        self._log: TextIO | None = None
+        self._log_every = 1
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._log = (path / "log.jsonl").open("a", encoding="utf-8")
+        except OSError as error:
+            raise CheckpointError(f"{path}: the run folder cannot be written: {error.strerror or error}") from error
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def write_config(self, task: str, variant: str, config: Config) -> None:
+        """Note what this run is."""
+        content = {"task": task, "variant": variant, "config": dataclasses.asdict(config)}
+        write_atomically(self.path / "config.json", (json.dumps(content, indent=2) + "\n").encode())
+
+    def on_start(self, event: RunStart) -> None:
+        self._log_every = 1 if event.steps_per_epoch <= _MANY_STEPS else 10
+        self._write({
+            "event": "start", "time": datetime.now(UTC).isoformat(timespec="seconds"), "task": event.task,
+            "variant": event.variant, "seed": event.config.seed, "dataset": event.dataset._asdict(),
+            "first_step": event.first_step, "last_step": event.last_step, "steps_per_epoch": event.steps_per_epoch,
+            "parameters": event.parameters, "log_every": self._log_every, "duoln": duoln.__version__,
+            "python": platform.python_version(), "numpy": np.__version__, "platform": platform.platform(),
+            "argv": sys.argv[1:], "backend": {"name": self._backend.name, **self._backend.info()},
+        })
+
+    def on_step(self, event: Step) -> None:
+        if event.step % self._log_every == 0:
+            self._write({"event": "step", "step": event.step, "loss": event.loss, "wall_s": round(event.seconds, 6)})
+
+    def on_evaluation(self, event: Evaluation) -> None:
+        self._write({"event": "evaluation", "step": event.step, "epoch": round(event.epoch, 6), **event.values,
+                     "wall_s": round(event.seconds, 3)})
+
+    def on_end(self, status: str, result: Mapping[str, Any]) -> None:
+        self._write({"event": "end", "status": status, **result})
+        if status == "done":
+            write_atomically(self.path / "result.json", (json.dumps(dict(result), indent=2) + "\n").encode())
+        self.close()
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        if self._log is None:
+            return
+        try:
+            self._log.write(json.dumps(entry) + "\n")
+            self._log.flush()
+        except OSError as error:
+            raise CheckpointError(f"{self._log.name}: cannot be written: {error.strerror or error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file of a run.
+
+    Raises:
+        CheckpointError: the file is not there.
+        DataFormatError: it is not a JSON object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise DataFormatError(path, 0, "a JSON object", f"{type(error).__name__}: {error}") from error
+    if not isinstance(content, dict):
+        raise DataFormatError(path, 0, "a JSON object", type(content).__name__)
+    return content
+
+
+def read_log(path: Path) -> Iterator[dict[str, Any]]:
+    """The entries of a run's log. A last line that a kill cut short is left out.
+
+    Raises:
+        CheckpointError: there is no log.
+        DataFormatError: a line before the last is not JSON.
+    """
+    try:
+        lines = (path / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise CheckpointError(f"{path}: not a run folder: {error.strerror or error}") from error
+    offset = 0
+    for number, line in enumerate(lines):
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            if number == len(lines) - 1:
+                return
+            raise DataFormatError(path / "log.jsonl", offset, "a JSON object a line", repr(line[:40])) from error
+        offset += len(line.encode()) + 1
+        if isinstance(entry, dict):
+            yield entry
+
+
+def run_folders(path: Path) -> list[Path]:
+    """The runs in a folder: itself, or those right below it."""
+    if (path / "config.json").is_file():
+        return [path]
+    return sorted(p.parent for p in path.glob("*/config.json"))

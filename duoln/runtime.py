@@ -1,0 +1,131 @@
+"""The composition root: picks a backend and attaches the fused rules to it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import duoln.kernels
+from duoln import backends, tree
+from duoln.backends.protocol import Backend
+from duoln.core import Tensor
+from duoln.errors import BackendError, DtypeError, UsageError
+
+CHOICES = ("auto", *backends.NAMES)
+
+REMEDIES = {
+    "numpy": "pip install numpy",
+    "cupy": 'pip install "duoln[cuda12]"   (CUDA 13: "duoln[cuda13]"; needs an NVIDIA driver)',
+    "mlx": 'pip install "mlx>=0.32"   (Apple silicon; on Linux, for tests only: pip install "mlx[cpu]>=0.32")',
+}
+
+
+class Probe(NamedTuple):
+    """What trying one backend gave."""
+
+    name: str
+    backend: Backend | None
+    reason: str
+    """Why it cannot be used, or why auto would not choose it; empty if nothing speaks against it."""
+
+
+_attached: set[str] = set()
+
+
+def probe(name: str) -> Probe:
+    """Try one backend by running a kernel on it.
+
+    Finding a package proves little: CuPy imports without a GPU, and MLX's package without its library
+    raises ImportError, so everything that can go wrong is caught here and kept as the reason.
+    """
+    try:
+        found = backends.load(name)
+    except UsageError:
+        raise
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        return Probe(name, None, f"{type(error).__name__}: {text[0] if text else 'no message'}")
+    _attach(found)
+    on_cpu = name == "mlx" and not getattr(found, "on_gpu", True)
+    return Probe(name, found, "no Metal GPU; on a CPU numpy is many times faster" if on_cpu else "")
+
+
+def backend(name: str | None = None) -> Backend:
+    """The backend of that name; None or "auto" chooses.
+
+    The choice is DUOLN_BACKEND, then CuPy if a CUDA device runs a kernel, then MLX if it has a GPU, then NumPy.
+
+    Raises:
+        UsageError: no such name.
+        BackendError: it was asked for and cannot be used here; the message gives the reason and a remedy.
+    """
+    return choose(name)[0]
+
+
+def choose(name: str | None = None) -> tuple[Backend, str]:
+    """As `backend`, with one line that says what was chosen and why."""
+    asked_by = "asked for"
+    if name is None and os.environ.get("DUOLN_BACKEND"):
+        name, asked_by = os.environ["DUOLN_BACKEND"], "set by DUOLN_BACKEND"
+    name = name or "auto"
+    if name not in CHOICES:
+        raise UsageError(f"[backend] expected one of {', '.join(CHOICES)}; found {name!r}")
+    if name != "auto":
+        tried = probe(name)
+        if tried.backend is None:
+            raise BackendError(f"[backend] {name} ({asked_by}) cannot be used here: {tried.reason}\n"
+                               f"  try: {REMEDIES[name]}")
+        return tried.backend, f"{name} on {tried.backend.device}: {asked_by}"
+    refused = []
+    for candidate in ("cupy", "mlx"):
+        tried = probe(candidate)
+        if tried.backend is not None and not tried.reason:
+            return tried.backend, f"{candidate} on {tried.backend.device}: it ran a kernel"
+        refused.append(f"no {candidate} ({tried.reason})")
+    chosen = probe("numpy")
+    assert chosen.backend is not None
+    return chosen.backend, f"numpy on {chosen.backend.device}: {'; '.join(refused)}"
+
+
+def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = None) -> Tensor:
+    """A tensor with the values of a NumPy array, nested lists or a number.
+
+    Python numbers and lists of floats become float32, lists of integers int32; arrays keep their dtype, if
+    the backend has it.
+
+    Raises:
+        DtypeError: a dtype that the backend does not have.
+    """
+    where = backend if backend is not None and not isinstance(backend, str) else choose(backend)[0]
+    host = np.asarray(x)
+    if dtype is None and not isinstance(x, np.ndarray | np.generic):
+        dtype = {"float64": "float32", "int64": "int32"}.get(host.dtype.name)
+    wanted = dtype or host.dtype.name
+    if wanted not in where.dtypes:
+        raise DtypeError(f"[tensor] expected one of {', '.join(where.dtypes)} on {where.name}, found {wanted}; "
+                         "convert the array or pass dtype=")
+    return Tensor(where.asarray(host, wanted), where)
+
+
+def to_tensors(values: Any, backend: Backend | str | None = None, dtype: str | None = None) -> Any:
+    """`tensor` at every leaf of a tree."""
+    where = backend if backend is not None and not isinstance(backend, str) else choose(backend)[0]
+    return tree.map(lambda x: tensor(x, where, dtype), values)
+
+
+def _attach(found: Backend) -> None:
+    """Import `kernels/*/NAME.py` for this backend; each adds its rules to the ops."""
+    if found.name in _attached:
+        return
+    for folder in sorted(m.name for m in pkgutil.iter_modules(duoln.kernels.__path__) if m.ispkg):
+        package = importlib.import_module(f"duoln.kernels.{folder}")
+        for module in (m.name for m in pkgutil.iter_modules(package.__path__)):
+            if module == found.name:
+                attach: Callable[[], None] = importlib.import_module(f"duoln.kernels.{folder}.{module}").attach
+                attach()
+    _attached.add(found.name)

@@ -1,0 +1,55 @@
+"""What happens during a run, and who is told: loggers, progress displays, plug-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from duoln.tasks.spec import Config, Dataset
+
+
+class RunStart(NamedTuple):
+    """A run is about to take its first step (or the first one after a resume)."""
+
+    task: str
+    variant: str
+    config: Config
+    dataset: Dataset
+    backend: str
+    first_step: int
+    last_step: int
+    steps_per_epoch: int
+    parameters: int
+
+
+class Step(NamedTuple):
+    """One update was made. `step` counts from 1: the number of updates so far."""
+
+    step: int
+    loss: float
+    seconds: float
+
+
+class Evaluation(NamedTuple):
+    """The metrics after `step` updates; `values` has keys like "train_nll" and "test_error"."""
+
+    step: int
+    epoch: float
+    values: Mapping[str, float]
+    seconds: float
+
+
+class Listener:
+    """Told of every event; override what is of interest."""
+
+    def on_start(self, event: RunStart) -> None:
+        """A run starts or resumes."""
+
+    def on_step(self, event: Step) -> None:
+        """A step was taken."""
+
+    def on_evaluation(self, event: Evaluation) -> None:
+        """The model was evaluated."""
+
+    def on_end(self, status: str, result: Mapping[str, Any]) -> None:
+        """The run is over: "done", "interrupted", "diverged" or "failed"."""

@@ -1,0 +1,42 @@
+"""The hooks that a plug-in may implement. A plug-in is a module or object found by an entry point.
+
+    [project.entry-points.duoln]
+    speech = "my_package.speech"
+
+    # my_package/speech.py
+    from duoln.tasks import hookimpl
+
+    @hookimpl
+    def duoln_tasks():
+        return [SpeechTask()]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from duoln.core import Op, Rule
+    from duoln.tasks.events import Listener
+    from duoln.tasks.spec import Task
+
+hookspec = pluggy.HookspecMarker("duoln")
+hookimpl = pluggy.HookimplMarker("duoln")
+
+
+@hookspec
+def duoln_tasks() -> Sequence[Task]:  # type: ignore[empty-body]
+    """Tasks to offer, as `Task` objects with names of their own."""
+
+
+@hookspec
+def duoln_rules() -> Sequence[tuple[Op, Rule, str]]:  # type: ignore[empty-body, type-arg]
+    """Rules to add, as (op, rule, backend name); they are tried before the ones that are there."""
+
+
+@hookspec
+def duoln_listeners() -> Sequence[Listener]:  # type: ignore[empty-body]
+    """Listeners to tell of every run's events."""

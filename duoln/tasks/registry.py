@@ -1,0 +1,151 @@
+"""Where tasks are found: entry points of the group `duoln`, one plug-in each, loaded one by one.
+
+A plug-in that cannot be loaded is kept as a `Broken` row with its reason; it never stops the others.
+`DUOLN_STRICT_PLUGINS=1` makes it an error, `DUOLN_DISABLE_PLUGIN_AUTOLOAD=1` loads no outside plug-in.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pluggy
+
+from duoln.errors import PluginError, UsageError
+from duoln.tasks import hookspecs
+from duoln.tasks.events import Listener
+from duoln.tasks.spec import Task
+
+GROUP = "duoln"
+_CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+
+
+class Found(NamedTuple):
+    """A task and the distribution that brings it."""
+
+    task: Task
+    distribution: str
+
+
+class Broken(NamedTuple):
+    """A plug-in, or a task of it, that cannot be used, and why."""
+
+    name: str
+    distribution: str
+    reason: str
+
+
+class Registry:
+    """The tasks of all plug-ins.
+
+    Args:
+        names: load only the plug-ins of these entry-point names; None loads all.
+    """
+
+    def __init__(self, names: Iterable[str] | None = None) -> None:
+        self.tasks: dict[str, Found] = {}
+        self.broken: list[Broken] = []
+        self._manager = pluggy.PluginManager(GROUP)
+        self._manager.add_hookspecs(hookspecs)
+        wanted = None if names is None else set(names)
+        seen: dict[str, str] = {}
+        for entry, distribution in plugins():
+            if wanted is not None and entry.name not in wanted:
+                continue
+            if entry.name in seen:
+                self._refuse(entry.name, distribution, PluginError(
+                    f"expected one plug-in named '{entry.name}', found a second; the first is {seen[entry.name]}'s"))
+                continue
+            seen[entry.name] = distribution
+            self._load(entry, distribution)
+
+    def _load(self, entry: EntryPoint, distribution: str) -> None:
+        plugin: Any = None
+        try:
+            plugin = entry.load()
+            self._manager.register(plugin, entry.name)
+            self._manager.check_pending()
+            for task in self._ask(plugin, "duoln_tasks"):
+                self._add(task, entry.name, distribution)
+            for op, rule, backend in self._ask(plugin, "duoln_rules"):
+                op.add(rule, backend)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a plug-in may even call sys.exit while it is imported
+            if plugin is not None and self._manager.is_registered(plugin):
+                self._manager.unregister(plugin)
+            self._refuse(entry.name, distribution, error)
+
+    def _ask(self, plugin: Any, hook: str) -> Sequence[Any]:
+        caller = self._manager.subset_hook_caller(hook, [p for p in self._manager.get_plugins() if p is not plugin])
+        return [item for answer in caller() for item in answer]
+
+    def _add(self, task: Task, plugin: str, distribution: str) -> None:
+        if not isinstance(task, Task) or not task.name:
+            raise PluginError(f"duoln_tasks: expected Task objects with a name, found {task!r:.60}")
+        if task.name in self.tasks:
+            self._refuse(task.name, distribution, PluginError(
+                f"expected one task named '{task.name}', found a second in plug-in '{plugin}'; "
+                f"the first is {self.tasks[task.name].distribution}'s"))
+            return
+        self.tasks[task.name] = Found(task, distribution)
+
+    def _refuse(self, name: str, distribution: str, error: BaseException) -> None:
+        text = str(error).strip().splitlines()
+        reason = f"{type(error).__name__}: {text[0] if text else 'no message'}"
+        if os.environ.get("DUOLN_STRICT_PLUGINS") == "1":
+            raise PluginError(f"plug-in '{name}' of {distribution}: {reason}") from error
+        self.broken.append(Broken(name, distribution, reason))
+
+    def listeners(self) -> list[Listener]:
+        """Listeners that plug-ins bring; one that fails to make them becomes a broken row."""
+        found: list[Listener] = []
+        for name, plugin in self._manager.list_name_plugin():
+            try:
+                found.extend(self._ask(plugin, "duoln_listeners"))
+            except Exception as error:
+                self._refuse(name, "its plug-in", error)
+        return found
+
+
+def plugins() -> list[tuple[EntryPoint, str]]:
+    """Every entry point of the group with its distribution, duoln's own first."""
+    own = _own_entry_points()
+    found = [(entry, "duoln") for entry in own]
+    if os.environ.get("DUOLN_DISABLE_PLUGIN_AUTOLOAD") == "1":
+        return found
+    for entry in entry_points(group=GROUP):
+        name = entry.dist.name if entry.dist else "an unknown distribution"
+        if name != "duoln":
+            found.append((entry, name))
+    return found
+
+
+def _own_entry_points() -> list[EntryPoint]:
+    """The built-ins: from this checkout's pyproject.toml, else from the installed distribution."""
+    if _CHECKOUT.is_file():
+        project = tomllib.loads(_CHECKOUT.read_text())["project"]
+        return [EntryPoint(name, value, GROUP) for name, value in project["entry-points"][GROUP].items()]
+    return [entry for entry in entry_points(group=GROUP) if entry.dist and entry.dist.name == "duoln"]
+
+
+def find_task(name: str) -> Task:
+    """The task of that name, importing as few plug-ins as possible.
+
+    Raises:
+        UsageError: there is none; the message lists those there are, and why a broken plug-in of that name is.
+    """
+    quick = Registry(names=[name])
+    if name in quick.tasks:
+        return quick.tasks[name].task
+    everything = Registry()
+    if name in everything.tasks:
+        return everything.tasks[name].task
+    for broken in everything.broken:
+        if broken.name == name:
+            raise PluginError(f"plug-in '{name}' of {broken.distribution} is broken: {broken.reason}")
+    raise UsageError(f"[task] expected one of {', '.join(sorted(everything.tasks)) or 'none'}; found {name!r}")

@@ -1,0 +1,176 @@
+"""What a task is: everything the author of an experiment writes.
+
+A task brings data, a model, a loss and metrics; duoln brings the training, the runs, the command line and
+the reports. A complete one in one file is `duoln.examples.own_task`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from duoln.core import Tensor
+from duoln.data import Batch
+from duoln.errors import UsageError
+from duoln.nn import Module, Params
+from duoln.optim import Adam, Optimizer
+
+Rung = Literal["original", "substitute", "synthetic"]
+Predict = Callable[[Batch], np.ndarray]
+
+
+class Dataset(NamedTuple):
+    """What a run was trained on.
+
+    `rung` is "original" (the corpus of the paper), "substitute" (a named stand-in) or "synthetic" (made on
+    the spot). A number from a lower rung is never shown without its label.
+    """
+
+    name: str
+    rung: Rung
+
+    @property
+    def label(self) -> str:
+        """The name, with the rung where it is not the original."""
+        return self.name if self.rung == "original" else f"{self.name}, {self.rung}"
+
+
+class Column(NamedTuple):
+    """How a metric is shown: its key, a heading, and a format for `format()`."""
+
+    key: str
+    heading: str
+    form: str = ".4f"
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The data of a task.
+
+    Attributes:
+        dataset: what it is.
+        train: the training batch of a step, a pure function of the step number (see `duoln.data.Batches`).
+        steps_per_epoch: how many steps make one pass.
+        evaluation: whole splits by name, such as "train", "valid", "test".
+    """
+
+    dataset: Dataset
+    train: Callable[[int], Batch]
+    steps_per_epoch: int
+    evaluation: Mapping[str, Batch]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings that every task has; a task's own config adds to them."""
+
+    seed: int = 0
+    epochs: int = 1
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    evaluate_every: int = 0
+    """Steps between evaluations; 0 is once an epoch."""
+
+
+class Task:
+    """An experiment. Subclass it, fill in the names and override the methods.
+
+    Attributes:
+        name: what one types.
+        title: what one reads.
+        paper: where the paper has it, such as "section 6.6, figure 6".
+        config: a frozen dataclass that extends `Config`.
+        presets: overrides of the config by name: "paper" to the letter, "small" in minutes on a laptop,
+            "smoke" in seconds on made data.
+        variants: what is compared, each with its overrides, such as `{"ln": {"norm": "layer"}}`.
+        references: the paper's claim for each variant, with where it stands.
+        columns: the metrics to show, in order.
+    """
+
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    config: ClassVar[type[Config]] = Config
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    references: ClassVar[Mapping[str, str]] = {}
+    columns: ClassVar[tuple[Column, ...]] = ()
+
+    def data(self, cfg: Any, root: Path | None = None) -> Splits:
+        """The data; `root` stands before DUOLN_DATA. Indices are range-checked here, on the host."""
+        raise UsageError(f"[{self.name}] the task defines no data")
+
+    def model(self, cfg: Any) -> Module:
+        """The model of a configuration."""
+        raise UsageError(f"[{self.name}] the task defines no model")
+
+    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        """The training loss of a batch: a scalar tensor."""
+        raise UsageError(f"[{self.name}] the task defines no loss")
+
+    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        """What `metrics` is made from; by default the model on `batch["x"]`."""
+        result: Tensor = model(params, batch["x"])
+        return result
+
+    def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
+        """Figures of one split; `predict` takes a batch of NumPy arrays and gives a NumPy array."""
+        raise UsageError(f"[{self.name}] the task defines no metrics")
+
+    def optimizer(self, cfg: Any) -> Optimizer:
+        """How to train; Adam by default."""
+        return Adam(learning_rate=cfg.learning_rate)
+
+
+def make_config(task: Task, variant: str, preset: str | None = None,
+                settings: Mapping[str, Any] | None = None) -> Config:
+    """The configuration of a run: defaults, then the preset, the variant, and last the user's settings.
+
+    Settings may be text, as from `--set learning_rate=0.01`; they are read by the field's type.
+
+    Raises:
+        UsageError: an unknown variant, preset or setting, or a value that does not fit; it lists what there is.
+    """
+    if variant not in task.variants:
+        raise UsageError(f"[{task.name}] expected a variant of {', '.join(task.variants)}; found {variant!r}")
+    if preset is not None and preset not in task.presets:
+        raise UsageError(f"[{task.name}] expected a preset of {', '.join(task.presets)}; found {preset!r}")
+    values = {**(task.presets[preset] if preset else {}), **task.variants[variant]}
+    kinds = typing.get_type_hints(task.config)
+    names = [f.name for f in dataclasses.fields(task.config)]
+    for key, value in (settings or {}).items():
+        if key not in names:
+            raise UsageError(f"[{task.name}] expected a setting of {', '.join(names)}; found {key!r}")
+        values[key] = _convert(task.name, key, value, kinds[key])
+    return task.config(**values)
+
+
+def _convert(task: str, key: str, value: Any, kind: Any) -> Any:
+    """A setting as its field's type; text is parsed."""
+    options = typing.get_args(kind)
+    if typing.get_origin(kind) is Literal:
+        if value in options:
+            return value
+        raise UsageError(f"[{task}] {key}: expected one of {', '.join(map(str, options))}; found {value!r}")
+    if isinstance(kind, types.UnionType):
+        if value is None or value == "none":
+            return None
+        kind = next(k for k in options if k is not type(None))
+    if kind is bool:
+        if isinstance(value, bool) or value in ("true", "false"):
+            return value in (True, "true")
+        raise UsageError(f"[{task}] {key}: expected true or false, found {value!r}")
+    try:
+        converted = kind(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"[{task}] {key}: expected {kind.__name__}, found {value!r}") from None
+    if isinstance(value, float) and converted != value:
+        raise UsageError(f"[{task}] {key}: expected {kind.__name__}, found {value!r}")
+    return converted

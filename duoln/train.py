@@ -1,0 +1,252 @@
+"""Training: one step as a pure function, and the loop around it."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from duoln import checkpoint, tree
+from duoln.backends.protocol import Backend
+from duoln.core import Tensor, compile, value_and_grad
+from duoln.data import Batch
+from duoln.errors import CheckpointError, DivergedError, DuolnError, MemoryExhaustedError
+from duoln.nn import Module, with_population
+from duoln.optim import Optimizer
+from duoln.randomness import Stream
+from duoln.runfolder import RunFolder
+from duoln.runtime import tensor, to_tensors
+from duoln.tasks.events import Evaluation, Listener, RunStart, Step
+from duoln.tasks.spec import Config, Splits, Task
+
+_POPULATION_ROWS = 10_000
+_POPULATION_BATCHES = 1_000
+
+State = dict[str, Any]
+
+
+class Interrupted(DuolnError):
+    """The user asked to stop; a checkpoint was written."""
+
+    exit_code = 130
+
+
+def make_step(task: Task, model: Module, optimizer: Optimizer) -> Callable[..., tuple[State, Tensor]]:
+    """The training step `(state, batch, rate) -> (state, loss)`: a pure function of trees of tensors.
+
+    `state` is `{"params": ..., "slots": ...}`; `rate` is the learning rate as a 0-d tensor.
+    """
+
+    def step(state: State, batch: dict[str, Tensor], rate: Tensor) -> tuple[State, Tensor]:
+        loss, gradients = value_and_grad(lambda p: task.loss(model, p, batch))(state["params"])
+        params, slots = optimizer.update(state["params"], gradients, state["slots"], rate)
+        return {"params": params, "slots": slots}, loss
+
+    return step
+
+
+def start_state(model: Module, optimizer: Optimizer, seed: int, backend: Backend) -> State:
+    """Parameters and slots before the first step; equal to the bit on every backend."""
+    params = to_tensors(model.init(Stream(seed, "init")), backend)
+    return {"params": params, "slots": optimizer.init(params)}
+
+
+class Trainer:
+    """One run of one variant: its state, its step, and the way through it.
+
+    Args:
+        task: what to train.
+        variant: the variant's name, for the log.
+        cfg: its configuration.
+        splits: its data.
+        backend: where to compute.
+    """
+
+    def __init__(self, task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend) -> None:
+        self.task, self.variant, self.cfg, self.splits, self.backend = task, variant, cfg, splits, backend
+        self.model = task.model(cfg)
+        self.optimizer = task.optimizer(cfg)
+        self.state = start_state(self.model, self.optimizer, cfg.seed, backend)
+        self.step = 0
+        self.last_step = cfg.epochs * splits.steps_per_epoch
+        self.train_seconds = 0.0
+        self.evaluated: dict[str, float] = {}
+        self._step = compile(make_step(task, self.model, self.optimizer))
+
+    def advance(self) -> float:
+        """Make one update; the loss before it.
+
+        Raises:
+            DivergedError: the loss is not finite.
+            MemoryExhaustedError: the device is out of memory.
+        """
+        started = time.perf_counter()
+        batch = to_tensors(self.splits.train(self.step), self.backend)
+        rate = tensor(np.float32(self.optimizer.rate_at(self.step)), self.backend)
+        try:
+            state, loss = self._step(self.state, batch, rate)
+            self.backend.wait([t.data for t in [*tree.leaves(state), loss]])
+        except MemoryError as error:
+            raise MemoryExhaustedError(f"no memory left at step {self.step + 1}: {error}; "
+                                       f"try a batch_size below {self.cfg.batch_size}") from error
+        value = float(loss)
+        if not math.isfinite(value):
+            raise DivergedError(f"the loss is {value} at step {self.step + 1}")
+        self.state = state
+        self.step += 1
+        self.train_seconds += time.perf_counter() - started
+        return value
+
+    def evaluate(self) -> dict[str, float]:
+        """The metrics of every split, with keys like "test_error"."""
+        forward = self._population_forward()
+        params = with_population(self.model, self.state["params"], self._population_batches(), forward)
+
+        def predict(batch: Batch) -> np.ndarray:
+            return self.task.predict(self.model, params, to_tensors(batch, self.backend)).numpy()
+
+        self.evaluated = {f"{name}_{key}": float(value) for name, split in self.splits.evaluation.items()
+                          for key, value in self.task.metrics(predict, split).items()}
+        return self.evaluated
+
+    def _population_forward(self) -> Callable[[Any, Batch], Any]:
+        return lambda params, batch: self.task.loss(self.model, params, to_tensors(batch, self.backend))
+
+    def _population_batches(self) -> Iterator[Batch]:
+        count = min(max(_POPULATION_ROWS // self.cfg.batch_size, 1), _POPULATION_BATCHES)
+        return (self.splits.train(k) for k in range(min(count, self.splits.steps_per_epoch)))
+
+    def result(self) -> dict[str, Any]:
+        """What the run gave so far."""
+        steps = max(self.step, 1)
+        return {"variant": self.variant, "batch_size": self.cfg.batch_size, "epochs": self.cfg.epochs,
+                "seed": self.cfg.seed, "steps": self.step, **self.evaluated,
+                "seconds_per_epoch": self.train_seconds / steps * self.splits.steps_per_epoch}
+
+    # Checkpoints
+    def save(self, folder: Path) -> Path:
+        """Write a checkpoint of the present state.
+
+        Raises:
+            DivergedError: a parameter is not finite, so this state is not worth keeping.
+            CheckpointError: it cannot be written.
+        """
+        arrays = tree.map(lambda t: t.numpy(), self.state)
+        for name, array in tree.items(arrays):
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise DivergedError(f"'{name}' is no longer finite after step {self.step}")
+        return checkpoint.save(folder, self.step, arrays, {
+            "task": self.task.name, "variant": self.variant, "seed": self.cfg.seed,
+            "train_seconds": self.train_seconds, "evaluated": self.evaluated, "backend": self.backend.name})
+
+    def resume(self, saved: checkpoint.Checkpoint) -> None:
+        """Go on from a checkpoint of this task and variant, of any backend.
+
+        Raises:
+            CheckpointError: it is of another task, variant, seed or model.
+        """
+        for key, mine in (("task", self.task.name), ("variant", self.variant), ("seed", self.cfg.seed)):
+            if saved.notes.get(key) != mine:
+                raise CheckpointError(f"{saved.path}: expected {key} {mine!r}, found {saved.notes.get(key)!r}")
+        self.state = to_tensors(checkpoint.restore(self.state, saved.arrays), self.backend)
+        self.step = saved.step
+        self.train_seconds = float(saved.notes.get("train_seconds", 0.0))
+        self.evaluated = dict(saved.notes.get("evaluated", {}))
+
+
+def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (), resume: bool = False,
+        ) -> dict[str, Any]:
+    """Train to the end, evaluating and writing a checkpoint once an epoch (or every `evaluate_every` steps).
+
+    Ctrl-C finishes the step under way, writes a checkpoint and raises `Interrupted`.
+
+    Raises:
+        DivergedError: the loss or a weight is not finite; the last checkpoint is from before that.
+        Interrupted: the user stopped it.
+        CheckpointError: the folder cannot be written, or holds a run of something else.
+    """
+    everyone: list[Listener] = [folder, *listeners]
+    task, splits = trainer.task, trainer.splits
+    if resume:
+        saved, refused = checkpoint.newest(folder.checkpoints)
+        if saved is None and refused:
+            raise CheckpointError(f"{folder.checkpoints}: no checkpoint can be read: {'; '.join(refused)}")
+        if saved is not None:
+            trainer.resume(saved)
+    folder.write_config(task.name, trainer.variant, trainer.cfg)
+    start = RunStart(task.name, trainer.variant, trainer.cfg, splits.dataset, trainer.backend.name, trainer.step,
+                     trainer.last_step, splits.steps_per_epoch,
+                     sum(t.size for t in tree.leaves(trainer.state["params"])))
+    for listener in everyone:
+        listener.on_start(start)
+    status = "failed"
+    try:
+        if trainer.step == 0:
+            trainer.save(folder.checkpoints)
+        _loop(trainer, folder, everyone)
+        status = "done"
+    except Interrupted:
+        status = "interrupted"
+        raise
+    except DivergedError as error:
+        status = "diverged"
+        kept = checkpoint.list_steps(folder.checkpoints)
+        raise DivergedError(f"{error}; the last good checkpoint is {kept[-1] if kept else 'none'}") from error
+    finally:
+        for listener in everyone:
+            listener.on_end(status, trainer.result())
+    return trainer.result()
+
+
+def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) -> None:
+    every = trainer.cfg.evaluate_every or trainer.splits.steps_per_epoch
+    with _stop_requested() as stop:
+        while trainer.step < trainer.last_step:
+            loss = trainer.advance()
+            for listener in listeners:
+                listener.on_step(Step(trainer.step, loss, trainer.train_seconds))
+            if trainer.step % every == 0 or trainer.step == trainer.last_step:
+                values = trainer.evaluate()
+                epoch = trainer.step / trainer.splits.steps_per_epoch
+                for listener in listeners:
+                    listener.on_evaluation(Evaluation(trainer.step, epoch, values, trainer.train_seconds))
+                trainer.save(folder.checkpoints)
+            if stop.is_set() and trainer.step < trainer.last_step:
+                path = trainer.save(folder.checkpoints)
+                raise Interrupted(f"stopped after step {trainer.step}; go on with --resume auto (checkpoint {path})")
+
+
+@contextmanager
+def _stop_requested() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets: a step overwrites the state in place, so it must not be cut in half.
+
+    A second Ctrl-C raises KeyboardInterrupt at once.
+    """
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def on_signal(number: int, frame: Any) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def summarize(results: Sequence[Mapping[str, Any]], splits: Splits, backend: Backend) -> dict[str, Any]:
+    """The result of several runs as one JSON object."""
+    return {"dataset": {"name": splits.dataset.name, "rung": splits.dataset.rung}, "backend": backend.name,
+            "device": backend.device, "results": [dict(r) for r in results]}

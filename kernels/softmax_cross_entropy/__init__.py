@@ -1,0 +1,1 @@
+"""Fused rules for `softmax_cross_entropy`."""
