@@ -1,0 +1,1 @@
+"""Measuring: clocks, records with everything that a number depends on, and comparison with a peer."""

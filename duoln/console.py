@@ -1,0 +1,128 @@
+"""Everything a person sees: progress, tables, colours. The only part, with bench's report, that knows rich.
+
+stdout is for data, stderr for talk. On a terminal progress is a bar; through a pipe it is a plain line now
+and then. `NO_COLOR` and the width of the terminal are respected, by rich.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from duoln.tasks.events import Evaluation, Listener, RunStart, Step
+from duoln.tasks.spec import Column, Dataset, Task
+
+_PLAIN_SECONDS = 5.0
+_BAR_SECONDS = 0.1
+
+talk = Console(stderr=True, highlight=False)
+"""stderr: progress, remarks and errors."""
+
+
+def say(text: str, style: str = "") -> None:
+    """One remark on stderr. Long lines are left to the terminal to wrap."""
+    talk.print(escape(text), style=style or None, soft_wrap=True)
+
+
+def put(text: str) -> None:
+    """A result on stdout."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def show(table: Table, data: bool = False) -> None:
+    """A table, on stderr, or on stdout where it is the result."""
+    (Console(highlight=False) if data else talk).print(table)
+
+
+def number(value: Any, form: str) -> str:
+    """A metric as text; tiny values in powers of ten."""
+    if not isinstance(value, int | float):
+        return "-"
+    if form == ".4f" and 0 < abs(value) < 5e-4:
+        return f"{value:.1e}"
+    return format(value, form)
+
+
+class ProgressDisplay(Listener):
+    """The way of one run: a bar on a terminal, a line every few seconds elsewhere, a line per evaluation."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self.columns = columns
+        self._label, self._variant, self._last_step = "", "", 0
+        self._bar: Progress | None = None
+        self._id: TaskID | None = None
+        self._said = 0.0
+        self._steps_per_epoch = 1
+
+    def on_start(self, event: RunStart) -> None:
+        self._label = "" if event.dataset.rung == "original" else f" [{event.dataset.label}]"
+        self._variant, self._last_step = event.variant, event.last_step
+        self._steps_per_epoch = event.steps_per_epoch
+        if event.first_step:
+            say(f"{self._variant}: goes on after step {event.first_step}")
+        if talk.is_terminal and event.first_step < event.last_step:
+            self._bar = Progress(TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(),
+                                 TimeRemainingColumn(), console=talk, transient=True)
+            self._id = self._bar.add_task(self._variant, total=event.last_step, completed=event.first_step)
+            self._bar.start()
+        self._said = time.monotonic()
+
+    def on_step(self, event: Step) -> None:
+        now = time.monotonic()
+        if now - self._said < (_BAR_SECONDS if self._bar else _PLAIN_SECONDS):
+            return
+        self._said = now
+        if self._bar is not None and self._id is not None:
+            text = escape(f"{self._variant}  loss {event.loss:.4f}{self._label}")
+            self._bar.update(self._id, completed=event.step, description=text)
+        else:
+            say(f"{self._variant}: step {event.step}/{self._last_step}  loss {event.loss:.4f}{self._label}")
+
+    def on_evaluation(self, event: Evaluation) -> None:
+        figures = "  ".join(f"{c.heading} {number(event.values.get(c.key), c.form)}" for c in self.columns)
+        say(f"{self._variant}: epoch {event.epoch:g}  {figures}{self._label}")
+        self._said = time.monotonic()
+
+    def on_end(self, status: str, result: Mapping[str, Any]) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def results_table(task: Task, dataset: Dataset, results: Sequence[Mapping[str, Any]]) -> Table:
+    """Our figures beside the paper's claim; a lower rung of data is named in every row."""
+    table = Table(title=f"{task.title} ({task.paper})", caption=f"data: {dataset.label}", title_justify="left")
+    table.add_column("variant", no_wrap=True)
+    if dataset.rung != "original":
+        table.add_column("data")
+    table.add_column("batch", justify="right")
+    table.add_column("epochs", justify="right")
+    for column in task.columns:
+        table.add_column(column.heading, justify="right", no_wrap=True)
+    table.add_column("s/epoch", justify="right")
+    table.add_column("the paper's claim")
+    for r in results:
+        label = [escape(dataset.label)] if dataset.rung != "original" else []
+        done = r["epochs"] if r["steps"] == r.get("last_step", r["steps"]) else f"{r['epochs']} (stopped)"
+        table.add_row(r["variant"], *label, str(r["batch_size"]), str(done),
+                      *(number(r.get(c.key), c.form) for c in task.columns),
+                      f"{r['seconds_per_epoch']:.2f}", task.references.get(r["variant"], "-"))
+    return table
+
+
+def rows_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], bad: Sequence[int] = ()) -> Table:
+    """A plain table of text; rows numbered in `bad` are red."""
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading)
+    for i, row in enumerate(rows):
+        table.add_row(*(escape(cell) for cell in row), style="red" if i in bad else None)
+    return table

@@ -1,0 +1,40 @@
+"""What this machine can use, why not the rest, and what mends it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from duoln import backends, data, ops, runtime
+from duoln.backends import openblas
+from duoln.core import Op
+from duoln.errors import DuolnError
+from duoln.tasks.registry import Registry
+
+
+def examine(with_ops: bool = False) -> dict[str, Any]:
+    """Everything `duoln doctor` says, as plain data. Works with every backend or plug-in broken."""
+    probes = [runtime.probe(name) for name in backends.NAMES]
+    try:
+        choice = runtime.choose()[1]
+    except DuolnError as error:
+        choice = f"nothing: {error}"
+    registry = Registry()
+    facts: dict[str, Any] = {
+        "backends": [{
+            "name": p.name, "usable": p.backend is not None, "device": p.backend.device if p.backend else "",
+            "reason": p.reason, "remedy": "" if p.backend and not p.reason else runtime.REMEDIES[p.name],
+            "info": p.backend.info() if p.backend else {},
+        } for p in probes],
+        "choice": choice,
+        "advice": [line for line in (openblas.advice(),) if line],
+        "data": {"folders": [str(f) for f in data.data_folders()], "cache": str(data.cache_folder())},
+        "plugins": [{"name": f.task.name, "distribution": f.distribution, "reason": ""}
+                    for f in registry.tasks.values()] + [b._asdict() for b in registry.broken],
+    }
+    if with_ops:
+        usable = [p.name for p in probes if p.backend is not None]
+        facts["ops"] = {
+            name: {b: " > ".join(rule.name for rule in op.rules(b)) for b in usable}
+            for name in ops.__all__ if isinstance(op := getattr(ops, name), Op)
+        }
+    return facts

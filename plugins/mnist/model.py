@@ -1,0 +1,41 @@
+"""The network of section 6.6: 784-1000-1000-10, normalised before each non-linearity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from duoln import nn, ops
+from duoln.core import Tensor
+from duoln.nn.init import Initializer
+
+Norm = Literal["none", "layer", "batch"]
+Activation = Literal["relu", "tanh", "sigmoid"]
+Start = Literal["glorot", "he", "uniform", "orthogonal"]
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": ops.relu, "tanh": ops.tanh, "sigmoid": ops.sigmoid}
+STARTS: dict[str, Initializer] = {"glorot": nn.init.glorot, "he": nn.init.he, "uniform": nn.init.uniform(0.05),
+                                  "orthogonal": nn.init.orthogonal}
+
+
+def network(norm: Norm, hidden: int, activation: Activation, start: Start, unbiased: bool) -> nn.Sequential:
+    """The classifier.
+
+    Layer norm is on the hidden layers and not on the logits; batch norm on all layers, the logits too, and
+    with the unbiased variance where asked (section 6.6). A normalised layer's own bias takes the place of the
+    linear one.
+
+    Shape:
+        images (B, 784) -> logits (B, 10).
+    """
+    layers: dict[str, Any] = {}
+    sizes = (784, hidden, hidden, 10)
+    for i, (n_in, n_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True), start=1):
+        is_logits = i == len(sizes) - 1
+        normalised = norm == "batch" or (norm == "layer" and not is_logits)
+        layers[f"linear{i}"] = nn.Linear(n_in, n_out, bias=not normalised, weight_init=STARTS[start])
+        if normalised:
+            layers[f"norm{i}"] = nn.LayerNorm(n_out) if norm == "layer" else nn.BatchNorm(n_out, unbiased=unbiased)
+        if not is_logits:
+            layers[f"activation{i}"] = ACTIVATIONS[activation]
+    return nn.Sequential(**layers)
