@@ -104,6 +104,8 @@ class Adam(Optimizer):
     `bias_correction="kiros2015"` is that of the code behind the paper's order-embedding and skip-thoughts
     experiments: it divides by 1 - 0.1^t and 1 - 0.001^t, and leaves epsilon uncorrected, so early steps are up
     to 6.6 times larger than Adam's.
+
+    The slots m and v hold the moments divided by 1 - beta1 and 1 - beta2.
     """
 
     beta1: float = 0.9
@@ -128,12 +130,15 @@ class Adam(Optimizer):
                 ) -> tuple[Params, dict[str, Any]]:
         step = slots["step"] + 1
         t = ops.astype(step, dtype=rate.dtype)
+        # The moments are kept without their factors 1 - beta: m = (1 - beta1) m', v = (1 - beta2) v'.
+        of_m, of_v = 1 - self.beta1, math.sqrt(1 - self.beta2)
         if self.bias_correction == "standard":
             root = ops.sqrt(_one_minus_power(self.beta2, t))
             scaled, eps = rate * root / _one_minus_power(self.beta1, t), root * self.eps
         else:
             root = ops.sqrt(_one_minus_power(1 - self.beta2, t))
             scaled, eps = rate * root / _one_minus_power(1 - self.beta1, t), rate * 0.0 + self.eps
+        scaled, eps = scaled * (of_m / of_v), eps * (1.0 / of_v)
         tree.map(lambda p, g, m, v: None, params, gradients, slots["m"], slots["v"])  # one form, or an error
         new = ops.adam_update(scaled, eps, *tree.leaves(params), *tree.leaves(gradients), *tree.leaves(slots["m"]),
                               *tree.leaves(slots["v"]), beta1=self.beta1, beta2=self.beta2, donate=self.donate)

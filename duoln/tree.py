@@ -6,7 +6,7 @@ written with dots: `hidden.0.gain`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from duoln.errors import ShapeError
@@ -28,7 +28,20 @@ def items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def leaves(tree: Tree) -> list[Any]:
     """All leaves, in the order of `items`."""
-    return [leaf for _, leaf in items(tree)]
+    found: list[Any] = []
+    _collect(tree, found)
+    return found
+
+
+def _collect(tree: Tree, found: list[Any]) -> None:
+    if isinstance(tree, dict):
+        for branch in tree.values():
+            _collect(branch, found)
+    elif isinstance(tree, list | tuple):
+        for branch in tree:
+            _collect(branch, found)
+    else:
+        found.append(tree)
 
 
 def map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
@@ -37,51 +50,55 @@ def map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     Raises:
         ShapeError: one of the other trees has another form; the message names the path.
     """
-    return _map(fn, "", tree, *others)
+    return _map_one(fn, tree) if not others else _map(fn, (), tree, *others)
 
 
-def _map(fn: Callable[..., Any], path: str, tree: Tree, *others: Tree) -> Tree:
+def _map_one(fn: Callable[[Any], Any], tree: Tree) -> Tree:
+    if isinstance(tree, dict):
+        return {key: _map_one(fn, branch) for key, branch in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)([_map_one(fn, branch) for branch in tree])
+    return fn(tree)
+
+
+def _map(fn: Callable[..., Any], path: tuple[Any, ...], tree: Tree, *others: Tree) -> Tree:
     if isinstance(tree, dict):
         for other in others:
             if not isinstance(other, dict) or other.keys() != tree.keys():
-                raise ShapeError(_differs(path, sorted(map_keys(tree)), sorted(map_keys(other))))
-        return {k: _map(fn, f"{path}.{k}" if path else str(k), v, *(o[k] for o in others))
-                for k, v in tree.items()}
+                raise _differs(path, f"keys {', '.join(sorted(tree))}", other)
+        return {k: _map(fn, (*path, k), v, *(o[k] for o in others)) for k, v in tree.items()}
     if isinstance(tree, list | tuple):
         for other in others:
             if not isinstance(other, list | tuple) or len(other) != len(tree):
-                raise ShapeError(_differs(path, f"{len(tree)} entries", _describe(other)))
-        return type(tree)(_map(fn, f"{path}.{i}" if path else str(i), v, *(o[i] for o in others))
-                          for i, v in enumerate(tree))
+                raise _differs(path, f"{len(tree)} entries", other)
+        return type(tree)([_map(fn, (*path, i), v, *(o[i] for o in others)) for i, v in enumerate(tree)])
     for other in others:
         if isinstance(other, dict | list | tuple):
-            raise ShapeError(_differs(path, "a leaf", _describe(other)))
+            raise _differs(path, "a leaf", other)
     return fn(tree, *others)
 
 
-def map_keys(tree: Tree) -> list[str]:
-    """The keys of a dict as text; a description in a list for anything else."""
-    return [str(k) for k in tree] if isinstance(tree, dict) else [_describe(tree)]
+def _differs(path: tuple[Any, ...], expected: str, found: Tree) -> ShapeError:
+    if isinstance(found, dict):
+        text = f"keys {', '.join(sorted(found))}"
+    elif isinstance(found, list | tuple):
+        text = f"{len(found)} entries"
+    else:
+        text = f"a leaf of {type(found).__name__}"
+    return ShapeError(f"[tree] at '{'.'.join(str(p) for p in path) or 'the root'}': expected {expected}, found {text}")
 
 
-def _describe(tree: Tree) -> str:
-    if isinstance(tree, dict | list | tuple):
-        return f"{type(tree).__name__} of {len(tree)}"
-    return type(tree).__name__
-
-
-def _differs(path: str, expected: object, found: object) -> str:
-    return f"[tree] at '{path or 'the root'}': expected {expected}, found {found}"
-
-
-def unflatten(tree: Tree, new_leaves: list[Any]) -> Tree:
+def unflatten(tree: Tree, new_leaves: Sequence[Any]) -> Tree:
     """A tree of the form of `tree` whose leaves are taken from `new_leaves` in order.
 
     Raises:
         ShapeError: the number of leaves differs.
     """
-    count = len(leaves(tree))
-    if count != len(new_leaves):
-        raise ShapeError(f"[tree] expected {count} leaves, found {len(new_leaves)}")
     source = iter(new_leaves)
-    return map(lambda _: next(source), tree)
+    try:
+        result = _map_one(lambda _: next(source), tree)
+    except (StopIteration, RuntimeError):
+        result = None
+    if result is None or next(source, None) is not None:
+        raise ShapeError(f"[tree] expected {len(leaves(tree))} leaves, found {len(new_leaves)}")
+    return result

@@ -41,5 +41,5 @@ def form(tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return (type(tree).__name__, tuple(form(branch) for branch in tree))
     if hasattr(tree, "shape"):
-        return (tree.shape, str(tree.dtype))
+        return (tree.shape, tree.dtype)
     return tree

@@ -40,11 +40,14 @@ def _wrap(natives: Any, backend: Backend) -> Any:
 
 
 def _unwrap(tensors: Any, role: str) -> Any:
-    for path, leaf in tree.items(tensors):
+    def unwrap(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
+            path = next(p for p, other in tree.items(tensors) if other is leaf)
             raise CompileError(f"[compile] {role} '{path}': expected a Tensor, found {type(leaf).__name__} "
                                f"({leaf!r:.40}); numbers become 0-d tensors with duoln.tensor(x)")
-    return tree.map(lambda t: t.data, tensors)
+        return leaf.data
+
+    return tree.map(unwrap, tensors)
 
 
 def _backend_of(args: Any) -> Backend:

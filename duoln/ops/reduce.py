@@ -7,7 +7,7 @@ Shape:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from duoln.backends.protocol import FLOATS, Array, Backend
@@ -166,13 +166,15 @@ def _logsumexp_forward(be: Backend, x: Array, axis: int, keepdims: bool) -> tupl
     top = be.max(x, axis=axis, keepdims=True)
     # A row whose greatest value is infinite would give inf - inf.
     shift = be.where(be.isfinite(top), top, 0.0)
-    kept = be.log(be.sum(be.exp(x - shift), axis=axis, keepdims=True)) + shift
-    return _drop(be, kept, (axis,), keepdims), (x, kept)
+    powers = be.exp(x - shift)
+    total = be.sum(powers, axis=axis, keepdims=True)
+    log_total = be.where(total > 0, be.log(be.where(total > 0, total, 1.0)), -inf)
+    return _drop(be, log_total + shift, (axis,), keepdims), (powers, total)
 
 
 def _logsumexp_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    x, kept = saved
-    return (be.exp(x - kept) * be.reshape(gout, kept.shape),)
+    powers, total = saved
+    return (powers * (be.reshape(gout, total.shape) / total),)
 
 
 logsumexp.add(Rule("composed", _logsumexp_forward, _logsumexp_vjp))

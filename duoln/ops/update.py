@@ -14,8 +14,9 @@ def adam_update(rate: Tensor, eps: Tensor, *arrays: Tensor, beta1: float, beta2:
                 donate: bool = False) -> tuple[Tensor, ...]:
     """One step of Adam (Kingma and Ba 2015, algorithm 1) on n tensors at once; it has no gradient.
 
-    m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2;  p <- p - rate m / (sqrt(v) + eps).
-    `rate` and `eps` are 0-d tensors with the bias correction in them.
+    m <- beta1 m + g;  v <- beta2 v + g^2;  p <- p - rate m / (sqrt(v) + eps).
+    The factors 1 - beta of the moments, and the bias correction, are in the 0-d tensors `rate` and `eps`: two
+    passes over every array fewer.
 
     Shape:
         `arrays` is n parameters, n gradients, n first and n second moments; the result is the 3 n new
@@ -46,8 +47,8 @@ def _adam_forward(be: Backend, rate: Array, eps: Array, *arrays: Array, beta1: f
     params, moments, squares = [], [], []
     for i in range(n):
         p, g, m, v = arrays[i], arrays[n + i], arrays[2 * n + i], arrays[3 * n + i]
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * (g * g)
+        m = beta1 * m + g
+        v = beta2 * v + g * g
         params.append(p - rate * m / (be.sqrt(v) + eps))
         moments.append(m)
         squares.append(v)

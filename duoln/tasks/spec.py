@@ -24,6 +24,7 @@ from duoln.optim import Adam, Optimizer
 
 Rung = Literal["original", "substitute", "synthetic"]
 Predict = Callable[[Batch], np.ndarray]
+PeerBuilder = Callable[[Any, Params], tuple[Callable[[Batch], float], dict[str, str]]]
 
 
 class Dataset(NamedTuple):
@@ -127,6 +128,14 @@ class Task:
     def optimizer(self, cfg: Any) -> Optimizer:
         """How to train; Adam by default."""
         return Adam(learning_rate=cfg.learning_rate)
+
+    def peer(self, name: str) -> PeerBuilder:
+        """The same training step in another library, for `duoln bench train --peer NAME`.
+
+        The result is called with the configuration and our starting parameters, and gives a function from a
+        batch to its loss, and facts about the library.
+        """
+        raise UsageError(f"[{self.name}] expected a peer that the task has, found {name!r}; it has none")
 
 
 def make_config(task: Task, variant: str, preset: str | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,11 +12,12 @@ import numpy as np
 from duoln import ops, optim
 from duoln.core import Tensor
 from duoln.data import Batch
+from duoln.errors import UsageError
 from duoln.nn import Module, Params
-from duoln.plugins.mnist import data
+from duoln.plugins.mnist import data, peer_torch
 from duoln.plugins.mnist.model import Activation, Norm, Start, network
 from duoln.tasks import Column, Config, Splits, Task
-from duoln.tasks.spec import Predict
+from duoln.tasks.spec import PeerBuilder, Predict
 
 _ROWS = 1000
 """Rows a forward pass of the evaluation: a divisor of 55,000 and 10,000, so that it has one shape."""
@@ -50,8 +52,8 @@ class Mnist(Task):
     variants: ClassVar = {"none": {"norm": "none"}, "bn": {"norm": "batch"}, "ln": {"norm": "layer"}}
     references: ClassVar = {
         "none": "the baseline (figure 6)",
-        "bn": "slower than LN; at batch 4 far behind (figure 6)",
-        "ln": "fastest, and robust to the batch size (section 6.6)",
+        "bn": "trains slower than LN, more so at batch 4 (figure 6)",
+        "ln": "trains fastest, robust to the batch size (section 6.6)",
     }
     columns = (Column("train_nll", "train NLL"), Column("test_error", "test error", ".2%"))
 
@@ -78,3 +80,9 @@ class Mnist(Task):
 
     def optimizer(self, cfg: MnistConfig) -> optim.Optimizer:
         return optim.Adam(learning_rate=cfg.learning_rate, donate=True)
+
+    def peer(self, name: str) -> PeerBuilder:
+        builders = {"torch": peer_torch.build, "torch-fused": partial(peer_torch.build, fused=True)}
+        if name not in builders:
+            raise UsageError(f"[mnist] expected a peer of {', '.join(builders)}; found {name!r}")
+        return builders[name]

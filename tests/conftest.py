@@ -1,0 +1,75 @@
+"""Backends for the tests.
+
+`DUOLN_TEST_BACKENDS=numpy,mlx,cupy` names the backends to test; one that is named and missing fails. By
+default NumPy and MLX are tested, and the CuPy backend's file over a stand-in for CuPy.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy as np
+import pytest
+import stand_in_cupy
+
+from duoln import runtime
+
+STAND_IN = "cupy-stand-in"
+_DEFAULT = f"numpy,mlx,{STAND_IN}" if sys.platform != "win32" else "numpy"
+NAMES = os.environ.get("DUOLN_TEST_BACKENDS", _DEFAULT).split(",")
+_made: dict[str, object] = {}
+
+
+def get_backend(name: str):
+    """The backend; a name that cannot be used is a failure, never a skip."""
+    if name not in _made:
+        if name == STAND_IN:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setitem(sys.modules, "cupy", stand_in_cupy.make())
+                patch.delitem(sys.modules, "duoln.backends.cupy", raising=False)
+                import duoln.backends.cupy
+
+                _made[name] = duoln.backends.cupy.create()
+            sys.modules.pop("duoln.backends.cupy", None)
+        else:
+            _made[name] = runtime.backend(name)
+    return _made[name]
+
+
+@pytest.fixture(params=NAMES)
+def be(request):
+    """Each backend under test."""
+    return get_backend(request.param)
+
+
+@pytest.fixture
+def numpy_backend():
+    return runtime.backend("numpy")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="also run the tests that take minutes")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--long"):
+        for item in items:
+            if "long" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="takes minutes; run with --long"))
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch, tmp_path_factory):
+    """Tests see no data, cache, backend or plug-in setting of the person who runs them, and no network."""
+    for name in ("DUOLN_DATA", "DUOLN_BACKEND", "DUOLN_STRICT_PLUGINS", "DUOLN_DISABLE_PLUGIN_AUTOLOAD"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DUOLN_CACHE", str(tmp_path_factory.getbasetemp() / "no-cache"))
+    monkeypatch.setenv("DUOLN_OFFLINE", "1")
+
+

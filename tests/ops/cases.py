@@ -1,0 +1,256 @@
+"""One table of cases for all operators: it drives the tests of values, of gradients and of rules.
+
+Each case has a plain NumPy reference, written from the equation and not from our code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from duoln import ops
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    fn: Callable[..., Any]
+    inputs: Callable[[np.random.Generator], Sequence[np.ndarray]]
+    reference: Callable[..., Any]
+    length: int = 1
+    differentiable: bool = True
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CASES: list[Case] = []
+
+
+def case(name, fn, inputs, reference, length=1, differentiable=True):
+    CASES.append(Case(name, fn, inputs, reference, length, differentiable))
+
+
+def normal(*shapes):
+    """Gaussian arrays."""
+    return lambda rng: [rng.standard_normal(s) for s in shapes]
+
+
+def positive(*shapes):
+    """Values in [0.5, 2]."""
+    return lambda rng: [rng.uniform(0.5, 2.0, s) for s in shapes]
+
+
+SHAPES = [(), (1,), (7,), (0,), (3, 5), (2, 0, 3), (33, 129)]
+
+# Elementwise, one argument
+UNARY = {
+    "abs": (ops.abs, np.abs, normal), "cos": (ops.cos, np.cos, normal), "exp": (ops.exp, np.exp, normal),
+    "expm1": (ops.expm1, np.expm1, normal), "log": (ops.log, np.log, positive), "log1p": (ops.log1p, np.log1p, positive),
+    "negative": (ops.negative, np.negative, normal), "relu": (ops.relu, lambda x: np.where(x > 0, x, 0), normal),
+    "sigmoid": (ops.sigmoid, lambda x: 1 / (1 + np.exp(-x)), normal), "sin": (ops.sin, np.sin, normal),
+    "softplus": (ops.softplus, lambda x: np.log(1 + np.exp(x)), normal), "sqrt": (ops.sqrt, np.sqrt, positive),
+    "square": (ops.square, lambda x: x ** 2, normal), "tanh": (ops.tanh, np.tanh, normal),
+    "floor": (ops.floor, np.floor, normal), "sign": (ops.sign, np.sign, normal),
+}
+for name, (fn, reference, make) in UNARY.items():
+    for shape in SHAPES:
+        case(f"{name}{shape}", fn, make(shape), reference, 16)
+case("power 3", lambda x: x ** 3, normal((3, 5)), lambda x: x * x * x, 4)
+case("power -0.5", lambda x: x ** -0.5, positive((3, 5)), lambda x: 1 / np.sqrt(x), 4)
+case("power 0", lambda x: x ** 0, normal((3, 5)), lambda x: np.ones_like(x))
+case("leaky_relu", lambda x: ops.leaky_relu(x, slope=0.1), normal((3, 5)), lambda x: np.where(x > 0, x, 0.1 * x))
+case("clip", lambda x: ops.clip(x, -0.5, 0.5), normal((9, 5)), lambda x: np.clip(x, -0.5, 0.5))
+case("isfinite", ops.isfinite, lambda rng: [np.array([1.0, np.inf, np.nan])], np.isfinite, differentiable=False)
+
+# Elementwise, two arguments, with broadcasting
+PAIRS = [((3, 5), (3, 5)), ((3, 5), (5,)), ((3, 1), (1, 5)), ((), (4,)), ((0, 3), (3,)), ((2, 3, 4), (3, 1)), ((1,), ())]
+BINARY = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide,
+          "maximum": np.maximum, "minimum": np.minimum}
+for name, reference in BINARY.items():
+    for a, b in PAIRS:
+        case(f"{name}{a}{b}", getattr(ops, name), positive(a, b), reference, 16)
+    case(f"{name} number right", lambda x, f=getattr(ops, name): f(x, 1.1), positive((3, 5)),
+         lambda x, f=reference: f(x, 1.1), 4)
+    case(f"{name} number left", lambda x, f=getattr(ops, name): f(1.1, x), positive((3, 5)),
+         lambda x, f=reference: f(1.1, x), 4)
+for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
+    case(name, getattr(ops, name), lambda rng: [rng.integers(0, 3, (4, 5)).astype(float) for _ in range(2)],
+         getattr(np, name), differentiable=False)
+for name in ("logical_and", "logical_or"):
+    case(name, getattr(ops, name), lambda rng: [rng.random((4, 5)) < 0.5 for _ in range(2)], getattr(np, name),
+         differentiable=False)
+case("logical_not", ops.logical_not, lambda rng: [rng.random((4, 5)) < 0.5], np.logical_not, differentiable=False)
+case("where", ops.where, lambda rng: [rng.random((4, 5)) < 0.5, *normal((4, 5), (5,))(rng)], np.where, 4)
+case("where number", lambda c, x: ops.where(c, x, 2.0), lambda rng: [rng.random((4, 5)) < 0.5, *normal((4, 5))(rng)],
+     lambda c, x: np.where(c, x, 2.0))
+
+case("astype", lambda x: ops.astype(x, dtype="int32"), lambda rng: [rng.random((4, 5)) < 0.5],
+     lambda x: x.astype(np.int32), differentiable=False)
+
+# Reductions
+for shape, axis in [((7,), None), ((3, 5), 0), ((3, 5), -1), ((3, 5), (0, 1)), ((2, 3, 4), (0, 2)), ((33, 129), 1),
+                    ((), None), ((3, 0), 0)]:
+    for keep in (False, True):
+        case(f"sum{shape}{axis}{keep}", lambda x, a=axis, k=keep: ops.sum(x, axis=a, keepdims=k), normal(shape),
+             lambda x, a=axis, k=keep: np.sum(x, axis=a, keepdims=k), 129)
+for shape, axis in [((7,), None), ((3, 5), 0), ((3, 5), -1), ((2, 3, 4), (0, 2)), ((33, 129), 1), ((1,), 0)]:
+    for keep in (False, True):
+        for name in ("mean", "max", "min"):
+            case(f"{name}{shape}{axis}{keep}",
+                 lambda x, f=getattr(ops, name), a=axis, k=keep: f(x, axis=a, keepdims=k), normal(shape),
+                 lambda x, f=getattr(np, name), a=axis, k=keep: f(x, axis=a, keepdims=k), 129)
+case("sum of bool", ops.sum, lambda rng: [rng.random((4, 5)) < 0.5], lambda x: np.sum(x).astype(np.int32),
+     differentiable=False)
+case("all", lambda x: ops.all(x, axis=1), lambda rng: [rng.random((9, 2)) < 0.5], lambda x: np.all(x, axis=1),
+     differentiable=False)
+case("any", lambda x: ops.any(x, axis=1), lambda rng: [rng.random((9, 2)) < 0.5], lambda x: np.any(x, axis=1),
+     differentiable=False)
+case("argmax", lambda x: ops.argmax(x, axis=0), normal((9, 5)), lambda x: np.argmax(x, axis=0).astype(np.int32),
+     differentiable=False)
+for axis in (0, 1, -1):
+    case(f"cumsum {axis}", lambda x, a=axis: ops.cumsum(x, axis=a), normal((6, 7)), lambda x, a=axis: np.cumsum(x, a), 7)
+    case(f"logsumexp {axis}", lambda x, a=axis: ops.logsumexp(x, axis=a), normal((6, 7)),
+         lambda x, a=axis: np.log(np.sum(np.exp(x), axis=a)), 7)
+    case(f"softmax {axis}", lambda x, a=axis: ops.softmax(x, axis=a), normal((6, 7)),
+         lambda x, a=axis: np.exp(x) / np.sum(np.exp(x), axis=a, keepdims=True), 49)
+    case(f"log_softmax {axis}", lambda x, a=axis: ops.log_softmax(x, axis=a), normal((6, 7)),
+         lambda x, a=axis: x - np.log(np.sum(np.exp(x), axis=a, keepdims=True)), 49)
+case("logsumexp huge", ops.logsumexp, lambda rng: [np.array([[1000.0, 1000.0], [-1000.0, -1001.0]])],
+     lambda x: np.logaddexp(x[:, 0], x[:, 1]), 4)
+case("logsumexp of -inf", lambda x: ops.logsumexp(x), lambda rng: [np.array([[-np.inf, 0.0], [-np.inf, -np.inf]])],
+     lambda x: np.logaddexp(x[:, 0], x[:, 1]), differentiable=False)
+
+# Shape
+case("reshape", lambda x: ops.reshape(x, shape=(5, -1)), normal((3, 5)), lambda x: x.reshape(5, 3))
+case("reshape empty", lambda x: ops.reshape(x, shape=(3, 0)), normal((0, 3)), lambda x: x.reshape(3, 0))
+case("permute_dims", lambda x: ops.permute_dims(x, axes=(2, 0, 1)), normal((2, 3, 4)), lambda x: x.transpose(2, 0, 1))
+case("expand_dims", lambda x: ops.expand_dims(x, axis=1), normal((2, 3)), lambda x: x[:, None])
+case("squeeze", lambda x: ops.squeeze(x, axis=-2), normal((2, 1, 3)), lambda x: x[:, 0])
+case("broadcast_to", lambda x: ops.broadcast_to(x, shape=(4, 2, 3)), normal((2, 1)),
+     lambda x: np.broadcast_to(x, (4, 2, 3)), 12)
+case("concat", lambda *x: ops.concat(*x, axis=1), normal((2, 3), (2, 0), (2, 4)), lambda *x: np.concatenate(x, axis=1))
+case("concat one", lambda x: ops.concat(x), normal((2, 3)), lambda x: x)
+case("stack", lambda *x: ops.stack(*x, axis=-1), normal((2, 3), (2, 3)), lambda *x: np.stack(x, axis=-1))
+case("split", lambda x: ops.split(x, 3), normal((2, 9)), lambda x: tuple(np.split(x, 3, axis=-1)))
+case("flip", lambda x: ops.flip(x, axis=0), normal((4, 3)), lambda x: x[::-1])
+case("pad", lambda x: ops.pad(x, widths=((1, 0), (0, 2)), value=3.0), normal((4, 3)),
+     lambda x: np.pad(x, ((1, 0), (0, 2)), constant_values=3.0))
+for text, key in {"int": 1, "negative": -1, "slice": slice(1, 3), "step": slice(None, None, 2),
+                  "pair": (slice(None), 2), "dots": (..., 0), "new axis": (None, slice(0, 2)), "nothing": slice(2, 2),
+                  "reversed": slice(None, None, -1)}.items():
+    case(f"getitem {text}", lambda x, k=key: x[k], normal((4, 5)), lambda x, k=key: x[k])
+
+# Index
+case("take rows", lambda x, i: ops.take(x, i), lambda rng: [*normal((5, 3))(rng), np.array([4, 0, 4, 2], np.int32)],
+     lambda x, i: x[i], 4)
+case("take columns", lambda x, i: ops.take(x, i, axis=1),
+     lambda rng: [*normal((3, 5))(rng), np.array([[4, 0], [4, 2]], np.int32)], lambda x, i: x[:, i], 4)
+case("take nothing", lambda x, i: ops.take(x, i), lambda rng: [*normal((5, 3))(rng), np.array([], np.int32)],
+     lambda x, i: x[i])
+case("embedding", ops.embedding, lambda rng: [*normal((50, 7))(rng), rng.integers(0, 50, (6, 9)).astype(np.int32)],
+     lambda t, i: t[i], 54)
+case("take_along_axis", lambda x, i: ops.take_along_axis(x, i, axis=1),
+     lambda rng: [*normal((4, 6))(rng), rng.integers(0, 6, (4, 3)).astype(np.int32)],
+     lambda x, i: np.take_along_axis(x, i, axis=1), 3)
+case("take_along_axis 3d", lambda x, i: ops.take_along_axis(x, i, axis=0),
+     lambda rng: [*normal((4, 2, 3))(rng), rng.integers(0, 4, (5, 2, 3)).astype(np.int32)],
+     lambda x, i: np.take_along_axis(x, i, axis=0), 5)
+case("one_hot", lambda i: ops.one_hot(i, size=4) == 1.0, lambda rng: [np.array([[0, 3], [2, 9]], np.int32)],
+     lambda i: i[..., None] == np.arange(4), differentiable=False)
+
+# Products
+for a, b in [((3, 4), (4, 5)), ((1, 1), (1, 1)), ((0, 4), (4, 5)), ((3, 0), (0, 5)), ((2, 3, 4), (4, 5)),
+             ((2, 3, 4), (2, 4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((65, 129), (129, 33))]:
+    case(f"matmul{a}{b}", ops.matmul, normal(a, b), np.matmul, 130)
+case("linear", ops.linear, normal((6, 4), (4, 3), (3,)), lambda x, w, b: x @ w + b, 6)
+case("linear 3d", ops.linear, normal((2, 6, 4), (4, 3), (3,)), lambda x, w, b: x @ w + b, 12)
+case("linear no bias", ops.linear, normal((6, 4), (4, 3)), lambda x, w: x @ w, 6)
+case("linear no rows", ops.linear, normal((0, 4), (4, 3), (3,)), lambda x, w, b: x @ w + b, 6)
+
+
+# Convolution and pooling
+def conv_reference(x, w, stride, padding):
+    x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    kh, kw = w.shape[:2]
+    height, width = (x.shape[1] - kh) // stride + 1, (x.shape[2] - kw) // stride + 1
+    out = np.zeros((x.shape[0], height, width, w.shape[3]))
+    for i in range(height):
+        for j in range(width):
+            out[:, i, j] = np.einsum("bhwc,hwco->bo", x[:, i * stride:i * stride + kh, j * stride:j * stride + kw], w)
+    return out
+
+
+def pool_reference(x, size, stride, reduce):
+    height, width = (x.shape[1] - size) // stride + 1, (x.shape[2] - size) // stride + 1
+    out = np.zeros((x.shape[0], height, width, x.shape[3]))
+    for i in range(height):
+        for j in range(width):
+            out[:, i, j] = reduce(x[:, i * stride:i * stride + size, j * stride:j * stride + size], axis=(1, 2))
+    return out
+
+
+for x, w, stride, padding in [((2, 6, 7, 3), (3, 3, 3, 4), 1, 1), ((1, 5, 5, 1), (1, 1, 1, 2), 1, 0),
+                              ((2, 7, 6, 2), (3, 2, 2, 3), 2, 0), ((2, 4, 4, 2), (4, 4, 2, 1), 3, 2),
+                              ((0, 4, 4, 2), (3, 3, 2, 2), 1, 0)]:
+    case(f"conv2d{x}{w}{stride}{padding}", lambda x, w, s=stride, p=padding: ops.conv2d(x, w, stride=s, padding=p),
+         normal(x, w), lambda x, w, s=stride, p=padding: conv_reference(x, w, s, p), 60)
+for shape, size, stride in [((2, 6, 6, 3), 2, 2), ((1, 7, 5, 2), 3, 2), ((2, 3, 3, 1), 3, 1), ((2, 4, 4, 1), 1, 1)]:
+    case(f"max_pool2d{shape}{size}{stride}", lambda x, k=size, s=stride: ops.max_pool2d(x, size=k, stride=s),
+         normal(shape), lambda x, k=size, s=stride: pool_reference(x, k, s, np.max), 9)
+    case(f"avg_pool2d{shape}{size}{stride}", lambda x, k=size, s=stride: ops.avg_pool2d(x, size=k, stride=s),
+         normal(shape), lambda x, k=size, s=stride: pool_reference(x, k, s, np.mean), 9)
+
+
+# Normalisation
+def layer_norm_reference(x, gain=None, bias=None, eps=1e-5, place="inside"):
+    centred = x - x.mean(-1, keepdims=True)
+    variance = (centred ** 2).mean(-1, keepdims=True)
+    y = centred / (np.sqrt(variance + eps) if place == "inside" else np.sqrt(variance) + eps)
+    y = y if gain is None else y * gain
+    return y if bias is None else y + bias
+
+
+def batch_norm_reference(x, gain=None, bias=None, eps=1e-5, unbiased=False):
+    rows = tuple(range(x.ndim - 1))
+    mean, variance = x.mean(rows), x.var(rows, ddof=int(unbiased))
+    y = (x - mean) / np.sqrt(variance + eps)
+    y = y if gain is None else y * gain
+    return (y if bias is None else y + bias), mean, variance
+
+
+for shape in [(3, 5), (5,), (1, 1), (2, 3, 7), (0, 4), (128, 1000), (33, 129)]:
+    width = shape[-1]
+    case(f"layer_norm{shape}", ops.layer_norm, normal(shape, (width,), (width,)), layer_norm_reference, 4 * width)
+case("layer_norm alone", ops.layer_norm, normal((4, 6)), layer_norm_reference, 24)
+case("layer_norm gain", ops.layer_norm, normal((4, 6), (6,)), layer_norm_reference, 24)
+case("layer_norm bias", lambda x, b: ops.layer_norm(x, None, b), normal((4, 6), (6,)),
+     lambda x, b: layer_norm_reference(x, None, b), 24)
+case("layer_norm outside", lambda x, g, b: ops.layer_norm(x, g, b, eps_place="outside"), normal((4, 6), (6,), (6,)),
+     lambda x, g, b: layer_norm_reference(x, g, b, place="outside"), 24)
+for shape in [(4, 5), (2, 3), (3, 4, 5), (2, 3, 3, 2), (128, 33)]:
+    for unbiased in (False, True):
+        case(f"batch_norm{shape}{unbiased}", lambda x, g, b, u=unbiased: ops.batch_norm(x, g, b, unbiased=u),
+             normal(shape, shape[-1:], shape[-1:]),
+             lambda x, g, b, u=unbiased: batch_norm_reference(x, g, b, unbiased=u), 600)
+case("batch_norm alone", ops.batch_norm, normal((6, 3)), batch_norm_reference, 60)
+for shape in [(4, 5), (1, 1), (3, 3, 2, 4)]:
+    case(f"weight_norm{shape}", ops.weight_norm, normal(shape, shape[-1:]),
+         lambda v, g: g * v / np.sqrt((v ** 2).sum(tuple(range(v.ndim - 1)))), 20)
+
+
+# Losses
+def cross_entropy_reference(logits, labels):
+    total = np.log(np.exp(logits).sum(-1))
+    return total - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
+
+
+for shape in [(4, 10), (1, 1), (2, 3, 5), (0, 4), (128, 10), (3, 4097)]:
+    case(f"softmax_cross_entropy{shape}", ops.softmax_cross_entropy,
+         lambda rng, s=shape: [rng.standard_normal(s), rng.integers(0, s[-1], s[:-1]).astype(np.int32)],
+         cross_entropy_reference, shape[-1])
+case("bce_with_logits", ops.bce_with_logits, lambda rng: [3 * rng.standard_normal((5, 7)), rng.random((5, 7))],
+     lambda x, t: t * np.log1p(np.exp(-x)) + (1 - t) * np.log1p(np.exp(x)), 16)

@@ -1,0 +1,36 @@
+"""Every case of the table: values and gradients on every backend, and every fast rule against the composed one."""
+
+import numpy as np
+import pytest
+from ops.cases import CASES
+
+from duoln import ops
+from duoln.core import Op
+from duoln.testing import check_op
+
+
+
+def _inputs(case):
+    return case.inputs(np.random.default_rng(3))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_float32_values_and_gradients(case, be):
+    check_op(case.fn, _inputs(case), case.reference, be, case.length, case.differentiable)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_float64_against_central_differences(case, numpy_backend):
+    check_op(case.fn, _inputs(case), case.reference, numpy_backend, case.length, case.differentiable, dtype="float64")
+
+
+def test_every_operator_has_a_case():
+    made = {c.name for c in CASES}
+    missing = [name for name in ops.__all__ if name != "adam_update" and not any(m.startswith(name) for m in made)]
+    assert missing == []
+
+
+def test_every_operator_has_a_composed_rule():
+    for name in ops.__all__:
+        if isinstance(op := getattr(ops, name), Op):
+            assert op.rules("no such backend")[-1].name == "composed"
