@@ -150,6 +150,8 @@ class MlxBackend:
 
     # Reductions
     def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+        if not x.size:  # MLX 0.32.4 can hang on the CPU when it adds up nothing
+            x = mx.zeros([max(n, 1) if _is_reduced(i, axis, x.ndim) else n for i, n in enumerate(x.shape)], x.dtype)
         return mx.sum(x, axis=axis, keepdims=keepdims)
 
     def mean(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -214,6 +216,10 @@ class MlxBackend:
     # Linear algebra
     def matmul(self, x: Array, y: Array) -> Array:
         return mx.matmul(x, y)
+
+
+def _is_reduced(position: int, axis: Axis, ndim: int) -> bool:
+    return axis is None or position in [a % ndim for a in (axis if isinstance(axis, tuple) else (axis,))]
 
 
 def create() -> MlxBackend:

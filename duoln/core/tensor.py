@@ -113,6 +113,14 @@ class Tensor:
     def __matmul__(self, other: Tensor) -> Tensor:
         return OPERATORS["matmul"](self, other)
 
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        return OPERATORS["equal"](self, other)
+
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        return OPERATORS["not_equal"](self, other)
+
+    __hash__ = object.__hash__
+
     def __lt__(self, other: Operand) -> Tensor:
         return OPERATORS["less"](self, other)
 
