@@ -17,6 +17,8 @@ from duoln.errors import CompileError, DtypeError
 _DTYPES = {"float32": mx.float32, "float64": mx.float64, "int32": mx.int32, "bool": mx.bool_}
 _NAMES = {mx.float32: "float32", mx.float64: "float64", mx.int32: "int32", mx.bool_: "bool"}
 
+_LONG_ROW = 64
+
 
 class MlxBackend:
     """Arrays are mlx.core.array: lazy, computed at `wait` or when read."""
@@ -152,9 +154,13 @@ class MlxBackend:
     def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
         if not x.size:  # MLX 0.32.4 can hang on the CPU when it adds up nothing
             x = mx.zeros([max(n, 1) if _is_reduced(i, axis, x.ndim) else n for i, n in enumerate(x.shape)], x.dtype)
+        if not self.on_gpu and x.ndim and axis in (-1, x.ndim - 1) and x.shape[-1] >= _LONG_ROW:
+            return _sum_in_parts(x, keepdims)
         return mx.sum(x, axis=axis, keepdims=keepdims)
 
     def mean(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+        if not self.on_gpu and x.ndim and axis in (-1, x.ndim - 1) and x.shape[-1] >= _LONG_ROW:
+            return _sum_in_parts(x, keepdims) * (1.0 / x.shape[-1])
         return mx.mean(x, axis=axis, keepdims=keepdims)
 
     def max(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -216,6 +222,15 @@ class MlxBackend:
     # Linear algebra
     def matmul(self, x: Array, y: Array) -> Array:
         return mx.matmul(x, y)
+
+
+def _sum_in_parts(x: Array, keepdims: bool) -> Array:
+    """Row sums as sums of partial sums: MLX's CPU build adds one value after the other, and the error grows."""
+    parts = int(x.shape[-1] ** 0.5)
+    whole = x.shape[-1] // parts * parts
+    partial = mx.sum(mx.reshape(x[..., :whole], (*x.shape[:-1], parts, whole // parts)), axis=-1)
+    rest = mx.sum(x[..., whole:], axis=-1, keepdims=True)
+    return mx.sum(mx.concatenate([partial, rest], axis=-1), axis=-1, keepdims=keepdims)
 
 
 def _is_reduced(position: int, axis: Axis, ndim: int) -> bool:

@@ -142,12 +142,12 @@ class Op(Generic[P, R]):
         rule = self.select(backend, natives, attrs)
         out, saved = rule.forward(backend, *natives, **attrs)
         tape = tape_of(args)
+        if tape is not None and rule.vjp is None:
+            if any(backend.dtype(o) in FLOATS for o in (out if isinstance(out, tuple) else (out,))):
+                raise GradientError(f"[{self.name}] rule '{rule.name}' has no gradient; pass it stop_gradient(x)")
+            tape = None  # a comparison: its result is a constant
         if tape is None:
-            if isinstance(out, tuple):
-                return tuple(Tensor(o, backend) for o in out)
-            return Tensor(out, backend)
-        if rule.vjp is None:
-            raise GradientError(f"[{self.name}] rule '{rule.name}' has no gradient; pass it stop_gradient(x)")
+            return tuple(Tensor(o, backend) for o in out) if isinstance(out, tuple) else Tensor(out, backend)
         return record(tape, rule, args, out, saved, backend)
 
     def _check(self, args: Sequence[Any]) -> Backend:

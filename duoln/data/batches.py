@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from duoln.errors import DataError, ShapeError, UsageError
+from duoln.errors import DataError, DtypeError, ShapeError, UsageError
 from duoln.randomness import Stream
 
 Batch = dict[str, np.ndarray]
@@ -50,7 +50,10 @@ def check_range(name: str, indices: np.ndarray, size: int) -> np.ndarray:
 
     Raises:
         DataError: one does not; the message names the first.
+        DtypeError: they are no integers.
     """
+    if indices.dtype.kind not in "iu":
+        raise DtypeError(f"[{name}] expected integers, found {indices.dtype}")
     bad = np.flatnonzero((indices < 0) | (indices >= size))
     if len(bad):
         raise DataError(f"[{name}] expected indices in 0 .. {size - 1}, found {indices.reshape(-1)[bad[0]]} "

@@ -6,8 +6,11 @@ platform's cache folder; `DUOLN_OFFLINE=1` opens no socket.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -37,13 +40,13 @@ class Resource:
 
 def data_folders() -> list[Path]:
     """The folders of DUOLN_DATA."""
-    return [Path(p).expanduser() for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep) if p]
+    return [Path(os.path.expanduser(p)) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep) if p]
 
 
 def cache_folder() -> Path:
     """Where downloads are kept."""
     if os.environ.get("DUOLN_CACHE"):
-        return Path(os.environ["DUOLN_CACHE"]).expanduser()
+        return Path(os.path.expanduser(os.environ["DUOLN_CACHE"]))
     import pooch  # late: only those who look for data pay for it
 
     return Path(pooch.os_cache("duoln"))
@@ -90,13 +93,25 @@ def _download(resource: Resource, target: Path) -> Path:
     failures = []
     for url in resource.urls:
         try:
-            pooch.retrieve(url, known_hash=f"sha256:{resource.sha256}", fname=target.name, path=target.parent,
-                           downloader=_Capped(resource.size))
+            with _quiet(pooch.get_logger()):
+                pooch.retrieve(url, known_hash=f"sha256:{resource.sha256}", fname=target.name, path=target.parent,
+                               downloader=_Capped(resource.size))
             return target
         except Exception as error:
             failures.append(f"{url}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
     raise DataMissingError(f"{resource.path}: not found, and no mirror gave it "
                            f"({'; '.join(failures) or 'none is known'}); {by_hand}")
+
+
+@contextlib.contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """Within it the logger keeps its chatter to itself; what fails is in our own message."""
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 class _Capped:

@@ -67,6 +67,9 @@ def _read(path: Path, file: BinaryIO, possible: int, max_bytes: int) -> np.ndarr
     if offset + count > min(possible, max_bytes):
         raise DataFormatError(path, 4, f"dimensions of at most {min(possible, max_bytes) - offset} bytes in all",
                               f"{' x '.join(map(str, shape))} = {count}")
+    if count == 0 and prod(s for s in shape if s) > max_bytes:  # NumPy cannot hold such an empty array either
+        raise DataFormatError(path, 4, f"dimensions whose product without zeros is at most {max_bytes}",
+                              " x ".join(map(str, shape)))
     parts, got = [], 0
     while got < count and (part := file.read(min(_CHUNK, count - got))):
         parts.append(part)

@@ -21,6 +21,8 @@ from duoln.tasks.events import Listener
 from duoln.tasks.spec import Task
 
 GROUP = "duoln"
+_ruled: list[Any] = []
+"""The plug-ins whose rules are attached: once a process, however many registries are made."""
 _CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
@@ -39,6 +41,10 @@ class Broken(NamedTuple):
     reason: str
 
 
+class _StrictError(PluginError):
+    """A refusal under DUOLN_STRICT_PLUGINS=1."""
+
+
 class Registry:
     """The tasks of all plug-ins.
 
@@ -49,18 +55,19 @@ class Registry:
     def __init__(self, names: Iterable[str] | None = None) -> None:
         self.tasks: dict[str, Found] = {}
         self.broken: list[Broken] = []
+        self._distributions: dict[str, str] = {}
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
         wanted = None if names is None else set(names)
-        seen: dict[str, str] = {}
         for entry, distribution in plugins():
             if wanted is not None and entry.name not in wanted:
                 continue
-            if entry.name in seen:
+            if entry.name in self._distributions:
                 self._refuse(entry.name, distribution, PluginError(
-                    f"expected one plug-in named '{entry.name}', found a second; the first is {seen[entry.name]}'s"))
+                    f"expected one plug-in named '{entry.name}', found a second; "
+                    f"the first is {self._distributions[entry.name]}'s"))
                 continue
-            seen[entry.name] = distribution
+            self._distributions[entry.name] = distribution
             self._load(entry, distribution)
 
     def _load(self, entry: EntryPoint, distribution: str) -> None:
@@ -69,14 +76,20 @@ class Registry:
             plugin = entry.load()
             self._manager.register(plugin, entry.name)
             self._manager.check_pending()
-            for task in self._ask(plugin, "duoln_tasks"):
+            tasks = self._ask(plugin, "duoln_tasks")
+            for task in tasks:
+                if not isinstance(task, Task) or not task.name:
+                    raise PluginError(f"duoln_tasks: expected Task objects with a name, found {task!r:.60}")
+            if not any(plugin is other for other in _ruled):
+                for op, rule, backend in self._ask(plugin, "duoln_rules"):
+                    op.add(rule, backend)
+                _ruled.append(plugin)
+            for task in tasks:
                 self._add(task, entry.name, distribution)
-            for op, rule, backend in self._ask(plugin, "duoln_rules"):
-                op.add(rule, backend)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, _StrictError):
             raise
         except BaseException as error:  # a plug-in may even call sys.exit while it is imported
-            if plugin is not None and self._manager.is_registered(plugin):
+            if plugin is not None and self._manager.get_plugin(entry.name) is plugin:
                 self._manager.unregister(plugin)
             self._refuse(entry.name, distribution, error)
 
@@ -85,8 +98,6 @@ class Registry:
         return [item for answer in caller() for item in answer]
 
     def _add(self, task: Task, plugin: str, distribution: str) -> None:
-        if not isinstance(task, Task) or not task.name:
-            raise PluginError(f"duoln_tasks: expected Task objects with a name, found {task!r:.60}")
         if task.name in self.tasks:
             self._refuse(task.name, distribution, PluginError(
                 f"expected one task named '{task.name}', found a second in plug-in '{plugin}'; "
@@ -98,7 +109,7 @@ class Registry:
         text = str(error).strip().splitlines()
         reason = f"{type(error).__name__}: {text[0] if text else 'no message'}"
         if os.environ.get("DUOLN_STRICT_PLUGINS") == "1":
-            raise PluginError(f"plug-in '{name}' of {distribution}: {reason}") from error
+            raise _StrictError(f"plug-in '{name}' of {distribution}: {reason}") from error
         self.broken.append(Broken(name, distribution, reason))
 
     def listeners(self) -> list[Listener]:
@@ -108,7 +119,7 @@ class Registry:
             try:
                 found.extend(self._ask(plugin, "duoln_listeners"))
             except Exception as error:
-                self._refuse(name, "its plug-in", error)
+                self._refuse(name, self._distributions[name], error)
         return found
 
 
@@ -119,7 +130,7 @@ def plugins() -> list[tuple[EntryPoint, str]]:
     if os.environ.get("DUOLN_DISABLE_PLUGIN_AUTOLOAD") == "1":
         return found
     for entry in entry_points(group=GROUP):
-        name = entry.dist.name if entry.dist else "an unknown distribution"
+        name = (entry.dist and entry.dist.name) or "an unknown distribution"
         if name != "duoln":
             found.append((entry, name))
     return found
@@ -128,8 +139,9 @@ def plugins() -> list[tuple[EntryPoint, str]]:
 def _own_entry_points() -> list[EntryPoint]:
     """The built-ins: from this checkout's pyproject.toml, else from the installed distribution."""
     if _CHECKOUT.is_file():
-        project = tomllib.loads(_CHECKOUT.read_text())["project"]
-        return [EntryPoint(name, value, GROUP) for name, value in project["entry-points"][GROUP].items()]
+        project = tomllib.loads(_CHECKOUT.read_text(encoding="utf-8")).get("project", {})
+        if project.get("name") == "duoln":  # else duoln was installed into another project's folder
+            return [EntryPoint(name, value, GROUP) for name, value in project["entry-points"][GROUP].items()]
     return [entry for entry in entry_points(group=GROUP) if entry.dist and entry.dist.name == "duoln"]
 
 

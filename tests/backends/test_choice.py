@@ -1,0 +1,101 @@
+"""Which backend is chosen, why the others are refused, and what the user is told."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from duoln import backends, doctor, runtime
+from duoln.errors import BackendError, UsageError
+from duoln.testing import check_error
+
+
+class _FakeGpu:
+    def __init__(self, name):
+        self.name, self.device, self.on_gpu = name, f"a {name} device", True
+
+
+def _probes(monkeypatch, **usable):
+    """Make some backends usable and break the rest."""
+    def load(name):
+        if name in usable:
+            return usable[name]
+        raise ImportError(f"no {name} here")
+
+    monkeypatch.setattr(backends, "load", load)
+    monkeypatch.setattr(runtime, "_attach", lambda found: None)
+
+
+def test_auto_takes_cupy_first(monkeypatch):
+    _probes(monkeypatch, cupy=_FakeGpu("cupy"), mlx=_FakeGpu("mlx"), numpy=_FakeGpu("numpy"))
+    found, why = runtime.choose()
+    assert found.name == "cupy" and "ran a kernel" in why
+
+
+def test_auto_takes_mlx_with_a_gpu_next(monkeypatch):
+    _probes(monkeypatch, mlx=_FakeGpu("mlx"), numpy=_FakeGpu("numpy"))
+    assert runtime.choose("auto")[0].name == "mlx"
+
+
+def test_auto_never_takes_mlx_on_a_cpu(monkeypatch):
+    slow = _FakeGpu("mlx")
+    slow.on_gpu = False
+    _probes(monkeypatch, mlx=slow, numpy=_FakeGpu("numpy"))
+    found, why = runtime.choose()
+    assert found.name == "numpy"
+    assert "no cupy (ImportError: no cupy here)" in why and "no Metal GPU" in why
+
+
+def test_the_environment_chooses_before_auto(monkeypatch):
+    monkeypatch.setenv("DUOLN_BACKEND", "numpy")
+    assert runtime.choose()[1].endswith("set by DUOLN_BACKEND")
+
+
+def test_an_argument_chooses_before_the_environment(monkeypatch):
+    monkeypatch.setenv("DUOLN_BACKEND", "no such thing")
+    assert runtime.choose("numpy")[0].name == "numpy"
+    check_error(UsageError, runtime.choose, "no such thing", "numpy, cupy, mlx")
+
+
+def test_a_backend_asked_for_and_not_usable_says_why(monkeypatch):
+    _probes(monkeypatch, numpy=_FakeGpu("numpy"))
+    check_error(BackendError, lambda: runtime.backend("cupy"), "no cupy here", "pip install", "cuda12")
+
+
+def test_a_probe_survives_any_exception(monkeypatch):
+    def load(name):
+        raise RuntimeError("")
+
+    monkeypatch.setattr(backends, "load", load)
+    assert runtime.probe("mlx").reason == "RuntimeError: no message"
+
+
+def test_unknown_backend_lists_those_there_are():
+    check_error(UsageError, lambda: runtime.backend("tpu"), "tpu", "auto", "numpy")
+
+
+@pytest.mark.parametrize("name", ["numpy", "cupy", "mlx"])
+def test_doctor_has_a_remedy_for_what_is_refused(name):
+    found = {b["name"]: b for b in doctor.examine()["backends"]}[name]
+    assert found["usable"] or (found["reason"] and "pip install" in found["remedy"])
+
+
+def test_doctor_names_a_rule_for_every_operator():
+    rules = doctor.examine(with_ops=True)["ops"]
+    assert rules["layer_norm"]["numpy"] == "cache blocks > composed"
+    assert rules["tanh"]["numpy"] == "composed"
+
+
+def test_a_named_test_backend_that_is_missing_fails():
+    out = subprocess.run([sys.executable, "-m", "pytest", "-q", "-x", "tests/backends/test_consistency.py", "-k",
+                          "test_clock_goes_forward"], capture_output=True, text=True, check=False,
+                         env={**os.environ, "DUOLN_TEST_BACKENDS": "no-such-backend"})
+    assert out.returncode == 1 and "no-such-backend" in out.stdout
+
+
+def test_tf32_is_off_unless_asked_for():
+    code = "import duoln, os, json; print(json.dumps([os.environ['MLX_ENABLE_TF32'], os.environ['CUPY_TF32']]))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(out.stdout) == ["0", "0"]

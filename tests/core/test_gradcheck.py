@@ -1,0 +1,53 @@
+"""gradcheck finds wrong gradients, also small ones and those of one argument among many."""
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import ops
+from duoln.core import Rule, op
+from duoln.errors import DtypeError, GradientError
+from duoln.testing import check_error
+
+
+def _cube(factor):
+    """x^3 with a gradient that is off by a factor."""
+    @op
+    def cube(x):
+        return cube.apply(x)
+
+    cube.add(Rule("composed", lambda be, x: (x * x * x, x), lambda be, x, g, needs: (factor * 3 * g * x * x,)))
+    return cube
+
+
+def _x(numpy_backend, rng, shape=(3, 4)):
+    return duoln.tensor(rng.standard_normal(shape), numpy_backend)
+
+
+def test_a_right_gradient_passes(numpy_backend, rng):
+    assert duoln.gradcheck(_cube(1.0), _x(numpy_backend, rng)) < 1e-7
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, -1.0, 1.0 + 1e-5])
+def test_a_wrong_gradient_fails(numpy_backend, rng, factor):
+    check_error(GradientError, lambda: duoln.gradcheck(_cube(factor), _x(numpy_backend, rng)), "argument 0", "(3, 4)")
+
+
+def test_the_wrong_argument_is_named(numpy_backend, rng):
+    wrong = _cube(0.9)
+    a, b = _x(numpy_backend, rng), _x(numpy_backend, rng)
+    check_error(GradientError, lambda: duoln.gradcheck(lambda x, y: ops.tanh(x) * wrong(y), a, b), "argument 1")
+
+
+def test_only_float64_is_judged(numpy_backend, rng):
+    x = duoln.tensor(rng.standard_normal(3).astype(np.float32), numpy_backend)
+    check_error(DtypeError, lambda: duoln.gradcheck(ops.tanh, x), "float32")
+    check_error(DtypeError, lambda: duoln.gradcheck(lambda: None), "no float tensor")
+
+
+def test_empty_arguments_pass(numpy_backend, rng):
+    assert duoln.gradcheck(ops.tanh, _x(numpy_backend, rng, (0, 3))) == 0.0
+
+
+def test_a_constant_function_passes(numpy_backend, rng):
+    assert duoln.gradcheck(ops.sign, _x(numpy_backend, rng)) == 0.0

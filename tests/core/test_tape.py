@@ -1,0 +1,239 @@
+"""value_and_grad: values, trees, errors, and one product for a weight that is used many times."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import ops
+from duoln.core import Rule, op
+from duoln.errors import DtypeError, GradientError, MixedBackendError, ShapeError
+from duoln.testing import check_error
+
+
+def _t(be, x, dtype="float32"):
+    return duoln.tensor(np.asarray(x), be, dtype)
+
+
+def test_value_and_gradients_have_the_form_of_the_parameters(be):
+    params = {"a": [_t(be, [1.0, 2.0]), _t(be, 3.0)], "b": (_t(be, [[4.0]]),)}
+    value, grads = duoln.value_and_grad(lambda p: ops.sum(p["a"][0]) * p["a"][1] + ops.sum(p["b"][0]))(params)
+    assert value.item() == 13.0 and value.node is None
+    assert isinstance(grads["b"], tuple)
+    np.testing.assert_array_equal(grads["a"][0].numpy(), [3.0, 3.0])
+    assert grads["a"][1].item() == 3.0 and grads["a"][1].shape == ()
+    np.testing.assert_array_equal(grads["b"][0].numpy(), [[1.0]])
+
+
+def test_unused_parameters_get_zeros(be):
+    _, grads = duoln.value_and_grad(lambda p: ops.sum(p["used"]))({"used": _t(be, [1.0]), "unused": _t(be, [1.0, 2.0])})
+    np.testing.assert_array_equal(grads["unused"].numpy(), [0.0, 0.0])
+
+
+def test_a_constant_value_gives_zeros(be):
+    _, grads = duoln.value_and_grad(lambda p: _t(be, 1.0))({"x": _t(be, [1.0])})
+    assert grads["x"].numpy() == [0.0]
+
+
+def test_a_parameter_used_twice_adds_up(be):
+    _, grad = duoln.value_and_grad(lambda x: ops.sum(x * x + x))(_t(be, [3.0]))
+    assert grad.numpy() == [7.0]
+
+
+def test_the_parameter_itself_as_value(be):
+    assert duoln.value_and_grad(lambda x: x)(_t(be, 2.0))[1].item() == 1.0
+
+
+def test_aux_comes_back_off_the_tape(be):
+    def fn(x):
+        y = x * 2.0
+        return ops.sum(y), {"y": y, "note": "text"}
+
+    (value, aux), grad = duoln.value_and_grad(fn, has_aux=True)(_t(be, [1.0, 2.0]))
+    assert value.item() == 6.0 and aux["note"] == "text" and aux["y"].node is None
+    np.testing.assert_array_equal(grad.numpy(), [2.0, 2.0])
+
+
+def test_stop_gradient(be):
+    _, grad = duoln.value_and_grad(lambda x: ops.sum(x * duoln.stop_gradient(x)))(_t(be, [3.0]))
+    assert grad.numpy() == [3.0]
+
+
+def test_a_tensor_kept_from_an_earlier_call_is_a_constant(be):
+    kept = []
+
+    def first(x):
+        kept.append(x * 2.0)
+        return ops.sum(kept[0])
+
+    duoln.value_and_grad(first)(_t(be, [1.0]))
+    _, grad = duoln.value_and_grad(lambda x: ops.sum(x * kept[0]))(_t(be, [5.0]))
+    assert grad.numpy() == [2.0]
+
+
+def test_a_gradient_inside_a_gradient_is_refused(be):
+    def outer(x):
+        _, grad = duoln.value_and_grad(lambda y: ops.sum(y * y))(x)
+        return ops.sum(grad)
+
+    check_error(GradientError, lambda: duoln.value_and_grad(outer)(_t(be, [1.0])), "inside a gradient", "first order")
+    assert duoln.value_and_grad(lambda x: ops.sum(x))(_t(be, [1.0]))[1].numpy() == [1.0]  # nothing is left behind
+
+
+def test_an_error_in_the_function_leaves_nothing_behind(be):
+    with pytest.raises(ZeroDivisionError):
+        duoln.value_and_grad(lambda x: 1 / 0)(_t(be, [1.0]))
+    assert duoln.value_and_grad(lambda x: ops.sum(x))(_t(be, [1.0]))[1].numpy() == [1.0]
+
+
+def test_the_value_must_be_a_scalar_tensor(be):
+    check_error(ShapeError, lambda: duoln.value_and_grad(lambda x: x)(_t(be, [1.0])), "scalar", "(1,)")
+    check_error(ShapeError, lambda: duoln.value_and_grad(lambda x: 1.0)(_t(be, [1.0])), "float")
+
+
+def test_parameters_must_be_float_tensors(be):
+    check_error(DtypeError, lambda: duoln.value_and_grad(lambda p: p)({"w": np.ones(2)}), "'w'", "ndarray", "tensor(x)")
+    check_error(DtypeError, lambda: duoln.value_and_grad(lambda p: p)({"n": [_t(be, [1], "int32")]}), "'n.0'", "int32")
+
+
+def test_the_tape_is_dropped(numpy_backend):
+    alive = []
+
+    def fn(x):
+        y = ops.tanh(x)
+        alive.append(weakref.ref(y.data))
+        return ops.sum(y * y)
+
+    x = duoln.tensor(np.ones(1000, np.float32), numpy_backend)
+    duoln.value_and_grad(fn)(x)
+    gc.collect()
+    assert alive[0]() is None
+
+
+def test_an_op_without_a_gradient_says_so(be):
+    x, rate = _t(be, [1.0]), _t(be, 0.1)
+    check_error(GradientError, lambda: duoln.value_and_grad(
+        lambda p: ops.sum(ops.adam_update(rate, rate, p, p, p, p, beta1=0.9, beta2=0.9)[0]))(x),
+        "adam_update", "stop_gradient")
+
+
+def test_comparisons_are_constants(be):
+    _, grad = duoln.value_and_grad(lambda x: ops.sum(ops.where(ops.logical_not(x > 1.5), x, 3.0 * x)))(_t(be, [1.0, 2.0]))
+    np.testing.assert_array_equal(grad.numpy(), [1.0, 3.0])
+
+
+class TestManyUses:
+    """A weight used at T steps costs one product over all of them."""
+
+    def _count(self, monkeypatch, backend):
+        shapes = []
+        inner = backend.matmul
+        monkeypatch.setattr(backend, "matmul", lambda x, y: shapes.append((x.shape, y.shape)) or inner(x, y))
+        return shapes
+
+    @pytest.mark.parametrize("steps", [1, 2, 7])
+    def test_one_weight_product(self, monkeypatch, numpy_backend, steps, rng):
+        be = numpy_backend
+        w, b = _t(be, rng.standard_normal((4, 4)), "float64"), _t(be, rng.standard_normal(4), "float64")
+        h0 = _t(be, rng.standard_normal((3, 4)), "float64")
+
+        def unrolled(p):
+            h = h0
+            for _ in range(steps):
+                h = ops.tanh(ops.linear(h, p["w"], p["b"]))
+            return ops.sum(h * h)
+
+        shapes = self._count(monkeypatch, be)
+        duoln.value_and_grad(unrolled)({"w": w, "b": b})
+        weight_products = [s for s in shapes if s == ((4, 3 * steps), (3 * steps, 4))]
+        assert len(weight_products) == 1
+        # Forward products, products for the inputs (the first input needs none), one for w, one for b.
+        assert len(shapes) == steps + (steps - 1) + 2
+
+    def test_the_gradient_is_right(self, numpy_backend, rng):
+        be = numpy_backend
+
+        def unrolled(w, b, x):
+            h = x
+            for _ in range(4):
+                h = ops.tanh(ops.linear(h, w, b)) @ w
+            return h
+
+        args = [_t(be, rng.standard_normal(s), "float64") for s in [(4, 4), (4,), (2, 3, 4)]]
+        duoln.gradcheck(unrolled, *args)
+
+    def test_a_derived_weight_is_pooled_too(self, monkeypatch, numpy_backend, rng):
+        be = numpy_backend
+        v, g = _t(be, rng.standard_normal((4, 4)), "float64"), _t(be, rng.standard_normal(4), "float64")
+        h0 = _t(be, rng.standard_normal((3, 4)), "float64")
+
+        def unrolled(v, g):
+            w, h = ops.weight_norm(v, g), h0
+            for _ in range(5):
+                h = ops.tanh(h @ w)
+            return h
+
+        shapes = self._count(monkeypatch, be)
+        duoln.value_and_grad(lambda p: ops.sum(unrolled(*p)))((v, g))
+        assert [s for s in shapes if s[0] == (4, 15)] == [((4, 15), (15, 4))]
+        duoln.gradcheck(unrolled, v, g)
+
+
+class TestArguments:
+    def test_mixed_backends(self, numpy_backend):
+        from conftest import get_backend
+
+        other = get_backend("mlx")
+        a, b = _t(numpy_backend, [1.0]), _t(other, [1.0])
+        for call in (lambda: a + b, lambda: ops.matmul(a, b), lambda: ops.where(a > 0, b, a)):
+            with pytest.raises((MixedBackendError, ShapeError)):
+                call()
+        check_error(MixedBackendError, lambda: a + b, "[add]", "numpy", "mlx")
+
+    def test_mixed_dtypes(self, numpy_backend):
+        a, b, n = _t(numpy_backend, [1.0]), _t(numpy_backend, [1.0], "float64"), _t(numpy_backend, [1], "int32")
+        check_error(DtypeError, lambda: a + b, "[add]", "float32", "float64", "astype")
+        check_error(DtypeError, lambda: a * n, "[multiply]", "float32", "int32")
+        check_error(DtypeError, lambda: n * 1.5, "[multiply]", "int32", "1.5")
+        assert (n * 2).dtype == "int32"
+
+    def test_arrays_that_are_not_tensors(self, be):
+        x = _t(be, [1.0])
+        check_error(DtypeError, lambda: x + np.ones(1), "[add]", "numpy.ndarray", "duoln.tensor(x)")
+        check_error(DtypeError, lambda: np.ones(1, np.float32) * x, "[multiply]", "numpy.ndarray")
+        check_error(DtypeError, lambda: ops.tanh(1.0), "[tanh]", "float")
+        check_error(DtypeError, lambda: ops.tanh(_t(be, [1], "int32")), "[tanh]", "int32")
+
+
+class TestRules:
+    def test_the_first_rule_that_supports_the_input_runs(self, be):
+        @op
+        def twice(x):
+            return twice.apply(x)
+
+        twice.add(Rule("composed", lambda be, x: (x + x, None), lambda be, s, g, n: (g + g,)))
+        twice.add(Rule("fast", lambda be, x: (2 * x, None), lambda be, s, g, n: (2 * g,),
+                       lambda be, x: None if x.shape[0] < 3 else "too long"), backend=be.name)
+        assert twice.explain(_t(be, [1.0])) == [("fast", "runs")]
+        assert twice.explain(_t(be, [1.0] * 4)) == [("fast", "too long"), ("composed", "runs")]
+        for n in (1, 4):
+            value, grad = duoln.value_and_grad(lambda x: ops.sum(twice(x)))(_t(be, [1.0] * n))
+            assert value.item() == 2.0 * n and set(grad.numpy()) == {2.0}
+        with duoln.core.composed_only():
+            assert twice.explain(_t(be, [1.0])) == [("composed", "runs")]
+
+    def test_a_rule_may_have_several_outputs(self, be):
+        @op
+        def both(x):
+            return both.apply(x)
+
+        def vjp(be, saved, gouts, needs):
+            a, b = gouts
+            assert b is None  # nothing used it
+            return (3 * a,)
+
+        both.add(Rule("composed", lambda be, x: ((3 * x, 5 * x), None), vjp))
+        _, grad = duoln.value_and_grad(lambda x: ops.sum(both(x)[0]))(_t(be, [1.0]))
+        assert grad.numpy() == [3.0]

@@ -1,0 +1,111 @@
+"""The fused NumPy rules against the composed ones, at odd sizes, with threads, and in place."""
+
+import numpy as np
+import pytest
+
+from duoln import ops, runtime
+from duoln.kernels import host
+from duoln.testing import check_rule
+
+SHAPES = [(1, 1), (1, 7), (3, 5), (5,), (2, 3, 33), (128, 1000), (130, 4097), (2, 300_001), (700, 1024)]
+
+
+@pytest.fixture(params=[1, 2, 3], ids=lambda n: f"{n} threads")
+def threads(request, monkeypatch):
+    """Blocks small enough that every thread has several."""
+    host._pool.cache_clear()
+    monkeypatch.setattr(host, "workers", lambda: request.param)
+    monkeypatch.setattr(host, "PARALLEL_BYTES", 1)
+    monkeypatch.setattr(host, "BLOCK_BYTES", 1 << 12)
+    yield request.param
+    host._pool.cache_clear()
+
+
+def _rule(op):
+    return runtime.backend("numpy") and op.rules("numpy")[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_layer_norm(shape, dtype, threads, rng, numpy_backend):
+    x, gain, bias = (rng.standard_normal(s).astype(dtype) for s in (shape, shape[-1:], shape[-1:]))
+    check_rule(ops.layer_norm, _rule(ops.layer_norm), [x, gain, bias], {"eps": 1e-5, "eps_place": "inside"},
+               numpy_backend, length=max(shape[-1], x.size // shape[-1]))
+
+
+@pytest.mark.parametrize("parts", [(), ("gain",), ("bias",)], ids=str)
+def test_layer_norm_without_gain_or_bias(parts, rng, numpy_backend):
+    x, gain, bias = (rng.standard_normal(s).astype(np.float32) for s in ((4, 6), 6, 6))
+    check_rule(ops.layer_norm, _rule(ops.layer_norm), [x, gain if "gain" in parts else None,
+               bias if "bias" in parts else None], {"eps": 1e-5, "eps_place": "inside"}, numpy_backend, length=24)
+
+
+def test_layer_norm_of_a_view(rng, numpy_backend):
+    x = rng.standard_normal((6, 8)).astype(np.float32)[::2, ::-1]
+    check_rule(ops.layer_norm, _rule(ops.layer_norm), [x, None, None], {"eps": 1e-5, "eps_place": "inside"},
+               numpy_backend, length=24)
+
+
+def test_layer_norm_leaves_the_rest_to_the_composed_rule(numpy_backend):
+    rule, x = _rule(ops.layer_norm), np.ones((2, 3), np.float32)
+    assert "outside" in rule.supports(numpy_backend, x, None, None, eps=1e-5, eps_place="outside")
+    assert "no values" in rule.supports(numpy_backend, x[:0], None, None, eps=1e-5, eps_place="inside")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_softmax_cross_entropy(shape, dtype, threads, rng, numpy_backend):
+    logits = rng.standard_normal(shape).astype(dtype)
+    labels = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
+    check_rule(ops.softmax_cross_entropy, _rule(ops.softmax_cross_entropy), [logits, labels], {}, numpy_backend,
+               length=shape[-1])
+
+
+class TestAdam:
+    SHAPES = ((784, 100), (1000,), (), (0, 3), (10, 3001))
+
+    def _arrays(self, rng, dtype):
+        p, g, m = ([rng.standard_normal(s).astype(dtype) for s in self.SHAPES] for _ in range(3))
+        v = [rng.random(s).astype(dtype) for s in self.SHAPES]
+        return [*p, *g, *m, *v]
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_equals_the_composed_rule(self, dtype, threads, rng, numpy_backend):
+        rate, eps = (np.array(x, dtype) for x in (1e-2, 1e-8))
+        check_rule(ops.adam_update, _rule(ops.adam_update), [rate, eps, *self._arrays(rng, dtype)],
+                   {"beta1": 0.9, "beta2": 0.999, "donate": False}, numpy_backend)
+
+    def test_donated_arrays_are_overwritten_and_nothing_else(self, threads, rng, numpy_backend):
+        rate, eps = (np.array(x, np.float32) for x in (1e-2, 1e-8))
+        arrays, n = self._arrays(rng, np.float32), len(self.SHAPES)
+        kept = [a.copy() for a in arrays]
+        attrs = {"beta1": 0.9, "beta2": 0.999}
+        expected, _ = _rule(ops.adam_update).forward(numpy_backend, rate, eps, *arrays, **attrs, donate=False)
+        found, _ = _rule(ops.adam_update).forward(numpy_backend, rate, eps, *arrays, **attrs, donate=True)
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert all(f is a for f, a in zip(found, [*arrays[:n], *arrays[2 * n:]], strict=True))
+        for a, b in zip(arrays[n:2 * n], kept[n:2 * n], strict=True):
+            np.testing.assert_array_equal(a, b)  # the gradients
+
+    def test_what_is_not_contiguous_is_left_to_the_composed_rule(self, numpy_backend):
+        a, rate = np.ones((4, 4), np.float32), np.array(0.1, np.float32)
+        assert "contiguous" in _rule(ops.adam_update).supports(numpy_backend, rate, rate, a.T[:2], a, a, a)
+
+
+def test_threads_follow_the_environment(monkeypatch):
+    host.workers.cache_clear()
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert host.workers() == 3
+    host.workers.cache_clear()
+    monkeypatch.setenv("DUOLN_THREADS", "2")
+    assert host.workers() == 2
+    host.workers.cache_clear()
+
+
+def test_an_error_in_a_thread_comes_through(threads):
+    def work(first, last):
+        raise ValueError("here")
+
+    with pytest.raises(ValueError, match="here"):
+        host.over_rows(10, 1 << 20, work)
