@@ -70,7 +70,7 @@ def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any], keep: i
     Raises:
         CheckpointError: it cannot be written. Nothing older is lost.
     """
-    flat = {path: np.ascontiguousarray(leaf) for path, leaf in tree.items(arrays)}
+    flat = {path: np.asarray(leaf, order="C") for path, leaf in tree.items(arrays)}
     metadata = {"duoln": json.dumps({"format": FORMAT, "step": step, **notes})}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def load(path: Path) -> Checkpoint:
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that can be read, and why each newer one was refused."""
-    refused = []
+    refused: list[str] = []
     for path in reversed(list_steps(folder)):
         try:
             return load(path), refused

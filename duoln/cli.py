@@ -160,7 +160,7 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
     from duoln.runfolder import RunFolder
     from duoln.tasks import make_config
     from duoln.tasks.registry import Registry
-    from duoln.train import Interrupted, Trainer, fit, summarize
+    from duoln.train import Interrupted, Trainer, fit
 
     given = {key: getattr(args, key) for key in ("seed", "epochs", "batch_size") if getattr(args, key) is not None}
     configs = {name: make_config(task, name, preset, {**settings, **given}) for name in names}
@@ -233,7 +233,7 @@ def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequenc
     from duoln import console, report
     from duoln.train import summarize
 
-    console.show(console.results_table(task, splits.dataset, results))
+    console.show_results(task, splits.dataset, results)
     written = _write_curves(task, [top], top)
     console.say(f"run folder: {top}  ({', '.join(p.name for p in written)})")
     if not report.can_draw():
@@ -269,7 +269,7 @@ def _report(args: argparse.Namespace) -> int:
              "evaluations": c.points, "result": c.result} for c in curves]}))
     for label in dict.fromkeys(c.dataset for c in curves):
         rows = [_report_row(c) for c in curves if c.dataset == label]
-        console.show(console.results_table(task, label, rows))
+        console.show_results(task, label, rows)
     out = args.out or args.runs[0]
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -283,7 +283,7 @@ def _report(args: argparse.Namespace) -> int:
 def _report_row(curve: Any) -> dict[str, Any]:
     last = curve.points[-1] if curve.points else {"step": 0, "epoch": 0.0, "wall_s": 0.0}
     epochs = last["epoch"]
-    return {**last, "variant": curve.variant, "batch_size": curve.config["batch_size"], "epochs": f"{epochs:g}",
+    return {**last, "variant": curve.variant, "batch_size": curve.config["batch_size"], "epochs": epochs,
             "steps": last["step"], "seconds_per_epoch": last["wall_s"] / epochs if epochs else 0.0}
 
 
@@ -296,14 +296,13 @@ def _doctor(args: argparse.Namespace) -> int:
     if args.json:
         console.put(json.dumps(facts))
         return 0
-    rows = [(b["name"], "yes" if b["usable"] else "no", b["device"] or "-", b["reason"] or "-", b["remedy"] or "-")
-            for b in facts["backends"]]
-    console.show(console.rows_table("Backends", ("backend", "usable", "device", "reason", "to mend it"), rows,
-                                    bad=[i for i, b in enumerate(facts["backends"]) if not b["usable"]]), data=True)
-    console.put(f"auto chooses {facts['choice']}")
+    # Lines and not a table: a reason or a pip line must stay whole, to be copied.
     for b in facts["backends"]:
-        for key, value in b["info"].items():
-            console.put(f"{b['name']} {key}: {value}")
+        console.put(f"{b['name']}: {'usable, ' + b['device'] if b['usable'] else 'not usable'}")
+        for key, text in (("reason", b["reason"]), ("to mend it", b["remedy"]), *b["info"].items()):
+            if text:
+                console.put(f"  {key}: {text}")
+    console.put(f"auto chooses {facts['choice']}")
     for line in facts["advice"]:
         console.put(f"advice: {line}")
     console.put(f"DUOLN_DATA: {facts['data']['folders'] or 'not set'}; cache: {facts['data']['cache']}")

@@ -21,6 +21,8 @@ from duoln.tasks.spec import Column, Dataset, Task
 
 _PLAIN_SECONDS = 5.0
 _BAR_SECONDS = 0.1
+_WIDE = 76
+"""Columns of a terminal on which the table of results has room for the paper's claim."""
 
 talk = Console(stderr=True, highlight=False)
 """stderr: progress, remarks and errors."""
@@ -97,25 +99,38 @@ class ProgressDisplay(Listener):
             self._bar = None
 
 
-def results_table(task: Task, dataset: Dataset, results: Sequence[Mapping[str, Any]]) -> Table:
-    """Our figures beside the paper's claim; a lower rung of data is named in every row."""
-    table = Table(title=f"{task.title} ({task.paper})", caption=f"data: {dataset.label}", title_justify="left")
-    table.add_column("variant", no_wrap=True)
+def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, Any]]) -> None:
+    """Our figures beside the paper's claim; a lower rung of data is named in every row.
+
+    What all runs have in common stands below the table. On a narrow terminal the claims do too.
+    """
+    same = {key: len({r[key] for r in results}) == 1 for key in ("batch_size", "epochs")}
+    wide = talk.width >= _WIDE
+    columns = [("variant", "left", [r["variant"] for r in results])]
     if dataset.rung != "original":
-        table.add_column("data")
-    table.add_column("batch", justify="right")
-    table.add_column("epochs", justify="right")
-    for column in task.columns:
-        table.add_column(column.heading, justify="right", no_wrap=True)
-    table.add_column("s/epoch", justify="right")
-    table.add_column("the paper's claim")
-    for r in results:
-        label = [escape(dataset.label)] if dataset.rung != "original" else []
-        done = r["epochs"] if r["steps"] == r.get("last_step", r["steps"]) else f"{r['epochs']} (stopped)"
-        table.add_row(r["variant"], *label, str(r["batch_size"]), str(done),
-                      *(number(r.get(c.key), c.form) for c in task.columns),
-                      f"{r['seconds_per_epoch']:.2f}", task.references.get(r["variant"], "-"))
-    return table
+        columns.append(("data", "left", [dataset.rung] * len(results)))
+    columns += [(heading, "right", [f"{r[key]:g}" for r in results])
+                for key, heading in (("batch_size", "batch"), ("epochs", "epochs")) if not same[key]]
+    columns += [(c.heading, "right", [number(r.get(c.key), c.form) for r in results]) for c in task.columns]
+    columns.append(("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
+    claims = [task.references.get(r["variant"], "-") for r in results]
+    table = Table(title=f"{task.title} ({task.paper})", title_justify="left")
+    for heading, justify, _ in columns:
+        table.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=True)
+    if wide:
+        table.add_column("the paper's claim")
+    for i, claim in enumerate(claims):
+        table.add_row(*(escape(cells[i]) for _, _, cells in columns), *([escape(claim)] if wide else []))
+    show(table)
+    common = [f"data: {dataset.label}"]
+    if results and same["batch_size"]:
+        common.append(f"batch {results[0]['batch_size']}")
+    if results and same["epochs"]:
+        common.append(f"{results[0]['epochs']:g} epoch{'' if results[0]['epochs'] == 1 else 's'}")
+    say(", ".join(common))
+    if not wide:
+        for r, claim in zip(results, claims, strict=True):
+            say(f"the paper on {r['variant']}: {claim}")
 
 
 def rows_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], bad: Sequence[int] = ()) -> Table:

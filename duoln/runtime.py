@@ -20,8 +20,8 @@ CHOICES = ("auto", *backends.NAMES)
 
 REMEDIES = {
     "numpy": "pip install numpy",
-    "cupy": 'pip install "duoln[cuda12]"   (CUDA 13: "duoln[cuda13]"; needs an NVIDIA driver)',
-    "mlx": 'pip install "mlx>=0.32"   (Apple silicon; on Linux, for tests only: pip install "mlx[cpu]>=0.32")',
+    "cupy": 'on a machine with an NVIDIA driver: pip install "duoln[cuda12]" (for CUDA 13: "duoln[cuda13]")',
+    "mlx": 'on Apple silicon: pip install "mlx>=0.32" (on Linux, for tests only: pip install "mlx[cpu]>=0.32")',
 }
 
 

@@ -126,8 +126,10 @@ class Trainer:
     def result(self) -> dict[str, Any]:
         """What the run gave so far."""
         steps = max(self.step, 1)
-        return {"variant": self.variant, "batch_size": self.cfg.batch_size, "epochs": self.cfg.epochs,
-                "seed": self.cfg.seed, "steps": self.step, **self.evaluated,
+        epochs = self.step / self.splits.steps_per_epoch
+        return {"variant": self.variant, "batch_size": self.cfg.batch_size,
+                "epochs": int(epochs) if epochs == int(epochs) else round(epochs, 3), "seed": self.cfg.seed,
+                "steps": self.step, **self.evaluated,
                 "seconds_per_epoch": self.train_seconds / steps * self.splits.steps_per_epoch}
 
     # Checkpoints

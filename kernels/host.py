@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -39,10 +40,11 @@ def _pool() -> ThreadPoolExecutor:
 
 def scratch(name: str, size: int, dtype: np.dtype) -> np.ndarray:
     """A flat buffer of this thread, whose content is whatever was left in it."""
-    buffers: dict[tuple[str, np.dtype], np.ndarray] = _scratch.__dict__
-    found = buffers.get((name, dtype))
+    key = f"{name} {dtype}"
+    found: np.ndarray | None = getattr(_scratch, key, None)
     if found is None or found.size < size:
-        found = buffers[name, dtype] = np.empty(size, dtype)
+        found = np.empty(size, dtype)
+        setattr(_scratch, key, found)
     return found[:size]
 
 
@@ -58,7 +60,7 @@ def over_rows(rows: int, row_bytes: int, work: Callable[[int, int], None]) -> No
     """
     parts = workers() if rows * row_bytes >= PARALLEL_BYTES else 1
     bounds = [rows * i // parts for i in range(parts + 1)]
-    waiting = [_pool().submit(work, a, b) for a, b in zip(bounds[1:-1], bounds[2:], strict=True) if b > a]
+    waiting = [_pool().submit(work, a, b) for a, b in pairwise(bounds[1:]) if b > a]
     if bounds[1] > 0:
         work(0, bounds[1])
     for other in waiting:

@@ -9,9 +9,7 @@ import types
 
 import numpy as np
 
-_NAMES = """abs exp expm1 log log1p sqrt sin cos tanh sign floor isfinite maximum minimum where logical_and logical_or
-logical_not sum mean max min all any argmax cumsum reshape transpose expand_dims squeeze broadcast_to concatenate flip
-take take_along_axis matmul zeros ones full arange array argsort flatnonzero ndarray add""".split()
+_NAMES = ["abs", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "sign", "floor", "isfinite", "maximum", "minimum", "where", "logical_and", "logical_or", "logical_not", "sum", "mean", "max", "min", "all", "any", "argmax", "cumsum", "reshape", "transpose", "expand_dims", "squeeze", "broadcast_to", "concatenate", "flip", "take", "take_along_axis", "matmul", "zeros", "ones", "full", "arange", "array", "argsort", "flatnonzero", "ndarray", "add"]
 
 
 class _Stream:

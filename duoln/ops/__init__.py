@@ -78,7 +78,8 @@ from duoln.ops.update import adam_update
 
 OPERATORS.update(
     add=add, subtract=subtract, multiply=multiply, divide=divide, power=power, negative=negative, matmul=matmul,
-    equal=equal, not_equal=not_equal, less=less, less_equal=less_equal, greater=greater, greater_equal=greater_equal, getitem=getitem,
+    equal=equal, not_equal=not_equal, less=less, less_equal=less_equal, greater=greater,
+    greater_equal=greater_equal, getitem=getitem,
 )
 
 __all__ = [

@@ -33,7 +33,7 @@ def duoln_tasks() -> Sequence[Task]:  # type: ignore[empty-body]
 
 
 @hookspec
-def duoln_rules() -> Sequence[tuple[Op, Rule, str]]:  # type: ignore[empty-body, type-arg]
+def duoln_rules() -> Sequence[tuple[Op, Rule, str]]:  # type: ignore[empty-body]
     """Rules to add, as (op, rule, backend name); they are tried before the ones that are there."""
 
 

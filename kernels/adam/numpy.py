@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from duoln.kernels import host
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import host
 from duoln.ops import adam_update
 
 
@@ -23,9 +23,9 @@ def _forward(be: Backend, rate: Array, eps: Array, *arrays: Array, beta1: float,
     n = len(arrays) // 4
     params, gradients, moments, squares = (arrays[i * n:(i + 1) * n] for i in range(4))
     if donate and all(a.flags.writeable for a in (*params, *moments, *squares)):
-        new = (params, moments, squares)
+        new = [params, moments, squares]
     else:
-        new = tuple(tuple(np.empty_like(a) for a in group) for group in (params, moments, squares))
+        new = [tuple(np.empty_like(a) for a in group) for group in (params, moments, squares)]
     block = host.BLOCK_BYTES // 4
     # Blocks of all tensors as one list, so that threads share large and small tensors alike.
     pieces = [(i, start) for i, p in enumerate(params) for start in range(0, p.size, block)]

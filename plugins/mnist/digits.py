@@ -11,7 +11,7 @@ _ARC = 9
 
 
 def _ellipse(x: float, y: float, rx: float, ry: float, start: float = 0.0, stop: float = 1.0) -> np.ndarray:
-    points = max(int(round(_ARC * abs(stop - start))) + 1, 3)
+    points = max(round(_ARC * abs(stop - start)) + 1, 3)
     turn = 2 * np.pi * np.linspace(start, stop, points)
     return np.stack((x + rx * np.sin(turn), y - ry * np.cos(turn)), axis=1)
 

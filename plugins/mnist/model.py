@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Literal
 
 from duoln import nn, ops
@@ -30,7 +31,7 @@ def network(norm: Norm, hidden: int, activation: Activation, start: Start, unbia
     """
     layers: dict[str, Any] = {}
     sizes = (784, hidden, hidden, 10)
-    for i, (n_in, n_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True), start=1):
+    for i, (n_in, n_out) in enumerate(pairwise(sizes), start=1):
         is_logits = i == len(sizes) - 1
         normalised = norm == "batch" or (norm == "layer" and not is_logits)
         layers[f"linear{i}"] = nn.Linear(n_in, n_out, bias=not normalised, weight_init=STARTS[start])

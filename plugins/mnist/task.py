@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from duoln.plugins.mnist import data, peer_torch
+from duoln.plugins.mnist.model import Activation, Norm, Start, network
 
 from duoln import ops, optim
 from duoln.core import Tensor
 from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
-from duoln.plugins.mnist import data, peer_torch
-from duoln.plugins.mnist.model import Activation, Norm, Start, network
 from duoln.tasks import Column, Config, Splits, Task
 from duoln.tasks.spec import PeerBuilder, Predict
 
@@ -51,9 +51,9 @@ class Mnist(Task):
     }
     variants: ClassVar = {"none": {"norm": "none"}, "bn": {"norm": "batch"}, "ln": {"norm": "layer"}}
     references: ClassVar = {
-        "none": "the baseline (figure 6)",
-        "bn": "trains slower than LN, more so at batch 4 (figure 6)",
-        "ln": "trains fastest, robust to the batch size (section 6.6)",
+        "none": "the baseline",
+        "bn": "slower than LN",
+        "ln": "fastest, at either batch size",
     }
     columns = (Column("train_nll", "train NLL"), Column("test_error", "test error", ".2%"))
 
@@ -82,7 +82,7 @@ class Mnist(Task):
         return optim.Adam(learning_rate=cfg.learning_rate, donate=True)
 
     def peer(self, name: str) -> PeerBuilder:
-        builders = {"torch": peer_torch.build, "torch-fused": partial(peer_torch.build, fused=True)}
+        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build, "torch-fused": partial(peer_torch.build, fused=True)}
         if name not in builders:
             raise UsageError(f"[mnist] expected a peer of {', '.join(builders)}; found {name!r}")
         return builders[name]

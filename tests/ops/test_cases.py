@@ -9,7 +9,6 @@ from duoln.core import Op
 from duoln.testing import check_op
 
 
-
 def _inputs(case):
     return case.inputs(np.random.default_rng(3))
 

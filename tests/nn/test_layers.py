@@ -1,0 +1,179 @@
+"""Layers: parameters, starts, functions, and errors."""
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import nn, ops
+from duoln.errors import ShapeError, UsageError
+from duoln.randomness import Stream
+from duoln.testing import check_error
+
+
+def _start(module, be, seed=0):
+    return duoln.to_tensors(module.init(Stream(seed, "init")), be)
+
+
+def _x(be, rng, *shape):
+    return duoln.tensor(rng.standard_normal(shape).astype(np.float32), be)
+
+
+def test_linear(be, rng):
+    layer = nn.Linear(4, 3)
+    params, x = _start(layer, be), _x(be, rng, 2, 5, 4)
+    expected = x.numpy() @ params["weight"].numpy() + params["bias"].numpy()
+    np.testing.assert_allclose(layer(params, x).numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert "bias" not in nn.Linear(4, 3, bias=False).init(Stream(0, "init"))
+
+
+def test_embedding(be):
+    layer = nn.Embedding(10, 3)
+    params = _start(layer, be)
+    ids = duoln.tensor([[1, 9], [0, 1]], be)
+    np.testing.assert_array_equal(layer(params, ids).numpy(), params["table"].numpy()[[[1, 9], [0, 1]]])
+
+
+def test_conv(be, rng):
+    layer = nn.Conv2d(2, 3, 3, stride=2, padding=1)
+    assert layer(_start(layer, be), _x(be, rng, 2, 7, 7, 2)).shape == (2, 4, 4, 3)
+
+
+def test_sequential_names_and_order(be, rng):
+    model = nn.Sequential(nn.Linear(4, 6), ops.relu, out=nn.Linear(6, 2))
+    params = _start(model, be)
+    assert list(params) == ["0", "out"]
+    x = _x(be, rng, 3, 4)
+    expected = np.maximum(x.numpy() @ params["0"]["weight"].numpy(), 0) @ params["out"]["weight"].numpy()
+    np.testing.assert_allclose(model(params, x).numpy(), expected, rtol=1e-4, atol=1e-6)
+    check_error(UsageError, lambda: nn.Sequential(3), "layer 0", "int")
+    assert nn.flatten(_x(be, rng, 3, 2, 2)).shape == (3, 4)
+
+
+def test_a_child_starts_the_same_whatever_stands_beside_it():
+    one = nn.Sequential(a=nn.Linear(4, 4)).init(Stream(0, "init"))
+    two = nn.Sequential(b=nn.Linear(9, 9), a=nn.Linear(4, 4)).init(Stream(0, "init"))
+    np.testing.assert_array_equal(one["a"]["weight"], two["a"]["weight"])
+    assert not np.array_equal(one["a"]["weight"], nn.Linear(4, 4).init(Stream(0, "init"))["weight"])
+
+
+def test_parameters_that_do_not_belong_are_refused(be, rng):
+    check_error(ShapeError, lambda: nn.Linear(4, 3)({"wieght": 1}, _x(be, rng, 2, 4)), "[Linear]", "weight", "wieght")
+    check_error(ShapeError, lambda: nn.Sequential(a=nn.Linear(4, 3))({}, _x(be, rng, 2, 4)), "[Sequential]", "'a'")
+    check_error(ShapeError, lambda: nn.Linear(0, 3), "[Linear]", "n_in", "0")
+    check_error(ShapeError, lambda: nn.LayerNorm(2.5), "[LayerNorm]", "width", "2.5")
+
+
+class TestStarts:
+    def test_glorot_and_he(self):
+        w = nn.init.glorot(Stream(0, "w"), (300, 200))
+        assert w.dtype == np.float32 and np.abs(w).max() <= np.sqrt(6 / 500) and abs(w.mean()) < 1e-3
+        assert np.abs(w).max() > 0.99 * np.sqrt(6 / 500)
+        assert abs(nn.init.he(Stream(0, "w"), (300, 200)).std() - np.sqrt(2 / 300)) < 1e-3
+
+    def test_fans_of_a_convolution(self):
+        assert nn.init.fans((3, 3, 16, 32)) == (144, 288)
+        check_error(ShapeError, lambda: nn.init.fans((3,)), "2 axes")
+
+    @pytest.mark.parametrize("shape", [(5, 5), (3, 7), (7, 3), (1, 1)])
+    def test_orthogonal(self, shape):
+        w = nn.init.orthogonal(Stream(0, "w"), shape)
+        gram = w @ w.T if shape[0] <= shape[1] else w.T @ w
+        assert w.shape == shape
+        np.testing.assert_allclose(gram, np.eye(min(shape)), atol=1e-6)
+        check_error(ShapeError, lambda: nn.init.orthogonal(Stream(0, "w"), (2, 2, 2)), "matrix")
+
+    def test_uniform_normal_constant(self):
+        assert np.abs(nn.init.uniform(0.1)(Stream(0, "w"), (1000,))).max() <= 0.1
+        assert abs(nn.init.normal(0.5)(Stream(0, "w"), (10_000,)).std() - 0.5) < 0.02
+        assert set(nn.init.constant(0.1)(Stream(0, "w"), (3,))) == {np.float32(0.1)}
+
+
+class TestNormalisers:
+    def test_layer_norm_starts_as_the_plain_one(self, be, rng):
+        layer, x = nn.LayerNorm(6), _x(be, rng, 3, 6)
+        y = layer(_start(layer, be), x).numpy()
+        np.testing.assert_allclose(y.mean(-1), 0, atol=1e-6)
+        np.testing.assert_allclose(y.std(-1), 1, atol=1e-4)
+
+    def test_weight_norm_starts_as_the_layer_it_wraps(self, be, rng):
+        for inner, x in ((nn.Linear(4, 3), _x(be, rng, 2, 4)), (nn.Conv2d(2, 3, 2), _x(be, rng, 2, 4, 4, 2))):
+            wrapped = nn.WeightNorm(inner)
+            params = _start(wrapped, be)
+            assert list(params) == ["direction", "gain", "bias"]
+            np.testing.assert_allclose(wrapped(params, x).numpy(), inner(_start(inner, be), x).numpy(), rtol=2e-5, atol=1e-6)
+        check_error(UsageError, lambda: nn.WeightNorm(nn.LayerNorm(3)), "LayerNorm")
+
+    def test_batch_norm_normalises_by_the_batch(self, be, rng):
+        layer, x = nn.BatchNorm(3), _x(be, rng, 50, 3)
+        y = layer(_start(layer, be), x).numpy()
+        np.testing.assert_allclose(y.mean(0), 0, atol=1e-6)
+        np.testing.assert_allclose(y.std(0), 1, atol=1e-4)
+
+
+class TestPopulation:
+    def test_statistics_are_means_over_batches_with_unbiased_variance(self, be, rng):
+        model = nn.Sequential(norm=nn.BatchNorm(3))
+        params = _start(model, be)
+        batches = [_x(be, rng, 8, 3) for _ in range(4)]
+        found = nn.with_population(model, params, batches)
+        hosts = [b.numpy().astype(np.float64) for b in batches]
+        np.testing.assert_allclose(found["norm"]["mean"].numpy(), np.mean([h.mean(0) for h in hosts], 0), rtol=1e-4, atol=1e-6)
+        variance = np.mean([h.var(0, ddof=1) for h in hosts], 0)
+        np.testing.assert_allclose(found["norm"]["variance"].numpy(), variance, rtol=1e-4)
+        assert "mean" not in params["norm"] and "gather" not in found["norm"]
+        x = _x(be, rng, 5, 3)
+        expected = (x.numpy() - found["norm"]["mean"].numpy()) / np.sqrt(variance + 1e-5)
+        np.testing.assert_allclose(model(found, x).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+    def test_an_unbiased_layer_is_not_corrected_twice(self, numpy_backend, rng):
+        model = nn.BatchNorm(3, unbiased=True)
+        batch = _x(numpy_backend, rng, 4, 3)
+        found = nn.with_population(model, _start(model, numpy_backend), [batch])
+        np.testing.assert_allclose(found["variance"].numpy(), batch.numpy().var(0, ddof=1), rtol=1e-5)
+
+    def test_one_row_at_evaluation_does_not_matter(self, numpy_backend, rng):
+        model = nn.BatchNorm(3)
+        found = nn.with_population(model, _start(model, numpy_backend), [_x(numpy_backend, rng, 9, 3)])
+        x = _x(numpy_backend, rng, 4, 3)
+        together = model(found, x).numpy()
+        alone = np.concatenate([model(found, x[i:i + 1]).numpy() for i in range(4)])
+        np.testing.assert_allclose(together, alone, rtol=1e-6)
+
+    def test_errors(self, numpy_backend, rng):
+        model = nn.BatchNorm(3)
+        params = _start(model, numpy_backend)
+        check_error(UsageError, lambda: nn.with_population(model, params, []), "no batch")
+        check_error(ShapeError, lambda: nn.with_population(model, params, [_x(numpy_backend, rng, 1, 3)]), "2 rows")
+
+    def test_a_model_without_batch_norm_is_left_alone(self, numpy_backend):
+        model = nn.Linear(2, 2)
+        params = _start(model, numpy_backend)
+        assert nn.with_population(model, params, []) is params
+
+
+class TestInvariances:
+    """Table 1 of the paper, on one layer: what re-scaling and re-centring the weights does to each norm."""
+
+    def _norms(self, numpy_backend, rng):
+        x, w = rng.standard_normal((30, 8)), rng.standard_normal((8, 5))
+        t = lambda a: duoln.tensor(a, numpy_backend)  # noqa: E731
+        ln = lambda x, w: ops.layer_norm(t(x) @ t(w), eps=1e-12).numpy()  # noqa: E731
+        bn = lambda x, w: ops.batch_norm(t(x) @ t(w), eps=1e-12)[0].numpy()  # noqa: E731
+        return x, w, ln, bn
+
+    def test_weight_matrix(self, numpy_backend, rng):
+        x, w, ln, bn = self._norms(numpy_backend, rng)
+        shift = rng.standard_normal((8, 1))
+        np.testing.assert_allclose(ln(x, 3 * w), ln(x, w), rtol=1e-9)
+        np.testing.assert_allclose(bn(x, 3 * w), bn(x, w), rtol=1e-9)
+        np.testing.assert_allclose(ln(x, w + shift), ln(x, w), rtol=1e-7, atol=1e-9)
+        assert np.abs(bn(x, w + shift) - bn(x, w)).max() > 0.1
+
+    def test_one_case_and_the_data(self, numpy_backend, rng):
+        x, w, ln, bn = self._norms(numpy_backend, rng)
+        one = x.copy()
+        one[3] *= 5
+        np.testing.assert_allclose(ln(one, w), ln(x, w), rtol=1e-9)
+        assert np.abs(bn(one, w) - bn(x, w)).max() > 0.1
+        np.testing.assert_allclose(bn(x + 7, w), bn(x, w), rtol=1e-7, atol=1e-9)
+        assert np.abs(ln(x + 7, w) - ln(x, w)).max() > 0.1

@@ -1,0 +1,157 @@
+"""The MNIST task: the kit for tasks, the network of section 6.6, the metrics, the data, and one start everywhere."""
+
+import gzip
+import shutil
+
+import numpy as np
+import pytest
+from conftest import get_backend
+from duoln.plugins.mnist import data
+from duoln.plugins.mnist.digits import make_digits
+from duoln.plugins.mnist.model import network
+from duoln.plugins.mnist.task import Mnist
+
+from duoln import nn, tree
+from duoln.data import write_idx
+from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
+from duoln.tasks import make_config
+from duoln.testing import check_error, check_task
+from duoln.train import Trainer
+
+TASK = Mnist()
+
+
+def test_it_is_a_task(be):
+    check_task(TASK, backend=be)
+
+
+def test_the_network_of_the_paper():
+    sizes = {v: sum(a.size for a in tree.leaves(TASK.model(make_config(TASK, v)).init(_stream()))) for v in TASK.variants}
+    weights = 784 * 1000 + 1000 * 1000 + 1000 * 10
+    assert sizes == {"none": weights + 2010, "ln": weights + 4000 + 10, "bn": weights + 4020}
+
+
+def _stream():
+    from duoln.randomness import Stream
+
+    return Stream(0, "init")
+
+
+def test_layer_norm_spares_the_logits_and_batch_norm_does_not():
+    names = {norm: [path for path, m in network(norm, 8, "relu", "glorot", False).modules()
+                    if isinstance(m, nn.LayerNorm | nn.BatchNorm)] for norm in ("none", "layer", "batch")}
+    assert names == {"none": [], "layer": ["norm1", "norm2"], "batch": ["norm1", "norm2", "norm3"]}
+
+
+@pytest.mark.parametrize(("batch", "unbiased"), [(128, False), (4, True)])
+def test_batch_norm_is_unbiased_at_batch_4(batch, unbiased):
+    model = TASK.model(make_config(TASK, "bn", None, {"batch_size": batch}))
+    assert {m.unbiased for _, m in model.modules() if isinstance(m, nn.BatchNorm)} == {unbiased}
+
+
+def test_metrics_are_computed_in_float64():
+    split = {"x": np.zeros((2500, 784), np.float32), "label": (np.arange(2500) % 10).astype(np.int32)}
+    logits = np.full((1000, 10), -20.0, np.float32)
+
+    def predict(batch):
+        out = logits[:len(batch["x"])].copy()
+        out[:, 0] = 0.0
+        return out
+
+    found = TASK.metrics(predict, split)
+    right, wrong = np.log1p(9 * np.exp(-20.0)), 20 + np.log1p(9 * np.exp(-20.0))
+    assert found["error"] == 0.9
+    assert found["nll"] == pytest.approx(0.1 * right + 0.9 * wrong, rel=1e-12)
+    perfect = {"x": split["x"][:1000], "label": np.zeros(1000, np.int32)}
+    assert TASK.metrics(predict, perfect)["nll"] == pytest.approx(right, rel=1e-6)  # 1.9e-8: below float32's noise
+
+
+def test_equal_start_and_batches_on_numpy_and_mlx():
+    """Weights and batches equal to the bit, the losses of 20 steps within 1e-4."""
+    runs = {}
+    for name in ("numpy", "mlx"):
+        losses = {}
+        for variant in TASK.variants:
+            cfg = make_config(TASK, variant, "smoke", {"hidden": 200, "batch_size": 32})
+            splits = TASK.data(cfg)
+            trainer = Trainer(TASK, variant, cfg, splits, get_backend(name))
+            start = [t.numpy() for t in tree.leaves(trainer.state["params"])]
+            batches = [splits.train(k)["x"] for k in range(20)]
+            losses[variant] = (start, batches, [trainer.advance() for _ in range(20)])
+        runs[name] = losses
+    for variant in TASK.variants:
+        (start_a, batches_a, a), (start_b, batches_b, b) = runs["numpy"][variant], runs["mlx"][variant]
+        assert all(np.array_equal(x, y) for x, y in zip(start_a, start_b, strict=True))
+        assert all(np.array_equal(x, y) for x, y in zip(batches_a, batches_b, strict=True))
+        np.testing.assert_allclose(a, b, rtol=1e-4)
+
+
+class TestData:
+    def _folder(self, tmp_path, train=300, test=20):
+        """A small MNIST in DUOLN_DATA's layout, with the resources' hashes made to fit."""
+        folder = tmp_path / "mnist"
+        folder.mkdir()
+        for role, count in (("train", train), ("t10k", test)):
+            images, labels = make_digits(count, 0, role)
+            write_idx(folder / f"{role}-images-idx3-ubyte.gz", images)
+            write_idx(folder / f"{role}-labels-idx1-ubyte.gz", labels)
+        return tmp_path
+
+    @pytest.fixture
+    def small(self, tmp_path, monkeypatch):
+        root = self._folder(tmp_path)
+        monkeypatch.setattr(data, "_VALID", 50)
+        return root
+
+    def test_files_are_split_and_scaled(self, small):
+        splits = data.splits("mnist", 10, 0, None, small)
+        assert splits.dataset == ("MNIST", "original")
+        assert {k: v["x"].shape for k, v in splits.evaluation.items()} == {"train": (250, 784), "test": (20, 784)}
+        x = splits.evaluation["train"]["x"]
+        assert x.dtype == np.float32 and x.min() == 0 and 0.9 < x.max() <= 1
+        assert splits.evaluation["train"]["label"].dtype == np.int32
+
+    def test_without_files_digits_are_made_and_labelled(self):
+        cfg = make_config(TASK, "ln", "small", {"rows": 200})
+        assert TASK.data(cfg).dataset.label == "made digits, synthetic"
+        check_error(DataMissingError, lambda: data.splits("mnist", 10, 0, None, None), "DUOLN_OFFLINE", "sha256")
+
+    def test_a_damaged_file_is_an_error_and_not_a_fallback(self, small, monkeypatch):
+        image_file = small / "mnist" / "train-images-idx3-ubyte.gz"
+        whole = image_file.read_bytes()
+        image_file.write_bytes(whole[:-20])
+        check_error(DataFormatError, lambda: data.splits("auto", 10, 0, None, small), "train-images")
+        monkeypatch.setenv("DUOLN_DATA", str(small))
+        check_error(DataError, lambda: data.splits("auto", 10, 0, None, None), "sha256", "train-images")
+
+    def test_images_and_labels_must_fit(self, small):
+        shutil.copy(small / "mnist" / "t10k-labels-idx1-ubyte.gz", small / "mnist" / "train-labels-idx1-ubyte.gz")
+        check_error(DataFormatError, lambda: data.splits("mnist", 10, 0, None, small), "300 labels", "20")
+        write_idx(small / "mnist" / "train-images-idx3-ubyte.gz", np.zeros((300, 27, 28), np.uint8))
+        check_error(DataFormatError, lambda: data.splits("mnist", 10, 0, None, small), "28 x 28", "27")
+
+    def test_labels_are_range_checked(self, small):
+        labels = np.zeros(300, np.uint8)
+        labels[7] = 10
+        (small / "mnist" / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(
+            bytes([0, 0, 8, 1, 0, 0, 1, 44]) + labels.tobytes()))
+        check_error(DataError, lambda: data.splits("mnist", 10, 0, None, small), "0 .. 9", "found 10", "position 7")
+
+    def test_rows(self):
+        assert data.splits("made", 10, 0, 100, None).steps_per_epoch == 10
+        check_error(UsageError, lambda: data.splits("made", 10, 0, 99_999, None), "rows", "99999")
+
+
+class TestDigits:
+    def test_the_same_for_the_same_seed(self):
+        (a, la), (b, lb) = make_digits(50, 3, "train"), make_digits(50, 3, "train")
+        assert np.array_equal(a, b) and np.array_equal(la, lb)
+        assert not np.array_equal(a, make_digits(50, 4, "train")[0])
+        assert not np.array_equal(a, make_digits(50, 3, "test")[0])
+
+    def test_they_look_like_digits(self):
+        images, labels = make_digits(500, 0, "train")
+        assert images.shape == (500, 28, 28) and images.dtype == np.uint8 and set(labels) == set(range(10))
+        assert 0.05 < images.mean() / 255 < 0.25  # MNIST: 0.13
+        assert images.reshape(500, -1).max(1).min() > 150  # none is empty
+        assert images[:, [0, 27]].mean() < 1 and images[:, :, [0, 27]].mean() < 1  # hardly any is cut off

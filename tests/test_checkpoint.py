@@ -1,0 +1,92 @@
+"""Checkpoints: whole or absent, the newest good one, and nothing of another model."""
+
+import errno
+import os
+import stat
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import checkpoint
+from duoln.errors import CheckpointError
+from duoln.testing import check_error
+
+ARRAYS = {"params": {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": [np.zeros(0, np.float32)]},
+          "step": np.array(3, np.int32)}
+
+
+def test_round_trip(tmp_path):
+    path = checkpoint.save(tmp_path / "new", 7, ARRAYS, {"task": "t", "text": "é"})
+    found = checkpoint.load(path)
+    assert found.step == 7 and found.notes["task"] == "t" and found.notes["text"] == "é"
+    assert set(found.arrays) == {"params.b.0", "params.w", "step"}
+    np.testing.assert_array_equal(found.arrays["params.w"], ARRAYS["params"]["w"])
+    assert found.arrays["step"].shape == () and found.arrays["step"].dtype == np.int32
+
+
+def test_the_last_two_are_kept(tmp_path):
+    for step in (1, 2, 30, 4):
+        checkpoint.save(tmp_path, step, ARRAYS, {})
+    assert [p.name for p in checkpoint.list_steps(tmp_path)] == ["step-000000004.safetensors", "step-000000030.safetensors"]
+
+
+def test_the_newest_good_one_is_found(tmp_path):
+    old, new = checkpoint.save(tmp_path, 1, ARRAYS, {}), checkpoint.save(tmp_path, 2, ARRAYS, {})
+    assert checkpoint.newest(tmp_path)[0].step == 2
+    content = new.read_bytes()
+    for damaged in (content[:-5], b"", content[:4], b"\xff" * 100, content + b"x"):
+        new.write_bytes(damaged)
+        found, refused = checkpoint.newest(tmp_path)
+        assert found.path == old and len(refused) == 1 and new.name in refused[0]
+    assert checkpoint.newest(tmp_path / "nothing") == (None, [])
+
+
+def test_files_that_are_not_ours_are_refused(tmp_path):
+    import safetensors.numpy
+
+    path = tmp_path / "step-000000001.safetensors"
+    safetensors.numpy.save_file({"w": np.zeros(2, np.float32)}, path)
+    check_error(CheckpointError, lambda: checkpoint.load(path), "not a duoln checkpoint")
+    safetensors.numpy.save_file({"w": np.zeros(2, np.float32)}, path, {"duoln": '{"format": 99, "step": 1}'})
+    check_error(CheckpointError, lambda: checkpoint.load(path), "format 1", "99")
+    check_error(CheckpointError, lambda: checkpoint.load(tmp_path / "missing"), "missing")
+
+
+@pytest.mark.parametrize("call", ["open", "fsync", "replace"])
+def test_a_failed_write_loses_nothing(tmp_path, monkeypatch, call):
+    target = tmp_path / "file"
+    checkpoint.write_atomically(target, b"old")
+
+    def fail(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        if call == "open":
+            patch.setattr(type(target), "open", fail)
+        check_error(CheckpointError, lambda: checkpoint.write_atomically(target, b"new"), "file", "No space left")
+    assert target.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_links_and_permissions_are_respected(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "file")
+    before = os.umask(0o022)
+    try:
+        checkpoint.write_atomically(tmp_path / "link", b"x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real" / "file").read_bytes() == b"x"
+    assert stat.S_IMODE((tmp_path / "real" / "file").stat().st_mode) == 0o644
+
+
+def test_restore_refuses_another_model(numpy_backend):
+    like = duoln.to_tensors({"w": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float32)}, numpy_backend)
+    good = {"w": np.ones((2, 3), np.float32), "b": np.ones(3, np.float32)}
+    assert checkpoint.restore(like, good)["w"].sum() == 6
+    check_error(CheckpointError, lambda: checkpoint.restore(like, {"w": good["w"]}), "'b'", "missing")
+    check_error(CheckpointError, lambda: checkpoint.restore(like, {**good, "c": good["b"]}), "'c'", "unexpected")
+    check_error(CheckpointError, lambda: checkpoint.restore(like, {**good, "b": np.ones(4, np.float32)}), "(3,)", "(4,)")
+    check_error(CheckpointError, lambda: checkpoint.restore(like, {**good, "b": np.ones(3)}), "float32", "float64")

@@ -1,0 +1,138 @@
+"""The command line as a user meets it: output, exit codes, and errors."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SMOKE = ["--preset", "smoke"]
+
+
+def _run(*args, cwd, env=None, **kwargs):
+    return subprocess.run([sys.executable, "-m", *args], cwd=cwd, capture_output=True, text=True, check=False,
+                          timeout=120, env={**os.environ, "DUOLN_OFFLINE": "1", "COLUMNS": "100", **(env or {})}, **kwargs)
+
+
+def test_example_prints_one_json_object_on_stdout(tmp_path):
+    out = _run("duoln.examples.mnist", "--json", "--epochs", "0", "--out", "r", cwd=tmp_path)
+    assert out.returncode == 0, out.stderr
+    result = json.loads(out.stdout)
+    assert result["dataset"] == {"name": "made digits", "rung": "synthetic"} and result["backend"] == "numpy"
+    assert [r["variant"] for r in result["results"]] == ["none", "bn", "ln"]
+
+
+def test_run_shows_progress_a_table_and_leaves_a_folder(tmp_path):
+    out = _run("duoln", "run", "mnist", *SMOKE, "--out", "r", "--json", "--backend", "numpy", cwd=tmp_path)
+    assert out.returncode == 0, out.stderr
+    results = json.loads(out.stdout)["results"]
+    assert {"variant", "batch_size", "epochs", "train_nll", "test_error", "seconds_per_epoch"} <= results[0].keys()
+    figures = [line for line in out.stderr.splitlines() if "%" in line]
+    assert len(figures) == 6  # a line of progress and a row of the table for each variant
+    assert all("synthetic" in line for line in figures)
+    assert "\x1b" not in out.stderr
+    assert {p.name for p in (tmp_path / "r").iterdir()} == {"none", "bn", "ln", "curves.csv", "curves.png"}
+    assert (tmp_path / "r" / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "r" / "curves.csv").read_text().count("synthetic") == 3
+
+
+def test_every_line_with_a_number_is_labelled_in_a_narrow_terminal(tmp_path):
+    out = _run("duoln", "run", "mnist", *SMOKE, "--variant", "ln", "--out", "r", cwd=tmp_path, env={"COLUMNS": "60"})
+    assert out.returncode == 0 and max(len(line) for line in out.stderr.splitlines() if "│" in line) <= 60
+    assert "synthetic" in out.stderr.split("━")[-1]
+
+
+def test_the_default_folder_is_named_after_task_and_time(tmp_path):
+    assert _run("duoln", "run", "mnist", *SMOKE, "--variant", "none", cwd=tmp_path).returncode == 0
+    assert [p.name.rsplit("-", 2)[0] for p in (tmp_path / "runs").iterdir()] == ["mnist"]
+
+
+@pytest.mark.parametrize(("args", "code", "words"), [
+    (["run", "mnits"], 2, ["mnist", "'mnits'"]),
+    (["run", "mnist", "--variant", "xx"], 2, ["none, bn, ln", "'xx'"]),
+    (["run", "mnist", "--preset", "huge"], 2, ["paper, small, smoke", "'huge'"]),
+    (["run", "mnist", "--set", "rate=1"], 2, ["learning_rate", "'rate'"]),
+    (["run", "mnist", "--set", "hidden"], 2, ["KEY=VALUE", "'hidden'"]),
+    (["run", "mnist", "--set", "hidden=big"], 2, ["hidden", "int", "'big'"]),
+    (["run", "mnist", "--set", "norm=weight"], 2, ["none, layer, batch", "'weight'"]),
+    (["run", "mnist", "--epochs", "-1"], 2, ["epochs", "-1"]),
+    (["run", "mnist", "--batch-size", "0"], 2, ["batch_size", "0"]),
+    (["run", "mnist", *SMOKE, "--batch-size", "9999"], 2, ["batch_size", "2000", "9999"]),
+    (["run", "mnist", "--backend", "tpu"], 2, ["invalid choice", "tpu"]),
+    (["run", "mnist", *SMOKE, "--backend", "cupy"], 3, ["cupy", "cannot be used", "pip install"]),
+    (["run", "mnist", "--set", "source=mnist"], 4, ["DUOLN_OFFLINE", "sha256", "DUOLN_DATA"]),
+    (["run", "mnist", *SMOKE, "--set", "learning_rate=1e30"], 5, ["step", "checkpoint"]),
+    (["run", "mnist", *SMOKE, "--resume", "auto"], 1, ["no run of mnist"]),
+    (["report", "nowhere"], 1, ["nowhere", "nothing there"]),
+    (["bench", "train", "--peer", "jax"], 2, ["torch", "'jax'"]),
+    (["bench", "train", "--rounds", "0"], 2, ["rounds", "0"]),
+    ([], 2, ["COMMAND"]),
+])
+def test_errors_say_what_was_expected_and_found(tmp_path, args, code, words):
+    out = _run("duoln", *args, cwd=tmp_path)
+    assert out.returncode == code, out.stderr
+    assert out.stdout == "" and "Traceback" not in out.stderr
+    for word in words:
+        assert word in out.stderr
+
+
+def test_a_backend_from_the_environment_that_cannot_be_used(tmp_path):
+    out = _run("duoln.examples.mnist", "--epochs", "0", cwd=tmp_path, env={"DUOLN_BACKEND": "cupy"})
+    assert out.returncode == 3 and "set by DUOLN_BACKEND" in out.stderr
+
+
+def test_a_run_folder_that_is_taken_or_cannot_be_written(tmp_path):
+    args = ("duoln", "run", "mnist", *SMOKE, "--variant", "none", "--epochs", "0", "--out")
+    assert _run(*args, "r", cwd=tmp_path).returncode == 0
+    before = (tmp_path / "r" / "none" / "log.jsonl").read_text()
+    out = _run(*args, "r", cwd=tmp_path)
+    assert out.returncode == 1 and "already holds a run of none" in out.stderr and "--resume auto" in out.stderr
+    assert (tmp_path / "r" / "none" / "log.jsonl").read_text() == before
+    (tmp_path / "file").write_text("")
+    out = _run(*args, "file/r", cwd=tmp_path)
+    assert out.returncode == 1 and "cannot be written" in out.stderr and "Traceback" not in out.stderr
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path):
+    command = [sys.executable, "-m", "duoln", "run", "mnist", *SMOKE, "--variant", "ln", "--epochs", "500", "--out", "r"]
+    env = {**os.environ, "DUOLN_OFFLINE": "1"}
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=env)
+    log = tmp_path / "r" / "ln" / "log.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (log.exists() and log.read_text().count('"step"') > 40):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, talk = process.communicate(timeout=60)
+    assert process.returncode == 130 and "--resume auto" in talk and "Traceback" not in talk
+    again = subprocess.run([*command, "--epochs", "1", "--resume", "auto"], cwd=tmp_path, capture_output=True, text=True,
+                           env=env, check=False, timeout=60)
+    assert again.returncode == 0 and "goes on after step" in again.stderr
+
+
+def test_list_doctor_and_report(tmp_path):
+    listed = json.loads(_run("duoln", "list", "--json", cwd=tmp_path).stdout)
+    assert listed["tasks"][0]["name"] == "mnist" and listed["broken"] == []
+    assert "mnist" in _run("duoln", "list", cwd=tmp_path).stdout
+    doctor = json.loads(_run("duoln", "doctor", "--json", "--ops", cwd=tmp_path).stdout)
+    assert [b["name"] for b in doctor["backends"]] == ["numpy", "cupy", "mlx"]
+    talk = _run("duoln", "doctor", "--ops", cwd=tmp_path, env={"COLUMNS": "60"}).stdout
+    assert 'pip install "duoln[cuda12]"' in talk and "layer_norm" in talk
+    assert _run("duoln", "run", "mnist", *SMOKE, "--out", "r", cwd=tmp_path).returncode == 0
+    out = _run("duoln", "report", "r/ln", "r/none", "--out", "both", "--json", cwd=tmp_path)
+    assert out.returncode == 0 and [r["variant"] for r in json.loads(out.stdout)["runs"]] == ["ln", "none"]
+    assert (tmp_path / "both" / "curves.png").exists()
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path):
+    out = subprocess.run(f"{sys.executable} -m duoln doctor --ops | head -1", shell=True, cwd=tmp_path, check=False,
+                         capture_output=True, text=True)
+    assert "Traceback" not in out.stderr
+
+
+def test_version_and_help(tmp_path):
+    assert _run("duoln", "--version", cwd=tmp_path).stdout.startswith("duoln 0.")
+    assert "duoln run mnist" in _run("duoln", "--help", cwd=tmp_path).stdout
+    assert "--paper" in _run("duoln.examples.mnist", "--help", cwd=tmp_path).stdout
