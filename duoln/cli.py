@@ -8,7 +8,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,12 +86,20 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
-    from duoln import console
-
-    try:
+    def run() -> int:
         args = build_parser().parse_args(argv)
         code: int = args.run(args)
         return code
+
+    return _guarded(run)
+
+
+def _guarded(run: Callable[[], int]) -> int:
+    """Run a command; its errors become one message on stderr and an exit code."""
+    from duoln import console
+
+    try:
+        return run()
     except DuolnError as error:
         console.say(f"duoln: {error}", style="yellow" if error.exit_code == 130 else "bold red")
         return error.exit_code
@@ -102,6 +110,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our stdout is gone, as after `duoln list | head -1`; nothing is left to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def run_task(task: Task, argv: Sequence[str], prog: str | None = None, description: str | None = None,
+             preset: str = "small") -> int:
+    """A command line of its own for one task: every variant, with the options of `duoln run`; the exit code.
+
+    `--paper` chooses the preset "paper", where the task has one.
+    """
+    parser = argparse.ArgumentParser(prog=prog, description=description,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    if "paper" in task.presets:
+        parser.add_argument("--paper", action="store_true", help="the paper's protocol")
+    add_run_options(parser)
+
+    def run(args: argparse.Namespace) -> int:
+        chosen = "paper" if getattr(args, "paper", False) else preset
+        return run_variants(task, list(task.variants), args, chosen, {})
+
+    return _guarded(lambda: run(parser.parse_args(argv)))
 
 
 # list -------------------------------------------------------------------------------------------------

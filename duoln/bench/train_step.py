@@ -30,8 +30,12 @@ class Side:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "duoln.bench.worker", json.dumps(asked)], text=True, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **environment})
-        self.facts: dict[str, Any] = self._answer()
         self.samples: list[float] = []
+        try:
+            self.facts: dict[str, Any] = self._answer()
+        except DuolnError:
+            self.close()
+            raise
 
     def steps(self, count: int) -> list[float]:
         """Seconds of each of `count` steps."""

@@ -82,7 +82,8 @@ class Mnist(Task):
         return optim.Adam(learning_rate=cfg.learning_rate, donate=True)
 
     def peer(self, name: str) -> PeerBuilder:
-        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build, "torch-fused": partial(peer_torch.build, fused=True)}
+        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
+                                            "torch-fused": partial(peer_torch.build, fused=True)}
         if name not in builders:
             raise UsageError(f"[mnist] expected a peer of {', '.join(builders)}; found {name!r}")
         return builders[name]

@@ -1,0 +1,82 @@
+"""A whole task in one file, as an outside package would have it: two spirals, with and without layer norm.
+
+    python -m duoln.examples.own_task
+
+To offer it to the `duoln` command, name the module in your package's pyproject.toml:
+
+    [project.entry-points.duoln]
+    spirals = "my_package.spirals"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from duoln import nn, ops
+from duoln.data import Batch, Batches
+from duoln.randomness import Stream
+from duoln.tasks import Column, Config, Dataset, Splits, Task, hookimpl
+
+
+@dataclass(frozen=True)
+class SpiralsConfig(Config):
+    """The settings of the task: `duoln run spirals --set width=64` changes one."""
+
+    epochs: int = 40
+    batch_size: int = 64
+    width: int = 32
+    norm: bool = True
+
+
+class Spirals(Task):
+    """Which of two spirals a point lies on."""
+
+    name, title, paper = "spirals", "Two spirals", "not in the paper"
+    config = SpiralsConfig
+    presets: ClassVar = {"small": {}, "smoke": {"epochs": 1}}
+    variants: ClassVar = {"ln": {"norm": True}, "none": {"norm": False}}
+    columns = (Column("test_error", "test error", ".1%"),)
+
+    def data(self, cfg: SpiralsConfig, root: Path | None = None) -> Splits:
+        train, test = _spirals(1024, cfg.seed, "train"), _spirals(512, cfg.seed, "test")
+        batches = Batches(train, cfg.batch_size, cfg.seed)
+        return Splits(Dataset("two spirals", "synthetic"), batches, batches.steps_per_epoch, {"test": test})
+
+    def model(self, cfg: SpiralsConfig) -> nn.Module:
+        layers: list[Any] = []
+        for n_in in (2, cfg.width, cfg.width):
+            layers += [nn.Linear(n_in, cfg.width), *([nn.LayerNorm(cfg.width)] if cfg.norm else []), ops.tanh]
+        return nn.Sequential(*layers, nn.Linear(cfg.width, 2))
+
+    def loss(self, model: nn.Module, params: nn.Params, batch: dict[str, Any]) -> Any:
+        return ops.mean(ops.softmax_cross_entropy(model(params, batch["x"]), batch["label"]))
+
+    def metrics(self, predict: Any, split: Batch) -> dict[str, float]:
+        return {"error": float(np.mean(predict(split).argmax(axis=1) != split["label"]))}
+
+
+def _spirals(points: int, seed: int, split: str) -> Batch:
+    rng = Stream(seed, f"spirals {split}")
+    label = rng.integers(2, (points,)).astype(np.int32)
+    turn = 3 * np.pi * np.sqrt(rng.uniform((points,)))
+    angle = turn + np.pi * label
+    x = np.stack((np.cos(angle), np.sin(angle)), axis=1) * turn[:, None] / 9 + 0.02 * rng.normal((points, 2))
+    return {"x": x.astype(np.float32), "label": label}
+
+
+@hookimpl
+def duoln_tasks() -> list[Task]:
+    """What a plug-in's module offers."""
+    return [Spirals()]
+
+
+if __name__ == "__main__":
+    import sys
+
+    from duoln.cli import run_task
+
+    sys.exit(run_task(Spirals(), sys.argv[1:]))

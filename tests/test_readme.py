@@ -1,0 +1,46 @@
+"""The README's Python runs, and what it names exists."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_python_blocks_run_in_order():
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(blocks) >= 3
+    namespace = {"__name__": "readme"}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), namespace)
+
+
+def test_the_set_up_lines():
+    assert "pip install . && python -m duoln.examples.mnist\npip install -e \".[test]\" && pytest\n" in README
+    script = (ROOT / ".ci" / "run").read_text()
+    assert 'pip install -q -e ".[test]"' in script and "\npytest" in script
+
+
+def test_linked_files_exist():
+    for target in re.findall(r"\]\((?!http)([^)]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_commands_parse():
+    from duoln.cli import build_parser
+
+    shell = "".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL))
+    lines = re.findall(r"^duoln (.*?)(?:\s+#.*)?$", shell, re.MULTILINE)
+    assert lines
+    for line in lines:
+        build_parser().parse_args(line.split())
+
+
+def test_variables_are_the_ones_that_the_code_reads():
+    source = "".join(p.read_text() for folder in ("duoln", "kernels", "plugins", "tests")
+                     for p in (ROOT / folder).rglob("*.py"))
+    for name in re.findall(r"^\| `(\w+)", README, re.MULTILINE):
+        if name.isupper():
+            assert f'"{name}"' in source, name
+    for name in set(re.findall(r'"(DUOLN_\w+)"', source)) - {"DUOLN_STRICT_PLUGINS", "DUOLN_DISABLE_PLUGIN_AUTOLOAD"}:
+        assert f"`{name}" in README, name
