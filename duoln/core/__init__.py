@@ -1,12 +1,14 @@
 """The autograd core: what a tensor is, what an operator is, and how gradients are taken.
 
-Read in this order: `tensor`, `op`, `tape`, `compiling`, `checking`.
+Read in this order: `tensor`, `op`, `tape`, `derived`, `compiling`, `checking`.
 """
 
 from duoln.core.checking import gradcheck
 from duoln.core.compiling import compile
+from duoln.core.derived import derived
 from duoln.core.op import Op, Rule, composed_only, op
 from duoln.core.tape import value_and_grad
 from duoln.core.tensor import Tensor, stop_gradient
 
-__all__ = ["Op", "Rule", "Tensor", "compile", "composed_only", "gradcheck", "op", "stop_gradient", "value_and_grad"]
+__all__ = ["Op", "Rule", "Tensor", "compile", "composed_only", "derived", "gradcheck", "op", "stop_gradient",
+           "value_and_grad"]

@@ -54,8 +54,11 @@ class Tape:
         self.uses.append(0)
         return Node(self, len(self.uses) - 1)
 
-    def backward(self, backend: Backend, seeds: dict[int, Array]) -> list[Array | None]:
-        """The gradient at every place, from the gradients of some outputs. Frees the records as it goes."""
+    def backward(self, backend: Backend, seeds: dict[int, Array], keep: bool = False) -> list[Array | None]:
+        """The gradient at every place, from the gradients of some outputs.
+
+        Frees the records as it goes, unless `keep`: then the tape can be walked again.
+        """
         gradients: list[Array | None] = [None] * len(self.uses)
         pools: dict[int, dict[tuple[Rule, int], list[tuple[Any, Any]]]] = {}
 
@@ -70,8 +73,10 @@ class Tape:
 
         for index, seed in seeds.items():
             accumulate(index, seed)
-        while self.records:
-            rule, saved, inputs, outputs, is_tuple = self.records.pop()
+        for position in reversed(range(len(self.records))):
+            rule, saved, inputs, outputs, is_tuple = self.records[position]
+            if not keep:
+                self.records.pop()
             for index in outputs:
                 flush(index)
             gouts = tuple(gradients[index] for index in outputs)

@@ -144,6 +144,28 @@ def split(x: Tensor, parts: int, *, axis: int = -1) -> tuple[Tensor, ...]:
 
 
 @op
+def unstack(x: Tensor, *, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices along an axis, without it; their gradients are put together once, not slice by slice."""
+    result: tuple[Tensor, ...] = unstack.apply(x, axis=normal_axis("unstack", axis, x.ndim))
+    return result
+
+
+def _unstack_forward(be: Backend, x: Array, axis: int) -> tuple[tuple[Array, ...], Any]:
+    before = (slice(None),) * axis
+    return tuple(x[(*before, i)] for i in range(x.shape[axis])), (x.shape, be.dtype(x), axis)
+
+
+def _unstack_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> tuple[Array]:
+    shape, dtype, axis = saved
+    slice_shape = (*shape[:axis], 1, *shape[axis + 1:])
+    parts = [be.zeros(slice_shape, dtype) if g is None else be.reshape(g, slice_shape) for g in gouts]
+    return (be.concat(parts, axis=axis),)
+
+
+unstack.add(Rule("composed", _unstack_forward, _unstack_vjp))
+
+
+@op
 def flip(x: Tensor, *, axis: int) -> Tensor:
     """The values along an axis in reverse order."""
     result: Tensor = flip.apply(x, axis=normal_axis("flip", axis, x.ndim))

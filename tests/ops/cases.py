@@ -136,6 +136,8 @@ case("concat", lambda *x: ops.concat(*x, axis=1), normal((2, 3), (2, 0), (2, 4))
 case("concat one", lambda x: ops.concat(x), normal((2, 3)), lambda x: x)
 case("stack", lambda *x: ops.stack(*x, axis=-1), normal((2, 3), (2, 3)), lambda *x: np.stack(x, axis=-1))
 case("split", lambda x: ops.split(x, 3), normal((2, 9)), lambda x: tuple(np.split(x, 3, axis=-1)))
+case("unstack", ops.unstack, normal((3, 2, 2)), lambda x: tuple(x))
+case("unstack last", lambda x: ops.unstack(x, axis=-1)[1:], normal((2, 3)), lambda x: (x[:, 1], x[:, 2]))
 case("flip", lambda x: ops.flip(x, axis=0), normal((4, 3)), lambda x: x[::-1])
 case("pad", lambda x: ops.pad(x, widths=((1, 0), (0, 2)), value=3.0), normal((4, 3)),
      lambda x: np.pad(x, ((1, 0), (0, 2)), constant_values=3.0))

@@ -1,0 +1,11 @@
+"""Recurrent operators: RNN, LSTM and GRU, each over a sequence and as one step, with every "LN" of the literature.
+
+`variants` says which parameters a variant has, `formulas` what a cell computes, `sequences` and `steps` are
+the operators.
+"""
+
+from duoln.ops.recurrent.sequences import gru, lstm, rnn
+from duoln.ops.recurrent.steps import gru_step, lstm_step, rnn_step
+from duoln.ops.recurrent.variants import CELLS, NORMS, norm_shapes
+
+__all__ = ["CELLS", "NORMS", "gru", "gru_step", "lstm", "lstm_step", "norm_shapes", "rnn", "rnn_step"]

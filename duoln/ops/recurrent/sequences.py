@@ -1,0 +1,172 @@
+"""A recurrent network over a whole sequence, as one operator.
+
+Shape:
+    x (T, B, in), states (B, H), w_x (in, gates * H), w_h (H, gates * H), bias (gates * H,), norms as
+    `norm_shapes` says, mask bool (T, B) -> hidden states (T, B, H) and the last states. T may be 0.
+
+Where the mask is False the state is copied, so a padded sequence ends in the state that it has alone. (Not so
+for `norm="batch"`, whose statistics are those of all rows.) With `reverse` the sequence runs from its end; the
+outputs keep the order of the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from duoln.core import Op, Tensor, derived
+from duoln.errors import DtypeError, ShapeError
+from duoln.ops.common import check_float
+from duoln.ops.elementwise import where
+from duoln.ops.linalg import linear
+from duoln.ops.norm import EpsilonPlace
+from duoln.ops.recurrent import formulas
+from duoln.ops.recurrent.formulas import Settings
+from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
+from duoln.ops.shape import expand_dims, stack, unstack
+
+NormParameters = Mapping[str, Tensor]
+
+
+def check_cell(cell: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor,
+               bias: Tensor | None, norms: NormParameters, mask: Tensor | None, time: bool) -> None:
+    """The checks that all recurrent operators share.
+
+    Raises:
+        UsageError: an unknown variant.
+        ShapeError, DtypeError: arrays that do not fit; the message names the argument.
+    """
+    expected_norms = norm_shapes(cell, norm, 1)
+    check_float(cell, x, *states, w_x, w_h, *norms.values(), *([] if bias is None else [bias]))
+    if x.ndim != (3 if time else 2):
+        raise ShapeError(f"[{cell}] expected x ({'time, ' if time else ''}batch, in), found shape {x.shape}")
+    if w_h.ndim != 2 or w_h.shape[0] == 0 or w_h.shape[1] != GATES[cell] * w_h.shape[0]:
+        raise ShapeError(f"[{cell}] expected w_h (hidden, {GATES[cell]} * hidden) with hidden of at least 1, "
+                         f"found {w_h.shape}")
+    hidden, batch = w_h.shape[0], x.shape[-2]
+    shapes = {"w_x": (w_x, (x.shape[-1], GATES[cell] * hidden))}
+    shapes |= {f"state {k}": (state, (batch, hidden)) for k, state in enumerate(states)}
+    if (bias is not None) != has_bias(cell, norm):
+        raise ShapeError(f"[{cell}] norm '{norm}': expected {'a' if bias is None else 'no'} bias, "
+                         f"found {'none' if bias is None else bias.shape}")
+    if bias is not None:
+        shapes["bias"] = (bias, (GATES[cell] * hidden,))
+    if list(norms) != list(expected_norms):
+        raise ShapeError(f"[{cell}] norm '{norm}': expected the norm parameters "
+                         f"{', '.join(expected_norms) or 'none'}, found {', '.join(norms) or 'none'}")
+    shapes |= {name: (norms[name], shape) for name, shape in norm_shapes(cell, norm, hidden).items()}
+    for name, (tensor, shape) in shapes.items():
+        if tensor.shape != shape:
+            raise ShapeError(f"[{cell}] {name}: expected shape {shape}, found {tensor.shape}")
+    if mask is not None:
+        if mask.dtype != "bool":
+            raise DtypeError(f"[{cell}] mask: expected bool, found {mask.dtype}")
+        if mask.shape != x.shape[:-1]:
+            raise ShapeError(f"[{cell}] mask: expected shape {x.shape[:-1]}, found {mask.shape}")
+
+
+def _each_step(cell: str, x: Tensor, w_x: Tensor, bias: Tensor | None, mask: Tensor | None, norms: NormParameters,
+               s: Settings, reverse: bool) -> list[tuple[int, Tensor, Tensor | None]]:
+    """Time, input side and mask of each step, in the order in which the network walks."""
+    sides = unstack(formulas.input_side(cell, linear(x, w_x), bias, norms, s))
+    masks = [None] * len(sides) if mask is None else [expand_dims(m, axis=1) for m in unstack(mask)]
+    steps = list(zip(range(len(sides)), sides, masks, strict=True))
+    return steps[::-1] if reverse else steps
+
+
+def _together(hidden: dict[int, Tensor], h: Tensor) -> Tensor:
+    if not hidden:
+        return Tensor(h.backend.zeros((0, *h.shape), h.dtype), h.backend)
+    return stack(*(hidden[t] for t in sorted(hidden)))
+
+
+def _lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None, mask: Tensor | None,
+          *norm_arrays: Tensor, norm: str, eps: float, eps_place: EpsilonPlace, reverse: bool) -> tuple[Tensor, ...]:
+    s, norms = Settings(norm, eps, eps_place), _named("lstm", norm, norm_arrays)
+    hidden: dict[int, Tensor] = {}
+    for t, side, keep in _each_step("lstm", x, w_x, bias, mask, norms, s, reverse):
+        new_h, new_c = formulas.lstm_cell(side, h, c, w_h, bias, norms, s)
+        h, c = (new_h, new_c) if keep is None else (where(keep, new_h, h), where(keep, new_c, c))
+        hidden[t] = h
+    return _together(hidden, h), h, c
+
+
+def _one_state(cell: str, formula: Any) -> Any:
+    """The sequence of a cell that has one state."""
+
+    def sequence(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None, mask: Tensor | None,
+                 *norm_arrays: Tensor, norm: str, eps: float, eps_place: EpsilonPlace, reverse: bool,
+                 ) -> tuple[Tensor, ...]:
+        s, norms = Settings(norm, eps, eps_place), _named(cell, norm, norm_arrays)
+        hidden: dict[int, Tensor] = {}
+        for t, side, keep in _each_step(cell, x, w_x, bias, mask, norms, s, reverse):
+            new = formula(side, h, w_h, bias, norms, s)
+            h = new if keep is None else where(keep, new, h)
+            hidden[t] = h
+        return _together(hidden, h), h
+
+    return sequence
+
+
+def _named(cell: str, norm: str, arrays: tuple[Tensor, ...]) -> NormParameters:
+    return dict(zip(norm_shapes(cell, norm, 1), arrays, strict=True))
+
+
+def _lstm_op(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
+             mask: Tensor | None = None, norms: NormParameters | None = None, *, norm: str = "layer",
+             eps: float = 1e-5, eps_place: EpsilonPlace = "inside", reverse: bool = False,
+             ) -> tuple[Tensor, Tensor, Tensor]:
+    """An LSTM over a sequence: hidden states (T, B, H), the last hidden state and the last cell (B, H).
+
+    Gates stand in the order forget, input, output, candidate. See the module for shapes, `NORMS` for variants.
+
+    Raises:
+        UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
+    """
+    norms = norms or {}
+    check_cell("lstm", norm, x, (h, c), w_x, w_h, bias, norms, mask, time=True)
+    result: tuple[Tensor, Tensor, Tensor] = lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), norm=norm,
+                                                       eps=eps, eps_place=eps_place, reverse=reverse)
+    return result
+
+
+def _gru_op(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
+            norms: NormParameters | None = None, *, norm: str = "layer", eps: float = 1e-5,
+            eps_place: EpsilonPlace = "inside", reverse: bool = False) -> tuple[Tensor, Tensor]:
+    """A GRU over a sequence: hidden states (T, B, H) and the last one (B, H).
+
+    Gates stand in the order update, reset, candidate. See the module for shapes, `NORMS` for variants.
+
+    Raises:
+        UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
+    """
+    norms = norms or {}
+    check_cell("gru", norm, x, (h,), w_x, w_h, bias, norms, mask, time=True)
+    result: tuple[Tensor, Tensor] = gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps,
+                                              eps_place=eps_place, reverse=reverse)
+    return result
+
+
+def _rnn_op(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
+            norms: NormParameters | None = None, *, norm: str = "layer", eps: float = 1e-5,
+            eps_place: EpsilonPlace = "inside", reverse: bool = False) -> tuple[Tensor, Tensor]:
+    """A tanh RNN over a sequence: hidden states (T, B, H) and the last one (B, H).
+
+    See the module for shapes, `NORMS` for variants.
+
+    Raises:
+        UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
+    """
+    norms = norms or {}
+    check_cell("rnn", norm, x, (h,), w_x, w_h, bias, norms, mask, time=True)
+    result: tuple[Tensor, Tensor] = rnn.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps,
+                                              eps_place=eps_place, reverse=reverse)
+    return result
+
+
+for _function, _name in ((_lstm_op, "lstm"), (_gru_op, "gru"), (_rnn_op, "rnn")):
+    _function.__name__ = _function.__qualname__ = _name
+lstm, gru, rnn = Op(_lstm_op), Op(_gru_op), Op(_rnn_op)
+lstm.add(derived(_lstm))
+gru.add(derived(_one_state("gru", formulas.gru_cell)))
+rnn.add(derived(_one_state("rnn", formulas.rnn_cell)))

@@ -1,0 +1,74 @@
+"""The variants by name, and which normalisation parameters each of them has.
+
+| name | what |
+| --- | --- |
+| `none` | the plain cell |
+| `layer` | Ba et al. 2016: eq. 4 (RNN), 20-22 (LSTM), 26-28 (GRU) |
+| `layer-cell` | eq. 29-31: layer norm of the LSTM's cell only, before the output |
+| `layer-theano` | the authors' Theano cells: the bias inside the input's norm, and again outside in the LSTM |
+| `layer-per-gate` | each gate normalised alone; the LSTM carries the normalised cell (TensorFlow contrib) |
+| `batch` | recurrent batch norm (Cooijmans et al. 2017): statistics of the batch at each time step |
+
+Gates stand in this order along the last axis: LSTM forget, input, output, candidate (eq. 20); GRU update,
+reset, candidate (eq. 26, 27).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from duoln.errors import UsageError
+
+Cell = Literal["rnn", "lstm", "gru"]
+Norm = Literal["none", "layer", "layer-cell", "layer-theano", "layer-per-gate", "batch"]
+
+CELLS: tuple[Cell, ...] = get_args(Cell)
+NORMS: tuple[Norm, ...] = get_args(Norm)
+
+GATES = {"rnn": 1, "lstm": 4, "gru": 3}
+"""How many gates a cell has: weights are (in, gates * hidden) and (hidden, gates * hidden)."""
+
+# Which norms exist: x and h are over the gates' pre-activations, c over the LSTM's cell.
+_LAYER: dict[str, tuple[str, ...]] = {"rnn": ("gain_h", "bias_h"), "gru": ("gain_x", "bias_x", "gain_h", "bias_h"),
+                                      "lstm": ("gain_x", "bias_x", "gain_h", "bias_h", "gain_c", "bias_c")}
+_TWO_SIDES = ("gain_x", "bias_x", "gain_h", "bias_h")
+_PARAMETERS: dict[tuple[str, str], tuple[str, ...]] = {
+    **{(cell, "none"): () for cell in CELLS},
+    **{(cell, "layer"): names for cell, names in _LAYER.items()},
+    ("lstm", "layer-cell"): ("gain_c", "bias_c"),
+    ("rnn", "layer-theano"): _TWO_SIDES,
+    ("gru", "layer-theano"): _TWO_SIDES,
+    ("lstm", "layer-theano"): (*_TWO_SIDES, "gain_c", "bias_c"),
+    ("rnn", "layer-per-gate"): ("gain_h", "bias_h"),
+    ("gru", "layer-per-gate"): ("gain_h", "bias_h"),
+    ("lstm", "layer-per-gate"): ("gain_h", "bias_h", "gain_c", "bias_c"),
+    ("rnn", "batch"): ("gain_x", "gain_h"),
+    ("gru", "batch"): ("gain_x", "gain_h"),
+    ("lstm", "batch"): ("gain_x", "gain_h", "gain_c", "bias_c"),
+}
+
+_WITHOUT_BIAS = {("rnn", "layer"), ("gru", "layer"), ("rnn", "layer-per-gate"), ("gru", "layer-per-gate"),
+                 ("lstm", "layer-per-gate")}
+"""Variants whose norms' own biases are all there is."""
+
+
+def check_variant(cell: str, norm: str) -> None:
+    """Raises UsageError for a cell or variant that does not exist; the message lists those that do."""
+    if cell not in CELLS:
+        raise UsageError(f"[rnn] expected a cell of {', '.join(CELLS)}; found {cell!r}")
+    if (cell, norm) not in _PARAMETERS:
+        known = ", ".join(n for n in NORMS if (cell, n) in _PARAMETERS)
+        raise UsageError(f"[{cell}] expected a norm of {known}; found {norm!r}")
+
+
+def norm_shapes(cell: str, norm: str, hidden: int) -> dict[str, tuple[int]]:
+    """The normalisation parameters of a variant with their shapes, in the operators' order."""
+    check_variant(cell, norm)
+    return {name: ((hidden if name.endswith("_c") else GATES[cell] * hidden),)
+            for name in _PARAMETERS[cell, norm]}
+
+
+def has_bias(cell: str, norm: str) -> bool:
+    """Whether the variant has a bias (gates * hidden,) beside its norms' own."""
+    check_variant(cell, norm)
+    return (cell, norm) not in _WITHOUT_BIAS

@@ -1,0 +1,223 @@
+"""Recurrent operators: every cell and variant against its reference, gradients, masks, lengths and errors."""
+
+import numpy as np
+import pytest
+from ops import rnn_references as reference
+
+import duoln
+from duoln import ops
+from duoln.errors import DtypeError, ShapeError, UsageError
+from duoln.ops import recurrent
+from duoln.ops.recurrent.variants import GATES, has_bias
+from duoln.testing import check_error, check_op
+
+VARIANTS = [(cell, norm) for cell in recurrent.CELLS for norm in recurrent.NORMS
+            if cell == "lstm" or norm != "layer-cell"]
+NAMES = {"gain_x": "g_x", "bias_x": "b_x", "gain_h": "g_h", "bias_h": "b_h", "gain_c": "g_c", "bias_c": "b_c"}
+
+
+class Problem:
+    """Arrays of one cell and variant, an operator over them, and its reference."""
+
+    def __init__(self, cell, norm, rng, steps=5, batch=3, n_in=4, hidden=6, masked=False, **attrs):
+        self.cell, self.norm, self.attrs = cell, norm, attrs
+        self.n_states = 2 if cell == "lstm" else 1
+        shapes = {name: shape for name, shape in recurrent.norm_shapes(cell, norm, hidden).items()}
+        width = GATES[cell] * hidden
+        self.arrays = [rng.standard_normal((steps, batch, n_in))]
+        self.arrays += [rng.standard_normal((batch, hidden)) for _ in range(self.n_states)]
+        self.arrays += [rng.standard_normal((n_in, width)), rng.standard_normal((hidden, width))]
+        self.has_bias = has_bias(cell, norm)
+        self.arrays += [rng.standard_normal(width)] if self.has_bias else []
+        self.norm_names = list(shapes)
+        self.arrays += [rng.standard_normal(shape) for shape in shapes.values()]
+        self.mask = rng.random((steps, batch)) < 0.7 if masked else None
+
+    def _split(self, arrays):
+        arrays = list(arrays)
+        x, states = arrays[0], arrays[1:1 + self.n_states]
+        rest = arrays[1 + self.n_states:]
+        bias = rest[2] if self.has_bias else None
+        norms = dict(zip(self.norm_names, rest[2 + self.has_bias:], strict=True))
+        return x, states, rest[0], rest[1], bias, norms
+
+    def op(self, *tensors):
+        x, states, w_x, w_h, bias, norms = self._split(tensors)
+        mask = None if self.mask is None else duoln.tensor(self.mask, x.backend)
+        return getattr(ops, self.cell)(x, *states, w_x, w_h, bias, mask, norms, norm=self.norm, **self.attrs)
+
+    def steps(self, *tensors):
+        """The same by the step operator, in a Python loop."""
+        x, states, w_x, w_h, bias, norms = self._split(tensors)
+        outs = []
+        for t in range(x.shape[0]):
+            new = getattr(ops, f"{self.cell}_step")(x[t], *states, w_x, w_h, bias, norms, norm=self.norm)
+            states = list(new) if isinstance(new, tuple) else [new]
+            outs.append(states[0])
+        return (ops.stack(*outs), *states)
+
+    def reference(self, *arrays, **options):
+        x, states, w_x, w_h, bias, norms = self._split(arrays)
+        p = {"w_x": w_x, "w_h": w_h, "b": bias, **{NAMES[k]: v for k, v in norms.items()}}
+        step = getattr(reference, f"{self.cell}_{self.norm.replace('-', '_')}")
+        return reference.run(step, p, x, states, self.mask, self.attrs.get("reverse", False), **options)
+
+
+@pytest.mark.parametrize(("cell", "norm"), VARIANTS)
+@pytest.mark.parametrize("shape", [{}, {"steps": 1}, {"steps": 0}, {"batch": 1}, {"hidden": 1}, {"masked": True},
+                                   {"reverse": True}, {"masked": True, "reverse": True}], ids=str)
+class TestSequences:
+    def _problem(self, cell, norm, rng, shape):
+        if norm == "batch":
+            shape = {**shape, "batch": 6}  # statistics of few rows are ill-conditioned
+        return Problem(cell, norm, rng, **shape)
+
+    def test_float64(self, cell, norm, shape, rng, numpy_backend):
+        p = self._problem(cell, norm, rng, shape)
+        found = p.op(*(duoln.tensor(a, numpy_backend) for a in p.arrays))
+        for a, b in zip(found, p.reference(*p.arrays), strict=True):
+            np.testing.assert_allclose(a.numpy(), b, rtol=1e-12, atol=1e-12)
+        duoln.gradcheck(p.op, *(duoln.tensor(a, numpy_backend) for a in p.arrays))
+
+    def test_float32(self, cell, norm, shape, rng, be):
+        if norm != "none" and shape.get("hidden") == 1:
+            shape = {"hidden": 3}  # a norm over one value has gradient 0, and float32 shows its own rounding
+        p = self._problem(cell, norm, rng, shape)
+        check_op(p.op, p.arrays, p.reference, be, length=400)
+
+
+@pytest.mark.parametrize(("cell", "norm"), VARIANTS)
+def test_steps_equal_the_sequence(cell, norm, rng, numpy_backend):
+    p = Problem(cell, norm, rng)
+    tensors = [duoln.tensor(a, numpy_backend) for a in p.arrays]
+    for a, b in zip(p.steps(*tensors), p.op(*tensors), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-12, atol=1e-12)
+    duoln.gradcheck(p.steps, *tensors)
+
+
+@pytest.mark.parametrize("cell", recurrent.CELLS)
+def test_epsilon_outside_the_root(cell, rng, numpy_backend):
+    p = Problem(cell, "layer", rng, eps_place="outside", eps=1e-3)
+    tensors = [duoln.tensor(a, numpy_backend) for a in p.arrays]
+    for a, b in zip(p.op(*tensors), p.reference(*p.arrays, eps=1e-3, outside=True), strict=True):
+        np.testing.assert_allclose(a.numpy(), b, rtol=1e-12, atol=1e-12)
+    duoln.gradcheck(p.op, *tensors)
+
+
+@pytest.mark.parametrize(("cell", "norm"), [v for v in VARIANTS if v[1] != "batch"])
+def test_a_padded_batch_gives_what_its_sequences_give_alone(cell, norm, rng, numpy_backend):
+    p = Problem(cell, norm, rng, steps=5, batch=3)
+    lengths = [5, 2, 0]
+    p.mask = np.arange(5)[:, None] < np.array(lengths)[None]
+    _, *last = p.op(*(duoln.tensor(a, numpy_backend) for a in p.arrays))
+    for row, length in enumerate(lengths):
+        alone = [p.arrays[0][:length, row:row + 1], *(s[row:row + 1] for s in p.arrays[1:1 + p.n_states]),
+                 *p.arrays[1 + p.n_states:]]
+        q = Problem(cell, norm, rng)
+        _, *expected = q.op(*(duoln.tensor(a, numpy_backend) for a in alone))
+        for a, b in zip(last, expected, strict=True):
+            np.testing.assert_allclose(a.numpy()[row], b.numpy()[0], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("cell", recurrent.CELLS)
+class TestInvariances:
+    """Section 5.1: what re-scaling and re-centring all of W_h, or re-scaling one case, does."""
+
+    def _outputs(self, cell, rng, numpy_backend, change):
+        p = Problem(cell, "layer", rng, eps=1e-12)
+        before = [a.copy() for a in p.arrays]
+        after = change(p, [a.copy() for a in p.arrays])
+        return [p.op(*(duoln.tensor(a, numpy_backend) for a in arrays))[0].numpy() for arrays in (before, after)]
+
+    def test_the_recurrent_matrix(self, cell, rng, numpy_backend):
+        def change(p, arrays):
+            w_h = 2 + p.n_states
+            arrays[w_h] *= 3
+            if cell == "rnn":
+                arrays[w_h - 1] *= 3  # eq. 4 normalises the sum of both sides
+            elif cell == "gru":
+                hidden = arrays[w_h].shape[0]
+                shift = rng.standard_normal((hidden, 1))
+                arrays[w_h][:, :2 * hidden] += shift
+            else:
+                arrays[w_h] += rng.standard_normal((arrays[w_h].shape[0], 1))
+            return arrays
+
+        before, after = self._outputs(cell, rng, numpy_backend, change)
+        np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-8)
+
+    def test_one_column_of_it_is_no_invariance(self, cell, rng, numpy_backend):
+        def change(p, arrays):
+            arrays[2 + p.n_states][:, 0] *= 3
+            return arrays
+
+        before, after = self._outputs(cell, rng, numpy_backend, change)
+        assert np.abs(after - before).max() > 1e-3
+
+    def test_the_inputs_of_one_case(self, cell, rng, numpy_backend):
+        def change(p, arrays):
+            arrays[0][:, 1] *= 5
+            return arrays
+
+        before, after = self._outputs(cell, rng, numpy_backend, change)
+        np.testing.assert_array_equal(after[:, [0, 2]], before[:, [0, 2]])
+        if cell == "rnn":
+            assert np.abs(after - before).max() > 1e-3  # one norm over both sides: no invariance of one of them
+        else:
+            np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-8)
+
+
+def test_step_models_cost_one_weight_product(monkeypatch, rng, numpy_backend):
+    p = Problem("lstm", "layer", rng, steps=6)
+    tensors = [duoln.tensor(a, numpy_backend) for a in p.arrays]
+    shapes = []
+    inner = numpy_backend.matmul
+    monkeypatch.setattr(numpy_backend, "matmul", lambda x, y: shapes.append((x.shape, y.shape)) or inner(x, y))
+    for form in (p.steps, p.op):
+        shapes.clear()
+        duoln.value_and_grad(lambda ts, f=form: ops.sum(f(*ts)[0]))(tensors)
+        assert shapes.count(((6, 18), (18, 24))) == 1  # w_h
+        assert shapes.count(((4, 18), (18, 24))) == 1  # w_x
+
+
+class TestErrors:
+    def _call(self, numpy_backend, rng, cell="lstm", **changes):
+        p = Problem(cell, "layer", rng)
+        x, states, w_x, w_h, bias, norms = p._split([duoln.tensor(a, numpy_backend) for a in p.arrays])
+        given = {"x": x, "h": states[0], "w_x": w_x, "w_h": w_h, "bias": bias, "norms": norms, "norm": "layer"}
+        if cell == "lstm":
+            given["c"] = states[1]
+        given |= {k: v(given) if callable(v) else v for k, v in changes.items()}
+        return lambda: getattr(ops, cell)(**given)
+
+    @pytest.mark.parametrize(("changes", "kind", "words"), [
+        ({"norm": "group"}, UsageError, ["none, layer, layer-cell", "'group'"]),
+        ({"x": lambda g: g["x"][0]}, ShapeError, ["x (time, batch, in)", "(3, 4)"]),
+        ({"h": lambda g: g["h"][:2]}, ShapeError, ["state 0", "(3, 6)", "(2, 6)"]),
+        ({"w_x": lambda g: g["w_x"][:, :20]}, ShapeError, ["w_x", "(4, 24)", "(4, 20)"]),
+        ({"w_h": lambda g: g["w_h"][:, :20]}, ShapeError, ["w_h", "4 * hidden", "(6, 20)"]),
+        ({"w_h": lambda g: g["w_h"][:0, :0]}, ShapeError, ["hidden of at least 1", "(0, 0)"]),
+        ({"bias": None}, ShapeError, ["expected a bias", "none"]),
+        ({"bias": lambda g: g["bias"][:5]}, ShapeError, ["bias", "(24,)", "(5,)"]),
+        ({"norms": {}}, ShapeError, ["gain_x, bias_x", "found none"]),
+        ({"norms": lambda g: {**g["norms"], "gain_c": g["bias"]}}, ShapeError, ["gain_c", "(6,)", "(24,)"]),
+        ({"mask": lambda g: g["x"][:, :, 0]}, DtypeError, ["mask", "bool"]),
+        ({"mask": lambda g: g["x"][:2, :, 0] > 0}, ShapeError, ["mask", "(5, 3)", "(2, 3)"]),
+    ], ids=lambda v: next(iter(v)) if isinstance(v, dict) else "")
+    def test_arrays_that_do_not_fit(self, changes, kind, words, rng, numpy_backend):
+        check_error(kind, self._call(numpy_backend, rng, **changes), *words)
+
+    def test_variants_that_a_cell_does_not_have(self, rng, numpy_backend):
+        for cell in ("rnn", "gru"):
+            check_error(UsageError, self._call(numpy_backend, rng, cell, norm="layer-cell"), cell, "'layer-cell'")
+        check_error(UsageError, lambda: recurrent.norm_shapes("elman", "none", 4), "rnn, lstm, gru", "'elman'")
+
+    def test_a_bias_that_a_variant_does_not_have(self, rng, numpy_backend):
+        check_error(ShapeError, self._call(numpy_backend, rng, "gru", bias=lambda g: g["w_x"][0]), "no bias")
+
+    def test_nan_in_the_input_comes_out(self, rng, numpy_backend):
+        p = Problem("lstm", "layer", rng)
+        p.arrays[0][2, 1, 0] = np.nan
+        with np.errstate(invalid="ignore"):
+            out = p.op(*(duoln.tensor(a, numpy_backend) for a in p.arrays))[0].numpy()
+        assert np.isnan(out[2:, 1]).all() and np.isfinite(np.delete(out, 1, axis=1)).all() and np.isfinite(out[:2]).all()
