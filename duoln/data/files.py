@@ -124,7 +124,7 @@ class _Capped:
         from urllib.request import Request, urlopen
 
         got = 0
-        with (urlopen(Request(url, headers={"User-Agent": "duoln"}), timeout=_TIMEOUT) as answer,  # noqa: S310
+        with (urlopen(Request(url, headers={"User-Agent": "duoln"}), timeout=_TIMEOUT) as answer,
               open(output_file, "wb") if isinstance(output_file, str | os.PathLike) else output_file as out):
             while chunk := answer.read(min(_CHUNK, self.size + 1 - got)):
                 got += len(chunk)

@@ -107,7 +107,9 @@ class Registry:
 
     def _refuse(self, name: str, distribution: str, error: BaseException) -> None:
         text = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {text[0] if text else 'no message'}"
+        if not isinstance(error, pluggy.PluginValidationError):  # whose first line does not say what is wrong
+            text = text[:1]
+        reason = f"{type(error).__name__}: {'; '.join(text) or 'no message'}"
         if os.environ.get("DUOLN_STRICT_PLUGINS") == "1":
             raise _StrictError(f"plug-in '{name}' of {distribution}: {reason}") from error
         self.broken.append(Broken(name, distribution, reason))

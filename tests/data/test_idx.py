@@ -1,0 +1,309 @@
+"""IDX files: what is written is read back, and no file, however damaged, does worse than a DataFormatError."""
+
+import gzip
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from duoln.data import read_idx, write_idx
+from duoln.errors import DataError, DataFormatError
+
+ENDINGS = ["idx", "idx.gz"]
+MIB = 1 << 20
+ARRAY = np.arange(12, dtype=np.uint8).reshape(3, 4)
+
+
+def _header(*shape, code=8, ndim=None):
+    return struct.pack(f">BBBB{len(shape)}I", 0, 0, code, len(shape) if ndim is None else ndim, *shape)
+
+
+def _file(tmp_path, content, ending="idx"):
+    path = tmp_path / f"file.{ending}"
+    path.write_bytes(gzip.compress(content, mtime=0) if ending.endswith(".gz") else content)
+    return path
+
+
+def _refusal(path, **options):
+    """The error of a bad file, once it is known to say what it must."""
+    with pytest.raises(DataFormatError) as caught:
+        read_idx(path, **options)
+    error = caught.value
+    assert str(error) == f"{path}: at byte {error.offset}: expected {error.expected}, found {error.found}"
+    assert str(error.expected) and str(error.found) and error.exit_code == 4
+    return error
+
+
+def _peak_of(call):
+    """What the call gives and the most memory it held, in bytes."""
+    tracemalloc.start()
+    try:
+        return call(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("shape", [(1,), (7,), (3, 5), (2, 3, 4), (2, 1, 3, 2),
+                                   (0,), (0, 28, 28), (4, 0), (2, 0, 3, 1)])
+def test_round_trip(tmp_path, shape, ending, rng):
+    array = rng.integers(0, 256, shape).astype(np.uint8)
+    path = tmp_path / f"file.{ending}"
+    write_idx(path, array)
+    found = read_idx(str(path))
+    assert found.dtype == np.uint8 and found.shape == shape
+    np.testing.assert_array_equal(found, array)
+
+
+def test_written_bytes_are_idx(tmp_path):
+    write_idx(tmp_path / "a.idx", ARRAY)
+    assert (tmp_path / "a.idx").read_bytes() == b"\0\0\x08\x02\0\0\0\x03\0\0\0\x04" + bytes(range(12))
+
+
+def test_an_array_that_is_not_contiguous_is_written_in_order(tmp_path):
+    write_idx(tmp_path / "a.idx", ARRAY.T)
+    np.testing.assert_array_equal(read_idx(tmp_path / "a.idx"), ARRAY.T)
+
+
+def test_gzip_is_told_by_its_content_not_by_its_name(tmp_path):
+    path = tmp_path / "no-ending"
+    path.write_bytes(gzip.compress(_header(3) + b"abc"))
+    assert read_idx(path).tobytes() == b"abc"
+
+
+def test_data_longer_than_one_chunk(tmp_path, rng):
+    array = rng.integers(0, 256, (3, MIB - 1)).astype(np.uint8)
+    write_idx(tmp_path / "a.idx.gz", array)
+    np.testing.assert_array_equal(read_idx(tmp_path / "a.idx.gz"), array)
+
+
+@pytest.mark.parametrize("array", [ARRAY.astype(np.int64), np.array(3, np.uint8), np.zeros((1,) * 5, np.uint8)])
+def test_writer_refuses_other_arrays(tmp_path, array):
+    with pytest.raises(DataError, match="uint8 of 1 to 4 axes"):
+        write_idx(tmp_path / "a.idx", array)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Files that cannot be read ----------------------------------------------------------------------------
+
+def test_missing_file(tmp_path):
+    with pytest.raises(DataError, match=r"gone\.idx: cannot be read: No such file"):
+        read_idx(tmp_path / "gone.idx")
+
+
+def test_folder_in_place_of_a_file(tmp_path):
+    with pytest.raises(DataError, match="cannot be read"):
+        read_idx(tmp_path)
+
+
+# Files whose length is wrong --------------------------------------------------------------------------
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_truncated_at_every_length(tmp_path, ending):
+    whole = _file(tmp_path, _header(3, 4) + ARRAY.tobytes(), ending).read_bytes()
+    path = tmp_path / f"cut.{ending}"
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert _refusal(path).offset <= length, length
+    path.write_bytes(whole)
+    np.testing.assert_array_equal(read_idx(path), ARRAY)
+
+
+@pytest.mark.parametrize("length", range(24))
+def test_short_content_in_a_whole_gzip(tmp_path, length):
+    path = _file(tmp_path, (_header(3, 4) + ARRAY.tobytes())[:length], "idx.gz")
+    assert _refusal(path).offset == (0 if length < 4 else 4 if length < 12 else length)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("padding", [b"\0", b"x" * 5000])
+def test_padded(tmp_path, ending, padding):
+    error = _refusal(_file(tmp_path, _header(3, 4) + ARRAY.tobytes() + padding, ending))
+    assert (error.offset, error.expected, error.found) == (24, "the end of the file", "more bytes")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_truncated_data_says_how_much_is_there(tmp_path, ending):
+    error = _refusal(_file(tmp_path, _header(3, 4) + bytes(7), ending))
+    if ending == "idx.gz":
+        assert (error.offset, error.expected, error.found) == (19, "12 bytes of data", "7")
+    else:  # known from the length of the file, before anything is read
+        assert (error.offset, error.expected, error.found) == (4, "dimensions of at most 7 bytes in all", "3 x 4 = 12")
+
+
+# Files whose header is wrong --------------------------------------------------------------------------
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("start", [b"\1\0\x08\x01", b"\0\1\x08\x01", b"PK\3\4", b"<htm", b"\0\0\x08"])
+def test_wrong_magic(tmp_path, ending, start):
+    error = _refusal(_file(tmp_path, start, ending))
+    assert error.offset == 0 and "magic" in error.expected and error.found == start.hex(" ")
+
+
+def test_empty_file(tmp_path):
+    assert _refusal(_file(tmp_path, b"")).found == "an empty file"
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("code", [c for c in range(256) if c != 8])
+def test_wrong_dtype_byte(tmp_path, ending, code):
+    error = _refusal(_file(tmp_path, _header(1, code=code) + bytes(8), ending))
+    named = {0x09: "type i1", 0x0B: "type >i2", 0x0C: "type >i4", 0x0D: "type >f4", 0x0E: "type >f8"}
+    assert (error.offset, error.found) == (2, named.get(code, f"type byte {code:#04x}"))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ndim", [0, 5, 255])
+def test_wrong_number_of_dimensions(tmp_path, ending, ndim):
+    error = _refusal(_file(tmp_path, _header(*[1] * ndim) + b"x", ending))
+    assert (error.offset, error.expected, error.found) == (3, "1 to 4 dimensions", ndim)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("shape", [
+    (2**32 - 1,), (2**32 - 1,) * 2, (2**32 - 1,) * 4, (2**16, 2**16, 2**16, 2**16), (2**31, 2), (1, 2**28),
+    (0, *[2**32 - 1] * 3), (2**32 - 1, 2**32 - 1, 2**32 - 1, 0), (2**32 - 1, 0, 2**32 - 1)])
+def test_absurd_dimensions_in_a_tiny_file(tmp_path, ending, shape):
+    path = _file(tmp_path, _header(*shape) + b"few", ending)
+    error, peak = _peak_of(lambda: _refusal(path))
+    assert error.offset == 4 and " x ".join(map(str, shape)) in error.found
+    assert peak < MIB
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_absurd_dimensions_with_a_zero_and_no_data(tmp_path, ending):
+    error = _refusal(_file(tmp_path, _header(2**32 - 1, 2**32 - 1, 2**32 - 1, 0), ending))
+    assert error.offset == 4
+
+
+def test_max_bytes_is_the_last_size_that_is_believed(tmp_path):
+    path = _file(tmp_path, _header(3, 4) + ARRAY.tobytes())
+    np.testing.assert_array_equal(read_idx(path, max_bytes=24), ARRAY)
+    assert _refusal(path, max_bytes=23).expected == "dimensions of at most 11 bytes in all"
+
+
+# Bombs ------------------------------------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def gibibyte():
+    """One GiB of zeros as gzip: a few thousand bytes, as members of 4 MiB."""
+    return gzip.compress(bytes(4 * MIB), 9, mtime=0) * 256
+
+
+@pytest.mark.parametrize("claim", [(100,), (28, 28)])
+def test_bomb_behind_a_small_header(tmp_path, gibibyte, claim):
+    path = tmp_path / "bomb.idx.gz"
+    path.write_bytes(gzip.compress(_header(*claim)) + gibibyte)
+    error, peak = _peak_of(lambda: _refusal(path))
+    assert error.found == "more bytes" and error.offset == 4 + 4 * len(claim) + np.prod(claim)
+    assert peak < 2 * MIB
+
+
+def test_bomb_that_tells_its_size(tmp_path, gibibyte):
+    path = tmp_path / "bomb.idx.gz"
+    path.write_bytes(gzip.compress(_header(2**10, 2**20)) + gibibyte)
+    error, peak = _peak_of(lambda: _refusal(path))
+    assert error.offset == 4 and f"at most {(1 << 28) - 12} bytes" in error.expected
+    assert peak < 2 * MIB
+
+
+def test_bomb_that_claims_all_that_is_believed(tmp_path, gibibyte):
+    path = tmp_path / "bomb.idx.gz"
+    path.write_bytes(gzip.compress(_header(8 * MIB)) + gibibyte)
+    error, peak = _peak_of(lambda: _refusal(path, max_bytes=8 * MIB + 8))
+    assert error.offset == 8 * MIB + 8 and error.found == "more bytes"
+    assert peak < 13 * MIB
+
+
+def test_header_that_claims_more_than_deflate_could_pack(tmp_path):
+    path = _file(tmp_path, _header(200 * MIB) + bytes(1000), "idx.gz")
+    error, peak = _peak_of(lambda: _refusal(path))
+    assert error.offset == 4 and f"at most {path.stat().st_size * 1032 - 8} bytes" in error.expected
+    assert peak < MIB
+
+
+def test_the_limit_of_deflate_is_beyond_what_it_does(tmp_path):
+    path = _file(tmp_path, _header(16 * MIB) + bytes(16 * MIB), "idx.gz")
+    assert path.stat().st_size < 16 * MIB // 1000
+    assert read_idx(path).shape == (16 * MIB,)
+
+
+def test_lying_header_with_some_data_costs_what_is_there(tmp_path, rng):
+    content = _header(100 * MIB) + rng.bytes(MIB)
+    path = _file(tmp_path, content, "idx.gz")
+    error, peak = _peak_of(lambda: _refusal(path))
+    assert (error.offset, error.found) == (8 + MIB, str(MIB))
+    assert peak < 4 * MIB
+
+
+# Damage -----------------------------------------------------------------------------------------------
+
+def _survives(path, original):
+    """A file with damage gives an error of the right kind or an array; whether it gave an array."""
+    try:
+        found = read_idx(path, max_bytes=MIB)
+    except DataError as error:
+        assert str(path) in str(error)
+        return False
+    assert found.dtype == np.uint8 and found.nbytes <= MIB
+    if path.suffix == ".gz":  # a checksum guards the content, so what gets through is unharmed
+        np.testing.assert_array_equal(found, original)
+    return True
+
+
+def _fuzz(tmp_path, ending, cases):
+    rng = np.random.default_rng(7)
+    original = rng.integers(0, 4, (4, 5, 6)).astype(np.uint8)
+    whole = np.frombuffer(_file(tmp_path, _header(4, 5, 6) + original.tobytes(), ending).read_bytes(), np.uint8)
+    path = tmp_path / f"damaged.{ending}"
+    outcomes = []
+    for _ in range(cases):
+        damaged = whole.copy()
+        match rng.integers(4):
+            case 0:  # flip bits
+                for at in rng.integers(0, len(damaged), rng.integers(1, 5)):
+                    damaged[at] ^= 1 << rng.integers(8)
+            case 1:  # overwrite a run
+                at = rng.integers(len(damaged))
+                damaged[at:at + rng.integers(1, 9)] = rng.choice([0, 1, 127, 255])
+            case 2:  # remove a run
+                at = rng.integers(len(damaged))
+                damaged = np.delete(damaged, slice(at, at + rng.integers(1, 9)))
+            case 3:  # insert a run
+                damaged = np.insert(damaged, rng.integers(len(damaged) + 1), rng.integers(0, 256, 4).astype(np.uint8))
+        path.write_bytes(damaged.tobytes())
+        outcomes.append(_survives(path, original))
+    return outcomes
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_fuzz(tmp_path, ending):
+    outcomes = _fuzz(tmp_path, ending, 2000)
+    assert 0 < sum(outcomes) < 2000  # the damage is neither always seen nor always harmless
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_long_fuzz(tmp_path, ending):
+    outcomes = _fuzz(tmp_path, ending, 50_000)
+    assert 0 < sum(outcomes) < 50_000
+
+
+def test_every_single_bit_flip_of_a_gzip(tmp_path):
+    whole = _file(tmp_path, _header(3, 4) + ARRAY.tobytes(), "idx.gz").read_bytes()
+    path = tmp_path / "flipped.idx.gz"
+    for at in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[at // 8] ^= 1 << at % 8
+        path.write_bytes(damaged)
+        _survives(path, ARRAY)
+
+
+def test_damaged_gzip_says_so(tmp_path):
+    whole = bytearray(_file(tmp_path, _header(3, 4) + ARRAY.tobytes(), "idx.gz").read_bytes())
+    whole[-8] ^= 1  # its CRC
+    path = tmp_path / "bad.idx.gz"
+    path.write_bytes(whole)
+    error = _refusal(path)
+    assert error.expected == "an undamaged gzip stream" and "CRC" in error.found

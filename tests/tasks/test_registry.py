@@ -1,0 +1,308 @@
+"""Plug-ins from outside, as real distributions on sys.path: good ones are found, broken ones stop nobody."""
+
+import importlib
+import json
+import subprocess
+import sys
+from textwrap import dedent
+
+import numpy as np
+import pytest
+from duoln.plugins.mnist import Mnist
+
+from duoln import ops, runtime, tensor
+from duoln.cli import main
+from duoln.errors import PluginError, UsageError
+from duoln.tasks.events import Listener
+from duoln.tasks.registry import Broken, Registry, find_task
+from duoln.testing import check_error
+
+GOOD = """
+    from duoln.tasks import Task, hookimpl
+
+    class Mine(Task):
+        name = "mine"
+
+    @hookimpl
+    def duoln_tasks():
+        return [Mine()]
+"""
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Make distributions: `install("plug", source)` is "plug-dist" with one entry point and one module."""
+    monkeypatch.syspath_prepend(tmp_path)
+    known = set(sys.modules)
+
+    def make(name, source, entry=None, value=None):
+        (tmp_path / f"{name}_module.py").write_text(dedent(source))
+        folder = tmp_path / f"{name}_dist-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-dist\nVersion: 1.0\n")
+        (folder / "entry_points.txt").write_text(f"[duoln]\n{entry or name} = {value or f'{name}_module'}\n")
+        importlib.invalidate_caches()
+
+    yield make
+    for name in set(sys.modules) - known:
+        if name.endswith("_module"):
+            del sys.modules[name]
+
+
+def _only_broken():
+    """The one broken row of a registry in which the built-in task still is."""
+    registry = Registry()
+    assert isinstance(registry.tasks["mnist"].task, Mnist)
+    assert list(registry.tasks) == ["mnist"]
+    [row] = registry.broken
+    return row
+
+
+# What is found ----------------------------------------------------------------------------------------
+
+def test_the_built_in_tasks():
+    registry = Registry()
+    assert registry.broken == []
+    assert registry.tasks["mnist"].distribution == "duoln"
+    assert all(name == found.task.name for name, found in registry.tasks.items())
+
+
+def test_an_outside_plugin_is_found_with_its_distribution(install):
+    install("good", GOOD)
+    registry = Registry()
+    assert registry.broken == []
+    assert registry.tasks["mine"].distribution == "good-dist"
+    assert registry.tasks["mnist"].distribution == "duoln"
+    assert find_task("mine").name == "mine"  # by the task's name, which is not the entry point's
+
+
+def test_an_object_may_be_the_plugin(install):
+    install("good", """
+        from duoln.tasks import Task, hookimpl
+
+        class Mine(Task):
+            name = "mine"
+
+        class Plugin:
+            @hookimpl
+            def duoln_tasks(self):
+                return [Mine()]
+
+        plugin = Plugin()
+    """, value="good_module:plugin")
+    assert Registry().tasks["mine"].distribution == "good-dist"
+
+
+def test_a_plugin_need_not_bring_tasks(install):
+    install("empty", "")
+    assert Registry().broken == [] and list(Registry().tasks) == ["mnist"]
+
+
+def test_rules_are_tried_first_and_added_once(install, monkeypatch):
+    monkeypatch.setattr(ops.negative, "_rules", {})
+    install("rules", """
+        from duoln import ops
+        from duoln.core import Rule
+        from duoln.tasks import hookimpl
+
+        @hookimpl
+        def duoln_rules():
+            return [(ops.negative, Rule("mine", lambda be, x: (x + 7, None)), "numpy")]
+    """)
+    for _ in range(3):
+        assert Registry().broken == []
+    assert [rule.name for rule in ops.negative.rules("numpy")] == ["mine", "composed"]
+    assert ops.negative(tensor(np.float32(1), runtime.backend("numpy"))).numpy() == 8
+
+
+def test_listeners(install):
+    install("listening", """
+        from duoln.tasks import hookimpl
+        from duoln.tasks.events import Listener
+
+        @hookimpl
+        def duoln_listeners():
+            return [Listener()]
+    """)
+    [listener] = Registry().listeners()
+    assert isinstance(listener, Listener)
+
+
+def test_listeners_that_cannot_be_made(install):
+    install("deaf", """
+        from duoln.tasks import hookimpl
+
+        @hookimpl
+        def duoln_listeners():
+            raise OSError("no socket")
+    """)
+    registry = Registry()
+    assert registry.broken == [] and registry.listeners() == []
+    assert registry.broken == [Broken("deaf", "deaf-dist", "OSError: no socket")]
+
+
+# What is broken ---------------------------------------------------------------------------------------
+
+HOOK = "from duoln.tasks import Task, hookimpl\n@hookimpl\n"
+BROKEN = {
+    "import": ("import no_such_module_at_all", "ModuleNotFoundError: No module named 'no_such_module_at_all'"),
+    "syntax": ("def f(:", "SyntaxError: invalid syntax"),
+    "exit": ("import sys; sys.exit(3)", "SystemExit: 3"),
+    "silent exit": ("import sys; sys.exit()", "SystemExit: no message"),
+    "misspelt": (HOOK + "def duoln_taks():\n    return []", "unknown hook 'duoln_taks'"),
+    "argument": (HOOK + "def duoln_tasks(config):\n    return []", "'config'"),
+    "raises": (HOOK + "def duoln_tasks():\n    raise RuntimeError('first line\\nsecond')", "RuntimeError: first line"),
+    "exits": (HOOK + "def duoln_tasks():\n    raise SystemExit('bye')", "SystemExit: bye"),
+    "no task": (HOOK + "def duoln_tasks():\n    return ['speech']",
+                "PluginError: duoln_tasks: expected Task objects with a name, found 'speech'"),
+    "class": (HOOK + "def duoln_tasks():\n    return [Task]", "expected Task objects with a name, found <class"),
+    "nameless": (HOOK + "def duoln_tasks():\n    return [Task()]", "expected Task objects with a name"),
+    "no list": (HOOK + "def duoln_tasks():\n    return Task()", "TypeError: 'Task' object is not iterable"),
+    "half good": (dedent(GOOD).replace("[Mine()]", "[Mine(), 3]"), "expected Task objects with a name, found 3"),
+    "rules": (HOOK + "def duoln_rules():\n    return [('add', 'rule')]", "ValueError: not enough values to unpack"),
+    "no operator": (HOOK + "def duoln_rules():\n    return [(1, 2, 3)]", "AttributeError: 'int' object has no"),
+    "good task, bad rules": (dedent(GOOD) + "\n@hookimpl\ndef duoln_rules():\n    return 1\n", "TypeError"),
+}
+
+
+@pytest.mark.parametrize(("source", "reason"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_plugin_is_a_row_and_stops_nobody(install, source, reason):
+    install("bad", source)
+    row = _only_broken()
+    assert (row.name, row.distribution) == ("bad", "bad-dist")
+    assert reason in row.reason and "\n" not in row.reason
+
+
+@pytest.mark.parametrize("source", [s for s, _ in BROKEN.values()], ids=BROKEN)
+def test_strict_makes_it_an_error(install, monkeypatch, source):
+    install("bad", source)
+    monkeypatch.setenv("DUOLN_STRICT_PLUGINS", "1")
+    check_error(PluginError, Registry, "plug-in 'bad' of bad-dist: ")
+
+
+def test_a_broken_plugin_leaves_good_outside_ones_alone(install):
+    install("bad", BROKEN["misspelt"][0])
+    install("good", GOOD)
+    registry = Registry()
+    assert set(registry.tasks) == {"mnist", "mine"}
+    assert [row.name for row in registry.broken] == ["bad"]
+
+
+@pytest.mark.parametrize(("value", "reason"), [
+    ("bad_module:nothing", "AttributeError"), ("bad_module.sub", "not a package"), ("what is this", "Error: ")])
+def test_an_entry_point_that_leads_nowhere(install, value, reason):
+    install("bad", "", value=value)
+    assert reason in _only_broken().reason
+
+
+def test_ctrl_c_is_no_broken_plugin(install):
+    install("bad", "raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        Registry()
+
+
+def test_two_tasks_of_one_name(install, monkeypatch):
+    install("second", GOOD.replace('"mine"', '"mnist"'))
+    row = _only_broken()
+    assert (row.name, row.distribution) == ("mnist", "second-dist")
+    assert "second in plug-in 'second'" in row.reason and "the first is duoln's" in row.reason
+    assert isinstance(find_task("mnist"), Mnist)
+    monkeypatch.setenv("DUOLN_STRICT_PLUGINS", "1")
+    with pytest.raises(PluginError) as caught:
+        Registry()
+    assert str(caught.value).count("plug-in 'mnist' of second-dist") == 1
+    assert "plug-in 'second' of" not in str(caught.value)  # said once, not wrapped again
+
+
+@pytest.mark.parametrize("entry", ["mnist", "shared"])
+def test_two_plugins_of_one_name(install, monkeypatch, entry):
+    install("first", GOOD, entry=entry)
+    if entry == "shared":
+        install("second", GOOD, entry=entry)
+    registry = Registry()
+    assert isinstance(registry.tasks["mnist"].task, Mnist)
+    [row] = registry.broken
+    assert row.name == entry and row.distribution in ("first-dist", "second-dist")
+    assert f"expected one plug-in named '{entry}', found a second; the first is" in row.reason
+    assert ("mine" in registry.tasks) == (entry == "shared")
+    monkeypatch.setenv("DUOLN_STRICT_PLUGINS", "1")
+    check_error(PluginError, Registry, f"plug-in '{entry}' of ")
+
+
+def test_one_module_under_two_names_keeps_the_first(install):
+    install("good", GOOD + """
+    from duoln.tasks.events import Listener
+
+    @hookimpl
+    def duoln_listeners():
+        return [Listener()]
+    """)
+    install("again", "", value="good_module")
+    registry = Registry()
+    assert "mine" in registry.tasks and len(registry.broken) == 1
+    assert len(registry.listeners()) == 1
+
+
+def test_a_distribution_without_metadata(install, tmp_path):
+    install("good", GOOD)
+    (tmp_path / "good_dist-1.0.dist-info" / "METADATA").unlink()
+    assert isinstance(Registry().tasks["mine"].distribution, str)
+
+
+# Switches ---------------------------------------------------------------------------------------------
+
+def test_autoload_can_be_switched_off(install, monkeypatch):
+    install("good", GOOD)
+    install("bad", "raise AssertionError('imported')")
+    monkeypatch.setenv("DUOLN_DISABLE_PLUGIN_AUTOLOAD", "1")
+    registry = Registry()
+    assert list(registry.tasks) == ["mnist"] and registry.broken == []
+    check_error(UsageError, lambda: find_task("mine"), "mnist", "'mine'")
+
+
+# find_task --------------------------------------------------------------------------------------------
+
+def test_unknown_task_lists_what_there_is(install):
+    install("good", GOOD)
+    install("bad", BROKEN["raises"][0])
+    check_error(UsageError, lambda: find_task("minst"), "mine, mnist", "'minst'")
+
+
+def test_task_of_a_broken_plugin(install):
+    install("bad", BROKEN["raises"][0])
+    check_error(PluginError, lambda: find_task("bad"), "plug-in 'bad' of bad-dist", "RuntimeError: first line")
+
+
+def test_a_built_in_task_is_found_without_importing_outside_plugins(install):
+    install("good", GOOD)
+    assert isinstance(find_task("mnist"), Mnist)
+    assert "good_module" not in sys.modules
+    find_task("mine")
+    assert "good_module" in sys.modules
+
+
+def test_an_outside_task_of_the_plugins_name_is_found_without_importing_others(install):
+    install("mine", GOOD)
+    install("other", BROKEN["raises"][0])
+    assert find_task("mine").name == "mine"
+    assert "other_module" not in sys.modules
+
+
+# The command line -------------------------------------------------------------------------------------
+
+def test_list_shows_tasks_and_broken_rows(install, capsys):
+    install("good", GOOD)
+    install("bad", BROKEN["import"][0])
+    assert main(["list", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {t["name"]: t["distribution"] for t in shown["tasks"]} == {"mnist": "duoln", "mine": "good-dist"}
+    assert shown["broken"] == [{"name": "bad", "distribution": "bad-dist", "reason": BROKEN["import"][1]}]
+
+
+def test_the_same_in_a_fresh_process(install, tmp_path):
+    install("good", GOOD)
+    install("bad", BROKEN["exit"][0])
+    code = (f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from duoln.tasks.registry import Registry; "
+            "r = Registry(); print(sorted(r.tasks), [b.reason for b in r.broken])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("['mine', 'mnist'] ['SystemExit: 3']", "")

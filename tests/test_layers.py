@@ -1,0 +1,246 @@
+"""The layers of duoln, read off its own syntax trees: the best architecture document there is."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import duoln
+
+ROOT = Path(__file__).resolve().parents[1]
+TOPS = ("duoln", "kernels", "plugins", "examples")
+
+# A module imports what is above it in this table, to its left on the same line, or in its own folder.
+LAYERS = (
+    ("errors", "backends"),
+    ("tree", "randomness", "core"),
+    ("ops", "kernels"),
+    ("nn", "optim", "data"),
+    ("tasks", "runtime", "checkpoint", "runfolder", "train", "report", "doctor", "bench", "testing"),
+    ("plugins",),
+    ("console", "bench.commands", "cli", "examples", "__main__"),
+)
+ORDER = [unit for layer in LAYERS for unit in layer]
+
+# Imports that break the order: there should be none, and none may be added.
+KNOWN = {("bench.commands", "cli")}
+
+# Which files may import an outside library.
+OWNERS = {
+    "cupy|cupyx|cupy_backends|mlx": r"duoln/backends/(cupy|mlx|numpy)\.py|kernels/(\w+/(cupy|mlx|numpy)|launch)\.py",
+    "rich": r"duoln/(console|bench/\w+)\.py",
+    "pluggy": r"duoln/tasks/\w+\.py",
+    "pooch": r"duoln/data/\w+\.py",
+    "safetensors": r"duoln/checkpoint\.py",
+    "matplotlib": r"duoln/report\.py",
+    "torch": r"plugins/\w+/peer_torch\.py",
+    "numpy": r".*",
+}
+
+
+class Import(NamedTuple):
+    """One import: the file and line it is in, the module, and the name taken from it ("" for the module)."""
+
+    file: str
+    line: int
+    module: str
+    name: str
+
+    def __str__(self):
+        return f"{self.file}:{self.line} imports {self.module}{self.name and '.' + self.name}"
+
+
+def _module_of(file):
+    parts = Path(file).with_suffix("").parts
+    parts = parts[:-1] if parts[-1] == "__init__" else parts
+    return ".".join(parts if parts[0] == "duoln" else ("duoln", *parts))
+
+
+FILES = sorted(p.relative_to(ROOT).as_posix() for top in TOPS for p in (ROOT / top).rglob("*.py"))
+MODULES = {_module_of(file) for file in FILES}
+
+
+def imports_in(file, source):
+    """Every import of a source text, those inside functions too, with names resolved to modules of duoln."""
+    package = _module_of(file).split(".")
+    if not file.endswith("__init__.py"):
+        package = package[:-1]
+    for node in ast.walk(ast.parse(source, file)):
+        if isinstance(node, ast.Import):
+            yield from (Import(file, node.lineno, alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join([*package[:len(package) + 1 - node.level], *filter(None, [node.module])])
+            base = base if node.level else node.module
+            for alias in node.names:
+                if f"{base}.{alias.name}" in MODULES:
+                    yield Import(file, node.lineno, f"{base}.{alias.name}", "")
+                elif base == "duoln" and alias.name in duoln._LAZY:
+                    yield Import(file, node.lineno, duoln._LAZY[alias.name], alias.name)
+                else:
+                    yield Import(file, node.lineno, base, alias.name)
+
+
+ALL = [found for file in FILES for found in imports_in(file, (ROOT / file).read_text(encoding="utf-8"))]
+OURS = [i for i in ALL if i.module.split(".")[0] == "duoln"]
+OUTSIDE = [i for i in ALL if i.module.split(".")[0] not in {"duoln", *sys.stdlib_module_names}]
+
+
+def unit_of(module):
+    """The name in LAYERS to which a module belongs; "" for duoln itself."""
+    parts = module.split(".")[1:]
+    return ".".join(parts[:2]) if ".".join(parts[:2]) in ORDER else ".".join(parts[:1])
+
+
+def out_of_order(found):
+    """Whether an import goes against LAYERS."""
+    importer, imported = unit_of(_module_of(found.file)), unit_of(found.module)
+    if not importer or not imported:  # duoln itself, whose own imports have a test of their own
+        return False
+    if (importer, imported) in KNOWN or importer == imported:
+        return False
+    return ORDER.index(imported) >= ORDER.index(importer)
+
+
+def _listed(imports):
+    return [str(i) for i in imports]
+
+
+# The order --------------------------------------------------------------------------------------------
+
+def test_every_module_has_a_layer():
+    assert sorted({unit_of(m) for m in MODULES} - {""} - set(ORDER)) == []
+
+
+def test_every_layer_has_a_module():
+    assert sorted(set(ORDER) - {unit_of(m) for m in MODULES}) == []
+
+
+def test_every_import_goes_down_or_left():
+    assert _listed(i for i in OURS if out_of_order(i)) == []
+
+
+def test_every_known_exception_is_still_needed():
+    found = {(unit_of(_module_of(i.file)), unit_of(i.module)) for i in OURS}
+    assert KNOWN - found == set()
+
+
+@pytest.mark.parametrize(("file", "source"), [
+    ("duoln/ops/norm.py", "import duoln.kernels.host"), ("duoln/ops/norm.py", "from duoln import kernels"),
+    ("duoln/ops/norm.py", "from ..kernels import host"), ("duoln/ops/norm.py", "from .. import nn"),
+    ("duoln/core/op.py", "def f():\n    from duoln.ops import add"), ("duoln/tree.py", "from duoln import tensor"),
+    ("duoln/errors.py", "from duoln.backends.protocol import Array"), ("kernels/adam/numpy.py", "from duoln import nn"),
+    ("duoln/train.py", "from duoln.plugins.mnist import Mnist"), ("plugins/mnist/task.py", "import duoln.cli"),
+    ("duoln/ops/__init__.py", "from ..nn import init")])
+def test_a_wrong_import_would_be_seen(file, source):
+    [found] = imports_in(file, source)
+    assert out_of_order(found), found
+
+
+@pytest.mark.parametrize(("file", "source"), [
+    ("duoln/ops/norm.py", "from . import common"), ("duoln/ops/__init__.py", "from .common import check_float"),
+    ("kernels/adam/numpy.py", "from duoln.ops import adam_update"), ("duoln/cli.py", "from duoln import tensor")])
+def test_a_right_import_is_let_through(file, source):
+    [found] = imports_in(file, source)
+    assert found.module in MODULES and not out_of_order(found), found
+
+
+def test_duoln_itself_imports_only_what_loads_nothing():
+    tree = ast.parse((ROOT / "duoln/__init__.py").read_text())
+    at_once = ast.Module([node for node in tree.body if not isinstance(node, ast.If)], [])
+    found = imports_in("duoln/__init__.py", ast.unparse(at_once))
+    assert {i.module for i in found if i.module.split(".")[0] not in sys.stdlib_module_names} == \
+        {"duoln.backends.openblas"}
+
+
+def test_nothing_low_asks_duoln_itself():
+    """`import duoln` reaches everything by attribute, so low layers must not have it."""
+    high = LAYERS[4] + LAYERS[5] + LAYERS[6]
+    assert _listed(i for i in OURS if i.module == "duoln" and i.name not in ("data", "nn", "ops", "optim")
+                   and unit_of(_module_of(i.file)) not in high) == []
+
+
+# Special rules ----------------------------------------------------------------------------------------
+
+def test_only_runtime_knows_kernels():
+    allowed = ("kernels", "runtime")
+    assert _listed(i for i in OURS if unit_of(i.module) == "kernels"
+                   and unit_of(_module_of(i.file)) not in allowed) == []
+
+
+def test_only_runtime_and_doctor_load_backends():
+    """Others may have the protocol, the facts about OpenBLAS, and nothing that loads a library."""
+    harmless = ("duoln.backends.protocol", "duoln.backends.openblas")
+    assert _listed(i for i in OURS if unit_of(i.module) == "backends" and i.module not in harmless
+                   and unit_of(_module_of(i.file)) not in ("backends", "runtime", "doctor")) == []
+
+
+def test_plugins_import_nothing_below_nn():
+    def allowed(found):
+        if found.module.split(".")[0] == "duoln":
+            own = ".".join(_module_of(found.file).split(".")[:3])
+            if unit_of(found.module) == "core":
+                return (found.module, found.name) == ("duoln.core", "Tensor")
+            return (unit_of(found.module) in ("nn", "ops", "optim", "data", "tasks", "errors", "randomness")
+                    or f"{found.module}.".startswith(f"{own}."))
+        return (found.module.split(".")[0] in {"numpy", *sys.stdlib_module_names}
+                or (found.module.split(".")[0] == "torch" and found.file.endswith("/peer_torch.py")))
+
+    assert _listed(i for i in ALL if i.file.startswith("plugins/") and not allowed(i)) == []
+
+
+def test_no_plugin_is_imported_but_by_itself_and_by_examples():
+    assert _listed(i for i in OURS if unit_of(i.module) == "plugins"
+                   and unit_of(_module_of(i.file)) not in ("plugins", "examples")) == []
+
+
+def test_each_outside_library_has_its_place():
+    def allowed(found):
+        top = found.module.split(".")[0]
+        return any(re.fullmatch(names, top) and re.fullmatch(files, found.file) for names, files in OWNERS.items())
+
+    assert _listed(i for i in OUTSIDE if not allowed(i)) == []
+
+
+# What is on disk --------------------------------------------------------------------------------------
+
+def test_no_file_is_long():
+    lengths = {file: len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in FILES}
+    assert {file: n for file, n in lengths.items() if n > 450} == {}
+
+
+def test_every_folder_is_a_listed_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    listed = project["tool"]["setuptools"]["packages"]
+    assert sorted(listed) == sorted(_module_of(file) for file in FILES if file.endswith("__init__.py"))
+    packages = {Path(file).parent for file in FILES if file.endswith("__init__.py")}
+    assert {file for file in FILES if Path(file).parent not in packages} == set()
+
+
+# What import duoln costs ------------------------------------------------------------------------------
+
+def _fresh(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return done.stdout.split()
+
+
+def test_import_loads_nothing_heavy():
+    loaded = set(_fresh("import duoln, sys; print(*sys.modules)"))
+    heavy = ("cupy", "mlx", "torch", "rich", "pluggy", "pooch", "matplotlib", "safetensors", "duoln.plugins",
+             "duoln.kernels", "duoln.cli")
+    assert "duoln" in loaded and sorted(loaded.intersection(heavy)) == []
+
+
+def test_import_of_what_a_plugin_needs_loads_no_device_library():
+    loaded = set(_fresh("import duoln.tasks.registry, duoln.testing, sys; print(*sys.modules)"))
+    heavy = ("cupy", "mlx", "torch", "rich", "matplotlib")
+    assert "duoln.testing" in loaded and sorted(loaded.intersection(heavy)) == []
+
+
+def test_import_is_quick():
+    code = "import time; t = time.perf_counter(); import duoln; print(time.perf_counter() - t)"
+    assert min(float(_fresh(code)[0]) for _ in range(5)) < 0.2
