@@ -4,8 +4,9 @@ from duoln.nn import init
 from duoln.nn.layers import Conv2d, Embedding, Linear, Sequential, flatten
 from duoln.nn.module import Module, Params
 from duoln.nn.norm import BatchNorm, LayerNorm, WeightNorm, with_population
+from duoln.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 
 __all__ = [
-    "BatchNorm", "Conv2d", "Embedding", "LayerNorm", "Linear", "Module", "Params", "Sequential", "WeightNorm",
-    "flatten", "init", "with_population",
+    "GRU", "LSTM", "RNN", "BatchNorm", "Conv2d", "Embedding", "GRUCell", "LSTMCell", "LayerNorm", "Linear", "Module",
+    "Params", "RNNCell", "Sequential", "WeightNorm", "flatten", "init", "with_population",
 ]

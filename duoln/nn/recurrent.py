@@ -1,0 +1,221 @@
+"""Recurrent layers: RNN, LSTM and GRU over sequences, and their cells for models with feedback.
+
+Sequences are time-major, (T, B, in). Dropout masks ride with the batch, as all randomness does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from duoln import ops
+from duoln.core import Tensor
+from duoln.errors import ShapeError, UsageError
+from duoln.nn import init
+from duoln.nn.layers import check_sizes
+from duoln.nn.module import Module, Params, parameter
+from duoln.ops.norm import EpsilonPlace
+from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_bias, norm_shapes
+from duoln.randomness import Stream
+
+States = tuple[Tensor, ...]
+
+
+class RecurrentCell(Module):
+    """One cell: `cell(params, x, states)` makes a step, `cell.sequence(...)` walks a sequence.
+
+    Recurrent weights start orthogonal, gate by gate; input weights uniform in +-0.1; biases 0; gains 1, or 0.1
+    for batch norm (Cooijmans et al. 2017).
+
+    Args:
+        n_in: size of the input.
+        n_hidden: size of the state.
+        norm: a variant of `ops.recurrent.NORMS`.
+        learned_state: whether the first state is a parameter, starting at 0.
+        forget_bias: added to an LSTM's forget gate at the start; the paper has none.
+        eps, eps_place: as in `ops.layer_norm`.
+        gain: what the norms' gains start at.
+        input_init, recurrent_init: how each gate's weights start.
+
+    Raises:
+        UsageError: an unknown variant. ShapeError: a size below 1.
+    """
+
+    cell: ClassVar[Cell]
+
+    def __init__(self, n_in: int, n_hidden: int, norm: Norm = "layer", learned_state: bool = False,
+                 forget_bias: float = 0.0, eps: float = 1e-5, eps_place: EpsilonPlace = "inside",
+                 gain: float | None = None, input_init: init.Initializer | None = None,
+                 recurrent_init: init.Initializer = init.orthogonal) -> None:
+        check_sizes(type(self).__name__, n_in=n_in, n_hidden=n_hidden)
+        check_variant(self.cell, norm)
+        if forget_bias and not (self.cell == "lstm" and has_bias(self.cell, norm)):
+            raise UsageError(f"[{type(self).__name__}] norm '{norm}' has no forget gate's bias to start at {forget_bias}")
+        self.n_in, self.n_hidden, self.norm, self.learned_state = n_in, n_hidden, norm, learned_state
+        self.forget_bias, self.eps, self.eps_place = forget_bias, eps, eps_place
+        self.gain = gain if gain is not None else (0.1 if norm == "batch" else 1.0)
+        self.input_init, self.recurrent_init = input_init or init.uniform(0.1), recurrent_init
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        return ("h", "c") if self.cell == "lstm" else ("h",)
+
+    def weights(self, rng: Stream) -> Params:
+        def by_gate(name: str, start: init.Initializer, rows: int) -> np.ndarray:
+            return np.concatenate([start(rng.child(f"{name}.{k}"), (rows, self.n_hidden))
+                                   for k in range(GATES[self.cell])], axis=1)
+
+        params: Params = {"w_x": by_gate("w_x", self.input_init, self.n_in),
+                          "w_h": by_gate("w_h", self.recurrent_init, self.n_hidden)}
+        if has_bias(self.cell, self.norm):
+            params["bias"] = np.zeros(GATES[self.cell] * self.n_hidden, np.float32)
+            params["bias"][:self.n_hidden] = self.forget_bias
+        for name, shape in norm_shapes(self.cell, self.norm, self.n_hidden).items():
+            params[name] = np.full(shape, self.gain if name.startswith("gain") else 0.0, np.float32)
+        if self.learned_state:
+            params |= {f"{name}0": np.zeros(self.n_hidden, np.float32) for name in self.state_names}
+        return params
+
+    def first_states(self, params: Params, batch: int) -> States:
+        """The states before the first step: zeros, or the learned ones, for a batch."""
+        like = parameter(type(self).__name__, params, "w_h")
+        shape = (batch, self.n_hidden)
+        if self.learned_state:
+            return tuple(ops.broadcast_to(params[f"{name}0"], shape=shape) for name in self.state_names)
+        return tuple(Tensor(like.backend.zeros(shape, like.dtype), like.backend) for _ in self.state_names)
+
+    def _arrays(self, params: Params) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
+        kind = type(self).__name__
+        norms = {name: parameter(kind, params, name) for name in norm_shapes(self.cell, self.norm, self.n_hidden)}
+        return parameter(kind, params, "w_x"), parameter(kind, params, "w_h"), params.get("bias"), norms
+
+    def __call__(self, params: Params, x: Tensor, states: States | None = None) -> States:  # type: ignore[override]
+        """One step: x (B, n_in) and the states (B, n_hidden), or None for the first -> the next states."""
+        states = self.first_states(params, x.shape[0]) if states is None else states
+        w_x, w_h, bias, norms = self._arrays(params)
+        step = getattr(ops, f"{self.cell}_step")
+        new = step(x, *states, w_x, w_h, bias, norms, norm=self.norm, eps=self.eps, eps_place=self.eps_place)
+        return new if isinstance(new, tuple) else (new,)
+
+    def sequence(self, params: Params, x: Tensor, states: States | None = None, mask: Tensor | None = None,
+                 reverse: bool = False) -> tuple[Tensor, States]:
+        """A sequence: x (T, B, n_in) -> hidden states (T, B, n_hidden) and the last states."""
+        if x.ndim != 3:
+            raise ShapeError(f"[{type(self).__name__}] expected x (time, batch, in), found shape {x.shape}")
+        states = self.first_states(params, x.shape[1]) if states is None else states
+        w_x, w_h, bias, norms = self._arrays(params)
+        hidden, *last = getattr(ops, self.cell)(x, *states, w_x, w_h, bias, mask, norms, norm=self.norm, eps=self.eps,
+                                                eps_place=self.eps_place, reverse=reverse)
+        return hidden, tuple(last)
+
+
+class RNNCell(RecurrentCell):
+    """A tanh RNN's cell (eq. 4). See `RecurrentCell`."""
+
+    cell = "rnn"
+
+
+class LSTMCell(RecurrentCell):
+    """An LSTM's cell (eq. 20-22). See `RecurrentCell`."""
+
+    cell = "lstm"
+
+
+class GRUCell(RecurrentCell):
+    """A GRU's cell (eq. 26-28). See `RecurrentCell`."""
+
+    cell = "gru"
+
+
+class Recurrent(Module):
+    """Layers of one kind of cell over sequences.
+
+    `layer(params, x)` returns the outputs of the last layer and the last states of every layer and direction,
+    first to last, forward before backward.
+
+    Args:
+        n_in, n_hidden, norm: as for the cell.
+        layers: how many, one upon the other.
+        bidirectional: run each layer both ways; outputs are (..., 2 n_hidden), forward first.
+        dropout: the share of values dropped between layers, by masks that ride with the batch.
+        return_sequences: outputs of all steps (T, B, ...), or of the last (B, ...).
+        **cell_options: further options of the cell.
+
+    Shape:
+        x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), states (B, n_hidden) each.
+    """
+
+    cell_type: ClassVar[type[RecurrentCell]]
+
+    def __init__(self, n_in: int, n_hidden: int, norm: Norm = "layer", layers: int = 1, bidirectional: bool = False,
+                 dropout: float = 0.0, return_sequences: bool = True, **cell_options: Any) -> None:
+        check_sizes(type(self).__name__, layers=layers)
+        if not 0 <= dropout < 1:
+            raise UsageError(f"[{type(self).__name__}] expected dropout in [0, 1), found {dropout}")
+        self.n_hidden, self.layers, self.dropout, self.return_sequences = n_hidden, layers, dropout, return_sequences
+        self.directions = ("forward", "backward") if bidirectional else ("forward",)
+        self.cells: dict[str, RecurrentCell] = {}
+        for k in range(layers):
+            width = n_in if k == 0 else len(self.directions) * n_hidden
+            for direction in self.directions:
+                self.cells[f"{direction}{k}"] = self.cell_type(width, n_hidden, norm, **cell_options)
+
+    def children(self) -> dict[str, Module]:
+        return dict(self.cells)
+
+    def dropout_masks(self, rng: Stream, steps: int, batch: int) -> list[np.ndarray]:
+        """Masks for the inputs of layers 2, 3, ...: float32 (steps, batch, width), scaled to keep the mean."""
+        shape = (steps, batch, len(self.directions) * self.n_hidden)
+        keep = np.float32(1 - self.dropout)
+        return [rng.child(f"dropout{k}").keep_mask(shape, float(keep)) / keep for k in range(1, self.layers)]
+
+    def __call__(self, params: Params, x: Tensor, states: Sequence[States] | None = None,  # type: ignore[override]
+                 mask: Tensor | None = None, dropout_masks: Sequence[Tensor] | None = None,
+                 ) -> tuple[Tensor, list[States]]:
+        """Run the layers. Without `dropout_masks` nothing is dropped.
+
+        Raises:
+            ShapeError: another number of states or masks than the layers have.
+        """
+        kind = type(self).__name__
+        if states is not None and len(states) != len(self.cells):
+            raise ShapeError(f"[{kind}] expected {len(self.cells)} pairs of states, found {len(states)}")
+        if dropout_masks is not None and len(dropout_masks) != self.layers - 1:
+            raise ShapeError(f"[{kind}] expected {self.layers - 1} dropout masks, found {len(dropout_masks)}")
+        given = dict(zip(self.cells, states or [None] * len(self.cells), strict=True))
+        last: list[States] = []
+        for k in range(self.layers):
+            if k and dropout_masks is not None:
+                x = x * dropout_masks[k - 1]
+            outs = []
+            for direction in self.directions:
+                name = f"{direction}{k}"
+                out, state = self.cells[name].sequence(parameter(kind, params, name), x, given[name], mask,
+                                                       reverse=direction == "backward")
+                outs.append(out)
+                last.append(state)
+            x = outs[0] if len(outs) == 1 else ops.concat(*outs, axis=-1)
+        if self.return_sequences:
+            return x, last
+        ends = [state[0] for state in last[-len(self.directions):]]
+        return ends[0] if len(ends) == 1 else ops.concat(*ends, axis=-1), last
+
+
+class RNN(Recurrent):
+    """tanh RNN layers (eq. 4). See `Recurrent`."""
+
+    cell_type = RNNCell
+
+
+class LSTM(Recurrent):
+    """LSTM layers (eq. 20-22). See `Recurrent`."""
+
+    cell_type = LSTMCell
+
+
+class GRU(Recurrent):
+    """GRU layers (eq. 26-28). See `Recurrent`."""
+
+    cell_type = GRUCell

@@ -1,0 +1,142 @@
+"""Recurrent layers: shapes, states, directions, depth, dropout, starts, and errors."""
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import nn, ops
+from duoln.errors import ShapeError, UsageError
+from duoln.randomness import Stream
+from duoln.testing import check_error
+
+LAYERS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+CELLS = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
+
+
+def _start(module, be):
+    return duoln.to_tensors(module.init(Stream(0, "init")), be)
+
+
+def _x(be, rng, *shape):
+    return duoln.tensor(rng.standard_normal(shape).astype(np.float32), be)
+
+
+@pytest.mark.parametrize("cell", LAYERS)
+def test_no_state_is_zero_states(cell, be, rng):
+    layer = LAYERS[cell](4, 5)
+    params, x = _start(layer, be), _x(be, rng, 3, 2, 4)
+    zeros = [tuple(duoln.tensor(np.zeros((2, 5), np.float32), be) for _ in range(2 if cell == "lstm" else 1))]
+    (a, last_a), (b, last_b) = layer(params, x), layer(params, x, zeros)
+    np.testing.assert_array_equal(a.numpy(), b.numpy())
+    np.testing.assert_array_equal(last_a[0][0].numpy(), last_b[0][0].numpy())
+
+
+@pytest.mark.parametrize("cell", LAYERS)
+@pytest.mark.parametrize(("steps", "batch"), [(0, 2), (1, 2), (3, 1), (4, 3)])
+def test_shapes(cell, steps, batch, be, rng):
+    layer = LAYERS[cell](4, 5, layers=2, bidirectional=True)
+    out, last = layer(_start(layer, be), _x(be, rng, steps, batch, 4))
+    assert out.shape == (steps, batch, 10) and len(last) == 4
+    assert {s.shape for states in last for s in states} == {(batch, 5)}
+    ends = LAYERS[cell](4, 5, bidirectional=True, return_sequences=False)
+    assert ends(_start(ends, be), _x(be, rng, steps, batch, 4))[0].shape == (batch, 10)
+
+
+@pytest.mark.parametrize("cell", LAYERS)
+def test_a_cell_step_by_step_is_the_layer(cell, be, rng):
+    one, layer = CELLS[cell](4, 5), LAYERS[cell](4, 5)
+    params, x = _start(layer, be), _x(be, rng, 4, 3, 4)
+    out, last = layer(params, x)
+    states = None
+    for t in range(4):
+        states = one(params["forward0"], x[t], states)
+        np.testing.assert_allclose(states[0].numpy(), out.numpy()[t], rtol=1e-5, atol=1e-6)
+    for a, b in zip(states, last[0], strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_backward_is_forward_on_the_reversed_sequence(numpy_backend, rng):
+    layer = nn.LSTM(4, 5, bidirectional=True)
+    params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 6, 2, 4)
+    both = layer(params, x)[0].numpy()
+    single = nn.LSTM(4, 5)
+    turned = single({"forward0": params["backward0"]}, ops.flip(x, axis=0))[0].numpy()[::-1]
+    np.testing.assert_allclose(both[:, :, 5:], turned, rtol=1e-5, atol=1e-6)
+
+
+def test_a_state_carries_a_sequence_on(numpy_backend, rng):
+    layer = nn.GRU(4, 5, layers=2)
+    params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 6, 2, 4)
+    whole, _ = layer(params, x)
+    first, states = layer(params, x[:4])
+    second, _ = layer(params, x[4:], states)
+    np.testing.assert_allclose(np.concatenate([first.numpy(), second.numpy()]), whole.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_masks_reach_every_layer_and_direction(numpy_backend, rng):
+    layer = nn.LSTM(4, 5, layers=2, bidirectional=True, return_sequences=False)
+    params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 5, 2, 4)
+    mask = duoln.tensor(np.arange(5)[:, None] < np.array([[5, 3]]), numpy_backend)
+    padded, _ = layer(params, x, mask=mask)
+    alone, _ = layer(params, x[:3, 1:])
+    np.testing.assert_allclose(padded.numpy()[1], alone.numpy()[0], rtol=1e-5, atol=1e-6)
+
+
+def test_learned_states_get_gradients(numpy_backend, rng):
+    layer = nn.LSTM(4, 5, learned_state=True)
+    params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 3, 2, 4)
+    _, grads = duoln.value_and_grad(lambda p: ops.sum(layer(p, x)[0]))(params)
+    assert params["forward0"]["h0"].shape == (5,)
+    for name in ("h0", "c0"):
+        assert np.abs(grads["forward0"][name].numpy()).max() > 0
+
+
+class TestDropout:
+    def test_masks_come_from_a_stream_and_keep_the_mean(self):
+        layer = nn.GRU(4, 500, layers=3, dropout=0.25)
+        masks = layer.dropout_masks(Stream(0, "noise"), 10, 20)
+        assert [m.shape for m in masks] == [(10, 20, 500)] * 2 and masks[0].dtype == np.float32
+        assert set(np.unique(masks[0])) == {np.float32(0), np.float32(1 / 0.75)} and abs(masks[0].mean() - 1) < 0.01
+        assert not np.array_equal(masks[0], masks[1])
+
+    def test_it_acts_between_layers_and_only_with_masks(self, numpy_backend, rng):
+        layer = nn.GRU(4, 5, layers=2, dropout=0.5)
+        params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 3, 2, 4)
+        zero = duoln.tensor(np.zeros((3, 2, 5), np.float32), numpy_backend)
+        one = duoln.tensor(np.ones((3, 2, 5), np.float32), numpy_backend)
+        plain = layer(params, x)[0].numpy()
+        np.testing.assert_array_equal(layer(params, x, dropout_masks=[one])[0].numpy(), plain)
+        silent = nn.GRU(5, 5)({"forward0": params["forward1"]}, zero)[0].numpy()
+        np.testing.assert_array_equal(layer(params, x, dropout_masks=[zero])[0].numpy(), silent)
+
+
+class TestStarts:
+    def test_recurrent_weights_are_orthogonal_gate_by_gate(self):
+        params = nn.LSTMCell(4, 6).init(Stream(0, "init"))
+        for k in range(4):
+            gate = params["w_h"][:, 6 * k:6 * (k + 1)]
+            np.testing.assert_allclose(gate.T @ gate, np.eye(6), atol=1e-6)
+        assert not np.allclose(params["w_h"][:, :6], params["w_h"][:, 6:12])
+        assert np.abs(params["w_x"]).max() <= 0.1 and not params["bias"].any()
+
+    def test_gains_biases_and_forget_bias(self):
+        assert set(nn.LSTMCell(4, 6).init(Stream(0, "i"))["gain_h"]) == {1.0}
+        assert set(nn.LSTMCell(4, 6, norm="batch").init(Stream(0, "i"))["gain_h"]) == {np.float32(0.1)}
+        assert set(nn.LSTMCell(4, 6, gain=0.5).init(Stream(0, "i"))["gain_c"]) == {0.5}
+        bias = nn.LSTMCell(4, 6, forget_bias=1.0).init(Stream(0, "i"))["bias"]
+        assert bias[:6].tolist() == [1.0] * 6 and not bias[6:].any()
+
+
+def test_errors(numpy_backend, rng):
+    x = _x(numpy_backend, rng, 3, 2, 4)
+    check_error(UsageError, lambda: nn.GRU(4, 5, norm="layer-cell"), "gru", "layer-cell")
+    check_error(UsageError, lambda: nn.GRU(4, 5, forget_bias=1.0), "forget")
+    check_error(UsageError, lambda: nn.LSTM(4, 5, dropout=1.0), "[LSTM]", "1.0")
+    check_error(ShapeError, lambda: nn.LSTM(4, 0), "n_hidden", "0")
+    check_error(ShapeError, lambda: nn.LSTM(4, 5, layers=0), "layers", "0")
+    layer = nn.LSTM(4, 5, layers=2)
+    params = _start(layer, numpy_backend)
+    check_error(ShapeError, lambda: layer(params, x[0]), "(time, batch, in)", "(2, 4)")
+    check_error(ShapeError, lambda: layer(params, x, []), "2 pairs of states", "found 0")
+    check_error(ShapeError, lambda: layer(params, x, dropout_masks=[]), "1 dropout masks", "found 0")
+    check_error(ShapeError, lambda: layer({}, x), "[LSTM]", "forward0")
