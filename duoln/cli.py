@@ -156,26 +156,12 @@ def _list(args: argparse.Namespace) -> int:
 # run --------------------------------------------------------------------------------------------------
 
 def _run(args: argparse.Namespace) -> int:
+    from duoln.tasks import parse_settings
     from duoln.tasks.registry import find_task
 
     task = find_task(args.task)
     names = list(task.variants) if args.variant == "all" else args.variant.split(",")
     return run_variants(task, names, args, args.preset, parse_settings(args.settings))
-
-
-def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """`KEY=VALUE` texts as a dict.
-
-    Raises:
-        UsageError: a text without `=`.
-    """
-    settings: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise UsageError(f"[--set] expected KEY=VALUE, found {pair!r}")
-        settings[key] = value
-    return settings
 
 
 def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, preset: str | None,

@@ -28,9 +28,8 @@ def add_commands(commands: Any) -> None:
 def _train(args: argparse.Namespace) -> int:
     from duoln import console
     from duoln.bench.train_step import compare
-    from duoln.cli import parse_settings
     from duoln.errors import UsageError
-    from duoln.tasks import make_config
+    from duoln.tasks import make_config, parse_settings
     from duoln.tasks.registry import find_task
 
     if args.rounds < 1 or args.steps < 1:

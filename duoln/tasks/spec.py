@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -154,6 +154,10 @@ def make_config(task: Task, variant: str, preset: str | None = None,
     values = {**(task.presets[preset] if preset else {}), **task.variants[variant]}
     kinds = typing.get_type_hints(task.config)
     names = [f.name for f in dataclasses.fields(task.config)]
+    strangers = sorted(values.keys() - set(names))
+    if strangers:
+        raise UsageError(f"[{task.name}] preset {preset!r} or variant {variant!r}: expected settings of "
+                         f"{', '.join(names)}; found {strangers[0]!r}")
     for key, value in (settings or {}).items():
         if key not in names:
             raise UsageError(f"[{task.name}] expected a setting of {', '.join(names)}; found {key!r}")
@@ -161,25 +165,44 @@ def make_config(task: Task, variant: str, preset: str | None = None,
     return task.config(**values)
 
 
+def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """`KEY=VALUE` texts as a dict.
+
+    Raises:
+        UsageError: a text without `=`.
+    """
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"[--set] expected KEY=VALUE, found {pair!r}")
+        settings[key] = value
+    return settings
+
+
 def _convert(task: str, key: str, value: Any, kind: Any) -> Any:
     """A setting as its field's type; text is parsed."""
-    options = typing.get_args(kind)
-    if typing.get_origin(kind) is Literal:
-        if value in options:
-            return value
-        raise UsageError(f"[{task}] {key}: expected one of {', '.join(map(str, options))}; found {value!r}")
-    if isinstance(kind, types.UnionType):
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
         if value is None or value == "none":
             return None
-        kind = next(k for k in options if k is not type(None))
+        kind = next(k for k in typing.get_args(kind) if k is not type(None))
+    if typing.get_origin(kind) is Literal:
+        for option in typing.get_args(kind):
+            if value == option or value == str(option):
+                return option
+        options = ", ".join(map(str, typing.get_args(kind)))
+        raise UsageError(f"[{task}] {key}: expected one of {options}; found {value!r}")
     if kind is bool:
         if isinstance(value, bool) or value in ("true", "false"):
             return value in (True, "true")
         raise UsageError(f"[{task}] {key}: expected true or false, found {value!r}")
+    if kind not in (int, float, str):
+        raise UsageError(f"[{task}] {key}: settings of type {kind} cannot be set from outside")
     try:
         converted = kind(value)
     except (TypeError, ValueError):
         raise UsageError(f"[{task}] {key}: expected {kind.__name__}, found {value!r}") from None
-    if isinstance(value, float) and converted != value:
+    # A float that is no whole number, NaN, or a bool where a number is asked for, is not what was meant.
+    if isinstance(value, bool) or converted != converted or (isinstance(value, float) and converted != value):
         raise UsageError(f"[{task}] {key}: expected {kind.__name__}, found {value!r}")
     return converted

@@ -27,9 +27,6 @@ LAYERS = (
 )
 ORDER = [unit for layer in LAYERS for unit in layer]
 
-# Imports that break the order: there should be none, and none may be added.
-KNOWN = {("bench.commands", "cli")}
-
 # Which files may import an outside library.
 OWNERS = {
     "cupy|cupyx|cupy_backends|mlx": r"duoln/backends/(cupy|mlx|numpy)\.py|kernels/(\w+/(cupy|mlx|numpy)|launch)\.py",
@@ -101,7 +98,7 @@ def out_of_order(found):
     importer, imported = unit_of(_module_of(found.file)), unit_of(found.module)
     if not importer or not imported:  # duoln itself, whose own imports have a test of their own
         return False
-    if (importer, imported) in KNOWN or importer == imported:
+    if importer == imported:
         return False
     return ORDER.index(imported) >= ORDER.index(importer)
 
@@ -122,11 +119,6 @@ def test_every_layer_has_a_module():
 
 def test_every_import_goes_down_or_left():
     assert _listed(i for i in OURS if out_of_order(i)) == []
-
-
-def test_every_known_exception_is_still_needed():
-    found = {(unit_of(_module_of(i.file)), unit_of(i.module)) for i in OURS}
-    assert KNOWN - found == set()
 
 
 @pytest.mark.parametrize(("file", "source"), [
