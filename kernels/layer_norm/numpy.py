@@ -30,8 +30,9 @@ def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps
     return None
 
 
-def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
-             eps_place: str) -> tuple[Array, Any]:
+def forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
+            eps_place: str) -> tuple[Array, Any]:
+    """The normalised rows; keeps the rows before gain and bias, and one over their deviation."""
     width = x.shape[-1]
     rows = prod(x.shape[:-1])
     flat = np.ascontiguousarray(x).reshape(rows, width)
@@ -68,7 +69,8 @@ def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps:
     return y.reshape(x.shape), (normal, rstd, gain)
 
 
-def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
+def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
+    """Gradients of rows, gain and bias in one pass over the rows."""
     normal, rstd, gain = saved
     rows, width = normal.shape
     g = np.ascontiguousarray(gout).reshape(rows, width)
@@ -110,4 +112,4 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
 
 def attach() -> None:
     """Add the rule to `layer_norm`."""
-    layer_norm.add(Rule("cache blocks", _forward, _vjp, _supports), backend="numpy")
+    layer_norm.add(Rule("cache blocks", forward, vjp, _supports), backend="numpy")

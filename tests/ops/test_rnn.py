@@ -1,11 +1,14 @@
 """Recurrent operators: every cell and variant against its reference, gradients, masks, lengths and errors."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from ops import rnn_references as reference
 
 import duoln
 from duoln import ops
+from duoln.core import composed_only
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.ops import recurrent
 from duoln.ops.recurrent.variants import GATES, has_bias
@@ -72,8 +75,12 @@ class TestSequences:
             shape = {**shape, "batch": 6}  # statistics of few rows are ill-conditioned
         return Problem(cell, norm, rng, **shape)
 
-    def test_float64(self, cell, norm, shape, rng, numpy_backend):
-        p = self._problem(cell, norm, rng, shape)
+    @pytest.mark.parametrize("composed", [False, True], ids=["chosen rule", "composed rule"])
+    def test_float64(self, cell, norm, shape, composed, rng, numpy_backend):
+        with composed_only() if composed else contextlib.nullcontext():
+            self._check_float64(self._problem(cell, norm, rng, shape), numpy_backend)
+
+    def _check_float64(self, p, numpy_backend):
         found = p.op(*(duoln.tensor(a, numpy_backend) for a in p.arrays))
         for a, b in zip(found, p.reference(*p.arrays), strict=True):
             np.testing.assert_allclose(a.numpy(), b, rtol=1e-12, atol=1e-12)

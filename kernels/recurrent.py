@@ -1,0 +1,97 @@
+"""What the NumPy rules of the recurrent operators share: the input's side, norms without temporaries, gates.
+
+Two facts make a step cheap. Layer norm does not see the mean of its input, so the column mean is taken out of
+W_h once (`centred`) and no step has to; the gradient gets its mean taken out once, too. And sigmoid(x) is
+(1 + tanh(x / 2)) / 2: with the half folded into the gains and biases, all gates of a step are one `tanh`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from duoln.backends.protocol import Array, Backend
+from duoln.kernels.layer_norm import numpy as layer_norm
+
+
+class Side(NamedTuple):
+    """The input's side of all steps: its values, and what its gradient needs."""
+
+    normal: Array
+    """x W, normalised if the variant does: (T * B, width)."""
+    rstd: Array | None
+
+
+def centred(weight: Array) -> Array:
+    """The matrix without its rows' means: layer norm of its product is the same, and has no mean."""
+    return weight - weight.mean(axis=1, keepdims=True)
+
+
+def normalise(be: Backend, x: Array, eps: float) -> tuple[Array, Array]:
+    """Rows without mean and deviation, and one over the deviation."""
+    _, (normal, rstd, _) = layer_norm.forward(be, x, None, None, eps=eps, eps_place="inside")
+    return normal, rstd
+
+
+def normalise_gradient(be: Backend, normal: Array, rstd: Array, gain: Array, gout: Array) -> tuple[Array, ...]:
+    """The gradients of the rows before `normalise`, of the gain and of the bias after it."""
+    return tuple(layer_norm.vjp(be, (normal, rstd, gain), gout, (True, True, True)))  # type: ignore[arg-type]
+
+
+def scale_rows(x: Array, eps: float) -> Array:
+    """Divide rows without a mean by their deviation, in place; the factor of each row, (rows, 1)."""
+    factor = np.vecdot(x, x)[:, None]
+    factor *= 1 / x.shape[1]
+    factor += eps
+    np.sqrt(factor, factor)
+    np.reciprocal(factor, factor)
+    np.multiply(x, factor, x)
+    return factor
+
+
+def scale_rows_gradient(gradient: Array, normal: Array, factor: Array, scratch: Array) -> None:
+    """Turn the gradient after `scale_rows` into the one before it, in place; the mean is left to the weights."""
+    along = np.vecdot(gradient, normal)[:, None]
+    along *= 1 / normal.shape[1]
+    np.multiply(normal, along, scratch)
+    np.subtract(gradient, scratch, gradient)
+    np.multiply(gradient, factor, gradient)
+
+
+def finish_gates(z: Array, sigmoids: int) -> None:
+    """tanh of everything, and from it the sigmoid of the first columns, in place (their inputs are halved)."""
+    np.tanh(z, z)
+    front = z[:, :sigmoids]
+    np.multiply(front, 0.5, front)
+    np.add(front, 0.5, front)
+
+
+def slopes(z: Array, sigmoids: int, out: Array) -> None:
+    """The derivatives of gates: s (1 - s) of the first columns, 1 - t^2 of the rest."""
+    np.multiply(z, z, out)
+    np.subtract(z[:, :sigmoids], out[:, :sigmoids], out[:, :sigmoids])
+    np.subtract(1.0, out[:, sigmoids:], out[:, sigmoids:])
+
+
+def column_sums(x: Array) -> Array:
+    """Sums over rows, by BLAS."""
+    return np.ones(len(x), x.dtype) @ x
+
+
+def halves(width: int, sigmoids: int, dtype: np.dtype) -> Array:
+    """One half for the columns that become sigmoids, one for the rest."""
+    factors = np.ones(width, dtype)
+    factors[:sigmoids] = 0.5
+    return factors
+
+
+def states_before(states: Array, first: Array, reverse: bool) -> Array:
+    """The state that each step started from: (T, B, H)."""
+    return np.concatenate((states[1:], first[None])) if reverse else np.concatenate((first[None], states[:-1]))
+
+
+def order(steps: int, reverse: bool) -> Sequence[int]:
+    """The times in the order in which the network walks."""
+    return range(steps - 1, -1, -1) if reverse else range(steps)
