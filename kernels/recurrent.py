@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from duoln.kernels.layer_norm import numpy as layer_norm
 
 from duoln.backends.protocol import Array, Backend
-from duoln.kernels.layer_norm import numpy as layer_norm
 
 
 class Side(NamedTuple):
@@ -37,7 +37,7 @@ def normalise(be: Backend, x: Array, eps: float) -> tuple[Array, Array]:
 
 def normalise_gradient(be: Backend, normal: Array, rstd: Array, gain: Array, gout: Array) -> tuple[Array, ...]:
     """The gradients of the rows before `normalise`, of the gain and of the bias after it."""
-    return tuple(layer_norm.vjp(be, (normal, rstd, gain), gout, (True, True, True)))  # type: ignore[arg-type]
+    return tuple(layer_norm.vjp(be, (normal, rstd, gain), gout, (True, True, True)))
 
 
 def scale_rows(x: Array, eps: float) -> Array:
@@ -61,7 +61,7 @@ def scale_rows_gradient(gradient: Array, normal: Array, factor: Array, scratch: 
 
 
 def finish_gates(z: Array, sigmoids: int) -> None:
-    """tanh of everything, and from it the sigmoid of the first columns, in place (their inputs are halved)."""
+    """Take tanh of everything, and from it the sigmoid of the first columns, in place (their inputs are halved)."""
     np.tanh(z, z)
     front = z[:, :sigmoids]
     np.multiply(front, 0.5, front)

@@ -69,6 +69,8 @@ def test_the_default_folder_is_named_after_task_and_time(tmp_path):
     (["report", "nowhere"], 1, ["nowhere", "nothing there"]),
     (["bench", "train", "--peer", "jax"], 2, ["torch", "'jax'"]),
     (["bench", "train", "--rounds", "0"], 2, ["rounds", "0"]),
+    (["bench", "rnn", "--shape", "1,2,3"], 2, ["T,B,IN,H", "1,2,3"]),
+    (["bench", "rnn", "--cell", "gru", "--norm", "layer-cell"], 2, ["layer-theano", "'layer-cell'"]),
     ([], 2, ["COMMAND"]),
 ])
 def test_errors_say_what_was_expected_and_found(tmp_path, args, code, words):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from duoln.examples.own_task import Spirals
+
 from duoln.testing import check_task
 
 

@@ -1,8 +1,8 @@
 """One side of a comparison, in a process of its own: thread pools and allocators do not disturb each other.
 
-    python -m duoln.bench.worker '{"task": "mnist", "variant": "ln", "settings": {...}, "peer": null}'
+    python -m duoln.bench.worker '{"kind": "train", "peer": null, ...}'
 
-prints one line of facts, then for each line `N` on stdin makes N steps and prints their seconds as JSON.
+prints one line of facts, then for each line `N` on stdin makes N runs and prints their seconds as JSON.
 """
 
 from __future__ import annotations
@@ -11,33 +11,50 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
+from duoln.bench.records import machine
 
 CHECKED_STEPS = 5
 
 
+class Work(NamedTuple):
+    """What one side does."""
+
+    run: Callable[[int], Any]
+    """One timed run, given its number."""
+    checks: list[float]
+    """Figures that every side must agree on."""
+    facts: dict[str, Any]
+    first: int = 0
+    """The number of the first timed run."""
+
+
 def main() -> None:
-    """Serve steps until stdin ends."""
+    """Serve runs until stdin ends."""
     asked: dict[str, Any] = json.loads(sys.argv[1])
-    step, facts = _prepare(asked)
-    losses = [step(k) for k in range(CHECKED_STEPS)]
-    print(json.dumps({**facts, "first_losses": losses}), flush=True)
-    k = CHECKED_STEPS
+    if asked["kind"] == "rnn":
+        from duoln.bench.recurrent import prepare
+
+        work = prepare(asked)
+    else:
+        work = prepare_training(asked)
+    side = asked["peer"] or "duoln"
+    print(json.dumps({"side": side, **work.facts, **machine(), "checks": work.checks}), flush=True)
+    k = work.first
     for line in sys.stdin:
         seconds = []
         for _ in range(int(line)):
             started = time.perf_counter()
-            step(k)
+            work.run(k)
             seconds.append(time.perf_counter() - started)
             k += 1
         print(json.dumps(seconds), flush=True)
 
 
-def _prepare(asked: dict[str, Any]) -> tuple[Callable[[int], float], dict[str, Any]]:
+def prepare_training(asked: dict[str, Any]) -> Work:
+    """Training steps of a task, ours or a peer's; the checks are the losses of the first steps."""
     from duoln import runtime
-    from duoln.bench.records import machine
     from duoln.randomness import Stream
     from duoln.tasks import make_config
     from duoln.tasks.registry import find_task
@@ -49,17 +66,11 @@ def _prepare(asked: dict[str, Any]) -> tuple[Callable[[int], float], dict[str, A
     if asked["peer"] is None:
         backend = runtime.backend(asked["backend"])
         trainer = Trainer(task, asked["variant"], cfg, splits, backend)
-        facts = {"side": "duoln", "backend": {"name": backend.name, **backend.info()}, **machine()}
-        return lambda k: trainer.advance(), facts
-    build = task.peer(asked["peer"])
-    start = task.model(cfg).init(Stream(cfg.seed, "init"))
-    peer_step, peer_facts = build(cfg, start)
-
-    def step(k: int) -> float:
-        batch = splits.train(k)
-        return float(np.float32(peer_step(batch)))
-
-    return step, {"side": asked["peer"], **peer_facts, **machine()}
+        losses = [trainer.advance() for _ in range(CHECKED_STEPS)]
+        return Work(lambda k: trainer.advance(), losses, {"backend": {"name": backend.name, **backend.info()}})
+    step, facts = task.peer(asked["peer"])(cfg, task.model(cfg).init(Stream(cfg.seed, "init")))
+    losses = [float(step(splits.train(k))) for k in range(CHECKED_STEPS)]
+    return Work(lambda k: step(splits.train(k)), losses, facts, CHECKED_STEPS)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from duoln import ops
 from duoln.core import Tensor
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init
-from duoln.nn.module import Module, Params, parameter
+from duoln.nn.module import Module, Params, branch, parameter
 from duoln.randomness import Stream
 
 
@@ -109,7 +109,7 @@ class Sequential(Module):
     def __call__(self, params: Params, x: Any) -> Any:
         for name, layer in self.layers.items():
             if isinstance(layer, Module):
-                x = layer(parameter("Sequential", params, name), x)
+                x = layer(branch("Sequential", params, name), x)
             else:
                 x = layer(x)
         return x

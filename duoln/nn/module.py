@@ -52,10 +52,19 @@ class Module:
 
 
 def parameter(name: str, params: Params, key: str) -> Tensor:
-    """`params[key]`, with an error that says which layer missed what."""
-    try:
-        found: Tensor = params[key]
-    except (KeyError, TypeError):
-        has = sorted(params) if isinstance(params, dict) else type(params).__name__
-        raise ShapeError(f"[{name}] expected parameters with '{key}', found {has}") from None
+    """`params[key]`, an array, with an error that says which layer missed what."""
+    found: Tensor = _entry(name, params, key)
     return found
+
+
+def branch(name: str, params: Params, key: str) -> Params:
+    """`params[key]`, the parameters of a child, with an error that says which layer missed what."""
+    found: Params = _entry(name, params, key)
+    return found
+
+
+def _entry(name: str, params: Params, key: str) -> Any:
+    if isinstance(params, dict) and key in params:
+        return params[key]
+    has = ", ".join(sorted(params)) if isinstance(params, dict) else type(params).__name__
+    raise ShapeError(f"[{name}] expected parameters with '{key}', found {has or 'none'}")

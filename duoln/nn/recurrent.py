@@ -15,7 +15,7 @@ from duoln.core import Tensor
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init
 from duoln.nn.layers import check_sizes
-from duoln.nn.module import Module, Params, parameter
+from duoln.nn.module import Module, Params, branch, parameter
 from duoln.ops.norm import EpsilonPlace
 from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_bias, norm_shapes
 from duoln.randomness import Stream
@@ -52,7 +52,8 @@ class RecurrentCell(Module):
         check_sizes(type(self).__name__, n_in=n_in, n_hidden=n_hidden)
         check_variant(self.cell, norm)
         if forget_bias and not (self.cell == "lstm" and has_bias(self.cell, norm)):
-            raise UsageError(f"[{type(self).__name__}] norm '{norm}' has no forget gate's bias to start at {forget_bias}")
+            raise UsageError(f"[{type(self).__name__}] norm '{norm}' has no bias of a forget gate to start at "
+                             f"{forget_bias}")
         self.n_in, self.n_hidden, self.norm, self.learned_state = n_in, n_hidden, norm, learned_state
         self.forget_bias, self.eps, self.eps_place = forget_bias, eps, eps_place
         self.gain = gain if gain is not None else (0.1 if norm == "batch" else 1.0)
@@ -91,7 +92,7 @@ class RecurrentCell(Module):
         norms = {name: parameter(kind, params, name) for name in norm_shapes(self.cell, self.norm, self.n_hidden)}
         return parameter(kind, params, "w_x"), parameter(kind, params, "w_h"), params.get("bias"), norms
 
-    def __call__(self, params: Params, x: Tensor, states: States | None = None) -> States:  # type: ignore[override]
+    def __call__(self, params: Params, x: Tensor, states: States | None = None) -> States:
         """One step: x (B, n_in) and the states (B, n_hidden), or None for the first -> the next states."""
         states = self.first_states(params, x.shape[0]) if states is None else states
         w_x, w_h, bias, norms = self._arrays(params)
@@ -171,7 +172,7 @@ class Recurrent(Module):
         keep = np.float32(1 - self.dropout)
         return [rng.child(f"dropout{k}").keep_mask(shape, float(keep)) / keep for k in range(1, self.layers)]
 
-    def __call__(self, params: Params, x: Tensor, states: Sequence[States] | None = None,  # type: ignore[override]
+    def __call__(self, params: Params, x: Tensor, states: Sequence[States] | None = None,
                  mask: Tensor | None = None, dropout_masks: Sequence[Tensor] | None = None,
                  ) -> tuple[Tensor, list[States]]:
         """Run the layers. Without `dropout_masks` nothing is dropped.
@@ -184,7 +185,9 @@ class Recurrent(Module):
             raise ShapeError(f"[{kind}] expected {len(self.cells)} pairs of states, found {len(states)}")
         if dropout_masks is not None and len(dropout_masks) != self.layers - 1:
             raise ShapeError(f"[{kind}] expected {self.layers - 1} dropout masks, found {len(dropout_masks)}")
-        given = dict(zip(self.cells, states or [None] * len(self.cells), strict=True))
+        given: dict[str, States | None] = dict.fromkeys(self.cells)
+        if states is not None:
+            given.update(zip(self.cells, states, strict=True))
         last: list[States] = []
         for k in range(self.layers):
             if k and dropout_masks is not None:
@@ -192,7 +195,7 @@ class Recurrent(Module):
             outs = []
             for direction in self.directions:
                 name = f"{direction}{k}"
-                out, state = self.cells[name].sequence(parameter(kind, params, name), x, given[name], mask,
+                out, state = self.cells[name].sequence(branch(kind, params, name), x, given[name], mask,
                                                        reverse=direction == "backward")
                 outs.append(out)
                 last.append(state)

@@ -7,6 +7,7 @@ the reports. A complete one in one file is `duoln.examples.own_task`.
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -202,7 +203,8 @@ def _convert(task: str, key: str, value: Any, kind: Any) -> Any:
         converted = kind(value)
     except (TypeError, ValueError):
         raise UsageError(f"[{task}] {key}: expected {kind.__name__}, found {value!r}") from None
-    # A float that is no whole number, NaN, or a bool where a number is asked for, is not what was meant.
-    if isinstance(value, bool) or converted != converted or (isinstance(value, float) and converted != value):
+    # A bool where a number is asked for, NaN, or a fraction where a whole number is, is not what was meant.
+    is_nan = kind is float and math.isnan(converted)
+    if isinstance(value, bool) or is_nan or (isinstance(value, float) and converted != value):
         raise UsageError(f"[{task}] {key}: expected {kind.__name__}, found {value!r}")
     return converted

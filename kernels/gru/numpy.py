@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from duoln.kernels import recurrent
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import recurrent
 from duoln.ops import gru
 from duoln.ops.recurrent.variants import norm_shapes
 

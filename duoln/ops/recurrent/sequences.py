@@ -44,7 +44,7 @@ def check_cell(cell: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x:
         raise ShapeError(f"[{cell}] expected w_h (hidden, {GATES[cell]} * hidden) with hidden of at least 1, "
                          f"found {w_h.shape}")
     hidden, batch = w_h.shape[0], x.shape[-2]
-    shapes = {"w_x": (w_x, (x.shape[-1], GATES[cell] * hidden))}
+    shapes: dict[str, tuple[Tensor, tuple[int, ...]]] = {"w_x": (w_x, (x.shape[-1], GATES[cell] * hidden))}
     shapes |= {f"state {k}": (state, (batch, hidden)) for k, state in enumerate(states)}
     if (bias is not None) != has_bias(cell, norm):
         raise ShapeError(f"[{cell}] norm '{norm}': expected {'a' if bias is None else 'no'} bias, "

@@ -1,0 +1,110 @@
+"""`duoln bench rnn`: recurrent layers over cells, variants and shapes, beside PyTorch.
+
+A run is forward, or forward and the gradients of everything (input, states, weights, norms), in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln.bench.sides import Entry, with_allocators
+from duoln.bench.worker import Work
+from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
+
+PEERS = ("torch",)
+
+
+class Shape(NamedTuple):
+    """Time steps, rows, inputs, hidden units."""
+
+    steps: int
+    batch: int
+    n_in: int
+    hidden: int
+
+
+SHAPES = (Shape(100, 8, 3, 400), Shape(100, 128, 256, 256), Shape(30, 64, 620, 1024))
+"""Handwriting synthesis, a middle size, and sentence encoders."""
+
+
+def flops(cell: str, shape: Shape, backward: bool) -> int:
+    """Floating-point operations of the products of one run; backward makes two more for each of forward's."""
+    t, b, n, h = shape
+    return 2 * t * b * (n + h) * GATES[cell] * h * (3 if backward else 1)
+
+
+def arrays_for(cell: str, norm: str, shape: Shape) -> dict[str, np.ndarray]:
+    """The same inputs for every side."""
+    rng = np.random.default_rng(0)
+    t, b, n, h = shape
+    width = GATES[cell] * h
+    sizes: dict[str, tuple[int, ...]] = {"x": (t, b, n), "h": (b, h)}
+    if cell == "lstm":
+        sizes["c"] = (b, h)
+    sizes |= {"w_x": (n, width), "w_h": (h, width)}
+    if has_bias(cell, norm):
+        sizes["bias"] = (width,)
+    sizes |= {"weights": (t, b, h), **norm_shapes(cell, norm, h)}
+    scales = {"w_x": n ** -0.5, "w_h": h ** -0.5, "bias": 0.1}
+    made = {k: (scales.get(k, 1.0) * rng.standard_normal(s)).astype(np.float32) for k, s in sizes.items()}
+    return made | {k: 1 + 0.1 * made[k] for k in made if k.startswith("gain")}
+
+
+def checks(out: np.ndarray, gradients: dict[str, np.ndarray]) -> list[float]:
+    """Norms of the output and of each gradient: what the sides must agree on."""
+    return [float(np.linalg.norm(a.astype(np.float64))) for a in (out, *(gradients[k] for k in sorted(gradients)))]
+
+
+def prepare(asked: dict[str, Any]) -> Work:
+    """One side's work, ours or PyTorch's."""
+    cell, norm, backward = asked["cell"], asked["norm"], asked["backward"]
+    arrays = arrays_for(cell, norm, Shape(*asked["shape"]))
+    if asked["peer"] is None:
+        return _ours(cell, norm, backward, asked["backend"], arrays)
+    import torch
+
+    from duoln.bench.recurrent_torch import build
+
+    run = build(cell, norm, asked["form"], arrays, backward)
+    _, out, tensors = run()
+    gradients = {k: t.grad.numpy() for k, t in tensors.items() if t.grad is not None}
+    facts = {"library": f"torch {torch.__version__}", "threads": str(torch.get_num_threads())}
+    return Work(lambda k: run(), checks(out.detach().numpy(), gradients), facts)
+
+
+def _ours(cell: str, norm: str, backward: bool, backend_name: str | None, arrays: dict[str, np.ndarray]) -> Work:
+    import duoln
+    from duoln import ops, tree
+
+    backend = duoln.backend(backend_name)
+    weights = duoln.tensor(arrays["weights"], backend)
+    params = {k: duoln.tensor(v, backend) for k, v in arrays.items() if k != "weights"}
+    names = list(norm_shapes(cell, norm, 1))
+
+    def forward(p: dict[str, Any]) -> Any:
+        given = {k: v for k, v in p.items() if k not in names}
+        return getattr(ops, cell)(**given, norms={k: p[k] for k in names}, norm=norm)[0]
+
+    gradient = duoln.value_and_grad(lambda p: ops.sum(forward(p) * weights))
+
+    def run(k: int) -> None:
+        done = gradient(params) if backward else forward(params)
+        backend.wait([t.data for t in tree.leaves(done)])
+
+    found = {k: g.numpy() for k, g in gradient(params)[1].items()} if backward else {}
+    return Work(run, checks(forward(params).numpy(), found), {"backend": {"name": backend.name, **backend.info()}})
+
+
+def entries(cell: str, norm: str, shape: Shape, backward: bool, backend: str | None, peers: list[str]) -> list[Entry]:
+    """Our row, and PyTorch's: its loop, the loop with the inputs hoisted, and its own plain layer."""
+    asked = {"kind": "rnn", "cell": cell, "norm": norm, "shape": list(shape), "backward": backward,
+             "backend": backend, "peer": None}
+    rows = [Entry("duoln", asked)]
+    if "torch" in peers and norm in ("layer", "none"):
+        rows += with_allocators("torch loop", {**asked, "peer": "torch", "form": "loop"})
+        rows.append(with_allocators("torch loop, hoisted", {**asked, "peer": "torch", "form": "hoisted"})[0])
+        rows.append(with_allocators(f"torch.nn.{cell.upper()}, no norm",
+                                    {**asked, "peer": "torch", "form": "plain"}, checked=False)[0])
+    return rows

@@ -1,0 +1,98 @@
+"""The peers of `duoln bench rnn`: the loop that a PyTorch user would write, and PyTorch's own plain LSTM and GRU.
+
+The loop applies the cell to one time step after the other, as the layer-norm LSTM among PyTorch's own examples
+does; the "hoisted" one projects and normalises all inputs before the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+Run = Callable[[], tuple[Any, Any, dict[str, Any]]]
+
+
+def build(cell: str, norm: str, form: str, arrays: Mapping[str, np.ndarray], backward: bool) -> Run:
+    """A function that runs the peer once: inputs, outputs and parameters, the gradients in `.grad`.
+
+    Args:
+        cell: "lstm" or "gru".
+        norm: "layer" or "none".
+        form: "loop", "hoisted" or "plain" (PyTorch's own, without norms).
+        arrays: x, h, c, w_x, w_h, bias and norms, as duoln has them.
+        backward: also compute gradients of the sum of the outputs weighted by `arrays["weights"]`.
+    """
+    import torch
+
+    tensors = {k: torch.tensor(v, requires_grad=backward) for k, v in arrays.items() if k != "weights"}
+    weights = torch.tensor(arrays["weights"])
+    forward = _plain(torch, cell, tensors) if form == "plain" else _loop(torch, cell, norm, form == "hoisted", tensors)
+
+    def run() -> tuple[Any, Any, dict[str, Any]]:
+        for t in tensors.values():
+            t.grad = None
+        if not backward:
+            with torch.no_grad():
+                return tensors["x"], forward(), tensors
+        out = forward()
+        (out * weights).sum().backward()
+        return tensors["x"], out, tensors
+
+    return run
+
+
+def _plain(torch: Any, cell: str, p: Mapping[str, Any]) -> Callable[[], Any]:
+    hidden = p["w_h"].shape[0]
+    module = (torch.nn.LSTM if cell == "lstm" else torch.nn.GRU)(p["x"].shape[2], hidden)
+    states = (p["h"][None], p["c"][None]) if cell == "lstm" else p["h"][None]
+    return lambda: module(p["x"], states)[0]
+
+
+def _loop(torch: Any, cell: str, norm: str, hoisted: bool, p: Mapping[str, Any]) -> Callable[[], Any]:
+    layer_norm = torch.nn.functional.layer_norm
+    hidden = p["w_h"].shape[0]
+    cut = 2 * hidden
+
+    def normed(a: Any, side: str, part: slice = slice(None)) -> Any:
+        if norm == "none":
+            return a[..., part]
+        gain, bias = p[f"gain_{side}"][part], p[f"bias_{side}"][part]
+        return layer_norm(a[..., part], gain.shape, gain, bias)
+
+    def lstm_side(x: Any) -> Any:
+        return normed(x @ p["w_x"], "x") + p["bias"]
+
+    def lstm_step(side: Any, h: Any, c: Any) -> tuple[Any, Any]:
+        f, i, o, g = (side + normed(h @ p["w_h"], "h")).chunk(4, dim=-1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(normed(c, "c")), c
+
+    def gru_side(x: Any) -> tuple[Any, Any]:
+        a = x @ p["w_x"] + (p["bias"] if norm == "none" else 0)
+        return normed(a, "x", slice(0, cut)), normed(a, "x", slice(cut, None))
+
+    def gru_step(side: tuple[Any, Any], h: Any) -> Any:
+        a = h @ p["w_h"]
+        z, r = torch.sigmoid(side[0] + normed(a, "h", slice(0, cut))).chunk(2, dim=-1)
+        new = torch.tanh(side[1] + r * normed(a, "h", slice(cut, None)))
+        return (1 - z) * h + z * new
+
+    def forward() -> Any:
+        x, h, c, outs = p["x"], p["h"], p.get("c"), []
+        make = lstm_side if cell == "lstm" else gru_side
+        whole = make(x) if hoisted else None
+        for t in range(x.shape[0]):
+            if whole is None:
+                side = make(x[t])
+            else:
+                side = whole[t] if cell == "lstm" else (whole[0][t], whole[1][t])
+            if cell == "lstm":
+                h, c = lstm_step(side, h, c)
+            else:
+                h = gru_step(side, h)
+            outs.append(h)
+        return torch.stack(outs)
+
+    return forward

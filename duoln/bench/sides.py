@@ -1,0 +1,108 @@
+"""Timing several sides turn by turn, each in a process of its own.
+
+The machine's moods then meet every side. Before anything is timed, the sides must agree on what they compute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from duoln.bench.records import ratio, spread
+from duoln.errors import DuolnError
+
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+"""glibc's form of what duoln's NumPy backend asks of its allocator: a peer gets the same."""
+
+_TOLERANCE = 1e-3
+
+
+class Entry(NamedTuple):
+    """One row of a comparison: its name, what its worker is asked, and the variables it runs under."""
+
+    name: str
+    asked: Mapping[str, Any]
+    environment: Mapping[str, str] = {}
+    checked: bool = True
+    """Whether it must agree with the first row."""
+
+
+class Side:
+    """One process that makes runs when told to."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.name, self.checked = entry.name, entry.checked
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "duoln.bench.worker", json.dumps(dict(entry.asked))], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, **entry.environment})
+        self.samples: list[float] = []
+        try:
+            self.facts: dict[str, Any] = self._answer()
+        except DuolnError:
+            self.close()
+            raise
+
+    def runs(self, count: int) -> list[float]:
+        """Seconds of each of `count` runs."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{count}\n")
+        self._process.stdin.flush()
+        seconds: list[float] = self._answer()
+        return seconds
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None and self._process.stderr is not None
+        line = self._process.stdout.readline()
+        if not line:
+            last = self._process.stderr.read().strip().splitlines()[-1:]
+            raise DuolnError(f"[bench] {self.name} stopped: {last[0] if last else 'no message'}")
+        return json.loads(line)
+
+
+def compare(entries: Sequence[Entry], rounds: int, runs: int) -> list[dict[str, Any]]:
+    """Time the entries turn by turn; a row for each, with every sample and the first row's time over its own.
+
+    Raises:
+        DuolnError: a side cannot run, or disagrees with the first one.
+    """
+    sides: list[Side] = []
+    try:
+        for entry in entries:
+            sides.append(Side(entry))
+        for side in sides[1:]:
+            if side.checked:
+                check_agreement(sides[0], side)
+        for _ in range(rounds):
+            for side in sides:
+                side.samples.append(spread(side.runs(runs))["median"])
+    finally:
+        for side in sides:
+            side.close()
+    rows = [{"name": s.name, "samples": s.samples, "facts": s.facts, **spread(s.samples)} for s in sides]
+    for row in rows:
+        row["ratio"] = ratio(rows[0], row)
+    return rows
+
+
+def check_agreement(ours: Any, theirs: Any) -> None:
+    """Raises DuolnError unless two sides computed the same figures."""
+    pairs = list(zip(ours.facts["checks"], theirs.facts["checks"], strict=True))
+    for k, (a, b) in enumerate(pairs):
+        if not abs(a - b) <= _TOLERANCE * max(abs(a), 1e-3):
+            raise DuolnError(f"[bench] figure {k + 1} of {len(pairs)}: duoln has {a:.6g}, {theirs.name} {b:.6g}; "
+                             "they do not compute the same thing, so their times mean nothing")
+
+
+def with_allocators(name: str, asked: Mapping[str, Any], checked: bool = True) -> list[Entry]:
+    """A peer twice: with the allocator settings that duoln uses, and as installed."""
+    return [Entry(name, asked, KEEP_MEMORY, checked), Entry(f"{name} as installed", asked, {}, checked)]

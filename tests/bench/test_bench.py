@@ -1,0 +1,87 @@
+"""The benchmark of a training step: its record, its check of the peer, and its errors. Nothing here is timed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from duoln.bench.records import ratio, spread
+from duoln.bench.sides import Entry, Side, check_agreement
+from duoln.errors import DuolnError
+from duoln.testing import check_error
+
+SMALL = ["--set", "source=made", "--set", "hidden=16", "--set", "rows=200", "--batch-size", "32"]
+
+
+def _bench(*args, cwd):
+    return subprocess.run([sys.executable, "-m", "duoln", "bench", "train", *SMALL, *args], cwd=cwd, text=True,
+                          capture_output=True, check=False, timeout=120, env={**os.environ, "COLUMNS": "100"})
+
+
+def test_a_record_holds_samples_and_what_they_depend_on(tmp_path):
+    out = _bench("--rounds", "2", "--runs", "3", "--json", cwd=tmp_path)
+    assert out.returncode == 0, out.stderr
+    result = json.loads(out.stdout)
+    record = result["records"][0]
+    assert result["schema"] == "duoln-bench/1" and result["rounds"] == 2
+    row = record["rows"][0]
+    assert len(row["samples"]) == 2 and row["p10"] <= row["median"] <= row["p90"] and row["ratio"] == 1.0
+    assert {"duoln", "numpy", "cores", "blas_core", "flags", "backend"} <= row["facts"].keys()
+    assert "duoln" in out.stderr and "duoln / side" in out.stderr
+
+
+def test_statistics():
+    assert spread([3.0, 1.0, 2.0])["median"] == 2.0
+    assert ratio({"samples": [1.0, 4.0, 9.0]}, {"samples": [2.0, 4.0, 3.0]}) == 1.0  # of pairs, not of medians
+
+
+class _Side:
+    def __init__(self, losses):
+        self.name, self.facts = "peer", {"checks": losses}
+
+
+def test_a_peer_that_computes_something_else_is_not_timed():
+    check_agreement(_Side([1.0, 0.5]), _Side([1.0, 0.5001]))
+    check_error(DuolnError, lambda: check_agreement(_Side([1.0, 0.5]), _Side([1.0, 0.52])), "figure 2 of 2", "0.52")
+
+
+def test_a_side_that_stops_says_why():
+    asked = {"kind": "train", "task": "mnist", "variant": "ln", "preset": None, "settings": {"batch_size": 0},
+             "backend": None, "peer": None}
+    check_error(DuolnError, lambda: Side(Entry("duoln", asked)), "duoln stopped", "batch_size")
+
+
+def test_recurrent_layers(tmp_path):
+    out = subprocess.run([sys.executable, "-m", "duoln", "bench", "rnn", "--cell", "lstm", "--cell", "gru", "--cell", "rnn",
+                          "--norm", "layer", "--shape", "3,2,4,5", "--rounds", "2", "--runs", "2", "--json"],
+                         cwd=tmp_path, text=True, capture_output=True, check=True, timeout=120)
+    records = json.loads(out.stdout)["records"]
+    assert [r["case"] for r in records] == [f"{c} layer T3 B2 in4 H5" for c in ("lstm", "gru", "rnn")]
+    assert records[0]["rows"][0]["median_step"] == records[0]["rows"][0]["median"] / 3
+
+
+def test_products_are_counted():
+    from duoln.bench.recurrent import Shape, flops
+
+    assert flops("lstm", Shape(2, 3, 4, 5), backward=False) == 2 * 2 * 3 * (4 + 5) * 20
+    assert flops("gru", Shape(2, 3, 4, 5), backward=True) == 3 * 2 * 2 * 3 * (4 + 5) * 15
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("norm", ["layer", "none"])
+def test_recurrent_peers_agree_where_torch_is_installed(cell, norm, tmp_path):
+    pytest.importorskip("torch")
+    out = subprocess.run([sys.executable, "-m", "duoln", "bench", "rnn", "--cell", cell, "--norm", norm, "--peer", "torch",
+                          "--shape", "3,2,4,5", "--rounds", "1", "--runs", "1"], cwd=tmp_path, text=True,
+                         capture_output=True, check=False, timeout=120)
+    assert out.returncode == 0, out.stderr
+
+
+@pytest.mark.parametrize("peer", ["torch", "torch-fused"])
+def test_the_peer_agrees_where_it_is_installed(peer, tmp_path):
+    pytest.importorskip("torch")
+    for variant in ("none", "bn", "ln"):
+        out = _bench("--rounds", "1", "--runs", "2", "--peer", peer, "--variant", variant, cwd=tmp_path)
+        assert out.returncode == 0, out.stderr
