@@ -24,6 +24,14 @@ class Side(NamedTuple):
     rstd: Array | None
 
 
+class Terms(NamedTuple):
+    """What multiplies and what is added to the two sides of the gates, halved where a sigmoid follows."""
+
+    gain_x: Array
+    gain_h: Array
+    biases: Array
+
+
 def centred(weight: Array) -> Array:
     """The matrix without its rows' means: layer norm of its product is the same, and has no mean."""
     return weight - weight.mean(axis=1, keepdims=True)
@@ -58,6 +66,15 @@ def scale_rows_gradient(gradient: Array, normal: Array, factor: Array, scratch: 
     np.multiply(normal, along, scratch)
     np.subtract(gradient, scratch, gradient)
     np.multiply(gradient, factor, gradient)
+
+
+def both_sides(outer: Array, inner: Array, terms: Terms, out: Array, scratch: Array) -> Array:
+    """The gates' inputs from two normalised sides, into `out`."""
+    np.multiply(outer, terms.gain_x, out)
+    np.multiply(inner, terms.gain_h, scratch)
+    np.add(out, scratch, out)
+    np.add(out, terms.biases, out)
+    return out
 
 
 def finish_gates(z: Array, sigmoids: int) -> None:

@@ -22,14 +22,6 @@ _VARIANTS = ("none", "layer", "layer-cell", "layer-theano")
 _NORMED_SIDES = ("layer", "layer-theano")
 
 
-class _Terms(NamedTuple):
-    """What multiplies and what is added to the two sides of the gates, halved where a sigmoid follows."""
-
-    gain_x: Array
-    gain_h: Array
-    biases: Array
-
-
 class _Saved(NamedTuple):
     x: Array
     first: tuple[Array, Array]
@@ -37,13 +29,13 @@ class _Saved(NamedTuple):
     mask: Array | None
     norms: dict[str, Array]
     attrs: dict[str, Any]
-    terms: _Terms
-    side: recurrent.Side | None
-    """The input's side, where it is normalised."""
-    inner: Array
-    """The normalised recurrent side where there is one, else the gates: (T, B, 4 H)."""
-    factors: Array | None
-    """One over the deviation of the recurrent side: (T, B, 1)."""
+    terms: recurrent.Terms
+    outer: Array
+    """The normalised input's side where there is one, else the gates: (T, B, 4 H)."""
+    inner: Array | None
+    """The normalised recurrent side, where there is one: (T, B, 4 H)."""
+    factors: tuple[Array, Array] | None
+    """One over the deviation of both sides: (T, B, 1) each."""
     cells: Array
     cell_factors: Array | None
     hidden: Array
@@ -58,11 +50,11 @@ def _supports(be: Backend, x: Array, h: Array, c: Array, *arrays: Array, norm: s
     return None if x.size and h.size else "there are no values"
 
 
-def _terms(norms: dict[str, Array], bias: Array, norm: str) -> _Terms:
+def _terms(norms: dict[str, Array], bias: Array, norm: str) -> recurrent.Terms:
     half = recurrent.halves(len(bias), len(bias) * 3 // 4, bias.dtype)
     if norm not in _NORMED_SIDES:
-        return _Terms(half, half, half * bias)
-    return _Terms(half * norms["gain_x"], half * norms["gain_h"], half * (norms["bias_x"] + norms["bias_h"] + bias))
+        return recurrent.Terms(half, half, half * bias)
+    return recurrent.Terms(half * norms["gain_x"], half * norms["gain_h"], half * (norms["bias_x"] + norms["bias_h"] + bias))
 
 
 def _gates(z: Array) -> list[Array]:
@@ -103,34 +95,34 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
     steps, batch, n_in = x.shape
     norms = dict(zip(norm_shapes("lstm", norm, 1), norm_arrays, strict=True))
     terms = _terms(norms, bias, norm)
-    flat = x.reshape(steps * batch, n_in)
-    side: recurrent.Side | None = None
-    factors = None
+    inner, factors = None, None
     if norm in _NORMED_SIDES:
-        product = flat @ w_x
-        if norm == "layer-theano":
-            product += bias
-        side = recurrent.Side(*recurrent.normalise(be, product, eps))
-        given, w_h = side.normal * terms.gain_x, recurrent.centred(w_h)
-        factors, w_step = np.empty((steps, batch, 1), x.dtype), w_h
+        w_x, w_h = recurrent.centred(w_x), recurrent.centred(w_h)
+        w_x_step, w_h_step = w_x, w_h
     else:
-        given, w_step = flat @ (w_x * terms.gain_x), w_h * terms.gain_h
-    given += terms.biases
-    given = given.reshape(steps, batch, -1)
-    inner = given if factors is None else np.empty_like(given)
+        w_x_step, w_h_step = w_x * terms.gain_x, w_h * terms.gain_h
+    outer = (x.reshape(steps * batch, n_in) @ w_x_step).reshape(steps, batch, -1)
+    if norm in _NORMED_SIDES:
+        inner = np.empty_like(outer)
+        factors = np.empty((steps, batch, 1), x.dtype), np.empty((steps, batch, 1), x.dtype)
+    inner_bias = bias - bias.mean() if norm == "layer-theano" else None
     cells, outs = np.empty((steps, *h.shape), x.dtype), np.empty((steps, *h.shape), x.dtype)
     cell_norm = _CellNorm(norms, eps, h) if norm != "none" else None
     cell_factors = None if cell_norm is None else np.empty((steps, batch, 1), x.dtype)
-    wide, small = np.empty_like(given[0]), np.empty_like(h)
+    wide, scratch, small = np.empty_like(outer[0]), np.empty_like(outer[0]), np.empty_like(h)
     for t in recurrent.order(steps, attrs["reverse"]):
-        z, cell = given[t], cells[t]
-        if factors is not None:
-            np.matmul(h, w_step, out=inner[t])
-            factors[t] = recurrent.scale_rows(inner[t], eps)
-            np.multiply(inner[t], terms.gain_h, wide)
+        cell, z = cells[t], outer[t]
+        if inner is not None and factors is not None:
+            if inner_bias is not None:
+                np.add(z, inner_bias, z)
+            factors[0][t] = recurrent.scale_rows(z, eps)
+            np.matmul(h, w_h_step, out=inner[t])
+            factors[1][t] = recurrent.scale_rows(inner[t], eps)
+            z = recurrent.both_sides(outer[t], inner[t], terms, scratch, wide)
         else:
-            np.matmul(h, w_step, out=wide)
-        np.add(z, wide, z)
+            np.matmul(h, w_h_step, out=wide)
+            np.add(z, wide, z)
+            np.add(z, terms.biases, z)
         recurrent.finish_gates(z, 3 * h.shape[1])
         forget, into, out, candidate = _gates(z)
         np.multiply(forget, c, cell)
@@ -146,23 +138,35 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
             np.copyto(outs[t], h, where=~mask[t][:, None])
             np.copyto(cell, c, where=~mask[t][:, None])
         h, c = outs[t], cell
-    saved = _Saved(x, first, (w_x, w_h), mask, norms, attrs, terms, side, inner, factors, cells, cell_factors, outs)
+    saved = _Saved(x, first, (w_x, w_h), mask, norms, attrs, terms, outer, inner, factors, cells, cell_factors, outs)
     return (outs, h.copy(), c.copy()), saved
 
 
-def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...], cell_norm: _CellNorm | None,
-               ) -> tuple[Array, Array, Array, Array]:
-    """Gradients of all gates and of all recurrent products, (T, B, 4 H) each, and of the first states."""
-    (h0, c0), (_, w_h), terms = saved.first, saved.weights, saved.terms
+class _Gradients(NamedTuple):
+    """What the walk back leaves: gradients of both products (T, B, 4 H), of the first states, and of the norms."""
+
+    outer: Array
+    inner: Array
+    h: Array
+    c: Array
+    biases: Array
+    norms: dict[str, Array]
+
+
+def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...]) -> _Gradients:
+    (h0, c0), (_, w_h), terms, norms = saved.first, saved.weights, saved.terms, saved.norms
     steps, batch, hidden = saved.hidden.shape
-    reverse, w_back = saved.attrs["reverse"], np.ascontiguousarray(w_h.T)
+    w_back = np.ascontiguousarray(w_h.T)
+    cell_norm = _CellNorm(norms, saved.attrs["eps"], h0) if saved.cell_factors is not None else None
     g_out, g_h, g_c = gouts
     dh, dc = (np.zeros_like(h0) if g is None else np.array(g) for g in (g_h, g_c))
-    d_gates = np.empty((steps, batch, 4 * hidden), h0.dtype)
-    d_inner = d_gates if saved.factors is None else np.empty_like(d_gates)
-    z, wide = np.empty_like(d_gates[0]), np.empty_like(d_gates[0])
-    shown, small = np.empty_like(h0), np.empty_like(h0)
-    times = recurrent.order(steps, reverse)
+    d_outer = np.empty_like(saved.outer)
+    d_inner = d_outer if saved.inner is None else np.empty_like(saved.outer)
+    d_biases = np.zeros(4 * hidden, h0.dtype)
+    d_gain_x, d_gain_h = np.zeros_like(d_biases), np.zeros_like(d_biases)
+    scratch, wide, d_step = (np.empty_like(d_outer[0]) for _ in range(3))
+    shown, small, ones = np.empty_like(h0), np.empty_like(h0), np.ones(batch, h0.dtype)
+    times = recurrent.order(steps, saved.attrs["reverse"])
     for position in range(steps - 1, -1, -1):
         t = times[position]
         c_before = saved.cells[times[position - 1]] if position else c0
@@ -174,21 +178,17 @@ def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...], cell_norm: _CellN
             held = np.where(still, dh, 0), np.where(still, dc, 0)
             np.copyto(dh, 0, where=still)
             np.copyto(dc, 0, where=still)
-        gates = saved.inner[t]
-        if saved.side is not None:
-            np.multiply(saved.side.normal[t * batch:(t + 1) * batch], terms.gain_x, z)
-            np.multiply(saved.inner[t], terms.gain_h, wide)
-            np.add(z, wide, z)
-            np.add(z, terms.biases, z)
-            recurrent.finish_gates(z, 3 * hidden)
-            gates = z
+        gates, d = saved.outer[t], d_outer[t]
+        if saved.inner is not None:
+            gates, d = recurrent.both_sides(saved.outer[t], saved.inner[t], terms, scratch, wide), d_step
+            recurrent.finish_gates(gates, 3 * hidden)
         forget, into, out, candidate = _gates(gates)
         if cell_norm is not None:
             cell_norm(saved.cells[t], shown)
             np.tanh(shown, shown)
         else:
             np.tanh(saved.cells[t], shown)
-        d_forget, d_into, d_out, d_candidate = _gates(d_gates[t])
+        d_forget, d_into, d_out, d_candidate = _gates(d)
         np.multiply(dh, shown, d_out)
         np.multiply(shown, shown, shown)
         np.subtract(1.0, shown, shown)
@@ -202,42 +202,40 @@ def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...], cell_norm: _CellN
         np.multiply(dc, into, d_candidate)
         np.multiply(dc, forget, dc)
         recurrent.slopes(gates, 3 * hidden, wide)
-        np.multiply(d_gates[t], wide, d_gates[t])
-        if saved.factors is not None:
-            np.multiply(d_gates[t], saved.norms["gain_h"], d_inner[t])
-            recurrent.scale_rows_gradient(d_inner[t], saved.inner[t], saved.factors[t], wide)
+        np.multiply(d, wide, d)
+        d_biases += ones @ d
+        if saved.inner is not None and saved.factors is not None:
+            for normal, factor, gain, d_gain, product in (
+                    (saved.outer[t], saved.factors[0][t], norms["gain_x"], d_gain_x, d_outer[t]),
+                    (saved.inner[t], saved.factors[1][t], norms["gain_h"], d_gain_h, d_inner[t])):
+                np.multiply(d, normal, wide)
+                d_gain += ones @ wide
+                np.multiply(d, gain, product)
+                recurrent.scale_rows_gradient(product, normal, factor, wide)
         np.matmul(d_inner[t], w_back, out=dh)
         if held is not None:
             dh += held[0]
             dc += held[1]
-    return d_gates, d_inner, dh, dc
+    found = {"gain_x": d_gain_x, "bias_x": d_biases, "gain_h": d_gain_h, "bias_h": d_biases}
+    if cell_norm is not None:
+        found |= {"gain_c": cell_norm.d_gain, "bias_c": cell_norm.d_bias}
+    return _Gradients(d_outer, d_inner, dh, dc, d_biases, found)
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
-    norms, norm = saved.norms, saved.attrs["norm"]
-    cell_norm = _CellNorm(norms, saved.attrs["eps"], saved.first[0]) if norm != "none" else None
-    d_gates, d_inner, dh, dc = _walk_back(saved, gouts, cell_norm)
-    width = d_gates.shape[2]
-    d, d_inner = d_gates.reshape(-1, width), d_inner.reshape(-1, width)
+    walked = _walk_back(saved, gouts)
+    d_outer, d_inner = (a.reshape(-1, a.shape[2]) for a in (walked.outer, walked.inner))
+    rows = len(d_outer)
     before = recurrent.states_before(saved.hidden, saved.first[0], saved.attrs["reverse"])
-    d_w_h = before.reshape(len(d), -1).T @ d_inner
-    d_bias = recurrent.column_sums(d)
-    gradients: dict[str, Array] = {}
-    d_product = d
-    if saved.side is not None:
-        d_w_h -= d_w_h.mean(axis=1, keepdims=True)  # the mean that `centred` took out
-        gradients["bias_h"] = d_bias
-        gradients["gain_h"] = recurrent.column_sums(d * saved.inner.reshape(d.shape))
-        d_product, gradients["gain_x"], gradients["bias_x"] = recurrent.normalise_gradient(
-            be, *saved.side, norms["gain_x"], d)
-        if norm == "layer-theano":
-            d_bias = d_bias + recurrent.column_sums(d_product)
-    if cell_norm is not None:
-        gradients["gain_c"], gradients["bias_c"] = cell_norm.d_gain, cell_norm.d_bias
-    w_x = saved.weights[0]
-    d_x = (d_product @ w_x.T).reshape(saved.x.shape) if needs[0] else None
-    d_w_x = saved.x.reshape(len(d), -1).T @ d_product if needs[3] else None
-    return [d_x, dh, dc, d_w_x, d_w_h, d_bias, None, *(gradients[name] for name in norms)]
+    d_w_h, d_w_x = before.reshape(rows, -1).T @ d_inner, saved.x.reshape(rows, -1).T @ d_outer
+    d_bias = walked.biases
+    if saved.inner is not None:  # the means that `centred` took out
+        d_w_h, d_w_x = recurrent.centred(d_w_h), recurrent.centred(d_w_x)
+        if saved.attrs["norm"] == "layer-theano":
+            inside = recurrent.column_sums(d_outer)
+            d_bias = d_bias + inside - inside.mean()
+    d_x = (d_outer @ saved.weights[0].T).reshape(saved.x.shape) if needs[0] else None
+    return [d_x, walked.h, walked.c, d_w_x, d_w_h, d_bias, None, *(walked.norms[name] for name in saved.norms)]
 
 
 def attach() -> None:
