@@ -7,7 +7,7 @@ W_h once (`centred`) and no step has to; the gradient gets its mean taken out on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +30,20 @@ class Terms(NamedTuple):
     gain_x: Array
     gain_h: Array
     biases: Array
+
+
+def supports(variants: Sequence[str]) -> Callable[..., str | None]:
+    """What a rule for some variants says of its arguments: None, or the reason why it cannot run."""
+
+    def reason(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", eps: float = 1e-5,
+               eps_place: str = "inside", reverse: bool = False) -> str | None:
+        if norm not in variants:
+            return f"norm '{norm}' has no fused rule"
+        if eps_place != "inside":
+            return "epsilon is outside the root"
+        return None if x.size and h.size else "there are no values"
+
+    return reason
 
 
 def centred(weight: Array) -> Array:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,18 @@ from duoln.backends import openblas
 SCHEMA = "duoln-bench/1"
 FLAGS = ("MLX_ENABLE_TF32", "CUPY_TF32", "OPENBLAS_CORETYPE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
          "DUOLN_THREADS", "DUOLN_RULES", "DUOLN_MALLOPT", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+
+
+class Work(NamedTuple):
+    """What one side does."""
+
+    run: Callable[[int], Any]
+    """One timed run, given its number."""
+    checks: list[float]
+    """Figures that every side must agree on."""
+    facts: dict[str, Any]
+    first: int = 0
+    """The number of the first timed run."""
 
 
 def machine() -> dict[str, Any]:

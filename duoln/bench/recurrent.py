@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from duoln.bench.records import Work
 from duoln.bench.sides import Entry, with_allocators
-from duoln.bench.worker import Work
 from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
 
 PEERS = ("torch",)

@@ -10,35 +10,18 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from duoln.bench.records import machine
+from duoln.bench.records import Work, machine
+from duoln.bench.recurrent import prepare as prepare_recurrent
 
 CHECKED_STEPS = 5
-
-
-class Work(NamedTuple):
-    """What one side does."""
-
-    run: Callable[[int], Any]
-    """One timed run, given its number."""
-    checks: list[float]
-    """Figures that every side must agree on."""
-    facts: dict[str, Any]
-    first: int = 0
-    """The number of the first timed run."""
 
 
 def main() -> None:
     """Serve runs until stdin ends."""
     asked: dict[str, Any] = json.loads(sys.argv[1])
-    if asked["kind"] == "rnn":
-        from duoln.bench.recurrent import prepare
-
-        work = prepare(asked)
-    else:
-        work = prepare_training(asked)
+    work = (prepare_recurrent if asked["kind"] == "rnn" else prepare_training)(asked)
     side = asked["peer"] or "duoln"
     print(json.dumps({"side": side, **work.facts, **machine(), "checks": work.checks}), flush=True)
     k = work.first

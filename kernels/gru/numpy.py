@@ -49,14 +49,6 @@ class _Saved(NamedTuple):
     hidden: Array
 
 
-def _supports(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", eps: float = 1e-5,
-              eps_place: str = "inside", reverse: bool = False) -> str | None:
-    if norm not in _VARIANTS:
-        return f"norm '{norm}' has no fused rule"
-    if eps_place != "inside":
-        return "epsilon is outside the root"
-    return None if x.size and h.size else "there are no values"
-
 
 def _terms(norms: dict[str, Array], bias: Array | None, width: int, dtype: np.dtype) -> _Terms:
     half = recurrent.halves(width, width * 2 // 3, dtype)
@@ -222,4 +214,4 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
 
 def attach() -> None:
     """Add the rule to `gru`."""
-    gru.add(Rule("fused steps", _forward, _vjp, _supports), backend="numpy")
+    gru.add(Rule("fused steps", _forward, _vjp, recurrent.supports(_VARIANTS)), backend="numpy")

@@ -41,20 +41,13 @@ class _Saved(NamedTuple):
     hidden: Array
 
 
-def _supports(be: Backend, x: Array, h: Array, c: Array, *arrays: Array, norm: str = "layer", eps: float = 1e-5,
-              eps_place: str = "inside", reverse: bool = False) -> str | None:
-    if norm not in _VARIANTS:
-        return f"norm '{norm}' has no fused rule"
-    if eps_place != "inside":
-        return "epsilon is outside the root"
-    return None if x.size and h.size else "there are no values"
-
 
 def _terms(norms: dict[str, Array], bias: Array, norm: str) -> recurrent.Terms:
     half = recurrent.halves(len(bias), len(bias) * 3 // 4, bias.dtype)
     if norm not in _NORMED_SIDES:
         return recurrent.Terms(half, half, half * bias)
-    return recurrent.Terms(half * norms["gain_x"], half * norms["gain_h"], half * (norms["bias_x"] + norms["bias_h"] + bias))
+    biases = norms["bias_x"] + norms["bias_h"] + bias
+    return recurrent.Terms(half * norms["gain_x"], half * norms["gain_h"], half * biases)
 
 
 def _gates(z: Array) -> list[Array]:
@@ -209,7 +202,7 @@ def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...]) -> _Gradients:
                     (saved.outer[t], saved.factors[0][t], norms["gain_x"], d_gain_x, d_outer[t]),
                     (saved.inner[t], saved.factors[1][t], norms["gain_h"], d_gain_h, d_inner[t])):
                 np.multiply(d, normal, wide)
-                d_gain += ones @ wide
+                np.add(d_gain, ones @ wide, d_gain)
                 np.multiply(d, gain, product)
                 recurrent.scale_rows_gradient(product, normal, factor, wide)
         np.matmul(d_inner[t], w_back, out=dh)
@@ -240,4 +233,4 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
 
 def attach() -> None:
     """Add the rule to `lstm`."""
-    lstm.add(Rule("fused steps", _forward, _vjp, _supports), backend="numpy")
+    lstm.add(Rule("fused steps", _forward, _vjp, recurrent.supports(_VARIANTS)), backend="numpy")

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from duoln.kernels import recurrent
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import recurrent
 from duoln.ops import rnn
+
+_VARIANTS = ("none", "layer")
 
 
 class _Saved(NamedTuple):
@@ -32,14 +34,6 @@ class _Saved(NamedTuple):
     """tanh of each step, before the mask: (T, B, H)."""
     hidden: Array
 
-
-def _supports(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", eps: float = 1e-5,
-              eps_place: str = "inside", reverse: bool = False) -> str | None:
-    if norm not in ("none", "layer"):
-        return f"norm '{norm}' has no fused rule"
-    if eps_place != "inside":
-        return "epsilon is outside the root"
-    return None if x.size and h.size else "there are no values"
 
 
 def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
@@ -78,7 +72,7 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
     g_out, g_h = gouts
     w_x, w_h = saved.weights
-    steps, batch, hidden = saved.hidden.shape
+    steps, _, hidden = saved.hidden.shape
     dh = np.zeros_like(saved.first) if g_h is None else np.array(g_h)
     d_shown, w_back = np.empty_like(saved.hidden), np.ascontiguousarray(w_h.T)
     d_sums = d_shown if saved.gain is None else np.empty_like(d_shown)
@@ -113,4 +107,4 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
 
 def attach() -> None:
     """Add the rule to `rnn`."""
-    rnn.add(Rule("fused steps", _forward, _vjp, _supports), backend="numpy")
+    rnn.add(Rule("fused steps", _forward, _vjp, recurrent.supports(_VARIANTS)), backend="numpy")

@@ -1,5 +1,6 @@
 """The fused NumPy rules of the recurrent operators: against the composed rule, to the bit on every run, and what
-they keep for the gradient."""
+they keep for the gradient.
+"""
 
 import numpy as np
 import pytest
