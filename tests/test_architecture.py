@@ -35,7 +35,7 @@ OWNERS = {
     "pooch": r"duoln/data/\w+\.py",
     "safetensors": r"duoln/checkpoint\.py",
     "matplotlib": r"duoln/report\.py",
-    "torch": r"plugins/\w+/peer_torch\.py",
+    "torch": r"plugins/\w+/peer_torch\.py|duoln/bench/recurrent_torch\.py",
     "numpy": r".*",
 }
 

@@ -63,15 +63,10 @@ def prepare(asked: dict[str, Any]) -> Work:
     arrays = arrays_for(cell, norm, Shape(*asked["shape"]))
     if asked["peer"] is None:
         return _ours(cell, norm, backward, asked["backend"], arrays)
-    import torch
+    from duoln.bench import recurrent_torch
 
-    from duoln.bench.recurrent_torch import build
-
-    run = build(cell, norm, asked["form"], arrays, backward)
-    _, out, tensors = run()
-    gradients = {k: t.grad.numpy() for k, t in tensors.items() if t.grad is not None}
-    facts = {"library": f"torch {torch.__version__}", "threads": str(torch.get_num_threads())}
-    return Work(lambda k: run(), checks(out.detach().numpy(), gradients), facts)
+    run, out, gradients, facts = recurrent_torch.build(cell, norm, asked["form"], arrays, backward)
+    return Work(lambda k: run(), checks(out, gradients), facts)
 
 
 def _ours(cell: str, norm: str, backward: bool, backend_name: str | None, arrays: dict[str, np.ndarray]) -> Work:

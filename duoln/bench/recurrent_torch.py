@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-Run = Callable[[], tuple[Any, Any, dict[str, Any]]]
+Built = tuple[Callable[[], None], np.ndarray, dict[str, np.ndarray], dict[str, str]]
 
 
-def build(cell: str, norm: str, form: str, arrays: Mapping[str, np.ndarray], backward: bool) -> Run:
-    """A function that runs the peer once: inputs, outputs and parameters, the gradients in `.grad`.
+def build(cell: str, norm: str, form: str, arrays: Mapping[str, np.ndarray], backward: bool) -> Built:
+    """A function that runs the peer once; its output and gradients; and facts about the library.
 
     Args:
         cell: "lstm" or "gru".
@@ -30,17 +30,19 @@ def build(cell: str, norm: str, form: str, arrays: Mapping[str, np.ndarray], bac
     weights = torch.tensor(arrays["weights"])
     forward = _plain(torch, cell, tensors) if form == "plain" else _loop(torch, cell, norm, form == "hoisted", tensors)
 
-    def run() -> tuple[Any, Any, dict[str, Any]]:
-        for t in tensors.values():
-            t.grad = None
+    def run() -> None:
         if not backward:
             with torch.no_grad():
-                return tensors["x"], forward(), tensors
-        out = forward()
-        (out * weights).sum().backward()
-        return tensors["x"], out, tensors
+                forward()
+            return
+        for t in tensors.values():
+            t.grad = None
+        (forward() * weights).sum().backward()
 
-    return run
+    run()
+    gradients = {k: t.grad.numpy() for k, t in tensors.items() if t.grad is not None}
+    facts = {"library": f"torch {torch.__version__}", "threads": str(torch.get_num_threads())}
+    return run, forward().detach().numpy(), gradients, facts
 
 
 def _plain(torch: Any, cell: str, p: Mapping[str, Any]) -> Callable[[], Any]:
