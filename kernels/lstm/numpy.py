@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from duoln.kernels import recurrent
+from duoln.kernels.recurrent import shared as recurrent
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule

@@ -1,7 +1,7 @@
 """What each cell computes in one step, written once from the equations, in operators on tensors.
 
-The input's side `x` of a step is what `input_side` made of all steps at once; `n` holds the normalisation
-parameters by name (see `variants`).
+The input's side `x` of a step is what `input_side` made of all steps at once, `recurrent` is the product h W_h,
+and `n` holds the normalisation parameters by name (see `variants`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import NamedTuple
 from duoln.core import Tensor
 from duoln.ops.elementwise import sigmoid, tanh
 from duoln.ops.index import getitem
-from duoln.ops.linalg import matmul
 from duoln.ops.norm import EpsilonPlace, batch_norm, layer_norm
 from duoln.ops.shape import concat, split
 
@@ -71,9 +70,16 @@ def input_side(cell: str, xw: Tensor, bias: Tensor | None, n: Norms, s: Settings
     return xw + bias
 
 
-def rnn_cell(x: Tensor, h: Tensor, w_h: Tensor, bias: Tensor | None, n: Norms, s: Settings) -> Tensor:
+def next_states(cell: str, x: Tensor, recurrent: Tensor, states: tuple[Tensor, ...], bias: Tensor | None, n: Norms,
+                s: Settings) -> tuple[Tensor, ...]:
+    """The next states of any cell: hidden state, and cell if it has one."""
+    if cell == "lstm":
+        return lstm_cell(x, recurrent, states[1], bias, n, s)
+    return (gru_cell(x, recurrent, states[0], bias, n, s) if cell == "gru" else rnn_cell(x, recurrent, bias, n, s),)
+
+
+def rnn_cell(x: Tensor, recurrent: Tensor, bias: Tensor | None, n: Norms, s: Settings) -> Tensor:
     """The next hidden state of an RNN: tanh of eq. 4."""
-    recurrent = matmul(h, w_h)
     if s.norm in ("layer", "layer-per-gate"):
         return tanh(_ln(x + recurrent, n, "h", s))
     if s.norm == "layer-theano":
@@ -84,10 +90,9 @@ def rnn_cell(x: Tensor, h: Tensor, w_h: Tensor, bias: Tensor | None, n: Norms, s
     return tanh(x + recurrent)
 
 
-def lstm_cell(x: Tensor, h: Tensor, c: Tensor, w_h: Tensor, bias: Tensor | None, n: Norms, s: Settings,
+def lstm_cell(x: Tensor, recurrent: Tensor, c: Tensor, bias: Tensor | None, n: Norms, s: Settings,
               ) -> tuple[Tensor, Tensor]:
     """The next hidden state and cell of an LSTM (eq. 20-22); gates are forget, input, output, candidate."""
-    recurrent = matmul(h, w_h)
     if s.norm == "layer-per-gate":
         forget, into, out, candidate = _each_gate(x + recurrent, 4, n, s)
         c = _ln(sigmoid(forget) * c + sigmoid(into) * tanh(candidate), n, "c", s)
@@ -109,12 +114,11 @@ def lstm_cell(x: Tensor, h: Tensor, c: Tensor, w_h: Tensor, bias: Tensor | None,
     return sigmoid(out) * tanh(shown), c
 
 
-def gru_cell(x: Tensor, h: Tensor, w_h: Tensor, bias: Tensor | None, n: Norms, s: Settings) -> Tensor:
+def gru_cell(x: Tensor, recurrent: Tensor, h: Tensor, bias: Tensor | None, n: Norms, s: Settings) -> Tensor:
     """The next hidden state of a GRU (eq. 26-28); gates are update, reset, candidate.
 
     h <- (1 - z) h + z tanh(x + r * (h U)): the reset gate acts after the product with h, as in eq. 27.
     """
-    recurrent = matmul(h, w_h)
     if s.norm in ("layer", "layer-theano"):
         recurrent = _in_parts(recurrent, n, "h", s)
     elif s.norm == "batch":

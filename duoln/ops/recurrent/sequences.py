@@ -18,7 +18,7 @@ from duoln.core import Op, Tensor, derived
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_float
 from duoln.ops.elementwise import where
-from duoln.ops.linalg import linear
+from duoln.ops.linalg import linear, matmul
 from duoln.ops.norm import EpsilonPlace
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
@@ -80,32 +80,29 @@ def _together(hidden: dict[int, Tensor], h: Tensor) -> Tensor:
     return stack(*(hidden[t] for t in sorted(hidden)))
 
 
-def _lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None, mask: Tensor | None,
-          *norm_arrays: Tensor, norm: str, eps: float, eps_place: EpsilonPlace, reverse: bool) -> tuple[Tensor, ...]:
-    s, norms = Settings(norm, eps, eps_place), _named("lstm", norm, norm_arrays)
+def _walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
+          mask: Tensor | None, *norm_arrays: Tensor, norm: str, eps: float, eps_place: EpsilonPlace,
+          reverse: bool) -> tuple[Tensor, ...]:
+    """The composed rule: the formula of a cell, step by step."""
+    s, norms = Settings(norm, eps, eps_place), _named(cell, norm, norm_arrays)
     hidden: dict[int, Tensor] = {}
-    for t, side, keep in _each_step("lstm", x, w_x, bias, mask, norms, s, reverse):
-        new_h, new_c = formulas.lstm_cell(side, h, c, w_h, bias, norms, s)
-        h, c = (new_h, new_c) if keep is None else (where(keep, new_h, h), where(keep, new_c, c))
-        hidden[t] = h
-    return _together(hidden, h), h, c
+    for t, side, keep in _each_step(cell, x, w_x, bias, mask, norms, s, reverse):
+        new = formulas.next_states(cell, side, matmul(states[0], w_h), states, bias, norms, s)
+        states = new if keep is None else tuple(where(keep, a, b) for a, b in zip(new, states, strict=True))
+        hidden[t] = states[0]
+    return _together(hidden, states[0]), *states
 
 
-def _one_state(cell: str, formula: Any) -> Any:
-    """The sequence of a cell that has one state."""
+def _lstm(x: Tensor, h: Tensor, c: Tensor, *rest: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
+    return _walk("lstm", x, (h, c), *rest, **attrs)
 
-    def sequence(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None, mask: Tensor | None,
-                 *norm_arrays: Tensor, norm: str, eps: float, eps_place: EpsilonPlace, reverse: bool,
-                 ) -> tuple[Tensor, ...]:
-        s, norms = Settings(norm, eps, eps_place), _named(cell, norm, norm_arrays)
-        hidden: dict[int, Tensor] = {}
-        for t, side, keep in _each_step(cell, x, w_x, bias, mask, norms, s, reverse):
-            new = formula(side, h, w_h, bias, norms, s)
-            h = new if keep is None else where(keep, new, h)
-            hidden[t] = h
-        return _together(hidden, h), h
 
-    return sequence
+def _gru(x: Tensor, h: Tensor, *rest: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
+    return _walk("gru", x, (h,), *rest, **attrs)
+
+
+def _rnn(x: Tensor, h: Tensor, *rest: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
+    return _walk("rnn", x, (h,), *rest, **attrs)
 
 
 def _named(cell: str, norm: str, arrays: tuple[Tensor, ...]) -> NormParameters:
@@ -168,5 +165,5 @@ for _function, _name in ((_lstm_op, "lstm"), (_gru_op, "gru"), (_rnn_op, "rnn"))
     _function.__name__ = _function.__qualname__ = _name
 lstm, gru, rnn = Op(_lstm_op), Op(_gru_op), Op(_rnn_op)
 lstm.add(derived(_lstm))
-gru.add(derived(_one_state("gru", formulas.gru_cell)))
-rnn.add(derived(_one_state("rnn", formulas.rnn_cell)))
+gru.add(derived(_gru))
+rnn.add(derived(_rnn))

@@ -10,7 +10,7 @@ steps there are.
 from __future__ import annotations
 
 from duoln.core import Tensor
-from duoln.ops.linalg import linear
+from duoln.ops.linalg import linear, matmul
 from duoln.ops.norm import EpsilonPlace
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
@@ -28,7 +28,7 @@ def lstm_step(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: T
     norms, s = norms or {}, Settings(norm, eps, eps_place)
     check_cell("lstm", norm, x, (h, c), w_x, w_h, bias, norms, None, time=False)
     side = formulas.input_side("lstm", linear(x, w_x), bias, norms, s)
-    return formulas.lstm_cell(side, h, c, w_h, bias, norms, s)
+    return formulas.lstm_cell(side, matmul(h, w_h), c, bias, norms, s)
 
 
 def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
@@ -42,7 +42,7 @@ def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None
     norms, s = norms or {}, Settings(norm, eps, eps_place)
     check_cell("gru", norm, x, (h,), w_x, w_h, bias, norms, None, time=False)
     side = formulas.input_side("gru", linear(x, w_x), bias, norms, s)
-    return formulas.gru_cell(side, h, w_h, bias, norms, s)
+    return formulas.gru_cell(side, matmul(h, w_h), h, bias, norms, s)
 
 
 def rnn_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
@@ -56,4 +56,4 @@ def rnn_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None
     norms, s = norms or {}, Settings(norm, eps, eps_place)
     check_cell("rnn", norm, x, (h,), w_x, w_h, bias, norms, None, time=False)
     side = formulas.input_side("rnn", linear(x, w_x), bias, norms, s)
-    return formulas.rnn_cell(side, h, w_h, bias, norms, s)
+    return formulas.rnn_cell(side, matmul(h, w_h), bias, norms, s)
