@@ -159,9 +159,14 @@ def test_nothing_low_asks_duoln_itself():
 # Special rules ----------------------------------------------------------------------------------------
 
 def test_only_runtime_knows_kernels():
-    allowed = ("kernels", "runtime")
-    assert _listed(i for i in OURS if unit_of(i.module) == "kernels"
-                   and unit_of(_module_of(i.file)) not in allowed) == []
+    """And bench, of their cases: shapes and formulas, plain data."""
+    def allowed(i):
+        importer = unit_of(_module_of(i.file))
+        cases = f"{i.module}.{i.name}".rstrip(".")
+        return importer in ("kernels", "runtime") or (
+            importer.startswith("bench") and re.fullmatch(r"duoln\.kernels\.\w+\.cases(\.\w+)?", cases))
+
+    assert _listed(i for i in OURS if unit_of(i.module) == "kernels" and not allowed(i)) == []
 
 
 def test_only_runtime_and_doctor_load_backends():

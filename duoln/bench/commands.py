@@ -11,6 +11,7 @@ from duoln.bench import recurrent
 from duoln.bench.records import SCHEMA
 from duoln.bench.sides import Entry, compare, with_allocators
 from duoln.errors import UsageError
+from duoln.kernels.recurrent import cases
 from duoln.ops.recurrent.variants import check_variant
 
 
@@ -46,11 +47,11 @@ def _add_common(parser: argparse.ArgumentParser, rounds: int, runs: int) -> None
     parser.add_argument("--json", action="store_true", help="every sample, as one JSON object on stdout")
 
 
-def _shape(text: str) -> recurrent.Shape:
+def _shape(text: str) -> cases.Shape:
     parts = text.split(",")
     if len(parts) != 4 or not all(p.isdigit() and int(p) > 0 for p in parts):
         raise argparse.ArgumentTypeError(f"expected T,B,IN,H of at least 1 each, found {text!r}")
-    return recurrent.Shape(*(int(p) for p in parts))
+    return cases.Shape(*(int(p) for p in parts))
 
 
 def _check_counts(args: argparse.Namespace) -> None:
@@ -86,12 +87,12 @@ def _rnn(args: argparse.Namespace) -> int:
     from duoln import console
 
     _check_counts(args)
-    cases = [(cell, norm, shape) for cell in args.cell or ["lstm"] for norm in args.norm or ["layer"]
-             for shape in args.shape or recurrent.SHAPES]
-    for cell, norm, _ in cases:
+    chosen = [(cell, norm, shape) for cell in args.cell or ["lstm"] for norm in args.norm or ["layer"]
+             for shape in args.shape or cases.SHAPES]
+    for cell, norm, _ in chosen:
         check_variant(cell, norm)
     records = []
-    for cell, norm, shape in cases:
+    for cell, norm, shape in chosen:
         name = f"{cell} {norm} T{shape.steps} B{shape.batch} in{shape.n_in} H{shape.hidden}"
         console.say(f"{name}: {args.rounds} turns of {args.runs} runs a side")
         entries = recurrent.entries(cell, norm, shape, not args.forward, args.backend, args.peer)
@@ -99,7 +100,7 @@ def _rnn(args: argparse.Namespace) -> int:
         for row in rows:
             for key in ("median", "p10", "p90"):
                 row[f"{key}_step"] = row[key] / shape.steps
-            row["gflops"] = recurrent.flops(cell, shape, not args.forward) / row["median"] / 1e9
+            row["gflops"] = cases.flops(cell, shape, not args.forward) / row["median"] / 1e9
         records.append({"asked": dict(entries[0].asked), "case": name, "rows": rows})
     _show("Forward" if args.forward else "Forward and backward", records, args, 1e6, "us a time step", "_step")
     return 0

@@ -5,34 +5,16 @@ A run is forward, or forward and the gradients of everything (input, states, wei
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from duoln.bench.records import Work
 from duoln.bench.sides import Entry, with_allocators
+from duoln.kernels.recurrent.cases import Shape
 from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
 
 PEERS = ("torch",)
-
-
-class Shape(NamedTuple):
-    """Time steps, rows, inputs, hidden units."""
-
-    steps: int
-    batch: int
-    n_in: int
-    hidden: int
-
-
-SHAPES = (Shape(100, 8, 3, 400), Shape(100, 128, 256, 256), Shape(30, 64, 620, 1024))
-"""Handwriting synthesis, a middle size, and sentence encoders."""
-
-
-def flops(cell: str, shape: Shape, backward: bool) -> int:
-    """Floating-point operations of the products of one run; backward makes two more for each of forward's."""
-    t, b, n, h = shape
-    return 2 * t * b * (n + h) * GATES[cell] * h * (3 if backward else 1)
 
 
 def arrays_for(cell: str, norm: str, shape: Shape) -> dict[str, np.ndarray]:

@@ -35,6 +35,7 @@ class RecurrentCell(Module):
         norm: a variant of `ops.recurrent.NORMS`.
         learned_state: whether the first state is a parameter, starting at 0.
         forget_bias: added to an LSTM's forget gate at the start; the paper has none.
+        remat: keep less for an LSTM's gradient and compute it again, see `ops.lstm`.
         eps, eps_place: as in `ops.layer_norm`.
         gain: what the norms' gains start at.
         input_init, recurrent_init: how each gate's weights start.
@@ -47,14 +48,17 @@ class RecurrentCell(Module):
 
     def __init__(self, n_in: int, n_hidden: int, norm: Norm = "layer", learned_state: bool = False,
                  forget_bias: float = 0.0, eps: float = 1e-5, eps_place: EpsilonPlace = "inside",
-                 gain: float | None = None, input_init: init.Initializer | None = None,
+                 gain: float | None = None, remat: bool = False, input_init: init.Initializer | None = None,
                  recurrent_init: init.Initializer = init.orthogonal) -> None:
         check_sizes(type(self).__name__, n_in=n_in, n_hidden=n_hidden)
         check_variant(self.cell, norm)
         if forget_bias and not (self.cell == "lstm" and has_bias(self.cell, norm)):
             raise UsageError(f"[{type(self).__name__}] norm '{norm}' has no bias of a forget gate to start at "
                              f"{forget_bias}")
+        if remat and self.cell != "lstm":
+            raise UsageError(f"[{type(self).__name__}] expected remat for an LSTM only")
         self.n_in, self.n_hidden, self.norm, self.learned_state = n_in, n_hidden, norm, learned_state
+        self.options: dict[str, Any] = {"remat": True} if remat else {}
         self.forget_bias, self.eps, self.eps_place = forget_bias, eps, eps_place
         self.gain = gain if gain is not None else (0.1 if norm == "batch" else 1.0)
         self.input_init, self.recurrent_init = input_init or init.uniform(0.1), recurrent_init
@@ -108,7 +112,7 @@ class RecurrentCell(Module):
         states = self.first_states(params, x.shape[1]) if states is None else states
         w_x, w_h, bias, norms = self._arrays(params)
         hidden, *last = getattr(ops, self.cell)(x, *states, w_x, w_h, bias, mask, norms, norm=self.norm, eps=self.eps,
-                                                eps_place=self.eps_place, reverse=reverse)
+                                                eps_place=self.eps_place, reverse=reverse, **self.options)
         return hidden, tuple(last)
 
 

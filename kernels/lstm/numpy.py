@@ -2,7 +2,8 @@
 
 Saved for the gradient, per step and row: for `layer` and `layer-theano` 10 H floats (the normalised input and
 recurrent sides 4 H each, cell, hidden state) and three scale factors; the gates are computed again from them.
-For `none` and `layer-cell` 6 H: the gates, cell and hidden state.
+For `none` and `layer-cell` 6 H: the gates, cell and hidden state. With `remat` 2 H, cell and hidden state: since all
+states are known, the rest is computed again by one product over all steps for each weight.
 """
 
 from __future__ import annotations
@@ -30,15 +31,22 @@ class _Saved(NamedTuple):
     norms: dict[str, Array]
     attrs: dict[str, Any]
     terms: recurrent.Terms
+    sides: _Sides | None
+    """None where they are to be computed again."""
+    cells: Array
+    hidden: Array
+    bias: Array
+
+
+class _Sides(NamedTuple):
+    """What goes into the gates of all steps."""
+
     outer: Array
     """The normalised input's side where there is one, else the gates: (T, B, 4 H)."""
     inner: Array | None
     """The normalised recurrent side, where there is one: (T, B, 4 H)."""
     factors: tuple[Array, Array] | None
     """One over the deviation of both sides: (T, B, 1) each."""
-    cells: Array
-    cell_factors: Array | None
-    hidden: Array
 
 
 
@@ -101,7 +109,6 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
     inner_bias = bias - bias.mean() if norm == "layer-theano" else None
     cells, outs = np.empty((steps, *h.shape), x.dtype), np.empty((steps, *h.shape), x.dtype)
     cell_norm = _CellNorm(norms, eps, h) if norm != "none" else None
-    cell_factors = None if cell_norm is None else np.empty((steps, batch, 1), x.dtype)
     wide, scratch, small = np.empty_like(outer[0]), np.empty_like(outer[0]), np.empty_like(h)
     for t in recurrent.order(steps, attrs["reverse"]):
         cell, z = cells[t], outer[t]
@@ -121,8 +128,8 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
         np.multiply(forget, c, cell)
         np.multiply(into, candidate, small)
         np.add(cell, small, cell)
-        if cell_norm is not None and cell_factors is not None:
-            cell_factors[t] = cell_norm(cell, small)
+        if cell_norm is not None:
+            cell_norm(cell, small)
             np.tanh(small, small)
         else:
             np.tanh(cell, small)
@@ -131,8 +138,28 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
             np.copyto(outs[t], h, where=~mask[t][:, None])
             np.copyto(cell, c, where=~mask[t][:, None])
         h, c = outs[t], cell
-    saved = _Saved(x, first, (w_x, w_h), mask, norms, attrs, terms, outer, inner, factors, cells, cell_factors, outs)
+    sides = None if attrs["remat"] else _Sides(outer, inner, factors)
+    saved = _Saved(x, first, (w_x, w_h), mask, norms, attrs, terms, sides, cells, outs, bias)
     return (outs, h.copy(), c.copy()), saved
+
+
+def _sides_again(saved: _Saved) -> _Sides:
+    """The sides of all gates from the states, which are all known: one product for each weight."""
+    w_x, w_h = saved.weights
+    shape = (*saved.hidden.shape[:2], w_h.shape[1])
+    before = recurrent.states_before(saved.hidden, saved.first[0], saved.attrs["reverse"]).reshape(-1, len(w_h))
+    flat = saved.x.reshape(-1, saved.x.shape[2])
+    if saved.attrs["norm"] in _NORMED_SIDES:
+        outer, inner = flat @ w_x, before @ w_h
+        if saved.attrs["norm"] == "layer-theano":
+            outer += saved.bias - saved.bias.mean()
+        factors = tuple(recurrent.scale_rows(a, saved.attrs["eps"]).reshape(*shape[:2], 1) for a in (outer, inner))
+        return _Sides(outer.reshape(shape), inner.reshape(shape), (factors[0], factors[1]))
+    gates = flat @ (w_x * saved.terms.gain_x)
+    gates += before @ (w_h * saved.terms.gain_h)
+    gates += saved.terms.biases
+    recurrent.finish_gates(gates, 3 * len(w_h))
+    return _Sides(gates.reshape(shape), None, None)
 
 
 class _Gradients(NamedTuple):
@@ -150,11 +177,12 @@ def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...]) -> _Gradients:
     (h0, c0), (_, w_h), terms, norms = saved.first, saved.weights, saved.terms, saved.norms
     steps, batch, hidden = saved.hidden.shape
     w_back = np.ascontiguousarray(w_h.T)
-    cell_norm = _CellNorm(norms, saved.attrs["eps"], h0) if saved.cell_factors is not None else None
+    outer, inner, factors = saved.sides or _sides_again(saved)
+    cell_norm = _CellNorm(norms, saved.attrs["eps"], h0) if "gain_c" in norms else None
     g_out, g_h, g_c = gouts
     dh, dc = (np.zeros_like(h0) if g is None else np.array(g) for g in (g_h, g_c))
-    d_outer = np.empty_like(saved.outer)
-    d_inner = d_outer if saved.inner is None else np.empty_like(saved.outer)
+    d_outer = np.empty_like(outer)
+    d_inner = d_outer if inner is None else np.empty_like(outer)
     d_biases = np.zeros(4 * hidden, h0.dtype)
     d_gain_x, d_gain_h = np.zeros_like(d_biases), np.zeros_like(d_biases)
     scratch, wide, d_step = (np.empty_like(d_outer[0]) for _ in range(3))
@@ -171,13 +199,14 @@ def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...]) -> _Gradients:
             held = np.where(still, dh, 0), np.where(still, dc, 0)
             np.copyto(dh, 0, where=still)
             np.copyto(dc, 0, where=still)
-        gates, d = saved.outer[t], d_outer[t]
-        if saved.inner is not None:
-            gates, d = recurrent.both_sides(saved.outer[t], saved.inner[t], terms, scratch, wide), d_step
+        gates, d = outer[t], d_outer[t]
+        if inner is not None:
+            gates, d = recurrent.both_sides(outer[t], inner[t], terms, scratch, wide), d_step
             recurrent.finish_gates(gates, 3 * hidden)
         forget, into, out, candidate = _gates(gates)
+        cell_factor = None
         if cell_norm is not None:
-            cell_norm(saved.cells[t], shown)
+            cell_factor = cell_norm(saved.cells[t], shown)
             np.tanh(shown, shown)
         else:
             np.tanh(saved.cells[t], shown)
@@ -187,8 +216,8 @@ def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...]) -> _Gradients:
         np.subtract(1.0, shown, shown)
         np.multiply(shown, dh, shown)
         np.multiply(shown, out, shown)
-        if cell_norm is not None and saved.cell_factors is not None:
-            cell_norm.gradient(shown, saved.cell_factors[t], small)
+        if cell_norm is not None and cell_factor is not None:
+            cell_norm.gradient(shown, cell_factor, small)
         np.add(dc, shown, dc)
         np.multiply(dc, c_before, d_forget)
         np.multiply(dc, candidate, d_into)
@@ -197,10 +226,10 @@ def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...]) -> _Gradients:
         recurrent.slopes(gates, 3 * hidden, wide)
         np.multiply(d, wide, d)
         d_biases += ones @ d
-        if saved.inner is not None and saved.factors is not None:
+        if inner is not None and factors is not None:
             for normal, factor, gain, d_gain, product in (
-                    (saved.outer[t], saved.factors[0][t], norms["gain_x"], d_gain_x, d_outer[t]),
-                    (saved.inner[t], saved.factors[1][t], norms["gain_h"], d_gain_h, d_inner[t])):
+                    (outer[t], factors[0][t], norms["gain_x"], d_gain_x, d_outer[t]),
+                    (inner[t], factors[1][t], norms["gain_h"], d_gain_h, d_inner[t])):
                 np.multiply(d, normal, wide)
                 np.add(d_gain, ones @ wide, d_gain)
                 np.multiply(d, gain, product)
@@ -222,7 +251,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     before = recurrent.states_before(saved.hidden, saved.first[0], saved.attrs["reverse"])
     d_w_h, d_w_x = before.reshape(rows, -1).T @ d_inner, saved.x.reshape(rows, -1).T @ d_outer
     d_bias = walked.biases
-    if saved.inner is not None:  # the means that `centred` took out
+    if saved.attrs["norm"] in _NORMED_SIDES:  # the means that `centred` took out
         d_w_h, d_w_x = recurrent.centred(d_w_h), recurrent.centred(d_w_x)
         if saved.attrs["norm"] == "layer-theano":
             inside = recurrent.column_sums(d_outer)

@@ -8,7 +8,7 @@ W_h once (`centred`) and no step has to; the gradient gets its mean taken out on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from duoln.kernels.layer_norm import numpy as layer_norm
@@ -36,7 +36,7 @@ def supports(variants: Sequence[str]) -> Callable[..., str | None]:
     """What a rule for some variants says of its arguments: None, or the reason why it cannot run."""
 
     def reason(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", eps: float = 1e-5,
-               eps_place: str = "inside", reverse: bool = False) -> str | None:
+               eps_place: str = "inside", **others: Any) -> str | None:
         if norm not in variants:
             return f"norm '{norm}' has no fused rule"
         if eps_place != "inside":

@@ -63,8 +63,9 @@ def test_recurrent_layers(tmp_path):
 
 
 def test_products_are_counted():
-    from duoln.bench.recurrent import Shape, flops
+    from duoln.kernels.recurrent.cases import Shape, flops, least_bytes
 
+    assert least_bytes("rnn", Shape(2, 3, 4, 5)) == 4 * (2 * 3 * (4 + 10 + 5) + 9 * 5)
     assert flops("lstm", Shape(2, 3, 4, 5), backward=False) == 2 * 2 * 3 * (4 + 5) * 20
     assert flops("gru", Shape(2, 3, 4, 5), backward=True) == 3 * 2 * 2 * 3 * (4 + 5) * 15
 

@@ -4,6 +4,7 @@ they keep for the gradient.
 
 import numpy as np
 import pytest
+from duoln.kernels.recurrent.cases import KEPT
 from ops.test_rnn import Problem
 
 from duoln import ops
@@ -22,6 +23,10 @@ def _arguments(problem, dtype):
     return [*head, bias, problem.mask, *rest]
 
 
+def _options(cell):
+    return [{"remat": False}, {"remat": True}] if cell == "lstm" else [{}]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
 @pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
@@ -29,8 +34,10 @@ def _arguments(problem, dtype):
 def test_rule(cell, norm, reverse, masked, dtype, rng, numpy_backend):
     op = getattr(ops, cell)
     p = Problem(cell, norm, rng, steps=6, batch=5, n_in=7, hidden=9, masked=masked)
-    check_rule(op, op.rules("numpy")[0], _arguments(p, dtype),
-               {"norm": norm, "eps": 1e-5, "eps_place": "inside", "reverse": reverse}, numpy_backend, length=2000)
+    for more in _options(cell):
+        check_rule(op, op.rules("numpy")[0], _arguments(p, dtype),
+                   {"norm": norm, "eps": 1e-5, "eps_place": "inside", "reverse": reverse, **more}, numpy_backend,
+                   length=2000)
 
 
 def _floats(saved, skip):
@@ -47,14 +54,15 @@ def _floats(saved, skip):
     return total
 
 
-@pytest.mark.parametrize(("cell", "norm", "kept"), [("lstm", "layer", 10), ("lstm", "none", 6), ("gru", "layer", 7),
-                                                    ("gru", "none", 5), ("rnn", "layer", 2), ("rnn", "none", 1)])
-def test_memory_for_the_gradient(cell, norm, kept, rng, numpy_backend):
+@pytest.mark.parametrize(("cell", "norm", "options", "kept"), [
+    *((cell, norm, _options(cell)[0], kept) for (cell, norm), kept in KEPT.items()),
+    ("lstm", "layer", {"remat": True}, 2), ("lstm", "none", {"remat": True}, 2)])
+def test_memory_for_the_gradient(cell, norm, options, kept, rng, numpy_backend):
     steps, batch, hidden = 40, 30, 16
     p = Problem(cell, norm, rng, steps=steps, batch=batch, n_in=3, hidden=hidden)
     arguments = _arguments(p, "float32")
     rule = getattr(ops, cell).rules("numpy")[0]
-    _, saved = rule.forward(numpy_backend, *arguments, norm=norm, eps=1e-5, eps_place="inside", reverse=False)
+    _, saved = rule.forward(numpy_backend, *arguments, norm=norm, eps=1e-5, eps_place="inside", reverse=False, **options)
     per_step_and_row = _floats(saved, arguments) / (steps * batch)
     assert per_step_and_row <= kept * hidden + 8  # and a few scale factors, and the weights once
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import duoln
-from duoln import nn, ops
+from duoln import nn, ops, tree
 from duoln.errors import ShapeError, UsageError
 from duoln.randomness import Stream
 from duoln.testing import check_error
@@ -91,6 +91,15 @@ def test_learned_states_get_gradients(numpy_backend, rng):
         assert np.abs(grads["forward0"][name].numpy()).max() > 0
 
 
+def test_keeping_less_gives_the_same_gradients(be, rng):
+    x, found = _x(be, rng, 6, 3, 4), []
+    for remat in (False, True):
+        layer = nn.LSTM(4, 5, layers=2, remat=remat)
+        found.append(duoln.value_and_grad(lambda p, f=layer: ops.sum(ops.square(f(p, x)[0])))(_start(layer, be))[1])
+    for a, b in zip(tree.leaves(found[0]), tree.leaves(found[1]), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-5)
+
+
 class TestDropout:
     def test_masks_come_from_a_stream_and_keep_the_mean(self):
         layer = nn.GRU(4, 500, layers=3, dropout=0.25)
@@ -134,6 +143,7 @@ def test_errors(numpy_backend, rng):
     check_error(UsageError, lambda: nn.LSTM(4, 5, dropout=1.0), "[LSTM]", "1.0")
     check_error(ShapeError, lambda: nn.LSTM(4, 0), "n_hidden", "0")
     check_error(ShapeError, lambda: nn.LSTM(4, 5, layers=0), "layers", "0")
+    check_error(UsageError, lambda: nn.GRU(4, 5, remat=True), "LSTM only")
     layer = nn.LSTM(4, 5, layers=2)
     params = _start(layer, numpy_backend)
     check_error(ShapeError, lambda: layer(params, x[0]), "(time, batch, in)", "(2, 4)")

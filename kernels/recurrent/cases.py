@@ -1,0 +1,37 @@
+"""The shapes at which recurrent rules are timed, and what a run must compute and move, as plain data."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from duoln.ops.recurrent.variants import GATES
+
+
+class Shape(NamedTuple):
+    """Time steps, rows, inputs, hidden units."""
+
+    steps: int
+    batch: int
+    n_in: int
+    hidden: int
+
+
+SHAPES = (Shape(100, 8, 3, 400), Shape(100, 128, 256, 256), Shape(30, 64, 620, 1024))
+"""Handwriting synthesis, a middle size, and sentence encoders."""
+
+KEPT = {("lstm", "layer"): 10, ("lstm", "layer-theano"): 10, ("lstm", "layer-cell"): 6, ("lstm", "none"): 6,
+        ("gru", "layer"): 7, ("gru", "layer-theano"): 7, ("gru", "none"): 5, ("rnn", "layer"): 2, ("rnn", "none"): 1}
+"""Floats kept for the gradient per step, row and hidden unit, by the fused NumPy rules."""
+
+
+def flops(cell: str, shape: Shape, backward: bool) -> int:
+    """Floating-point operations of the products of one run; backward makes two more for each of forward's."""
+    t, b, n, h = shape
+    return 2 * t * b * (n + h) * GATES[cell] * h * (3 if backward else 1)
+
+
+def least_bytes(cell: str, shape: Shape, itemsize: int = 4) -> int:
+    """What forward must move: inputs and weights in once, the input's side out and in, hidden states out."""
+    t, b, n, h = shape
+    gates = GATES[cell] * h
+    return itemsize * (t * b * (n + 2 * gates + h) + (n + h) * gates)
