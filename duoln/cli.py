@@ -188,6 +188,7 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
     made_for: tuple[Any, ...] = ()
     for name, cfg in configs.items():
         if splits is None or made_for != _data_settings(task, cfg):
+            console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)")
             splits, made_for = task.data(cfg), _data_settings(task, cfg)
             _say_data(task, splits)
         folder = RunFolder(top / name, backend)

@@ -38,16 +38,13 @@ class _Saved(NamedTuple):
     norms: dict[str, Array]
     attrs: dict[str, Any]
     terms: _Terms
-    sides: tuple[recurrent.Side, recurrent.Side] | None
-    """The input's side of gates and candidate, where they are normalised."""
+    outer: Array
+    """The normalised input's side where there is one, else the gates with the candidate: (T, B, 3 H)."""
     inner: Array
-    """The normalised recurrent side where there is one, else the gates with the candidate: (T, B, 3 H)."""
-    new_h: Array | None
-    """The recurrent side of the candidate where nothing is normalised: (T, B, H)."""
-    factors: Array | None
-    """One over the deviation of the recurrent side of gates and candidate: (T, B, 2)."""
+    """The normalised recurrent side where there is one, else that of the candidate: (T, B, 3 H or H)."""
+    factors: tuple[Array, Array] | None
+    """One over the deviation of both sides, for gates and candidate: (T, B, 2) each."""
     hidden: Array
-
 
 
 def _terms(norms: dict[str, Array], bias: Array | None, width: int, dtype: np.dtype) -> _Terms:
@@ -64,12 +61,22 @@ def _centred_parts(weight: Array) -> Array:
     return np.concatenate((recurrent.centred(weight[:, :cut]), recurrent.centred(weight[:, cut:])), axis=1)
 
 
-def _scaled_sides(sides: tuple[recurrent.Side, recurrent.Side], terms: _Terms, rows: slice, out: Array) -> None:
-    """The normalised input's side of some rows with its gain and bias."""
-    cut = sides[0].normal.shape[1]
-    np.multiply(sides[0].normal[rows], terms.gain_x[:cut], out[:, :cut])
-    np.multiply(sides[1].normal[rows], terms.gain_x[cut:], out[:, cut:])
-    np.add(out, terms.bias_x, out)
+def _scale_parts(x: Array, eps: float) -> Array:
+    """Divide gates and candidate by their deviations, in place; the two factors of each row, (rows, 2)."""
+    cut = x.shape[1] * 2 // 3
+    return np.concatenate((recurrent.scale_rows(x[:, :cut], eps), recurrent.scale_rows(x[:, cut:], eps)), axis=1)
+
+
+def _scale_parts_gradient(gradient: Array, normal: Array, factors: Array, scratch: Array) -> None:
+    """Turn the gradient after `_scale_parts` into the one before it, in place."""
+    cut = gradient.shape[1] * 2 // 3
+    for part, factor in ((slice(0, cut), factors[:, :1]), (slice(cut, None), factors[:, 1:])):
+        recurrent.scale_rows_gradient(gradient[:, part], normal[:, part], factor, scratch[:, part])
+
+
+def _scaled(normal: Array, gain: Array, bias: Array, out: Array) -> Array:
+    np.multiply(normal, gain, out)
+    return np.add(out, bias, out)
 
 
 def _finish(z: Array, recurrent_side: Array, hidden: int, new_h: Array) -> None:
@@ -90,61 +97,67 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
     eps, first = attrs["eps"], h
     steps, batch, n_in = x.shape
     hidden = h.shape[1]
-    cut = 2 * hidden
     norms = dict(zip(norm_shapes("gru", attrs["norm"], 1), norm_arrays, strict=True))
     terms = _terms(norms, bias, 3 * hidden, x.dtype)
-    flat = x.reshape(steps * batch, n_in)
-    given = flat @ (w_x if norms else w_x * terms.gain_x)
-    sides: tuple[recurrent.Side, recurrent.Side] | None = None
-    factors = new_h_all = None
+    factors, inner_bias = None, None
     if norms:
-        if attrs["norm"] == "layer-theano":
-            given += bias
-        sides = (recurrent.Side(*recurrent.normalise(be, given[:, :cut], eps)),
-                 recurrent.Side(*recurrent.normalise(be, given[:, cut:], eps)))
-        _scaled_sides(sides, terms, slice(None), given)
-        w_h = _centred_parts(w_h)
-        w_step, factors = w_h, np.empty((steps, batch, 2), x.dtype)
+        w_x, w_h = _centred_parts(w_x), _centred_parts(w_h)
+        w_x_step, w_h_step = w_x, w_h
+        if attrs["norm"] == "layer-theano" and bias is not None:
+            inner_bias = _centred_parts(bias[None])[0]
     else:
-        given += terms.bias_x
-        w_step, new_h_all = w_h * terms.gain_h, np.empty((steps, *h.shape), x.dtype)
-    given = given.reshape(steps, batch, 3 * hidden)
-    inner = given if factors is None else np.empty_like(given)
+        w_x_step, w_h_step = w_x * terms.gain_x, w_h * terms.gain_h
+    outer = (x.reshape(steps * batch, n_in) @ w_x_step).reshape(steps, batch, 3 * hidden)
+    if norms:
+        factors = np.empty((steps, batch, 2), x.dtype), np.empty((steps, batch, 2), x.dtype)
+    inner = np.empty((steps, batch, (3 if norms else 1) * hidden), x.dtype)
     outs = np.empty((steps, *h.shape), x.dtype)
-    wide, small = np.empty_like(given[0]), np.empty_like(h)
+    wide, scratch, small = np.empty_like(outer[0]), np.empty_like(outer[0]), np.empty_like(h)
     for t in recurrent.order(steps, attrs["reverse"]):
-        z, out = given[t], outs[t]
+        z, out, kept = outer[t], outs[t], inner[t]
         if factors is not None:
-            np.matmul(h, w_step, out=inner[t])
-            factors[t, :, :1] = recurrent.scale_rows(inner[t][:, :cut], eps)
-            factors[t, :, 1:] = recurrent.scale_rows(inner[t][:, cut:], eps)
-            np.multiply(inner[t], terms.gain_h, wide)
-            np.add(wide, terms.bias_h, wide)
+            if inner_bias is not None:
+                np.add(z, inner_bias, z)
+            factors[0][t] = _scale_parts(z, eps)
+            np.matmul(h, w_h_step, out=kept)
+            factors[1][t] = _scale_parts(kept, eps)
+            z = _scaled(z, terms.gain_x, terms.bias_x, scratch)
+            _scaled(kept, terms.gain_h, terms.bias_h, wide)
+            kept = small
         else:
-            np.matmul(h, w_step, out=wide)
-        _finish(z, wide, hidden, small if new_h_all is None else new_h_all[t])
-        np.subtract(z[:, cut:], h, out)
+            np.add(z, terms.bias_x, z)
+            np.matmul(h, w_h_step, out=wide)
+        _finish(z, wide, hidden, kept)
+        np.subtract(z[:, 2 * hidden:], h, out)
         np.multiply(out, z[:, :hidden], out)
         np.add(out, h, out)
         if mask is not None:
             np.copyto(out, h, where=~mask[t][:, None])
         h = out
-    saved = _Saved(x, first, (w_x, w_h), mask, norms, attrs, terms, sides, inner, new_h_all, factors, outs)
+    saved = _Saved(x, first, (w_x, w_h), mask, norms, attrs, terms, outer, inner, factors, outs)
     return (outs, h.copy()), saved
 
 
-def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...]) -> tuple[Array, Array, Array, Array]:
-    """Gradients of both sides after their norms and of the products with W_h, (T, B, 3 H), and of the first state."""
+class _Gradients(NamedTuple):
+    """What the walk back leaves: gradients of both products (T, B, 3 H), of the first state, and of the norms."""
+
+    outer: Array
+    inner: Array
+    h: Array
+    bias: Array
+    norms: dict[str, Array]
+
+
+def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...]) -> _Gradients:
     h0, (_, w_h), terms, norms = saved.first, saved.weights, saved.terms, saved.norms
     steps, batch, hidden = saved.hidden.shape
     cut, w_back = 2 * hidden, np.ascontiguousarray(w_h.T)
     g_out, g_h = gouts
     dh = np.zeros_like(h0) if g_h is None else np.array(g_h)
-    d_side = np.empty((steps, batch, 3 * hidden), h0.dtype)
-    d_recurrent = np.empty_like(d_side)
-    d_product = d_recurrent if saved.factors is None else np.empty_like(d_side)
-    z, wide = np.empty_like(d_side[0]), np.empty_like(d_side[0])
-    small, new_h = np.empty_like(h0), np.empty_like(h0)
+    d_outer, d_inner = np.empty_like(saved.outer), np.empty_like(saved.outer)
+    z, wide, d_step, h_step = (np.empty_like(d_outer[0]) for _ in range(4))
+    small, new_h, ones = np.empty_like(h0), np.empty_like(h0), np.ones(batch, h0.dtype)
+    d_gain_x, d_bias_x, d_gain_h, d_bias_h = (np.zeros(3 * hidden, h0.dtype) for _ in range(4))
     times = recurrent.order(steps, saved.attrs["reverse"])
     for position in range(steps - 1, -1, -1):
         t = times[position]
@@ -156,17 +169,13 @@ def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...]) -> tuple[Array, A
             still = ~saved.mask[t][:, None]
             held = np.where(still, dh, 0)
             np.copyto(dh, 0, where=still)
-        gates = saved.inner[t]
-        if saved.sides is not None:
-            _scaled_sides(saved.sides, terms, slice(t * batch, (t + 1) * batch), z)
-            np.multiply(saved.inner[t], terms.gain_h, wide)
-            np.add(wide, terms.bias_h, wide)
-            _finish(z, wide, hidden, new_h)
-            gates = z
-        elif saved.new_h is not None:
-            new_h = saved.new_h[t]
+        if saved.factors is not None:
+            gates = _scaled(saved.outer[t], terms.gain_x, terms.bias_x, z)
+            _finish(gates, _scaled(saved.inner[t], terms.gain_h, terms.bias_h, wide), hidden, new_h)
+            d, d_h = d_step, h_step
+        else:
+            gates, new_h, d, d_h = saved.outer[t], saved.inner[t], d_outer[t], d_inner[t]
         update, reset, candidate = gates[:, :hidden], gates[:, hidden:cut], gates[:, cut:]
-        d, d_h = d_side[t], d_recurrent[t]
         np.subtract(candidate, h_before, small)
         np.multiply(small, dh, d[:, :hidden])
         np.multiply(dh, update, d[:, cut:])
@@ -178,38 +187,36 @@ def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...]) -> tuple[Array, A
         np.multiply(d[:, cut:], reset, d_h[:, cut:])
         np.multiply(dh, update, small)
         np.subtract(dh, small, dh)
+        np.add(d_bias_x, ones @ d, d_bias_x)
         if saved.factors is not None:
-            np.multiply(d_h, norms["gain_h"], d_product[t])
-            for part, factor in ((slice(0, cut), saved.factors[t, :, :1]), (slice(cut, None), saved.factors[t, :, 1:])):
-                recurrent.scale_rows_gradient(d_product[t][:, part], saved.inner[t][:, part], factor, wide[:, part])
-        dh += d_product[t] @ w_back
+            np.add(d_bias_h, ones @ d_h, d_bias_h)
+            for gradient, normal, factors, gain, d_gain, product in (
+                    (d, saved.outer[t], saved.factors[0][t], norms["gain_x"], d_gain_x, d_outer[t]),
+                    (d_h, saved.inner[t], saved.factors[1][t], norms["gain_h"], d_gain_h, d_inner[t])):
+                np.multiply(gradient, normal, wide)
+                np.add(d_gain, ones @ wide, d_gain)
+                np.multiply(gradient, gain, product)
+                _scale_parts_gradient(product, normal, factors, wide)
+        dh += d_inner[t] @ w_back
         if held is not None:
             dh += held
-    return d_side, d_recurrent, d_product, dh
+    found = {"gain_x": d_gain_x, "bias_x": d_bias_x, "gain_h": d_gain_h, "bias_h": d_bias_h}
+    return _Gradients(d_outer, d_inner, dh, d_bias_x, found)
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
-    d_side, d_recurrent, d_product, dh = (a.reshape(-1, a.shape[-1]) for a in _walk_back(saved, gouts))
-    norms, cut = saved.norms, d_side.shape[1] * 2 // 3
-    before = recurrent.states_before(saved.hidden, saved.first, saved.attrs["reverse"]).reshape(len(d_side), -1)
-    d_w_h = before.T @ d_product
-    gradients: dict[str, Array] = {}
-    d_xw, d_bias = d_side, None
-    if saved.sides is None:
-        d_bias = recurrent.column_sums(d_side)
-    else:
-        d_w_h = _centred_parts(d_w_h)  # the mean that was taken out of W_h
-        gradients["bias_h"] = recurrent.column_sums(d_recurrent)
-        gradients["gain_h"] = recurrent.column_sums(d_recurrent * saved.inner.reshape(d_side.shape))
-        parts = [recurrent.normalise_gradient(be, *side, norms["gain_x"][part], d_side[:, part])
-                 for side, part in zip(saved.sides, (slice(0, cut), slice(cut, None)), strict=True)]
-        d_xw, gradients["gain_x"], gradients["bias_x"] = (
-            np.concatenate(pair, axis=-1) for pair in zip(*parts, strict=True))
+    walked = _walk_back(saved, gouts)
+    d_outer, d_inner = (a.reshape(-1, a.shape[2]) for a in (walked.outer, walked.inner))
+    rows = len(d_outer)
+    before = recurrent.states_before(saved.hidden, saved.first, saved.attrs["reverse"])
+    d_w_h, d_w_x = before.reshape(rows, -1).T @ d_inner, saved.x.reshape(rows, -1).T @ d_outer
+    d_bias = None if saved.norms else walked.bias
+    if saved.norms:  # the means that were taken out
+        d_w_h, d_w_x = _centred_parts(d_w_h), _centred_parts(d_w_x)
         if saved.attrs["norm"] == "layer-theano":
-            d_bias = recurrent.column_sums(d_xw)
-    d_x = (d_xw @ saved.weights[0].T).reshape(saved.x.shape) if needs[0] else None
-    d_w_x = saved.x.reshape(len(d_side), -1).T @ d_xw if needs[2] else None
-    return [d_x, dh, d_w_x, d_w_h, d_bias, None, *(gradients[name] for name in norms)]
+            d_bias = _centred_parts(recurrent.column_sums(d_outer)[None])[0]
+    d_x = (d_outer @ saved.weights[0].T).reshape(saved.x.shape) if needs[0] else None
+    return [d_x, walked.h, d_w_x, d_w_h, d_bias, None, *(walked.norms[name] for name in saved.norms)]
 
 
 def attach() -> None:

@@ -11,17 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from duoln.kernels.layer_norm import numpy as layer_norm
 
 from duoln.backends.protocol import Array, Backend
-
-
-class Side(NamedTuple):
-    """The input's side of all steps: its values, and what its gradient needs."""
-
-    normal: Array
-    """x W, normalised if the variant does: (T * B, width)."""
-    rstd: Array | None
 
 
 class Terms(NamedTuple):
@@ -49,17 +40,6 @@ def supports(variants: Sequence[str]) -> Callable[..., str | None]:
 def centred(weight: Array) -> Array:
     """The matrix without its rows' means: layer norm of its product is the same, and has no mean."""
     return weight - weight.mean(axis=1, keepdims=True)
-
-
-def normalise(be: Backend, x: Array, eps: float) -> tuple[Array, Array]:
-    """Rows without mean and deviation, and one over the deviation."""
-    _, (normal, rstd, _) = layer_norm.forward(be, x, None, None, eps=eps, eps_place="inside")
-    return normal, rstd
-
-
-def normalise_gradient(be: Backend, normal: Array, rstd: Array, gain: Array, gout: Array) -> tuple[Array, ...]:
-    """The gradients of the rows before `normalise`, of the gain and of the bias after it."""
-    return tuple(layer_norm.vjp(be, (normal, rstd, gain), gout, (True, True, True)))
 
 
 def scale_rows(x: Array, eps: float) -> Array:
