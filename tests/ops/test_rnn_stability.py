@@ -1,42 +1,50 @@
-"""2,000 steps forward and backward with recurrent weights scaled by 0.5, 1 and 4."""
+"""2,000 steps forward and backward with recurrent weights scaled by 0.5, 1 and 4.
+
+Layer norm does not see the scale of W_h, so neither states nor gradients change with it. That is the formula; in
+float32 a chaotic network (an LN-LSTM without forget bias can be one) magnifies rounding over so many steps, so the
+exact statement is tested in float64 with a tiny epsilon, and finiteness in float32.
+"""
 
 import numpy as np
 import pytest
 
 import duoln
-from duoln import nn, ops
+from duoln import nn, ops, tree
 from duoln.randomness import Stream
 
 STEPS, BATCH, HIDDEN = 2000, 4, 32
+SCALES = (0.5, 1.0, 4.0)
 
 
-def _norms(layer, scale, backend):
-    """Greatest hidden state, and the norm of the first state's gradient of the sum of the last output."""
-    params = layer.init(Stream(0, "init"))
-    params["forward0"]["w_h"] = params["forward0"]["w_h"] * np.float32(scale)
-    params = duoln.to_tensors(params, backend)
-    x = duoln.tensor(np.random.default_rng(0).standard_normal((STEPS, BATCH, 8)).astype(np.float32), backend)
+def _run(layer, scale, backend, dtype):
+    """Greatest hidden state, and the gradient's norm for a relative change of W_h."""
+    start = layer.init(Stream(0, "init"))
+    start["forward0"]["w_h"] = start["forward0"]["w_h"] * scale
+    params = tree.map(lambda a: duoln.tensor(a.astype(dtype), backend), start)
+    x = duoln.tensor(np.random.default_rng(0).standard_normal((STEPS, BATCH, 8)).astype(dtype), backend)
 
     def loss(p):
         out, _ = layer(p, x)
         return ops.mean(ops.square(out)), out
 
     (_, out), grads = duoln.value_and_grad(loss, has_aux=True)(params)
-    gradient = grads["forward0"]["w_h"].numpy() * scale  # of a weight's relative change, which layer norm leaves alone
-    return float(np.abs(out.numpy()).max()), float(np.linalg.norm(gradient)), np.isfinite(gradient).all()
+    return float(np.abs(out.numpy()).max()), float(np.linalg.norm(grads["forward0"]["w_h"].numpy() * scale))
+
+
+@pytest.mark.parametrize(("kind", "rtol"), [(nn.LSTM, 1e-4), (nn.GRU, 1e-8)])
+def test_layer_norm_does_not_see_the_scale(kind, rtol, numpy_backend):
+    found = [_run(kind(8, HIDDEN, norm="layer", eps=1e-12), scale, numpy_backend, np.float64) for scale in SCALES]
+    assert all(state <= 1.0 for state, _ in found)
+    np.testing.assert_allclose([g for _, g in found], found[0][1], rtol=rtol)
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_layer_norm_keeps_states_and_gradients_finite(kind, numpy_backend):
-    found = [_norms(kind(8, HIDDEN, norm="layer"), scale, numpy_backend) for scale in (0.5, 1.0, 4.0)]
-    assert all(finite for _, _, finite in found)
-    states = [state for state, _, _ in found]
-    assert max(states) <= 1.0 and max(states) < 1.01 * min(states)
-    if kind is nn.GRU:
-        gradients = [g for _, g, _ in found]
-        assert max(gradients) < 1.1 * min(gradients)
+def test_float32_stays_finite(kind, numpy_backend):
+    found = [_run(kind(8, HIDDEN, norm="layer"), scale, numpy_backend, np.float32) for scale in SCALES]
+    states = [state for state, _ in found]
+    assert np.isfinite([g for _, g in found]).all() and max(states) < 1.01 * min(states)
 
 
-def test_the_plain_gru_is_not_of_one_order(numpy_backend):
-    gradients = [_norms(nn.GRU(8, HIDDEN, norm="none"), scale, numpy_backend)[1] for scale in (0.5, 4.0)]
-    assert gradients[1] > 1e6 * gradients[0]
+def test_the_plain_gru_sees_it(numpy_backend):
+    small, large = (_run(nn.GRU(8, HIDDEN, norm="none"), scale, numpy_backend, np.float64)[1] for scale in (0.5, 4.0))
+    assert large > 1e6 * small
