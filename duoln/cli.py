@@ -251,7 +251,7 @@ def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequenc
     written = _write_curves(task, [top], top)
     console.say(f"run folder: {top}  ({', '.join(p.name for p in written)})")
     if not report.can_draw():
-        console.say('  for a picture of the curves: pip install "duoln[plot]"')
+        console.say('  for a picture of the curves: pip install matplotlib')
     if as_json:
         console.put(json.dumps(summarize(results, splits, backend)))
 

@@ -20,7 +20,7 @@ CHOICES = ("auto", *backends.NAMES)
 
 REMEDIES = {
     "numpy": "pip install numpy",
-    "cupy": 'on a machine with an NVIDIA driver: pip install "duoln[cuda12]" (for CUDA 13: "duoln[cuda13]")',
+    "cupy": 'on a machine with an NVIDIA driver: pip install "cupy-cuda12x[ctk]>=14.1" (CUDA 13: cupy-cuda13x)',
     "mlx": 'on Apple silicon: pip install "mlx>=0.32" (on Linux, for tests only: pip install "mlx[cpu]>=0.32")',
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import signal
 import threading
@@ -28,6 +29,8 @@ from duoln.tasks.spec import Config, Splits, Task
 
 _POPULATION_ROWS = 10_000
 _POPULATION_BATCHES = 1_000
+_MAY_CHANGE = ("epochs", "evaluate_every")
+"""Settings that a resumed run may have otherwise."""
 
 State = dict[str, Any]
 
@@ -145,18 +148,21 @@ class Trainer:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise DivergedError(f"'{name}' is no longer finite after step {self.step}")
         return checkpoint.save(folder, self.step, arrays, {
-            "task": self.task.name, "variant": self.variant, "seed": self.cfg.seed,
+            "task": self.task.name, "variant": self.variant, "config": dataclasses.asdict(self.cfg),
             "train_seconds": self.train_seconds, "evaluated": self.evaluated, "backend": self.backend.name})
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint of this task and variant, of any backend.
 
         Raises:
-            CheckpointError: it is of another task, variant, seed or model.
+            CheckpointError: it is of another task, variant or model, or of other settings (but for how long to train
+            and when to evaluate).
         """
-        for key, mine in (("task", self.task.name), ("variant", self.variant), ("seed", self.cfg.seed)):
-            if saved.notes.get(key) != mine:
-                raise CheckpointError(f"{saved.path}: expected {key} {mine!r}, found {saved.notes.get(key)!r}")
+        found = {**saved.notes, **saved.notes.get("config", {})}
+        wanted = {"task": self.task.name, "variant": self.variant, **dataclasses.asdict(self.cfg)}
+        for key, mine in wanted.items():
+            if key not in _MAY_CHANGE and found.get(key) != mine:
+                raise CheckpointError(f"{saved.path}: expected {key} {mine!r}, found {found.get(key)!r}")
         self.state = to_tensors(checkpoint.restore(self.state, saved.arrays), self.backend)
         self.step = saved.step
         self.train_seconds = float(saved.notes.get("train_seconds", 0.0))
@@ -220,7 +226,7 @@ def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) ->
                 for listener in listeners:
                     listener.on_evaluation(Evaluation(trainer.step, epoch, values, trainer.train_seconds))
                 trainer.save(folder.checkpoints)
-            if stop.is_set() and trainer.step < trainer.last_step:
+            if stop.is_set():
                 path = trainer.save(folder.checkpoints)
                 raise Interrupted(f"stopped after step {trainer.step}; go on with --resume auto (checkpoint {path})")
 

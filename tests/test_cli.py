@@ -121,7 +121,7 @@ def test_list_doctor_and_report(tmp_path):
     doctor = json.loads(_run("duoln", "doctor", "--json", "--ops", cwd=tmp_path).stdout)
     assert [b["name"] for b in doctor["backends"]] == ["numpy", "cupy", "mlx"]
     talk = _run("duoln", "doctor", "--ops", cwd=tmp_path, env={"COLUMNS": "60"}).stdout
-    assert 'pip install "duoln[cuda12]"' in talk and "layer_norm" in talk
+    assert 'pip install "cupy-cuda12x[ctk]>=14.1"' in talk and "layer_norm" in talk
     assert _run("duoln", "run", "mnist", *SMOKE, "--out", "r", cwd=tmp_path).returncode == 0
     out = _run("duoln", "report", "r/ln", "r/none", "--out", "both", "--json", cwd=tmp_path)
     assert out.returncode == 0 and [r["variant"] for r in json.loads(out.stdout)["runs"]] == ["ln", "none"]

@@ -115,6 +115,12 @@ def test_evaluate_every(numpy_backend, tmp_path):
     assert [e["step"] for e in read_log(tmp_path) if e["event"] == "evaluation"] == [4, 8, 12, 15]
 
 
+def test_ctrl_c_at_the_last_step_is_heard(numpy_backend, tmp_path):
+    with pytest.raises(Interrupted, match="after step 15"):
+        _fit(_trainer(numpy_backend), tmp_path, numpy_backend, [At(15, lambda: os.kill(os.getpid(), signal.SIGINT))])
+    assert _fit(_trainer(numpy_backend), tmp_path, numpy_backend, resume=True)["steps"] == 15
+
+
 @pytest.mark.parametrize("stop", [5, 7, 14])
 def test_ctrl_c_then_resume_equals_not_stopping(be, tmp_path, stop):
     whole = _trainer(be)
@@ -178,6 +184,8 @@ def test_another_runs_checkpoint_is_refused(numpy_backend, tmp_path):
                 "variant 'fast'", "'plain'")
     check_error(CheckpointError, lambda: _fit(_trainer(numpy_backend, seed=1), tmp_path, numpy_backend, resume=True),
                 "seed 1", "0")
+    check_error(CheckpointError, lambda: _fit(_trainer(numpy_backend, batch_size=4), tmp_path, numpy_backend, resume=True),
+                "batch_size 4", "8")
 
 
 def test_only_damaged_checkpoints_are_an_error(numpy_backend, tmp_path):

@@ -65,9 +65,6 @@ class MlxBackend:
             out["memory"] = f"{int(facts['memory_size']) >> 20} MiB"
         return out
 
-    def is_array(self, x: Any) -> bool:
-        return isinstance(x, mx.array)
-
     def dtype(self, x: Array) -> str:
         try:
             return _NAMES[x.dtype]

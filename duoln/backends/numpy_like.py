@@ -21,9 +21,6 @@ class NumpyLikeBackend:
         self._dtype_of = {name: np.dtype(name) for name in dtypes}
         self._name_of = {dtype: name for name, dtype in self._dtype_of.items()}
 
-    def is_array(self, x: Any) -> bool:
-        return isinstance(x, self.xp.ndarray | np.generic)
-
     def dtype(self, x: Array) -> str:
         try:
             return self._name_of[x.dtype]
@@ -169,8 +166,8 @@ class NumpyLikeBackend:
         return self.xp.take_along_axis(x, indices, axis=axis)
 
     def index_add(self, x: Array, indices: Array, values: Array) -> Array:
-        # Rows are sorted and runs of equal ones added: ten times faster than `add.at` in NumPy, and on a GPU
-        # repeatable to the bit, which float atomics are not.
+        # Rows are sorted and runs of equal ones added: as fast as `add.at` in NumPy, and on a GPU repeatable to
+        # the bit, which float atomics are not.
         xp, out = self.xp, x.copy()
         if len(indices):
             order = xp.argsort(indices, kind="stable")

@@ -53,7 +53,6 @@ class Backend(Protocol):
     def info(self) -> dict[str, str]:
         """Library, version, device, memory and the flags that change arithmetic."""
 
-    def is_array(self, x: Any) -> bool: ...
     def dtype(self, x: Array) -> str: ...
 
     # Creation ------------------------------------------------------------------------------------
@@ -116,7 +115,7 @@ class Backend(Protocol):
     def matmul(self, x: Array, y: Array) -> Array: ...
 
 
-EDGES = ("asarray", "to_numpy", "wait", "compile", "clock", "info", "is_array", "dtype")
+EDGES = ("asarray", "to_numpy", "wait", "compile", "clock", "info", "dtype")
 PRIMITIVES = tuple(
     name for name, member in vars(Backend).items()
     if callable(member) and not name.startswith("_") and name not in EDGES

@@ -1,7 +1,7 @@
 """The recurrent operators on MLX: all inputs at once, steps without products in them, one product per weight after.
 
 What a step does with its product is the formula of `ops.recurrent`, as one function of arrays; on a GPU MLX compiles
-it (its CPU build takes seconds to, and gains nothing). The gradient walks the steps backwards with `mx.vjp` of that
+it (its CPU build takes seconds to). The gradient walks the steps backwards with `mx.vjp` of that
 function, which computes the step again. So per step and row only the input's side and the states are kept, and the
 gradient of each weight is one product: for every variant, with layer norm or without.
 """

@@ -61,7 +61,7 @@ def test_an_argument_chooses_before_the_environment(monkeypatch):
 
 def test_a_backend_asked_for_and_not_usable_says_why(monkeypatch):
     _probes(monkeypatch, numpy=_FakeGpu("numpy"))
-    check_error(BackendError, lambda: runtime.backend("cupy"), "no cupy here", "pip install", "cuda12")
+    check_error(BackendError, lambda: runtime.backend("cupy"), "no cupy here", "pip install", "cupy-cuda12x")
 
 
 def test_a_probe_survives_any_exception(monkeypatch):
