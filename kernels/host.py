@@ -7,19 +7,30 @@ keeps its scratch buffers: fresh memory costs more than the arithmetic.
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import cache
 from itertools import pairwise
+from math import prod
+from typing import TypeVar
 
 import numpy as np
+
+from duoln.backends import openblas
 
 BLOCK_BYTES = 1 << 19
 """A block and all that goes with it stay in L2 and L3. Smaller ones cost more in calls than they save: a
 NumPy call is about a microsecond, and a thread that waits for the interpreter lock some tens of them."""
 PARALLEL_BYTES = 1 << 20
 """Below this much data waking a thread costs more than it saves."""
+
+_LINE_BYTES = 64
+_SWITCH_SECONDS = 5e-5
+
+Result = TypeVar("Result")
 
 _scratch = threading.local()
 
@@ -36,6 +47,23 @@ def workers() -> int:
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=workers() - 1, thread_name_prefix="duoln-rows")
+
+
+def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """`np.empty` that starts on a cache line.
+
+    NumPy's own start anywhere, and a pass over rows a page long (1024 floats) can then take up to ten times as long:
+    the CPU mistakes a load for one that must wait for a store at the same place in another page.
+    """
+    count = prod(shape)
+    raw = np.empty(count + _LINE_BYTES // dtype.itemsize, dtype)
+    first = -raw.ctypes.data % _LINE_BYTES // dtype.itemsize
+    return raw[first:first + count].reshape(shape)
+
+
+def empty_like(values: np.ndarray) -> np.ndarray:
+    """`empty` of the same shape and dtype."""
+    return empty(values.shape, values.dtype)
 
 
 def scratch(name: str, size: int, dtype: np.dtype) -> np.ndarray:
@@ -60,8 +88,32 @@ def over_rows(rows: int, row_bytes: int, work: Callable[[int, int], None]) -> No
     """
     parts = workers() if rows * row_bytes >= PARALLEL_BYTES else 1
     bounds = [rows * i // parts for i in range(parts + 1)]
-    waiting = [_pool().submit(work, a, b) for a, b in pairwise(bounds[1:]) if b > a]
+    waiting = [_pool().submit(copy_context().run, work, a, b) for a, b in pairwise(bounds[1:]) if b > a]
     if bounds[1] > 0:
         work(0, bounds[1])
     for other in waiting:
         other.result()
+
+
+def independent_workers() -> int:
+    """How many threads may each call BLAS by itself: one where BLAS cannot be told to stay in its thread."""
+    return workers() if openblas.can_limit() else 1
+
+
+def side_by_side(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
+    """The results of all tasks, a thread each, with BLAS staying in the thread that calls it.
+
+    The interpreter's switch interval is short meanwhile: a thread that comes back from a NumPy call would else wait
+    up to 5 ms while another one makes short calls.
+    """
+    if len(tasks) == 1:
+        return [tasks[0]()]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        with openblas.one_thread():
+            waiting = [_pool().submit(copy_context().run, task) for task in tasks[1:]]
+            first = tasks[0]()
+            return [first, *(other.result() for other in waiting)]
+    finally:
+        sys.setswitchinterval(interval)

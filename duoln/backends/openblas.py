@@ -10,7 +10,11 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 AVX512 = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"})
 _CPUINFO = Path("/proc/cpuinfo")
@@ -39,16 +43,31 @@ def choose_core() -> None:
 
 def loaded_core() -> str | None:
     """The core type of the OpenBLAS that this process has loaded, or None where there is none to ask."""
-    for path in _loaded_libraries():
-        library = ctypes.CDLL(path)
-        for symbol in ("scipy_openblas_get_corename64_", "scipy_openblas_get_corename",
-                       "openblas_get_corename64_", "openblas_get_corename"):
-            if hasattr(library, symbol):
-                function = getattr(library, symbol)
-                function.restype = ctypes.c_char_p
-                found: bytes = function()
-                return found.decode()
-    return None
+    function = _function("get_corename")
+    if function is None:
+        return None
+    function.restype = ctypes.c_char_p
+    found: bytes = function()
+    return found.decode()
+
+
+def can_limit() -> bool:
+    """Whether `one_thread` has an OpenBLAS to tell."""
+    return _function("set_num_threads") is not None
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """OpenBLAS stays in the thread that calls it, so that several threads can each multiply their own."""
+    get, limit = _function("get_num_threads"), _function("set_num_threads")
+    if get is None or limit is None:
+        raise RuntimeError("no OpenBLAS in this process: ask can_limit first")
+    before = get()
+    limit(1)
+    try:
+        yield
+    finally:
+        limit(before)
 
 
 def advice() -> str | None:
@@ -58,6 +77,18 @@ def advice() -> str | None:
     wanted, found = preferred_core(_CPUINFO.read_text()), loaded_core()
     if wanted and found and found.lower() in {"haswell", "zen"}:
         return f"OpenBLAS runs its {found} kernels on an AVX-512 CPU; set OPENBLAS_CORETYPE={wanted}"
+    return None
+
+
+@cache
+def _function(name: str) -> Any:
+    """A function of the OpenBLAS that NumPy loaded, under any of the names its builds have; None without one."""
+    for path in _loaded_libraries():
+        library = ctypes.CDLL(path)
+        for symbol in (f"scipy_openblas_{name}64_", f"scipy_openblas_{name}", f"openblas_{name}64_",
+                       f"openblas_{name}"):
+            if hasattr(library, symbol):
+                return getattr(library, symbol)
     return None
 
 

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from duoln.kernels import host
 from duoln.kernels.recurrent import shared as recurrent
+from duoln.kernels.recurrent.parts import side_by_side
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
@@ -95,7 +97,7 @@ def _finish(z: Array, recurrent_side: Array, hidden: int, new_h: Array) -> None:
 def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
              *norm_arrays: Array, **attrs: Any) -> tuple[tuple[Array, Array], _Saved]:
     eps, first = attrs["eps"], h
-    steps, batch, n_in = x.shape
+    steps, batch, _ = x.shape
     hidden = h.shape[1]
     norms = dict(zip(norm_shapes("gru", attrs["norm"], 1), norm_arrays, strict=True))
     terms = _terms(norms, bias, 3 * hidden, x.dtype)
@@ -107,12 +109,12 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
             inner_bias = _centred_parts(bias[None])[0]
     else:
         w_x_step, w_h_step = w_x * terms.gain_x, w_h * terms.gain_h
-    outer = (x.reshape(steps * batch, n_in) @ w_x_step).reshape(steps, batch, 3 * hidden)
+    outer = recurrent.input_side(x, w_x_step)
     if norms:
-        factors = np.empty((steps, batch, 2), x.dtype), np.empty((steps, batch, 2), x.dtype)
-    inner = np.empty((steps, batch, (3 if norms else 1) * hidden), x.dtype)
-    outs = np.empty((steps, *h.shape), x.dtype)
-    wide, scratch, small = np.empty_like(outer[0]), np.empty_like(outer[0]), np.empty_like(h)
+        factors = host.empty((steps, batch, 2), x.dtype), host.empty((steps, batch, 2), x.dtype)
+    inner = host.empty((steps, batch, (3 if norms else 1) * hidden), x.dtype)
+    outs = host.empty((steps, *h.shape), x.dtype)
+    wide, scratch, small = host.empty_like(outer[0]), host.empty_like(outer[0]), host.empty_like(h)
     for t in recurrent.order(steps, attrs["reverse"]):
         z, out, kept = outer[t], outs[t], inner[t]
         if factors is not None:
@@ -154,9 +156,9 @@ def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...]) -> _Gradients:
     cut, w_back = 2 * hidden, np.ascontiguousarray(w_h.T)
     g_out, g_h = gouts
     dh = np.zeros_like(h0) if g_h is None else np.array(g_h)
-    d_outer, d_inner = np.empty_like(saved.outer), np.empty_like(saved.outer)
-    z, wide, d_step, h_step = (np.empty_like(d_outer[0]) for _ in range(4))
-    small, new_h, ones = np.empty_like(h0), np.empty_like(h0), np.ones(batch, h0.dtype)
+    d_outer, d_inner = host.empty_like(saved.outer), host.empty_like(saved.outer)
+    z, wide, d_step, h_step = (host.empty_like(d_outer[0]) for _ in range(4))
+    small, new_h, ones = host.empty_like(h0), host.empty_like(h0), np.ones(batch, h0.dtype)
     d_gain_x, d_bias_x, d_gain_h, d_bias_h = (np.zeros(3 * hidden, h0.dtype) for _ in range(4))
     times = recurrent.order(steps, saved.attrs["reverse"])
     for position in range(steps - 1, -1, -1):
@@ -221,4 +223,5 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
 
 def attach() -> None:
     """Add the rule to `gru`."""
-    gru.add(Rule("fused steps", _forward, _vjp, recurrent.supports(_VARIANTS)), backend="numpy")
+    pair = side_by_side(_forward, _vjp, states=1)
+    gru.add(Rule("fused steps", *pair, recurrent.supports(_VARIANTS)), backend="numpy")

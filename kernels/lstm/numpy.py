@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from duoln.kernels import host
 from duoln.kernels.recurrent import shared as recurrent
+from duoln.kernels.recurrent.parts import side_by_side
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
@@ -69,7 +71,7 @@ class _CellNorm:
     def __init__(self, norms: dict[str, Array], eps: float, like: Array) -> None:
         self.gain, self.bias, self.eps = norms["gain_c"], norms["bias_c"], eps
         self.mean_of = np.full((like.shape[1], 1), 1 / like.shape[1], like.dtype)
-        self.normal = np.empty_like(like)
+        self.normal = host.empty_like(like)
         self.d_gain, self.d_bias = np.zeros_like(self.gain), np.zeros_like(self.bias)
 
     def __call__(self, c: Array, out: Array) -> Array:
@@ -93,7 +95,7 @@ class _CellNorm:
 def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, bias: Array, mask: Array | None,
              *norm_arrays: Array, **attrs: Any) -> tuple[tuple[Array, Array, Array], _Saved]:
     norm, eps, first = attrs["norm"], attrs["eps"], (h, c)
-    steps, batch, n_in = x.shape
+    steps, batch, _ = x.shape
     norms = dict(zip(norm_shapes("lstm", norm, 1), norm_arrays, strict=True))
     terms = _terms(norms, bias, norm)
     inner, factors = None, None
@@ -102,14 +104,14 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
         w_x_step, w_h_step = w_x, w_h
     else:
         w_x_step, w_h_step = w_x * terms.gain_x, w_h * terms.gain_h
-    outer = (x.reshape(steps * batch, n_in) @ w_x_step).reshape(steps, batch, -1)
+    outer = recurrent.input_side(x, w_x_step)
     if norm in _NORMED_SIDES:
-        inner = np.empty_like(outer)
-        factors = np.empty((steps, batch, 1), x.dtype), np.empty((steps, batch, 1), x.dtype)
+        inner = host.empty_like(outer)
+        factors = host.empty((steps, batch, 1), x.dtype), host.empty((steps, batch, 1), x.dtype)
     inner_bias = bias - bias.mean() if norm == "layer-theano" else None
-    cells, outs = np.empty((steps, *h.shape), x.dtype), np.empty((steps, *h.shape), x.dtype)
+    cells, outs = host.empty((steps, *h.shape), x.dtype), host.empty((steps, *h.shape), x.dtype)
     cell_norm = _CellNorm(norms, eps, h) if norm != "none" else None
-    wide, scratch, small = np.empty_like(outer[0]), np.empty_like(outer[0]), np.empty_like(h)
+    wide, scratch, small = host.empty_like(outer[0]), host.empty_like(outer[0]), host.empty_like(h)
     for t in recurrent.order(steps, attrs["reverse"]):
         cell, z = cells[t], outer[t]
         if inner is not None and factors is not None:
@@ -181,12 +183,12 @@ def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...]) -> _Gradients:
     cell_norm = _CellNorm(norms, saved.attrs["eps"], h0) if "gain_c" in norms else None
     g_out, g_h, g_c = gouts
     dh, dc = (np.zeros_like(h0) if g is None else np.array(g) for g in (g_h, g_c))
-    d_outer = np.empty_like(outer)
-    d_inner = d_outer if inner is None else np.empty_like(outer)
+    d_outer = host.empty_like(outer)
+    d_inner = d_outer if inner is None else host.empty_like(outer)
     d_biases = np.zeros(4 * hidden, h0.dtype)
     d_gain_x, d_gain_h = np.zeros_like(d_biases), np.zeros_like(d_biases)
-    scratch, wide, d_step = (np.empty_like(d_outer[0]) for _ in range(3))
-    shown, small, ones = np.empty_like(h0), np.empty_like(h0), np.ones(batch, h0.dtype)
+    scratch, wide, d_step = (host.empty_like(outer[0]) for _ in range(3))
+    shown, small, ones = host.empty_like(h0), host.empty_like(h0), np.ones(batch, h0.dtype)
     times = recurrent.order(steps, saved.attrs["reverse"])
     for position in range(steps - 1, -1, -1):
         t = times[position]
@@ -262,4 +264,5 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
 
 def attach() -> None:
     """Add the rule to `lstm`."""
-    lstm.add(Rule("fused steps", _forward, _vjp, recurrent.supports(_VARIANTS)), backend="numpy")
+    pair = side_by_side(_forward, _vjp, states=2)
+    lstm.add(Rule("fused steps", *pair, recurrent.supports(_VARIANTS)), backend="numpy")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from duoln.kernels import host
 
 from duoln.backends.protocol import Array, Backend
 
@@ -96,6 +97,14 @@ def halves(width: int, sigmoids: int, dtype: np.dtype) -> Array:
     factors = np.ones(width, dtype)
     factors[:sigmoids] = 0.5
     return factors
+
+
+def input_side(x: Array, weight: Array) -> Array:
+    """The input's product of all steps and rows at once: (T, B, in) by (in, G) to (T, B, G)."""
+    steps, batch, n_in = x.shape
+    product = host.empty((steps * batch, weight.shape[1]), x.dtype)
+    np.matmul(x.reshape(steps * batch, n_in), weight, out=product)
+    return product.reshape(steps, batch, -1)
 
 
 def states_before(states: Array, first: Array, reverse: bool) -> Array:

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from duoln.kernels import host
 from duoln.kernels.recurrent import shared as recurrent
+from duoln.kernels.recurrent.parts import side_by_side
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
@@ -38,19 +40,18 @@ class _Saved(NamedTuple):
 
 def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
              *norms: Array, **attrs: Any) -> tuple[tuple[Array, Array], _Saved]:
-    steps, batch, n_in = x.shape
+    steps, batch, _ = x.shape
     first = h
     gain, norm_bias = norms if norms else (None, None)
     if gain is not None:  # the norm sees neither side's mean
         w_x, w_h = recurrent.centred(w_x), recurrent.centred(w_h)
-    sums = x.reshape(steps * batch, n_in) @ w_x
+    sums = recurrent.input_side(x, w_x)
     if bias is not None:
         sums += bias
-    sums = sums.reshape(steps, *h.shape)
-    factors = None if gain is None else np.empty((steps, batch, 1), x.dtype)
-    shown = np.empty((steps, *h.shape), x.dtype)
-    outs = shown if mask is None else np.empty_like(shown)
-    product = np.empty_like(h)
+    factors = None if gain is None else host.empty((steps, batch, 1), x.dtype)
+    shown = host.empty((steps, *h.shape), x.dtype)
+    outs = shown if mask is None else host.empty_like(shown)
+    product = host.empty_like(h)
     for t in recurrent.order(steps, attrs["reverse"]):
         np.matmul(h, w_h, out=product)
         np.add(sums[t], product, sums[t])
@@ -74,9 +75,9 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     w_x, w_h = saved.weights
     steps, _, hidden = saved.hidden.shape
     dh = np.zeros_like(saved.first) if g_h is None else np.array(g_h)
-    d_shown, w_back = np.empty_like(saved.hidden), np.ascontiguousarray(w_h.T)
-    d_sums = d_shown if saved.gain is None else np.empty_like(d_shown)
-    scratch = np.empty_like(saved.first)
+    d_shown, w_back = host.empty_like(saved.hidden), np.ascontiguousarray(w_h.T)
+    d_sums = d_shown if saved.gain is None else host.empty_like(d_shown)
+    scratch = host.empty_like(saved.first)
     for t in reversed(recurrent.order(steps, saved.reverse)):
         if g_out is not None:
             np.add(dh, g_out[t], dh)
@@ -107,4 +108,5 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
 
 def attach() -> None:
     """Add the rule to `rnn`."""
-    rnn.add(Rule("fused steps", _forward, _vjp, recurrent.supports(_VARIANTS)), backend="numpy")
+    pair = side_by_side(_forward, _vjp, states=1)
+    rnn.add(Rule("fused steps", *pair, recurrent.supports(_VARIANTS)), backend="numpy")

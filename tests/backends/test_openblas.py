@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 from duoln.backends import openblas
 
 AVX512 = "avx512f avx512dq avx512bw avx512vl avx512cd"
@@ -41,3 +43,18 @@ def test_advice_where_numpy_was_loaded_first(monkeypatch, tmp_path):
     assert "OPENBLAS_CORETYPE=SkylakeX" in openblas.advice()
     monkeypatch.setattr(openblas, "loaded_core", lambda: "SkylakeX")
     assert openblas.advice() is None
+
+
+def test_one_thread_is_for_a_while_only():
+    get = openblas._function("get_num_threads")
+    before = get()
+    with openblas.one_thread():
+        assert get() == 1
+    assert get() == before
+
+
+def test_where_there_is_no_openblas_nothing_can_be_limited(monkeypatch):
+    monkeypatch.setattr(openblas, "_function", lambda name: None)
+    assert not openblas.can_limit()
+    with pytest.raises(RuntimeError, match="can_limit"), openblas.one_thread():
+        pass

@@ -2,8 +2,12 @@
 they keep for the gradient.
 """
 
+import sys
+
 import numpy as np
 import pytest
+from duoln.kernels import host
+from duoln.kernels.recurrent import parts
 from duoln.kernels.recurrent.cases import KEPT
 from ops.test_rnn import Problem
 
@@ -42,7 +46,7 @@ def test_rule(cell, norm, reverse, masked, dtype, rng, numpy_backend):
 
 def _floats(saved, skip):
     """How many floats a rule keeps, without the inputs it was given."""
-    total, seen = 0, {id(a) for a in skip}
+    total, seen = 0, set()
     stack = list(saved)
     while stack:
         item = stack.pop()
@@ -50,7 +54,7 @@ def _floats(saved, skip):
             stack += item
         elif isinstance(item, np.ndarray) and item.dtype.kind == "f" and id(item) not in seen:
             seen.add(id(item))
-            total += item.size
+            total += 0 if any(a is not None and np.may_share_memory(a, item) for a in skip) else item.size
     return total
 
 
@@ -76,3 +80,43 @@ def test_other_variants_are_left_to_the_composed_rule(cell, norm, rng, numpy_bac
     attrs = {"eps": 1e-5, "reverse": False}
     assert norm in rule.supports(numpy_backend, *arguments, norm=norm, eps_place="inside", **attrs)
     assert "outside" in rule.supports(numpy_backend, *arguments, norm="layer", eps_place="outside", **attrs)
+
+
+class TestPartsOfTheBatch:
+    """A large batch goes through time in parts, side by side."""
+
+    @pytest.fixture
+    def three_workers(self, monkeypatch):
+        monkeypatch.setenv("DUOLN_THREADS", "3")
+        for found in (host.workers, host._pool):
+            found.cache_clear()
+        yield
+        for found in (host.workers, host._pool):
+            found.cache_clear()
+
+    @pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
+    @pytest.mark.parametrize(("cell", "norm"), CASES)
+    def test_equals_the_composed_rule(self, cell, norm, masked, rng, numpy_backend, three_workers):
+        op = getattr(ops, cell)
+        p = Problem(cell, norm, rng, steps=3, batch=53, n_in=4, hidden=5, masked=masked)
+        assert len(parts.bounds(53)) == 3
+        for more in _options(cell):
+            check_rule(op, op.rules("numpy")[0], _arguments(p, "float64"),
+                       {"norm": norm, "eps": 1e-5, "eps_place": "inside", "reverse": False, **more}, numpy_backend,
+                       length=2000)
+
+    def test_small_batches_and_a_blas_that_cannot_be_limited_stay_whole(self, monkeypatch, three_workers):
+        assert len(parts.bounds(parts.FEWEST_ROWS)) == 1
+        monkeypatch.setattr(host.openblas, "can_limit", lambda: False)
+        assert parts.bounds(1000) == [slice(0, 1000)]
+
+    def test_errors_and_settings_reach_every_thread(self, three_workers):
+        def fail():
+            raise ValueError("here")
+
+        interval = sys.getswitchinterval()
+        with pytest.raises(ValueError, match="here"):
+            host.side_by_side([lambda: 0, fail])
+        assert sys.getswitchinterval() == interval
+        with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+            host.side_by_side([lambda: 0, lambda: np.full(1, 1e38, np.float32) * np.float32(10)])
