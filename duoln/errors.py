@@ -39,6 +39,14 @@ class DataFormatError(DataError):
         super().__init__(f"{file}: at byte {offset}: expected {expected}, found {found}")
 
 
+class RecordError(DataError):
+    """A record of measurements that is not what its schema promises."""
+
+    def __init__(self, file: object, key: str, expected: object, found: object) -> None:
+        self.file, self.key, self.expected, self.found = file, key, expected, found
+        super().__init__(f"{file}: {key}: expected {expected}, found {found}")
+
+
 class DivergedError(DuolnError):
     """The loss or a weight is no longer finite."""
 
@@ -77,3 +85,7 @@ class CheckpointError(DuolnError):
 
 class PluginError(DuolnError):
     """A plug-in that cannot be loaded, or two plug-ins that claim one name."""
+
+
+class KernelError(DuolnError, RuntimeError):
+    """A GPU kernel that does not compile, cannot be launched, or was given an argument that it does not take."""

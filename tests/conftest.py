@@ -31,6 +31,7 @@ def get_backend(name: str):
                 import duoln.backends.cupy
 
                 _made[name] = duoln.backends.cupy.create()
+                runtime._attach(_made[name])
             sys.modules.pop("duoln.backends.cupy", None)
         else:
             _made[name] = runtime.backend(name)

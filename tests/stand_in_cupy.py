@@ -1,15 +1,144 @@
-"""A stand-in for the `cupy` module on NumPy arrays, so that the CuPy backend's own file runs without a GPU.
+"""A stand-in for the `cupy` module on NumPy arrays, so that the whole CuPy path runs without a GPU.
 
-It offers only what that file uses; a name it lacks is an AttributeError, as a misspelt CuPy name would be.
+Kernels run from their own CUDA text, through `hostgpu`. The module offers only what duoln uses; a name it lacks is
+an AttributeError, as a misspelt CuPy name would be. It refuses what real CuPy refuses: NumPy arrays among its own,
+iteration over a device array as if it were the host's, scalars of no fixed width as kernel arguments.
+
+Where real CuPy may still differ, and what tests it on a GPU (`tests/device`):
+    reductions' order, so their last bits            tolerances; repeats to the bit
+    casting rules of `astype` and of mixed dtypes    the operators allow one float dtype
+    indices out of range: CuPy wraps, NumPy raises   `data.check_range` on the host
+    strides, which RawKernel ignores                 the launcher refuses what is not contiguous
+    widths of Python scalars in a launch             the launcher makes them NumPy scalars
+    streams and asynchronous errors                  nothing here; `wait` and the GPU day
 """
 
 from __future__ import annotations
 
 import types
+from typing import Any
 
+import hostgpu
 import numpy as np
 
-_NAMES = ["abs", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "sign", "floor", "isfinite", "maximum", "minimum", "where", "logical_and", "logical_or", "logical_not", "sum", "mean", "max", "min", "all", "any", "argmax", "cumsum", "reshape", "transpose", "expand_dims", "squeeze", "broadcast_to", "concatenate", "flip", "take", "take_along_axis", "matmul", "zeros", "ones", "full", "arange", "array", "argsort", "flatnonzero", "ndarray", "add"]
+_FUNCTIONS = ["abs", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "sign", "floor", "isfinite", "maximum", "minimum", "where", "logical_and", "logical_or", "logical_not", "sum", "mean", "max", "min", "all", "any", "argmax", "cumsum", "reshape", "transpose", "expand_dims", "squeeze", "broadcast_to", "concatenate", "flip", "take", "take_along_axis", "matmul", "zeros", "ones", "full", "arange", "array", "argsort", "flatnonzero", "ascontiguousarray", "zeros_like", "stack", "searchsorted"]
+
+launches: list[str] = []
+"""The kernels that ran, in order: for tests that ask whether one did."""
+seed = 0
+"""Decides the order in which the threads of the next launch run; counted up by every launch."""
+
+
+class _Pointer:
+    def __init__(self, address: int) -> None:
+        self.ptr = address
+
+
+class _Device:
+    id = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Device)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "<CUDA Device 0>"
+
+
+class ndarray(np.ndarray):
+    """A device array: NumPy's, but for what must not mix with the host."""
+
+    @property
+    def data(self) -> Any:
+        return _Pointer(self.__array_interface__["data"][0])
+
+    @property
+    def device(self) -> Any:
+        return _Device()
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        for given in (*inputs, *kwargs.get("out", ())):
+            if type(given) is np.ndarray and given.ndim:
+                raise TypeError(f"Unsupported type {type(given)}")
+        plain = [a.view(np.ndarray) if isinstance(a, ndarray) else a for a in inputs]
+        if "out" in kwargs:
+            kwargs["out"] = tuple(a.view(np.ndarray) for a in kwargs["out"])
+        return _device(getattr(ufunc, method)(*plain, **kwargs))
+
+    def __array_function__(self, func: Any, kinds: Any, args: Any, kwargs: Any) -> Any:
+        return _device(super().__array_function__(func, kinds, args, kwargs))
+
+    def __getitem__(self, key: Any) -> Any:
+        return _device(super().__getitem__(key))
+
+
+def _device(result: Any) -> Any:
+    if isinstance(result, np.ndarray | np.generic):
+        return np.asarray(result).view(ndarray)  # CuPy gives arrays of no dimensions where NumPy gives scalars
+    if isinstance(result, list | tuple):
+        return type(result)(_device(r) for r in result)
+    return result
+
+
+def _on_device(function: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _device(function(*args, **kwargs))
+
+    return call
+
+
+def _poisoned(shape: Any, dtype: Any = np.float64) -> ndarray:
+    """What `empty` gives: nobody may rely on what is in it."""
+    made = np.empty(shape, dtype)
+    made.reshape(-1).view(np.uint8)[:] = 0xFF
+    return made.view(ndarray)
+
+
+class CompileException(Exception):
+    """CuPy's name for a compiler's error."""
+
+
+class RawModule:
+    """Kernels from a source text, run by `hostgpu`."""
+
+    def __init__(self, code: str, options: tuple[str, ...] = ()) -> None:
+        self._code = code
+        self._macros = dict(o[2:].partition("=")[::2] for o in options if o.startswith("-D"))
+
+    def get_function(self, name: str) -> Any:
+        try:
+            program = hostgpu.compile(self._code, self._macros)
+        except hostgpu.HostGpuError as error:
+            raise CompileException(str(error)) from error
+        if name not in program.entries:
+            raise RuntimeError(f"CUDA_ERROR_NOT_FOUND: {name}")
+        return _Function(program, name)
+
+
+class _Function:
+    max_dynamic_shared_size_bytes = 0
+
+    def __init__(self, program: hostgpu.Program, name: str) -> None:
+        self._program, self._name = program, name
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...],
+                 shared_mem: int = 0) -> None:
+        global seed
+        if not all(0 < n for n in (*grid, *block)) or np.prod(block) > 1024:
+            raise RuntimeError("CUDA_ERROR_INVALID_VALUE: invalid argument")
+        given = []
+        for a in arguments:
+            if isinstance(a, ndarray):
+                given.append(a.view(np.ndarray))
+            elif isinstance(a, np.generic):
+                given.append(None if isinstance(a, np.uint64) and a == 0 else a)
+            else:
+                raise TypeError(f"Unsupported type {type(a)}")
+        seed += 1
+        launches.append(self._name)
+        self._program.launch(self._name, grid, block, given, shared_mem, seed)
 
 
 class _Stream:
@@ -20,12 +149,17 @@ class _Stream:
 def make() -> types.ModuleType:
     """The module; put it into sys.modules as "cupy"."""
     module = types.ModuleType("cupy")
-    for name in _NAMES:
-        setattr(module, name, getattr(np, name))
+    for name in _FUNCTIONS:
+        setattr(module, name, _on_device(getattr(np, name)))
+    module.add = np.add
+    module.ndarray = ndarray
+    module.empty = _poisoned
+    module.empty_like = lambda x: _poisoned(x.shape, x.dtype)
+    module.RawModule = RawModule
     module.__version__ = "14.0.0"
-    module.asnumpy = lambda x: np.array(x)
-    properties = {"name": b"stand-in", "major": 0, "minor": 0, "totalGlobalMem": 1 << 30}
+    module.asnumpy = lambda x: np.array(x.view(np.ndarray) if isinstance(x, ndarray) else x)
+    properties = {"name": b"stand-in", "major": 0, "minor": 0, "totalGlobalMem": 1 << 30, "multiProcessorCount": 3}
     module.cuda = types.SimpleNamespace(
-        Device=lambda: types.SimpleNamespace(id=0), get_current_stream=_Stream,
+        Device=_Device, get_current_stream=_Stream,
         runtime=types.SimpleNamespace(getDeviceProperties=lambda i: properties, driverGetVersion=lambda: 0))
     return module

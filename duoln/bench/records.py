@@ -1,53 +1,173 @@
-"""What a measurement is: samples, what was measured, and everything that the number depends on."""
+"""A record of measurements, as `--json FILE` writes it: schema `duoln-bench/1`, one JSON object.
+
+    schema        "duoln-bench/1"
+    kind          "ops", "rnn" or "train": which benchmark
+    label         a name for the machine, from `--label`
+    duoln         version of duoln
+    git           {"sha", "dirty"} where duoln runs from a checkout, else null
+    time          UTC, ISO 8601
+    backend       {"name", "library", "device", ...}: name, and everything that `Backend.info()` says
+    host          {"cpu", "cores", "ram" (bytes or null), "os", "python"}
+    flags         environment variables that are set and change arithmetic or its speed
+    copy_gbps     bandwidth of a plain copy on the same device, larger than its caches: read + written, 1e9 bytes a second
+    cases         a list, one object for each thing timed and each side:
+
+      op, pass      what; "forward", "forward+backward", or "step" (a whole training step)
+      shape         [rows, width]; rnn: [time, batch, in, hidden]; train: [batch]
+      settings      what else decides the work: preset and settings of a task; else {}
+      dtype         "float32"
+      side          "duoln", or the peer's name
+      rule          the rule of the operator that ran; null for a peer and for a whole step
+      clock         "wall_slope" (`duoln.bench.clock`), or "wall_run": median wall time of the runs of a turn
+      cache         "cold": inputs rotate through more than twice the last-level cache; "warm": the same inputs each
+                    time; "running": whatever the run before left
+      warmups       launches or runs before the first sample
+      samples       all of them, seconds per launch or run
+      median, p10, p90, mad      of the samples, seconds; mad is the median absolute deviation from the median
+      bytes         what must be read and written at least, or null
+      gbps          bytes / median, 1e9 bytes a second, or null
+      fraction_of_copy           gbps / copy_gbps, or null
+      flops, gflops              floating-point operations, and 1e9 of them a second, or null
+      max_error     largest difference from the composed rule in float64 on NumPy, over values and gradients, relative
+                    to the largest value of each; null where it was not measured
+      source        sha256 over the source files of the rule, in `kernels/OP/`; null for a composed rule or a peer
+
+A case may have more keys: `launches` (k of the slope), `repeated` (samples that were taken again), `event_seconds`
+and `event_samples` (the same runs by the device's own clock), `facts` (what a side's process ran with).
+`timings.jsonl` has one line for each case: all of the above but `cases` and `label` under `machine`, then `label`
+and the case's own keys.
+"""
 
 from __future__ import annotations
 
-import os
-import platform
+import hashlib
+import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import duoln
-from duoln.backends import openblas
+from duoln.backends.protocol import Backend
+from duoln.bench import clock, machine
+from duoln.bench.schema import SCHEMA, check_record
+from duoln.checkpoint import write_atomically
+from duoln.errors import CheckpointError, UsageError
 
-SCHEMA = "duoln-bench/1"
-FLAGS = ("MLX_ENABLE_TF32", "CUPY_TF32", "OPENBLAS_CORETYPE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
-         "DUOLN_THREADS", "DUOLN_RULES", "DUOLN_MALLOPT", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+_SOURCES = (".py", ".cu", ".cuh", ".metal", ".h")
 
 
 class Work(NamedTuple):
-    """What one side does."""
+    """What one side of `bench rnn` or `bench train` does."""
 
-    run: Callable[[int], Any]
-    """One timed run, given its number."""
+    run: Any
+    """`run(k)`: one timed run, given its number."""
     checks: list[float]
     """Figures that every side must agree on."""
     facts: dict[str, Any]
     first: int = 0
     """The number of the first timed run."""
-
-
-def machine() -> dict[str, Any]:
-    """What this process runs on and with."""
-    return {
-        "schema": SCHEMA, "duoln": duoln.__version__, "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(), "numpy": np.__version__, "platform": platform.platform(),
-        "cores": os.cpu_count(), "blas_core": openblas.loaded_core(),
-        "flags": {name: os.environ[name] for name in FLAGS if name in os.environ},
-    }
+    warmups: int = 0
 
 
 def spread(samples: Sequence[float]) -> dict[str, float]:
-    """Median, 10th and 90th percentile."""
+    """Median, 10th and 90th percentile, and median absolute deviation."""
     ordered = sorted(samples)
     return {"median": statistics.median(ordered), "p10": ordered[len(ordered) // 10],
-            "p90": ordered[(9 * len(ordered)) // 10]}
+            "p90": ordered[(9 * len(ordered)) // 10], "mad": clock.deviation(ordered)}
 
 
 def ratio(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
     """The median over rounds of our time over theirs in the same round."""
     return statistics.median(a / b for a, b in zip(ours["samples"], theirs["samples"], strict=True))
+
+
+def source_hash(root: Path, folders: Iterable[str]) -> str:
+    """sha256 over the names and contents of the source files in some folders below `root`; cases are no source."""
+    found = hashlib.sha256()
+    for path in sorted(p for folder in folders for p in (root / folder).iterdir()
+                       if p.suffix in _SOURCES and p.name != "cases.py"):
+        content = path.read_bytes()
+        found.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
+        found.update(content)
+    return found.hexdigest()
+
+
+def make_case(*, op: str, passes: str, shape: Sequence[int], side: str, samples: Sequence[float], clock_name: str,
+              cache: str, warmups: int, copy_gbps: float, rule: str | None = None, source: str | None = None,
+              moved: int | None = None, flops: int | None = None, max_error: float | None = None,
+              settings: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """One case of a record, with what follows from its samples. The keys are those of the schema.
+
+    Args:
+        passes: "forward", "forward+backward" or "step"; `pass` in the record.
+        moved: the least bytes; `bytes` in the record.
+        more: further keys.
+    """
+    figures = spread(samples)
+    gbps = None if moved is None else moved / figures["median"] / 1e9
+    return {
+        "op": op, "pass": passes, "shape": list(shape), "settings": dict(settings or {}), "dtype": "float32",
+        "side": side, "rule": rule, "clock": clock_name, "cache": cache, "warmups": warmups,
+        "samples": list(samples), **figures, "bytes": moved, "gbps": gbps,
+        "fraction_of_copy": None if gbps is None else gbps / copy_gbps,
+        "flops": flops, "gflops": None if flops is None else flops / figures["median"] / 1e9,
+        "max_error": max_error, "source": source, **more,
+    }
+
+
+def make_record(kind: str, backend: Backend, label: str | None, copy_gbps: float,
+                cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A whole record, checked against its schema."""
+    record = {
+        "schema": SCHEMA, "kind": kind, "label": label or machine.default_label(backend), "duoln": duoln.__version__,
+        "git": machine.git(), "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "backend": machine.backend_facts(backend), "host": machine.host(), "flags": machine.flags(),
+        "copy_gbps": copy_gbps, "cases": [dict(c) for c in cases],
+    }
+    check_record(record, "this record")
+    return record
+
+
+def as_json(record: Mapping[str, Any]) -> str:
+    """A record as the text of a file."""
+    return json.dumps(record, indent=1, allow_nan=False)
+
+
+def check_target(path: Path) -> None:
+    """Raises UsageError if a file cannot be written there: before minutes of timing, not after."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UsageError(f"[bench] {path}: expected a file in a folder that exists, found "
+                         f"{'a folder' if path.is_dir() else f'no folder {path.absolute().parent}'}")
+
+
+def write(record: Mapping[str, Any], path: Path) -> None:
+    """Write a record to a file.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    write_atomically(path, f"{as_json(record)}\n".encode())
+
+
+def timings(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A record's cases as lines of `timings.jsonl`: each by itself says where it was measured."""
+    where = {key: value for key, value in record.items() if key not in ("label", "cases")}
+    return [{"label": record["label"], "machine": where, **case} for case in record["cases"]]
+
+
+def append_timings(record: Mapping[str, Any], path: Path) -> int:
+    """Add a record's cases to a file of timings, which may not exist yet; how many.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    lines = [json.dumps(line, allow_nan=False) for line in timings(record)]
+    try:
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+    gap = "\n" if before and not before.endswith("\n") else ""
+    write_atomically(path, f"{before}{gap}{''.join(f'{line}\n' for line in lines)}".encode())
+    return len(lines)

@@ -1,0 +1,84 @@
+"""What a measurement depends on besides the program: the host, the variables that are set, the commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import duoln
+from duoln.backends import openblas
+from duoln.backends.protocol import Backend
+
+FLAGS = ("MLX_ENABLE_TF32", "CUPY_TF32", "OPENBLAS_CORETYPE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+         "DUOLN_THREADS", "DUOLN_RULES", "DUOLN_MALLOPT", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+"""Variables that change arithmetic, or how fast it is."""
+
+_GIT_SECONDS = 10
+
+
+def flags() -> dict[str, str]:
+    """Those of FLAGS that are set."""
+    return {name: os.environ[name] for name in FLAGS if name in os.environ}
+
+
+def host() -> dict[str, Any]:
+    """The computer and what its Python is."""
+    return {"cpu": _cpu(), "cores": os.cpu_count() or 1, "ram": _ram(), "os": platform.platform(),
+            "python": platform.python_version()}
+
+
+def side() -> dict[str, Any]:
+    """What the process of one side of a comparison runs with."""
+    return {"duoln": duoln.__version__, "numpy": np.__version__, "blas_core": openblas.loaded_core(), "flags": flags()}
+
+
+def backend_facts(backend: Backend) -> dict[str, str]:
+    """A backend's name and what it says of its library and device."""
+    return {"name": backend.name, **backend.info()}
+
+
+def default_label(backend: Backend) -> str:
+    """A name for measurements of this machine: its platform and the device."""
+    return f"{platform.system()} {platform.machine()}, {backend.device}, {backend.name}"
+
+
+def git() -> dict[str, Any] | None:
+    """The commit that duoln runs from, and whether files differ from it; None outside a checkout of duoln."""
+    root = Path(duoln.__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+    sha = _git(root, "rev-parse", "HEAD")
+    changes = _git(root, "--no-optional-locks", "status", "--porcelain")
+    if sha is None or changes is None:
+        return None
+    return {"sha": sha, "dirty": changes != ""}
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False,
+                              timeout=_GIT_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None  # no git on this machine, or none that answers: the commit stays unknown
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _cpu() -> str:
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def _ram() -> int | None:
+    """Bytes of memory, where the system says."""
+    if hasattr(os, "sysconf") and {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= os.sysconf_names.keys():
+        return int(os.sysconf("SC_PHYS_PAGES")) * int(os.sysconf("SC_PAGE_SIZE"))
+    return None

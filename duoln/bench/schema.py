@@ -1,0 +1,193 @@
+"""Reading records of measurements: every key is checked, so that a comparison never meets a half of one."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from duoln.errors import DataFormatError, DataMissingError, RecordError, UsageError
+
+SCHEMA = "duoln-bench/1"
+KINDS = ("ops", "rnn", "train")
+PASSES = ("forward", "forward+backward", "step")
+CLOCKS = ("wall_slope", "wall_run")
+CACHES = ("cold", "warm", "running")
+
+_NEAR = 1e-9
+
+
+class _Want(NamedTuple):
+    """What a value must be: in words, and as a test."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+    def or_null(self) -> _Want:
+        return _Want(f"{self.words} or null", lambda v: v is None or self.holds(v))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _one_of(names: tuple[str, ...]) -> _Want:
+    return _Want(f"one of {', '.join(names)}", lambda v: isinstance(v, str) and v in names)
+
+
+_TEXT = _Want("a text that is not empty", lambda v: isinstance(v, str) and v != "")
+_OBJECT = _Want("an object", lambda v: isinstance(v, dict))
+_FLAG = _Want("true or false", lambda v: isinstance(v, bool))
+_COUNT = _Want("a whole number of at least 0", _is_count)
+_POSITIVE = _Want("a number above 0", lambda v: _is_number(v) and v > 0)
+_NUMBER = _Want("a finite number of at least 0", lambda v: _is_number(v) and v >= 0)
+_SAMPLES = _Want("a list of numbers above 0, at least one",
+                 lambda v: isinstance(v, list) and len(v) > 0 and all(_is_number(s) and s > 0 for s in v))
+_SHAPE = _Want("a list of whole numbers above 0",
+               lambda v: isinstance(v, list) and len(v) > 0 and all(_is_count(n) and n > 0 for n in v))
+_TEXTS = _Want("an object of texts", lambda v: isinstance(v, dict) and all(isinstance(t, str) for t in v.values()))
+_HASH = _Want("64 hexadecimal digits",
+              lambda v: isinstance(v, str) and len(v) == 64 and set(v) <= set("0123456789abcdef"))
+
+_HEADER = {
+    "schema": _one_of((SCHEMA,)), "kind": _one_of(KINDS), "duoln": _TEXT, "git": _OBJECT.or_null(), "time": _TEXT,
+    "backend": _TEXTS, "host": _OBJECT, "flags": _TEXTS, "copy_gbps": _POSITIVE,
+}
+_PARTS = {
+    "git": {"sha": _TEXT, "dirty": _FLAG},
+    "backend": {"name": _TEXT, "library": _TEXT, "device": _TEXT},
+    "host": {"cpu": _TEXT, "cores": _COUNT, "ram": _COUNT.or_null(), "os": _TEXT, "python": _TEXT},
+}
+_CASE = {
+    "op": _TEXT, "pass": _one_of(PASSES), "shape": _SHAPE, "settings": _OBJECT, "dtype": _TEXT, "side": _TEXT,
+    "rule": _TEXT.or_null(), "clock": _one_of(CLOCKS), "cache": _one_of(CACHES), "warmups": _COUNT,
+    "samples": _SAMPLES, "median": _POSITIVE, "p10": _POSITIVE, "p90": _POSITIVE, "mad": _NUMBER,
+    "bytes": _COUNT.or_null(), "gbps": _NUMBER.or_null(), "fraction_of_copy": _NUMBER.or_null(),
+    "flops": _COUNT.or_null(), "gflops": _NUMBER.or_null(), "max_error": _NUMBER.or_null(),
+    "source": _HASH.or_null(),
+}
+
+IDENTITY = ("op", "pass", "shape", "settings", "side", "dtype", "cache", "clock")
+"""What makes two cases the same one."""
+
+
+def identity(case: Mapping[str, Any]) -> str:
+    """The same text for cases that may be compared, and for no others."""
+    return json.dumps([case[key] for key in IDENTITY], sort_keys=True)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A record from a file, checked.
+
+    Raises:
+        DataMissingError: the file cannot be read.
+        DataFormatError: it is no JSON, or cut short.
+        UsageError: a record of another schema.
+        RecordError: a key is missing or wrong.
+    """
+    content = _parse(_read(path), path)
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if isinstance(schema, str) and schema != SCHEMA:
+        raise UsageError(f"{path}: schema: expected {SCHEMA}, found {schema!r}; measure again with this duoln")
+    check_record(content, path)
+    record: dict[str, Any] = content
+    return record
+
+
+def load_timings(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of timings, checked; errors as those of `load`."""
+    lines = []
+    for number, text in enumerate(_read(path).splitlines(), 1):
+        where = f"{path}, line {number}"
+        line = _parse(text, where)
+        _check_keys(line, {"label": _TEXT, "machine": _OBJECT}, "", where)
+        _check_header(line["machine"], "machine.", where)
+        _check_case(line, "", where)
+        _check_finite(line, "", where)
+        lines.append(line)
+    return lines
+
+
+def check_record(content: Any, file: object) -> None:
+    """Check a whole record.
+
+    Raises:
+        RecordError: it names the file, the key, what was expected and what was found.
+    """
+    _check_keys(content, {"schema": _HEADER["schema"]}, "", file)
+    _check_header(content, "", file)
+    _check_keys(content, {"label": _TEXT, "cases": _Want("a list", lambda v: isinstance(v, list))}, "", file)
+    seen: dict[str, int] = {}
+    for i, case in enumerate(content["cases"]):
+        _check_case(case, f"cases[{i}].", file)
+        first = seen.setdefault(identity(case), i)
+        if first != i:
+            raise RecordError(file, f"cases[{i}]", "a case of its own", f"the same as cases[{first}]")
+    _check_finite(content, "", file)
+
+
+def _check_header(content: Mapping[str, Any], prefix: str, file: object) -> None:
+    _check_keys(content, _HEADER, prefix, file)
+    for name, wants in _PARTS.items():
+        if content[name] is not None:
+            _check_keys(content[name], wants, f"{prefix}{name}.", file)
+
+
+def _check_case(case: Any, prefix: str, file: object) -> None:
+    _check_keys(case, _CASE, prefix, file)
+    middle = statistics.median(case["samples"])
+    if not math.isclose(case["median"], middle, rel_tol=_NEAR):
+        raise RecordError(file, f"{prefix}median", f"the median of the samples, {middle!r}", repr(case["median"]))
+
+
+def _check_keys(content: Any, wants: Mapping[str, _Want], prefix: str, file: object) -> None:
+    if not isinstance(content, dict):
+        raise RecordError(file, prefix.rstrip(".") or "the whole", "an object", _shown(content))
+    for key, want in wants.items():
+        if key not in content:
+            raise RecordError(file, f"{prefix}{key}", want.words, "no such key")
+        if not want.holds(content[key]):
+            raise RecordError(file, f"{prefix}{key}", want.words, _shown(content[key]))
+
+
+def _check_finite(content: Any, key: str, file: object) -> None:
+    """No number anywhere, in keys that the schema does not know either, is NaN or infinite."""
+    if isinstance(content, dict):
+        for name, value in content.items():
+            _check_finite(value, f"{key}.{name}" if key else name, file)
+    elif isinstance(content, list):
+        for i, value in enumerate(content):
+            _check_finite(value, f"{key}[{i}]", file)
+    elif isinstance(content, float) and not math.isfinite(content):
+        raise RecordError(file, key, "a finite number", repr(content))
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataMissingError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise DataFormatError(path, error.start, "JSON in UTF-8", error.reason) from error
+
+
+def _parse(text: str, file: object) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        what = "the end of the file" if error.pos >= len(text.rstrip()) else error.msg
+        raise DataFormatError(file, len(text[:error.pos].encode()), "JSON", what) from error
+    except RecursionError as error:
+        raise DataFormatError(file, 0, "JSON", "lists or objects nested too deeply") from error

@@ -1,0 +1,43 @@
+"""The shapes at which layer norm is timed, and what a run must move and compute, as plain data."""
+
+from __future__ import annotations
+
+Shape = tuple[int, int]
+"""Rows, width."""
+
+SHAPES: tuple[Shape, ...] = (
+    *((rows, width) for rows in (4096, 16384) for width in (256, 512, 768, 1024, 2048, 4096, 8192)),
+    (4096, 16384),
+    *((4096, width) for width in (100, 1000, 1600, 2400, 9600)),
+    (8, 400), (32, 1024), (128, 256),
+)
+"""Widths of transformers, widths that no vector length divides, and batches so small that a launch is all there is."""
+
+SMALL: tuple[Shape, ...] = ((4096, 256), (4096, 1000), (1024, 4096), (32, 1024))
+"""A reduced suite, for a CPU."""
+
+_FORWARD_UNITS = 2
+"""Read x, write y."""
+_BACKWARD_UNITS = 3
+"""Read x and dy, write dx."""
+_FORWARD_FLOPS = 7
+"""Per value: add up, subtract the mean, square, add up, scale, gain, bias."""
+_BACKWARD_FLOPS = 11
+"""Per value: four for dy * gain, its sum, and its product with the normalised row and that one's sum; four for dx;
+a product and a sum for the gain's gradient, a sum for the bias's."""
+
+
+def bytes_moved(rows: int, width: int, backward: bool, itemsize: int = 4) -> int:
+    """What a run must read and write at least; gain, bias and two numbers a row are not counted.
+
+    Args:
+        rows, width: the shape.
+        backward: forward and backward, else forward alone.
+        itemsize: bytes of a value.
+    """
+    return (_FORWARD_UNITS + (_BACKWARD_UNITS if backward else 0)) * rows * width * itemsize
+
+
+def flops(rows: int, width: int, backward: bool) -> int:
+    """Floating-point operations of the formulas, to leading order in the number of values."""
+    return (_FORWARD_FLOPS + (_BACKWARD_FLOPS if backward else 0)) * rows * width

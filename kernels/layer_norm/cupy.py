@@ -1,0 +1,100 @@
+"""Layer norm on CUDA: a row is read once and stays in registers; the gradient reads x and dy once.
+
+Kept for the gradient: x itself, and three floats a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import cupy
+from duoln.kernels import launch
+from duoln.kernels.layer_norm.plan import plan
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule
+from duoln.ops import layer_norm
+
+_FORWARD = ("x: float32[2], gain: float32[1]?, bias: float32[1]?, y: float32[2], stats: float32[2], rows: int32, "
+            "width: int32, eps: float32")
+_BACKWARD = ("x: float32[2], stats: float32[2], gain: float32[1]?, dy: float32[2], dx: float32[2]?, "
+             "d_gain: float32[2]?, d_bias: float32[2]?, rows: int32, width: int32, stride: int32, first: int32")
+_forward_row = launch.Kernel("layer_norm/layer_norm.cu", "layer_norm_forward", _FORWARD)
+_backward_row = launch.Kernel("layer_norm/layer_norm.cu", "layer_norm_backward", _BACKWARD)
+_forward_wide = launch.Kernel("layer_norm/wide.cu", "layer_norm_forward_wide", _FORWARD)
+_backward_wide = launch.Kernel("layer_norm/wide.cu", "layer_norm_backward_wide", _BACKWARD)
+
+
+class _Saved(NamedTuple):
+    x: Array
+    stats: Array
+    gain: Array | None
+
+
+def forward(x: Array, gain: Array | None, bias: Array | None, eps: float) -> tuple[Array, Array]:
+    """The normalised rows of x (rows, width), and the three floats of each row that the gradient needs."""
+    rows, width = x.shape
+    y, stats = cupy.empty_like(x), cupy.empty((rows, 3), dtype=x.dtype)
+    p = plan(width, launch.vector_width(width, x, y))
+    kernel = _forward_wide if p.wide else _forward_row
+    kernel((-(-rows // p.rows),), (p.threads, p.rows), (x, gain, bias, y, stats, rows, width, eps), p.macros)
+    return y, stats
+
+
+def backward(x: Array, stats: Array, gain: Array | None, dy: Array, needs: Sequence[bool], first: int = 0,
+             width: int | None = None, dx: Array | None = None) -> tuple[Array | None, Array | None, Array | None]:
+    """Gradients of rows, gain and bias.
+
+    Args:
+        x: (rows, stride); of it, columns `first` to `first + width` were normalised.
+        stats: what `forward` kept, (rows, 3).
+        gain: (width,), or None.
+        dy: like x.
+        needs: whether to compute dx, d_gain and d_bias.
+        first: the first column.
+        width: how many; all from `first` if None.
+        dx: where to write dx, (rows, stride); a new array if None.
+    """
+    rows, stride = x.shape
+    width = stride - first if width is None else width
+    if dx is None and needs[0]:
+        dx = cupy.empty_like(x)
+    whole = launch.vector_width(stride, x, dy, dx) == 4 and first % 4 == 0
+    p = plan(width, launch.vector_width(width) if whole else 1)
+    blocks = min(-(-rows // p.rows), launch.multiprocessors() * p.blocks_per_processor)
+    make = cupy.zeros if p.wide else cupy.empty
+    parts = [make((blocks * p.rows, width), dtype=x.dtype) if need else None for need in needs[1:]]
+    kernel = _backward_wide if p.wide else _backward_row
+    kernel((blocks,), (p.threads, p.rows), (x, stats, gain, dy, dx if needs[0] else None, *parts, rows, width, stride,
+                                            first), p.macros)
+    d_gain, d_bias = (None if part is None else launch.sum_columns(part) for part in parts)
+    return dx, d_gain, d_bias
+
+
+def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float = 1e-5,
+              eps_place: str = "inside") -> str | None:
+    if be.dtype(x) != "float32":
+        return f"the kernel is for float32, not {be.dtype(x)}"
+    if eps_place != "inside":
+        return "epsilon is outside the root"
+    return launch.too_large(x) if x.size else "there are no values"
+
+
+def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
+             eps_place: str) -> tuple[Array, _Saved]:
+    flat = cupy.ascontiguousarray(x).reshape(prod(x.shape[:-1]), x.shape[-1])
+    y, stats = forward(flat, gain, bias, eps)
+    return y.reshape(x.shape), _Saved(flat, stats, gain)
+
+
+def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
+    dy = cupy.ascontiguousarray(gout).reshape(saved.x.shape)
+    dx, d_gain, d_bias = backward(saved.x, saved.stats, saved.gain, dy, needs)
+    return None if dx is None else dx.reshape(gout.shape), d_gain, d_bias
+
+
+def attach() -> None:
+    """Add the rule to `layer_norm`."""
+    layer_norm.add(Rule("cuda row", _forward, _vjp, _supports), backend="cupy")

@@ -1,0 +1,53 @@
+// A row in registers: CHUNKS x 4 values a thread, read and written VECTOR values at a time.
+//
+// Values behind the end of the row are zero. With VECTOR 4 a chunk of a thread is 4 neighbours, one 16-byte access;
+// with VECTOR 1, for odd widths and addresses, neighbours lie in neighbouring threads. All else is the same.
+#pragma once
+#include "../common.cuh"
+
+struct Row {
+    float v[CHUNKS][4];
+
+    static __device__ __forceinline__ int column(int chunk, int k) {
+        return VECTOR == 4 ? (chunk * THREADS + int(threadIdx.x)) * 4 + k
+                           : (chunk * 4 + k) * THREADS + int(threadIdx.x);
+    }
+
+    __device__ __forceinline__ void load(const float* __restrict__ from, int width) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+#if VECTOR == 4
+            const float4 four = column(c, 0) < width ? *reinterpret_cast<const float4*>(from + column(c, 0))
+                                                     : make_float4(0, 0, 0, 0);
+            v[c][0] = four.x, v[c][1] = four.y, v[c][2] = four.z, v[c][3] = four.w;
+#else
+#pragma unroll
+            for (int k = 0; k < 4; ++k) v[c][k] = column(c, k) < width ? from[column(c, k)] : 0;
+#endif
+        }
+    }
+
+    __device__ __forceinline__ void store(float* __restrict__ to, int width) const {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+#if VECTOR == 4
+            if (column(c, 0) < width)
+                *reinterpret_cast<float4*>(to + column(c, 0)) = make_float4(v[c][0], v[c][1], v[c][2], v[c][3]);
+#else
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+                if (column(c, k) < width) to[column(c, k)] = v[c][k];
+#endif
+        }
+    }
+
+    // f(value, column) for every value of the row that this thread has.
+    template <class F>
+    __device__ __forceinline__ void each(int width, F f) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c)
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+                if (column(c, k) < width) f(v[c][k], c, k);
+    }
+};

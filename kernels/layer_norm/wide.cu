@@ -1,0 +1,69 @@
+// Layer norm of rows that are too wide for registers: THREADS threads (one block) walk over a row as often as there
+// are sums, out of cache where it fits. Otherwise as layer_norm.cu: the same sums, the same three floats kept.
+#include "../common.cuh"
+
+// The sum over a row of f(column), for every thread of the block.
+template <class F>
+__device__ __forceinline__ float total(int width, float* shared, F f) {
+    float sum[1] = {0};
+    for (int i = threadIdx.x; i < width; i += THREADS) sum[0] += f(i);
+    block_sum<THREADS>(sum, shared);
+    return sum[0];
+}
+
+extern "C" __global__ void layer_norm_forward_wide(const float* __restrict__ x, const float* __restrict__ gain,
+                                                   const float* __restrict__ bias, float* __restrict__ y,
+                                                   float* __restrict__ stats, int rows, int width, float eps) {
+    __shared__ float shared[WARP];
+    for (int row = int(blockIdx.x); row < rows; row += int(gridDim.x)) {
+        const float* from = x + size_t(row) * width;
+        float* to = y + size_t(row) * width;
+        const float mean = total(width, shared, [&](int i) { return from[i]; }) / width;
+        const float left = total(width, shared, [&](int i) { return from[i] - mean; }) / width;
+        const float squares = total(width, shared, [&](int i) {
+            const float centred = from[i] - mean - left;
+            return centred * centred;
+        });
+        const float rstd = 1.0f / sqrtf(squares / width + eps);
+        for (int i = threadIdx.x; i < width; i += THREADS) {
+            float value = (from[i] - mean - left) * rstd;
+            if (gain) value *= gain[i];
+            to[i] = bias ? value + bias[i] : value;
+        }
+        if (threadIdx.x == 0) {
+            stats[size_t(row) * 3] = mean;
+            stats[size_t(row) * 3 + 1] = left;
+            stats[size_t(row) * 3 + 2] = rstd;
+        }
+    }
+}
+
+// The partial rows of d_gain and d_bias must begin as zeros: a block adds to its own.
+extern "C" __global__ void layer_norm_backward_wide(const float* __restrict__ x, const float* __restrict__ stats,
+                                                    const float* __restrict__ gain, const float* __restrict__ dy,
+                                                    float* __restrict__ dx, float* __restrict__ d_gain,
+                                                    float* __restrict__ d_bias, int rows, int width, int stride,
+                                                    int first) {
+    __shared__ float shared[2 * WARP];
+    const size_t part = size_t(blockIdx.x) * width;
+    for (int row = int(blockIdx.x); row < rows; row += int(gridDim.x)) {
+        const size_t start = size_t(row) * stride + first;
+        const float mean = stats[size_t(row) * 3], left = stats[size_t(row) * 3 + 1];
+        const float rstd = stats[size_t(row) * 3 + 2];
+        float sums[2] = {0, 0};
+        for (int i = threadIdx.x; i < width; i += THREADS) {
+            const float normal = (x[start + i] - mean - left) * rstd, g = dy[start + i];
+            if (d_gain) d_gain[part + i] += g * normal;
+            if (d_bias) d_bias[part + i] += g;
+            sums[0] += gain ? g * gain[i] : g;
+            sums[1] += (gain ? g * gain[i] : g) * normal;
+        }
+        if (!dx) continue;
+        block_sum<THREADS>(sums, shared);
+        for (int i = threadIdx.x; i < width; i += THREADS) {
+            const float normal = (x[start + i] - mean - left) * rstd;
+            const float g = gain ? dy[start + i] * gain[i] : dy[start + i];
+            dx[start + i] = rstd * (g - sums[0] / width - normal * (sums[1] / width));
+        }
+    }
+}

@@ -1,0 +1,44 @@
+"""The text of a kernel with our own headers pasted in.
+
+CuPy's disk cache knows a kernel by its text and options, and not by what the text includes, so a header that is
+included by name could change without a new compilation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+_OURS = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.M)
+
+
+@cache
+def text(file: str) -> str:
+    """The source of `kernels/<file>`, each of our headers pasted in where it is first included.
+
+    Raises:
+        FileNotFoundError: no such file, or one that includes a header that is not there.
+    """
+    return _pasted(FOLDER / file, set())
+
+
+def digest(file: str) -> str:
+    """The SHA-256 of that text, in hexadecimal: what a timing belongs to."""
+    return hashlib.sha256(text(file).encode()).hexdigest()
+
+
+def _pasted(path: Path, seen: set[Path]) -> str:
+    seen.add(path)
+    own = path.read_text(encoding="utf-8")
+    pieces, last = [f'#line 1 "{path.name}"\n'], 0
+    for found in _OURS.finditer(own):
+        pieces.append(own[last:found.start()])
+        header = (path.parent / found.group(1)).resolve()
+        if header not in seen:
+            pieces.append(_pasted(header, seen))
+        pieces.append(f'\n#line {own.count(chr(10), 0, found.end()) + 2} "{path.name}"')
+        last = found.end()
+    return "".join((*pieces, own[last:]))
