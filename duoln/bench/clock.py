@@ -37,6 +37,8 @@ DeviceSeconds = Callable[[Callable[[], None]], float]
 class Chain(Protocol):
     """Launches that the clock can repeat."""
 
+    warmups: int
+    """Launches after which every buffer has been used."""
     most: int
     """How many launches may wait for the device at once."""
     device_seconds: DeviceSeconds | None
@@ -60,6 +62,8 @@ class Samples(NamedTuple):
 
     launches: int
     """k."""
+    warmups: int
+    """Launches before the first sample."""
     seconds: list[float]
     """Per launch, one figure a turn."""
     device_seconds: list[float] | None
@@ -79,15 +83,16 @@ def read(chain: Chain, count: int, now: Now = time.perf_counter) -> Reading:
     return Reading(now() - started, device)
 
 
-def choose_launches(chain: Chain, now: Now = time.perf_counter) -> int:
-    """k: the least, up to what memory allows, whose run lasts SAMPLE_SECONDS."""
+def choose_launches(chain: Chain, now: Now = time.perf_counter) -> tuple[int, int]:
+    """k, the least whose run lasts SAMPLE_SECONDS or the most that memory allows; and how many launches that took."""
     most = max(min(MOST_LAUNCHES, chain.most // 2), 1)
-    read(chain, 1, now)  # compiles, allocates, starts threads
-    k = 1
+    read(chain, chain.warmups, now)  # compiles, allocates, starts threads
+    k, made = 1, chain.warmups
     while True:
         seconds = read(chain, k, now).wall
+        made += k
         if seconds >= SAMPLE_SECONDS or k == most:
-            return k
+            return k, made
         wanted = ceil(k * _MARGIN * SAMPLE_SECONDS / seconds) if seconds > 0 else k * _GROWTH
         k = min(max(wanted, k + 1), k * _GROWTH, most)
 
@@ -97,7 +102,7 @@ class SlopeClock:
 
     def __init__(self, chain: Chain, now: Now = time.perf_counter) -> None:
         self._chain, self._now = chain, now
-        self.launches = choose_launches(chain, now)
+        self.launches, self.warmups = choose_launches(chain, now)
         self._seconds: list[float] = []
         self._device: list[float] = []
         self._repeated = 0
@@ -124,7 +129,7 @@ class SlopeClock:
     @property
     def samples(self) -> Samples:
         """What has been taken."""
-        return Samples(self.launches, list(self._seconds), list(self._device) or None, self._repeated)
+        return Samples(self.launches, self.warmups, list(self._seconds), list(self._device) or None, self._repeated)
 
 
 def take_turns(clocks: Sequence[SlopeClock], rounds: int) -> None:

@@ -43,7 +43,7 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,8 +61,8 @@ _SOURCES = (".py", ".cu", ".cuh", ".metal", ".h")
 class Work(NamedTuple):
     """What one side of `bench rnn` or `bench train` does."""
 
-    run: Any
-    """`run(k)`: one timed run, given its number."""
+    run: Callable[[int], Any]
+    """One timed run, given its number."""
     checks: list[float]
     """Figures that every side must agree on."""
     facts: dict[str, Any]
@@ -163,11 +163,11 @@ def append_timings(record: Mapping[str, Any], path: Path) -> int:
     Raises:
         CheckpointError: it cannot be written.
     """
-    lines = [json.dumps(line, allow_nan=False) for line in timings(record)]
+    lines = [f"{json.dumps(line, allow_nan=False)}\n".encode() for line in timings(record)]
     try:
-        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        before = path.read_bytes() if path.exists() else b""
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
-    gap = "\n" if before and not before.endswith("\n") else ""
-    write_atomically(path, f"{before}{gap}{''.join(f'{line}\n' for line in lines)}".encode())
+    gap = b"\n" if before and not before.endswith(b"\n") else b""
+    write_atomically(path, b"".join([before, gap, *lines]))
     return len(lines)

@@ -5,16 +5,22 @@ A run is forward, or forward and the gradients of everything (input, states, wei
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from duoln.bench.records import Work
+from duoln.bench import machine
+from duoln.bench.records import Work, source_hash
 from duoln.bench.sides import Entry, with_allocators
+from duoln.kernels.recurrent import cases
 from duoln.kernels.recurrent.cases import Shape
 from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
 
 PEERS = ("torch",)
+
+KERNELS = Path(cases.__file__).parents[1]
 
 
 def arrays_for(cell: str, norm: str, shape: Shape) -> dict[str, np.ndarray]:
@@ -48,7 +54,7 @@ def prepare(asked: dict[str, Any]) -> Work:
     from duoln.bench import recurrent_torch
 
     run, out, gradients, facts = recurrent_torch.build(cell, norm, asked["form"], arrays, backward)
-    return Work(lambda k: run(), checks(out, gradients), facts)
+    return Work(lambda k: run(), checks(out, gradients), facts, warmups=2)
 
 
 def _ours(cell: str, norm: str, backward: bool, backend_name: str | None, arrays: dict[str, np.ndarray]) -> Work:
@@ -71,7 +77,28 @@ def _ours(cell: str, norm: str, backward: bool, backend_name: str | None, arrays
         backend.wait([t.data for t in tree.leaves(done)])
 
     found = {k: g.numpy() for k, g in gradient(params)[1].items()} if backward else {}
-    return Work(run, checks(forward(params).numpy(), found), {"backend": {"name": backend.name, **backend.info()}})
+    facts = {"backend": machine.backend_facts(backend), "rule": rule_of(cell, norm, params)}
+    return Work(run, checks(forward(params).numpy(), found), facts, warmups=2 if backward else 1)
+
+
+def rule_of(cell: str, norm: str, params: Mapping[str, Any]) -> str:
+    """The name of the rule that runs a layer with these tensors."""
+    from duoln import ops
+
+    states = [params[name] for name in ("h", "c") if name in params]
+    norms = [params[name] for name in norm_shapes(cell, norm, 1)]
+    attributes = {"norm": norm, "eps": 1e-5, "eps_place": "inside", "reverse": False}
+    if cell == "lstm":
+        attributes["remat"] = False
+    verdicts = getattr(ops, cell).explain(params["x"], *states, params["w_x"], params["w_h"], params.get("bias"),
+                                          None, *norms, **attributes)
+    name: str = verdicts[-1][0]
+    return name
+
+
+def source_of(cell: str, rule: str | None) -> str | None:
+    """The hash of the source files of a cell's fused rules, and of what they share; None for the composed rule."""
+    return None if rule in (None, "composed") else source_hash(KERNELS, [cell, "recurrent"])
 
 
 def entries(cell: str, norm: str, shape: Shape, backward: bool, backend: str | None, peers: list[str]) -> list[Entry]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ class _Want(NamedTuple):
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _is_count(value: Any) -> bool:
@@ -189,5 +190,5 @@ def _parse(text: str, file: object) -> Any:
     except json.JSONDecodeError as error:
         what = "the end of the file" if error.pos >= len(text.rstrip()) else error.msg
         raise DataFormatError(file, len(text[:error.pos].encode()), "JSON", what) from error
-    except RecursionError as error:
-        raise DataFormatError(file, 0, "JSON", "lists or objects nested too deeply") from error
+    except (ValueError, RecursionError) as error:
+        raise DataFormatError(file, 0, "JSON of a moderate depth and moderate numbers", str(error)) from error

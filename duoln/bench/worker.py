@@ -12,7 +12,8 @@ import sys
 import time
 from typing import Any
 
-from duoln.bench.records import Work, machine
+from duoln.bench import machine
+from duoln.bench.records import Work
 from duoln.bench.recurrent import prepare as prepare_recurrent
 
 CHECKED_STEPS = 5
@@ -23,7 +24,8 @@ def main() -> None:
     asked: dict[str, Any] = json.loads(sys.argv[1])
     work = (prepare_recurrent if asked["kind"] == "rnn" else prepare_training)(asked)
     side = asked["peer"] or "duoln"
-    print(json.dumps({"side": side, **work.facts, **machine(), "checks": work.checks}), flush=True)
+    facts = {"side": side, **work.facts, **machine.side(), "warmups": work.warmups, "checks": work.checks}
+    print(json.dumps(facts), flush=True)
     k = work.first
     for line in sys.stdin:
         seconds = []
@@ -50,10 +52,11 @@ def prepare_training(asked: dict[str, Any]) -> Work:
         backend = runtime.backend(asked["backend"])
         trainer = Trainer(task, asked["variant"], cfg, splits, backend)
         losses = [trainer.advance() for _ in range(CHECKED_STEPS)]
-        return Work(lambda k: trainer.advance(), losses, {"backend": {"name": backend.name, **backend.info()}})
+        return Work(lambda k: trainer.advance(), losses, {"backend": machine.backend_facts(backend)},
+                    warmups=CHECKED_STEPS)
     step, facts = task.peer(asked["peer"])(cfg, task.model(cfg).init(Stream(cfg.seed, "init")))
     losses = [float(step(splits.train(k))) for k in range(CHECKED_STEPS)]
-    return Work(lambda k: step(splits.train(k)), losses, facts, CHECKED_STEPS)
+    return Work(lambda k: step(splits.train(k)), losses, facts, CHECKED_STEPS, CHECKED_STEPS)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,218 @@
+"""`duoln compare`: records of several machines beside each other, or a refusal where that would mislead.
+
+Two cases are compared only if operator, pass, shape, settings, side, dtype, cache and clock are the same. What else
+can change a time (flags, the version of duoln, the rule that ran) is warned of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from duoln.bench.schema import identity, load
+from duoln.errors import UsageError
+
+SCHEMA = "duoln-compare/1"
+
+_WORK = ("op", "pass", "shape", "settings", "side")
+_MANNER = ("dtype", "cache", "clock")
+_COMMIT_DIGITS = 10
+_SHOWN_REASONS = 3
+
+
+class File(NamedTuple):
+    """One record: where it was read, and a name that no other file of this comparison has."""
+
+    path: Path
+    name: str
+    record: dict[str, Any]
+    cases: dict[str, dict[str, Any]]
+    """By identity."""
+
+
+class Cell(NamedTuple):
+    """One case on one machine."""
+
+    seconds: float
+    speedup: float
+    """The first file's time over this one's."""
+    fraction_of_copy: float | None
+    rule: str | None
+
+
+class Row(NamedTuple):
+    """One case, and how each file has it; None where a file has not."""
+
+    case: Mapping[str, Any]
+    cells: list[Cell | None]
+
+    @property
+    def shape(self) -> str:
+        """As a person writes it."""
+        return "x".join(str(n) for n in self.case["shape"])
+
+
+class Comparison(NamedTuple):
+    """What can be said of several files."""
+
+    files: list[File]
+    rows: list[Row]
+    warnings: list[str]
+    not_comparable: list[tuple[str, str]]
+    """A case, and why it is in no row or lacks a cell."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data, for a program to read."""
+        return {
+            "schema": SCHEMA,
+            "files": [{"file": str(f.path), "name": f.name, "backend": f.record["backend"], "host": f.record["host"],
+                       "copy_gbps": f.record["copy_gbps"]} for f in self.files],
+            "rows": [{**{key: row.case[key] for key in (*_WORK, *_MANNER)},
+                      "cells": [None if c is None else c._asdict() for c in row.cells]} for row in self.rows],
+            "warnings": self.warnings,
+            "not_comparable": [{"case": case, "why": why} for case, why in self.not_comparable],
+        }
+
+
+def compare(paths: Sequence[Path]) -> Comparison:
+    """Read and compare.
+
+    Raises:
+        DataError: a file is missing or malformed.
+        UsageError: fewer than two files, another schema, or a file that has no case in common with the first.
+    """
+    if len(paths) < 2:
+        raise UsageError(f"[compare] expected two files or more, found {len(paths)}")
+    files = _named([(path, load(path)) for path in paths])
+    first = files[0]
+    left: list[tuple[str, str]] = []
+    for other in files[1:]:
+        reasons = _not_comparable(first, other)
+        if not first.cases.keys() & other.cases.keys():
+            raise UsageError(_refusal(first, other, reasons))
+        left += reasons
+    rows = [Row(case, [_cell(f.cases.get(key), case) for f in files]) for key, case in first.cases.items()
+            if any(key in f.cases for f in files[1:])]
+    return Comparison(files, rows, _warnings(files, rows), left)
+
+
+def _named(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[File]:
+    """Labels are names where they differ; else the file or its number among them is added."""
+    labels = [record["label"] for _, record in records]
+    names = [label if labels.count(label) == 1 else f"{label} ({path.name})"
+             for label, (path, _) in zip(labels, records, strict=True)]
+    names = [name if names.count(name) == 1 else f"{name} #{k + 1}" for k, name in enumerate(names)]
+    return [File(path, name, record, {identity(case): case for case in record["cases"]})
+            for name, (path, record) in zip(names, records, strict=True)]
+
+
+def _cell(case: Mapping[str, Any] | None, reference: Mapping[str, Any]) -> Cell | None:
+    if case is None:
+        return None
+    return Cell(case["median"], reference["median"] / case["median"], case["fraction_of_copy"], case["rule"])
+
+
+def case_name(case: Mapping[str, Any]) -> str:
+    """A case in a line of text."""
+    settings = "".join(f", {key}={value}" for key, value in case["settings"].items())
+    return (f"{case['op']} {case['pass']} {'x'.join(str(n) for n in case['shape'])}{settings}, {case['side']}, "
+            f"{case['dtype']}, {case['cache']}, {case['clock']}")
+
+
+def _work(case: Mapping[str, Any]) -> str:
+    return json.dumps([case[key] for key in _WORK], sort_keys=True)
+
+
+def _not_comparable(first: File, other: File) -> list[tuple[str, str]]:
+    """The cases that only one of two files has, or that were measured in another manner."""
+    missing = [case for key, case in first.cases.items() if key not in other.cases]
+    extra = [case for key, case in other.cases.items() if key not in first.cases]
+    found, explained = [], set()
+    for case in missing:
+        near = next((e for e in extra if _work(e) == _work(case) and identity(e) not in explained), None)
+        if near is None:
+            found.append((case_name(case), f"in {first.name}, not in {other.name}"))
+            continue
+        explained.add(identity(near))
+        found.append((case_name(case), "; ".join(
+            f"{key} is {case[key]} in {first.name}, {near[key]} in {other.name}"
+            for key in _MANNER if case[key] != near[key])))
+    return found + [(case_name(case), f"in {other.name}, not in {first.name}")
+                    for case in extra if identity(case) not in explained]
+
+
+def _refusal(first: File, other: File, reasons: Sequence[tuple[str, str]]) -> str:
+    lines = [f"  {case}: {why}" for case, why in reasons[:_SHOWN_REASONS]]
+    if len(reasons) > _SHOWN_REASONS:
+        lines.append(f"  and {len(reasons) - _SHOWN_REASONS} more")
+    empty = "".join(f"\n  {f.path} has no cases" for f in (first, other) if not f.cases)
+    return "\n".join([f"[compare] {first.path} and {other.path} have no case in common{empty}", *lines])
+
+
+def _warnings(files: Sequence[File], rows: Sequence[Row]) -> list[str]:
+    found = [*_differing("duoln", files, [f.record["duoln"] for f in files]),
+             *_differing("commit", files, [_commit(f.record["git"]) for f in files])]
+    for name in sorted({name for f in files for name in f.record["flags"]}):
+        found += _differing(name, files, [f.record["flags"].get(name, "not set") for f in files])
+    if all("tf32" in f.record["backend"] for f in files):
+        found += _differing("tf32", files, [f.record["backend"]["tf32"] for f in files])
+    rules = {}
+    for row in rows:
+        seen = [None if c is None else c.rule or "none" for c in row.cells]
+        rules[row.case["op"], row.case["side"], *seen] = (f"rule of {row.case['op']}, {row.case['side']}", seen)
+    for what, seen in rules.values():
+        found += _differing(what, files, seen)
+    return list(dict.fromkeys(found))
+
+
+def _differing(what: str, files: Sequence[File], values: Sequence[str | None]) -> list[str]:
+    """One warning if the values, where there are any, are not all the same."""
+    known = [(value, f.name) for value, f in zip(values, files, strict=True) if value is not None]
+    if len({value for value, _ in known}) < 2:
+        return []
+    return [f"{what}: {', '.join(f'{value} in {name}' for value, name in known)}"]
+
+
+def _commit(git: Mapping[str, Any] | None) -> str | None:
+    return None if git is None else git["sha"][:_COMMIT_DIGITS] + (" with changes" if git["dirty"] else "")
+
+
+# Text -------------------------------------------------------------------------------------------------
+
+def duration(seconds: float) -> str:
+    """Three digits and a unit."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}" if seconds / scale < 999.5 else f"{seconds / scale:.0f} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
+    """Title, headings and rows. What all rows have in common stands in the title, and takes no column."""
+    cases = [row.case for row in comparison.rows]
+    varying = [key for key in ("side", *_MANNER) if len({case[key] for case in cases}) > 1]
+    common = [cases[0][key] for key in ("side", *_MANNER) if key not in varying]
+    settings = any(case["settings"] != cases[0]["settings"] for case in cases)
+    headings = ["op", "pass", "shape", *(["settings"] if settings else []), *varying,
+                *(f.name for f in comparison.files)]
+    rows = [[row.case["op"], row.case["pass"], row.shape, *([_settings(row.case)] if settings else []),
+             *(row.case[key] for key in varying), *(_cell_text(c, k) for k, c in enumerate(row.cells))]
+            for row in comparison.rows]
+    return f"Time, speed-up over the first, share of a copy's bandwidth ({', '.join(common)})", headings, rows
+
+
+def _settings(case: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in case["settings"].items())
+
+
+def _cell_text(cell: Cell | None, column: int) -> str:
+    if cell is None:
+        return "-"
+    parts = [duration(cell.seconds)]
+    if column:
+        parts.append(f"{cell.speedup:.2f}x")
+    if cell.fraction_of_copy is not None:
+        parts.append(f"{cell.fraction_of_copy:.0%}")
+    return "  ".join(parts)

@@ -1,0 +1,140 @@
+"""`duoln bench ops`: operators over rows, forward and forward + backward, beside a plain copy and a peer.
+
+A launch is one call as a user makes it: the operator with its checks and, for backward, its tape. On a lazy library
+(MLX) each launch of layer_norm takes a row of the one before as its bias, so that none can start early; cross-entropy
+and copy have no argument of that size, so there a GPU may overlap launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln.backends.protocol import Backend
+from duoln.bench import agreement, clock, operators_torch
+from duoln.bench.chains import DuolnChain, cache_for
+from duoln.bench.clock import Chain, SlopeClock, take_turns
+from duoln.bench.records import make_case
+from duoln.bench.subjects import COPY, Shape, Subject
+from duoln.core import Tensor
+from duoln.errors import UsageError
+
+PEERS = ("torch",)
+
+_COPY_ROUNDS = 7
+
+
+class Plan(NamedTuple):
+    """What to time."""
+
+    subject: Subject
+    shape: Shape
+    cache: str
+    backward: bool
+
+    @property
+    def name(self) -> str:
+        """As a person says it."""
+        return f"{self.subject.name} {passes(self.backward)} {self.shape[0]} x {self.shape[1]}, {self.cache}"
+
+
+class Side(NamedTuple):
+    """One side of a case that is ready to be timed."""
+
+    name: str
+    chain: Chain
+    facts: dict[str, Any]
+    """What goes into the case besides times."""
+
+
+def passes(backward: bool) -> str:
+    """What a record calls it."""
+    return "forward+backward" if backward else "forward"
+
+
+def make_plans(subjects: Sequence[Subject], shapes: Sequence[Shape] | None, small: bool, caches: Sequence[str],
+               forward_only: bool) -> list[Plan]:
+    """Everything to time, each thing once.
+
+    Args:
+        subjects: the operators; a copy among them is left out, as it is timed in any case.
+        shapes: of all of them, or None for each one's own table.
+        small: the reduced tables.
+        caches: "cold", "warm" or both.
+        forward_only: leave out forward + backward.
+    """
+    plans = [Plan(subject, shape, cache_for(shape, cache == "cold"), backward)
+             for subject in subjects if subject.op is not None
+             for shape in shapes or (subject.small if small else subject.shapes)
+             for cache in caches
+             for backward in ((False,) if forward_only else (False, True))]
+    return list({plan.name: plan for plan in plans}.values())
+
+
+def measure_copy(backend: Backend, small: bool, rounds: int = _COPY_ROUNDS) -> dict[str, Any]:
+    """The case of a plain copy, of more than the caches hold: what the others are a fraction of."""
+    [shape] = COPY.small if small else COPY.shapes
+    [case] = measure(Plan(COPY, shape, "cold", False), backend, (), rounds, None)
+    return case
+
+
+def measure(plan: Plan, backend: Backend, peers: Sequence[str], rounds: int,
+            copy_gbps: float | None) -> list[dict[str, Any]]:
+    """Check and time one thing: a case for duoln and one for each peer.
+
+    Args:
+        plan: what.
+        backend: ours.
+        peers: beside whom.
+        rounds: samples a side.
+        copy_gbps: the copy's bandwidth; None for the copy itself, which is its own measure.
+
+    Raises:
+        DuolnError: a rule or a peer computes something else, or the machine is too busy to time anything.
+    """
+    inputs = plan.subject.inputs(plan.shape)
+    found = agreement.compute(plan.subject, backend, inputs, plan.backward)
+    sides = [_our_side(plan, backend, inputs, found),
+             *(_peer_side(plan, backend, inputs, found, peer) for peer in peers)]
+    clocks = [SlopeClock(side.chain) for side in sides]
+    take_turns(clocks, rounds)
+    rows, width = plan.shape
+    moved = plan.subject.bytes_moved(rows, width, plan.backward)
+    cases = []
+    for side, one in zip(sides, clocks, strict=True):
+        taken = one.samples
+        speed = copy_gbps or moved / float(np.median(taken.seconds)) / 1e9
+        events = {} if taken.device_seconds is None else {
+            "event_seconds": float(np.median(taken.device_seconds)), "event_samples": taken.device_seconds}
+        cases.append(make_case(
+            op=plan.subject.name, passes=passes(plan.backward), shape=plan.shape, side=side.name,
+            samples=taken.seconds, clock_name=clock.NAME, cache=plan.cache, warmups=taken.warmups, copy_gbps=speed,
+            moved=moved, flops=plan.subject.flops(rows, width, plan.backward) or None, launches=taken.launches,
+            repeated=taken.repeated, **events, **side.facts))
+    return cases
+
+
+def _our_side(plan: Plan, backend: Backend, inputs: agreement.Values, found: agreement.Values) -> Side:
+    tensors = {name: Tensor(backend.asarray(a), backend) for name, a in inputs.items()}
+    rule = plan.subject.rule(tensors)
+    if plan.subject.op is not None and rule != "composed":
+        agreement.check_rule(f"{plan.name}, rule '{rule}'", plan.subject, backend, inputs, found, plan.backward)
+    return Side("duoln", DuolnChain(plan.subject, backend, inputs, plan.cache, plan.backward), {
+        "rule": rule, "source": plan.subject.source(rule),
+        "max_error": agreement.max_error(plan.subject, inputs, found, plan.backward)})
+
+
+def _peer_side(plan: Plan, backend: Backend, inputs: agreement.Values, found: agreement.Values, peer: str) -> Side:
+    if peer not in PEERS:
+        raise UsageError(f"[bench] expected a peer of {', '.join(PEERS)}; found {peer!r}")
+    device = operators_torch.device_for(backend.name)
+    theirs = operators_torch.compute(plan.subject, inputs, plan.backward, device)
+    agreement.check_agreement(f"{plan.name}, {peer}", theirs, found, "duoln",
+                              agreement.allowed(plan.shape))
+    return Side(peer, operators_torch.TorchChain(plan.subject, inputs, plan.cache, plan.backward, device), {
+        "max_error": agreement.max_error(plan.subject, inputs, theirs, plan.backward),
+        "facts": operators_torch.facts(device)})
+
+

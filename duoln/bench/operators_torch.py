@@ -1,0 +1,115 @@
+"""The peers of `duoln bench ops`: torch.nn.functional.layer_norm and cross_entropy, on the CPU or on CUDA."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from duoln.bench.chains import Rotation
+from duoln.bench.clock import MOST_LAUNCHES, DeviceSeconds
+from duoln.bench.subjects import Subject, buffer_count, buffers
+from duoln.errors import UsageError
+
+
+def device_for(backend: str) -> str:
+    """Where PyTorch runs beside a backend of ours: on CUDA beside CuPy if it can, else on the CPU."""
+    return "cuda" if backend == "cupy" and _torch().cuda.is_available() else "cpu"
+
+
+def facts(device: str) -> dict[str, str]:
+    """The library, and what it runs on."""
+    torch = _torch()
+    found = {"library": f"torch {torch.__version__}", "device": device}
+    return found | ({"threads": str(torch.get_num_threads())} if device == "cpu" else {})
+
+
+def compute(subject: Subject, inputs: Mapping[str, np.ndarray], backward: bool, device: str) -> dict[str, np.ndarray]:
+    """What one launch gives, by duoln's names."""
+    tensors = _tensors(inputs, device)
+    x = tensors["x"].requires_grad_(backward)
+    found = _run(_torch(), subject, x, tensors, tensors["gout"] if backward else None)
+    return {name: a.detach().cpu().numpy() for name, a in found.items()}
+
+
+class TorchChain:
+    """Launches of PyTorch's own operator, with the buffers and results rotating as ours do."""
+
+    def __init__(self, subject: Subject, inputs: Mapping[str, np.ndarray], cache: str, backward: bool,
+                 device: str) -> None:
+        torch = self._torch = _torch()
+        rows, width = inputs["x"].shape
+        cold = cache == "cold"
+        count = buffer_count((rows, width), cold)
+        host, places = buffers(inputs["x"], count)
+        whole = torch.from_numpy(host).to(device)
+        self._pool = [whole[place].detach().requires_grad_(backward) for place in places]
+        self._gouts = [t.detach() for t in self._pool]
+        self._tensors = _tensors({k: v for k, v in inputs.items() if k != "x"}, device)
+        for name in subject.shared:
+            self._tensors[name].requires_grad_(backward)
+        self._gout_rotates = inputs["gout"].shape == (rows, width)
+        self._subject, self._backward = subject, backward
+        self._rotation = Rotation(count, cold)
+        self._results: deque[dict[str, Any]] = deque(maxlen=count if cold else 1)
+        self.warmups = count if cold else 1
+        self.most = 2 * MOST_LAUNCHES
+        self._on_gpu = device == "cuda"
+        self.device_seconds: DeviceSeconds | None = _event_seconds if self._on_gpu else None
+
+    def launch(self, count: int) -> None:
+        """Run or queue `count` launches, one after the other."""
+        for _ in range(count):
+            mine, ahead = self._rotation.next()
+            gout = self._gouts[ahead] if self._gout_rotates else self._tensors["gout"]
+            self._results.append(_run(self._torch, self._subject, self._pool[mine], self._tensors,
+                                      gout if self._backward else None))
+
+    def wait(self) -> None:
+        """Return when everything queued is computed."""
+        if self._on_gpu:
+            self._torch.cuda.synchronize()
+
+
+def _run(torch: Any, subject: Subject, x: Any, tensors: Mapping[str, Any], gout: Any) -> dict[str, Any]:
+    if gout is None:
+        with torch.no_grad():
+            return {"value": _call(torch, subject, x, tensors)}
+    value = _call(torch, subject, x, tensors)
+    gradients = torch.autograd.grad(value, [x, *(tensors[name] for name in subject.shared)], gout)
+    return {"value": value, **dict(zip(("x", *subject.shared), gradients, strict=True))}
+
+
+def _call(torch: Any, subject: Subject, x: Any, tensors: Mapping[str, Any]) -> Any:
+    if subject.name == "layer_norm":
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], tensors["gain"], tensors["bias"],
+                                              subject.attributes["eps"])
+    return torch.nn.functional.cross_entropy(x, tensors["labels"], reduction="none")
+
+
+def _tensors(arrays: Mapping[str, np.ndarray], device: str) -> dict[str, Any]:
+    """Copies; integers as PyTorch wants them."""
+    torch = _torch()
+    return {name: torch.tensor(a.astype(np.int64) if a.dtype.kind == "i" else a, device=device)
+            for name, a in arrays.items()}
+
+
+def _event_seconds(run: Callable[[], None]) -> float:
+    torch = _torch()
+    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    first.record()
+    run()
+    last.record()
+    last.synchronize()
+    milliseconds: float = first.elapsed_time(last)
+    return milliseconds / 1e3
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise UsageError(f"[bench] --peer torch needs PyTorch: {error}; pip install torch") from error
+    return torch

@@ -1,0 +1,148 @@
+"""What `duoln bench ops` times: operators on rows of values, with the arrays, shapes and formulas of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import gcd
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln import ops
+from duoln.backends.protocol import Array, Backend
+from duoln.bench.records import source_hash
+from duoln.core import Op, Tensor
+from duoln.core.tape import pullback
+from duoln.errors import UsageError
+from duoln.kernels.layer_norm import cases as layer_norm_cases
+from duoln.kernels.softmax_cross_entropy import cases as cross_entropy_cases
+
+KERNELS = Path(layer_norm_cases.__file__).parents[1]
+
+Shape = tuple[int, int]
+
+
+class Subject(NamedTuple):
+    """An operator as the benchmark sees it: rows `x`, and arguments beside them that stay the same."""
+
+    name: str
+    op: Op[..., Tensor] | None
+    """None for what is no operator of duoln's, and has no gradient here."""
+    shapes: tuple[Shape, ...]
+    small: tuple[Shape, ...]
+    arguments: Callable[[int, int, np.random.Generator], dict[str, np.ndarray]]
+    """The arguments beside x, of rows and width, in their order."""
+    shared: tuple[str, ...]
+    """Arguments that all rows share: their gradients are sums over rows."""
+    bytes_moved: Callable[[int, int, bool], int]
+    flops: Callable[[int, int, bool], int]
+    attributes: Mapping[str, Any] = {}
+    link: str | None = None
+    """An argument of one row's size that can take a row of the previous result, so that launches form a chain."""
+
+    def inputs(self, shape: Shape) -> dict[str, np.ndarray]:
+        """The same arrays for every side: x, the arguments, and the gradient of the output as `gout`."""
+        rows, width = shape
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal((rows, width), np.float32)
+        arguments = self.arguments(rows, width, rng)
+        by_row = "labels" in arguments  # one loss a row, so one gradient a row
+        gout = rng.standard_normal((rows,) if by_row else (rows, width), np.float32)
+        return {"x": x, **arguments, "gout": gout}
+
+    def rule(self, tensors: Mapping[str, Tensor]) -> str:
+        """The name of the rule that runs these arguments."""
+        if self.op is None:
+            return "the library's"
+        return self.op.explain(*_given(tensors), **self.attributes)[-1][0]
+
+    def source(self, rule: str) -> str | None:
+        """The hash of the rule's source files; None if it has none of its own."""
+        return None if self.op is None or rule == "composed" else source_hash(KERNELS, [self.name])
+
+    def run(self, tensors: Mapping[str, Tensor], gout: Array | None) -> dict[str, Array]:
+        """One launch: the value, and with a `gout` the gradients of x and of shared arguments."""
+        if self.op is None:
+            return {"value": _copy(tensors["x"].backend, tensors["x"].data)}
+        if gout is None:
+            return {"value": self.op(*_given(tensors), **self.attributes).data}
+        wanted = {name: tensors[name] for name in ("x", *self.shared)}
+        op = self.op
+        value, back, tape = pullback(lambda tracked: op(*_given({**tensors, **tracked}), **self.attributes), wanted)
+        try:
+            return {"value": value.data, **back([gout])}
+        finally:
+            tape.closed = True
+
+
+def _given(tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    return [tensor for name, tensor in tensors.items() if name != "gout"]
+
+
+def _copy(backend: Backend, x: Array) -> Array:
+    """A plain copy. Two halves are joined: that copies on every library, where `asarray` may return what it got."""
+    half = (x.shape[0] + 1) // 2
+    return backend.concat([x[:half], x[half:]])
+
+
+def _layer_norm_arguments(rows: int, width: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {"gain": 1 + 0.1 * rng.standard_normal(width, np.float32), "bias": 0.1 * rng.standard_normal(width, np.float32)}
+
+
+def _cross_entropy_arguments(rows: int, width: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {"labels": rng.integers(0, width, rows).astype(np.int32)}
+
+
+COPY = Subject("copy", None, ((4096, 4096),), ((2048, 2048),), lambda rows, width, rng: {}, (),
+               lambda rows, width, backward: 2 * 4 * rows * width, lambda rows, width, backward: 0)
+
+SUBJECTS = {
+    "layer_norm": Subject("layer_norm", ops.layer_norm, layer_norm_cases.SHAPES, layer_norm_cases.SMALL,
+                          _layer_norm_arguments, ("gain", "bias"), layer_norm_cases.bytes_moved,
+                          layer_norm_cases.flops, {"eps": 1e-5, "eps_place": "inside"}, link="bias"),
+    "softmax_cross_entropy": Subject("softmax_cross_entropy", ops.softmax_cross_entropy, cross_entropy_cases.SHAPES,
+                                     cross_entropy_cases.SMALL, _cross_entropy_arguments, (),
+                                     cross_entropy_cases.bytes_moved, cross_entropy_cases.flops),
+    "copy": COPY,
+}
+
+
+def find_subject(name: str) -> Subject:
+    """The subject of that name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in SUBJECTS:
+        raise UsageError(f"[bench] expected an operator of {', '.join(SUBJECTS)}; found {name!r}")
+    return SUBJECTS[name]
+
+
+# Buffers ----------------------------------------------------------------------------------------------
+
+CACHE_BYTES = 128 << 20
+"""More than any last-level cache that a core or GPU reaches: H100 50 MiB, B200 126 MiB, Apple's Ultra 96 MiB, one
+EPYC core complex 32 or 96 MiB. Cold inputs rotate through more than twice this."""
+LEAST_COLD_BYTES = 64 << 10
+"""Smaller inputs are timed warm: launching them takes longer than fetching them, and rotating through enough of them
+would time the interpreter."""
+
+_ALIGNED_VALUES = 64
+"""Each buffer starts 256 bytes or a multiple after the first, as a library's own arrays do."""
+
+
+def buffer_count(shape: Shape, cold: bool) -> int:
+    """How many inputs rotate; two if warm, for x and the gradient."""
+    rows, width = shape
+    return 2 * CACHE_BYTES // (4 * rows * width) + 2 if cold else 2
+
+
+def buffers(x: np.ndarray, count: int) -> tuple[np.ndarray, list[slice]]:
+    """One array with `count` copies of the rows of x, and where in it each copy is."""
+    rows, width = x.shape
+    step_unit = _ALIGNED_VALUES // gcd(width, _ALIGNED_VALUES)
+    step = -(-rows // step_unit) * step_unit
+    block = np.zeros((step, width), x.dtype)
+    block[:rows] = x
+    return np.tile(block, (count, 1)), [slice(k * step, k * step + rows) for k in range(count)]

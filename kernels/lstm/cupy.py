@@ -1,0 +1,117 @@
+"""The LSTM on CUDA: one product for all inputs, then one product and one kernel a step, one product per weight after.
+
+Saved for the gradient, per step and row: both sides as products 4 H each, cell, hidden state, and three floats for
+each norm: 10 H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import cupy
+from duoln.kernels import launch
+from duoln.kernels.recurrent import cuda
+from duoln.kernels.recurrent.plan import plan
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule
+from duoln.ops import lstm
+from duoln.ops.recurrent.variants import norm_shapes
+
+_VARIANTS = ("none", "layer", "layer-cell", "layer-theano")
+_PARAMETERS = ("gain_x", "bias_x", "gain_h", "bias_h")
+_COMMON = ("x_side: float32[3], recurrent: float32[3], gain_x: float32[1]?, bias_x: float32[1]?, "
+           "gain_h: float32[1]?, bias_h: float32[1]?, bias: float32[1], gain_c: float32[1]?, bias_c: float32[1]?, "
+           "mask: bool[2]?, ")
+_forward_step = launch.Kernel(
+    "lstm/lstm.cu", "lstm_forward", _COMMON + "h: float32[3], c: float32[3], stats: float32[3], step: int32, "
+    "steps: int32, batch: int32, hidden: int32, eps: float32")
+_backward_step = launch.Kernel(
+    "lstm/lstm.cu", "lstm_backward", _COMMON + "c: float32[3], stats: float32[3], g_out: float32[3]?, "
+    "dh: float32[2], carry: float32[2]?, dc: float32[2], d_x: float32[3], d_recurrent: float32[3]?, "
+    "dz: float32[3]?, d_shown: float32[3]?, step: int32, steps: int32, batch: int32, hidden: int32")
+
+
+class _Saved(NamedTuple):
+    walk: cuda.Walk
+    weights: tuple[Array, Array, Array]
+    norms: dict[str, Array]
+    x_side: Array
+    recurrent: Array
+    h: Array
+    c: Array
+    stats: Array
+    norm: str
+
+
+def settings(norm: str) -> dict[str, int]:
+    """The macros of a variant."""
+    sides = norm in ("layer", "layer-theano")
+    return {"NORM_SIDES": int(sides), "NORM_CELL": int(sides or norm == "layer-cell")}
+
+
+def _parameters(bias: Array, norms: dict[str, Array]) -> tuple[Array | None, ...]:
+    return (*(norms.get(name) for name in _PARAMETERS), bias, norms.get("gain_c"), norms.get("bias_c"))
+
+
+def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, bias: Array, mask: Array | None,
+             *norm_arrays: Array, norm: str, eps: float, reverse: bool,
+             **others: Any) -> tuple[tuple[Array, Array, Array], _Saved]:
+    steps, (batch, hidden) = x.shape[0], h.shape
+    norms = dict(zip(norm_shapes("lstm", norm, 1), norm_arrays, strict=True))
+    walk, p, macros = cuda.Walk.of(x, mask, reverse), plan(hidden), settings(norm)
+    x_side = cuda.product(walk.x, w_x, bias if norm == "layer-theano" else None)
+    recurrent = cupy.empty_like(x_side)
+    hs, cs = cuda.states(h, steps), cuda.states(c, steps)
+    stats = cupy.empty((2 * macros["NORM_SIDES"] + macros["NORM_CELL"], steps * batch, 3), dtype=x.dtype)
+    grid, block = (-(-batch // p.rows),), (p.threads, p.rows)
+    for step in range(steps):
+        cupy.matmul(hs[step], w_h, out=recurrent[step])
+        _forward_step(grid, block, (x_side, recurrent, *_parameters(bias, norms), walk.mask, hs, cs, stats, step, steps,
+                                    batch, hidden, eps), p.macros(**macros))
+    saved = _Saved(walk, (w_x, w_h, bias), norms, x_side, recurrent, hs, cs, stats, norm)
+    return (walk.in_time(hs[1:]), hs[-1].copy(), cs[-1].copy()), saved
+
+
+def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
+    (w_x, w_h, bias), norms, walk = saved.weights, saved.norms, saved.walk
+    steps, (batch, hidden) = walk.x.shape[0], saved.h.shape[1:]
+    g_out = None if gouts[0] is None else walk.in_time(gouts[0])
+    dh, dc = cuda.start(gouts[1], saved.h[0]), cuda.start(gouts[2], saved.c[0])
+    carry = None if walk.mask is None else cupy.zeros_like(dh)
+    macros, p = settings(saved.norm), plan(hidden)
+    d_x = cupy.empty_like(saved.x_side)
+    apart = bool(macros["NORM_SIDES"])  # without norms both sides and the gates have one gradient
+    d_recurrent, dz = (cupy.empty_like(d_x) if apart else d_x for _ in range(2))
+    d_shown = cupy.empty((steps, batch, hidden), dtype=d_x.dtype) if macros["NORM_CELL"] else None
+    grid, block = (-(-batch // p.rows),), (p.threads, p.rows)
+    w_back = w_h.T
+    for step in range(steps - 1, -1, -1):
+        _backward_step(grid, block, (saved.x_side, saved.recurrent, *_parameters(bias, norms), walk.mask, saved.c,
+                                     saved.stats, g_out, dh, carry, dc, d_x, d_recurrent if apart else None,
+                                     dz if apart else None, d_shown, step, steps, batch, hidden), p.macros(**macros))
+        cupy.matmul(d_recurrent[step], w_back, out=dh)
+    if carry is not None:
+        dh += carry
+    found: dict[str, Array] = {}
+    if apart:
+        found["gain_x"], found["bias_x"] = cuda.gain_and_bias(saved.x_side, saved.stats[0], dz)
+        found["gain_h"], found["bias_h"] = cuda.gain_and_bias(saved.recurrent, saved.stats[1], dz)
+    if d_shown is not None:
+        found["gain_c"], found["bias_c"] = cuda.gain_and_bias(_cells(saved), saved.stats[-1], d_shown)
+    d_bias = found["bias_x"] if apart else launch.sum_columns(cuda.rows(d_x))
+    if saved.norm == "layer-theano":  # the bias inside the input's norm
+        d_bias = d_bias + launch.sum_columns(cuda.rows(d_x))
+    return [cuda.input_gradient(d_x, w_x, walk) if needs[0] else None, dh, dc, cuda.weight_gradient(walk.x, d_x),
+            cuda.weight_gradient(saved.h[:-1], d_recurrent), d_bias, None, *(found[name] for name in norms)]
+
+
+def _cells(saved: _Saved) -> Array:
+    """The cell after each step. A held row's is not what was normalised, but its gradient there is zero."""
+    return saved.c[1:]
+
+
+def attach() -> None:
+    """Add the rule to `lstm`."""
+    lstm.add(Rule("cuda steps", _forward, _vjp, cuda.supports(_VARIANTS)), backend="cupy")

@@ -1,0 +1,141 @@
+// What the cell kernels share: the gates of a row in registers, their norms, and the gradients of those.
+//
+// A row of the batch belongs to THREADS threads (32 or more), each with UNITS hidden units: unit u of a thread is
+// u * THREADS + threadIdx.x. A block has blockDim.y rows if THREADS is 32, else one. All arrays of a sequence are
+// in the order of the walk; (T, B, .) of step t begins at t * B rows.
+//
+// A side is what comes from the input or from the state, before or after its norms: [gate][unit of the thread].
+#pragma once
+#include "../common.cuh"
+
+// Which gates are normalised together: all of an LSTM's, a GRU's two gates and its candidate apart (eq. 26, 27).
+struct Lstm {
+    static constexpr int GATES = 4, PARTS = 1;
+    static __device__ constexpr int part(int) { return 0; }
+    static __device__ int width(int, int hidden) { return 4 * hidden; }
+};
+struct Gru {
+    static constexpr int GATES = 3, PARTS = 2;
+    static __device__ constexpr int part(int gate) { return gate == 2; }
+    static __device__ int width(int part, int hidden) { return part ? hidden : 2 * hidden; }
+};
+struct State {  // a hidden state or a cell by itself, and the one pre-activation of an RNN
+    static constexpr int GATES = 1, PARTS = 1;
+    static __device__ constexpr int part(int) { return 0; }
+    static __device__ int width(int, int hidden) { return hidden; }
+};
+
+constexpr int SHARED = 8 * WARP;  // the sums of four norms, two each, from 32 warps
+
+__device__ __forceinline__ int unit(int u) { return u * THREADS + int(threadIdx.x); }
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+template <class Cell>
+using Side = float[Cell::GATES][UNITS];
+
+// f(gate, u) for all values of a side that exist.
+template <class Cell, class F>
+__device__ __forceinline__ void each(int hidden, F f) {
+#pragma unroll
+    for (int gate = 0; gate < Cell::GATES; ++gate)
+#pragma unroll
+        for (int u = 0; u < UNITS; ++u)
+            if (unit(u) < hidden) f(gate, u);
+}
+
+// A row of (rows, GATES * H); values that do not exist are zero.
+template <class Cell>
+__device__ __forceinline__ void load(Side<Cell>& v, const float* __restrict__ from, size_t row, int hidden) {
+#pragma unroll
+    for (int gate = 0; gate < Cell::GATES; ++gate)
+#pragma unroll
+        for (int u = 0; u < UNITS; ++u)
+            v[gate][u] = unit(u) < hidden ? from[(row * Cell::GATES + gate) * hidden + unit(u)] : 0;
+}
+
+template <class Cell>
+__device__ __forceinline__ void store(const Side<Cell>& v, float* __restrict__ to, size_t row, int hidden) {
+    each<Cell>(hidden, [&](int gate, int u) { to[(row * Cell::GATES + gate) * hidden + unit(u)] = v[gate][u]; });
+}
+
+// Parameters of a layer: gain and bias, (GATES * H) each. A null gain is one, a null bias zero.
+__device__ __forceinline__ float affine(float v, const float* gain, const float* bias, int at) {
+    if (gain) v *= gain[at];
+    return bias ? v + bias[at] : v;
+}
+
+// Layer norm of SIDES sides at once, in place. `stats` keeps mean, what was left of it, and one over the deviation
+// of every norm, [norm][row][3]: the numbers that the gradient and layer_norm_backward read.
+template <class Cell, int SIDES>
+__device__ __forceinline__ void standardise(Side<Cell> (&v)[SIDES], int hidden, float eps, float* __restrict__ stats,
+                                            size_t row, size_t rows, bool inside, float* shared) {
+    constexpr int NORMS = SIDES * Cell::PARTS;
+    float sums[NORMS], stat[3][NORMS];
+#pragma unroll
+    for (int pass = 0; pass < 3; ++pass) {
+#pragma unroll
+        for (int n = 0; n < NORMS; ++n) sums[n] = 0;
+#pragma unroll
+        for (int side = 0; side < SIDES; ++side)
+            each<Cell>(hidden, [&](int gate, int u) {
+                const float value = v[side][gate][u];
+                sums[side * Cell::PARTS + Cell::part(gate)] += pass < 2 ? value : value * value;
+            });
+        block_sum<THREADS>(sums, shared);
+#pragma unroll
+        for (int n = 0; n < NORMS; ++n) {
+            const float mean = sums[n] / Cell::width(n % Cell::PARTS, hidden);
+            stat[pass][n] = pass < 2 ? mean : 1.0f / sqrtf(mean + eps);
+        }
+#pragma unroll
+        for (int side = 0; side < SIDES; ++side)
+            each<Cell>(hidden, [&](int gate, int u) {
+                const float of_norm = stat[pass][side * Cell::PARTS + Cell::part(gate)];
+                v[side][gate][u] = pass < 2 ? v[side][gate][u] - of_norm : v[side][gate][u] * of_norm;
+            });
+    }
+    if (threadIdx.x != 0 || !inside) return;
+#pragma unroll
+    for (int n = 0; n < NORMS; ++n)
+#pragma unroll
+        for (int k = 0; k < 3; ++k) stats[(n * rows + row) * 3 + k] = stat[k][n];
+}
+
+// The same again from what was kept: no sums.
+template <class Cell, int SIDES>
+__device__ __forceinline__ void standardise_again(Side<Cell> (&v)[SIDES], int hidden, const float* __restrict__ stats,
+                                                  size_t row, size_t rows) {
+#pragma unroll
+    for (int side = 0; side < SIDES; ++side)
+        each<Cell>(hidden, [&](int gate, int u) {
+            const float* stat = stats + ((side * Cell::PARTS + Cell::part(gate)) * rows + row) * 3;
+            v[side][gate][u] = (v[side][gate][u] - stat[0] - stat[1]) * stat[2];
+        });
+}
+
+// From the gradient after the norms (times the gain) to the one before them, in place.
+template <class Cell, int SIDES>
+__device__ __forceinline__ void standardise_gradient(Side<Cell> (&g)[SIDES], const Side<Cell> (&normal)[SIDES],
+                                                     int hidden, const float* __restrict__ stats, size_t row,
+                                                     size_t rows, float* shared) {
+    constexpr int NORMS = SIDES * Cell::PARTS;
+    float sums[2 * NORMS];
+#pragma unroll
+    for (int n = 0; n < 2 * NORMS; ++n) sums[n] = 0;
+#pragma unroll
+    for (int side = 0; side < SIDES; ++side)
+        each<Cell>(hidden, [&](int gate, int u) {
+            const int n = side * Cell::PARTS + Cell::part(gate);
+            sums[2 * n] += g[side][gate][u];
+            sums[2 * n + 1] += g[side][gate][u] * normal[side][gate][u];
+        });
+    block_sum<THREADS>(sums, shared);
+#pragma unroll
+    for (int side = 0; side < SIDES; ++side)
+        each<Cell>(hidden, [&](int gate, int u) {
+            const int n = side * Cell::PARTS + Cell::part(gate), width = Cell::width(Cell::part(gate), hidden);
+            const float rstd = stats[(n * rows + row) * 3 + 2];
+            g[side][gate][u] =
+                rstd * (g[side][gate][u] - sums[2 * n] / width - normal[side][gate][u] * (sums[2 * n + 1] / width));
+        });
+}

@@ -1,0 +1,109 @@
+"""What the CUDA rules of the recurrent operators share: products outside the walk, order, gradients of gains.
+
+Per step there is one product and one kernel, both on the current stream. Everything of a sequence is in the order of
+the walk, so a reversed sequence is turned once before and once after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import cupy
+from duoln.kernels import launch
+from duoln.kernels.layer_norm import cupy as layer_norm
+from duoln.kernels.recurrent.plan import MOST_HIDDEN
+
+from duoln.backends.protocol import Array, Backend
+
+
+def supports(variants: Sequence[str]) -> Callable[..., str | None]:
+    """What a rule for some variants says of its arguments: None, or the reason why it cannot run."""
+
+    def reason(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", eps_place: str = "inside",
+               **others: Any) -> str | None:
+        if norm not in variants:
+            return f"norm '{norm}' has no kernel"
+        if eps_place != "inside":
+            return "epsilon is outside the root"
+        if be.dtype(x) != "float32":
+            return f"the kernel is for float32, not {be.dtype(x)}"
+        if h.shape[1] > MOST_HIDDEN:
+            return f"{h.shape[1]} hidden units are more than {MOST_HIDDEN}"
+        return launch.too_large(x) if x.size and h.size else "there are no values"
+
+    return reason
+
+
+class Walk(NamedTuple):
+    """A sequence in the order in which the network walks through it."""
+
+    x: Array
+    """(T, B, in)."""
+    mask: Array | None
+    reverse: bool
+
+    @classmethod
+    def of(cls, x: Array, mask: Array | None, reverse: bool) -> Walk:
+        """From arrays in the order of time."""
+        return cls(_turned(x, reverse), None if mask is None else _turned(mask, reverse), reverse)
+
+    def in_time(self, array: Array) -> Array:
+        """From the order of the walk to that of time, or back."""
+        return _turned(array, self.reverse)
+
+
+def _turned(array: Array, reverse: bool) -> Array:
+    return cupy.ascontiguousarray(array[::-1] if reverse else array)
+
+
+def product(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """x (T, B, n) times weight (n, m), plus bias: (T, B, m)."""
+    made = cupy.matmul(rows(x), weight)
+    if bias is not None:
+        made += bias
+    return made.reshape(*x.shape[:2], weight.shape[1])
+
+
+def rows(x: Array) -> Array:
+    """All but the last axis as one."""
+    return x.reshape(prod(x.shape[:-1]), x.shape[-1])
+
+
+def states(first: Array, steps: int) -> Array:
+    """Room for the states before, between and after all steps, (T + 1, B, H), with the first in place."""
+    made = cupy.empty((steps + 1, *first.shape), dtype=first.dtype)
+    made[0] = first
+    return made
+
+
+def start(gradient: Array | None, like: Array) -> Array:
+    """A buffer for the gradient of a state that begins with what is known of it."""
+    return cupy.zeros_like(like) if gradient is None else gradient.copy()
+
+
+def gain_and_bias(normed: Array, stats: Array, dz: Array, first: int = 0,
+                  width: int | None = None) -> tuple[Array, Array]:
+    """Gradients of a norm's gain and bias from all steps at once.
+
+    Args:
+        normed: what was normalised, (T, B, stride), of which columns `first` to `first + width`.
+        stats: three floats a row, (T * B, 3).
+        dz: the gradient after the norm, like `normed`.
+        first: the first column.
+        width: how many; all from `first` if None.
+    """
+    _, gain, bias = layer_norm.backward(rows(normed), stats, None, rows(dz), (False, True, True), first, width)
+    assert gain is not None and bias is not None
+    return gain, bias
+
+
+def weight_gradient(left: Array, d_product: Array) -> Array:
+    """The gradient of a weight that multiplied `left` (T, B, n) at every step: one product."""
+    return cupy.matmul(rows(left).T, rows(d_product))
+
+
+def input_gradient(d_product: Array, weight: Array, walk: Walk) -> Array:
+    """The gradient of the input, (T, B, in), in the order of time."""
+    return walk.in_time(cupy.matmul(rows(d_product), weight.T).reshape(walk.x.shape))

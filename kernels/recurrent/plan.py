@@ -1,0 +1,46 @@
+"""Which threads work on a row of how many hidden units: the settings of the CUDA cell kernels, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_LADDER = ((32, 1), (64, 1), (128, 1), (128, 2), (128, 4), (256, 4), (512, 4), (1024, 4), (1024, 8))
+"""Threads and hidden units of each; a step holds their product."""
+MOST_HIDDEN = 8192
+_ROWS_OF_A_WARP = 4
+
+
+class Plan(NamedTuple):
+    """How a launch is laid out."""
+
+    threads: int
+    """Threads for a row of the batch."""
+    units: int
+    """Hidden units of each."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block."""
+        return _ROWS_OF_A_WARP if self.threads == 32 else 1
+
+    def macros(self, **norms: int) -> dict[str, int]:
+        """What the source is compiled with."""
+        return {"THREADS": self.threads, "UNITS": self.units, **norms}
+
+
+def plan(hidden: int) -> Plan:
+    """The first step of the ladder that holds a row of `hidden` units.
+
+    Raises:
+        ValueError: more than MOST_HIDDEN.
+    """
+    for threads, units in _LADDER:
+        if hidden <= threads * units:
+            return Plan(threads, units)
+    raise ValueError(f"expected at most {MOST_HIDDEN} hidden units, found {hidden}")
+
+
+def every_setting(norms: Sequence[dict[str, int]]) -> list[dict[str, int]]:
+    """All macros that a cell's source is ever compiled with, given the settings of its norms."""
+    return [Plan(*step).macros(**n) for step in _LADDER for n in norms]
