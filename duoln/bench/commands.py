@@ -1,25 +1,53 @@
-"""`duoln bench ...`."""
+"""`duoln bench ...` and `duoln compare`."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from duoln.bench import recurrent
-from duoln.bench.records import SCHEMA
+from duoln.bench import operators, recurrent
+from duoln.bench.records import append_timings, as_json, check_target, make_case, make_record, write
 from duoln.bench.sides import Entry, compare, with_allocators
+from duoln.bench.subjects import SUBJECTS
 from duoln.errors import UsageError
 from duoln.kernels.recurrent import cases
 from duoln.ops.recurrent.variants import check_variant
 
 
 def add_commands(commands: Any) -> None:
-    """Add `bench` to the command line."""
+    """Add `bench` and `compare` to the command line."""
     bench = commands.add_parser("bench", help="time duoln, beside a peer in the same run")
     kinds = bench.add_subparsers(dest="kind", metavar="KIND", required=True)
+    _add_ops(kinds)
+    _add_train(kinds)
+    _add_rnn(kinds)
 
+    versus = commands.add_parser("compare", help="what `duoln bench ... --json FILE` wrote on several machines")
+    versus.add_argument("files", nargs="+", type=Path, metavar="FILE", help="the first is what others are measured by")
+    versus.add_argument("--plot", type=Path, metavar="FILE.png", help="also draw the times (needs matplotlib)")
+    versus.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+    versus.set_defaults(run=_compare)
+
+
+def _add_ops(kinds: Any) -> None:
+    ops = kinds.add_parser("ops", help="operators over rows, beside a plain copy")
+    ops.add_argument("--op", action="append", choices=tuple(SUBJECTS), help="may be repeated (default all)")
+    ops.add_argument("--shape", action="append", type=_rows_width, metavar="ROWS,WIDTH",
+                     help="of every operator; may be repeated (default: each one's table)")
+    ops.add_argument("--small", action="store_true", help="the reduced tables, for a CPU")
+    ops.add_argument("--forward", action="store_true", help="forward only (default: also forward and backward)")
+    ops.add_argument("--cold", action="store_true", help="inputs that are in no cache (default)")
+    ops.add_argument("--warm", action="store_true", help="the same inputs every time; with --cold both")
+    ops.add_argument("--peer", action="append", default=[], choices=operators.PEERS)
+    ops.add_argument("--append", type=Path, metavar="FILE.jsonl", help="add each case as a line of this file")
+    _add_common(ops, rounds=15)
+    ops.set_defaults(run=_ops)
+
+
+def _add_train(kinds: Any) -> None:
     train = kinds.add_parser("train", help="one training step of a task")
     train.add_argument("--task", default="mnist")
     train.add_argument("--variant", default="ln")
@@ -30,91 +58,209 @@ def add_commands(commands: Any) -> None:
     _add_common(train, rounds=15, runs=20)
     train.set_defaults(run=_train)
 
+
+def _add_rnn(kinds: Any) -> None:
     rnn = kinds.add_parser("rnn", help="recurrent layers, forward and backward")
     rnn.add_argument("--cell", action="append", choices=("rnn", "lstm", "gru"), help="may be repeated (default lstm)")
     rnn.add_argument("--norm", action="append", metavar="NAME", help="may be repeated (default layer)")
-    rnn.add_argument("--shape", action="append", type=_shape, metavar="T,B,IN,H", help="may be repeated")
+    rnn.add_argument("--shape", action="append", type=_recurrent_shape, metavar="T,B,IN,H", help="may be repeated")
     rnn.add_argument("--forward", action="store_true", help="forward only (default: forward and backward)")
     rnn.add_argument("--peer", action="append", default=[], choices=recurrent.PEERS)
     _add_common(rnn, rounds=9, runs=3)
     rnn.set_defaults(run=_rnn)
 
 
-def _add_common(parser: argparse.ArgumentParser, rounds: int, runs: int) -> None:
+def _add_common(parser: argparse.ArgumentParser, rounds: int, runs: int | None = None) -> None:
     parser.add_argument("--backend", help="default: DUOLN_BACKEND, else auto")
     parser.add_argument("--rounds", type=int, default=rounds, help=f"turns of each side (default {rounds})")
-    parser.add_argument("--runs", type=int, default=runs, help=f"runs a turn (default {runs})")
-    parser.add_argument("--json", action="store_true", help="every sample, as one JSON object on stdout")
+    if runs is not None:
+        parser.add_argument("--runs", type=int, default=runs, help=f"runs a turn (default {runs})")
+    parser.add_argument("--json", metavar="FILE", help="write the record, with every sample; - is stdout")
+    parser.add_argument("--label", metavar="TEXT", help="the machine's name in the record (default: made of its facts)")
 
 
-def _shape(text: str) -> cases.Shape:
+def _numbers(text: str, form: str) -> list[int]:
     parts = text.split(",")
-    if len(parts) != 4 or not all(p.isdigit() and int(p) > 0 for p in parts):
-        raise argparse.ArgumentTypeError(f"expected T,B,IN,H of at least 1 each, found {text!r}")
-    return cases.Shape(*(int(p) for p in parts))
+    if len(parts) != form.count(",") + 1 or not all(p.isdecimal() and int(p) > 0 for p in parts):
+        raise argparse.ArgumentTypeError(f"expected {form} of at least 1 each, found {text!r}")
+    return [int(p) for p in parts]
 
 
-def _check_counts(args: argparse.Namespace) -> None:
-    if args.rounds < 1 or args.runs < 1:
-        raise UsageError(f"[bench] expected rounds and runs of at least 1, found {args.rounds} and {args.runs}")
+def _rows_width(text: str) -> tuple[int, int]:
+    rows, width = _numbers(text, "ROWS,WIDTH")
+    return rows, width
 
+
+def _recurrent_shape(text: str) -> cases.Shape:
+    return cases.Shape(*_numbers(text, "T,B,IN,H"))
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raises UsageError before anything is timed."""
+    runs = getattr(args, "runs", 1)
+    if args.rounds < 1 or runs < 1:
+        raise UsageError(f"[bench] expected rounds and runs of at least 1, found {args.rounds} and {runs}")
+    if args.label == "":
+        raise UsageError("[bench] expected a label, found an empty one")
+    for target in (None if args.json == "-" else args.json, getattr(args, "append", None)):
+        if target is not None:
+            check_target(Path(target))
+
+
+# ops --------------------------------------------------------------------------------------------------
+
+def _ops(args: argparse.Namespace) -> int:
+    from duoln import console, runtime
+
+    _check(args)
+    caches = [name for name, asked in (("cold", args.cold or not args.warm), ("warm", args.warm)) if asked]
+    plans = operators.make_plans([SUBJECTS[name] for name in args.op or SUBJECTS], args.shape, args.small, caches,
+                                 args.forward)
+    backend, why = runtime.choose(args.backend)
+    console.say(f"backend: {why}")
+    copied = operators.measure_copy(backend, args.small, args.rounds)
+    found = [copied]
+    console.say(f"a copy: {copied['gbps']:.1f} GB/s")
+    for k, plan in enumerate(plans):
+        console.say(f"{plan.name} ({k + 1} of {len(plans)})")
+        found += operators.measure(plan, backend, list(dict.fromkeys(args.peer)), args.rounds, copied["gbps"])
+    record = make_record("ops", backend, args.label, copied["gbps"], found)
+    _show_operators(record)
+    if args.append is not None:
+        console.say(f"added {append_timings(record, args.append)} lines to {args.append}")
+    _write(record, args.json)
+    return 0
+
+
+def _show_operators(record: Mapping[str, Any]) -> None:
+    from duoln import console
+
+    headings = ("op", "pass", "shape", "cache", "side", "rule", "us (p10 - p90)", "GB/s", "of copy", "max error")
+    rows = [(case["op"], case["pass"], "x".join(map(str, case["shape"])), case["cache"], case["side"],
+             case["rule"] or "-", f"{case['median'] * 1e6:.1f} ({case['p10'] * 1e6:.1f} - {case['p90'] * 1e6:.1f})",
+             f"{case['gbps']:.1f}", f"{case['fraction_of_copy']:.0%}", f"{case['max_error']:.0e}")
+            for case in record["cases"]]
+    console.show(console.rows_table(record["label"], headings, rows))
+
+
+# train, rnn -------------------------------------------------------------------------------------------
 
 def _train(args: argparse.Namespace) -> int:
     from duoln import console
     from duoln.tasks import make_config, parse_settings
     from duoln.tasks.registry import find_task
 
-    _check_counts(args)
+    _check(args)
     task = find_task(args.task)
-    for peer in args.peer:
+    peers = list(dict.fromkeys(args.peer))
+    for peer in peers:
         task.peer(peer)
-    records = []
-    for size in args.batch_size or [128, 4]:
-        settings = {**parse_settings(args.settings), "batch_size": size}
+    chosen = parse_settings(args.settings)
+    title = f"One training step of {task.name} {args.variant}"
+    found = []
+    for size in dict.fromkeys(args.batch_size or [128, 4]):
+        settings = {**chosen, "batch_size": size}
         make_config(task, args.variant, args.preset, settings)
         asked = {"kind": "train", "task": task.name, "variant": args.variant, "preset": args.preset,
                  "settings": settings, "backend": args.backend, "peer": None}
         entries = [Entry("duoln", asked)]
-        for peer in args.peer:
+        for peer in peers:
             entries += with_allocators(peer, {**asked, "peer": peer})
         console.say(f"{task.name} {args.variant}, batch {size}: {args.rounds} turns of {args.runs} steps a side")
-        records.append({"asked": asked, "case": f"batch {size}", "rows": compare(entries, args.rounds, args.runs)})
-    _show(f"One training step of {task.name} {args.variant}", records, args, 1e3, "ms")
+        rows = compare(entries, args.rounds, args.runs)
+        _show_rows(f"{title}: batch {size}", rows, 1e3, "ms")
+        preset = {} if args.preset is None else {"preset": args.preset}
+        found += [{"op": f"{task.name} {args.variant}", "passes": "step", "shape": [size],
+                   "settings": {**preset, **chosen}, **_of_row(row)} for row in rows]
+    _record_rows("train", args, found)
     return 0
 
 
 def _rnn(args: argparse.Namespace) -> int:
     from duoln import console
 
-    _check_counts(args)
-    chosen = [(cell, norm, shape) for cell in args.cell or ["lstm"] for norm in args.norm or ["layer"]
-             for shape in args.shape or cases.SHAPES]
+    _check(args)
+    chosen = list(dict.fromkeys((cell, norm, shape) for cell in args.cell or ["lstm"]
+                                for norm in args.norm or ["layer"] for shape in args.shape or cases.SHAPES))
     for cell, norm, _ in chosen:
         check_variant(cell, norm)
-    records = []
+    title = "Forward" if args.forward else "Forward and backward"
+    found = []
     for cell, norm, shape in chosen:
         name = f"{cell} {norm} T{shape.steps} B{shape.batch} in{shape.n_in} H{shape.hidden}"
         console.say(f"{name}: {args.rounds} turns of {args.runs} runs a side")
         entries = recurrent.entries(cell, norm, shape, not args.forward, args.backend, args.peer)
         rows = compare(entries, args.rounds, args.runs)
-        for row in rows:
-            for key in ("median", "p10", "p90"):
-                row[f"{key}_step"] = row[key] / shape.steps
-            row["gflops"] = cases.flops(cell, shape, not args.forward) / row["median"] / 1e9
-        records.append({"asked": dict(entries[0].asked), "case": name, "rows": rows})
-    _show("Forward" if args.forward else "Forward and backward", records, args, 1e6, "us a time step", "_step")
+        _show_rows(f"{title}: {name}", rows, 1e6 / shape.steps, "us a time step")
+        found += [{"op": f"{cell} {norm}", "passes": operators.passes(not args.forward), "shape": shape,
+                   "moved": cases.least_bytes(cell, shape) if args.forward else None,
+                   "flops": cases.flops(cell, shape, not args.forward),
+                   "rule": row["facts"].get("rule"), "source": recurrent.source_of(cell, row["facts"].get("rule")),
+                   **_of_row(row)} for row in rows]
+    _record_rows("rnn", args, found)
     return 0
 
 
-def _show(title: str, records: Sequence[dict[str, Any]], args: argparse.Namespace, scale: float, unit: str,
-          suffix: str = "") -> None:
+def _of_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a case takes from a row of `sides.compare`."""
+    return {"side": row["name"], "samples": row["samples"], "clock_name": "wall_run", "cache": "running",
+            "warmups": row["facts"]["warmups"], "ratio": row["ratio"], "facts": row["facts"]}
+
+
+def _record_rows(kind: str, args: argparse.Namespace, found: Sequence[Mapping[str, Any]]) -> None:
+    """Write what `train` or `rnn` measured, if that is asked for, with the copy's bandwidth beside it."""
+    if args.json is None:
+        return
+    from duoln import runtime
+
+    backend = runtime.backend(args.backend)
+    copy_gbps = operators.measure_copy(backend, small=True)["gbps"]
+    made = [make_case(**{"copy_gbps": copy_gbps, "runs": args.runs, **case}) for case in found]
+    _write(make_record(kind, backend, args.label, copy_gbps, made), args.json)
+
+
+def _show_rows(title: str, rows: Sequence[Mapping[str, Any]], scale: float, unit: str) -> None:
     from duoln import console
 
-    for record in records:
-        rows = [(row["name"], f"{row['median' + suffix] * scale:.2f}",
-                 f"{row['p10' + suffix] * scale:.2f} - {row['p90' + suffix] * scale:.2f}", f"{row['ratio']:.2f}")
-                for row in record["rows"]]
-        headings = ("side", unit, "p10 - p90", "duoln / side")
-        console.show(console.rows_table(f"{title}: {record['case']}", headings, rows))
+    shown = [(row["name"], f"{row['median'] * scale:.2f}", f"{row['p10'] * scale:.2f} - {row['p90'] * scale:.2f}",
+              f"{row['ratio']:.2f}") for row in rows]
+    console.show(console.rows_table(title, ("side", unit, "p10 - p90", "duoln / side"), shown))
+
+
+def _write(record: Mapping[str, Any], target: str | None) -> None:
+    from duoln import console
+
+    if target == "-":
+        console.put(as_json(record))
+    elif target is not None:
+        write(record, Path(target))
+        console.say(f"wrote {target}")
+
+
+# compare ----------------------------------------------------------------------------------------------
+
+def _compare(args: argparse.Namespace) -> int:
+    from duoln import console, report
+    from duoln.bench import compare as comparing
+
+    if args.plot is not None:
+        check_target(args.plot)
+        if not report.can_draw():
+            raise UsageError("[compare] --plot needs matplotlib: pip install matplotlib")
+    comparison = comparing.compare(args.files)
+    if args.plot is not None:
+        from duoln.bench.plot import draw
+
+        console.say(f"wrote {draw(comparison, args.plot)}")
     if args.json:
-        console.put(json.dumps({"schema": SCHEMA, "rounds": args.rounds, "runs": args.runs, "records": records}))
+        console.put(json.dumps(comparison.as_json()))
+        return 0
+    title, headings, rows = comparing.table(comparison)
+    console.show(console.rows_table(title, headings, rows), data=True)
+    for warning in comparison.warnings:
+        console.put(f"warning: {warning}")
+    if comparison.not_comparable:
+        console.put("not comparable:")
+    for case, why in comparison.not_comparable:
+        console.put(f"  {case}: {why}")
+    return 0

@@ -99,17 +99,13 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
         found["gain_x"], found["bias_x"] = cuda.gain_and_bias(saved.x_side, saved.stats[0], dz)
         found["gain_h"], found["bias_h"] = cuda.gain_and_bias(saved.recurrent, saved.stats[1], dz)
     if d_shown is not None:
-        found["gain_c"], found["bias_c"] = cuda.gain_and_bias(_cells(saved), saved.stats[-1], d_shown)
+        # A held row's cell is not what was normalised at that step, but its gradient there is zero.
+        found["gain_c"], found["bias_c"] = cuda.gain_and_bias(saved.c[1:], saved.stats[-1], d_shown)
     d_bias = found["bias_x"] if apart else launch.sum_columns(cuda.rows(d_x))
     if saved.norm == "layer-theano":  # the bias inside the input's norm
         d_bias = d_bias + launch.sum_columns(cuda.rows(d_x))
     return [cuda.input_gradient(d_x, w_x, walk) if needs[0] else None, dh, dc, cuda.weight_gradient(walk.x, d_x),
             cuda.weight_gradient(saved.h[:-1], d_recurrent), d_bias, None, *(found[name] for name in norms)]
-
-
-def _cells(saved: _Saved) -> Array:
-    """The cell after each step. A held row's is not what was normalised, but its gradient there is zero."""
-    return saved.c[1:]
 
 
 def attach() -> None:

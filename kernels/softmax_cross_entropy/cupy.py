@@ -1,0 +1,65 @@
+"""Softmax cross-entropy on CUDA: the logits are read, never copied; two floats a row are kept for the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import cupy
+from duoln.kernels import launch
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule
+from duoln.ops import softmax_cross_entropy
+
+SETTINGS = ({"THREADS": 32}, {"THREADS": 256})
+_NARROW, _ROWS = 1024, 4
+_FILE = "softmax_cross_entropy/softmax_cross_entropy.cu"
+_forward_rows = launch.Kernel(_FILE, "cross_entropy_forward", "logits: float32[2], labels: int32[1], loss: float32[1], "
+                              "kept: float32[2], rows: int32, classes: int32")
+_backward_rows = launch.Kernel(_FILE, "cross_entropy_backward", "logits: float32[2], labels: int32[1], "
+                               "kept: float32[2], g: float32[1], d_logits: float32[2], rows: int32, classes: int32")
+
+
+class _Saved(NamedTuple):
+    logits: Array
+    labels: Array
+    kept: Array
+
+
+def _layout(rows: int, classes: int) -> tuple[tuple[int], tuple[int, int], dict[str, int]]:
+    if classes <= _NARROW:
+        return (-(-rows // _ROWS),), (32, _ROWS), SETTINGS[0]
+    return (rows,), (256, 1), SETTINGS[1]
+
+
+def _supports(be: Backend, logits: Array, labels: Array) -> str | None:
+    if be.dtype(logits) != "float32":
+        return f"the kernel is for float32, not {be.dtype(logits)}"
+    return launch.too_large(logits) if logits.size else "there are no values"
+
+
+def _forward(be: Backend, logits: Array, labels: Array) -> tuple[Array, _Saved]:
+    rows, classes = prod(logits.shape[:-1]), logits.shape[-1]
+    flat = cupy.ascontiguousarray(logits).reshape(rows, classes)
+    picked = cupy.ascontiguousarray(labels).reshape(rows)
+    loss, kept = cupy.empty(rows, dtype=flat.dtype), cupy.empty((rows, 2), dtype=flat.dtype)
+    grid, block, macros = _layout(rows, classes)
+    _forward_rows(grid, block, (flat, picked, loss, kept, rows, classes), macros)
+    return loss.reshape(labels.shape), _Saved(flat, picked, kept)
+
+
+def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Any]:
+    if not needs[0]:
+        return None, None
+    rows, classes = saved.logits.shape
+    g, d_logits = cupy.ascontiguousarray(gout).reshape(rows), cupy.empty_like(saved.logits)
+    grid, block, macros = _layout(rows, classes)
+    _backward_rows(grid, block, (saved.logits, saved.labels, saved.kept, g, d_logits, rows, classes), macros)
+    return d_logits.reshape(*gout.shape, classes), None
+
+
+def attach() -> None:
+    """Add the rule to `softmax_cross_entropy`."""
+    softmax_cross_entropy.add(Rule("cuda row", _forward, _vjp, _supports), backend="cupy")

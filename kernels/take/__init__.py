@@ -1,0 +1,1 @@
+"""Rows of a table by index."""
