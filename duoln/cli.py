@@ -29,6 +29,8 @@ EXAMPLES = """examples:
   duoln report runs/a runs/b                         curves of several runs
   duoln doctor                                       what this machine can use, and what mends the rest
   duoln bench train --task mnist --peer torch        our training step beside PyTorch's
+  duoln bench ops --small --json here.json           operators beside a plain copy, with every sample in a file
+  duoln compare here.json there.json                 two machines beside each other
 """
 
 

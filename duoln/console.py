@@ -133,11 +133,12 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
             say(f"the paper on {r['variant']}: {claim}")
 
 
-def rows_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], bad: Sequence[int] = ()) -> Table:
-    """A plain table of text; rows numbered in `bad` are red."""
+def rows_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], bad: Sequence[int] = (),
+               whole: Sequence[int] = ()) -> Table:
+    """A plain table of text; rows numbered in `bad` are red, columns in `whole` are not broken into lines."""
     table = Table(title=title, title_justify="left")
-    for heading in headings:
-        table.add_column(heading)
+    for i, heading in enumerate(headings):
+        table.add_column(heading, no_wrap=i in whole)
     for i, row in enumerate(rows):
         table.add_row(*(escape(cell) for cell in row), style="red" if i in bad else None)
     return table

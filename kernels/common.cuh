@@ -4,6 +4,11 @@
 // (threadIdx.y); above, a block has one row. Sums are added in one fixed order, so results repeat to the bit.
 #pragma once
 
+#ifdef THREADS
+// The most threads that a block has: the compiler must leave registers for all of them.
+#define BLOCK (THREADS < 128 ? 128 : THREADS)
+#endif
+
 constexpr unsigned EVERY_LANE = 0xffffffffu;
 constexpr int WARP = 32;
 

@@ -114,12 +114,13 @@ class Kernel:
             raise KernelError(f"[{self.entry}] {expected.name}: expected {expected}, found {given!r}")
         if not isinstance(given, cupy.ndarray):
             raise KernelError(f"[{self.entry}] {expected.name}: expected {expected}, found {type(given).__name__}")
-        found = (given.dtype.name, given.ndim, given.flags.c_contiguous)
-        if found != (expected.dtype, expected.rank, True):
+        dtype, rank, contiguous = given.dtype.name, given.ndim, given.flags.c_contiguous
+        if (dtype, rank, contiguous) != (expected.dtype, expected.rank, True):
             raise KernelError(f"[{self.entry}] {expected.name}: expected {expected}, found "
-                              f"{'a contiguous' if found[2] else 'a strided'} {found[0]} array of {found[1]} dimensions")
-        if given.device != cupy.cuda.Device():
-            raise KernelError(f"[{self.entry}] {expected.name}: expected an array on {cupy.cuda.Device()}, found one on "
+                              f"a {'contiguous' if contiguous else 'strided'} {dtype} array of {rank} dimensions")
+        here = cupy.cuda.Device()
+        if given.device != here:
+            raise KernelError(f"[{self.entry}] {expected.name}: expected an array on {here}, found one on "
                               f"{given.device}")
         return given
 

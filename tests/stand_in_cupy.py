@@ -24,9 +24,8 @@ import numpy as np
 _FUNCTIONS = ["abs", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "sign", "floor", "isfinite", "maximum", "minimum", "where", "logical_and", "logical_or", "logical_not", "sum", "mean", "max", "min", "all", "any", "argmax", "cumsum", "reshape", "transpose", "expand_dims", "squeeze", "broadcast_to", "concatenate", "flip", "take", "take_along_axis", "matmul", "zeros", "ones", "full", "arange", "array", "argsort", "flatnonzero", "ascontiguousarray", "zeros_like", "stack", "searchsorted"]
 
 launches: list[str] = []
-"""The kernels that ran, in order: for tests that ask whether one did."""
-seed = 0
-"""Decides the order in which the threads of the next launch run; counted up by every launch."""
+"""The kernels that ran, in order: for tests that ask whether one did. Their number is the seed of the next, which
+decides the order in which its threads run."""
 
 
 class _Pointer:
@@ -125,8 +124,7 @@ class _Function:
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...],
                  shared_mem: int = 0) -> None:
-        global seed
-        if not all(0 < n for n in (*grid, *block)) or np.prod(block) > 1024:
+        if not all(n > 0 for n in (*grid, *block)) or np.prod(block) > 1024:
             raise RuntimeError("CUDA_ERROR_INVALID_VALUE: invalid argument")
         given = []
         for a in arguments:
@@ -136,9 +134,8 @@ class _Function:
                 given.append(None if isinstance(a, np.uint64) and a == 0 else a)
             else:
                 raise TypeError(f"Unsupported type {type(a)}")
-        seed += 1
         launches.append(self._name)
-        self._program.launch(self._name, grid, block, given, shared_mem, seed)
+        self._program.launch(self._name, grid, block, given, shared_mem, len(launches))
 
 
 class _Stream:

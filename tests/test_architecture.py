@@ -21,7 +21,7 @@ LAYERS = (
     ("tree", "randomness", "core"),
     ("ops", "kernels"),
     ("nn", "optim", "data"),
-    ("tasks", "runtime", "checkpoint", "runfolder", "train", "report", "doctor", "bench", "testing"),
+    ("tasks", "runtime", "checkpoint", "runfolder", "train", "report", "doctor", "bench", "testing", "selftest"),
     ("plugins",),
     ("console", "bench.commands", "cli", "examples", "__main__"),
 )
@@ -34,8 +34,8 @@ OWNERS = {
     "pluggy": r"duoln/tasks/\w+\.py",
     "pooch": r"duoln/data/\w+\.py",
     "safetensors": r"duoln/checkpoint\.py",
-    "matplotlib": r"duoln/report\.py",
-    "torch": r"plugins/\w+/peer_torch\.py|duoln/bench/recurrent_torch\.py",
+    "matplotlib": r"duoln/(report|bench/plot)\.py",
+    "torch": r"plugins/\w+/peer_torch\.py|duoln/bench/(recurrent|operators)_torch\.py",
     "numpy": r".*",
 }
 
@@ -159,12 +159,13 @@ def test_nothing_low_asks_duoln_itself():
 # Special rules ----------------------------------------------------------------------------------------
 
 def test_only_runtime_knows_kernels():
-    """And bench, of their cases: shapes and formulas, plain data."""
+    """And bench and selftest, of their cases: shapes, formulas and arrays, plain data."""
     def allowed(i):
         importer = unit_of(_module_of(i.file))
         cases = f"{i.module}.{i.name}".rstrip(".")
         return importer in ("kernels", "runtime") or (
-            importer.startswith("bench") and re.fullmatch(r"duoln\.kernels\.\w+\.cases(\.\w+)?", cases))
+            importer.startswith(("bench", "selftest"))
+            and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|proofs|source)(\.\w+)?", cases))
 
     assert _listed(i for i in OURS if unit_of(i.module) == "kernels" and not allowed(i)) == []
 

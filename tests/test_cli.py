@@ -71,6 +71,13 @@ def test_the_default_folder_is_named_after_task_and_time(tmp_path):
     (["bench", "train", "--rounds", "0"], 2, ["rounds", "0"]),
     (["bench", "rnn", "--shape", "1,2,3"], 2, ["T,B,IN,H", "1,2,3"]),
     (["bench", "rnn", "--cell", "gru", "--norm", "layer-cell"], 2, ["layer-theano", "'layer-cell'"]),
+    (["bench", "ops", "--shape", "3"], 2, ["ROWS,WIDTH", "'3'"]),
+    (["bench", "ops", "--op", "gelu"], 2, ["softmax_cross_entropy", "'gelu'"]),
+    (["bench", "ops", "--rounds", "0"], 2, ["rounds", "0"]),
+    (["bench", "ops", "--label", ""], 2, ["label"]),
+    (["bench", "train", "--json", "none/a.json"], 2, ["none/a.json", "no folder"]),
+    (["compare", "a.json"], 2, ["two files", "1"]),
+    (["compare", "a.json", "b.json"], 4, ["a.json", "cannot be read"]),
     ([], 2, ["COMMAND"]),
 ])
 def test_errors_say_what_was_expected_and_found(tmp_path, args, code, words):

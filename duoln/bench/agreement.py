@@ -67,7 +67,7 @@ def check_rule(what: str, subject: Subject, backend: Backend, inputs: Values, fo
 
 
 def max_error(subject: Subject, inputs: Values, found: Values, backward: bool) -> float:
-    """The largest difference from the composed rule in float64 on NumPy, relative to the largest value of each array."""
+    """The largest difference from the composed rule in float64 on NumPy, relative to each array's largest value."""
     sums: dict[str, np.ndarray] = {}
     off: dict[str, float] = {}
     largest: dict[str, float] = {}

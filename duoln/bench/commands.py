@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from duoln.bench import operators, recurrent
+from duoln.bench import machine, operators, recurrent, text
 from duoln.bench.records import append_timings, as_json, check_target, make_case, make_record, write
 from duoln.bench.sides import Entry, compare, with_allocators
 from duoln.bench.subjects import SUBJECTS
@@ -96,7 +96,9 @@ def _recurrent_shape(text: str) -> cases.Shape:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raises UsageError before anything is timed."""
+    """Raises UsageError before anything is timed; remarks on a machine that is busy."""
+    from duoln import console
+
     runs = getattr(args, "runs", 1)
     if args.rounds < 1 or runs < 1:
         raise UsageError(f"[bench] expected rounds and runs of at least 1, found {args.rounds} and {runs}")
@@ -105,6 +107,9 @@ def _check(args: argparse.Namespace) -> None:
     for target in (None if args.json == "-" else args.json, getattr(args, "append", None)):
         if target is not None:
             check_target(Path(target))
+    remark = machine.busy()
+    if remark:
+        console.say(remark, style="yellow")
 
 
 # ops --------------------------------------------------------------------------------------------------
@@ -118,29 +123,28 @@ def _ops(args: argparse.Namespace) -> int:
                                  args.forward)
     backend, why = runtime.choose(args.backend)
     console.say(f"backend: {why}")
-    copied = operators.measure_copy(backend, args.small, args.rounds)
+    copied = operators.measure_copy(backend, args.rounds)
     found = [copied]
     console.say(f"a copy: {copied['gbps']:.1f} GB/s")
     for k, plan in enumerate(plans):
         console.say(f"{plan.name} ({k + 1} of {len(plans)})")
         found += operators.measure(plan, backend, list(dict.fromkeys(args.peer)), args.rounds, copied["gbps"])
     record = make_record("ops", backend, args.label, copied["gbps"], found)
-    _show_operators(record)
+    _show_operators(found)
     if args.append is not None:
         console.say(f"added {append_timings(record, args.append)} lines to {args.append}")
     _write(record, args.json)
     return 0
 
 
-def _show_operators(record: Mapping[str, Any]) -> None:
+def _show_operators(found: Sequence[Mapping[str, Any]]) -> None:
     from duoln import console
 
-    headings = ("op", "pass", "shape", "cache", "side", "rule", "us (p10 - p90)", "GB/s", "of copy", "max error")
-    rows = [(case["op"], case["pass"], "x".join(map(str, case["shape"])), case["cache"], case["side"],
-             case["rule"] or "-", f"{case['median'] * 1e6:.1f} ({case['p10'] * 1e6:.1f} - {case['p90'] * 1e6:.1f})",
-             f"{case['gbps']:.1f}", f"{case['fraction_of_copy']:.0%}", f"{case['max_error']:.0e}")
-            for case in record["cases"]]
-    console.show(console.rows_table(record["label"], headings, rows))
+    for name in SUBJECTS:
+        of_one = [case for case in found if case["op"] == name]
+        if of_one:
+            title, headings, rows = text.operator_table(of_one)
+            console.show(console.rows_table(title, headings, rows, whole=[0]))
 
 
 # train, rnn -------------------------------------------------------------------------------------------
@@ -160,7 +164,7 @@ def _train(args: argparse.Namespace) -> int:
     found = []
     for size in dict.fromkeys(args.batch_size or [128, 4]):
         settings = {**chosen, "batch_size": size}
-        make_config(task, args.variant, args.preset, settings)
+        cfg = make_config(task, args.variant, args.preset, settings)
         asked = {"kind": "train", "task": task.name, "variant": args.variant, "preset": args.preset,
                  "settings": settings, "backend": args.backend, "peer": None}
         entries = [Entry("duoln", asked)]
@@ -171,7 +175,8 @@ def _train(args: argparse.Namespace) -> int:
         _show_rows(f"{title}: batch {size}", rows, 1e3, "ms")
         preset = {} if args.preset is None else {"preset": args.preset}
         found += [{"op": f"{task.name} {args.variant}", "passes": "step", "shape": [size],
-                   "settings": {**preset, **chosen}, **_of_row(row)} for row in rows]
+                   "settings": {**preset, **{key: getattr(cfg, key) for key in chosen}}, **_of_row(row)}
+                  for row in rows]
     _record_rows("train", args, found)
     return 0
 
@@ -214,7 +219,7 @@ def _record_rows(kind: str, args: argparse.Namespace, found: Sequence[Mapping[st
     from duoln import runtime
 
     backend = runtime.backend(args.backend)
-    copy_gbps = operators.measure_copy(backend, small=True)["gbps"]
+    copy_gbps = operators.measure_copy(backend)["gbps"]
     made = [make_case(**{"copy_gbps": copy_gbps, "runs": args.runs, **case}) for case in found]
     _write(make_record(kind, backend, args.label, copy_gbps, made), args.json)
 
@@ -256,11 +261,7 @@ def _compare(args: argparse.Namespace) -> int:
         console.put(json.dumps(comparison.as_json()))
         return 0
     title, headings, rows = comparing.table(comparison)
-    console.show(console.rows_table(title, headings, rows), data=True)
-    for warning in comparison.warnings:
-        console.put(f"warning: {warning}")
-    if comparison.not_comparable:
-        console.put("not comparable:")
-    for case, why in comparison.not_comparable:
-        console.put(f"  {case}: {why}")
+    console.show(console.rows_table(title, headings, rows, whole=[0]), data=True)
+    for line in comparing.remarks(comparison):
+        console.put(line)
     return 0

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from duoln.bench import text
 from duoln.bench.schema import identity, load
 from duoln.errors import UsageError
 
@@ -23,13 +24,18 @@ _SHOWN_REASONS = 3
 
 
 class File(NamedTuple):
-    """One record: where it was read, and a name that no other file of this comparison has."""
+    """One record: where it was read, and its number among the files, as "#1"."""
 
     path: Path
     name: str
     record: dict[str, Any]
     cases: dict[str, dict[str, Any]]
     """By identity."""
+
+    @property
+    def heading(self) -> str:
+        """Number and label."""
+        return f"{self.name} {self.record['label']}"
 
 
 class Cell(NamedTuple):
@@ -48,11 +54,6 @@ class Row(NamedTuple):
     case: Mapping[str, Any]
     cells: list[Cell | None]
 
-    @property
-    def shape(self) -> str:
-        """As a person writes it."""
-        return "x".join(str(n) for n in self.case["shape"])
-
 
 class Comparison(NamedTuple):
     """What can be said of several files."""
@@ -67,7 +68,8 @@ class Comparison(NamedTuple):
         """Plain data, for a program to read."""
         return {
             "schema": SCHEMA,
-            "files": [{"file": str(f.path), "name": f.name, "backend": f.record["backend"], "host": f.record["host"],
+            "files": [{"file": str(f.path), "name": f.name, "label": f.record["label"],
+                       "backend": f.record["backend"], "host": f.record["host"],
                        "copy_gbps": f.record["copy_gbps"]} for f in self.files],
             "rows": [{**{key: row.case[key] for key in (*_WORK, *_MANNER)},
                       "cells": [None if c is None else c._asdict() for c in row.cells]} for row in self.rows],
@@ -85,7 +87,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
     """
     if len(paths) < 2:
         raise UsageError(f"[compare] expected two files or more, found {len(paths)}")
-    files = _named([(path, load(path)) for path in paths])
+    files = _numbered([(path, load(path)) for path in paths])
     first = files[0]
     left: list[tuple[str, str]] = []
     for other in files[1:]:
@@ -98,27 +100,16 @@ def compare(paths: Sequence[Path]) -> Comparison:
     return Comparison(files, rows, _warnings(files, rows), left)
 
 
-def _named(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[File]:
-    """Labels are names where they differ; else the file or its number among them is added."""
-    labels = [record["label"] for _, record in records]
-    names = [label if labels.count(label) == 1 else f"{label} ({path.name})"
-             for label, (path, _) in zip(labels, records, strict=True)]
-    names = [name if names.count(name) == 1 else f"{name} #{k + 1}" for k, name in enumerate(names)]
-    return [File(path, name, record, {identity(case): case for case in record["cases"]})
-            for name, (path, record) in zip(names, records, strict=True)]
+def _numbered(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[File]:
+    """Files by number: labels are long, and two may be the same."""
+    return [File(path, f"#{k}", record, {identity(case): case for case in record["cases"]})
+            for k, (path, record) in enumerate(records, 1)]
 
 
 def _cell(case: Mapping[str, Any] | None, reference: Mapping[str, Any]) -> Cell | None:
     if case is None:
         return None
     return Cell(case["median"], reference["median"] / case["median"], case["fraction_of_copy"], case["rule"])
-
-
-def case_name(case: Mapping[str, Any]) -> str:
-    """A case in a line of text."""
-    settings = "".join(f", {key}={value}" for key, value in case["settings"].items())
-    return (f"{case['op']} {case['pass']} {'x'.join(str(n) for n in case['shape'])}{settings}, {case['side']}, "
-            f"{case['dtype']}, {case['cache']}, {case['clock']}")
 
 
 def _work(case: Mapping[str, Any]) -> str:
@@ -133,13 +124,13 @@ def _not_comparable(first: File, other: File) -> list[tuple[str, str]]:
     for case in missing:
         near = next((e for e in extra if _work(e) == _work(case) and identity(e) not in explained), None)
         if near is None:
-            found.append((case_name(case), f"in {first.name}, not in {other.name}"))
+            found.append((text.whole(case), f"in {first.name}, not in {other.name}"))
             continue
         explained.add(identity(near))
-        found.append((case_name(case), "; ".join(
+        found.append((text.whole(case), "; ".join(
             f"{key} is {case[key]} in {first.name}, {near[key]} in {other.name}"
             for key in _MANNER if case[key] != near[key])))
-    return found + [(case_name(case), f"in {other.name}, not in {first.name}")
+    return found + [(text.whole(case), f"in {other.name}, not in {first.name}")
                     for case in extra if identity(case) not in explained]
 
 
@@ -148,7 +139,8 @@ def _refusal(first: File, other: File, reasons: Sequence[tuple[str, str]]) -> st
     if len(reasons) > _SHOWN_REASONS:
         lines.append(f"  and {len(reasons) - _SHOWN_REASONS} more")
     empty = "".join(f"\n  {f.path} has no cases" for f in (first, other) if not f.cases)
-    return "\n".join([f"[compare] {first.path} and {other.path} have no case in common{empty}", *lines])
+    pair = f"{first.path} ({first.name}) and {other.path} ({other.name})"
+    return "\n".join([f"[compare] {pair} have no case in common{empty}", *lines])
 
 
 def _warnings(files: Sequence[File], rows: Sequence[Row]) -> list[str]:
@@ -181,38 +173,43 @@ def _commit(git: Mapping[str, Any] | None) -> str | None:
 
 # Text -------------------------------------------------------------------------------------------------
 
-def duration(seconds: float) -> str:
-    """Three digits and a unit."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}" if seconds / scale < 999.5 else f"{seconds / scale:.0f} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
-
-
 def table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
-    """Title, headings and rows. What all rows have in common stands in the title, and takes no column."""
+    """Title, headings and rows; each operator's rows follow a row with its name.
+
+    What all rows have in common stands in the title, and takes no column.
+    """
     cases = [row.case for row in comparison.rows]
-    varying = [key for key in ("side", *_MANNER) if len({case[key] for case in cases}) > 1]
-    common = [cases[0][key] for key in ("side", *_MANNER) if key not in varying]
-    settings = any(case["settings"] != cases[0]["settings"] for case in cases)
-    headings = ["op", "pass", "shape", *(["settings"] if settings else []), *varying,
-                *(f.name for f in comparison.files)]
-    rows = [[row.case["op"], row.case["pass"], row.shape, *([_settings(row.case)] if settings else []),
-             *(row.case[key] for key in varying), *(_cell_text(c, k) for k, c in enumerate(row.cells))]
-            for row in comparison.rows]
+    apart = text.varying(cases, ("side", *_MANNER))
+    common = [cases[0][key] for key in ("side", *_MANNER) if key not in apart]
+    headings = ["case", *apart, *(f.heading for f in comparison.files)]
+    rows: list[list[str]] = []
+    op = ""
+    for row in comparison.rows:
+        if row.case["op"] != op:
+            op = row.case["op"]
+            rows.append([op, *[""] * (len(headings) - 1)])
+        rows.append([f"  {text.work(row.case)}", *(row.case[key] for key in apart),
+                     *(_cell_text(cell, k) for k, cell in enumerate(row.cells))])
     return f"Time, speed-up over the first, share of a copy's bandwidth ({', '.join(common)})", headings, rows
 
 
-def _settings(case: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in case["settings"].items())
+def remarks(comparison: Comparison) -> list[str]:
+    """The warnings, and what is not comparable, by reason."""
+    lines = [f"warning: {warning}" for warning in comparison.warnings]
+    by_reason: dict[str, list[str]] = {}
+    for case, why in comparison.not_comparable:
+        by_reason.setdefault(why, []).append(case)
+    for why, cases in by_reason.items():
+        lines += [f"not comparable, {why}:", *(f"  {case}" for case in cases)]
+    return lines
 
 
 def _cell_text(cell: Cell | None, column: int) -> str:
     if cell is None:
         return "-"
-    parts = [duration(cell.seconds)]
+    parts = [text.duration(cell.seconds)]
     if column:
         parts.append(f"{cell.speedup:.2f}x")
     if cell.fraction_of_copy is not None:
-        parts.append(f"{cell.fraction_of_copy:.0%}")
+        parts.append(text.share(cell.fraction_of_copy))
     return "  ".join(parts)

@@ -19,6 +19,7 @@ FLAGS = ("MLX_ENABLE_TF32", "CUPY_TF32", "OPENBLAS_CORETYPE", "OMP_NUM_THREADS",
 """Variables that change arithmetic, or how fast it is."""
 
 _GIT_SECONDS = 10
+_IDLE_LOAD = 0.5
 
 
 def flags() -> dict[str, str]:
@@ -45,6 +46,16 @@ def backend_facts(backend: Backend) -> dict[str, str]:
 def default_label(backend: Backend) -> str:
     """A name for measurements of this machine: its platform and the device."""
     return f"{platform.system()} {platform.machine()}, {backend.device}, {backend.name}"
+
+
+def busy() -> str | None:
+    """A remark if other work was running on this machine in the last minute; None where the system does not say."""
+    if not hasattr(os, "getloadavg"):
+        return None
+    load = os.getloadavg()[0]
+    if load < _IDLE_LOAD:
+        return None
+    return f"load {load:.1f} on {os.cpu_count()} cores: other work is running, or was a moment ago; times will be off"
 
 
 def git() -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from duoln.errors import UsageError
 
 PEERS = ("torch",)
 
-_COPY_ROUNDS = 7
+_COPY_ROUNDS = 5
 
 
 class Plan(NamedTuple):
@@ -73,9 +73,9 @@ def make_plans(subjects: Sequence[Subject], shapes: Sequence[Shape] | None, smal
     return list({plan.name: plan for plan in plans}.values())
 
 
-def measure_copy(backend: Backend, small: bool, rounds: int = _COPY_ROUNDS) -> dict[str, Any]:
+def measure_copy(backend: Backend, rounds: int = _COPY_ROUNDS) -> dict[str, Any]:
     """The case of a plain copy, of more than the caches hold: what the others are a fraction of."""
-    [shape] = COPY.small if small else COPY.shapes
+    [shape] = COPY.shapes
     [case] = measure(Plan(COPY, shape, "cold", False), backend, (), rounds, None)
     return case
 
@@ -106,7 +106,7 @@ def measure(plan: Plan, backend: Backend, peers: Sequence[str], rounds: int,
     for side, one in zip(sides, clocks, strict=True):
         taken = one.samples
         speed = copy_gbps or moved / float(np.median(taken.seconds)) / 1e9
-        events = {} if taken.device_seconds is None else {
+        events: dict[str, Any] = {} if taken.device_seconds is None else {
             "event_seconds": float(np.median(taken.device_seconds)), "event_samples": taken.device_seconds}
         cases.append(make_case(
             op=plan.subject.name, passes=passes(plan.backward), shape=plan.shape, side=side.name,

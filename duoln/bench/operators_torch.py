@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,8 @@ def facts(device: str) -> dict[str, str]:
 
 def compute(subject: Subject, inputs: Mapping[str, np.ndarray], backward: bool, device: str) -> dict[str, np.ndarray]:
     """What one launch gives, by duoln's names."""
-    tensors = _tensors(inputs, device)
-    x = tensors["x"].requires_grad_(backward)
-    found = _run(_torch(), subject, x, tensors, tensors["gout"] if backward else None)
+    tensors = _tensors(inputs, device, ("x", *subject.shared) if backward else ())
+    found = _run(_torch(), subject, tensors["x"], tensors, tensors["gout"] if backward else None)
     return {name: a.detach().cpu().numpy() for name, a in found.items()}
 
 
@@ -47,9 +46,8 @@ class TorchChain:
         whole = torch.from_numpy(host).to(device)
         self._pool = [whole[place].detach().requires_grad_(backward) for place in places]
         self._gouts = [t.detach() for t in self._pool]
-        self._tensors = _tensors({k: v for k, v in inputs.items() if k != "x"}, device)
-        for name in subject.shared:
-            self._tensors[name].requires_grad_(backward)
+        self._tensors = _tensors({k: v for k, v in inputs.items() if k != "x"}, device,
+                                 subject.shared if backward else ())
         self._gout_rotates = inputs["gout"].shape == (rows, width)
         self._subject, self._backward = subject, backward
         self._rotation = Rotation(count, cold)
@@ -89,11 +87,11 @@ def _call(torch: Any, subject: Subject, x: Any, tensors: Mapping[str, Any]) -> A
     return torch.nn.functional.cross_entropy(x, tensors["labels"], reduction="none")
 
 
-def _tensors(arrays: Mapping[str, np.ndarray], device: str) -> dict[str, Any]:
-    """Copies; integers as PyTorch wants them."""
+def _tensors(arrays: Mapping[str, np.ndarray], device: str, tracked: Sequence[str]) -> dict[str, Any]:
+    """Copies, integers as PyTorch wants them; it wants gradients of those that are `tracked`."""
     torch = _torch()
-    return {name: torch.tensor(a.astype(np.int64) if a.dtype.kind == "i" else a, device=device)
-            for name, a in arrays.items()}
+    return {name: torch.tensor(a.astype(np.int64) if a.dtype.kind == "i" else a, device=device,
+                               requires_grad=name in tracked) for name, a in arrays.items()}
 
 
 def _event_seconds(run: Callable[[], None]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+from duoln.bench import text
 from duoln.bench.compare import Comparison, Row
 from duoln.checkpoint import write_atomically
 
@@ -25,14 +26,14 @@ def draw(comparison: Comparison, target: Path) -> Path:
     for k, file in enumerate(files):
         shown = [(i, cell) for i, row in enumerate(rows) if (cell := row.cells[k]) is not None]
         axes.barh([i + (k - (len(files) - 1) / 2) * height for i, _ in shown],
-                  [cell.seconds * _MICROSECONDS for _, cell in shown], height, label=file.name)
+                  [cell.seconds * _MICROSECONDS for _, cell in shown], height, label=file.heading)
     axes.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=8)
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xlabel("microseconds, median; less is better")
     axes.grid(axis="x", alpha=0.3)
     figure.legend(loc="upper center", fontsize=8)
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.25 * (len(files) + 1) / figure.get_figheight()))
+    figure.tight_layout(rect=(0, 0, 1, 1 - (0.2 * len(files) + 0.15) / figure.get_figheight()))
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=110)
     pyplot.close(figure)
@@ -42,5 +43,4 @@ def draw(comparison: Comparison, target: Path) -> Path:
 
 def _label(row: Row) -> str:
     side = "" if row.case["side"] == "duoln" else f", {row.case['side']}"
-    settings = "".join(f", {key}={value}" for key, value in row.case["settings"].items())
-    return f"{row.case['op']} {row.case['pass']} {row.shape}, {row.case['cache']}{settings}{side}"
+    return f"{row.case['op']} {text.work(row.case)}, {row.case['cache']}{side}"

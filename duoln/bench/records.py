@@ -9,7 +9,7 @@
     backend       {"name", "library", "device", ...}: name, and everything that `Backend.info()` says
     host          {"cpu", "cores", "ram" (bytes or null), "os", "python"}
     flags         environment variables that are set and change arithmetic or its speed
-    copy_gbps     bandwidth of a plain copy on the same device, larger than its caches: read + written, 1e9 bytes a second
+    copy_gbps     bandwidth of a plain copy on the same device, beyond its caches: read + written, 1e9 bytes a second
     cases         a list, one object for each thing timed and each side:
 
       op, pass      what; "forward", "forward+backward", or "step" (a whole training step)

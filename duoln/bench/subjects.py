@@ -47,9 +47,12 @@ class Subject(NamedTuple):
         rng = np.random.default_rng(0)
         x = rng.standard_normal((rows, width), np.float32)
         arguments = self.arguments(rows, width, rng)
-        by_row = "labels" in arguments  # one loss a row, so one gradient a row
-        gout = rng.standard_normal((rows,) if by_row else (rows, width), np.float32)
-        return {"x": x, **arguments, "gout": gout}
+        gout_shape: tuple[int, ...] = (rows, width)
+        if self.op is None:
+            gout_shape = (0,)
+        elif "labels" in arguments:  # one loss a row, so one gradient a row
+            gout_shape = (rows,)
+        return {"x": x, **arguments, "gout": rng.standard_normal(gout_shape, np.float32)}
 
     def rule(self, tensors: Mapping[str, Tensor]) -> str:
         """The name of the rule that runs these arguments."""
@@ -87,14 +90,16 @@ def _copy(backend: Backend, x: Array) -> Array:
 
 
 def _layer_norm_arguments(rows: int, width: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return {"gain": 1 + 0.1 * rng.standard_normal(width, np.float32), "bias": 0.1 * rng.standard_normal(width, np.float32)}
+    return {"gain": 1 + 0.1 * rng.standard_normal(width, np.float32),
+            "bias": 0.1 * rng.standard_normal(width, np.float32)}
 
 
 def _cross_entropy_arguments(rows: int, width: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"labels": rng.integers(0, width, rows).astype(np.int32)}
 
 
-COPY = Subject("copy", None, ((4096, 4096),), ((2048, 2048),), lambda rows, width, rng: {}, (),
+_COPIED = ((4096, 4096),)
+COPY = Subject("copy", None, _COPIED, _COPIED, lambda rows, width, rng: {}, (),
                lambda rows, width, backward: 2 * 4 * rows * width, lambda rows, width, backward: 0)
 
 SUBJECTS = {

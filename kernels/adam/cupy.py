@@ -8,13 +8,12 @@ from typing import Any
 import cupy
 import numpy as np
 from duoln.kernels import launch
+from duoln.kernels.settings import ADAM
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.ops import adam_update
 
-CHUNK = 4096
-SETTINGS = ({"CHUNK": CHUNK},)
 _update = launch.Kernel("adam/adam.cu", "adam_update", "pointers: uint64[2], sizes: int32[1], chunks: int32[2], "
                         "rate: float32[0], eps: float32[0], tensors: int32, beta1: float32, beta2: float32")
 
@@ -30,7 +29,7 @@ def _supports(be: Backend, rate: Array, eps: Array, *arrays: Array, **attrs: Any
 @lru_cache(maxsize=8)
 def _chunks(sizes: tuple[int, ...]) -> tuple[Array, Array]:
     """Sizes, and the tensor and start of each block's chunk, on the device."""
-    chunks = [(i, first) for i, size in enumerate(sizes) for first in range(0, size, CHUNK)]
+    chunks = [(i, first) for i, size in enumerate(sizes) for first in range(0, size, ADAM["CHUNK"])]
     return cupy.array(np.array(sizes, np.int32)), cupy.array(np.array(chunks, np.int32))
 
 
@@ -47,7 +46,7 @@ def _forward(be: Backend, rate: Array, eps: Array, *arrays: Array, beta1: float,
     out = kept if donate else tuple(cupy.empty_like(a) for a in kept)
     sizes, chunks = _chunks(tuple(a.size for a in arrays[:n]))
     table = _table(tuple(launch.address(a) for a in (*arrays, *out)))
-    _update((len(chunks),), (256,), (table, sizes, chunks, rate, eps, n, beta1, beta2), SETTINGS[0])
+    _update((len(chunks),), (256,), (table, sizes, chunks, rate, eps, n, beta1, beta2), ADAM)
     return out, None
 
 

@@ -23,12 +23,11 @@ __device__ __forceinline__ Gates gates(const Side<Gru> (&v)[2], int u, const flo
     return {sigmoid(x[0] + s[0]), reset, tanhf(x[2] + reset * s[2]), s[2]};
 }
 
-extern "C" __global__ void gru_forward(const float* __restrict__ x_side, const float* __restrict__ recurrent,
-                                       const float* __restrict__ gain_x, const float* __restrict__ bias_x,
-                                       const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-                                       const bool* __restrict__ mask, float* __restrict__ h,
-                                       float* __restrict__ stats, int step, int steps, int batch, int hidden,
-                                       float eps) {
+extern "C" __global__ void __launch_bounds__(BLOCK)
+gru_forward(const float* __restrict__ x_side, const float* __restrict__ recurrent, const float* __restrict__ gain_x,
+            const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
+            const bool* __restrict__ mask, float* __restrict__ h, float* __restrict__ stats, int step, int steps,
+            int batch, int hidden, float eps) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;
@@ -51,15 +50,13 @@ extern "C" __global__ void gru_forward(const float* __restrict__ x_side, const f
 // carry is what reaches the earlier state beside the product, in and out; dh is what the product of the later step
 // gave back; g_out (T, B, H) may be null. Written: d_x and d_recurrent (T, B, 3H), before the norms; dz_x and dz_h,
 // after them, where there are norms.
-extern "C" __global__ void gru_backward(const float* __restrict__ x_side, const float* __restrict__ recurrent,
-                                        const float* __restrict__ gain_x, const float* __restrict__ bias_x,
-                                        const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-                                        const bool* __restrict__ mask, const float* __restrict__ h,
-                                        const float* __restrict__ stats, const float* __restrict__ g_out,
-                                        const float* __restrict__ dh, float* __restrict__ carry,
-                                        float* __restrict__ d_x, float* __restrict__ d_recurrent,
-                                        float* __restrict__ dz_x, float* __restrict__ dz_h, int step, int steps,
-                                        int batch, int hidden) {
+extern "C" __global__ void __launch_bounds__(BLOCK)
+gru_backward(const float* __restrict__ x_side, const float* __restrict__ recurrent, const float* __restrict__ gain_x,
+             const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
+             const bool* __restrict__ mask, const float* __restrict__ h, const float* __restrict__ stats,
+             const float* __restrict__ g_out, const float* __restrict__ dh, float* __restrict__ carry,
+             float* __restrict__ d_x, float* __restrict__ d_recurrent, float* __restrict__ dz_x,
+             float* __restrict__ dz_h, int step, int steps, int batch, int hidden) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;

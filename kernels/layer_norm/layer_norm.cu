@@ -6,9 +6,9 @@
 // Kept for the gradient, three floats a row: the mean, what was left of it, and one over the deviation.
 #include "row.cuh"
 
-extern "C" __global__ void layer_norm_forward(const float* __restrict__ x, const float* __restrict__ gain,
-                                              const float* __restrict__ bias, float* __restrict__ y,
-                                              float* __restrict__ stats, int rows, int width, float eps) {
+extern "C" __global__ void __launch_bounds__(BLOCK)
+layer_norm_forward(const float* __restrict__ x, const float* __restrict__ gain, const float* __restrict__ bias,
+                   float* __restrict__ y, float* __restrict__ stats, int rows, int width, float eps) {
     __shared__ float shared[WARP];
     const int row = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = row < rows;
@@ -47,10 +47,10 @@ extern "C" __global__ void layer_norm_forward(const float* __restrict__ x, const
 // and bias in registers; each row of threads writes one partial row, and `sum_columns` adds those in order.
 //
 // dx may be null, and so may the two partials. x and dy may be columns [first, first + width) of wider rows.
-extern "C" __global__ void layer_norm_backward(const float* __restrict__ x, const float* __restrict__ stats,
-                                               const float* __restrict__ gain, const float* __restrict__ dy,
-                                               float* __restrict__ dx, float* __restrict__ d_gain,
-                                               float* __restrict__ d_bias, int rows, int width, int stride, int first) {
+extern "C" __global__ void __launch_bounds__(BLOCK)
+layer_norm_backward(const float* __restrict__ x, const float* __restrict__ stats, const float* __restrict__ gain,
+                    const float* __restrict__ dy, float* __restrict__ dx, float* __restrict__ d_gain,
+                    float* __restrict__ d_bias, int rows, int width, int stride, int first) {
     __shared__ float shared[2 * WARP];
     Row gains, of_gain, of_bias;
 #pragma unroll

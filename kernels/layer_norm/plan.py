@@ -41,7 +41,7 @@ class Plan(NamedTuple):
 _LADDER = ((8, 1, 16), (16, 1, 16), (32, 1, 16), (32, 2, 16), (32, 4, 8), (128, 2, 8), (128, 4, 4), (256, 4, 4),
            (256, 8, 2))
 """Threads, chunks and blocks a multiprocessor; a step holds threads * chunks * 4 values."""
-_WIDE = Plan(1024, 0, 1, 2)
+_WIDE = Plan(512, 0, 1, 4)
 
 
 def plan(width: int, vector: int) -> Plan:

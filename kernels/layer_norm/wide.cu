@@ -11,9 +11,9 @@ __device__ __forceinline__ float total(int width, float* shared, F f) {
     return sum[0];
 }
 
-extern "C" __global__ void layer_norm_forward_wide(const float* __restrict__ x, const float* __restrict__ gain,
-                                                   const float* __restrict__ bias, float* __restrict__ y,
-                                                   float* __restrict__ stats, int rows, int width, float eps) {
+extern "C" __global__ void __launch_bounds__(BLOCK)
+layer_norm_forward_wide(const float* __restrict__ x, const float* __restrict__ gain, const float* __restrict__ bias,
+                        float* __restrict__ y, float* __restrict__ stats, int rows, int width, float eps) {
     __shared__ float shared[WARP];
     for (int row = int(blockIdx.x); row < rows; row += int(gridDim.x)) {
         const float* from = x + size_t(row) * width;
@@ -39,11 +39,10 @@ extern "C" __global__ void layer_norm_forward_wide(const float* __restrict__ x, 
 }
 
 // The partial rows of d_gain and d_bias must begin as zeros: a block adds to its own.
-extern "C" __global__ void layer_norm_backward_wide(const float* __restrict__ x, const float* __restrict__ stats,
-                                                    const float* __restrict__ gain, const float* __restrict__ dy,
-                                                    float* __restrict__ dx, float* __restrict__ d_gain,
-                                                    float* __restrict__ d_bias, int rows, int width, int stride,
-                                                    int first) {
+extern "C" __global__ void __launch_bounds__(BLOCK)
+layer_norm_backward_wide(const float* __restrict__ x, const float* __restrict__ stats, const float* __restrict__ gain,
+                         const float* __restrict__ dy, float* __restrict__ dx, float* __restrict__ d_gain,
+                         float* __restrict__ d_bias, int rows, int width, int stride, int first) {
     __shared__ float shared[2 * WARP];
     const size_t part = size_t(blockIdx.x) * width;
     for (int row = int(blockIdx.x); row < rows; row += int(gridDim.x)) {

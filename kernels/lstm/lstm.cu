@@ -24,13 +24,12 @@ __device__ __forceinline__ Gates gates(const Side<Lstm> (&v)[2], int u, const fl
     return {sigmoid(z[0]), sigmoid(z[1]), sigmoid(z[2]), tanhf(z[3])};
 }
 
-extern "C" __global__ void lstm_forward(const float* __restrict__ x_side, const float* __restrict__ recurrent,
-                                        const float* __restrict__ gain_x, const float* __restrict__ bias_x,
-                                        const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-                                        const float* __restrict__ bias, const float* __restrict__ gain_c,
-                                        const float* __restrict__ bias_c, const bool* __restrict__ mask,
-                                        float* __restrict__ h, float* __restrict__ c, float* __restrict__ stats,
-                                        int step, int steps, int batch, int hidden, float eps) {
+extern "C" __global__ void __launch_bounds__(BLOCK)
+lstm_forward(const float* __restrict__ x_side, const float* __restrict__ recurrent, const float* __restrict__ gain_x,
+             const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
+             const float* __restrict__ bias, const float* __restrict__ gain_c, const float* __restrict__ bias_c,
+             const bool* __restrict__ mask, float* __restrict__ h, float* __restrict__ c, float* __restrict__ stats,
+             int step, int steps, int batch, int hidden, float eps) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;
@@ -66,16 +65,14 @@ extern "C" __global__ void lstm_forward(const float* __restrict__ x_side, const 
 // a mask), g_out (T, B, H) the gradient of the outputs (null if nobody asked). dc is that of the cell, in and out.
 // Written: d_x (T, B, 4H) and d_recurrent (T, B, 4H), before the norms; dz (T, B, 4H), after them; d_shown (T, B, H),
 // after the norm of the cell. The gains' gradients are sums over all steps, so they are left to layer_norm_backward.
-extern "C" __global__ void lstm_backward(const float* __restrict__ x_side, const float* __restrict__ recurrent,
-                                         const float* __restrict__ gain_x, const float* __restrict__ bias_x,
-                                         const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-                                         const float* __restrict__ bias, const float* __restrict__ gain_c,
-                                         const float* __restrict__ bias_c, const bool* __restrict__ mask,
-                                         const float* __restrict__ c, const float* __restrict__ stats,
-                                         const float* __restrict__ g_out, const float* __restrict__ dh,
-                                         float* __restrict__ carry, float* __restrict__ dc, float* __restrict__ d_x,
-                                         float* __restrict__ d_recurrent, float* __restrict__ dz,
-                                         float* __restrict__ d_shown, int step, int steps, int batch, int hidden) {
+extern "C" __global__ void __launch_bounds__(BLOCK)
+lstm_backward(const float* __restrict__ x_side, const float* __restrict__ recurrent, const float* __restrict__ gain_x,
+              const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
+              const float* __restrict__ bias, const float* __restrict__ gain_c, const float* __restrict__ bias_c,
+              const bool* __restrict__ mask, const float* __restrict__ c, const float* __restrict__ stats,
+              const float* __restrict__ g_out, const float* __restrict__ dh, float* __restrict__ carry,
+              float* __restrict__ dc, float* __restrict__ d_x, float* __restrict__ d_recurrent,
+              float* __restrict__ dz, float* __restrict__ d_shown, int step, int steps, int batch, int hidden) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;

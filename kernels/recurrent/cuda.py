@@ -59,7 +59,7 @@ def _turned(array: Array, reverse: bool) -> Array:
 
 
 def product(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    """x (T, B, n) times weight (n, m), plus bias: (T, B, m)."""
+    """X (T, B, n) times weight (n, m), plus bias: (T, B, m)."""
     made = cupy.matmul(rows(x), weight)
     if bias is not None:
         made += bias

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_LADDER = ((32, 1), (64, 1), (128, 1), (128, 2), (128, 4), (256, 4), (512, 4), (1024, 4), (1024, 8))
+_LADDER = ((32, 1), (128, 1), (128, 2), (128, 4), (256, 4), (512, 4), (1024, 4))
 """Threads and hidden units of each; a step holds their product."""
-MOST_HIDDEN = 8192
+MOST_HIDDEN = 4096
 _ROWS_OF_A_WARP = 4
 
 

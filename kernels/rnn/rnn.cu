@@ -6,11 +6,10 @@
 // h (T + 1, B, H) begins with the first state; stats [T * B][3].
 #include "../recurrent/cell.cuh"
 
-extern "C" __global__ void rnn_forward(float* __restrict__ sums, const float* __restrict__ recurrent,
-                                       const float* __restrict__ gain, const float* __restrict__ bias,
-                                       const bool* __restrict__ mask, float* __restrict__ h,
-                                       float* __restrict__ stats, int step, int steps, int batch, int hidden,
-                                       float eps) {
+extern "C" __global__ void __launch_bounds__(BLOCK)
+rnn_forward(float* __restrict__ sums, const float* __restrict__ recurrent, const float* __restrict__ gain,
+            const float* __restrict__ bias, const bool* __restrict__ mask, float* __restrict__ h,
+            float* __restrict__ stats, int step, int steps, int batch, int hidden, float eps) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;
@@ -33,12 +32,11 @@ extern "C" __global__ void rnn_forward(float* __restrict__ sums, const float* __
 }
 
 // As in lstm.cu: dh, carry and g_out come in; written are d_sums (T, B, H), before the norm, and dz, after it.
-extern "C" __global__ void rnn_backward(const float* __restrict__ sums, const float* __restrict__ gain,
-                                        const float* __restrict__ bias, const bool* __restrict__ mask,
-                                        const float* __restrict__ stats, const float* __restrict__ g_out,
-                                        const float* __restrict__ dh, float* __restrict__ carry,
-                                        float* __restrict__ d_sums, float* __restrict__ dz, int step, int steps,
-                                        int batch, int hidden) {
+extern "C" __global__ void __launch_bounds__(BLOCK)
+rnn_backward(const float* __restrict__ sums, const float* __restrict__ gain, const float* __restrict__ bias,
+             const bool* __restrict__ mask, const float* __restrict__ stats, const float* __restrict__ g_out,
+             const float* __restrict__ dh, float* __restrict__ carry, float* __restrict__ d_sums,
+             float* __restrict__ dz, int step, int steps, int batch, int hidden) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;

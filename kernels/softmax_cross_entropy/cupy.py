@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import cupy
 from duoln.kernels import launch
+from duoln.kernels.settings import CROSS_ENTROPY
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.ops import softmax_cross_entropy
 
-SETTINGS = ({"THREADS": 32}, {"THREADS": 256})
 _NARROW, _ROWS = 1024, 4
 _FILE = "softmax_cross_entropy/softmax_cross_entropy.cu"
 _forward_rows = launch.Kernel(_FILE, "cross_entropy_forward", "logits: float32[2], labels: int32[1], loss: float32[1], "
@@ -30,8 +30,8 @@ class _Saved(NamedTuple):
 
 def _layout(rows: int, classes: int) -> tuple[tuple[int], tuple[int, int], dict[str, int]]:
     if classes <= _NARROW:
-        return (-(-rows // _ROWS),), (32, _ROWS), SETTINGS[0]
-    return (rows,), (256, 1), SETTINGS[1]
+        return (-(-rows // _ROWS),), (32, _ROWS), CROSS_ENTROPY[0]
+    return (rows,), (256, 1), CROSS_ENTROPY[1]
 
 
 def _supports(be: Backend, logits: Array, labels: Array) -> str | None:

@@ -14,9 +14,9 @@ __device__ __forceinline__ float row_max(float value, float* shared) {
     return value;
 }
 
-extern "C" __global__ void cross_entropy_forward(const float* __restrict__ logits, const int* __restrict__ labels,
-                                                 float* __restrict__ loss, float* __restrict__ kept, int rows,
-                                                 int classes) {
+extern "C" __global__ void __launch_bounds__(BLOCK)
+cross_entropy_forward(const float* __restrict__ logits, const int* __restrict__ labels, float* __restrict__ loss,
+                      float* __restrict__ kept, int rows, int classes) {
     __shared__ float for_max[WARP], for_sum[WARP];
     const int row = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = row < rows;
@@ -32,9 +32,10 @@ extern "C" __global__ void cross_entropy_forward(const float* __restrict__ logit
     loss[row] = logf(sum[0]) - (x[labels[row]] - largest);
 }
 
-extern "C" __global__ void cross_entropy_backward(const float* __restrict__ logits, const int* __restrict__ labels,
-                                                  const float* __restrict__ kept, const float* __restrict__ g,
-                                                  float* __restrict__ d_logits, int rows, int classes) {
+extern "C" __global__ void __launch_bounds__(BLOCK)
+cross_entropy_backward(const float* __restrict__ logits, const int* __restrict__ labels,
+                       const float* __restrict__ kept, const float* __restrict__ g, float* __restrict__ d_logits,
+                       int rows, int classes) {
     const int row = int(blockIdx.x * blockDim.y + threadIdx.y);
     if (row >= rows) return;
     const size_t start = size_t(row) * classes;

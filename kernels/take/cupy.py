@@ -13,7 +13,6 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.ops import take
 
-SETTINGS: tuple[dict[str, int], ...] = ({},)
 _backward = launch.Kernel("take/take.cu", "take_backward", "g: float32[2], sorted: int32[1], order: int32[1], "
                           "d_table: float32[2], taken: int32, width: int32")
 
@@ -43,7 +42,7 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tupl
     g = cupy.ascontiguousarray(gout).reshape(flat.size, width)
     d_table = cupy.empty((saved.words, width), dtype=gout.dtype)
     _backward((saved.words,), (min(256, -(-width // 32) * 32),),
-              (g, cupy.take(flat, order), order, d_table, flat.size, width), SETTINGS[0])
+              (g, cupy.take(flat, order), order, d_table, flat.size, width))
     return d_table, None
 
 

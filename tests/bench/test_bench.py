@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from duoln.bench.records import ratio, spread
+from duoln.bench.schema import check_record, load
 from duoln.bench.sides import Entry, Side, check_agreement
 from duoln.errors import DuolnError
 from duoln.testing import check_error
@@ -21,14 +22,15 @@ def _bench(*args, cwd):
 
 
 def test_a_record_holds_samples_and_what_they_depend_on(tmp_path):
-    out = _bench("--rounds", "2", "--runs", "3", "--json", cwd=tmp_path)
-    assert out.returncode == 0, out.stderr
-    result = json.loads(out.stdout)
-    record = result["records"][0]
-    assert result["schema"] == "duoln-bench/1" and result["rounds"] == 2
-    row = record["rows"][0]
-    assert len(row["samples"]) == 2 and row["p10"] <= row["median"] <= row["p90"] and row["ratio"] == 1.0
-    assert {"duoln", "numpy", "cores", "blas_core", "flags", "backend"} <= row["facts"].keys()
+    out = _bench("--rounds", "2", "--runs", "3", "--json", "record.json", "--label", "here", cwd=tmp_path)
+    assert out.returncode == 0 and out.stdout == "", out.stderr
+    record = load(tmp_path / "record.json")
+    assert record["kind"] == "train" and record["label"] == "here"
+    [case] = record["cases"]
+    assert (case["op"], case["pass"], case["shape"], case["clock"]) == ("mnist ln", "step", [32], "wall_run")
+    assert case["settings"] == {"source": "made", "hidden": 16, "rows": 200} and case["runs"] == 3
+    assert len(case["samples"]) == 2 and case["p10"] <= case["median"] <= case["p90"] and case["ratio"] == 1.0
+    assert {"duoln", "numpy", "blas_core", "flags", "backend"} <= case["facts"].keys()
     assert "duoln" in out.stderr and "duoln / side" in out.stderr
 
 
@@ -55,11 +57,12 @@ def test_a_side_that_stops_says_why():
 
 def test_recurrent_layers(tmp_path):
     out = subprocess.run([sys.executable, "-m", "duoln", "bench", "rnn", "--cell", "lstm", "--cell", "gru", "--cell", "rnn",
-                          "--norm", "layer", "--shape", "3,2,4,5", "--rounds", "2", "--runs", "2", "--json"],
+                          "--norm", "layer", "--shape", "3,2,4,5", "--rounds", "2", "--runs", "2", "--json", "-"],
                          cwd=tmp_path, text=True, capture_output=True, check=True, timeout=120)
-    records = json.loads(out.stdout)["records"]
-    assert [r["case"] for r in records] == [f"{c} layer T3 B2 in4 H5" for c in ("lstm", "gru", "rnn")]
-    assert records[0]["rows"][0]["median_step"] == records[0]["rows"][0]["median"] / 3
+    record = json.loads(out.stdout)
+    check_record(record, "stdout")
+    assert [(c["op"], c["shape"]) for c in record["cases"]] == [(f"{c} layer", [3, 2, 4, 5]) for c in ("lstm", "gru", "rnn")]
+    assert all(c["rule"] == "fused steps" and c["source"] and c["gflops"] > 0 for c in record["cases"])
 
 
 def test_products_are_counted():

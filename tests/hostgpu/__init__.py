@@ -25,12 +25,13 @@ import numpy as np
 
 HERE = Path(__file__).parent
 CACHE = Path(tempfile.gettempdir()) / f"duoln-hostgpu-{os.getuid()}"
-_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-fno-strict-aliasing", "-ffp-contract=off")
+_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-fno-strict-aliasing", "-ffp-contract=off",
+          "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")
 _PATTERN = 0xA5
 _LINE = 16
 """Arrays begin on a line of this many bytes, as vector loads need it."""
 
-_KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)')
+_KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\(\w+\)\s*)?(\w+)\s*\(([^)]*)\)')
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\(\d+\)\s*)?(\w+)\s+(\w+)\[\s*\]\s*;")
 _SYSTEM = re.compile(r"^\s*#\s*include\s*<[^>]*>.*$", re.M)
 
@@ -190,8 +191,9 @@ class Program:
                 sizes, ctypes.c_size_t(shared), ctypes.c_uint64(seed), int(cooperative), pointers, message,
                 ctypes.c_size_t(len(message)), ctypes.byref(address))
             if outcome:
-                reason = message.value.decode() if outcome == 1 else _bad_access(address.value, guarded)
-                raise HostGpuError(f"{entry} (seed {seed}): {reason}")
+                reasons = {1: message.value.decode(), 2: _bad_access(address.value, guarded),
+                           3: "a vector access at an address that is not aligned"}
+                raise HostGpuError(f"{entry} (seed {seed}): {reasons[outcome]}")
             for g in guarded:
                 g.check_edges()
                 g.take_back()
@@ -205,4 +207,4 @@ def _bad_access(address: int, guarded: Sequence[_Guarded]) -> str:
         if g.hit_by(address):
             return (f"argument '{g.name}': an access {address - g.address} bytes from its start; "
                     f"it has {g.array.nbytes}")
-    return f"an access at {address:#x}, which belongs to no argument (or a vector access that is not aligned)"
+    return f"an access at {address:#x}, which belongs to no argument"

@@ -279,13 +279,13 @@ inline void finish(size_t blocks) {
 
 inline uintptr_t fault_address = 0;
 
-inline void on_fault(int, siginfo_t* info, void*) {
+inline void on_fault(int signal, siginfo_t* info, void*) {
     fault_address = uintptr_t(info->si_addr);
-    siglongjmp(launch->failed, 2);
+    siglongjmp(launch->failed, signal == SIGILL ? 3 : 2);  // SIGILL: the compiler's check of an address
 }
 
 struct FaultHandler {
-    struct sigaction segv, bus;
+    struct sigaction segv, bus, ill;
     stack_t before;
     std::vector<char> stack = std::vector<char>(64 << 10);
     FaultHandler() {
@@ -298,15 +298,17 @@ struct FaultHandler {
         action.sa_flags = SA_SIGINFO | SA_ONSTACK;
         sigaction(SIGSEGV, &action, &segv);
         sigaction(SIGBUS, &action, &bus);
+        sigaction(SIGILL, &action, &ill);
     }
     ~FaultHandler() {
         sigaction(SIGSEGV, &segv, nullptr);
         sigaction(SIGBUS, &bus, nullptr);
+        sigaction(SIGILL, &ill, nullptr);
         sigaltstack(&before, nullptr);
     }
 };
 
-// 0, or 1 with a message, or 2 with the address of a bad access.
+// 0, or 1 with a message, or 2 with the address of a bad access, or 3 for one that is not aligned.
 inline int start(Launch& l, uintptr_t* address) {
     launch = &l;
     resident = nullptr;

@@ -1,0 +1,106 @@
+"""Every fused rule of a backend against float64, on the machine at hand.
+
+    for outcome in selftest.run(backend): ...
+
+Each case of `kernels.proofs` goes through the rule that the backend would choose, forward and backward, and through
+the composed rule in float64 NumPy; and again, to see that it repeats to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln import ops, runtime
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Op, Rule
+from duoln.kernels.proofs import Proof, proofs
+from duoln.testing import tolerance
+
+_GRADIENTS = 4.0
+"""A gradient adds up what forward rounded: so many times its tolerance."""
+
+
+class Outcome(NamedTuple):
+    """What became of one case."""
+
+    proof: Proof
+    rule: str
+    """The rule that ran; "composed" where no other supports the case."""
+    error: float
+    """The largest error of a value or gradient, as a share of what is allowed; above 1 it failed."""
+    worst: str
+    """Which value or gradient that was."""
+    repeats: bool
+    """Whether all runs were equal to the bit."""
+    problem: str = ""
+    """What was raised, if anything was."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is right, and every time the same."""
+        return not self.problem and self.error <= 1 and self.repeats
+
+
+def run(backend: Backend, cases: Iterable[Proof] | None = None, repeats: int = 2) -> Iterator[Outcome]:
+    """The outcome of every case, one by one; an error in one does not keep the rest from running."""
+    for proof in proofs() if cases is None else cases:
+        try:
+            yield prove(proof, backend, repeats)
+        except Exception as error:  # a kernel that does not compile or launch is an outcome, too
+            lines = str(error).splitlines()
+            yield Outcome(proof, "", np.inf, "", False, f"{type(error).__name__}: {lines[0] if lines else ''}")
+
+
+def prove(proof: Proof, backend: Backend, repeats: int = 2) -> Outcome:
+    """Run one case on a backend, `repeats` times."""
+    op: Op[..., Any] = getattr(ops, proof.op)
+    natives = [None if a is None else _native(backend, a, proof.misaligned) for a in proof.inputs]
+    rule = op.select(backend, natives, proof.attrs)
+    found = [_values(backend, rule, natives, proof) for _ in range(repeats)]
+    numpy = runtime.backend("numpy")
+    exact = [a.astype(np.float64) if a is not None and a.dtype.kind == "f" else a for a in proof.inputs]
+    expected = _values(numpy, op.rules("numpy")[-1], exact, proof)
+    error, worst = 0.0, "nothing"
+    for name, wide in expected.items():
+        share = _error(found[0][name], wide) / tolerance("float32", proof.length)
+        share /= _GRADIENTS if name.startswith("gradient") else 1
+        if not share <= error:
+            error, worst = share, name
+    same = all(np.array_equal(found[0][name], other[name], equal_nan=True) for other in found[1:] for name in expected)
+    return Outcome(proof, rule.name, error, worst, same)
+
+
+def _native(backend: Backend, host: np.ndarray, misaligned: bool) -> Array:
+    if not misaligned or host.dtype != np.float32:
+        return backend.asarray(host)
+    padded = backend.asarray(np.concatenate((np.zeros(1, np.float32), host.reshape(-1))))
+    return backend.reshape(padded[1:], host.shape)
+
+
+def _values(backend: Backend, rule: Rule, natives: Sequence[Array | None], proof: Proof) -> dict[str, np.ndarray]:
+    """Outputs, and gradients of a weighted sum of them, by name."""
+    out, saved = rule.forward(backend, *natives, **proof.attrs)
+    outs = out if isinstance(out, tuple) else (out,)
+    values = {f"output {k}": backend.to_numpy(o) for k, o in enumerate(outs)}
+    if rule.vjp is None:
+        return values
+    rng = np.random.default_rng(1)
+    dtype = backend.dtype(outs[0])
+    gouts = tuple(backend.asarray(rng.standard_normal(o.shape), dtype) for o in outs)
+    needs = [a is not None and a.dtype.kind == "f" for a in proof.inputs]
+    gradients = rule.vjp(backend, saved, gouts if isinstance(out, tuple) else gouts[0], needs)
+    return values | {f"gradient {k}": backend.to_numpy(g) for k, (g, need) in
+                     enumerate(zip(gradients, needs, strict=True)) if need}
+
+
+def _error(found: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference, as a share of the largest value; infinite for other shapes or values not finite."""
+    if found.shape != expected.shape:
+        return np.inf
+    if not expected.size:
+        return 0.0
+    difference = np.max(np.abs(found.astype(np.float64) - expected))
+    return float(difference / max(float(np.max(np.abs(expected))), 1e-30)) if np.isfinite(difference) else np.inf

@@ -1,0 +1,32 @@
+"""Every CUDA source with all the macros that it is ever compiled with: what has to compile, and what is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from duoln.kernels.layer_norm import plan as layer_norm
+from duoln.kernels.recurrent import plan as recurrent
+
+Macros = Mapping[str, int]
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+"""Turing to Blackwell: the GPUs that duoln's kernels are compiled for in the tests."""
+
+CROSS_ENTROPY = ({"THREADS": 32}, {"THREADS": 256})
+"""Few classes, a warp each row; many, a block."""
+ADAM = {"CHUNK": 4096}
+
+_SIDES = [{"NORM_SIDES": 0}, {"NORM_SIDES": 1}]
+_LSTM = [{"NORM_SIDES": 0, "NORM_CELL": 0}, {"NORM_SIDES": 0, "NORM_CELL": 1}, {"NORM_SIDES": 1, "NORM_CELL": 1}]
+
+
+def every_setting() -> list[tuple[str, Macros]]:
+    """Pairs of a source file and its macros."""
+    rows, wide = layer_norm.every_setting()
+    sources: dict[str, list[dict[str, int]]] = {
+        "layer_norm/layer_norm.cu": rows, "layer_norm/wide.cu": wide, "columns.cu": [{}],
+        "lstm/lstm.cu": recurrent.every_setting(_LSTM), "gru/gru.cu": recurrent.every_setting(_SIDES),
+        "rnn/rnn.cu": recurrent.every_setting(_SIDES),
+        "softmax_cross_entropy/softmax_cross_entropy.cu": list(CROSS_ENTROPY), "adam/adam.cu": [ADAM],
+        "take/take.cu": [{}]}
+    return [(file, macros) for file, every in sources.items() for macros in every]

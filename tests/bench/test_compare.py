@@ -1,0 +1,153 @@
+"""`duoln bench ops` and `duoln compare` as a person uses them, and comparisons that would mislead."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from bench import made
+from conftest import NAMES
+
+from duoln.bench import clock, compare, subjects, text
+from duoln.cli import main
+from duoln.errors import UsageError
+from duoln.testing import check_error
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """numpy.json and mlx.json, measured here on tiny shapes."""
+    if "mlx" not in NAMES:
+        pytest.skip("MLX is not under test")
+    folder = tmp_path_factory.mktemp("records")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "SAMPLE_SECONDS", 1e-3)
+        patch.setattr(subjects, "CACHE_BYTES", 1 << 20)
+        patch.setattr(subjects, "COPY", subjects.COPY._replace(shapes=((256, 256),)))
+        patch.setattr("duoln.bench.operators.COPY", subjects.COPY)
+        for name in ("numpy", "mlx"):
+            code = main(["bench", "ops", "--backend", name, "--shape", "8,16", "--shape", "64,256", "--rounds", "3",
+                         "--json", str(folder / f"{name}.json"), "--label", f"here, {name}",
+                         "--append", str(folder / "timings.jsonl")])
+            assert code == 0
+    return folder
+
+
+def _write(path, record):
+    path.write_text(json.dumps(record))
+    return path
+
+
+def _compare(*args):
+    return main(["compare", *map(str, args)])
+
+
+def test_two_files_measured_here(folder, capsys):
+    assert _compare(folder / "numpy.json", folder / "mlx.json") == 0
+    shown = capsys.readouterr().out
+    for word in ("layer_norm", "softmax_cross_entropy", "fwd+bwd 64x256", "#1 here, numpy", "#2 here, mlx",
+                 "rule of layer_norm, duoln", "cache blocks in #1", "composed in #2"):
+        assert word in shown
+    assert "not comparable" not in shown
+    assert (folder / "timings.jsonl").read_text().count("\n") == 2 * 9
+
+
+def test_json_and_picture(folder, tmp_path, capsys):
+    picture = tmp_path / "both.png"
+    paths = [folder / "numpy.json", folder / "mlx.json", folder / "numpy.json"]
+    assert _compare(*paths, "--json", "--plot", picture) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["rows"]) == 9 and [f["label"] for f in found["files"]] == ["here, numpy", "here, mlx", "here, numpy"]
+    ours = json.loads((folder / "numpy.json").read_text())["cases"]
+    for row in found["rows"]:
+        [case] = [c for c in ours if all(c[key] == row[key] for key in ("op", "pass", "shape"))]
+        first, second, third = row["cells"]
+        assert first["seconds"] == third["seconds"] == case["median"] and third["speedup"] == 1.0
+        assert second["speedup"] == pytest.approx(first["seconds"] / second["seconds"])
+        assert first["fraction_of_copy"] == case["fraction_of_copy"]
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("columns", ["50", "200"])
+def test_through_a_pipe_of_any_width(folder, columns):
+    out = subprocess.run([sys.executable, "-m", "duoln", "compare", folder / "numpy.json", folder / "mlx.json"], text=True,
+                         capture_output=True, check=True, timeout=60, env={**os.environ, "COLUMNS": columns})
+    assert "fwd+bwd 64x256" in out.stdout and "\x1b" not in out.stdout and out.stderr == ""
+    assert max(len(line) for line in out.stdout.splitlines() if "│" in line) <= int(columns)
+
+
+@pytest.mark.parametrize(("case", "reason"), [
+    ({"cache": "warm"}, "cache is cold in #1, warm in #2"),
+    ({"clock": "wall_run"}, "clock is wall_slope in #1, wall_run in #2"),
+    ({"dtype": "float64"}, "dtype is float32 in #1, float64 in #2"),
+    ({"cache": "warm", "dtype": "float64"}, "dtype is float32 in #1, float64 in #2; cache is cold in #1, warm in #2"),
+    ({"shape": [8, 17]}, "in #2, not in #1"),
+    ({"op": "copy"}, "in #1, not in #2"),
+    ({"side": "torch"}, "in #1, not in #2"),
+    ({"settings": {"hidden": 3}}, "in #1, not in #2"),
+])
+def test_nothing_in_common_is_refused(tmp_path, capsys, case, reason):
+    a, b = _write(tmp_path / "a.json", made.record()), _write(tmp_path / "b.json", made.record(case))
+    assert _compare(a, b) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and "no case in common" in shown.err and reason in shown.err
+    both = _write(tmp_path / "both.json", made.record({}, case))
+    assert _compare(a, both) == 0
+    assert _compare(a, both, b) == 2
+
+
+def test_what_some_files_lack_is_listed(tmp_path):
+    a = _write(tmp_path / "a.json", made.record({}, {"shape": [9, 9]}, {"shape": [7, 7], "cache": "warm"}))
+    b = _write(tmp_path / "b.json", made.record({}, {"shape": [7, 7]}, {"shape": [5, 5]}))
+    found = compare.compare([a, b, a])
+    assert [row.case["shape"] for row in found.rows] == [[8, 16], [9, 9], [7, 7]]
+    assert [cell is None for cell in found.rows[1].cells] == [False, True, False]
+    assert [why for _, why in found.not_comparable] == [
+        "in #1, not in #2", "cache is warm in #1, cold in #2", "in #2, not in #1"]
+    assert any(line == "not comparable, in #2, not in #1:" for line in compare.remarks(found))
+
+
+def test_warnings(tmp_path):
+    a = _write(tmp_path / "a.json", made.record({"rule": "a"}, flags={"DUOLN_THREADS": "1", "CUPY_TF32": "0"}))
+    b = _write(tmp_path / "b.json", made.record({"rule": "b"}, flags={"CUPY_TF32": "0"}, duoln="0.2.0", git=None))
+    assert compare.compare([a, b]).warnings == [
+        "duoln: 0.1.0 in #1, 0.2.0 in #2", "DUOLN_THREADS: 1 in #1, not set in #2",
+        "rule of layer_norm, duoln: a in #1, b in #2"]
+    assert compare.compare([a, a]).warnings == []
+
+
+@pytest.mark.parametrize(("content", "code", "words"), [
+    (None, 4, ["b.json", "cannot be read"]),
+    (json.dumps(made.RECORD)[:300], 4, ["b.json", "byte", "the end of the file"]),
+    ('{"schema": "duoln-bench/9"}', 2, ["b.json", "duoln-bench/1", "duoln-bench/9"]),
+    ("{}", 4, ["b.json", "schema"]),
+    (json.dumps({**made.RECORD, "copy_gbps": float("nan")}), 4, ["b.json", "copy_gbps", "nan"]),
+    (json.dumps({**made.RECORD, "cases": []}), 2, ["b.json has no cases"]),
+])
+def test_files_that_cannot_be_compared(tmp_path, capsys, content, code, words):
+    a = _write(tmp_path / "a.json", made.record())
+    if content is not None:
+        (tmp_path / "b.json").write_text(content)
+    for paths in ([a, tmp_path / "b.json"], [tmp_path / "b.json", a]):
+        assert _compare(*paths) == code
+        shown = capsys.readouterr()
+        assert shown.out == "" and all(word in shown.err.replace("\n", "") for word in words), shown.err
+
+
+def test_one_file_is_not_enough(tmp_path):
+    check_error(UsageError, lambda: compare.compare([tmp_path]), "two files", "1")
+
+
+def test_a_picture_without_matplotlib_or_a_folder(tmp_path, capsys, monkeypatch):
+    a = _write(tmp_path / "a.json", made.record())
+    assert _compare(a, a, "--plot", tmp_path / "none" / "p.png") == 2
+    monkeypatch.setattr("duoln.report.can_draw", lambda: False)
+    assert _compare(a, a, "--plot", tmp_path / "p.png") == 2
+    assert "pip install matplotlib" in capsys.readouterr().err and not (tmp_path / "p.png").exists()
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [
+    (2.5, "2.5 s"), (1234.0, "1234 s"), (0.0123456, "12.3 ms"), (1.5e-5, "15 us"), (9.996e-4, "1000 us"), (3e-9, "3 ns")])
+def test_durations(seconds, shown):
+    assert text.duration(seconds) == shown

@@ -1,0 +1,177 @@
+"""The benchmark of operators: what it checks before it times, what it rotates, what it counts. No time is judged."""
+
+import numpy as np
+import pytest
+
+from duoln import ops
+from duoln.backends.numpy import NumpyBackend
+from duoln.bench import agreement, chains, clock, operators, subjects
+from duoln.bench.chains import DuolnChain, Rotation, cache_for
+from duoln.bench.operators import Plan
+from duoln.bench.schema import check_record
+from duoln.bench.subjects import COPY, SUBJECTS, buffer_count, buffers
+from duoln.core import Rule, composed_only
+from duoln.errors import DuolnError
+from duoln.testing import check_error
+
+LAYER_NORM, CROSS_ENTROPY = SUBJECTS["layer_norm"], SUBJECTS["softmax_cross_entropy"]
+PLANS = [Plan(s, (5, 7), "warm", b) for s in (LAYER_NORM, CROSS_ENTROPY) for b in (False, True)]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(clock, "SAMPLE_SECONDS", 5e-4)
+    monkeypatch.setattr(subjects, "CACHE_BYTES", 1 << 18)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda p: p.name)
+def test_a_case_on_every_backend(be, plan):
+    [case] = operators.measure(plan, be, (), 2, copy_gbps=10.0)
+    assert case["op"] == plan.subject.name and case["pass"] == operators.passes(plan.backward)
+    assert case["rule"] == plan.subject.op.rules(be.name)[0].name or case["rule"] == "composed"
+    assert (case["source"] is None) == (case["rule"] == "composed")
+    assert 0 <= case["max_error"] < 1e-5 and len(case["samples"]) == 2
+    assert case["clock"] == "wall_slope" and case["cache"] == "warm" and case["launches"] < 1000
+
+
+def test_the_composed_rule_is_timed_where_it_alone_is_allowed(numpy_backend):
+    with composed_only():
+        [case] = operators.measure(PLANS[1], numpy_backend, (), 1, copy_gbps=10.0)
+    assert case["rule"] == "composed" and case["source"] is None
+
+
+@pytest.mark.parametrize(("spoil", "backward", "words"), [
+    ("value", False, ["the value", "the composed rule"]), ("gradient", True, ["gradient of bias"])])
+def test_a_wrong_rule_is_not_timed(numpy_backend, monkeypatch, spoil, backward, words):
+    right = ops.layer_norm.rules("numpy")[0]
+
+    def forward(be, *arrays, **attrs):
+        y, saved = right.forward(be, *arrays, **attrs)
+        return (y * 1.01 if spoil == "value" else y), saved
+
+    def vjp(be, saved, gout, needs):
+        *gradients, bias = right.vjp(be, saved, gout, needs)
+        return (*gradients, bias * 1.01 if spoil == "gradient" else bias)
+
+    monkeypatch.setitem(ops.layer_norm._rules, "numpy", [Rule("wrong", forward, vjp)])
+    plan = Plan(LAYER_NORM, (5, 7), "warm", backward)
+    check_error(DuolnError, lambda: operators.measure(plan, numpy_backend, (), 1, 10.0), "rule 'wrong'", *words)
+
+
+def test_the_error_is_that_of_all_rows_and_all_arrays(numpy_backend, monkeypatch):
+    monkeypatch.setattr(agreement, "_CHUNK_VALUES", 14)  # two rows at a time
+    inputs = LAYER_NORM.inputs((5, 7))
+    found = agreement.compute(LAYER_NORM, numpy_backend, inputs, True)
+    assert agreement.max_error(LAYER_NORM, inputs, found, True) < 1e-6
+    for name, place in (("value", (4, 6)), ("x", (0, 0)), ("gain", 3), ("bias", 0)):
+        spoilt = {**found, name: found[name].copy()}
+        spoilt[name][place] += 0.5
+        error = agreement.max_error(LAYER_NORM, inputs, spoilt, True)
+        assert error == pytest.approx(0.5 / np.max(np.abs(found[name])), rel=1e-3)
+        spoilt[name][place] = np.nan
+        assert agreement.max_error(LAYER_NORM, inputs, spoilt, True) == np.inf
+
+
+def test_the_copy_is_one(be):
+    x = np.arange(15, dtype=np.float32).reshape(5, 3)
+    found = agreement.compute(COPY, be, {"x": x, "gout": x}, False)
+    assert np.array_equal(found["value"], x)
+
+
+def test_cold_inputs_and_results_rotate_and_go_on(numpy_backend):
+    shape = (256, 64)
+    assert cache_for(shape, cold=True) == "cold" and cache_for((8, 16), cold=True) == "warm"
+    count = buffer_count(shape, cold=True)
+    assert (count - 1) * 4 * 256 * 64 > 2 * subjects.CACHE_BYTES
+    chain = DuolnChain(LAYER_NORM, numpy_backend, LAYER_NORM.inputs(shape), "cold", True)
+    seen = []
+    real = LAYER_NORM.run
+    chain._subject = type("Spy", (), {"run": lambda self, tensors, gout: (
+        seen.append((tensors["x"].data.ctypes.data, gout.ctypes.data)), real(tensors, gout))[1]})()
+    chain.launch(count - 1)
+    chain.launch(3)
+    starts = [x for x, _ in seen]
+    assert len(set(starts)) == count and starts[count:] == starts[:2]
+    assert all(x != gout for x, gout in seen)
+    results = [r["x"].ctypes.data for r in chain._results]
+    assert len(results) == count == len(set(results))
+
+
+def test_rotation():
+    cold, warm = Rotation(3, cold=True), Rotation(2, cold=False)
+    assert [cold.next() for _ in range(4)] == [(0, 1), (1, 2), (2, 0), (0, 1)]
+    assert [warm.next() for _ in range(3)] == [(0, 1)] * 3
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (4, 64), (100, 96)])
+def test_buffers_start_aligned(shape):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    whole, places = buffers(x, 3)
+    for place in places:
+        assert np.array_equal(whole[place], x)
+        assert (whole[place].ctypes.data - whole.ctypes.data) % 256 == 0
+
+
+def test_launches_of_a_lazy_library_form_a_chain_and_all_results_are_computed(numpy_backend, monkeypatch):
+    monkeypatch.setattr(chains, "LAZY", ("numpy",))
+    inputs = LAYER_NORM.inputs((4, 64))
+    chain = DuolnChain(LAYER_NORM, numpy_backend, inputs, "warm", False)
+    chain.launch(3)
+    first, second, third = (r["value"] for r in chain._results)
+    assert np.allclose(second - first, first[0] - inputs["bias"], atol=1e-5)
+    assert np.allclose(third - second, second[0] - first[0], atol=1e-5)
+    chain.wait()
+    assert not chain._results and chain.most == chains.HELD_BYTES // (4 * 4 * 64)
+
+
+def test_a_backend_may_time_its_device():
+    class Timed(NumpyBackend):
+        def device_seconds(self, run):
+            run()
+            Timed.spent += 1.0 + Timed.spent  # ever longer, so that the slope is positive
+            return Timed.spent
+
+    Timed.spent = 0.0
+    [case] = operators.measure(PLANS[0], Timed(), (), 1, copy_gbps=10.0)
+    assert case["event_seconds"] == case["event_samples"][0] > 0
+
+
+def test_plans():
+    plans = operators.make_plans([COPY, LAYER_NORM], [(8, 16), (64, 256), (8, 16)], False, ["cold", "warm"], True)
+    assert [(p.shape, p.cache) for p in plans] == [((8, 16), "warm"), ((64, 256), "cold"), ((64, 256), "warm")]
+    both = operators.make_plans(list(SUBJECTS.values()), None, True, ["cold"], False)
+    assert len(both) == 2 * (len(LAYER_NORM.small) + len(CROSS_ENTROPY.small))
+    for subject in (LAYER_NORM, CROSS_ENTROPY):
+        assert len(set(subject.shapes)) == len(subject.shapes) > len(subject.small)
+
+
+def test_least_bytes():
+    assert LAYER_NORM.bytes_moved(3, 5, False) == 2 * 60 and LAYER_NORM.bytes_moved(3, 5, True) == 5 * 60
+    assert CROSS_ENTROPY.bytes_moved(3, 5, False) == 60 + 24 and CROSS_ENTROPY.bytes_moved(3, 5, True) == 3 * 60 + 48
+    assert COPY.bytes_moved(3, 5, False) == 2 * 60
+    assert LAYER_NORM.flops(3, 5, True) > LAYER_NORM.flops(3, 5, False) > 0
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda p: p.name)
+def test_the_peer_agrees_where_it_is_installed(numpy_backend, plan):
+    pytest.importorskip("torch")
+    cases = operators.measure(plan, numpy_backend, ["torch"], 1, copy_gbps=10.0)
+    assert [case["side"] for case in cases] == ["duoln", "torch"] and cases[1]["max_error"] < 1e-5
+    assert cases[1]["rule"] is None and "torch" in cases[1]["facts"]["library"]
+
+
+def test_a_peer_that_computes_something_else_is_not_timed(numpy_backend, monkeypatch):
+    pytest.importorskip("torch")
+    from duoln.bench import operators_torch
+
+    real = operators_torch.compute
+    monkeypatch.setattr(operators_torch, "compute",
+                        lambda *args: {name: 1.1 * a for name, a in real(*args).items()})
+    check_error(DuolnError, lambda: operators.measure(PLANS[0], numpy_backend, ["torch"], 1, 10.0), "torch", "off duoln")
+
+
+def test_cases_make_a_valid_record(numpy_backend):
+    from bench import made
+
+    cases = operators.measure(PLANS[3], numpy_backend, (), 1, copy_gbps=10.0)
+    check_record({**made.record(), "cases": cases}, "f")

@@ -1,0 +1,107 @@
+"""Every CUDA kernel, run on the CPU from its own text: against float64, to the bit on every run, and broken on purpose."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import hostgpu
+import numpy as np
+import pytest
+import stand_in_cupy
+from conftest import STAND_IN, get_backend
+from duoln.kernels import source
+from duoln.kernels.proofs import LONG_CELL_SIZES, proofs, recurrent
+from duoln.kernels.settings import every_setting
+
+from duoln import selftest
+
+CASES = proofs()
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    """The stand-in, with every kernel compiled two at a time."""
+    used = [(file, macros) for file, macros in every_setting() if macros.get("THREADS") != 1024]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda s: hostgpu.compile(source.text(s[0]), {k: str(v) for k, v in s[1].items()}), used))
+    return get_backend(STAND_IN)
+
+
+def test_there_are_many_cases():
+    assert len(CASES) >= 300
+
+
+@pytest.mark.parametrize("proof", CASES, ids=str)
+def test_kernel(proof, gpu):
+    outcome = selftest.prove(proof, gpu)
+    assert outcome.rule.startswith("cuda")
+    assert outcome.repeats, "two runs differ"
+    assert outcome.error <= 1, f"{outcome.worst}: {outcome.error:.3g} of what is allowed"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sizes", LONG_CELL_SIZES, ids=str)
+@pytest.mark.parametrize(("cell", "norm"), [("lstm", "layer"), ("gru", "layer"), ("rnn", "layer")])
+def test_wide_cells(cell, norm, sizes, gpu):
+    outcome = selftest.prove(recurrent(cell, norm, sizes, masked=False, reverse=False), gpu)
+    assert outcome.rule == "cuda steps" and outcome.passed
+
+
+# Broken kernels: the proof must fail ---------------------------------------------------------------------
+
+def _case(*words):
+    return next(p for p in CASES if all(w in str(p) for w in words))
+
+
+BROKEN = [
+    ("no barrier before the sums are read", _case("layer_norm 3 x 2048"), "value[n];\n    __syncthreads();", "value[n];"),
+    ("no barrier before the sums are overwritten", _case("layer_norm 3 x 2048"),
+     "    __syncthreads();  // whoever still reads the last sums\n", ""),
+    ("no bounds check in a load", _case("layer_norm 3 x 1000"),
+     "column(c, 0) < width ? *reinterpret_cast<const float4*>(from + column(c, 0))\n", "true ? *reinterpret_cast<const float4*>(from + column(c, 0))\n"),
+    ("no bounds check in a store", _case("layer_norm 3 x 1025"), "if (column(c, k) < width) to[column(c, k)]", "to[column(c, k)]"),
+    ("the last chunk is skipped", _case("layer_norm 3 x 500"), "for (int c = 0; c < CHUNKS; ++c)", "for (int c = 0; c < CHUNKS - 1; ++c)"),
+    ("rows behind the last one are written", _case("layer_norm 3 x 32"), "    if (!inside) return;\n    r.each", "    r.each"),
+    ("no barrier between the sums of two norms", _case("lstm layer T2 B2 in3 H130"), "value[n];\n    __syncthreads();", "value[n];"),
+    ("the LSTM's units behind the last one are stored", _case("lstm layer T2 B3 in2 H33"), "if (unit(u) < hidden) f(gate, u);", "f(gate, u);"),
+    ("the GRU's candidate shares the gates' norm", _case("gru layer T3 B5"), "return gate == 2; }", "return 0; }"),
+    ("held rows go on", _case("rnn layer T3 B5", "masked"), "held ? h[row * hidden + unit(u)] : shown", "shown"),
+    ("a warp's largest logit is not shared", _case("softmax_cross_entropy 3 x 1025"), "shared[threadIdx.x / WARP] = value;\n    __syncthreads();", "shared[threadIdx.x / WARP] = value;"),
+    ("the tail of Adam's last chunk", _case("adam_update (4095,)"), "min(first + CHUNK, sizes[tensor])", "min(first + CHUNK, sizes[tensor] / 4 * 4)"),
+    ("words that were taken twice count once", _case("take 20 of 7"), "for (int k = first; k < taken && sorted[k] == row; ++k)", "for (int k = first; k < min(first + 1, taken) && sorted[k] == row; ++k)"),
+    ("the columns' warps do not wait", _case("layer_norm 70 x 129"), "= sum;\n    __syncthreads();", "= sum;")]
+
+
+@pytest.mark.parametrize(("what", "proof", "old", "new"), BROKEN, ids=[b[0] for b in BROKEN])
+def test_a_broken_kernel_fails_its_proof(what, proof, old, new, gpu, monkeypatch):
+    """A mutation of the text, at a few seeds of the scheduler: a proof that the broken kernel passes proves nothing."""
+    found = []
+
+    def compiled(self, macros):
+        text = source.text(self.file)
+        found.append(old in text)
+        options = tuple(f"-D{k}={v}" for k, v in macros.items())
+        return launch.cupy.RawModule(code=text.replace(old, new), options=options).get_function(self.entry)
+
+    from duoln.kernels import launch
+
+    monkeypatch.setattr(launch.Kernel, "compiled", compiled)
+    outcomes = list(selftest.run(gpu, [proof] * 4))
+    assert any(found), "the text to break is not there any more"
+    assert not all(o.passed for o in outcomes)
+
+
+def test_the_text_that_ran_was_ours(gpu):
+    before = len(stand_in_cupy.launches)
+    selftest.prove(_case("lstm layer T3 B5"), gpu, repeats=1)
+    ran = set(stand_in_cupy.launches[before:])
+    assert ran == {"lstm_forward", "lstm_backward", "layer_norm_backward", "sum_columns"}
+
+
+def test_layer_norm_of_a_strided_view(gpu, rng):
+    from duoln import ops
+    from duoln.core import Tensor
+
+    x = rng.standard_normal((6, 40)).astype(np.float32)
+    view = Tensor(gpu.asarray(x)[::2, 4:31], gpu)
+    wide = x[::2, 4:31].astype(np.float64)
+    expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(ops.layer_norm(view).numpy(), expected, atol=1e-5)

@@ -1,0 +1,64 @@
+"""The whole CuPy path over the stand-in: the command line, a few MNIST steps, a few LN-LSTM steps."""
+
+import json
+
+import numpy as np
+import pytest
+import stand_in_cupy
+from conftest import STAND_IN, get_backend
+
+import duoln
+from duoln import backends, cli, nn, ops, optim, runtime
+from duoln.randomness import Stream
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """The stand-in, under the name that a user gives."""
+    found = get_backend(STAND_IN)
+    monkeypatch.setitem(backends._loaded, "cupy", found)
+    return found
+
+
+def _losses(folder):
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def test_mnist_by_name(gpu, tmp_path, capsys):
+    """`duoln run mnist --backend cupy`: the kernels run, and the losses are NumPy's."""
+    found = {}
+    before = len(stand_in_cupy.launches)
+    for name in ("cupy", "numpy"):
+        folder = tmp_path / name
+        assert cli.main(["run", "mnist", "--preset", "smoke", "--variant", "ln", "--backend", name, "--out",
+                         str(folder)]) == 0
+        logs = sorted(folder.rglob("log.jsonl"))
+        assert logs
+        found[name] = _losses(logs[0].parent)
+    assert len(found["cupy"]) > 3
+    np.testing.assert_allclose(found["cupy"], found["numpy"], rtol=1e-3)
+    assert {"layer_norm_forward", "layer_norm_backward", "cross_entropy_forward", "cross_entropy_backward",
+            "adam_update"} <= set(stand_in_cupy.launches[before:])
+
+
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_a_recurrent_layer_trains_as_on_numpy(cell, gpu, rng):
+    model = getattr(nn, cell)(5, 12, norm="layer")
+    start = model.init(Stream(3, "init"))
+    x = rng.standard_normal((6, 4, 5)).astype(np.float32)
+    mask = np.arange(6)[:, None] < np.array([6, 3, 5, 1])
+    losses = {}
+    for name, be in (("cupy", gpu), ("numpy", runtime.backend("numpy"))):
+        params = duoln.to_tensors(start, be)
+        adam, rate = optim.Adam(0.02), duoln.tensor(0.02, be)
+        state = adam.init(params)
+        inputs, kept = duoln.tensor(x, be), duoln.tensor(mask, be)
+        step = duoln.value_and_grad(lambda p, i=inputs, k=kept: ops.mean(model(p, i, mask=k)[0] ** 2))
+        losses[name] = []
+        for _ in range(5):
+            loss, gradient = step(params)
+            params, state = adam.update(params, gradient, state, rate)
+            losses[name].append(float(loss.numpy()))
+    np.testing.assert_allclose(losses["cupy"], losses["numpy"], rtol=1e-4)
+    assert losses["cupy"][-1] < losses["cupy"][0]
