@@ -28,6 +28,7 @@ EXAMPLES = """examples:
   duoln run mnist --out runs/a --resume auto         go on where runs/a stopped
   duoln report runs/a runs/b                         curves of several runs
   duoln doctor                                       what this machine can use, and what mends the rest
+  duoln selftest                                     every fused rule of this machine against float64
   duoln bench train --task mnist --peer torch        our training step beside PyTorch's
   duoln bench ops --small --json here.json           operators beside a plain copy, with every sample in a file
   duoln compare here.json there.json                 two machines beside each other
@@ -58,6 +59,13 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_argument("--ops", action="store_true", help="which rule each operator runs on each backend")
     doctor.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     doctor.set_defaults(run=_doctor)
+
+    test = commands.add_parser("selftest", help="every fused rule of this machine's backend against float64")
+    test.add_argument("--backend", help="default: DUOLN_BACKEND, else auto")
+    test.add_argument("--repeats", type=_count, default=2, metavar="N", help="runs that must be equal to the bit (2)")
+    test.add_argument("--one-of-each", action="store_true", help="only the largest case of each operator and variant")
+    test.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+    test.set_defaults(run=_selftest)
 
     report = commands.add_parser("report", help="figures and curves of finished or running runs")
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN")
@@ -331,3 +339,35 @@ def _doctor(args: argparse.Namespace) -> int:
     console.show(console.rows_table("Plug-ins", ("plug-in", "from", "state"), plugins,
                                     bad=[i for i, p in enumerate(facts["plugins"]) if p["reason"]]), data=True)
     return 0
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, found {text!r}")
+    return int(text)
+
+
+def _selftest(args: argparse.Namespace) -> int:
+    from duoln import console, selftest
+    from duoln.bench import machine
+    from duoln.runtime import choose
+
+    backend, why = choose(args.backend)
+    console.say(why)
+    cases = selftest.cases(args.one_of_each)
+    reports = selftest.by_rule(selftest.run(backend, cases, args.repeats))
+    failures = [line for r in reports for line in r.failures]
+    facts = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.side()}
+    if args.json:
+        console.put(json.dumps({**facts, "rules": [r._asdict() for r in reports]}))
+        return 1 if failures else 0
+    rows = [(r.op, r.rule, str(r.cases), str(len(r.failures)), f"{r.error:.2g}", "yes" if r.repeats else "no")
+            for r in reports]
+    title = "Every rule against float64; error: the largest, as a share of what is allowed"
+    console.show(console.rows_table(title, ("operator", "rule", "cases", "failed", "error", "repeats"), rows,
+                                    [i for i, r in enumerate(reports) if r.failures], whole=range(6)), data=True)
+    for line in failures:
+        console.put(f"failed: {line}")
+    for key, value in {**facts["backend"], **facts["host"], "duoln": facts["duoln"], "flags": facts["flags"]}.items():
+        console.put(f"{key}: {value}")
+    return 1 if failures else 0

@@ -1,6 +1,6 @@
 """Every fused rule of a backend against float64, on the machine at hand.
 
-    for outcome in selftest.run(backend): ...
+    for outcome in selftest.run(backend, selftest.cases()): ...
 
 Each case of `kernels.proofs` goes through the rule that the backend would choose, forward and backward, and through
 the composed rule in float64 NumPy; and again, to see that it repeats to the bit.
@@ -44,9 +44,9 @@ class Outcome(NamedTuple):
         return not self.problem and self.error <= 1 and self.repeats
 
 
-def run(backend: Backend, cases: Iterable[Proof] | None = None, repeats: int = 2) -> Iterator[Outcome]:
+def run(backend: Backend, chosen: Iterable[Proof], repeats: int = 2) -> Iterator[Outcome]:
     """The outcome of every case, one by one; an error in one does not keep the rest from running."""
-    for proof in proofs() if cases is None else cases:
+    for proof in chosen:
         try:
             yield prove(proof, backend, repeats)
         except Exception as error:  # a kernel that does not compile or launch is an outcome, too
@@ -104,3 +104,47 @@ def _error(found: np.ndarray, expected: np.ndarray) -> float:
         return 0.0
     difference = np.max(np.abs(found.astype(np.float64) - expected))
     return float(difference / max(float(np.max(np.abs(expected))), 1e-30)) if np.isfinite(difference) else np.inf
+
+
+def cases(one_of_each: bool = False) -> list[Proof]:
+    """All cases, or the largest of each operator and variant."""
+    everything = proofs()
+    if not one_of_each:
+        return everything
+    largest: dict[tuple[str, Any], Proof] = {}
+    for proof in everything:
+        key = (proof.op, proof.attrs.get("norm"))
+        size = sum(a.size for a in proof.inputs if a is not None)
+        if key not in largest or size > sum(a.size for a in largest[key].inputs if a is not None):
+            largest[key] = proof
+    return list(largest.values())
+
+
+class RuleReport(NamedTuple):
+    """What all cases of one rule came to."""
+
+    op: str
+    rule: str
+    cases: int
+    error: float
+    """The largest error, as a share of what is allowed."""
+    worst: str
+    """Where it was."""
+    repeats: bool
+    failures: list[str]
+    """One line for each case that failed."""
+
+
+def by_rule(outcomes: Iterable[Outcome]) -> list[RuleReport]:
+    """Outcomes gathered by operator and rule, in the order in which they first ran."""
+    groups: dict[tuple[str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault((outcome.proof.op, outcome.rule), []).append(outcome)
+    reports = []
+    for (op, rule), group in groups.items():
+        worst = max(group, key=lambda o: o.error)
+        failures = [f"{o.proof}: {o.problem or f'{o.worst}, {o.error:.3g} of what is allowed'}"
+                    f"{'' if o.repeats or o.problem else ', and two runs differ'}" for o in group if not o.passed]
+        reports.append(RuleReport(op, rule or "none ran", len(group), worst.error, f"{worst.proof.case}, {worst.worst}",
+                                  all(o.repeats for o in group), failures))
+    return reports

@@ -1,0 +1,1 @@
+"""Small kernels that measure the device itself, not an operator."""

@@ -1,0 +1,54 @@
+"""One command for a day with a GPU: every part writes its figures, and a part that fails does not lose the rest."""
+
+import json
+import sys
+
+from conftest import STAND_IN, get_backend
+
+from duoln.bench import gpu_day
+from duoln.bench.gpu_day import Part
+
+
+def test_a_whole_day_without_a_gpu(tmp_path, capsys):
+    assert gpu_day.main(["--out", str(tmp_path), "--backend", "numpy", "--quick"]) == 0
+    for name in ("selftest", "repeats", "ops", "rnn", "mnist"):
+        assert json.loads((tmp_path / f"{name}.json").read_text())
+    text = capsys.readouterr().out
+    assert text == (tmp_path / "summary.md").read_text() + "\n"
+    assert "FAILED" not in text and "layer_norm, cache blocks: 132 cases" in text
+
+
+def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path, capsys, monkeypatch):
+    def python(code):
+        return [sys.executable, "-c", code]
+
+    monkeypatch.setattr(gpu_day, "parts", lambda *a: [
+        Part("breaks", "", python("import sys; sys.exit('no such device')"), 20),
+        Part("hangs", "", python("import time; time.sleep(60)"), 1),
+        Part("talks", "", python("print('not JSON')"), 20),
+        Part("dies", "", python("import os; os.abort()"), 20),
+        Part("works", "", python("print('{\"copy GB/s\": 12.5}')"), 20)])
+    assert gpu_day.main(["--out", str(tmp_path / "new")]) == 1
+    text = capsys.readouterr().out
+    for words in ("no such device", "stopped after 1 s", "no JSON", "exit code -6", "copy GB/s: 12.5"):
+        assert words in text
+    assert text.count("FAILED") == 4
+
+
+def test_the_device_is_measured_where_there_is_one(tmp_path):
+    names = [p.name for p in gpu_day.parts("cupy", tmp_path, quick=False)]
+    assert names == ["selftest", "repeats", "device", "ops", "rnn", "mnist"]
+    assert sum(p.seconds for p in gpu_day.parts("cupy", tmp_path, quick=False)) <= 11 * 60
+
+
+def test_what_measures_the_device_runs_through_the_stand_in(monkeypatch):
+    get_backend(STAND_IN)
+    from duoln.kernels import launch
+
+    monkeypatch.setitem(sys.modules, "cupy", launch.cupy)
+    from duoln.kernels.bandwidth import cuda
+
+    found = cuda.measure(mib=1, rounds=1, launches=1)
+    assert set(found) == {"copy GB/s", "read GB/s", "write GB/s", "launch of our kernel, us",
+                          "product 64 x 256 x 1024, us", "multiprocessors"}
+    assert all(value > 0 for value in found.values())
