@@ -52,8 +52,11 @@ def prepare(asked: dict[str, Any]) -> Work:
     if asked["peer"] is None:
         return _ours(cell, norm, backward, asked["backend"], arrays)
     from duoln.bench import recurrent_torch
+    from duoln.bench.operators_torch import device_for
+    from duoln.runtime import choose
 
-    run, out, gradients, facts = recurrent_torch.build(cell, norm, asked["form"], arrays, backward)
+    device = device_for(choose(asked["backend"])[0].name)
+    run, out, gradients, facts = recurrent_torch.build(cell, norm, asked["form"], arrays, backward, device)
     return Work(lambda k: run(), checks(out, gradients), facts, warmups=2)
 
 

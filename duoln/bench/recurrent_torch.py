@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from duoln.bench.operators_torch import facts
+
 Built = tuple[Callable[[], None], np.ndarray, dict[str, np.ndarray], dict[str, str]]
 
 
-def build(cell: str, norm: str, form: str, arrays: Mapping[str, np.ndarray], backward: bool) -> Built:
+def build(cell: str, norm: str, form: str, arrays: Mapping[str, np.ndarray], backward: bool, device: str) -> Built:
     """A function that runs the peer once; its output and gradients; and facts about the library.
 
     Args:
@@ -23,31 +25,36 @@ def build(cell: str, norm: str, form: str, arrays: Mapping[str, np.ndarray], bac
         form: "loop", "hoisted" or "plain" (PyTorch's own, without norms).
         arrays: x, h, c, w_x, w_h, bias and norms, as duoln has them.
         backward: also compute gradients of the sum of the outputs weighted by `arrays["weights"]`.
+        device: "cpu" or "cuda".
     """
     import torch
 
-    tensors = {k: torch.tensor(v, requires_grad=backward) for k, v in arrays.items() if k != "weights"}
-    weights = torch.tensor(arrays["weights"])
+    # Both libraries of a comparison compute in float32: by default cuDNN's layers would round products to TF32.
+    torch.backends.cudnn.allow_tf32 = False
+    tensors = {k: torch.tensor(v, device=device, requires_grad=backward) for k, v in arrays.items() if k != "weights"}
+    weights = torch.tensor(arrays["weights"], device=device)
     forward = _plain(torch, cell, tensors) if form == "plain" else _loop(torch, cell, norm, form == "hoisted", tensors)
 
     def run() -> None:
-        if not backward:
+        if backward:
+            for t in tensors.values():
+                t.grad = None
+            (forward() * weights).sum().backward()
+        else:
             with torch.no_grad():
                 forward()
-            return
-        for t in tensors.values():
-            t.grad = None
-        (forward() * weights).sum().backward()
+        if device == "cuda":
+            torch.cuda.synchronize()
 
     run()
-    gradients = {k: t.grad.numpy() for k, t in tensors.items() if t.grad is not None}
-    facts = {"library": f"torch {torch.__version__}", "threads": str(torch.get_num_threads())}
-    return run, forward().detach().numpy(), gradients, facts
+    gradients = {k: t.grad.cpu().numpy() for k, t in tensors.items() if t.grad is not None}
+    return run, forward().detach().cpu().numpy(), gradients, facts(device)
 
 
 def _plain(torch: Any, cell: str, p: Mapping[str, Any]) -> Callable[[], Any]:
     hidden = p["w_h"].shape[0]
-    module = (torch.nn.LSTM if cell == "lstm" else torch.nn.GRU)(p["x"].shape[2], hidden)
+    layer = torch.nn.LSTM if cell == "lstm" else torch.nn.GRU
+    module = layer(p["x"].shape[2], hidden, device=p["x"].device)
     states = (p["h"][None], p["c"][None]) if cell == "lstm" else p["h"][None]
     return lambda: module(p["x"], states)[0]
 

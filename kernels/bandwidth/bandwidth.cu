@@ -1,17 +1,17 @@
 // Reading, writing and copying memory, and doing nothing: the limits that other kernels are measured against.
 #include "../common.cuh"
 
-extern "C" __global__ void copy(const float4* __restrict__ x, float4* __restrict__ y, int count) {
+extern "C" __global__ void device_copy(const float4* __restrict__ x, float4* __restrict__ y, int count) {
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) y[i] = x[i];
 }
 
-extern "C" __global__ void write(float4* __restrict__ y, int count) {
+extern "C" __global__ void device_write(float4* __restrict__ y, int count) {
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
         y[i] = make_float4(1, 2, 3, 4);
 }
 
 // The sum of what a thread reads is written only if it is a number that it never is, so nothing but reads is left.
-extern "C" __global__ void read(const float4* __restrict__ x, float* __restrict__ never, int count) {
+extern "C" __global__ void device_read(const float4* __restrict__ x, float* __restrict__ never, int count) {
     float sum = 0;
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
         const float4 v = x[i];
@@ -20,4 +20,4 @@ extern "C" __global__ void read(const float4* __restrict__ x, float* __restrict_
     if (sum == 1e-30f) *never = sum;
 }
 
-extern "C" __global__ void nothing(int count) {}
+extern "C" __global__ void device_nothing(int count) {}

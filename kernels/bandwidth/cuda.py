@@ -16,10 +16,10 @@ from duoln.kernels import launch
 MIB = 256
 """Size of each buffer: more than any L2 cache."""
 _THREADS = 256
-_copy = launch.Kernel("bandwidth/bandwidth.cu", "copy", "x: float32[1], y: float32[1], count: int32")
-_write = launch.Kernel("bandwidth/bandwidth.cu", "write", "y: float32[1], count: int32")
-_read = launch.Kernel("bandwidth/bandwidth.cu", "read", "x: float32[1], never: float32[1], count: int32")
-_nothing = launch.Kernel("bandwidth/bandwidth.cu", "nothing", "count: int32")
+_copy = launch.Kernel("bandwidth/bandwidth.cu", "device_copy", "x: float32[1], y: float32[1], count: int32")
+_write = launch.Kernel("bandwidth/bandwidth.cu", "device_write", "y: float32[1], count: int32")
+_read = launch.Kernel("bandwidth/bandwidth.cu", "device_read", "x: float32[1], never: float32[1], count: int32")
+_nothing = launch.Kernel("bandwidth/bandwidth.cu", "device_nothing", "count: int32")
 
 
 def measure(mib: int = MIB, rounds: int = 9, launches: int = 200) -> dict[str, float]:
