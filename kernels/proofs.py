@@ -62,6 +62,10 @@ def _layer_norm() -> Iterator[Proof]:
             rng = np.random.default_rng([width, rows])
             x, gain, bias = _floats(rng, rows, width), _floats(rng, width), _floats(rng, width)
             yield Proof("layer_norm", f"{rows} x {width}", (x, gain, bias), attrs, max(rows, width))
+        for activation in ("relu", "tanh"):
+            x, gain, bias = _floats(rng, 4, width), _floats(rng, width), _floats(rng, width)
+            followed = {**attrs, "activation": activation}
+            yield Proof("layer_norm", f"4 x {width}, {activation}", (x, gain, bias), followed, max(4, width))
         rng = np.random.default_rng(width)
         x, gain = _floats(rng, 5, width) + np.float32(10), _floats(rng, width)
         yield Proof("layer_norm", f"5 x {width}, mean 10, no bias, misaligned", (x, gain, None), attrs, 40 * width,

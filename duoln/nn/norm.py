@@ -14,27 +14,31 @@ from duoln.errors import ShapeError, UsageError
 from duoln.nn import init
 from duoln.nn.layers import Conv2d, Linear, check_sizes
 from duoln.nn.module import Module, Params, parameter
-from duoln.ops.norm import EpsilonPlace
+from duoln.ops.norm import Activation, EpsilonPlace
 from duoln.randomness import Stream
 
 
 class LayerNorm(Module):
     """Layer normalisation over the last axis: `ops.layer_norm` with a gain (1 at the start) and bias (0).
 
+    With an activation, "relu" or "tanh", what follows the norm is part of the same operator.
+
     Shape:
         x (..., width) -> the same; parameters gain and bias (width,).
     """
 
-    def __init__(self, width: int, eps: float = 1e-5, eps_place: EpsilonPlace = "inside", gain: float = 1.0) -> None:
+    def __init__(self, width: int, eps: float = 1e-5, eps_place: EpsilonPlace = "inside", gain: float = 1.0,
+                 activation: Activation | None = None) -> None:
         check_sizes("LayerNorm", width=width)
         self.width, self.eps, self.eps_place, self.gain = width, eps, eps_place, gain
+        self.activation: Activation | None = activation
 
     def weights(self, rng: Stream) -> Params:
         return {"gain": init.constant(self.gain)(rng, (self.width,)), "bias": init.zeros(rng, (self.width,))}
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         return ops.layer_norm(x, parameter("LayerNorm", params, "gain"), parameter("LayerNorm", params, "bias"),
-                              eps=self.eps, eps_place=self.eps_place)
+                              eps=self.eps, eps_place=self.eps_place, activation=self.activation)
 
 
 class BatchNorm(Module):

@@ -18,33 +18,43 @@ from duoln.core import Rule
 from duoln.ops import layer_norm
 
 _FORWARD = ("x: float32[2], gain: float32[1]?, bias: float32[1]?, y: float32[2], stats: float32[2], rows: int32, "
-            "width: int32, eps: float32")
-_BACKWARD = ("x: float32[2], stats: float32[2], gain: float32[1]?, dy: float32[2], dx: float32[2]?, "
-             "d_gain: float32[2]?, d_bias: float32[2]?, rows: int32, width: int32, stride: int32, first: int32")
+            "width: int32, eps: float32, activation: int32")
+_BACKWARD = ("x: float32[2], stats: float32[2], gain: float32[1]?, bias: float32[1]?, dy: float32[2], dx: float32[2]?, "
+             "d_gain: float32[2]?, d_bias: float32[2]?, rows: int32, width: int32, stride: int32, first: int32, "
+             "activation: int32")
 _forward_row = launch.Kernel("layer_norm/layer_norm.cu", "layer_norm_forward", _FORWARD)
 _backward_row = launch.Kernel("layer_norm/layer_norm.cu", "layer_norm_backward", _BACKWARD)
 _forward_wide = launch.Kernel("layer_norm/wide.cu", "layer_norm_forward_wide", _FORWARD)
 _backward_wide = launch.Kernel("layer_norm/wide.cu", "layer_norm_backward_wide", _BACKWARD)
 
 
+_ACTIVATIONS = {None: 0, "relu": 1, "tanh": 2}
+"""As activation.cuh numbers them."""
+
+
 class _Saved(NamedTuple):
     x: Array
     stats: Array
     gain: Array | None
+    bias: Array | None
+    activation: str | None
 
 
-def forward(x: Array, gain: Array | None, bias: Array | None, eps: float) -> tuple[Array, Array]:
+def forward(x: Array, gain: Array | None, bias: Array | None, eps: float,
+            activation: str | None = None) -> tuple[Array, Array]:
     """The normalised rows of x (rows, width), and the three floats of each row that the gradient needs."""
     rows, width = x.shape
     y, stats = cupy.empty_like(x), cupy.empty((rows, 3), dtype=x.dtype)
     p = plan(width, launch.vector_width(width, x, y))
     kernel = _forward_wide if p.wide else _forward_row
-    kernel((-(-rows // p.rows),), (p.threads, p.rows), (x, gain, bias, y, stats, rows, width, eps), p.macros)
+    kernel((-(-rows // p.rows),), (p.threads, p.rows), (x, gain, bias, y, stats, rows, width, eps,
+                                                        _ACTIVATIONS[activation]), p.macros)
     return y, stats
 
 
 def backward(x: Array, stats: Array, gain: Array | None, dy: Array, needs: Sequence[bool], first: int = 0,
-             width: int | None = None, dx: Array | None = None) -> tuple[Array | None, Array | None, Array | None]:
+             width: int | None = None, bias: Array | None = None,
+             activation: str | None = None) -> tuple[Array | None, Array | None, Array | None]:
     """Gradients of rows, gain and bias.
 
     Args:
@@ -55,26 +65,26 @@ def backward(x: Array, stats: Array, gain: Array | None, dy: Array, needs: Seque
         needs: whether to compute dx, d_gain and d_bias.
         first: the first column.
         width: how many; all from `first` if None.
-        dx: where to write dx, (rows, stride); a new array if None.
+        bias: (width,), or None: read where there is an activation.
+        activation: what followed the norm.
     """
     rows, stride = x.shape
     width = stride - first if width is None else width
-    if dx is None and needs[0]:
-        dx = cupy.empty_like(x)
+    dx = cupy.empty_like(x) if needs[0] else None
     whole = launch.vector_width(stride, x, dy, dx) == 4 and first % 4 == 0
     p = plan(width, launch.vector_width(width) if whole else 1)
     blocks = min(-(-rows // p.rows), launch.multiprocessors() * p.blocks_per_processor)
     make = cupy.zeros if p.wide else cupy.empty
     parts = [make((blocks * p.rows, width), dtype=x.dtype) if need else None for need in needs[1:]]
     kernel = _backward_wide if p.wide else _backward_row
-    kernel((blocks,), (p.threads, p.rows), (x, stats, gain, dy, dx if needs[0] else None, *parts, rows, width, stride,
-                                            first), p.macros)
+    kernel((blocks,), (p.threads, p.rows), (x, stats, gain, bias, dy, dx, *parts, rows, width, stride, first,
+                                            _ACTIVATIONS[activation]), p.macros)
     d_gain, d_bias = (None if part is None else launch.sum_columns(part) for part in parts)
     return dx, d_gain, d_bias
 
 
 def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float = 1e-5,
-              eps_place: str = "inside") -> str | None:
+              eps_place: str = "inside", activation: str | None = None) -> str | None:
     if be.dtype(x) != "float32":
         return f"the kernel is for float32, not {be.dtype(x)}"
     if eps_place != "inside":
@@ -83,15 +93,16 @@ def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps
 
 
 def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
-             eps_place: str) -> tuple[Array, _Saved]:
+             eps_place: str, activation: str | None = None) -> tuple[Array, _Saved]:
     flat = cupy.ascontiguousarray(x).reshape(prod(x.shape[:-1]), x.shape[-1])
-    y, stats = forward(flat, gain, bias, eps)
-    return y.reshape(x.shape), _Saved(flat, stats, gain)
+    y, stats = forward(flat, gain, bias, eps, activation)
+    return y.reshape(x.shape), _Saved(flat, stats, gain, bias, activation)
 
 
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     dy = cupy.ascontiguousarray(gout).reshape(saved.x.shape)
-    dx, d_gain, d_bias = backward(saved.x, saved.stats, saved.gain, dy, needs)
+    dx, d_gain, d_bias = backward(saved.x, saved.stats, saved.gain, dy, needs, bias=saved.bias,
+                                  activation=saved.activation)
     return None if dx is None else dx.reshape(gout.shape), d_gain, d_bias
 
 

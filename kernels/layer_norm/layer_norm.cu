@@ -4,11 +4,12 @@
 // A row is read once and stays in registers. The variance is that of centred values; the mean is taken out twice,
 // because what rounds off a large mean is larger than the deviation's own rounding.
 // Kept for the gradient, three floats a row: the mean, what was left of it, and one over the deviation.
+#include "activation.cuh"
 #include "row.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
 layer_norm_forward(const float* __restrict__ x, const float* __restrict__ gain, const float* __restrict__ bias,
-                   float* __restrict__ y, float* __restrict__ stats, int rows, int width, float eps) {
+                   float* __restrict__ y, float* __restrict__ stats, int rows, int width, float eps, int activation) {
     __shared__ float shared[WARP];
     const int row = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = row < rows;
@@ -34,6 +35,7 @@ layer_norm_forward(const float* __restrict__ x, const float* __restrict__ gain, 
         value *= rstd;
         if (gain) value *= gain[Row::column(c, k)];
         if (bias) value += bias[Row::column(c, k)];
+        value = activated(value, activation);
     });
     r.store(y + size_t(row) * width, width);
     if (threadIdx.x == 0) {
@@ -46,11 +48,13 @@ layer_norm_forward(const float* __restrict__ x, const float* __restrict__ gain, 
 // One pass over x and dy. A block takes every gridDim.x-th group of rows and keeps its share of the gradients of gain
 // and bias in registers; each row of threads writes one partial row, and `sum_columns` adds those in order.
 //
+// `activation` as in activation.cuh: y before it is computed again, so nothing more is kept or read.
 // dx may be null, and so may the two partials. x and dy may be columns [first, first + width) of wider rows.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 layer_norm_backward(const float* __restrict__ x, const float* __restrict__ stats, const float* __restrict__ gain,
-                    const float* __restrict__ dy, float* __restrict__ dx, float* __restrict__ d_gain,
-                    float* __restrict__ d_bias, int rows, int width, int stride, int first) {
+                    const float* __restrict__ bias, const float* __restrict__ dy, float* __restrict__ dx,
+                    float* __restrict__ d_gain, float* __restrict__ d_bias, int rows, int width, int stride, int first,
+                    int activation) {
     __shared__ float shared[2 * WARP];
     Row gains, of_gain, of_bias;
 #pragma unroll
@@ -73,6 +77,8 @@ layer_norm_backward(const float* __restrict__ x, const float* __restrict__ stats
         float sums[2] = {0, 0};
         normal.each(width, [&](float& value, int c, int k) {
             value = (value - mean - left) * rstd;
+            if (activation)
+                g.v[c][k] *= slope(value * gains.v[c][k] + (bias ? bias[Row::column(c, k)] : 0), activation);
             of_gain.v[c][k] += g.v[c][k] * value;
             of_bias.v[c][k] += g.v[c][k];
             g.v[c][k] *= gains.v[c][k];

@@ -22,7 +22,7 @@ _OFFSET = 1e-7
 
 
 def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float = 1e-5,
-              eps_place: str = "inside") -> str | None:
+              eps_place: str = "inside", activation: str | None = None) -> str | None:
     if eps_place != "inside":
         return "epsilon is outside the root"
     if x.size == 0:
@@ -31,14 +31,14 @@ def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps
 
 
 def forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
-            eps_place: str) -> tuple[Array, Any]:
+            eps_place: str, activation: str | None = None) -> tuple[Array, Any]:
     """The normalised rows; keeps the rows before gain and bias, and one over their deviation."""
     width = x.shape[-1]
     rows = prod(x.shape[:-1])
     flat = np.ascontiguousarray(x).reshape(rows, width)
     normal, y = np.empty_like(flat), np.empty_like(flat)
     rstd = np.empty((rows, 1), flat.dtype)
-    mean_of = np.full((width, 1), 1 / width, flat.dtype)
+    mean_of, zeros = np.full((width, 1), 1 / width, flat.dtype), np.zeros(width, flat.dtype)
     step = host.rows_per_block(width, flat.itemsize)
 
     def work(first: int, last: int) -> None:
@@ -62,16 +62,22 @@ def forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: 
                 np.multiply(n, gain, out=out)
             if bias is not None:
                 np.add(n if gain is None else out, bias, out=out)
+            if activation:
+                before = n if gain is None and bias is None else out
+                if activation == "relu":
+                    np.maximum(before, zeros, out=out)
+                else:
+                    np.tanh(before, out=out)
 
     host.over_rows(rows, width * flat.itemsize, work)
-    if gain is None and bias is None:
+    if gain is None and bias is None and not activation:
         y = normal
-    return y.reshape(x.shape), (normal, rstd, gain)
+    return y.reshape(x.shape), (normal, rstd, gain, activation, y if activation else None)
 
 
 def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     """Gradients of rows, gain and bias in one pass over the rows."""
-    normal, rstd, gain = saved
+    normal, rstd, gain, activation, y = saved
     rows, width = normal.shape
     g = np.ascontiguousarray(gout).reshape(rows, width)
     gx = np.empty_like(normal) if needs[0] else None
@@ -88,6 +94,15 @@ def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Ar
             n, gy = normal[part], g[part]
             t = host.scratch("layer_norm", n.size, n.dtype).reshape(n.shape)
             ones = np.ones(len(n), n.dtype)
+            if activation:
+                before = host.scratch("layer_norm activation", n.size, n.dtype).reshape(n.shape)
+                if activation == "relu":
+                    np.multiply(gy, y[part] > 0, out=before)
+                else:
+                    np.multiply(y[part], y[part], out=before)
+                    np.subtract(1.0, before, out=before)
+                    np.multiply(gy, before, out=before)
+                gy = before
             if bias_parts is not None:
                 np.matmul(ones, gy, out=bias_parts[k])
             if gain_parts is not None:

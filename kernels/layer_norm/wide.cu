@@ -1,6 +1,7 @@
 // Layer norm of rows that are too wide for registers: THREADS threads (one block) walk over a row as often as there
 // are sums, out of cache where it fits. Otherwise as layer_norm.cu: the same sums, the same three floats kept.
 #include "../common.cuh"
+#include "activation.cuh"
 
 // The sum over a row of f(column), for every thread of the block.
 template <class F>
@@ -13,7 +14,7 @@ __device__ __forceinline__ float total(int width, float* shared, F f) {
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
 layer_norm_forward_wide(const float* __restrict__ x, const float* __restrict__ gain, const float* __restrict__ bias,
-                        float* __restrict__ y, float* __restrict__ stats, int rows, int width, float eps) {
+                        float* __restrict__ y, float* __restrict__ stats, int rows, int width, float eps, int activation) {
     __shared__ float shared[WARP];
     for (int row = int(blockIdx.x); row < rows; row += int(gridDim.x)) {
         const float* from = x + size_t(row) * width;
@@ -28,7 +29,7 @@ layer_norm_forward_wide(const float* __restrict__ x, const float* __restrict__ g
         for (int i = threadIdx.x; i < width; i += THREADS) {
             float value = (from[i] - mean - left) * rstd;
             if (gain) value *= gain[i];
-            to[i] = bias ? value + bias[i] : value;
+            to[i] = activated(bias ? value + bias[i] : value, activation);
         }
         if (threadIdx.x == 0) {
             stats[size_t(row) * 3] = mean;
@@ -41,17 +42,24 @@ layer_norm_forward_wide(const float* __restrict__ x, const float* __restrict__ g
 // The partial rows of d_gain and d_bias must begin as zeros: a block adds to its own.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 layer_norm_backward_wide(const float* __restrict__ x, const float* __restrict__ stats, const float* __restrict__ gain,
-                         const float* __restrict__ dy, float* __restrict__ dx, float* __restrict__ d_gain,
-                         float* __restrict__ d_bias, int rows, int width, int stride, int first) {
+                         const float* __restrict__ bias, const float* __restrict__ dy, float* __restrict__ dx,
+                         float* __restrict__ d_gain, float* __restrict__ d_bias, int rows, int width, int stride,
+                         int first, int activation) {
     __shared__ float shared[2 * WARP];
     const size_t part = size_t(blockIdx.x) * width;
     for (int row = int(blockIdx.x); row < rows; row += int(gridDim.x)) {
         const size_t start = size_t(row) * stride + first;
         const float mean = stats[size_t(row) * 3], left = stats[size_t(row) * 3 + 1];
         const float rstd = stats[size_t(row) * 3 + 2];
+        // The gradient before the activation.
+        auto before = [&](int i, float normal) {
+            const float y = (gain ? normal * gain[i] : normal) + (bias ? bias[i] : 0);
+            return dy[start + i] * slope(y, activation);
+        };
         float sums[2] = {0, 0};
         for (int i = threadIdx.x; i < width; i += THREADS) {
-            const float normal = (x[start + i] - mean - left) * rstd, g = dy[start + i];
+            const float normal = (x[start + i] - mean - left) * rstd;
+            const float g = before(i, normal);
             if (d_gain) d_gain[part + i] += g * normal;
             if (d_bias) d_bias[part + i] += g;
             sums[0] += gain ? g * gain[i] : g;
@@ -61,7 +69,7 @@ layer_norm_backward_wide(const float* __restrict__ x, const float* __restrict__ 
         block_sum<THREADS>(sums, shared);
         for (int i = threadIdx.x; i < width; i += THREADS) {
             const float normal = (x[start + i] - mean - left) * rstd;
-            const float g = gain ? dy[start + i] * gain[i] : dy[start + i];
+            const float g = gain ? before(i, normal) * gain[i] : before(i, normal);
             dx[start + i] = rstd * (g - sums[0] / width - normal * (sums[1] / width));
         }
     }

@@ -35,6 +35,9 @@ def network(norm: Norm, hidden: int, activation: Activation, start: Start, unbia
         is_logits = i == len(sizes) - 1
         normalised = norm == "batch" or (norm == "layer" and not is_logits)
         layers[f"linear{i}"] = nn.Linear(n_in, n_out, bias=not normalised, weight_init=STARTS[start])
+        if norm == "layer" and not is_logits and activation != "sigmoid":
+            layers[f"norm{i}"] = nn.LayerNorm(n_out, activation=activation)  # both in one pass over memory
+            continue
         if normalised:
             layers[f"norm{i}"] = nn.LayerNorm(n_out) if norm == "layer" else nn.BatchNorm(n_out, unbiased=unbiased)
         if not is_logits:

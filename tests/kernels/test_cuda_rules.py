@@ -60,6 +60,7 @@ BROKEN = [
     ("no bounds check in a store", _case("layer_norm 3 x 1025"), "if (column(c, k) < width) to[column(c, k)]", "to[column(c, k)]"),
     ("the last chunk is skipped", _case("layer_norm 3 x 500"), "for (int c = 0; c < CHUNKS; ++c)", "for (int c = 0; c < CHUNKS - 1; ++c)"),
     ("rows behind the last one are written", _case("layer_norm 3 x 32"), "    if (!inside) return;\n    r.each", "    r.each"),
+    ("the activation has no slope", _case("layer_norm 4 x 500, tanh"), "return 1 - shown * shown;", "return 1;"),
     ("no barrier between the sums of two norms", _case("lstm layer T2 B2 in3 H130"), "value[n];\n    __syncthreads();", "value[n];"),
     ("the LSTM's units behind the last one are stored", _case("lstm layer T2 B3 in2 H33"), "if (unit(u) < hidden) f(gate, u);", "f(gate, u);"),
     ("the GRU's candidate shares the gates' norm", _case("gru layer T3 B5"), "return gate == 2; }", "return 0; }"),

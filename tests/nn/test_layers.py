@@ -177,3 +177,13 @@ class TestInvariances:
         assert np.abs(bn(one, w) - bn(x, w)).max() > 0.1
         np.testing.assert_allclose(bn(x + 7, w), bn(x, w), rtol=1e-7, atol=1e-9)
         assert np.abs(ln(x + 7, w) - ln(x, w)).max() > 0.1
+
+
+def test_layer_norm_with_its_activation(be, rng):
+    x = _x(be, rng, 4, 6)
+    for name in ("relu", "tanh"):
+        fused, plain = nn.LayerNorm(6, activation=name), nn.LayerNorm(6)
+        params = _start(plain, be)
+        np.testing.assert_allclose(fused(params, x).numpy(), getattr(ops, name)(plain(params, x)).numpy(), rtol=1e-6)
+    with pytest.raises(ValueError, match="expected activation 'relu', 'tanh' or None, found 'gelu'"):
+        nn.LayerNorm(6, activation="gelu")(params, x)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -227,6 +228,11 @@ def batch_norm_reference(x, gain=None, bias=None, eps=1e-5, unbiased=False):
 for shape in [(3, 5), (5,), (1, 1), (2, 3, 7), (0, 4), (128, 1000), (33, 129)]:
     width = shape[-1]
     case(f"layer_norm{shape}", ops.layer_norm, normal(shape, (width,), (width,)), layer_norm_reference, 4 * width)
+for _name, _follow in (("relu", lambda y: np.maximum(y, 0)), ("tanh", np.tanh)):
+    case(f"layer_norm {_name}", partial(ops.layer_norm, activation=_name), normal((4, 6), (6,), (6,)),
+         lambda x, g, b, f=_follow: f(layer_norm_reference(x, g, b)), 24)
+    case(f"layer_norm alone, {_name}", partial(ops.layer_norm, activation=_name), normal((3, 300)),
+         lambda x, f=_follow: f(layer_norm_reference(x)), 600)
 case("layer_norm alone", ops.layer_norm, normal((4, 6)), layer_norm_reference, 24)
 case("layer_norm gain", ops.layer_norm, normal((4, 6), (6,)), layer_norm_reference, 24)
 case("layer_norm bias", lambda x, b: ops.layer_norm(x, None, b), normal((4, 6), (6,)),
