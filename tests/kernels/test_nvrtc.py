@@ -14,8 +14,9 @@ _MOST_THREADS = 1024
 algorithm would."""
 
 
-_FEW_BYTES = 64
-"""Around the call of a mathematical function."""
+_FEW_BYTES = 128
+"""A thread, stored and read again: around the call of a mathematical function, and in the LSTM's gradient with 512
+threads of 4 units, which have 128 registers each."""
 
 
 @pytest.fixture(scope="module")
