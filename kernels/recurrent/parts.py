@@ -8,6 +8,7 @@ cannot: waking a thread costs as much as a pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -46,7 +47,7 @@ def side_by_side(forward: Forward, vjp: Vjp, states: int) -> tuple[Forward, Vjp]
         def part(rows: slice) -> tuple[tuple[Array, ...], Any]:
             return forward(be, *(_rows(a, batch_axis(i), rows) for i, a in enumerate(arrays)), **attrs)
 
-        done = host.side_by_side([lambda rows=rows: part(rows) for rows in slices])
+        done = host.side_by_side([partial(part, rows) for rows in slices])
         outs = tuple(_joined(column, 0 if i else 1) for i, column in enumerate(zip(*(d[0] for d in done), strict=True)))
         return outs, (slices, [saved for _, saved in done])
 
@@ -57,8 +58,7 @@ def side_by_side(forward: Forward, vjp: Vjp, states: int) -> tuple[Forward, Vjp]
         def part(rows: slice, own: Any) -> list[Array | None]:
             return vjp(be, own, tuple(_rows(g, 0 if i else 1, rows) for i, g in enumerate(gouts)), needs)
 
-        done = host.side_by_side([lambda rows=rows, own=own: part(rows, own)
-                                  for rows, own in zip(slices, kept, strict=True)])
+        done = host.side_by_side([partial(part, rows, own) for rows, own in zip(slices, kept, strict=True)])
         return [_total(found) if batch_axis(i) is None else _joined(found, batch_axis(i))
                 for i, found in enumerate(zip(*done, strict=True))]
 
@@ -72,7 +72,8 @@ def _rows(array: Array | None, axis: int | None, rows: slice) -> Array | None:
 
 
 def _joined(parts: Sequence[Array | None], axis: int | None) -> Array | None:
-    return parts[0] if len(parts) == 1 or parts[0] is None else np.concatenate(parts, axis=axis)
+    present = [part for part in parts if part is not None]
+    return present[0] if len(present) == 1 else np.concatenate(present, axis=axis) if present else None
 
 
 def _total(parts: Sequence[Array | None]) -> Array | None:
