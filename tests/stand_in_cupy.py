@@ -15,6 +15,7 @@ Where real CuPy may still differ, and what tests it on a GPU (`tests/device`):
 
 from __future__ import annotations
 
+import time
 import types
 from typing import Any
 
@@ -143,6 +144,14 @@ class _Stream:
         pass
 
 
+class _Event:
+    def record(self) -> None:
+        self.at = time.perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+
 def make() -> types.ModuleType:
     """The module; put it into sys.modules as "cupy"."""
     module = types.ModuleType("cupy")
@@ -157,6 +166,7 @@ def make() -> types.ModuleType:
     module.asnumpy = lambda x: np.array(x.view(np.ndarray) if isinstance(x, ndarray) else x)
     properties = {"name": b"stand-in", "major": 0, "minor": 0, "totalGlobalMem": 1 << 30, "multiProcessorCount": 3}
     module.cuda = types.SimpleNamespace(
-        Device=_Device, get_current_stream=_Stream,
+        Device=_Device, get_current_stream=_Stream, Event=_Event,
+        get_elapsed_time=lambda first, last: 1e3 * (last.at - first.at),
         runtime=types.SimpleNamespace(getDeviceProperties=lambda i: properties, driverGetVersion=lambda: 0))
     return module

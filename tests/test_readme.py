@@ -1,6 +1,7 @@
 """The README's Python runs, and what it names exists."""
 
 import re
+import shlex
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -33,7 +34,7 @@ def test_commands_parse():
     lines = re.findall(r"^duoln (.*?)(?:\s+#.*)?$", shell, re.MULTILINE)
     assert lines
     for line in lines:
-        build_parser().parse_args(line.split())
+        build_parser().parse_args(shlex.split(line))
 
 
 def test_variables_are_the_ones_that_the_code_reads():

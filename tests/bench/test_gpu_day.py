@@ -1,6 +1,7 @@
 """One command for a day with a GPU: every part writes its figures, and a part that fails does not lose the rest."""
 
 import json
+import re
 import sys
 
 from conftest import STAND_IN, get_backend
@@ -15,7 +16,7 @@ def test_a_whole_day_without_a_gpu(tmp_path, capsys):
         assert json.loads((tmp_path / f"{name}.json").read_text())
     text = capsys.readouterr().out
     assert text == (tmp_path / "summary.md").read_text() + "\n"
-    assert "FAILED" not in text and "layer_norm, cache blocks: 132 cases" in text
+    assert "FAILED" not in text and re.search(r"layer_norm, cache blocks: \d+ cases, .*, repeats, 0 failed", text)
 
 
 def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path, capsys, monkeypatch):
