@@ -44,6 +44,15 @@ def be(request):
     return get_backend(request.param)
 
 
+GPU = "cupy" if "cupy" in NAMES else STAND_IN
+
+
+@pytest.fixture(scope="session")
+def gpu():
+    """The CuPy backend: on a real GPU if `DUOLN_TEST_BACKENDS` names cupy, else over the stand-in."""
+    return get_backend(GPU)
+
+
 @pytest.fixture
 def numpy_backend():
     return runtime.backend("numpy")

@@ -4,13 +4,13 @@ Kernels run from their own CUDA text, through `hostgpu`. The module offers only 
 an AttributeError, as a misspelt CuPy name would be. It refuses what real CuPy refuses: NumPy arrays among its own,
 iteration over a device array as if it were the host's, scalars of no fixed width as kernel arguments.
 
-Where real CuPy may still differ, and what tests it on a GPU (`tests/device`):
-    reductions' order, so their last bits            tolerances; repeats to the bit
-    casting rules of `astype` and of mixed dtypes    the operators allow one float dtype
-    indices out of range: CuPy wraps, NumPy raises   `data.check_range` on the host
-    strides, which RawKernel ignores                 the launcher refuses what is not contiguous
-    widths of Python scalars in a launch             the launcher makes them NumPy scalars
-    streams and asynchronous errors                  nothing here; `wait` and the GPU day
+Where real CuPy may still differ. `DUOLN_TEST_BACKENDS=numpy,cupy pytest` runs the same tests on a GPU, and
+`tests/backends/test_cupy_points.py` is about these points:
+    dtypes and order of reductions; what `astype` does to floats; dtypes that differ
+    indices out of range: CuPy wraps round, NumPy raises
+    strides, which RawKernel ignores, and alignment of views
+    the width of numbers in a launch
+    errors that come later, and memory that is reused while a kernel still runs: nothing here is asynchronous
 """
 
 from __future__ import annotations

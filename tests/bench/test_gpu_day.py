@@ -4,8 +4,6 @@ import json
 import re
 import sys
 
-from conftest import STAND_IN, get_backend
-
 from duoln.bench import gpu_day
 from duoln.bench.gpu_day import Part
 
@@ -42,8 +40,7 @@ def test_the_device_is_measured_where_there_is_one(tmp_path):
     assert sum(p.seconds for p in gpu_day.parts("cupy", tmp_path, quick=False)) <= 11 * 60
 
 
-def test_what_measures_the_device_runs_through_the_stand_in(monkeypatch):
-    get_backend(STAND_IN)
+def test_what_measures_the_device(gpu, monkeypatch):
     from duoln.kernels import launch
 
     monkeypatch.setitem(sys.modules, "cupy", launch.cupy)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from conftest import STAND_IN, get_backend
 from duoln.kernels import source
 
 from duoln.errors import KernelError
@@ -15,11 +14,6 @@ extern "C" __global__ void scale(float* x, const float* bias, int n, float by) {
     if (i < n) x[i] = x[i] * by + (bias ? bias[i] : 0);
 }
 """
-
-
-@pytest.fixture
-def gpu():
-    return get_backend(STAND_IN)
 
 
 @pytest.fixture

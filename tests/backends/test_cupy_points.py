@@ -1,0 +1,87 @@
+"""The points at which CuPy and its stand-in may differ, on whichever of them is there."""
+
+import numpy as np
+import pytest
+
+from duoln import ops
+from duoln.core import Tensor
+from duoln.errors import KernelError
+
+
+def test_dtypes_of_reductions(gpu):
+    flags = gpu.asarray(np.array([[True, False], [True, True]]))
+    counts = gpu.asarray(np.array([[1, 2], [3, 4]], np.int32))
+    halves = gpu.asarray(np.full((300, 7), 0.5, np.float32))
+    assert gpu.dtype(gpu.sum(flags)) == "int32" and int(gpu.to_numpy(gpu.sum(flags))) == 3
+    assert gpu.dtype(gpu.sum(counts, axis=0)) == "int32"
+    assert gpu.dtype(gpu.sum(halves)) == "float32" and gpu.dtype(gpu.mean(halves, axis=1)) == "float32"
+    assert gpu.dtype(gpu.argmax(halves)) == "int32" and gpu.dtype(gpu.cumulative_sum(counts, 0)) == "int32"
+
+
+def test_results_without_dimensions_are_arrays(gpu):
+    total = gpu.sum(gpu.ones((3,)))
+    assert total.shape == () and gpu.dtype(total + total) == "float32"
+
+
+def test_casts(gpu):
+    values = gpu.asarray(np.array([-1.7, -0.2, 0.0, 2.9], np.float32))
+    np.testing.assert_array_equal(gpu.to_numpy(gpu.astype(values, "int32")), [-1, 0, 0, 2])
+    np.testing.assert_array_equal(gpu.to_numpy(gpu.astype(values, "bool")), [True, True, False, True])
+
+
+def test_a_number_keeps_the_dtype_of_an_array(gpu):
+    assert gpu.dtype(gpu.ones((2,)) * 0.5) == "float32"
+    assert gpu.dtype(gpu.maximum(gpu.ones((2,)), 2.0)) == "float32"
+    assert gpu.dtype(gpu.where(gpu.ones((2,)) > 0, gpu.ones((2,)), 0.0)) == "float32"
+
+
+def test_sorting_is_stable(gpu, rng):
+    keys = rng.integers(0, 5, 1000).astype(np.int32)
+    order = gpu.xp.argsort(gpu.asarray(keys), kind="stable")
+    np.testing.assert_array_equal(gpu.to_numpy(order), np.argsort(keys, kind="stable"))
+
+
+def test_products_into_a_buffer_and_with_a_turned_operand(gpu, rng):
+    a, b = rng.standard_normal((5, 7)).astype(np.float32), rng.standard_normal((9, 7)).astype(np.float32)
+    out = gpu.xp.empty((3, 5, 9), dtype=np.float32)
+    gpu.xp.matmul(gpu.asarray(a), gpu.asarray(b).T, out=out[1])
+    np.testing.assert_allclose(gpu.to_numpy(out[1]), a @ b.T, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("view", [lambda x: x[::2], lambda x: x[:, 1:], lambda x: x.T, lambda x: x[:, ::-1]],
+                         ids=["rows", "columns", "turned", "flipped"])
+def test_views_reach_kernels_as_they_are_meant(gpu, rng, view):
+    x = rng.standard_normal((8, 8)).astype(np.float32)
+    wide = np.ascontiguousarray(view(x)).astype(np.float64)
+    expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    found = ops.layer_norm(Tensor(view(gpu.asarray(x)), gpu)).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_numbers_have_the_width_of_their_parameter(gpu):
+    """A wrong width would shift every number behind it: here the last ones decide the result."""
+    from duoln.kernels.layer_norm import cupy as layer_norm
+
+    x = gpu.asarray(np.array([[1.0, 3.0]], np.float32))
+    y, _ = layer_norm.forward(x, None, None, 3.0, "relu")
+    np.testing.assert_allclose(gpu.to_numpy(y), [[0.0, 0.5]], rtol=1e-6)
+
+
+def test_an_array_of_the_host_is_refused(gpu):
+    from duoln.kernels import launch
+
+    with pytest.raises(KernelError, match="x: expected"):
+        launch._sum_columns((1,), (32, 1), (np.ones((2, 2), np.float32), gpu.ones((2,)), 2, 2))
+    with pytest.raises(TypeError):
+        gpu.ones((2,)) + np.ones(2, np.float32)
+
+
+def test_memory_of_a_launch_may_be_used_again_at_once(gpu, rng):
+    """Many launches whose buffers are freed while they may still be waiting."""
+    x = rng.standard_normal((64, 1000)).astype(np.float32)
+    found = Tensor(gpu.asarray(x), gpu)
+    for _ in range(5):
+        found = ops.layer_norm(ops.layer_norm(found) * 2.0 + 1.0)
+    wide = x.astype(np.float64)
+    expected = (wide - wide.mean(-1, keepdims=True)) / wide.std(-1, keepdims=True)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
