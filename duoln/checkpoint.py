@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
 from duoln import tree
 from duoln.errors import CheckpointError
@@ -76,6 +74,8 @@ def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any], keep: i
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot be made: {error.strerror or error}") from error
+    import safetensors.numpy  # late: who neither saves nor loads needs no such package
+
     path = folder / f"step-{step:09d}.safetensors"
     write_atomically(path, safetensors.numpy.save(flat, metadata))
     for old in list_steps(folder)[:-keep]:
@@ -94,6 +94,8 @@ def load(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: it is damaged, of another format, or not a duoln checkpoint.
     """
+    import safetensors
+
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             notes = json.loads((file.metadata() or {})["duoln"])

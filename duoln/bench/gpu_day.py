@@ -65,8 +65,8 @@ def parts(backend: str, out: Path, quick: bool) -> list[Part]:
              [*duoln, "bench", "rnn", "--backend", backend, "--cell", "lstm", "--cell", "gru", *rnn, *turns,
               "--runs", "2", *peer, "--json", str(out / "rnn.json")], 150, writes=True),
         Part("mnist", "one epoch of MNIST, digits made on the spot",
-             [*duoln, "run", "mnist", "--backend", backend, "--variant", "ln", "--epochs", "1", "--json", "--out",
-              str(out / "mnist-run"), *(["--preset", "smoke"] if quick else ["--set", "source=made"])], 90)]
+             [sys.executable, "-m", "duoln.bench.epoch", "--task", "mnist", "--variant", "ln", "--backend", backend,
+              *(["--preset", "smoke"] if quick else ["--set", "source=made"])], 90)]
     if backend == "cupy":
         made.insert(2, Part("device", "bandwidth of copies, reads and writes; the cost of a launch",
                             [sys.executable, "-m", "duoln.kernels.bandwidth.cuda"], 60))

@@ -1,11 +1,16 @@
 """One command for a day with a GPU: every part writes its figures, and a part that fails does not lose the rest."""
 
 import json
+import os
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 from duoln.bench import gpu_day
 from duoln.bench.gpu_day import Part
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_whole_day_without_a_gpu(tmp_path, capsys):
@@ -50,3 +55,14 @@ def test_what_measures_the_device(gpu, monkeypatch):
     assert set(found) == {"copy GB/s", "read GB/s", "write GB/s", "launch of our kernel, us",
                           "product 64 x 256 x 1024, us", "multiprocessors"}
     assert all(value > 0 for value in found.values())
+
+
+def test_with_nothing_installed_but_numpy_pluggy_and_rich(tmp_path):
+    """On the machine with the GPU there may be little else, and no network."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nfor name in ('safetensors', 'pooch', 'mlx', 'torch', 'matplotlib'):\n    sys.modules[name] = None\n")
+    done = subprocess.run([sys.executable, "-m", "duoln.bench.gpu_day", "--out", str(tmp_path / "day"), "--backend",
+                           "numpy", "--quick"], capture_output=True, text=True, check=False, cwd=ROOT,
+                          env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "day" / "mnist.json").read_text())["last loss"] < 2.3

@@ -1,0 +1,48 @@
+"""One epoch of a task without a run folder: how long it takes and where the loss ends.
+
+    python -m duoln.bench.epoch --task mnist --variant ln --backend cupy --set source=made
+
+prints one JSON object. Nothing is written, so it needs no package for checkpoints or downloads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+
+from duoln import runtime
+from duoln.tasks import make_config, parse_settings
+from duoln.tasks.registry import find_task
+from duoln.train import Trainer
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train for one epoch and print what came of it."""
+    parser = argparse.ArgumentParser(prog="python -m duoln.bench.epoch", description="One epoch of a task, timed.")
+    parser.add_argument("--task", required=True)
+    parser.add_argument("--variant", required=True)
+    parser.add_argument("--preset", metavar="NAME")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
+    parser.add_argument("--backend", choices=runtime.CHOICES)
+    args = parser.parse_args(argv)
+    task = find_task(args.task)
+    cfg = make_config(task, args.variant, args.preset, parse_settings(args.settings))
+    backend, splits = runtime.backend(args.backend), task.data(cfg)
+    trainer = Trainer(task, args.variant, cfg, splits, backend)
+    first = trainer.advance()  # compiles kernels
+    started = time.perf_counter()
+    losses = [trainer.advance() for _ in range(splits.steps_per_epoch - 1)]
+    seconds = time.perf_counter() - started
+    print(json.dumps({
+        "task": task.name, "variant": args.variant, "backend": backend.name, "device": backend.device,
+        "data": f"{splits.dataset.name} ({splits.dataset.rung})", "steps": splits.steps_per_epoch, "seconds": seconds,
+        "us a step": 1e6 * seconds / max(len(losses), 1), "first loss": first, "last loss": ([first, *losses])[-1],
+        **trainer.evaluate()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
