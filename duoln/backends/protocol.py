@@ -116,6 +116,8 @@ class Backend(Protocol):
 
 
 EDGES = ("asarray", "to_numpy", "wait", "compile", "clock", "info", "dtype")
+OPTIONAL_EDGES = ("device_seconds",)
+"""What only some libraries can do: time work by the device's own clock, for benchmarks."""
 PRIMITIVES = tuple(
     name for name, member in vars(Backend).items()
     if callable(member) and not name.startswith("_") and name not in EDGES
