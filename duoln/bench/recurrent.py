@@ -19,6 +19,7 @@ from duoln.kernels.recurrent.cases import Shape
 from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
 
 PEERS = ("torch",)
+PRODUCTS = "products"
 
 KERNELS = Path(cases.__file__).parents[1]
 
@@ -46,9 +47,11 @@ def checks(out: np.ndarray, gradients: dict[str, np.ndarray]) -> list[float]:
 
 
 def prepare(asked: dict[str, Any]) -> Work:
-    """One side's work, ours or PyTorch's."""
+    """One side's work: ours, the products of ours alone, or PyTorch's."""
     cell, norm, backward = asked["cell"], asked["norm"], asked["backward"]
     arrays = arrays_for(cell, norm, Shape(*asked["shape"]))
+    if asked["peer"] == PRODUCTS:
+        return _products(asked["backend"], arrays, backward)
     if asked["peer"] is None:
         return _ours(cell, norm, backward, asked["backend"], arrays)
     from duoln.bench import recurrent_torch
@@ -58,6 +61,30 @@ def prepare(asked: dict[str, Any]) -> Work:
     device = device_for(choose(asked["backend"])[0].name)
     run, out, gradients, facts = recurrent_torch.build(cell, norm, asked["form"], arrays, backward, device)
     return Work(lambda k: run(), checks(out, gradients), facts, warmups=2)
+
+
+def _products(backend_name: str | None, arrays: Mapping[str, np.ndarray], backward: bool) -> Work:
+    """Nothing but the products of a run, one of the state and one of its gradient a step: what a rule cannot beat."""
+    from duoln import runtime
+
+    backend = runtime.backend(backend_name)
+    steps, batch, n_in = arrays["x"].shape
+    width = arrays["w_h"].shape[1]
+    x, h, w_x, w_h = (backend.asarray(arrays[k]) for k in ("x", "h", "w_x", "w_h"))
+    x, w_back = backend.reshape(x, (steps * batch, n_in)), backend.asarray(np.ascontiguousarray(arrays["w_h"].T))
+    d, d_all = backend.ones((batch, width)), backend.ones((steps * batch, width))
+    states = backend.ones((steps * batch, h.shape[1]))
+
+    def run(k: int) -> None:
+        found = [backend.matmul(x, w_x)]
+        found += [backend.matmul(h, w_h) for _ in range(steps)]
+        if backward:
+            found += [backend.matmul(d, w_back) for _ in range(steps)]
+            found += [backend.matmul(backend.permute_dims(left, (1, 0)), d_all) for left in (states, x)]
+            found.append(backend.matmul(d_all, backend.permute_dims(w_x, (1, 0))))
+        backend.wait(found)
+
+    return Work(run, [], {"backend": machine.backend_facts(backend)}, warmups=1)
 
 
 def _ours(cell: str, norm: str, backward: bool, backend_name: str | None, arrays: dict[str, np.ndarray]) -> Work:
@@ -105,10 +132,10 @@ def source_of(cell: str, rule: str | None) -> str | None:
 
 
 def entries(cell: str, norm: str, shape: Shape, backward: bool, backend: str | None, peers: list[str]) -> list[Entry]:
-    """Our row, and PyTorch's: its loop, the loop with the inputs hoisted, and its own plain layer."""
+    """Our row, that of our products alone, and PyTorch's: its loop, with hoisted inputs, and its own plain layer."""
     asked = {"kind": "rnn", "cell": cell, "norm": norm, "shape": list(shape), "backward": backward,
              "backend": backend, "peer": None}
-    rows = [Entry("duoln", asked)]
+    rows = [Entry("duoln", asked), Entry("our products alone", {**asked, "peer": PRODUCTS}, checked=False)]
     if "torch" in peers and norm in ("layer", "none"):
         rows += with_allocators("torch loop", {**asked, "peer": "torch", "form": "loop"})
         rows.append(with_allocators("torch loop, hoisted", {**asked, "peer": "torch", "form": "hoisted"})[0])

@@ -61,8 +61,12 @@ def test_recurrent_layers(tmp_path):
                          cwd=tmp_path, text=True, capture_output=True, check=True, timeout=120)
     record = json.loads(out.stdout)
     check_record(record, "stdout")
-    assert [(c["op"], c["shape"]) for c in record["cases"]] == [(f"{c} layer", [3, 2, 4, 5]) for c in ("lstm", "gru", "rnn")]
-    assert all(c["rule"] == "fused steps" and c["source"] and c["gflops"] > 0 for c in record["cases"])
+    sides = ("duoln", "our products alone")
+    assert [(c["op"], c["side"], c["shape"]) for c in record["cases"]] == [
+        (f"{cell} layer", side, [3, 2, 4, 5]) for cell in ("lstm", "gru", "rnn") for side in sides]
+    ours, products = (record["cases"][k::2] for k in range(2))
+    assert all(c["rule"] == "fused steps" and c["source"] and c["gflops"] > 0 for c in ours)
+    assert all(c["rule"] is None and c["source"] is None for c in products)
 
 
 def test_products_are_counted():
