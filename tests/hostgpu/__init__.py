@@ -11,10 +11,11 @@ the argument. The seed decides the order in which threads run.
 from __future__ import annotations
 
 import ctypes
+import getpass
 import hashlib
 import mmap
-import os
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 HERE = Path(__file__).parent
-CACHE = Path(tempfile.gettempdir()) / f"duoln-hostgpu-{os.getuid()}"
+CACHE = Path(tempfile.gettempdir()) / f"duoln-hostgpu-{getpass.getuser()}"
 _FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-fno-strict-aliasing", "-ffp-contract=off",
           "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")
 _PATTERN = 0xA5
@@ -76,6 +77,8 @@ def compile(text: str, defines: Mapping[str, object] | None = None, prelude: str
             source = Path(folder) / "kernel.cpp"
             source.write_text(_host_text(text, prelude))
             made = Path(folder) / "kernel.so"
+            if shutil.which("g++") is None:
+                raise HostGpuError("expected a C++ compiler to run kernels with, found no g++")
             done = subprocess.run(["g++", *_FLAGS, *macros, "-I", str(HERE), str(source), "-o", str(made)],
                                   capture_output=True, text=True, check=False)
             if done.returncode:

@@ -1,9 +1,13 @@
 """The machine that runs kernels on the CPU: it computes what a GPU would, and catches what a GPU would not say."""
 
+import sys
+
 import hostgpu
 import numpy as np
 import pytest
 from hostgpu import HostGpuError
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 
 TOTAL = """
 extern "C" __global__ void total(const float* __restrict__ x, float* y, int n) {
