@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
 from functools import cache
 from itertools import pairwise
@@ -33,6 +33,7 @@ _SWITCH_SECONDS = 5e-5
 Result = TypeVar("Result")
 
 _scratch = threading.local()
+_settings = threading.Lock()
 
 
 @cache
@@ -108,12 +109,16 @@ def side_by_side(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
     """
     if len(tasks) == 1:
         return [tasks[0]()]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    try:
-        with openblas.one_thread():
-            waiting = [_pool().submit(copy_context().run, task) for task in tasks[1:]]
-            first = tasks[0]()
-            return [first, *(other.result() for other in waiting)]
-    finally:
-        sys.setswitchinterval(interval)
+    with _settings:  # they belong to the process: two callers would bring back each other's
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        try:
+            with openblas.one_thread():
+                waiting = [_pool().submit(copy_context().run, task) for task in tasks[1:]]
+                try:
+                    first = tasks[0]()
+                finally:
+                    wait(waiting)
+                return [first, *(other.result() for other in waiting)]
+        finally:
+            sys.setswitchinterval(interval)

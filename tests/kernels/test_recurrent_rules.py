@@ -3,6 +3,8 @@ they keep for the gradient.
 """
 
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -109,6 +111,19 @@ class TestPartsOfTheBatch:
         assert len(parts.bounds(parts.FEWEST_ROWS)) == 1
         monkeypatch.setattr(host.openblas, "can_limit", lambda: False)
         assert parts.bounds(1000) == [slice(0, 1000)]
+
+    def test_two_callers_at_once_leave_the_settings_as_they_were(self, three_workers):
+        """Each remembers what it found: the second must not find, and bring back, what the first has set."""
+        get, interval = host.openblas._function("get_num_threads"), sys.getswitchinterval()
+        before, first_is_in = get(), threading.Event()
+        first = threading.Thread(target=host.side_by_side, args=([lambda: first_is_in.set() or time.sleep(0.1), int],))
+        second = threading.Thread(target=host.side_by_side, args=([lambda: time.sleep(0.3), int],))
+        first.start()
+        first_is_in.wait()
+        second.start()
+        for caller in (first, second):
+            caller.join()
+        assert (get(), sys.getswitchinterval()) == (before, interval)
 
     def test_errors_and_settings_reach_every_thread(self, three_workers):
         def fail():
