@@ -5,18 +5,23 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from duoln.checkpoint import write_atomically
 from duoln.errors import CheckpointError
+from duoln.pictures import figure
 from duoln.runfolder import read_json, read_log, run_folders
-from duoln.tasks.spec import Column, Dataset, Task
+from duoln.tasks.spec import Dataset, Task
+
+_STRETCHES = 60
+"""Points of a smoothed curve."""
+_FEW = 20
+"""Points that are worth a mark each."""
 
 
 class Curve(NamedTuple):
-    """One run: where it is, what it was, and its metrics by step."""
+    """One run: where it is, what it was, and its metrics and training losses by step."""
 
     path: Path
     task: str
@@ -24,6 +29,7 @@ class Curve(NamedTuple):
     config: Mapping[str, Any]
     dataset: Dataset
     points: list[dict[str, Any]]
+    losses: list[tuple[int, float]]
     result: dict[str, Any]
 
     @property
@@ -45,16 +51,21 @@ def read_curves(paths: Sequence[Path]) -> list[Curve]:
                                   f"{'neither' if path.exists() else 'nothing there'}")
         for folder in folders:
             config = read_json(folder / "config.json")
-            dataset, points, result = Dataset("unknown data", "synthetic"), {}, {}
+            dataset = Dataset("unknown data", "synthetic")
+            points: dict[int, dict[str, Any]] = {}
+            losses: dict[int, float] = {}
+            result: dict[str, Any] = {}
             for entry in read_log(folder):
                 if entry.get("event") == "start":
                     dataset = Dataset(**entry["dataset"])
                 elif entry.get("event") == "evaluation":
                     points[entry["step"]] = entry  # a resumed run repeats steps: the last one counts
+                elif entry.get("event") == "step":
+                    losses[entry["step"]] = entry["loss"]
                 elif entry.get("event") == "end":
                     result = entry
             curves.append(Curve(folder, config["task"], config["variant"], config["config"], dataset,
-                                [points[step] for step in sorted(points)], result))
+                                [points[step] for step in sorted(points)], sorted(losses.items()), result))
     return curves
 
 
@@ -72,50 +83,45 @@ def write_csv(curves: Sequence[Curve], target: Path) -> Path:
     return target
 
 
-def can_draw() -> bool:
-    """Whether matplotlib is installed."""
-    return find_spec("matplotlib") is not None
-
-
 def draw(task: Task, curves: Sequence[Curve], target: Path) -> Path:
-    """The curves of a task's columns against epochs, one panel a column and batch size, like figure 6.
+    """The curves of a task's columns, one panel a column and batch size, like the paper's figures.
 
-    A metric that spans a factor of ten or more has a logarithmic axis.
+    The horizontal axis is the task's: epochs, or updates with the training loss in a panel of its own. A
+    metric that spans a factor of ten or more has a logarithmic axis.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     sizes = sorted({c.config["batch_size"] for c in curves}, reverse=True)
-    figure, panels = pyplot.subplots(len(task.columns), len(sizes), squeeze=False, sharex="col",
-                                     figsize=(4.6 * len(sizes) + 0.6, 2.7 * len(task.columns) + 0.5))
-    for column, size in enumerate(sizes):
-        shown = [c for c in curves if c.config["batch_size"] == size]
-        for row, metric in enumerate(task.columns):
-            _panel(panels[row][column], metric, shown)
-        labels = sorted({c.dataset.label for c in shown})
-        panels[0][column].set_title(f"batch {size} ({', '.join(labels)})", fontsize=10)
-        panels[-1][column].set_xlabel("epoch")
-    panels[0][0].legend(fontsize=9)
-    figure.suptitle(f"{task.title}: {task.paper}", fontsize=11)
-    figure.tight_layout()
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=110)
-    pyplot.close(figure)
-    write_atomically(target, content.getvalue())
+    by_step = task.x_axis == "step"
+    rows = len(task.columns) + by_step
+    with figure(target, rows, len(sizes), (4.6 * len(sizes) + 0.6, 2.7 * rows + 0.5), sharex="col") as (whole, panels):
+        for column, size in enumerate(sizes):
+            shown = [c for c in curves if c.config["batch_size"] == size]
+            if by_step:
+                _panel(panels[0][column], "training loss", {c.variant: _smooth(c.losses) for c in shown})
+            for row, metric in enumerate(task.columns, start=int(by_step)):
+                _panel(panels[row][column], metric.heading,
+                       {c.variant: [(p[task.x_axis], p[metric.key]) for p in c.points if metric.key in p]
+                        for c in shown})
+            labels = sorted({c.dataset.label for c in shown})
+            panels[0][column].set_title(f"batch {size} ({', '.join(labels)})", fontsize=10)
+            panels[-1][column].set_xlabel("updates" if by_step else "epoch")
+        panels[0][0].legend(fontsize=9)
+        whole.suptitle(f"{task.title}: {task.paper}", fontsize=11)
     return target
 
 
-def _panel(axes: Any, metric: Column, curves: Sequence[Curve]) -> None:
-    values: list[float] = []
-    for c in curves:
-        ys = [p[metric.key] for p in c.points if metric.key in p]
-        xs = [p["epoch"] for p in c.points if metric.key in p]
-        axes.plot(xs, ys, marker="o" if len(xs) < 20 else None, markersize=3.5, label=c.variant)
-        values += ys
-    positive = [v for v in values if v > 0]
-    if positive and max(positive) >= 10 * min(positive):
+def _smooth(losses: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
+    """Means over stretches of the run, so that a curve can be seen in the noise of single batches."""
+    width = max(len(losses) // _STRETCHES, 1)
+    stretches = [losses[i:i + width] for i in range(0, len(losses) - width + 1, width)]
+    return [(sum(x for x, _ in part) / width, sum(y for _, y in part) / width) for part in stretches]
+
+
+def _panel(axes: Any, heading: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    values = [y for line in lines.values() for _, y in line]
+    for label, line in lines.items():
+        axes.plot([x for x, _ in line], [y for _, y in line], marker="o" if len(line) < _FEW else None, markersize=3.5,
+                  label=label)
+    if values and 0 < 10 * min(values) <= max(values):
         axes.set_yscale("log")
-    axes.set_ylabel(metric.heading)
+    axes.set_ylabel(heading)
     axes.grid(alpha=0.3)

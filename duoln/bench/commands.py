@@ -245,13 +245,12 @@ def _write(record: Mapping[str, Any], target: str | None) -> None:
 # compare ----------------------------------------------------------------------------------------------
 
 def _compare(args: argparse.Namespace) -> int:
-    from duoln import console, report
+    from duoln import console, pictures
     from duoln.bench import compare as comparing
 
     if args.plot is not None:
         check_target(args.plot)
-        if not report.can_draw():
-            raise UsageError("[compare] --plot needs matplotlib: pip install matplotlib")
+        pictures.check_picture(args.plot)
     comparison = comparing.compare(args.files)
     if args.plot is not None:
         from duoln.bench.plot import draw

@@ -69,6 +69,18 @@ class Splits:
     evaluation: Mapping[str, Batch]
 
 
+class Trained(NamedTuple):
+    """What a run has learnt: what `Task.sample` works with."""
+
+    config: Any
+    variant: str
+    step: int
+    """Updates behind the parameters."""
+    model: Module
+    params: Params
+    """Tensors on the backend that was asked for."""
+
+
 @dataclass(frozen=True)
 class Config:
     """Settings that every task has; a task's own config adds to them."""
@@ -94,6 +106,9 @@ class Task:
         variants: what is compared, each with its overrides, such as `{"ln": {"norm": "layer"}}`.
         references: the paper's claim for each variant, with where it stands.
         columns: the metrics to show, in order.
+        x_axis: what curves are drawn against: epochs, or updates ("step") with the training loss beside them.
+        sampling: for a generative task, a frozen dataclass whose fields are the options of `duoln sample NAME`,
+            each made by `option`.
     """
 
     name: ClassVar[str] = ""
@@ -104,6 +119,8 @@ class Task:
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     references: ClassVar[Mapping[str, str]] = {}
     columns: ClassVar[tuple[Column, ...]] = ()
+    x_axis: ClassVar[Literal["epoch", "step"]] = "epoch"
+    sampling: ClassVar[type | None] = None
 
     def data(self, cfg: Any, root: Path | None = None) -> Splits:
         """The data; `root` stands before DUOLN_DATA. Indices are range-checked here, on the host."""
@@ -130,6 +147,24 @@ class Task:
         """How to train; Adam by default."""
         return Adam(learning_rate=cfg.learning_rate)
 
+    def sample(self, trained: Trained, options: Any, out: Path) -> list[Path]:
+        """What a trained model generates, written to `out`; the files that were written.
+
+        Args:
+            trained: the model.
+            options: an instance of `sampling`.
+            out: the file to write; others may stand beside it.
+        """
+        raise UsageError(f"[{self.name}] the task has nothing to sample")
+
+    def prepare(self, source: Path, target: Path) -> list[Path]:
+        """The corpus as it is distributed, in `source`, as the files that `data` reads, below `target`.
+
+        Raises:
+            DataError: something in `source` is missing or damaged; the message names the file.
+        """
+        raise UsageError(f"[{self.name}] the task's data needs no preparing")
+
     def peer(self, name: str) -> PeerBuilder:
         """The same training step in another library, for `duoln bench train --peer NAME`.
 
@@ -137,6 +172,11 @@ class Task:
         batch to its loss, and facts about the library.
         """
         raise UsageError(f"[{self.name}] expected a peer that the task has, found {name!r}; it has none")
+
+
+def option(default: Any, help: str) -> Any:
+    """A field of `Task.sampling`: its value where the user gives none, and what `--help` says of it."""
+    return dataclasses.field(default=default, metadata={"help": help})
 
 
 def make_config(task: Task, variant: str, preset: str | None = None,
@@ -162,7 +202,7 @@ def make_config(task: Task, variant: str, preset: str | None = None,
     for key, value in (settings or {}).items():
         if key not in names:
             raise UsageError(f"[{task.name}] expected a setting of {', '.join(names)}; found {key!r}")
-        values[key] = _convert(task.name, key, value, kinds[key])
+        values[key] = convert(f"[{task.name}] {key}", value, kinds[key])
     return task.config(**values)
 
 
@@ -181,8 +221,12 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def _convert(task: str, key: str, value: Any, kind: Any) -> Any:
-    """A setting as its field's type; text is parsed."""
+def convert(what: str, value: Any, kind: Any) -> Any:
+    """A setting as its field's type; text is parsed.
+
+    Raises:
+        UsageError: it does not fit; the message begins with `what`.
+    """
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         if value is None or value == "none":
             return None
@@ -192,19 +236,19 @@ def _convert(task: str, key: str, value: Any, kind: Any) -> Any:
             if value == option or value == str(option):
                 return option
         options = ", ".join(map(str, typing.get_args(kind)))
-        raise UsageError(f"[{task}] {key}: expected one of {options}; found {value!r}")
+        raise UsageError(f"{what}: expected one of {options}; found {value!r}")
     if kind is bool:
         if isinstance(value, bool) or value in ("true", "false"):
             return value in (True, "true")
-        raise UsageError(f"[{task}] {key}: expected true or false, found {value!r}")
+        raise UsageError(f"{what}: expected true or false, found {value!r}")
     if kind not in (int, float, str):
-        raise UsageError(f"[{task}] {key}: settings of type {kind} cannot be set from outside")
+        raise UsageError(f"{what}: settings of type {kind} cannot be set from outside")
     try:
         converted = kind(value)
     except (TypeError, ValueError):
-        raise UsageError(f"[{task}] {key}: expected {kind.__name__}, found {value!r}") from None
+        raise UsageError(f"{what}: expected {kind.__name__}, found {value!r}") from None
     # A bool where a number is asked for, NaN, or a fraction where a whole number is, is not what was meant.
     is_nan = kind is float and math.isnan(converted)
     if isinstance(value, bool) or is_nan or (isinstance(value, float) and converted != value):
-        raise UsageError(f"[{task}] {key}: expected {kind.__name__}, found {value!r}")
+        raise UsageError(f"{what}: expected {kind.__name__}, found {value!r}")
     return converted

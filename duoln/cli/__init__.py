@@ -1,0 +1,57 @@
+"""The `duoln` command. Exit codes: 0 done, 1 failed, 2 usage, 3 no usable backend, 4 data missing or
+corrupt, 5 diverged, 6 out of memory, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import duoln
+from duoln.cli.guard import guarded
+from duoln.cli.run import run_task
+
+__all__ = ["build_parser", "main", "run_task"]
+
+EXAMPLES = """examples:
+  duoln list                                         tasks, variants and presets
+  duoln run mnist                                    every variant, then a table
+  duoln run mnist --variant ln --preset paper        one variant, the paper's protocol
+  duoln run mnist --set learning_rate=0.003 --set epochs=5
+  duoln run mnist --out runs/a --resume auto         go on where runs/a stopped
+  duoln report runs/a runs/b                         curves of several runs
+  duoln doctor                                       what this machine can use, and what mends the rest
+  duoln selftest                                     every fused rule of this machine against float64
+  duoln bench train --task mnist --peer torch        our training step beside PyTorch's
+  duoln bench ops --small --json here.json           operators beside a plain copy, with every sample in a file
+  duoln compare here.json there.json                 two machines beside each other
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="duoln", description="Layer-normalised networks on any vendor's hardware.",
+                                     epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version", version=f"duoln {duoln.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    from duoln.bench.commands import add_commands as add_bench_commands
+    from duoln.cli import data, facts, report, run, sample
+
+    facts.add_commands(commands)
+    run.add_command(commands)
+    report.add_command(commands)
+    sample.add_command(commands)
+    data.add_command(commands)
+    add_bench_commands(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    def run() -> int:
+        args = build_parser().parse_args(argv)
+        code: int = args.run(args)
+        return code
+
+    return guarded(run)

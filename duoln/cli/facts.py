@@ -1,0 +1,106 @@
+"""What there is: `duoln list`, `duoln doctor` and `duoln selftest`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+
+def add_commands(commands: Any) -> None:
+    """Add `list`, `doctor` and `selftest` to the command line."""
+    listing = commands.add_parser("list", help="the tasks, with their variants and presets")
+    listing.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+    listing.set_defaults(run=_list)
+
+    doctor = commands.add_parser("doctor", help="what this machine can use, and what mends the rest")
+    doctor.add_argument("--ops", action="store_true", help="which rule each operator runs on each backend")
+    doctor.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+    doctor.set_defaults(run=_doctor)
+
+    test = commands.add_parser("selftest", help="every fused rule of this machine's backend against float64")
+    test.add_argument("--backend", help="default: DUOLN_BACKEND, else auto")
+    test.add_argument("--repeats", type=_count, default=2, metavar="N", help="runs that must be equal to the bit (2)")
+    test.add_argument("--one-of-each", action="store_true", help="only the largest case of each operator and variant")
+    test.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+    test.set_defaults(run=_selftest)
+
+
+def _list(args: argparse.Namespace) -> int:
+    from duoln import console
+    from duoln.tasks.registry import Registry
+
+    registry = Registry()
+    if args.json:
+        console.put(json.dumps({
+            "tasks": [{"name": f.task.name, "title": f.task.title, "paper": f.task.paper,
+                       "variants": list(f.task.variants), "presets": list(f.task.presets),
+                       "distribution": f.distribution} for f in registry.tasks.values()],
+            "broken": [b._asdict() for b in registry.broken]}))
+        return 0
+    rows = [(f.task.name, f.task.title, ", ".join(f.task.variants), ", ".join(f.task.presets), f.distribution)
+            for f in registry.tasks.values()]
+    broken = [(b.name, b.reason, "-", "-", b.distribution) for b in registry.broken]
+    console.show(console.rows_table("Tasks", ("task", "what", "variants", "presets", "from"), [*rows, *broken],
+                                    bad=range(len(rows), len(rows) + len(broken))), data=True)
+    return 0
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from duoln import console, doctor
+
+    facts = doctor.examine(with_ops=args.ops)
+    if args.json:
+        console.put(json.dumps(facts))
+        return 0
+    # Lines and not a table: a reason or a pip line must stay whole, to be copied.
+    for b in facts["backends"]:
+        console.put(f"{b['name']}: {'usable, ' + b['device'] if b['usable'] else 'not usable'}")
+        for key, text in (("reason", b["reason"]), ("to mend it", b["remedy"]), *b["info"].items()):
+            if text:
+                console.put(f"  {key}: {text}")
+    console.put(f"auto chooses {facts['choice']}")
+    for line in facts["advice"]:
+        console.put(f"advice: {line}")
+    console.put(f"DUOLN_DATA: {facts['data']['folders'] or 'not set'}; cache: {facts['data']['cache']}")
+    if args.ops:
+        names = [b["name"] for b in facts["backends"] if b["usable"]]
+        console.show(console.rows_table("Rules", ("operator", *names),
+                                        [(op, *(rules[n] for n in names)) for op, rules in facts["ops"].items()]),
+                     data=True)
+    plugins = [(p["name"], p["distribution"], p["reason"] or "good") for p in facts["plugins"]]
+    console.show(console.rows_table("Plug-ins", ("plug-in", "from", "state"), plugins,
+                                    bad=[i for i, p in enumerate(facts["plugins"]) if p["reason"]]), data=True)
+    return 0
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, found {text!r}")
+    return int(text)
+
+
+def _selftest(args: argparse.Namespace) -> int:
+    from duoln import console, selftest
+    from duoln.bench import machine
+    from duoln.runtime import choose
+
+    backend, why = choose(args.backend)
+    console.say(why)
+    cases = selftest.cases(args.one_of_each)
+    reports = selftest.by_rule(selftest.run(backend, cases, args.repeats))
+    failures = [line for r in reports for line in r.failures]
+    facts = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.side()}
+    if args.json:
+        console.put(json.dumps({**facts, "rules": [r._asdict() for r in reports]}))
+        return 1 if failures else 0
+    rows = [(r.op, r.rule, str(r.cases), str(len(r.failures)), f"{r.error:.2g}", "yes" if r.repeats else "no")
+            for r in reports]
+    title = "Every rule against float64; error: the largest, as a share of what is allowed"
+    console.show(console.rows_table(title, ("operator", "rule", "cases", "failed", "error", "repeats"), rows,
+                                    [i for i, r in enumerate(reports) if r.failures], whole=range(6)), data=True)
+    for line in failures:
+        console.put(f"failed: {line}")
+    for key, value in {**facts["backend"], **facts["host"], "duoln": facts["duoln"], "flags": facts["flags"]}.items():
+        console.put(f"{key}: {value}")
+    return 1 if failures else 0

@@ -1,0 +1,27 @@
+"""From a command to its exit code: errors become one message on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from duoln.errors import DuolnError
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """The exit code of a command."""
+    from duoln import console
+
+    try:
+        return run()
+    except DuolnError as error:
+        console.say(f"duoln: {error}", style="yellow" if error.exit_code == 130 else "bold red")
+        return error.exit_code
+    except KeyboardInterrupt:
+        console.say("duoln: interrupted", style="yellow")
+        return 130
+    except BrokenPipeError:
+        # The reader of our stdout is gone, as after `duoln list | head -1`; nothing is left to say to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

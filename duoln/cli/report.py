@@ -1,0 +1,53 @@
+"""`duoln report`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from duoln.cli.curves import write_curves
+from duoln.errors import CheckpointError, UsageError
+
+
+def add_command(commands: Any) -> None:
+    """Add `report` to the command line."""
+    report = commands.add_parser("report", help="figures and curves of finished or running runs")
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    report.add_argument("--out", type=Path, help="where to write the curves (default: the first RUN)")
+    report.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+    report.set_defaults(run=_report)
+
+
+def _report(args: argparse.Namespace) -> int:
+    from duoln import console, report
+    from duoln.tasks.registry import find_task
+
+    curves = report.read_curves(args.runs)
+    names = sorted({c.task for c in curves})
+    if len(names) > 1:
+        raise UsageError(f"[report] expected runs of one task, found {', '.join(names)}")
+    task = find_task(names[0])
+    if args.json:
+        console.put(json.dumps({"task": task.name, "runs": [
+            {"run": str(c.path), "variant": c.variant, "dataset": c.dataset._asdict(), "config": dict(c.config),
+             "evaluations": c.points, "result": c.result} for c in curves]}))
+    for label in dict.fromkeys(c.dataset for c in curves):
+        rows = [_report_row(c) for c in curves if c.dataset == label]
+        console.show_results(task, label, rows)
+    out = args.out or args.runs[0]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{out}: cannot be made: {error.strerror or error}") from error
+    for path in write_curves(task, args.runs, out):
+        console.say(f"wrote {path}")
+    return 0
+
+
+def _report_row(curve: Any) -> dict[str, Any]:
+    last = curve.points[-1] if curve.points else {"step": 0, "epoch": 0.0, "wall_s": 0.0}
+    epochs = last["epoch"]
+    return {**last, "variant": curve.variant, "batch_size": curve.config["batch_size"], "epochs": epochs,
+            "steps": last["step"], "seconds_per_epoch": last["wall_s"] / epochs if epochs else 0.0}

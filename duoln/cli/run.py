@@ -1,0 +1,166 @@
+"""`duoln run`, and the same for one task by itself, as the examples have it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from duoln.cli.curves import write_curves
+from duoln.cli.guard import guarded
+from duoln.errors import CheckpointError, UsageError
+
+if TYPE_CHECKING:
+    from duoln.backends.protocol import Backend
+    from duoln.tasks.spec import Config, Splits, Task
+
+
+def add_command(commands: Any) -> None:
+    """Add `run` to the command line."""
+    run = commands.add_parser("run", help="train a task")
+    run.add_argument("task")
+    run.add_argument("--variant", default="all", metavar="NAME[,NAME]", help="what to train (default: every variant)")
+    run.add_argument("--preset", metavar="NAME", help="paper, small or smoke; see `duoln list`")
+    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
+                     help="a setting of the task; may be repeated")
+    add_run_options(run)
+    run.set_defaults(run=_run)
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """The options that `duoln run` and the examples share."""
+    from duoln.runtime import CHOICES
+
+    parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
+    parser.add_argument("--seed", type=int, help="default 0")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: runs/TASK-DATE-TIME)")
+    parser.add_argument("--resume", choices=("auto",), help="go on from the newest good checkpoint in --out, "
+                        "or in the newest run of this task below runs/")
+    parser.add_argument("--tf32", action="store_true", help="let the GPU round float32 products to TF32")
+    parser.add_argument("--json", action="store_true", help="the result as one JSON object on stdout")
+
+
+def run_task(task: Task, argv: Sequence[str], prog: str | None = None, description: str | None = None,
+             preset: str = "small") -> int:
+    """A command line of its own for one task: every variant, with the options of `duoln run`; the exit code.
+
+    `--paper` chooses the preset "paper", where the task has one.
+    """
+    parser = argparse.ArgumentParser(prog=prog, description=description,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    if "paper" in task.presets:
+        parser.add_argument("--paper", action="store_true", help="the paper's protocol")
+    add_run_options(parser)
+
+    def run(args: argparse.Namespace) -> int:
+        chosen = "paper" if getattr(args, "paper", False) else preset
+        return run_variants(task, list(task.variants), args, chosen, {})
+
+    return guarded(lambda: run(parser.parse_args(argv)))
+
+
+def _run(args: argparse.Namespace) -> int:
+    from duoln.tasks import parse_settings
+    from duoln.tasks.registry import find_task
+
+    task = find_task(args.task)
+    names = list(task.variants) if args.variant == "all" else args.variant.split(",")
+    return run_variants(task, names, args, args.preset, parse_settings(args.settings))
+
+
+def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, preset: str | None,
+                 settings: Mapping[str, Any]) -> int:
+    """Train some variants of a task one after another, then show, draw and print what they gave."""
+    if args.tf32:
+        os.environ["MLX_ENABLE_TF32"] = os.environ["CUPY_TF32"] = "1"
+    from duoln import console, runtime
+    from duoln.runfolder import RunFolder
+    from duoln.tasks import make_config
+    from duoln.tasks.registry import Registry
+    from duoln.train import Interrupted, Trainer, fit
+
+    given = {key: getattr(args, key) for key in ("seed", "epochs", "batch_size") if getattr(args, key) is not None}
+    configs = {name: make_config(task, name, preset, {**settings, **given}) for name in names}
+    for name, cfg in configs.items():
+        _check_config(task, name, cfg)
+    backend, why = runtime.choose(args.backend)
+    console.say(f"backend: {why}")
+    top = _run_folder(task, list(configs), args.out, args.resume == "auto")
+    splits: Splits | None = None
+    results: list[dict[str, Any]] = []
+    listeners = Registry().listeners()
+    made_for: tuple[Any, ...] = ()
+    for name, cfg in configs.items():
+        if splits is None or made_for != _data_settings(task, cfg):
+            console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)")
+            splits, made_for = task.data(cfg), _data_settings(task, cfg)
+            _say_data(task, splits)
+        folder = RunFolder(top / name, backend)
+        trainer = Trainer(task, name, cfg, splits, backend)
+        try:
+            results.append(fit(trainer, folder, [console.ProgressDisplay(task.columns), *listeners],
+                               resume=args.resume == "auto"))
+        except Interrupted:
+            _show_results(task, splits, backend, [*results, trainer.result()], top, args.json)
+            raise
+        finally:
+            folder.close()
+    assert splits is not None
+    _show_results(task, splits, backend, results, top, args.json)
+    return 0
+
+
+def _check_config(task: Task, name: str, cfg: Config) -> None:
+    for key, least in (("epochs", 0), ("batch_size", 1), ("evaluate_every", 0)):
+        if getattr(cfg, key) < least:
+            raise UsageError(f"[{task.name} {name}] expected {key} of at least {least}, found {getattr(cfg, key)}")
+
+
+def _data_settings(task: Task, cfg: Config) -> tuple[Any, ...]:
+    """The configuration without what a variant changes: equal ones share their data."""
+    changed = {key for overrides in task.variants.values() for key in overrides}
+    return tuple((key, value) for key, value in vars(cfg).items() if key not in changed)
+
+
+def _say_data(task: Task, splits: Splits) -> None:
+    from duoln import console
+
+    console.say(f"data: {splits.dataset.label}", style="" if splits.dataset.rung == "original" else "yellow")
+    if splits.dataset.rung == "synthetic":
+        console.say("  the original is not to be had here, or was not asked for; see `duoln doctor` and DUOLN_DATA. "
+                    "Figures on made data say nothing about the paper's", style="yellow")
+
+
+def _run_folder(task: Task, variants: Sequence[str], out: Path | None, resume: bool) -> Path:
+    if out is None and resume:
+        earlier = sorted(p for p in Path("runs").glob(f"{task.name}-*") if p.is_dir())
+        if not earlier:
+            raise CheckpointError(f"--resume auto: no run of {task.name} below runs/; name one with --out")
+        return earlier[-1]
+    if out is None:
+        return Path("runs") / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    held = [name for name in variants if (out / name / "config.json").exists()]
+    if held and not resume:
+        raise CheckpointError(f"{out}: already holds a run of {', '.join(held)}; go on with --resume auto, "
+                              "or choose another --out")
+    return out
+
+
+def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequence[Mapping[str, Any]], top: Path,
+                  as_json: bool) -> None:
+    from duoln import console, pictures
+    from duoln.train import summarize
+
+    console.show_results(task, splits.dataset, results)
+    written = write_curves(task, [top], top)
+    console.say(f"run folder: {top}  ({', '.join(p.name for p in written)})")
+    if not pictures.can_draw():
+        console.say('  for a picture of the curves: pip install matplotlib')
+    if as_json:
+        console.put(json.dumps(summarize(results, splits, backend)))

@@ -1,0 +1,59 @@
+"""`duoln sample TASK`: what a trained model generates."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import typing
+from pathlib import Path
+from typing import Any
+
+from duoln.errors import UsageError
+
+
+def add_command(commands: Any) -> None:
+    """Add `sample` to the command line; each task has options of its own, which are read once it is known."""
+    sample = commands.add_parser("sample", help="what a trained model generates",
+                                 epilog="`duoln sample TASK --help` has the options of one task")
+    sample.add_argument("task")
+    sample.add_argument("options", nargs=argparse.REMAINDER, metavar="--run RUN --out FILE ...")
+    sample.set_defaults(run=_sample)
+
+
+def _sample(args: argparse.Namespace) -> int:
+    from duoln import console, runtime
+    from duoln.tasks.registry import find_task
+    from duoln.tasks.spec import convert
+    from duoln.trained import load_trained
+
+    task = find_task(args.task)
+    if task.sampling is None:
+        raise UsageError(f"[{task.name}] the task has nothing to sample")
+    given = vars(_parser(task.name, task.sampling).parse_args(args.options))
+    kinds = typing.get_type_hints(task.sampling)
+    options = task.sampling(**{
+        key: convert(f"[{task.name}] --{key.replace('_', '-')}", given[key], kinds[key])
+        for key in kinds if given[key] is not None})
+    backend, why = runtime.choose(given["backend"])
+    console.say(f"backend: {why}")
+    trained = load_trained(task, given["run"], backend)
+    console.say(f"model: {task.name} {trained.variant} after {trained.step} updates")
+    if trained.step == 0:
+        console.say("  it has not been trained: what follows is what chance gives", style="yellow")
+    for path in task.sample(trained, options, given["out"]):
+        console.say(f"wrote {path}")
+    return 0
+
+
+def _parser(task: str, sampling: type) -> argparse.ArgumentParser:
+    from duoln.runtime import CHOICES
+
+    parser = argparse.ArgumentParser(prog=f"duoln sample {task}", description="What a trained model generates.")
+    parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="a run folder")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="what to write")
+    parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
+    for field in dataclasses.fields(sampling):
+        shown = "" if field.default is None else f" (default {field.default})"
+        parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, metavar="VALUE",
+                            help=field.metadata.get("help", "") + shown)
+    return parser

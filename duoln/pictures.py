@@ -1,0 +1,81 @@
+"""Pictures, where matplotlib is installed: a figure that is drawn, then written whole."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from duoln.errors import CheckpointError, UsageError
+
+FORMS = (".png", ".svg", ".pdf")
+_DPI = 110
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a picture that could not be written, before anything is computed for it.
+
+    Raises:
+        UsageError: matplotlib is not installed, or the name does not end as a picture's does.
+    """
+    if path.suffix.lower() not in FORMS:
+        raise UsageError(f"{path}: expected a picture's name, which ends in {', '.join(FORMS)}; "
+                         f"found {path.suffix or 'no ending'}")
+    if not can_draw():
+        raise UsageError(f"{path}: pictures need matplotlib: pip install matplotlib")
+
+
+@contextmanager
+def figure(target: Path, rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 4.0),
+           top: float = 1.0, **grid: Any) -> Iterator[tuple[Any, Any]]:
+    """A matplotlib figure and its axes (rows, columns), written to `target` at the end.
+
+    Args:
+        target: ends in .png, .svg or .pdf.
+        rows: of the grid of axes.
+        columns: of the grid of axes.
+        size: width and height in inches.
+        top: what share of the height the axes may have; the rest is for a legend.
+        grid: passed on to `matplotlib.pyplot.subplots`, such as `sharex="col"`.
+
+    Raises:
+        UsageError: matplotlib is not installed, or the name's ending is no picture's.
+        CheckpointError: the file cannot be written.
+    """
+    check_picture(target)
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    drawn, axes = pyplot.subplots(rows, columns, squeeze=False, figsize=size, **grid)
+    try:
+        yield drawn, axes
+        drawn.tight_layout(rect=(0, 0, 1, top))
+        content = io.BytesIO()
+        drawn.savefig(content, format=target.suffix[1:].lower(), dpi=_DPI)
+    finally:
+        pyplot.close(drawn)
+    _replace(target, content.getvalue())
+
+
+def _replace(target: Path, content: bytes) -> None:
+    """Write aside and move: whoever looks at the file while it is written sees the old picture."""
+    part = target.with_name(target.name + ".part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(content)
+        os.replace(part, target)
+    except OSError as error:
+        with suppress(OSError):  # the first failure is the one to tell of
+            part.unlink()
+        raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,58 @@
+"""What a run has learnt, read back from its folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from duoln import checkpoint
+from duoln.backends.protocol import Backend
+from duoln.errors import CheckpointError, UsageError
+from duoln.randomness import Stream
+from duoln.runfolder import read_json, run_folders
+from duoln.runtime import to_tensors
+from duoln.tasks.spec import Task, Trained
+
+_PARAMS = "params."
+
+
+def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
+    """The model of a run as its newest readable checkpoint has it.
+
+    Args:
+        task: the task that the run must be of.
+        run: a run folder, or a folder that holds exactly one.
+        backend: where to put the parameters; it need not be the one that trained them.
+
+    Raises:
+        CheckpointError: there is no such run, no readable checkpoint, or one of another model.
+        UsageError: the run is of another task, or the folder holds several.
+    """
+    folders = run_folders(run)
+    if not folders:
+        raise CheckpointError(f"{run}: expected a run folder, found {'none there' if run.exists() else 'nothing'}")
+    if len(folders) > 1:
+        raise UsageError(f"{run}: expected one run, found {len(folders)}; name one of "
+                         f"{', '.join(str(f) for f in folders)}")
+    asked = read_json(folders[0] / "config.json")
+    if asked.get("task") != task.name:
+        raise UsageError(f"{folders[0]}: expected a run of {task.name}, found one of {asked.get('task')!r}")
+    names = {f.name for f in dataclasses.fields(task.config)}
+    settings = asked.get("config", {})
+    strangers = sorted(names ^ settings.keys())
+    if strangers:
+        raise CheckpointError(f"{folders[0] / 'config.json'}: setting '{strangers[0]}' is "
+                              f"{'missing' if strangers[0] in names else 'unknown'}: another version wrote it")
+    saved, refused = checkpoint.newest(folders[0] / "checkpoints")
+    if saved is None:
+        raise CheckpointError(f"{folders[0]}: expected a checkpoint, found "
+                              f"{'none that can be read: ' + '; '.join(refused) if refused else 'none'}")
+    cfg = task.config(**settings)
+    model = task.model(cfg)
+    start = {"params": model.init(Stream(cfg.seed, "init"))}
+    arrays = {name: a for name, a in saved.arrays.items() if name.startswith(_PARAMS)}
+    try:
+        params = checkpoint.restore(start, arrays)["params"]
+    except CheckpointError as error:
+        raise CheckpointError(f"{saved.path}: {error}") from error
+    return Trained(cfg, str(asked["variant"]), saved.step, model, to_tensors(params, backend))
