@@ -32,9 +32,11 @@ def examine(with_ops: bool = False) -> dict[str, Any]:
                     for f in registry.tasks.values()] + [b._asdict() for b in registry.broken],
     }
     if with_ops:
-        usable = [p.name for p in probes if p.backend is not None]
-        facts["ops"] = {
-            name: {b: " > ".join(rule.name for rule in op.rules(b)) for b in usable}
-            for name in ops.__all__ if isinstance(op := getattr(ops, name), Op)
-        }
+        usable = {p.name: p.backend for p in probes if p.backend is not None}
+        every = {name: op for name in ops.__all__ if isinstance(op := getattr(ops, name), Op)}
+        facts["ops"] = {name: {b: " > ".join(rule.name for rule in op.rules(b)) for b in usable}
+                        for name, op in every.items()}
+        facts["remarks"] = [f"{name} on {b}, rule '{rule.name}': {rule.remark(backend)}"
+                            for name, op in every.items() for b, backend in usable.items()
+                            for rule in op.rules(b) if rule.remark is not None]
     return facts

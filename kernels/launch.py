@@ -7,50 +7,24 @@ points to. A `Kernel` is declared with its parameters, and a launch that does no
                      "x: float32[2], gain: float32[1]?, y: float32[2], width: int32, eps: float32")
     forward(grid=(rows,), block=(128,), arguments=(x, None, y, width, 1e-5), macros={"THREADS": 128})
 
-A parameter is a number (`int32`, `float32`) or an array of a dtype and rank; `?` lets it be None, a null pointer.
+An optional parameter (see `signature`) that is None becomes a null pointer.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import cupy
 import numpy as np
 from duoln.kernels import source
+from duoln.kernels.signature import Parameter, parameters
 
 from duoln.errors import KernelError
 
-_PARAMETER = re.compile(r"(\w+): (\w+)(?:\[(\d)\])?(\?)?$")
 _OPTIONS = ("--std=c++17",)
 _STATIC_LIMIT = 48 << 10
 """More dynamic shared memory than this has to be asked for."""
-
-
-class Parameter(NamedTuple):
-    """What a kernel expects in one place."""
-
-    name: str
-    dtype: str
-    rank: int | None
-    """None for a number."""
-    optional: bool
-
-    def __str__(self) -> str:
-        return self.dtype if self.rank is None else f"a contiguous {self.dtype} array of {self.rank} dimensions"
-
-
-def parameters(signature: str) -> list[Parameter]:
-    """The parameters that a signature declares."""
-    found = []
-    for piece in signature.split(","):
-        match = _PARAMETER.match(" ".join(piece.split()))
-        if not match:
-            raise ValueError(f"expected 'name: dtype', 'name: dtype[rank]' or 'name: dtype[rank]?', found {piece!r}")
-        name, dtype, rank, optional = match.groups()
-        found.append(Parameter(name, dtype, int(rank) if rank else None, bool(optional)))
-    return found
 
 
 class Kernel:

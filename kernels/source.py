@@ -25,6 +25,18 @@ def text(file: str) -> str:
     return _pasted(FOLDER / file, set())
 
 
+def metal(file: str) -> tuple[str, str]:
+    """The header and the body of a Metal kernel: what its `#include` lines bring, and what follows the last of them.
+
+    MLX writes the signature around a body, so that what is declared outside of it comes apart.
+    """
+    own = (FOLDER / file).read_text(encoding="utf-8")
+    cut = max((found.end() for found in _OURS.finditer(own)), default=0)
+    whole = text(file)
+    body = own[cut:]
+    return whole.removesuffix(body), body
+
+
 def digest(file: str) -> str:
     """The SHA-256 of that text, in hexadecimal: what a timing belongs to."""
     return hashlib.sha256(text(file).encode()).hexdigest()

@@ -29,7 +29,7 @@ ORDER = [unit for layer in LAYERS for unit in layer]
 
 # Which files may import an outside library.
 OWNERS = {
-    "cupy|cupyx|cupy_backends|mlx": r"duoln/backends/(cupy|mlx|numpy)\.py|kernels/(\w+/(cupy|cuda|mlx|numpy)|launch)\.py",
+    "cupy|cupyx|cupy_backends|mlx": r"duoln/backends/(cupy|mlx|numpy)\.py|kernels/(\w+/(cupy|cuda|metal|mlx|numpy)|launch|metal)\.py",
     "rich": r"duoln/(console|bench/\w+)\.py",
     "pluggy": r"duoln/tasks/\w+\.py",
     "pooch": r"duoln/data/\w+\.py",

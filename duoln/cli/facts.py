@@ -68,6 +68,8 @@ def _doctor(args: argparse.Namespace) -> int:
         console.show(console.rows_table("Rules", ("operator", *names),
                                         [(op, *(rules[n] for n in names)) for op, rules in facts["ops"].items()]),
                      data=True)
+        for line in facts["remarks"]:
+            console.put(line)
     plugins = [(p["name"], p["distribution"], p["reason"] or "good") for p in facts["plugins"]]
     console.show(console.rows_table("Plug-ins", ("plug-in", "from", "state"), plugins,
                                     bad=[i for i, p in enumerate(facts["plugins"]) if p["reason"]]), data=True)

@@ -51,6 +51,7 @@ class Rule:
         supports: `supports(backend, *arrays, **attrs)`: None, or the reason why this rule cannot run.
         pooled: for argument i, `pooled[i](backend, [(saved, gout), ...]) -> gradient` of an argument that
             was used many times: one large product instead of many small ones.
+        remark: `remark(backend)`: what `duoln doctor --ops` has to say of this rule on this machine.
 
     A rule never writes into its inputs, `saved` or `gout`.
     """
@@ -60,6 +61,7 @@ class Rule:
     vjp: Vjp | None = None
     supports: Callable[..., str | None] | None = None
     pooled: Mapping[int, Callable[..., Array]] = field(default_factory=dict)
+    remark: Callable[[Backend], str] | None = None
 
 
 @contextlib.contextmanager

@@ -5,22 +5,23 @@
 //
 // x_side and recurrent (T, B, 3H); h (T + 1, B, H) begins with the first state; stats [norm][T * B][3].
 #include "../recurrent/cell.cuh"
+#include "gru.h"
 
 struct Gates {
-    float update, reset, candidate, of_state;  // of_state: the candidate's recurrent side, before the reset
+    GruGates s;
+    float of_state;  // the candidate's recurrent side, before the reset
 };
 
 __device__ __forceinline__ Gates gates(const Side<Gru> (&v)[2], int u, const float* gain_x, const float* bias_x,
                                        const float* gain_h, const float* bias_h, int hidden) {
-    float x[3], s[3];
+    float x[3], h[3];
 #pragma unroll
     for (int gate = 0; gate < 3; ++gate) {
         const int at = gate * hidden + unit(u);
         x[gate] = affine(v[0][gate][u], gain_x, bias_x, at);
-        s[gate] = affine(v[1][gate][u], gain_h, bias_h, at);
+        h[gate] = affine(v[1][gate][u], gain_h, bias_h, at);
     }
-    const float reset = sigmoid(x[1] + s[1]);
-    return {sigmoid(x[0] + s[0]), reset, tanhf(x[2] + reset * s[2]), s[2]};
+    return {gru_gates(x[0], x[1], x[2], h[0], h[1], h[2]), h[2]};
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
@@ -41,9 +42,9 @@ gru_forward(const float* __restrict__ x_side, const float* __restrict__ recurren
     if (!inside) return;
     const bool held = mask && !mask[row];
     each<State>(hidden, [&](int, int u) {
-        const Gates s = gates(v, u, gain_x, bias_x, gain_h, bias_h, hidden);
+        const Gates now = gates(v, u, gain_x, bias_x, gain_h, bias_h, hidden);
         const float before = h[row * hidden + unit(u)];
-        h[(row + batch) * hidden + unit(u)] = held ? before : before + s.update * (s.candidate - before);
+        h[(row + batch) * hidden + unit(u)] = held ? before : gru_state(now.s, before);
     });
 }
 
@@ -69,17 +70,16 @@ gru_backward(const float* __restrict__ x_side, const float* __restrict__ recurre
     standardise_again<Gru, 2>(v, hidden, stats, row, rows);
 #endif
     each<State>(hidden, [&](int, int u) {
-        const Gates s = gates(v, u, gain_x, bias_x, gain_h, bias_h, hidden);
+        const Gates now = gates(v, u, gain_x, bias_x, gain_h, bias_h, hidden);
         const size_t here = at * hidden + unit(u);
         const float upstream = dh[here] + carry[here] + (g_out ? g_out[row * hidden + unit(u)] : 0);
         const float d = held ? 0 : upstream;
-        const float d_candidate = d * s.update * (1 - s.candidate * s.candidate);
-        const float z[3] = {d * (s.candidate - h[row * hidden + unit(u)]) * s.update * (1 - s.update),
-                            d_candidate * s.of_state * s.reset * (1 - s.reset), d_candidate};
+        const GruGates of_gates = gru_gradient(now.s, h[row * hidden + unit(u)], now.of_state, d);
+        const float z[3] = {of_gates.update, of_gates.reset, of_gates.candidate};
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
             const int place = gate * hidden + unit(u);
-            const float of_state = gate == 2 ? z[gate] * s.reset : z[gate];
+            const float of_state = gate == 2 ? z[gate] * now.s.reset : z[gate];
             g[0][gate][u] = gain_x ? z[gate] * gain_x[place] : z[gate];
             g[1][gate][u] = gain_h ? of_state * gain_h[place] : of_state;
             if (dz_x && inside) {
@@ -87,7 +87,7 @@ gru_backward(const float* __restrict__ x_side, const float* __restrict__ recurre
                 dz_h[row * 3 * hidden + place] = of_state;
             }
         }
-        if (inside) carry[here] = held ? upstream : d * (1 - s.update);
+        if (inside) carry[here] = held ? upstream : d * (1 - now.s.update);
     });
 #if NORM_SIDES
     standardise_gradient<Gru, 2>(g, v, hidden, stats, row, rows, shared);

@@ -29,7 +29,7 @@ _backward_wide = launch.Kernel("layer_norm/wide.cu", "layer_norm_backward_wide",
 
 
 _ACTIVATIONS = {None: 0, "relu": 1, "tanh": 2}
-"""As activation.cuh numbers them."""
+"""As activation.h numbers them."""
 
 
 class _Saved(NamedTuple):

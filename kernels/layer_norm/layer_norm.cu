@@ -4,7 +4,8 @@
 // A row is read once and stays in registers. The variance is that of centred values; the mean is taken out twice,
 // because what rounds off a large mean is larger than the deviation's own rounding.
 // Kept for the gradient, three floats a row: the mean, what was left of it, and one over the deviation.
-#include "activation.cuh"
+#include "activation.h"
+#include "gradient.h"
 #include "row.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
@@ -48,7 +49,7 @@ layer_norm_forward(const float* __restrict__ x, const float* __restrict__ gain, 
 // One pass over x and dy. A block takes every gridDim.x-th group of rows and keeps its share of the gradients of gain
 // and bias in registers; each row of threads writes one partial row, and `sum_columns` adds those in order.
 //
-// `activation` as in activation.cuh: y before it is computed again, so nothing more is kept or read.
+// `activation` as in activation.h: y before it is computed again, so nothing more is kept or read.
 // dx may be null, and so may the two partials. x and dy may be columns [first, first + width) of wider rows.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 layer_norm_backward(const float* __restrict__ x, const float* __restrict__ stats, const float* __restrict__ gain,
@@ -89,7 +90,7 @@ layer_norm_backward(const float* __restrict__ x, const float* __restrict__ stats
         block_sum<THREADS>(sums, shared);
         if (!inside) continue;
         g.each(width, [&](float& value, int c, int k) {
-            value = rstd * (value - sums[0] / width - normal.v[c][k] * (sums[1] / width));
+            value = through_norm(value, normal.v[c][k], rstd, sums[0] / width, sums[1] / width);
         });
         g.store(dx + start, width);
     }

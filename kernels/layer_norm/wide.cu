@@ -1,7 +1,8 @@
 // Layer norm of rows that are too wide for registers: THREADS threads (one block) walk over a row as often as there
 // are sums, out of cache where it fits. Otherwise as layer_norm.cu: the same sums, the same three floats kept.
 #include "../common.cuh"
-#include "activation.cuh"
+#include "activation.h"
+#include "gradient.h"
 
 // The sum over a row of f(column), for every thread of the block.
 template <class F>
@@ -70,7 +71,7 @@ layer_norm_backward_wide(const float* __restrict__ x, const float* __restrict__ 
         for (int i = threadIdx.x; i < width; i += THREADS) {
             const float normal = (x[start + i] - mean - left) * rstd;
             const float g = gain ? before(i, normal) * gain[i] : before(i, normal);
-            dx[start + i] = rstd * (g - sums[0] / width - normal * (sums[1] / width));
+            dx[start + i] = through_norm(g, normal, rstd, sums[0] / width, sums[1] / width);
         }
     }
 }

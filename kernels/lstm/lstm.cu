@@ -6,14 +6,11 @@
 // x_side (T, B, 4H) is the input's product, recurrent (T, B, 4H) the state's; c and h (T + 1, B, H) begin with the
 // first states. stats [norm][T * B][3]: both sides, then the cell. A null mask means that no row is held.
 #include "../recurrent/cell.cuh"
+#include "lstm.h"
 
 constexpr int CELL_STATS = NORM_SIDES ? 2 : 0;
 
-struct Gates {
-    float forget, into, out, candidate;
-};
-
-__device__ __forceinline__ Gates gates(const Side<Lstm> (&v)[2], int u, const float* gain_x, const float* bias_x,
+__device__ __forceinline__ LstmGates gates(const Side<Lstm> (&v)[2], int u, const float* gain_x, const float* bias_x,
                                        const float* gain_h, const float* bias_h, const float* bias, int hidden) {
     float z[4];
 #pragma unroll
@@ -21,7 +18,7 @@ __device__ __forceinline__ Gates gates(const Side<Lstm> (&v)[2], int u, const fl
         const int at = gate * hidden + unit(u);
         z[gate] = affine(v[0][gate][u], gain_x, bias_x, at) + affine(v[1][gate][u], gain_h, bias_h, at) + bias[at];
     }
-    return {sigmoid(z[0]), sigmoid(z[1]), sigmoid(z[2]), tanhf(z[3])};
+    return lstm_gates(z[0], z[1], z[2], z[3]);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
@@ -43,8 +40,8 @@ lstm_forward(const float* __restrict__ x_side, const float* __restrict__ recurre
     Side<State> before, cell[1];
     load<State>(before, c, row, hidden);
     each<State>(hidden, [&](int, int u) {
-        const Gates s = gates(v, u, gain_x, bias_x, gain_h, bias_h, bias, hidden);
-        cell[0][0][u] = s.forget * before[0][u] + s.into * s.candidate;
+        const LstmGates s = gates(v, u, gain_x, bias_x, gain_h, bias_h, bias, hidden);
+        cell[0][0][u] = lstm_cell(s, before[0][u]);
         v[0][2][u] = s.out;
     });
     const bool held = mask && !mask[row];
@@ -89,8 +86,8 @@ lstm_backward(const float* __restrict__ x_side, const float* __restrict__ recurr
     load<State>(before, c, row, hidden);
     load<State>(upstream, dh, at, hidden);
     each<State>(hidden, [&](int, int u) {
-        const Gates s = gates(v, u, gain_x, bias_x, gain_h, bias_h, bias, hidden);
-        cell[0][0][u] = s.forget * before[0][u] + s.into * s.candidate;
+        const LstmGates s = gates(v, u, gain_x, bias_x, gain_h, bias_h, bias, hidden);
+        cell[0][0][u] = lstm_cell(s, before[0][u]);
         if (g_out) upstream[0][u] += g_out[row * hidden + unit(u)];
         if (carry) upstream[0][u] += carry[at * hidden + unit(u)];
         g[0][0][u] = s.forget, g[0][1][u] = s.into, g[0][2][u] = s.out, g[0][3][u] = s.candidate;
@@ -119,10 +116,10 @@ lstm_backward(const float* __restrict__ x_side, const float* __restrict__ recurr
 #endif
     each<State>(hidden, [&](int, int u) {
         const size_t here = at * hidden + unit(u);
-        const float forget = g[0][0][u], into = g[0][1][u], out = g[0][2][u], candidate = g[0][3][u];
+        const LstmGates s = {g[0][0][u], g[0][1][u], g[0][2][u], g[0][3][u]};
         const float later = dc[here], d = held ? 0 : later + d_cell[0][0][u];
-        const float z[4] = {d * before[0][u] * forget * (1 - forget), d * candidate * into * (1 - into),
-                            d_out[u] * out * (1 - out), d * into * (1 - candidate * candidate)};
+        const LstmGates of_gates = lstm_gradient(s, before[0][u], d, d_out[u]);
+        const float z[4] = {of_gates.forget, of_gates.into, of_gates.out, of_gates.candidate};
 #pragma unroll
         for (int gate = 0; gate < 4; ++gate) {
             const int place = gate * hidden + unit(u);
@@ -131,7 +128,7 @@ lstm_backward(const float* __restrict__ x_side, const float* __restrict__ recurr
             if (dz && inside) dz[row * 4 * hidden + place] = z[gate];
         }
         if (inside) {
-            dc[here] = held ? later : d * forget;
+            dc[here] = held ? later : d * s.forget;
             if (carry) carry[here] = held ? upstream[0][u] : 0;
         }
     });

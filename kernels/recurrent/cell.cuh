@@ -7,6 +7,8 @@
 // A side is what comes from the input or from the state, before or after its norms: [gate][unit of the thread].
 #pragma once
 #include "../common.cuh"
+#include "../layer_norm/gradient.h"
+#include "sigmoid.h"
 
 // Which gates are normalised together: all of an LSTM's, a GRU's two gates and its candidate apart (eq. 26, 27).
 struct Lstm {
@@ -28,7 +30,6 @@ struct State {  // a hidden state or a cell by itself, and the one pre-activatio
 constexpr int SHARED = 8 * WARP;  // the sums of four norms, two each, from 32 warps
 
 __device__ __forceinline__ int unit(int u) { return u * THREADS + int(threadIdx.x); }
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 template <class Cell>
 using Side = float[Cell::GATES][UNITS];
@@ -135,7 +136,7 @@ __device__ __forceinline__ void standardise_gradient(Side<Cell> (&g)[SIDES], con
         each<Cell>(hidden, [&](int gate, int u) {
             const int n = side * Cell::PARTS + Cell::part(gate), width = Cell::width(Cell::part(gate), hidden);
             const float rstd = stats[(n * rows + row) * 3 + 2];
-            g[side][gate][u] =
-                rstd * (g[side][gate][u] - sums[2 * n] / width - normal[side][gate][u] * (sums[2 * n + 1] / width));
+            g[side][gate][u] = through_norm(g[side][gate][u], normal[side][gate][u], rstd, sums[2 * n] / width,
+                                            sums[2 * n + 1] / width);
         });
 }

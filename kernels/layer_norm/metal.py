@@ -1,0 +1,74 @@
+"""The gradient of a layer norm on Apple GPUs: one kernel over groups of rows, then one sum over the groups.
+
+MLX's own writes the gain's gradient of every row before it adds them up, in the input's dtype; here a threadgroup adds
+its rows up in registers, in float32. `differentiable` is for code that uses MLX's own differentiation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import mlx.core as mx
+from duoln.kernels import metal
+
+from duoln.backends.protocol import Array
+
+MOST_COLUMNS = 8192
+_MOST_GROUPS = 512
+"""Partial sums of the parameters' gradients: few enough that adding them up costs little beside the rows."""
+_LADDER = ((32, 1), (32, 4), (128, 2), (128, 4), (256, 4), (256, 8), (512, 8), (1024, 8))
+"""Threads and values of each; a step holds their product."""
+_ACTIVATIONS = {None: 0, "relu": 1, "tanh": 2}
+
+_backward = metal.Kernel("layer_norm/layer_norm_backward.metal",
+                         "x: float32[2], gain: float32[1]?, bias: float32[1]?, dy: float32[2], eps: float32")
+
+
+def supports(x: Array, eps_place: str = "inside") -> str | None:
+    """Why the kernel cannot take these rows; None if it can."""
+    if x.dtype != mx.float32:
+        return f"the kernel is for float32, not {x.dtype}"
+    if eps_place != "inside":
+        return "epsilon is outside the root"
+    if not x.size:
+        return "there are no values"
+    if x.shape[-1] > MOST_COLUMNS:
+        return f"rows of {x.shape[-1]} are wider than {MOST_COLUMNS}"
+    return f"{x.size} values are more than 2^31" if x.size >= 1 << 31 else None
+
+
+def backward(x: Array, gain: Array | None, bias: Array | None, dy: Array, eps: float, activation: str | None,
+             needs: Sequence[bool]) -> list[Array | None]:
+    """Gradients of x, gain and bias, where `needs` asks for them.
+
+    Shape:
+        x and dy (..., width), gain and bias (width,) or None -> like x, (width,), (width,).
+    """
+    width, rows = x.shape[-1], prod(x.shape[:-1])
+    threads, units = next(step for step in _LADDER if width <= step[0] * step[1])
+    groups = min(rows, _MOST_GROUPS)
+    outputs = {"dx": (rows, width)} if needs[0] else {}
+    if needs[1] or needs[2]:
+        outputs |= {"d_gain": (groups, width), "d_bias": (groups, width)}
+    found = dict(zip(outputs, _backward(
+        groups, threads, (x.reshape(rows, width), gain, bias, dy.reshape(rows, width), eps), outputs,
+        {"THREADS": threads, "UNITS": units, "WITH_DX": int("dx" in outputs),
+         "WITH_PARAMETERS": int("d_gain" in outputs), "ACTIVATION": _ACTIVATIONS[activation]}), strict=True))
+    return [found["dx"].reshape(x.shape) if needs[0] else None,
+            mx.sum(found["d_gain"], axis=0) if needs[1] else None,
+            mx.sum(found["d_bias"], axis=0) if needs[2] else None]
+
+
+def differentiable(eps: float = 1e-5) -> Callable[[Array, Array, Array], Array]:
+    """Layer norm of x (..., width) with gain and bias (width,) as a function for `mx.grad`, with this gradient."""
+
+    @mx.custom_function
+    def layer_norm(x: Array, gain: Array, bias: Array) -> Array:
+        return mx.fast.layer_norm(x, gain, bias, eps)
+
+    @layer_norm.vjp
+    def layer_norm_vjp(primals: Sequence[Array], dy: Array, y: Array) -> tuple[Array | None, ...]:
+        return tuple(backward(*primals, dy, eps, None, (True, True, True)))
+
+    return layer_norm  # type: ignore[no-any-return]

@@ -1,0 +1,84 @@
+"""Typed launches of Metal kernels through MLX.
+
+    backward = Kernel("layer_norm/layer_norm_backward.metal", "x: float32[2], gain: float32[1]?, eps: float32")
+    dx, = backward(groups=512, threads=128, inputs=(x, gain, 1e-5), outputs={"dx": x.shape}, macros={"UNITS": 8})
+
+A `.metal` file is the body of a function: MLX writes the signature from the names and the arrays. Macros are lines
+above it, and `HAS_<NAME>` says of an optional input (see `signature`) whether it is there. A kernel is compiled at its
+first launch for each set of macros, inputs and outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mlx.core as mx
+from duoln.kernels import source
+from duoln.kernels.signature import Parameter, parameters
+
+from duoln.backends.protocol import Array, Shape
+from duoln.errors import KernelError
+
+_DTYPES = {"float32": mx.float32, "int32": mx.int32, "bool": mx.bool_}
+
+
+def missing() -> str | None:
+    """Why no Metal kernel can run here; None if one can."""
+    return None if mx.metal.is_available() else "there is no Metal device"
+
+
+class Kernel:
+    """One `.metal` file; every output is float32."""
+
+    def __init__(self, file: str, inputs: str) -> None:
+        self.file, self.inputs = file, parameters(inputs)
+        self.name = file.rsplit("/", 1)[-1].removesuffix(".metal")
+        self._made: dict[tuple[Any, ...], Any] = {}
+
+    def __call__(self, groups: int, threads: int, inputs: Sequence[Any], outputs: Mapping[str, Shape],
+                 macros: Mapping[str, int]) -> list[Array]:
+        """The outputs, in their order; MLX computes them when they are needed.
+
+        Args:
+            groups: threadgroups.
+            threads: of each threadgroup.
+            inputs: one for each parameter.
+            outputs: the shape of each.
+            macros: what the source is compiled with.
+
+        Raises:
+            KernelError: the inputs do not fit the declaration.
+        """
+        if len(inputs) != len(self.inputs):
+            raise KernelError(f"[{self.name}] expected {len(self.inputs)} inputs, found {len(inputs)}")
+        given = [(p, self._checked(p, value)) for p, value in zip(self.inputs, inputs, strict=True)]
+        present = [(p.name, value) for p, value in given if value is not None]
+        every = {**macros, **{f"HAS_{p.name.upper()}": int(value is not None) for p, value in given if p.optional}}
+        kernel = self._compiled(every, [name for name, _ in present], list(outputs))
+        return list(kernel(
+            inputs=[value for _, value in present], grid=(groups * threads, 1, 1), threadgroup=(threads, 1, 1),
+            output_shapes=list(outputs.values()), output_dtypes=[mx.float32] * len(outputs)))
+
+    def _compiled(self, macros: Mapping[str, int], inputs: list[str], outputs: list[str]) -> Any:
+        key = (*sorted(macros.items()), *outputs)
+        if key not in self._made:
+            header, body = source.metal(self.file)
+            defines = "".join(f"#define {k} {v}\n" for k, v in sorted(macros.items()))
+            # MLX knows a compiled kernel by its name, so each variation has one of its own.
+            name = "_".join(["duoln", self.name, *(f"{k}{v}" for k, v in sorted(macros.items()))]).lower()
+            self._made[key] = mx.fast.metal_kernel(name=name, input_names=inputs, output_names=outputs, source=body,
+                                                   header=defines + header)
+        return self._made[key]
+
+    def _checked(self, expected: Parameter, given: Any) -> Array | None:
+        if given is None and expected.optional:
+            return None
+        if expected.rank is None and isinstance(given, int | float) and not isinstance(given, bool):
+            return mx.array(given, _DTYPES[expected.dtype])
+        if not isinstance(given, mx.array):
+            raise KernelError(f"[{self.name}] {expected.name}: expected {expected}, found {type(given).__name__}")
+        if given.dtype != _DTYPES[expected.dtype] or given.ndim != expected.rank:
+            raise KernelError(f"[{self.name}] {expected.name}: expected {expected}, found {given.dtype} of "
+                              f"{given.ndim} dimensions")
+        return given

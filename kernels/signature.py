@@ -1,0 +1,36 @@
+"""What a kernel's parameters are declared to be: `"x: float32[2], gain: float32[1]?, width: int32, eps: float32"`.
+
+A parameter is a number or an array of a dtype and rank; `?` lets it be None.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_PARAMETER = re.compile(r"(\w+): (\w+)(?:\[(\d)\])?(\?)?$")
+
+
+class Parameter(NamedTuple):
+    """What a kernel expects in one place."""
+
+    name: str
+    dtype: str
+    rank: int | None
+    """None for a number."""
+    optional: bool
+
+    def __str__(self) -> str:
+        return self.dtype if self.rank is None else f"a contiguous {self.dtype} array of {self.rank} dimensions"
+
+
+def parameters(signature: str) -> list[Parameter]:
+    """The parameters that a signature declares."""
+    found = []
+    for piece in signature.split(","):
+        match = _PARAMETER.match(" ".join(piece.split()))
+        if not match:
+            raise ValueError(f"expected 'name: dtype', 'name: dtype[rank]' or 'name: dtype[rank]?', found {piece!r}")
+        name, dtype, rank, optional = match.groups()
+        found.append(Parameter(name, dtype, int(rank) if rank else None, bool(optional)))
+    return found

@@ -1,0 +1,108 @@
+"""Every Metal kernel, run on the CPU from its own text: against float64, to the bit on every run, and broken on purpose."""
+
+import sys
+
+import numpy as np
+import pytest
+from conftest import get_backend
+from duoln.kernels.proofs import proofs, recurrent
+
+from duoln import selftest
+from duoln.errors import KernelError
+from duoln.testing import check_error
+
+mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
+if sys.platform != "linux":
+    pytest.skip("kernels run on the CPU under Linux only", allow_module_level=True)
+
+import stand_in_metal
+from duoln.kernels import metal, source
+from duoln.kernels.layer_norm.metal import MOST_COLUMNS
+
+SIZES = [(1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 5, 70), (2, 2, 3, 130), (2, 2, 1, 300),
+         (1, 3, 2, 600), (2, 1, 1, 1100), (2, 2, 3, 8), (4, 2, 2, 7), (1, 7, 1, 128), (1, 2, 1, 257)]
+VARIANTS = {"lstm": ("layer", "layer-cell", "layer-theano"), "gru": ("layer", "layer-theano")}
+CASES = [p for p in proofs() if p.op == "layer_norm" and p.inputs[0].shape[-1] <= MOST_COLUMNS]
+CASES += [recurrent(cell, norm, sizes, masked, reverse) for cell, norms in VARIANTS.items() for norm in norms
+          for sizes in SIZES for masked in (False, True) for reverse in (False, True)]
+
+
+@pytest.fixture
+def mlx(monkeypatch):
+    """The MLX backend with hostgpu in the place of Metal."""
+    stand_in_metal.install(monkeypatch)
+    return get_backend("mlx")
+
+
+def test_there_are_many_cases_of_each():
+    assert {op: sum(p.op == op for p in CASES) >= 100 for op in ("layer_norm", "lstm", "gru")} == \
+        {"layer_norm": True, "lstm": True, "gru": True}
+    assert sorted(f"{name}.metal" for name in stand_in_metal.KERNELS) == sorted(p.name for p in source.FOLDER.rglob("*.metal"))
+
+
+@pytest.mark.parametrize("proof", CASES, ids=str)
+def test_kernel(proof, mlx):
+    outcome = selftest.prove(proof, mlx)
+    assert outcome.rule == ("metal gradient" if proof.op == "layer_norm" else "metal cells")
+    assert outcome.repeats, "two runs differ"
+    assert outcome.error <= 1, f"{outcome.worst}: {outcome.error:.3g} of what is allowed"
+
+
+# Broken kernels: the proof must fail ---------------------------------------------------------------------
+
+def _case(*words):
+    return next(p for p in CASES if all(w in str(p) for w in words))
+
+
+BROKEN = [
+    ("no barrier before the sums are read", _case("layer_norm 3 x 2048"), "value[n];\n    threadgroup_barrier(mem_flags::mem_threadgroup);", "value[n];"),
+    ("no barrier before the sums are overwritten", _case("layer_norm 3 x 2048"), "    threadgroup_barrier(mem_flags::mem_threadgroup);  // whoever still reads the last sums\n", ""),
+    ("no bounds check in a load", _case("layer_norm 3 x 1000"), "u * THREADS + t < width ? x[start + u * THREADS + t] : 0;", "x[start + u * THREADS + t];"),
+    ("no bounds check in a store", _case("layer_norm 3 x 1025"), "        if (u * THREADS + t < width)\n            dx[", "        dx["),
+    ("the last values are skipped", _case("layer_norm 3 x 500"), "for (int u = 0; u < UNITS; ++u) {", "for (int u = 0; u < UNITS - 1; ++u) {"),
+    ("groups of rows are added up once", _case("layer_norm 70 x 129"), "of_gain[u] += g[u] * normal[u];", "of_gain[u] = g[u] * normal[u] + 1;"),
+    ("the activation has no slope", _case("layer_norm 4 x 500, tanh"), "return 1 - shown * shown;", "return 1;"),
+    ("the mean is taken out once", _case("layer_norm 5 x 1000, mean 10"), "for (int pass = 0; pass < 2; ++pass) {\n        sum[0] = 0;", "for (int pass = 0; pass < 0; ++pass) {\n        sum[0] = 0;"),
+    ("the LSTM's sums do not wait", _case("lstm layer T2 B2 in3 H130"), "value[n];\n    threadgroup_barrier(mem_flags::mem_threadgroup);", "value[n];"),
+    ("the LSTM's units behind the last one", _case("lstm layer T2 B3 in2 H33"), "if (u * THREADS + t < hidden)", ""),
+    ("held cells go on", _case("lstm layer-cell T3 B5", "masked"), "mask[row] ? cell[0][u] : c[state]", "cell[0][u]"),
+    ("held gradients are lost", _case("lstm layer T3 B5", "masked"), "d_held[state] = held ? d_h[state] : 0.0f;", "d_held[state] = 0.0f;"),
+    ("the norm of the cell has no gradient", _case("lstm layer-cell T3 B5"), "standardise_gradient<State>(d_cell, cell, of_cell, hidden, shared, t);", ""),
+    ("the GRU's candidate shares the gates' norm", _case("gru layer T3 B5"), "return gate == 2; }", "return 0; }"),
+    ("the GRU's sums do not wait", _case("gru layer T2 B2 in3 H130"), "value[n];\n    threadgroup_barrier(mem_flags::mem_threadgroup);", "value[n];"),
+    ("held rows of the GRU go on", _case("gru layer T3 B5", "masked"), "mask[row] ? next : h[state]", "next")]
+
+
+@pytest.mark.parametrize(("what", "proof", "old", "new"), BROKEN, ids=[b[0] for b in BROKEN])
+def test_a_broken_kernel_fails_its_proof(what, proof, old, new, mlx, monkeypatch):
+    """A mutation of the text, at a few seeds of the scheduler: a proof that the broken kernel passes proves nothing."""
+    found = []
+
+    def broken(file):
+        header, body = source.metal(file)
+        found.append(old in header or old in body)
+        return header.replace(old, new), body.replace(old, new)
+
+    class Source:
+        metal = staticmethod(broken)
+
+    monkeypatch.setattr(metal, "source", Source)
+    outcomes = list(selftest.run(mlx, [proof] * 4))
+    assert any(found), "the text to break is not there any more"
+    assert not all(o.passed for o in outcomes)
+
+
+def test_the_text_that_ran_was_ours(mlx):
+    before = len(stand_in_metal.launches)
+    selftest.prove(_case("lstm layer T3 B5"), mlx, repeats=1)
+    assert stand_in_metal.ran(before) == {"lstm_forward", "lstm_backward", "layer_norm_backward"}
+
+
+def test_wrong_inputs_are_refused(mlx):
+    kernel, x = stand_in_metal.KERNELS["layer_norm_backward"], mx.zeros((2, 3))
+    for inputs, words in (((x, None, None, x), ["expected 5 inputs", "found 4"]),
+                          ((x, None, None, np.zeros((2, 3)), 0.1), ["dy", "ndarray"]),
+                          ((x, x, None, x, 0.1), ["gain", "1 dimensions", "2 dimensions"]),
+                          ((x, None, None, mx.zeros((2, 3), mx.int32), 0.1), ["dy", "float32", "int32"]),
+                          ((None, None, None, x, 0.1), ["x", "NoneType"])):
+        check_error(KernelError, lambda i=inputs: kernel(1, 32, i, {"dx": (2, 3)}, {}), *words)

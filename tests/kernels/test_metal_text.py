@@ -1,0 +1,95 @@
+"""What Metal's compiler would say of every kernel, as far as Clang can tell: Metal is C++14 with address spaces.
+
+Every text that the cases launch is parsed with its signature as MLX writes it, `device`, `constant` and `threadgroup`
+being address spaces of their own; and what Metal has not (lambdas, double) may not be in it.
+"""
+
+import re
+from pathlib import Path
+
+import hostgpu
+import numpy as np
+import pytest
+
+mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
+cindex = pytest.importorskip("clang.cindex", reason="libclang is a test dependency on Linux")
+
+import stand_in_metal
+from duoln.kernels import source
+from duoln.kernels.gru import metal as gru_metal
+from duoln.kernels.layer_norm import metal as layer_norm_metal
+from duoln.kernels.lstm import metal as lstm_metal
+
+WORDS = (Path(hostgpu.HERE) / "metal_words.h").read_text()
+
+
+def texts(batch, hidden):
+    """Each kernel, with and without what is optional, as MLX would hand it to the compiler."""
+    made = []
+
+    def metal_kernel(name, input_names, output_names, source, header):
+        def run(inputs, output_shapes, **others):
+            given = {n: np.array(x) for n, x in zip(input_names, inputs, strict=True)}
+            out = {n: np.zeros(s, np.float32) for n, s in zip(output_names, output_shapes, strict=True)}
+            everything = stand_in_metal.arguments(given, out, source)
+            made.append((name, stand_in_metal.signature(name, everything, source, header)))
+            return [mx.array(a) for a in out.values()]
+        return run
+
+    with pytest.MonkeyPatch.context() as patch:
+        stand_in_metal.install(patch, metal_kernel)
+        row, state = mx.zeros((hidden,)), mx.zeros((batch, hidden))
+        for needs in ((True, True, True), (True, False, False), (False, True, True)):
+            for gain, bias, activation in ((row, row, "tanh"), (row, None, None), (None, None, "relu")):
+                layer_norm_metal.backward(state, gain, bias, state, 1e-5, activation, needs)
+        for mask in (None, mx.ones((batch,), mx.bool_)):
+            wide, side = mx.zeros((4 * hidden,)), mx.zeros((batch, 4 * hidden))
+            for of_side in ((wide, wide), (None, None)):
+                p = lstm_metal.Parameters(*of_side, row, row)
+                kept = lstm_metal.forward(side, side, state, state, p, mask, 1e-5)[-1]
+                lstm_metal.backward(kept, p, state, state)
+            wide, side = mx.zeros((3 * hidden,)), mx.zeros((batch, 3 * hidden))
+            kept = gru_metal.forward(side, side, state, wide, wide, mask, 1e-5)[-1]
+            gru_metal.backward(kept, wide, wide, state)
+    return made
+
+
+EVERY = [(f"{name}, {b} x {h}", text) for b, h in ((1, 1), (2, 3), (3, 600)) for name, text in texts(b, h)]
+
+
+def complaints(text):
+    """What Clang finds wrong with a kernel."""
+    body = re.sub(r"#include <metal_stdlib>", "", stand_in_metal._SHARED.sub(r"\1THREADGROUP_MEMORY ", text))
+    unit = cindex.Index.create().parse(
+        "kernel.cpp", args=["-x", "c++", "-std=c++14", "-nostdinc", "-Wno-unknown-attributes", "-Wno-pragma-once-outside-header"],
+        unsaved_files=[("kernel.cpp", f"{WORDS}\n{body}")])
+    found = [str(d) for d in unit.diagnostics if d.severity >= cindex.Diagnostic.Warning]
+    for node in unit.cursor.walk_preorder():
+        if node.kind == cindex.CursorKind.LAMBDA_EXPR:
+            found.append(f"{node.location}: Metal has no lambdas before version 3.2")
+        if node.type.get_canonical().kind in (cindex.TypeKind.DOUBLE, cindex.TypeKind.LONGDOUBLE):
+            found.append(f"{node.location}: Metal has no double: {node.spelling or node.kind}")
+    return found
+
+
+@pytest.mark.parametrize(("name", "text"), EVERY, ids=[name for name, _ in EVERY])
+def test_clang_accepts_it(name, text):
+    assert complaints(text) == []
+
+
+@pytest.mark.parametrize(("old", "new", "word"), [
+    ("thread float (&value)[N], threadgroup float* shared", "thread float (&value)[N], device float* shared", "no matching function"),
+    ("template <class Cell, class Floats>", "template <class Cell>\nvoid load(thread float (&v)[Cell::GATES][UNITS], const device float* from, int row, int hidden, int t);\ntemplate <class Cell, class Unused>", "Floats"),
+    ("tanh(candidate)", "tanh(candidate) * 1.0", "double"),
+    ("mem_flags::mem_threadgroup", "mem_flags::mem_all", "mem_all")])
+def test_clang_would_complain(old, new, word):
+    text = next(t for name, t in EVERY if name.startswith("duoln_lstm_forward") and name.endswith("3 x 600"))
+    assert old in text and any(word in c for c in complaints(text.replace(old, new)))
+
+
+def test_small_arrays_are_in_constant_memory():
+    small, large = (next(t for name, t in EVERY if name.startswith("duoln_gru_forward") and name.endswith(end))
+                    for end in ("1 x 1", "3 x 600"))
+    assert "const constant float* recurrent" in small and "const device float* recurrent" in large
+    assert "const constant float& eps" in small and "const constant int* h_shape" in small
+    assert source.metal("gru/gru_forward.metal")[1] in large

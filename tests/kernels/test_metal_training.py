@@ -1,0 +1,123 @@
+"""The whole MLX path with the Metal text doing the work: a few MNIST steps, a few steps of each normalised cell.
+
+Steps run eagerly here: hostgpu computes at once, so it needs values and cannot be traced.
+"""
+
+import sys
+
+import numpy as np
+import pytest
+
+mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
+if sys.platform != "linux":
+    pytest.skip("kernels run on the CPU under Linux only", allow_module_level=True)
+
+import stand_in_metal
+from conftest import get_backend
+from duoln.kernels.gru import metal as gru_metal
+from duoln.kernels.layer_norm import metal as layer_norm_metal
+from duoln.kernels.lstm import metal as lstm_metal
+from duoln.plugins.mnist import Mnist
+
+import duoln
+from duoln import nn, ops, optim, runtime
+from duoln.randomness import Stream
+from duoln.tasks import make_config
+from duoln.train import Trainer
+
+
+@pytest.fixture
+def mlx(monkeypatch):
+    """The MLX backend as on a Mac, but eager."""
+    be = get_backend("mlx")
+    stand_in_metal.install(monkeypatch)
+    monkeypatch.setattr(be, "compile", lambda step: step)
+    return be
+
+
+def test_mnist_steps_are_numpys(mlx):
+    task, losses, before = Mnist(), {}, len(stand_in_metal.launches)
+    cfg = make_config(task, "ln", "smoke", {"batch_size": 32})
+    for be in (mlx, runtime.backend("numpy")):
+        trainer = Trainer(task, "ln", cfg, task.data(cfg), be)
+        losses[be.name] = [trainer.advance() for _ in range(8)]
+    np.testing.assert_allclose(losses["mlx"], losses["numpy"], rtol=1e-4)
+    assert losses["mlx"][-1] < losses["mlx"][0] and stand_in_metal.ran(before) == {"layer_norm_backward"}
+
+
+@pytest.mark.parametrize(("cell", "norm"), [("LSTM", "layer"), ("LSTM", "layer-cell"), ("GRU", "layer")])
+def test_a_recurrent_layer_trains_as_on_numpy(cell, norm, mlx, rng):
+    model = getattr(nn, cell)(5, 12, norm=norm)
+    start = model.init(Stream(3, "init"))
+    x = rng.standard_normal((6, 4, 5)).astype(np.float32)
+    mask = np.arange(6)[:, None] < np.array([6, 3, 5, 1])
+    losses, before = {}, len(stand_in_metal.launches)
+    for be in (mlx, runtime.backend("numpy")):
+        params = duoln.to_tensors(start, be)
+        adam, rate = optim.Adam(0.02), duoln.tensor(0.02, be)
+        state = adam.init(params)
+        inputs, kept = duoln.tensor(x, be), duoln.tensor(mask, be)
+        step = duoln.value_and_grad(lambda p, i=inputs, k=kept: ops.mean(model(p, i, mask=k)[0] ** 2))
+        losses[be.name] = []
+        for _ in range(5):
+            loss, gradient = step(params)
+            params, state = adam.update(params, gradient, state, rate)
+            losses[be.name].append(float(loss.numpy()))
+    np.testing.assert_allclose(losses["mlx"], losses["numpy"], rtol=1e-4)
+    assert losses["mlx"][-1] < losses["mlx"][0]
+    name = cell.lower()
+    assert {f"{name}_forward", f"{name}_backward"} <= stand_in_metal.ran(before)
+
+
+def _formula(cell, norm, be, eps):
+    """A step by duoln's formula, as a function of MLX arrays."""
+    from duoln.core import Tensor
+    from duoln.ops.recurrent import formulas
+
+    names = ["gain_h", "bias_h", "gain_c", "bias_c"]
+
+    def step(side, recurrent, h, *rest):
+        tensors = [Tensor(a, be) for a in rest]
+        states = (Tensor(h, be), tensors.pop(0)) if cell == "lstm" else (Tensor(h, be),)
+        new = formulas.next_states(cell, Tensor(side, be), Tensor(recurrent, be), states, None,
+                                   dict(zip(names, tensors, strict=False)), formulas.Settings(norm, eps, "inside"))
+        return [t.data for t in new]
+
+    return step
+
+
+@pytest.mark.parametrize("cell", ["layer_norm", "lstm", "gru"])
+def test_custom_functions_have_the_gradients_of_the_formula(cell, mlx, rng):
+    """`mx.grad` through the kernels' own custom functions, against `mx.grad` through the plain formula."""
+    eps, batch, hidden = 1e-5, 3, 9
+
+    def array(*shape):
+        return mx.array(rng.standard_normal(shape).astype(np.float32))
+
+    if cell == "layer_norm":
+        arguments = [array(batch, hidden), array(hidden), array(hidden)]
+        kernel = layer_norm_metal.differentiable(eps)
+
+        def plain(x, gain, bias):
+            centred = x - mx.mean(x, axis=-1, keepdims=True)
+            return [centred * mx.rsqrt(mx.mean(centred ** 2, axis=-1, keepdims=True) + eps) * gain + bias]
+    else:
+        gates = 4 if cell == "lstm" else 3
+        arguments = [array(batch, gates * hidden), array(batch, gates * hidden), array(batch, hidden)]
+        arguments += [array(batch, hidden)] if cell == "lstm" else []
+        arguments += [array(gates * hidden), array(gates * hidden)]
+        arguments += [array(hidden), array(hidden)] if cell == "lstm" else []
+        kernel = (lstm_metal if cell == "lstm" else gru_metal).differentiable(eps)
+        plain = _formula(cell, "layer", mlx, eps)
+    weights = [array(batch, hidden) for _ in range(2 if cell == "lstm" else 1)]
+
+    def scalar(function):
+        def total(*given):
+            out = function(*given)
+            return sum(mx.sum(w * o) for w, o in zip(weights, out if isinstance(out, list | tuple) else [out], strict=True))
+        return mx.value_and_grad(total, argnums=list(range(len(arguments))))
+
+    (value, gradients), (expected, exact) = scalar(kernel)(*arguments), scalar(plain)(*arguments)
+    np.testing.assert_allclose(np.array(value), np.array(expected), rtol=1e-4)
+    for found, wanted in zip(gradients, exact, strict=True):
+        np.testing.assert_allclose(np.array(found), np.array(wanted), atol=2e-4)

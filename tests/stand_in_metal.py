@@ -1,0 +1,120 @@
+"""A stand-in for `mx.fast.metal_kernel`: the text of a Metal kernel runs on the CPU, through `hostgpu`.
+
+It writes the signature as MLX does: a pointer for each input and output in their order, a reference for a number,
+`NAME_shape` where the body names it, inputs of fewer than 8 values in `constant` memory. `signature` gives that text
+as Metal would read it, `make` a function in the place of MLX's own that runs it.
+
+Where MLX on a Mac may still differ: the order in which `simd_sum` adds, the accuracy of `exp` and `tanh`, when things
+are computed (here at once), and what Metal's compiler accepts (`tests/kernels/test_metal_text.py` asks Clang).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import hostgpu
+import mlx.core as mx
+import numpy as np
+import pytest
+from duoln.kernels import metal
+from duoln.kernels.gru import metal as gru
+from duoln.kernels.layer_norm import metal as layer_norm
+from duoln.kernels.lstm import metal as lstm
+
+_SMALL = 8
+_ATTRIBUTES = {
+    "thread_position_in_threadgroup": "uint3", "threadgroup_position_in_grid": "uint3",
+    "thread_position_in_grid": "uint3", "threads_per_threadgroup": "uint3", "threadgroups_per_grid": "uint3",
+    "thread_index_in_threadgroup": "uint", "thread_index_in_simdgroup": "uint",
+    "simdgroup_index_in_threadgroup": "uint", "threads_per_simdgroup": "uint"}
+_TYPES = {"float32": "float", "int32": "int32_t", "bool": "bool"}
+_SHARED = re.compile(r"^(\s*)threadgroup (?=\w+ \w+\[)", re.M)
+
+KERNELS = {k.name: k for module in (layer_norm, lstm, gru) for k in vars(module).values()
+           if isinstance(k, metal.Kernel)}
+"""Every Metal kernel of duoln, by name."""
+
+launches: list[str] = []
+"""The kernels that ran, in order; their number is the seed of the next."""
+
+
+class Argument(NamedTuple):
+    """One argument of a kernel as MLX declares it."""
+
+    declaration: str
+    value: np.ndarray
+    is_output: bool
+
+
+def arguments(inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray], body: str) -> list[Argument]:
+    """What MLX passes, in its order."""
+    found = []
+    for name, value in inputs.items():
+        place = "constant" if value.size < _SMALL else "device"
+        mark = "&" if value.ndim == 0 else "*"
+        found.append(Argument(f"const {place} {_TYPES[value.dtype.name]}{mark} {name}", value, False))
+        if value.ndim and f"{name}_shape" in body:
+            found.append(Argument(f"const constant int* {name}_shape", np.array(value.shape, np.int32), False))
+    for name, value in outputs.items():
+        found.append(Argument(f"device {_TYPES[value.dtype.name]}* {name}", value, True))
+    return found
+
+
+def signature(name: str, given: Sequence[Argument], body: str, header: str) -> str:
+    """The whole source that Metal's compiler reads."""
+    places = [f"{a.declaration} [[buffer({i})]]" for i, a in enumerate(given)]
+    places += [f"{kind} {word} [[{word}]]" for word, kind in _ATTRIBUTES.items() if word in body]
+    return f"{header}\n[[kernel]] void {name}(\n  " + ",\n  ".join(places) + f") {{\n{body}\n}}\n"
+
+
+def host_text(name: str, given: Sequence[Argument], body: str, header: str) -> str:
+    """The same for the CPU: the thread's position is a word of the prelude, and references become pointers."""
+    places = [re.sub(r"^const |\b(device|constant) ", "", a.declaration.replace("&", "*")) for a in given]
+    numbers = "".join(f"const {_TYPES[a.value.dtype.name]} {a.declaration.split()[-1]} = *number_{i};\n"
+                      for i, a in enumerate(given) if a.declaration.count("&"))
+    places = [re.sub(r"(\w+)$", f"number_{i}", p) if "&" in a.declaration else p
+              for i, (p, a) in enumerate(zip(places, given, strict=True))]
+    marked = _SHARED.sub(r"\1THREADGROUP_MEMORY ", body)
+    return f'{header}\nextern "C" __global__ void {name}({", ".join(places)}) {{\n{numbers}{marked}\n}}\n'
+
+
+def make(seed: int = 0) -> Any:
+    """A function in the place of `mx.fast.metal_kernel`."""
+
+    def metal_kernel(name: str, input_names: Sequence[str], output_names: Sequence[str], source: str,
+                     header: str = "", ensure_row_contiguous: bool = True, atomic_outputs: bool = False) -> Any:
+        def run(inputs: Sequence[Any], grid: Sequence[int], threadgroup: Sequence[int],
+                output_shapes: Sequence[Any], output_dtypes: Sequence[Any]) -> list[Any]:
+            if any(g % t for g, t in zip(grid, threadgroup, strict=True)):
+                raise ValueError("expected whole threadgroups: simd functions and barriers need all their threads")
+            if len(inputs) != len(input_names) or len(output_shapes) != len(output_names):
+                raise ValueError(f"[{name}] expected {len(input_names)} inputs and {len(output_names)} outputs")
+            given = {n: np.array(x) for n, x in zip(input_names, inputs, strict=True)}
+            made = {n: np.full(tuple(s), np.nan, np.float32)
+                    for n, s in zip(output_names, output_shapes, strict=True)}
+            all_of_them = arguments(given, made, source)
+            program = hostgpu.compile(host_text(name, all_of_them, source, header), prelude="metal.h")
+            launches.append(name)
+            blocks = tuple(g // t for g, t in zip(grid, threadgroup, strict=True))
+            program.launch(name, blocks, threadgroup, [a.value.reshape(-1) for a in all_of_them],
+                           seed=seed + len(launches))
+            return [mx.array(a) for a in made.values()]
+
+        return run
+
+    return metal_kernel
+
+
+def install(patch: pytest.MonkeyPatch, metal_kernel: Any = None) -> None:
+    """Put it in MLX's place, as if there were a Metal device and nothing had been compiled yet."""
+    patch.setattr(mx.fast, "metal_kernel", metal_kernel or make())
+    patch.setattr(mx.metal, "is_available", lambda: True)
+    for kernel in KERNELS.values():
+        patch.setattr(kernel, "_made", {})
+
+
+def ran(before: int) -> set[str]:
+    """The names of the kernels that ran since there were `before` launches."""
+    return {next(k for k in KERNELS if name.startswith(f"duoln_{k}")) for name in launches[before:]}
