@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -56,6 +57,12 @@ class MlxBackend:
     def clock(self) -> float:
         mx.synchronize()
         return time.perf_counter()
+
+    def graph_size(self, arrays: Sequence[Array]) -> int:
+        """How many operations are behind these arrays and not computed yet."""
+        text = io.StringIO()
+        mx.export_to_dot(text, *arrays)
+        return text.getvalue().count("shape=rectangle")
 
     def info(self) -> dict[str, str]:
         facts = mx.device_info()

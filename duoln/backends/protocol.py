@@ -116,8 +116,9 @@ class Backend(Protocol):
 
 
 EDGES = ("asarray", "to_numpy", "wait", "compile", "clock", "info", "dtype")
-OPTIONAL_EDGES = ("device_seconds",)
-"""What only some libraries can do: time work by the device's own clock, for benchmarks."""
+OPTIONAL_EDGES = ("device_seconds", "graph_size")
+"""What only some libraries can do, for benchmarks: time work by the device's own clock; count the nodes of a graph
+that is yet to be computed."""
 PRIMITIVES = tuple(
     name for name, member in vars(Backend).items()
     if callable(member) and not name.startswith("_") and name not in EDGES

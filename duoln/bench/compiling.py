@@ -1,0 +1,98 @@
+"""What compiling a whole training step costs and brings: graph, first call, and steps compiled against eager.
+
+    python -m duoln.bench.compiling --backend mlx --steps 24 --steps 64 --steps 250
+
+prints one JSON object a line: the MNIST step of its `ln` variant, then an LN-LSTM layer over sequences of growing
+length. Where the backend has no compiler, compiled and eager are the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from duoln import nn, ops, optim, runtime, tree
+from duoln.backends.protocol import Backend
+from duoln.core import Tensor, compile, value_and_grad
+from duoln.randomness import Stream
+from duoln.tasks import make_config
+from duoln.tasks.registry import find_task
+from duoln.train import make_step, start_state
+
+_BATCH, _INPUTS, _HIDDEN = 4, 8, 32
+_RUNS = 5
+
+
+def measure(name: str, step: Callable[..., Any], arguments: Sequence[Any], backend: Backend) -> dict[str, Any]:
+    """Figures of one step; times are the best of a few."""
+    graph_size = getattr(backend, "graph_size", None)
+    nodes = graph_size(_natives(step(*arguments))) if graph_size else None
+    compiled = compile(step)
+    first = _seconds(compiled, arguments, backend)
+    eager, fast = [], []
+    for _ in range(_RUNS):  # in turns: a busy machine is busy for both
+        eager.append(_seconds(step, arguments, backend))
+        fast.append(_seconds(compiled, arguments, backend))
+    return {"step": name, "backend": backend.name, "device": backend.device, "graph nodes": nodes,
+            "first call s": round(first, 3), "eager ms": round(1e3 * min(eager), 2),
+            "compiled ms": round(1e3 * min(fast), 2), "compiled / eager": round(min(fast) / min(eager), 3)}
+
+
+def _natives(result: Any) -> list[Any]:
+    return [t.data for t in tree.leaves(result)]
+
+
+def _seconds(step: Callable[..., Any], arguments: Sequence[Any], backend: Backend) -> float:
+    started = time.perf_counter()
+    backend.wait(_natives(step(*arguments)))
+    return time.perf_counter() - started
+
+
+def _mnist(backend: Backend) -> tuple[Callable[..., Any], list[Any]]:
+    task = find_task("mnist")
+    cfg = make_config(task, "ln", "smoke", {"hidden": 256})
+    model, optimizer, splits = task.model(cfg), task.optimizer(cfg), task.data(cfg)
+    # Eager and compiled steps get the same state again and again, so nothing may be written over.
+    kept = optim.Adam(learning_rate=cfg.learning_rate)
+    return make_step(task, model, kept), [
+        start_state(model, optimizer, 0, backend), runtime.to_tensors(splits.train(0), backend),
+        runtime.tensor(np.float32(cfg.learning_rate), backend)]
+
+
+def _lstm(steps: int, backend: Backend) -> tuple[Callable[..., Any], list[Any]]:
+    model, adam = nn.LSTM(_INPUTS, _HIDDEN, norm="layer"), optim.Adam(0.01)
+
+    def step(state: dict[str, Any], x: Tensor, rate: Tensor) -> tuple[Any, Tensor]:
+        loss, gradient = value_and_grad(lambda p: ops.mean(ops.square(model(p, x)[0])))(state["params"])
+        params, slots = adam.update(state["params"], gradient, state["slots"], rate)
+        return {"params": params, "slots": slots}, loss
+
+    params = runtime.to_tensors(model.init(Stream(0, "init")), backend)
+    x = Stream(0, "compiling").normal((steps, _BATCH, _INPUTS)).astype(np.float32)
+    return step, [{"params": params, "slots": adam.init(params)}, runtime.tensor(x, backend),
+                  runtime.tensor(np.float32(0.01), backend)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m duoln.bench.compiling",
+                                     description="Compiled training steps against eager ones.")
+    parser.add_argument("--backend", choices=runtime.CHOICES)
+    parser.add_argument("--steps", type=int, action="append", metavar="T", help="may be repeated (default 24, 64, 250)")
+    args = parser.parse_args(argv)
+    backend = runtime.backend(args.backend)
+    print(json.dumps(measure("mnist ln", *_mnist(backend), backend)), flush=True)
+    for steps in args.steps or (24, 64, 250):
+        name = f"LN-LSTM B {_BATCH}, H {_HIDDEN}, T {steps}"
+        print(json.dumps(measure(name, *_lstm(steps, backend), backend)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
