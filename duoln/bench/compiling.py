@@ -2,8 +2,8 @@
 
     python -m duoln.bench.compiling --backend mlx --steps 24 --steps 64 --steps 250
 
-prints one JSON object a line: the MNIST step of its `ln` variant, then an LN-LSTM layer over sequences of growing
-length. Where the backend has no compiler, compiled and eager are the same.
+prints one JSON object: the MNIST step of its `ln` variant, then an LN-LSTM layer over sequences of growing length.
+Where the backend has no compiler, compiled and eager are the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BATCH, _INPUTS, _HIDDEN = 4, 8, 32
 _RUNS = 5
 
 
-def measure(name: str, step: Callable[..., Any], arguments: Sequence[Any], backend: Backend) -> dict[str, Any]:
+def measure(step: Callable[..., Any], arguments: Sequence[Any], backend: Backend) -> dict[str, Any]:
     """Figures of one step; times are the best of a few."""
     graph_size = getattr(backend, "graph_size", None)
     nodes = graph_size(_natives(step(*arguments))) if graph_size else None
@@ -39,8 +39,7 @@ def measure(name: str, step: Callable[..., Any], arguments: Sequence[Any], backe
     for _ in range(_RUNS):  # in turns: a busy machine is busy for both
         eager.append(_seconds(step, arguments, backend))
         fast.append(_seconds(compiled, arguments, backend))
-    return {"step": name, "backend": backend.name, "device": backend.device, "graph nodes": nodes,
-            "first call s": round(first, 3), "eager ms": round(1e3 * min(eager), 2),
+    return {"graph nodes": nodes, "first call s": round(first, 3), "eager ms": round(1e3 * min(eager), 2),
             "compiled ms": round(1e3 * min(fast), 2), "compiled / eager": round(min(fast) / min(eager), 3)}
 
 
@@ -87,10 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, action="append", metavar="T", help="may be repeated (default 24, 64, 250)")
     args = parser.parse_args(argv)
     backend = runtime.backend(args.backend)
-    print(json.dumps(measure("mnist ln", *_mnist(backend), backend)), flush=True)
+    found: dict[str, Any] = {"backend": backend.name, "device": backend.device,
+                             "mnist ln": measure(*_mnist(backend), backend)}
     for steps in args.steps or (24, 64, 250):
-        name = f"LN-LSTM B {_BATCH}, H {_HIDDEN}, T {steps}"
-        print(json.dumps(measure(name, *_lstm(steps, backend), backend)), flush=True)
+        found[f"LN-LSTM B {_BATCH}, H {_HIDDEN}, T {steps}"] = measure(*_lstm(steps, backend), backend)
+    print(json.dumps(found, indent=2))
     return 0
 
 

@@ -67,6 +67,10 @@ def parts(backend: str, out: Path, quick: bool) -> list[Part]:
         Part("mnist", "one epoch of MNIST, digits made on the spot",
              [sys.executable, "-m", "duoln.bench.epoch", "--task", "mnist", "--variant", "ln", "--backend", backend,
               *(["--preset", "smoke"] if quick else ["--set", "source=made"])], 90)]
+    if backend == "mlx":
+        made.append(Part("compiling", "whole training steps, compiled against eager",
+                         [sys.executable, "-m", "duoln.bench.compiling", "--backend", backend,
+                          *(["--steps", "2"] if quick else [])], 120))
     if backend == "cupy":
         made.insert(2, Part("device", "bandwidth of copies, reads and writes; the cost of a launch",
                             [sys.executable, "-m", "duoln.kernels.bandwidth.cuda"], 60))
@@ -125,8 +129,13 @@ def _figures(content: dict[str, Any]) -> list[str]:
         return lines + [f"* failed: {line}" for r in content["rules"] for line in r["failures"]]
     if "cases" in content:
         return [_case(c) for c in content["cases"]]
-    return [f"* {key}: {value:.4g}" if isinstance(value, float) else f"* {key}: {value}"
-            for key, value in content.items()]
+    return [f"* {key}: {_plain(value)}" for key, value in content.items()]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _case(case: dict[str, Any]) -> str:

@@ -10,8 +10,9 @@ from duoln.bench import compiling
 @pytest.mark.parametrize("backend", ["numpy", "mlx"])
 def test_compiling(backend, capsys):
     assert compiling.main(["--backend", backend, "--steps", "2"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["step"] for line in lines] == ["mnist ln", "LN-LSTM B 4, H 32, T 2"]
-    for line in lines:
-        assert line["eager ms"] > 0 and line["compiled ms"] > 0 and line["first call s"] > 0
-        assert (line["graph nodes"] or 0) > 100 or backend == "numpy"
+    found = json.loads(capsys.readouterr().out)
+    assert found.pop("backend") == backend and found.pop("device")
+    assert list(found) == ["mnist ln", "LN-LSTM B 4, H 32, T 2"]
+    for figures in found.values():
+        assert figures["eager ms"] > 0 and figures["compiled ms"] > 0 and figures["first call s"] > 0
+        assert (figures["graph nodes"] or 0) > 100 or backend == "numpy"
