@@ -30,7 +30,8 @@
       flops, gflops              floating-point operations, and 1e9 of them a second, or null
       max_error     largest difference from the composed rule in float64 on NumPy, over values and gradients, relative
                     to the largest value of each; null where it was not measured
-      source        sha256 over the source files of the rule, in `kernels/OP/`; null for a composed rule or a peer
+      source        sha256 over the source files of the rule, in `kernels/OP/`, and shared headers; null for a
+                    composed rule or a peer
 
 A case may have more keys: `launches` (k of the slope), `repeated` (samples that were taken again), `event_seconds`
 and `event_samples` (the same runs by the device's own clock), `facts` (what a side's process ran with).
@@ -84,10 +85,13 @@ def ratio(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
 
 
 def source_hash(root: Path, folders: Iterable[str]) -> str:
-    """sha256 over the names and contents of the source files in some folders below `root`; cases are no source."""
+    """sha256 over the names and contents of the source files in some folders below `root`, and of what lies in `root`
+    itself and is pasted into them; cases are no source.
+    """
     found = hashlib.sha256()
-    for path in sorted(p for folder in folders for p in (root / folder).iterdir()
-                       if p.suffix in _SOURCES and p.name != "cases.py"):
+    shared = [p for p in root.iterdir() if p.suffix in _SOURCES and p.suffix != ".py"]
+    for path in sorted(shared + [p for folder in folders for p in (root / folder).iterdir()
+                                 if p.suffix in _SOURCES and p.name != "cases.py"]):
         content = path.read_bytes()
         found.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
         found.update(content)

@@ -87,10 +87,13 @@ class MetalGru:
 def _of_norms(recurrent: Array, of_state: Array, eps: float) -> tuple[Array, Array]:
     """Gradients of gain and bias of the recurrent side, whose gates and candidate are normalised apart."""
     cut = recurrent.shape[-1] // 3 * 2
-    parts = [layer_norm_backward(x, None, None, dy, eps, None, (False, True, True))
-             for x, dy in zip(mx.split(recurrent, [cut], axis=-1), mx.split(of_state, [cut], axis=-1), strict=True)]
-    gain, bias = (mx.concatenate([part[k] for part in parts]) for k in (1, 2))
-    return gain, bias
+    gains: list[Any] = []
+    biases: list[Any] = []
+    for x, dy in zip(mx.split(recurrent, [cut], axis=-1), mx.split(of_state, [cut], axis=-1), strict=True):
+        _, gain, bias = layer_norm_backward(x, None, None, dy, eps, None, (False, True, True))
+        gains.append(gain)
+        biases.append(bias)
+    return mx.concatenate(gains), mx.concatenate(biases)
 
 
 def differentiable(eps: float = 1e-5) -> Callable[..., Array]:
@@ -111,4 +114,5 @@ def differentiable(eps: float = 1e-5) -> Callable[..., Array]:
         found = backward(kept, gain_h, bias_h, d_h)
         return found.side, found.recurrent, found.h, *_of_norms(recurrent, found.state, eps)
 
-    return gru_cell  # type: ignore[no-any-return]
+    function: Any = gru_cell
+    return function

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import Any
 
 import mlx.core as mx
 from duoln.kernels import metal
@@ -69,6 +70,8 @@ def differentiable(eps: float = 1e-5) -> Callable[[Array, Array, Array], Array]:
 
     @layer_norm.vjp
     def layer_norm_vjp(primals: Sequence[Array], dy: Array, y: Array) -> tuple[Array | None, ...]:
-        return tuple(backward(*primals, dy, eps, None, (True, True, True)))
+        x, gain, bias = primals
+        return tuple(backward(x, gain, bias, dy, eps, None, (True, True, True)))
 
-    return layer_norm  # type: ignore[no-any-return]
+    function: Any = layer_norm
+    return function

@@ -146,6 +146,9 @@ def test_the_hash_is_of_the_sources_alone(tmp_path):
     assert records.source_hash(tmp_path, ["op"]) == before
     (folder / "kernel.cu").write_text("")
     assert records.source_hash(tmp_path, ["op"]) != before
+    before = records.source_hash(tmp_path, ["op"])
+    (tmp_path / "common.cuh").write_text("// pasted into every kernel")
+    assert records.source_hash(tmp_path, ["op"]) != before
 
 
 def test_git_is_none_outside_a_checkout(tmp_path, monkeypatch):
