@@ -43,7 +43,7 @@ _VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "laye
 
 def proofs() -> list[Proof]:
     """Every case."""
-    return [*_layer_norm(), *_recurrent(), *_cross_entropy(), *_take(), *_adam()]
+    return [*_layer_norm(), *_recurrent(), *_cells(), *_cross_entropy(), *_take(), *_adam()]
 
 
 def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -96,6 +96,16 @@ def recurrent(cell: str, norm: str, sizes: Sequence[int], masked: bool, reverse:
     case = f"{norm} T{steps} B{batch} in{n_in} H{hidden}{' masked, reverse' if masked else ''}"
     inputs = (_floats(rng, steps, batch, n_in), *first, *weights, bias, mask, *norms)
     return Proof(cell, case, inputs, attrs, 4 * steps * max(gates, batch))
+
+
+def _cells() -> Iterator[Proof]:
+    for norm in ("none", "layer", "layer-cell", "layer-theano"):
+        for batch, hidden in ((1, 1), (3, 9), (2, 33), (5, 70), (2, 600)):
+            rng = np.random.default_rng([batch, hidden])
+            inputs = (_floats(rng, batch, 4 * hidden), _floats(rng, batch, 4 * hidden), _floats(rng, batch, hidden),
+                      _floats(rng, 4 * hidden), *(_floats(rng, *s) for s in norm_shapes("lstm", norm, hidden).values()))
+            yield Proof("lstm_cell", f"{norm} B{batch} H{hidden}", inputs,
+                        {"norm": norm, "eps": _eps(hidden), "eps_place": "inside"}, 4 * hidden)
 
 
 def _cross_entropy() -> Iterator[Proof]:

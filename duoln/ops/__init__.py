@@ -49,7 +49,7 @@ from duoln.ops.index import embedding, getitem, one_hot, take, take_along_axis
 from duoln.ops.linalg import linear, matmul
 from duoln.ops.loss import bce_with_logits, softmax_cross_entropy
 from duoln.ops.norm import batch_norm, layer_norm, weight_norm
-from duoln.ops.recurrent import gru, gru_step, lstm, lstm_step, rnn, rnn_step
+from duoln.ops.recurrent import gru, gru_step, lstm, lstm_cell, lstm_step, rnn, rnn_step
 from duoln.ops.reduce import (
     all,
     any,
@@ -89,8 +89,8 @@ __all__ = [
     "broadcast_to", "clip", "concat", "conv2d", "cos", "cumsum", "divide", "embedding", "equal", "exp", "expand_dims",
     "expm1", "flip", "floor", "getitem", "greater", "greater_equal", "gru", "gru_step", "isfinite", "layer_norm",
     "leaky_relu", "less", "less_equal", "linear", "log", "log1p", "log_softmax", "logical_and", "logical_not",
-    "logical_or", "logsumexp", "lstm", "lstm_step", "matmul", "max", "max_pool2d", "maximum", "mean", "min",
-    "minimum", "multiply", "negative", "not_equal", "one_hot", "pad", "permute_dims", "power", "relu", "reshape",
+    "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul", "max", "max_pool2d", "maximum", "mean",
+    "min", "minimum", "multiply", "negative", "not_equal", "one_hot", "pad", "permute_dims", "power", "relu", "reshape",
     "rnn", "rnn_step", "sigmoid", "sign", "sin", "softmax", "softmax_cross_entropy", "softplus", "split", "sqrt",
     "square", "squeeze", "stack", "subtract", "sum", "take", "take_along_axis", "tanh", "unstack", "weight_norm",
     "where",

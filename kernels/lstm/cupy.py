@@ -16,7 +16,7 @@ from duoln.kernels.recurrent.plan import plan
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.ops import lstm
+from duoln.ops import lstm, lstm_cell
 from duoln.ops.recurrent.variants import norm_shapes
 
 _VARIANTS = ("none", "layer", "layer-cell", "layer-theano")
@@ -94,20 +94,63 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
         cupy.matmul(d_recurrent[step], w_back, out=dh)
     if carry is not None:
         dh += carry
+    found = _of_parameters(saved, d_x, dz if apart else None, d_shown)
+    d_bias = found.pop("bias")
+    return [cuda.input_gradient(d_x, w_x, walk) if needs[0] else None, dh, dc, cuda.weight_gradient(walk.x, d_x),
+            cuda.weight_gradient(saved.h[:-1], d_recurrent), d_bias, None, *(found[name] for name in norms)]
+
+
+def _of_parameters(saved: _Saved, d_x: Array, dz: Array | None, d_shown: Array | None) -> dict[str, Array]:
+    """Gradients of the bias and the norms, by name, from all steps at once."""
     found: dict[str, Array] = {}
-    if apart:
+    if dz is not None:
         found["gain_x"], found["bias_x"] = cuda.gain_and_bias(saved.x_side, saved.stats[0], dz)
         found["gain_h"], found["bias_h"] = cuda.gain_and_bias(saved.recurrent, saved.stats[1], dz)
     if d_shown is not None:
         # A held row's cell is not what was normalised at that step, but its gradient there is zero.
         found["gain_c"], found["bias_c"] = cuda.gain_and_bias(saved.c[1:], saved.stats[-1], d_shown)
-    d_bias = found["bias_x"] if apart else launch.sum_columns(cuda.rows(d_x))
+    found["bias"] = launch.sum_columns(cuda.rows(d_x)) if dz is None else found["bias_x"]
     if saved.norm == "layer-theano":  # the bias inside the input's norm
-        d_bias = d_bias + launch.sum_columns(cuda.rows(d_x))
-    return [cuda.input_gradient(d_x, w_x, walk) if needs[0] else None, dh, dc, cuda.weight_gradient(walk.x, d_x),
-            cuda.weight_gradient(saved.h[:-1], d_recurrent), d_bias, None, *(found[name] for name in norms)]
+        found["bias"] = found["bias"] + launch.sum_columns(cuda.rows(d_x))
+    return found
+
+
+# One step by itself: a walk of one step, whose products are somebody else's ------------------------------
+
+def _cell_forward(be: Backend, side: Array, product: Array, c: Array, bias: Array, *norm_arrays: Array, norm: str,
+                  eps: float, **others: Any) -> tuple[tuple[Array, Array], _Saved]:
+    batch, hidden = c.shape
+    norms = dict(zip(norm_shapes("lstm", norm, 1), norm_arrays, strict=True))
+    p, macros = plan(hidden), settings(norm)
+    x_side = cupy.ascontiguousarray(side + bias if norm == "layer-theano" else side)[None]
+    recurrent, hs, cs = cupy.ascontiguousarray(product)[None], cuda.states(c, 1), cuda.states(c, 1)
+    stats = cupy.empty((2 * macros["NORM_SIDES"] + macros["NORM_CELL"], batch, 3), dtype=side.dtype)
+    _forward_step((-(-batch // p.rows),), (p.threads, p.rows), (
+        x_side, recurrent, *_parameters(bias, norms), None, hs, cs, stats, 0, 1, batch, hidden, eps),
+        p.macros(**macros))
+    saved = _Saved(cuda.Walk(x_side, None, False), (bias, bias, bias), norms, x_side, recurrent, hs, cs, stats, norm)
+    return (hs[1], cs[1]), saved
+
+
+def _cell_vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
+              needs: Sequence[bool]) -> list[Array | None]:
+    batch, hidden = saved.c.shape[1:]
+    dh, dc = (cuda.start(g, saved.c[0]) for g in gouts)
+    macros, p = settings(saved.norm), plan(hidden)
+    apart = bool(macros["NORM_SIDES"])
+    d_x = cupy.empty_like(saved.x_side)
+    d_recurrent, dz = (cupy.empty_like(d_x) if apart else d_x for _ in range(2))
+    d_shown = cupy.empty((1, batch, hidden), dtype=d_x.dtype) if macros["NORM_CELL"] else None
+    _backward_step((-(-batch // p.rows),), (p.threads, p.rows), (
+        saved.x_side, saved.recurrent, *_parameters(saved.weights[2], saved.norms), None, saved.c, saved.stats, None,
+        dh, None, dc, d_x, d_recurrent if apart else None, dz if apart else None, d_shown, 0, 1, batch, hidden),
+        p.macros(**macros))
+    found = _of_parameters(saved, d_x, dz if apart else None, d_shown)
+    return [d_x[0], d_recurrent[0], dc, found["bias"], *(found[name] for name in saved.norms)]
 
 
 def attach() -> None:
-    """Add the rule to `lstm`."""
-    lstm.add(Rule("cuda steps", _forward, _vjp, cuda.supports(_VARIANTS)), backend="cupy")
+    """Add the rules to `lstm` and `lstm_cell`."""
+    supports = cuda.supports(_VARIANTS)
+    lstm.add(Rule("cuda steps", _forward, _vjp, supports), backend="cupy")
+    lstm_cell.add(Rule("cuda step", _cell_forward, _cell_vjp, supports), backend="cupy")

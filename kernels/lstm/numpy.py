@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from duoln.kernels import host
+from duoln.kernels.lstm.gates import NORMED_SIDES, CellNorm, make_terms, split_gates
+from duoln.kernels.lstm.step import step_rule
 from duoln.kernels.recurrent import shared as recurrent
 from duoln.kernels.recurrent.parts import side_by_side
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.ops import lstm
+from duoln.ops import lstm, lstm_cell
 from duoln.ops.recurrent.variants import norm_shapes
 
 _VARIANTS = ("none", "layer", "layer-cell", "layer-theano")
-_NORMED_SIDES = ("layer", "layer-theano")
 
 
 class _Saved(NamedTuple):
@@ -51,66 +52,25 @@ class _Sides(NamedTuple):
     """One over the deviation of both sides: (T, B, 1) each."""
 
 
-
-def _terms(norms: dict[str, Array], bias: Array, norm: str) -> recurrent.Terms:
-    half = recurrent.halves(len(bias), len(bias) * 3 // 4, bias.dtype)
-    if norm not in _NORMED_SIDES:
-        return recurrent.Terms(half, half, half * bias)
-    biases = norms["bias_x"] + norms["bias_h"] + bias
-    return recurrent.Terms(half * norms["gain_x"], half * norms["gain_h"], half * biases)
-
-
-def _gates(z: Array) -> list[Array]:
-    hidden = z.shape[1] // 4
-    return [z[:, k * hidden:(k + 1) * hidden] for k in range(4)]
-
-
-class _CellNorm:
-    """Layer norm of the cell, in buffers of one step."""
-
-    def __init__(self, norms: dict[str, Array], eps: float, like: Array) -> None:
-        self.gain, self.bias, self.eps = norms["gain_c"], norms["bias_c"], eps
-        self.mean_of = np.full((like.shape[1], 1), 1 / like.shape[1], like.dtype)
-        self.normal = host.empty_like(like)
-        self.d_gain, self.d_bias = np.zeros_like(self.gain), np.zeros_like(self.bias)
-
-    def __call__(self, c: Array, out: Array) -> Array:
-        """The normalised cell into `out`; one over the deviation."""
-        np.subtract(c, c @ self.mean_of, self.normal)
-        factor = recurrent.scale_rows(self.normal, self.eps)
-        np.multiply(self.normal, self.gain, out)
-        np.add(out, self.bias, out)
-        return factor
-
-    def gradient(self, g: Array, factor: Array, scratch: Array) -> None:
-        """Turn the gradient after the norm into the one before it, in place, and add to those of gain and bias."""
-        self.d_bias += recurrent.column_sums(g)
-        np.multiply(g, self.normal, scratch)
-        self.d_gain += recurrent.column_sums(scratch)
-        np.multiply(g, self.gain, g)
-        np.subtract(g, g @ self.mean_of, g)
-        recurrent.scale_rows_gradient(g, self.normal, factor, scratch)
-
-
 def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, bias: Array, mask: Array | None,
              *norm_arrays: Array, **attrs: Any) -> tuple[tuple[Array, Array, Array], _Saved]:
     norm, eps, first = attrs["norm"], attrs["eps"], (h, c)
     steps, batch, _ = x.shape
     norms = dict(zip(norm_shapes("lstm", norm, 1), norm_arrays, strict=True))
-    terms = _terms(norms, bias, norm)
+    terms = make_terms(norms, bias, norm)
     inner, factors = None, None
-    if norm in _NORMED_SIDES:
+    if norm in NORMED_SIDES:
         w_x, w_h = recurrent.centred(w_x), recurrent.centred(w_h)
         w_x_step, w_h_step = w_x, w_h
     else:
         w_x_step, w_h_step = w_x * terms.gain_x, w_h * terms.gain_h
     outer = recurrent.input_side(x, w_x_step)
-    if norm in _NORMED_SIDES:
+    if norm in NORMED_SIDES:
         inner = host.empty_like(outer)
         factors = host.empty((steps, batch, 1), x.dtype), host.empty((steps, batch, 1), x.dtype)
     inner_bias = bias - bias.mean() if norm == "layer-theano" else None
     cells, outs = host.empty((steps, *h.shape), x.dtype), host.empty((steps, *h.shape), x.dtype)
-    cell_norm = _CellNorm(norms, eps, h) if norm != "none" else None
+    cell_norm = CellNorm(norms, eps, h) if norm != "none" else None
     wide, scratch, small = host.empty_like(outer[0]), host.empty_like(outer[0]), host.empty_like(h)
     for t in recurrent.order(steps, attrs["reverse"]):
         cell, z = cells[t], outer[t]
@@ -126,7 +86,7 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
             np.add(z, wide, z)
             np.add(z, terms.biases, z)
         recurrent.finish_gates(z, 3 * h.shape[1])
-        forget, into, out, candidate = _gates(z)
+        forget, into, out, candidate = split_gates(z)
         np.multiply(forget, c, cell)
         np.multiply(into, candidate, small)
         np.add(cell, small, cell)
@@ -151,7 +111,7 @@ def _sides_again(saved: _Saved) -> _Sides:
     shape = (*saved.hidden.shape[:2], w_h.shape[1])
     before = recurrent.states_before(saved.hidden, saved.first[0], saved.attrs["reverse"]).reshape(-1, len(w_h))
     flat = saved.x.reshape(-1, saved.x.shape[2])
-    if saved.attrs["norm"] in _NORMED_SIDES:
+    if saved.attrs["norm"] in NORMED_SIDES:
         outer, inner = flat @ w_x, before @ w_h
         if saved.attrs["norm"] == "layer-theano":
             outer += saved.bias - saved.bias.mean()
@@ -180,7 +140,7 @@ def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...]) -> _Gradients:
     steps, batch, hidden = saved.hidden.shape
     w_back = np.ascontiguousarray(w_h.T)
     outer, inner, factors = saved.sides or _sides_again(saved)
-    cell_norm = _CellNorm(norms, saved.attrs["eps"], h0) if "gain_c" in norms else None
+    cell_norm = CellNorm(norms, saved.attrs["eps"], h0) if "gain_c" in norms else None
     g_out, g_h, g_c = gouts
     dh, dc = (np.zeros_like(h0) if g is None else np.array(g) for g in (g_h, g_c))
     d_outer = host.empty_like(outer)
@@ -205,14 +165,14 @@ def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...]) -> _Gradients:
         if inner is not None:
             gates, d = recurrent.both_sides(outer[t], inner[t], terms, scratch, wide), d_step
             recurrent.finish_gates(gates, 3 * hidden)
-        forget, into, out, candidate = _gates(gates)
+        forget, into, out, candidate = split_gates(gates)
         cell_factor = None
         if cell_norm is not None:
             cell_factor = cell_norm(saved.cells[t], shown)
             np.tanh(shown, shown)
         else:
             np.tanh(saved.cells[t], shown)
-        d_forget, d_into, d_out, d_candidate = _gates(d)
+        d_forget, d_into, d_out, d_candidate = split_gates(d)
         np.multiply(dh, shown, d_out)
         np.multiply(shown, shown, shown)
         np.subtract(1.0, shown, shown)
@@ -253,7 +213,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     before = recurrent.states_before(saved.hidden, saved.first[0], saved.attrs["reverse"])
     d_w_h, d_w_x = before.reshape(rows, -1).T @ d_inner, saved.x.reshape(rows, -1).T @ d_outer
     d_bias = walked.biases
-    if saved.attrs["norm"] in _NORMED_SIDES:  # the means that `centred` took out
+    if saved.attrs["norm"] in NORMED_SIDES:  # the means that `centred` took out
         d_w_h, d_w_x = recurrent.centred(d_w_h), recurrent.centred(d_w_x)
         if saved.attrs["norm"] == "layer-theano":
             inside = recurrent.column_sums(d_outer)
@@ -263,6 +223,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
 
 
 def attach() -> None:
-    """Add the rule to `lstm`."""
+    """Add the rules to `lstm` and `lstm_cell`."""
+    lstm_cell.add(step_rule(), backend="numpy")
     pair = side_by_side(_forward, _vjp, states=2)
     lstm.add(Rule("fused steps", *pair, recurrent.supports(_VARIANTS)), backend="numpy")

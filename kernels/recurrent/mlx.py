@@ -20,7 +20,7 @@ from duoln.kernels.recurrent.steps import Gradient, States, Steps
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Op, Rule, Tensor, derived
-from duoln.ops import gru, linear, lstm, rnn
+from duoln.ops import gru, linear, lstm, lstm_cell, rnn
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
 from duoln.ops.recurrent.variants import norm_shapes
@@ -171,12 +171,46 @@ def _metal_supports(variants: Sequence[str], most: int) -> Callable[..., str | N
     return supports
 
 
+class _CellSaved(NamedTuple):
+    steps: MetalLstm
+    kept: Any
+    side: Any
+    norms: int
+
+
+def _cell_forward(be: Backend, side: Array, product: Array, c: Array, bias: Array, *norms: Array,
+                  **attrs: Any) -> tuple[States, _CellSaved]:
+    names, settings = list(norm_shapes("lstm", attrs["norm"], 1)), Settings(**attrs)
+
+    def normalised(side: Tensor, bias: Tensor, *norms: Tensor) -> Tensor:
+        return formulas.input_side("lstm", side, bias, dict(zip(names, norms, strict=True)), settings)
+
+    rule = derived(normalised)
+    made, side_saved = rule.forward(be, side, bias, *norms)
+    steps = MetalLstm(be, "lstm", settings, bias, dict(zip(names, norms, strict=True)))
+    new, kept = steps.forward(made, product, (c, c), None)  # without a mask nobody reads the state before
+    return new, _CellSaved(steps, kept, (rule, side_saved), len(norms))
+
+
+def _cell_vjp(be: Backend, saved: _CellSaved, gouts: tuple[Array | None, ...],
+              needs: Sequence[bool]) -> list[Array | None]:
+    d_states = [mx.zeros_like(saved.kept[1]) if g is None else g for g in gouts]
+    found = saved.steps.backward(saved.kept, d_states)
+    rule, side_saved = saved.side
+    d_side, d_bias, *d_norms = rule.vjp(be, side_saved, found.side, [True] * (2 + saved.norms))
+    of_bias, *of_norms = saved.steps.parameters([(saved.kept, found.own)])
+    return [d_side, found.product, found.states[1], d_bias + of_bias,
+            *(a + b for a, b in zip(d_norms, of_norms, strict=True))]
+
+
 def attach() -> None:
-    """Add the rules to `lstm`, `gru` and `rnn`."""
+    """Add the rules to `lstm`, `lstm_cell`, `gru` and `rnn`."""
     ops: list[tuple[Op[..., Any], str]] = [(lstm, "lstm"), (gru, "gru"), (rnn, "rnn")]
     for op, cell in ops:
         op.add(_rule("steps without products", cell, FormulaSteps, _any_supports), backend="mlx")
     # The widest norm must fit layer_norm's kernel, which gives the gains' gradients.
-    lstm.add(_rule("metal cells", "lstm", MetalLstm,
-                   _metal_supports(("layer", "layer-cell", "layer-theano"), MOST_COLUMNS // 4)), "mlx")
+    supports = _metal_supports(("layer", "layer-cell", "layer-theano"), MOST_COLUMNS // 4)
+    lstm.add(_rule("metal cells", "lstm", MetalLstm, supports), "mlx")
+    lstm_cell.add(Rule("metal cell", _cell_forward, _cell_vjp,
+                       lambda be, side, product, c, *others, **attrs: supports(be, side, c, **attrs)), "mlx")
     gru.add(_rule("metal cells", "gru", MetalGru, _metal_supports(("layer", "layer-theano"), MOST_COLUMNS // 2)), "mlx")

@@ -23,6 +23,7 @@ SIZES = [(1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 5, 70)
          (1, 3, 2, 600), (2, 1, 1, 1100), (2, 2, 3, 8), (4, 2, 2, 7), (1, 7, 1, 128), (1, 2, 1, 257)]
 VARIANTS = {"lstm": ("layer", "layer-cell", "layer-theano"), "gru": ("layer", "layer-theano")}
 CASES = [p for p in proofs() if p.op == "layer_norm" and p.inputs[0].shape[-1] <= MOST_COLUMNS]
+CASES += [p for p in proofs() if p.op == "lstm_cell" and p.attrs["norm"] != "none"]
 CASES += [recurrent(cell, norm, sizes, masked, reverse) for cell, norms in VARIANTS.items() for norm in norms
           for sizes in SIZES for masked in (False, True) for reverse in (False, True)]
 
@@ -43,7 +44,7 @@ def test_there_are_many_cases_of_each():
 @pytest.mark.parametrize("proof", CASES, ids=str)
 def test_kernel(proof, mlx):
     outcome = selftest.prove(proof, mlx)
-    assert outcome.rule == ("metal gradient" if proof.op == "layer_norm" else "metal cells")
+    assert outcome.rule == {"layer_norm": "metal gradient", "lstm_cell": "metal cell"}.get(proof.op, "metal cells")
     assert outcome.repeats, "two runs differ"
     assert outcome.error <= 1, f"{outcome.worst}: {outcome.error:.3g} of what is allowed"
 

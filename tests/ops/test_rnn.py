@@ -8,7 +8,7 @@ from ops import rnn_references as reference
 
 import duoln
 from duoln import ops
-from duoln.core import composed_only
+from duoln.core import Tensor, composed_only
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.ops import recurrent
 from duoln.ops.recurrent.variants import GATES, has_bias
@@ -229,3 +229,36 @@ class TestErrors:
         with np.errstate(invalid="ignore"):
             out = p.op(*(duoln.tensor(a, numpy_backend) for a in p.arrays))[0].numpy()
         assert np.isnan(out[2:, 1]).all() and np.isfinite(np.delete(out, 1, axis=1)).all() and np.isfinite(out[:2]).all()
+
+
+class TestCell:
+    """`lstm_cell`: a step whose products are made elsewhere."""
+
+    @pytest.mark.parametrize("norm", ["none", "layer", "layer-cell", "layer-theano", "layer-per-gate", "batch"])
+    def test_it_is_what_a_step_does_after_its_products(self, norm, rng, numpy_backend):
+        p = Problem("lstm", norm, rng, batch=6)
+        x, (h, c), w_x, w_h, bias, norms = p._split([duoln.tensor(a, numpy_backend) for a in p.arrays])
+        step = ops.lstm_step(x[0], h, c, w_x, w_h, bias, norms, norm=norm)
+        cell = ops.lstm_cell(x[0] @ w_x, h @ w_h, c, bias, norms, norm=norm)
+        assert all(np.array_equal(a.numpy(), b.numpy()) for a, b in zip(step, cell, strict=True))
+        names, held = list(norms), [*([] if bias is None else [bias]), *norms.values()]
+
+        def of_floats(side, product, c, *rest):
+            rest = list(rest)
+            own = rest.pop(0) if bias is not None else None
+            return ops.lstm_cell(side, product, c, own, dict(zip(names, rest, strict=True)), norm=norm)
+
+        duoln.gradcheck(of_floats, x[0] @ w_x, h @ w_h, c, *held)
+        duoln.gradcheck(lambda *a: of_floats(*a)[1], x[0] @ w_x, h @ w_h, c, *held)  # nothing asks for h
+
+    def test_arrays_that_do_not_fit(self, rng, numpy_backend):
+        def cell(side=(2, 12), product=(2, 12), c=(2, 3), bias=(12,), norm="none", norms=None):
+            made = [None if s is None else Tensor(numpy_backend.zeros(s), numpy_backend) for s in (side, product, c, bias)]
+            return lambda: ops.lstm_cell(*made, norms, norm=norm)
+
+        check_error(ShapeError, cell(side=(2, 11)), "side", "(2, 12)", "(2, 11)")
+        check_error(ShapeError, cell(product=(3, 12)), "product", "(2, 12)", "(3, 12)")
+        check_error(ShapeError, cell(c=(2, 3, 1)), "c", "(B, H)")
+        check_error(ShapeError, cell(bias=None), "expected a bias")
+        check_error(ShapeError, cell(norm="layer-cell"), "gain_c, bias_c", "none")
+        check_error(UsageError, cell(norm="layered"), "layer-theano", "layered")

@@ -5,7 +5,7 @@ the operators.
 """
 
 from duoln.ops.recurrent.sequences import gru, lstm, rnn
-from duoln.ops.recurrent.steps import gru_step, lstm_step, rnn_step
+from duoln.ops.recurrent.steps import gru_step, lstm_cell, lstm_step, rnn_step
 from duoln.ops.recurrent.variants import CELLS, NORMS, norm_shapes
 
-__all__ = ["CELLS", "NORMS", "gru", "gru_step", "lstm", "lstm_step", "norm_shapes", "rnn", "rnn_step"]
+__all__ = ["CELLS", "NORMS", "gru", "gru_step", "lstm", "lstm_cell", "lstm_step", "norm_shapes", "rnn", "rnn_step"]

@@ -22,7 +22,7 @@ from duoln.ops.linalg import linear, matmul
 from duoln.ops.norm import EpsilonPlace
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
-from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import GATES, check_variant, has_bias, norm_shapes
 from duoln.ops.shape import expand_dims, stack, unstack
 
 NormParameters = Mapping[str, Tensor]
@@ -36,7 +36,7 @@ def check_cell(cell: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x:
         UsageError: an unknown variant.
         ShapeError, DtypeError: arrays that do not fit; the message names the argument.
     """
-    expected_norms = norm_shapes(cell, norm, 1)
+    check_variant(cell, norm)
     check_float(cell, x, *states, w_x, w_h, *norms.values(), *([] if bias is None else [bias]))
     if x.ndim != (3 if time else 2):
         raise ShapeError(f"[{cell}] expected x ({'time, ' if time else ''}batch, in), found shape {x.shape}")
@@ -46,23 +46,32 @@ def check_cell(cell: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x:
     hidden, batch = w_h.shape[0], x.shape[-2]
     shapes: dict[str, tuple[Tensor, tuple[int, ...]]] = {"w_x": (w_x, (x.shape[-1], GATES[cell] * hidden))}
     shapes |= {f"state {k}": (state, (batch, hidden)) for k, state in enumerate(states)}
-    if (bias is not None) != has_bias(cell, norm):
-        raise ShapeError(f"[{cell}] norm '{norm}': expected {'a' if bias is None else 'no'} bias, "
-                         f"found {'none' if bias is None else bias.shape}")
-    if bias is not None:
-        shapes["bias"] = (bias, (GATES[cell] * hidden,))
-    if list(norms) != list(expected_norms):
-        raise ShapeError(f"[{cell}] norm '{norm}': expected the norm parameters "
-                         f"{', '.join(expected_norms) or 'none'}, found {', '.join(norms) or 'none'}")
-    shapes |= {name: (norms[name], shape) for name, shape in norm_shapes(cell, norm, hidden).items()}
-    for name, (tensor, shape) in shapes.items():
-        if tensor.shape != shape:
-            raise ShapeError(f"[{cell}] {name}: expected shape {shape}, found {tensor.shape}")
+    check_shapes(cell, norm, hidden, shapes, bias, norms)
     if mask is not None:
         if mask.dtype != "bool":
             raise DtypeError(f"[{cell}] mask: expected bool, found {mask.dtype}")
         if mask.shape != x.shape[:-1]:
             raise ShapeError(f"[{cell}] mask: expected shape {x.shape[:-1]}, found {mask.shape}")
+
+
+def check_shapes(cell: str, norm: str, hidden: int, shapes: dict[str, tuple[Tensor, tuple[int, ...]]],
+                 bias: Tensor | None, norms: NormParameters) -> None:
+    """Check arrays against their shapes, and a variant's bias and norms against what it has.
+
+    Raises:
+        ShapeError: one does not fit; the message names it.
+    """
+    if (bias is not None) != has_bias(cell, norm):
+        raise ShapeError(f"[{cell}] norm '{norm}': expected {'a' if bias is None else 'no'} bias, "
+                         f"found {'none' if bias is None else bias.shape}")
+    expected = norm_shapes(cell, norm, hidden)
+    if list(norms) != list(expected):
+        raise ShapeError(f"[{cell}] norm '{norm}': expected the norm parameters "
+                         f"{', '.join(expected) or 'none'}, found {', '.join(norms) or 'none'}")
+    of_bias = {} if bias is None else {"bias": (bias, (GATES[cell] * hidden,))}
+    for name, (tensor, shape) in {**shapes, **of_bias, **{n: (norms[n], s) for n, s in expected.items()}}.items():
+        if tensor.shape != shape:
+            raise ShapeError(f"[{cell}] {name}: expected shape {shape}, found {tensor.shape}")
 
 
 def _each_step(cell: str, x: Tensor, w_x: Tensor, bias: Tensor | None, mask: Tensor | None, norms: NormParameters,
@@ -84,7 +93,7 @@ def _walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Te
           mask: Tensor | None, *norm_arrays: Tensor, norm: str, eps: float, eps_place: EpsilonPlace,
           reverse: bool) -> tuple[Tensor, ...]:
     """The composed rule: the formula of a cell, step by step."""
-    s, norms = Settings(norm, eps, eps_place), _named(cell, norm, norm_arrays)
+    s, norms = Settings(norm, eps, eps_place), named(cell, norm, norm_arrays)
     hidden: dict[int, Tensor] = {}
     for t, side, keep in _each_step(cell, x, w_x, bias, mask, norms, s, reverse):
         new = formulas.next_states(cell, side, matmul(states[0], w_h), states, bias, norms, s)
@@ -105,7 +114,8 @@ def _rnn(x: Tensor, h: Tensor, *rest: Tensor, **attrs: Any) -> tuple[Tensor, ...
     return _walk("rnn", x, (h,), *rest, **attrs)
 
 
-def _named(cell: str, norm: str, arrays: tuple[Tensor, ...]) -> NormParameters:
+def named(cell: str, norm: str, arrays: tuple[Tensor, ...]) -> NormParameters:
+    """The norms' parameters by name, from the operators' order."""
     return dict(zip(norm_shapes(cell, norm, 1), arrays, strict=True))
 
 

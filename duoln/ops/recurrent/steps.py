@@ -9,12 +9,17 @@ steps there are.
 
 from __future__ import annotations
 
-from duoln.core import Tensor
+from typing import Any
+
+from duoln.core import Op, Tensor, derived
+from duoln.errors import ShapeError
+from duoln.ops.common import check_float
 from duoln.ops.linalg import linear, matmul
 from duoln.ops.norm import EpsilonPlace
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
-from duoln.ops.recurrent.sequences import NormParameters, check_cell
+from duoln.ops.recurrent.sequences import NormParameters, check_cell, check_shapes, named
+from duoln.ops.recurrent.variants import check_variant
 
 
 def lstm_step(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
@@ -25,10 +30,42 @@ def lstm_step(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: T
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms, s = norms or {}, Settings(norm, eps, eps_place)
+    norms = norms or {}
     check_cell("lstm", norm, x, (h, c), w_x, w_h, bias, norms, None, time=False)
-    side = formulas.input_side("lstm", linear(x, w_x), bias, norms, s)
-    return formulas.lstm_cell(side, matmul(h, w_h), c, bias, norms, s)
+    result: tuple[Tensor, Tensor] = lstm_cell.apply(linear(x, w_x), matmul(h, w_h), c, bias, *norms.values(), norm=norm,
+                                                    eps=eps, eps_place=eps_place)
+    return result
+
+
+def _lstm_cell_op(side: Tensor, product: Tensor, c: Tensor, bias: Tensor | None = None,
+                  norms: NormParameters | None = None, *, norm: str = "layer", eps: float = 1e-5,
+                  eps_place: EpsilonPlace = "inside") -> tuple[Tensor, Tensor]:
+    """The next hidden state and cell of an LSTM from its two products: what `lstm_step` does after them.
+
+    For inputs that are made of parts: part of the input's product may be computed for all steps at once.
+
+    Shape:
+        side, x W_x, and product, h W_h, (B, 4H), c (B, H) -> (B, H) each.
+
+    Raises:
+        UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
+    """
+    norms = norms or {}
+    check_variant("lstm", norm)
+    check_float("lstm_cell", side, product, c, *norms.values(), *([] if bias is None else [bias]))
+    if c.ndim != 2:
+        raise ShapeError(f"[lstm_cell] c: expected (B, H), found shape {c.shape}")
+    wide = (c.shape[0], 4 * c.shape[1])
+    check_shapes("lstm", norm, c.shape[1], {"side": (side, wide), "product": (product, wide)}, bias, norms)
+    result: tuple[Tensor, Tensor] = lstm_cell.apply(side, product, c, bias, *norms.values(), norm=norm, eps=eps,
+                                                    eps_place=eps_place)
+    return result
+
+
+def _lstm_cell(side: Tensor, product: Tensor, c: Tensor, bias: Tensor | None, *norm_arrays: Tensor, norm: str,
+               eps: float, eps_place: EpsilonPlace) -> tuple[Tensor, Tensor]:
+    norms, s = named("lstm", norm, norm_arrays), Settings(norm, eps, eps_place)
+    return formulas.lstm_cell(formulas.input_side("lstm", side, bias, norms, s), product, c, bias, norms, s)
 
 
 def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
@@ -57,3 +94,8 @@ def rnn_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None
     check_cell("rnn", norm, x, (h,), w_x, w_h, bias, norms, None, time=False)
     side = formulas.input_side("rnn", linear(x, w_x), bias, norms, s)
     return formulas.rnn_cell(side, matmul(h, w_h), bias, norms, s)
+
+
+_lstm_cell_op.__name__ = _lstm_cell_op.__qualname__ = "lstm_cell"
+lstm_cell: Op[Any, tuple[Tensor, Tensor]] = Op(_lstm_cell_op)
+lstm_cell.add(derived(_lstm_cell))
