@@ -72,8 +72,8 @@ def parts(backend: str, out: Path, quick: bool) -> list[Part]:
                          [sys.executable, "-m", "duoln.bench.compiling", "--backend", backend,
                           *(["--steps", "2"] if quick else [])], 120))
     if backend == "cupy":
-        made.insert(2, Part("device", "bandwidth of copies, reads and writes; the cost of a launch",
-                            [sys.executable, "-m", "duoln.kernels.bandwidth.cuda"], 60))
+        made.insert(2, Part("device", "memory, launches, exchanges between blocks, tensor cores",
+                            [sys.executable, "-m", "duoln.kernels.limits.cuda"], 60))
     return made
 
 

@@ -1,0 +1,58 @@
+// How long blocks take to hear of each other: what a kernel that stays on the device for many steps would pay a step.
+//
+// All blocks of a launch must be on the device at once; each kernel does `rounds` exchanges.
+#include "../common.cuh"
+
+// One counter for all: the last to come lets everybody go. `arrived` begins at 0.
+extern "C" __global__ void exchange_by_counter(unsigned* arrived, int rounds) {
+    for (int round = 1; round <= rounds; ++round) {
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            __threadfence();
+            atomicAdd(arrived, 1u);
+            while (*reinterpret_cast<volatile unsigned*>(arrived) < unsigned(round) * gridDim.x) {}
+            __threadfence();
+        }
+        __syncthreads();
+    }
+}
+
+// A flag for each block, which is the value itself: thread i waits for block i. `flags` begin at 0; as many threads as
+// blocks, or more.
+extern "C" __global__ void exchange_by_flags(unsigned* flags, int rounds) {
+    for (int round = 1; round <= rounds; ++round) {
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            __threadfence();
+            reinterpret_cast<volatile unsigned*>(flags)[blockIdx.x] = unsigned(round);
+        }
+        if (threadIdx.x < gridDim.x)
+            while (reinterpret_cast<volatile unsigned*>(flags)[threadIdx.x] < unsigned(round)) {}
+        __threadfence();
+        __syncthreads();
+    }
+}
+
+// Eight blocks of a cluster: each writes 4 bytes into its neighbour's shared memory, then all wait. From sm_90 on;
+// elsewhere it does nothing, and `heard` keeps its zeros.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define CLUSTER __cluster_dims__(8, 1, 1)
+#else
+#define CLUSTER
+#endif
+extern "C" __global__ void CLUSTER exchange_in_cluster(unsigned* heard, int rounds) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    __shared__ unsigned slot[2];
+    unsigned rank, remote;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    for (int round = 1; round <= rounds; ++round) {
+        if (threadIdx.x == 0) {
+            const unsigned local = static_cast<unsigned>(__cvta_generic_to_shared(&slot[round & 1]));
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"((rank + 1) % 8));
+            asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(remote), "r"(round) : "memory");
+        }
+        asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    }
+    if (threadIdx.x == 0) heard[blockIdx.x] = slot[rounds & 1];
+#endif
+}
