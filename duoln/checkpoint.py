@@ -20,6 +20,7 @@ from duoln.errors import CheckpointError
 
 FORMAT = 1
 _NAME = re.compile(r"step-(\d+)\.safetensors")
+_OWN_PART = re.compile(r"(step-\d+\.safetensors|(latest|best|config|result)\.json)\.part")
 
 
 class Checkpoint(NamedTuple):
@@ -55,8 +56,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any], keep: int = 2) -> Path:
-    """Write the checkpoint of one step, then remove all but the newest `keep`.
+def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any], keep: int = 2, best: bool = False) -> Path:
+    """Write the checkpoint of one step, then `latest.json`, then remove all but the newest `keep` and the best.
 
     Args:
         folder: made if it is not there.
@@ -64,6 +65,7 @@ def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any], keep: i
         arrays: a tree of NumPy arrays.
         notes: anything JSON can hold.
         keep: how many to keep.
+        best: whether this is the best so far; `best.json` names it, and it is kept until a better one comes.
 
     Raises:
         CheckpointError: it cannot be written. Nothing older is lost.
@@ -78,9 +80,31 @@ def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any], keep: i
 
     path = folder / f"step-{step:09d}.safetensors"
     write_atomically(path, safetensors.numpy.save(flat, metadata))
+    pointer = (json.dumps({"file": path.name, "step": step}) + "\n").encode()
+    for name in ("latest.json", *(["best.json"] if best else [])):
+        write_atomically(folder / name, pointer)
+    kept = named_best(folder)
     for old in list_steps(folder)[:-keep]:
-        old.unlink(missing_ok=True)
+        if old != kept:
+            old.unlink(missing_ok=True)
     return path
+
+
+def named_best(folder: Path) -> Path | None:
+    """The checkpoint that `best.json` names; None where there is no such file, or none that can be read."""
+    try:
+        name = json.loads((folder / "best.json").read_text(encoding="utf-8"))["file"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return folder / name if isinstance(name, str) and _NAME.fullmatch(name) and (folder / name).is_file() else None
+
+
+def remove_parts(folder: Path) -> list[Path]:
+    """Remove what writes that were cut short left behind; the files that were removed."""
+    parts = [p for p in folder.glob("*.part") if _OWN_PART.fullmatch(p.name)]
+    for part in parts:
+        part.unlink(missing_ok=True)
+    return parts
 
 
 def list_steps(folder: Path) -> list[Path]:

@@ -68,6 +68,8 @@ class ProgressDisplay(Listener):
         self._label = "" if event.dataset.rung == "original" else f" [{event.dataset.label}]"
         self._variant, self._last_step = event.variant, event.last_step
         self._steps_per_epoch = event.steps_per_epoch
+        for line in event.refused:
+            say(f"{self._variant}: refused {line}", style="yellow")
         if event.first_step:
             say(f"{self._variant}: goes on after step {event.first_step}")
         if talk.is_terminal and event.first_step < event.last_step:

@@ -7,7 +7,9 @@ which versions, device and flags the numbers come from.
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
+import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
@@ -35,17 +37,20 @@ class RunFolder(Listener):
         backend: what the run computes on, for the log's header.
 
     Raises:
-        CheckpointError: the folder cannot be made or written.
+        CheckpointError: the folder cannot be made or written, or another process runs in it.
     """
 
     def __init__(self, path: Path, backend: Backend) -> None:
         self.path, self._backend = path, backend
         self._log: TextIO | None = None
+        self._lock: TextIO | None = None
         self._log_every = 1
         try:
             path.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(path / "lock")
             self._log = (path / "log.jsonl").open("a", encoding="utf-8")
         except OSError as error:
+            self.close()
             raise CheckpointError(f"{path}: the run folder cannot be written: {error.strerror or error}") from error
 
     @property
@@ -63,8 +68,8 @@ class RunFolder(Listener):
             "event": "start", "time": datetime.now(UTC).isoformat(timespec="seconds"), "task": event.task,
             "variant": event.variant, "seed": event.config.seed, "dataset": event.dataset._asdict(),
             "first_step": event.first_step, "last_step": event.last_step, "steps_per_epoch": event.steps_per_epoch,
-            "parameters": event.parameters, "log_every": self._log_every, "duoln": duoln.__version__,
-            "python": platform.python_version(), "numpy": np.__version__, "platform": platform.platform(),
+            "parameters": event.parameters, "refused": list(event.refused), "log_every": self._log_every,
+            "duoln": duoln.__version__, "python": platform.python_version(), "numpy": np.__version__, "platform": platform.platform(),
             "argv": sys.argv[1:], "backend": {"name": self._backend.name, **self._backend.info()},
         })
 
@@ -87,6 +92,9 @@ class RunFolder(Listener):
         if self._log is not None:
             self._log.close()
             self._log = None
+        if self._lock is not None:
+            self._lock.close()  # which lets go of it
+            self._lock = None
 
     def _write(self, entry: Mapping[str, Any]) -> None:
         if self._log is None:
@@ -96,6 +104,26 @@ class RunFolder(Listener):
             self._log.flush()
         except OSError as error:
             raise CheckpointError(f"{self._log.name}: cannot be written: {error.strerror or error}") from error
+
+
+def _locked(path: Path) -> TextIO:
+    """A file that this process alone holds, until it is closed or the process ends, however it ends."""
+    file = path.open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read(20).strip()
+        file.close()
+        raise CheckpointError(f"{path.parent}: another process ({holder or 'unknown'}) is running in this folder; "
+                              "wait for it, or choose another --out") from None
+    except OSError:
+        file.close()
+        raise
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
 
 
 def read_json(path: Path) -> dict[str, Any]:

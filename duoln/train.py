@@ -81,6 +81,8 @@ class Trainer:
         self.last_step = cfg.epochs * splits.steps_per_epoch
         self.train_seconds = 0.0
         self.evaluated: dict[str, float] = {}
+        self.best: float | None = None
+        """The best value so far of the metric that selects a checkpoint."""
         self._step = compile(make_step(task, self.model, self.optimizer))
 
     def advance(self) -> float:
@@ -119,6 +121,18 @@ class Trainer:
                           for key, value in self.task.metrics(predict, split).items()}
         return self.evaluated
 
+    def note_best(self) -> bool:
+        """Whether the last evaluation is the best so far by the task's selection; if so, it is remembered."""
+        columns = self.task.columns
+        key, which = self.task.selection or (columns[0].key if columns else "", "lowest")
+        value = self.evaluated.get(key)
+        if value is None or not math.isfinite(value):
+            return False
+        better = self.best is None or (value < self.best if which == "lowest" else value > self.best)
+        if better:
+            self.best = value
+        return better
+
     def _population_forward(self) -> Callable[[Any, Batch], Any]:
         return lambda params, batch: self.task.loss(self.model, params, to_tensors(batch, self.backend))
 
@@ -136,8 +150,8 @@ class Trainer:
                 "seconds_per_epoch": self.train_seconds / steps * self.splits.steps_per_epoch}
 
     # Checkpoints
-    def save(self, folder: Path) -> Path:
-        """Write a checkpoint of the present state.
+    def save(self, folder: Path, best: bool = False) -> Path:
+        """Write a checkpoint of the present state; `best` if it is to be kept as the best so far.
 
         Raises:
             DivergedError: a parameter is not finite, so this state is not worth keeping.
@@ -149,7 +163,8 @@ class Trainer:
                 raise DivergedError(f"'{name}' is no longer finite after step {self.step}")
         return checkpoint.save(folder, self.step, arrays, {
             "task": self.task.name, "variant": self.variant, "config": dataclasses.asdict(self.cfg),
-            "train_seconds": self.train_seconds, "evaluated": self.evaluated, "backend": self.backend.name})
+            "train_seconds": self.train_seconds, "evaluated": self.evaluated, "best": self.best,
+            "backend": self.backend.name}, best=best)
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint of this task and variant, of any backend.
@@ -167,6 +182,7 @@ class Trainer:
         self.step = saved.step
         self.train_seconds = float(saved.notes.get("train_seconds", 0.0))
         self.evaluated = dict(saved.notes.get("evaluated", {}))
+        self.best = saved.notes.get("best")
 
 
 def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (), resume: bool = False,
@@ -182,6 +198,9 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
     """
     everyone: list[Listener] = [folder, *listeners]
     task, splits = trainer.task, trainer.splits
+    checkpoint.remove_parts(folder.path)
+    checkpoint.remove_parts(folder.checkpoints)
+    refused: list[str] = []
     if resume:
         saved, refused = checkpoint.newest(folder.checkpoints)
         if saved is None and refused:
@@ -191,7 +210,7 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
     folder.write_config(task.name, trainer.variant, trainer.cfg)
     start = RunStart(task.name, trainer.variant, trainer.cfg, splits.dataset, trainer.backend.name, trainer.step,
                      trainer.last_step, splits.steps_per_epoch,
-                     sum(t.size for t in tree.leaves(trainer.state["params"])))
+                     sum(t.size for t in tree.leaves(trainer.state["params"])), tuple(refused))
     for listener in everyone:
         listener.on_start(start)
     status = "failed"
@@ -225,7 +244,7 @@ def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) ->
                 epoch = trainer.step / trainer.splits.steps_per_epoch
                 for listener in listeners:
                     listener.on_evaluation(Evaluation(trainer.step, epoch, values, trainer.train_seconds))
-                trainer.save(folder.checkpoints)
+                trainer.save(folder.checkpoints, best=trainer.note_best())
             if stop.is_set():
                 path = trainer.save(folder.checkpoints)
                 raise Interrupted(f"stopped after step {trainer.step}; go on with --resume auto (checkpoint {path})")

@@ -1,6 +1,7 @@
 """Checkpoints: whole or absent, the newest good one, and nothing of another model."""
 
 import errno
+import json
 import os
 import stat
 
@@ -29,6 +30,29 @@ def test_the_last_two_are_kept(tmp_path):
     for step in (1, 2, 30, 4):
         checkpoint.save(tmp_path, step, ARRAYS, {})
     assert [p.name for p in checkpoint.list_steps(tmp_path)] == ["step-000000004.safetensors", "step-000000030.safetensors"]
+
+
+def test_the_best_is_kept_until_a_better_one_comes(tmp_path):
+    for step, best in ((1, False), (2, True), (3, False), (4, False), (5, False)):
+        checkpoint.save(tmp_path, step, ARRAYS, {}, best=best)
+    assert [int(p.stem[-1]) for p in checkpoint.list_steps(tmp_path)] == [2, 4, 5]
+    assert checkpoint.named_best(tmp_path).name == "step-000000002.safetensors"
+    assert json.loads((tmp_path / "latest.json").read_text()) == {"file": "step-000000005.safetensors", "step": 5}
+    checkpoint.save(tmp_path, 6, ARRAYS, {}, best=True)
+    assert [int(p.stem[-1]) for p in checkpoint.list_steps(tmp_path)] == [5, 6]
+    for wrong in ("", "[]", "{}", '{"file": 3}', '{"file": "../step-000000006.safetensors"}', '{"file": "step-9.safetensors"}'):
+        (tmp_path / "best.json").write_text(wrong)
+        assert checkpoint.named_best(tmp_path) is None
+
+
+def test_only_our_own_parts_are_removed(tmp_path):
+    ours = ["step-000000003.safetensors.part", "latest.json.part", "best.json.part"]
+    theirs = ["film.part", "step-3.txt.part", "notes.json.part"]
+    for name in ours + theirs:
+        (tmp_path / name).write_text("x")
+    assert sorted(p.name for p in checkpoint.remove_parts(tmp_path)) == sorted(ours)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(theirs)
+    assert checkpoint.remove_parts(tmp_path / "nothing") == []
 
 
 def test_the_newest_good_one_is_found(tmp_path):

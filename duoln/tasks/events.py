@@ -20,6 +20,8 @@ class RunStart(NamedTuple):
     last_step: int
     steps_per_epoch: int
     parameters: int
+    refused: tuple[str, ...] = ()
+    """Newer checkpoints that a resumed run could not use, and why."""
 
 
 class Step(NamedTuple):

@@ -106,6 +106,8 @@ class Task:
         variants: what is compared, each with its overrides, such as `{"ln": {"norm": "layer"}}`.
         references: the paper's claim for each variant, with where it stands.
         columns: the metrics to show, in order.
+        selection: which metric says that a checkpoint is the best so far, and whether the "lowest" or the "highest"
+            is; the first column's lowest by default.
         x_axis: what curves are drawn against: epochs, or updates ("step") with the training loss beside them.
         sampling: for a generative task, a frozen dataclass whose fields are the options of `duoln sample NAME`,
             each made by `option`.
@@ -119,6 +121,7 @@ class Task:
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     references: ClassVar[Mapping[str, str]] = {}
     columns: ClassVar[tuple[Column, ...]] = ()
+    selection: ClassVar[tuple[str, Literal["lowest", "highest"]] | None] = None
     x_axis: ClassVar[Literal["epoch", "step"]] = "epoch"
     sampling: ClassVar[type | None] = None
 
