@@ -69,8 +69,9 @@ class RunFolder(Listener):
             "variant": event.variant, "seed": event.config.seed, "dataset": event.dataset._asdict(),
             "first_step": event.first_step, "last_step": event.last_step, "steps_per_epoch": event.steps_per_epoch,
             "parameters": event.parameters, "refused": list(event.refused), "log_every": self._log_every,
-            "duoln": duoln.__version__, "python": platform.python_version(), "numpy": np.__version__, "platform": platform.platform(),
-            "argv": sys.argv[1:], "backend": {"name": self._backend.name, **self._backend.info()},
+            "duoln": duoln.__version__, "python": platform.python_version(), "numpy": np.__version__,
+            "platform": platform.platform(), "argv": sys.argv[1:],
+            "backend": {"name": self._backend.name, **self._backend.info()},
         })
 
     def on_step(self, event: Step) -> None:
