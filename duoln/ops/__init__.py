@@ -5,6 +5,7 @@ of Adam. Faster rules for single backends live in `duoln.kernels` and are attach
 """
 
 from duoln.core.tensor import OPERATORS
+from duoln.ops.attention import filterbank
 from duoln.ops.conv import avg_pool2d, conv2d, max_pool2d
 from duoln.ops.elementwise import (
     abs,
@@ -87,7 +88,8 @@ OPERATORS.update(
 __all__ = [
     "abs", "adam_update", "add", "all", "any", "argmax", "astype", "avg_pool2d", "batch_norm", "bce_with_logits",
     "broadcast_to", "clip", "concat", "conv2d", "cos", "cumsum", "divide", "embedding", "equal", "exp", "expand_dims",
-    "expm1", "flip", "floor", "getitem", "greater", "greater_equal", "gru", "gru_step", "isfinite", "layer_norm",
+    "expm1", "filterbank",
+    "flip", "floor", "getitem", "greater", "greater_equal", "gru", "gru_step", "isfinite", "layer_norm",
     "leaky_relu", "less", "less_equal", "linear", "log", "log1p", "log_softmax", "logical_and", "logical_not",
     "logical_or", "logsumexp", "lstm", "lstm_step", "matmul", "max", "max_pool2d", "maximum", "mean", "min",
     "minimum", "multiply", "negative", "not_equal", "one_hot", "pad", "permute_dims", "power", "relu", "reshape",
