@@ -7,15 +7,22 @@ from typing import Any, Literal, get_args
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
+from duoln.core.derived import derived
 from duoln.errors import ShapeError, UsageError
 from duoln.ops.common import check_float
+from duoln.ops.elementwise import sigmoid
+from duoln.ops.index import getitem
+from duoln.ops.linalg import matmul
+from duoln.ops.shape import concat, permute_dims, reshape
 
 Centre = Literal["edge", "draw"]
 """Where 0 is: "edge" has the centre at (g + 1) / 2 * pixels, "draw" at (g + 1) / 2 * (pixels + 1) as eq. 22."""
 
+WHERE = 5
+"""Numbers that place a grid: g_X, g_Y, log sigma^2, log delta, log gamma."""
 LIMIT = 20.0
 """What the five numbers are held within: exp(20) squared and times a distance squared still fits a float32."""
-_EPSILON = 1e-4
+EPSILON = 1e-4
 
 
 @op
@@ -41,7 +48,7 @@ def filterbank(where: Tensor, *, size: int, pixels: int, centre: Centre = "edge"
         UsageError: an unknown `centre`.
     """
     check_float("filterbank", where)
-    if where.ndim != 2 or where.shape[1] != 5:
+    if where.ndim != 2 or where.shape[1] != WHERE:
         raise ShapeError(f"[filterbank] expected where (batch, 5), found shape {where.shape}")
     if size < 2 or pixels < 1:
         raise ShapeError(f"[filterbank] expected a size of at least 2 and pixels of at least 1, "
@@ -64,7 +71,7 @@ def _filterbank_forward(be: Backend, where: Array, size: int, pixels: int, centr
     means = be.reshape((held[:, :2] + 1.0) * half, (batch, 2, 1, 1)) + stride * steps
     away = be.reshape(be.arange(pixels, dtype), (1, 1, 1, pixels)) - means
     bells = be.exp(away * away * (-0.5 * precision))
-    filters = bells / (be.sum(bells, axis=-1, keepdims=True) + _EPSILON)
+    filters = bells / (be.sum(bells, axis=-1, keepdims=True) + EPSILON)
     columns, rows = filters[:, 0], filters[:, 1] * gamma
     return (rows, columns), (where, filters, away, precision, stride, steps, gamma, half, inverse)
 
@@ -92,3 +99,73 @@ def _filterbank_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, Array | 
 
 
 filterbank.add(Rule("composed", _filterbank_forward, _filterbank_vjp))
+
+
+def read_patches(image: Tensor, error: Tensor, where: Tensor, *, size: int, centre: Centre = "edge") -> Tensor:
+    """What a grid sees of two images, gamma F_Y [image, error] F_X^T (eq. 27).
+
+    Shape:
+        image and error (B, P, P), where (B, 5) -> (B, 2 size^2), the image's patch first, by rows.
+    """
+    rows, columns = filterbank(where, size=size, pixels=image.shape[-1], centre=centre)
+    # Both images are seen through the same columns: one product for the two.
+    both = matmul(concat(matmul(rows, image), matmul(rows, error), axis=1), permute_dims(columns, axes=(0, 2, 1)))
+    return reshape(both, shape=(image.shape[0], 2 * size * size))
+
+
+def write_patch(patch: Tensor, where: Tensor, *, pixels: int, centre: Centre = "edge") -> Tensor:
+    """1 / gamma F_Y^T patch F_X: a patch as it lands on the canvas (eq. 29).
+
+    Shape:
+        patch (B, N, N), where (B, 5) -> (B, pixels, pixels).
+    """
+    rows, columns = filterbank(where, size=patch.shape[-1], pixels=pixels, centre=centre, inverse=True)
+    return matmul(permute_dims(rows, axes=(0, 2, 1)), matmul(patch, columns))
+
+
+def split_look(looked: Tensor, write: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Where to read (B, 5), where to write (B, 5), and the patch to write (B, write, write)."""
+    patch = getitem(looked, key=(slice(None), slice(2 * WHERE, None)))
+    return (getitem(looked, key=(slice(None), slice(0, WHERE))),
+            getitem(looked, key=(slice(None), slice(WHERE, 2 * WHERE))),
+            reshape(patch, shape=(looked.shape[0], write, write)))
+
+
+@op
+def write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, *, read: int, write: int,
+                    centre: Centre = "edge") -> tuple[Tensor, Tensor]:
+    """What a state of DRAW's decoder does: it writes on the canvas, and reads for the next glimpse.
+
+        c = canvas + write_patch(patch, where to write)
+        seen = read_patches(image, image - sigmoid(c), where to read)
+
+    Shape:
+        canvas and image (B, P, P), looked (B, 10 + write^2): where to read, where to write, the patch by rows
+        -> canvas (B, P, P), seen (B, 2 read^2).
+
+    Raises:
+        ShapeError: sizes that do not fit. UsageError: an unknown `centre`.
+    """
+    check_float("write_then_read", canvas, image, looked)
+    if canvas.ndim != 3 or canvas.shape[1] != canvas.shape[2] or image.shape != canvas.shape:
+        raise ShapeError(f"[write_then_read] expected a canvas and an image (batch, pixels, pixels), "
+                         f"found {canvas.shape} and {image.shape}")
+    if min(read, write) < 2:
+        raise ShapeError(f"[write_then_read] expected grids of at least 2 x 2, found {read} and {write}")
+    if looked.shape != (canvas.shape[0], 2 * WHERE + write * write):
+        raise ShapeError(f"[write_then_read] expected looked {(canvas.shape[0], 2 * WHERE + write * write)}, "
+                         f"found {looked.shape}")
+    if centre not in get_args(Centre):
+        raise UsageError(f"[write_then_read] expected a centre of {', '.join(get_args(Centre))}; found {centre!r}")
+    result: tuple[Tensor, Tensor] = write_then_read.apply(canvas, image, looked, read=read, write=write, centre=centre)
+    return result
+
+
+def _write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, read: int, write: int,
+                     centre: Centre) -> tuple[Tensor, Tensor]:
+    read_at, write_at, patch = split_look(looked, write)
+    canvas = canvas + write_patch(patch, write_at, pixels=canvas.shape[-1], centre=centre)
+    return canvas, read_patches(image, image - sigmoid(canvas), read_at, size=read, centre=centre)
+
+
+write_then_read.add(derived(_write_then_read))

@@ -11,6 +11,7 @@ from duoln.core import Tensor
 from duoln.errors import ShapeError
 from duoln.nn import Params
 from duoln.nn.init import Initializer
+from duoln.ops import attention
 from duoln.ops.attention import Centre
 from duoln.randomness import Stream
 
@@ -19,8 +20,6 @@ Start = Literal["fan-in", "gaussian"]
 
 PIXELS = 28
 """Images are squares of so many pixels a side."""
-WHERE = 5
-"""Numbers that place one grid of filters: see `ops.filterbank`."""
 
 
 def fan_in(rng: Stream, shape: tuple[int, ...]) -> np.ndarray:
@@ -58,7 +57,8 @@ class Draw(nn.Module):
     h^enc (mean, log sigma) are `posterior`.
 
     Shape:
-        x (B, 784) of 0 and 1, noise (glimpses, B, latent) -> bits (B, 2): reconstruction and divergence, in nats.
+        x (B, 784) of 0 and 1, noise (glimpses, B, latent) -> (B, 2): what the bound has for the pixels, and the
+        divergence of the latent variables of all glimpses, in nats.
     """
 
     def __init__(self, glimpses: int, hidden: int, latent: int, read: int, write: int, norm: Norm, start: Start,
@@ -73,7 +73,7 @@ class Draw(nn.Module):
         self.encoder = nn.LSTMCell(2 * read * read + hidden, hidden, cell_norm, input_init=init, recurrent_init=init)
         self.decoder = nn.LSTMCell(latent, hidden, cell_norm, input_init=init, recurrent_init=init)
         self.posterior = nn.Linear(hidden, 2 * latent, weight_init=init)
-        self.look = nn.Linear(hidden, 2 * WHERE + write * write, weight_init=init)
+        self.look = nn.Linear(hidden, 2 * attention.WHERE + write * write, weight_init=init)
 
     def init(self, rng: Stream) -> Params:
         params = super().init(rng)
@@ -87,19 +87,24 @@ class Draw(nn.Module):
         encoder = self.encoder.first_states(params["encoder"], rows)
         decoder = self.decoder.first_states(params["decoder"], rows)
         canvas = Tensor(x.backend.zeros(image.shape, x.dtype), x.backend)
-        read_at, _, _ = self._look(params, decoder[0])
-        posteriors = []
+        looked = self.look(params["look"], decoder[0])
+        seen = attention.read_patches(image, image - ops.sigmoid(canvas), looked[:, :attention.WHERE], size=self.read,
+                                      centre=self.centre)
+        divergence: Tensor | None = None
         for t in range(self.glimpses):
-            seen = self._read(image, image - ops.sigmoid(canvas), read_at)
             encoder = self.encoder(params["encoder"], ops.concat(seen, decoder[0], axis=1), encoder)
-            posteriors.append(self.posterior(params["posterior"], encoder[0]))
-            mean, log_sigma = ops.split(posteriors[-1], 2)
-            latent = mean + ops.exp(log_sigma) * noise[t]
+            latent, nats = ops.gaussian_latent(self.posterior(params["posterior"], encoder[0]), noise[t])
+            divergence = nats if divergence is None else divergence + nats
             decoder = self.decoder(params["decoder"], latent, decoder)
-            read_at, write_at, patch = self._look(params, decoder[0])
-            canvas = canvas + self._write(patch, write_at)
+            looked = self.look(params["look"], decoder[0])
+            if t < self.glimpses - 1:
+                canvas, seen = ops.write_then_read(canvas, image, looked, read=self.read, write=self.write,
+                                                   centre=self.centre)
+            else:
+                canvas = canvas + self._write(looked)[0]
+        assert divergence is not None
         missed = ops.sum(ops.bce_with_logits(ops.reshape(canvas, shape=x.shape), x), axis=1)
-        return ops.stack(missed, divergence(ops.stack(*posteriors)), axis=1)
+        return ops.stack(missed, divergence, axis=1)
 
     def generate(self, params: Params, noise: Tensor) -> Drawing:
         """Digits from the prior: `noise` (glimpses, B, latent) is what the decoder is fed."""
@@ -110,8 +115,8 @@ class Draw(nn.Module):
         drawn = Drawing([], [])
         for t in range(self.glimpses):
             decoder = self.decoder(params["decoder"], noise[t], decoder)
-            _, write_at, patch = self._look(params, decoder[0])
-            canvas = canvas + self._write(patch, write_at)
+            written, write_at = self._write(self.look(params["look"], decoder[0]))
+            canvas = canvas + written
             drawn.canvases.append(canvas)
             drawn.windows.append(write_at)
         return drawn
@@ -124,39 +129,10 @@ class Draw(nn.Module):
                              f"found shape {noise.shape}")
         return x.shape[0]
 
-    def _look(self, params: Params, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Where to read next, where to write, and the patch to write."""
-        looked = self.look(params["look"], state)
-        return looked[:, :WHERE], looked[:, WHERE:2 * WHERE], ops.reshape(
-            looked[:, 2 * WHERE:], shape=(state.shape[0], self.write, self.write))
-
-    def _read(self, image: Tensor, error: Tensor, where: Tensor) -> Tensor:
-        rows, columns = ops.filterbank(where, size=self.read, pixels=PIXELS, centre=self.centre)
-        # Both images are seen through the same columns: one product for the two.
-        both = ops.concat(rows @ image, rows @ error, axis=1)
-        seen = both @ ops.permute_dims(columns, axes=(0, 2, 1))
-        return ops.reshape(seen, shape=(image.shape[0], 2 * self.read * self.read))
-
-    def _write(self, patch: Tensor, where: Tensor) -> Tensor:
-        rows, columns = ops.filterbank(where, size=self.write, pixels=PIXELS, centre=self.centre, inverse=True)
-        return ops.permute_dims(rows, axes=(0, 2, 1)) @ (patch @ columns)
-
-
-def divergence(posteriors: Tensor) -> Tensor:
-    """KL(N(mu, sigma^2) || N(0, 1)) of all glimpses, in nats an image.
-
-        sum over t and latent dimensions of (mu^2 + sigma^2 - 1) / 2 - log sigma
-
-    The constant is -1/2 for every latent dimension of every glimpse: -T latent / 2 in all. The DRAW paper prints
-    -T / 2 (eq. 11).
-
-    Shape:
-        mu and log sigma side by side (T, B, 2 latent) -> (B,).
-    """
-    mean, log_sigma = ops.split(posteriors, 2)
-    each = 0.5 * (ops.square(mean) + ops.exp(2.0 * log_sigma)) - log_sigma
-    steps, _, latent = mean.shape
-    return ops.sum(each, axis=(0, 2)) - 0.5 * steps * latent
+    def _write(self, looked: Tensor) -> tuple[Tensor, Tensor]:
+        """What is added to the canvas, and where the grid was."""
+        _, where, patch = attention.split_look(looked, self.write)
+        return attention.write_patch(patch, where, pixels=PIXELS, centre=self.centre), where
 
 
 def _directions(params: Params) -> Params:
