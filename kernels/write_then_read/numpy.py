@@ -7,7 +7,7 @@ the images, which are small.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from duoln.kernels import host
