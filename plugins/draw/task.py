@@ -43,7 +43,7 @@ class DrawConfig(Config):
     rows: int | None = None
     """Train on the first so many images only."""
     evaluate_images: int | None = None
-    """Evaluate on the first so many images of each split; none is all that there are (of training, 10,000)."""
+    """Evaluate on so many images of each split, evenly spread; none is all that there are (of training, 10,000)."""
 
 
 class DrawTask(Task):
