@@ -55,8 +55,8 @@ class DrawTask(Task):
     config = DrawConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"epochs": 200},
-        "small": {"epochs": 4, "glimpses": 10, "hidden": 128, "latent": 20, "evaluate_every": 130,
-                  "evaluate_images": 1000},
+        "small": {"epochs": 5, "glimpses": 8, "hidden": 128, "latent": 32, "read": 5, "learning_rate": 2e-3,
+                  "evaluate_every": 130, "evaluate_images": 1000},
         "smoke": {"epochs": 1, "glimpses": 3, "hidden": 16, "latent": 4, "batch_size": 20, "source": "made",
                   "rows": 200, "evaluate_images": 100},
     }
