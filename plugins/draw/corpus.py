@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -168,7 +169,7 @@ def prepare(source: Path, target: Path) -> Path:
     Raises:
         DataError: a file is missing or damaged, or the target cannot be written.
     """
-    packed = {}
+    packed: dict[str, Any] = {}
     for split, name in TEXTS.items():
         if not (source / name).is_file():
             raise DataMissingError(f"{source / name}: missing; expected {', '.join(TEXTS.values())}")

@@ -153,5 +153,5 @@ def _weights(params: Params) -> Params:
     """The matrices of directions and gains, made once for all glimpses; other parameters as they are."""
     if "direction" in params:
         made: Any = ops.weight_norm(params["direction"], params["gain"])
-        return made  # type: ignore[no-any-return]
+        return made
     return {name: _weights(value) if isinstance(value, dict) else value for name, value in params.items()}

@@ -49,7 +49,7 @@ def _linear(torch: Any, weight: np.ndarray | Params, bias: np.ndarray | None) ->
 
 
 def _cell(torch: Any, start: Params, normalised: bool) -> Any:
-    class Cell(torch.nn.Module):  # type: ignore[misc]
+    class Cell(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.from_input = _linear(torch, start["w_x"], start["bias"])
@@ -66,7 +66,7 @@ def _cell(torch: Any, start: Params, normalised: bool) -> Any:
 
 
 def _network(torch: Any, cfg: Any, start: Params) -> Any:
-    class Network(torch.nn.Module):  # type: ignore[misc]
+    class Network(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             normalised = cfg.norm == "layer-cell"

@@ -80,10 +80,10 @@ def _grid(digits: np.ndarray, out: Path) -> None:
     high = ceil(len(digits) / wide)
     sheet = np.zeros((high * wide, PIXELS, PIXELS))
     sheet[:len(digits)] = digits
-    sheet = sheet.reshape(high, wide, PIXELS, PIXELS).transpose(0, 2, 1, 3).reshape(high * PIXELS, wide * PIXELS)
+    picture = sheet.reshape(high, wide, PIXELS, PIXELS).transpose(0, 2, 1, 3).reshape(high * PIXELS, wide * PIXELS)
     inches = max(0.5 * wide, 2.0)
     with pictures.figure(out, size=(inches, max(inches * high / wide, 0.5))) as (_, axes):
-        axes[0, 0].imshow(sheet, **_GREY)
+        axes[0, 0].imshow(picture, **_GREY)
         axes[0, 0].axis("off")
 
 
