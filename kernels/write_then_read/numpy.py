@@ -17,7 +17,8 @@ from duoln.core import Rule
 from duoln.ops import write_then_read
 from duoln.ops.attention import EPSILON, LIMIT, WHERE
 
-_ONE_SIGN = np.array((1.0, -1.0))
+_LARGEST = 87.0
+_SIGNS = np.array((1.0, -1.0))
 
 
 class _Grids(NamedTuple):
@@ -102,10 +103,20 @@ def _grids_gradient(grids: _Grids, looked: Array, of_rows: tuple[Array, Array], 
         gradient[:, k, :2] = d_means[:, :, part, 0].sum(axis=2) * grids.half
         gradient[:, k, 2] = spreads[:, :, part, 0].sum(axis=(1, 2)) * 0.5
         gradient[:, k, 3] = (d_means[:, :, part, 0].sum(axis=1) @ grids.steps[part]) * grids.strides[:, k]
-        gradient[:, k, 4] = sums[:, 1, part, 0].sum(axis=1) * _ONE_SIGN[k]
+        gradient[:, k, 4] = sums[:, 1, part, 0].sum(axis=1) * _SIGNS[k]
     gradient = gradient.reshape(batch, 2 * WHERE)
     gradient[np.abs(looked[:, :2 * WHERE]) >= LIMIT] = 0.0
     return gradient
+
+
+def _chances(logits: Array) -> Array:
+    """1 / (1 + exp(-logits)): NumPy's exp takes half the time of its tanh."""
+    # Below this the chance is 0 in float32, and the exponential of what is further below would overflow.
+    shown = np.maximum(logits, np.full(logits.shape[-1], -_LARGEST, logits.dtype), out=host.empty_like(logits))
+    np.negative(shown, shown)
+    np.exp(shown, shown)
+    shown += 1.0
+    return np.divide(1.0, shown, shown)
 
 
 def _forward(be: Backend, canvas: Array, image: Array, looked: Array, read: int, write: int,
@@ -119,10 +130,7 @@ def _forward(be: Backend, canvas: Array, image: Array, looked: Array, read: int,
     landed = patch @ columns[:, read:]
     drawn = np.matmul(write_rows.transpose(0, 2, 1), landed, out=host.empty_like(canvas))
     drawn += canvas
-    shown = np.multiply(drawn, 0.5, host.empty_like(canvas))
-    np.tanh(shown, shown)
-    shown *= 0.5
-    shown += 0.5
+    shown = _chances(drawn)
     seen_rows = np.concatenate((read_rows @ image, read_rows @ shown), axis=1)
     seen = (seen_rows @ columns[:, :read].transpose(0, 2, 1)).reshape(batch, 2, read * read)
     np.subtract(seen[:, 0], seen[:, 1], seen[:, 1])  # the error is the image less what is shown

@@ -64,7 +64,9 @@ def test_the_fused_glimpse(batch, pixels, read, write, dtype, centre, numpy_back
     looked = 0.5 * rng.standard_normal((batch, 10 + write * write))
     if batch > 1:
         looked[0, :10] = 30 * np.sign(rng.standard_normal(10))  # beyond what the grids are held within
-    inputs = [rng.standard_normal((batch, pixels, pixels)), rng.random((batch, pixels, pixels)), looked]
+    canvas = rng.standard_normal((batch, pixels, pixels))
+    canvas[0, 0, :2] = -1000, 1000
+    inputs = [canvas, rng.random((batch, pixels, pixels)), looked]
     op = ops.write_then_read
     assert op.rules("numpy")[0].name == "one pass"
     check_rule(op, op.rules("numpy")[0], [a.astype(dtype) for a in inputs],
