@@ -67,7 +67,7 @@ class DrawTask(Task):
         "wn": "a curve in figure 4, no number",
         "ln": "82.09 nats on test after 200 epochs; almost twice as fast",
     }
-    columns = (Column("test_bound", "test bound", ".2f"), Column("valid_bound", "valid bound", ".2f"))
+    columns = (Column("test_bound", "test bound, nats", ".2f"),)
     x_axis = "step"
     sampling = sampling.Options
 
