@@ -9,7 +9,6 @@ from duoln.plugins.draw import corpus, data
 from duoln.plugins.draw.task import DrawTask
 
 from duoln import cli
-from duoln.data import data_folders
 from duoln.errors import DataError, DataFormatError, DataMissingError
 from duoln.tasks import make_config
 from duoln.testing import check_error
@@ -79,16 +78,6 @@ def test_without_files_digits_are_made_and_labelled(monkeypatch, tmp_path):
     assert set(np.unique(x)) == {0.0, 1.0} and 0.05 < x.mean() < 0.25
     check_error(DataMissingError, lambda: TASK.data(make_config(TASK, "ln", "small", {"source": "binarized_mnist"})),
                 corpus.PACKED, "binarized_mnist_train.amat", "DUOLN_DATA")
-
-
-@pytest.mark.skipif(not any((folder / corpus.PACKED).is_file() for folder in data_folders()),
-                    reason="binarised MNIST is not below DUOLN_DATA")
-def test_the_real_file():
-    dataset, images = corpus.read()
-    assert dataset == ("binarised MNIST", "original")
-    assert {split: a.shape for split, a in images.items()} == {
-        "train": (50_000, 784), "valid": (10_000, 784), "test": (10_000, 784)}
-    assert 0.1 < images["train"].mean() < 0.15
 
 
 # What is refused ----------------------------------------------------------------------------------------
