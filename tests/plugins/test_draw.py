@@ -10,7 +10,7 @@ from duoln.plugins.draw.model import Draw
 from duoln.plugins.draw.task import DrawTask
 
 from duoln import nn, tree
-from duoln.core import Tensor, gradcheck
+from duoln.core import gradcheck
 from duoln.errors import ShapeError, UsageError
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
@@ -262,4 +262,3 @@ def test_unknown_peers():
 def test_cells_are_those_of_the_paper():
     cells = [m for _, m in TASK.model(make_config(TASK, "ln")).modules() if isinstance(m, nn.LSTMCell)]
     assert [c.norm for c in cells] == ["layer-cell"] * 2
-    assert isinstance(TASK.model(make_config(TASK, "ln")), Draw) and Tensor
