@@ -5,6 +5,7 @@ of Adam. Faster rules for single backends live in `duoln.kernels` and are attach
 """
 
 from duoln.core.tensor import OPERATORS
+from duoln.ops.attention import filterbank, write_then_read
 from duoln.ops.conv import avg_pool2d, conv2d, max_pool2d
 from duoln.ops.elementwise import (
     abs,
@@ -46,6 +47,7 @@ from duoln.ops.elementwise import (
     where,
 )
 from duoln.ops.index import embedding, getitem, one_hot, take, take_along_axis
+from duoln.ops.latent import gaussian_latent
 from duoln.ops.linalg import linear, matmul
 from duoln.ops.loss import bce_with_logits, softmax_cross_entropy
 from duoln.ops.norm import batch_norm, layer_norm, weight_norm
@@ -87,11 +89,13 @@ OPERATORS.update(
 __all__ = [
     "abs", "adam_update", "add", "all", "any", "argmax", "astype", "avg_pool2d", "batch_norm", "bce_with_logits",
     "broadcast_to", "clip", "concat", "conv2d", "cos", "cumsum", "divide", "embedding", "equal", "exp", "expand_dims",
-    "expm1", "flip", "floor", "getitem", "greater", "greater_equal", "gru", "gru_step", "isfinite", "layer_norm",
+    "expm1", "filterbank",
+    "flip", "floor", "gaussian_latent",
+    "getitem", "greater", "greater_equal", "gru", "gru_step", "isfinite", "layer_norm",
     "leaky_relu", "less", "less_equal", "linear", "log", "log1p", "log_softmax", "logical_and", "logical_not",
     "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul", "max", "max_pool2d", "maximum", "mean",
     "min", "minimum", "multiply", "negative", "not_equal", "one_hot", "pad", "permute_dims", "power", "relu", "reshape",
     "rnn", "rnn_step", "sigmoid", "sign", "sin", "softmax", "softmax_cross_entropy", "softplus", "split", "sqrt",
     "square", "squeeze", "stack", "subtract", "sum", "take", "take_along_axis", "tanh", "unstack", "weight_norm",
-    "where",
+    "where", "write_then_read",
 ]

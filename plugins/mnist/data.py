@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from duoln.plugins.mnist.digits import make_digits
 
 from duoln.data import Batch, Batches, Resource, check_range, find, read_idx
+from duoln.data.digits import make_digits
 from duoln.errors import DataFormatError, DataMissingError, UsageError
 from duoln.tasks import Dataset, Splits
 

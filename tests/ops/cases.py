@@ -262,3 +262,61 @@ for shape in [(4, 10), (1, 1), (2, 3, 5), (0, 4), (128, 10), (3, 4097)]:
          cross_entropy_reference, shape[-1])
 case("bce_with_logits", ops.bce_with_logits, lambda rng: [3 * rng.standard_normal((5, 7)), rng.random((5, 7))],
      lambda x, t: t * np.log1p(np.exp(-x)) + (1 - t) * np.log1p(np.exp(x)), 16)
+
+
+# Attention and latent variables
+def _grids(n, pixels, size, centre, inverse):
+    """Banks of the rows and of the columns for each of n placements, filter by filter (Gregor et al. 2015)."""
+    def reference(where):
+        rows, columns = (np.zeros((n, size, pixels)) for _ in range(2))
+        for b in range(n):
+            gx, gy, log_variance, log_delta, log_gamma = np.clip(where[b], -20, 20)
+            strength = np.exp(-log_gamma if inverse else log_gamma)
+            stride = (pixels - 1) / (size - 1) * np.exp(log_delta)
+            for bank, g, scale in ((rows, gy, strength), (columns, gx, 1.0)):
+                for i in range(size):
+                    mean = (g + 1) / 2 * (pixels + (centre == "draw")) + (i - size / 2 + 0.5) * stride
+                    f = np.exp(-(np.arange(pixels) - mean) ** 2 / (2 * np.exp(log_variance)))
+                    bank[b, i] = scale * f / (f.sum() + 1e-4)
+        return rows, columns
+
+    return reference
+
+
+for size, pixels, centre, inverse in ((2, 28, "edge", False), (5, 28, "draw", True), (3, 7, "edge", True)):
+    options = {"size": size, "pixels": pixels, "centre": centre, "inverse": inverse}
+    case(f"filterbank {size} {pixels} {centre}", partial(ops.filterbank, **options),
+         lambda rng: [0.5 * rng.standard_normal((4, 5))], _grids(4, **options), 100)
+
+
+def _glimpse(read, write, centre):
+    def reference(canvas, image, looked):
+        n, pixels, _ = canvas.shape
+        wr, wc = _grids(n, pixels, write, centre, True)(looked[:, 5:10])
+        rr, rc = _grids(n, pixels, read, centre, False)(looked[:, :5])
+        drawn = np.stack([canvas[b] + wr[b].T @ looked[b, 10:].reshape(write, write) @ wc[b] for b in range(n)])
+        error = image - 1 / (1 + np.exp(-drawn))
+        seen = np.stack([np.concatenate([(rr[b] @ a[b] @ rc[b].T).ravel() for a in (image, error)]) for b in range(n)])
+        return drawn, seen
+
+    return reference
+
+
+for read, write, pixels, centre in ((2, 5, 28, "edge"), (3, 2, 6, "draw")):
+    options = {"read": read, "write": write, "centre": centre}
+    case(f"write_then_read {read} {write} {centre}", partial(ops.write_then_read, **options),
+         lambda rng, p=pixels, w=write: [rng.standard_normal((2, p, p)), rng.random((2, p, p)), 0.5 * rng.standard_normal((2, 10 + w * w))],
+         _glimpse(**options), 1000)
+
+
+def _latent(statistics, noise):
+    mean, log_sigma = np.split(statistics, 2, axis=1)
+    nats = np.zeros(len(mean))
+    for k in range(mean.shape[1]):
+        m, s = mean[:, k], np.exp(log_sigma[:, k])
+        nats += 0.5 * (m * m + s * s - 1) - np.log(s)
+    return mean + np.exp(log_sigma) * noise, nats
+
+
+case("gaussian_latent", ops.gaussian_latent, normal((3, 8), (3, 4)), _latent, 16)
+case("gaussian_latent of one", ops.gaussian_latent, normal((1, 2), (1, 1)), _latent, 16)

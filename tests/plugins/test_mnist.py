@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from conftest import get_backend
 from duoln.plugins.mnist import data
-from duoln.plugins.mnist.digits import make_digits
 from duoln.plugins.mnist.model import network
 from duoln.plugins.mnist.task import Mnist
 
 from duoln import nn, tree
 from duoln.data import write_idx
+from duoln.data.digits import make_digits
 from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.tasks import make_config
 from duoln.testing import check_error, check_task

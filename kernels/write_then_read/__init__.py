@@ -1,0 +1,1 @@
+"""Fused rules for `write_then_read`."""

@@ -1,0 +1,189 @@
+"""Fixed-binarised MNIST on disk: bits in one .npz, or the text files in which Larochelle gave them."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import os
+import struct
+import zipfile
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from duoln.data import cache_folder, data_folders
+from duoln.errors import DataError, DataFormatError, DataMissingError
+from duoln.tasks import Dataset
+
+FOLDER = "binarized_mnist"
+PACKED = f"{FOLDER}/binarized_mnist_packed.npz"
+SPLITS = ("train", "valid", "test")
+TEXTS = {split: f"binarized_mnist_{split}.amat" for split in SPLITS}
+PIXELS = 784
+ROW_BYTES = PIXELS // 8
+
+# Of the packed bits of train, valid and test, one after another: what the numbers of the literature are about.
+KNOWN_SHA256 = "c462f82a020638a4d5d8d44e4c83242ee0145ee1d125869d0e030c35011837e6"
+
+_MAX_BYTES = 1 << 27
+_GREATEST_RATIO = 1032
+"""How much DEFLATE can shrink at best."""
+_HEADER_BYTES = 1 << 12
+_MAGIC = b"\x93NUMPY"
+
+
+def read(root: Path | None = None) -> tuple[Dataset, dict[str, np.ndarray]]:
+    """The splits as uint8 (images, 784) of 0 and 1, and what they are.
+
+    Looks below `root`, the folders of DUOLN_DATA and the cache for `binarized_mnist/`: the packed file first, then
+    the three text files. The rung is "original" where the bits are those of the known files.
+
+    Raises:
+        DataMissingError: neither is there; the message says where to put them.
+        DataError: a file cannot be read. DataFormatError: it is damaged, or not what its format promises.
+    """
+    folders = [*([root] if root is not None else []), *data_folders(), cache_folder()]
+    for folder in folders:
+        if (folder / PACKED).is_file():
+            return _described(read_packed(folder / PACKED))
+        texts = {split: folder / FOLDER / name for split, name in TEXTS.items()}
+        if all(path.is_file() for path in texts.values()):
+            return _described({split: np.packbits(read_text(path), axis=1) for split, path in texts.items()})
+    raise DataMissingError(f"{PACKED}: not found, nor {', '.join(TEXTS.values())}; put either in a folder "
+                           f"{FOLDER} below {folders[0]} (DUOLN_DATA names such folders)")
+
+
+def _described(packed: dict[str, np.ndarray]) -> tuple[Dataset, dict[str, np.ndarray]]:
+    digest = hashlib.sha256(b"".join(packed[split].tobytes() for split in SPLITS)).hexdigest()
+    dataset = (Dataset("binarised MNIST", "original") if digest == KNOWN_SHA256
+               else Dataset("binarised images of another origin", "substitute"))
+    return dataset, {split: np.unpackbits(packed[split], axis=1) for split in SPLITS}
+
+
+# The packed file ---------------------------------------------------------------------------------------
+
+def read_packed(path: Path) -> dict[str, np.ndarray]:
+    """The packed bits of each split, uint8 (images, 98). Nothing is unpickled.
+
+    Raises:
+        DataError: the file cannot be read. DataFormatError: no zip archive, a member is missing or damaged, or an
+            array's header promises another dtype, shape or length. Nothing is allocated for a promise that the
+            archive's size does not allow.
+    """
+    try:
+        size = path.stat().st_size
+        with zipfile.ZipFile(path) as archive:
+            return {split: _member(path, archive, f"{split}.npy", size) for split in SPLITS}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error, RuntimeError) as error:
+        raise DataFormatError(path, 0, "an undamaged .npz archive", f"{type(error).__name__}: {error}") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _member(path: Path, archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
+    if name not in archive.namelist():
+        raise DataFormatError(path, 0, f"an array '{name}'", f"{', '.join(archive.namelist()) or 'nothing'}")
+    info = archive.getinfo(name)
+    where = f"{path} ({name})"
+    most = min(_MAX_BYTES, size * _GREATEST_RATIO)
+    if info.file_size > most:
+        raise DataFormatError(where, info.header_offset, f"at most {most} bytes", info.file_size)
+    with archive.open(info) as file:
+        content = file.read(most + 1)
+    if len(content) != info.file_size:
+        raise DataFormatError(where, info.header_offset, f"{info.file_size} bytes", f"{len(content)}")
+    return _array(where, content)
+
+
+def _array(where: str, content: bytes) -> np.ndarray:
+    """A .npy file's array, uint8 (rows, 98), by rows or by columns."""
+    if content[:6] != _MAGIC or len(content) < 12 or content[6] not in (1, 2, 3):
+        raise DataFormatError(where, 0, "the magic of a .npy file, version 1 to 3", content[:8].hex(" ") or "nothing")
+    form, start = ("<H", 10) if content[6] == 1 else ("<I", 12)
+    length = struct.unpack_from(form, content, 8)[0]
+    if start + length > min(len(content), _HEADER_BYTES):
+        raise DataFormatError(where, 8, f"a header of at most {min(len(content), _HEADER_BYTES) - start} bytes", length)
+    try:
+        header = ast.literal_eval(content[start:start + length].decode("latin-1").strip())
+        descr, by_columns, shape = header["descr"], header["fortran_order"], header["shape"]
+    except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError) as error:
+        raise DataFormatError(where, start, "a header of descr, fortran_order and shape",
+                              f"{type(error).__name__}: {error}") from error
+    if descr not in ("|u1", "<u1", ">u1") or not isinstance(by_columns, bool):
+        raise DataFormatError(where, start, "dtype '|u1'", f"{descr!r}, fortran_order {by_columns!r}")
+    offset = start + length
+    rows = (len(content) - offset) // ROW_BYTES
+    if shape != (rows, ROW_BYTES) or rows < 1 or offset + rows * ROW_BYTES != len(content):
+        raise DataFormatError(where, start, f"shape (images, {ROW_BYTES}) of the {len(content) - offset} bytes that "
+                              "follow", f"{shape!r}")
+    values = np.frombuffer(content, np.uint8, offset=offset)
+    return np.ascontiguousarray(values.reshape(ROW_BYTES, rows).T) if by_columns else values.reshape(rows, ROW_BYTES)
+
+
+# The text files ----------------------------------------------------------------------------------------
+
+def read_text(path: Path) -> np.ndarray:
+    """A text file of one image a line, 784 values of 0 or 1 with spaces between: uint8 (images, 784).
+
+    Raises:
+        DataError: the file cannot be read. DataFormatError: another character, values that are not parted, or a
+            line of another length; the message says where.
+    """
+    try:
+        size = path.stat().st_size
+        if size > _MAX_BYTES:
+            raise DataFormatError(path, 0, f"at most {_MAX_BYTES} bytes", size)
+        text = np.frombuffer(path.read_bytes(), np.uint8)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    is_value = (text == ord("0")) | (text == ord("1"))
+    is_end = text == ord("\n")
+    strange = np.flatnonzero(~(is_value | is_end | (text == ord(" ")) | (text == ord("\t")) | (text == ord("\r"))))
+    if len(strange):
+        raise DataFormatError(path, int(strange[0]), "0, 1 or white space", repr(chr(text[strange[0]])))
+    joined = np.flatnonzero(is_value[1:] & is_value[:-1])
+    if len(joined):
+        raise DataFormatError(path, int(joined[0]) + 1, "a space between two values", "none")
+    values = np.cumsum(is_value, dtype=np.int64)
+    ends = np.flatnonzero(is_end)
+    if len(text) and not is_end[-1]:
+        ends = np.append(ends, len(text) - 1)
+    each = np.diff(values[ends], prepend=0)
+    while len(each) and each[-1] == 0:  # empty lines after the last image
+        each, ends = each[:-1], ends[:-1]
+    wrong = np.flatnonzero(each != PIXELS)
+    if len(wrong) or not len(each):
+        line = int(wrong[0]) if len(wrong) else 0
+        raise DataFormatError(path, int(ends[line - 1]) + 1 if line else 0, f"{PIXELS} values in line {line + 1}",
+                              int(each[line]) if len(each) else "an empty file")
+    return (text[is_value] - ord("0")).reshape(-1, PIXELS)
+
+
+def prepare(source: Path, target: Path) -> Path:
+    """The three text files in `source` as the packed file below `target`: the same bits in a thirtieth of the space.
+
+    Raises:
+        DataError: a file is missing or damaged, or the target cannot be written.
+    """
+    packed: dict[str, Any] = {}
+    for split, name in TEXTS.items():
+        if not (source / name).is_file():
+            raise DataMissingError(f"{source / name}: missing; expected {', '.join(TEXTS.values())}")
+        packed[split] = np.packbits(read_text(source / name), axis=1)
+    content = io.BytesIO()
+    np.savez_compressed(content, **packed)
+    path = target / PACKED
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(content.getvalue())
+        os.replace(part, path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return path

@@ -1,0 +1,183 @@
+"""Binarised MNIST on disk: the packed file, the text files, what is refused, and what is made instead."""
+
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+from duoln.plugins.draw import corpus, data
+from duoln.plugins.draw.task import DrawTask
+
+from duoln import cli
+from duoln.errors import DataError, DataFormatError, DataMissingError
+from duoln.tasks import make_config
+from duoln.testing import check_error
+
+TASK = DrawTask()
+COUNTS = {"train": 12, "valid": 3, "test": 4}
+
+
+@pytest.fixture
+def images():
+    rng = np.random.default_rng(5)
+    return {split: (rng.random((n, 784)) < 0.3).astype(np.uint8) for split, n in COUNTS.items()}
+
+
+@pytest.fixture
+def packed(tmp_path, images):
+    """A small packed file in DUOLN_DATA's layout."""
+    path = tmp_path / corpus.PACKED
+    path.parent.mkdir()
+    np.savez_compressed(path, **{split: np.packbits(a, axis=1) for split, a in images.items()})
+    return path
+
+
+@pytest.fixture
+def texts(tmp_path, images):
+    """The text files, in a folder of their own."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for split, a in images.items():
+        (folder / corpus.TEXTS[split]).write_text("".join(" ".join(map(str, row)) + "\n" for row in a))
+    return folder
+
+
+def test_the_packed_file_is_read(packed, images, tmp_path):
+    dataset, found = corpus.read(tmp_path)
+    assert dataset.rung == "substitute"  # not the bits of the literature
+    assert all(np.array_equal(found[split], images[split]) for split in COUNTS)
+
+
+def test_by_columns_as_well(packed, images, tmp_path):
+    np.savez(packed, **{split: np.asfortranarray(np.packbits(a, axis=1)) for split, a in images.items()})
+    assert all(np.array_equal(corpus.read(tmp_path)[1][split], images[split]) for split in COUNTS)
+
+
+def test_the_text_files_are_read_where_the_packed_one_is_not(texts, images, tmp_path):
+    (tmp_path / corpus.FOLDER).mkdir()
+    for path in texts.iterdir():
+        path.rename(tmp_path / corpus.FOLDER / path.name)
+    assert all(np.array_equal(corpus.read(tmp_path)[1][split], images[split]) for split in COUNTS)
+
+
+def test_the_known_bits_are_the_original(packed, images, tmp_path, monkeypatch):
+    import hashlib
+
+    bits = b"".join(np.packbits(images[split], axis=1).tobytes() for split in corpus.SPLITS)
+    monkeypatch.setattr(corpus, "KNOWN_SHA256", hashlib.sha256(bits).hexdigest())
+    assert corpus.read(tmp_path)[0] == ("binarised MNIST", "original")
+
+
+def test_without_files_digits_are_made_and_labelled(monkeypatch, tmp_path):
+    monkeypatch.delenv("DUOLN_DATA", raising=False)
+    monkeypatch.setenv("DUOLN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(data, "MADE", {"train": 300, "valid": 20, "test": 20})
+    splits = TASK.data(make_config(TASK, "ln", "small"))
+    assert splits.dataset.label == "made digits, binarised, synthetic"
+    x = splits.train(0)["x"]
+    assert set(np.unique(x)) == {0.0, 1.0} and 0.05 < x.mean() < 0.25
+    check_error(DataMissingError, lambda: TASK.data(make_config(TASK, "ln", "small", {"source": "binarized_mnist"})),
+                corpus.PACKED, "binarized_mnist_train.amat", "DUOLN_DATA")
+
+
+# What is refused ----------------------------------------------------------------------------------------
+
+def _npy(header, content, version=1):
+    text = header.encode()
+    head = struct.pack("<H", len(text)) if version == 1 else struct.pack("<I", len(text))
+    return b"\x93NUMPY" + bytes([version, 0]) + head + text + content
+
+
+def _archive(path, train, names=corpus.SPLITS):
+    plain = _npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 98), }\n", bytes(196))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            archive.writestr(f"{name}.npy", train if name == "train" else plain)
+
+
+@pytest.mark.parametrize(("train", "words"), [
+    (_npy("{'descr': '|O', 'fortran_order': False, 'shape': (2, 98), }\n", bytes(196)), ("'|u1'", "|O")),
+    (_npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 98), }\n", bytes(784)), ("'|u1'", "<f4")),
+    (_npy("{'descr': '|u1', 'fortran_order': 0, 'shape': (2, 98), }\n", bytes(196)), ("fortran_order", "0")),
+    (_npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 784), }\n", bytes(1568)), ("(images, 98)", "(2, 784)")),
+    (_npy("{'descr': '|u1', 'fortran_order': False, 'shape': (9000000000, 98), }\n", bytes(196)), ("196 bytes", "9000000000")),
+    (_npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 98), }\n", bytes(195)), ("195 bytes", "(2, 98)")),
+    (_npy("{'descr': '|u1', 'fortran_order': False, 'shape': (0, 98), }\n", b""), ("(images, 98)", "(0, 98)")),
+    (_npy("__import__('os').getcwd()\n", bytes(196)), ("header", "ValueError")),
+    (_npy("[1, 2]\n", bytes(196)), ("header", "TypeError")),
+    (_npy("{'shape': (2, 98)}\n", bytes(196)), ("header", "descr")),
+    (_npy("{'descr': '|u1'}\n", b"", version=7), ("magic", "07")),
+    (b"\x93NUMPY\x01\x00\xff\xff{}", ("header of at most", "65535")),
+    (b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00", ("magic", "80 04")),
+    (b"", ("magic", "nothing")),
+], ids=lambda v: v[0] if isinstance(v, tuple) else "")
+def test_every_claim_of_the_packed_file_is_checked(train, words, tmp_path):
+    path = tmp_path / "packed.npz"
+    _archive(path, train)
+    check_error(DataFormatError, lambda: corpus.read_packed(path), "packed.npz", "train.npy", "expected", "found", *words)
+
+
+def test_a_missing_member_and_no_archive(tmp_path):
+    path = tmp_path / "packed.npz"
+    _archive(path, b"", names=("valid", "test"))
+    check_error(DataFormatError, lambda: corpus.read_packed(path), "packed.npz", "train.npy", "valid.npy")
+    path.write_bytes(b"\x80\x04K\x01.")  # a pickle
+    check_error(DataFormatError, lambda: corpus.read_packed(path), "packed.npz", "undamaged .npz", "BadZipFile")
+    check_error(DataError, lambda: corpus.read_packed(tmp_path / "none.npz"), "none.npz", "cannot be read")
+
+
+def test_any_damage_is_an_error_and_not_a_fallback(packed, tmp_path):
+    whole = packed.read_bytes()
+    for keep in (len(whole) // 2, len(whole) - 10):
+        packed.write_bytes(whole[:keep])
+        check_error(DataFormatError, lambda: data._load("auto", 0, tmp_path), "packed.npz")
+    rng, refused = np.random.default_rng(0), 0
+    for at in rng.integers(0, len(whole), 150):
+        broken = bytearray(whole)
+        broken[at] ^= 0x5A
+        packed.write_bytes(bytes(broken))
+        try:
+            corpus.read_packed(packed)
+        except DataError:
+            refused += 1
+    assert refused > 100  # the others fell on fields that say nothing about the content, such as dates
+
+
+def test_a_member_cannot_unpack_to_more_than_its_archive_allows(tmp_path, monkeypatch):
+    path = tmp_path / "packed.npz"
+    _archive(path, _npy("{'descr': '|u1', 'fortran_order': False, 'shape': (20000, 98), }\n", bytes(1_960_000)))
+    monkeypatch.setattr(corpus, "_MAX_BYTES", 1_000_000)
+    check_error(DataFormatError, lambda: corpus.read_packed(path), "train.npy", "at most 1000000 bytes", "1960")
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("", ("784 values in line 1", "empty")), ("0 1 0\n", ("784 values in line 1", "3")),
+    ("0 " * 784 + "\n" + "0 " * 783 + "\n", ("784 values in line 2", "783", "byte 1569")),
+    ("0 " * 783 + "2\n", ("0, 1 or white space", "'2'", "byte 1566")),
+    ("01" * 392 + "\n", ("a space between", "byte 1")),
+    ("0 " * 784 + "\n\n" + "0 " * 784, ("784 values in line 2", "0")),
+])
+def test_every_claim_of_a_text_file_is_checked(text, words, tmp_path):
+    path = tmp_path / "binarized_mnist_train.amat"
+    path.write_text(text)
+    check_error(DataFormatError, lambda: corpus.read_text(path), "train.amat", *words)
+
+
+def test_text_files_may_end_as_they_like(tmp_path):
+    path = tmp_path / "x.amat"
+    for end in ("", "\n", "\n\n", " \r\n"):
+        path.write_text("0 " * 783 + "1\n" + "1 " * 783 + "0" + end, newline="")
+        found = corpus.read_text(path)
+        assert found.shape == (2, 784) and found.sum() == 784 and found[0, 783] == 1 and found[1, 783] == 0
+
+
+def test_the_text_files_are_prepared(texts, images, tmp_path, capsys):
+    out = tmp_path / "ready"
+    assert cli.main(["data", "prepare", "draw", "--from", str(texts), "--out", str(out)]) == 0
+    assert str(out / corpus.PACKED) in capsys.readouterr().err
+    assert all(np.array_equal(corpus.read(out)[1][split], images[split]) for split in COUNTS)
+    (texts / corpus.TEXTS["valid"]).unlink()
+    check_error(DataMissingError, lambda: corpus.prepare(texts, out), "binarized_mnist_valid.amat", "missing")
+    (tmp_path / "file").write_text("")
+    texts.joinpath(corpus.TEXTS["valid"]).write_text("0 " * 784)
+    check_error(DataError, lambda: corpus.prepare(texts, tmp_path / "file"), "cannot be written")

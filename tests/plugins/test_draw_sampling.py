@@ -1,0 +1,87 @@
+"""Digits that DRAW generates: the pictures, the same for a seed, and what is refused."""
+
+import numpy as np
+import pytest
+from duoln.plugins.draw import sampling
+from duoln.plugins.draw.task import DrawTask
+
+from duoln import cli, pictures, runtime
+from duoln.runfolder import RunFolder
+from duoln.tasks import make_config
+from duoln.testing import check_close
+from duoln.train import Trainer, fit
+from duoln.trained import load_trained
+
+TASK = DrawTask()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of two updates."""
+    folder = tmp_path_factory.mktemp("draw")
+    cfg = make_config(TASK, "ln", "smoke", {"rows": 40, "hidden": 8, "evaluate_images": 10})
+    backend = runtime.backend("numpy")
+    fit(Trainer(TASK, "ln", cfg, TASK.data(cfg), backend), RunFolder(folder / "run", backend))
+    return folder / "run"
+
+
+def _sample(run, out, *options):
+    return cli.main(["sample", "draw", "--run", str(run), "--out", str(out), "--backend", "numpy", *options])
+
+
+def test_generated_digits_are_those_of_the_decoder(run):
+    trained = load_trained(TASK, run, runtime.backend("numpy"))
+    chances, squares = sampling.generate(trained, 6, 1)
+    assert chances.shape == (3, 6, 28, 28) and squares.shape == (3, 6, 4)
+    assert chances.min() > 0 and chances.max() < 1
+    again = sampling.generate(trained, 6, 1)
+    assert np.array_equal(chances, again[0])
+    assert not np.array_equal(chances, sampling.generate(trained, 6, 2)[0])
+
+
+def test_squares_are_where_the_grids_are():
+    where = np.array([[0.0, 0.5, 0.0, np.log(0.5), 0.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
+    check_close(sampling.squares(where, "edge"), np.array([[14 - 6.75, 21 - 6.75, 14 + 6.75, 21 + 6.75],
+                                                           [0.5, 0.5, 27.5, 27.5]]), 1e-12, "squares")
+    check_close(sampling.squares(where[1:], "draw"), np.array([[1.0, 1.0, 28.0, 28.0]]), 1e-12, "squares")
+
+
+@pytest.mark.skipif(not pictures.can_draw(), reason="matplotlib is not installed")
+def test_pictures_from_the_command_line(run, tmp_path, capsys):
+    assert _sample(run, tmp_path / "digits.png", "--count", "5", "--seed", "3") == 0
+    written = [tmp_path / "digits.png", tmp_path / "digits-glimpses.png"]
+    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in written)
+    told = capsys.readouterr().err
+    assert all(path.name in told for path in written)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(p.name for p in written)
+
+
+def test_what_is_refused_before_anything_is_computed(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sampling, "generate", lambda *a: pytest.fail("computed"))
+    for out, options, words in ((tmp_path / "digits.txt", (), (".png", ".txt")),
+                                (tmp_path / "d.png", ("--count", "0"), ("count", "0")),
+                                (tmp_path / "d.png", ("--count", "x"), ("--count", "int", "'x'"))):
+        assert _sample(run, out, *options) == 2
+        told = capsys.readouterr().err
+        assert all(word in told for word in words), told
+
+
+def test_runs_that_cannot_be_sampled(run, tmp_path, capsys):
+    cfg = make_config(TASK, "ln", "smoke", {"rows": 40, "evaluate_images": 10})
+    backend = runtime.backend("numpy")
+    untrained = RunFolder(tmp_path / "untrained", backend)
+    untrained.write_config(TASK.name, "ln", cfg)
+    trainer = Trainer(TASK, "ln", cfg, TASK.data(cfg), backend)
+    untrained.on_end("done", {})
+    trainer.save(untrained.checkpoints)
+    assert _sample(tmp_path / "untrained", tmp_path / "d.png") == 2
+    assert "expected a trained model" in capsys.readouterr().err
+    # The checkpoint of a smaller model in the folder of this one.
+    small = Trainer(TASK, "ln", make_config(TASK, "ln", "smoke", {"hidden": 8}), TASK.data(cfg), backend)
+    small.step = 5
+    small.save(untrained.checkpoints)
+    assert _sample(tmp_path / "untrained", tmp_path / "d.png") == 1
+    told = capsys.readouterr().err
+    assert "expected" in told and "found" in told and "params." in told
+    assert _sample(tmp_path / "nowhere", tmp_path / "d.png") == 1
+    assert "found nothing" in capsys.readouterr().err
