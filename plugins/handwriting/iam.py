@@ -150,7 +150,7 @@ class _Reader:
     def read(self, content: bytes) -> None:
         try:
             self.parser.Parse(content, True)
-        except expat.ExpatError as error:
+        except (expat.ExpatError, LookupError) as error:  # an encoding that Python has not is no ExpatError
             raise self._error("well-formed XML", error) from error
         if len(self.points) < 2:
             raise DataFormatError(self.path, 0, "at least 2 points in strokes", len(self.points))
