@@ -56,7 +56,7 @@ class Synthesis(nn.Module):
         eps, eps_place: of the norms.
 
     Shape:
-        x (T, B, 3), text int32 (B, U) -> (T, B, 1 + 6 mixtures).
+        `outputs`: x (T, B, 3), text int32 (B, U) -> (T, B, 1 + 6 mixtures).
     """
 
     def __init__(self, norm: Norm, hidden: int, gaussians: int, mixtures: int, form: Form = "steps",
@@ -83,7 +83,8 @@ class Synthesis(nn.Module):
                 params[name]["bias"] = self.start(rng.child(name).child("bias"), params[name]["bias"].shape)
         return params
 
-    def __call__(self, params: Params, x: Tensor, text: Tensor) -> Tensor:
+    def outputs(self, params: Params, x: Tensor, text: Tensor) -> Tensor:
+        """What the network puts out at every step, the points before it given."""
         characters = ops.one_hot(text, size=CLASSES, dtype=x.dtype)
         points = ops.unstack(x)
         walk = self.begin(params, characters)

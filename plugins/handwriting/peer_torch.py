@@ -81,7 +81,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             x.register_hook(lambda g: g.clamp(-cfg.clip_steps, cfg.clip_steps))
         return x
 
-    class Cell(nn.Module):  # type: ignore[misc, name-defined]
+    class Cell(nn.Module):  # type: ignore[name-defined]
         def __init__(self, params: Params) -> None:
             super().__init__()
             self.of_x, self.of_h = linear(params["w_x"]), linear(params["w_h"])
@@ -99,7 +99,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             shown = self.norm_c(c) if self.normed else c
             return torch.sigmoid(out) * torch.tanh(shown), c
 
-    class Network(nn.Module):  # type: ignore[misc, name-defined]
+    class Network(nn.Module):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.cells = nn.ModuleList([Cell(start[f"layer{k}"]) for k in (1, 2, 3)])

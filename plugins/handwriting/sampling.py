@@ -101,7 +101,8 @@ def write(model: Synthesis, params: Params, classes: np.ndarray, bias: float, se
     walk = model.begin(params, characters)
     point = np.zeros(POINT, np.float32)
     point[:2] = -MEAN / DEVIATION
-    points, looks = [], []
+    points: list[np.ndarray] = []
+    looks: list[np.ndarray] = []
     passed = False
     for _ in range(steps):
         walk, phi = model.step(params, tensor(point[None]), characters, walk)

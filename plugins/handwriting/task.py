@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from duoln.plugins.handwriting import data, iam, peer_torch, sampling
+from duoln.plugins.handwriting import data, iam, peer_torch
 from duoln.plugins.handwriting.model import Biases, FirstWindow, Form, Norm, Synthesis
+from duoln.plugins.handwriting.sampling import Options, sample
 
 from duoln import ops, optim
 from duoln.core import Tensor
@@ -85,7 +86,7 @@ class Handwriting(Task):
     }
     columns = (Column("train_nll", "train nats a sequence", ".1f"), Column("valid_nll", "valid nats a sequence", ".1f"))
     x_axis = "step"
-    sampling = sampling.Options
+    sampling = Options
 
     def data(self, cfg: HandwritingConfig, root: Path | None = None) -> Splits:
         return data.splits(cfg.source, cfg.batch_size, cfg.seed, cfg.length, cfg.text_length, cfg.order, cfg.lines,
@@ -102,7 +103,7 @@ class Handwriting(Task):
     def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """The negative log-likelihood of each line, in nats: (B,)."""
         assert isinstance(model, Synthesis)
-        each = ops.mixture_density(model(params, batch["x"], batch["text"]), batch["target"])
+        each = ops.mixture_density(model.outputs(params, batch["x"], batch["text"]), batch["target"])
         return ops.sum(ops.where(batch["mask"], each, 0.0), axis=0)
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
@@ -115,8 +116,8 @@ class Handwriting(Task):
         return optim.Adam(learning_rate=cfg.learning_rate, eps=cfg.adam_eps, donate=True,
                           clip=optim.clip_value(cfg.clip_weights) if cfg.clip_weights else None)
 
-    def sample(self, trained: Trained, options: sampling.Options, out: Path) -> list[Path]:
-        return sampling.sample(trained, options, out)
+    def sample(self, trained: Trained, options: Options, out: Path) -> list[Path]:
+        return sample(trained, options, out)
 
     def prepare(self, source: Path, target: Path) -> list[Path]:
         return iam.prepare(source, target)

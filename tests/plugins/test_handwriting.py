@@ -109,7 +109,7 @@ def test_outputs_and_loss_are_those_of_plain_numpy(norm, form, numpy_backend):
     model, params, batch = _tiny(norm, form)
     expected = _network(params, batch["x"], batch["text"], 2, 0.5)
     tensors = to_tensors((params, batch), numpy_backend)
-    found = model(tensors[0], tensors[1]["x"], tensors[1]["text"])
+    found = model.outputs(tensors[0], tensors[1]["x"], tensors[1]["text"])
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-9)
     nats = (mixture_reference(expected, batch["target"]) * batch["mask"]).sum()
     assert float(TASK.loss(model, tensors[0], tensors[1])) == pytest.approx(nats / 2, rel=1e-9)
@@ -160,8 +160,8 @@ def test_the_window_stands_still_on_padding(numpy_backend):
     """What a line is beside, and what pads it, changes nothing."""
     model, params, batch = _tiny("layer", "sequences")
     tensors = to_tensors(params, numpy_backend)
-    together = model(tensors, *to_tensors([batch["x"], batch["text"]], numpy_backend)).numpy()
-    alone = model(tensors, *to_tensors([batch["x"][:, 1:], batch["text"][1:, :2]], numpy_backend)).numpy()
+    together = model.outputs(tensors, *to_tensors([batch["x"], batch["text"]], numpy_backend)).numpy()
+    alone = model.outputs(tensors, *to_tensors([batch["x"][:, 1:], batch["text"][1:, :2]], numpy_backend)).numpy()
     np.testing.assert_allclose(together[:, 1:], alone, rtol=1e-9)
 
 

@@ -1,6 +1,6 @@
 """Writing: draws from the mixture, the end of a line, files, and what is refused."""
 
-import xml.etree.ElementTree as ElementTree
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest

@@ -4,6 +4,8 @@ import importlib
 import json
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 from textwrap import dedent
 
 import numpy as np
@@ -16,6 +18,10 @@ from duoln.errors import PluginError, UsageError
 from duoln.tasks.events import Listener
 from duoln.tasks.registry import Broken, Registry, find_task
 from duoln.testing import check_error
+
+PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+BUILT_IN = list(PROJECT["project"]["entry-points"]["duoln"])
+"""Our own plug-ins; each brings one task of its name."""
 
 GOOD = """
     from duoln.tasks import Task, hookimpl
@@ -53,7 +59,7 @@ def _only_broken():
     """The one broken row of a registry in which the built-in task still is."""
     registry = Registry()
     assert isinstance(registry.tasks["mnist"].task, Mnist)
-    assert list(registry.tasks) == ["mnist"]
+    assert list(registry.tasks) == BUILT_IN
     [row] = registry.broken
     return row
 
@@ -95,7 +101,7 @@ def test_an_object_may_be_the_plugin(install):
 
 def test_a_plugin_need_not_bring_tasks(install):
     install("empty", "")
-    assert Registry().broken == [] and list(Registry().tasks) == ["mnist"]
+    assert Registry().broken == [] and list(Registry().tasks) == BUILT_IN
 
 
 def test_rules_are_tried_first_and_added_once(install, monkeypatch):
@@ -184,7 +190,7 @@ def test_a_broken_plugin_leaves_good_outside_ones_alone(install):
     install("bad", BROKEN["misspelt"][0])
     install("good", GOOD)
     registry = Registry()
-    assert set(registry.tasks) == {"mnist", "mine"}
+    assert set(registry.tasks) == {*BUILT_IN, "mine"}
     assert [row.name for row in registry.broken] == ["bad"]
 
 
@@ -256,7 +262,7 @@ def test_autoload_can_be_switched_off(install, monkeypatch):
     install("bad", "raise AssertionError('imported')")
     monkeypatch.setenv("DUOLN_DISABLE_PLUGIN_AUTOLOAD", "1")
     registry = Registry()
-    assert list(registry.tasks) == ["mnist"] and registry.broken == []
+    assert list(registry.tasks) == BUILT_IN and registry.broken == []
     check_error(UsageError, lambda: find_task("mine"), "mnist", "'mine'")
 
 
@@ -295,7 +301,8 @@ def test_list_shows_tasks_and_broken_rows(install, capsys):
     install("bad", BROKEN["import"][0])
     assert main(["list", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert {t["name"]: t["distribution"] for t in shown["tasks"]} == {"mnist": "duoln", "mine": "good-dist"}
+    assert {t["name"]: t["distribution"] for t in shown["tasks"]} == {
+        **dict.fromkeys(BUILT_IN, "duoln"), "mine": "good-dist"}
     assert shown["broken"] == [{"name": "bad", "distribution": "bad-dist", "reason": BROKEN["import"][1]}]
 
 
@@ -305,4 +312,4 @@ def test_the_same_in_a_fresh_process(install, tmp_path):
     code = (f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from duoln.tasks.registry import Registry; "
             "r = Registry(); print(sorted(r.tasks), [b.reason for b in r.broken])")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (done.stdout.strip(), done.stderr) == ("['mine', 'mnist'] ['SystemExit: 3']", "")
+    assert (done.stdout.strip(), done.stderr) == (f"{sorted([*BUILT_IN, 'mine'])} ['SystemExit: 3']", "")
