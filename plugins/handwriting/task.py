@@ -74,7 +74,7 @@ class Handwriting(Task):
         # Figure 5 goes to 200,000 updates: 132 passes over IAM-OnDB's 12,179 lines.
         "paper": {"epochs": 132, "evaluate_every": 2000},
         "small": {"epochs": 1, "hidden": 128, "gaussians": 6, "mixtures": 8, "length": 150, "lines": 3200,
-                  "form": "sequences", "learning_rate": 1e-3, "window_advance": 0.05, "evaluate_lines": 64,
+                  "form": "sequences", "learning_rate": 5e-4, "window_advance": 0.05, "evaluate_lines": 64,
                   "evaluate_every": 50},
         "smoke": {"epochs": 1, "hidden": 16, "gaussians": 3, "mixtures": 3, "length": 24, "text_length": 12,
                   "lines": 64, "form": "sequences", "learning_rate": 3e-3, "source": "made", "evaluate_lines": 8},
