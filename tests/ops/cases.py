@@ -320,3 +320,41 @@ def _latent(statistics, noise):
 
 case("gaussian_latent", ops.gaussian_latent, normal((3, 8), (3, 4)), _latent, 16)
 case("gaussian_latent of one", ops.gaussian_latent, normal((1, 2), (1, 1)), _latent, 16)
+
+
+# Handwriting
+def mixture_reference(output, points):
+    """From Graves 2013, eq. 16-26, as they are printed."""
+    count = output.shape[-1] // 6
+    end = 1 / (1 + np.exp(output[..., 0]))
+    p, m1, m2, s1, s2, r = np.split(output[..., 1:], 6, axis=-1)
+    assert p.shape[-1] == count
+    weight = np.exp(p) / np.exp(p).sum(-1, keepdims=True)
+    s1, s2, rho = np.exp(s1), np.exp(s2), np.tanh(r)
+    d1, d2 = points[..., :1] - m1, points[..., 1:2] - m2
+    z = (d1 / s1) ** 2 + (d2 / s2) ** 2 - 2 * rho * d1 * d2 / (s1 * s2)
+    density = np.exp(-z / (2 * (1 - rho ** 2))) / (2 * np.pi * s1 * s2 * np.sqrt(1 - rho ** 2))
+    bit = points[..., 2]
+    return -np.log((weight * density).sum(-1)) - bit * np.log(end) - (1 - bit) * np.log(1 - end)
+
+
+def window_reference(raw, kappa, characters, advance=1.0):
+    """Graves 2013, eq. 46-51, one number after another."""
+    (batch, count), length = kappa.shape, characters.shape[1]
+    new, phi = kappa.copy(), np.zeros((batch, length))
+    for b in range(batch):
+        for k in range(count):
+            new[b, k] += advance * np.exp(raw[b, 2 * count + k])
+            for u in range(length):
+                phi[b, u] += np.exp(raw[b, k]) * np.exp(-np.exp(raw[b, count + k]) * (new[b, k] - (u + 1)) ** 2)
+    return np.stack([phi[b] @ characters[b] for b in range(batch)]), new, phi
+
+
+for shape, count in [((5,), 1), ((), 3), ((3, 4), 20), ((0,), 2)]:
+    case(f"mixture_density{shape}{count}", ops.mixture_density, normal((*shape, 1 + 6 * count), (*shape, 3)),
+         mixture_reference, 40)
+for count, length in [(1, 1), (3, 7)]:
+    for advance in (1.0, 0.1):
+        case(f"soft_window {count} {length} {advance}", partial(ops.soft_window, advance=advance),
+             normal((2, 3 * count), (2, count), (2, length, 5)), partial(window_reference, advance=advance), 16)
+case("clip_gradient far off", partial(ops.clip_gradient, limit=1e6), normal((3, 5)), lambda x: x)

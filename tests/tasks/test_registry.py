@@ -19,6 +19,10 @@ from duoln.tasks.events import Listener
 from duoln.tasks.registry import Broken, Registry, find_task
 from duoln.testing import check_error
 
+PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+BUILT_IN = list(PROJECT["project"]["entry-points"]["duoln"])
+"""Our own plug-ins; each brings one task of its name."""
+
 GOOD = """
     from duoln.tasks import Task, hookimpl
 
@@ -301,8 +305,8 @@ def test_list_shows_tasks_and_broken_rows(install, capsys):
     install("bad", BROKEN["import"][0])
     assert main(["list", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert {t["name"]: t["distribution"] for t in shown["tasks"]} == \
-        {**dict.fromkeys(BUILT_IN, "duoln"), "mine": "good-dist"}
+    assert {t["name"]: t["distribution"] for t in shown["tasks"]} == {
+        **dict.fromkeys(BUILT_IN, "duoln"), "mine": "good-dist"}
     assert shown["broken"] == [{"name": "bad", "distribution": "bad-dist", "reason": BROKEN["import"][1]}]
 
 

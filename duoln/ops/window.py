@@ -1,0 +1,79 @@
+"""The soft window of Graves (2013): attention that walks forward over a text by Gaussians in its positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule, Tensor, op
+from duoln.errors import ShapeError
+from duoln.ops.common import check_float
+
+
+@op
+def soft_window(raw: Tensor, kappa: Tensor, characters: Tensor, *, advance: float = 1.0,
+                ) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of a soft window over a text (Graves 2013, eq. 46-51).
+
+    (a, b, k) = raw;  kappa' = kappa + advance * exp(k);
+    phi(u) = sum over K of exp(a) exp(-exp(b) (kappa' - u)^2), u = 1 ... U;  window = sum over u of phi(u) c_u.
+
+    Shape:
+        raw (B, 3 K), kappa (B, K), characters (B, U, C) -> window (B, C), the new kappa (B, K), phi (B, U).
+        Rows of `characters` that are all 0 are padding: they add nothing to the window.
+
+    Raises:
+        ShapeError: arrays that do not fit.
+    """
+    check_float("soft_window", raw, kappa, characters)
+    if kappa.ndim != 2 or characters.ndim != 3 or characters.shape[0] != kappa.shape[0] \
+            or raw.shape != (kappa.shape[0], 3 * kappa.shape[1]):
+        raise ShapeError(f"[soft_window] expected raw (B, 3 K), kappa (B, K) and characters (B, U, C), "
+                         f"found {raw.shape}, {kappa.shape} and {characters.shape}")
+    result: tuple[Tensor, Tensor, Tensor] = soft_window.apply(raw, kappa, characters, advance=float(advance))
+    return result
+
+
+def _forward(be: Backend, raw: Array, kappa: Array, characters: Array, advance: float) -> tuple[tuple[Array, ...], Any]:
+    batch, count = kappa.shape
+    positions = be.astype(be.arange(characters.shape[1]), be.dtype(raw)) + 1.0
+    powers = be.reshape(be.exp(raw), (batch, 3, count, 1))
+    beta, step = powers[:, 1], advance * powers[:, 2, :, 0]
+    new = kappa + step
+    distance = be.reshape(new, (batch, count, 1)) - positions
+    bumps = powers[:, 0] * be.exp(-beta * (distance * distance))
+    phi = be.sum(bumps, axis=1)
+    window = be.reshape(be.matmul(be.reshape(phi, (batch, 1, -1)), characters), (batch, characters.shape[2]))
+    return (window, new, phi), (beta, step, distance, bumps, phi, characters)
+
+
+def _vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
+    beta, step, distance, bumps, phi, characters = saved
+    g_window, g_new, g_phi = gouts
+    batch = step.shape[0]
+    g_characters = None
+    if g_window is not None:
+        column = be.reshape(g_window, (batch, -1, 1))
+        through = be.reshape(be.matmul(characters, column), phi.shape)
+        g_phi = through if g_phi is None else g_phi + through
+        if needs[2]:
+            g_characters = be.expand_dims(phi, 2) * be.expand_dims(g_window, 1)
+    elif needs[2]:
+        g_characters = be.zeros(characters.shape, be.dtype(phi))
+    if g_phi is None:
+        zero = be.zeros(step.shape, be.dtype(phi))
+        g_kappa = zero if g_new is None else g_new
+        return [be.concat([zero, zero, g_kappa * step], axis=1), g_kappa, g_characters]
+    felt = bumps * be.expand_dims(g_phi, 1)
+    far = felt * distance
+    g_beta = be.sum(far * distance, axis=2)
+    width = beta[:, :, 0]
+    g_kappa = -2.0 * width * be.sum(far, axis=2)
+    if g_new is not None:
+        g_kappa = g_kappa + g_new
+    g_raw = be.concat([be.sum(felt, axis=2), -width * g_beta, g_kappa * step], axis=1)
+    return [g_raw, g_kappa, g_characters]
+
+
+soft_window.add(Rule("composed", _forward, _vjp))

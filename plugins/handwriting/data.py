@@ -1,0 +1,130 @@
+"""Lines of handwriting as batches: offsets in standard units, the points that follow, and the text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from duoln.plugins.handwriting import alphabet, corpus
+from duoln.plugins.handwriting.corpus import Line
+from duoln.plugins.handwriting.made import make_lines
+
+from duoln.data import Batch, cache_folder, data_folders
+from duoln.errors import DataMissingError, UsageError
+from duoln.randomness import Stream
+from duoln.tasks import Dataset, Splits
+
+Source = Literal["auto", "iam", "made"]
+Order = Literal["sequential", "shuffled"]
+
+MEAN = np.array([8.1852, 0.1243], np.float32)
+DEVIATION = np.array([41.5577, 37.0368], np.float32)
+"""Of the offsets of IAM-OnDB, as the code behind the paper has them."""
+WHOLE_CORPUS = 12_000
+"""Lines from which on a prepared corpus is IAM-OnDB itself (12,179 lines) and not a part of it."""
+MADE_TRAIN, MADE_VALID = 96, 16
+
+
+def splits(source: Source, batch_size: int, seed: int, length: int, text_length: int, order: Order,
+           lines: int | None, evaluate_lines: int, root: Path | None) -> Splits:
+    """Training batches, and the first lines of the training, validation and test sets for evaluation.
+
+    Args:
+        source: "auto" falls back to made lines only where no prepared corpus is found; a damaged one is an error.
+        batch_size: lines a batch.
+        seed: of the order and of made lines.
+        length: points a line at most; longer ones are cut off.
+        text_length: characters a text at most; longer ones are cut off.
+        order: of the lines: as the corpus has them, over and over, or a new order each epoch.
+        lines: train on the first so many only.
+        evaluate_lines: how many lines of each set are evaluated.
+        root: stands before DUOLN_DATA.
+
+    Raises:
+        DataMissingError: the corpus was asked for and is not to be had.
+        DataError: a file is damaged.
+        UsageError: more lines are asked for than there are.
+    """
+    if length < 1 or text_length < 1 or evaluate_lines < 1:
+        raise UsageError(f"[handwriting] expected length, text_length and evaluate_lines of at least 1, "
+                         f"found {length}, {text_length} and {evaluate_lines}")
+    dataset, sets = _load(source, seed, root)
+    train = sets["train"]
+    if lines is not None:
+        if not 1 <= lines <= len(train):
+            raise UsageError(f"[handwriting] expected lines between 1 and {len(train)}, found {lines}")
+        train = train[:lines]
+    if not 1 <= batch_size <= len(train):
+        raise UsageError(f"[handwriting] expected a batch_size between 1 and {len(train)}, found {batch_size}")
+    longest = min(length, max(len(line.pen_up) - 1 for part in sets.values() for line in part))
+    widest = min(text_length, max(len(line.text) for part in sets.values() for line in part))
+    evaluation = {name: as_batch(part[:evaluate_lines], longest, widest)
+                  for name, part in {**sets, "train": train}.items()}
+    return Splits(dataset, _batches(train, batch_size, seed, order, longest, widest), len(train) // batch_size,
+                  evaluation)
+
+
+def _batches(lines: Sequence[Line], batch_size: int, seed: int, order: Order, length: int, text_length: int,
+             ) -> Callable[[int], Batch]:
+    """The batch of a step. All have one shape: nearly every batch of IAM-OnDB has a line that fills it."""
+    whole = as_batch(lines, length, text_length)
+    count = len(lines)
+
+    def batch(step: int) -> Batch:
+        positions = np.arange(step * batch_size, (step + 1) * batch_size)
+        if order == "sequential":
+            chosen = positions % count
+        else:
+            epoch, place = divmod(step, count // batch_size)
+            chosen = Stream(seed, "batches", epoch).permutation(count)[place * batch_size:(place + 1) * batch_size]
+        return rows_of(whole, chosen)
+
+    return batch
+
+
+def rows_of(batch: Batch, chosen: np.ndarray | slice) -> Batch:
+    """Some lines of a batch: points are time-major, texts are not."""
+    return {name: a[chosen] if name == "text" else np.ascontiguousarray(a[:, chosen]) for name, a in batch.items()}
+
+
+def as_batch(lines: Sequence[Line], length: int, text_length: int) -> Batch:
+    """Lines side by side.
+
+    Shape:
+        x, target float32 (length, lines, 3): a point and the one after it, as offsets in standard units and the
+        end-of-stroke bit; mask bool (length, lines): where there is a target; text int32 (lines, text_length).
+    """
+    x = np.zeros((length, len(lines), 3), np.float32)
+    target, mask = np.zeros_like(x), np.zeros((length, len(lines)), bool)
+    text = np.full((len(lines), text_length), alphabet.PADDING, np.int32)
+    for k, line in enumerate(lines):
+        points = np.empty((min(len(line.pen_up), length + 1), 3), np.float32)
+        points[:, :2] = (line.offsets[:len(points)] - MEAN) / DEVIATION
+        points[:, 2] = line.pen_up[:len(points)]
+        real = len(points) - 1
+        x[:real, k], target[:real, k], mask[:real, k] = points[:-1], points[1:], True
+        written = alphabet.encode(line.text[:text_length])
+        text[k, :len(written)] = written
+    return {"x": x, "target": target, "mask": mask, "text": text}
+
+
+def _load(source: Source, seed: int, root: Path | None) -> tuple[Dataset, dict[str, list[Line]]]:
+    if source != "made":
+        folders = [*([] if root is None else [root]), *data_folders(), cache_folder()]
+        home = next((f for f in folders if any(corpus.path_of(f, split).is_file() for split in corpus.SPLITS)), None)
+        if home is not None:
+            sets = {split: corpus.read_lines(corpus.path_of(home, split)) for split in corpus.SPLITS}
+            # Forms of a list may stand in two sets, so a line is counted once.
+            count = len({line.name for part in sets.values() for line in part})
+            if count >= WHOLE_CORPUS:
+                return Dataset("IAM-OnDB", "original"), sets
+            return Dataset(f"IAM-OnDB, {len(sets['train']):,} lines", "substitute"), sets
+        if source == "iam":
+            raise DataMissingError(
+                f"{corpus.path_of(folders[0], 'train')}: not found; IAM-OnDB is given out after registration only: "
+                "make it ready with `duoln data prepare handwriting --from DIR`, DIR having lineStrokes/ and ascii/")
+    return (Dataset("made strokes", "synthetic"), {
+        "train": make_lines(MADE_TRAIN, seed, "train"), "valid": make_lines(MADE_VALID, seed, "valid"),
+        "test": make_lines(MADE_VALID, seed, "test")})

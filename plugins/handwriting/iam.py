@@ -1,0 +1,196 @@
+"""IAM-OnDB as it is distributed: `lineStrokes/*/*/*.xml` and `ascii/*/*/*.txt`, made into prepared files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.parsers import expat
+
+import numpy as np
+from duoln.plugins.handwriting import corpus
+from duoln.plugins.handwriting.corpus import Line
+
+from duoln.errors import DataError, DataFormatError, DataMissingError
+from duoln.randomness import Stream
+
+_MAX_XML = 1 << 24
+_LISTS = {"valid": ("testset_v.txt",), "train": ("trainset.txt", "testset_t.txt", "testset_f.txt")}
+"""Forms by split, where the official lists of the recognition task lie in the folder. Graves (2013) trains on all but
+the validation part; the database has no list of a test set beyond these."""
+_SHARE = 0.05
+"""Of the forms, for the validation and for the test set each, where there are no lists."""
+
+
+def prepare(source: Path, target: Path) -> list[Path]:
+    """Read the corpus below `source` and write its three prepared files, and a list of what was left out.
+
+    A form (a page) whose transcript has another number of lines than it has stroke files is left out, as the
+    distribution has two of them: no line of it could be trusted. Everything else that is wrong is an error.
+
+    Raises:
+        DataMissingError: `source` has no lineStrokes or ascii.
+        DataFormatError: a damaged stroke file or transcript.
+        DataError: a file cannot be read or written.
+    """
+    strokes, transcripts = source / "lineStrokes", source / "ascii"
+    for folder in (strokes, transcripts):
+        if not folder.is_dir():
+            raise DataMissingError(f"{folder}: expected the folder of that name of IAM-OnDB, found nothing there")
+    files: dict[str, list[Path]] = {}
+    for path in sorted(strokes.rglob("*.xml")):
+        files.setdefault(path.stem.rpartition("-")[0], []).append(path)
+    if not files:
+        raise DataMissingError(f"{strokes}: expected stroke files FORM-NN.xml below it, found none")
+    texts = {path.stem: path for path in sorted(transcripts.rglob("*.txt"))}
+    forms: dict[str, list[Line]] = {}
+    left_out: list[str] = []
+    for form, parts in files.items():
+        if form not in texts:
+            left_out.append(f"{form}: {len(parts)} stroke files and no transcript")
+            continue
+        lines = read_transcript(texts[form])
+        if len(lines) != len(parts):
+            left_out.append(f"{form}: {len(parts)} stroke files and {len(lines)} lines of transcript")
+            continue
+        forms[form] = [read_strokes(path, text) for path, text in zip(parts, lines, strict=True)]
+    if not forms:
+        raise DataMissingError(f"{source}: expected forms with stroke files and a transcript, found none of "
+                               f"{len(files)}; {left_out[0]}")
+    written = []
+    for split, names in split_forms(source, list(forms)).items():
+        written.append(corpus.path_of(target, split))
+        corpus.write_lines(written[-1], [line for name in names for line in forms[name]])
+    if left_out:
+        written.append(target / "handwriting" / "left_out.txt")
+        written[-1].write_text("\n".join(left_out) + "\n", encoding="utf-8")
+    return written
+
+
+def split_forms(source: Path, forms: Sequence[str]) -> dict[str, list[str]]:
+    """The forms of each split: by the official lists if they lie below `source`, else at random with seed 0.
+
+    Raises:
+        DataFormatError: too few forms for three sets.
+    """
+    lists = {path.name: path for path in source.rglob("*set*.txt")}
+    if all(name in lists for names in _LISTS.values() for name in names):
+        valid = set(_words(lists[_LISTS["valid"][0]]))
+        kept = [form for form in forms if _page(form) not in valid and form not in valid]
+        held = [form for form in forms if form not in set(kept)]
+        if kept and held:
+            return {"train": kept, "valid": held, "test": held}
+    count = max(round(_SHARE * len(forms)), 1)
+    if len(forms) < 3:
+        raise DataFormatError(source, 0, "at least 3 forms, for three sets", len(forms))
+    order = Stream(0, "handwriting.split").permutation(len(forms))
+    chosen = {"valid": order[:count], "test": order[count:2 * count], "train": order[2 * count:]}
+    return {split: [forms[k] for k in sorted(chosen[split])] for split in corpus.SPLITS}
+
+
+def _page(form: str) -> str:
+    """The official lists name a01-000u and also a01-000, without the writer's letter."""
+    return form.rstrip("abcdefghijklmnopqrstuvwxyz")
+
+
+def _words(path: Path) -> list[str]:
+    return _content(path, _MAX_XML).decode("latin-1").split()
+
+
+def read_transcript(path: Path) -> list[str]:
+    """The lines of the CSR part of a transcript: what the writer wrote, line by line.
+
+    Raises:
+        DataFormatError: there is no such part, or one of its lines is empty.
+    """
+    text = _content(path, _MAX_XML).decode("latin-1").replace("\r\n", "\n")
+    before, mark, part = text.partition("CSR:")
+    if not mark:
+        raise DataFormatError(path, 0, "a part that begins with CSR:", "none")
+    lines = [line.strip() for line in part.strip().split("\n")]
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            raise DataFormatError(path, len((before + mark).encode("latin-1")), "lines with text after CSR:",
+                                  f"line {number} empty")
+    return lines
+
+
+def read_strokes(path: Path, text: str) -> Line:
+    """One line from its stroke file.
+
+    The XML may not have a DOCTYPE, so that no entity can be defined, and is not kept in memory as a tree.
+
+    Raises:
+        DataFormatError: damaged or truncated XML, a DOCTYPE, a stroke without points, a coordinate that is no
+            finite number, or a distance that no pen can go.
+        DataError: the file cannot be read.
+    """
+    reader = _Reader(path)
+    reader.read(_content(path, _MAX_XML))
+    points = np.array(reader.points)
+    offsets = np.diff(points, axis=0, prepend=points[:1])
+    if np.abs(offsets).max() > np.iinfo(np.int16).max:
+        raise DataFormatError(path, 0, f"distances of at most {np.iinfo(np.int16).max}", f"{np.abs(offsets).max():g}")
+    line = Line(path.stem, text, np.rint(offsets).astype(np.int16), np.array(reader.ends, np.uint8))
+    corpus.check_line(path, line)
+    return line
+
+
+class _Reader:
+    """Points and ends of strokes, as the parser meets them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.points, self.ends = path, list[tuple[float, float]](), list[int]()
+        self.parser = expat.ParserCreate()
+        self.parser.StartDoctypeDeclHandler = self._doctype
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+
+    def read(self, content: bytes) -> None:
+        try:
+            self.parser.Parse(content, True)
+        except (expat.ExpatError, LookupError) as error:  # an encoding that Python has not is no ExpatError
+            raise self._error("well-formed XML", error) from error
+        if len(self.points) < 2:
+            raise DataFormatError(self.path, 0, "at least 2 points in strokes", len(self.points))
+
+    def _error(self, expected: object, found: object) -> DataFormatError:
+        return DataFormatError(self.path, max(self.parser.CurrentByteIndex, 0), expected, found)
+
+    def _doctype(self, *_: Any) -> None:
+        raise self._error("XML without a DOCTYPE", "a DOCTYPE")
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        if name == "Stroke":
+            self.before = len(self.points)
+        elif name == "Point":
+            self.points.append((self._number(attributes, "x"), self._number(attributes, "y")))
+            self.ends.append(0)
+
+    def _end(self, name: str) -> None:
+        if name == "Stroke":
+            if len(self.points) == self.before:
+                raise self._error("a stroke with points", "an empty one")
+            self.ends[-1] = 1
+
+    def _number(self, attributes: dict[str, str], name: str) -> float:
+        found = attributes.get(name)
+        try:
+            value = float(found or "")
+        except ValueError:
+            raise self._error(f"a number as a point's {name}", repr(found)) from None
+        if not math.isfinite(value):
+            raise self._error(f"a finite {name} of a point", found)
+        return value
+
+
+def _content(path: Path, limit: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(content) > limit:
+        raise DataFormatError(path, limit, f"at most {limit} bytes", "more")
+    return content

@@ -1,0 +1,147 @@
+"""Graves' synthesis network (2013, section 5): three LSTMs, a soft window over the text, a mixture for the pen."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from duoln.plugins.handwriting.alphabet import CLASSES
+
+from duoln import nn, ops
+from duoln.core import Tensor
+from duoln.nn import Params
+from duoln.nn.recurrent import States
+from duoln.ops.norm import EpsilonPlace
+from duoln.randomness import Stream
+
+Norm = Literal["none", "layer"]
+Form = Literal["steps", "sequences"]
+FirstWindow = Literal["first_character", "zeros"]
+Biases = Literal["uniform", "zeros"]
+
+POINT = 3
+"""Two offsets and the end-of-stroke bit."""
+_LAYERS = ("layer1", "layer2", "layer3")
+
+
+class Walk(NamedTuple):
+    """Where the network is after a step."""
+
+    states: dict[str, States]
+    """Of each layer: hidden state and cell, (B, H)."""
+    kappa: Tensor
+    """(B, K): where in the text each Gaussian of the window is."""
+    window: Tensor
+    """(B, 57): what it reads there."""
+
+
+class Synthesis(nn.Module):
+    """x_t and the text -> the parameters of the mixture for x_{t+1}.
+
+    layer1 sees (x_t, w_{t-1}), the window is a linear map of its output, and layers 2 and 3 see (x_t, w_t, the
+    hidden state below). With several sources eq. 20 has one W_x: the norm is over the sum of all their terms.
+
+    Args:
+        norm: "layer" has eq. 20-22 in all three LSTMs.
+        hidden: size of each LSTM.
+        gaussians: of the window.
+        mixtures: of the pen's offset.
+        form: "steps" walks all layers step by step and bounds what each step hands back; "sequences" runs layers 2
+            and 3 by the fused sequence operator, where only what goes down to the layer below is bounded.
+        clip_steps: the bound on the gradients of h, c and the window between steps; 0 for none.
+        clip_output: the bound on the gradient of the output; 0 for none.
+        advance: factor of the window's steps.
+        first_window: what layer 1 sees before the first step.
+        scale: weights start uniform in +-scale, and so do biases if `biases` says so.
+        biases: how they start.
+        eps, eps_place: of the norms.
+
+    Shape:
+        `outputs`: x (T, B, 3), text int32 (B, U) -> (T, B, 1 + 6 mixtures).
+    """
+
+    def __init__(self, norm: Norm, hidden: int, gaussians: int, mixtures: int, form: Form = "steps",
+                 clip_steps: float = 0.0, clip_output: float = 0.0, advance: float = 1.0,
+                 first_window: FirstWindow = "first_character", scale: float = 0.1, biases: Biases = "uniform",
+                 eps: float = 1e-5, eps_place: EpsilonPlace = "inside") -> None:
+        self.gaussians, self.mixtures, self.form, self.advance = gaussians, mixtures, form, advance
+        self.clip_steps, self.clip_output, self.first_window = clip_steps, clip_output, first_window
+        self.biases, self.start = biases, nn.init.uniform(scale)
+
+        def lstm(n_in: int) -> nn.LSTMCell:
+            return nn.LSTMCell(n_in, hidden, norm, eps=eps, eps_place=eps_place, input_init=self.start,
+                               recurrent_init=self.start)
+
+        self.layer1 = lstm(POINT + CLASSES)
+        self.layer2, self.layer3 = lstm(POINT + CLASSES + hidden), lstm(POINT + CLASSES + hidden)
+        self.window = nn.Linear(hidden, 3 * gaussians, weight_init=self.start)
+        self.output = nn.Linear(3 * hidden, 1 + 6 * mixtures, weight_init=self.start)
+
+    def init(self, rng: Stream) -> Params:
+        params = super().init(rng)
+        if self.biases == "uniform":
+            for name in (*_LAYERS, "window", "output"):
+                params[name]["bias"] = self.start(rng.child(name).child("bias"), params[name]["bias"].shape)
+        return params
+
+    def outputs(self, params: Params, x: Tensor, text: Tensor) -> Tensor:
+        """What the network puts out at every step, the points before it given."""
+        characters = ops.one_hot(text, size=CLASSES, dtype=x.dtype)
+        points = ops.unstack(x)
+        walk = self.begin(params, characters)
+        if self.form == "steps":
+            outputs = []
+            for point in points:
+                walk, _ = self.step(params, point, characters, walk)
+                outputs.append(ops.concat(*(walk.states[name][0] for name in _LAYERS), axis=-1))
+            return self._output(params, ops.stack(*outputs))
+        below, windows = [], []
+        for point in points:
+            walk, _ = self._read(params, point, characters, walk)
+            below.append(walk.states["layer1"][0])
+            windows.append(walk.window)
+        window = ops.stack(*windows)
+        hidden = [ops.stack(*below)]
+        for name, cell in (("layer2", self.layer2), ("layer3", self.layer3)):
+            seen = ops.concat(x, window, self._bound(hidden[-1]), axis=-1)
+            hidden.append(cell.sequence(params[name], seen)[0])
+        return self._output(params, ops.concat(*hidden, axis=-1))
+
+    def begin(self, params: Params, characters: Tensor) -> Walk:
+        """Before the first step: zeros, and the window as `first_window` says."""
+        batch = characters.shape[0]
+        be, dtype = characters.backend, characters.dtype
+        window = (characters[:, 0] if self.first_window == "first_character"
+                  else Tensor(be.zeros((batch, CLASSES), dtype), be))
+        states = {name: getattr(self, name).first_states(params[name], batch) for name in _LAYERS}
+        return Walk(states, Tensor(be.zeros((batch, self.gaussians), dtype), be), window)
+
+    def step(self, params: Params, point: Tensor, characters: Tensor, walk: Walk) -> tuple[Walk, Tensor]:
+        """One step of all layers: where the network then is, and phi (B, U), where in the text it looked."""
+        walk, phi = self._read(params, point, characters, walk)
+        states = dict(walk.states)
+        for name, under in (("layer2", "layer1"), ("layer3", "layer2")):
+            seen = ops.concat(point, walk.window, states[under][0], axis=-1)
+            states[name] = getattr(self, name)(params[name], seen, self._bounded(states[name]))
+        return walk._replace(states=states), phi
+
+    def mixture(self, params: Params, walk: Walk) -> Tensor:
+        """What the network puts out where it is: (B, 1 + 6 mixtures)."""
+        return self._output(params, ops.concat(*(walk.states[name][0] for name in _LAYERS), axis=-1))
+
+    def _read(self, params: Params, point: Tensor, characters: Tensor, walk: Walk) -> tuple[Walk, Tensor]:
+        """Layer 1 and the window."""
+        seen = ops.concat(point, self._bound(walk.window), axis=-1)
+        first = self.layer1(params["layer1"], seen, self._bounded(walk.states["layer1"]))
+        window, kappa, phi = ops.soft_window(self.window(params["window"], first[0]), walk.kappa, characters,
+                                             advance=self.advance)
+        return Walk({**walk.states, "layer1": first}, kappa, window), phi
+
+    def _bound(self, x: Tensor) -> Tensor:
+        return ops.clip_gradient(x, limit=self.clip_steps) if self.clip_steps else x
+
+    def _bounded(self, states: States) -> States:
+        return tuple(self._bound(state) for state in states)
+
+    def _output(self, params: Params, hidden: Tensor) -> Tensor:
+        y = self.output(params["output"], hidden)
+        return ops.clip_gradient(y, limit=self.clip_output) if self.clip_output else y

@@ -1,0 +1,135 @@
+"""Writing a text with a trained network: point after point, until the window has passed the last character."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from duoln.plugins.handwriting import drawing
+from duoln.plugins.handwriting.alphabet import CLASSES, PADDING, encode_strictly
+from duoln.plugins.handwriting.data import DEVIATION, MEAN
+from duoln.plugins.handwriting.model import POINT, Synthesis
+
+from duoln import ops
+from duoln.core import Tensor
+from duoln.errors import DivergedError, UsageError
+from duoln.nn import Params
+from duoln.randomness import Stream
+from duoln.tasks import option
+from duoln.tasks.spec import Trained
+
+_POINTS_A_CHARACTER = 40
+"""About twice what people need: a window that has not moved on by then will not."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `duoln sample handwriting` takes."""
+
+    text: str = option("layer norm", "what to write: letters, space and . ! ?")
+    bias: float = option(0.5, "how neatly: 0 is as the writers write, larger is neater")
+    seed: int = option(0, "of the random numbers")
+    steps: int | None = option(None, f"points at most; by default {_POINTS_A_CHARACTER} a character")
+    attention: str | None = option(None, "a picture of where in the text each point looked, such as attention.png")
+
+
+class Written(NamedTuple):
+    """What was written."""
+
+    offsets: np.ndarray
+    """(points, 2), in units of the whiteboard, y downwards."""
+    pen_up: np.ndarray
+    """(points,), 1 at the last point of each stroke."""
+    phi: np.ndarray
+    """(points, characters): where in the text each point looked."""
+    passed: bool
+    """Whether the window passed the text; else the number of points ran out."""
+
+
+def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
+    """Write a text into `out`, and the picture of the window if it is asked for.
+
+    Raises:
+        UsageError: a text that the model cannot write, an option out of range, a picture's name that is none, or a
+            model that has not been trained.
+        DivergedError: the model gives no finite numbers.
+    """
+    classes = encode_strictly(options.text, trained.config.text_length)
+    drawing.check(out)
+    attention = None if options.attention is None else Path(options.attention)
+    if attention is not None:
+        drawing.check_picture(attention)
+    if trained.step == 0:
+        raise UsageError("[handwriting] expected a trained model, found one after 0 updates")
+    model = trained.model
+    assert isinstance(model, Synthesis)
+    written = write(model, trained.params, classes, options.bias, options.seed,
+                    options.steps or _POINTS_A_CHARACTER * len(classes))
+    drawing.draw(out, written.offsets, written.pen_up, options.text)
+    if attention is None:
+        return [out]
+    drawing.draw_attention(attention, written.phi, options.text)
+    return [out, attention]
+
+
+def write(model: Synthesis, params: Params, classes: np.ndarray, bias: float, seed: int, steps: int) -> Written:
+    """Sample a line, primed by nothing: the first point is (0, 0), as every line of the corpus begins.
+
+    Graves 2013, section 5.3-5.5: with bias b deviations are exp(s - b) and weights softmax(p (1 + b)); the line ends
+    when the window looks at the place after the last character more than at any other.
+
+    Raises:
+        UsageError: a bias below 0 or not finite, or no steps.
+        DivergedError: what the network puts out is not finite.
+    """
+    if not (math.isfinite(bias) and bias >= 0):
+        raise UsageError(f"[handwriting] bias: expected a finite number of at least 0, found {bias}")
+    if steps < 1:
+        raise UsageError(f"[handwriting] steps: expected at least 1, found {steps}")
+    be = params["output"]["weight"].backend
+
+    def tensor(values: np.ndarray) -> Tensor:
+        return Tensor(be.asarray(values), be)
+
+    length = len(classes)
+    padded = np.append(classes, PADDING).astype(np.int32)[None]  # one place more: there the line ends
+    characters = ops.one_hot(tensor(padded), size=CLASSES)
+    rng = Stream(seed, "handwriting.sample")
+    walk = model.begin(params, characters)
+    point = np.zeros(POINT, np.float32)
+    point[:2] = -MEAN / DEVIATION
+    points: list[np.ndarray] = []
+    looks: list[np.ndarray] = []
+    passed = False
+    for _ in range(steps):
+        walk, phi = model.step(params, tensor(point[None]), characters, walk)
+        output = model.mixture(params, walk).numpy()[0].astype(np.float64)
+        look = phi.numpy()[0]
+        if not (np.isfinite(output).all() and np.isfinite(look).all()):
+            raise DivergedError(f"[handwriting] the model gives numbers that are not finite at point {len(points) + 1}")
+        if look[length] > look[:length].max() and points:
+            passed = True
+            break
+        point = draw_point(output, bias, rng)
+        points.append(point)
+        looks.append(look[:length])
+    whole = np.array(points)
+    return Written(whole[:, :2] * DEVIATION + MEAN, whole[:, 2], np.array(looks), passed)
+
+
+def draw_point(output: np.ndarray, bias: float, rng: Stream) -> np.ndarray:
+    """One point from the parameters of the mixture: float32 (3,)."""
+    end, parts = output[0], output[1:].reshape(6, -1)
+    logits, (m1, m2), (s1, s2), r = parts[0] * (1 + bias), parts[1:3], parts[3:5] - bias, parts[5]
+    powers = np.exp(logits - logits.max())
+    k = int(np.searchsorted(np.cumsum(powers), float(rng.uniform((), 0.0, powers.sum())), side="right"))
+    k = min(k, len(powers) - 1)
+    u, v = rng.normal((2,))
+    rho = math.tanh(r[k])
+    x = m1[k] + math.exp(s1[k]) * u
+    y = m2[k] + math.exp(s2[k]) * (rho * u + math.sqrt(max(1 - rho * rho, 0.0)) * v)
+    up = float(rng.uniform(()) < 0.5 - 0.5 * math.tanh(0.5 * end))
+    return np.array([x, y, up], np.float32)

@@ -1,0 +1,130 @@
+"""The task: configuration, presets, variants, loss, metrics, and what `sample` and `data prepare` call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from duoln.plugins.handwriting import data, iam, peer_torch
+from duoln.plugins.handwriting.model import Biases, FirstWindow, Form, Norm, Synthesis
+from duoln.plugins.handwriting.sampling import Options, sample
+
+from duoln import ops, optim
+from duoln.core import Tensor
+from duoln.data import Batch
+from duoln.errors import UsageError
+from duoln.nn import Module, Params
+from duoln.ops.norm import EpsilonPlace
+from duoln.tasks import Column, Config, Splits, Task
+from duoln.tasks.spec import PeerBuilder, Predict, Trained
+
+_LINES = 32
+"""Lines a forward pass of the evaluation."""
+
+
+@dataclass(frozen=True)
+class HandwritingConfig(Config):
+    """Settings; the defaults are the protocol's, and what the paper leaves open is a setting too."""
+
+    batch_size: int = 8
+    learning_rate: float = 1e-4
+    adam_eps: float = 1e-6
+    norm: Norm = "layer"
+    hidden: int = 400
+    gaussians: int = 10
+    mixtures: int = 20
+    length: int = 500
+    """Points a line at most."""
+    text_length: int = 96
+    """Characters a line at most; a shorter longest text makes the batches narrower."""
+    order: data.Order = "sequential"
+    form: Form = "steps"
+    """Whether layers 2 and 3 are walked step by step, each step's gradients bounded, or as fused sequences."""
+    clip_output: float = 100.0
+    """Bound on the gradient of the output layer's pre-activations; 0 for none."""
+    clip_steps: float = 10.0
+    """Bound on the gradients that a step hands to the one before it; 0 for none."""
+    clip_weights: float = 10.0
+    """Bound on each entry of the parameters' gradients; 0 for none."""
+    window_advance: float = 1.0
+    """Factor of the window's steps: exp(0) is a character a point at the start, where handwriting takes about 22."""
+    first_window: FirstWindow = "first_character"
+    start_scale: float = 0.1
+    start_biases: Biases = "uniform"
+    eps: float = 1e-5
+    eps_place: EpsilonPlace = "inside"
+    source: data.Source = "auto"
+    lines: int | None = None
+    """Train on the first so many lines only."""
+    evaluate_lines: int = 256
+    """How many lines of each set are evaluated."""
+
+
+class Handwriting(Task):
+    """Handwriting synthesis on IAM-OnDB, batch 8, sequences of up to 500 points, nats a sequence."""
+
+    name = "handwriting"
+    title = "Handwriting synthesis"
+    paper = "section 6.5, figure 5"
+    config = HandwritingConfig
+    presets: ClassVar = {
+        # Figure 5 goes to 200,000 updates: 132 passes over IAM-OnDB's 12,179 lines.
+        "paper": {"epochs": 132, "evaluate_every": 2000},
+        "small": {"epochs": 1, "hidden": 128, "gaussians": 6, "mixtures": 8, "length": 150, "lines": 3200,
+                  "form": "sequences", "learning_rate": 5e-4, "window_advance": 0.05, "evaluate_lines": 64,
+                  "evaluate_every": 50},
+        "smoke": {"epochs": 1, "hidden": 16, "gaussians": 3, "mixtures": 3, "length": 24, "text_length": 12,
+                  "lines": 64, "form": "sequences", "learning_rate": 3e-3, "source": "made", "evaluate_lines": 8},
+    }
+    variants: ClassVar = {"none": {"norm": "none"}, "ln": {"norm": "layer"}}
+    references: ClassVar = {
+        "none": "comparable log-likelihood, slower (text of section 6.5; figure 5 has no values)",
+        "ln": "comparable log-likelihood, much faster (text of section 6.5; figure 5 has no values)",
+    }
+    columns = (Column("train_nll", "train nats a sequence", ".1f"), Column("valid_nll", "valid nats a sequence", ".1f"))
+    x_axis = "step"
+    sampling = Options
+
+    def data(self, cfg: HandwritingConfig, root: Path | None = None) -> Splits:
+        return data.splits(cfg.source, cfg.batch_size, cfg.seed, cfg.length, cfg.text_length, cfg.order, cfg.lines,
+                           cfg.evaluate_lines, root)
+
+    def model(self, cfg: HandwritingConfig) -> Module:
+        return Synthesis(cfg.norm, cfg.hidden, cfg.gaussians, cfg.mixtures, cfg.form, cfg.clip_steps, cfg.clip_output,
+                         cfg.window_advance, cfg.first_window, cfg.start_scale, cfg.start_biases, cfg.eps,
+                         cfg.eps_place)
+
+    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        return ops.sum(self.predict(model, params, batch)) * (1.0 / batch["text"].shape[0])
+
+    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        """The negative log-likelihood of each line, in nats: (B,)."""
+        assert isinstance(model, Synthesis)
+        each = ops.mixture_density(model.outputs(params, batch["x"], batch["text"]), batch["target"])
+        return ops.sum(ops.where(batch["mask"], each, 0.0), axis=0)
+
+    def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
+        count = len(split["text"])
+        total = sum(float(predict(data.rows_of(split, slice(i, i + _LINES))).astype(np.float64).sum())
+                    for i in range(0, count, _LINES))
+        return {"nll": total / count}
+
+    def optimizer(self, cfg: HandwritingConfig) -> optim.Optimizer:
+        return optim.Adam(learning_rate=cfg.learning_rate, eps=cfg.adam_eps, donate=True,
+                          clip=optim.clip_value(cfg.clip_weights) if cfg.clip_weights else None)
+
+    def sample(self, trained: Trained, options: Options, out: Path) -> list[Path]:
+        return sample(trained, options, out)
+
+    def prepare(self, source: Path, target: Path) -> list[Path]:
+        return iam.prepare(source, target)
+
+    def peer(self, name: str) -> PeerBuilder:
+        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
+                                            "torch-fused": partial(peer_torch.build, fused=True)}
+        if name not in builders:
+            raise UsageError(f"[handwriting] expected a peer of {', '.join(builders)}; found {name!r}")
+        return builders[name]

@@ -1,0 +1,127 @@
+"""Writing: draws from the mixture, the end of a line, files, and what is refused."""
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from duoln.plugins.handwriting import drawing
+from duoln.plugins.handwriting.alphabet import encode
+from duoln.plugins.handwriting.sampling import Options, draw_point, sample, write
+from duoln.plugins.handwriting.task import Handwriting
+
+from duoln import cli, runtime, tree
+from duoln.errors import DataError, DivergedError, UsageError
+from duoln.randomness import Stream
+from duoln.runfolder import RunFolder
+from duoln.tasks import Trained, make_config
+from duoln.testing import check_error
+from duoln.train import Trainer, fit
+
+TASK = Handwriting()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of a few updates."""
+    cfg = make_config(TASK, "ln", "smoke", {"lines": 16})
+    backend = runtime.backend("numpy")
+    folder = tmp_path_factory.mktemp("run") / "ln"
+    fit(Trainer(TASK, "ln", cfg, TASK.data(cfg), backend), RunFolder(folder, backend))
+    return folder
+
+
+@pytest.fixture
+def trained():
+    cfg = make_config(TASK, "ln", "smoke")
+    model = TASK.model(cfg)
+    return Trained(cfg, "ln", 1, model, runtime.to_tensors(model.init(Stream(0, "init")), "numpy"))
+
+
+def test_points_are_drawn_from_the_mixture():
+    """Means, deviations, correlation and the pen's bit of 20,000 draws from two components far apart."""
+    end, p, m, s, r = -0.5, [1.0, 0.0], [[0.0, 50.0], [1.0, 60.0]], [[0.5, 0.0], [-0.5, 0.0]], [1.0, 0.0]
+    rng = Stream(0, "draws")
+    points = np.array([draw_point(np.array([end, *p, *m[0], *m[1], *s[0], *s[1], *r]), 0.0, rng) for _ in range(20_000)])
+    near = points[points[:, 0] < 25]
+    assert len(near) / 20_000 == pytest.approx(1 / (1 + np.exp(-1)), abs=0.01)
+    np.testing.assert_allclose(near[:, :2].mean(0), [0, 1], atol=0.05)
+    np.testing.assert_allclose(near[:, :2].std(0), np.exp([0.5, -0.5]), rtol=0.03)
+    assert np.corrcoef(near[:, 0], near[:, 1])[0, 1] == pytest.approx(np.tanh(1.0), abs=0.02)
+    assert points[:, 2].mean() == pytest.approx(1 / (1 + np.exp(-0.5)), abs=0.01)
+    neat = np.array([draw_point(np.array([end, *p, *m[0], *m[1], *s[0], *s[1], *r]), 2.0, rng) for _ in range(2_000)])
+    assert neat[neat[:, 0] < 25][:, 0].std() == pytest.approx(np.exp(0.5 - 2), rel=0.1)
+    assert (neat[:, 0] < 25).mean() == pytest.approx(1 / (1 + np.exp(-3)), abs=0.02)
+
+
+def test_extreme_parameters_give_finite_points():
+    for r in (-20.0, 20.0, 500.0):
+        output = np.array([800.0, 900.0, 0.0, 0.0, 0.0, -0.0, 0.0, 8.0, -8.0, -8.0, 8.0, r, -r])
+        assert np.isfinite(draw_point(output, 0.0, Stream(0, "x"))).all()
+
+
+def test_a_line_ends_when_the_window_has_passed_the_text(trained):
+    """At the start the window of this preset takes about a character a point."""
+    found = write(trained.model, trained.params, encode("eel"), 0.0, 0, 100)
+    assert found.passed and 1 <= len(found.pen_up) < 10
+    assert found.phi.shape == (len(found.pen_up), 3) and found.offsets.shape == (len(found.pen_up), 2)
+    cut = write(trained.model, trained.params, encode("eel" * 4), 0.0, 0, 5)
+    assert not cut.passed and len(cut.pen_up) == 5
+
+
+def test_the_seed_decides(trained):
+    a, b, c = (write(trained.model, trained.params, encode("tea"), 0.5, seed, 40).offsets for seed in (1, 1, 2))
+    assert np.array_equal(a, b) and not np.array_equal(a, c)
+
+
+def test_both_backends_write_the_same(trained):
+    there = runtime.to_tensors(tree.map(lambda t: t.numpy(), trained.params), "mlx")
+    a = write(trained.model, trained.params, encode("tea"), 0.5, 1, 40)
+    b = write(trained.model, there, encode("tea"), 0.5, 1, 40)
+    np.testing.assert_allclose(a.offsets, b.offsets, rtol=1e-3, atol=1e-2)
+
+
+def test_from_the_command_line(run, tmp_path, capsys):
+    out, picture = tmp_path / "deep" / "out.svg", tmp_path / "attention.png"
+    argv = ["sample", "handwriting", "--run", str(run), "--backend", "numpy", "--out"]
+    assert cli.main([*argv, str(out), "--text", "ten", "--bias", "0.5", "--attention", str(picture)]) == 0
+    root = ElementTree.parse(out).getroot()
+    assert root.tag.endswith("svg") and root.findall("{*}g/{*}path") and root.find("{*}title").text == "ten"
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert cli.main([*argv, str(tmp_path / "out.png"), "--text", "ten"]) == 0
+    assert (tmp_path / "out.png").read_bytes()[:4] == b"\x89PNG"
+    for extra, words in ((["--text", "né"], ["'é'"]), (["--text", "ten " * 9], ["at most 12", "found 36"]),
+                         (["--bias", "-1"], ["bias", "-1"]), (["--bias", "inf"], ["bias", "inf"]),
+                         (["--steps", "-3"], ["steps", "-3"]), (["--attention", "a.txt"], [".png", ".txt"])):
+        capsys.readouterr()
+        assert cli.main([*argv, str(out), "--text", "ten", *extra]) == 2, extra
+        shown = capsys.readouterr().err
+        assert all(word in shown for word in words), shown
+    assert cli.main([*argv, str(tmp_path / "out.gif")]) == 2
+
+
+def test_models_that_cannot_write(trained, run, tmp_path):
+    check_error(UsageError, lambda: sample(trained._replace(step=0), Options(text="ten"), tmp_path / "a.svg"),
+                "trained", "0 updates")
+    broken = tree.map(lambda t: t, trained.params)
+    broken["output"] = {**broken["output"], "bias": broken["output"]["bias"] * float("nan")}
+    check_error(DivergedError, lambda: sample(trained._replace(params=broken), Options(text="ten"), tmp_path / "a.svg"),
+                "not finite", "point 1")
+    config = run / "config.json"
+    good = config.read_text()
+    config.write_text(good.replace('"hidden": 16', '"hidden": 17'))
+    assert cli.main(["sample", "handwriting", "--run", str(run), "--out", str(tmp_path / "a.svg")]) == 1
+    config.write_text(good)
+    assert not (tmp_path / "a.svg").exists()
+
+
+def test_strokes_and_svg(tmp_path):
+    offsets, pen_up = np.array([[0, 0], [10, 0], [0, 10], [5, 5], [1, 1]]), np.array([0, 1, 1, 0, 0])
+    parts = drawing.strokes(offsets, pen_up)
+    assert [p.tolist() for p in parts] == [[[0, 0], [10, 0]], [[10, 10]], [[15, 15], [16, 16]]]
+    text = drawing.svg(parts, "a < b & c")
+    root = ElementTree.fromstring(text)
+    assert [p.get("d") for p in root.findall("{*}g/{*}path")] == ["M40,40 50,40", "M50,50 50,50", "M55,55 56,56"]
+    assert root.get("viewBox") == "0 0 96 96" and root.find("{*}title").text == "a < b & c"
+    (tmp_path / "file").write_text("")
+    check_error(DataError, lambda: drawing.draw(tmp_path / "file" / "a.svg", offsets, pen_up, "a"), "a.svg")
+    check_error(UsageError, lambda: drawing.draw_attention(tmp_path / "a.png", np.zeros((3, 2)), "abc"), "3", "2")
