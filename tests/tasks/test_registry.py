@@ -34,10 +34,6 @@ GOOD = """
         return [Mine()]
 """
 
-PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
-BUILT_IN = list(PROJECT["project"]["entry-points"]["duoln"])
-"""Our own tasks, each under the name of its plug-in."""
-
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
