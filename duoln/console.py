@@ -21,8 +21,9 @@ from duoln.tasks.spec import Column, Dataset, Task
 
 _PLAIN_SECONDS = 5.0
 _BAR_SECONDS = 0.1
-_WIDE = 76
-"""Columns of a terminal on which the table of results has room for the paper's claim."""
+_CLAIM = 30
+"""Columns of the terminal without which the paper's claim stands below the table of results, not in it."""
+_AROUND_CELL = 3
 
 talk = Console(stderr=True, highlight=False)
 """stderr: progress, remarks and errors."""
@@ -107,7 +108,6 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     What all runs have in common stands below the table. On a narrow terminal the claims do too.
     """
     same = {key: len({r[key] for r in results}) == 1 for key in ("batch_size", "epochs")}
-    wide = talk.width >= _WIDE
     columns = [("variant", "left", [r["variant"] for r in results])]
     if dataset.rung != "original":
         columns.append(("data", "left", [dataset.rung] * len(results)))
@@ -115,6 +115,8 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
                 for key, heading in (("batch_size", "batch"), ("epochs", "epochs")) if not same[key]]
     columns += [(c.heading, "right", [number(r.get(c.key), c.form) for r in results]) for c in task.columns]
     columns.append(("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
+    taken = sum(max(map(len, (heading, *cells))) + _AROUND_CELL for heading, _, cells in columns)
+    wide = talk.width - taken >= _CLAIM
     claims = [task.references.get(r["variant"], "-") for r in results]
     table = Table(title=f"{task.title} ({task.paper})", title_justify="left")
     for heading, justify, _ in columns:

@@ -84,7 +84,7 @@ class Handwriting(Task):
         "none": "comparable log-likelihood, slower (text of section 6.5; figure 5 has no values)",
         "ln": "comparable log-likelihood, much faster (text of section 6.5; figure 5 has no values)",
     }
-    columns = (Column("train_nll", "train nats a sequence", ".1f"), Column("valid_nll", "valid nats a sequence", ".1f"))
+    columns = (Column("train_nll", "train nats", ".1f"), Column("valid_nll", "valid nats", ".1f"))
     x_axis = "step"
     sampling = Options
 
