@@ -53,6 +53,10 @@ class DivergedError(DuolnError):
     exit_code = 5
 
 
+class NotFiniteError(DivergedError):
+    """An operator made, or met, a value that is not finite."""
+
+
 class MemoryExhaustedError(DuolnError):
     """The device has no memory left for this step."""
 

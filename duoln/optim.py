@@ -163,11 +163,14 @@ def zeros_like(params: Params) -> Params:
 
 def global_norm(gradients: Params) -> Tensor:
     """The Euclidean norm of all gradients together, as a 0-d tensor."""
-    squares = [ops.sum(ops.square(g)) for g in tree.leaves(gradients)]
-    total = squares[0]
-    for s in squares[1:]:
-        total = total + s
-    return ops.sqrt(total)
+    total: Tensor | None = None
+    for g in tree.leaves(gradients):
+        # A product and not a sum of squares: one pass over memory, without an array of squares.
+        square = ops.matmul(ops.reshape(g, shape=(1, g.size)), ops.reshape(g, shape=(g.size, 1)))
+        total = square if total is None else total + square
+    if total is None:
+        raise UsageError("[global_norm] expected gradients, found none")
+    return ops.sqrt(ops.reshape(total, shape=()))
 
 
 def clip_global_norm(limit: float) -> Clip:

@@ -76,7 +76,8 @@ class RunFolder(Listener):
 
     def on_step(self, event: Step) -> None:
         if event.step % self._log_every == 0:
-            self._write({"event": "step", "step": event.step, "loss": event.loss, "wall_s": round(event.seconds, 6)})
+            self._write({"event": "step", "step": event.step, "loss": event.loss, "gradient_norm": event.gradient_norm,
+                         "wall_s": round(event.seconds, 6)})
 
     def on_evaluation(self, event: Evaluation) -> None:
         self._write({"event": "evaluation", "step": event.step, "epoch": round(event.epoch, 6), **event.values,

@@ -16,11 +16,11 @@ import numpy as np
 
 from duoln import checkpoint, tree
 from duoln.backends.protocol import Backend
-from duoln.core import Tensor, compile, value_and_grad
+from duoln.core import Tensor, compile, value_and_grad, watched
 from duoln.data import Batch
-from duoln.errors import CheckpointError, DivergedError, DuolnError, MemoryExhaustedError
+from duoln.errors import CheckpointError, DivergedError, DuolnError, MemoryExhaustedError, NotFiniteError
 from duoln.nn import Module, with_population
-from duoln.optim import Optimizer
+from duoln.optim import Optimizer, global_norm
 from duoln.randomness import Stream
 from duoln.runfolder import RunFolder
 from duoln.runtime import tensor, to_tensors
@@ -33,6 +33,7 @@ _MAY_CHANGE = ("epochs", "evaluate_every")
 """Settings that a resumed run may have otherwise."""
 
 State = dict[str, Any]
+Figures = dict[str, Tensor]
 
 
 class Interrupted(DuolnError):
@@ -41,16 +42,18 @@ class Interrupted(DuolnError):
     exit_code = 130
 
 
-def make_step(task: Task, model: Module, optimizer: Optimizer) -> Callable[..., tuple[State, Tensor]]:
-    """The training step `(state, batch, rate) -> (state, loss)`: a pure function of trees of tensors.
+def make_step(task: Task, model: Module, optimizer: Optimizer) -> Callable[..., tuple[State, Figures]]:
+    """The training step `(state, batch, rate) -> (state, figures)`: a pure function of trees of tensors.
 
-    `state` is `{"params": ..., "slots": ...}`; `rate` is the learning rate as a 0-d tensor.
+    `state` is `{"params": ..., "slots": ...}`; `rate` is the learning rate as a 0-d tensor. The figures are 0-d too:
+    the loss, and the norm of all gradients together before any clipping.
     """
 
-    def step(state: State, batch: dict[str, Tensor], rate: Tensor) -> tuple[State, Tensor]:
+    def step(state: State, batch: dict[str, Tensor], rate: Tensor) -> tuple[State, Figures]:
         loss, gradients = value_and_grad(lambda p: task.loss(model, p, batch))(state["params"])
+        norm = global_norm(gradients)  # before the update, which may write over what it is given
         params, slots = optimizer.update(state["params"], gradients, state["slots"], rate)
-        return {"params": params, "slots": slots}, loss
+        return {"params": params, "slots": slots}, {"loss": loss, "gradient_norm": norm}
 
     return step
 
@@ -70,9 +73,12 @@ class Trainer:
         cfg: its configuration.
         splits: its data.
         backend: where to compute.
+        debug_nans: keep a copy of the state before each step, and run a step that diverges again, operator by operator,
+            to tell which one made the first value that is not finite.
     """
 
-    def __init__(self, task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend) -> None:
+    def __init__(self, task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend,
+                 debug_nans: bool = False) -> None:
         self.task, self.variant, self.cfg, self.splits, self.backend = task, variant, cfg, splits, backend
         self.model = task.model(cfg)
         self.optimizer = task.optimizer(cfg)
@@ -83,31 +89,49 @@ class Trainer:
         self.evaluated: dict[str, float] = {}
         self.best: float | None = None
         """The best value so far of the metric that selects a checkpoint."""
+        self.gradient_norm = math.nan
+        """Of the last step: all gradients together, before any clipping."""
+        self._debug_nans = debug_nans
         self._step = compile(make_step(task, self.model, self.optimizer))
 
     def advance(self) -> float:
         """Make one update; the loss before it.
 
         Raises:
-            DivergedError: the loss is not finite.
+            DivergedError: the loss or the norm of the gradients is not finite.
             MemoryExhaustedError: the device is out of memory.
         """
         started = time.perf_counter()
         batch = to_tensors(self.splits.train(self.step), self.backend)
         rate = tensor(np.float32(self.optimizer.rate_at(self.step)), self.backend)
+        before = tree.map(lambda t: t.numpy().copy(), self.state) if self._debug_nans else None
         try:
-            state, loss = self._step(self.state, batch, rate)
-            self.backend.wait([t.data for t in [*tree.leaves(state), loss]])
+            state, figures = self._step(self.state, batch, rate)
+            self.backend.wait([t.data for t in tree.leaves((state, figures))])
         except MemoryError as error:
             raise MemoryExhaustedError(f"no memory left at step {self.step + 1}: {error}; "
                                        f"try a batch_size below {self.cfg.batch_size}") from error
-        value = float(loss)
-        if not math.isfinite(value):
-            raise DivergedError(f"the loss is {value} at step {self.step + 1}")
+        value, norm = float(figures["loss"]), float(figures["gradient_norm"])
+        if not (math.isfinite(value) and math.isfinite(norm)):
+            self._tell_divergence(value, norm, before, batch, rate)
+        self.gradient_norm = norm
         self.state = state
         self.step += 1
         self.train_seconds += time.perf_counter() - started
         return value
+
+    def _tell_divergence(self, loss: float, norm: float, before: Any, batch: dict[str, Tensor], rate: Tensor) -> None:
+        """Raise the error of a step that diverged, having run it again if its state was kept."""
+        found = f"the loss is {loss} and the norm of its gradients {norm} at step {self.step + 1}"
+        if before is None:
+            raise DivergedError(f"{found}; --debug-nans tells which operator made the first such value")
+        with watched():
+            try:
+                make_step(self.task, self.model, self.optimizer)(to_tensors(before, self.backend), batch, rate)
+            except NotFiniteError as error:
+                raise DivergedError(f"{found}. Run again operator by operator: {error}") from error
+        raise DivergedError(f"{found}. Run again operator by operator, every value was finite: the rules that compute "
+                            "several operators at once, or the compiled step, differ")
 
     def evaluate(self) -> dict[str, float]:
         """The metrics of every split, with keys like "test_error"."""
@@ -238,7 +262,7 @@ def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) ->
         while trainer.step < trainer.last_step:
             loss = trainer.advance()
             for listener in listeners:
-                listener.on_step(Step(trainer.step, loss, trainer.train_seconds))
+                listener.on_step(Step(trainer.step, loss, trainer.train_seconds, trainer.gradient_norm))
             if trainer.step % every == 0 or trainer.step == trainer.last_step:
                 values = trainer.evaluate()
                 epoch = trainer.step / trainer.splits.steps_per_epoch

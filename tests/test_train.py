@@ -12,14 +12,16 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import duoln
 from duoln import checkpoint, nn, ops, optim, tree
+from duoln.core import watched
 from duoln.data import Batches
-from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError
+from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, NotFiniteError
 from duoln.runfolder import RunFolder, read_log
 from duoln.tasks import Column, Config, Dataset, Splits, Task, make_config
 from duoln.tasks.events import Listener
 from duoln.testing import check_error, check_task
-from duoln.train import Interrupted, Trainer, fit
+from duoln.train import Interrupted, Trainer, fit, make_step
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,47 @@ def test_only_damaged_checkpoints_are_an_error(numpy_backend, tmp_path):
     for path in checkpoint.list_steps(tmp_path / "checkpoints"):
         path.write_bytes(b"junk")
     check_error(CheckpointError, lambda: _fit(_trainer(numpy_backend), tmp_path, numpy_backend, resume=True), "step-")
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_at_once(be):
+    """The loss is finite, its gradient is not: sqrt at 0."""
+    trainer = _trainer(be)
+    trainer.task.loss = lambda model, params, batch: ops.mean(ops.sqrt(0.0 * model(params, batch["x"])))
+    trainer._step = duoln.compile(make_step(trainer.task, trainer.model, trainer.optimizer))
+    with pytest.raises(DivergedError, match=r"the loss is 0\.0 and the norm of its gradients (nan|inf) at step 1; "
+                                            "--debug-nans"), np.errstate(all="ignore"):
+        trainer.advance()
+
+
+@pytest.mark.parametrize("poison", [0, 2])
+def test_debug_nans_names_the_operator(be, poison):
+    trainer = _trainer(be, poison=poison)
+    watching = Trainer(trainer.task, "plain", trainer.cfg, trainer.splits, be, debug_nans=True)
+    for _ in range(poison):
+        watching.advance()
+    with pytest.raises(DivergedError, match=rf"at step {poison + 1}.*operator by operator: \[linear\] rule '.*': input 0 of "
+                                            r"shape \(8, 1\) has nan at \(0, 0\) \(8 of 8"):
+        watching.advance()
+
+
+def test_watching_sees_outputs_and_gradients(numpy_backend):
+    x = duoln.tensor(np.array([[1.0, 0.0, 4.0]], np.float32), numpy_backend)
+    with watched(), np.errstate(all="ignore"):
+        with pytest.raises(NotFiniteError, match=r"\[log\] rule 'composed': output 0 of shape \(1, 3\) has -inf at \(0, 1\)"):
+            ops.log(x)
+        with pytest.raises(NotFiniteError, match=r"\[sqrt\] rule 'composed': gradient of input 0 .* has inf at \(0, 1\)"):
+            duoln.value_and_grad(lambda p: ops.sum(ops.sqrt(p)))(x)
+    ops.log(x + 1.0)
+
+
+def test_the_log_has_the_norm_of_the_gradients(numpy_backend, tmp_path):
+    trainer = _trainer(numpy_backend)
+    batch = duoln.to_tensors(trainer.splits.train(0), numpy_backend)
+    _, gradients = duoln.value_and_grad(lambda p: trainer.task.loss(trainer.model, p, batch))(trainer.state["params"])
+    exact = np.sqrt(sum((g.numpy().astype(np.float64) ** 2).sum() for g in tree.leaves(gradients)))
+    _fit(trainer, tmp_path, numpy_backend)
+    steps = [e for e in read_log(tmp_path) if e["event"] == "step"]
+    assert len(steps) == 15 and steps[0]["gradient_norm"] == pytest.approx(exact, rel=1e-5)
 
 
 @pytest.mark.parametrize("poison", [0, 3, 6])

@@ -42,6 +42,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: runs/TASK-DATE-TIME)")
     parser.add_argument("--resume", choices=("auto",), help="go on from the newest good checkpoint in --out, "
                         "or in the newest run of this task below runs/")
+    parser.add_argument("--debug-nans", action="store_true",
+                        help="if a step diverges, run it again and tell which operator made the first such value")
     parser.add_argument("--tf32", action="store_true", help="let the GPU round float32 products to TF32")
     parser.add_argument("--json", action="store_true", help="the result as one JSON object on stdout")
 
@@ -102,7 +104,7 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
             splits, made_for = task.data(cfg), _data_settings(task, cfg)
             _say_data(task, splits)
         folder = RunFolder(top / name, backend)
-        trainer = Trainer(task, name, cfg, splits, backend)
+        trainer = Trainer(task, name, cfg, splits, backend, args.debug_nans)
         try:
             results.append(fit(trainer, folder, [console.ProgressDisplay(task.columns), *listeners],
                                resume=args.resume == "auto"))

@@ -1,6 +1,6 @@
 """The autograd core: what a tensor is, what an operator is, and how gradients are taken.
 
-Read in this order: `tensor`, `op`, `tape`, `derived`, `compiling`, `checking`.
+Read in this order: `tensor`, `op`, `tape`, `derived`, `compiling`, `checking`, `watching`.
 """
 
 from duoln.core.checking import gradcheck
@@ -9,6 +9,7 @@ from duoln.core.derived import derived
 from duoln.core.op import Op, Rule, composed_only, op
 from duoln.core.tape import value_and_grad
 from duoln.core.tensor import Tensor, stop_gradient
+from duoln.core.watching import watched
 
 __all__ = ["Op", "Rule", "Tensor", "compile", "composed_only", "derived", "gradcheck", "op", "stop_gradient",
-           "value_and_grad"]
+           "value_and_grad", "watched"]

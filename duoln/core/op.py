@@ -77,6 +77,8 @@ def composed_only() -> Iterator[None]:
 class Op(Generic[P, R]):
     """An operator on tensors. Calling it checks the arguments, picks a rule, and records the step on a tape."""
 
+    watch: ClassVar[Callable[[Op[..., Any], Rule], Rule] | None] = None
+    """What every rule goes through before it runs; see `watching`."""
     only_composed: ClassVar[bool] = os.environ.get("DUOLN_RULES") == "composed"
 
     def __init__(self, function: Callable[P, R]) -> None:
@@ -142,6 +144,8 @@ class Op(Generic[P, R]):
         backend = self._check(args)
         natives = [a.data if isinstance(a, Tensor) else a for a in args]
         rule = self.select(backend, natives, attrs)
+        if Op.watch is not None:
+            rule = Op.watch(self, rule)
         out, saved = rule.forward(backend, *natives, **attrs)
         tape = tape_of(args)
         if tape is not None and rule.vjp is None:

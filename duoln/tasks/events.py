@@ -30,6 +30,8 @@ class Step(NamedTuple):
     step: int
     loss: float
     seconds: float
+    gradient_norm: float
+    """Of all gradients together, before any clipping."""
 
 
 class Evaluation(NamedTuple):

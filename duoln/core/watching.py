@@ -1,0 +1,70 @@
+"""Watching every operator for values that are not finite: how a step that diverged is told apart, op by op."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from duoln.backends.protocol import FLOATS, Array, Backend
+from duoln.core.op import Op, Rule
+from duoln.errors import NotFiniteError
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[None]:
+    """Within it every operator's inputs, outputs and gradients are read and checked. Slow; not for compiled steps.
+
+    Raises:
+        NotFiniteError: the operator that made or met the first value that is not finite, what it was (an input, an
+            output, a gradient), its shape, and where in it the value stands.
+    """
+    before, Op.watch = Op.watch, _watched
+    try:
+        yield
+    finally:
+        Op.watch = before
+
+
+def _watched(op: Op[..., Any], rule: Rule) -> Rule:
+    """The same rule with every value looked at."""
+    name = f"[{op.name}] rule '{rule.name}'"
+
+    def forward(be: Backend, *arrays: Array | None, **attrs: Any) -> tuple[Any, Any]:
+        _look(be, name, "input", arrays)
+        out, saved = rule.forward(be, *arrays, **attrs)
+        _look(be, name, "output", out if isinstance(out, tuple) else (out,))
+        return out, saved
+
+    def vjp(be: Backend, saved: Any, gout: Any, needs: Sequence[bool]) -> Sequence[Array | None]:
+        _look(be, name, "gradient of output", gout if isinstance(gout, tuple) else (gout,))
+        assert rule.vjp is not None
+        found = rule.vjp(be, saved, gout, needs)
+        _look(be, name, "gradient of input", found)
+        return found
+
+    def pooled(argument: int, function: Callable[..., Array]) -> Callable[..., Array]:
+        def of_all_uses(be: Backend, uses: Any) -> Array:
+            found = function(be, uses)
+            _look(be, name, f"gradient of all uses of input {argument}, part", (found,))
+            return found
+
+        return of_all_uses
+
+    return dataclasses.replace(rule, forward=forward, vjp=None if rule.vjp is None else vjp,
+                               pooled={i: pooled(i, f) for i, f in rule.pooled.items()})
+
+
+def _look(be: Backend, name: str, role: str, arrays: Sequence[Any]) -> None:
+    for k, array in enumerate(arrays):
+        if array is None or isinstance(array, int | float) or be.dtype(array) not in FLOATS:
+            continue
+        values = be.to_numpy(array)
+        bad = np.flatnonzero(~np.isfinite(values.reshape(-1)))
+        if len(bad):
+            where = tuple(int(i) for i in np.unravel_index(bad[0], values.shape))
+            raise NotFiniteError(f"{name}: {role} {k} of shape {values.shape} has {values[where]} at {where} "
+                                 f"({len(bad)} of {values.size} values are not finite)")
