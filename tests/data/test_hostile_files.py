@@ -4,15 +4,18 @@ Some hundred cases a reader by default, 200 times as many with --long (`pytest -
 there are IDX, gzip, npz (which is zip), text, XML, safetensors, JSON and JSONL; duoln reads no tar, and no zip but npz.
 """
 
+import io
 import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import fuzzing
 import hostile_readers
 import pytest
+from duoln.plugins.handwriting import corpus
 
 from duoln import checkpoint, report, runfolder
 from duoln.errors import CheckpointError, DataFormatError
@@ -45,6 +48,61 @@ def test_a_damaged_file_is_refused_or_read(outcomes, name):
     if hostile_readers.READERS[name].allowed:
         assert found["refused"] > found["cases"] // 20 and found["read"] > 0  # neither always seen nor always harmless
 
+
+# What the fuzzer found --------------------------------------------------------------------------------
+
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize("content", [b"\xff\n{}\n", b'{"a": "\xed\xa0\x80"}\n{}\n', DEEP + b"\n{}\n"])
+def test_a_log_that_is_no_text_or_too_deep(tmp_path, content):
+    (tmp_path / "log.jsonl").write_bytes(content)
+    check_error(DataFormatError, lambda: list(runfolder.read_log(tmp_path)), "log.jsonl", "at byte 0", "a JSON object a line")
+
+
+def test_a_config_that_is_too_deep(tmp_path):
+    (tmp_path / "config.json").write_bytes(DEEP)
+    check_error(DataFormatError, lambda: runfolder.read_json(tmp_path / "config.json"), "nested too deeply")
+
+
+def test_a_pointer_to_the_best_that_is_too_deep_names_none(tmp_path):
+    (tmp_path / "best.json").write_bytes(DEEP)
+    assert checkpoint.named_best(tmp_path) is None
+
+
+@pytest.mark.parametrize(("notes", "words"), [
+    ('{"format": 1, "step": Infinity}', ["step", "inf"]), ('{"format": 1, "step": -1}', ["at least 0", "-1"]),
+    ('{"format": 1, "step": 1, "config": []}', ["config", "an object"]), (DEEP.decode(), ["nested too deeply"]),
+    ('{"format": 1, "step": 1, "best": "x"}', ["best", "'x'"]), ('{"format": 1}', ["KeyError", "step"])])
+def test_notes_of_a_checkpoint(tmp_path, notes, words):
+    path = tmp_path / "step-000000001.safetensors"
+    path.write_bytes(hostile_readers.safetensors.numpy.save({}, {"duoln": notes}))
+    check_error(CheckpointError, lambda: checkpoint.load(path), str(path), *words)
+
+
+@pytest.mark.parametrize(("file", "content", "words"), [
+    ("config.json", b"{}", ["a text as task", "None"]),
+    ("config.json", b'{"task": "t", "variant": "v", "config": {"batch_size": "x"}}', ["batch_size", "'x'"]),
+    ("log.jsonl", b'{"event": "start", "dataset": {"name": "a"}}', ["entry 1", "dataset"]),
+    ("log.jsonl", b'{"event": "step", "loss": 1.0}', ["entry 1", "a whole number as step"]),
+    ("log.jsonl", b'{"event": "evaluation", "step": 1, "epoch": 1}', ["entry 1", "a number as wall_s"]),
+    ("log.jsonl", b'{}\n{"event": "step", "step": 1, "loss": "low"}', ["entry 2", "a number as loss", "'low'"])])
+def test_a_run_that_lacks_what_curves_are_made_of(tmp_path, file, content, words):
+    for name, whole in (("config.json", hostile_readers._CONFIG), ("log.jsonl", hostile_readers._LOG)):
+        (tmp_path / name).write_bytes(content if name == file else whole)
+    check_error(DataFormatError, lambda: report.read_curves([tmp_path]), file, *words)
+
+
+@pytest.mark.parametrize("header", [b"{'descr': ((", b"{'descr': '<U4' 'x", b"(" * 200, b"1", b"{'descr': {}}"])
+def test_an_array_whose_header_is_no_header(tmp_path, header):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("dx.npy", b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header)
+    (tmp_path / "a.npz").write_bytes(content.getvalue())
+    check_error(DataFormatError, lambda: corpus.read_lines(tmp_path / "a.npz"), "dx", "an npy header")
+
+
+# The fuzzer itself ------------------------------------------------------------------------------------
 
 def test_cases_come_back():
     for name in hostile_readers.READERS:
