@@ -106,9 +106,10 @@ def named_best(folder: Path) -> Path | None:
     """The checkpoint that `best.json` names; None where there is no such file, or none that can be read."""
     try:
         name = parse_json((folder / "best.json").read_bytes())["file"]
-    except (OSError, ValueError, KeyError, TypeError):
+        good = isinstance(name, str) and _NAME.fullmatch(name) and (folder / name).is_file()
+    except (OSError, ValueError, KeyError, TypeError):  # a name may be too long even to be asked for
         return None
-    return folder / name if isinstance(name, str) and _NAME.fullmatch(name) and (folder / name).is_file() else None
+    return folder / name if good else None
 
 
 def remove_parts(folder: Path) -> list[Path]:

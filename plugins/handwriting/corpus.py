@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -23,7 +25,7 @@ _GREATEST_RATIO = 1032
 """How much DEFLATE can shrink at best: a member that claims more is lying."""
 _MAX_BYTES = 1 << 30
 _HEADER_ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, SyntaxError, TokenError, RecursionError,
-                  MemoryError)
+                  MemoryError, Warning)
 """What NumPy and Python's own parser, which it calls, raise for a header that is none."""
 _WIDEST = 4096
 """Characters of the longest text or name that is believed."""
@@ -125,7 +127,8 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
             return {name: _array(path, archive, members.get(f"{name}.npy"), name) for name in ARRAYS}
     except FileNotFoundError as error:
         raise DataError(f"{path}: expected a prepared file, found nothing there") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError,
+            struct.error) as error:
         raise DataFormatError(path, 0, "an undamaged npz file", f"{type(error).__name__}: {error}") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -145,7 +148,9 @@ def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo | None, n
     try:
         version = np.lib.format.read_magic(stream)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, _, dtype = read(stream)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a header of Python 2 is none of ours
+            shape, _, dtype = read(stream)
     except _HEADER_ERRORS as error:
         text = str(error).splitlines() or ["no reason"]
         raise DataFormatError(where, 0, "an npy header", f"{type(error).__name__}: {text[0]:.200}") from error

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import fuzzing
 import hostile_readers
+import numpy as np
 import pytest
+from duoln.plugins.draw import corpus as images
 from duoln.plugins.handwriting import corpus
 
 from duoln import checkpoint, report, runfolder
@@ -32,7 +34,7 @@ def outcomes(request, tmp_path_factory):
     here = Path(__file__).parent
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parents[1]), str(here)]), "OMP_NUM_THREADS": "1",
            "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, here / "hostile_readers.py", str(cases), tmp_path_factory.mktemp("hostile")],
+    done = subprocess.run([sys.executable, "-W", "error", here / "hostile_readers.py", str(cases), tmp_path_factory.mktemp("hostile")],
                           capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     return {row.pop("reader"): row for row in map(json.loads, done.stdout.splitlines())}
@@ -65,8 +67,9 @@ def test_a_config_that_is_too_deep(tmp_path):
     check_error(DataFormatError, lambda: runfolder.read_json(tmp_path / "config.json"), "nested too deeply")
 
 
-def test_a_pointer_to_the_best_that_is_too_deep_names_none(tmp_path):
-    (tmp_path / "best.json").write_bytes(DEEP)
+@pytest.mark.parametrize("content", [DEEP, b'{"file": "step-%s.safetensors"}' % (b"9" * 300)])
+def test_a_pointer_to_the_best_that_cannot_be_followed(tmp_path, content):
+    (tmp_path / "best.json").write_bytes(content)
     assert checkpoint.named_best(tmp_path) is None
 
 
@@ -91,6 +94,31 @@ def test_a_run_that_lacks_what_curves_are_made_of(tmp_path, file, content, words
     for name, whole in (("config.json", hostile_readers._CONFIG), ("log.jsonl", hostile_readers._LOG)):
         (tmp_path / name).write_bytes(content if name == file else whole)
     check_error(DataFormatError, lambda: report.read_curves([tmp_path]), file, *words)
+
+
+@pytest.mark.parametrize(("read", "make"), [
+    (corpus.read_lines, lambda: hostile_readers._npz(np.savez, **hostile_readers._lines(1))),
+    (images.read_packed, lambda: hostile_readers._packed(1))])
+def test_a_member_whose_name_is_no_text(tmp_path, read, make):
+    whole = make()
+    at = whole.index(b"PK\3\4")
+    damaged = bytearray(whole)
+    damaged[at + 7] |= 8  # says that its name is in UTF-8
+    damaged[at + 31] = 0xC9
+    (tmp_path / "a.npz").write_bytes(damaged)
+    check_error(DataFormatError, lambda: read(tmp_path / "a.npz"), "an undamaged")
+
+
+def test_an_array_of_python_2(tmp_path):
+    content = hostile_readers._npz(np.savez, **hostile_readers._lines(1))
+    (tmp_path / "a.npz").write_bytes(content)
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["dx.npy"] = members["dx.npy"].replace(b"(9,), ", b"(9L,),")
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for name, member in members.items():
+            archive.writestr(name, member)
+    check_error(DataFormatError, lambda: corpus.read_lines(tmp_path / "a.npz"), "dx", "an npy header", "Python 2")
 
 
 @pytest.mark.parametrize("header", [b"{'descr': ((", b"{'descr': '<U4' 'x", b"(" * 200, b"1", b"{'descr': {}}"])
