@@ -151,8 +151,8 @@ def _check_notes(path: Path, notes: Mapping[str, Any]) -> None:
         "step": ("a whole number", (int,)), "config": ("an object", (dict,)), "evaluated": ("an object", (dict,)),
         "train_seconds": ("a number", (int, float)), "best": ("a number or null", (int, float, type(None)))}
     for key, (words, kind) in kinds.items():
-        value: Any = notes[key] if key == "step" else notes.get(key, kind[0]())
-        if not isinstance(value, kind) or isinstance(value, bool) or (key == "step" and value < 0):
+        value = notes[key] if key == "step" else notes.get(key, kind[0]())
+        if not isinstance(value, kind) or isinstance(value, bool) or (key == "step" and notes[key] < 0):
             raise CheckpointError(f"{path}: {key}: expected {words}{' of at least 0' if key == 'step' else ''}, "
                                   f"found {value!r:.60}")
 
