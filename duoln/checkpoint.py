@@ -56,6 +56,18 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
+def parse_json(content: bytes) -> Any:
+    """The value of a JSON text, whatever the text does to the parser.
+
+    Raises:
+        ValueError: it is no JSON in UTF-8, or nested too deeply to be any of ours.
+    """
+    try:
+        return json.loads(content.decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
 def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any], keep: int = 2, best: bool = False) -> Path:
     """Write the checkpoint of one step, then `latest.json`, then remove all but the newest `keep` and the best.
 
@@ -93,10 +105,11 @@ def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any], keep: i
 def named_best(folder: Path) -> Path | None:
     """The checkpoint that `best.json` names; None where there is no such file, or none that can be read."""
     try:
-        name = json.loads((folder / "best.json").read_text(encoding="utf-8"))["file"]
-    except (OSError, ValueError, KeyError, TypeError):
+        name = parse_json((folder / "best.json").read_bytes())["file"]
+        good = isinstance(name, str) and _NAME.fullmatch(name) and (folder / name).is_file()
+    except (OSError, ValueError, KeyError, TypeError):  # a name may be too long even to be asked for
         return None
-    return folder / name if isinstance(name, str) and _NAME.fullmatch(name) and (folder / name).is_file() else None
+    return folder / name if good else None
 
 
 def remove_parts(folder: Path) -> list[Path]:
@@ -122,13 +135,26 @@ def load(path: Path) -> Checkpoint:
 
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            notes = json.loads((file.metadata() or {})["duoln"])
+            notes = parse_json((file.metadata() or {})["duoln"].encode())
             if notes["format"] != FORMAT:
                 raise CheckpointError(f"{path}: expected checkpoint format {FORMAT}, found {notes['format']}")
+            _check_notes(path, notes)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return Checkpoint(path, int(notes["step"]), arrays, notes)
+            return Checkpoint(path, notes["step"], arrays, notes)
     except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: not a duoln checkpoint: {type(error).__name__}: {error}") from error
+
+
+def _check_notes(path: Path, notes: Mapping[str, Any]) -> None:
+    """What resuming works with is of the kind that `save` and the trainer wrote; KeyError without a step."""
+    kinds: dict[str, tuple[str, tuple[type, ...]]] = {
+        "step": ("a whole number", (int,)), "config": ("an object", (dict,)), "evaluated": ("an object", (dict,)),
+        "train_seconds": ("a number", (int, float)), "best": ("a number or null", (int, float, type(None)))}
+    for key, (words, kind) in kinds.items():
+        value = notes[key] if key == "step" else notes.get(key, kind[0]())
+        if not isinstance(value, kind) or isinstance(value, bool) or (key == "step" and notes[key] < 0):
+            raise CheckpointError(f"{path}: {key}: expected {words}{' of at least 0' if key == 'step' else ''}, "
+                                  f"found {value!r:.60}")
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from duoln import backends, data, ops, runtime
@@ -11,14 +12,22 @@ from duoln.errors import DuolnError
 from duoln.tasks.registry import Registry
 
 
-def examine(with_ops: bool = False) -> dict[str, Any]:
-    """Everything `duoln doctor` says, as plain data. Works with every backend or plug-in broken."""
+def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[str, Any]:
+    """Everything `duoln doctor` says, as plain data. Works with every backend or plug-in broken.
+
+    Args:
+        with_ops: the rules of each operator too.
+        asked: load the plug-ins of these names only.
+
+    Raises:
+        UsageError: a name in `asked` that no plug-in has.
+    """
+    registry = Registry(asked=asked)
     probes = [runtime.probe(name) for name in backends.NAMES]
     try:
         choice = runtime.choose()[1]
     except DuolnError as error:
         choice = f"nothing: {error}"
-    registry = Registry()
     facts: dict[str, Any] = {
         "backends": [{
             "name": p.name, "usable": p.backend is not None, "device": p.backend.device if p.backend else "",
@@ -30,6 +39,7 @@ def examine(with_ops: bool = False) -> dict[str, Any]:
         "data": {"folders": [str(f) for f in data.data_folders()], "cache": str(data.cache_folder())},
         "plugins": [{"name": f.task.name, "distribution": f.distribution, "reason": ""}
                     for f in registry.tasks.values()] + [b._asdict() for b in registry.broken],
+        "slow": [s._asdict() for s in registry.slow],
     }
     if with_ops:
         usable = {p.name: p.backend for p in probes if p.backend is not None}

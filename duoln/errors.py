@@ -91,5 +91,9 @@ class PluginError(DuolnError):
     """A plug-in that cannot be loaded, or two plug-ins that claim one name."""
 
 
+class TaskError(DuolnError):
+    """A task's own code raised; the message names the task, who brings it, and which of its methods."""
+
+
 class KernelError(DuolnError, RuntimeError):
     """A GPU kernel that does not compile, cannot be launched, or was given an argument that it does not take."""

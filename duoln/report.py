@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from duoln.checkpoint import write_atomically
-from duoln.errors import CheckpointError
+from duoln.errors import CheckpointError, DataFormatError
 from duoln.pictures import figure
 from duoln.runfolder import read_json, read_log, run_folders
 from duoln.tasks.spec import Dataset, Task
@@ -42,6 +42,7 @@ def read_curves(paths: Sequence[Path]) -> list[Curve]:
 
     Raises:
         CheckpointError: a folder holds no run, or one without a log.
+        DataFormatError: a file of a run is damaged.
     """
     curves = []
     for path in paths:
@@ -50,12 +51,13 @@ def read_curves(paths: Sequence[Path]) -> list[Curve]:
             raise CheckpointError(f"{path}: expected a run folder or a folder of runs, found "
                                   f"{'neither' if path.exists() else 'nothing there'}")
         for folder in folders:
-            config = read_json(folder / "config.json")
+            config = _read_config(folder / "config.json")
             dataset = Dataset("unknown data", "synthetic")
             points: dict[int, dict[str, Any]] = {}
             losses: dict[int, float] = {}
             result: dict[str, Any] = {}
-            for entry in read_log(folder):
+            for number, entry in enumerate(read_log(folder), start=1):
+                _check_entry(f"{folder / 'log.jsonl'}, entry {number}", entry)
                 if entry.get("event") == "start":
                     dataset = Dataset(**entry["dataset"])
                 elif entry.get("event") == "evaluation":
@@ -67,6 +69,36 @@ def read_curves(paths: Sequence[Path]) -> list[Curve]:
             curves.append(Curve(folder, config["task"], config["variant"], config["config"], dataset,
                                 [points[step] for step in sorted(points)], sorted(losses.items()), result))
     return curves
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    config = read_json(path)
+    for key, kind, words in (("task", str, "a text"), ("variant", str, "a text"), ("config", dict, "an object")):
+        _check(path, key, isinstance(config.get(key), kind), words, config.get(key))
+    size = config["config"].get("batch_size")
+    _check(path, "batch_size", isinstance(size, int) and not isinstance(size, bool), "a whole number", size)
+    return config
+
+
+def _check_entry(where: str, entry: Mapping[str, Any]) -> None:
+    """Raises DataFormatError unless an entry of a log has what curves are made of."""
+    event, step = entry.get("event"), entry.get("step")
+    if event == "start":
+        found = entry.get("dataset")
+        good = isinstance(found, dict) and found.keys() == set(Dataset._fields) and all(
+            isinstance(value, str) for value in found.values())
+        _check(where, "dataset", good, f"an object of the texts {', '.join(Dataset._fields)}", found)
+    if event in ("step", "evaluation"):
+        _check(where, "step", isinstance(step, int) and not isinstance(step, bool), "a whole number", step)
+        for key in ("loss",) if event == "step" else (*({"epoch", "wall_s"} - entry.keys()), *entry):
+            value = entry.get(key)
+            _check(where, key, key == "event" or (isinstance(value, int | float) and not isinstance(value, bool)),
+                   "a number", value)
+
+
+def _check(file: object, key: str, holds: bool, expected: str, found: object) -> None:
+    if not holds:
+        raise DataFormatError(file, 0, f"{expected} as {key}", f"{found!r:.60}")
 
 
 def write_csv(curves: Sequence[Curve], target: Path) -> Path:

@@ -21,7 +21,7 @@ import numpy as np
 
 import duoln
 from duoln.backends.protocol import Backend
-from duoln.checkpoint import write_atomically
+from duoln.checkpoint import parse_json, write_atomically
 from duoln.errors import CheckpointError, DataFormatError
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
 from duoln.tasks.spec import Config
@@ -136,7 +136,7 @@ def read_json(path: Path) -> dict[str, Any]:
         DataFormatError: it is not a JSON object.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
@@ -154,18 +154,18 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
         DataFormatError: a line before the last is not JSON.
     """
     try:
-        lines = (path / "log.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = (path / "log.jsonl").read_bytes().removesuffix(b"\n").split(b"\n")
     except OSError as error:
         raise CheckpointError(f"{path}: not a run folder: {error.strerror or error}") from error
     offset = 0
     for number, line in enumerate(lines):
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
         except ValueError as error:
             if number == len(lines) - 1:
                 return
             raise DataFormatError(path / "log.jsonl", offset, "a JSON object a line", repr(line[:40])) from error
-        offset += len(line.encode()) + 1
+        offset += len(line) + 1
         if isinstance(entry, dict):
             yield entry
 

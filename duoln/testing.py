@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,11 +22,16 @@ from duoln.backends.protocol import FLOATS, Backend
 from duoln.checkpoint import load
 from duoln.core import Op, Rule, Tensor, gradcheck
 from duoln.core.tape import pullback, tensors_of
-from duoln.errors import DuolnError
+from duoln.errors import DuolnError, GradientError
+from duoln.randomness import Stream
 from duoln.tasks.spec import Config, Splits, Task, make_config
 from duoln.train import Trainer
 
 _SAFETY = 8.0
+_DERIVATIVE = 1e-4
+"""Relative error to allow a derivative along a line: a line may cross the kinks of a few rectifiers."""
+_AGREEMENT = 1e-4
+"""Relative difference to allow between the losses of two backends, in float32."""
 
 
 def tolerance(dtype: str, length: int) -> float:
@@ -175,9 +182,17 @@ def _check_bits(backend: Backend, a: Any, b: Any, what: str) -> None:
 
 # Tasks ------------------------------------------------------------------------------------------------
 
+_BELOW = ("duoln.backends", "duoln.kernels", "cupy", "cupyx", "mlx")
+"""What a task's module leaves to duoln, so that it runs on every backend; of `duoln.core` it takes no part's inside."""
+
+
 def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "numpy", steps: int = 4,
-               settings: Mapping[str, Any] | None = None) -> None:
+               settings: Mapping[str, Any] | None = None, *, gradients: bool = True, agreement: bool = True,
+               layering: bool = True) -> None:
     """Check that a task is one: names, every preset and variant, data, a few steps, metrics, exact resume.
+
+    The steps are compiled ones: on NumPy they are held to the contract of `compile` (no value read on the host, stable
+    trees and shapes), on MLX they are traced.
 
     Args:
         task: the task.
@@ -185,19 +200,88 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
         backend: where to train.
         steps: how many steps to take, even.
         settings: overrides.
+        gradients: whether to check the loss's derivative in float64, along one random direction of all parameters;
+            not for a loss that bounds or stops gradients on purpose.
+        agreement: whether the losses of the first batches must be the same on a second backend, where one is usable.
+        layering: whether the task's module may import no array library and nothing of duoln that has one.
 
     Raises:
         AssertionError: the message says which part of the task is wrong.
+        GradientError: the loss's derivative is not that of its values.
+        CompileError: a step breaks the contract of `compile`.
     """
     where = runtime.backend(backend) if isinstance(backend, str) else backend
     _check_names(task, preset)
+    if layering:
+        _check_layering(task)
+    other = _second(where) if agreement else None
     for variant in task.variants:
         for name in task.presets:
             make_config(task, variant, name)
         cfg = make_config(task, variant, preset, settings)
         splits = task.data(cfg)
         _check_batches(task, splits, steps)
+        if gradients:
+            _check_gradient(task, variant, cfg, splits)
+        if other is not None:
+            _check_agreement(task, variant, cfg, splits, (where, other), min(steps, 2))
         _check_training(task, variant, cfg, splits, where, steps)
+
+
+def _check_layering(task: Task) -> None:
+    try:
+        file, source = inspect.getfile(type(task)), inspect.getsource(inspect.getmodule(type(task)) or type(task))
+    except (OSError, TypeError):  # made in an interpreter: there is no file to look at
+        return
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names if node.module == "duoln")]
+        else:
+            continue
+        low = [name for name in found if f"{name}.".startswith(("duoln.core.", *(f"{low}." for low in _BELOW)))
+               and name != "duoln.core"]
+        if low:
+            raise AssertionError(f"layering: {file}:{node.lineno}: expected imports of duoln.nn, duoln.ops and what "
+                                 f"stands beside them, found {low[0]}")
+
+
+def _second(first: Backend) -> Backend | None:
+    """Another backend of this machine, NumPy before the others."""
+    probes = (runtime.probe(name) for name in runtime.CHOICES if name not in ("auto", first.name))
+    return next((p.backend for p in probes if p.backend is not None), None)
+
+
+def _check_gradient(task: Task, variant: str, cfg: Config, splits: Splits) -> None:
+    numpy = runtime.backend("numpy")
+    model = task.model(cfg)
+    params = tree.map(lambda a: a.astype(np.float64), model.init(Stream(cfg.seed, "init")))
+    rng = np.random.default_rng(3)
+    direction = tree.map(lambda a: runtime.tensor(rng.standard_normal(a.shape), numpy), params)
+    batch = {key: runtime.tensor(a.astype(np.float64) if a.dtype.kind == "f" else a, numpy)
+             for key, a in splits.train(0).items()}
+    start = runtime.to_tensors(params, numpy)
+
+    def along(way: Tensor) -> Tensor:
+        return task.loss(model, tree.map(lambda p, d: p + way * d, start, direction), batch)
+
+    try:
+        gradcheck(along, runtime.tensor(np.float64(0.0), numpy), rtol=_DERIVATIVE)
+    except GradientError as error:
+        raise GradientError(f"loss of '{variant}', in float64, along a direction of all parameters: {error}") from error
+
+
+def _check_agreement(task: Task, variant: str, cfg: Config, splits: Splits, pair: tuple[Backend, Backend],
+                     count: int) -> None:
+    model = task.model(cfg)
+    params = model.init(Stream(cfg.seed, "init"))
+    for step in range(count):
+        batch = splits.train(step)
+        first, second = (float(task.loss(model, *runtime.to_tensors((params, batch), b))) for b in pair)
+        if not abs(first - second) <= _AGREEMENT * max(abs(first), abs(second), 1.0):
+            raise AssertionError(f"agreement: '{variant}', batch {step}: expected one loss on every backend, found "
+                                 f"{first:.9g} on {pair[0].name} and {second:.9g} on {pair[1].name}")
 
 
 def _check_names(task: Task, preset: str) -> None:

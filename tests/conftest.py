@@ -6,8 +6,10 @@ default NumPy and MLX are tested, and the CuPy backend's file over a stand-in fo
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -79,9 +81,30 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch, tmp_path_factory):
     """Tests see no data, cache, backend or plug-in setting of the person who runs them, and no network."""
-    for name in ("DUOLN_DATA", "DUOLN_BACKEND", "DUOLN_STRICT_PLUGINS", "DUOLN_DISABLE_PLUGIN_AUTOLOAD"):
+    for name in ("DUOLN_DATA", "DUOLN_BACKEND", "DUOLN_STRICT_PLUGINS", "DUOLN_DISABLE_PLUGIN_AUTOLOAD",
+                 "DUOLN_TRACEBACK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DUOLN_CACHE", str(tmp_path_factory.getbasetemp() / "no-cache"))
     monkeypatch.setenv("DUOLN_OFFLINE", "1")
 
 
+# Plug-ins as distributions on sys.path ------------------------------------------------------------------
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Make distributions: `install("plug", source)` is "plug-dist" with one entry point and one module."""
+    monkeypatch.syspath_prepend(tmp_path)
+    known = set(sys.modules)
+
+    def make(name, source, entry=None, value=None):
+        (tmp_path / f"{name}_module.py").write_text(dedent(source))
+        folder = tmp_path / f"{name}_dist-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-dist\nVersion: 1.0\n")
+        (folder / "entry_points.txt").write_text(f"[duoln]\n{entry or name} = {value or f'{name}_module'}\n")
+        importlib.invalidate_caches()
+
+    yield make
+    for name in set(sys.modules) - known:
+        if name.endswith("_module"):
+            del sys.modules[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -11,11 +12,13 @@ def add_commands(commands: Any) -> None:
     """Add `list`, `doctor` and `selftest` to the command line."""
     listing = commands.add_parser("list", help="the tasks, with their variants and presets")
     listing.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+    add_plugin_option(listing)
     listing.set_defaults(run=_list)
 
     doctor = commands.add_parser("doctor", help="what this machine can use, and what mends the rest")
     doctor.add_argument("--ops", action="store_true", help="which rule each operator runs on each backend")
     doctor.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+    add_plugin_option(doctor)
     doctor.set_defaults(run=_doctor)
 
     test = commands.add_parser("selftest", help="every fused rule of this machine's backend against float64")
@@ -26,11 +29,26 @@ def add_commands(commands: Any) -> None:
     test.set_defaults(run=_selftest)
 
 
+def add_plugin_option(parser: argparse.ArgumentParser) -> None:
+    """`--plugin NAME`, for the commands that load plug-ins."""
+    parser.add_argument("--plugin", action="append", metavar="NAME", dest="plugins",
+                        help="load only the plug-in of this name; may be repeated")
+
+
+def _say_slow(slow: Iterable[tuple[str, str, float]]) -> None:
+    from duoln import console
+
+    for name, distribution, seconds in slow:
+        console.say(f"plug-in '{name}' of {distribution} took {seconds:.1f} s to load, which every command waits for",
+                    style="yellow")
+
+
 def _list(args: argparse.Namespace) -> int:
     from duoln import console
     from duoln.tasks.registry import Registry
 
-    registry = Registry()
+    registry = Registry(asked=args.plugins)
+    _say_slow(registry.slow)
     if args.json:
         console.put(json.dumps({
             "tasks": [{"name": f.task.name, "title": f.task.title, "paper": f.task.paper,
@@ -49,7 +67,8 @@ def _list(args: argparse.Namespace) -> int:
 def _doctor(args: argparse.Namespace) -> int:
     from duoln import console, doctor
 
-    facts = doctor.examine(with_ops=args.ops)
+    facts = doctor.examine(with_ops=args.ops, asked=args.plugins)
+    _say_slow((s["name"], s["distribution"], s["seconds"]) for s in facts["slow"])
     if args.json:
         console.put(json.dumps(facts))
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable
 
 from duoln.errors import DuolnError
@@ -16,6 +17,8 @@ def guarded(run: Callable[[], int]) -> int:
     try:
         return run()
     except DuolnError as error:
+        if os.environ.get("DUOLN_TRACEBACK") == "1":
+            traceback.print_exc()
         console.say(f"duoln: {error}", style="yellow" if error.exit_code == 130 else "bold red")
         return error.exit_code
     except KeyboardInterrupt:

@@ -10,12 +10,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from duoln.cli import facts
 from duoln.cli.curves import write_curves
 from duoln.cli.guard import guarded
 from duoln.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
+    from duoln.tasks.registry import Registry
     from duoln.tasks.spec import Config, Splits, Task
 
 
@@ -27,6 +29,7 @@ def add_command(commands: Any) -> None:
     run.add_argument("--preset", metavar="NAME", help="paper, small or smoke; see `duoln list`")
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
                      help="a setting of the task; may be repeated")
+    facts.add_plugin_option(run)
     add_run_options(run)
     run.set_defaults(run=_run)
 
@@ -71,19 +74,24 @@ def _run(args: argparse.Namespace) -> int:
     from duoln.tasks import parse_settings
     from duoln.tasks.registry import find_task
 
-    task = find_task(args.task)
+    task = find_task(args.task, args.plugins)
     names = list(task.variants) if args.variant == "all" else args.variant.split(",")
-    return run_variants(task, names, args, args.preset, parse_settings(args.settings))
+    return run_variants(task, names, args, args.preset, parse_settings(args.settings), args.plugins)
 
 
 def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, preset: str | None,
-                 settings: Mapping[str, Any]) -> int:
-    """Train some variants of a task one after another, then show, draw and print what they gave."""
+                 settings: Mapping[str, Any], plugins: Sequence[str] | None = None) -> int:
+    """Train some variants of a task one after another, then show, draw and print what they gave.
+
+    Raises:
+        TaskError: the task's own code failed.
+    """
     if args.tf32:
         os.environ["MLX_ENABLE_TF32"] = os.environ["CUPY_TF32"] = "1"
     from duoln import console, runtime
     from duoln.runfolder import RunFolder
     from duoln.tasks import make_config
+    from duoln.tasks.faults import named
     from duoln.tasks.registry import Registry
     from duoln.train import Interrupted, Trainer, fit
 
@@ -96,15 +104,17 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
     top = _run_folder(task, list(configs), args.out, args.resume == "auto")
     splits: Splits | None = None
     results: list[dict[str, Any]] = []
-    listeners = Registry().listeners()
+    registry = Registry(asked=plugins)
+    listeners = registry.listeners()
+    task = named(task, _owner(task, registry))
     made_for: tuple[Any, ...] = ()
     for name, cfg in configs.items():
         if splits is None or made_for != _data_settings(task, cfg):
             console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)")
             splits, made_for = task.data(cfg), _data_settings(task, cfg)
             _say_data(task, splits)
-        folder = RunFolder(top / name, backend)
         trainer = Trainer(task, name, cfg, splits, backend, args.debug_nans)
+        folder = RunFolder(top / name, backend)
         try:
             results.append(fit(trainer, folder, [console.ProgressDisplay(task.columns), *listeners],
                                resume=args.resume == "auto"))
@@ -116,6 +126,12 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
     assert splits is not None
     _show_results(task, splits, backend, results, top, args.json)
     return 0
+
+
+def _owner(task: Task, registry: Registry) -> str:
+    """The distribution that brings a task; its module, where it is run without a plug-in, as the examples are."""
+    found = registry.tasks.get(task.name)
+    return found.distribution if found and type(found.task) is type(task) else type(task).__module__
 
 
 def _check_config(task: Task, name: str, cfg: Config) -> None:

@@ -1,12 +1,14 @@
 """Where tasks are found: entry points of the group `duoln`, one plug-in each, loaded one by one.
 
 A plug-in that cannot be loaded is kept as a `Broken` row with its reason; it never stops the others.
-`DUOLN_STRICT_PLUGINS=1` makes it an error, `DUOLN_DISABLE_PLUGIN_AUTOLOAD=1` loads no outside plug-in.
+`DUOLN_STRICT_PLUGINS=1` makes it an error, `DUOLN_DISABLE_PLUGIN_AUTOLOAD=1` loads no outside plug-in but those
+that are asked for by name.
 """
 
 from __future__ import annotations
 
 import os
+import time
 import tomllib
 from collections.abc import Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -21,6 +23,8 @@ from duoln.tasks.events import Listener
 from duoln.tasks.spec import Task
 
 GROUP = "duoln"
+SLOW_SECONDS = 1.0
+"""How long a plug-in may take to load without a remark."""
 _ruled: list[Any] = []
 """The plug-ins whose rules are attached: once a process, however many registries are made."""
 _CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
@@ -41,6 +45,14 @@ class Broken(NamedTuple):
     reason: str
 
 
+class Slow(NamedTuple):
+    """A plug-in whose loading takes long enough to be felt in every command."""
+
+    name: str
+    distribution: str
+    seconds: float
+
+
 class _StrictError(PluginError):
     """A refusal under DUOLN_STRICT_PLUGINS=1."""
 
@@ -50,16 +62,23 @@ class Registry:
 
     Args:
         names: load only the plug-ins of these entry-point names; None loads all.
+        asked: the same, for names that the user gave: they are loaded even where DUOLN_DISABLE_PLUGIN_AUTOLOAD=1.
+
+    Raises:
+        UsageError: a name in `asked` that no plug-in has.
     """
 
-    def __init__(self, names: Iterable[str] | None = None) -> None:
+    def __init__(self, names: Iterable[str] | None = None, asked: Sequence[str] | None = None) -> None:
         self.tasks: dict[str, Found] = {}
         self.broken: list[Broken] = []
+        self.slow: list[Slow] = []
         self._distributions: dict[str, str] = {}
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
         wanted = None if names is None else set(names)
-        for entry, distribution in plugins():
+        if asked is not None:
+            wanted = set(asked) if wanted is None else wanted & set(asked)
+        for entry, distribution in plugins() if asked is None else _asked(asked):
             if wanted is not None and entry.name not in wanted:
                 continue
             if entry.name in self._distributions:
@@ -68,7 +87,11 @@ class Registry:
                     f"the first is {self._distributions[entry.name]}'s"))
                 continue
             self._distributions[entry.name] = distribution
+            started = time.perf_counter()
             self._load(entry, distribution)
+            seconds = time.perf_counter() - started
+            if seconds > SLOW_SECONDS:
+                self.slow.append(Slow(entry.name, distribution, seconds))
 
     def _load(self, entry: EntryPoint, distribution: str) -> None:
         plugin: Any = None
@@ -125,16 +148,30 @@ class Registry:
         return found
 
 
-def plugins() -> list[tuple[EntryPoint, str]]:
-    """Every entry point of the group with its distribution, duoln's own first."""
+def plugins(autoload: bool | None = None) -> list[tuple[EntryPoint, str]]:
+    """Every entry point of the group with its distribution, duoln's own first.
+
+    Args:
+        autoload: whether outside ones are among them; by default unless DUOLN_DISABLE_PLUGIN_AUTOLOAD=1.
+    """
     own = _own_entry_points()
     found = [(entry, "duoln") for entry in own]
-    if os.environ.get("DUOLN_DISABLE_PLUGIN_AUTOLOAD") == "1":
+    if not (os.environ.get("DUOLN_DISABLE_PLUGIN_AUTOLOAD") != "1" if autoload is None else autoload):
         return found
     for entry in entry_points(group=GROUP):
         name = (entry.dist and entry.dist.name) or "an unknown distribution"
         if name != "duoln":
             found.append((entry, name))
+    return found
+
+
+def _asked(names: Sequence[str]) -> list[tuple[EntryPoint, str]]:
+    """Every plug-in, once it is known that each name is one's."""
+    found = plugins(autoload=True)
+    there = dict.fromkeys(entry.name for entry, _ in found)
+    for name in names:
+        if name not in there:
+            raise UsageError(f"[--plugin] expected one of {', '.join(there) or 'none'}; found {name!r}")
     return found
 
 
@@ -147,16 +184,21 @@ def _own_entry_points() -> list[EntryPoint]:
     return [entry for entry in entry_points(group=GROUP) if entry.dist and entry.dist.name == "duoln"]
 
 
-def find_task(name: str) -> Task:
+def find_task(name: str, asked: Sequence[str] | None = None) -> Task:
     """The task of that name, importing as few plug-ins as possible.
 
+    Args:
+        name: of the task.
+        asked: look in the plug-ins of these names only.
+
     Raises:
-        UsageError: there is none; the message lists those there are, and why a broken plug-in of that name is.
+        UsageError: there is none; the message lists those there are.
+        PluginError: a plug-in of that name is broken; the message says why.
     """
-    quick = Registry(names=[name])
+    quick = Registry([name], asked)
     if name in quick.tasks:
         return quick.tasks[name].task
-    everything = Registry()
+    everything = Registry(asked=asked)
     if name in everything.tasks:
         return everything.tasks[name].task
     for broken in everything.broken:

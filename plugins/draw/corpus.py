@@ -78,7 +78,8 @@ def read_packed(path: Path) -> dict[str, np.ndarray]:
         size = path.stat().st_size
         with zipfile.ZipFile(path) as archive:
             return {split: _member(path, archive, f"{split}.npy", size) for split in SPLITS}
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error, RuntimeError,
+            ValueError) as error:
         raise DataFormatError(path, 0, "an undamaged .npz archive", f"{type(error).__name__}: {error}") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +24,9 @@ ARRAYS = {"dx": "i2", "dy": "i2", "pen_up": "u1", "offsets": "i8", "text": "U", 
 _GREATEST_RATIO = 1032
 """How much DEFLATE can shrink at best: a member that claims more is lying."""
 _MAX_BYTES = 1 << 30
+_HEADER_ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, SyntaxError, TokenError, RecursionError,
+                  MemoryError, Warning)
+"""What NumPy and Python's own parser, which it calls, raise for a header that is none."""
 _WIDEST = 4096
 """Characters of the longest text or name that is believed."""
 
@@ -121,7 +127,8 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
             return {name: _array(path, archive, members.get(f"{name}.npy"), name) for name in ARRAYS}
     except FileNotFoundError as error:
         raise DataError(f"{path}: expected a prepared file, found nothing there") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError,
+            struct.error) as error:
         raise DataFormatError(path, 0, "an undamaged npz file", f"{type(error).__name__}: {error}") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -141,9 +148,12 @@ def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo | None, n
     try:
         version = np.lib.format.read_magic(stream)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, _, dtype = read(stream)
-    except (ValueError, KeyError) as error:
-        raise DataFormatError(where, 0, "an npy header", str(error).splitlines()[0]) from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a header of Python 2 is none of ours
+            shape, _, dtype = read(stream)
+    except _HEADER_ERRORS as error:
+        text = str(error).splitlines() or ["no reason"]
+        raise DataFormatError(where, 0, "an npy header", f"{type(error).__name__}: {text[0]:.200}") from error
     wanted = ARRAYS[name]
     fits = dtype.kind == "U" and 0 < dtype.itemsize <= 4 * _WIDEST if wanted == "U" else dtype == np.dtype(wanted)
     if not fits or len(shape) != 1:

@@ -1,6 +1,5 @@
 """Plug-ins from outside, as real distributions on sys.path: good ones are found, broken ones stop nobody."""
 
-import importlib
 import json
 import subprocess
 import sys
@@ -33,26 +32,6 @@ GOOD = """
     def duoln_tasks():
         return [Mine()]
 """
-
-
-@pytest.fixture
-def install(tmp_path, monkeypatch):
-    """Make distributions: `install("plug", source)` is "plug-dist" with one entry point and one module."""
-    monkeypatch.syspath_prepend(tmp_path)
-    known = set(sys.modules)
-
-    def make(name, source, entry=None, value=None):
-        (tmp_path / f"{name}_module.py").write_text(dedent(source))
-        folder = tmp_path / f"{name}_dist-1.0.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-dist\nVersion: 1.0\n")
-        (folder / "entry_points.txt").write_text(f"[duoln]\n{entry or name} = {value or f'{name}_module'}\n")
-        importlib.invalidate_caches()
-
-    yield make
-    for name in set(sys.modules) - known:
-        if name.endswith("_module"):
-            del sys.modules[name]
 
 
 def _only_broken():
@@ -264,6 +243,51 @@ def test_autoload_can_be_switched_off(install, monkeypatch):
     registry = Registry()
     assert list(registry.tasks) == BUILT_IN and registry.broken == []
     check_error(UsageError, lambda: find_task("mine"), "mnist", "'mine'")
+
+
+@pytest.mark.parametrize("command", [["list"], ["doctor"], ["run", "mine"]])
+def test_a_plugin_that_is_named_and_is_not_there(install, capsys, command):
+    install("good", GOOD)
+    assert main([*command, "--plugin", "good", "--plugin", "goood"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"[--plugin] expected one of {', '.join(BUILT_IN)}, good; found 'goood'" in said
+
+
+def test_only_the_plugins_that_are_named_are_loaded(install, capsys, monkeypatch):
+    install("good", GOOD)
+    install("bad", "raise AssertionError('imported')")
+    monkeypatch.setenv("DUOLN_DISABLE_PLUGIN_AUTOLOAD", "1")  # which is about those that are not named
+    assert main(["list", "--json", "--plugin", "good"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [t["name"] for t in shown["tasks"]] == ["mine"] and shown["broken"] == []
+    assert main(["doctor", "--json", "--plugin", "good", "--plugin", "mnist"]) == 0
+    assert [p["name"] for p in json.loads(capsys.readouterr().out)["plugins"]] == ["mnist", "mine"]
+    assert find_task("mine", ["good"]).name == "mine"
+    check_error(UsageError, lambda: find_task("mnist", ["good"]), "expected one of mine; found 'mnist'")
+    assert "bad_module" not in sys.modules
+
+
+def test_run_with_a_plugin_loads_no_other(install, capsys, tmp_path):
+    install("bad", "raise AssertionError('imported')")
+    args = ["--preset", "smoke", "--variant", "none", "--epochs", "0", "--backend", "numpy", "--out", str(tmp_path / "r")]
+    assert main(["run", "mnist", "--plugin", "mnist", *args]) == 0
+    assert "bad_module" not in sys.modules
+    assert main(["run", "mnist", "--plugin", "bad", *args]) == 2
+
+
+# Slow ones --------------------------------------------------------------------------------------------
+
+def test_a_slow_plugin_is_remarked_upon(install, capsys, monkeypatch):
+    monkeypatch.setattr("duoln.tasks.registry.SLOW_SECONDS", 0.25)
+    install("slow", "import time; time.sleep(0.3)\n" + dedent(GOOD))
+    [row] = [s for s in Registry().slow if s.name == "slow"]
+    assert row.distribution == "slow-dist" and row.seconds > 0.25
+    for command in (["list", "--json"], ["doctor", "--json"]):
+        del sys.modules["slow_module"]
+        assert main(command) == 0
+        said = capsys.readouterr()
+        assert "plug-in 'slow' of slow-dist took 0." in " ".join(said.err.split())
+        json.loads(said.out)  # the remark is no part of it
 
 
 # find_task --------------------------------------------------------------------------------------------

@@ -1,0 +1,181 @@
+"""What `duoln new-task` writes: a package that is complete as it stands. NAME and TITLE stand for the new names."""
+
+from __future__ import annotations
+
+PYPROJECT = '''\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "duoln-DIST"
+version = "0.1.0"
+description = "The task NAME for duoln"
+readme = "README.md"
+requires-python = ">=3.11"
+dependencies = ["duoln", "numpy>=2"]
+
+[project.optional-dependencies]
+test = ["pytest>=8"]
+
+# This is how the duoln command finds the package.
+[project.entry-points.duoln]
+NAME = "NAME"
+
+[tool.setuptools]
+packages = ["NAME"]
+# With it an editable install is a plain path, which Python finds before a folder that only has the same name.
+package-dir = {"" = "."}
+
+[tool.pytest.ini_options]
+testpaths = ["tests"]
+
+[tool.ruff]
+line-length = 120
+
+[tool.ruff.lint]
+select = ["E", "F", "I", "UP", "B"]
+'''
+
+README = '''\
+# NAME
+
+A task for duoln: which of several patterns a row of numbers shows, where each row
+has a scale and an offset of its own. Layer norm takes both out. The data are made on the spot.
+
+```sh
+pip install -e ".[test]"
+duoln run NAME --preset smoke      # seconds
+duoln run NAME                     # both variants, then a table
+duoln run NAME --variant ln --set width=64
+pytest
+```
+
+`NAME/task.py` holds everything: change `data` to your data, `model` to your model, `loss` and `metrics` to what you
+measure. `check_task`, which the test calls, says what a task still lacks.
+'''
+
+INIT = '''\
+"""The task NAME, offered to the duoln command."""
+
+from __future__ import annotations
+
+from duoln.tasks import Task, hookimpl
+
+from NAME.task import TITLETask
+
+
+@hookimpl
+def duoln_tasks() -> list[Task]:
+    """The tasks of this package."""
+    return [TITLETask()]
+'''
+
+TASK = '''\
+"""Which pattern a row of numbers shows, with and without layer norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from duoln import nn, ops
+from duoln.data import Batch, Batches, check_range
+from duoln.randomness import Stream
+from duoln.tasks import Column, Config, Dataset, Splits, Task
+
+PATTERNS, VALUES = 8, 16
+"""How many patterns there are, and how many numbers a row has."""
+
+
+@dataclass(frozen=True)
+class TITLEConfig(Config):
+    """The settings: `duoln run NAME --set width=64` changes one."""
+
+    epochs: int = 20
+    batch_size: int = 64
+    width: int = 32
+    norm: Literal["layer", "none"] = "layer"
+    rows: int = 2048
+
+
+class TITLETask(Task):
+    """Rows of numbers, each a pattern with noise, a scale and an offset of its own."""
+
+    name, title, paper = "NAME", "Patterns of any scale", "not in the paper"
+    config = TITLEConfig
+    presets: ClassVar = {"small": {}, "smoke": {"epochs": 1, "rows": 512}}
+    variants: ClassVar = {"none": {"norm": "none"}, "ln": {"norm": "layer"}}
+    references: ClassVar = {"none": "the baseline", "ln": "no figure known"}
+    columns = (Column("train_nll", "train NLL"), Column("test_error", "test error", ".1%"))
+
+    def data(self, cfg: TITLEConfig, root: Path | None = None) -> Splits:
+        """Made data; a task that reads files looks below `root`, then in `duoln.data.data_folders()`."""
+        train, test = make_rows(cfg.rows, cfg.seed, "train"), make_rows(1024, cfg.seed, "test")
+        batches = Batches(train, cfg.batch_size, cfg.seed)
+        return Splits(Dataset("made patterns", "synthetic"), batches, batches.steps_per_epoch,
+                      {"train": train, "test": test})
+
+    def model(self, cfg: TITLEConfig) -> nn.Module:
+        """Two hidden layers, normalised or not."""
+        layers: list[Any] = []
+        for n_in in (VALUES, cfg.width):
+            layers += [nn.Linear(n_in, cfg.width), *([nn.LayerNorm(cfg.width)] if cfg.norm == "layer" else []),
+                       ops.tanh]
+        return nn.Sequential(*layers, nn.Linear(cfg.width, PATTERNS))
+
+    def loss(self, model: nn.Module, params: nn.Params, batch: dict[str, Any]) -> Any:
+        """What training lowers: a scalar."""
+        return ops.mean(ops.softmax_cross_entropy(model(params, batch["x"]), batch["label"]))
+
+    def metrics(self, predict: Any, split: Batch) -> dict[str, float]:
+        """Figures of a split; `predict` gives what the model makes of `x`."""
+        logits = predict(split).astype(np.float64)
+        logits -= logits.max(axis=1, keepdims=True)
+        log_probability = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        label = split["label"]
+        return {"nll": float(-log_probability[np.arange(len(label)), label].mean()),
+                "error": float(np.mean(logits.argmax(axis=1) != label))}
+
+
+def make_rows(count: int, seed: int, split: str) -> Batch:
+    """Rows and their patterns, the same for the same seed and split."""
+    patterns = Stream(seed, "NAME patterns").normal((PATTERNS, VALUES))
+    rng = Stream(seed, f"NAME {split}")
+    label = rng.integers(PATTERNS, (count,))
+    x = patterns[label] + 0.5 * rng.normal((count, VALUES))
+    x = x * rng.uniform((count, 1), 0.2, 5.0) + 3 * rng.normal((count, 1))
+    return {"x": x.astype(np.float32), "label": check_range("NAME", label, PATTERNS)}
+'''
+
+TEST = '''\
+"""The task is one: data, every preset and variant, training, metrics, exact resume."""
+
+from duoln.testing import check_task
+
+from NAME.task import TITLETask
+
+
+def test_NAME():
+    check_task(TITLETask())
+'''
+
+FILES = {"pyproject.toml": PYPROJECT, "README.md": README, "NAME/__init__.py": INIT, "NAME/task.py": TASK,
+         "tests/test_NAME.py": TEST}
+"""The files by their paths in the new folder."""
+
+
+def fill(name: str) -> dict[str, str]:
+    """The files of a task of that name."""
+    # The plain words are no part of any other word of the texts; TITLE goes first, as it holds no NAME.
+    title = "".join(part.capitalize() for part in name.split("_"))
+    words = (("TITLE", title), ("DIST", name.replace("_", "-")), ("NAME", name))
+
+    def filled(text: str) -> str:
+        for word, new in words:
+            text = text.replace(word, new)
+        return text
+
+    return {filled(path): filled(text) for path, text in FILES.items()}

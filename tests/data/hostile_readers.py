@@ -1,0 +1,209 @@
+"""Every reader of files with whole files to damage; as a program, the worker that reads the damaged ones.
+
+    python hostile_readers.py CASES FOLDER
+
+It writes one JSON object a reader: cases, how many were read and refused, the greatest peak, and what went wrong. The
+process may not grow by more than `CAP` once it has begun, opens nothing but the case's own file, and unpickles nothing.
+"""
+
+import gzip
+import io
+import json
+import random
+import resource
+import sys
+import time
+import traceback
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fuzzing
+import numpy as np
+import safetensors.numpy
+from duoln.plugins.draw import corpus as draw
+from duoln.plugins.handwriting import corpus as handwriting
+from duoln.plugins.handwriting import iam
+
+from duoln import checkpoint, report, runfolder
+from duoln.bench import schema
+from duoln.data import read_idx
+from duoln.errors import CheckpointError, DataError, DataFormatError, RecordError, UsageError
+
+CAP = 200 << 20
+ROOT = Path(__file__).resolve().parents[2]
+_TIMINGS = (ROOT / "kernels" / "timings.jsonl").read_bytes().splitlines(keepends=True)[:3]
+
+
+class Reader(NamedTuple):
+    """A reader, whole files, and the errors that it may raise."""
+
+    read: Callable[[Path], Any]
+    files: list[bytes]
+    allowed: tuple[type[Exception], ...]
+    name: str = "case"
+    """What the file is called, with what lies beside it in `beside`."""
+    beside: dict[str, bytes] | None = None
+    mutate: Callable[[random.Random, bytes, bytes], bytes] = fuzzing.mutate
+
+
+def _idx(*shape):
+    values = np.arange(np.prod(shape), dtype=np.uint8)
+    return bytes([0, 0, 8, len(shape)]) + np.array(shape, ">u4").tobytes() + values.tobytes()
+
+
+def _gzip(rng, whole, other):
+    """Damage inside of a stream that is whole, or to the stream."""
+    if rng.random() < 0.5:
+        return fuzzing.mutate(rng, whole, other)
+    return gzip.compress(fuzzing.mutate(rng, gzip.decompress(whole), gzip.decompress(other)), 1, mtime=0)
+
+
+def _zip(rng, whole, other):
+    return (fuzzing.mutate if rng.random() < 0.3 else fuzzing.mutate_members)(rng, whole, other)
+
+
+def _npz(save=np.savez_compressed, **arrays):
+    content = io.BytesIO()
+    save(content, **arrays)
+    return content.getvalue()
+
+
+def _packed(rows, **how):
+    return _npz(**{split: np.zeros((rows, 98), np.uint8) for split in draw.SPLITS}, **how)
+
+
+def _lines(count):
+    return {"dx": np.zeros(9 * count, np.int16), "dy": np.ones(9 * count, np.int16),
+            "pen_up": np.tile(np.array([0] * 8 + [1], np.uint8), count), "offsets": np.arange(count + 1) * 9,
+            "text": np.array(["a line"] * count), "line_id": np.array([f"a01-{k}" for k in range(count)])}
+
+
+def _amat(rows):
+    return b"\n".join(b" ".join([b"0", b"1"] * 392) for _ in range(rows)) + b"\n"
+
+
+_XML = (b'<?xml version="1.0" encoding="ISO-8859-1"?>\n<WhiteboardCaptureSession><StrokeSet>\n'
+        + b"".join(b'<Stroke colour="black" start_time="1.5"><Point x="%d" y="-7" time="2.0"/><Point x="3" y="9.5"/>'
+                   b"</Stroke>\n" % k for k in range(5)) + b"</StrokeSet></WhiteboardCaptureSession>\n")
+_BOMB = (b'<?xml version="1.0"?><!DOCTYPE a [<!ENTITY e0 "' + b"x" * 1000 + b'">'
+         + b"".join(b'<!ENTITY e%d "%s">' % (k, b"&e%d;" % (k - 1) * 10) for k in range(1, 9))
+         + b'<!ENTITY out SYSTEM "file:///etc/passwd">]><a><Stroke><Point x="1" y="&e8;"/>&out;&e8;</Stroke></a>')
+
+
+def _checkpoint(step, **notes):
+    arrays = {"params.w": np.ones((3, 4), np.float32), "slots.m": np.zeros(5), "n": np.array(3, np.int32)}
+    return safetensors.numpy.save(arrays, {"duoln": json.dumps({
+        "format": 1, "step": step, "task": "t", "config": {"seed": 0, "rate": 0.1}, "evaluated": {"e": 0.5},
+        "train_seconds": 1.5, "best": None, **notes})})
+
+
+_CONFIG = json.dumps({"task": "t", "variant": "ln", "config": {"seed": 0, "batch_size": 128}}, indent=2).encode()
+_LOG = b"".join(json.dumps(line).encode() + b"\n" for line in [
+    {"event": "start", "task": "t", "variant": "ln", "seed": 0, "dataset": {"name": "made", "rung": "synthetic"}},
+    *({"event": "step", "step": k, "loss": 1.5, "wall_s": 0.1} for k in range(3)),
+    {"event": "evaluation", "step": 2, "epoch": 1.0, "test_error": 0.5, "wall_s": 0.2},
+    {"event": "end", "status": "done", "step": 3}])
+_LINE = json.loads(_TIMINGS[0])
+_RECORD = json.dumps({**_LINE["machine"], "label": "here", "cases": [
+    {k: v for k, v in json.loads(line).items() if k not in ("label", "machine")} for line in _TIMINGS]}).encode()
+
+DATA, RUN = (DataFormatError,), (DataFormatError, CheckpointError)
+RECORD = (DataFormatError, RecordError, UsageError)
+READERS = {
+    "IDX": Reader(read_idx, [_idx(3, 4), _idx(2, 5, 6), _idx(7)], DATA),
+    "IDX, gzip": Reader(read_idx, [gzip.compress(_idx(3, 4)), gzip.compress(_idx(2, 5, 6))], (DataError,), mutate=_gzip),
+    "packed images (npz)": Reader(draw.read_packed, [_packed(2), _packed(3, save=np.savez)], (DataError,), mutate=_zip),
+    "images as text (amat)": Reader(draw.read_text, [_amat(1), _amat(3)], DATA),
+    "prepared handwriting (npz)": Reader(
+        handwriting.read_lines, [_npz(**_lines(2)), _npz(np.savez, **_lines(3)),
+                                 _npz(**{**_lines(1), "text": np.array([{"a": 1}], object)})], (DataError,), mutate=_zip),
+    "strokes (XML)": Reader(lambda p: iam.read_strokes(p, "text"), [_XML, _XML.replace(b"ISO-8859-1", b"UTF-8"), _BOMB], DATA),
+    "transcript (ascii)": Reader(iam.read_transcript, [b"OCR:\n\nA b\n\nCSR:\n\nA b,\r\nc d\n", b"CSR:\n\nx\n"], DATA),
+    "checkpoint (safetensors)": Reader(checkpoint.load, [_checkpoint(3), _checkpoint(10**9, best=0.5)], (CheckpointError,)),
+    "best.json": Reader(lambda p: checkpoint.named_best(p.parent), [
+        b'{"file": "step-000000003.safetensors", "step": 3}\n', b'{"file": "../../etc/passwd", "step": 3}'], (), "best.json"),
+    "config (JSON)": Reader(runfolder.read_json, [_CONFIG, b"{}"], RUN),
+    "log (JSONL)": Reader(lambda p: list(runfolder.read_log(p.parent)), [_LOG, _LOG[:200]], RUN, "log.jsonl"),
+    "curves of a log": Reader(lambda p: report.read_curves([p.parent]), [_LOG, _LOG * 2], RUN, "log.jsonl",
+                              {"config.json": _CONFIG}),
+    "curves of a config": Reader(lambda p: [c.name for c in report.read_curves([p.parent])], [_CONFIG, _LOG], RUN,
+                                 "config.json", {"log.jsonl": _LOG}),
+    "record (JSON)": Reader(schema.load, [_RECORD, _CONFIG], RECORD),
+    "timings (JSONL)": Reader(schema.load_timings, [b"".join(_TIMINGS), _TIMINGS[0]], RECORD),
+}
+
+
+def case(name: str, number: int) -> bytes:
+    """The damaged file of that number."""
+    reader = READERS[name]
+    rng = random.Random(zlib.crc32(name.encode()) << 32 | number)
+    return reader.mutate(rng, rng.choice(reader.files), rng.choice(reader.files))
+
+
+def drive(name: str, cases: int, folder: Path) -> dict[str, Any]:
+    """What a reader made of so many damaged files; the first few wrongs with the numbers of their cases."""
+    reader = READERS[name]
+    folder.mkdir()
+    path = folder / reader.name
+    for other, content in (reader.beside or {}).items():
+        (folder / other).write_bytes(content)
+    for whole in reader.files:  # loads what is loaded late, before anything is watched
+        path.write_bytes(whole)
+        _outcome(reader, path)
+    counts = {"cases": cases, "read": 0, "refused": 0}
+    wrong, slowest = [], 0.0
+    for number in range(cases):
+        path.write_bytes(case(name, number))
+        _watch.update(folder=str(folder), seen=[])
+        started = time.perf_counter()
+        outcome = _outcome(reader, path)
+        slowest = max(slowest, time.perf_counter() - started)
+        seen, _watch["folder"] = _watch["seen"], None
+        if outcome not in ("read", "refused") or seen:
+            wrong.append([number, outcome, seen])
+        else:
+            counts[outcome] += 1
+    strays = {p.name for p in folder.parent.rglob("*") if p.is_file()} - {r for x in READERS.values() for r in (
+        x.name, *(x.beside or {}))}
+    return {**counts, "slowest_s": round(slowest, 3), "wrongs": len(wrong), "wrong": wrong[:3], "strays": sorted(strays)}
+
+
+def _outcome(reader, path):
+    try:
+        reader.read(path)
+        return "read"
+    except reader.allowed:
+        return "refused"
+    except BaseException:
+        return traceback.format_exc()[-1500:]
+
+
+_watch: dict[str, Any] = {"folder": None, "seen": []}
+
+
+def _hear(event, args):
+    """Python tells of every file, process and socket that is opened, and of every class that is unpickled."""
+    if _watch["folder"] is None:
+        return
+    if event == "open":
+        stray = not str(args[0]).startswith(_watch["folder"]) and not str(args[0]).endswith((".py", ".pyc"))
+        if stray or (args[1] and set(args[1]) & set("wax+")):
+            _watch["seen"].append(f"open {args[:2]}")
+    elif event.startswith(("pickle.", "os.", "subprocess.", "socket.", "shutil.")) and event not in ("os.listdir", "os.scandir"):
+        _watch["seen"].append(f"{event} {args!r:.100}")
+
+
+def main():
+    cases, folder = int(sys.argv[1]), Path(sys.argv[2])
+    if sys.platform == "linux":
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + CAP,) * 2)
+    sys.addaudithook(_hear)
+    for k, name in enumerate(READERS):
+        print(json.dumps({"reader": name, **drive(name, cases, folder / str(k))}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

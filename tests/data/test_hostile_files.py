@@ -1,0 +1,145 @@
+"""Every reader there is, against damaged files: an error of its own kind or a result, and no more.
+
+Some hundred cases a reader by default, 200 times as many with --long (`pytest -rP` shows the counts). Of the formats
+there are IDX, gzip, npz (which is zip), text, XML, safetensors, JSON and JSONL; duoln reads no tar, and no zip but npz.
+"""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import fuzzing
+import hostile_readers
+import numpy as np
+import pytest
+from duoln.plugins.draw import corpus as images
+from duoln.plugins.handwriting import corpus
+
+from duoln import checkpoint, report, runfolder
+from duoln.errors import CheckpointError, DataFormatError
+from duoln.testing import check_error
+
+CASES = 300
+LONG = 200
+
+
+@pytest.fixture(scope="module")
+def outcomes(request, tmp_path_factory):
+    """What each reader made of its cases, from one process whose memory is capped."""
+    cases = CASES * (LONG if request.config.getoption("--long") else 1)
+    here = Path(__file__).parent
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parents[1]), str(here)]), "OMP_NUM_THREADS": "1",
+           "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-W", "error", here / "hostile_readers.py", str(cases), tmp_path_factory.mktemp("hostile")],
+                          capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {row.pop("reader"): row for row in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("name", hostile_readers.READERS)
+def test_a_damaged_file_is_refused_or_read(outcomes, name):
+    found = outcomes[name]
+    print(f"{name}: {found['cases']} cases, {found['refused']} refused, {found['read']} read, "
+          f"slowest {found['slowest_s']} s")
+    assert found["wrongs"] == 0, "\n".join(f"case {n}: {what}\n{seen}" for n, what, seen in found["wrong"])
+    assert found["strays"] == [] and found["slowest_s"] < 5
+    if hostile_readers.READERS[name].allowed:
+        assert found["refused"] > found["cases"] // 20 and found["read"] > 0  # neither always seen nor always harmless
+
+
+# What the fuzzer found --------------------------------------------------------------------------------
+
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize("content", [b"\xff\n{}\n", b'{"a": "\xed\xa0\x80"}\n{}\n', DEEP + b"\n{}\n"])
+def test_a_log_that_is_no_text_or_too_deep(tmp_path, content):
+    (tmp_path / "log.jsonl").write_bytes(content)
+    check_error(DataFormatError, lambda: list(runfolder.read_log(tmp_path)), "log.jsonl", "at byte 0", "a JSON object a line")
+
+
+def test_a_config_that_is_too_deep(tmp_path):
+    (tmp_path / "config.json").write_bytes(DEEP)
+    check_error(DataFormatError, lambda: runfolder.read_json(tmp_path / "config.json"), "nested too deeply")
+
+
+@pytest.mark.parametrize("content", [DEEP, b'{"file": "step-%s.safetensors"}' % (b"9" * 300)])
+def test_a_pointer_to_the_best_that_cannot_be_followed(tmp_path, content):
+    (tmp_path / "best.json").write_bytes(content)
+    assert checkpoint.named_best(tmp_path) is None
+
+
+@pytest.mark.parametrize(("notes", "words"), [
+    ('{"format": 1, "step": Infinity}', ["step", "inf"]), ('{"format": 1, "step": -1}', ["at least 0", "-1"]),
+    ('{"format": 1, "step": 1, "config": []}', ["config", "an object"]), (DEEP.decode(), ["nested too deeply"]),
+    ('{"format": 1, "step": 1, "best": "x"}', ["best", "'x'"]), ('{"format": 1}', ["KeyError", "step"])])
+def test_notes_of_a_checkpoint(tmp_path, notes, words):
+    path = tmp_path / "step-000000001.safetensors"
+    path.write_bytes(hostile_readers.safetensors.numpy.save({}, {"duoln": notes}))
+    check_error(CheckpointError, lambda: checkpoint.load(path), str(path), *words)
+
+
+@pytest.mark.parametrize(("file", "content", "words"), [
+    ("config.json", b"{}", ["a text as task", "None"]),
+    ("config.json", b'{"task": "t", "variant": "v", "config": {"batch_size": "x"}}', ["batch_size", "'x'"]),
+    ("log.jsonl", b'{"event": "start", "dataset": {"name": "a"}}', ["entry 1", "dataset"]),
+    ("log.jsonl", b'{"event": "step", "loss": 1.0}', ["entry 1", "a whole number as step"]),
+    ("log.jsonl", b'{"event": "evaluation", "step": 1, "epoch": 1}', ["entry 1", "a number as wall_s"]),
+    ("log.jsonl", b'{}\n{"event": "step", "step": 1, "loss": "low"}', ["entry 2", "a number as loss", "'low'"])])
+def test_a_run_that_lacks_what_curves_are_made_of(tmp_path, file, content, words):
+    for name, whole in (("config.json", hostile_readers._CONFIG), ("log.jsonl", hostile_readers._LOG)):
+        (tmp_path / name).write_bytes(content if name == file else whole)
+    check_error(DataFormatError, lambda: report.read_curves([tmp_path]), file, *words)
+
+
+@pytest.mark.parametrize(("read", "make"), [
+    (corpus.read_lines, lambda: hostile_readers._npz(np.savez, **hostile_readers._lines(1))),
+    (images.read_packed, lambda: hostile_readers._packed(1))])
+def test_a_member_whose_name_is_no_text(tmp_path, read, make):
+    whole = make()
+    at = whole.index(b"PK\3\4")
+    damaged = bytearray(whole)
+    damaged[at + 7] |= 8  # says that its name is in UTF-8
+    damaged[at + 31] = 0xC9
+    (tmp_path / "a.npz").write_bytes(damaged)
+    check_error(DataFormatError, lambda: read(tmp_path / "a.npz"), "an undamaged")
+
+
+def test_an_array_of_python_2(tmp_path):
+    content = hostile_readers._npz(np.savez, **hostile_readers._lines(1))
+    (tmp_path / "a.npz").write_bytes(content)
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["dx.npy"] = members["dx.npy"].replace(b"(9,), ", b"(9L,),")
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for name, member in members.items():
+            archive.writestr(name, member)
+    check_error(DataFormatError, lambda: corpus.read_lines(tmp_path / "a.npz"), "dx", "an npy header", "Python 2")
+
+
+@pytest.mark.parametrize("header", [b"{'descr': ((", b"{'descr': '<U4' 'x", b"(" * 200, b"1", b"{'descr': {}}"])
+def test_an_array_whose_header_is_no_header(tmp_path, header):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("dx.npy", b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header)
+    (tmp_path / "a.npz").write_bytes(content.getvalue())
+    check_error(DataFormatError, lambda: corpus.read_lines(tmp_path / "a.npz"), "dx", "an npy header")
+
+
+# The fuzzer itself ------------------------------------------------------------------------------------
+
+def test_cases_come_back():
+    for name in hostile_readers.READERS:
+        assert hostile_readers.case(name, 5) == hostile_readers.case(name, 5)
+
+
+def test_every_blow_does_something():
+    import random
+
+    text = b'{"a": 1, "b": [2, 3], "c": "x"}' * 20
+    for blow in fuzzing._BLOWS:
+        assert any(blow(random.Random(k), text, text[::-1]) != text for k in range(20)), blow.__name__
