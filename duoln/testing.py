@@ -23,9 +23,12 @@ from duoln.checkpoint import load
 from duoln.core import Op, Rule, Tensor, gradcheck
 from duoln.core.tape import pullback, tensors_of
 from duoln.errors import DuolnError, GradientError
+from duoln.pictures import can_draw
 from duoln.randomness import Stream
+from duoln.runfolder import RunFolder
 from duoln.tasks.spec import Config, Splits, Task, make_config
 from duoln.train import Trainer
+from duoln.trained import load_trained
 
 _SAFETY = 8.0
 _DERIVATIVE = 1e-4
@@ -226,6 +229,8 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
         if other is not None:
             _check_agreement(task, variant, cfg, splits, (where, other), min(steps, 2))
         _check_training(task, variant, cfg, splits, where, steps)
+        if task.sampling is not None and can_draw():
+            _check_sampling(task, variant, cfg, splits, where)
 
 
 def _check_layering(task: Task) -> None:
@@ -334,6 +339,30 @@ def _check_training(task: Task, variant: str, cfg: Config, splits: Splits, backe
     for (path, a), (_, b) in zip(tree.items(whole.state), tree.items(resumed.state), strict=True):
         if not np.array_equal(a.numpy(), b.numpy()):
             raise AssertionError(f"resume: '{path}' differs from a run that did not stop")
+
+
+def _check_sampling(task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend) -> None:
+    """After one step, read back from its folder, the model gives a picture with the default options, twice the same."""
+    assert task.sampling is not None
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = RunFolder(Path(temporary) / "run", backend)
+        try:
+            folder.write_config(task.name, variant, cfg)
+            trainer = Trainer(task, variant, cfg, splits, backend)
+            trainer.advance()
+            trainer.save(folder.checkpoints)
+        finally:
+            folder.close()
+        contents = []
+        for name in ("first.png", "second.png"):
+            files = task.sample(load_trained(task, folder.path, backend), task.sampling(), Path(temporary) / name)
+            missing = [str(f) for f in files if not f.is_file()]
+            if missing or Path(temporary) / name not in files:
+                raise AssertionError(f"sample: expected the file {name} among those it names, all written; found "
+                                     f"{', '.join(map(str, files)) or 'none'}")
+            contents.append([f.read_bytes() for f in files])
+        if contents[0] != contents[1]:
+            raise AssertionError("sample: two samples with the same seed differ")
 
 
 def check_error(kind: type[DuolnError], call: Callable[[], Any], *words: str) -> None:

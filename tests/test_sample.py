@@ -11,7 +11,7 @@ from duoln import cli, pictures, runtime, tasks
 from duoln.errors import CheckpointError, DataError, UsageError
 from duoln.randomness import Stream
 from duoln.runfolder import RunFolder
-from duoln.testing import check_error
+from duoln.testing import check_error, check_task
 from duoln.train import Trainer, fit
 from duoln.trained import load_trained
 
@@ -155,3 +155,22 @@ def test_pictures_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "can_draw", lambda: False)
     check_error(UsageError, lambda: draw(tmp_path / "c.png"), "pip install matplotlib")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.svg", "deep"]
+
+
+def test_the_kit_for_tasks_samples_too(numpy_backend):
+    class Silent(Generative):
+        def sample(self, trained, options, out):
+            return [out]
+
+    class Fickle(Generative):
+        drawn = 0
+
+        def sample(self, trained, options, out):
+            Fickle.drawn += 1
+            out.write_text(str(Fickle.drawn))
+            return [out]
+
+    check_task(Generative(), steps=2, gradients=False, agreement=False)
+    for wrong, words in ((Silent(), "expected the file first.png"), (Fickle(), "two samples with the same seed differ")):
+        with pytest.raises(AssertionError, match=words):
+            check_task(wrong, steps=2, gradients=False, agreement=False)
