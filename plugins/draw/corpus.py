@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import io
 import os
-import struct
-import zipfile
-import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from duoln.data import cache_folder, data_folders
+from duoln.data import Expected, cache_folder, data_folders, read_npz
 from duoln.errors import DataError, DataFormatError, DataMissingError
 from duoln.tasks import Dataset
 
@@ -30,10 +26,6 @@ ROW_BYTES = PIXELS // 8
 KNOWN_SHA256 = "c462f82a020638a4d5d8d44e4c83242ee0145ee1d125869d0e030c35011837e6"
 
 _MAX_BYTES = 1 << 27
-_GREATEST_RATIO = 1032
-"""How much DEFLATE can shrink at best."""
-_HEADER_BYTES = 1 << 12
-_MAGIC = b"\x93NUMPY"
 
 
 def read(root: Path | None = None) -> tuple[Dataset, dict[str, np.ndarray]]:
@@ -70,59 +62,14 @@ def read_packed(path: Path) -> dict[str, np.ndarray]:
     """The packed bits of each split, uint8 (images, 98). Nothing is unpickled.
 
     Raises:
-        DataError: the file cannot be read. DataFormatError: no zip archive, a member is missing or damaged, or an
-            array's header promises another dtype, shape or length. Nothing is allocated for a promise that the
-            archive's size does not allow.
+        DataError: the file cannot be read. DataFormatError: no .npz archive, or an array in it is missing, damaged,
+            of another dtype or shape, or empty.
     """
-    try:
-        size = path.stat().st_size
-        with zipfile.ZipFile(path) as archive:
-            return {split: _member(path, archive, f"{split}.npy", size) for split in SPLITS}
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error, RuntimeError,
-            ValueError) as error:
-        raise DataFormatError(path, 0, "an undamaged .npz archive", f"{type(error).__name__}: {error}") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _member(path: Path, archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
-    if name not in archive.namelist():
-        raise DataFormatError(path, 0, f"an array '{name}'", f"{', '.join(archive.namelist()) or 'nothing'}")
-    info = archive.getinfo(name)
-    where = f"{path} ({name})"
-    most = min(_MAX_BYTES, size * _GREATEST_RATIO)
-    if info.file_size > most:
-        raise DataFormatError(where, info.header_offset, f"at most {most} bytes", info.file_size)
-    with archive.open(info) as file:
-        content = file.read(most + 1)
-    if len(content) != info.file_size:
-        raise DataFormatError(where, info.header_offset, f"{info.file_size} bytes", f"{len(content)}")
-    return _array(where, content)
-
-
-def _array(where: str, content: bytes) -> np.ndarray:
-    """A .npy file's array, uint8 (rows, 98), by rows or by columns."""
-    if content[:6] != _MAGIC or len(content) < 12 or content[6] not in (1, 2, 3):
-        raise DataFormatError(where, 0, "the magic of a .npy file, version 1 to 3", content[:8].hex(" ") or "nothing")
-    form, start = ("<H", 10) if content[6] == 1 else ("<I", 12)
-    length = struct.unpack_from(form, content, 8)[0]
-    if start + length > min(len(content), _HEADER_BYTES):
-        raise DataFormatError(where, 8, f"a header of at most {min(len(content), _HEADER_BYTES) - start} bytes", length)
-    try:
-        header = ast.literal_eval(content[start:start + length].decode("latin-1").strip())
-        descr, by_columns, shape = header["descr"], header["fortran_order"], header["shape"]
-    except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError) as error:
-        raise DataFormatError(where, start, "a header of descr, fortran_order and shape",
-                              f"{type(error).__name__}: {error}") from error
-    if descr not in ("|u1", "<u1", ">u1") or not isinstance(by_columns, bool):
-        raise DataFormatError(where, start, "dtype '|u1'", f"{descr!r}, fortran_order {by_columns!r}")
-    offset = start + length
-    rows = (len(content) - offset) // ROW_BYTES
-    if shape != (rows, ROW_BYTES) or rows < 1 or offset + rows * ROW_BYTES != len(content):
-        raise DataFormatError(where, start, f"shape (images, {ROW_BYTES}) of the {len(content) - offset} bytes that "
-                              "follow", f"{shape!r}")
-    values = np.frombuffer(content, np.uint8, offset=offset)
-    return np.ascontiguousarray(values.reshape(ROW_BYTES, rows).T) if by_columns else values.reshape(rows, ROW_BYTES)
+    found = read_npz(path, {split: Expected("u1", 2) for split in SPLITS})
+    for split, packed in found.items():
+        if packed.shape[1] != ROW_BYTES or not len(packed):
+            raise DataFormatError(f"{path}: {split}", 0, f"shape (images, {ROW_BYTES})", packed.shape)
+    return found
 
 
 # The text files ----------------------------------------------------------------------------------------

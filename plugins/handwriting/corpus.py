@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import io
-import struct
-import warnings
-import zipfile
-import zlib
 from collections.abc import Sequence
-from math import prod
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from duoln.data import Expected, read_npz
 from duoln.errors import DataError, DataFormatError
 
 SPLITS = ("train", "valid", "test")
-ARRAYS = {"dx": "i2", "dy": "i2", "pen_up": "u1", "offsets": "i8", "text": "U", "line_id": "U"}
-"""What a prepared file holds, and the dtype of each array."""
-
-_GREATEST_RATIO = 1032
-"""How much DEFLATE can shrink at best: a member that claims more is lying."""
-_MAX_BYTES = 1 << 30
-_HEADER_ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, SyntaxError, TokenError, RecursionError,
-                  MemoryError, Warning)
-"""What NumPy and Python's own parser, which it calls, raise for a header that is none."""
-_WIDEST = 4096
-"""Characters of the longest text or name that is believed."""
+ARRAYS = {"dx": Expected("i2", 1), "dy": Expected("i2", 1), "pen_up": Expected("u1", 1), "offsets": Expected("i8", 1),
+          "text": Expected("U", 1), "line_id": Expected("U", 1)}
+"""What a prepared file holds."""
 
 
 class Line(NamedTuple):
@@ -78,7 +65,7 @@ def read_lines(path: Path) -> list[Line]:
             offsets that do not climb from 0 to the last point; values that cannot be strokes; a line without text,
             or with more characters than points.
     """
-    found = _arrays(path)
+    found = read_npz(path, ARRAYS)
     points = len(found["dx"])
     for name in ("dy", "pen_up"):
         if len(found[name]) != points:
@@ -118,48 +105,3 @@ def _texts(path: Path, name: str, values: np.ndarray) -> list[str]:
         return [str(value) for value in values]
     except ValueError as error:  # four bytes that are no character
         raise DataFormatError(f"{path}: {name}", 0, "characters of Unicode", str(error)) from error
-
-
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename: info for info in archive.infolist()}
-            return {name: _array(path, archive, members.get(f"{name}.npy"), name) for name in ARRAYS}
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: expected a prepared file, found nothing there") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError,
-            struct.error) as error:
-        raise DataFormatError(path, 0, "an undamaged npz file", f"{type(error).__name__}: {error}") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo | None, name: str) -> np.ndarray:
-    """One array, once its header is known to tell of no more than is really there."""
-    where = f"{path}: {name}"
-    if info is None:
-        raise DataFormatError(path, 0, f"an array '{name}'", "none of that name")
-    if info.file_size > min(info.compress_size * _GREATEST_RATIO, _MAX_BYTES):
-        raise DataFormatError(where, 0, f"at most {min(info.compress_size * _GREATEST_RATIO, _MAX_BYTES)} bytes",
-                              f"a claim of {info.file_size}")
-    with archive.open(info) as raw:
-        content = raw.read(info.file_size + 1)
-    stream = io.BytesIO(content)
-    try:
-        version = np.lib.format.read_magic(stream)
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # a header of Python 2 is none of ours
-            shape, _, dtype = read(stream)
-    except _HEADER_ERRORS as error:
-        text = str(error).splitlines() or ["no reason"]
-        raise DataFormatError(where, 0, "an npy header", f"{type(error).__name__}: {text[0]:.200}") from error
-    wanted = ARRAYS[name]
-    fits = dtype.kind == "U" and 0 < dtype.itemsize <= 4 * _WIDEST if wanted == "U" else dtype == np.dtype(wanted)
-    if not fits or len(shape) != 1:
-        kind = "unicode" if wanted == "U" else np.dtype(wanted).name
-        raise DataFormatError(where, 0, f"{kind} values along one axis", f"{dtype} of shape {shape}")
-    rest = len(content) - stream.tell()
-    if prod(shape) * dtype.itemsize != rest:
-        raise DataFormatError(where, stream.tell(), f"{prod(shape) * dtype.itemsize} bytes, as its header claims", rest)
-    return np.frombuffer(content, dtype, shape[0], stream.tell()) if rest else np.zeros(shape, dtype)

@@ -1,7 +1,5 @@
 """Binarised MNIST on disk: the packed file, the text files, what is refused, and what is made instead."""
 
-import struct
-import zipfile
 
 import numpy as np
 import pytest
@@ -82,48 +80,11 @@ def test_without_files_digits_are_made_and_labelled(monkeypatch, tmp_path):
 
 # What is refused ----------------------------------------------------------------------------------------
 
-def _npy(header, content, version=1):
-    text = header.encode()
-    head = struct.pack("<H", len(text)) if version == 1 else struct.pack("<I", len(text))
-    return b"\x93NUMPY" + bytes([version, 0]) + head + text + content
-
-
-def _archive(path, train, names=corpus.SPLITS):
-    plain = _npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 98), }\n", bytes(196))
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in names:
-            archive.writestr(f"{name}.npy", train if name == "train" else plain)
-
-
-@pytest.mark.parametrize(("train", "words"), [
-    (_npy("{'descr': '|O', 'fortran_order': False, 'shape': (2, 98), }\n", bytes(196)), ("'|u1'", "|O")),
-    (_npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 98), }\n", bytes(784)), ("'|u1'", "<f4")),
-    (_npy("{'descr': '|u1', 'fortran_order': 0, 'shape': (2, 98), }\n", bytes(196)), ("fortran_order", "0")),
-    (_npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 784), }\n", bytes(1568)), ("(images, 98)", "(2, 784)")),
-    (_npy("{'descr': '|u1', 'fortran_order': False, 'shape': (9000000000, 98), }\n", bytes(196)), ("196 bytes", "9000000000")),
-    (_npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 98), }\n", bytes(195)), ("195 bytes", "(2, 98)")),
-    (_npy("{'descr': '|u1', 'fortran_order': False, 'shape': (0, 98), }\n", b""), ("(images, 98)", "(0, 98)")),
-    (_npy("__import__('os').getcwd()\n", bytes(196)), ("header", "ValueError")),
-    (_npy("[1, 2]\n", bytes(196)), ("header", "TypeError")),
-    (_npy("{'shape': (2, 98)}\n", bytes(196)), ("header", "descr")),
-    (_npy("{'descr': '|u1'}\n", b"", version=7), ("magic", "07")),
-    (b"\x93NUMPY\x01\x00\xff\xff{}", ("header of at most", "65535")),
-    (b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00", ("magic", "80 04")),
-    (b"", ("magic", "nothing")),
-], ids=lambda v: v[0] if isinstance(v, tuple) else "")
-def test_every_claim_of_the_packed_file_is_checked(train, words, tmp_path):
+@pytest.mark.parametrize("shape", [(2, 784), (0, 98), (2, 97)])
+def test_the_packed_rows_are_of_98_bytes(shape, tmp_path):
     path = tmp_path / "packed.npz"
-    _archive(path, train)
-    check_error(DataFormatError, lambda: corpus.read_packed(path), "packed.npz", "train.npy", "expected", "found", *words)
-
-
-def test_a_missing_member_and_no_archive(tmp_path):
-    path = tmp_path / "packed.npz"
-    _archive(path, b"", names=("valid", "test"))
-    check_error(DataFormatError, lambda: corpus.read_packed(path), "packed.npz", "train.npy", "valid.npy")
-    path.write_bytes(b"\x80\x04K\x01.")  # a pickle
-    check_error(DataFormatError, lambda: corpus.read_packed(path), "packed.npz", "undamaged .npz", "BadZipFile")
-    check_error(DataError, lambda: corpus.read_packed(tmp_path / "none.npz"), "none.npz", "cannot be read")
+    np.savez(path, **{split: np.zeros(shape if split == "valid" else (2, 98), np.uint8) for split in corpus.SPLITS})
+    check_error(DataFormatError, lambda: corpus.read_packed(path), "packed.npz: valid", "(images, 98)", str(shape))
 
 
 def test_any_damage_is_an_error_and_not_a_fallback(packed, tmp_path):
@@ -141,13 +102,6 @@ def test_any_damage_is_an_error_and_not_a_fallback(packed, tmp_path):
         except DataError:
             refused += 1
     assert refused > 100  # the others fell on fields that say nothing about the content, such as dates
-
-
-def test_a_member_cannot_unpack_to_more_than_its_archive_allows(tmp_path, monkeypatch):
-    path = tmp_path / "packed.npz"
-    _archive(path, _npy("{'descr': '|u1', 'fortran_order': False, 'shape': (20000, 98), }\n", bytes(1_960_000)))
-    monkeypatch.setattr(corpus, "_MAX_BYTES", 1_000_000)
-    check_error(DataFormatError, lambda: corpus.read_packed(path), "train.npy", "at most 1000000 bytes", "1960")
 
 
 @pytest.mark.parametrize(("text", "words"), [

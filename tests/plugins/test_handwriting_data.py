@@ -69,7 +69,7 @@ def test_lines_are_written_and_read_back(prepared):
     path, lines = prepared
     assert all(_same(a, b) for a, b in zip(read_lines(path), lines, strict=True))
     with np.load(path, allow_pickle=False) as found:
-        assert {name: found[name].dtype.kind for name in found} == {n: np.dtype(d).kind for n, d in ARRAYS.items()}
+        assert {name: found[name].dtype.kind for name in found} == {n: expected.dtype[0] for n, expected in ARRAYS.items()}
 
 
 @pytest.mark.parametrize(("changes", "words"), [
@@ -80,7 +80,7 @@ def test_lines_are_written_and_read_back(prepared):
     ({"text": lambda a: np.where(np.arange(5) == 2, " ", a)}, ["a text for line made-train-0002", "empty"]),
     ({"text": lambda a: np.where(np.arange(5) == 3, "x" * 900, a)}, ["900 characters", "made-train-0003"]),
     ({"line_id": lambda a: a.reshape(5, 1)}, ["line_id", "(5, 1)"]),
-    ({"text": lambda a: np.arange(5)}, ["text", "unicode", "int64"])])
+    ({"text": lambda a: np.arange(5)}, ["text values", "int64"])])
 def test_claims_of_a_prepared_file_are_checked(prepared, changes, words):
     path, _ = prepared
     _rewrite(path, **changes)
@@ -92,7 +92,7 @@ def test_nothing_is_unpickled(prepared):
     with np.load(path) as found:
         arrays = dict(found) | {"text": np.array(["a", "b", "c", "d", object()], object)}
     np.savez(path, allow_pickle=True, **arrays)
-    check_error(DataFormatError, lambda: read_lines(path), "text", "unicode", "object")
+    check_error(DataFormatError, lambda: read_lines(path), "text values", "object")
 
 
 def test_damaged_and_missing_files(prepared):
@@ -107,7 +107,7 @@ def test_damaged_and_missing_files(prepared):
     check_error(DataFormatError, lambda: read_lines(path), "dx", "npy header")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("dy.npy", b"")
-    check_error(DataFormatError, lambda: read_lines(path), "'dx'", "none of that name")
+    check_error(DataFormatError, lambda: read_lines(path), "'dx'", "dy.npy")
     check_error(DataError, lambda: read_lines(path.with_name("no.npz")), "no.npz")
 
 

@@ -1,0 +1,87 @@
+"""The .npz reader believes nothing: every claim of a header and an archive is checked before anything is allocated."""
+
+import io
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+
+from duoln.data import Expected, npz, read_npz
+from duoln.errors import DataFormatError, DataMissingError
+from duoln.testing import check_error
+
+WANTED = {"x": Expected("u1", 2)}
+
+
+def npy(header, content, version=1):
+    text = header.encode()
+    head = struct.pack("<H", len(text)) if version == 1 else struct.pack("<I", len(text))
+    return b"\x93NUMPY" + bytes([version, 0]) + head + text + content
+
+
+def archive(path, **members):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
+        for name, content in members.items():
+            made.writestr(f"{name}.npy", content)
+
+
+@pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
+def test_what_numpy_wrote_is_read(write, tmp_path, rng):
+    arrays = {"rows": rng.integers(0, 9, (3, 5)).astype(np.uint8), "empty": np.zeros((0, 4), np.float32),
+              "text": np.array(["one", "zwölf", ""]), "number": np.array(7, np.int64), "none": np.array([], np.str_)}
+    arrays["columns"] = np.asfortranarray(arrays["rows"])
+    write(tmp_path / "a.npz", **arrays)
+    wanted = {"rows": Expected("u1", 2), "columns": Expected("u1", 2), "empty": Expected("f4", 2), "text": Expected("U", 1),
+              "number": Expected("i8", 0), "none": Expected("U", 1)}
+    found = read_npz(tmp_path / "a.npz", wanted)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array)
+        assert found[name].flags.c_contiguous and found[name].shape == array.shape
+    assert list(read_npz(tmp_path / "a.npz", {"text": Expected("U", 1)})) == ["text"]
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (npy("{'descr': '|O', 'fortran_order': False, 'shape': (2, 98), }\n", bytes(196)), ("uint8 values along 2 axes", "object")),
+    (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 98), }\n", bytes(784)), ("uint8", "float32")),
+    (npy("{'descr': '|u1', 'fortran_order': 0, 'shape': (2, 98), }\n", bytes(196)), ("npy header", "fortran_order")),
+    (npy("{'descr': '|u1', 'fortran_order': False, 'shape': (196,), }\n", bytes(196)), ("2 axes", "(196,)")),
+    (npy("{'descr': '|u1', 'fortran_order': False, 'shape': (9000000000, 98), }\n", bytes(196)), ("882000000000 bytes", "196")),
+    (npy("{'descr': '|u1', 'fortran_order': False, 'shape': (-2, -98), }\n", bytes(195)), ("195",)),
+    (npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 98), }\n", bytes(195)), ("196 bytes", "195")),
+    (npy("__import__('os').getcwd()\n", bytes(196)), ("npy header", "ValueError")),
+    (npy("[1, 2]\n", bytes(196)), ("npy header",)),
+    (npy("{'shape': (2, 98)}\n", bytes(196)), ("npy header", "keys")),
+    (npy("{'descr': '|u1'}\n", b"", version=7), ("npy header",)),
+    (b"\x93NUMPY\x01\x00\xff\xff{}", ("npy header",)),
+    (b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00", ("npy header", "magic")),
+    (b"", ("npy header",)),
+], ids=range(14))
+def test_every_claim_of_a_header_is_checked(content, words, tmp_path):
+    path = tmp_path / "a.npz"
+    archive(path, x=content)
+    check_error(DataFormatError, lambda: read_npz(path, WANTED), "a.npz: x", "expected", "found", *words)
+
+
+def test_a_member_that_is_missing_and_no_archive(tmp_path):
+    path = tmp_path / "a.npz"
+    archive(path, y=b"", z=b"")
+    check_error(DataFormatError, lambda: read_npz(path, WANTED), "a.npz", "'x'", "y.npy, z.npy")
+    path.write_bytes(b"\x80\x04K\x01.")  # a pickle
+    check_error(DataFormatError, lambda: read_npz(path, WANTED), "a.npz", "undamaged .npz", "BadZipFile")
+    check_error(DataMissingError, lambda: read_npz(tmp_path / "none.npz", WANTED), "none.npz", "nothing there")
+
+
+def test_nothing_is_unpickled(tmp_path):
+    content = io.BytesIO()
+    np.save(content, np.array([print, len], object), allow_pickle=True)
+    archive(tmp_path / "a.npz", x=content.getvalue())
+    check_error(DataFormatError, lambda: read_npz(tmp_path / "a.npz", {"x": Expected("u1", 1)}), "uint8", "object")
+
+
+def test_a_member_cannot_unpack_to_more_than_is_believed(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    archive(path, x=npy("{'descr': '|u1', 'fortran_order': False, 'shape': (20000, 98), }\n", bytes(1_960_000)))
+    assert read_npz(path, WANTED)["x"].shape == (20_000, 98)
+    monkeypatch.setattr(npz, "_MAX_BYTES", 1_000_000)
+    check_error(DataFormatError, lambda: read_npz(path, WANTED), "a.npz: x", "at most 1000000 bytes", "1960")
