@@ -29,11 +29,16 @@ _nothing = launch.Kernel("limits/memory.cu", "device_nothing", "count: int32")
 _by_counter = launch.Kernel("limits/exchange.cu", "exchange_by_counter", "arrived: uint32[1], rounds: int32")
 _by_flags = launch.Kernel("limits/exchange.cu", "exchange_by_flags", "flags: uint32[1], rounds: int32")
 _in_cluster = launch.Kernel("limits/exchange.cu", "exchange_in_cluster", "heard: uint32[1], rounds: int32")
+_gather_near = launch.Kernel("limits/exchange.cu", "gather_in_cluster", "never: float32[1], rounds: int32")
+_gather_far = launch.Kernel("limits/exchange.cu", "gather_from_memory",
+                            "x: float32[1], never: float32[1], rounds: int32")
 _bf16 = launch.Kernel("limits/products.cu", "products_bf16", "never: float32[1], rounds: int32")
 _tf32 = launch.Kernel("limits/products.cu", "products_tf32", "never: float32[1], rounds: int32")
 _EXCHANGING = 128
 """Blocks, at most one a multiprocessor, so that all are on the device at once; and threads of each."""
 _CLUSTER = 8
+_GATHERED = 16 << 10
+"""Bytes that a block of a cluster offers to each of the others."""
 _SUMS, _WARPS = 8, 8
 _FLOPS = {"bf16": 2 * 16 * 8 * 16, "tf32": 2 * 16 * 8 * 8}
 """Of one product of a warp."""
@@ -43,7 +48,7 @@ def measure(mib: int = MIB, rounds: int = 9, launches: int = 200) -> dict[str, f
     """Figures by name, the unit in the name: medians over `rounds`, from the slope over k and 2 k launches."""
     figures: dict[str, Callable[[], float]] = {
         **_memory(mib, rounds, max(launches // 20, 1)), **_steps(rounds, launches), **_exchanges(rounds),
-        **_products(rounds)}
+        **_gathers(rounds), **_products(rounds)}
     found: dict[str, float | str] = {"multiprocessors": launch.multiprocessors()}
     for name, figure in figures.items():
         try:
@@ -116,6 +121,19 @@ def _exchanges(rounds: int) -> dict[str, Callable[[], float]]:
     return {f"exchange of {blocks} blocks by a counter, us": lambda: per_round(_by_counter, blocks, 1),
             f"exchange of {blocks} blocks by flags, us": lambda: per_round(_by_flags, blocks, blocks),
             f"exchange in a cluster of {_CLUSTER}, us": in_cluster}
+
+
+def _gathers(rounds: int) -> dict[str, Callable[[], float]]:
+    never, x = cupy.zeros(1, dtype="float32"), cupy.zeros(_CLUSTER * _GATHERED // 4, dtype="float32")
+
+    def rate(run: Callable[[], None]) -> float:
+        """GB/s into one block, eight of them at work."""
+        return (_CLUSTER - 1) * _GATHERED * _ROUNDS / 1e9 / _slope(run, 2, rounds)
+
+    return {"gathered in a cluster, GB/s a block":
+                lambda: rate(lambda: _gather_near((_CLUSTER,), (_THREADS,), (never, _ROUNDS))),
+            "gathered from L2, GB/s a block":
+                lambda: rate(lambda: _gather_far((_CLUSTER,), (_THREADS,), (x, never, _ROUNDS)))}
 
 
 def _products(rounds: int) -> dict[str, Callable[[], float]]:

@@ -56,3 +56,45 @@ extern "C" __global__ void CLUSTER exchange_in_cluster(unsigned* heard, int roun
     if (threadIdx.x == 0) heard[blockIdx.x] = slot[rounds & 1];
 #endif
 }
+
+// Gathering: each of the eight blocks of a cluster reads the 16 KB of shared memory of each of the others, `rounds`
+// times. `never` is written only if the sum is a number that it never is.
+constexpr int GATHERED = 1024;  // float4 of each block
+
+extern "C" __global__ void CLUSTER gather_in_cluster(float* never, int rounds) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    __shared__ float4 own[GATHERED];
+    unsigned rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    for (int i = threadIdx.x; i < GATHERED; i += blockDim.x) own[i] = make_float4(1, 2, 3, 4);
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    const unsigned local = static_cast<unsigned>(__cvta_generic_to_shared(own));
+    float sum = 0;
+    for (int round = 0; round < rounds; ++round)
+        for (unsigned other = 1; other < 8; ++other) {
+            unsigned remote;
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"((rank + other) % 8));
+            for (int i = threadIdx.x; i < GATHERED; i += blockDim.x) {
+                float4 v;
+                asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                             : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(remote + 16 * i));
+                sum += v.x + v.y + v.z + v.w;
+            }
+        }
+    if (sum == 1e-30f) *never = sum;
+    // Nobody leaves while another still reads its memory.
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+
+// The same bytes from memory that all blocks can read, which stays in the L2 cache: x holds 8 * GATHERED float4.
+extern "C" __global__ void gather_from_memory(const float4* x, float* never, int rounds) {
+    float sum = 0;
+    for (int round = 0; round < rounds; ++round)
+        for (int other = 1; other < 8; ++other)
+            for (int i = threadIdx.x; i < GATHERED; i += blockDim.x) {
+                const float4 v = __ldcg(x + (blockIdx.x + other) % 8 * GATHERED + i);  // not from L1
+                sum += v.x + v.y + v.z + v.w;
+            }
+    if (sum == 1e-30f) *never = sum;
+}

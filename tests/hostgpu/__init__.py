@@ -32,7 +32,7 @@ _PATTERN = 0xA5
 _LINE = 16
 """Arrays begin on a line of this many bytes, as vector loads need it."""
 
-_KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\(\w+\)\s*)?(\w+)\s*\(([^)]*)\)')
+_KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:(?:__launch_bounds__\(\w+\)|CLUSTER)\s*)?(\w+)\s*\(([^)]*)\)')
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\(\d+\)\s*)?(\w+)\s+(\w+)\[\s*\]\s*;")
 _SYSTEM = re.compile(r"^\s*#\s*include\s*<[^>]*>.*$", re.M)
 
@@ -69,13 +69,14 @@ def compile(text: str, defines: Mapping[str, object] | None = None, prelude: str
     """
     macros = [f"-D{k}={v}" for k, v in sorted((defines or {}).items())]
     headers = "".join((HERE / name).read_text() for name in ("hostgpu.h", prelude))
-    key = hashlib.sha256("\0".join((text, headers, *macros, *_FLAGS)).encode()).hexdigest()[:24]
+    whole = _host_text(text, prelude)
+    key = hashlib.sha256("\0".join((whole, headers, *macros, *_FLAGS)).encode()).hexdigest()[:24]
     library = CACHE / f"{key}.so"
     if not library.exists():
         CACHE.mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as folder:
             source = Path(folder) / "kernel.cpp"
-            source.write_text(_host_text(text, prelude))
+            source.write_text(whole)
             made = Path(folder) / "kernel.so"
             if shutil.which("g++") is None:
                 raise HostGpuError("expected a C++ compiler to run kernels with, found no g++")
