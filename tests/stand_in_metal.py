@@ -107,6 +107,22 @@ def make(seed: int = 0) -> Any:
     return metal_kernel
 
 
+def collecting(texts: set[str]) -> Any:
+    """One that runs nothing and notes the texts that would have run, for the CPU."""
+
+    def metal_kernel(name: str, input_names: Sequence[str], output_names: Sequence[str], source: str,
+                     header: str = "", **options: Any) -> Any:
+        def run(inputs: Sequence[Any], output_shapes: Sequence[Any], **launch: Any) -> list[Any]:
+            given = {n: np.array(x) for n, x in zip(input_names, inputs, strict=True)}
+            made = {n: np.zeros(tuple(s), np.float32) for n, s in zip(output_names, output_shapes, strict=True)}
+            texts.add(host_text(name, arguments(given, made, source), source, header))
+            return [mx.array(a) for a in made.values()]
+
+        return run
+
+    return metal_kernel
+
+
 def install(patch: pytest.MonkeyPatch, metal_kernel: Any = None) -> None:
     """Put it in MLX's place, as if there were a Metal device and nothing had been compiled yet."""
     patch.setattr(mx.fast, "metal_kernel", metal_kernel or make())
