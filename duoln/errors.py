@@ -87,6 +87,10 @@ class CheckpointError(DuolnError):
     """A checkpoint or run folder that cannot be written, read or resumed from."""
 
 
+class RankError(DuolnError):
+    """A process that cannot reach, or has lost, the others that train the same model."""
+
+
 class PluginError(DuolnError):
     """A plug-in that cannot be loaded, or two plug-ins that claim one name."""
 

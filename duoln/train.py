@@ -16,14 +16,14 @@ import numpy as np
 
 from duoln import checkpoint, tree
 from duoln.backends.protocol import Backend
-from duoln.core import Tensor, compile, value_and_grad, watched
+from duoln.core import Tensor, compile, watched
 from duoln.data import Batch
 from duoln.errors import CheckpointError, DivergedError, DuolnError, MemoryExhaustedError, NotFiniteError
-from duoln.nn import Module, with_population
-from duoln.optim import Optimizer, global_norm
-from duoln.randomness import Stream
+from duoln.nn import with_population
+from duoln.ranks import Ranks, make_ranked_step
 from duoln.runfolder import RunFolder
 from duoln.runtime import tensor, to_tensors
+from duoln.step import make_step, start_state
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
 from duoln.tasks.spec import Config, Splits, Task
 
@@ -32,36 +32,10 @@ _POPULATION_BATCHES = 1_000
 _MAY_CHANGE = ("epochs", "evaluate_every")
 """Settings that a resumed run may have otherwise."""
 
-State = dict[str, Any]
-Figures = dict[str, Tensor]
-
-
 class Interrupted(DuolnError):
     """The user asked to stop; a checkpoint was written."""
 
     exit_code = 130
-
-
-def make_step(task: Task, model: Module, optimizer: Optimizer) -> Callable[..., tuple[State, Figures]]:
-    """The training step `(state, batch, rate) -> (state, figures)`: a pure function of trees of tensors.
-
-    `state` is `{"params": ..., "slots": ...}`; `rate` is the learning rate as a 0-d tensor. The figures are 0-d too:
-    the loss, and the norm of all gradients together before any clipping.
-    """
-
-    def step(state: State, batch: dict[str, Tensor], rate: Tensor) -> tuple[State, Figures]:
-        loss, gradients = value_and_grad(lambda p: task.loss(model, p, batch))(state["params"])
-        norm = global_norm(gradients)  # before the update, which may write over what it is given
-        params, slots = optimizer.update(state["params"], gradients, state["slots"], rate)
-        return {"params": params, "slots": slots}, {"loss": loss, "gradient_norm": norm}
-
-    return step
-
-
-def start_state(model: Module, optimizer: Optimizer, seed: int, backend: Backend) -> State:
-    """Parameters and slots before the first step; equal to the bit on every backend."""
-    params = to_tensors(model.init(Stream(seed, "init")), backend)
-    return {"params": params, "slots": optimizer.init(params)}
 
 
 class Trainer:
@@ -75,10 +49,11 @@ class Trainer:
         backend: where to compute.
         debug_nans: keep a copy of the state before each step, and run a step that diverges again, operator by operator,
             to tell which one made the first value that is not finite.
+        ranks: the processes that train this model together; None where it is this one alone.
     """
 
     def __init__(self, task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend,
-                 debug_nans: bool = False) -> None:
+                 debug_nans: bool = False, ranks: Ranks | None = None) -> None:
         self.task, self.variant, self.cfg, self.splits, self.backend = task, variant, cfg, splits, backend
         self.model = task.model(cfg)
         self.optimizer = task.optimizer(cfg)
@@ -92,7 +67,9 @@ class Trainer:
         self.gradient_norm = math.nan
         """Of the last step: all gradients together, before any clipping."""
         self._debug_nans = debug_nans
-        self._step = compile(make_step(task, self.model, self.optimizer))
+        self.ranks = ranks
+        self._step = (compile(make_step(task, self.model, self.optimizer)) if ranks is None else
+                      make_ranked_step(task, self.model, self.optimizer, ranks))
 
     def advance(self) -> float:
         """Make one update; the loss before it.
@@ -102,7 +79,7 @@ class Trainer:
             MemoryExhaustedError: the device is out of memory.
         """
         started = time.perf_counter()
-        batch = to_tensors(self.splits.train(self.step), self.backend)
+        batch = to_tensors(self._share(self.splits.train(self.step)), self.backend)
         rate = tensor(np.float32(self.optimizer.rate_at(self.step)), self.backend)
         before = tree.map(lambda t: t.numpy().copy(), self.state) if self._debug_nans else None
         try:
@@ -119,6 +96,27 @@ class Trainer:
         self.step += 1
         self.train_seconds += time.perf_counter() - started
         return value
+
+    def _share(self, batch: Batch) -> Batch:
+        return batch if self.ranks is None else self.ranks.share(batch, self.task.batch_axes)
+
+    def meet(self) -> None:
+        """Begin at the step and state of process 0, if there are others.
+
+        Raises:
+            UsageError: the variant's batches cannot be shared out.
+        """
+        if self.ranks is None:
+            return
+        start = {"state": self.state, "step": tensor(np.array(self.step, np.int32), self.backend)}
+        start = self.ranks.of_first(start)
+        self.state, self.step = start["state"], int(start["step"].numpy())
+        if self.step < self.last_step:
+            self.ranks.check_splits(self.task, self.model, self.state["params"], self.splits.train(self.step))
+
+    def agree_to_stop(self, wanted: bool) -> bool:
+        """Whether any of the processes wants to stop after this step: then all do."""
+        return wanted if self.ranks is None else self.ranks.any(wanted)
 
     def _tell_divergence(self, loss: float, norm: float, before: Any, batch: dict[str, Tensor], rate: Tensor) -> None:
         """Raise the error of a step that diverged, having run it again if its state was kept."""
@@ -231,6 +229,7 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
             raise CheckpointError(f"{folder.checkpoints}: no checkpoint can be read: {'; '.join(refused)}")
         if saved is not None:
             trainer.resume(saved)
+    trainer.meet()
     folder.write_config(task.name, trainer.variant, trainer.cfg)
     start = RunStart(task.name, trainer.variant, trainer.cfg, splits.dataset, trainer.backend.name, trainer.step,
                      trainer.last_step, splits.steps_per_epoch,
@@ -269,9 +268,23 @@ def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) ->
                 for listener in listeners:
                     listener.on_evaluation(Evaluation(trainer.step, epoch, values, trainer.train_seconds))
                 trainer.save(folder.checkpoints, best=trainer.note_best())
-            if stop.is_set():
+            if trainer.agree_to_stop(stop.is_set()):
                 path = trainer.save(folder.checkpoints)
                 raise Interrupted(f"stopped after step {trainer.step}; go on with --resume auto (checkpoint {path})")
+
+
+def follow(trainer: Trainer) -> None:
+    """Train beside process 0, which alone evaluates, logs and writes checkpoints.
+
+    Raises:
+        DivergedError: as process 0 does.
+        RankError: another process is gone.
+    """
+    trainer.meet()
+    while trainer.step < trainer.last_step:
+        trainer.advance()
+        if trainer.agree_to_stop(False):
+            return
 
 
 @contextmanager

@@ -18,10 +18,11 @@ from duoln.core import watched
 from duoln.data import Batches
 from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, NotFiniteError
 from duoln.runfolder import RunFolder, read_log
+from duoln.step import make_step
 from duoln.tasks import Column, Config, Dataset, Splits, Task, make_config
 from duoln.tasks.events import Listener
 from duoln.testing import check_error, check_task
-from duoln.train import Interrupted, Trainer, fit, make_step
+from duoln.train import Interrupted, Trainer, fit
 
 
 @dataclass(frozen=True)

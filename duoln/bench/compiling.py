@@ -21,9 +21,9 @@ from duoln import nn, ops, optim, runtime, tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, compile, value_and_grad
 from duoln.randomness import Stream
+from duoln.step import make_step, start_state
 from duoln.tasks import make_config
 from duoln.tasks.registry import find_task
-from duoln.train import make_step, start_state
 
 _BATCH, _INPUTS, _HIDDEN = 4, 8, 32
 _RUNS = 5

@@ -5,6 +5,7 @@ corrupt, 5 diverged, 6 out of memory, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 import duoln
@@ -19,6 +20,7 @@ EXAMPLES = """examples:
   duoln run mnist --variant ln --preset paper        one variant, the paper's protocol
   duoln run mnist --set learning_rate=0.003 --set epochs=5
   duoln run mnist --out runs/a --resume auto         go on where runs/a stopped
+  duoln run mnist --variant ln --backend mlx --ranks 2   two processes, one model
   duoln report runs/a runs/b                         curves of several runs
   duoln new-task my_task                             a package with a task of your own, to start from
   duoln doctor                                       what this machine can use, and what mends the rest
@@ -51,8 +53,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+
     def run() -> int:
-        args = build_parser().parse_args(argv)
+        args = build_parser().parse_args(words)
+        args.words = words
         code: int = args.run(args)
         return code
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from duoln.cli import facts
 from duoln.cli.curves import write_curves
 from duoln.cli.guard import guarded
+from duoln.cli.ranks import end_with_launcher, is_rank, launch
 from duoln.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def add_command(commands: Any) -> None:
     run.add_argument("--preset", metavar="NAME", help="paper, small or smoke; see `duoln list`")
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
                      help="a setting of the task; may be repeated")
+    run.add_argument("--ranks", type=int, default=1, metavar="N",
+                     help="train one model in N processes, each with its share of every batch (MLX; CuPy: a GPU each)")
     facts.add_plugin_option(run)
     add_run_options(run)
     run.set_defaults(run=_run)
@@ -76,6 +79,10 @@ def _run(args: argparse.Namespace) -> int:
 
     task = find_task(args.task, args.plugins)
     names = list(task.variants) if args.variant == "all" else args.variant.split(",")
+    if is_rank():
+        end_with_launcher()
+    elif args.ranks != 1:
+        return launch(args.ranks, args)
     return run_variants(task, names, args, args.preset, parse_settings(args.settings), args.plugins)
 
 
@@ -89,11 +96,12 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
     if args.tf32:
         os.environ["MLX_ENABLE_TF32"] = os.environ["CUPY_TF32"] = "1"
     from duoln import console, runtime
+    from duoln.ranks import from_environment
     from duoln.runfolder import RunFolder
     from duoln.tasks import make_config
     from duoln.tasks.faults import named
     from duoln.tasks.registry import Registry
-    from duoln.train import Interrupted, Trainer, fit
+    from duoln.train import Interrupted, Trainer, fit, follow
 
     given = {key: getattr(args, key) for key in ("seed", "epochs", "batch_size") if getattr(args, key) is not None}
     configs = {name: make_config(task, name, preset, {**settings, **given}) for name in names}
@@ -101,7 +109,9 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
         _check_config(task, name, cfg)
     backend, why = runtime.choose(args.backend)
     console.say(f"backend: {why}")
-    top = _run_folder(task, list(configs), args.out, args.resume == "auto")
+    ranks = from_environment(backend)
+    follows = ranks is not None and ranks.rank > 0
+    top = Path() if follows else _run_folder(task, list(configs), args.out, args.resume == "auto")
     splits: Splits | None = None
     results: list[dict[str, Any]] = []
     registry = Registry(asked=plugins)
@@ -113,7 +123,10 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
             console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)")
             splits, made_for = task.data(cfg), _data_settings(task, cfg)
             _say_data(task, splits)
-        trainer = Trainer(task, name, cfg, splits, backend, args.debug_nans)
+        trainer = Trainer(task, name, cfg, splits, backend, args.debug_nans, ranks)
+        if follows:
+            follow(trainer)
+            continue
         folder = RunFolder(top / name, backend)
         try:
             results.append(fit(trainer, folder, [console.ProgressDisplay(task.columns), *listeners],
@@ -124,6 +137,10 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
         finally:
             folder.close()
     assert splits is not None
+    if ranks is not None:
+        ranks.leave()
+    if follows:
+        return 0
     _show_results(task, splits, backend, results, top, args.json)
     return 0
 

@@ -109,6 +109,8 @@ class Task:
         selection: which metric says that a checkpoint is the best so far, and whether the "lowest" or the "highest"
             is; the first column's lowest by default.
         x_axis: what curves are drawn against: epochs, or updates ("step") with the training loss beside them.
+        batch_axes: along which axis of an array of a training batch the examples stand; 0 where an array is not named,
+            None for one that is no row of examples. `duoln run --ranks` shares batches out along it.
         sampling: for a generative task, a frozen dataclass whose fields are the options of `duoln sample NAME`,
             each made by `option`.
     """
@@ -123,6 +125,7 @@ class Task:
     columns: ClassVar[tuple[Column, ...]] = ()
     selection: ClassVar[tuple[str, Literal["lowest", "highest"]] | None] = None
     x_axis: ClassVar[Literal["epoch", "step"]] = "epoch"
+    batch_axes: ClassVar[Mapping[str, int | None]] = {}
     sampling: ClassVar[type | None] = None
 
     def data(self, cfg: Any, root: Path | None = None) -> Splits:

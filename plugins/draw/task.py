@@ -69,6 +69,7 @@ class DrawTask(Task):
     }
     columns = (Column("test_bound", "test bound, nats", ".2f"),)
     x_axis = "step"
+    batch_axes: ClassVar[Mapping[str, int | None]] = {"noise": 1}
     sampling = sampling.Options
 
     def data(self, cfg: DrawConfig, root: Path | None = None) -> Splits:

@@ -86,6 +86,7 @@ class Handwriting(Task):
     }
     columns = (Column("train_nll", "train nats", ".1f"), Column("valid_nll", "valid nats", ".1f"))
     x_axis = "step"
+    batch_axes: ClassVar = {"x": 1, "target": 1, "mask": 1}
     sampling = Options
 
     def data(self, cfg: HandwritingConfig, root: Path | None = None) -> Splits:

@@ -1,0 +1,147 @@
+"""Several processes, one model: each takes its share of every batch, and all make the same update.
+
+The global batch, its noise and the state are those of a run in one process; only the order in which a mean is
+added up differs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from duoln import tree
+from duoln.backends.group import Group, join
+from duoln.backends.protocol import Backend
+from duoln.core import Tensor, compile
+from duoln.data import Batch
+from duoln.errors import UsageError
+from duoln.nn import Module
+from duoln.optim import Optimizer
+from duoln.runtime import to_tensors
+from duoln.step import Figures, State, make_gradients, make_update
+from duoln.tasks.spec import Task
+
+RANK, ADDRESSES = "DUOLN_RANK", "DUOLN_RANK_ADDRESSES"
+"""What tells a process its place: its number, and HOST:PORT of every process with commas between."""
+
+_SAME_LOSS = 1e-4
+
+
+class Ranks:
+    """This process among those that train one model.
+
+    Args:
+        group: the processes.
+        backend: whose arrays they exchange.
+    """
+
+    def __init__(self, group: Group, backend: Backend) -> None:
+        self._group, self._backend = group, backend
+        self.rank, self.size = group.rank, group.size
+
+    def share(self, batch: Batch, axes: Mapping[str, int | None]) -> Batch:
+        """Our part of a batch: as many examples as every other process has, in order.
+
+        Args:
+            batch: the whole batch.
+            axes: along which axis of an array the examples stand; 0 where an array is not named, None for an array
+                that every process needs whole.
+
+        Raises:
+            UsageError: examples that cannot be shared out evenly.
+        """
+        return {name: self._part(name, array, axes.get(name, 0)) for name, array in batch.items()}
+
+    def _part(self, name: str, array: np.ndarray, axis: int | None) -> np.ndarray:
+        if axis is None:
+            return array
+        count, rest = divmod(array.shape[axis], self.size)
+        if rest or not count:
+            raise UsageError(f"[ranks] expected a batch that {self.size} ranks can share out evenly, found "
+                             f"{array.shape[axis]} examples in '{name}'; choose another batch_size")
+        chosen = [slice(None)] * array.ndim
+        chosen[axis] = slice(self.rank * count, (self.rank + 1) * count)
+        return np.ascontiguousarray(array[tuple(chosen)])
+
+    def mean(self, tensors: Any) -> Any:
+        """The mean over all processes of every tensor of a tree."""
+        return tree.map(lambda t: t * (1.0 / self.size), self._sum(tensors))
+
+    def of_first(self, tensors: Any) -> Any:
+        """A tree of tensors as process 0 has it."""
+        return self._sum(tensors if self.rank == 0 else tree.map(
+            lambda t: Tensor(self._backend.zeros(t.shape, t.dtype), self._backend), tensors))
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is up in any process."""
+        own = self._backend.asarray(np.array([flag], np.float32))
+        return bool(self._backend.to_numpy(self._group.all_sum(own))[0] > 0)
+
+    def leave(self) -> None:
+        """Let go of the others."""
+        self._group.leave()
+
+    def _sum(self, tensors: Any) -> Any:
+        """One exchange per dtype: few large messages, in one order on every process."""
+        leaves = tree.leaves(tensors)
+        totals: list[Tensor | None] = [None] * len(leaves)
+        for dtype in sorted({t.dtype for t in leaves}):
+            places = [k for k, t in enumerate(leaves) if t.dtype == dtype]
+            flat = [self._backend.reshape(leaves[k].data, (leaves[k].size,)) for k in places]
+            total = self._group.all_sum(self._backend.concat(flat))
+            start = 0
+            for k in places:
+                end = start + leaves[k].size
+                totals[k] = Tensor(self._backend.reshape(total[start:end], leaves[k].shape), self._backend)
+                start = end
+        return tree.unflatten(tensors, totals)
+
+    def check_splits(self, task: Task, model: Module, params: Any, batch: Batch) -> None:
+        """Make sure that the loss of a batch is the mean of the losses of its shares, as the gradients' mean assumes.
+
+        Raises:
+            UsageError: it is not.
+        """
+        def loss_of(part: Batch) -> float:
+            return float(task.loss(model, params, to_tensors(part, self._backend)))
+
+        whole = loss_of(batch)
+        own = to_tensors(np.array(loss_of(self.share(batch, task.batch_axes)), np.float32), self._backend)
+        mean = float(self.mean([own])[0])
+        if not abs(whole - mean) <= _SAME_LOSS * max(1.0, abs(whole)):
+            raise UsageError(
+                f"[{task.name}] {self.size} ranks cannot share this variant's batches: expected the loss of a batch to "
+                f"be the mean of the losses of its parts, found {whole:.6g} and {mean:.6g}. Batch norm, a loss over "
+                "pairs of examples, a sum, or an array without its place in `batch_axes`, has this effect")
+
+
+def make_ranked_step(task: Task, model: Module, optimizer: Optimizer, ranks: Ranks,
+                     ) -> Callable[..., tuple[State, Figures]]:
+    """As `duoln.step.make_step`, with our share of the batch; compiled in two halves, between which gradients meet."""
+    gradients_of, update = compile(make_gradients(task, model)), compile(make_update(optimizer))
+
+    def step(state: State, batch: dict[str, Tensor], rate: Tensor) -> tuple[State, Figures]:
+        loss, gradients = ranks.mean(gradients_of(state["params"], batch))
+        result: tuple[State, Figures] = update(state, loss, gradients, rate)
+        return result
+
+    return step
+
+
+def from_environment(backend: Backend, environment: Mapping[str, str] = os.environ) -> Ranks | None:
+    """The processes that this one was started with; None where it was started alone.
+
+    Raises:
+        UsageError: the place is not one of the addresses, or the backend has no engine.
+        RankError: the others cannot be reached.
+    """
+    if ADDRESSES not in environment:
+        return None
+    addresses: Sequence[str] = environment[ADDRESSES].split(",")
+    place = environment.get(RANK, "")
+    if not (place.isdecimal() and int(place) < len(addresses)):
+        raise UsageError(f"[ranks] expected {RANK} between 0 and {len(addresses) - 1}, found {place!r}")
+    return Ranks(join(backend.name, int(place), addresses), backend)
