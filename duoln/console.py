@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from duoln.memory import size
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
 from duoln.tasks.spec import Column, Dataset, Task
 
@@ -71,6 +72,7 @@ class ProgressDisplay(Listener):
         self._steps_per_epoch = event.steps_per_epoch
         for line in event.refused:
             say(f"{self._variant}: refused {line}", style="yellow")
+        say(f"{self._variant}: {event.parameters:,} weights; a step takes about {size(event.step_bytes)} of memory")
         if event.first_step:
             say(f"{self._variant}: goes on after step {event.first_step}")
         if talk.is_terminal and event.first_step < event.last_step:

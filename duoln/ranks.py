@@ -16,7 +16,7 @@ from duoln import tree
 from duoln.backends.group import Group, join
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, compile
-from duoln.data import Batch
+from duoln.data import Axes, Batch, count_examples, examples
 from duoln.errors import UsageError
 from duoln.nn import Module
 from duoln.optim import Optimizer
@@ -42,29 +42,17 @@ class Ranks:
         self._group, self._backend = group, backend
         self.rank, self.size = group.rank, group.size
 
-    def share(self, batch: Batch, axes: Mapping[str, int | None]) -> Batch:
+    def share(self, batch: Batch, axes: Axes) -> Batch:
         """Our part of a batch: as many examples as every other process has, in order.
-
-        Args:
-            batch: the whole batch.
-            axes: along which axis of an array the examples stand; 0 where an array is not named, None for an array
-                that every process needs whole.
 
         Raises:
             UsageError: examples that cannot be shared out evenly.
         """
-        return {name: self._part(name, array, axes.get(name, 0)) for name, array in batch.items()}
-
-    def _part(self, name: str, array: np.ndarray, axis: int | None) -> np.ndarray:
-        if axis is None:
-            return array
-        count, rest = divmod(array.shape[axis], self.size)
+        count, rest = divmod(count_examples(batch, axes), self.size)
         if rest or not count:
             raise UsageError(f"[ranks] expected a batch that {self.size} ranks can share out evenly, found "
-                             f"{array.shape[axis]} examples in '{name}'; choose another batch_size")
-        chosen = [slice(None)] * array.ndim
-        chosen[axis] = slice(self.rank * count, (self.rank + 1) * count)
-        return np.ascontiguousarray(array[tuple(chosen)])
+                             f"{count * self.size + rest} examples; choose another batch_size")
+        return examples(batch, axes, slice(self.rank * count, (self.rank + 1) * count))
 
     def mean(self, tensors: Any) -> Any:
         """The mean over all processes of every tensor of a tree."""

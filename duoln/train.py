@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from duoln import checkpoint, tree
+from duoln import checkpoint, memory, tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, compile, watched
 from duoln.data import Batch
 from duoln.errors import CheckpointError, DivergedError, DuolnError, MemoryExhaustedError, NotFiniteError
+from duoln.memory import StepMemory
 from duoln.nn import with_population
 from duoln.ranks import Ranks, make_ranked_step
 from duoln.runfolder import RunFolder
@@ -66,6 +67,7 @@ class Trainer:
         """The best value so far of the metric that selects a checkpoint."""
         self.gradient_norm = math.nan
         """Of the last step: all gradients together, before any clipping."""
+        self._memory: StepMemory | None = None
         self._debug_nans = debug_nans
         self.ranks = ranks
         self._step = (compile(make_step(task, self.model, self.optimizer)) if ranks is None else
@@ -86,8 +88,9 @@ class Trainer:
             state, figures = self._step(self.state, batch, rate)
             self.backend.wait([t.data for t in tree.leaves((state, figures))])
         except MemoryError as error:
-            raise MemoryExhaustedError(f"no memory left at step {self.step + 1}: {error}; "
-                                       f"try a batch_size below {self.cfg.batch_size}") from error
+            about = f" A step takes about {self._memory}." if self._memory else ""
+            raise MemoryExhaustedError(f"no memory left at step {self.step + 1}: {error}.{about} "
+                                       f"Try a batch_size below {self.cfg.batch_size}") from error
         value, norm = float(figures["loss"]), float(figures["gradient_norm"])
         if not (math.isfinite(value) and math.isfinite(norm)):
             self._tell_divergence(value, norm, before, batch, rate)
@@ -113,6 +116,26 @@ class Trainer:
         self.state, self.step = start["state"], int(start["step"].numpy())
         if self.step < self.last_step:
             self.ranks.check_splits(self.task, self.model, self.state["params"], self.splits.train(self.step))
+
+    def estimate_memory(self) -> StepMemory:
+        """What a step takes of memory.
+
+        Raises:
+            MemoryExhaustedError: more than there is: some libraries would not survive the attempt.
+        """
+        batch = self._share(self.splits.train(self.step))
+        found = memory.estimate(self.task, self.model, self.state, batch, self.optimizer.donate)
+        free = self.backend.free_memory()
+        if found.total > free:
+            raise MemoryExhaustedError(f"{self.task.name} {self.variant} takes about {found}, and {memory.size(free)} "
+                                       f"are free on {self.backend.device}; {self._smaller_batch(found, free)}")
+        self._memory = found
+        return found
+
+    def _smaller_batch(self, found: StepMemory, free: int) -> str:
+        fits = min(found.largest_batch(free), found.batch_size - 1)
+        whole = fits * (self.ranks.size if self.ranks else 1)
+        return f"try a batch_size of {whole} at most" if whole else "try a smaller model"
 
     def agree_to_stop(self, wanted: bool) -> bool:
         """Whether any of the processes wants to stop after this step: then all do."""
@@ -230,10 +253,11 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
         if saved is not None:
             trainer.resume(saved)
     trainer.meet()
+    needed = trainer.estimate_memory()
     folder.write_config(task.name, trainer.variant, trainer.cfg)
     start = RunStart(task.name, trainer.variant, trainer.cfg, splits.dataset, trainer.backend.name, trainer.step,
                      trainer.last_step, splits.steps_per_epoch,
-                     sum(t.size for t in tree.leaves(trainer.state["params"])), tuple(refused))
+                     sum(t.size for t in tree.leaves(trainer.state["params"])), needed.total, tuple(refused))
     for listener in everyone:
         listener.on_start(start)
     status = "failed"
@@ -281,6 +305,7 @@ def follow(trainer: Trainer) -> None:
         RankError: another process is gone.
     """
     trainer.meet()
+    trainer.estimate_memory()
     while trainer.step < trainer.last_step:
         trainer.advance()
         if trainer.agree_to_stop(False):

@@ -168,5 +168,7 @@ def make() -> types.ModuleType:
     module.cuda = types.SimpleNamespace(
         Device=_Device, get_current_stream=_Stream, Event=_Event,
         get_elapsed_time=lambda first, last: 1e3 * (last.at - first.at),
-        runtime=types.SimpleNamespace(getDeviceProperties=lambda i: properties, driverGetVersion=lambda: 0))
+        runtime=types.SimpleNamespace(getDeviceProperties=lambda i: properties, driverGetVersion=lambda: 0,
+                                      memGetInfo=lambda: (3 << 28, 1 << 30)))
+    module.get_default_memory_pool = lambda: types.SimpleNamespace(free_bytes=lambda: 1 << 20)
     return module

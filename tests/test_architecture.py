@@ -21,7 +21,7 @@ LAYERS = (
     ("tree", "randomness", "core"),
     ("ops", "kernels"),
     ("nn", "optim", "data", "pictures"),
-    ("tasks", "runtime", "checkpoint", "runfolder", "step", "ranks", "train", "trained", "report", "doctor", "bench", "testing", "selftest"),
+    ("tasks", "runtime", "checkpoint", "runfolder", "step", "memory", "ranks", "train", "trained", "report", "doctor", "bench", "testing", "selftest"),
     ("plugins",),
     ("console", "bench.commands", "cli", "examples", "__main__"),
 )

@@ -51,6 +51,10 @@ class CupyBackend(NumpyLikeBackend):
         last.synchronize()
         return float(cupy.cuda.get_elapsed_time(first, last)) / 1e3
 
+    def free_memory(self) -> int:
+        free, _ = cupy.cuda.runtime.memGetInfo()
+        return int(free) + int(cupy.get_default_memory_pool().free_bytes())
+
     def info(self) -> dict[str, str]:
         facts = self._properties
         return {

@@ -12,6 +12,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from duoln.backends import host as host_memory
 from duoln.backends.protocol import Array, Axis, Shape
 from duoln.errors import CompileError, DtypeError
 
@@ -63,6 +64,10 @@ class MlxBackend:
         text = io.StringIO()
         mx.export_to_dot(text, *arrays)
         return text.getvalue().count("shape=rectangle")
+
+    def free_memory(self) -> int:
+        limit = mx.device_info().get("max_recommended_working_set_size")
+        return max(int(limit) - mx.get_active_memory(), 0) if limit else host_memory.free_memory()
 
     def info(self) -> dict[str, str]:
         facts = mx.device_info()

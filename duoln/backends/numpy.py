@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.backends import openblas
+from duoln.backends import host, openblas
 from duoln.backends.contract import checked_step
 from duoln.backends.numpy_like import NumpyLikeBackend
 from duoln.backends.protocol import Array
@@ -67,6 +67,9 @@ class NumpyBackend(NumpyLikeBackend):
 
     def clock(self) -> float:
         return time.perf_counter()
+
+    def free_memory(self) -> int:
+        return host.free_memory()
 
     def info(self) -> dict[str, str]:
         return {

@@ -53,6 +53,9 @@ class Backend(Protocol):
     def info(self) -> dict[str, str]:
         """Library, version, device, memory and the flags that change arithmetic."""
 
+    def free_memory(self) -> int:
+        """Bytes that are left where the arrays live."""
+
     def dtype(self, x: Array) -> str: ...
 
     # Creation ------------------------------------------------------------------------------------
@@ -115,7 +118,7 @@ class Backend(Protocol):
     def matmul(self, x: Array, y: Array) -> Array: ...
 
 
-EDGES = ("asarray", "to_numpy", "wait", "compile", "clock", "info", "dtype")
+EDGES = ("asarray", "to_numpy", "wait", "compile", "clock", "info", "free_memory", "dtype")
 OPTIONAL_EDGES = ("device_seconds", "graph_size")
 """What only some libraries can do, for benchmarks: time work by the device's own clock; count the nodes of a graph
 that is yet to be computed."""

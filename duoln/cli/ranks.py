@@ -66,8 +66,8 @@ def launch(count: int, args: argparse.Namespace) -> int:
         if dead == 0 and code > 0:
             return code  # it has said why
         said = _last_words(heard[dead]) if dead else ""
-        raise RankError(f"rank {dead} {_how_it_ended(code)}; the other ranks were ended. Go on from the last checkpoint "
-                        f"with --resume auto{said}")
+        raise RankError(f"rank {dead} {_how_it_ended(code)}; the other ranks were ended. Go on from the last "
+                        f"checkpoint with --resume auto{said}")
 
 
 def _start(count: int, words: list[str], library: str, heard: list[Path]) -> list[subprocess.Popen[bytes]]:

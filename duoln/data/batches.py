@@ -43,6 +43,34 @@ class Batches:
         return {name: a[chosen] for name, a in self.arrays.items()}
 
 
+Axes = Mapping[str, int | None]
+"""Along which axis of an array of a batch the examples stand; 0 where an array is not named, None for an array that is
+no row of examples."""
+
+
+def count_examples(batch: Batch, axes: Axes) -> int:
+    """How many examples a batch has.
+
+    Raises:
+        ShapeError: its arrays disagree, or have too few axes.
+    """
+    found = {name: array.shape[axis:axis + 1] for name, array in batch.items()
+             if (axis := axes.get(name, 0)) is not None}
+    if len(set(found.values())) != 1 or () in found.values():
+        told = ", ".join(f"{name} {'none' if not n else n[0]}" for name, n in found.items())
+        raise ShapeError(f"[batch_axes] expected one number of examples in all arrays of a batch, found {told}")
+    return next(iter(found.values()))[0]
+
+
+def examples(batch: Batch, axes: Axes, chosen: slice | np.ndarray) -> Batch:
+    """Some of the examples of a batch; an array that is no row of examples stays whole."""
+    def part(name: str, array: np.ndarray) -> np.ndarray:
+        axis = axes.get(name, 0)
+        return array if axis is None else np.ascontiguousarray(array[(slice(None),) * axis + (chosen,)])
+
+    return {name: part(name, array) for name, array in batch.items()}
+
+
 def check_range(name: str, indices: np.ndarray, size: int) -> np.ndarray:
     """The indices as int32, once they are known to lie in 0 .. size - 1.
 

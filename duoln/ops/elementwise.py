@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from duoln.backends.protocol import FLOATS, Array, Backend
 from duoln.core import Op, Rule, Tensor
@@ -20,8 +20,16 @@ Value = Callable[[Backend, Array], Array]
 Slope = Callable[..., Array]
 
 
-def _unary(name: str, doc: str, value: Value, gradient: Slope | None) -> Op[[Tensor], Tensor]:
-    """An op of one float tensor; `gradient(be, x, y, gout)` where y is the value."""
+def _unary(name: str, doc: str, value: Value, keeps: Literal["x", "y", ""] = "", slope: Slope | None = None,
+           ) -> Op[[Tensor], Tensor]:
+    """An op of one float tensor.
+
+    Args:
+        name, doc: of the op.
+        value: `y = value(be, x)`.
+        keeps: what its slope is computed from and the tape therefore holds: the input, the output or nothing.
+        slope: `slope(be, kept, gout)`, the gradient of x; None where there is none.
+    """
 
     def function(x: Tensor) -> Tensor:
         check_float(name, x)
@@ -30,21 +38,21 @@ def _unary(name: str, doc: str, value: Value, gradient: Slope | None) -> Op[[Ten
 
     def forward(be: Backend, x: Array) -> tuple[Array, Any]:
         y = value(be, x)
-        return y, (x, y)
+        return y, {"x": x, "y": y, "": None}[keeps]
 
-    def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-        assert gradient is not None
-        return (gradient(be, *saved, gout),)
+    def vjp(be: Backend, kept: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+        assert slope is not None
+        return (slope(be, kept, gout),)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     made = Op(function)
-    made.add(Rule("composed", forward, vjp if gradient else None))
+    made.add(Rule("composed", forward, vjp if slope else None))
     return made
 
 
-def _zero(be: Backend, x: Array, y: Array, g: Array) -> Array:
-    return be.zeros(x.shape, be.dtype(x))
+def _zero(be: Backend, kept: None, g: Array) -> Array:
+    return be.zeros(g.shape, be.dtype(g))
 
 
 def _sigmoid(be: Backend, x: Array) -> Array:
@@ -56,26 +64,26 @@ def _softplus(be: Backend, x: Array) -> Array:
 
 
 abs = _unary("abs", "Absolute value; the gradient at 0 is 0.", lambda be, x: be.abs(x),
-             lambda be, x, y, g: g * be.sign(x))
-cos = _unary("cos", "Cosine.", lambda be, x: be.cos(x), lambda be, x, y, g: -g * be.sin(x))
-exp = _unary("exp", "Exponential.", lambda be, x: be.exp(x), lambda be, x, y, g: g * y)
-expm1 = _unary("expm1", "exp(x) - 1, exact near 0.", lambda be, x: be.expm1(x), lambda be, x, y, g: g * (y + 1))
-floor = _unary("floor", "Greatest integer below; the gradient is 0.", lambda be, x: be.floor(x), _zero)
-log = _unary("log", "Natural logarithm.", lambda be, x: be.log(x), lambda be, x, y, g: g / x)
-log1p = _unary("log1p", "log(1 + x), exact near 0.", lambda be, x: be.log1p(x), lambda be, x, y, g: g / (1 + x))
-negative = _unary("negative", "-x.", lambda be, x: -x, lambda be, x, y, g: -g)
+             "x", lambda be, x, g: g * be.sign(x))
+cos = _unary("cos", "Cosine.", lambda be, x: be.cos(x), "x", lambda be, x, g: -g * be.sin(x))
+exp = _unary("exp", "Exponential.", lambda be, x: be.exp(x), "y", lambda be, y, g: g * y)
+expm1 = _unary("expm1", "exp(x) - 1, exact near 0.", lambda be, x: be.expm1(x), "y", lambda be, y, g: g * (y + 1))
+floor = _unary("floor", "Greatest integer below; the gradient is 0.", lambda be, x: be.floor(x), "", _zero)
+log = _unary("log", "Natural logarithm.", lambda be, x: be.log(x), "x", lambda be, x, g: g / x)
+log1p = _unary("log1p", "log(1 + x), exact near 0.", lambda be, x: be.log1p(x), "x", lambda be, x, g: g / (1 + x))
+negative = _unary("negative", "-x.", lambda be, x: -x, "", lambda be, kept, g: -g)
 relu = _unary("relu", "max(x, 0); the gradient at 0 is 0.", lambda be, x: be.maximum(x, 0.0),
-              lambda be, x, y, g: g * (y > 0))  # NumPy's `where` takes ten times as long
+              "y", lambda be, y, g: g * (y > 0))  # NumPy's `where` takes ten times as long
 sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)), finite for every x.", _sigmoid,
-                 lambda be, x, y, g: g * (y * (1 - y)))
-sign = _unary("sign", "-1, 0 or 1; the gradient is 0.", lambda be, x: be.sign(x), _zero)
-sin = _unary("sin", "Sine.", lambda be, x: be.sin(x), lambda be, x, y, g: g * be.cos(x))
+                 "y", lambda be, y, g: g * (y * (1 - y)))
+sign = _unary("sign", "-1, 0 or 1; the gradient is 0.", lambda be, x: be.sign(x), "", _zero)
+sin = _unary("sin", "Sine.", lambda be, x: be.sin(x), "x", lambda be, x, g: g * be.cos(x))
 softplus = _unary("softplus", "log(1 + exp(x)), finite for every x.", _softplus,
-                  lambda be, x, y, g: g * _sigmoid(be, x))
-sqrt = _unary("sqrt", "Square root.", lambda be, x: be.sqrt(x), lambda be, x, y, g: 0.5 * g / y)
-square = _unary("square", "x * x.", lambda be, x: x * x, lambda be, x, y, g: 2.0 * g * x)
-tanh = _unary("tanh", "Hyperbolic tangent.", lambda be, x: be.tanh(x), lambda be, x, y, g: g * (1 - y * y))
-isfinite = _unary("isfinite", "Whether each value is finite, as bool.", lambda be, x: be.isfinite(x), None)
+                  "x", lambda be, x, g: g * _sigmoid(be, x))
+sqrt = _unary("sqrt", "Square root.", lambda be, x: be.sqrt(x), "y", lambda be, y, g: 0.5 * g / y)
+square = _unary("square", "x * x.", lambda be, x: x * x, "x", lambda be, x, g: 2.0 * g * x)
+tanh = _unary("tanh", "Hyperbolic tangent.", lambda be, x: be.tanh(x), "y", lambda be, y, g: g * (1 - y * y))
+isfinite = _unary("isfinite", "Whether each value is finite, as bool.", lambda be, x: be.isfinite(x))
 
 
 def _with_attr(name: str, doc: str, attr: str, value: Callable[..., Array],
@@ -113,9 +121,16 @@ leaky_relu = _with_attr("leaky_relu", "x where positive, slope * x elsewhere.", 
 
 
 def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
-            gradient_x: Callable[..., Array] | None, gradient_y: Callable[..., Array] | None,
+            slope_x: Slope | None = None, slope_y: Slope | None = None, reads: tuple[str, str] = ("", ""),
             ) -> Op[[Operand, Operand], Tensor]:
-    """An op of two broadcast arguments; `gradient_x(be, x, y, gout)` before the sum that undoes broadcasting."""
+    """An op of two broadcast arguments.
+
+    Args:
+        name, doc: of the op.
+        value: `value(be, x, y)`.
+        slope_x, slope_y: `slope(be, x, y, gout)`, the gradients before the sums that undo broadcasting.
+        reads: which of x and y each slope is computed from; the others are None in it, and the tape does not hold them.
+    """
 
     def function(x: Operand, y: Operand) -> Tensor:
         check_pair(name, x, y)
@@ -123,18 +138,21 @@ def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
         return result
 
     def forward(be: Backend, x: Array | float, y: Array | float) -> tuple[Array, Any]:
-        return value(be, x, y), (x, y)
+        shapes = [getattr(a, "shape", None) for a in (x, y)]
+        # A number has no gradient, so nothing is held for one.
+        read = "".join(names for names, shape in zip(reads, shapes, strict=True) if shape is not None)
+        return value(be, x, y), (x if "x" in read else None, y if "y" in read else None, *shapes)
 
     def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
-        x, y = saved
-        assert gradient_x is not None and gradient_y is not None
-        return (unbroadcast(be, gradient_x(be, x, y, gout), x.shape) if needs[0] else None,
-                unbroadcast(be, gradient_y(be, x, y, gout), y.shape) if needs[1] else None)
+        x, y, *shapes = saved
+        assert slope_x is not None and slope_y is not None
+        return (unbroadcast(be, slope_x(be, x, y, gout), shapes[0]) if needs[0] else None,
+                unbroadcast(be, slope_y(be, x, y, gout), shapes[1]) if needs[1] else None)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     made = Op(function)
-    made.add(Rule("composed", forward, vjp if gradient_x else None))
+    made.add(Rule("composed", forward, vjp if slope_x else None))
     return made
 
 
@@ -145,23 +163,24 @@ def _chosen(be: Backend, mine: Array, theirs: Array | float, g: Array, wins: Cal
 
 add = _binary("add", "x + y.", lambda be, x, y: x + y, lambda be, x, y, g: g, lambda be, x, y, g: g)
 subtract = _binary("subtract", "x - y.", lambda be, x, y: x - y, lambda be, x, y, g: g, lambda be, x, y, g: -g)
-multiply = _binary("multiply", "x * y.", lambda be, x, y: x * y, lambda be, x, y, g: g * y, lambda be, x, y, g: g * x)
+multiply = _binary("multiply", "x * y.", lambda be, x, y: x * y, lambda be, x, y, g: g * y, lambda be, x, y, g: g * x,
+                   ("y", "x"))
 divide = _binary("divide", "x / y.", lambda be, x, y: x / y, lambda be, x, y, g: g / y,
-                 lambda be, x, y, g: -g * x / (y * y))
+                 lambda be, x, y, g: -g * x / (y * y), ("y", "xy"))
 maximum = _binary("maximum", "The greater; at a tie each gets half the gradient.",
                   lambda be, x, y: be.maximum(x, y) if not isinstance(x, int | float) else be.maximum(y, x),
                   lambda be, x, y, g: _chosen(be, x, y, g, lambda a, b: a > b),
-                  lambda be, x, y, g: _chosen(be, y, x, g, lambda a, b: a > b))
+                  lambda be, x, y, g: _chosen(be, y, x, g, lambda a, b: a > b), ("xy", "xy"))
 minimum = _binary("minimum", "The smaller; at a tie each gets half the gradient.",
                   lambda be, x, y: be.minimum(x, y) if not isinstance(x, int | float) else be.minimum(y, x),
                   lambda be, x, y, g: _chosen(be, x, y, g, lambda a, b: a < b),
-                  lambda be, x, y, g: _chosen(be, y, x, g, lambda a, b: a < b))
-equal = _binary("equal", "Where the values are equal, as bool.", lambda be, x, y: x == y, None, None)
-not_equal = _binary("not_equal", "Where the values differ, as bool.", lambda be, x, y: x != y, None, None)
-less = _binary("less", "x < y, as bool.", lambda be, x, y: x < y, None, None)
-less_equal = _binary("less_equal", "x <= y, as bool.", lambda be, x, y: x <= y, None, None)
-greater = _binary("greater", "x > y, as bool.", lambda be, x, y: x > y, None, None)
-greater_equal = _binary("greater_equal", "x >= y, as bool.", lambda be, x, y: x >= y, None, None)
+                  lambda be, x, y, g: _chosen(be, y, x, g, lambda a, b: a < b), ("xy", "xy"))
+equal = _binary("equal", "Where the values are equal, as bool.", lambda be, x, y: x == y)
+not_equal = _binary("not_equal", "Where the values differ, as bool.", lambda be, x, y: x != y)
+less = _binary("less", "x < y, as bool.", lambda be, x, y: x < y)
+less_equal = _binary("less_equal", "x <= y, as bool.", lambda be, x, y: x <= y)
+greater = _binary("greater", "x > y, as bool.", lambda be, x, y: x > y)
+greater_equal = _binary("greater_equal", "x >= y, as bool.", lambda be, x, y: x >= y)
 
 
 def _check_bool(name: str, *tensors: Tensor) -> None:
@@ -211,7 +230,7 @@ def _where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
 
 
 def _where_forward(be: Backend, condition: Array, x: Array | float, y: Array | float) -> tuple[Array, Any]:
-    shapes = [None if isinstance(a, int | float) else a.shape for a in (x, y)]
+    shapes = [getattr(a, "shape", None) for a in (x, y)]
     return be.where(condition, x, y), (condition, shapes)
 
 

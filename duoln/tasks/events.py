@@ -20,6 +20,8 @@ class RunStart(NamedTuple):
     last_step: int
     steps_per_epoch: int
     parameters: int
+    step_bytes: int
+    """What a step takes of memory, reckoned beforehand."""
     refused: tuple[str, ...] = ()
     """Newer checkpoints that a resumed run could not use, and why."""
 

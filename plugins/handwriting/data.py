@@ -11,7 +11,7 @@ from duoln.plugins.handwriting import alphabet, corpus
 from duoln.plugins.handwriting.corpus import Line
 from duoln.plugins.handwriting.made import make_lines
 
-from duoln.data import Batch, cache_folder, data_folders
+from duoln.data import Batch, cache_folder, data_folders, examples
 from duoln.errors import DataMissingError, UsageError
 from duoln.randomness import Stream
 from duoln.tasks import Dataset, Splits
@@ -22,6 +22,8 @@ Order = Literal["sequential", "shuffled"]
 MEAN = np.array([8.1852, 0.1243], np.float32)
 DEVIATION = np.array([41.5577, 37.0368], np.float32)
 """Of the offsets of IAM-OnDB, as the code behind the paper has them."""
+BATCH_AXES = {"x": 1, "target": 1, "mask": 1}
+"""Points are time-major, texts are not."""
 WHOLE_CORPUS = 12_000
 """Lines from which on a prepared corpus is IAM-OnDB itself (12,179 lines) and not a part of it."""
 MADE_TRAIN, MADE_VALID = 96, 16
@@ -79,14 +81,9 @@ def _batches(lines: Sequence[Line], batch_size: int, seed: int, order: Order, le
         else:
             epoch, place = divmod(step, count // batch_size)
             chosen = Stream(seed, "batches", epoch).permutation(count)[place * batch_size:(place + 1) * batch_size]
-        return rows_of(whole, chosen)
+        return examples(whole, BATCH_AXES, chosen)
 
     return batch
-
-
-def rows_of(batch: Batch, chosen: np.ndarray | slice) -> Batch:
-    """Some lines of a batch: points are time-major, texts are not."""
-    return {name: a[chosen] if name == "text" else np.ascontiguousarray(a[:, chosen]) for name, a in batch.items()}
 
 
 def as_batch(lines: Sequence[Line], length: int, text_length: int) -> Batch:

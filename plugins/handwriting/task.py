@@ -14,7 +14,7 @@ from duoln.plugins.handwriting.sampling import Options, sample
 
 from duoln import ops, optim
 from duoln.core import Tensor
-from duoln.data import Batch
+from duoln.data import Batch, examples
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.ops.norm import EpsilonPlace
@@ -86,7 +86,7 @@ class Handwriting(Task):
     }
     columns = (Column("train_nll", "train nats", ".1f"), Column("valid_nll", "valid nats", ".1f"))
     x_axis = "step"
-    batch_axes: ClassVar = {"x": 1, "target": 1, "mask": 1}
+    batch_axes: ClassVar = data.BATCH_AXES
     sampling = Options
 
     def data(self, cfg: HandwritingConfig, root: Path | None = None) -> Splits:
@@ -109,7 +109,7 @@ class Handwriting(Task):
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
         count = len(split["text"])
-        total = sum(float(predict(data.rows_of(split, slice(i, i + _LINES))).astype(np.float64).sum())
+        total = sum(float(predict(examples(split, data.BATCH_AXES, slice(i, i + _LINES))).astype(np.float64).sum())
                     for i in range(0, count, _LINES))
         return {"nll": total / count}
 

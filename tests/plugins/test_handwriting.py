@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from conftest import get_backend
 from duoln.plugins.handwriting.alphabet import CLASSES, PADDING
-from duoln.plugins.handwriting.data import rows_of
+from duoln.plugins.handwriting.data import BATCH_AXES
 from duoln.plugins.handwriting.model import Synthesis
 from duoln.plugins.handwriting.task import Handwriting
 from ops.cases import layer_norm_reference, mixture_reference, window_reference
 
 from duoln import ops, runtime, tree
 from duoln.core import gradcheck
+from duoln.data import examples
 from duoln.errors import DataMissingError, UsageError
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
@@ -219,7 +220,7 @@ def test_batches_go_through_the_lines_and_wrap_round():
 def test_a_batch_holds_points_and_those_after_them():
     batch = TASK.data(make_config(TASK, "ln", "smoke")).evaluation["valid"]
     assert batch["mask"].all() and np.array_equal(batch["x"][1:], batch["target"][:-1])
-    part = rows_of(batch, slice(2, 5))
+    part = examples(batch, BATCH_AXES, slice(2, 5))
     assert part["x"].shape == (24, 3, 3) and part["text"].shape == (3, 12)
 
 

@@ -1,0 +1,17 @@
+"""The memory of the host, for the backends that compute in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_KIB = 1024
+
+
+def free_memory(facts: Path = Path("/proc/meminfo")) -> int:
+    """Bytes that a process may take without swapping, as far as the system tells; all there is where it does not."""
+    if facts.is_file():
+        for line in facts.read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * _KIB
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
