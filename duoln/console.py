@@ -65,14 +65,14 @@ class ProgressDisplay(Listener):
         self._id: TaskID | None = None
         self._said = 0.0
         self._steps_per_epoch = 1
+        self._weights = 0
 
     def on_start(self, event: RunStart) -> None:
         self._label = "" if event.dataset.rung == "original" else f" [{event.dataset.label}]"
-        self._variant, self._last_step = event.variant, event.last_step
+        self._variant, self._last_step, self._weights = event.variant, event.last_step, event.parameters
         self._steps_per_epoch = event.steps_per_epoch
         for line in event.refused:
             say(f"{self._variant}: refused {line}", style="yellow")
-        say(f"{self._variant}: {event.parameters:,} weights; a step takes about {size(event.step_bytes)} of memory")
         if event.first_step:
             say(f"{self._variant}: goes on after step {event.first_step}")
         if talk.is_terminal and event.first_step < event.last_step:
@@ -81,6 +81,9 @@ class ProgressDisplay(Listener):
             self._id = self._bar.add_task(self._variant, total=event.last_step, completed=event.first_step)
             self._bar.start()
         self._said = time.monotonic()
+
+    def on_memory(self, step_bytes: int) -> None:
+        say(f"{self._variant}: {self._weights:,} weights; a step takes about {size(step_bytes)} of memory")
 
     def on_step(self, event: Step) -> None:
         now = time.monotonic()

@@ -68,12 +68,14 @@ class RunFolder(Listener):
             "event": "start", "time": datetime.now(UTC).isoformat(timespec="seconds"), "task": event.task,
             "variant": event.variant, "seed": event.config.seed, "dataset": event.dataset._asdict(),
             "first_step": event.first_step, "last_step": event.last_step, "steps_per_epoch": event.steps_per_epoch,
-            "parameters": event.parameters, "step_bytes": event.step_bytes, "refused": list(event.refused),
-            "log_every": self._log_every,
+            "parameters": event.parameters, "refused": list(event.refused), "log_every": self._log_every,
             "duoln": duoln.__version__, "python": platform.python_version(), "numpy": np.__version__,
             "platform": platform.platform(), "argv": sys.argv[1:],
             "backend": {"name": self._backend.name, **self._backend.info()},
         })
+
+    def on_memory(self, step_bytes: int) -> None:
+        self._write({"event": "memory", "step_bytes": step_bytes})
 
     def on_step(self, event: Step) -> None:
         if event.step % self._log_every == 0:

@@ -253,15 +253,17 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
         if saved is not None:
             trainer.resume(saved)
     trainer.meet()
-    needed = trainer.estimate_memory()
     folder.write_config(task.name, trainer.variant, trainer.cfg)
     start = RunStart(task.name, trainer.variant, trainer.cfg, splits.dataset, trainer.backend.name, trainer.step,
                      trainer.last_step, splits.steps_per_epoch,
-                     sum(t.size for t in tree.leaves(trainer.state["params"])), needed.total, tuple(refused))
+                     sum(t.size for t in tree.leaves(trainer.state["params"])), tuple(refused))
     for listener in everyone:
         listener.on_start(start)
     status = "failed"
     try:
+        step_bytes = trainer.estimate_memory().total
+        for listener in everyone:
+            listener.on_memory(step_bytes)
         if trainer.step == 0:
             trainer.save(folder.checkpoints)
         _loop(trainer, folder, everyone)

@@ -121,8 +121,8 @@ def test_a_step_that_is_too_large_is_refused_before_it_is_taken(free, advice, nu
     folder = RunFolder(tmp_path / "run", numpy_backend)
     with pytest.raises(MemoryExhaustedError, match=f"(?s)mnist ln takes about .*parameters and slots.*are free.*{advice}") as caught:
         fit(trainer, folder)
-    folder.close()
     assert caught.value.exit_code == 6 and trainer.step == 0
+    assert [e["event"] for e in read_log(tmp_path / "run")] == ["start", "end"]
 
 
 def test_a_run_logs_what_its_steps_take(numpy_backend, tmp_path):
@@ -131,8 +131,8 @@ def test_a_run_logs_what_its_steps_take(numpy_backend, tmp_path):
     trainer = Trainer(task, "only", cfg, task.data(cfg), numpy_backend)
     folder = RunFolder(tmp_path, numpy_backend)
     fit(trainer, folder)
-    [start] = [e for e in read_log(tmp_path) if e["event"] == "start"]
-    assert start["step_bytes"] == trainer.estimate_memory().total > 0
+    [told] = [e for e in read_log(tmp_path) if e["event"] == "memory"]
+    assert told["step_bytes"] == trainer.estimate_memory().total > 0
 
 
 def test_free_memory_is_a_number_of_bytes(be, tmp_path):

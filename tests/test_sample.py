@@ -42,7 +42,7 @@ class Generative(Spirals):
 @pytest.fixture
 def task(monkeypatch):
     made = Generative()
-    monkeypatch.setattr("duoln.tasks.registry.find_task", lambda name: made)
+    monkeypatch.setattr("duoln.tasks.registry.find_task", lambda name, plugins=None: made)
     return made
 
 

@@ -54,6 +54,8 @@ def _add_train(kinds: Any) -> None:
     train.add_argument("--preset", metavar="NAME")
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
     train.add_argument("--batch-size", type=int, action="append", help="may be repeated (default 128 and 4)")
+    train.add_argument("--plugin", action="append", metavar="NAME", dest="plugins",
+                       help="load only the plug-in of this name; may be repeated")
     train.add_argument("--peer", action="append", default=[], help="torch or torch-fused; may be repeated")
     _add_common(train, rounds=15, runs=20)
     train.set_defaults(run=_train)
@@ -155,7 +157,7 @@ def _train(args: argparse.Namespace) -> int:
     from duoln.tasks.registry import find_task
 
     _check(args)
-    task = find_task(args.task)
+    task = find_task(args.task, args.plugins)
     peers = list(dict.fromkeys(args.peer))
     for peer in peers:
         task.peer(peer)
@@ -166,7 +168,7 @@ def _train(args: argparse.Namespace) -> int:
         settings = {**chosen, "batch_size": size}
         cfg = make_config(task, args.variant, args.preset, settings)
         asked = {"kind": "train", "task": task.name, "variant": args.variant, "preset": args.preset,
-                 "settings": settings, "backend": args.backend, "peer": None}
+                 "settings": settings, "backend": args.backend, "peer": None, "plugins": args.plugins}
         entries = [Entry("duoln", asked)]
         for peer in peers:
             entries += with_allocators(peer, {**asked, "peer": peer})

@@ -45,7 +45,7 @@ def prepare_training(asked: dict[str, Any]) -> Work:
     from duoln.tasks.registry import find_task
     from duoln.train import Trainer
 
-    task = find_task(asked["task"])
+    task = find_task(asked["task"], asked["plugins"])
     cfg = make_config(task, asked["variant"], asked["preset"], asked["settings"])
     splits = task.data(cfg)
     if asked["peer"] is None:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from duoln.cli import facts
 from duoln.errors import DataMissingError
 
 
@@ -16,6 +17,7 @@ def add_command(commands: Any) -> None:
     prepare = kinds.add_parser("prepare", help="read a corpus as it is distributed, write what the task reads")
     prepare.add_argument("task")
     prepare.add_argument("--from", type=Path, required=True, metavar="DIR", dest="source", help="the corpus")
+    facts.add_plugin_option(prepare)
     prepare.add_argument("--out", type=Path, metavar="DIR",
                          help="a folder like DUOLN_DATA (default: the first one of DUOLN_DATA, else the cache)")
     prepare.set_defaults(run=_prepare)
@@ -26,7 +28,7 @@ def _prepare(args: argparse.Namespace) -> int:
     from duoln.data import cache_folder, data_folders
     from duoln.tasks.registry import find_task
 
-    task = find_task(args.task)
+    task = find_task(args.task, args.plugins)
     if not args.source.exists():
         raise DataMissingError(f"{args.source}: expected the corpus of {task.name}, found nothing there")
     target = args.out or [*data_folders(), cache_folder()][0]

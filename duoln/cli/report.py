@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from duoln.cli import facts
 from duoln.cli.curves import write_curves
 from duoln.errors import CheckpointError, UsageError
 
@@ -16,6 +17,7 @@ def add_command(commands: Any) -> None:
     report = commands.add_parser("report", help="figures and curves of finished or running runs")
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     report.add_argument("--out", type=Path, help="where to write the curves (default: the first RUN)")
+    facts.add_plugin_option(report)
     report.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     report.set_defaults(run=_report)
 
@@ -28,7 +30,7 @@ def _report(args: argparse.Namespace) -> int:
     names = sorted({c.task for c in curves})
     if len(names) > 1:
         raise UsageError(f"[report] expected runs of one task, found {', '.join(names)}")
-    task = find_task(names[0])
+    task = find_task(names[0], args.plugins)
     if args.json:
         console.put(json.dumps({"task": task.name, "runs": [
             {"run": str(c.path), "variant": c.variant, "dataset": c.dataset._asdict(), "config": dict(c.config),

@@ -18,7 +18,6 @@ from duoln.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
-    from duoln.tasks.registry import Registry
     from duoln.tasks.spec import Config, Splits, Task
 
 
@@ -67,8 +66,11 @@ def run_task(task: Task, argv: Sequence[str], prog: str | None = None, descripti
     add_run_options(parser)
 
     def run(args: argparse.Namespace) -> int:
+        from duoln.tasks.faults import named
+
         chosen = "paper" if getattr(args, "paper", False) else preset
-        return run_variants(task, list(task.variants), args, chosen, {})
+        # Its module stands for the distribution: it may be no plug-in.
+        return run_variants(named(task, type(task).__module__), list(task.variants), args, chosen, {})
 
     return guarded(lambda: run(parser.parse_args(argv)))
 
@@ -99,7 +101,6 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
     from duoln.ranks import from_environment
     from duoln.runfolder import RunFolder
     from duoln.tasks import make_config
-    from duoln.tasks.faults import named
     from duoln.tasks.registry import Registry
     from duoln.train import Interrupted, Trainer, fit, follow
 
@@ -114,9 +115,7 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
     top = Path() if follows else _run_folder(task, list(configs), args.out, args.resume == "auto")
     splits: Splits | None = None
     results: list[dict[str, Any]] = []
-    registry = Registry(asked=plugins)
-    listeners = registry.listeners()
-    task = named(task, _owner(task, registry))
+    listeners = Registry(asked=plugins).listeners()
     made_for: tuple[Any, ...] = ()
     for name, cfg in configs.items():
         if splits is None or made_for != _data_settings(task, cfg):
@@ -143,12 +142,6 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
         return 0
     _show_results(task, splits, backend, results, top, args.json)
     return 0
-
-
-def _owner(task: Task, registry: Registry) -> str:
-    """The distribution that brings a task; its module, where it is run without a plug-in, as the examples are."""
-    found = registry.tasks.get(task.name)
-    return found.distribution if found and type(found.task) is type(task) else type(task).__module__
 
 
 def _check_config(task: Task, name: str, cfg: Config) -> None:

@@ -8,6 +8,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
+from duoln.cli import facts
 from duoln.errors import UsageError
 
 
@@ -15,6 +16,7 @@ def add_command(commands: Any) -> None:
     """Add `sample` to the command line; each task has options of its own, which are read once it is known."""
     sample = commands.add_parser("sample", help="what a trained model generates",
                                  epilog="`duoln sample TASK --help` has the options of one task")
+    facts.add_plugin_option(sample)
     sample.add_argument("task")
     sample.add_argument("options", nargs=argparse.REMAINDER, metavar="--run RUN --out FILE ...")
     sample.set_defaults(run=_sample)
@@ -26,7 +28,7 @@ def _sample(args: argparse.Namespace) -> int:
     from duoln.tasks.spec import convert
     from duoln.trained import load_trained
 
-    task = find_task(args.task)
+    task = find_task(args.task, args.plugins)
     if task.sampling is None:
         raise UsageError(f"[{task.name}] the task has nothing to sample")
     given = vars(_parser(task.name, task.sampling).parse_args(args.options))

@@ -20,8 +20,6 @@ class RunStart(NamedTuple):
     last_step: int
     steps_per_epoch: int
     parameters: int
-    step_bytes: int
-    """What a step takes of memory, reckoned beforehand."""
     refused: tuple[str, ...] = ()
     """Newer checkpoints that a resumed run could not use, and why."""
 
@@ -50,6 +48,9 @@ class Listener:
 
     def on_start(self, event: RunStart) -> None:
         """A run starts or resumes."""
+
+    def on_memory(self, step_bytes: int) -> None:
+        """What a step takes of memory has been reckoned; the first one follows."""
 
     def on_step(self, event: Step) -> None:
         """A step was taken."""

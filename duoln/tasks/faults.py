@@ -13,8 +13,8 @@ from typing import Any
 from duoln.errors import DuolnError, TaskError
 from duoln.tasks.spec import Splits, Task
 
-METHODS = ("data", "model", "optimizer", "loss", "predict", "metrics")
-"""What training calls of a task."""
+METHODS = ("data", "model", "optimizer", "loss", "predict", "metrics", "sample", "prepare", "peer")
+"""What duoln calls of a task."""
 
 
 def named(task: Task, owner: str) -> Task:

@@ -20,6 +20,7 @@ import pluggy
 from duoln.errors import PluginError, UsageError
 from duoln.tasks import hookspecs
 from duoln.tasks.events import Listener
+from duoln.tasks.faults import named
 from duoln.tasks.spec import Task
 
 GROUP = "duoln"
@@ -185,7 +186,7 @@ def _own_entry_points() -> list[EntryPoint]:
 
 
 def find_task(name: str, asked: Sequence[str] | None = None) -> Task:
-    """The task of that name, importing as few plug-ins as possible.
+    """The task of that name, importing as few plug-ins as possible; what fails in its own code names it.
 
     Args:
         name: of the task.
@@ -197,10 +198,10 @@ def find_task(name: str, asked: Sequence[str] | None = None) -> Task:
     """
     quick = Registry([name], asked)
     if name in quick.tasks:
-        return quick.tasks[name].task
+        return named(*quick.tasks[name])
     everything = Registry(asked=asked)
     if name in everything.tasks:
-        return everything.tasks[name].task
+        return named(*everything.tasks[name])
     for broken in everything.broken:
         if broken.name == name:
             raise PluginError(f"plug-in '{name}' of {broken.distribution} is broken: {broken.reason}")

@@ -51,7 +51,7 @@ def test_a_peer_that_computes_something_else_is_not_timed():
 
 def test_a_side_that_stops_says_why():
     asked = {"kind": "train", "task": "mnist", "variant": "ln", "preset": None, "settings": {"batch_size": 0},
-             "backend": None, "peer": None}
+             "backend": None, "peer": None, "plugins": None}
     check_error(DuolnError, lambda: Side(Entry("duoln", asked)), "duoln stopped", "batch_size")
 
 

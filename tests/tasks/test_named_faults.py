@@ -39,7 +39,7 @@ def _source(where):
         + "\n\n@hookimpl\ndef duoln_tasks():\n    return [Frail()]\n")
 
 
-@pytest.mark.parametrize("where", [*METHODS, "batch"])
+@pytest.mark.parametrize("where", [*METHODS[:6], "batch"])
 def test_one_message_names_task_distribution_method_and_line(install, tmp_path, capsys, where):
     install("frail", _source(where))
     assert main([*ARGS, str(tmp_path / "r")]) == 1
@@ -106,3 +106,67 @@ def test_errors_that_say_what_to_do_pass_as_they_are():
     check_error(DataMissingError, lambda: task.data(cfg), "put the file there")
     trainer = Trainer(task, "ln", cfg, Spirals().data(cfg), runtime.backend("numpy"))
     check_error(MemoryExhaustedError, trainer.advance, "no room")
+
+
+# Beside training ---------------------------------------------------------------------------------------
+
+_SAMPLES = """
+from dataclasses import dataclass
+from pathlib import Path
+from duoln.examples.own_task import Spirals
+from duoln.tasks import hookimpl
+
+@dataclass(frozen=True)
+class Options:
+    pass
+
+class Frail(Spirals):
+    name = "frail"
+    sampling = Options
+
+    def sample(self, trained, options, out):
+        raise ValueError("what went wrong")
+
+    def prepare(self, source, target):
+        raise ValueError("what went wrong")
+
+    def peer(self, name):
+        raise ValueError("what went wrong")
+
+@hookimpl
+def duoln_tasks():
+    return [Frail()]
+"""
+
+
+@pytest.mark.parametrize(("words", "method"), [
+    (["sample", "--plugin", "frail", "frail", "--run", "RUN", "--out", "o.txt", "--backend", "numpy"], "sample"),
+    (["data", "prepare", "frail", "--plugin", "frail", "--from", "RUN"], "prepare"),
+    (["bench", "train", "--task", "frail", "--plugin", "frail", "--peer", "torch"], "peer")])
+def test_every_command_names_the_task_that_failed(install, tmp_path, capsys, words, method):
+    install("frail", _SAMPLES)
+    run = str(tmp_path / "r")
+    assert main([*ARGS, run]) == 0
+    capsys.readouterr()
+    assert main([run if word == "RUN" else word for word in words]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"duoln: task 'frail' of frail-dist: {method} raised ValueError: what went wrong (" in said
+
+
+@pytest.mark.parametrize("words", [["report", "RUN"], ["sample", "frail", "--run", "RUN", "--out", "x"],
+                                   ["data", "prepare", "frail", "--from", "RUN"], ["bench", "train", "--task", "frail"]])
+def test_a_command_loads_the_plug_ins_that_it_is_told_to(install, tmp_path, capsys, words):
+    install("frail", _SAMPLES)
+    install("other", "raise SystemExit(7)")
+    run = str(tmp_path / "r")
+    assert main([*ARGS, run]) == 0
+    words = [run if word == "RUN" else word for word in words]
+    place = 1 if words[0] in ("report", "sample") else 2
+    assert main([*words[:place], "--plugin", "mnist", *words[place:]]) == 2
+    assert "expected one of mnist; found 'frail'" in capsys.readouterr().err
+
+
+def test_report_takes_plug_ins_by_name(install, tmp_path):
+    install("frail", _SAMPLES)
+    assert main([*ARGS, str(tmp_path / "r")]) == 0
+    assert main(["report", str(tmp_path / "r"), "--plugin", "frail"]) == 0
