@@ -11,6 +11,9 @@ import os
 import sys
 from textwrap import dedent
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # several workers: a pool of BLAS threads in each would fight for the cores
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 import stand_in_cupy

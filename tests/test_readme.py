@@ -17,9 +17,9 @@ def test_python_blocks_run_in_order():
 
 
 def test_the_set_up_lines():
-    assert "pip install . && python -m duoln.examples.mnist\npip install -e \".[test]\" && pytest\n" in README
+    assert "pip install . && python -m duoln.examples.mnist\npip install -e \".[test]\" && pytest -n auto --dist loadfile\n" in README
     script = (ROOT / ".ci" / "run").read_text()
-    assert 'pip install -q -e ".[test]"' in script and "\npytest" in script
+    assert 'pip install -q -e ".[test]"' in script and "\npytest -n auto --dist loadfile" in script
 
 
 def test_linked_files_exist():

@@ -46,11 +46,15 @@ def test_advice_where_numpy_was_loaded_first(monkeypatch, tmp_path):
 
 
 def test_one_thread_is_for_a_while_only():
-    get = openblas._function("get_num_threads")
+    get, put = openblas._function("get_num_threads"), openblas._function("set_num_threads")
     before = get()
-    with openblas.one_thread():
-        assert get() == 1
-    assert get() == before
+    put(2)
+    try:
+        with openblas.one_thread():
+            assert get() == 1
+        assert get() == 2
+    finally:
+        put(before)
 
 
 def test_where_there_is_no_openblas_nothing_can_be_limited(monkeypatch):
