@@ -11,6 +11,7 @@ import types
 
 import numpy as np
 import pytest
+from conftest import NAMES
 
 import duoln
 import duoln.backends.numpy
@@ -224,12 +225,12 @@ def test_nccl_speaks_the_same_three_functions(nccl):
 
 # `duoln run --ranks`, over MLX's ring -------------------------------------------------------------------------
 
-def command(*words):
-    return [sys.executable, "-m", "duoln", "run", *words, "--preset", "smoke", "--backend", "mlx"]
+def command(*words, backend="mlx"):
+    return [sys.executable, "-m", "duoln", "run", *words, "--preset", "smoke", "--backend", backend]
 
 
-def run(*words, check=0, **options):
-    done = subprocess.run(command(*words), capture_output=True, text=True, timeout=240, check=False, **options)
+def run(*words, check=0, backend="mlx"):
+    done = subprocess.run(command(*words, backend=backend), capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == check, done.stderr
     return done
 
@@ -245,17 +246,28 @@ def states(folder):
 
 
 @needs_ring
-@pytest.mark.parametrize(("task", "variant", "settings"), [
-    ("mnist", "ln", ("--batch-size", "100")), ("handwriting", "ln", ("--set", "lines=24"))])
-def test_two_ranks_train_as_one_process_does(task, variant, settings, tmp_path):
+@pytest.mark.parametrize(("task", "variant", "settings", "ranks"), [
+    ("mnist", "ln", ("--batch-size", "100"), 2), ("handwriting", "ln", ("--set", "lines=24"), 2),
+    ("mnist", "none", ("--batch-size", "150"), 3)])
+def test_ranks_train_as_one_process_does(task, variant, settings, ranks, tmp_path, backend="mlx"):
     words = (task, "--variant", variant, *settings)
-    told = run(*words, "--ranks", "2", "--out", str(tmp_path / "two"), "--json")
-    run(*words, "--out", str(tmp_path / "one"))
-    two, one = (losses(tmp_path / name / variant) for name in ("two", "one"))
-    assert len(two) == len(one) > 2
-    np.testing.assert_allclose(two, one, rtol=1e-5)
-    assert json.loads(told.stdout)["backend"] == "mlx"  # one answer, not one a rank
-    assert "2 on mlx, each with 1/2 of every batch" in told.stderr
+    told = run(*words, "--ranks", str(ranks), "--out", str(tmp_path / "more"), "--json", backend=backend)
+    run(*words, "--out", str(tmp_path / "one"), backend=backend)
+    more, one = (losses(tmp_path / name / variant) for name in ("more", "one"))
+    assert len(more) == len(one) > 2
+    np.testing.assert_allclose(more, one, rtol=1e-5)
+    assert json.loads(told.stdout)["backend"] == backend  # one answer, not one a rank
+    assert f"{ranks} on {backend}, each with 1/{ranks} of every batch" in told.stderr
+
+
+def test_ranks_on_gpus_train_as_one_process_does(tmp_path):
+    if "cupy" not in NAMES:
+        pytest.skip("needs NVIDIA GPUs: DUOLN_TEST_BACKENDS=cupy")
+    import cupy
+
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two NVIDIA GPUs")
+    test_ranks_train_as_one_process_does("mnist", "ln", ("--batch-size", "100"), 2, tmp_path, "cupy")
 
 
 @needs_ring
