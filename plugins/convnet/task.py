@@ -62,9 +62,9 @@ class ConvNetTask(Task):
     config = ConvNetConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"epochs": 200},
-        "small": {"epochs": 15, "channels": 24, "start": "he", "batch_size": 50, "whitening": "mean",
+        "small": {"epochs": 12, "channels": 16, "start": "he", "batch_size": 50, "whitening": "mean",
                   "evaluate_images": 1_000},
-        "small-mnist": {"dataset": "mnist", "epochs": 4, "channels": 24, "start": "he", "batch_size": 50,
+        "small-mnist": {"dataset": "mnist", "epochs": 3, "channels": 16, "start": "he", "batch_size": 50,
                         "whitening": "mean", "rows": 5_000, "evaluate_every": 50, "evaluate_images": 1_000},
         "smoke": {"epochs": 1, "channels": 4, "start": "he", "batch_size": 20, "whitening": "mean", "source": "made",
                   "rows": 200, "evaluate_images": 100},
