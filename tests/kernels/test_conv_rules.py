@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from conftest import get_backend
 from duoln.kernels import host
+from duoln.kernels.conv import mlx as mlx_conv
 from duoln.kernels.conv import numpy as conv
 
 from duoln import ops, runtime
@@ -95,3 +97,35 @@ def test_max_pool2d_leaves_the_rest_to_the_composed_rule(numpy_backend):
     assert rule.supports(numpy_backend, x, size=2, stride=2) is None
     assert "2 wide and 1 apart" in rule.supports(numpy_backend, x, size=2, stride=1)
     assert "no values" in rule.supports(numpy_backend, x[:0], size=2, stride=2)
+
+
+# MLX --------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("x", "weight", "padding"), CONVOLUTIONS, ids=str)
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_conv2d_of_mlx(x, weight, padding, stride, rng):
+    be = get_backend("mlx")
+    rule = next(r for r in ops.conv2d.rules("mlx") if r.name == "mx.conv2d")
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in (x, weight)]
+    check_rule(ops.conv2d, rule, arrays, {"stride": stride, "padding": padding}, be,
+               length=max(int(np.prod(weight[:3])), x[0] * x[1] * x[2]))
+
+
+def test_conv2d_of_mlx_is_used_where_it_is_accurate(monkeypatch):
+    be = get_backend("mlx")
+    rule = next(r for r in ops.conv2d.rules("mlx") if r.name == "mx.conv2d")
+    x, w = be.ones((1, 4, 4, 2)), be.ones((3, 3, 2, 2))
+    figure = mlx_conv.accuracy()
+    assert 0 < figure.found <= figure.allowed < 1e-5 and rule.supports(be, x, w) is None
+    assert "so it is used" in rule.remark(be).lower()
+    monkeypatch.setattr(mlx_conv, "_measured", [mlx_conv.Figure(1e-3, 1e-5)])  # as a Winograd transform could have it
+    assert "1.0e-03" in rule.supports(be, x, w) and "not used" in rule.remark(be)
+    assert "no values" in rule.supports(be, x[:0], w)
+    assert "float64" in rule.supports(be, be.astype(x, "float64"), be.astype(w, "float64"))
+
+
+def test_the_measure_sees_a_coarser_convolution(monkeypatch):
+    exact = mlx_conv._convolve
+    monkeypatch.setattr(mlx_conv, "_convolve", lambda *args: exact(*args) * (1 + 1e-4))
+    figure = mlx_conv._measure()
+    assert figure.found > figure.allowed
