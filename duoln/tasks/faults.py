@@ -13,7 +13,7 @@ from typing import Any
 from duoln.errors import DuolnError, TaskError
 from duoln.tasks.spec import Splits, Task
 
-METHODS = ("data", "model", "optimizer", "loss", "predict", "metrics")
+METHODS = ("data", "model", "optimizer", "loss", "population", "predict", "metrics")
 """What training calls of a task."""
 
 

@@ -47,7 +47,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         batch = order(step)
         rng = Stream(cfg.seed, "convnet", step=step)
         noise = rng.child("noise").normal(batch["x"].shape).astype(np.float32)
-        return {**batch, "x": batch["x"] + np.float32(cfg.noise) * noise,
+        return {**batch, "noise": np.float32(cfg.noise) * noise,
                 **{name: _mask(rng.child(name), (cfg.batch_size, *shape), 1 - cfg.dropout)
                    for name, shape in shapes.items()}}
 

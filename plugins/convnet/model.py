@@ -83,7 +83,8 @@ class ConvNet(Module):
     images are seen as they are. The logits are not normalised, but for the weights of "weight".
 
     Shape:
-        batch["x"] (B, H, W, C), and batch["first"], batch["second"] of `mask_shapes` -> logits (B, 10).
+        batch["x"] (B, H, W, C), batch["noise"] like it, batch["first"] and batch["second"] (B, *shape) with the shapes
+        of `mask_shapes` -> logits (B, 10).
     """
 
     def __init__(self, image: Shape, channels: int, norm: Norm, gains: Gains, start: Start) -> None:
@@ -107,7 +108,7 @@ class ConvNet(Module):
         return nn.Sequential(**blocks)
 
     def __call__(self, params: Params, batch: dict[str, Tensor]) -> Tensor:
-        x = batch["x"]
+        x = batch["x"] + batch["noise"] if "noise" in batch else batch["x"]
         for name in ("first", "second"):
             x = ops.max_pool2d(getattr(self, name)(params[name], x), size=2)
             if name in batch:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from duoln.plugins.convnet.data import SHAPES
 from duoln.plugins.convnet.model import SLOPE
 from duoln.plugins.convnet.schedule import linear_decay
 
@@ -32,7 +33,7 @@ def build(cfg: Any, start: Params, fused: bool = False) -> tuple[Callable[[Batch
         return torch.from_numpy(values).permute(0, 3, 1, 2).contiguous()
 
     def step(batch: Batch) -> float:
-        logits = model(images(batch["x"]), images(batch["first"]), images(batch["second"]))
+        logits = model(images(batch["x"] + batch["noise"]), images(batch["first"]), images(batch["second"]))
         loss = loss_of(logits, torch.from_numpy(batch["label"].astype(np.int64)))
         optimizer.zero_grad()
         loss.backward()
@@ -45,7 +46,7 @@ def build(cfg: Any, start: Params, fused: bool = False) -> tuple[Callable[[Batch
 
 def _layer(torch: Any, params: Params, padding: int = 0) -> Any:
     """A convolution or, from a matrix, a linear layer, with our weight or with our direction and gain of it."""
-    ours = params.get("direction", params.get("weight"))
+    ours = params["direction"] if "direction" in params else params["weight"]
     weight = torch.from_numpy(np.moveaxis(ours, (-1, -2), (0, 1)).copy())
     bias = "bias" in params
     layer = (torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias) if weight.ndim == 2 else
@@ -72,18 +73,16 @@ def _norm(torch: Any, cfg: Any, params: Params, side: int, channels: int) -> Any
 
 
 def _network(torch: Any, cfg: Any, start: Params) -> Any:
-    nn = torch.nn
-
     def stage(name: str, side: int, paddings: tuple[int, int, int]) -> Any:
         layers = []
         for params, padding in zip(start[name].values(), paddings, strict=True):
             conv = _layer(torch, params["conv"], padding)
             side += 2 * padding - conv.kernel_size[0] + 1
             norm = [_norm(torch, cfg, params["norm"], side, conv.out_channels)] if "norm" in params else []
-            layers += [conv, *norm, nn.LeakyReLU(SLOPE)]
-        return nn.Sequential(*layers)
+            layers += [conv, *norm, torch.nn.LeakyReLU(SLOPE)]
+        return torch.nn.Sequential(*layers)
 
-    class Network(nn.Module):
+    class Network(torch.nn.Module):
         def __init__(self, side: int) -> None:
             super().__init__()
             self.first = stage("first", side, (1, 1, 1))
@@ -92,9 +91,9 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             self.logits = _layer(torch, start["logits"])
 
         def forward(self, x: Any, first: Any, second: Any) -> Any:
-            pool = nn.functional.max_pool2d
+            pool = torch.nn.functional.max_pool2d
             x = pool(self.first(x), 2) * first
             x = pool(self.second(x), 2) * second
             return self.logits(self.third(x).mean((2, 3)))
 
-    return Network({"cifar10": 32, "mnist": 28}[cfg.dataset])
+    return Network(SHAPES[cfg.dataset][0])

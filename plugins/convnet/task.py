@@ -93,6 +93,9 @@ class ConvNetTask(Task):
         result: Tensor = model(params, batch)
         return result
 
+    def population(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        return self.predict(model, params, {"x": batch["x"]})
+
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
         label = split["label"]
         logits = np.concatenate([predict({"x": split["x"][i:i + _CHUNK]}) for i in range(0, len(label), _CHUNK)])

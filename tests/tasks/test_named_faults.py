@@ -18,13 +18,23 @@ ARGS = ["run", "frail", "--preset", "smoke", "--variant", "ln", "--backend", "nu
 
 
 def _source(where):
-    """A plug-in whose task raises in one of its methods; "batch" is data that fails once it is asked for a batch."""
+    """A plug-in whose task raises in one of its methods; "batch" is data that fails once it is asked for a batch.
+
+    A population is asked for where there is batch norm.
+    """
     body = {"batch": """
         def data(self, cfg, root=None):
             splits = super().data(cfg, root)
             def train(step):
                 raise ValueError("what went wrong\\nand more")
             return type(splits)(splits.dataset, train, splits.steps_per_epoch, splits.evaluation)
+        """, "population": """
+        def model(self, cfg):
+            from duoln import nn
+            return nn.Sequential(nn.BatchNorm(2), super().model(cfg))
+
+        def population(self, *args):
+            raise ValueError("what went wrong\\nand more")
         """}.get(where, f"""
         def {where}(self, *args):
             raise ValueError("what went wrong\\nand more")
