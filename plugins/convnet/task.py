@@ -75,6 +75,7 @@ class ConvNetTask(Task):
         "none": "slower than LN",
         "bn": "ahead of the others",
         "ln": "faster than no norm, behind BN",
+        "wn": "not in the paper",
     }
     columns = (Column("train_nll", "train NLL"), Column("test_nll", "test NLL"),
                Column("test_error", "test error", ".2%"))
