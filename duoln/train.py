@@ -179,7 +179,7 @@ class Trainer:
         return better
 
     def _population_forward(self) -> Callable[[Any, Batch], Any]:
-        return lambda params, batch: self.task.loss(self.model, params, to_tensors(batch, self.backend))
+        return lambda params, batch: self.task.population(self.model, params, to_tensors(batch, self.backend))
 
     def _population_batches(self) -> Iterator[Batch]:
         count = min(max(_POPULATION_ROWS // self.cfg.batch_size, 1), _POPULATION_BATCHES)

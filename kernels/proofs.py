@@ -43,7 +43,7 @@ _VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "laye
 
 def proofs() -> list[Proof]:
     """Every case."""
-    return [*_layer_norm(), *_recurrent(), *_cells(), *_cross_entropy(), *_take(), *_adam()]
+    return [*_layer_norm(), *_recurrent(), *_cells(), *_cross_entropy(), *_take(), *_adam(), *_images()]
 
 
 def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -132,3 +132,18 @@ def _adam() -> Iterator[Proof]:
         rate, eps = np.array(0.1, np.float32), np.array(1e-3, np.float32)
         yield Proof("adam_update", " and ".join(str(s) for s in shapes), (rate, eps, *arrays),
                     {"beta1": 0.9, "beta2": 0.999, "donate": False}, 1)
+
+
+def _images() -> Iterator[Proof]:
+    for x, weight, stride, padding in (((1, 1, 1, 1), (1, 1, 1, 1), 1, 0), ((3, 7, 6, 3), (3, 3, 3, 5), 1, 1),
+                                       ((5, 6, 9, 4), (2, 3, 4, 3), 2, 0), ((2, 5, 5, 2), (1, 1, 2, 7), 1, 2),
+                                       ((2, 12, 12, 64), (3, 3, 64, 96), 1, 1)):
+        rng = np.random.default_rng([*x, *weight])
+        inputs = (_floats(rng, *x), _floats(rng, *weight))
+        yield Proof("conv2d", f"{x} by {weight}, stride {stride}, padding {padding}", inputs,
+                    {"stride": stride, "padding": padding}, max(prod(weight[:3]), prod(x[:3])))
+    for shape, size in (((1, 1, 1, 1), 1), ((3, 7, 6, 5), 2), ((2, 9, 9, 33), 3)):
+        rng = np.random.default_rng(shape)
+        yield Proof("max_pool2d", f"{shape}, {size} x {size}", (_floats(rng, *shape),),
+                    {"size": size, "stride": size}, size ** 2)
+        yield Proof("leaky_relu", f"{shape}", (_floats(rng, *shape),), {"slope": 0.1}, 1)

@@ -3,7 +3,8 @@
 from duoln.data.batches import Axes, Batch, Batches, check_range, count_examples, examples
 from duoln.data.files import Resource, cache_folder, data_folders, find
 from duoln.data.idx import read_idx, write_idx
+from duoln.data.mnist import Digits, read_mnist
 from duoln.data.npz import Expected, read_npz
 
-__all__ = ["Axes", "Batch", "Batches", "Expected", "Resource", "cache_folder", "check_range", "count_examples",
-           "data_folders", "examples", "find", "read_idx", "read_npz", "write_idx"]
+__all__ = ["Axes", "Batch", "Batches", "Digits", "Expected", "Resource", "cache_folder", "check_range",
+           "count_examples", "data_folders", "examples", "find", "read_idx", "read_mnist", "read_npz", "write_idx"]

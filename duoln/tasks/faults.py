@@ -13,7 +13,7 @@ from typing import Any
 from duoln.errors import DuolnError, TaskError
 from duoln.tasks.spec import Splits, Task
 
-METHODS = ("data", "model", "optimizer", "loss", "predict", "metrics", "sample", "prepare", "peer")
+METHODS = ("data", "model", "optimizer", "loss", "population", "predict", "metrics", "sample", "prepare", "peer")
 """What duoln calls of a task."""
 
 

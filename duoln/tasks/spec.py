@@ -145,6 +145,14 @@ class Task:
         result: Tensor = model(params, batch["x"])
         return result
 
+    def population(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        """A pass over a training batch from which batch norm gathers a population's statistics; by default the loss.
+
+        A task whose training batches are disturbed on purpose shows them here as an evaluation sees them: dropout
+        makes the variance larger, and an evaluation that divides by it sees something else than the training did.
+        """
+        return self.loss(model, params, batch)
+
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
         """Figures of one split; `predict` takes a batch of NumPy arrays and gives a NumPy array."""
         raise UsageError(f"[{self.name}] the task defines no metrics")

@@ -12,16 +12,19 @@ import json
 import random
 import resource
 import sys
+import tarfile
 import time
 import traceback
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import fuzzing
 import numpy as np
 import safetensors.numpy
+from duoln.plugins.convnet import corpus as cifar
 from duoln.plugins.draw import corpus as draw
 from duoln.plugins.handwriting import corpus as handwriting
 from duoln.plugins.handwriting import iam
@@ -74,6 +77,33 @@ def _packed(rows, **how):
     return _npz(**{split: np.zeros((rows, 98), np.uint8) for split in draw.SPLITS}, **how)
 
 
+_RECORD = bytes([3]) + bytes(range(256)) * 12
+
+
+def _archive(label):
+    """CIFAR-10 with one record a file."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for name in (name for names in cifar.FILES.values() for name in names):
+            info = tarfile.TarInfo(f"{cifar.BATCHES}/{name}")
+            info.size = len(_RECORD)
+            archive.addfile(info, io.BytesIO(bytes([label]) + _RECORD[1:]))
+    return gzip.compress(content.getvalue(), 1, mtime=0)
+
+
+def _subset(count):
+    return _npz(**{f"{split}_images": np.zeros((count, 3, 32, 32), np.uint8) for split in cifar.FILES},
+                **{f"{split}_labels": np.arange(count, dtype=np.uint8) for split in cifar.FILES})
+
+
+def _short(read):
+    """A reader of CIFAR-10, for files of one record."""
+    def read_short(path):
+        with mock.patch.object(cifar, "RECORDS", 1):
+            return read(path)
+    return read_short
+
+
 def _lines(count):
     return {"dx": np.zeros(9 * count, np.int16), "dy": np.ones(9 * count, np.int16),
             "pen_up": np.tile(np.array([0] * 8 + [1], np.uint8), count), "offsets": np.arange(count + 1) * 9,
@@ -106,7 +136,7 @@ _LOG = b"".join(json.dumps(line).encode() + b"\n" for line in [
     {"event": "evaluation", "step": 2, "epoch": 1.0, "test_error": 0.5, "wall_s": 0.2},
     {"event": "end", "status": "done", "step": 3}])
 _LINE = json.loads(_TIMINGS[0])
-_RECORD = json.dumps({**_LINE["machine"], "label": "here", "cases": [
+_MEASURED = json.dumps({**_LINE["machine"], "label": "here", "cases": [
     {k: v for k, v in json.loads(line).items() if k not in ("label", "machine")} for line in _TIMINGS]}).encode()
 
 DATA, RUN = (DataFormatError,), (DataFormatError, CheckpointError)
@@ -115,6 +145,10 @@ READERS = {
     "IDX": Reader(read_idx, [_idx(3, 4), _idx(2, 5, 6), _idx(7)], DATA),
     "IDX, gzip": Reader(read_idx, [gzip.compress(_idx(3, 4)), gzip.compress(_idx(2, 5, 6))], (DataError,), mutate=_gzip),
     "packed images (npz)": Reader(draw.read_packed, [_packed(2), _packed(3, save=np.savez)], (DataError,), mutate=_zip),
+    "images (CIFAR-10 binary)": Reader(_short(lambda p: cifar.parse_batch(str(p), p.read_bytes())),
+                                       [_RECORD, bytes([9]) + _RECORD[1:]], DATA),
+    "images (CIFAR-10 archive)": Reader(_short(cifar.read_archive), [_archive(1), _archive(9)], (DataError,), mutate=_gzip),
+    "images (CIFAR-10, npz)": Reader(cifar.read_subset, [_subset(2), _subset(3)], (DataError,), mutate=_zip),
     "images as text (amat)": Reader(draw.read_text, [_amat(1), _amat(3)], DATA),
     "prepared handwriting (npz)": Reader(
         handwriting.read_lines, [_npz(**_lines(2)), _npz(np.savez, **_lines(3)),
@@ -130,7 +164,7 @@ READERS = {
                               {"config.json": _CONFIG}),
     "curves of a config": Reader(lambda p: [c.name for c in report.read_curves([p.parent])], [_CONFIG, _LOG], RUN,
                                  "config.json", {"log.jsonl": _LOG}),
-    "record (JSON)": Reader(schema.load, [_RECORD, _CONFIG], RECORD),
+    "record (JSON)": Reader(schema.load, [_MEASURED, _CONFIG], RECORD),
     "timings (JSONL)": Reader(schema.load_timings, [b"".join(_TIMINGS), _TIMINGS[0]], RECORD),
 }
 

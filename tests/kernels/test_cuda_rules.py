@@ -14,7 +14,8 @@ from duoln.kernels.settings import every_setting
 
 from duoln import selftest
 
-CASES = proofs()
+CASES = [p for p in proofs() if p.op not in ("conv2d", "max_pool2d", "leaky_relu")]
+"""Those of operators that have a CUDA kernel."""
 
 
 @pytest.fixture(scope="module", autouse=GPU == STAND_IN and sys.platform == "linux")

@@ -10,7 +10,7 @@ from duoln import runtime
 from duoln.cli import main
 from duoln.errors import DataMissingError, MemoryExhaustedError, TaskError
 from duoln.tasks import make_config
-from duoln.tasks.faults import METHODS, named
+from duoln.tasks.faults import named
 from duoln.testing import check_error, check_task
 from duoln.train import Trainer
 
@@ -18,13 +18,23 @@ ARGS = ["run", "frail", "--preset", "smoke", "--variant", "ln", "--backend", "nu
 
 
 def _source(where):
-    """A plug-in whose task raises in one of its methods; "batch" is data that fails once it is asked for a batch."""
+    """A plug-in whose task raises in one of its methods; "batch" is data that fails once it is asked for a batch.
+
+    A population is asked for where there is batch norm.
+    """
     body = {"batch": """
         def data(self, cfg, root=None):
             splits = super().data(cfg, root)
             def train(step):
                 raise ValueError("what went wrong\\nand more")
             return type(splits)(splits.dataset, train, splits.steps_per_epoch, splits.evaluation)
+        """, "population": """
+        def model(self, cfg):
+            from duoln import nn
+            return nn.Sequential(nn.BatchNorm(2), super().model(cfg))
+
+        def population(self, *args):
+            raise ValueError("what went wrong\\nand more")
         """}.get(where, f"""
         def {where}(self, *args):
             raise ValueError("what went wrong\\nand more")
@@ -39,7 +49,7 @@ def _source(where):
         + "\n\n@hookimpl\ndef duoln_tasks():\n    return [Frail()]\n")
 
 
-@pytest.mark.parametrize("where", [*METHODS[:6], "batch"])
+@pytest.mark.parametrize("where", ["data", "model", "optimizer", "loss", "predict", "metrics", "batch"])
 def test_one_message_names_task_distribution_method_and_line(install, tmp_path, capsys, where):
     install("frail", _source(where))
     assert main([*ARGS, str(tmp_path / "r")]) == 1

@@ -1,0 +1,102 @@
+"""Convolution on MLX by its own kernels, where they are as accurate as sums of products in float32.
+
+On a GPU MLX takes Winograd's transform for some sizes, which rounds more. Whether it does is measured, once a process,
+at a size for which it would. `duoln doctor --ops` shows the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import mlx.core as mx
+import numpy as np
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule
+from duoln.ops import conv2d
+from duoln.randomness import Stream
+
+_SIDE, _CHANNELS, _IMAGES = 32, 128, 4
+_POSITIONS = 200
+"""Output positions at which the error is measured."""
+_FACTOR = 4.0
+
+
+class Figure(NamedTuple):
+    """Errors against float64, as a share of the largest value."""
+
+    found: float
+    """Of `mx.conv2d`."""
+    allowed: float
+    """Four times that of the same sums as a float32 product in NumPy."""
+
+
+_measured: list[Figure] = []
+
+
+def accuracy() -> Figure:
+    """The error of a 3 x 3 convolution of 128 channels; measured once."""
+    if not _measured:
+        _measured.append(_measure())
+    return _measured[0]
+
+
+def _measure() -> Figure:
+    rng = Stream(0, "convolution")
+    x = rng.normal((_IMAGES, _SIDE, _SIDE, _CHANNELS)).astype(np.float32)
+    weight = rng.normal((3, 3, _CHANNELS, _CHANNELS)).astype(np.float32)
+    places = rng.integers(_IMAGES * (_SIDE - 2) ** 2, (_POSITIONS,))
+    image, row, column = np.unravel_index(places, (_IMAGES, _SIDE - 2, _SIDE - 2))
+    patches = np.stack([x[i, r:r + 3, c:c + 3].reshape(-1) for i, r, c in zip(image, row, column, strict=True)])
+    flat = weight.reshape(-1, _CHANNELS)
+    exact = patches.astype(np.float64) @ flat.astype(np.float64)
+    found = np.asarray(_convolve(mx.array(x), mx.array(weight), 1, 0))[image, row, column]
+    errors = [float(np.abs(y - exact).max() / np.abs(exact).max()) for y in (found, patches @ flat)]
+    return Figure(errors[0], _FACTOR * errors[1])
+
+
+class _Saved(NamedTuple):
+    x: Array
+    weight: Array
+    stride: int
+    padding: int
+
+
+def _convolve(x: Array, weight: Array, stride: int, padding: int) -> Array:
+    return mx.conv2d(x, mx.transpose(weight, (3, 0, 1, 2)), stride, padding)
+
+
+def _forward(be: Backend, x: Array, weight: Array, stride: int, padding: int) -> tuple[Array, _Saved]:
+    return _convolve(x, weight, stride, padding), _Saved(x, weight, stride, padding)
+
+
+def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
+    x, weight, stride, padding = saved
+    gx = gw = None
+    if needs[0]:
+        gx = mx.vjp(lambda a: _convolve(a, weight, stride, padding), [x], [gout])[1][0]
+    if needs[1]:
+        gw = mx.vjp(lambda a: _convolve(x, a, stride, padding), [weight], [gout])[1][0]
+    return [gx, gw]
+
+
+def _supports(be: Backend, x: Array, weight: Array, stride: int = 1, padding: int = 0) -> str | None:
+    if not x.size or not weight.size:
+        return "there are no values"
+    if x.dtype != mx.float32:
+        return f"it was measured for float32, not for {x.dtype}"
+    figure = accuracy()
+    return None if figure.found <= figure.allowed else \
+        f"the error of mx.conv2d is {figure.found:.1e}; {figure.allowed:.1e} is allowed"
+
+
+def _remark(be: Backend) -> str:
+    figure = accuracy()
+    return (f"largest error of mx.conv2d against float64, 3 x 3 and {_CHANNELS} channels: {figure.found:.1e}; "
+            f"{figure.allowed:.1e} is allowed. So it is {'' if figure.found <= figure.allowed else 'not '}used")
+
+
+def attach() -> None:
+    """Add the rule to `conv2d`."""
+    conv2d.add(Rule("mx.conv2d", _forward, _vjp, _supports, remark=_remark), backend="mlx")

@@ -1,0 +1,148 @@
+"""Convolution on the CPU: patches of a few images at a time, and one product for each such block.
+
+The composed rule writes all patches of the batch to memory, KH x KW times the images, and reads them again. Here a
+block of them stays in cache between being gathered and being multiplied. The gradient at the images is a convolution
+itself, of the gradient at the outputs with the kernel turned round, so it goes the same way. Each thread has its own
+share of the images; the parts of the weights' gradient are added up in the order of the images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from duoln.kernels import host
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule
+from duoln.ops import conv2d
+
+BLOCK_BYTES = 1 << 21
+"""Of patches. A smaller block would leave the product too few rows for the weights that it packs each time."""
+PARALLEL_PRODUCTS = 1 << 23
+"""Below so many products of two numbers waking a thread costs more than it saves."""
+
+
+class _Saved(NamedTuple):
+    padded: Array
+    weight: Array
+    padding: int
+
+
+def _supports(be: Backend, x: Array, weight: Array, stride: int = 1, padding: int = 0) -> str | None:
+    if stride != 1:
+        return f"the stride is {stride}"
+    return None if x.size and weight.size else "there are no values"
+
+
+def _forward(be: Backend, x: Array, weight: Array, stride: int, padding: int) -> tuple[Array, _Saved]:
+    padded = _bordered(x, padding, padding)
+    return _convolve(padded, weight), _Saved(padded, weight, padding)
+
+
+def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
+    padded, weight, padding = saved
+    gx = None
+    if needs[0]:
+        turned = weight[::-1, ::-1].transpose(0, 1, 3, 2)
+        gx = _convolve(_bordered(gout, *(n - 1 - padding for n in weight.shape[:2])), turned)
+    return [gx, _weight_gradient(padded, gout, weight.shape) if needs[1] else None]
+
+
+def _bordered(x: Array, rows: int, columns: int) -> Array:
+    """The images with so many zero rows above and below, and columns on both sides; fewer than none are cut off."""
+    x = x[:, max(-rows, 0):x.shape[1] - max(-rows, 0), max(-columns, 0):x.shape[2] - max(-columns, 0)]
+    rows, columns = max(rows, 0), max(columns, 0)
+    if not rows and not columns:
+        return np.ascontiguousarray(x)
+    batch, height, width, channels = x.shape
+    out = host.empty((batch, height + 2 * rows, width + 2 * columns, channels), x.dtype)
+    for border in (out[:, :rows], out[:, rows + height:], out[:, rows:rows + height, :columns],
+                   out[:, rows:rows + height, columns + width:]):
+        border[...] = 0
+    out[:, rows:rows + height, columns:columns + width] = x
+    return out
+
+
+class _Patches:
+    """What each output position sees, gathered block by block.
+
+    A row of a patch, KW pixels with all their channels, lies in one piece in memory.
+    """
+
+    def __init__(self, padded: Array, kernel: tuple[int, int]) -> None:
+        batch, height, width, channels = padded.shape
+        to_image, to_row, to_pixel, to_value = padded.strides
+        self.out = (batch, height - kernel[0] + 1, width - kernel[1] + 1)
+        self.width = prod(kernel) * channels
+        self._view = np.lib.stride_tricks.as_strided(
+            padded, (*self.out, kernel[0], kernel[1] * channels), (to_image, to_row, to_pixel, to_row, to_value),
+            writeable=False)
+
+    def blocks(self, first: int, last: int) -> Iterator[tuple[tuple[slice, slice], Array]]:
+        """Images and rows of the output for each block of the images first .. last - 1, with the patches (..., width).
+
+        The array is the same one each time.
+        """
+        height, width = self.out[1:]
+        row_bytes = width * self.width * self._view.itemsize
+        rows = min(max(BLOCK_BYTES // row_bytes, 1), height)
+        images = min(max(BLOCK_BYTES // (row_bytes * height), 1), last - first)
+        buffer = host.scratch("patches", images * rows * width * self.width, self._view.dtype)
+        for i in range(first, last, images):
+            for r in range(0, height, rows):
+                place = slice(i, min(i + images, last)), slice(r, min(r + rows, height))
+                seen = self._view[place]
+                if seen.flags.c_contiguous:  # a kernel of one pixel: the images are the patches
+                    yield place, seen.reshape(-1, self.width)
+                    continue
+                patches = buffer[:seen.size].reshape(seen.shape)
+                patches[...] = seen
+                yield place, patches.reshape(-1, self.width)
+
+
+def _convolve(padded: Array, weight: Array) -> Array:
+    """The convolution without padding."""
+    patches = _Patches(padded, weight.shape[:2])
+    flat = np.ascontiguousarray(weight).reshape(patches.width, -1)
+    y = host.empty((*patches.out, weight.shape[3]), padded.dtype)
+
+    def work(first: int, last: int) -> None:
+        for place, block in patches.blocks(first, last):
+            np.matmul(block, flat, out=y[place].reshape(-1, flat.shape[1]))
+
+    _over_images(work, patches, weight.shape[3])
+    return y
+
+
+def _weight_gradient(padded: Array, gout: Array, shape: tuple[int, ...]) -> Array:
+    patches = _Patches(padded, (shape[0], shape[1]))
+    g = np.ascontiguousarray(gout)
+
+    def work(first: int, last: int) -> Array:
+        total = np.zeros((patches.width, shape[3]), g.dtype)
+        part = np.empty_like(total)
+        for place, block in patches.blocks(first, last):
+            total += np.matmul(block.T, g[place].reshape(-1, shape[3]), out=part)
+        return total
+
+    parts = _over_images(work, patches, shape[3])
+    return sum(parts[1:], start=parts[0]).reshape(shape)
+
+
+def _over_images(work: Callable[[int, int], Any], patches: _Patches, channels: int) -> list[Any]:
+    """`work(first, last)` for shares of the images, a thread each if there is enough to do."""
+    images = patches.out[0]
+    enough = prod(patches.out) * patches.width * channels >= PARALLEL_PRODUCTS
+    shares = min(host.independent_workers(), images) if enough else 1
+    bounds = [images * k // shares for k in range(shares + 1)]
+    return host.side_by_side([partial(work, a, b) for a, b in pairwise(bounds)])
+
+
+def attach() -> None:
+    """Add the rule to `conv2d`."""
+    conv2d.add(Rule("cache blocks", _forward, _vjp, _supports), backend="numpy")

@@ -1,0 +1,1 @@
+"""Fused rules for `max_pool2d`."""

@@ -1,0 +1,190 @@
+"""CIFAR-10 on disk: the binary version, unpacked or in its archive, or a part of it as one .npz file."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
+
+from duoln.data import Expected, Resource, cache_folder, data_folders, find, read_npz
+from duoln.errors import DataError, DataFormatError
+from duoln.tasks import Dataset
+
+FOLDER = "cifar10"
+BATCHES = "cifar-10-batches-bin"
+SUBSET = f"{FOLDER}/cifar10_subset.npz"
+ARCHIVE = Resource(f"{FOLDER}/cifar-10-binary.tar.gz",
+                   "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd", 170_052_171,
+                   ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",))
+FILES = {"train": tuple(f"data_batch_{k}.bin" for k in range(1, 6)), "test": ("test_batch.bin",)}
+
+CLASSES = 10
+RECORDS = 10_000
+"""In every file of the binary version."""
+_SHAPE = (3, 32, 32)
+_RECORD_BYTES = 1 + 3 * 32 * 32
+_MAX_UNPACKED = 200_000_000
+"""Bytes of the greatest archive that is believed: the known one unpacks to 184 million."""
+_ARCHIVE_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError, ValueError, OverflowError)
+"""What Python's gzip and tar readers raise for a file that is none, or a damaged one."""
+
+
+class Images(NamedTuple):
+    """Images uint8 (count, height, width, channels) and labels int32 (count,) in 0 .. 9."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+
+def read(root: Path | None = None) -> tuple[Dataset, dict[str, Images]]:
+    """The images of "train" and "test", and what they are.
+
+    Looks below `root`, the folders of DUOLN_DATA and the cache for `cifar10/`: the folder of the binary version first,
+    then its archive, then a part of it; and downloads the archive where none of them is there. The paper names no
+    corpus for its section 6.7, so all of them are substitutes.
+
+    Raises:
+        DataMissingError: CIFAR-10 is not to be had. DataError: a file cannot be read, or one of six is missing.
+        DataFormatError: a file is damaged, or not what its format promises.
+    """
+    for folder in [*([root] if root is not None else []), *data_folders(), cache_folder()]:
+        if (folder / FOLDER / BATCHES).is_dir():
+            return _WHOLE, read_folder(folder / FOLDER / BATCHES)
+        if (folder / ARCHIVE.path).is_file():
+            return _WHOLE, read_archive(folder / ARCHIVE.path)
+        if (folder / SUBSET).is_file():
+            images = read_subset(folder / SUBSET)
+            return Dataset(f"CIFAR-10, {len(images['train'].labels):,} images", "substitute"), images
+    return _WHOLE, read_archive(find(ARCHIVE))
+
+
+_WHOLE = Dataset("CIFAR-10", "substitute")
+
+
+# The binary version -------------------------------------------------------------------------------------
+
+def read_folder(folder: Path) -> dict[str, Images]:
+    """The six files of the binary version.
+
+    Raises:
+        DataError: a file is missing or cannot be read. DataFormatError: see `parse_batch`.
+    """
+    contents = {}
+    for name in (name for names in FILES.values() for name in names):
+        path = folder / name
+        try:
+            _check_size(path, path.stat().st_size)
+            contents[name] = path.read_bytes()
+        except FileNotFoundError as error:
+            raise DataError(f"{path}: missing; expected {', '.join((*FILES['train'], *FILES['test']))}") from error
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return _joined(folder, contents)
+
+
+def read_archive(path: Path) -> dict[str, Images]:
+    """The six files out of the archive as it is distributed. Nothing is unpacked to disk.
+
+    Raises:
+        DataError: the archive cannot be read.
+        DataFormatError: it is damaged, unpacks to more than CIFAR-10 has, names a place outside of itself, or lacks a
+            file; or see `parse_batch`.
+    """
+    try:
+        with gzip.open(path) as unzipped:
+            content = unzipped.read(_MAX_UNPACKED + 1)
+        if len(content) > _MAX_UNPACKED:
+            raise DataFormatError(path, 0, f"an archive of at most {_MAX_UNPACKED} bytes", "more")
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
+            found = {name: batch for member in archive if (name := _wanted(path, member)) is not None
+                     for batch in [_content(path, member, content)]}
+    except _ARCHIVE_ERRORS as error:
+        raise DataFormatError(path, 0, "an undamaged .tar.gz archive", f"{type(error).__name__}: {error}") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    for name in (name for names in FILES.values() for name in names):
+        if name not in found:
+            raise DataFormatError(path, 0, f"a file {BATCHES}/{name}", ", ".join(found) or "none of the six")
+    return _joined(path, found)
+
+
+def _wanted(path: Path, member: tarfile.TarInfo) -> str | None:
+    """Which of the six files a member is."""
+    place = PurePosixPath(member.name)
+    if place.is_absolute() or ".." in place.parts or "\\" in member.name:
+        raise DataFormatError(path, member.offset, "names below the archive's own folder", f"{member.name!r:.200}")
+    names = [name for names in FILES.values() for name in names if place == PurePosixPath(BATCHES, name)]
+    return names[0] if names else None
+
+
+def _content(path: Path, member: tarfile.TarInfo, archive: bytes) -> bytes:
+    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
+        raise DataFormatError(f"{path}: {member.name}", member.offset, "a plain file", f"type {member.type!r}")
+    _check_size(f"{path}: {member.name}", member.size)
+    return archive[member.offset_data:member.offset_data + member.size]
+
+
+def _check_size(where: object, size: int) -> None:
+    if size != RECORDS * _RECORD_BYTES:
+        raise DataFormatError(where, min(size, RECORDS * _RECORD_BYTES), f"{RECORDS * _RECORD_BYTES} bytes "
+                              f"({RECORDS} records of {_RECORD_BYTES})", size)
+
+
+def _joined(where: Path, contents: Mapping[str, bytes]) -> dict[str, Images]:
+    parts = {split: [parse_batch(f"{where}/{name}", contents[name]) for name in names]
+             for split, names in FILES.items()}
+    return {split: Images(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
+            for split, found in parts.items()}
+
+
+def parse_batch(where: str, content: bytes) -> Images:
+    """One file of the binary version: records of a label and 3 x 32 x 32 pixels.
+
+    Raises:
+        DataFormatError: another size, or a label above 9; the message names `where` and the byte.
+    """
+    _check_size(where, len(content))
+    records = np.frombuffer(content, np.uint8).reshape(RECORDS, _RECORD_BYTES)
+    strange = np.flatnonzero(records[:, 0] >= CLASSES)
+    if len(strange):
+        record = int(strange[0])
+        raise DataFormatError(where, record * _RECORD_BYTES, f"a label of at most {CLASSES - 1} in record {record}",
+                              int(records[record, 0]))
+    return Images(_channels_last(records[:, 1:].reshape(-1, *_SHAPE)), records[:, 0].astype(np.int32))
+
+
+def _channels_last(images: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(images.transpose(0, 2, 3, 1))
+
+
+# A part of it -------------------------------------------------------------------------------------------
+
+def read_subset(path: Path) -> dict[str, Images]:
+    """Arrays train_images, train_labels, test_images and test_labels of an .npz file, images as (count, 3, 32, 32).
+
+    Raises:
+        DataError: the file cannot be read.
+        DataFormatError: no .npz archive, or an array in it is missing, damaged, of another dtype or shape, or empty;
+            or a label is above 9.
+    """
+    arrays = read_npz(path, {f"{split}_{what}": Expected("u1", rank) for split in FILES
+                             for what, rank in (("images", 4), ("labels", 1))})
+    found = {}
+    for split in FILES:
+        images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
+        if images.shape[1:] != _SHAPE or not len(images):
+            raise DataFormatError(f"{path}: {split}_images", 0, "shape (images, 3, 32, 32)", images.shape)
+        if len(labels) != len(images):
+            raise DataFormatError(f"{path}: {split}_labels", 0, f"{len(images)} labels", len(labels))
+        strange = np.flatnonzero(labels >= CLASSES)
+        if len(strange):
+            raise DataFormatError(f"{path}: {split}_labels", int(strange[0]), f"labels of at most {CLASSES - 1}",
+                                  int(labels[strange[0]]))
+        found[split] = Images(_channels_last(images), labels.astype(np.int32))
+    return found

@@ -1,0 +1,91 @@
+"""Batches of images, with the noise and the dropout masks that go with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from duoln.plugins.convnet import corpus, whitening
+from duoln.plugins.convnet.corpus import Images
+from duoln.plugins.convnet.made import make_coloured, make_grey
+from duoln.plugins.convnet.model import mask_shapes
+
+from duoln.data import Batch, Batches, read_mnist
+from duoln.errors import DataMissingError, UsageError
+from duoln.randomness import Stream
+from duoln.tasks import Dataset, Splits
+
+Corpus = Literal["cifar10", "mnist"]
+Source = Literal["auto", "real", "made"]
+
+SHAPES: dict[Corpus, tuple[int, int, int]] = {"cifar10": (32, 32, 3), "mnist": (28, 28, 1)}
+MADE = {"train": 2_000, "test": 500}
+_VALID = 5_000
+"""The last digits of MNIST's training images are left out, as in the paper's section 6.6."""
+
+
+def splits(cfg: Any, root: Path | None) -> Splits:
+    """The images of a configuration; each training batch brings its noise and the masks of its dropout.
+
+    Source "auto" falls back to made images only where the corpus is nowhere to be had; a damaged file is an error.
+
+    Raises:
+        DataMissingError: the corpus was asked for and is not to be had.
+        DataError: a file is damaged.
+        UsageError: `rows`, `evaluate_images`, `noise`, `dropout` or `zca_epsilon` out of range.
+    """
+    _check(cfg)
+    dataset, images = _load(cfg.dataset, cfg.source, cfg.seed, root)
+    images["train"] = Images(*(a[:cfg.rows] for a in images["train"]))
+    prepare = whitening.fit(images["train"].images, cfg.whitening, cfg.zca_epsilon)
+    arrays = {split: {"x": prepare(found.images), "label": found.labels} for split, found in images.items()}
+    order = Batches(arrays["train"], cfg.batch_size, cfg.seed)
+    shapes = mask_shapes(SHAPES[cfg.dataset], cfg.channels)
+
+    def train(step: int) -> Batch:
+        batch = order(step)
+        rng = Stream(cfg.seed, "convnet", step=step)
+        noise = rng.child("noise").normal(batch["x"].shape).astype(np.float32)
+        return {**batch, "noise": np.float32(cfg.noise) * noise,
+                **{name: _mask(rng.child(name), (cfg.batch_size, *shape), 1 - cfg.dropout)
+                   for name, shape in shapes.items()}}
+
+    return Splits(dataset, train, order.steps_per_epoch,
+                  {split: {k: a[:cfg.evaluate_images] for k, a in found.items()} for split, found in arrays.items()})
+
+
+def _mask(rng: Stream, shape: tuple[int, ...], keep: float) -> np.ndarray:
+    """What a layer is multiplied by: 0, or 1 / keep with the chance `keep`, so that the mean stays."""
+    return rng.keep_mask(shape, keep) / np.float32(keep)
+
+
+def _check(cfg: Any) -> None:
+    for name in ("rows", "evaluate_images"):
+        value = getattr(cfg, name)
+        if value is not None and value < 1:
+            raise UsageError(f"[convnet] expected {name} of at least 1, found {value}")
+    if not 0 <= cfg.dropout < 1:
+        raise UsageError(f"[convnet] expected a dropout in [0, 1), found {cfg.dropout}")
+    if not 0 <= cfg.noise < np.inf:
+        raise UsageError(f"[convnet] expected a noise of at least 0, found {cfg.noise}")
+    if not 0 < cfg.zca_epsilon < np.inf:
+        raise UsageError(f"[convnet] expected a zca_epsilon above 0, found {cfg.zca_epsilon}")
+
+
+def _load(name: Corpus, source: Source, seed: int, root: Path | None) -> tuple[Dataset, dict[str, Images]]:
+    if source != "made":
+        try:
+            return corpus.read(root) if name == "cifar10" else _mnist(root)
+        except DataMissingError:
+            if source == "real":
+                raise
+    make = make_coloured if name == "cifar10" else make_grey
+    return (Dataset("made digits, coloured" if name == "cifar10" else "made digits", "synthetic"),
+            {split: make(count, seed, split) for split, count in MADE.items()})
+
+
+def _mnist(root: Path | None) -> tuple[Dataset, dict[str, Images]]:
+    found = {split: Images(digits.images[..., None], digits.labels) for split, digits in read_mnist(root).items()}
+    found["train"] = Images(*(a[:-_VALID] for a in found["train"]))
+    return Dataset("MNIST", "substitute"), found

@@ -1,0 +1,117 @@
+"""The task: configuration, presets, variants, loss and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from duoln.plugins.convnet import data, peer_torch
+from duoln.plugins.convnet.model import ConvNet, Gains, Norm, Start
+from duoln.plugins.convnet.schedule import linear_decay
+from duoln.plugins.convnet.whitening import Whitening
+
+from duoln import ops, optim
+from duoln.core import Tensor
+from duoln.data import Batch
+from duoln.errors import UsageError
+from duoln.nn import Module, Params
+from duoln.tasks import Column, Config, Splits, Task
+from duoln.tasks.spec import PeerBuilder, Predict
+
+_CHUNK = 100
+"""Images a forward pass of the evaluation."""
+
+
+@dataclass(frozen=True)
+class ConvNetConfig(Config):
+    """Settings. The paper gives none of them; these are the protocol of weight norm's paper (see README.md)."""
+
+    batch_size: int = 100
+    dataset: data.Corpus = "cifar10"
+    norm: Norm = "layer"
+    gains: Gains = "unit"
+    """Layer norm's gain and bias: one for each unit, or for each channel."""
+    channels: int = 96
+    """Of the first three convolutions; the others have twice as many."""
+    start: Start = "gaussian"
+    """Weights from N(0, 0.05), which suits 96 channels, or with a deviation that suits any width."""
+    noise: float = 0.15
+    dropout: float = 0.5
+    whitening: Whitening = "zca"
+    zca_epsilon: float = 1e-5
+    decay_from: int = 50_000
+    """The update from which on the learning rate goes down; it is 0 at `decay_to`."""
+    decay_to: int = 100_000
+    source: data.Source = "auto"
+    rows: int | None = None
+    """Train on the first so many images at most."""
+    evaluate_images: int | None = None
+    """Evaluate on the first so many images of each split at most."""
+
+
+class ConvNetTask(Task):
+    """A ConvNet on CIFAR-10 or MNIST: layer norm is to be ahead of no norm, and batch norm ahead of both."""
+
+    name = "convnet"
+    title = "A small ConvNet on CIFAR-10 and MNIST"
+    paper = "section 6.7"
+    config = ConvNetConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"epochs": 200},
+        "small": {"epochs": 12, "channels": 16, "start": "he", "batch_size": 50, "whitening": "mean",
+                  "evaluate_images": 1_000},
+        "small-mnist": {"dataset": "mnist", "epochs": 3, "channels": 16, "start": "he", "batch_size": 50,
+                        "whitening": "mean", "rows": 5_000, "evaluate_every": 50, "evaluate_images": 1_000},
+        "smoke": {"epochs": 1, "channels": 4, "start": "he", "batch_size": 20, "whitening": "mean", "source": "made",
+                  "rows": 200, "evaluate_images": 100},
+    }
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "none": {"norm": "none"}, "bn": {"norm": "batch"}, "ln": {"norm": "layer"}, "wn": {"norm": "weight"}}
+    references: ClassVar[Mapping[str, str]] = {
+        "none": "slower than LN",
+        "bn": "ahead of the others",
+        "ln": "faster than no norm, behind BN",
+        "wn": "not in the paper",
+    }
+    columns = (Column("train_nll", "train NLL"), Column("test_nll", "test NLL"),
+               Column("test_error", "test error", ".2%"))
+    x_axis = "step"
+
+    def data(self, cfg: ConvNetConfig, root: Path | None = None) -> Splits:
+        return data.splits(cfg, root)
+
+    def model(self, cfg: ConvNetConfig) -> Module:
+        return ConvNet(data.SHAPES[cfg.dataset], cfg.channels, cfg.norm, cfg.gains, cfg.start)
+
+    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        return ops.mean(ops.softmax_cross_entropy(model(params, batch), batch["label"]))
+
+    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        result: Tensor = model(params, batch)
+        return result
+
+    def population(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        return self.predict(model, params, {"x": batch["x"]})
+
+    def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
+        label = split["label"]
+        logits = np.concatenate([predict({"x": split["x"][i:i + _CHUNK]}) for i in range(0, len(label), _CHUNK)])
+        logits = logits.astype(np.float64)  # a train NLL of 1e-6 is below float32's noise
+        logits -= logits.max(axis=1, keepdims=True)
+        log_probability = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        return {"nll": -log_probability[np.arange(len(label)), label].mean(),
+                "error": (logits.argmax(axis=1) != label).mean()}
+
+    def optimizer(self, cfg: ConvNetConfig) -> optim.Optimizer:
+        return optim.Adam(learning_rate=linear_decay(cfg.learning_rate, cfg.decay_from, cfg.decay_to), donate=True)
+
+    def peer(self, name: str) -> PeerBuilder:
+        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
+                                            "torch-fused": partial(peer_torch.build, fused=True)}
+        if name not in builders:
+            raise UsageError(f"[convnet] expected a peer of {', '.join(builders)}; found {name!r}")
+        return builders[name]

@@ -1,0 +1,54 @@
+"""What is done to images before the network sees them, fitted on the training images alone."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+Whitening = Literal["zca", "mean"]
+
+_CHUNK = 1000
+"""Images at a time: the whole of them in float64 would be gigabytes."""
+
+
+class Preparation(NamedTuple):
+    """x = (pixels - 127.5) / 128, less the mean image, and with a matrix turned by it."""
+
+    mean: np.ndarray
+    """float64 (values,)."""
+    matrix: np.ndarray | None
+    """float64 (values, values), or None."""
+
+    def __call__(self, images: np.ndarray) -> np.ndarray:
+        """Images uint8 (count, ...) as float32 of the same shape."""
+        out = np.empty((len(images), len(self.mean)), np.float32)
+        for i in range(0, len(images), _CHUNK):
+            centred = _scaled(images[i:i + _CHUNK]) - self.mean
+            out[i:i + _CHUNK] = centred if self.matrix is None else centred @ self.matrix
+        return out.reshape(images.shape)
+
+
+def fit(images: np.ndarray, kind: Whitening, epsilon: float) -> Preparation:
+    """The preparation that the training images ask for.
+
+    "zca" makes the values of a pixel uncorrelated while it stays as near to the image as it can: with the covariance
+    U S U^T of the values, x U (S + epsilon)^(-1/2) U^T (Krizhevsky 2009). Where there are fewer images than
+    values, the directions in which they do not differ have S = 0 and are multiplied by epsilon^(-1/2).
+    """
+    count = len(images)
+    chunks = range(0, count, _CHUNK)
+    mean = sum(_scaled(images[i:i + _CHUNK]).sum(axis=0) for i in chunks) / count
+    if kind == "mean":
+        return Preparation(mean, None)
+    covariance = np.zeros((len(mean), len(mean)))
+    for i in chunks:
+        centred = _scaled(images[i:i + _CHUNK]) - mean
+        covariance += centred.T @ centred
+    spread, directions = np.linalg.eigh(covariance / count)
+    # What should be 0 may come out a little below it.
+    return Preparation(mean, (directions / np.sqrt(np.maximum(spread, 0) + epsilon)) @ directions.T)
+
+
+def _scaled(images: np.ndarray) -> np.ndarray:
+    return (images.reshape(len(images), -1) - 127.5) / 128

@@ -1,0 +1,306 @@
+"""The images of the ConvNet task: CIFAR-10 in its three forms, MNIST, made ones; whitening; and what is refused."""
+
+import gzip
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from duoln.plugins.convnet import corpus, data, whitening
+from duoln.plugins.convnet.task import ConvNetTask
+
+from duoln import cli
+from duoln.data import mnist, write_idx
+from duoln.errors import DataError, DataFormatError, DataMissingError
+from duoln.tasks import make_config
+from duoln.testing import check_error
+
+TASK = ConvNetTask()
+RECORDS = 7
+NAMES = (*corpus.FILES["train"], *corpus.FILES["test"])
+REAL = Path(os.environ.get("DUOLN_DATA", ""))
+
+
+@pytest.fixture(autouse=True)
+def _small_files(monkeypatch):
+    monkeypatch.setattr(corpus, "RECORDS", RECORDS)
+
+
+def _records(seed):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 10, RECORDS).astype(np.uint8)
+    return labels, rng.integers(0, 256, (RECORDS, 3, 32, 32)).astype(np.uint8)
+
+
+CONTENTS = {name: b"".join(bytes([label]) + image.tobytes() for label, image in zip(*_records(k), strict=True))
+            for k, name in enumerate(NAMES)}
+
+
+def _archive(members, compress=gzip.compress):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, content in members.items():
+            info = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(name)
+            if isinstance(content, bytes):
+                info.size = len(content)
+            archive.addfile(info, io.BytesIO(content) if isinstance(content, bytes) else None)
+    return compress(out.getvalue())
+
+
+def _inside(contents=CONTENTS):
+    return {"cifar-10-batches-bin": _folder_entry(), **{f"cifar-10-batches-bin/{k}": v for k, v in contents.items()},
+            "cifar-10-batches-bin/readme.html": b"see the web"}
+
+
+def _folder_entry():
+    info = tarfile.TarInfo("cifar-10-batches-bin")
+    info.type = tarfile.DIRTYPE
+    return info
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "cifar10" / corpus.BATCHES
+    place.mkdir(parents=True)
+    for name, content in CONTENTS.items():
+        (place / name).write_bytes(content)
+    return place
+
+
+@pytest.fixture
+def archive(tmp_path):
+    path = tmp_path / corpus.ARCHIVE.path
+    path.parent.mkdir()
+    path.write_bytes(_archive(_inside()))
+    return path
+
+
+def _arrays(**changed):
+    labels, images = _records(0)
+    return {"train_images": images, "train_labels": labels, "test_images": images[:2], "test_labels": labels[:2], **changed}
+
+
+@pytest.fixture
+def subset(tmp_path):
+    path = tmp_path / corpus.SUBSET
+    path.parent.mkdir()
+    np.savez(path, **_arrays())
+    return path
+
+
+# What is read -------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("form", ["folder", "archive"])
+def test_the_binary_version(form, request, tmp_path):
+    request.getfixturevalue(form)
+    dataset, found = corpus.read(tmp_path)
+    assert dataset.label == "CIFAR-10, substitute"
+    labels, images = (np.concatenate(a) for a in zip(*(_records(k) for k in range(5)), strict=True))
+    assert np.array_equal(found["train"].labels, labels) and found["train"].labels.dtype == np.int32
+    assert found["train"].images.shape == (5 * RECORDS, 32, 32, 3) and found["train"].images.flags.c_contiguous
+    for channel in range(3):
+        assert np.array_equal(found["train"].images[..., channel], images[:, channel])
+    assert np.array_equal(found["test"].labels, _records(5)[0])
+    assert {p.name for p in tmp_path.rglob("*") if p.is_file()} <= {*NAMES, "cifar-10-binary.tar.gz"}  # nothing unpacked
+
+
+def test_a_part_of_it(subset, tmp_path):
+    dataset, found = corpus.read(tmp_path)
+    labels, images = _records(0)
+    assert dataset.label == "CIFAR-10, 7 images, substitute"
+    assert np.array_equal(found["train"].images, images.transpose(0, 2, 3, 1)) and np.array_equal(found["test"].labels, labels[:2])
+
+
+def test_the_whole_comes_before_a_part(subset, tmp_path):
+    (tmp_path / corpus.ARCHIVE.path).write_bytes(_archive(_inside()))
+    assert len(corpus.read(tmp_path)[1]["train"].labels) == 5 * RECORDS
+
+
+def test_batches_of_a_run(subset, tmp_path):
+    splits = TASK.data(make_config(TASK, "ln", "small", {"batch_size": 3, "rows": 6}), tmp_path)
+    assert splits.steps_per_epoch == 2 and splits.evaluation["train"]["x"].shape == (6, 32, 32, 3)
+    assert splits.train(0)["x"].dtype == np.float32 and splits.train(0)["label"].dtype == np.int32
+
+
+def test_mnist(tmp_path, monkeypatch):
+    (tmp_path / "mnist").mkdir()
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 12), ("t10k", 5)):
+        write_idx(tmp_path / "mnist" / f"{name}-images-idx3-ubyte.gz", rng.integers(0, 256, (count, 28, 28)).astype(np.uint8))
+        write_idx(tmp_path / "mnist" / f"{name}-labels-idx1-ubyte.gz", (np.arange(count) % 10).astype(np.uint8))
+    monkeypatch.setattr(data, "_VALID", 2)
+    splits = TASK.data(make_config(TASK, "ln", "small-mnist", {"batch_size": 5}), tmp_path)
+    assert splits.dataset.label == "MNIST, substitute"
+    assert {k: v["x"].shape for k, v in splits.evaluation.items()} == {"train": (10, 28, 28, 1), "test": (5, 28, 28, 1)}
+    assert splits.train(0)["first"].shape == (5, 14, 14, 16)
+    write_idx(tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz", np.full(5, 10, np.uint8))
+    check_error(DataError, lambda: mnist.read_mnist(tmp_path), "t10k-labels", "0 .. 9", "found 10")
+
+
+@pytest.mark.parametrize(("name", "shape"), [("cifar10", (32, 32, 3)), ("mnist", (28, 28, 1))])
+def test_without_files_images_are_made_and_labelled(name, shape, monkeypatch):
+    monkeypatch.setattr(data, "MADE", {"train": 60, "test": 20})
+    splits = TASK.data(make_config(TASK, "ln", "small", {"dataset": name}))
+    assert splits.dataset.rung == "synthetic" and "made digits" in splits.dataset.name
+    assert splits.evaluation["train"]["x"].shape == (60, *shape)
+    check_error(DataMissingError, lambda: TASK.data(make_config(TASK, "ln", "small", {"dataset": name, "source": "real"})),
+                "DUOLN_OFFLINE", "sha256")
+
+
+def test_made_images_are_digits_in_two_colours():
+    from duoln.plugins.convnet.made import make_coloured, make_grey
+
+    found, grey = make_coloured(30, 0, "train"), make_grey(30, 0, "train")
+    assert found.images.shape == (30, 32, 32, 3) and found.images.dtype == np.uint8
+    assert np.array_equal(found.labels, grey.labels)
+    corners = found.images[:, [0, 0, -1, -1], [0, -1, 0, -1]]
+    assert (corners == corners[:, :1]).all() and len(np.unique(corners[:, 0], axis=0)) == 30  # a ground each
+    where = grey.images[:, :, :, 0] > 128
+    apart = np.abs(found.images[:, 2:-2, 2:-2].astype(int) - corners[:, :1, None]).sum(-1)
+    assert (apart[where] > 0).mean() > 0.95
+
+
+@pytest.mark.skipif(not (REAL / corpus.SUBSET).is_file(), reason="DUOLN_DATA has no CIFAR-10")
+def test_the_real_subset():
+    dataset, found = corpus.read(REAL)
+    assert dataset.name == "CIFAR-10, 1,700 images" and len(found["test"].labels) == 400
+    assert list(found["train"].labels[:5]) == [6, 9, 9, 4, 1] and list(found["test"].labels[:4]) == [3, 8, 8, 0]
+
+
+# What is done to images ---------------------------------------------------------------------------------
+
+def _correlated(count, rng):
+    """Images of 2 x 2 x 3 whose values hang together."""
+    return (rng.random((count, 3)) @ rng.random((3, 12)) * 60 + rng.random((count, 12)) * 60).astype(np.uint8).reshape(-1, 2, 2, 3)
+
+
+@pytest.mark.parametrize("count", [1, 5, 2500])
+def test_zca_against_its_formula(count, rng):
+    images, other = _correlated(count, rng), _correlated(30, rng)
+    x, y = ((i.reshape(len(i), -1).astype(np.float64) - 127.5) / 128 for i in (images, other))
+    covariance = (x - x.mean(0)).T @ (x - x.mean(0)) / count
+    u, s, _ = np.linalg.svd(covariance)
+    expected = (y - x.mean(0)) @ u @ np.diag((s + 1e-3) ** -0.5) @ u.T
+    found = whitening.fit(images, "zca", 1e-3)(other)
+    assert found.dtype == np.float32 and found.shape == other.shape
+    np.testing.assert_allclose(found.reshape(30, -1), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(whitening.fit(images, "mean", 1e-3)(other).reshape(30, -1), y - x.mean(0), atol=1e-6)
+
+
+def test_zca_makes_values_uncorrelated_and_stays_near_to_the_image(rng):
+    images = _correlated(3000, rng)
+    found = whitening.fit(images, "zca", 1e-8)(images).reshape(3000, -1).astype(np.float64)
+    np.testing.assert_allclose(found.T @ found / 3000, np.eye(12), atol=1e-3)
+    plain = whitening.fit(images, "mean", 1e-8)(images).reshape(3000, -1)
+    assert all(np.corrcoef(plain[:, k], found[:, k])[0, 1] > 0.3 for k in range(12))
+
+
+def test_only_the_training_images_are_looked_at(subset, tmp_path):
+    cfg = make_config(TASK, "ln", "small", {"batch_size": 2})
+    first = TASK.data(cfg, tmp_path).evaluation["train"]["x"]
+    np.savez(subset, **_arrays(test_images=255 - _records(0)[1][:2]))
+    assert np.array_equal(first, TASK.data(cfg, tmp_path).evaluation["train"]["x"])
+
+
+# What is refused ----------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda c: c[:-1], ("21511 bytes", "7 records of 3073", "found 21510")),
+    (lambda c: c[:3073 * 3 + 100], ("21511 bytes", "found 9319", "at byte 9319")),
+    (lambda c: c + b"\0", ("found 21512",)), (lambda c: b"", ("found 0",)),
+    (lambda c: c[:3073 * 4] + b"\x0a" + c[3073 * 4 + 1:], ("at byte 12292", "a label of at most 9 in record 4", "found 10")),
+    (lambda c: b"\xff" + c[1:], ("at byte 0", "record 0", "found 255"))])
+def test_a_file_that_is_not_as_it_should_be(change, words, folder, tmp_path):
+    path = folder / "data_batch_3.bin"
+    path.write_bytes(change(path.read_bytes()))
+    for source in ("auto", "real"):  # an error, and not a fallback
+        check_error(DataFormatError, lambda s=source: TASK.data(make_config(TASK, "ln", "small", {"source": s}), tmp_path),
+                    str(path), *words)
+    whole = {**CONTENTS, path.name: path.read_bytes()}
+    packed = tmp_path / "packed.tar.gz"
+    packed.write_bytes(_archive(_inside(whole)))
+    check_error(DataFormatError, lambda: corpus.read_archive(packed), "packed.tar.gz", "data_batch_3.bin", *words)
+
+
+def test_a_missing_file_is_an_error_and_not_a_fallback(folder, tmp_path):
+    (folder / "data_batch_5.bin").unlink()
+    check_error(DataError, lambda: TASK.data(make_config(TASK, "ln", "small"), tmp_path), "data_batch_5.bin: missing", "test_batch.bin")
+    (folder / "data_batch_5.bin").mkdir()
+    check_error(DataError, lambda: corpus.read_folder(folder), "data_batch_5.bin")
+
+
+@pytest.mark.parametrize("name", ["../data_batch_1.bin", "cifar-10-batches-bin/../../x", "/etc/passwd", "a/..", "..\\x"])
+def test_an_archive_that_names_a_place_outside_of_itself(name, archive, tmp_path):
+    before = sorted(tmp_path.parent.rglob("*"))
+    archive.write_bytes(_archive({**_inside(), name: b"x"}))
+    check_error(DataFormatError, lambda: corpus.read(tmp_path), "cifar-10-binary.tar.gz", "below the archive's own folder", name.lstrip(".")[-2:])
+    assert sorted(tmp_path.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE])
+def test_an_archive_whose_file_is_none(kind, archive):
+    info = tarfile.TarInfo("cifar-10-batches-bin/test_batch.bin")
+    info.type, info.linkname = kind, "/etc/passwd"
+    archive.write_bytes(_archive({**_inside(), info.name: info}))
+    check_error(DataFormatError, lambda: corpus.read_archive(archive), "test_batch.bin", "a plain file")
+
+
+def test_a_damaged_archive(archive):
+    whole = archive.read_bytes()
+    for content, words in ((whole[:-30], ".tar.gz archive"), (whole[:len(whole) // 2], ".tar.gz archive"), (b"", "empty"),
+                           (b"PK\3\4 no gzip", "gzip"), (gzip.compress(b"no tar" * 200), ".tar.gz archive"),
+                           (_archive({k: v for k, v in _inside().items() if "batch_4" not in k}), "data_batch_4.bin")):
+        archive.write_bytes(content)
+        check_error(DataFormatError, lambda: corpus.read_archive(archive), "cifar-10-binary.tar.gz", words)
+
+
+def test_an_archive_that_unpacks_to_more_than_is_believed(archive, monkeypatch):
+    monkeypatch.setattr(corpus, "_MAX_UNPACKED", 100_000)
+    check_error(DataFormatError, lambda: corpus.read_archive(archive), "cifar-10-binary.tar.gz", "at most 100000 bytes", "more")
+
+
+def test_an_archive_that_claims_a_larger_file_than_it_has(archive):
+    members = _inside()
+    whole = bytearray(gzip.decompress(_archive(members)))
+    at = whole.index(b"cifar-10-batches-bin/test_batch.bin")
+    whole[at + 124:at + 136] = b"77777777777\0"
+    header = whole[at:at + 512]
+    header[148:156] = b" " * 8
+    whole[at + 148:at + 156] = b"%06o\0 " % sum(header)
+    archive.write_bytes(gzip.compress(bytes(whole)))
+    check_error(DataFormatError, lambda: corpus.read_archive(archive), "test_batch.bin", "found 8589934591")
+
+
+@pytest.mark.parametrize(("changed", "words"), [
+    ({"train_images": np.zeros((7, 32, 32, 3), np.uint8)}, ("train_images", "(images, 3, 32, 32)", "(7, 32, 32, 3)")),
+    ({"train_images": np.zeros((7, 3, 28, 28), np.uint8)}, ("train_images", "(7, 3, 28, 28)")),
+    ({"train_images": np.zeros((0, 3, 32, 32), np.uint8)}, ("train_images", "(0, 3, 32, 32)")),
+    ({"train_images": np.zeros((7, 3072), np.uint8)}, ("train_images", "4 axes", "(7, 3072)")),
+    ({"train_images": np.zeros((7, 3, 32, 32), np.float32)}, ("train_images", "uint8", "float32")),
+    ({"test_labels": np.zeros(3, np.uint8)}, ("test_labels", "2 labels", "3")),
+    ({"test_labels": np.array([3, 10], np.uint8)}, ("test_labels", "at most 9", "found 10", "byte 1"))])
+def test_an_npz_of_other_arrays(changed, words, subset, tmp_path):
+    np.savez(subset, **_arrays(**changed))
+    check_error(DataFormatError, lambda: corpus.read(tmp_path), "cifar10_subset.npz", *words)
+
+
+def test_an_npz_that_lacks_an_array_or_is_none(subset):
+    arrays = _arrays()
+    del arrays["test_labels"]
+    np.savez(subset, **arrays)
+    check_error(DataFormatError, lambda: corpus.read_subset(subset), "cifar10_subset.npz", "test_labels")
+    subset.write_bytes(b"no archive")
+    check_error(DataFormatError, lambda: corpus.read_subset(subset), "cifar10_subset.npz", "archive")
+    np.savez(subset, **_arrays(train_labels=np.array([{"a": 1}] * 7, object)))
+    check_error(DataFormatError, lambda: corpus.read_subset(subset), "train_labels")
+
+
+def test_the_command_line_says_which_file(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
+    (folder / "test_batch.bin").write_bytes(b"\x0b" + CONTENTS["test_batch.bin"][1:])
+    code = cli.main(["run", "convnet", "--preset", "small", "--variant", "ln", "--backend", "numpy", "--out", str(tmp_path / "run")])
+    err = capsys.readouterr().err
+    assert code == 4 and "test_batch.bin: at byte 0: expected a label of at most 9 in record 0, found 11" in err
+    assert "Traceback" not in err
