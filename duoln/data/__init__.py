@@ -3,7 +3,8 @@
 from duoln.data.batches import Batch, Batches, check_range
 from duoln.data.files import Resource, cache_folder, data_folders, find
 from duoln.data.idx import read_idx, write_idx
+from duoln.data.npy import map_npy
 from duoln.data.npz import Expected, read_npz
 
 __all__ = ["Batch", "Batches", "Expected", "Resource", "cache_folder", "check_range", "data_folders", "find",
-           "read_idx", "read_npz", "write_idx"]
+           "map_npy", "read_idx", "read_npz", "write_idx"]
