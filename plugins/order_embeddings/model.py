@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from duoln import nn, ops
+from duoln import nn, ops, optim
 from duoln.core import Tensor
 from duoln.nn import Params
 from duoln.ops.norm import EpsilonPlace
@@ -91,3 +91,25 @@ def contrastive_loss(errors: Tensor, margin: float) -> Tensor:
     apart = margin - errors
     felt = ops.relu(apart + ops.sum(of_pairs, axis=1, keepdims=True)) + ops.relu(apart + ops.sum(of_pairs, axis=0))
     return ops.sum(felt * (1.0 - own))
+
+
+def clip_each_array(limit: float) -> optim.Clip:
+    """The gradient of each array of the authors' code scaled on its own, so that its norm is at most `limit`.
+
+    Their GRU has arrays of its own for the two gates and for the candidate, which are side by side in ours.
+
+    Raises:
+        UsageError: a limit that is not finite or not above 0.
+    """
+    clip = optim.clip_each_norm(limit)
+
+    def apart(array: Tensor) -> tuple[Tensor, Tensor]:
+        gates = array.shape[-1] // 3 * 2
+        return array[..., :gates], array[..., gates:]
+
+    def clip_authors(gradients: Params) -> Params:
+        cell = clip({name: apart(g) for name, g in gradients["sentence"].items()})
+        joined = {name: ops.concat(*parts, axis=-1) for name, parts in cell.items()}
+        return {name: joined if name == "sentence" else clip(g) for name, g in gradients.items()}
+
+    return clip_authors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +16,8 @@ def build(cfg: Any, start: Params, fused: bool = False) -> tuple[Callable[[Batch
     """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
 
     Without norms the sentence encoder is `nn.GRU` over packed sequences; with them a loop over time around a cell of
-    `nn.Linear` and `nn.LayerNorm`, for PyTorch has no such layer. Clipping is `clip_grad_norm_` of each parameter.
-    PyTorch's Adam corrects its moments as they should be: only the first loss is ours if `bias_correction` is not
-    "standard".
+    `nn.Linear` and `nn.LayerNorm`, for PyTorch has no such layer.
+    PyTorch's Adam corrects its moments as they should be: for "kiros2015" its rate and epsilon change with the step.
 
     Args:
         cfg: the task's configuration.
@@ -28,6 +28,7 @@ def build(cfg: Any, start: Params, fused: bool = False) -> tuple[Callable[[Batch
 
     model = _network(torch, cfg, start)
     optimizer = torch.optim.Adam(model.parameters(), lr=cfg.learning_rate, fused=fused or None)
+    done = [0]
 
     def step(batch: Batch) -> float:
         ids, mask = torch.from_numpy(batch["ids"].astype(np.int64)), torch.from_numpy(batch["mask"])
@@ -35,13 +36,28 @@ def build(cfg: Any, start: Params, fused: bool = False) -> tuple[Callable[[Batch
         loss = _loss(torch, cfg, captions, images)
         optimizer.zero_grad()
         loss.backward()
+        done[0] += 1
+        if cfg.bias_correction == "kiros2015":
+            for group in optimizer.param_groups:
+                group["lr"], group["eps"] = _kiros2015(cfg.learning_rate, done[0])
         if cfg.clip_each:
-            for parameter in model.parameters():
-                torch.nn.utils.clip_grad_norm_([parameter], cfg.clip_each)
+            for name, parameter in model.named_parameters():
+                # The authors have arrays of their own for the two gates and for the candidate.
+                apart = name.startswith("sentence.") and len(parameter) == 3 * cfg.joint_size
+                for part in parameter.grad.split(2 * cfg.joint_size) if apart else (parameter.grad,):
+                    part.mul_((cfg.clip_each / part.norm()).clamp(max=1.0))
         optimizer.step()
         return float(loss.item())
 
     return step, {"library": f"torch {torch.__version__}", "threads": str(torch.get_num_threads())}
+
+
+def _kiros2015(rate: float, t: int, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
+               ) -> tuple[float, float]:
+    """The rate and epsilon with which Adam's update t, from 1, is that of the authors' code."""
+    first, second = 1 - beta1 ** t, math.sqrt(1 - beta2 ** t)
+    theirs = math.sqrt(1 - (1 - beta2) ** t) / (1 - (1 - beta1) ** t)
+    return rate * theirs * first / second, eps / second
 
 
 def _loss(torch: Any, cfg: Any, captions: Any, images: Any) -> Any:
@@ -101,6 +117,8 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             for name, values in (("weight_ih_l0", cell["w_x"].T), ("weight_hh_l0", cell["w_h"].T),
                                  ("bias_ih_l0", cell["bias"]), ("bias_hh_l0", np.zeros_like(cell["bias"]))):
                 put(getattr(self.gru, name), np.concatenate((values[reset], -values[update], values[new])))
+            del self.gru.bias_hh_l0  # a second bias, which the authors' cell has not
+            self.gru.register_buffer("bias_hh_l0", torch.zeros(3 * size))
 
         def forward(self, x: Any, mask: Any) -> Any:
             packed = nn.utils.rnn.pack_padded_sequence(x, mask.sum(dim=0), enforce_sorted=False)

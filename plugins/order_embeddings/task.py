@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from duoln.plugins.order_embeddings import data, peer_torch, retrieval
 from duoln.plugins.order_embeddings.corpus import Sentences
-from duoln.plugins.order_embeddings.model import Norm, OrderEmbedding, Score, UpdateGate
+from duoln.plugins.order_embeddings.model import Norm, OrderEmbedding, Score, UpdateGate, clip_each_array
 
 from duoln import optim
 from duoln.core import Tensor
@@ -43,7 +43,7 @@ class OrderEmbeddingsConfig(Config):
     bias_correction: Literal["standard", "kiros2015"] = "kiros2015"
     """Adam's; the authors' code has one that does not work."""
     clip_each: float = 2.0
-    """Bound on the norm of each array's gradient; 0 for none."""
+    """Bound on the norm of the gradient of each array that the authors' code has; 0 for none."""
     last_batch: data.LastBatch = "dropped"
     update_gate: UpdateGate = "keeps"
     eps: float = 1e-5
@@ -104,7 +104,7 @@ class OrderEmbeddings(Task):
 
     def optimizer(self, cfg: OrderEmbeddingsConfig) -> optim.Optimizer:
         return optim.Adam(learning_rate=cfg.learning_rate, bias_correction=cfg.bias_correction, donate=True,
-                          clip=optim.clip_each_norm(cfg.clip_each) if cfg.clip_each else None)
+                          clip=clip_each_array(cfg.clip_each) if cfg.clip_each else None)
 
     def peer(self, name: str) -> PeerBuilder:
         builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
