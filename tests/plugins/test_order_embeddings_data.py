@@ -8,7 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duoln.plugins.order_embeddings import coco, data, extractor, flickr8k
-from duoln.plugins.order_embeddings.corpus import SPLITS, UNKNOWN, Corpus, Features, Part, Sentences, Words, in_vocabulary
+from duoln.plugins.order_embeddings.corpus import (
+    SPLITS,
+    UNKNOWN,
+    Corpus,
+    Features,
+    Part,
+    Sentences,
+    Words,
+    in_vocabulary,
+)
 from duoln.plugins.order_embeddings.made import make_pictures
 from duoln.plugins.order_embeddings.task import OrderEmbeddings
 
@@ -21,7 +30,7 @@ from duoln.train import Trainer
 TASK = OrderEmbeddings()
 REAL = next((Path(p) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep)
              if p and flickr8k.is_in(Path(p)) and (Path(p) / flickr8k.FOLDER / flickr8k.PHOTOGRAPH_FILE).is_file()), None)
-WORDS = "the cat sat on a mat near two red dogs".split()
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "near", "two", "red", "dogs"]
 
 
 # COCO ---------------------------------------------------------------------------------------------------
@@ -145,7 +154,7 @@ def make_flickr8k(root, splits=None):
     lines = [f"{name}#{c}\t{' '.join(pictures.captions[5 * k + c]).capitalize()} ." for k, name in enumerate(names) for c in range(5)]
     lines += [f"{k}_without.jpg#{c}\tNobody has seen this one ." for k in range(2) for c in range(5)]
     _gz(folder / flickr8k.CAPTION_FILE, lines)
-    for split, part in (splits or {"train": names[:6] + ["0_without.jpg"], "dev": names[6:9], "test": names[9:12]}).items():
+    for split, part in (splits or {"train": [*names[:6], "0_without.jpg"], "dev": names[6:9], "test": names[9:12]}).items():
         _gz(folder / flickr8k.LIST_FILES[split], part)
     np.savez_compressed(folder / flickr8k.PHOTOGRAPH_FILE, images=pictures.images, name=np.array(names))
     return folder
