@@ -18,7 +18,7 @@ from duoln.backends.protocol import Array, Backend
 
 _WORTH = 0.9
 """Share of real steps from which on nothing is gained."""
-_FALL = 0.75
+_FALL = 0.5
 """A new stretch begins where fewer of the rows of the last one are left: its weights are prepared anew. The last few
 rows (`FEWEST_ROWS`) go on to their end: their products take as long as reading the weights."""
 
