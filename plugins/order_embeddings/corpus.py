@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,8 @@ END, UNKNOWN = 0, 1
 SPLITS = ("train", "dev", "test")
 
 
-class Sentences(NamedTuple):
+@dataclass(frozen=True)
+class Sentences:
     """Sentences one after another."""
 
     flat: np.ndarray
@@ -36,12 +38,11 @@ class Sentences(NamedTuple):
         """The first so many."""
         return Sentences(self.flat[:self.offsets[count]], self.offsets[:count + 1])
 
-    def __getitem__(self, i: int) -> np.ndarray:  # type: ignore[override]
-        return self.flat[self.offsets[i]:self.offsets[i + 1]]
-
-    @property
-    def count(self) -> int:
+    def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    def __getitem__(self, i: int) -> np.ndarray:
+        return self.flat[self.offsets[i]:self.offsets[i + 1]]
 
 
 class Features:
@@ -113,7 +114,8 @@ def in_vocabulary(corpus: Corpus, rows: int) -> dict[str, Part]:
     Raises:
         UsageError: there are more of them than the table has rows.
     """
-    counts = sum(np.bincount(corpus.parts[name].captions.flat, minlength=len(corpus.words)) for name in SPLITS[:2])
+    seen = np.concatenate([corpus.parts[name].captions.flat for name in SPLITS[:2]])
+    counts = np.bincount(seen, minlength=len(corpus.words))
     known = sorted(np.flatnonzero(counts).tolist(), key=lambda k: (-counts[k], corpus.words[k]))
     if len(known) + 2 > rows:
         raise UsageError(f"[order_embeddings] {corpus.source}: expected at most {rows} rows of the table, found "
@@ -121,5 +123,5 @@ def in_vocabulary(corpus: Corpus, rows: int) -> dict[str, Part]:
                          f"--set vocabulary={len(known) + 2}")
     row_of = np.full(len(corpus.words), UNKNOWN, np.int32)
     row_of[known] = np.arange(2, len(known) + 2)
-    return {name: part._replace(captions=part.captions._replace(flat=row_of[part.captions.flat]))
+    return {name: part._replace(captions=Sentences(row_of[part.captions.flat], part.captions.offsets))
             for name, part in corpus.parts.items()}

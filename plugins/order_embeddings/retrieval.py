@@ -57,7 +57,7 @@ def figures(errors: np.ndarray) -> dict[str, float]:
     Raises:
         DivergedError: an error that is not finite.
     """
-    found = {}
+    found: dict[str, float] = {}
     for name, each in zip(("image", "caption"), ranks(errors), strict=True):
         recalls = {k: 100.0 * float((each < k).mean()) for k in RECALLS}
         found |= {f"{name}_r{k}": value for k, value in recalls.items()}

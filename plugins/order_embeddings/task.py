@@ -117,7 +117,7 @@ class OrderEmbeddings(Task):
 def _errors(predict: Predict, sentences: Sentences, features: np.ndarray) -> np.ndarray:
     """The errors of all captions and images of a fold, float32 (captions, images), a block of captions at a time."""
     images = predict({"features": features})
-    captions = np.empty((sentences.count, images.shape[1]), np.float32)
+    captions = np.empty((len(sentences), images.shape[1]), np.float32)
     for numbers, batch in data.in_batches(sentences):
         captions[numbers] = predict(batch)
     return np.concatenate([predict({"captions": captions[i:i + _RANKED], "images": images})

@@ -65,7 +65,7 @@ def test_coco_is_read(tmp_path):
         images = [e for e in whole["images"] if e["split"] in splits]
         part = found.parts[name]
         tokens = [s["tokens"] for e in images for s in e["sentences"][:5]]
-        assert [[found.words[w] for w in part.captions[i]] for i in range(part.captions.count)] == tokens
+        assert [[found.words[w] for w in part.captions[i]] for i in range(len(part.captions))] == tokens
         stored = np.load(folder / coco.FEATURE_FOLDER / coco.FEATURE_FILES[name])
         rows = part.features.rows(np.arange(len(images)))
         np.testing.assert_allclose(rows, stored / np.linalg.norm(stored, axis=1, keepdims=True), rtol=1e-5)
@@ -74,7 +74,7 @@ def test_coco_is_read(tmp_path):
 def test_dev_is_the_first_thousand(tmp_path):
     make_coco(tmp_path, width=2, train=2, val=1003, test=1)
     dev = coco.read(tmp_path, 2).parts["dev"]
-    assert len(dev.features) == 1000 and dev.captions.count == 5000
+    assert len(dev.features) == 1000 and len(dev.captions) == 5000
 
 
 @pytest.mark.parametrize(("change", "words"), [
@@ -291,8 +291,8 @@ def test_the_vocabulary_is_by_frequency_and_without_the_words_of_test():
 
 def test_sentences():
     found = Sentences.of([[3, 4], [], [5]])
-    assert found.count == 3 and [found[i].tolist() for i in range(3)] == [[3, 4], [], [5]]
-    assert found.first(1).flat.tolist() == [3, 4] and Sentences.of([]).count == 0
+    assert len(found) == 3 and [found[i].tolist() for i in range(3)] == [[3, 4], [], [5]]
+    assert found.first(1).flat.tolist() == [3, 4] and len(Sentences.of([])) == 0
     numbers = np.concatenate([n for n, _ in data.in_batches(Sentences.of([[2] * (k % 7) for k in range(600)]))])
     assert sorted(numbers.tolist()) == list(range(600))
 
