@@ -65,7 +65,7 @@ def ragged(forward: Forward, vjp: Vjp, states: int) -> tuple[Forward, Vjp]:
     def walk(be: Backend, *arrays: Array | None, **attrs: Any) -> tuple[tuple[Array, ...], Any]:
         x, mask = arrays[0], arrays[place]
         assert x is not None
-        if mask is None or attrs["reverse"] or not mask.size or mask.mean() > _WORTH or not mask[0].any() or (mask[1:] > mask[:-1]).any():
+        if mask is None or attrs["reverse"] or not _worth_it(mask):
             return forward(be, *arrays, **attrs)
         lengths = mask.sum(axis=0)
         order = np.argsort(-lengths, kind="stable")
@@ -90,7 +90,8 @@ def ragged(forward: Forward, vjp: Vjp, states: int) -> tuple[Forward, Vjp]:
             state[order] = sorted_state
         return (outs, *ended), _Saved(order, x.shape, cut, kept)
 
-    def walk_back(be: Backend, saved: Any, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
+    def walk_back(be: Backend, saved: Any, gouts: tuple[Array | None, ...],
+                  needs: Sequence[bool]) -> list[Array | None]:
         if not isinstance(saved, _Saved):
             return vjp(be, saved, gouts, needs)
         order, shape, cut, kept = saved
@@ -121,6 +122,11 @@ def ragged(forward: Forward, vjp: Vjp, states: int) -> tuple[Forward, Vjp]:
         return [d_x, *of_states, *totals]
 
     return walk, walk_back
+
+
+def _worth_it(mask: Array) -> bool:
+    """Whether padding made the mask, and there is enough of it."""
+    return bool(mask.size and mask[0].any() and mask.mean() <= _WORTH and not (mask[1:] > mask[:-1]).any())
 
 
 def _added(total: Array | None, part: Array | None) -> Array | None:
