@@ -39,6 +39,15 @@ class DataFormatError(DataError):
         super().__init__(f"{file}: at byte {offset}: expected {expected}, found {found}")
 
 
+class DataEntryError(DataFormatError):
+    """As `DataFormatError`, for files that people read by lines or entries: the message names one of them."""
+
+    def __init__(self, file: object, place: str, expected: object, found: object) -> None:
+        super().__init__(file, 0, expected, found)
+        self.place = place
+        self.args = (f"{file}: {place}: expected {expected}, found {found}",)
+
+
 class RecordError(DataError):
     """A record of measurements that is not what its schema promises."""
 

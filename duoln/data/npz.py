@@ -74,7 +74,7 @@ def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo | None, n
         raise DataFormatError(where, 0, f"at most {most} bytes", f"a claim of {info.file_size}")
     with archive.open(info) as raw:
         content = raw.read(info.file_size + 1)
-    shape, by_columns, dtype, start = _header(where, content)
+    shape, by_columns, dtype, start = read_header(where, content)
     text = expected.dtype == "U"
     fits = dtype.kind == "U" and 0 < dtype.itemsize <= 4 * _WIDEST if text else dtype == np.dtype(expected.dtype)
     if not fits or len(shape) != expected.rank:
@@ -86,8 +86,12 @@ def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo | None, n
     return np.ascontiguousarray(values.reshape(shape, order="F")) if by_columns else values.reshape(shape)
 
 
-def _header(where: str, content: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
-    """Shape, whether it is by columns, dtype, and where the values begin."""
+def read_header(where: str, content: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    """The header of an .npy array: shape, whether it is by columns, dtype, and where the values begin.
+
+    Raises:
+        DataFormatError: it is none; the message begins with `where`.
+    """
     stream = io.BytesIO(content)
     try:
         version = np.lib.format.read_magic(stream)

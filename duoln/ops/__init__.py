@@ -53,6 +53,7 @@ from duoln.ops.linalg import linear, matmul
 from duoln.ops.loss import bce_with_logits, softmax_cross_entropy
 from duoln.ops.mixture import mixture_density
 from duoln.ops.norm import batch_norm, layer_norm, weight_norm
+from duoln.ops.order import order_violation
 from duoln.ops.recurrent import gru, gru_step, lstm, lstm_cell, lstm_step, rnn, rnn_step
 from duoln.ops.reduce import (
     all,
@@ -96,7 +97,7 @@ __all__ = [
     "gru", "gru_step", "isfinite", "layer_norm", "leaky_relu", "less", "less_equal", "linear", "log", "log1p",
     "log_softmax", "logical_and", "logical_not", "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul",
     "max", "max_pool2d", "maximum", "mean", "min", "minimum", "mixture_density", "multiply", "negative", "not_equal",
-    "one_hot", "pad", "permute_dims", "power", "relu", "reshape", "rnn", "rnn_step", "sigmoid", "sign", "sin",
-    "soft_window", "softmax", "softmax_cross_entropy", "softplus", "split", "sqrt", "square", "squeeze", "stack",
-    "subtract", "sum", "take", "take_along_axis", "tanh", "unstack", "weight_norm", "where", "write_then_read",
+    "one_hot", "order_violation", "pad", "permute_dims", "power", "relu", "reshape", "rnn", "rnn_step", "sigmoid",
+    "sign", "sin", "soft_window", "softmax", "softmax_cross_entropy", "softplus", "split", "sqrt", "square", "squeeze",
+    "stack", "subtract", "sum", "take", "take_along_axis", "tanh", "unstack", "weight_norm", "where", "write_then_read",
 ]

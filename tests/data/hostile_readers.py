@@ -28,10 +28,12 @@ from duoln.plugins.convnet import corpus as cifar
 from duoln.plugins.draw import corpus as draw
 from duoln.plugins.handwriting import corpus as handwriting
 from duoln.plugins.handwriting import iam
+from duoln.plugins.order_embeddings import coco, flickr8k
+from duoln.plugins.order_embeddings.corpus import Words
 
 from duoln import checkpoint, report, runfolder
 from duoln.bench import schema
-from duoln.data import read_idx
+from duoln.data import Expected, map_npy, read_idx
 from duoln.errors import CheckpointError, DataError, DataFormatError, RecordError, UsageError
 
 CAP = 200 << 20
@@ -122,6 +124,20 @@ _BOMB = (b'<?xml version="1.0"?><!DOCTYPE a [<!ENTITY e0 "' + b"x" * 1000 + b'">
          + b'<!ENTITY out SYSTEM "file:///etc/passwd">]><a><Stroke><Point x="1" y="&e8;"/>&out;&e8;</Stroke></a>')
 
 
+def _npy(*shape):
+    content = io.BytesIO()
+    np.save(content, np.ones(shape, np.float32))
+    return content.getvalue()
+
+
+def _coco(*splits):
+    return json.dumps({"dataset": "coco", "images": [{"imgid": k, "split": split, "sentences": [
+        {"imgid": k, "tokens": ["a", "dog", str(i)]} for i in range(5)]} for k, split in enumerate(splits)]}).encode()
+
+
+_TOKENS = "".join(f"{k}.jpg#{i}\tA dog number {i} .\n" for k in range(3) for i in range(5)).encode()
+
+
 def _checkpoint(step, **notes):
     arrays = {"params.w": np.ones((3, 4), np.float32), "slots.m": np.zeros(5), "n": np.array(3, np.int32)}
     return safetensors.numpy.save(arrays, {"duoln": json.dumps({
@@ -155,6 +171,13 @@ READERS = {
                                  _npz(**{**_lines(1), "text": np.array([{"a": 1}], object)})], (DataError,), mutate=_zip),
     "strokes (XML)": Reader(lambda p: iam.read_strokes(p, "text"), [_XML, _XML.replace(b"ISO-8859-1", b"UTF-8"), _BOMB], DATA),
     "transcript (ascii)": Reader(iam.read_transcript, [b"OCR:\n\nA b\n\nCSR:\n\nA b,\r\nc d\n", b"CSR:\n\nx\n"], DATA),
+    "features (npy)": Reader(lambda p: np.asarray(map_npy(p, Expected("f4", 2))).sum(), [_npy(3, 4), _npy(1, 9)], DATA),
+    "COCO (JSON)": Reader(lambda p: coco.read_images(p, Words()), [
+        _coco("train", "val", "test"), _coco("restval", "test", "val", "val")], DATA),
+    "Flickr8k (gzip)": Reader(flickr8k.read_captions, [gzip.compress(_TOKENS), gzip.compress(_TOKENS[:90])], (DataError,),
+                              mutate=_gzip),
+    "Flickr8k, a list (gzip)": Reader(flickr8k.read_list, [gzip.compress(b"1.jpg\n2.jpg\n"), gzip.compress(b"3.jpg\n")],
+                                      (DataError,), mutate=_gzip),
     "checkpoint (safetensors)": Reader(checkpoint.load, [_checkpoint(3), _checkpoint(10**9, best=0.5)], (CheckpointError,)),
     "best.json": Reader(lambda p: checkpoint.named_best(p.parent), [
         b'{"file": "step-000000003.safetensors", "step": 3}\n', b'{"file": "../../etc/passwd", "step": 3}'], (), "best.json"),

@@ -358,3 +358,13 @@ for count, length in [(1, 1), (3, 7)]:
         case(f"soft_window {count} {length} {advance}", partial(ops.soft_window, advance=advance),
              normal((2, 3 * count), (2, count), (2, length, 5)), partial(window_reference, advance=advance), 16)
 case("clip_gradient far off", partial(ops.clip_gradient, limit=1e6), normal((3, 5)), lambda x: x)
+
+
+# Order embeddings
+def order_violation_reference(captions, images):
+    """Pair by pair (Vendrov et al. 2016, eq. 3)."""
+    return np.array([[sum(max(0.0, s - m) ** 2 for s, m in zip(c, i, strict=True)) for i in images] for c in captions]).reshape(len(captions), len(images))
+
+
+for n, m, d in [(1, 1, 1), (0, 3, 4), (3, 0, 4), (3, 4, 0), (5, 3, 7), (2, 9, 33), (33, 17, 5)]:
+    case(f"order_violation{n}{m}{d}", ops.order_violation, normal((n, d), (m, d)), order_violation_reference, max(n, m, d))

@@ -1,0 +1,69 @@
+"""How far pairs of points are from being in an order: the score of order embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule, Tensor, op
+from duoln.errors import ShapeError
+from duoln.ops.common import check_float
+
+_BLOCK_VALUES = 1 << 22
+"""Differences that are held at a time: all pairs of a batch of 128 in 1024 dimensions would be four times as many."""
+
+
+@op
+def order_violation(captions: Tensor, images: Tensor) -> Tensor:
+    """E_ij = sum over k of max(0, captions_ik - images_jk)^2 (Vendrov et al. 2016, eq. 3), for all pairs.
+
+    It is 0 where the caption's point is nowhere above the image's: there the pair is in order. Neither the value nor
+    the gradient holds the differences of more than a few rows at a time.
+
+    Shape:
+        captions (N, D), images (M, D) -> (N, M).
+
+    Raises:
+        ShapeError: other ranks, or widths that differ.
+    """
+    check_float("order_violation", captions, images)
+    if captions.ndim != 2 or images.ndim != 2 or captions.shape[1] != images.shape[1]:
+        raise ShapeError(f"[order_violation] expected captions (N, D) and images (M, D), "
+                         f"found {captions.shape} and {images.shape}")
+    result: Tensor = order_violation.apply(captions, images)
+    return result
+
+
+def _blocks(captions: Array, images: Array) -> Iterator[slice]:
+    rows = max(_BLOCK_VALUES // max(images.shape[0] * images.shape[1], 1), 1)
+    return (slice(i, min(i + rows, captions.shape[0])) for i in range(0, captions.shape[0], rows))
+
+
+def _above(be: Backend, captions: Array, images: Array) -> Array:
+    """max(0, s - m) of some captions and all images: (rows, M, D)."""
+    return be.maximum(be.expand_dims(captions, 1) - be.expand_dims(images, 0), 0.0)
+
+
+def _forward(be: Backend, captions: Array, images: Array) -> tuple[Array, Any]:
+    parts = []
+    for rows in _blocks(captions, images):
+        above = _above(be, captions[rows], images)
+        parts.append(be.sum(above * above, axis=2))
+    errors = be.concat(parts, axis=0) if parts else be.zeros((0, images.shape[0]), be.dtype(images))
+    return errors, (captions, images)
+
+
+def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
+    captions, images = saved
+    of_captions, of_images = [], be.zeros(images.shape, be.dtype(images))
+    for rows in _blocks(captions, images):
+        felt = _above(be, captions[rows], images) * be.expand_dims(2.0 * gout[rows], 2)
+        of_captions.append(be.sum(felt, axis=1))
+        of_images = of_images - be.sum(felt, axis=0)
+    if not of_captions:
+        return be.zeros(captions.shape, be.dtype(captions)), of_images
+    return be.concat(of_captions, axis=0) if needs[0] else None, of_images if needs[1] else None
+
+
+order_violation.add(Rule("composed", _forward, _vjp))

@@ -1,0 +1,146 @@
+"""Microsoft COCO as Karpathy split it, with features made beforehand: `dataset_coco.json` and three .npy files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from duoln.plugins.order_embeddings.corpus import CAPTIONS, Corpus, Features, Part, Sentences, Words
+
+from duoln.data import Expected, map_npy
+from duoln.errors import DataEntryError, DataError, DataFormatError, DataMissingError
+from duoln.tasks import Dataset
+
+FOLDER = Path("captions") / "coco"
+CAPTION_FILE = "dataset_coco.json"
+FEATURE_FOLDER = Path("images") / "10crop"
+FEATURE_FILES = {"train": "train.npy", "dev": "val.npy", "test": "test.npy"}
+_SPLITS = {"train": "train", "restval": "train", "val": "dev", "test": "test"}
+"""Karpathy's names, and ours."""
+WHOLE_TRAIN = 113_287
+_DEV_IMAGES = 1_000
+_MAX_BYTES = 1 << 29
+_SHOWN = 60
+
+
+class _Image(NamedTuple):
+    split: str
+    sentences: list[list[int]]
+
+
+def is_in(root: Path) -> bool:
+    """Whether the captions stand below a data folder."""
+    return (root / FOLDER / CAPTION_FILE).is_file()
+
+
+def read(root: Path, width: int) -> Corpus:
+    """The corpus below a data folder.
+
+    Row k of a split's features belongs to the k-th image of that split in the json file ("restval" counts as
+    "train"), as the authors' extractor writes them. Dev is the first 1,000 images of "val".
+
+    Args:
+        root: the data folder.
+        width: of the features.
+
+    Raises:
+        DataError: a file is missing or cannot be read. DataFormatError: it is damaged, or does not fit the other.
+    """
+    path = root / FOLDER / CAPTION_FILE
+    words = Words()
+    images = read_images(path, words)
+    parts = {}
+    for name, file in FEATURE_FILES.items():
+        sentences = [s for image in images if image.split == name for s in image.sentences]
+        features = _features(root / FOLDER / FEATURE_FOLDER / file, width, len(sentences) // CAPTIONS, path)
+        parts[name] = Part(Sentences.of(sentences), features)
+    dev = parts["dev"]
+    count = min(_DEV_IMAGES, len(dev.features))
+    parts["dev"] = Part(dev.captions.first(CAPTIONS * count), Features(dev.features.values[:count], dev.features.name))
+    whole = len(parts["train"].features) >= WHOLE_TRAIN
+    dataset = Dataset("COCO", "original") if whole else Dataset(
+        f"COCO captions, {len(parts['train'].features):,} images", "substitute")
+    return Corpus(dataset, parts, words.list(), path)
+
+
+def read_images(path: Path, words: Words) -> list[_Image]:
+    """The images of a json file, each with its split and the first five of its sentences.
+
+    Raises:
+        DataError: the file is missing or cannot be read.
+        DataFormatError: no JSON of Karpathy's form, a sentence of another image, an image with fewer than five
+            sentences, an empty sentence, two images of one id. The message names the entry.
+    """
+    whole = _json(path)
+    entries = whole.get("images") if isinstance(whole, dict) else None
+    if not isinstance(entries, list) or not entries:
+        raise DataEntryError(path, "images", "a list of images", _short(entries))
+    seen: dict[Any, int] = {}
+    images = []
+    for k, entry in enumerate(entries):
+        place = f"images[{k}]"
+        if not isinstance(entry, dict):
+            raise DataEntryError(path, place, "an object", _short(entry))
+        name, split = entry.get("imgid"), entry.get("split")
+        if not isinstance(name, int) or isinstance(name, bool):
+            raise DataEntryError(path, f"{place}.imgid", "a whole number", _short(name))
+        if name in seen:
+            raise DataEntryError(path, f"{place}.imgid", "an id of its own", f"{name}, as images[{seen[name]}] has")
+        seen[name] = k
+        if not isinstance(split, str) or split not in _SPLITS:
+            raise DataEntryError(path, f"{place}.split", f"one of {', '.join(_SPLITS)}", _short(split))
+        sentences = entry.get("sentences")
+        if not isinstance(sentences, list) or len(sentences) < CAPTIONS:
+            raise DataEntryError(path, f"{place}.sentences", f"at least {CAPTIONS} captions of image {name}",
+                                 len(sentences) if isinstance(sentences, list) else _short(sentences))
+        images.append(_Image(_SPLITS[split], [words.numbers(_tokens(path, f"{place}.sentences[{i}]", name, sentence))
+                                              for i, sentence in enumerate(sentences[:CAPTIONS])]))
+    for split in FEATURE_FILES:
+        if all(image.split != split for image in images):
+            raise DataEntryError(path, "images", f"some of split {split}", "none")
+    return images
+
+
+def _tokens(path: Path, place: str, image: int, sentence: Any) -> list[str]:
+    if not isinstance(sentence, dict):
+        raise DataEntryError(path, place, "an object", _short(sentence))
+    if sentence.get("imgid", image) != image:
+        raise DataEntryError(path, f"{place}.imgid", f"{image}, the image it stands in", _short(sentence["imgid"]))
+    tokens = sentence.get("tokens")
+    if not isinstance(tokens, list) or not tokens or not all(isinstance(t, str) and t for t in tokens):
+        raise DataEntryError(path, f"{place}.tokens", "a list of words, at least one", _short(tokens))
+    return tokens
+
+
+def _features(path: Path, width: int, count: int, captions: Path) -> Features:
+    values = map_npy(path, Expected("f4", 2))
+    if values.shape[1] != width:
+        raise DataFormatError(path, 0, f"features of width {width} (the setting image_size)", values.shape[1])
+    if len(values) != count:
+        lacks = "an image without captions" if len(values) > count else "captions without an image"
+        raise DataFormatError(path, 0, f"{count} rows, as {captions.name} has images of that split",
+                              f"{len(values)}: {lacks}")
+    return Features(values, path)
+
+
+def _json(path: Path) -> Any:
+    try:
+        size = path.stat().st_size
+        if size > _MAX_BYTES:
+            raise DataFormatError(path, 0, f"at most {_MAX_BYTES} bytes", size)
+        return json.loads(path.read_bytes().decode("utf-8"))
+    except FileNotFoundError as error:
+        raise DataMissingError(f"{path}: expected Karpathy's json file, found nothing there") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise DataFormatError(path, error.start, "UTF-8", f"byte {error.object[error.start]:#04x}") from error
+    except json.JSONDecodeError as error:
+        raise DataEntryError(path, f"line {error.lineno}, column {error.colno}", "JSON", error.msg) from error
+    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
+        raise DataFormatError(path, 0, "JSON", str(error)) from error
+
+
+def _short(value: Any) -> str:
+    return "nothing" if value is None else f"{value!r:.{_SHOWN}}"

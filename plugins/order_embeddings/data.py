@@ -1,0 +1,168 @@
+"""Images and captions as batches: one random caption of each image, padded to one of a few lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from duoln.plugins.order_embeddings import coco, extractor, flickr8k
+from duoln.plugins.order_embeddings.corpus import (
+    CAPTIONS,
+    END,
+    SPLITS,
+    Corpus,
+    Features,
+    Part,
+    Sentences,
+    Words,
+    in_vocabulary,
+)
+from duoln.plugins.order_embeddings.made import make_pictures
+
+from duoln.data import Batch, cache_folder, data_folders
+from duoln.errors import DataMissingError, UsageError
+from duoln.randomness import Stream
+from duoln.tasks import Dataset, Splits
+
+Source = Literal["auto", "coco", "flickr8k", "made"]
+LastBatch = Literal["dropped", "kept"]
+
+MADE = {"train": 96, "dev": 24, "test": 24}
+_LENGTHS = (8, 12, 16, 20, 24, 32, 48, 64)
+"""Steps of a batch: every batch is padded to one of these, so that few shapes are compiled."""
+_LONG = 64
+_SENTENCES = 256
+"""At a time in the evaluation."""
+_FOLD_IMAGES = 1_000
+
+
+def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabulary: int, last_batch: LastBatch,
+           root: Path | None) -> Splits:
+    """Training batches, and dev and test for evaluation.
+
+    Args:
+        source: "auto" takes COCO, else Flickr8k, else made pictures; a damaged corpus is an error.
+        batch_size: images a batch, each with one of its captions.
+        seed: of the order, of the choice of captions, of the extractor and of made pictures.
+        image_size: width of the image features.
+        vocabulary: rows of the word table.
+        last_batch: as the authors' code has it, an epoch's last batch is "dropped", even a full one that takes the
+            last image; or a full one is "kept".
+        root: stands before DUOLN_DATA.
+
+    Raises:
+        DataMissingError: the corpus was asked for and is not to be had.
+        DataError: a file is damaged.
+        UsageError: more words than the table has rows, or a batch larger than the data.
+    """
+    corpus = _load(source, seed, image_size, root)
+    parts = in_vocabulary(corpus, vocabulary)
+    images = len(parts["train"].features)
+    steps = -(-images // batch_size) - 1 if last_batch == "dropped" else images // batch_size
+    if batch_size < 2 or steps < 1:
+        raise UsageError(f"[order_embeddings] expected a batch_size from 2 to below {images}, the number of training "
+                         f"images, found {batch_size}")
+    return Splits(corpus.dataset, _batches(parts["train"], batch_size, seed, steps), steps,
+                  {name: _whole(parts[name]) for name in SPLITS[1:]})
+
+
+def _batches(part: Part, batch_size: int, seed: int, steps: int) -> Callable[[int], Batch]:
+    """The batch of a step: each epoch visits every image once at most, with one of its captions at random."""
+    images = len(part.features)
+
+    @lru_cache(maxsize=1)
+    def order(epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        return (Stream(seed, "batches", epoch).permutation(images),
+                Stream(seed, "captions", epoch).integers(CAPTIONS, (images,)))
+
+    def batch(step: int) -> Batch:
+        epoch, place = divmod(step, steps)
+        permutation, which = order(epoch)
+        chosen = permutation[place * batch_size:(place + 1) * batch_size]
+        return {**pad(part.captions, CAPTIONS * chosen + which[chosen]), "features": part.features.rows(chosen)}
+
+    return batch
+
+
+def padded_length(longest: int) -> int:
+    """How many steps a batch has whose longest sentence has so many, its end counted."""
+    return next((n for n in _LENGTHS if n >= longest), -(-longest // _LONG) * _LONG)
+
+
+def pad(sentences: Sentences, chosen: np.ndarray) -> Batch:
+    """Some sentences side by side, each with a further step of id 0 at its end, which the mask covers.
+
+    Shape:
+        ids int32 (steps, sentences), mask bool of the same shape: True up to the end's step.
+    """
+    lengths = sentences.offsets[chosen + 1] - sentences.offsets[chosen] + 1
+    steps = padded_length(int(lengths.max()))
+    ids = np.full((steps, len(chosen)), END, np.int32)
+    for column, i in enumerate(chosen):
+        ids[:lengths[column] - 1, column] = sentences[i]
+    return {"ids": ids, "mask": np.arange(steps)[:, None] < lengths}
+
+
+def _whole(part: Part) -> Batch:
+    return {"flat": part.captions.flat, "offsets": part.captions.offsets,
+            "features": part.features.rows(np.arange(len(part.features)))}
+
+
+def folds(split: Batch) -> Iterator[tuple[Sentences, np.ndarray]]:
+    """The captions and image features of each 1,000 images of a split; what is left over belongs to no fold."""
+    whole, features = Sentences(split["flat"], split["offsets"]), split["features"]
+    size = min(_FOLD_IMAGES, len(features))
+    for first in range(0, len(features) - size + 1, size):
+        offsets = whole.offsets[CAPTIONS * first:CAPTIONS * (first + size) + 1]
+        yield (Sentences(whole.flat[offsets[0]:offsets[-1]], offsets - offsets[0]), features[first:first + size])
+
+
+def in_batches(sentences: Sentences) -> Iterator[tuple[np.ndarray, Batch]]:
+    """All sentences, those of a length together: their numbers, and a batch of `ids` and `mask`."""
+    order = np.argsort(np.diff(sentences.offsets), kind="stable")
+    for i in range(0, len(order), _SENTENCES):
+        yield order[i:i + _SENTENCES], pad(sentences, order[i:i + _SENTENCES])
+
+
+# Corpora ------------------------------------------------------------------------------------------------
+
+def _load(source: Source, seed: int, image_size: int, root: Path | None) -> Corpus:
+    folders: Sequence[Path] = [*([] if root is None else [root]), *data_folders(), cache_folder()]
+    for name, reader in (("coco", coco), ("flickr8k", flickr8k)):
+        home = next((f for f in folders if reader.is_in(f)), None)
+        if source not in ("auto", name):
+            continue
+        if home is not None:
+            return coco.read(home, image_size) if name == "coco" else _photographs(home, image_size, seed)
+        if source == name:
+            raise DataMissingError(f"{folders[0] / reader.FOLDER / reader.CAPTION_FILE}: not found; the README of "
+                                   "order_embeddings says which files make this corpus (DUOLN_DATA names folders)")
+    pictures = {name: make_pictures(count, seed, name) for name, count in MADE.items()}
+    return _described(Dataset("made pictures", "synthetic"), pictures, "made captions", image_size, seed)
+
+
+def _photographs(home: Path, image_size: int, seed: int) -> Corpus:
+    pictures = flickr8k.read(home)
+    count = sum(len(part.images) for part in pictures.values())
+    dataset = Dataset(f"Flickr8k, {count:,} photographs, {extractor.NAME} features", "substitute")
+    return _described(dataset, pictures, home / flickr8k.FOLDER / flickr8k.CAPTION_FILE, image_size, seed)
+
+
+def _described(dataset: Dataset, pictures: dict[str, flickr8k.Pictures], source: object, image_size: int,
+               seed: int) -> Corpus:
+    words = Words()
+    sentences = {name: Sentences.of([words.numbers(c) for c in part.captions]) for name, part in pictures.items()}
+    images = tuple(part.images for part in pictures.values())
+    features = _features(tuple((a.tobytes(), a.shape) for a in images), image_size, seed)
+    parts = {name: Part(sentences[name], Features(a, f"{extractor.NAME} features of {name}"))
+             for name, a in zip(pictures, features, strict=True)}
+    return Corpus(dataset, parts, words.list(), source)
+
+
+@lru_cache(maxsize=2)  # the variants of a run, and its evaluation, share them
+def _features(images: tuple[tuple[bytes, tuple[int, ...]], ...], width: int, seed: int) -> list[np.ndarray]:
+    train, *others = (np.frombuffer(raw, np.uint8).reshape(shape) for raw, shape in images)
+    return extractor.extract(train, others, width, seed)

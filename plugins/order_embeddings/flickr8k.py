@@ -1,0 +1,166 @@
+"""Flickr8k: its captions and its official split, for those of its photographs that are there."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from duoln.plugins.order_embeddings.corpus import CAPTIONS
+
+from duoln.data import Expected, read_npz
+from duoln.errors import DataEntryError, DataError, DataFormatError, DataMissingError
+
+FOLDER = Path("captions")
+CAPTION_FILE = "Flickr8k.token.txt.gz"
+LIST_FILES = {"train": "Flickr_8k.trainImages.txt.gz", "dev": "Flickr_8k.devImages.txt.gz",
+              "test": "Flickr_8k.testImages.txt.gz"}
+PHOTOGRAPH_FILE = "flickr8k_images_32px.npz"
+ALL_PHOTOGRAPHS = 8_000
+_LINE = re.compile(r"(?P<image>[^\s#]+)#(?P<number>[0-4])\t(?P<text>.*)")
+_MAX_BYTES = 1 << 26
+_SHOWN = 60
+
+
+class Pictures(NamedTuple):
+    """The photographs of a split with their captions."""
+
+    images: np.ndarray
+    """uint8 (images, rows, columns, 3)."""
+    captions: list[list[str]]
+    """Five for each image, image by image."""
+
+
+def is_in(root: Path) -> bool:
+    """Whether the captions stand below a data folder."""
+    return (root / FOLDER / CAPTION_FILE).is_file()
+
+
+def read(root: Path) -> dict[str, Pictures]:
+    """The photographs and captions of each split, in the order of the official lists.
+
+    Captions of images that have no photograph, or are in no list, are left out: the corpus has 93 names that are in
+    no list, and the photographs are an eighth of it.
+
+    Raises:
+        DataError: a file is missing or cannot be read.
+        DataFormatError: it is damaged; an image of a list, or a photograph, has no captions; a photograph of a list
+            has not all five. The message names file and line.
+    """
+    folder = root / FOLDER
+    captions = read_captions(folder / CAPTION_FILE)
+    photographs = read_photographs(folder / PHOTOGRAPH_FILE, captions)
+    found = {}
+    for split, file in LIST_FILES.items():
+        chosen, sentences = [], []
+        for number, name in enumerate(read_list(folder / file), start=1):
+            of_image = captions.get(name)
+            if of_image is None:
+                raise DataEntryError(folder / file, f"line {number}", "an image that has captions", name)
+            if name not in photographs:
+                continue
+            if len(of_image) != CAPTIONS:
+                raise DataEntryError(folder / CAPTION_FILE, name, f"captions #0 to #{CAPTIONS - 1}",
+                                     " ".join(f"#{k}" for k in sorted(of_image)))
+            chosen.append(photographs[name])
+            sentences += [of_image[k] for k in range(CAPTIONS)]
+        if not chosen:
+            raise DataFormatError(folder / file, 0, f"images with photographs in {PHOTOGRAPH_FILE}", "none")
+        found[split] = Pictures(np.stack(chosen), sentences)
+    return found
+
+
+def read_captions(path: Path) -> dict[str, dict[int, list[str]]]:
+    """The captions of each image by their numbers, 0 to 4: lower-case words, without punctuation.
+
+    Raises:
+        DataError: the file is missing or cannot be read.
+        DataFormatError: a line that is not NAME#NUMBER, a tab and a caption with a word in it; two captions of one
+            number; another encoding than UTF-8. The message names the line.
+    """
+    captions: dict[str, dict[int, list[str]]] = {}
+    for number, line in _lines(path):
+        found = _LINE.fullmatch(line)
+        if found is None:
+            raise DataEntryError(path, f"line {number}", "NAME#NUMBER (0 to 4), a tab and a caption",
+                                 repr(line[:_SHOWN]))
+        words = [w.lower() for w in found["text"].split() if any(c.isalnum() for c in w)]
+        if not words:
+            raise DataEntryError(path, f"line {number}", "a caption with a word in it", repr(found["text"][:_SHOWN]))
+        of_image = captions.setdefault(found["image"], {})
+        if int(found["number"]) in of_image:
+            raise DataEntryError(path, f"line {number}", "a caption of a new number",
+                                 f"{found['image']}#{found['number']} again")
+        of_image[int(found["number"])] = words
+    return captions
+
+
+def read_list(path: Path) -> list[str]:
+    """The image names of a list, one a line.
+
+    Raises:
+        DataError: the file is missing or cannot be read.
+        DataFormatError: an empty line, a name with white space, a name twice. The message names the line.
+    """
+    lines: dict[str, int] = {}
+    for number, line in _lines(path):
+        name = line.rstrip()
+        if not name or len(name.split()) != 1:
+            raise DataEntryError(path, f"line {number}", "the name of an image", repr(line[:_SHOWN]))
+        if name in lines:
+            raise DataEntryError(path, f"line {number}", "a name once", f"{name}, as in line {lines[name]}")
+        lines[name] = number
+    return list(lines)
+
+
+def read_photographs(path: Path, captions: dict[str, dict[int, list[str]]]) -> dict[str, np.ndarray]:
+    """The photographs by name.
+
+    Raises:
+        DataError: the file is missing or cannot be read.
+        DataFormatError: it is damaged, holds no colour images, a name twice, or a photograph without captions.
+    """
+    arrays = read_npz(path, {"images": Expected("u1", 4), "name": Expected("U", 1)})
+    images, names = arrays["images"], arrays["name"]
+    if images.shape[3] != 3 or min(images.shape[1:3]) < 8 or not len(images):
+        raise DataFormatError(f"{path}: images", 0, "shape (images, rows, columns, 3), 8 x 8 or more", images.shape)
+    if len(names) != len(images):
+        raise DataFormatError(f"{path}: name", 0, f"{len(images)} names, as there are images", len(names))
+    found: dict[str, np.ndarray] = {}
+    for k, image in enumerate(images):
+        try:
+            name = str(names[k])
+        except ValueError as error:  # four bytes that are no character
+            raise DataEntryError(path, f"name[{k}]", "characters of Unicode", str(error)) from error
+        if name in found:
+            raise DataEntryError(path, f"name[{k}]", "a name once", f"{name} again")
+        if name not in captions:
+            raise DataEntryError(path, f"name[{k}]", f"an image that has captions in {CAPTION_FILE}", name)
+        found[name] = image
+    return found
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a gzipped text with their numbers, from 1."""
+    try:
+        with gzip.open(path) as file:
+            content = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise DataMissingError(f"{path}: expected a file of Flickr8k, found nothing there") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataFormatError(path, 0, "an undamaged gzip stream", f"{type(error).__name__}: {error}") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(content) > _MAX_BYTES:
+        raise DataFormatError(path, _MAX_BYTES, f"at most {_MAX_BYTES} bytes", "more")
+    for number, line in enumerate(io.BytesIO(content), start=1):
+        try:
+            yield number, line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataEntryError(path, f"line {number}", "UTF-8",
+                                 f"byte {line[error.start]:#04x} at position {error.start}") from error

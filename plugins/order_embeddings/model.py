@@ -1,0 +1,115 @@
+"""The encoders of Vendrov et al. (2016): a GRU for sentences, an affine map for image features, one space for both."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from duoln import nn, ops, optim
+from duoln.core import Tensor
+from duoln.nn import Params
+from duoln.ops.norm import EpsilonPlace
+from duoln.randomness import Stream
+
+Norm = Literal["none", "layer-theano", "layer"]
+Score = Literal["order", "cosine"]
+UpdateGate = Literal["keeps", "renews"]
+
+
+class OrderEmbedding(nn.Module):
+    """Captions and images as points on the unit sphere, under "order" on its part where nothing is negative.
+
+    Args:
+        vocabulary: rows of the word table.
+        word_size: of a word's vector.
+        image_size: of an image's features.
+        joint_size: of the space, and of the GRU's state.
+        norm: of the GRU; "layer-theano" is the authors' cell, with biases inside the norms.
+        score: "order" is the violation of the order (eq. 3 of Vendrov et al.), of absolute values; "cosine" less the
+            cosine of the points as they are.
+        margin: by which a caption's own image is to be better than any other, and an image's own caption.
+        update_gate: what a gate of 1 does to the state. The authors' code "keeps" it, where eq. 25 of the paper
+            "renews" it. One is the other with all weights of that gate negated, which a norm over both gates
+            together allows if its gains there start at -1.
+        eps, eps_place: of the norms.
+
+    Shape:
+        `captions`: ids int32 (T, N), mask bool (T, N) -> (N, joint_size). `images`: (M, image_size) ->
+        (M, joint_size). `errors`: those two -> (N, M), lower is better.
+    """
+
+    def __init__(self, vocabulary: int, word_size: int, image_size: int, joint_size: int, norm: Norm = "none",
+                 score: Score = "order", margin: float = 0.05, update_gate: UpdateGate = "keeps", eps: float = 1e-5,
+                 eps_place: EpsilonPlace = "inside") -> None:
+        self.norm, self.score, self.margin = norm, score, margin
+        self.update_gate, self.joint_size = update_gate, joint_size
+        self.words = nn.Embedding(vocabulary, word_size)
+        # The authors' code starts square matrices orthogonal and others uniform.
+        start = nn.init.orthogonal if word_size == joint_size else nn.init.uniform(0.1)
+        self.sentence = nn.GRUCell(word_size, joint_size, norm, eps=eps, eps_place=eps_place, input_init=start)
+        self.image = nn.Linear(image_size, joint_size)
+
+    def init(self, rng: Stream) -> Params:
+        params = super().init(rng)
+        if self.norm != "none" and self.update_gate == "keeps":
+            for side in ("gain_x", "gain_h"):
+                params["sentence"][side][:self.joint_size] *= -1  # the update gate comes first
+        return params
+
+    def captions(self, params: Params, ids: Tensor, mask: Tensor) -> Tensor:
+        """Where sentences lie."""
+        _, (last,) = self.sentence.sequence(params["sentence"], self.words(params["words"], ids), mask=mask)
+        return self._placed(last)
+
+    def images(self, params: Params, features: Tensor) -> Tensor:
+        """Where images lie."""
+        return self._placed(self.image(params["image"], features))
+
+    def errors(self, captions: Tensor, images: Tensor) -> Tensor:
+        """The errors of all pairs."""
+        if self.score == "order":
+            return ops.order_violation(captions, images)
+        return -ops.matmul(captions, ops.permute_dims(images, axes=(1, 0)))
+
+    def loss(self, captions: Tensor, images: Tensor) -> Tensor:
+        """The training loss of captions and their own images, in one order."""
+        return contrastive_loss(self.errors(captions, images), self.margin)
+
+    def _placed(self, x: Tensor) -> Tensor:
+        unit = x * ops.sum(ops.square(x), axis=-1, keepdims=True) ** -0.5
+        return ops.abs(unit) if self.score == "order" else unit
+
+
+def contrastive_loss(errors: Tensor, margin: float) -> Tensor:
+    """The sum over all pairs i != j of max(0, margin - E_ij + E_ii) + max(0, margin - E_ij + E_jj).
+
+    Shape:
+        errors (B, B), each caption's own image on the diagonal -> ().
+    """
+    count, be = errors.shape[0], errors.backend
+    own = ops.one_hot(Tensor(be.arange(count), be), size=count, dtype=errors.dtype)
+    of_pairs = errors * own
+    apart = margin - errors
+    felt = ops.relu(apart + ops.sum(of_pairs, axis=1, keepdims=True)) + ops.relu(apart + ops.sum(of_pairs, axis=0))
+    return ops.sum(felt * (1.0 - own))
+
+
+def clip_each_array(limit: float) -> optim.Clip:
+    """The gradient of each array of the authors' code scaled on its own, so that its norm is at most `limit`.
+
+    Their GRU has arrays of its own for the two gates and for the candidate, which are side by side in ours.
+
+    Raises:
+        UsageError: a limit that is not finite or not above 0.
+    """
+    clip = optim.clip_each_norm(limit)
+
+    def apart(array: Tensor) -> tuple[Tensor, Tensor]:
+        gates = array.shape[-1] // 3 * 2
+        return array[..., :gates], array[..., gates:]
+
+    def clip_authors(gradients: Params) -> Params:
+        cell = clip({name: apart(g) for name, g in gradients["sentence"].items()})
+        joined = {name: ops.concat(*parts, axis=-1) for name, parts in cell.items()}
+        return {name: joined if name == "sentence" else clip(g) for name, g in gradients.items()}
+
+    return clip_authors

@@ -1,0 +1,67 @@
+"""How well captions find their images, and images their captions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from duoln.plugins.order_embeddings.corpus import CAPTIONS
+
+from duoln.errors import DivergedError
+
+RECALLS = (1, 5, 10)
+
+
+class Ranks(NamedTuple):
+    """0-based positions of what was looked for, when all candidates are sorted by their errors."""
+
+    of_images: np.ndarray
+    """(captions,): of each caption's image among all images."""
+    of_captions: np.ndarray
+    """(images,): of the best of each image's five captions among all captions."""
+
+
+def ranks(errors: np.ndarray) -> Ranks:
+    """The ranks under a matrix of errors; candidates of equal error stand in the order of their numbers.
+
+    Shape:
+        errors (5 N, N): captions 5 j to 5 j + 4 belong to image j.
+
+    Raises:
+        DivergedError: an error that is not finite: it has no place in an order.
+    """
+    if not np.isfinite(errors).all():
+        raise DivergedError("an embedding is no longer finite: its errors have no order")
+    captions, images = np.arange(len(errors)), np.arange(errors.shape[1])
+    own = captions // CAPTIONS
+    mine = errors[captions, own][:, None]
+    of_images = (errors < mine).sum(axis=1) + ((errors == mine) & (images < own[:, None])).sum(axis=1)
+    best = np.full(len(images), len(captions))
+    for k in range(CAPTIONS):
+        row = CAPTIONS * images + k
+        theirs = errors[row, images]
+        before = (errors < theirs).sum(axis=0) + ((errors == theirs) & (captions[:, None] < row)).sum(axis=0)
+        np.minimum(best, before, out=best)
+    return Ranks(of_images, best)
+
+
+def figures(errors: np.ndarray) -> dict[str, float]:
+    """R@1, R@5, R@10 in per cent, median and mean rank (from 1), of images and of captions.
+
+    The median is rounded down, as the authors' code has it. `image_sum` is R@1 + R@5 + R@10 of images: what selects
+    a checkpoint.
+
+    Shape:
+        errors (5 N, N).
+
+    Raises:
+        DivergedError: an error that is not finite.
+    """
+    found: dict[str, float] = {}
+    for name, each in zip(("image", "caption"), ranks(errors), strict=True):
+        recalls = {k: 100.0 * float((each < k).mean()) for k in RECALLS}
+        found |= {f"{name}_r{k}": value for k, value in recalls.items()}
+        found[f"{name}_sum"] = sum(recalls.values())
+        found[f"{name}_median_rank"] = float(np.floor(np.median(each)) + 1)
+        found[f"{name}_mean_rank"] = float(each.mean() + 1)
+    return found

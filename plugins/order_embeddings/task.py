@@ -1,0 +1,124 @@
+"""The task: configuration, presets, variants, loss and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from duoln.plugins.order_embeddings import data, peer_torch, retrieval
+from duoln.plugins.order_embeddings.corpus import Sentences
+from duoln.plugins.order_embeddings.model import Norm, OrderEmbedding, Score, UpdateGate, clip_each_array
+
+from duoln import optim
+from duoln.core import Tensor
+from duoln.data import Batch
+from duoln.errors import UsageError
+from duoln.nn import Module, Params
+from duoln.ops.norm import EpsilonPlace
+from duoln.tasks import Column, Config, Splits, Task
+from duoln.tasks.spec import PeerBuilder, Predict
+
+_RANKED = 250
+"""Captions whose errors are computed at a time in the evaluation."""
+
+
+@dataclass(frozen=True)
+class OrderEmbeddingsConfig(Config):
+    """Settings; the defaults are the protocol's."""
+
+    norm: Norm = "none"
+    score: Score = "order"
+    margin: float = 0.05
+    joint_size: int = 1024
+    """Of the space that captions and images share, and of the GRU's state."""
+    word_size: int = 300
+    image_size: int = 4096
+    """Width of the image features."""
+    vocabulary: int = 32_000
+    """Rows of the word table; those that no word has are never changed."""
+    bias_correction: Literal["standard", "kiros2015"] = "kiros2015"
+    """Adam's; the authors' code has one that does not work."""
+    clip_each: float = 2.0
+    """Bound on the norm of the gradient of each array that the authors' code has; 0 for none."""
+    last_batch: data.LastBatch = "dropped"
+    update_gate: UpdateGate = "keeps"
+    eps: float = 1e-5
+    eps_place: EpsilonPlace = "inside"
+    source: data.Source = "auto"
+
+
+class OrderEmbeddings(Task):
+    """Order embeddings of images and captions: recalls of retrieval both ways against updates."""
+
+    name = "order_embeddings"
+    title = "Order embeddings"
+    paper = "section 6.1, table 2, figure 1"
+    config = OrderEmbeddingsConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"epochs": 100, "evaluate_every": 300},
+        "small": {"epochs": 60, "batch_size": 64, "joint_size": 256, "word_size": 100, "image_size": 1056,
+                  "vocabulary": 4000, "evaluate_every": 30},
+        "smoke": {"epochs": 4, "batch_size": 16, "joint_size": 32, "word_size": 16, "image_size": 288,
+                  "vocabulary": 40, "evaluate_every": 5, "learning_rate": 3e-3, "source": "made"},
+    }
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "none": {"norm": "none"}, "ln": {"norm": "layer-theano"},
+        "sym": {"norm": "none", "score": "cosine", "margin": 0.2}}
+    references: ClassVar[Mapping[str, str]] = {
+        "none": "test, image R@1 37.8, R@5 73.6, R@10 85.7, mean rank 7.9; caption 46.6, 79.3, 89.1, 5.2 (table 2)",
+        "ln": "test, image R@1 38.9, R@5 74.3, R@10 86.3, mean rank 7.6; caption 48.5, 80.6, 89.8, 5.1 (table 2)",
+        "sym": "test, image R@1 36.3, R@10 85.8, mean rank 9.0; caption 45.4, 88.7, 5.8 (table 2, of Vendrov et al.)",
+    }
+    columns = tuple(Column(f"dev_image_r{k}", f"dev image R@{k}", ".1f") for k in retrieval.RECALLS)
+    selection = ("dev_image_sum", "highest")
+    x_axis = "step"
+
+    def data(self, cfg: OrderEmbeddingsConfig, root: Path | None = None) -> Splits:
+        return data.splits(cfg.source, cfg.batch_size, cfg.seed, cfg.image_size, cfg.vocabulary, cfg.last_batch, root)
+
+    def model(self, cfg: OrderEmbeddingsConfig) -> Module:
+        return OrderEmbedding(cfg.vocabulary, cfg.word_size, cfg.image_size, cfg.joint_size, cfg.norm, cfg.score,
+                              cfg.margin, cfg.update_gate, cfg.eps, cfg.eps_place)
+
+    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        assert isinstance(model, OrderEmbedding)
+        return model.loss(model.captions(params, batch["ids"], batch["mask"]), model.images(params, batch["features"]))
+
+    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        """Where sentences (`ids`, `mask`) or images (`features`) lie, or the errors of `captions` and `images`."""
+        assert isinstance(model, OrderEmbedding)
+        if "ids" in batch:
+            return model.captions(params, batch["ids"], batch["mask"])
+        if "features" in batch:
+            return model.images(params, batch["features"])
+        return model.errors(batch["captions"], batch["images"])
+
+    def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
+        """The mean over folds of 1,000 images (or all, where there are fewer) of `retrieval.figures`."""
+        found = [retrieval.figures(_errors(predict, sentences, features)) for sentences, features in data.folds(split)]
+        return {key: float(np.mean([each[key] for each in found])) for key in found[0]}
+
+    def optimizer(self, cfg: OrderEmbeddingsConfig) -> optim.Optimizer:
+        return optim.Adam(learning_rate=cfg.learning_rate, bias_correction=cfg.bias_correction, donate=True,
+                          clip=clip_each_array(cfg.clip_each) if cfg.clip_each else None)
+
+    def peer(self, name: str) -> PeerBuilder:
+        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
+                                            "torch-fused": partial(peer_torch.build, fused=True)}
+        if name not in builders:
+            raise UsageError(f"[order_embeddings] expected a peer of {', '.join(builders)}; found {name!r}")
+        return builders[name]
+
+
+def _errors(predict: Predict, sentences: Sentences, features: np.ndarray) -> np.ndarray:
+    """The errors of all captions and images of a fold, float32 (captions, images), a block of captions at a time."""
+    images = predict({"features": features})
+    captions = np.empty((len(sentences), images.shape[1]), np.float32)
+    for numbers, batch in data.in_batches(sentences):
+        captions[numbers] = predict(batch)
+    return np.concatenate([predict({"captions": captions[i:i + _RANKED], "images": images})
+                           for i in range(0, len(captions), _RANKED)])

@@ -1,0 +1,339 @@
+"""Corpora of images and captions: what is read, what is refused and with which words, features, vocabularies."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from duoln.plugins.order_embeddings import coco, data, extractor, flickr8k
+from duoln.plugins.order_embeddings.corpus import (
+    SPLITS,
+    UNKNOWN,
+    Corpus,
+    Features,
+    Part,
+    Sentences,
+    Words,
+    in_vocabulary,
+)
+from duoln.plugins.order_embeddings.made import make_pictures
+from duoln.plugins.order_embeddings.task import OrderEmbeddings
+
+from duoln import cli, runtime
+from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
+from duoln.tasks import Dataset, make_config
+from duoln.testing import check_error
+from duoln.train import Trainer
+
+TASK = OrderEmbeddings()
+REAL = next((Path(p) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep)
+             if p and flickr8k.is_in(Path(p)) and (Path(p) / flickr8k.FOLDER / flickr8k.PHOTOGRAPH_FILE).is_file()), None)
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "near", "two", "red", "dogs"]
+
+
+# COCO ---------------------------------------------------------------------------------------------------
+
+def make_coco(root, width=6, **counts):
+    """A small corpus in Karpathy's form; its images stand in the json file in turns."""
+    counts = counts or {"train": 4, "restval": 3, "val": 2, "test": 2}
+    folder = root / coco.FOLDER
+    (folder / coco.FEATURE_FOLDER).mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    order = rng.permutation([name for name, count in counts.items() for _ in range(count)]).tolist()
+    images = [{"imgid": k, "split": split, "filename": f"{k}.jpg", "sentences": [
+        {"imgid": k, "tokens": [WORDS[i] for i in rng.integers(0, len(WORDS), rng.integers(1, 9))]} for _ in range(5 + k % 2)]}
+        for k, split in enumerate(order)]
+    rows = {"train": counts["train"] + counts.get("restval", 0), "val": counts["val"], "test": counts["test"]}
+    for name, count in rows.items():
+        np.save(folder / coco.FEATURE_FOLDER / f"{name}.npy", rng.random((count, width), np.float32))
+    _write(folder, {"images": images, "dataset": "coco"})
+    return folder
+
+
+def _write(folder, whole):
+    (folder / coco.CAPTION_FILE).write_text(json.dumps(whole), encoding="utf-8")
+
+
+def test_coco_is_read(tmp_path):
+    folder = make_coco(tmp_path)
+    whole = json.loads((folder / coco.CAPTION_FILE).read_text())
+    found = coco.read(tmp_path, 6)
+    assert found.dataset == Dataset("COCO captions, 7 images", "substitute")
+    for name, splits in (("train", ("train", "restval")), ("dev", ("val",)), ("test", ("test",))):
+        images = [e for e in whole["images"] if e["split"] in splits]
+        part = found.parts[name]
+        tokens = [s["tokens"] for e in images for s in e["sentences"][:5]]
+        assert [[found.words[w] for w in part.captions[i]] for i in range(len(part.captions))] == tokens
+        stored = np.load(folder / coco.FEATURE_FOLDER / coco.FEATURE_FILES[name])
+        rows = part.features.rows(np.arange(len(images)))
+        np.testing.assert_allclose(rows, stored / np.linalg.norm(stored, axis=1, keepdims=True), rtol=1e-5)
+
+
+def test_dev_is_the_first_thousand(tmp_path):
+    make_coco(tmp_path, width=2, train=2, val=1003, test=1)
+    dev = coco.read(tmp_path, 2).parts["dev"]
+    assert len(dev.features) == 1000 and len(dev.captions) == 5000
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda e: e[3].pop("sentences"), ["images[3].sentences", "at least 5 captions of image 3", "nothing"]),
+    (lambda e: e[3]["sentences"].__delitem__(slice(1, None)), ["images[3].sentences", "image 3", "found 1"]),
+    (lambda e: e[2]["sentences"][1].update(imgid=9), ["images[2].sentences[1].imgid", "expected 2", "found 9"]),
+    (lambda e: e[2]["sentences"][4].update(tokens=[]), ["images[2].sentences[4].tokens", "at least one", "[]"]),
+    (lambda e: e[2]["sentences"][0].update(tokens=["a", 3]), ["images[2].sentences[0].tokens", "words"]),
+    (lambda e: e[2]["sentences"][0].update(tokens=[""]), ["images[2].sentences[0].tokens"]),
+    (lambda e: e[2]["sentences"].insert(0, 7), ["images[2].sentences[0]", "object"]),
+    (lambda e: e[5].update(imgid=1), ["images[5].imgid", "1, as images[1] has"]),
+    (lambda e: e[5].update(imgid="5"), ["images[5].imgid", "whole number"]),
+    (lambda e: e[5].update(split="dev"), ["images[5].split", "restval", "'dev'"]),
+    (lambda e: e.insert(0, []), ["images[0]", "object"]), (lambda e: e.clear(), ["images", "list"])])
+def test_damaged_entries_of_coco(tmp_path, change, words):
+    folder = make_coco(tmp_path)
+    whole = json.loads((folder / coco.CAPTION_FILE).read_text())
+    change(whole["images"])
+    _write(folder, whole)
+    check_error(DataFormatError, lambda: coco.read(tmp_path, 6), coco.CAPTION_FILE, *words)
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b'{"images": [\n {"split" }]}', ["line 2, column 11", "JSON"]), (b"", ["line 1", "JSON"]),
+    (b'{"images": "\xff"}', ["byte 12", "UTF-8", "0xff"]), (b"[]", ["images"]), (b"[" * 200_000, ["JSON"]),
+    (b"1" * 5000, ["JSON"])])
+def test_what_is_no_json(tmp_path, content, words):
+    folder = make_coco(tmp_path)
+    (folder / coco.CAPTION_FILE).write_bytes(content)
+    check_error(DataFormatError, lambda: coco.read(tmp_path, 6), coco.CAPTION_FILE, *words)
+
+
+def test_features_that_do_not_fit_the_captions(tmp_path):
+    folder = make_coco(tmp_path)
+    check_error(DataFormatError, lambda: coco.read(tmp_path, 7), "train.npy", "width 7", "image_size", "found 6")
+    path = folder / coco.FEATURE_FOLDER / "val.npy"
+    np.save(path, np.ones((3, 6), np.float32))
+    check_error(DataFormatError, lambda: coco.read(tmp_path, 6), "val.npy", "2 rows", "an image without captions")
+    np.save(path, np.ones((1, 6), np.float32))
+    check_error(DataFormatError, lambda: coco.read(tmp_path, 6), "val.npy", "2 rows", "captions without an image")
+    np.save(path, np.array([[1, 2, 3, 4, 5, 6], [0] * 6], np.float32))
+    check_error(DataFormatError, lambda: TASK.data(make_config(TASK, "ln", "smoke", {"source": "coco", "image_size": 6, "batch_size": 2}), tmp_path),
+                "val.npy", "row 1", "not all 0")
+    path.unlink()
+    check_error(DataMissingError, lambda: coco.read(tmp_path, 6), "val.npy")
+
+
+def test_features_that_are_not_finite():
+    values = np.ones((3, 2), np.float32)
+    values[1, 0] = np.nan
+    check_error(DataFormatError, lambda: Features(values, "x.npy").rows(np.array([0, 1])), "x.npy", "row 1", "nan")
+
+
+@pytest.mark.long
+def test_three_updates_of_the_paper_at_full_size(tmp_path, monkeypatch):
+    """On made files in COCO's form: 300 images, features of width 4096."""
+    make_coco(tmp_path, width=4096, train=300, val=10, test=10)
+    monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
+    for variant in TASK.variants:
+        cfg = make_config(TASK, variant, "paper")
+        splits = TASK.data(cfg)
+        assert splits.steps_per_epoch == 2 and cfg.source == "auto"
+        trainer = Trainer(TASK, variant, cfg, splits, runtime.backend("numpy"))
+        losses = [trainer.advance() for _ in range(3)]
+        assert np.isfinite(losses).all() and losses[0] > 0
+        assert np.isfinite(list(trainer.evaluate().values())).all()
+
+
+# Flickr8k -----------------------------------------------------------------------------------------------
+
+def make_flickr8k(root, splits=None):
+    """A small corpus in Flickr8k's form: two photographs in no split, captions without photographs."""
+    folder = root / flickr8k.FOLDER
+    folder.mkdir(parents=True)
+    pictures = make_pictures(14, 0, "test")
+    names = [f"{k:03d}_ab.jpg" for k in range(14)]
+    lines = [f"{name}#{c}\t{' '.join(pictures.captions[5 * k + c]).capitalize()} ." for k, name in enumerate(names) for c in range(5)]
+    lines += [f"{k}_without.jpg#{c}\tNobody has seen this one ." for k in range(2) for c in range(5)]
+    _gz(folder / flickr8k.CAPTION_FILE, lines)
+    for split, part in (splits or {"train": [*names[:6], "0_without.jpg"], "dev": names[6:9], "test": names[9:12]}).items():
+        _gz(folder / flickr8k.LIST_FILES[split], part)
+    np.savez_compressed(folder / flickr8k.PHOTOGRAPH_FILE, images=pictures.images, name=np.array(names))
+    return folder
+
+
+def _gz(path, lines):
+    path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+
+
+def _lines(path):
+    return gzip.decompress(path.read_bytes()).decode().splitlines()
+
+
+def test_flickr8k_is_read(tmp_path):
+    make_flickr8k(tmp_path)
+    found = flickr8k.read(tmp_path)
+    assert {name: (len(p.images), len(p.captions)) for name, p in found.items()} == {"train": (6, 30), "dev": (3, 15), "test": (3, 15)}
+    pictures = make_pictures(14, 0, "test")
+    assert found["dev"].captions == pictures.captions[30:45]
+    np.testing.assert_array_equal(found["test"].images, pictures.images[9:12])
+
+
+@pytest.mark.parametrize(("number", "line", "words"), [
+    (3, "000_ab.jpg#2 a caption", ["NAME#NUMBER"]), (3, "000_ab.jpg#7\ta caption", ["NAME#NUMBER", "0 to 4"]),
+    (3, "#2\ta caption without an image", ["NAME#NUMBER"]), (3, "000_ab.jpg#2\t", ["word in it", "''"]),
+    (3, "000_ab.jpg#2\t . !", ["word in it", "' . !'"]), (3, "000_ab.jpg#1\tagain", ["000_ab.jpg#1 again"]),
+    (70, "", ["NAME#NUMBER"])])
+def test_damaged_lines_of_captions(tmp_path, number, line, words):
+    path = make_flickr8k(tmp_path) / flickr8k.CAPTION_FILE
+    lines = _lines(path)
+    lines[number - 1] = line
+    _gz(path, lines)
+    check_error(DataFormatError, lambda: flickr8k.read(tmp_path), flickr8k.CAPTION_FILE, f"line {number}", *words)
+
+
+def test_another_encoding(tmp_path):
+    path = make_flickr8k(tmp_path) / flickr8k.CAPTION_FILE
+    lines = [line.encode() for line in _lines(path)]
+    lines[10] = "002_ab.jpg#0\tcafé".encode("latin-1")
+    path.write_bytes(gzip.compress(b"\n".join(lines) + b"\n"))
+    check_error(DataFormatError, lambda: flickr8k.read(tmp_path), "line 11", "UTF-8", "0xe9 at position 16")
+    path.write_bytes(b"no gzip")
+    check_error(DataFormatError, lambda: flickr8k.read(tmp_path), flickr8k.CAPTION_FILE, "gzip")
+    path.write_bytes(gzip.compress(b"\n".join(lines))[:-9])
+    check_error(DataFormatError, lambda: flickr8k.read(tmp_path), flickr8k.CAPTION_FILE, "gzip")
+
+
+def test_images_and_captions_that_lack_each_other(tmp_path):
+    folder = make_flickr8k(tmp_path)
+    captions = _lines(folder / flickr8k.CAPTION_FILE)
+    dev = folder / flickr8k.LIST_FILES["dev"]
+    names = _lines(dev)
+    _gz(dev, [*names, "999_unknown.jpg"])
+    check_error(DataFormatError, lambda: flickr8k.read(tmp_path), dev.name, "line 4", "999_unknown.jpg")
+    _gz(dev, [*names, names[0]])
+    check_error(DataFormatError, lambda: flickr8k.read(tmp_path), dev.name, "line 4", "as in line 1")
+    _gz(dev, [names[0], "", names[1]])
+    check_error(DataFormatError, lambda: flickr8k.read(tmp_path), dev.name, "line 2")
+    _gz(dev, ["0_without.jpg"])
+    check_error(DataFormatError, lambda: flickr8k.read(tmp_path), dev.name, "photographs", "none")
+    _gz(dev, names)
+    _gz(folder / flickr8k.CAPTION_FILE, [line for line in captions if not line.startswith("006_ab.jpg#3")])
+    check_error(DataFormatError, lambda: flickr8k.read(tmp_path), "006_ab.jpg", "#0 #1 #2 #4")
+    _gz(folder / flickr8k.CAPTION_FILE, [line for line in captions if not line.startswith("013")])
+    check_error(DataFormatError, lambda: flickr8k.read(tmp_path), flickr8k.PHOTOGRAPH_FILE, "name[13]", "013_ab.jpg")
+    (folder / flickr8k.PHOTOGRAPH_FILE).unlink()
+    check_error(DataMissingError, lambda: flickr8k.read(tmp_path), flickr8k.PHOTOGRAPH_FILE)
+
+
+def test_damaged_photographs(tmp_path):
+    path = make_flickr8k(tmp_path) / flickr8k.PHOTOGRAPH_FILE
+    captions = flickr8k.read_captions(path.with_name(flickr8k.CAPTION_FILE))
+    grey, small, images = np.zeros((14, 32, 32, 1), np.uint8), np.zeros((14, 4, 4, 3), np.uint8), np.zeros((14, 32, 32, 3), np.uint8)
+    names = np.array([f"{k:03d}_ab.jpg" for k in range(14)])
+    for arrays, words in (({"images": grey, "name": names}, ["images", "32, 32, 1"]), ({"images": small, "name": names}, ["8 x 8"]),
+                          ({"images": images, "name": names[:3]}, ["14 names", "found 3"]),
+                          ({"images": images, "name": np.array(["000_ab.jpg"] * 14)}, ["name[1]", "again"]),
+                          ({"images": images.astype(float), "name": names}, ["uint8"]), ({"name": names}, ["'images'"])):
+        np.savez(path, **arrays)
+        check_error(DataFormatError, lambda: flickr8k.read_photographs(path, captions), path.name, *words)
+
+
+def test_the_command_names_the_file_and_the_line(tmp_path, monkeypatch, capsys):
+    folder = make_flickr8k(tmp_path)
+    lines = _lines(folder / flickr8k.CAPTION_FILE)
+    _gz(folder / flickr8k.CAPTION_FILE, [*lines[:4], "broken", *lines[5:]])
+    monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
+    code = cli.main(["run", "order_embeddings", "--preset", "smoke", "--set", "source=auto", "--out", str(tmp_path / "run")])
+    assert code == DataError.exit_code
+    error = capsys.readouterr().err
+    assert f"{flickr8k.CAPTION_FILE}: line 5" in error and "Traceback" not in error
+
+
+def test_a_run_on_flickr8k_says_what_it_is(tmp_path):
+    make_flickr8k(tmp_path)
+    splits = TASK.data(make_config(TASK, "ln", "smoke", {"source": "auto", "batch_size": 4}), tmp_path)
+    assert splits.dataset == Dataset("Flickr8k, 12 photographs, patch-kmeans features", "substitute")
+    assert splits.steps_per_epoch == 1 and splits.train(0)["features"].shape == (4, 288)
+
+
+@pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no Flickr8k")
+def test_the_real_captions():
+    """Needs the corpus: 40,460 captions, 8,093 names of images, 991 photographs in the three lists."""
+    captions = flickr8k.read_captions(REAL / flickr8k.FOLDER / flickr8k.CAPTION_FILE)
+    assert sum(len(c) for c in captions.values()) == 40_460 and len(captions) == 8093
+    found = flickr8k.read(REAL)
+    assert {name: len(part.images) for name, part in found.items()} == {"train": 753, "dev": 113, "test": 125}
+    names = flickr8k.read_list(REAL / flickr8k.FOLDER / flickr8k.LIST_FILES["dev"])
+    with np.load(REAL / flickr8k.FOLDER / flickr8k.PHOTOGRAPH_FILE) as stored:
+        known = stored["name"].tolist()
+        there = [n for n in names if n in set(known)]
+        for k in (0, 57, 112):
+            np.testing.assert_array_equal(found["dev"].images[k], stored["images"][known.index(there[k])])
+            assert found["dev"].captions[5 * k:5 * k + 5] == [captions[there[k]][c] for c in range(5)]
+
+
+# Vocabularies and sentences -----------------------------------------------------------------------------
+
+def _corpus(**texts):
+    words = Words()
+    parts = {name: Part(Sentences.of([words.numbers(t.split()) for t in texts[name]]), Features(np.ones((1, 1), np.float32), name))
+             for name in SPLITS}
+    return Corpus(Dataset("x", "synthetic"), parts, words.list(), "x.txt")
+
+
+def test_the_vocabulary_is_by_frequency_and_without_the_words_of_test():
+    corpus = _corpus(train=["b a a c", "c a"], dev=["d c"], test=["a e", "e e e"])
+    parts = in_vocabulary(corpus, 6)  # a and c thrice, then b and d once: rows 2, 3, 4, 5
+    assert [parts["train"].captions[i].tolist() for i in range(2)] == [[4, 2, 2, 3], [3, 2]]
+    assert parts["dev"].captions[0].tolist() == [5, 3]
+    assert [parts["test"].captions[i].tolist() for i in range(2)] == [[2, UNKNOWN], [UNKNOWN] * 3]
+    check_error(UsageError, lambda: in_vocabulary(corpus, 5), "x.txt", "at most 5 rows", "4 words", "vocabulary=6")
+
+
+def test_sentences():
+    found = Sentences.of([[3, 4], [], [5]])
+    assert len(found) == 3 and [found[i].tolist() for i in range(3)] == [[3, 4], [], [5]]
+    assert found.first(1).flat.tolist() == [3, 4] and len(Sentences.of([])) == 0
+    numbers = np.concatenate([n for n, _ in data.in_batches(Sentences.of([[2] * (k % 7) for k in range(600)]))])
+    assert sorted(numbers.tolist()) == list(range(600))
+
+
+# Features -----------------------------------------------------------------------------------------------
+
+def test_features_are_the_same_again_and_tell_pictures_apart():
+    train, dev = (make_pictures(count, 0, split).images for count, split in ((40, "train"), (10, "dev")))
+    first, second = extractor.extract(train, [dev], 320, 0), extractor.extract(train, [dev], 320, 0)
+    assert [a.shape for a in first] == [(40, 320), (10, 320)] and all(a.dtype == np.float32 for a in first)
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_allclose(first[0].mean(axis=0), 0, atol=1e-4)
+    other = extractor.extract(train, [dev], 320, 1)
+    assert not np.array_equal(other[0], first[0])
+    # What another picture adds to the same dictionary changes nothing of the others.
+    np.testing.assert_allclose(extractor.extract(train, [dev[:3]], 320, 0)[1], first[1][:3], rtol=1e-3, atol=1e-4)
+
+
+def test_a_patch_is_described_as_in_the_paper():
+    """One image, position by position."""
+    train = make_pictures(12, 0, "train").images
+    dictionary = extractor.fit(train, 5, 0)
+    found = extractor._describe(dictionary, train[:1])[0].reshape(4, 5 + extractor.COLOURS)
+    near = np.zeros((27, 27, 5))
+    for r in range(27):
+        for c in range(27):
+            patch = train[0, r:r + 6, c:c + 6].astype(float).transpose(2, 0, 1).ravel()
+            patch = (patch - patch.mean()) / np.sqrt(patch.var() + 10)
+            z = (patch - dictionary.mean) @ dictionary.whitening
+            distances = np.linalg.norm(z - dictionary.entries, axis=1)
+            near[r, c] = np.maximum(distances.mean() - distances, 0)
+    quarters = [near[a, b].mean(axis=(0, 1)) for a in (slice(0, 13), slice(13, 27)) for b in (slice(0, 13), slice(13, 27))]
+    np.testing.assert_allclose(found[:, :5], quarters, rtol=1e-3, atol=1e-4)
+    shares = np.square(found[:, 5:])
+    np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-5)
+    corner = train[0, :16, :16].reshape(-1, 3) // 64
+    np.testing.assert_allclose(shares[0], np.bincount(corner @ [16, 4, 1], minlength=64) / 256, atol=1e-6)
+
+
+def test_a_flat_picture_and_few_patches_are_no_problem():
+    flat = np.full((3, 16, 16, 3), 128, np.uint8)
+    for a in extractor.extract(flat, [flat[:1]], 288, 0):
+        assert np.isfinite(a).all()
