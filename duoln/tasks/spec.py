@@ -203,7 +203,7 @@ class Task:
 
 
 def option(default: Any, help: str) -> Any:
-    """A field of `Task.sampling` or `Task.evaluating`: its value where the user gives none, and what `--help` says of it."""
+    """A field of `Task.sampling` or `Task.evaluating`: its value where none is given, and what `--help` says of it."""
     return dataclasses.field(default=default, metadata={"help": help})
 
 

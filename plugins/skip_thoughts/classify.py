@@ -27,8 +27,8 @@ class Accuracy(NamedTuple):
 def check_library() -> None:
     """Raises UsageError where scikit-learn is not installed; the message says which line installs it."""
     if find_spec("sklearn") is None:
-        raise UsageError('[skip_thoughts] judging MR, CR, SUBJ and MPQA needs scikit-learn: pip install "duoln[eval]", or '
-                         "pip install scikit-learn; --set judge=none trains without judging codes")
+        raise UsageError("[skip_thoughts] judging MR, CR, SUBJ and MPQA needs scikit-learn: pip install 'duoln[eval]', "
+                         "or pip install scikit-learn; --set judge=none trains without judging codes")
 
 
 def folds(count: int, parts: int = FOLDS) -> list[np.ndarray]:
@@ -74,7 +74,7 @@ def _best(x: Any, classes: np.ndarray, name: str, parts: int, grid: Sequence[flo
 
 def _accuracies(x: Any, classes: np.ndarray, train: np.ndarray, test: np.ndarray, name: str,
                 grid: Sequence[float]) -> list[float]:
-    """The accuracy on `test` for each strength; a fit starts where the one before it ended, which changes no optimum."""
+    """The accuracy on `test` for each strength. A fit starts where the one before it ended; the optimum is the same."""
     from sklearn.linear_model import LogisticRegression
 
     if len(np.unique(classes[train])) < 2:

@@ -109,8 +109,8 @@ def read_vocabulary(path: Path, size: int) -> list[str]:
         if word in found:
             raise at_line(path, number, f"a word that is not on line {found[word]}", repr(word[:40]))
         if len(found) == size - FIRST:
-            raise at_line(path, number, f"at most {size - FIRST} words, as the table has {size} rows and {FIRST} are for "
-                          "the end and the unknown word", "one more")
+            raise at_line(path, number, f"at most {size - FIRST} words, as the table has {size} rows and {FIRST} of "
+                          "them are for the end and the unknown word", "one more")
         found[word] = number
     if not found:
         raise DataFormatError(path, 0, "at least one word", "an empty file")

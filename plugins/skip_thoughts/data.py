@@ -39,8 +39,9 @@ class Triplets(NamedTuple):
 
     corpus: Corpus
     middles: np.ndarray
+    """int64 (triplets,)."""
     limit: int
-    """A sentence must be shorter than this; int64 (triplets,)."""
+    """A sentence must be shorter than this."""
 
     @property
     def fits(self) -> np.ndarray:
@@ -152,8 +153,8 @@ def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, 
         UsageError: a table without a row for a word.
     """
     if words <= FIRST:
-        raise UsageError(f"[skip_thoughts] expected words of at least {FIRST + 1} (the end and the unknown word are two), "
-                         f"found {words}")
+        raise UsageError(f"[skip_thoughts] expected words of at least {FIRST + 1} (the end and the unknown word are "
+                         f"two of them), found {words}")
     given = None if vocabulary is None else read_vocabulary(Path(vocabulary), words)
     file = _corpus_file(source, path, root)
     if file is None:
@@ -181,8 +182,8 @@ def _corpus_file(source: Source, path: str | None, root: Path | None) -> Path | 
             if (folder / name).is_file():
                 return folder / name
     if source == "books":
-        raise DataMissingError(f"{folders[0] / CORPORA[0]}: not found; BookCorpus is no longer given out: put it or any "
-                               f"plain text there, as {CORPORA[-1]}, or name one with --set corpus=FILE")
+        raise DataMissingError(f"{folders[0] / CORPORA[0]}: not found; BookCorpus is no longer given out: put it or "
+                               f"any plain text there, as {CORPORA[-1]}, or name one with --set corpus=FILE")
     return None
 
 
@@ -218,7 +219,7 @@ def valid_split(valid: Triplets, train: Triplets, count: int, rows: int) -> Batc
         b["words"], b["mask"] = np.pad(b["words"], extra), np.pad(b["mask"], extra)
     corpus = train.corpus
     middles = train.middles[train.fits]
-    uses = np.bincount(middles - 1, minlength=len(corpus.lengths)) + np.bincount(middles + 1, minlength=len(corpus.lengths))
+    uses = np.bincount(np.concatenate((middles - 1, middles + 1)), minlength=len(corpus.lengths))
     counts = np.bincount(corpus.numbers, np.repeat(uses, corpus.lengths), minlength=len(corpus.words))
     counts[END] += uses.sum()
     return {**{key: np.stack([b[key] for b in batches]) for key in batches[0]}, "counts": counts.astype(np.int32)}
@@ -228,8 +229,8 @@ def splits(triplets: tuple[Triplets, Triplets], dataset: Dataset, batch_size: in
            valid_triplets: int) -> Splits:
     """Training batches, and the triplets for validation."""
     if batch_size < 1 or valid_triplets < 1:
-        raise UsageError(f"[skip_thoughts] expected batch_size and valid_triplets of at least 1, found {batch_size} and "
-                         f"{valid_triplets}")
+        raise UsageError(f"[skip_thoughts] expected batch_size and valid_triplets of at least 1, found {batch_size} "
+                         f"and {valid_triplets}")
     train, valid = triplets
     batches = HomogeneousBatches(train, batch_size, seed, filtering)
     evaluation = {"valid": valid_split(valid, train, valid_triplets, batch_size)}

@@ -49,4 +49,5 @@ def _ranks(x: np.ndarray) -> np.ndarray:
 
 def _check(name: str, x: np.ndarray, y: np.ndarray) -> None:
     if x.ndim != 1 or x.shape != y.shape or len(x) < 2:
-        raise ShapeError(f"[{name}] expected two arrays of one length of at least 2, found shapes {x.shape} and {y.shape}")
+        raise ShapeError(f"[{name}] expected two arrays of one length of at least 2, found shapes {x.shape} and "
+                         f"{y.shape}")

@@ -10,12 +10,16 @@ from typing import NamedTuple
 
 from duoln.randomness import Stream
 
-_TOPICS = {
-    "sea": (("ship", "boat", "captain", "sailor", "wave"), ("sailed", "sank", "rocked", "drifted"), ("deep", "salt", "grey")),
-    "garden": (("rose", "spade", "gardener", "robin", "tree"), ("grew", "bloomed", "slept", "sang"), ("green", "sweet", "old")),
-    "town": (("street", "clerk", "carriage", "shop", "house"), ("stood", "opened", "waited", "closed"), ("loud", "busy", "dusty")),
-}
 _GOOD, _BAD = ("kind", "merry", "bright", "gentle"), ("cruel", "dull", "gloomy", "rude")
+_TOPICS = {
+    "sea": (("ship", "boat", "captain", "sailor", "wave"), ("sailed", "sank", "rocked", "drifted"),
+            ("deep", "salt", "grey", *_GOOD, *_BAD)),
+    "garden": (("rose", "spade", "gardener", "robin", "tree"), ("grew", "bloomed", "slept", "sang"),
+               ("green", "sweet", "old", *_GOOD, *_BAD)),
+    "town": (("street", "clerk", "carriage", "shop", "house"), ("stood", "opened", "waited", "closed"),
+             ("loud", "busy", "dusty", *_GOOD, *_BAD)),
+}
+"""Of each: nouns, verbs and adjectives."""
 _STAY = 0.9
 """The chance that the next sentence has the same topic."""
 

@@ -33,13 +33,14 @@ def build(cfg: Any, start: Params, packed: bool = False) -> tuple[Callable[[Batc
     def step(batch: Batch) -> float:
         nonlocal updates
         updates += 1
-        words, given, targets = (torch.from_numpy(batch[name].astype(np.int64)) for name in ("words", "given", "targets"))
+        words, given, targets = (torch.from_numpy(batch[key].astype(np.int64)) for key in ("words", "given", "targets"))
         loss = model(words, torch.from_numpy(batch["mask"]), given, targets)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip)
         if cfg.bias_correction == "kiros2015":
-            ratio = sqrt(1 - 0.001 ** updates) / (1 - 0.1 ** updates) * (1 - 0.9 ** updates) / sqrt(1 - 0.999 ** updates)
+            undone = (1 - 0.9 ** updates) / sqrt(1 - 0.999 ** updates)
+            ratio = undone * sqrt(1 - 0.001 ** updates) / (1 - 0.1 ** updates)
             optimizer.param_groups[0]["lr"] = cfg.learning_rate * ratio
         optimizer.step()
         return float(loss.item())
@@ -71,8 +72,10 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
         def __init__(self, params: Params) -> None:
             super().__init__()
             self.gru = nn.GRU(cfg.width, hidden)
-            self.gru.weight_ih_l0, self.gru.weight_hh_l0 = of(reset_first(params["w_x"]).T), of(reset_first(params["w_h"]).T)
-            self.gru.bias_ih_l0, self.gru.bias_hh_l0 = of(reset_first(params["bias"])), of(np.zeros_like(params["bias"]))
+            self.gru.weight_ih_l0 = of(reset_first(params["w_x"]).T)
+            self.gru.weight_hh_l0 = of(reset_first(params["w_h"]).T)
+            self.gru.bias_ih_l0 = of(reset_first(params["bias"]))
+            self.gru.bias_hh_l0 = of(np.zeros_like(params["bias"]))
 
         def forward(self, x: Any, h: Any) -> Any:
             return self.gru(x, h[None])[0]
@@ -105,7 +108,8 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.table = nn.Embedding(cfg.words, cfg.width, _weight=torch.from_numpy(start["embedding"]["table"].copy()))
+            self.table = nn.Embedding(cfg.words, cfg.width)
+            self.table.weight = of(start["embedding"]["table"].copy())
             kind = Plain if cfg.norm == "none" else Normed
             self.encoder, self.previous, self.next = (kind(start[name]) for name in ("encoder", "previous", "next"))
             self.output = linear(start["output"]["weight"], start["output"]["bias"])

@@ -1,4 +1,4 @@
-"""The sets on which codes are judged: SICK (pairs with a score), and MR, CR, SUBJ and MPQA (sentences of two classes)."""
+"""The sets on which codes are judged: SICK (pairs with a score); MR, CR, SUBJ and MPQA (sentences of two classes)."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ def _find(name: str, root: Path | None) -> Path:
     for folder in folders:
         if (folder / FOLDER / name).is_file():
             return folder / FOLDER / name
-    raise DataMissingError(f"{folders[0] / FOLDER / name}: not found; put it there or name another folder by DUOLN_DATA; "
-                           "--set judge=none trains without judging codes")
+    raise DataMissingError(f"{folders[0] / FOLDER / name}: not found; put it there or name another folder by "
+                           "DUOLN_DATA; --set judge=none trains without judging codes")
 
 
 def as_batch(test: TestSet, number: Mapping[str, int]) -> Batch:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from duoln.plugins.skip_thoughts import classify, data, judging, sets, vectors
 from duoln.plugins.skip_thoughts.corpus import check_table
 from duoln.plugins.skip_thoughts.model import SkipThoughts
-from duoln.plugins.skip_thoughts.relatedness import ROUNDS, Round
+from duoln.plugins.skip_thoughts.relatedness import ROUNDS
 
 from duoln.core import Tensor
 from duoln.data import Batch
@@ -38,7 +38,8 @@ class Options:
     vectors: str | None = option(None, "word vectors of word2vec, text or .bin, for words the run does not know")
     baselines: bool = option(True, "true or false: also an encoder that has learnt nothing, and a bag of words")
     sets: str = option(",".join(sets.NAMES), "which sets, parted by commas")
-    round: Round = option("keras0", "a round of SICK's training: keras0 (100 epochs, batch 128) or keras1 (10, 32)")
+    sick_round: Literal["keras0", "keras1"] = option(
+        "keras0", "a round of SICK's training: keras0 (100 epochs, batch 128) or keras1 (10, 32)")
 
 
 def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
@@ -79,7 +80,7 @@ def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
         for test in tests:
             say(f"{label}: {test.name}, {len(test.sentences):,} sentences")
             figures = judging.figures_of(of(test), test.answers, test.parts, test.name, cfg.seed,
-                                         ROUNDS[options.round], classify.GRID)
+                                         ROUNDS[options.sick_round], classify.GRID)
             found |= {f"{test.name}_{key}": value for key, value in figures.items()}
         return found
 
@@ -140,7 +141,8 @@ def _findings(ours: Mapping[str, Mapping[str, float]], data_label: str, remarks:
             for name, values in PAPER]
     rows += [(name, data_label, *(format(found[key], form) if key in found else "-" for key, _, form in COLUMNS))
              for name, found in ours.items()]
-    return Findings("Skip-thoughts (section 6.3, table 3)", ("", "trained on", *(heading for _, heading, _ in COLUMNS)), rows,
+    headings = ("", "trained on", *(heading for _, heading, _ in COLUMNS))
+    return Findings("Skip-thoughts (section 6.3, table 3)", headings, rows,
                     (*remarks, "SICK: r, rho and MSE on the test pairs; MR, CR, SUBJ, MPQA: accuracy in percent, ten "
                      "nested folds; the first four rows are the paper's"),
                     {"data": data_label, "results": {name: dict(found) for name, found in ours.items()},

@@ -19,7 +19,8 @@ def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, str]]
 
     Raises:
         DataMissingError: there is no such file. DataError: it cannot be read.
-        DataFormatError: damaged gzip, an endless line, or bytes that are not of the encoding; the message names the line.
+        DataFormatError: damaged gzip, an endless line, or bytes that are not of the encoding; the message names
+            the line.
     """
     number = 0
     try:
@@ -49,5 +50,5 @@ def _decoded(path: Path, number: int, line: bytes, encoding: str) -> str:
     try:
         return line.decode(encoding)
     except UnicodeDecodeError as error:
-        raise at_line(path, number, f"text in {encoding.upper()}", f"bytes {error.object[error.start:error.start + 4]!r}",
-                      error.start) from error
+        found = f"bytes {error.object[error.start:error.start + 4]!r}"
+        raise at_line(path, number, f"text in {encoding.upper()}", found, error.start) from error

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-_TITLES = frozenset(("mr", "mrs", "ms", "dr", "st", "messrs", "prof", "rev", "capt", "col", "gen", "lieut", "sergt", "hon",
-                     "esq", "jr", "sr", "no", "vol", "viz", "etc"))
+_TITLES = frozenset(("mr", "mrs", "ms", "dr", "st", "messrs", "prof", "rev", "capt", "col", "gen", "lieut", "sergt",
+                     "hon", "esq", "jr", "sr", "no", "vol", "viz", "etc"))
 _END = re.compile(r"""(?P<word>[\w']*)(?P<mark>[.!?]+)["')\]]*\s+(?=["'(\[]*[A-Z0-9])""")
 _WORD = re.compile(r"""
     n't\b | \w+?(?=n't\b)               # do n't

@@ -1,4 +1,4 @@
-"""Vocabulary expansion: word vectors from elsewhere, mapped to the model's by least squares (Kiros et al. 2015, 2.2)."""
+"""Vocabulary expansion: word vectors of another model, mapped to ours by least squares (Kiros et al. 2015, 2.2)."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ def expand(known: Sequence[str], table: np.ndarray, others: dict[str, np.ndarray
     shared = [k for k, word in enumerate(known) if k >= FIRST and word in others]
     width = len(next(iter(others.values()))) if others else 0
     if not others or len(shared) <= width:
-        raise DataError(f"[skip_thoughts] expected more than {width} words that both the vocabulary and the word vectors "
-                        f"have, found {len(shared)}")
+        raise DataError(f"[skip_thoughts] expected more than {width} words that both the vocabulary and the word "
+                        f"vectors have, found {len(shared)}")
     left = _with_one(np.stack([others[known[k]] for k in shared]))
     matrix = np.linalg.lstsq(left, table[shared].astype(np.float64), rcond=None)[0]
     trained = set(known)
