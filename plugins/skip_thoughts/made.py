@@ -61,7 +61,7 @@ def make_books(seed: int, books: int = 4, sentences: int = 120) -> list[list[str
     return made
 
 
-def make_labelled(seed: int, name: str, count: int = 40) -> list[tuple[str, int]]:
+def make_labelled(seed: int, name: str, count: int = 160) -> list[tuple[str, int]]:
     """Sentences that speak well (1) or ill (0) of something."""
     rng = Stream(seed, f"skip_thoughts.{name}")
     return [(_sentence(rng, _pick(rng, tuple(_TOPICS)), _GOOD if k % 2 else _BAD), k % 2) for k in range(count)]

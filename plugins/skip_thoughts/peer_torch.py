@@ -75,7 +75,8 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             self.gru.weight_ih_l0 = of(reset_first(params["w_x"]).T)
             self.gru.weight_hh_l0 = of(reset_first(params["w_h"]).T)
             self.gru.bias_ih_l0 = of(reset_first(params["bias"]))
-            self.gru.bias_hh_l0 = of(np.zeros_like(params["bias"]))
+            # One bias, as ours: PyTorch's second one would be trained as well.
+            self.gru.bias_hh_l0 = of(np.zeros_like(params["bias"])).requires_grad_(False)
 
         def forward(self, x: Any, h: Any) -> Any:
             return self.gru(x, h[None])[0]
