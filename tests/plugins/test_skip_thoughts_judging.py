@@ -84,7 +84,7 @@ def test_softmax_regression_is_that_of_torch():
 
 @pytest.mark.parametrize("form", relatedness.ROUNDS)
 def test_rounds_end_at_the_first_without_gain(form):
-    u, v, scores, parts = _pairs()
+    u, v, scores, parts = _pairs(120, noise=1.0)
     found = relatedness.judge(u, v, scores, parts, 0, relatedness.ROUNDS[form])
     # Again, by hand.
     x, target = relatedness.features(u, v), relatedness.sparse_target(scores)
@@ -98,7 +98,7 @@ def test_rounds_end_at_the_first_without_gain(form):
     assert found.rounds >= 1 and (np.diff(seen[:-1]) > 0).all() and seen[-1] <= seen[-2] + 1e-12
     model.weights = kept[-2]
     test = parts == 2
-    assert found.r == pytest.approx(scipy.stats.pearsonr(model.scores(x[test]), scores[test])[0], abs=1e-9) and found.r > 0.5
+    assert found.r == pytest.approx(scipy.stats.pearsonr(model.scores(x[test]), scores[test])[0], abs=1e-9)
     assert found.rho == pytest.approx(scipy.stats.spearmanr(model.scores(x[test]), scores[test])[0], abs=1e-9)
 
 
