@@ -160,6 +160,8 @@ def test_readers_of_the_sets(tmp_path):
     path = tmp_path / "a.all.gz"
     path.write_bytes(gzip.compress("0 one \x85 line\n1 caf\xe9\n".encode("latin-1")))
     assert sets.read_labelled(path) == [("one \x85 line", 0), ("café", 1)]
+    path.write_bytes(b"0 a b\n1 \n")  # as CR has them
+    assert sets.read_labelled(path) == [("a b", 0), ("", 1)]
     path = tmp_path / "sick.txt"
     path.write_bytes((HEAD + "1\tA dog\tA cat\t3.5\tNEUTRAL\n2\ta\tb\t5\tX\n").replace("\n", "\r\n").encode())
     assert sets.read_pairs(path) == [made.Pair("A dog", "A cat", 3.5), made.Pair("a", "b", 5.0)]
@@ -182,7 +184,7 @@ def test_a_bad_pair_is_named_by_file_and_line(tmp_path, line, words):
 
 
 @pytest.mark.parametrize(("content", "words"), [
-    (b"0 a\n2 b\n", ["line 2", "0 or 1", "'2 b'"]), (b"0 a\n1  \n", ["line 2", "a sentence", "empty"]),
+    (b"0 a\n2 b\n", ["line 2", "0 or 1", "'2 b'"]), (b"0 a\n1\n", ["line 2", "a space", "'1'"]),
     (b"0 a\n\n1 b\n", ["line 2"]), (b"1 a\n1 b\n", ["both classes", "2 lines of class 1 only"]), (b"", ["none"]),
     ("0 a\n".encode("utf-16"), ["line 1", "0 or 1"]), (gzip.compress(b"0 a\n1 b\n")[:-9], ["gzip"])])
 def test_a_bad_sentence_is_named_by_file_and_line(tmp_path, content, words):
