@@ -72,9 +72,9 @@ class SkipThoughtsTask(Task):
     presets: ClassVar = {
         # One pass over BookCorpus is about a million updates, as the paper has.
         "paper": {"epochs": 1, "evaluate_every": 50_000},
-        "small": {"epochs": 4, "hidden": 200, "width": 120, "words": 4000, "longest": 21, "learning_rate": 1e-3,
+        "small": {"epochs": 3, "hidden": 200, "width": 120, "words": 4000, "longest": 21, "learning_rate": 1e-3,
                   "filtering": "corpus", "lower_case": True, "valid_triplets": 512, "judge": "fixed",
-                  "sick_round": "keras1", "evaluate_every": 448},
+                  "sick_round": "keras1", "evaluate_every": 336},
         "smoke": {"epochs": 1, "hidden": 12, "width": 8, "words": 60, "longest": 12, "learning_rate": 1e-2,
                   "batch_size": 16, "filtering": "corpus", "lower_case": True, "source": "made", "valid_share": 0.1,
                   "valid_triplets": 32, "judge": "fixed", "sick_round": "keras1"},
