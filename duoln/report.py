@@ -16,6 +16,8 @@ from duoln.tasks.spec import Dataset, Task
 
 _STRETCHES = 60
 """Points of a smoothed curve."""
+_TALL, _ACROSS = 5, 3
+"""Panels that stand below each other at most; more of one batch size stand so many side by side."""
 _FEW = 20
 """Points that are worth a mark each."""
 
@@ -123,20 +125,26 @@ def draw(task: Task, curves: Sequence[Curve], target: Path) -> Path:
     """
     sizes = sorted({c.config["batch_size"] for c in curves}, reverse=True)
     by_step = task.x_axis == "step"
-    rows = len(task.columns) + by_step
-    with figure(target, rows, len(sizes), (4.6 * len(sizes) + 0.6, 2.7 * rows + 0.5), sharex="col") as (whole, panels):
-        for column, size in enumerate(sizes):
+    count = len(task.columns) + by_step
+    across = _ACROSS if len(sizes) == 1 and count > _TALL else 1
+    rows, columns = -(-count // across), len(sizes) * across
+    with figure(target, rows, columns, (4.6 * columns + 0.6, 2.7 * rows + 0.5), sharex="col") as (whole, grid):
+        for place, size in enumerate(sizes):
+            panels = [axes for row in grid for axes in row[place * across:(place + 1) * across]]
             shown = [c for c in curves if c.config["batch_size"] == size]
             if by_step:
-                _panel(panels[0][column], "training loss", {c.variant: _smooth(c.losses) for c in shown})
-            for row, metric in enumerate(task.columns, start=int(by_step)):
-                _panel(panels[row][column], metric.heading,
-                       {c.variant: [(p[task.x_axis], p[metric.key]) for p in c.points if metric.key in p]
-                        for c in shown})
+                _panel(panels[0], "training loss", {c.variant: _smooth(c.losses) for c in shown})
+            for axes, metric in zip(panels[int(by_step):], task.columns, strict=False):
+                _panel(axes, metric.heading, {c.variant: [(p[task.x_axis], p[metric.key]) for p in c.points
+                                                          if metric.key in p] for c in shown})
+            for axes in panels[count:]:
+                axes.set_visible(False)
+            for axes in panels[count - across:count]:
+                axes.set_xlabel("updates" if by_step else "epoch")
+                axes.tick_params(labelbottom=True)
             labels = sorted({c.dataset.label for c in shown})
-            panels[0][column].set_title(f"batch {size} ({', '.join(labels)})", fontsize=10)
-            panels[-1][column].set_xlabel("updates" if by_step else "epoch")
-        panels[0][0].legend(fontsize=9)
+            panels[0].set_title(f"batch {size} ({', '.join(labels)})", fontsize=10)
+        grid[0][0].legend(fontsize=9)
         whole.suptitle(f"{task.title}: {task.paper}", fontsize=11)
     return target
 

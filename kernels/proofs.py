@@ -43,7 +43,8 @@ _VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "laye
 
 def proofs() -> list[Proof]:
     """Every case."""
-    return [*_layer_norm(), *_recurrent(), *_cells(), *_cross_entropy(), *_take(), *_adam(), *_images()]
+    return [*_layer_norm(), *_recurrent(), *_cells(), *_cross_entropy(), *_linear_cross_entropy(), *_take(), *_adam(),
+            *_images()]
 
 
 def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -114,6 +115,15 @@ def _cross_entropy() -> Iterator[Proof]:
         labels = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
         yield Proof("softmax_cross_entropy", " x ".join(map(str, shape)), (5 * _floats(rng, *shape), labels), {},
                     shape[-1])
+
+
+def _linear_cross_entropy() -> Iterator[Proof]:
+    for rows, n_in, classes in ((1, 1, 1), (3, 2, 5), (70, 33, 1000), (9, 130, 20_001)):
+        rng = np.random.default_rng([rows, n_in, classes])
+        labels = rng.integers(-1, classes, rows).astype(np.int32)
+        arrays = _floats(rng, rows, n_in), _floats(rng, n_in, classes) * np.float32(n_in ** -0.5), _floats(rng, classes)
+        yield Proof("linear_cross_entropy", f"{rows} x {n_in} x {classes}", (*arrays, labels), {},
+                    max(rows, n_in, classes))
 
 
 def _take() -> Iterator[Proof]:

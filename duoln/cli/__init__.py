@@ -39,12 +39,13 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     from duoln.bench.commands import add_commands as add_bench_commands
-    from duoln.cli import data, facts, new_task, report, run, sample
+    from duoln.cli import data, evaluate, facts, new_task, report, run, sample
 
     facts.add_commands(commands)
     run.add_command(commands)
     report.add_command(commands)
     sample.add_command(commands)
+    evaluate.add_command(commands)
     data.add_command(commands)
     new_task.add_command(commands)
     add_bench_commands(commands)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,13 @@ def add_command(commands: Any) -> None:
 def _sample(args: argparse.Namespace) -> int:
     from duoln import console, runtime
     from duoln.tasks.registry import find_task
-    from duoln.tasks.spec import convert
     from duoln.trained import load_trained
 
     task = find_task(args.task, args.plugins)
     if task.sampling is None:
         raise UsageError(f"[{task.name}] the task has nothing to sample")
     given = vars(_parser(task.name, task.sampling).parse_args(args.options))
-    kinds = typing.get_type_hints(task.sampling)
-    options = task.sampling(**{
-        key: convert(f"[{task.name}] --{key.replace('_', '-')}", given[key], kinds[key])
-        for key in kinds if given[key] is not None})
+    options = read_options(task.name, task.sampling, given)
     backend, why = runtime.choose(given["backend"])
     console.say(f"backend: {why}")
     trained = load_trained(task, given["run"], backend)
@@ -48,14 +45,32 @@ def _sample(args: argparse.Namespace) -> int:
 
 
 def _parser(task: str, sampling: type) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"duoln sample {task}", description="What a trained model generates.")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="what to write")
+    add_options(parser, sampling)
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
+    """`--run`, `--backend`, and an option for each field of a task's own dataclass."""
     from duoln.runtime import CHOICES
 
-    parser = argparse.ArgumentParser(prog=f"duoln sample {task}", description="What a trained model generates.")
     parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="a run folder")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="what to write")
     parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
-    for field in dataclasses.fields(sampling):
-        shown = "" if field.default is None else f" (default {field.default})"
+    for field in dataclasses.fields(kind):
+        shown = "" if field.default is None else f" (default {str(field.default).lower()})"
         parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, metavar="VALUE",
                             help=field.metadata.get("help", "") + shown)
-    return parser
+
+
+def read_options(task: str, kind: type, given: Mapping[str, Any]) -> Any:
+    """What the user gave as an instance of the task's dataclass.
+
+    Raises:
+        UsageError: a value that does not fit.
+    """
+    from duoln.tasks.spec import convert
+
+    kinds = typing.get_type_hints(kind)
+    return kind(**{key: convert(f"[{task}] --{key.replace('_', '-')}", given[key], kinds[key])
+                   for key in kinds if given[key] is not None})

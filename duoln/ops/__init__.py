@@ -50,6 +50,7 @@ from duoln.ops.gradient import clip_gradient
 from duoln.ops.index import embedding, getitem, one_hot, take, take_along_axis
 from duoln.ops.latent import gaussian_latent
 from duoln.ops.linalg import linear, matmul
+from duoln.ops.linear_loss import linear_cross_entropy
 from duoln.ops.loss import bce_with_logits, softmax_cross_entropy
 from duoln.ops.mixture import mixture_density
 from duoln.ops.norm import batch_norm, layer_norm, weight_norm
@@ -94,7 +95,8 @@ __all__ = [
     "abs", "adam_update", "add", "all", "any", "argmax", "astype", "avg_pool2d", "batch_norm", "bce_with_logits",
     "broadcast_to", "clip", "clip_gradient", "concat", "conv2d", "cos", "cumsum", "divide", "embedding", "equal", "exp",
     "expand_dims", "expm1", "filterbank", "flip", "floor", "gaussian_latent", "getitem", "greater", "greater_equal",
-    "gru", "gru_step", "isfinite", "layer_norm", "leaky_relu", "less", "less_equal", "linear", "log", "log1p",
+    "gru", "gru_step", "isfinite", "layer_norm", "leaky_relu", "less", "less_equal", "linear", "linear_cross_entropy",
+    "log", "log1p",
     "log_softmax", "logical_and", "logical_not", "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul",
     "max", "max_pool2d", "maximum", "mean", "min", "minimum", "mixture_density", "multiply", "negative", "not_equal",
     "one_hot", "order_violation", "pad", "permute_dims", "power", "relu", "reshape", "rnn", "rnn_step", "sigmoid",

@@ -81,6 +81,18 @@ class Trained(NamedTuple):
     """Tensors on the backend that was asked for."""
 
 
+class Findings(NamedTuple):
+    """What a protocol of the task's own found of a trained model: a table for people, figures for programs."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    remarks: Sequence[str]
+    """Lines below the table."""
+    figures: Mapping[str, Any]
+    """The same as plain data, for `--json`."""
+
+
 @dataclass(frozen=True)
 class Config:
     """Settings that every task has; a task's own config adds to them."""
@@ -113,6 +125,8 @@ class Task:
             None for one that is no row of examples. `duoln run --ranks` shares batches out along it.
         sampling: for a generative task, a frozen dataclass whose fields are the options of `duoln sample NAME`,
             each made by `option`.
+        evaluating: for a task whose trained models are judged by a protocol that takes longer than an evaluation during
+            training, the same for `duoln evaluate NAME`.
     """
 
     name: ClassVar[str] = ""
@@ -127,6 +141,7 @@ class Task:
     x_axis: ClassVar[Literal["epoch", "step"]] = "epoch"
     batch_axes: ClassVar[Mapping[str, int | None]] = {}
     sampling: ClassVar[type | None] = None
+    evaluating: ClassVar[type | None] = None
 
     def data(self, cfg: Any, root: Path | None = None) -> Splits:
         """The data; `root` stands before DUOLN_DATA. Indices are range-checked here, on the host."""
@@ -171,6 +186,16 @@ class Task:
         """
         raise UsageError(f"[{self.name}] the task has nothing to sample")
 
+    def evaluate(self, trained: Trained, options: Any, say: Callable[[str], None]) -> Findings:
+        """What a trained model is worth by the task's own protocol.
+
+        Args:
+            trained: the model.
+            options: an instance of `evaluating`.
+            say: takes one line of progress.
+        """
+        raise UsageError(f"[{self.name}] the task has no evaluation of its own beside that of `duoln run`")
+
     def prepare(self, source: Path, target: Path) -> list[Path]:
         """The corpus as it is distributed, in `source`, as the files that `data` reads, below `target`.
 
@@ -189,7 +214,7 @@ class Task:
 
 
 def option(default: Any, help: str) -> Any:
-    """A field of `Task.sampling`: its value where the user gives none, and what `--help` says of it."""
+    """A field of `Task.sampling` or `Task.evaluating`: its value where none is given, and what `--help` says of it."""
     return dataclasses.field(default=default, metadata={"help": help})
 
 

@@ -30,6 +30,8 @@ from duoln.plugins.handwriting import corpus as handwriting
 from duoln.plugins.handwriting import iam
 from duoln.plugins.order_embeddings import coco, flickr8k
 from duoln.plugins.order_embeddings.corpus import Words
+from duoln.plugins.skip_thoughts import corpus as books
+from duoln.plugins.skip_thoughts import sets, vectors
 
 from duoln import checkpoint, report, runfolder
 from duoln.bench import schema
@@ -63,6 +65,11 @@ def _gzip(rng, whole, other):
     if rng.random() < 0.5:
         return fuzzing.mutate(rng, whole, other)
     return gzip.compress(fuzzing.mutate(rng, gzip.decompress(whole), gzip.decompress(other)), 1, mtime=0)
+
+
+def _perhaps_gzip(rng, whole, other):
+    both = whole[:2] == other[:2] == b"\x1f\x8b"
+    return _gzip(rng, whole, other) if both else fuzzing.mutate(rng, whole, other)
 
 
 def _zip(rng, whole, other):
@@ -116,6 +123,10 @@ def _amat(rows):
     return b"\n".join(b" ".join([b"0", b"1"] * 392) for _ in range(rows)) + b"\n"
 
 
+_BOOKS = "### One | A\nThe cat sat. \"A dog!\" ran Mr. Brown.\n\n### Two\nCaf\xe9 people don't.\n".encode()
+_SICK = (b"pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r\n"
+         b"1\tA dog\tA cat\t3.5\tNEUTRAL\r\n2\ta man\ta boy\t5\tENTAILMENT\r\n")
+_VECTORS = b"2 3\n" + b"".join(word + b" " + np.arange(3, dtype="<f4").tobytes() + b"\n" for word in (b"cat", b"dog"))
 _XML = (b'<?xml version="1.0" encoding="ISO-8859-1"?>\n<WhiteboardCaptureSession><StrokeSet>\n'
         + b"".join(b'<Stroke colour="black" start_time="1.5"><Point x="%d" y="-7" time="2.0"/><Point x="3" y="9.5"/>'
                    b"</Stroke>\n" % k for k in range(5)) + b"</StrokeSet></WhiteboardCaptureSession>\n")
@@ -178,6 +189,15 @@ READERS = {
                               mutate=_gzip),
     "Flickr8k, a list (gzip)": Reader(flickr8k.read_list, [gzip.compress(b"1.jpg\n2.jpg\n"), gzip.compress(b"3.jpg\n")],
                                       (DataError,), mutate=_gzip),
+    "books (text, gzip)": Reader(lambda p: books.make_corpus("books", books.read_books(p), True), [_BOOKS, gzip.compress(_BOOKS)],
+                                 (DataError,), mutate=_perhaps_gzip),
+    "vocabulary (text)": Reader(lambda p: books.read_vocabulary(p, 9), [b"the\ncat\nsat\n", "caf\xe9\na\n".encode()], DATA),
+    "labelled sentences (gzip)": Reader(sets.read_labelled, [gzip.compress(b"0 a dull one\n1 a fine one\n"), b"1 good\n0 bad\n"],
+                                        (DataError,), mutate=_perhaps_gzip),
+    "pairs (text, gzip)": Reader(sets.read_pairs, [_SICK, gzip.compress(_SICK)], (DataError,), mutate=_perhaps_gzip),
+    "word vectors (text)": Reader(lambda p: vectors.read_vectors(p, ["cat", "dog"]), [b"2 3\ncat 1 2 3\ndog 4 5 6.5\n", b"cat 1\ndog -2e3\n"],
+                                  (DataError,)),
+    "word vectors (binary)": Reader(lambda p: vectors.read_vectors(p, ["cat", "dog"]), [_VECTORS, _VECTORS * 2], (DataError,), "v.bin"),
     "checkpoint (safetensors)": Reader(checkpoint.load, [_checkpoint(3), _checkpoint(10**9, best=0.5)], (CheckpointError,)),
     "best.json": Reader(lambda p: checkpoint.named_best(p.parent), [
         b'{"file": "step-000000003.safetensors", "step": 3}\n', b'{"file": "../../etc/passwd", "step": 3}'], (), "best.json"),

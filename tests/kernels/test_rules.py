@@ -79,6 +79,19 @@ def test_order_violation_of_pairs_without_a_gradient(share, threads, rng, numpy_
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "computed again"])
+@pytest.mark.parametrize(("rows", "classes"), [((1,), 1), ((), 7), ((9,), 33), ((3, 50), 301)], ids=str)
+def test_linear_cross_entropy(rows, classes, kept, dtype, threads, rng, monkeypatch, numpy_backend):
+    from duoln.kernels.linear_cross_entropy import numpy as rule
+
+    monkeypatch.setattr(rule, "KEEP_BYTES", 1 << 30 if kept else 0)
+    monkeypatch.setattr(rule, "BLOCK", 1000)  # several blocks of rows and of classes
+    x, weight, bias = (rng.standard_normal(s).astype(dtype) for s in ((*rows, 12), (12, classes), (classes,)))
+    for labels in (rng.integers(-1, classes, rows), rng.integers(0, classes, rows), np.full(rows, -1)):
+        check_rule(ops.linear_cross_entropy, _rule(ops.linear_cross_entropy),
+                   [x, weight, bias, np.asarray(labels, np.int32)], {}, numpy_backend, length=150 * classes)
+
+
 class TestAdam:
     SHAPES = ((784, 100), (1000,), (), (0, 3), (10, 3001))
 

@@ -260,6 +260,17 @@ for shape in [(4, 10), (1, 1), (2, 3, 5), (0, 4), (128, 10), (3, 4097)]:
     case(f"softmax_cross_entropy{shape}", ops.softmax_cross_entropy,
          lambda rng, s=shape: [rng.standard_normal(s), rng.integers(0, s[-1], s[:-1]).astype(np.int32)],
          cross_entropy_reference, shape[-1])
+
+
+def linear_cross_entropy_reference(x, weight, bias, labels):
+    each = cross_entropy_reference(x @ weight + bias, np.maximum(labels, 0))
+    return np.where(labels >= 0, each, 0.0)
+
+
+for shape, classes in [((4, 5), 10), ((1, 1), 1), ((2, 3, 5), 7), ((0, 4), 6), ((5,), 3), ((70, 5), 4097)]:
+    case(f"linear_cross_entropy{shape}{classes}", ops.linear_cross_entropy,
+         lambda rng, s=shape, c=classes: [*normal(s, (s[-1], c), (c,))(rng), rng.integers(-1, c, s[:-1]).astype(np.int32)],
+         linear_cross_entropy_reference, 70 * classes)
 case("bce_with_logits", ops.bce_with_logits, lambda rng: [3 * rng.standard_normal((5, 7)), rng.random((5, 7))],
      lambda x, t: t * np.log1p(np.exp(-x)) + (1 - t) * np.log1p(np.exp(x)), 16)
 

@@ -34,3 +34,14 @@ def test_every_operator_has_a_composed_rule():
     for name in ops.__all__:
         if isinstance(op := getattr(ops, name), Op):
             assert op.rules("no such backend")[-1].name == "composed"
+
+
+def test_linear_cross_entropy_in_blocks(be, monkeypatch):
+    """The composed rule with blocks of a few rows and classes, on every backend."""
+    from duoln.ops import linear_loss
+
+    monkeypatch.setattr(linear_loss, "BLOCK", 50)
+    monkeypatch.setattr(Op, "only_composed", True)
+    case = next(c for c in CASES if c.name.startswith("linear_cross_entropy(2, 3, 5)"))
+    for dtype in ("float32", "float64") if be.name == "numpy" else ("float32",):
+        check_op(case.fn, _inputs(case), case.reference, be, 100, dtype=dtype)

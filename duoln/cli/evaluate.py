@@ -1,0 +1,47 @@
+"""`duoln evaluate TASK`: a trained model judged by the task's own protocol."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from duoln.cli.sample import add_options, read_options
+from duoln.errors import UsageError
+
+
+def add_command(commands: Any) -> None:
+    """Add `evaluate` to the command line; each task has options of its own, which are read once it is known."""
+    evaluate = commands.add_parser("evaluate", help="a trained model by the task's own protocol",
+                                   epilog="`duoln evaluate TASK --help` has the options of one task")
+    evaluate.add_argument("task")
+    evaluate.add_argument("options", nargs=argparse.REMAINDER, metavar="--run RUN ...")
+    evaluate.set_defaults(run=_evaluate)
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    from duoln import console, runtime
+    from duoln.tasks.registry import find_task
+    from duoln.trained import load_trained
+
+    task = find_task(args.task)
+    if task.evaluating is None:
+        raise UsageError(f"[{task.name}] the task has no evaluation of its own beside that of `duoln run`")
+    parser = argparse.ArgumentParser(prog=f"duoln evaluate {task.name}",
+                                     description="A trained model by the task's own protocol.")
+    parser.add_argument("--json", action="store_true", help="the figures as one JSON object on stdout")
+    add_options(parser, task.evaluating)
+    given = vars(parser.parse_args(args.options))
+    options = read_options(task.name, task.evaluating, given)
+    backend, why = runtime.choose(given["backend"])
+    console.say(f"backend: {why}")
+    trained = load_trained(task, given["run"], backend)
+    console.say(f"model: {task.name} {trained.variant} after {trained.step} updates")
+    found = task.evaluate(trained, options, console.say)
+    if given["json"]:
+        console.put(json.dumps({"task": task.name, "variant": trained.variant, "step": trained.step, **found.figures}))
+        return 0
+    console.show(console.rows_table(found.title, found.headings, found.rows, whole=[0]), data=True)
+    for remark in found.remarks:
+        console.put(remark)
+    return 0

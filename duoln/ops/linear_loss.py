@@ -1,0 +1,91 @@
+"""Softmax cross-entropy over a large vocabulary: the last layer and its loss as one operator.
+
+The logits are made in blocks and never held whole. Kept for the gradient is one number a row, the logarithm of the
+sum of exponentials; the gradient computes each block again. The value is that of `linear` and
+`softmax_cross_entropy`, to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule, Tensor, op
+from duoln.errors import ShapeError
+from duoln.ops.common import check_float, check_integers
+
+BLOCK = 1 << 22
+"""Logits that are held at a time: 16 MiB in float32."""
+
+
+@op
+def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+    """Negative log-likelihood of the labels under softmax(x @ weight + bias), in nats.
+
+    A row whose label is negative is padding: its loss and its gradient are 0.
+
+    Shape:
+        x (..., in), weight (in, classes), bias (classes,), labels int32 (...) below classes -> (...).
+
+    Raises:
+        ShapeError: the sizes do not fit, or there are no classes.
+    """
+    check_float("linear_cross_entropy", x, weight, bias)
+    check_integers("linear_cross_entropy", "labels", labels)
+    if weight.ndim != 2 or x.ndim < 1 or x.shape[-1] != weight.shape[0] or weight.shape[1] == 0:
+        raise ShapeError(f"[linear_cross_entropy] expected weight (in, classes) with in equal to the last axis of x "
+                         f"and at least one class, found x {x.shape} and weight {weight.shape}")
+    if bias.shape != weight.shape[1:] or labels.shape != x.shape[:-1]:
+        raise ShapeError(f"[linear_cross_entropy] expected bias {weight.shape[1:]} and labels {x.shape[:-1]}, "
+                         f"found {bias.shape} and {labels.shape}")
+    result: Tensor = linear_cross_entropy.apply(x, weight, bias, labels)
+    return result
+
+
+def _forward(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -> tuple[Array, Any]:
+    rows, classes = prod(labels.shape), weight.shape[1]
+    flat, target = be.reshape(x, (rows, weight.shape[0])), be.reshape(labels, (rows, 1))
+    step = max(BLOCK // classes, 1)
+    sums, picked = [], []
+    for start in range(0, rows, step):
+        part = slice(start, start + step)
+        logits = be.matmul(flat[part], weight) + bias
+        largest = be.max(logits, axis=-1, keepdims=True)
+        sums.append(largest + be.log(be.sum(be.exp(logits - largest), axis=-1, keepdims=True)))
+        picked.append(be.take_along_axis(logits, be.maximum(target[part], be.zeros((), "int32")), -1))
+    if not rows:
+        return be.zeros(labels.shape, be.dtype(x)), (x.shape, flat, weight, bias, target, flat[:, :0])
+    log_sum = be.concat(sums, axis=0)
+    loss = be.where(target >= 0, log_sum - be.concat(picked, axis=0), 0.0)
+    return be.reshape(loss, labels.shape), (x.shape, flat, weight, bias, target, log_sum)
+
+
+def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
+    """In blocks of classes, so that each part of the weight's gradient is made once."""
+    shape, x, weight, bias, target, log_sum = saved
+    rows, classes = x.shape[0], weight.shape[1]
+    if not rows:
+        return [be.zeros(a.shape, be.dtype(x)) for a in (x, weight, bias)] + [None]
+    g = be.where(target >= 0, be.reshape(gout, (rows, 1)), 0.0)
+    step = max(BLOCK // rows, 1)
+    of_x, of_weight, of_bias = None, [], []
+    ones = be.ones((1, rows), be.dtype(x))
+    for start in range(0, classes, step):
+        part = slice(start, start + step)
+        probability = be.exp(be.matmul(x, weight[:, part]) + bias[part] - log_sum)
+        chosen = target - start == be.arange(probability.shape[1])
+        d = (probability - be.astype(chosen, be.dtype(x))) * g
+        if needs[0]:
+            share = be.matmul(d, be.permute_dims(weight[:, part], (1, 0)))
+            of_x = share if of_x is None else of_x + share
+        if needs[1]:
+            of_weight.append(be.matmul(be.permute_dims(x, (1, 0)), d))
+        if needs[2]:
+            of_bias.append(be.matmul(ones, d))
+    return [None if of_x is None else be.reshape(of_x, shape), be.concat(of_weight, axis=1) if needs[1] else None,
+            be.reshape(be.concat(of_bias, axis=1), (classes,)) if needs[2] else None, None]
+
+
+linear_cross_entropy.add(Rule("composed", _forward, _vjp))

@@ -1,0 +1,123 @@
+"""Books as sentences of word numbers, and the vocabulary by frequency."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from duoln.plugins.skip_thoughts import tokens
+from duoln.plugins.skip_thoughts.text import at_line, read_lines
+
+from duoln.errors import DataError, DataFormatError, UsageError
+
+END, UNKNOWN, FIRST = 0, 1, 2
+"""Numbers of the end of a sentence and of an unknown word, and of the most frequent one."""
+_TITLE = "###"
+
+
+class Corpus(NamedTuple):
+    """The sentences of all books, one after another. Numbers are of all words that occur, by frequency."""
+
+    name: str
+    words: list[str]
+    """By number: the end, the unknown word, then the most frequent ones."""
+    numbers: np.ndarray
+    """int32 (tokens,)."""
+    starts: np.ndarray
+    """int64 (sentences + 1,): where in `numbers` a sentence begins."""
+    books: np.ndarray
+    """int64 (books + 1,): the sentence with which a book begins."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Words of each sentence: int64 (sentences,)."""
+        return np.diff(self.starts)
+
+
+def read_books(path: Path) -> Iterator[list[str]]:
+    """The books of a plain text, each as its paragraphs (a line each).
+
+    A book begins at a line that starts with `###`; a text without such lines is one book. Sentences never run over the
+    end of a line.
+
+    Raises:
+        DataError: the file cannot be read. DataFormatError: it is no UTF-8; the message names the line.
+    """
+    book: list[str] = []
+    for _, line in read_lines(path):
+        if line.startswith(_TITLE):
+            if book:
+                yield book
+            book = []
+        elif line.strip():
+            book.append(line)
+    if book:
+        yield book
+
+
+def make_corpus(name: str, books: Iterable[Sequence[str]], lower_case: bool,
+                vocabulary: Sequence[str] | None = None) -> Corpus:
+    """Split books into sentences and words, and number the words.
+
+    Args:
+        name: what the corpus is called.
+        books: the paragraphs of each.
+        lower_case: whether "The" and "the" are one word.
+        vocabulary: words by number from `FIRST` on; all others are unknown. By default all that occur, the most
+            frequent first, and of equally frequent ones the earliest.
+
+    Raises:
+        DataError: there is no sentence.
+    """
+    seen: dict[str, int] = {}
+    flat, ends, firsts = array("i"), array("q", [0]), [0]
+    for book in books:
+        for paragraph in book:
+            for sentence in tokens.sentences(paragraph):
+                for word in tokens.words(sentence.lower() if lower_case else sentence):
+                    flat.append(seen.setdefault(word, len(seen)))
+                if len(flat) > ends[-1]:
+                    ends.append(len(flat))
+        if len(ends) - 1 > firsts[-1]:
+            firsts.append(len(ends) - 1)
+    if len(firsts) < 2:
+        raise DataError(f"{name}: expected at least one sentence, found none")
+    numbers = np.frombuffer(flat, np.int32)
+    if vocabulary is None:
+        order = np.argsort(-np.bincount(numbers, minlength=len(seen)), kind="stable")
+        known = list(seen)
+        vocabulary = [known[k] for k in order]
+    place = {word: k for k, word in enumerate(vocabulary, start=FIRST)}
+    renumbered = np.array([place.get(word, UNKNOWN) for word in seen], np.int32)[numbers]
+    return Corpus(name, ["<end>", "<unknown>", *vocabulary], renumbered, np.frombuffer(ends, np.int64),
+                  np.array(firsts, np.int64))
+
+
+def read_vocabulary(path: Path, size: int) -> list[str]:
+    """Words, one a line, the most frequent first, for a table of `size` rows.
+
+    Raises:
+        DataFormatError: more words than the table has rows, an empty line, or a word that was there before.
+    """
+    found: dict[str, int] = {}
+    for number, word in read_lines(path):
+        if not word.strip() or len(word.split()) != 1:
+            raise at_line(path, number, "one word", repr(word[:40]))
+        if word in found:
+            raise at_line(path, number, f"a word that is not on line {found[word]}", repr(word[:40]))
+        if len(found) == size - FIRST:
+            raise at_line(path, number, f"at most {size - FIRST} words, as the table has {size} rows and {FIRST} of "
+                          "them are for the end and the unknown word", "one more")
+        found[word] = number
+    if not found:
+        raise DataFormatError(path, 0, "at least one word", "an empty file")
+    return list(found)
+
+
+def check_table(words: Sequence[str], rows: int) -> None:
+    """Raises UsageError for a vocabulary that does not fit the table of word vectors."""
+    if len(words) > rows:
+        raise UsageError(f"[skip_thoughts] a vocabulary of {len(words)} words is larger than the table of {rows} rows")

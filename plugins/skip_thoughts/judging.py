@@ -1,0 +1,72 @@
+"""How good codes are: from sentences to the figures of table 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from duoln.plugins.skip_thoughts import classify, relatedness
+
+from duoln.data import Batch
+
+_ROWS = 256
+"""Sentences a forward pass."""
+
+
+def codes(encode: Callable[[Batch], np.ndarray], words: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The code of each sentence, of length 1.
+
+    Args:
+        encode: words (L, B) and mask (L, B) -> (B, width).
+        words: (sentences, longest), padded.
+        lengths: (sentences,).
+    """
+    order = np.argsort(lengths, kind="stable")
+    parts = []
+    for start in range(0, len(order), _ROWS):
+        chosen = order[start:start + _ROWS]
+        longest = lengths[chosen].max()
+        mask = np.arange(longest)[:, None] < lengths[chosen]
+        parts.append(encode({"words": np.ascontiguousarray(words[chosen, :longest].T), "mask": mask}))
+    found = np.concatenate(parts)
+    found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), np.finfo(found.dtype).tiny)
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    result: np.ndarray = found[back]
+    return result
+
+
+def figures_of(x: Any, answers: np.ndarray, parts: np.ndarray, name: str, seed: int, epochs_and_batch: tuple[int, int],
+               grid: Sequence[float]) -> dict[str, float]:
+    """The figures of one set from its sentences' codes: r, rho and mse for pairs, else the accuracy in percent.
+
+    Args:
+        x: codes, (sentences, width).
+        answers: as in `sets.TestSet`.
+        parts: as in `sets.TestSet`.
+        name: of the set, for errors.
+        seed: of the first weights of SICK's regression.
+        epochs_and_batch: of a round of SICK's regression.
+        grid: strengths of the penalty for classes.
+    """
+    if len(parts):
+        half = len(answers)
+        found = relatedness.judge(x[:half], x[half:], answers, parts, seed, epochs_and_batch)
+        return {"r": found.r, "rho": found.rho, "mse": found.mse}
+    return {"accuracy": classify.nested(x, answers, name, grid=grid).percent}
+
+
+def nats_of(nats: Callable[[Batch], np.ndarray], split: Batch) -> dict[str, float]:
+    """Nats a word of the sentences around, and what the frequencies of the training targets alone would give.
+
+    `unigram` is the cross-entropy of the same words under the frequency of each as a target in training, with one added
+    to every count.
+    """
+    targets = split["targets"]
+    real = targets >= 0
+    keys = ("words", "mask", "given", "targets")
+    total = sum(float(nats({key: split[key][k] for key in keys}).astype(np.float64).sum()) for k in range(len(targets)))
+    counts = split["counts"].astype(np.float64) + 1
+    unigram = -np.log(counts / counts.sum())
+    return {"nats": total / int(real.sum()), "unigram": float(unigram[targets[real]].mean())}

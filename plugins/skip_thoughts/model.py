@@ -1,0 +1,79 @@
+"""Skip-thoughts (Kiros et al. 2015), with decoders that see the code as their first state and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from duoln import nn, ops
+from duoln.core import Tensor
+from duoln.nn import Params
+from duoln.ops.norm import EpsilonPlace
+from duoln.randomness import Stream
+
+Norm = Literal["none", "layer", "layer-theano"]
+
+
+def start_matrix(rng: Stream, shape: tuple[int, ...]) -> np.ndarray:
+    """How the code behind the paper starts a matrix: orthogonal if it is square, else uniform in +-0.1."""
+    square = len(shape) == 2 and shape[0] == shape[1]
+    return (nn.init.orthogonal if square else nn.init.uniform(0.1))(rng, shape)
+
+
+class SkipThoughts(nn.Module):
+    """A sentence's code, and from it the sentences before and after: one GRU each, one table, one output layer.
+
+    The decoders begin in the state in which the encoder ends, and see the words of their sentence shifted by one, first
+    a vector of zeros. Unlike the model of 2015 they have no other access to the code.
+
+    Args:
+        words: rows of the table, with the end and the unknown word.
+        width: of a word's vector.
+        hidden: units of each GRU, and of a code.
+        norm: "layer-theano" is the form of the code behind the paper, with biases inside of the norms; "layer" that of
+            eq. 26-28.
+        floor: added to the probability of a word in the loss.
+        eps, eps_place: of the norms.
+
+    Shape:
+        `code`: words int32 (L, B), mask bool (L, B) -> (B, hidden); `nats`: as `data.Triplets.batch` has them ->
+        (2, T, B).
+    """
+
+    def __init__(self, words: int, width: int, hidden: int, norm: Norm, floor: float = 1e-8, eps: float = 1e-5,
+                 eps_place: EpsilonPlace = "inside") -> None:
+        self.width, self.hidden, self.floor = width, hidden, floor
+
+        def gru() -> nn.GRUCell:
+            return nn.GRUCell(width, hidden, norm, eps=eps, eps_place=eps_place, input_init=start_matrix)
+
+        self.embedding = nn.Embedding(words, width)
+        self.encoder, self.previous, self.next = gru(), gru(), gru()
+        self.output = nn.Linear(hidden, words, weight_init=nn.init.uniform(0.1))
+
+    def code(self, params: Params, words: Tensor, mask: Tensor) -> Tensor:
+        """The last state of the encoder."""
+        return self._encode(params, self.embedding(params["embedding"], words), mask)
+
+    def nats(self, params: Params, words: Tensor, mask: Tensor, given: Tensor, targets: Tensor) -> Tensor:
+        """-log(p + floor) of each word of the sentences around; 0 where the target is negative."""
+        length, batch = words.shape
+        steps = given.shape[1]
+        # All vectors by one look-up: the gradient of a look-up is as large as the table.
+        flat = ops.concat(ops.reshape(words, shape=(words.size,)), ops.reshape(given, shape=(given.size,)))
+        vectors = self.embedding(params["embedding"], flat)
+        seen = ops.reshape(vectors[:words.size], shape=(length, batch, self.width))
+        shown = ops.reshape(vectors[words.size:], shape=(2, steps, batch, self.width))
+        code = self._encode(params, seen, mask)
+        nothing = Tensor(code.backend.zeros((1, batch, self.width), code.dtype), code.backend)
+        states = [cell.sequence(params[name], ops.concat(nothing, shown[k], axis=0), (code,))[0]
+                  for k, (name, cell) in enumerate((("previous", self.previous), ("next", self.next)))]
+        output = params["output"]
+        nats = ops.linear_cross_entropy(ops.stack(*states), output["weight"], output["bias"], targets)
+        if not self.floor:
+            return nats
+        return ops.where(targets >= 0, -ops.log(ops.exp(-nats) + self.floor), 0.0)
+
+    def _encode(self, params: Params, vectors: Tensor, mask: Tensor) -> Tensor:
+        return self.encoder.sequence(params["encoder"], vectors, mask=mask)[1][0]

@@ -1,0 +1,143 @@
+"""The task: configuration, presets, variants, loss, metrics, and what `duoln evaluate` calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from duoln.plugins.skip_thoughts import classify, data, judging, peer_torch, sets, table
+from duoln.plugins.skip_thoughts.model import Norm, SkipThoughts
+from duoln.plugins.skip_thoughts.relatedness import ROUNDS, Round
+
+from duoln import ops, optim
+from duoln.core import Tensor
+from duoln.data import Batch
+from duoln.errors import UsageError
+from duoln.nn import Module, Params
+from duoln.ops.norm import EpsilonPlace
+from duoln.tasks import Column, Config, Findings, Splits, Task
+from duoln.tasks.spec import PeerBuilder, Predict, Trained
+
+_GRIDS = {"fixed": (1.0,), "nested": classify.GRID}
+
+
+@dataclass(frozen=True)
+class SkipThoughtsConfig(Config):
+    """Settings; the defaults are those of the code behind the paper."""
+
+    batch_size: int = 64
+    learning_rate: float = 2e-4
+    bias_correction: Literal["standard", "kiros2015"] = "kiros2015"
+    clip: float = 5.0
+    """Bound on the norm of all gradients together."""
+    norm: Norm = "layer-theano"
+    hidden: int = 2400
+    width: int = 620
+    """Of the word vectors."""
+    words: int = 20_000
+    """Rows of the table of word vectors, with the end and the unknown word."""
+    longest: int = 30
+    """Sentences must have fewer words than this."""
+    filtering: data.Filter = "batch"
+    floor: float = 1e-8
+    """Added to a probability in the loss."""
+    lower_case: bool = False
+    eps: float = 1e-5
+    eps_place: EpsilonPlace = "inside"
+    source: data.Source = "auto"
+    corpus: str | None = None
+    """A plain text of your own; by default that of the data folders."""
+    vocabulary: str | None = None
+    """A file of words, the most frequent first; by default the corpus's own are counted."""
+    valid_share: float = 0.02
+    """The end of each book that is left out of training."""
+    valid_triplets: int = 1024
+    judge: Literal["none", "fixed", "nested"] = "nested"
+    """What an evaluation during training does on SICK, MR, CR, SUBJ and MPQA: nothing, all with one strength of the
+    penalty, or the whole protocol."""
+    sick_round: Round = "keras0"
+
+
+class SkipThoughtsTask(Task):
+    """Skip-thoughts with a GRU encoder and two GRU decoders, nats a word, and what its codes are good for."""
+
+    name = "skip_thoughts"
+    title = "Skip-thoughts"
+    paper = "section 6.3, table 3, figure 3"
+    config = SkipThoughtsConfig
+    presets: ClassVar = {
+        # One pass over BookCorpus is about a million updates, as the paper has.
+        "paper": {"epochs": 1, "evaluate_every": 50_000},
+        "small": {"epochs": 3, "hidden": 200, "width": 120, "words": 4000, "longest": 21, "learning_rate": 1e-3,
+                  "filtering": "corpus", "lower_case": True, "valid_triplets": 512, "judge": "fixed",
+                  "sick_round": "keras1", "evaluate_every": 336},
+        "smoke": {"epochs": 1, "hidden": 12, "width": 8, "words": 60, "longest": 12, "learning_rate": 1e-2,
+                  "batch_size": 16, "filtering": "corpus", "lower_case": True, "source": "made", "valid_share": 0.1,
+                  "valid_triplets": 32, "judge": "fixed", "sick_round": "keras1"},
+    }
+    variants: ClassVar = {"none": {"norm": "none"}, "ln": {"norm": "layer-theano"}}
+    references: ClassVar = {
+        "none": "r .842, rho .767, MSE .298, MR 77.3, CR 81.8, SUBJ 92.6, MPQA 87.9 (table 3, 2400 units)",
+        "ln": "r .854, rho .785, MSE .277, MR 79.5, CR 82.6, SUBJ 93.4, MPQA 89.0 (table 3, 2400 units)",
+    }
+    columns = (Column("valid_nats", "nats/word", ".3f"), Column("valid_unigram", "unigram", ".3f"),
+               *(Column(key, heading, form) for key, heading, form in table.COLUMNS if key != "sick_rho"))
+    # Figure 3 has no rho; it is in the log and in curves.csv.
+    x_axis = "step"
+    evaluating = table.Options
+
+    def data(self, cfg: SkipThoughtsConfig, root: Path | None = None) -> Splits:
+        if cfg.judge != "none":
+            classify.check_library()
+        dataset, corpus = data.load_corpus(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.vocabulary, cfg.seed,
+                                           root)
+        splits = data.splits(data.parts(corpus, cfg.longest, cfg.valid_share), dataset, cfg.batch_size, cfg.seed,
+                             cfg.filtering, cfg.valid_triplets)
+        if cfg.judge == "none":
+            return splits
+        number = {word: k for k, word in enumerate(corpus.words)}
+        how = {"grid": np.array(_GRIDS[cfg.judge]), "round": np.array(ROUNDS[cfg.sick_round]),
+               "seed": np.array(cfg.seed)}
+        tests = sets.load(sets.NAMES, dataset.rung == "synthetic", cfg.lower_case, cfg.seed, root)
+        judged = {test.name: {**sets.as_batch(test, number), **how} for test in tests}
+        return replace(splits, evaluation={**splits.evaluation, **judged})
+
+    def model(self, cfg: SkipThoughtsConfig) -> Module:
+        return SkipThoughts(cfg.words, cfg.width, cfg.hidden, cfg.norm, cfg.floor, cfg.eps, cfg.eps_place)
+
+    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        """The sum over words, both sentences and the batch, as in the code behind the paper."""
+        return ops.sum(self.predict(model, params, batch))
+
+    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        """The nats of the words around where a batch has targets, (2, T, B); else the codes, (B, hidden)."""
+        assert isinstance(model, SkipThoughts)
+        if "targets" in batch:
+            return model.nats(params, batch["words"], batch["mask"], batch["given"], batch["targets"])
+        return model.code(params, batch["words"], batch["mask"])
+
+    def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
+        if "targets" in split:
+            return judging.nats_of(predict, split)
+        x = judging.codes(predict, split["words"], split["lengths"])
+        epochs, batch = split["round"].tolist()
+        return judging.figures_of(x, split["answers"], split["parts"], f"{len(x):,} sentences", int(split["seed"]),
+                                  (epochs, batch), split["grid"].tolist())
+
+    def optimizer(self, cfg: SkipThoughtsConfig) -> optim.Optimizer:
+        return optim.Adam(learning_rate=cfg.learning_rate, bias_correction=cfg.bias_correction, donate=True,
+                          clip=optim.clip_global_norm(cfg.clip))
+
+    def evaluate(self, trained: Trained, options: table.Options, say: Callable[[str], None]) -> Findings:
+        return table.judge_run(trained, options, say)
+
+    def peer(self, name: str) -> PeerBuilder:
+        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
+                                            "torch-packed": partial(peer_torch.build, packed=True)}
+        if name not in builders:
+            raise UsageError(f"[skip_thoughts] expected a peer of {', '.join(builders)}; found {name!r}")
+        return builders[name]

@@ -1,0 +1,151 @@
+"""Vocabulary expansion: word vectors of another model, mapped to ours by least squares (Kiros et al. 2015, 2.2)."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple, cast
+
+import numpy as np
+from duoln.plugins.skip_thoughts.corpus import FIRST
+from duoln.plugins.skip_thoughts.text import at_line, read_lines
+
+from duoln.errors import DataError, DataFormatError, DataMissingError
+
+_WIDEST = 4096
+"""Values of the longest vector that is believed."""
+_LONGEST_WORD = 1 << 10
+_LONGEST_HEAD = 64
+
+
+class Expansion(NamedTuple):
+    """Words that the model does not know, with vectors for them."""
+
+    words: list[str]
+    vectors: np.ndarray
+    """float32 (words, width of the model's vectors)."""
+    fitted: int
+    """Words that both sides know, on which the map was fitted."""
+
+
+def read_vectors(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
+    """The vectors of some words from a file of word2vec: binary if the name ends in .bin or .bin.gz, else text.
+
+    Text may be without its first line of two numbers. Words with "_" in them, which are phrases, are left out.
+
+    Raises:
+        DataError: the file cannot be read.
+        DataFormatError: a vector of another width than the others, values that are no finite numbers, or no UTF-8; the
+            message names the line, or in a binary file the byte.
+    """
+    wanted = {word for word in wanted if "_" not in word}
+    binary = path.name.removesuffix(".gz").endswith(".bin")
+    return (_read_binary if binary else _read_text)(path, wanted)
+
+
+def _read_text(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+    width = 0
+    for number, line in read_lines(path):
+        word, _, rest = line.rstrip(" ").partition(" ")
+        values = rest.split(" ") if rest else []
+        if number == 1 and len(values) == 1 and word.isdecimal() and values[0].isdecimal():
+            width = _width(f"{path}: line 1", int(values[0]))
+            continue
+        width = width or _width(f"{path}: line {number}", len(values))
+        if len(values) != width:
+            raise at_line(path, number, f"a word and {width} numbers", f"{len(values)} numbers after {word[:40]!r}")
+        if word in wanted and word not in found:
+            found[word] = _numbers(path, number, values)
+    if not width:
+        raise DataFormatError(path, 0, "at least one vector", "none")
+    return found
+
+
+def _numbers(path: Path, number: int, values: Sequence[str]) -> np.ndarray:
+    try:
+        vector = np.array(values, np.float32)
+    except ValueError:
+        vector = np.full(1, np.nan)
+    if not np.isfinite(vector).all():
+        raise at_line(path, number, "finite numbers after a word", " ".join(values)[:40])
+    return vector
+
+
+def _width(where: str, width: int) -> int:
+    if not 1 <= width <= _WIDEST:
+        raise DataFormatError(where, 0, f"vectors of 1 to {_WIDEST} numbers", width)
+    return width
+
+
+def _read_binary(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
+    try:
+        with path.open("rb") as raw:
+            zipped = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            return _records(path, cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if zipped else raw, wanted)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataFormatError(path, 0, "an undamaged gzip stream", f"{type(error).__name__}: {error}") from error
+    except FileNotFoundError as error:
+        raise DataMissingError(f"{path}: expected word vectors, found nothing there") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _records(path: Path, file: IO[bytes], wanted: Collection[str]) -> dict[str, np.ndarray]:
+    head = file.readline(_LONGEST_HEAD)
+    parts = head.split()
+    if len(parts) != 2 or not all(p.isdigit() for p in parts) or not head.endswith(b"\n"):
+        raise DataFormatError(path, 0, "a line of two numbers, words and width", repr(head[:40]))
+    width, at = _width(str(path), int(parts[1])), len(head)
+    found: dict[str, np.ndarray] = {}
+    for _ in range(int(parts[0])):
+        word = bytearray()
+        while (byte := file.read(1)) not in (b" ", b""):
+            if len(word) == _LONGEST_WORD:
+                raise DataFormatError(path, at, f"a word of at most {_LONGEST_WORD} bytes and a space", "a longer one")
+            word += byte
+        vector = file.read(4 * width)
+        if len(vector) < 4 * width:
+            raise DataFormatError(path, at, f"{int(parts[0])} words with {width} numbers each", "the end of the file")
+        at += len(word) + 1 + len(vector)
+        text = bytes(word).lstrip(b"\n").decode("utf-8", "replace")  # a word of other bytes is none of ours
+        if text in wanted and text not in found:
+            values = np.frombuffer(vector, "<f4").astype(np.float32)
+            if not np.isfinite(values).all():
+                raise DataFormatError(path, at - len(vector), f"finite numbers for {text!r}", "others")
+            found[text] = values
+    return found
+
+
+def expand(known: Sequence[str], table: np.ndarray, others: dict[str, np.ndarray]) -> Expansion:
+    """Vectors for words that the table does not have.
+
+    A map with an intercept from the others' vectors to the table's, by ordinary least squares over the words that both
+    have.
+
+    Args:
+        known: the words of the table by number, the end and the unknown word first.
+        table: (words, width).
+        others: vectors of another model, by word.
+
+    Raises:
+        DataError: fewer words in common than the map has rows.
+    """
+    shared = [k for k, word in enumerate(known) if k >= FIRST and word in others]
+    width = len(next(iter(others.values()))) if others else 0
+    if not others or len(shared) <= width:
+        raise DataError(f"[skip_thoughts] expected more than {width} words that both the vocabulary and the word "
+                        f"vectors have, found {len(shared)}")
+    left = _with_one(np.stack([others[known[k]] for k in shared]))
+    matrix = np.linalg.lstsq(left, table[shared].astype(np.float64), rcond=None)[0]
+    trained = set(known)
+    words = [word for word in others if word not in trained]
+    rows = np.stack([others[word] for word in words]) if words else np.zeros((0, width))
+    return Expansion(words, (_with_one(rows) @ matrix).astype(np.float32), len(shared))
+
+
+def _with_one(x: np.ndarray) -> np.ndarray:
+    return np.concatenate((x.astype(np.float64), np.ones((len(x), 1))), axis=1)

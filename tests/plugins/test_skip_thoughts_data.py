@@ -1,0 +1,290 @@
+"""Skip-thoughts' data: sentences and words, the vocabulary, homogeneous batches, test sets, word vectors, bad files."""
+
+import gzip
+
+import numpy as np
+import pytest
+from duoln.plugins.skip_thoughts import data, made, sets, tokens, vectors
+from duoln.plugins.skip_thoughts.corpus import END, FIRST, UNKNOWN, make_corpus, read_books, read_vocabulary
+from duoln.plugins.skip_thoughts.data import HomogeneousBatches, Triplets, encoder_length
+from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
+
+from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
+from duoln.tasks import make_config
+from duoln.testing import check_error
+
+TASK = SkipThoughtsTask()
+
+
+# Text ---------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ('"Why did you come?" she said. "I will not."', ['"Why did you come?" she said.', '"I will not."']),
+    ("Mr. Brown met Dr. J. Watson. It was late.", ["Mr. Brown met Dr. J. Watson.", "It was late."]),
+    ("It was I. He left... and came back.", ["It was I.", "He left... and came back."]),
+    ("one line without an end", ["one line without an end"]), ("", []), ("What?! No!", ["What?!", "No!"])])
+def test_sentences(text, expected):
+    assert tokens.sentences(text) == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("It's so-so; I don't, can't.", "It 's so-so ; I do n't , ca n't ."), ("it 's n't 've", "it 's n't 've"),
+    ("does n 't show 1/2x (etc .)", "does n 't show 1/2 x ( etc . )"), ("mp3s 1,000 3.5", "mp3s 1,000 3.5"),
+    ("wait--no... ``hi''", "wait -- no ... `` hi ''"), ("café naïve", "café naïve"), ("  ", "")])
+def test_words(text, expected):
+    assert tokens.words(text) == expected.split()
+    assert tokens.words(expected) == expected.split()  # what is parted stays so
+
+
+def test_books_and_the_vocabulary_by_frequency(tmp_path):
+    path = tmp_path / "two.txt"
+    path.write_text("### One | A\nThe cat sat. A cat ran!\n\n\n### Two\nthe end\n")
+    books = list(read_books(path))
+    assert books == [["The cat sat. A cat ran!"], ["the end"]]
+    corpus = make_corpus("two", books, lower_case=True)
+    assert corpus.words == ["<end>", "<unknown>", "the", "cat", "sat", ".", "a", "ran", "!", "end"]
+    assert corpus.numbers.tolist() == [2, 3, 4, 5, 6, 3, 7, 8, 2, 9]
+    assert corpus.starts.tolist() == [0, 4, 8, 10] and corpus.books.tolist() == [0, 2, 3]
+    assert "The" in make_corpus("two", books, lower_case=False).words
+    given = make_corpus("two", books, True, ["cat", "the"])
+    assert given.numbers.tolist() == [3, 2, 1, 1, 1, 2, 1, 1, 3, 1]
+    check_error(DataError, lambda: make_corpus("none", [["  "]], True), "none", "at least one sentence")
+
+
+def test_rare_words_are_unknown():
+    _, corpus = data.load_corpus("made", None, 10, True, None, 0)
+    assert len(corpus.words) == 10 and corpus.numbers.max() == 9 and (corpus.numbers == UNKNOWN).any()
+    check_error(UsageError, lambda: data.load_corpus("made", None, 2, True, None, 0), "at least 3", "found 2")
+
+
+def test_the_corpus_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
+    assert data.load_corpus("auto", None, 50, True, None, 0)[0].rung == "synthetic"
+    check_error(DataMissingError, lambda: data.load_corpus("books", None, 50, True, None, 0), "books/novels.txt.gz", "--set corpus")
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "novels.txt.gz").write_bytes(gzip.compress(b"One. Two three. Four.\n"))
+    dataset, corpus = data.load_corpus("auto", None, 50, False, None, 0)
+    assert dataset == ("novels, 3 sentences", "substitute") and len(corpus.lengths) == 3
+    (tmp_path / "mine.txt").write_text("a b c")
+    assert data.load_corpus("auto", str(tmp_path / "mine.txt"), 50, True, None, 0)[0].name == "mine, 1 sentences"
+
+
+# Batches ------------------------------------------------------------------------------------------------
+
+def _triplets(lengths, limit, books=None):
+    text = [" ".join(f"w{k}x{i}" for i in range(n)) for k, n in enumerate(lengths)]
+    corpus = make_corpus("made", [text], False)
+    if books:
+        corpus = corpus._replace(books=np.array(books))
+    return Triplets(corpus, np.arange(1, len(lengths) - 1), limit)
+
+
+def _sentence(triplets, k):
+    c = triplets.corpus
+    return c.numbers[c.starts[k]:c.starts[k + 1]].tolist()
+
+
+def test_a_batch_is_three_sentences_with_their_ends():
+    triplets = _triplets([2, 3, 1, 3], 5)
+    batch = triplets.batch(np.array([0, 1]), 3)  # the middles are sentences 1 and 2
+    assert {k: a.shape for k, a in batch.items()} == {"words": (4, 3), "mask": (4, 3), "given": (2, 4, 3), "targets": (2, 5, 3)}
+    for row, middle in enumerate((1, 2)):
+        words = [*_sentence(triplets, middle), END]
+        assert batch["words"][:len(words), row].tolist() == words and batch["mask"][:, row].sum() == len(words)
+        for k, other in enumerate((middle - 1, middle + 1)):
+            target = [*_sentence(triplets, other), END]
+            assert batch["targets"][k, :, row].tolist() == target + [-1] * (5 - len(target))
+            assert batch["given"][k, :len(target) - 1, row].tolist() == target[:-1]
+    assert not batch["mask"][:, 2].any() and (batch["targets"][:, :, 2] == -1).all()
+
+
+@pytest.mark.parametrize("filtering", ["batch", "corpus"])
+def test_an_epoch_has_every_short_triplet_once_in_batches_of_one_length(filtering):
+    rng = np.random.default_rng(0)
+    triplets = _triplets(rng.integers(1, 12, 400), 9)
+    lengths = triplets.corpus.lengths
+    batches = HomogeneousBatches(triplets, 16, 0, filtering)
+    expected = sorted(m for m in triplets.middles if (lengths[m - 1:m + 2] < 9).all())
+    for epoch in range(2):
+        plan = batches._plan(epoch)
+        assert sorted(triplets.middles[np.concatenate(plan)]) == expected
+        for chosen in plan:
+            assert len(set(lengths[triplets.middles[chosen]])) == 1 and 1 <= len(chosen) <= 16
+    sizes = [len(chosen) for chosen in batches._plan(0)]
+    full = sum(np.array([(lengths[m - 1:m + 2] < 9).all() and lengths[m] == n for m in triplets.middles]).sum() // 16 for n in range(1, 9))
+    assert (sizes.count(16) == full) == (filtering == "corpus")  # the code's batches lose some rows
+    firsts = [lengths[triplets.middles[chosen[0]]] for chosen in batches._plan(0)[:len(batches._by_length)]]
+    assert sorted(firsts) == list(range(1, 9)) != firsts  # lengths take turns, in random order
+
+
+def test_a_batch_depends_on_the_step_alone():
+    triplets = _triplets(np.random.default_rng(1).integers(1, 12, 200), 9)
+    one, other = (HomogeneousBatches(triplets, 8, 3, "batch") for _ in range(2))
+    steps = [0, 5, one.steps_per_epoch, 3 * one.steps_per_epoch + 1, 2]
+    for step in steps:
+        first, second = one(step), other(step)
+        assert all(np.array_equal(first[k], second[k]) for k in first)
+    assert not np.array_equal(one(0)["targets"], one(one._ends[0])["targets"])
+
+
+def test_few_forms_and_no_sentence_of_another_book():
+    assert len({encoder_length(n, 30) for n in range(2, 31)}) == 15 and encoder_length(30, 30) == 30
+    for limit in (2, 7, 16, 31, 60):
+        found = {n: encoder_length(n, limit) for n in range(1, limit + 1)}
+        assert len(set(found.values())) <= 15 and all(n <= m <= limit for n, m in found.items())
+    triplets = _triplets([1] * 20, 3, books=[0, 10, 20])
+    train, valid = data.parts(triplets.corpus, 3, 0.3)
+    assert train.middles.tolist() == [1, 2, 3, 4, 5, 11, 12, 13, 14, 15] and valid.middles.tolist() == [8, 18]
+    check_error(UsageError, lambda: data.parts(triplets.corpus, 3, 1.5), "valid_share", "1.5")
+    check_error(UsageError, lambda: HomogeneousBatches(_triplets([9] * 5, 3), 4, 0, "batch"), "below 3 words")
+
+
+def test_unigram_counts_are_of_the_training_targets():
+    triplets = _triplets([2, 9, 1, 1, 2, 1], 5)  # the second sentence is too long
+    split = data.valid_split(triplets, triplets, 10, 2)
+    expected = np.zeros(len(triplets.corpus.words), int)
+    for middle in (3, 4):
+        for other in (middle - 1, middle + 1):
+            for word in [*_sentence(triplets, other), END]:
+                expected[word] += 1
+    np.testing.assert_array_equal(split["counts"], expected)
+    assert (split["targets"] >= 0).sum() == expected.sum()
+
+
+# Test sets ----------------------------------------------------------------------------------------------
+
+HEAD = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+
+
+def test_readers_of_the_sets(tmp_path):
+    path = tmp_path / "a.all.gz"
+    path.write_bytes(gzip.compress("0 one \x85 line\n1 caf\xe9\n".encode("latin-1")))
+    assert sets.read_labelled(path) == [("one \x85 line", 0), ("café", 1)]
+    path.write_bytes(b"0 a b\n1 \n")  # as CR has them
+    assert sets.read_labelled(path) == [("a b", 0), ("", 1)]
+    path = tmp_path / "sick.txt"
+    path.write_bytes((HEAD + "1\tA dog\tA cat\t3.5\tNEUTRAL\n2\ta\tb\t5\tX\n").replace("\n", "\r\n").encode())
+    assert sets.read_pairs(path) == [made.Pair("A dog", "A cat", 3.5), made.Pair("a", "b", 5.0)]
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("3\tonly\tthree", ["line 3", "4", "found 3"]), ("3\ta\tb\t5.5\tX", ["line 3", "1 to 5", "'5.5'"]),
+    ("3\ta\tb\t0.9\tX", ["line 3", "1 to 5"]), ("3\ta\tb\tnan\tX", ["line 3", "'nan'"]),
+    ("3\ta\tb\thigh\tX", ["line 3", "'high'"]), ("3\t \tb\t3\tX", ["line 3", "two sentences", "empty"]), ("", ["line 3", "found 1"])])
+def test_a_bad_pair_is_named_by_file_and_line(tmp_path, line, words):
+    path = tmp_path / "SICK_train.txt"
+    path.write_text(f"{HEAD}1\ta\tb\t3\tX\n{line}\n")
+    check_error(DataFormatError, lambda: sets.read_pairs(path), "SICK_train.txt", *words)
+    path.write_text("something else\n")
+    check_error(DataFormatError, lambda: sets.read_pairs(path), "line 1", "relatedness_score", "something else")
+    path.write_text(HEAD)
+    check_error(DataFormatError, lambda: sets.read_pairs(path), "at least one pair")
+    path.write_bytes(HEAD.encode() + b"1\tcaf\xe9\tb\t3\tX\n")
+    check_error(DataFormatError, lambda: sets.read_pairs(path), "line 2", "UTF-8", "byte 5")
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"0 a\n2 b\n", ["line 2", "0 or 1", "'2 b'"]), (b"0 a\n1\n", ["line 2", "a space", "'1'"]),
+    (b"0 a\n\n1 b\n", ["line 2"]), (b"1 a\n1 b\n", ["both classes", "2 lines of class 1 only"]), (b"", ["none"]),
+    ("0 a\n".encode("utf-16"), ["line 1", "0 or 1"]), (gzip.compress(b"0 a\n1 b\n")[:-9], ["gzip"])])
+def test_a_bad_sentence_is_named_by_file_and_line(tmp_path, content, words):
+    path = tmp_path / "mr.all"
+    path.write_bytes(content)
+    check_error(DataFormatError, lambda: sets.read_labelled(path), "mr.all", *words)
+
+
+def test_a_corpus_in_another_encoding_is_named_by_file_and_line(tmp_path):
+    path = tmp_path / "book.txt"
+    path.write_bytes("fine\ncaf\xe9\n".encode("latin-1"))
+    check_error(DataFormatError, lambda: data.load_corpus("auto", str(path), 50, True, None, 0), "book.txt: line 2", "UTF-8")
+    check_error(DataMissingError, lambda: data.load_corpus("auto", str(tmp_path / "no"), 50, True, None, 0), "nothing there")
+
+
+def test_a_vocabulary_larger_than_the_table(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("the\ncat\nsat\n")
+    assert read_vocabulary(path, 5) == ["the", "cat", "sat"]
+    check_error(DataFormatError, lambda: read_vocabulary(path, 4), "words.txt: line 3", "at most 2 words", "4 rows")
+    for content, words in (("a\n\n", ["line 2", "one word"]), ("a\nb\na\n", ["line 3", "line 1", "'a'"]), ("", ["empty"])):
+        path.write_text(content)
+        check_error(DataFormatError, lambda: read_vocabulary(path, 9), *words)
+
+
+def test_a_set_in_numbers():
+    tests = sets.load(["sick", "mr"], True, True, 0)
+    number = {"the": 2}
+    batch = sets.as_batch(tests[0], number)
+    assert len(batch["words"]) == 2 * len(batch["answers"]) and set(batch["parts"]) == {0, 1, 2}
+    for row, length, sentence in zip(batch["words"], batch["lengths"], tests[0].sentences, strict=True):
+        assert length == len(sentence) + 1 and row[length - 1] == END and not row[length:].any()
+        assert row[:length - 1].tolist() == [2 if word == "the" else UNKNOWN for word in sentence]
+    batch = sets.as_batch(tests[1], number)
+    assert batch["lengths"].tolist() == [len(s) for s in tests[1].sentences]  # no end here
+    assert batch["answers"][0] == 1 and (np.diff(batch["answers"]) <= 0).all()  # class 1 first
+    assert sets.coverage(tests[1], number) == pytest.approx(np.mean([w == "the" for s in tests[1].sentences for w in s]))
+
+
+def test_a_missing_set_says_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
+    check_error(DataMissingError, lambda: sets.load(["mr"], False, True, 0), "rt-polarity.all.gz", "judge=none")
+
+
+def test_without_scikit_learn(monkeypatch):
+    monkeypatch.setattr("duoln.plugins.skip_thoughts.classify.find_spec", lambda name: None)
+    check_error(UsageError, lambda: TASK.data(make_config(TASK, "ln", "smoke")), "pip install", "judge=none")
+    assert set(TASK.data(make_config(TASK, "ln", "smoke", {"judge": "none"})).evaluation) == {"valid"}
+
+
+# Word vectors -------------------------------------------------------------------------------------------
+
+def _binary(rows, width):
+    return f"{len(rows)} {width}\n".encode() + b"".join(
+        word.encode() + b" " + np.asarray(values, "<f4").tobytes() + b"\n" for word, values in rows)
+
+
+ROWS = [("cat", [1, 2, 3]), ("New_York", [0, 0, 0]), ("dog", [4, 5, 6.5])]
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("v.bin", _binary(ROWS, 3)), ("v.bin.gz", gzip.compress(_binary(ROWS, 3))),
+    ("v.txt", b"3 3\ncat 1 2 3\nNew_York 0 0 0\ndog 4 5 6.5 \n"), ("v.txt", b"cat 1 2 3\ndog 4 5 6.5\n")])
+def test_vectors_of_both_forms(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    found = vectors.read_vectors(tmp_path / name, ["cat", "dog", "cow", "New_York"])
+    assert {k: v.tolist() for k, v in found.items()} == {"cat": [1, 2, 3], "dog": [4, 5, 6.5]}
+
+
+@pytest.mark.parametrize(("name", "content", "words"), [
+    ("v.txt", b"2 3\ncat 1 2 3\ndog 4 5\n", ["v.txt: line 3", "3 numbers", "2 numbers after 'dog'"]),
+    ("v.txt", b"cat 1 2 3\ncow 1 2 x\ndog 1 2 3 4\n", ["v.txt: line 3", "4 numbers"]),
+    ("v.txt", b"cat 1 2 x\n", ["line 1", "finite"]), ("v.txt", b"cat 1 nan\n", ["line 1", "finite"]),
+    ("v.txt", b"cat\n", ["line 1", "found 0"]), ("v.txt", b"", ["at least one"]), ("v.txt", b"cat 1\n\xff 2\n", ["line 2", "UTF-8"]),
+    ("v.txt", b"3 99999999\n", ["1 to 4096"]), ("v.bin", b"1 3\ncat " + b"\0" * 11, ["3 numbers", "end of the file"]),
+    ("v.bin", b"9999999999 3\n", ["9999999999 words", "end of the file"]), ("v.bin", b"cat 1 2", ["two numbers"]),
+    ("v.bin", _binary([("cat", [1, np.inf, 0])], 3), ["finite", "'cat'"]), ("v.bin", b"1 3\n" + b"x" * 2000, ["longer"])])
+def test_bad_vectors(tmp_path, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    check_error(DataFormatError, lambda: vectors.read_vectors(tmp_path / name, ["cat", "dog"]), *words)
+
+
+def test_expansion_is_least_squares_with_an_intercept():
+    rng = np.random.default_rng(0)
+    known = ["<end>", "<unknown>", *(f"w{k}" for k in range(30)), "only here"]
+    matrix, shift = rng.standard_normal((4, 6)), rng.standard_normal(6)
+    others = {f"w{k}": rng.standard_normal(4).astype(np.float32) for k in range(40)}
+    table = np.zeros((len(known), 6), np.float32)
+    for k, word in enumerate(known[FIRST:-1], start=FIRST):
+        table[k] = others[word] @ matrix + shift
+    found = vectors.expand(known, table, others)
+    assert found.fitted == 30 and found.words == [f"w{k}" for k in range(30, 40)]
+    expected = np.stack([others[word] for word in found.words]) @ matrix + shift
+    np.testing.assert_allclose(found.vectors, expected, atol=1e-4)
+    # With noise there is no exact map: against scikit-learn's.
+    from sklearn.linear_model import LinearRegression
+
+    table += 0.3 * rng.standard_normal(table.shape).astype(np.float32)
+    reference = LinearRegression().fit([others[w] for w in known[FIRST:-1]], table[FIRST:-1])
+    np.testing.assert_allclose(vectors.expand(known, table, others).vectors,
+                               reference.predict([others[w] for w in found.words]), atol=1e-4)
+    check_error(DataError, lambda: vectors.expand(known[:5], table, others), "more than 4 words", "found 3")
+    check_error(DataError, lambda: vectors.expand(known, table, {}), "found 0")
