@@ -38,8 +38,8 @@ def members(path: Path) -> Iterator[Member]:
     Raises:
         DataMissingError: there is nothing, or nothing in it.
         DataError: a file cannot be read.
-        DataFormatError: a truncated or damaged archive, a member whose path leads out of it, a link or device, a question
-            that is too large or in none of the folders training, validation and test.
+        DataFormatError: a truncated or damaged archive, a member whose path leads out of it, a link or device, a
+            question that is too large or in none of the folders training, validation and test.
     """
     if not path.exists():
         raise DataMissingError(f"{path}: expected a folder or tar archive of {_ENDING} files, found nothing there")
@@ -67,7 +67,7 @@ def _of_tar(path: Path) -> Iterator[Member]:
         raw.seek(0)
         with gzip.GzipFile(fileobj=raw) if zipped else raw as file:
             bounded = _Bounded(path, file)
-            with tarfile.TarFile(fileobj=bounded, mode="r", format=tarfile.PAX_FORMAT) as archive:  # type: ignore[arg-type]
+            with tarfile.TarFile(fileobj=bounded, mode="r") as archive:  # type: ignore[arg-type]
                 while (info := archive.next()) is not None:
                     archive.members = []  # or it would remember them all
                     where = f"{path}: {info.name!r}"
@@ -108,8 +108,8 @@ def _check_end(path: Path, file: _Bounded, offset: int) -> None:
     file.seek(offset)
     found = file.read(_BLOCK)
     if found != bytes(_BLOCK):
-        raise DataFormatError(path, offset, "a member's header or the end of the archive, a block of zeros",
-                              "something else" if len(found) == _BLOCK else f"the end of the file, {len(found)} bytes on")
+        raise DataFormatError(path, offset, "a member's header, or the block of zeros that ends an archive",
+                              "another block" if len(found) == _BLOCK else f"the end of the file, {len(found)} bytes on")
 
 
 class _Bounded:

@@ -54,16 +54,16 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         count = cfg.evaluate_questions if name == "train" else None
         evaluation[name] = evaluated(part, count, cfg.batch_size, cfg.pad_multiple, cfg.last_batch)
         if not len(evaluation[name]["answer"]):
-            raise UsageError(f"[attentive_reader] the {name} set has fewer questions than a batch, so that none is left: "
-                             f"expected a batch_size of at most {len(part.answers)} or last_batch=kept, found "
-                             f"{cfg.batch_size}")
+            raise UsageError(f"[attentive_reader] the {name} set is smaller than a batch, and so is left out: expected "
+                             f"a batch_size of at most {len(part.answers)} or last_batch=kept, found {cfg.batch_size}")
     return Splits(dataset, train, train.steps_per_epoch, evaluation)
 
 
 def _first(split: Split, count: int) -> Split:
     if count > len(split.answers):
         raise UsageError(f"[attentive_reader] expected questions between 1 and {len(split.answers)}, found {count}")
-    passages, questions = (Ragged(t.values[:t.ends[count]], t.ends[:count + 1]) for t in (split.passages, split.questions))
+    passages, questions = (Ragged(t.values[:t.ends[count]], t.ends[:count + 1])
+                           for t in (split.passages, split.questions))
     return Split(passages, questions, split.answers[:count], split.most_frequent[:count])
 
 
@@ -79,6 +79,7 @@ def _load(cfg: Any, root: Path | None) -> tuple[Dataset, Corpus, object]:
                     return DATASETS[name], corpus.read(path, cfg.sentences, cfg.last_token), path
         if cfg.source != "auto":
             raise DataMissingError(f"{folders[0] / PLACES[cfg.source][0]}: not found; put the questions there (or "
-                                   f"{', '.join(PLACES[cfg.source][1:]) or 'elsewhere'}), or name a folder or tar of them "
-                                   "with --set corpus=PATH")
+                                   f"below another folder of DUOLN_DATA; names that are looked for: "
+                                   f"{', '.join(PLACES[cfg.source])}), or name a folder or tar of them with "
+                                   "--set corpus=PATH")
     return DATASETS["made"], made.make(cfg.seed, cfg.sentences, cfg.last_token), "made questions"

@@ -31,8 +31,8 @@ _NEVER = -1e9
 class Encoder(nn.Module):
     """An LSTM with a learned first hidden state that starts at 0; the first cell is 0.
 
-    With `bias_twice` an LSTM without norms adds its bias twice, as the authors' does; that with norms adds it inside the
-    input's norm and again outside by itself.
+    With `bias_twice` an LSTM without norms adds its bias twice, as the authors' does; with norms "layer-theano" does so
+    by itself, inside the input's norm and again outside.
 
     Shape:
         x (T, B, n_in), mask bool (T, B) -> the states (T, B, hidden) and the last one (B, hidden).

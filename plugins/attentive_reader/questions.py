@@ -60,7 +60,8 @@ def parse(file: object, content: bytes) -> Question:
                     f"{len(parts) if text.strip() else 0} of them")
     for part, start, what in zip(parts[:4], starts, _PARTS, strict=False):
         if "\n" in part:
-            raise wrong(start + part.index("\n") + 1, f"{what} on one line", f"a second line, {part.split(chr(10))[1]!r:.40}")
+            second = part.index("\n") + 1
+            raise wrong(start + second, f"{what} on one line", f"a second line, {part[second:]!r:.40}")
     passage, question = parts[1].lower().split(), parts[2].lower().split()
     answer = parts[3].strip().lower()
     if not passage:

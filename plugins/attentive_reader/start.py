@@ -49,9 +49,9 @@ def _fan_in(rng: Stream, shape: init.Shape) -> np.ndarray:
 def weights(start: Start) -> Weights:
     """The initialisers of that name.
 
-    "paper": the generator is seeded anew before every matrix, so that matrices of one shape and kind are equal: all gates
-    of both LSTMs, the match and the passage's side of the attention; and likewise the other square ones. "glorot": every
-    matrix on its own, Glorot's uniform, and words uniform in +-0.1.
+    "paper": the generator is seeded anew before every matrix, so that matrices of one shape and kind are equal: all
+    gates of both LSTMs, the match and the passage's side of the attention; and likewise the other square ones.
+    "glorot": every matrix on its own, Glorot's uniform, and words uniform in +-0.1.
     """
     if start == "paper":
         return Weights(_same(_shrunk_orthogonal), _same(_uniform), _same(_fan_in), _same(_uniform))

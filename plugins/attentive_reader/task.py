@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from duoln.plugins.attentive_reader import data, optimizer, peer_torch
+from duoln.plugins.attentive_reader import data, optimizer, peer_torch, published
 from duoln.plugins.attentive_reader.batches import LastBatch, Order, evaluation_batches
 from duoln.plugins.attentive_reader.corpus import LastToken
 from duoln.plugins.attentive_reader.model import DropoutForm, Likelihood, Norm, Reader
@@ -22,7 +22,7 @@ from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.ops.norm import EpsilonPlace
-from duoln.tasks import Column, Config, Splits, Task
+from duoln.tasks import Column, Config, ReferenceCurve, Splits, Task
 from duoln.tasks.spec import PeerBuilder, Predict
 
 
@@ -103,7 +103,10 @@ class AttentiveReader(Task):
         "ln": "trains faster and ends better than all of them; no number (43 % is the floor)",
         "ln-gain-0.1": "clearly worse than a gain of 1; no number",
     }
-    columns = (Column("valid_error", "valid error"), Column("test_error", "test error"))
+    columns = (Column("valid_error", "valid error", ".3f", level="valid_most_frequent_error"),
+               Column("test_error", "test error", ".3f", level="test_most_frequent_error"),
+               Column("valid_most_frequent_error", "most frequent entity (valid)", ".3f"),
+               Column("test_most_frequent_error", "most frequent entity (test)", ".3f"))
     x_axis = "step"
 
     def data(self, cfg: AttentiveReaderConfig, root: Path | None = None) -> Splits:
@@ -139,6 +142,9 @@ class AttentiveReader(Task):
 
     def optimizer(self, cfg: AttentiveReaderConfig) -> optim.Optimizer:
         return optimizer.make(cfg.clip, cfg.clip_limit, cfg.learning_rate)
+
+    def reference_curves(self) -> Sequence[ReferenceCurve]:
+        return published.curves()
 
     def peer(self, name: str) -> PeerBuilder:
         builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,

@@ -48,8 +48,8 @@ def count_words(corpus: Corpus, source: object, rows: int, least: int) -> Vocabu
     order = np.argsort(-counts, kind="stable")
     words = [corpus.words[k] for k in order[:np.count_nonzero(counts >= least)]]
     if len(words) + SPECIAL > rows:
-        raise DataError(f"{source}: expected at most {rows - SPECIAL} words, as a table of {rows} rows has room for ({SPECIAL} "
-                        f"are special), found {len(words)} that occur {least} times or more; set table to "
+        raise DataError(f"{source}: expected at most {rows - SPECIAL} words, as a table of {rows} rows has room for "
+                        f"({SPECIAL} are special), found {len(words)} that occur {least} times or more; set table to "
                         f"{len(words) + SPECIAL}, or min_count higher")
     return Vocabulary(words, rows)
 
@@ -78,7 +78,8 @@ def read_words(path: Path, rows: int) -> Vocabulary:
         try:
             word = line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise DataFormatError(where, at + error.start, "text in UTF-8", f"the byte {line[error.start]:#04x}") from error
+            raise DataFormatError(where, at + error.start, "text in UTF-8",
+                                  f"the byte {line[error.start]:#04x}") from error
         if word.split() != [word] or word != word.lower():
             raise DataFormatError(where, at, "one lower-case word", f"{word!r:.40}")
         if word in known:
