@@ -162,6 +162,7 @@ def _draw_published(panels: Sequence[Any], task: Task, metrics: Sequence[Column]
             axes.set_title(f"the paper's ({task.paper}), read off", fontsize=10)
             axes.set_xlabel("updates" if task.x_axis == "step" else "epoch")
             axes.xaxis.set_tick_params(labelbottom=True)
+            axes.locator_params(axis="x", nbins=5)
             axes.legend(fontsize=9)
 
 

@@ -108,8 +108,8 @@ def _check_end(path: Path, file: _Bounded, offset: int) -> None:
     file.seek(offset)
     found = file.read(_BLOCK)
     if found != bytes(_BLOCK):
-        raise DataFormatError(path, offset, "a member's header, or the block of zeros that ends an archive",
-                              "another block" if len(found) == _BLOCK else f"the end of the file, {len(found)} bytes on")
+        what = "another block" if len(found) == _BLOCK else f"the end of the file {len(found)} bytes on"
+        raise DataFormatError(path, offset, "a member's header, or the block of zeros that ends an archive", what)
 
 
 class _Bounded:

@@ -9,11 +9,41 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from duoln.plugins.attentive_reader import archive
-from duoln.plugins.attentive_reader.questions import Question, most_frequent_entity, most_relevant, parse
+from duoln.plugins.attentive_reader.questions import (
+    Question,
+    most_frequent_entity,
+    most_relevant,
+    near_entities,
+    parse,
+)
 
 from duoln.errors import DataFormatError
 
 LastToken = Literal["dropped", "kept"]
+
+
+class Cut(NamedTuple):
+    """How much of each text is read."""
+
+    sentences: int | None
+    """So many sentences of a passage, those nearest to the question; None is all."""
+    window: int | None
+    """Of what is left of a passage, the words at most so far from an entity; None is all."""
+    last_token: LastToken
+    """Of passages and questions."""
+
+    def __call__(self, question: Question) -> tuple[list[str], list[str]]:
+        """The words of the passage and of the question."""
+        passage = question.passage
+        if self.sentences is not None:
+            passage = most_relevant(passage, question.question, self.sentences)
+        if self.window is not None:
+            passage = near_entities(passage, self.window) or passage[:1]  # no entity: something has to be read
+        return self._shortened(passage), self._shortened(question.question)
+
+    def _shortened(self, words: list[str]) -> list[str]:
+        # A text of one word keeps it: nothing can be read in none.
+        return words[:-1] if self.last_token == "dropped" and len(words) > 1 else words
 
 
 class Ragged(NamedTuple):
@@ -68,9 +98,8 @@ class _Rows:
 class Collector:
     """Questions of one corpus, added in any order."""
 
-    def __init__(self, sentences: int | None, last_token: LastToken) -> None:
-        """`sentences`: keep so many of a passage, those nearest to the question. `last_token`: of both texts."""
-        self.sentences, self.last_token = sentences, last_token
+    def __init__(self, cut: Cut) -> None:
+        self.cut = cut
         self._numbers: dict[str, int] = {}
         self._rows: dict[str, tuple[list[str], _Rows, _Rows, array[int], array[int]]] = {}
 
@@ -78,12 +107,10 @@ class Collector:
         """Add a question; `name` is what it is sorted by."""
         names, passages, questions, answers, frequent = self._rows.setdefault(
             split, ([], _Rows(), _Rows(), array("i"), array("i")))
-        passage = question.passage
-        if self.sentences is not None:
-            passage = most_relevant(passage, question.question, self.sentences)
+        passage, asked = self.cut(question)
         names.append(name)
-        passages.append(map(self._number, self._shortened(passage)))
-        questions.append(map(self._number, self._shortened(question.question)))
+        passages.append(map(self._number, passage))
+        questions.append(map(self._number, asked))
         answers.append(self._number(question.answer))
         frequent.append(self._number(most_frequent_entity(question.passage)))
 
@@ -96,21 +123,17 @@ class Collector:
                                   np.array(answers, np.int32)[order], np.array(frequent, np.int32)[order])
         return Corpus(list(self._numbers), splits)
 
-    def _shortened(self, words: list[str]) -> list[str]:
-        # A text of one word keeps it: nothing can be read in none.
-        return words[:-1] if self.last_token == "dropped" and len(words) > 1 else words
-
     def _number(self, word: str) -> int:
         return self._numbers.setdefault(word, len(self._numbers))
 
 
-def read(path: Path, sentences: int | None, last_token: LastToken) -> Corpus:
+def read(path: Path, cut: Cut) -> Corpus:
     """The questions of a folder or tar archive as Hermann et al. distribute them.
 
     Raises:
         DataError: see `archive.members`. DataFormatError: see `questions.parse`; also no training or validation set.
     """
-    collector = Collector(sentences, last_token)
+    collector = Collector(cut)
     for member in archive.members(path):
         collector.add(member.split, member.where, parse(member.where, member.content))
     corpus = collector.corpus()

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from duoln.plugins.attentive_reader import corpus, made, vocabulary
 from duoln.plugins.attentive_reader.batches import Dropout, Training, evaluated
-from duoln.plugins.attentive_reader.corpus import Corpus, Ragged, Split
+from duoln.plugins.attentive_reader.corpus import Corpus, Cut, Ragged, Split
 
 from duoln.data import cache_folder, data_folders
 from duoln.errors import DataMissingError, UsageError
@@ -35,7 +35,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         DataError: a file is damaged, or there are more words than the table has rows.
         UsageError: settings out of range.
     """
-    for name, least in (("sentences", 1), ("pad_multiple", 1), ("min_count", 1), ("table", vocabulary.SPECIAL + 1),
+    for name, least in (("sentences", 1), ("window", 0), ("pad_multiple", 1), ("min_count", 1), ("table", vocabulary.SPECIAL + 1),
                         ("questions", 1), ("evaluate_questions", 1)):
         value = getattr(cfg, name)
         if value is not None and value < least:
@@ -68,18 +68,19 @@ def _first(split: Split, count: int) -> Split:
 
 
 def _load(cfg: Any, root: Path | None) -> tuple[Dataset, Corpus, object]:
+    cut = Cut(cfg.sentences, cfg.window, cfg.last_token)
     if cfg.corpus is not None:
         path = Path(cfg.corpus).expanduser()
-        return Dataset(path.name, "substitute"), corpus.read(path, cfg.sentences, cfg.last_token), path
+        return Dataset(path.name, "substitute"), corpus.read(path, cut), path
     if cfg.source != "made":
         folders = [*([] if root is None else [root]), *data_folders(), cache_folder()]
         for name in PLACES if cfg.source == "auto" else [cfg.source]:
             for path in (folder / place for folder in folders for place in PLACES[name]):
                 if path.exists():
-                    return DATASETS[name], corpus.read(path, cfg.sentences, cfg.last_token), path
+                    return DATASETS[name], corpus.read(path, cut), path
         if cfg.source != "auto":
             raise DataMissingError(f"{folders[0] / PLACES[cfg.source][0]}: not found; put the questions there (or "
                                    f"below another folder of DUOLN_DATA; names that are looked for: "
                                    f"{', '.join(PLACES[cfg.source])}), or name a folder or tar of them with "
                                    "--set corpus=PATH")
-    return DATASETS["made"], made.make(cfg.seed, cfg.sentences, cfg.last_token), "made questions"
+    return DATASETS["made"], made.make(cfg.seed, cut), "made questions"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duoln.plugins.attentive_reader.corpus import Collector, Corpus, LastToken
+from duoln.plugins.attentive_reader.corpus import Collector, Corpus, Cut
 from duoln.plugins.attentive_reader.questions import PLACEHOLDER, Question
 
 from duoln.randomness import Stream
@@ -14,12 +14,12 @@ _FACTS, _FILLING = 6, 20
 """Sentences of a passage, and words in each that say nothing: four of them are as long as those of the paper's cut."""
 
 
-def make(seed: int, sentences: int | None, last_token: LastToken) -> Corpus:
+def make(seed: int, cut: Cut) -> Corpus:
     """Train, valid and test; the same for the same seed.
 
     A sentence says that one entity does something to another; the question repeats one of them without the first.
     """
-    collector = Collector(sentences, last_token)
+    collector = Collector(cut)
     for split, count in SIZES.items():
         for k in range(count):
             collector.add(split, f"{k:06d}", _question(Stream(seed, f"attentive_reader.made.{split}", step=k)))

@@ -103,6 +103,12 @@ def most_relevant(passage: Sequence[str], question: Sequence[str], count: int) -
     return [word for k in sorted(best) for word in sentences[k]]
 
 
+def near_entities(passage: Sequence[str], reach: int) -> list[str]:
+    """The words that stand at most `reach` words from an entity (the windows of Hill et al. 2016), in their order."""
+    kept = {k for at, word in enumerate(passage) if is_entity(word) for k in range(at - reach, at + reach + 1)}
+    return [word for k, word in enumerate(passage) if k in kept]
+
+
 def most_frequent_entity(passage: Sequence[str]) -> str:
     """The entity that a passage names most often, of several the first: the baseline that needs no question."""
     return Counter(word for word in passage if is_entity(word)).most_common(1)[0][0]

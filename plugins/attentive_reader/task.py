@@ -48,6 +48,8 @@ class AttentiveReaderConfig(Config):
     hidden: int = 240
     sentences: int | None = 4
     """Read only so many sentences of a passage, those that share most words with the question; none is all."""
+    window: int | None = None
+    """Of what is left of a passage, read only words at most so far from an entity; none is all."""
     last_token: LastToken = "dropped"
     """Of every passage and question."""
     order: Order = "sequential"
@@ -87,7 +89,7 @@ class AttentiveReader(Task):
         # Figure 2 goes to 800,000 updates: 135 passes over CNN's 380,298 questions.
         "paper": {"epochs": 135, "evaluate_every": 1000},
         "small": {"epochs": 36, "evaluate_every": 88, "learning_rate": 2e-3, "table": 13_000, "width": 64, "hidden": 64,
-                  "sentences": None, "last_token": "kept", "order": "by-length", "last_batch": "kept",
+                  "sentences": None, "window": 5, "last_token": "kept", "order": "by-length", "last_batch": "kept",
                   "pad_multiple": 64, "start": "glorot", "dropout": "inverted", "keep": 0.8, "clip": "norm",
                   "likelihood": "exact", "evaluate_questions": 256},
         "smoke": {"epochs": 2, "batch_size": 16, "table": 600, "width": 16, "hidden": 16, "pad_multiple": 16,
