@@ -35,8 +35,8 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         DataError: a file is damaged, or there are more words than the table has rows.
         UsageError: settings out of range.
     """
-    for name, least in (("sentences", 1), ("window", 0), ("pad_multiple", 1), ("min_count", 1), ("table", vocabulary.SPECIAL + 1),
-                        ("questions", 1), ("evaluate_questions", 1)):
+    for name, least in (("sentences", 1), ("window", 0), ("pad_multiple", 1), ("min_count", 1), ("questions", 1),
+                        ("table", vocabulary.SPECIAL + 1), ("evaluate_questions", 1)):
         value = getattr(cfg, name)
         if value is not None and value < least:
             raise UsageError(f"[attentive_reader] expected {name} of at least {least}, found {value}")
@@ -51,7 +51,8 @@ def splits(cfg: Any, root: Path | None) -> Splits:
                      dropout)
     evaluation = {}
     for name, part in parts.items():
-        count = cfg.evaluate_questions if name == "train" else None
+        shortened = name == "train" and cfg.evaluate_questions is not None
+        count = max(cfg.evaluate_questions, cfg.batch_size) if shortened else None
         evaluation[name] = evaluated(part, count, cfg.batch_size, cfg.pad_multiple, cfg.last_batch)
         if not len(evaluation[name]["answer"]):
             raise UsageError(f"[attentive_reader] the {name} set is smaller than a batch, and so is left out: expected "

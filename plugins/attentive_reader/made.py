@@ -10,8 +10,9 @@ from duoln.randomness import Stream
 SIZES = {"train": 320, "valid": 64, "test": 64}
 _ENTITIES, _IN_A_PASSAGE = 20, 5
 _VERBS, _OTHERS = 12, 400
-_FACTS, _FILLING = 6, 20
-"""Sentences of a passage, and words in each that say nothing: four of them are as long as those of the paper's cut."""
+_FACTS = 6
+_FILLING = (12, 28)
+"""Words of a sentence that say nothing: four sentences are then about as long as those of the paper's cut."""
 
 
 def make(seed: int, cut: Cut) -> Corpus:
@@ -32,8 +33,9 @@ def _question(rng: Stream) -> Question:
     for verb in rng.permutation(_VERBS)[:_FACTS]:
         first, second = (here[k] for k in rng.permutation(_IN_A_PASSAGE)[:2])
         # Words that say nothing: the common ones are drawn far more often, as in any language.
-        filling = [f"word{int(u * u * u * _OTHERS)}" for u in rng.uniform((_FILLING,))]
-        cut = int(rng.integers(_FILLING, ()))
+        length = _FILLING[0] + int(rng.integers(_FILLING[1] - _FILLING[0] + 1, ()))
+        filling = [f"word{int(u * u * u * _OTHERS)}" for u in rng.uniform((length,))]
+        cut = int(rng.integers(length, ()))
         facts.append((first, f"verb{verb}", second))
         passage += [*filling[:cut], *facts[-1], *filling[cut:], "."]
     answer, verb_word, other = facts[int(rng.integers(_FACTS, ()))]
