@@ -77,22 +77,25 @@ class Reader(nn.Module):
         bias_twice: see `Encoder`.
         eps, eps_place: of the norms.
         remat: see `ops.lstm`.
+        tied: a word's score is the product of g and the word's vector (Press and Wolf 2017), with no class beyond.
         likelihood: what `loss` takes the logarithm of: "paper" is p + 1e-8, "exact" is p.
 
     Shape:
         As `batches.as_batch` gives it, and in training bool keep_passage (T, B, width), keep_question (U, B, width) and
-        keep_joint (B, hidden) -> (B, words + 1).
+        keep_joint (B, hidden) -> (B, words + 1), or (B, words) if tied.
     """
 
     def __init__(self, words: int, width: int, hidden: int, norm: Norm, everywhere: bool = False,
                  gain: float | None = None, start: Start = "paper", dropout: DropoutForm = "paper", keep: float = 0.5,
                  bias_twice: bool = True, eps: float = 1e-5, eps_place: EpsilonPlace = "inside",
-                 remat: bool = False, likelihood: Likelihood = "paper") -> None:
+                 remat: bool = False, likelihood: Likelihood = "paper", tied: bool = False) -> None:
         if not 0 < keep <= 1:
             raise UsageError(f"[attentive_reader] expected keep in (0, 1], found {keep}")
+        if tied and width != hidden:
+            raise UsageError(f"[attentive_reader] tied: expected width and hidden to be equal, found {width} and {hidden}")
         begin = weights(start)
         self.hidden, self.everywhere, self.dropout, self.keep, self.eps = hidden, everywhere, dropout, keep, eps
-        self._score, self.likelihood = begin.score, likelihood
+        self._score, self.likelihood, self.words, self.tied = begin.score, likelihood, words, tied
 
         def encoder() -> Encoder:
             return Encoder(nn.LSTMCell(width, hidden, norm, eps=eps, eps_place=eps_place, gain=gain, remat=remat,
@@ -106,10 +109,13 @@ class Reader(nn.Module):
         self.match = linear(False, begin.inner)
         self.of_passage, self.of_question = linear(True, begin.inner), linear(False, begin.outer)
         self.context, self.asked, self.mean = (linear(bias, begin.outer) for bias in (False, True, False))
-        self.output = linear(True, begin.outer, words + 1)
+        if not tied:
+            self.output = linear(True, begin.outer, words + 1)
 
     def weights(self, rng: Stream) -> Params:
         params: Params = {"score": self._score(rng.child("score"), (self.hidden, 1))}
+        if self.tied:
+            params["bias"] = np.zeros(self.words, np.float32)
         if self.everywhere:
             params |= {f"gain_{name}": np.full(self.hidden, _BATCH_GAIN, np.float32) for name in _TERMS}
         return params
@@ -122,7 +128,10 @@ class Reader(nn.Module):
         mean = self._mean(states, mask)
         joint = ops.tanh(self._term(params, "context", context) + self._term(params, "asked", asked)
                          + self._term(params, "mean", mean))
-        return self.output(params["output"], self._dropped(joint, batch.get("keep_joint")))
+        joint = self._dropped(joint, batch.get("keep_joint"))
+        if self.tied:
+            return ops.linear(joint, ops.permute_dims(params["embedding"]["table"], axes=(1, 0)), params["bias"])
+        return self.output(params["output"], joint)
 
     def loss(self, params: Params, batch: Mapping[str, Tensor]) -> Tensor:
         """-log p of each answer among all words, in nats: (B,). A full softmax, whatever `likelihood` is."""

@@ -123,7 +123,10 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
                 setattr(self, name, linear(start[name]))
                 if cfg.everywhere:
                     setattr(self, f"gain_{name}", own(start[f"gain_{name}"]))
-            self.output = linear(start["output"])
+            if cfg.tied:
+                self.bias = own(start["bias"])
+            else:
+                self.output = linear(start["output"])
 
         def term(self, name: str, x: Any) -> Any:
             layer = getattr(self, name)
@@ -150,6 +153,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             real = mask[..., None].float()
             mean = (states * real).sum(0) / real.sum(0)
             joint = torch.tanh(self.term("context", context) + self.term("asked", asked) + self.term("mean", mean))
-            return self.output(self.dropped(joint, batch.get("keep_joint")))
+            joint = self.dropped(joint, batch.get("keep_joint"))
+            return nn.functional.linear(joint, self.embedding.weight, self.bias) if cfg.tied else self.output(joint)
 
     return Network()

@@ -51,9 +51,8 @@ def weights(start: Start) -> Weights:
 
     "paper": the generator is seeded anew before every matrix, so that matrices of one shape and kind are equal: all
     gates of both LSTMs, the match and the passage's side of the attention; and likewise the other square ones.
-    "glorot": every matrix on its own, Glorot's uniform, and words standard normal, so that
-    the network sees them from the start.
+    "glorot": every matrix on its own, Glorot's uniform, and words normal with deviation 0.5.
     """
     if start == "paper":
         return Weights(_same(_shrunk_orthogonal), _same(_uniform), _same(_fan_in), _same(_uniform))
-    return Weights(init.glorot, init.glorot, _fan_in, init.normal(1.0))
+    return Weights(init.glorot, init.glorot, _fan_in, init.normal(0.5))

@@ -58,6 +58,8 @@ class AttentiveReaderConfig(Config):
     pad_multiple: int = 1
     """Lengths are rounded up to one: with 1 nearly every batch has a shape of its own, to be compiled anew."""
     start: Start = "paper"
+    tied: bool = False
+    """Scores of words are products with their vectors, in the place of a matrix of their own."""
     dropout: DropoutForm = "paper"
     keep: float = 0.5
     bias_twice: bool = True
@@ -116,7 +118,7 @@ class AttentiveReader(Task):
 
     def model(self, cfg: AttentiveReaderConfig) -> Module:
         return Reader(cfg.table, cfg.width, cfg.hidden, cfg.norm, cfg.everywhere, cfg.gain, cfg.start, cfg.dropout,
-                      cfg.keep, cfg.bias_twice, cfg.eps, cfg.eps_place, cfg.remat, cfg.likelihood)
+                      cfg.keep, cfg.bias_twice, cfg.eps, cfg.eps_place, cfg.remat, cfg.likelihood, cfg.tied)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         assert isinstance(model, Reader)

@@ -12,6 +12,7 @@ import json
 import random
 import resource
 import sys
+import tarfile
 import time
 import traceback
 import zlib
@@ -22,6 +23,9 @@ from typing import Any, NamedTuple
 import fuzzing
 import numpy as np
 import safetensors.numpy
+from duoln.plugins.attentive_reader import corpus as questions
+from duoln.plugins.attentive_reader.questions import parse as parse_question
+from duoln.plugins.attentive_reader.vocabulary import read_words
 from duoln.plugins.draw import corpus as draw
 from duoln.plugins.handwriting import corpus as handwriting
 from duoln.plugins.handwriting import iam
@@ -84,6 +88,26 @@ def _amat(rows):
     return b"\n".join(b" ".join([b"0", b"1"] * 392) for _ in range(rows)) + b"\n"
 
 
+_QUESTION = ("where\n\n@entity3 met @entity1 in rome . @entity2 heard\n\n@placeholder met @entity1 .\n\n@entity3\n\n"
+             "@entity1:a name: and more\n@entity3:\u00e9\n").encode()
+
+
+def _tar(mode, count):
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode=mode) as archive:
+        for k in range(count):
+            for folder in ("training", "validation", "test"):
+                name = f"cnn/questions/{folder}/{'long' * 30 * (k % 2)}{k:040x}.question"  # every other one has a long name
+                info = tarfile.TarInfo(name)
+                info.size = len(_QUESTION)
+                archive.addfile(info, io.BytesIO(_QUESTION))
+    return content.getvalue()
+
+
+def _read_questions(path):
+    return questions.read(path, questions.Cut(2, 3, "dropped"))
+
+
 _XML = (b'<?xml version="1.0" encoding="ISO-8859-1"?>\n<WhiteboardCaptureSession><StrokeSet>\n'
         + b"".join(b'<Stroke colour="black" start_time="1.5"><Point x="%d" y="-7" time="2.0"/><Point x="3" y="9.5"/>'
                    b"</Stroke>\n" % k for k in range(5)) + b"</StrokeSet></WhiteboardCaptureSession>\n")
@@ -121,6 +145,10 @@ READERS = {
                                  _npz(**{**_lines(1), "text": np.array([{"a": 1}], object)})], (DataError,), mutate=_zip),
     "strokes (XML)": Reader(lambda p: iam.read_strokes(p, "text"), [_XML, _XML.replace(b"ISO-8859-1", b"UTF-8"), _BOMB], DATA),
     "transcript (ascii)": Reader(iam.read_transcript, [b"OCR:\n\nA b\n\nCSR:\n\nA b,\r\nc d\n", b"CSR:\n\nx\n"], DATA),
+    "question": Reader(lambda p: parse_question(p, p.read_bytes()), [_QUESTION, _QUESTION.partition(b"@entity1:")[0]], DATA),
+    "questions (tar)": Reader(_read_questions, [_tar("w", 1), _tar("w", 2)], DATA),
+    "questions (tar, gzip)": Reader(_read_questions, [_tar("w:gz", 1), _tar("w:gz", 2)], (DataError,), mutate=_gzip),
+    "words": Reader(lambda p: read_words(p, 10), [b"the\n@entity1\nof\n", b"caf\xc3\xa9\r\nthe\r\n"], DATA),
     "checkpoint (safetensors)": Reader(checkpoint.load, [_checkpoint(3), _checkpoint(10**9, best=0.5)], (CheckpointError,)),
     "best.json": Reader(lambda p: checkpoint.named_best(p.parent), [
         b'{"file": "step-000000003.safetensors", "step": 3}\n', b'{"file": "../../etc/passwd", "step": 3}'], (), "best.json"),
