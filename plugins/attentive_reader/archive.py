@@ -69,7 +69,7 @@ def _of_tar(path: Path) -> Iterator[Member]:
             bounded = _Bounded(path, file)
             with tarfile.TarFile(fileobj=bounded, mode="r") as archive:  # type: ignore[arg-type]
                 while (info := archive.next()) is not None:
-                    archive.members = []  # or it would remember them all
+                    archive.members.clear()  # type: ignore[attr-defined]  # or it would remember them all
                     where = f"{path}: {info.name!r}"
                     place = _safe(where, info)
                     if place.suffix == _ENDING and info.isreg():

@@ -44,7 +44,8 @@ class Encoder(nn.Module):
     def weights(self, rng: Stream) -> Params:
         return {"first": np.zeros(self.cell.n_hidden, np.float32)}
 
-    def __call__(self, params: Params, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, params: Params, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The states, and the last one."""
         own = params["cell"]
         if self.bias_twice:
             own = {**own, "bias": own["bias"] * 2.0}
@@ -92,7 +93,7 @@ class Reader(nn.Module):
         if not 0 < keep <= 1:
             raise UsageError(f"[attentive_reader] expected keep in (0, 1], found {keep}")
         if tied and width != hidden:
-            raise UsageError(f"[attentive_reader] tied: expected width and hidden to be equal, found {width} and {hidden}")
+            raise UsageError(f"[attentive_reader] tied: expected equal width and hidden, found {width} and {hidden}")
         begin = weights(start)
         self.hidden, self.everywhere, self.dropout, self.keep, self.eps = hidden, everywhere, dropout, keep, eps
         self._score, self.likelihood, self.words, self.tied = begin.score, likelihood, words, tied
@@ -150,7 +151,7 @@ class Reader(nn.Module):
 
     def _read(self, params: Params, batch: Mapping[str, Tensor], side: str) -> tuple[Tensor, Tensor]:
         words = self._dropped(self.embedding(params["embedding"], batch[side]), batch.get(f"keep_{side}"))
-        states: tuple[Tensor, Tensor] = getattr(self, side)(params[side], words, batch[f"{side}_mask"])
+        states: tuple[Tensor, Tensor] = getattr(self, side).read(params[side], words, batch[f"{side}_mask"])
         return states
 
     def _dropped(self, x: Tensor, keep: Tensor | None) -> Tensor:

@@ -46,8 +46,8 @@ def parse(file: object, content: bytes) -> Question:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = content[:error.start].count(b"\n") + 1
-        raise DataFormatError(f"{file}, line {line}", error.start, "text in UTF-8",
+        number = content[:error.start].count(b"\n") + 1
+        raise DataFormatError(f"{file}, line {number}", error.start, "text in UTF-8",
                               f"the byte {content[error.start]:#04x}") from error
     parts = text.split("\n\n", len(_PARTS) - 1)
     starts = [sum(len(part) + 2 for part in parts[:k]) for k in range(len(parts))]

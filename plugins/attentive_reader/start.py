@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import sqrt
 from typing import Literal, NamedTuple
 
@@ -28,22 +29,32 @@ class Weights(NamedTuple):
     """Of the words."""
 
 
-def _same(draw: init.Initializer) -> init.Initializer:
-    """`draw` from one stream for every weight: what seeding the generator anew before each matrix amounts to."""
-    return lambda rng, shape: draw(Stream(rng.seed, "attentive_reader.start"), shape)
+def _anew(rng: Stream) -> Stream:
+    """The same stream for every weight: what seeding the generator anew before each matrix amounts to."""
+    return Stream(rng.seed, "attentive_reader.start")
 
 
 def _uniform(rng: Stream, shape: init.Shape) -> np.ndarray:
-    return init.uniform(sqrt(6.0 / (sum(shape) + 1)))(rng, shape)
+    return init.uniform(sqrt(6.0 / (sum(shape) + 1)))(_anew(rng), shape)
 
 
 def _shrunk_orthogonal(rng: Stream, shape: init.Shape) -> np.ndarray:
     """0.05 times an orthogonal matrix, where it is square; else uniform."""
-    return np.float32(_SHRINK) * init.orthogonal(rng, shape) if shape[0] == shape[1] else _uniform(rng, shape)
+    return _orthogonal(rng.seed, shape[0]) * np.float32(_SHRINK) if shape[0] == shape[1] else _uniform(rng, shape)
+
+
+@lru_cache(maxsize=1)
+def _orthogonal(seed: int, size: int) -> np.ndarray:
+    """Made once, for the eighteen matrices that are all this one."""
+    return init.orthogonal(_anew(Stream(seed, "")), (size, size))
 
 
 def _fan_in(rng: Stream, shape: init.Shape) -> np.ndarray:
     return init.uniform(1.0 / sqrt(shape[0]))(rng, shape)
+
+
+def _fan_in_anew(rng: Stream, shape: init.Shape) -> np.ndarray:
+    return _fan_in(_anew(rng), shape)
 
 
 def weights(start: Start) -> Weights:
@@ -54,5 +65,5 @@ def weights(start: Start) -> Weights:
     "glorot": every matrix on its own, Glorot's uniform, and words normal with deviation 0.5.
     """
     if start == "paper":
-        return Weights(_same(_shrunk_orthogonal), _same(_uniform), _same(_fan_in), _same(_uniform))
+        return Weights(_shrunk_orthogonal, _uniform, _fan_in_anew, _uniform)
     return Weights(init.glorot, init.glorot, _fan_in, init.normal(0.5))

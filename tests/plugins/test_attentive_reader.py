@@ -23,7 +23,7 @@ from duoln.train import Trainer
 
 TASK = AttentiveReader()
 TINY = {"width": 5, "hidden": 4, "batch_size": 6, "questions": 24, "evaluate_questions": 12, "table": 500,
-        "pad_multiple": 64}
+        "pad_multiple": 16, "window": 1}
 NORMS = {"none": ("none", False), "bn": ("batch", False), "bn-everywhere": ("batch", True), "ln": ("layer-theano", False)}
 
 
@@ -35,7 +35,7 @@ def test_it_is_a_task():
 def test_it_is_a_task_elsewhere(variant, be, monkeypatch):
     monkeypatch.setattr(TASK, "variants", {variant: TASK.variants[variant]}, raising=False)
     monkeypatch.setattr(TASK, "references", {}, raising=False)
-    check_task(TASK, backend=be, steps=2, settings={**TINY, "window": 1}, gradients=False)
+    check_task(TASK, backend=be, steps=2, settings=TINY, gradients=False)
 
 
 # The network, from the equations ------------------------------------------------------------------------
@@ -144,6 +144,26 @@ def test_dropout_in_training_and_in_use(dropout, numpy_backend):
         check_close(model(t["p"], t["b"]).numpy(), logits, 1e-10, dropout)
 
 
+def test_scores_tied_to_the_words(numpy_backend):
+    norm, everywhere = NORMS["ln"]
+    model = Reader(11, 4, 4, norm, everywhere, tied=True)
+    params = model.init(Stream(1, "init"))
+    assert "output" not in params and params["bias"].shape == (11,)
+    _, own, batch = _case("ln")
+    params = {**own, "embedding": {"table": np.random.default_rng(3).standard_normal((11, 4))}, "bias": np.arange(11.0),
+              "passage": _wider(own["passage"]), "question": _wider(own["question"])}
+    t = to_tensors({"p": params, "b": {**batch, "answer": batch["answer"] % 11}}, numpy_backend)
+    output = {"weight": params["embedding"]["table"].T, "bias": params["bias"]}
+    _, logits = _reference({**params, "output": output}, batch, norm, everywhere)
+    check_close(model(t["p"], t["b"]).numpy(), logits, 1e-10, "tied")
+    check_error(UsageError, lambda: Reader(11, 3, 4, norm, tied=True), "tied", "3 and 4")
+
+
+def _wider(encoder):
+    """The same encoder for words one number wider."""
+    return {**encoder, "cell": {**encoder["cell"], "w_x": np.vstack((encoder["cell"]["w_x"], np.ones((1, 16))))}}
+
+
 def test_both_likelihoods(numpy_backend):
     for likelihood in ("paper", "exact"):
         model, params, batch = _case("ln", likelihood=likelihood)
@@ -152,7 +172,7 @@ def test_both_likelihoods(numpy_backend):
         _, logits = _reference(params, batch, *NORMS["ln"])
         p = np.exp(logits - logits.max(1, keepdims=True))
         p = (p / p.sum(1, keepdims=True))[np.arange(5), batch["answer"]]
-        assert p.min() < 1e-9 < 0.1 < p.max()
+        assert p.min() < 1e-9 and p.max() > 0.1
         expected = -np.log(p + 1e-8) if likelihood == "paper" else -np.log(p)
         check_close(model.loss(t["p"], t["b"]).numpy(), expected, 1e-8, likelihood)
 
@@ -237,7 +257,8 @@ def test_three_updates_at_full_size(numpy_backend):
         cfg = make_config(TASK, variant, "paper", {"source": "made"})
         trainer = Trainer(TASK, variant, cfg, TASK.data(cfg), numpy_backend)
         assert trainer.state["params"]["output"]["weight"].shape == (240, 65_830)
-        assert [trainer.advance() for _ in range(3)][0] == pytest.approx(np.log(65_830), rel=0.01)
+        losses = [trainer.advance() for _ in range(3)]
+        assert losses[0] == pytest.approx(np.log(65_830), rel=0.01) and losses[2] < losses[0]
 
 
 # Metrics ------------------------------------------------------------------------------------------------
@@ -260,11 +281,7 @@ def test_metrics_against_plain_python():
     nats = [np.logaddexp.reduce(row) - row[a] for row, a in zip(given, answers, strict=True)]
     assert 0.2 < found["error"] < 0.8 and found["error"] == pytest.approx(sum(wrong) / 64)
     assert found["nll"] == pytest.approx(sum(nats) / 64)
-    missed = 0
-    for batch in evaluation_batches(split):
-        for passage, answer, first in zip(batch["passage"].T, batch["answer"], split["most_frequent"][:0], strict=False):
-            raise AssertionError((passage, answer, first))
-    assert missed == 0 and found["most_frequent_error"] == np.mean(split["most_frequent"] != split["answer"])
+    assert found["most_frequent_error"] == np.mean(split["most_frequent"] != split["answer"])
 
 
 def test_an_answer_that_the_table_does_not_have_is_never_found():
@@ -302,7 +319,7 @@ def test_the_curves_of_figure_2():
     least = {variant: min(points, key=lambda p: p[1]) for variant, points in curves.items()}
     assert least == {"none": (759_000, 0.5033), "bn": (228_000, 0.4951), "bn-everywhere": (126_000, 0.5)}
     assert all(c.metric in {column.key for column in TASK.columns} for c in TASK.reference_curves())
-    assert all(a[0] < b[0] for points in curves.values() for a, b in zip(points, points[1:], strict=False))
+    assert all(points == sorted(points) for points in curves.values())
 
 
 # Elsewhere ----------------------------------------------------------------------------------------------
@@ -311,7 +328,7 @@ def test_the_curves_of_figure_2():
 def test_equal_training_on_numpy_and_mlx(variant):
     runs = {}
     for name in ("numpy", "mlx"):
-        cfg = make_config(TASK, variant, "smoke", {**TINY, "window": 1, "pad_multiple": 16})
+        cfg = make_config(TASK, variant, "smoke", TINY)
         trainer = Trainer(TASK, variant, cfg, TASK.data(cfg), get_backend(name))
         runs[name] = [trainer.advance() for _ in range(3)], trainer.evaluate()["test_nll"]
     np.testing.assert_allclose(runs["numpy"][0], runs["mlx"][0], rtol=1e-4)
@@ -319,11 +336,13 @@ def test_equal_training_on_numpy_and_mlx(variant):
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
-@pytest.mark.parametrize("variant", TASK.variants)
-@pytest.mark.parametrize("options", [{}, {"dropout": "inverted", "likelihood": "exact", "clip": "norm", "clip_limit": 0.05},
-                                     {"dropout": "none", "clip_limit": 0.1, "bias_twice": False}])
+@pytest.mark.parametrize(("variant", "options"), [
+    *((variant, {}) for variant in TASK.variants),
+    ("bn-everywhere", {"dropout": "inverted", "likelihood": "exact", "clip": "norm", "clip_limit": 0.05}),
+    ("none", {"dropout": "none", "clip_limit": 0.1, "bias_twice": False}),
+    ("ln", {"tied": True, "width": 4})])
 def test_the_peer_trains_as_we_do(variant, options, numpy_backend):
-    cfg = make_config(TASK, variant, "smoke", {**TINY, "window": 1, **options})
+    cfg = make_config(TASK, variant, "smoke", {**TINY, **options})
     splits = TASK.data(cfg)
     trainer = Trainer(TASK, variant, cfg, splits, numpy_backend)
     step, facts = TASK.peer("torch")(cfg, tree.map(lambda t: t.numpy(), trainer.state["params"]))

@@ -83,16 +83,16 @@ def test_sentences_and_what_is_read_of_them():
     passage = parse("a", TEXT.encode()).passage
     assert [" ".join(s) for s in split_sentences(passage)] == [
         "@entity3 met @entity1 in rome .", "it rained !", "did @entity1 sing ?", "@entity2 heard"]
-    asked = "in rome @placeholder met @entity1 .".split()
-    assert most_relevant(passage, asked, 2) == "@entity3 met @entity1 in rome . did @entity1 sing ?".split()
+    asked = ["in", "rome", "@placeholder", "met", "@entity1", "."]
+    assert most_relevant(passage, asked, 2) == ["@entity3", "met", "@entity1", "in", "rome", ".", "did", "@entity1", "sing", "?"]
     assert most_relevant(passage, asked, 9) == passage
     assert most_relevant(passage, ["heard"], 1) == ["@entity2", "heard"]
     assert most_relevant(passage, ["nothing"], 1) == split_sentences(passage)[0]  # the first of equals
-    assert near_entities("a b @entity1 c d e f @entity2 g".split(), 1) == "b @entity1 c f @entity2 g".split()
-    assert near_entities("a b @entity1 c".split(), 0) == ["@entity1"] and near_entities(["a"], 3) == []
+    assert near_entities(["a", "b", "@entity1", "c", "d", "e", "f", "@entity2", "g"], 1) == ["b", "@entity1", "c", "f", "@entity2", "g"]
+    assert near_entities(["a", "b", "@entity1", "c"], 0) == ["@entity1"] and near_entities(["a"], 3) == []
     assert Cut(2, 0, "dropped")(parse("a", TEXT.encode())) == (["@entity3", "@entity1"], asked[:-1])
     assert most_frequent_entity(passage) == "@entity1"
-    assert most_frequent_entity("@entity2 @entity1 @entity1 @entity2".split()) == "@entity2"
+    assert most_frequent_entity(["@entity2", "@entity1", "@entity1", "@entity2"]) == "@entity2"
 
 
 # Folders and archives -----------------------------------------------------------------------------------
