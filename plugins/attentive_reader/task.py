@@ -94,8 +94,10 @@ class AttentiveReader(Task):
                   "sentences": None, "window": 5, "last_token": "kept", "order": "by-length", "last_batch": "kept",
                   "pad_multiple": 64, "start": "glorot", "dropout": "inverted", "keep": 0.8, "clip": "norm",
                   "likelihood": "exact", "evaluate_questions": 256},
-        "smoke": {"epochs": 2, "batch_size": 16, "table": 600, "width": 16, "hidden": 16, "pad_multiple": 16,
-                  "sentences": 2, "learning_rate": 1e-2, "start": "glorot", "source": "made", "evaluate_questions": 64},
+        "smoke": {"epochs": 4, "batch_size": 16, "table": 600, "width": 32, "hidden": 32, "sentences": 1, "window": 1,
+                  "last_token": "kept", "pad_multiple": 16, "start": "glorot", "tied": True, "dropout": "none",
+                  "clip": "norm", "likelihood": "exact", "learning_rate": 1e-2, "source": "made",
+                  "evaluate_questions": 64},
     }
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "none": {"norm": "none"}, "bn": {"norm": "batch"}, "bn-everywhere": {"norm": "batch", "everywhere": True},

@@ -23,7 +23,7 @@ from duoln.train import Trainer
 
 TASK = AttentiveReader()
 TINY = {"width": 5, "hidden": 4, "batch_size": 6, "questions": 24, "evaluate_questions": 12, "table": 500,
-        "pad_multiple": 16, "window": 1}
+        "pad_multiple": 16, "tied": False, "dropout": "paper"}
 NORMS = {"none": ("none", False), "bn": ("batch", False), "bn-everywhere": ("batch", True), "ln": ("layer-theano", False)}
 
 
@@ -302,13 +302,12 @@ def test_the_evaluation_knows_no_dropout_and_no_permutation():
 
 def test_it_learns_to_answer(numpy_backend):
     """Far better on made questions than the most frequent entity, or than any word that does not look at the passage."""
-    cfg = make_config(TASK, "ln", "smoke", {"epochs": 14, "dropout": "none", "window": 1, "sentences": 1, "clip": "norm",
-                                            "likelihood": "exact", "last_token": "kept"})
+    cfg = make_config(TASK, "ln", "smoke", {"epochs": 6})
     trainer = Trainer(TASK, "ln", cfg, TASK.data(cfg), numpy_backend)
     while trainer.step < trainer.last_step:
         trainer.advance()
     found = trainer.evaluate()
-    assert found["valid_error"] < found["valid_most_frequent_error"] - 0.15
+    assert found["valid_error"] < found["valid_most_frequent_error"] - 0.4
 
 
 # The paper's curves -------------------------------------------------------------------------------------

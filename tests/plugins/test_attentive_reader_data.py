@@ -233,7 +233,8 @@ def test_a_file_of_words(tmp_path):
 # Batches ------------------------------------------------------------------------------------------------
 
 def _config(**settings):
-    return make_config(TASK, "ln", "smoke", {"table": 600, "batch_size": 4, "last_batch": "kept", **settings})
+    return make_config(TASK, "ln", "smoke", {"table": 600, "batch_size": 4, "last_batch": "kept", "dropout": "paper",
+                                     "sentences": 2, "window": None, "width": 16, "hidden": 16, **settings})
 
 
 def test_a_batch_is_its_questions_with_entities_permuted(tmp_path):
