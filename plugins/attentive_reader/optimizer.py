@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from duoln import ops, optim, tree
+from duoln import ops, optim
 
 Clip = Literal["paper", "norm", "none"]
 
@@ -16,12 +16,8 @@ def clip_as_published(limit: float) -> optim.Clip:
     limit^2 nothing happens, and above it the norm becomes limit * sqrt(n).
     """
 
-    def clip(gradients: optim.Params) -> optim.Params:
-        norm = optim.global_norm(gradients)
-        scale = ops.where(norm > limit * limit, limit / ops.sqrt(ops.maximum(norm, limit * limit)), 1.0)
-        return tree.map(lambda g: g * scale, gradients)
-
-    return clip
+    return optim.scale_by_norm(
+        lambda norm: ops.where(norm > limit * limit, limit / ops.sqrt(ops.maximum(norm, limit * limit)), 1.0))
 
 
 def make(clip: Clip, limit: float, learning_rate: float) -> optim.Adam:
