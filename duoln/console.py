@@ -18,7 +18,7 @@ from rich.table import Table
 
 from duoln.memory import size
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
-from duoln.tasks.spec import Column, Dataset, Task
+from duoln.tasks.spec import Column, Dataset, Task, split_columns
 
 _PLAIN_SECONDS = 5.0
 _BAR_SECONDS = 0.1
@@ -59,7 +59,7 @@ class ProgressDisplay(Listener):
     """The way of one run: a bar on a terminal, a line every few seconds elsewhere, a line per evaluation."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
-        self.columns = columns
+        self.columns = split_columns(columns)[0]
         self._label, self._variant, self._last_step = "", "", 0
         self._bar: Progress | None = None
         self._id: TaskID | None = None
@@ -112,13 +112,14 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
 
     What all runs have in common stands below the table. On a narrow terminal the claims do too.
     """
+    metrics, levels = split_columns(task.columns)
     same = {key: len({r[key] for r in results}) == 1 for key in ("batch_size", "epochs")}
     columns = [("variant", "left", [r["variant"] for r in results])]
     if dataset.rung != "original":
         columns.append(("data", "left", [dataset.rung] * len(results)))
     columns += [(heading, "right", [f"{r[key]:g}" for r in results])
                 for key, heading in (("batch_size", "batch"), ("epochs", "epochs")) if not same[key]]
-    columns += [(c.heading, "right", [number(r.get(c.key), c.form) for r in results]) for c in task.columns]
+    columns += [(c.heading, "right", [number(r.get(c.key), c.form) for r in results]) for c in metrics]
     columns.append(("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
     taken = sum(max(map(len, (heading, *cells))) + _AROUND_CELL for heading, _, cells in columns)
     wide = talk.width - taken >= _CLAIM
@@ -136,6 +137,7 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
         common.append(f"batch {results[0]['batch_size']}")
     if results and same["epochs"]:
         common.append(f"{results[0]['epochs']:g} epoch{'' if results[0]['epochs'] == 1 else 's'}")
+    common += [f"{c.heading} {number(results[0].get(c.key), c.form)}" for c in levels if results]
     say(", ".join(common))
     if not wide:
         for r, claim in zip(results, claims, strict=True):

@@ -176,12 +176,16 @@ def global_norm(gradients: Params) -> Tensor:
 def clip_global_norm(limit: float) -> Clip:
     """All gradients scaled alike, so that their norm together is at most `limit` (Pascanu et al. 2013)."""
     _check_limit("clip_global_norm", limit)
+    return scale_by_norm(lambda norm: _shrink(norm, limit))
 
-    def clip(gradients: Params) -> Params:
-        scale = _shrink(global_norm(gradients), limit)
-        return tree.map(lambda g: g * scale, gradients)
 
-    return clip
+def scale_by_norm(factor: Callable[[Tensor], Tensor]) -> Clip:
+    """All gradients multiplied by `factor(norm)`, a 0-d tensor from the norm of all of them together."""
+    def scale(gradients: Params) -> Params:
+        by = factor(global_norm(gradients))
+        return tree.map(lambda g: g * by, gradients)
+
+    return scale
 
 
 def clip_each_norm(limit: float) -> Clip:

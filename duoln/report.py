@@ -12,7 +12,7 @@ from duoln.checkpoint import write_atomically
 from duoln.errors import CheckpointError, DataFormatError
 from duoln.pictures import figure
 from duoln.runfolder import read_json, read_log, run_folders
-from duoln.tasks.spec import Dataset, Task
+from duoln.tasks.spec import Column, Dataset, Task, split_columns
 
 _STRETCHES = 60
 """Points of a smoothed curve."""
@@ -121,22 +121,30 @@ def draw(task: Task, curves: Sequence[Curve], target: Path) -> Path:
     """The curves of a task's columns, one panel a column and batch size, like the paper's figures.
 
     The horizontal axis is the task's: epochs, or updates with the training loss in a panel of its own. A
-    metric that spans a factor of ten or more has a logarithmic axis.
+    metric that spans a factor of ten or more has a logarithmic axis. The paper's curves, where the task has them, stand
+    in panels to the right, with an axis of their own.
     """
     sizes = sorted({c.config["batch_size"] for c in curves}, reverse=True)
-    by_step = task.x_axis == "step"
-    count = len(task.columns) + by_step
-    across = _ACROSS if len(sizes) == 1 and count > _TALL else 1
-    rows, columns = -(-count // across), len(sizes) * across
+    by_step, published = task.x_axis == "step", task.reference_curves()
+    metrics, levels = split_columns(task.columns)
+    headings = {c.key: c.heading for c in levels}
+    colours = {variant: f"C{k}" for k, variant in enumerate(task.variants)}
+    count = len(metrics) + by_step
+    across = _ACROSS if len(sizes) == 1 and count > _TALL and not published else 1
+    rows, columns = -(-count // across), len(sizes) * across + bool(published)
     with figure(target, rows, columns, (4.6 * columns + 0.6, 2.7 * rows + 0.5), sharex="col") as (whole, grid):
         for place, size in enumerate(sizes):
             panels = [axes for row in grid for axes in row[place * across:(place + 1) * across]]
             shown = [c for c in curves if c.config["batch_size"] == size]
             if by_step:
-                _panel(panels[0], "training loss", {c.variant: _smooth(c.losses) for c in shown})
-            for axes, metric in zip(panels[int(by_step):], task.columns, strict=False):
+                _panel(panels[0], "training loss", {c.variant: _smooth(c.losses) for c in shown}, colours)
+            for axes, metric in zip(panels[int(by_step):], metrics, strict=False):
                 _panel(axes, metric.heading, {c.variant: [(p[task.x_axis], p[metric.key]) for p in c.points
-                                                          if metric.key in p] for c in shown})
+                                                          if metric.key in p] for c in shown}, colours)
+                level = next((p[metric.level] for c in shown for p in c.points[-1:] if metric.level in p), None)
+                if level is not None:
+                    axes.axhline(level, color="0.4", linestyle=":", label=headings[metric.level])
+                    axes.legend(fontsize=8)
             for axes in panels[count:]:
                 axes.set_visible(False)
             for axes in panels[count - across:count]:
@@ -145,8 +153,25 @@ def draw(task: Task, curves: Sequence[Curve], target: Path) -> Path:
             labels = sorted({c.dataset.label for c in shown})
             panels[0].set_title(f"batch {size} ({', '.join(labels)})", fontsize=10)
         grid[0][0].legend(fontsize=9)
+        if published:
+            _draw_published([line[-1] for line in grid[int(by_step):]], task, metrics, colours)
+            grid[0][-1].set_visible(not by_step)
         whole.suptitle(f"{task.title}: {task.paper}", fontsize=11)
     return target
+
+
+def _draw_published(panels: Sequence[Any], task: Task, metrics: Sequence[Column], colours: Mapping[str, str]) -> None:
+    """The paper's curves, each metric beside ours; panels of which the paper has none stay empty."""
+    for axes, metric in zip(panels, metrics, strict=True):
+        lines = {c.variant: c.points for c in task.reference_curves() if c.metric == metric.key}
+        axes.set_visible(bool(lines))
+        if lines:
+            _panel(axes, metric.heading, lines, colours)
+            axes.set_title(f"the paper's ({task.paper}), read off", fontsize=10)
+            axes.set_xlabel("updates" if task.x_axis == "step" else "epoch")
+            axes.xaxis.set_tick_params(labelbottom=True)
+            axes.locator_params(axis="x", nbins=5)
+            axes.legend(fontsize=9)
 
 
 def _smooth(losses: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
@@ -156,11 +181,12 @@ def _smooth(losses: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
     return [(sum(x for x, _ in part) / width, sum(y for _, y in part) / width) for part in stretches]
 
 
-def _panel(axes: Any, heading: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+def _panel(axes: Any, heading: str, lines: Mapping[str, Sequence[tuple[float, float]]],
+           colours: Mapping[str, str]) -> None:
     values = [y for line in lines.values() for _, y in line]
     for label, line in lines.items():
         axes.plot([x for x, _ in line], [y for _, y in line], marker="o" if len(line) < _FEW else None, markersize=3.5,
-                  label=label)
+                  label=label, color=colours.get(label))
     if values and 0 < 10 * min(values) <= max(values):
         axes.set_yscale("log")
     axes.set_ylabel(heading)

@@ -6,6 +6,7 @@ from duoln.tasks.spec import (
     Config,
     Dataset,
     Findings,
+    ReferenceCurve,
     Splits,
     Task,
     Trained,
@@ -14,5 +15,5 @@ from duoln.tasks.spec import (
     parse_settings,
 )
 
-__all__ = ["Column", "Config", "Dataset", "Findings", "Splits", "Task", "Trained", "hookimpl", "make_config",
-           "option", "parse_settings"]
+__all__ = ["Column", "Config", "Dataset", "Findings", "ReferenceCurve", "Splits", "Task", "Trained", "hookimpl",
+           "make_config", "option", "parse_settings"]

@@ -50,6 +50,25 @@ class Column(NamedTuple):
     key: str
     heading: str
     form: str = ".4f"
+    level: str = ""
+    """The key of another column, what a rule without training gives: shown once for all runs, and drawn as a level
+    across this one's panel."""
+
+
+def split_columns(columns: Sequence[Column]) -> tuple[list[Column], list[Column]]:
+    """The columns of runs, and those that are levels of others."""
+    levels = {c.level for c in columns}
+    return [c for c in columns if c.key not in levels], [c for c in columns if c.key in levels]
+
+
+class ReferenceCurve(NamedTuple):
+    """A curve of the paper, read off its figure: shown beside runs in a panel of its own."""
+
+    metric: str
+    """The column's key."""
+    variant: str
+    points: Sequence[tuple[float, float]]
+    """Along the task's `x_axis`."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +194,10 @@ class Task:
     def optimizer(self, cfg: Any) -> Optimizer:
         """How to train; Adam by default."""
         return Adam(learning_rate=cfg.learning_rate)
+
+    def reference_curves(self) -> Sequence[ReferenceCurve]:
+        """The paper's curves, where their values could be read off; for `duoln report`."""
+        return ()
 
     def sample(self, trained: Trained, options: Any, out: Path) -> list[Path]:
         """What a trained model generates, written to `out`; the files that were written.

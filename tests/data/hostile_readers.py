@@ -25,6 +25,9 @@ import fuzzing
 import numpy as np
 import safetensors.numpy
 from duoln.plugins.convnet import corpus as cifar
+from duoln.plugins.attentive_reader import corpus as questions
+from duoln.plugins.attentive_reader.questions import parse as parse_question
+from duoln.plugins.attentive_reader.vocabulary import read_words
 from duoln.plugins.draw import corpus as draw
 from duoln.plugins.handwriting import corpus as handwriting
 from duoln.plugins.handwriting import iam
@@ -127,6 +130,26 @@ _BOOKS = "### One | A\nThe cat sat. \"A dog!\" ran Mr. Brown.\n\n### Two\nCaf\xe
 _SICK = (b"pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r\n"
          b"1\tA dog\tA cat\t3.5\tNEUTRAL\r\n2\ta man\ta boy\t5\tENTAILMENT\r\n")
 _VECTORS = b"2 3\n" + b"".join(word + b" " + np.arange(3, dtype="<f4").tobytes() + b"\n" for word in (b"cat", b"dog"))
+_QUESTION = ("where\n\n@entity3 met @entity1 in rome . @entity2 heard\n\n@placeholder met @entity1 .\n\n@entity3\n\n"
+             "@entity1:a name: and more\n@entity3:\u00e9\n").encode()
+
+
+def _tar(mode, count):
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode=mode) as archive:
+        for k in range(count):
+            for folder in ("training", "validation", "test"):
+                name = f"cnn/questions/{folder}/{'long' * 30 * (k % 2)}{k:040x}.question"  # every other one has a long name
+                info = tarfile.TarInfo(name)
+                info.size = len(_QUESTION)
+                archive.addfile(info, io.BytesIO(_QUESTION))
+    return content.getvalue()
+
+
+def _read_questions(path):
+    return questions.read(path, questions.Cut(2, 3, "dropped"))
+
+
 _XML = (b'<?xml version="1.0" encoding="ISO-8859-1"?>\n<WhiteboardCaptureSession><StrokeSet>\n'
         + b"".join(b'<Stroke colour="black" start_time="1.5"><Point x="%d" y="-7" time="2.0"/><Point x="3" y="9.5"/>'
                    b"</Stroke>\n" % k for k in range(5)) + b"</StrokeSet></WhiteboardCaptureSession>\n")
@@ -198,6 +221,10 @@ READERS = {
     "word vectors (text)": Reader(lambda p: vectors.read_vectors(p, ["cat", "dog"]), [b"2 3\ncat 1 2 3\ndog 4 5 6.5\n", b"cat 1\ndog -2e3\n"],
                                   (DataError,)),
     "word vectors (binary)": Reader(lambda p: vectors.read_vectors(p, ["cat", "dog"]), [_VECTORS, _VECTORS * 2], (DataError,), "v.bin"),
+    "question": Reader(lambda p: parse_question(p, p.read_bytes()), [_QUESTION, _QUESTION.partition(b"@entity1:")[0]], DATA),
+    "questions (tar)": Reader(_read_questions, [_tar("w", 1), _tar("w", 2)], DATA),
+    "questions (tar, gzip)": Reader(_read_questions, [_tar("w:gz", 1), _tar("w:gz", 2)], (DataError,), mutate=_gzip),
+    "words": Reader(lambda p: read_words(p, 10), [b"the\n@entity1\nof\n", b"caf\xc3\xa9\r\nthe\r\n"], DATA),
     "checkpoint (safetensors)": Reader(checkpoint.load, [_checkpoint(3), _checkpoint(10**9, best=0.5)], (CheckpointError,)),
     "best.json": Reader(lambda p: checkpoint.named_best(p.parent), [
         b'{"file": "step-000000003.safetensors", "step": 3}\n', b'{"file": "../../etc/passwd", "step": 3}'], (), "best.json"),

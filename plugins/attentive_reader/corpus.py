@@ -1,0 +1,144 @@
+"""Questions as numbers: each split's passages, questions and answers, with what the words are."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from duoln.plugins.attentive_reader import archive
+from duoln.plugins.attentive_reader.questions import (
+    Question,
+    most_frequent_entity,
+    most_relevant,
+    near_entities,
+    parse,
+)
+
+from duoln.errors import DataFormatError
+
+LastToken = Literal["dropped", "kept"]
+
+
+class Cut(NamedTuple):
+    """How much of each text is read."""
+
+    sentences: int | None
+    """So many sentences of a passage, those nearest to the question; None is all."""
+    window: int | None
+    """Of what is left of a passage, the words at most so far from an entity; None is all."""
+    last_token: LastToken
+    """Of passages and questions."""
+
+    def __call__(self, question: Question) -> tuple[list[str], list[str]]:
+        """The words of the passage and of the question."""
+        passage = question.passage
+        if self.sentences is not None:
+            passage = most_relevant(passage, question.question, self.sentences)
+        if self.window is not None:
+            passage = near_entities(passage, self.window) or passage[:1]  # no entity: something has to be read
+        return self._shortened(passage), self._shortened(question.question)
+
+    def _shortened(self, words: list[str]) -> list[str]:
+        # A text of one word keeps it: nothing can be read in none.
+        return words[:-1] if self.last_token == "dropped" and len(words) > 1 else words
+
+
+class Ragged(NamedTuple):
+    """Rows of words one after another; row k is `values[ends[k]:ends[k + 1]]`."""
+
+    values: np.ndarray
+    ends: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.ends)
+
+
+class Split(NamedTuple):
+    """The questions of a split, in order of their names; every word is a number."""
+
+    passages: Ragged
+    questions: Ragged
+    answers: np.ndarray
+    most_frequent: np.ndarray
+    """The entity that the whole passage names most often."""
+
+
+class Corpus(NamedTuple):
+    """Splits by name, and the words behind the numbers."""
+
+    words: list[str]
+    splits: Mapping[str, Split]
+
+
+class _Rows:
+    """Grows row by row, a number a word, however large the corpus is."""
+
+    def __init__(self) -> None:
+        self.values, self.ends = array("i"), array("q", [0])
+
+    def append(self, row: Iterable[int]) -> None:
+        self.values.extend(row)
+        self.ends.append(len(self.values))
+
+    def in_order(self, order: np.ndarray) -> Ragged:
+        values, ends = np.array(self.values, np.int32), np.array(self.ends, np.int64)
+        lengths = np.diff(ends)[order]
+        new = np.concatenate(([0], np.cumsum(lengths)))
+        moved = np.repeat(ends[:-1][order] - new[:-1], lengths)  # from a place after sorting to that before
+        return Ragged(values[np.arange(new[-1]) + moved], new)
+
+
+class Collector:
+    """Questions of one corpus, added in any order."""
+
+    def __init__(self, cut: Cut) -> None:
+        self.cut = cut
+        self._numbers: dict[str, int] = {}
+        self._rows: dict[str, tuple[list[str], _Rows, _Rows, array[int], array[int]]] = {}
+
+    def add(self, split: str, name: str, question: Question) -> None:
+        """Add a question; `name` is what it is sorted by."""
+        names, passages, questions, answers, frequent = self._rows.setdefault(
+            split, ([], _Rows(), _Rows(), array("i"), array("i")))
+        passage, asked = self.cut(question)
+        names.append(name)
+        passages.append(map(self._number, passage))
+        questions.append(map(self._number, asked))
+        answers.append(self._number(question.answer))
+        frequent.append(self._number(most_frequent_entity(question.passage)))
+
+    def corpus(self) -> Corpus:
+        """All that was added."""
+        splits = {}
+        for split, (names, passages, questions, answers, frequent) in self._rows.items():
+            order = np.array(sorted(range(len(names)), key=names.__getitem__), np.int64)
+            splits[split] = Split(passages.in_order(order), questions.in_order(order),
+                                  np.array(answers, np.int32)[order], np.array(frequent, np.int32)[order])
+        return Corpus(list(self._numbers), splits)
+
+    def _number(self, word: str) -> int:
+        return self._numbers.setdefault(word, len(self._numbers))
+
+
+def read(path: Path, cut: Cut) -> Corpus:
+    """The questions of a folder or tar archive as Hermann et al. distribute them.
+
+    Raises:
+        DataError: see `archive.members`. DataFormatError: see `questions.parse`; also no training or validation set.
+    """
+    collector = Collector(cut)
+    for member in archive.members(path):
+        collector.add(member.split, member.where, parse(member.where, member.content))
+    corpus = collector.corpus()
+    for folder, split in archive.SPLITS.items():
+        if split not in corpus.splits and split != "test":
+            raise DataFormatError(path, 0, f"questions in {' and '.join(archive.SPLITS)} (test may be missing)",
+                                  f"none in {folder}")
+    return corpus

@@ -1,0 +1,87 @@
+"""Which questions a run reads: CNN's own, a stand-in, the user's, or made ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from duoln.plugins.attentive_reader import corpus, made, vocabulary
+from duoln.plugins.attentive_reader.batches import Dropout, Training, evaluated
+from duoln.plugins.attentive_reader.corpus import Corpus, Cut, Ragged, Split
+
+from duoln.data import cache_folder, data_folders
+from duoln.errors import DataMissingError, UsageError
+from duoln.tasks import Dataset, Splits
+
+Source = Literal["auto", "cnn", "novels", "record", "made"]
+
+PLACES: dict[str, tuple[str, ...]] = {
+    "cnn": ("cloze/cnn.tgz", "cloze/cnn.tar.gz", "cloze/cnn.tar", "cloze/cnn"),
+    "novels": ("cloze/novel_cloze_questions.tar.gz",),
+    "record": ("cloze/record_questions_sample.tar.gz",),
+}
+"""Where below a data folder each corpus lies, in the order in which "auto" looks."""
+DATASETS = {"cnn": Dataset("CNN questions", "original"), "novels": Dataset("novel cloze", "substitute"),
+            "record": Dataset("ReCoRD sample", "substitute"), "made": Dataset("made questions", "synthetic")}
+
+
+def splits(cfg: Any, root: Path | None) -> Splits:
+    """Training batches, and the splits for evaluation; of the training set the first questions.
+
+    Source "auto" falls back to made questions only where no corpus is found; a damaged one is an error.
+
+    Raises:
+        DataMissingError: a corpus was asked for and is not to be had.
+        DataError: a file is damaged, or there are more words than the table has rows.
+        UsageError: settings out of range.
+    """
+    for name, least in (("sentences", 1), ("window", 0), ("pad_multiple", 1), ("min_count", 1), ("questions", 1),
+                        ("table", vocabulary.SPECIAL + 1), ("evaluate_questions", 1)):
+        value = getattr(cfg, name)
+        if value is not None and value < least:
+            raise UsageError(f"[attentive_reader] expected {name} of at least {least}, found {value}")
+    dataset, found, where = _load(cfg, root)
+    words = (vocabulary.count_words(found, where, cfg.table, cfg.min_count) if cfg.vocabulary is None
+             else vocabulary.read_words(Path(cfg.vocabulary), cfg.table))
+    parts = vocabulary.encode(found, words)
+    if cfg.questions is not None:
+        parts["train"] = _first(parts["train"], cfg.questions)
+    dropout = None if cfg.dropout == "none" else Dropout(cfg.keep, cfg.width, cfg.hidden)
+    train = Training(parts["train"], words.entities, words.rows, cfg.batch_size, cfg.seed, cfg.order, cfg.pad_multiple,
+                     dropout)
+    evaluation = {}
+    for name, part in parts.items():
+        shortened = name == "train" and cfg.evaluate_questions is not None
+        count = max(cfg.evaluate_questions, cfg.batch_size) if shortened else None
+        evaluation[name] = evaluated(part, count, cfg.batch_size, cfg.pad_multiple, cfg.last_batch)
+        if not len(evaluation[name]["answer"]):
+            raise UsageError(f"[attentive_reader] the {name} set is smaller than a batch, and so is left out: expected "
+                             f"a batch_size of at most {len(part.answers)} or last_batch=kept, found {cfg.batch_size}")
+    return Splits(dataset, train, train.steps_per_epoch, evaluation)
+
+
+def _first(split: Split, count: int) -> Split:
+    if count > len(split.answers):
+        raise UsageError(f"[attentive_reader] expected questions between 1 and {len(split.answers)}, found {count}")
+    passages, questions = (Ragged(t.values[:t.ends[count]], t.ends[:count + 1])
+                           for t in (split.passages, split.questions))
+    return Split(passages, questions, split.answers[:count], split.most_frequent[:count])
+
+
+def _load(cfg: Any, root: Path | None) -> tuple[Dataset, Corpus, object]:
+    cut = Cut(cfg.sentences, cfg.window, cfg.last_token)
+    if cfg.corpus is not None:
+        path = Path(cfg.corpus).expanduser()
+        return Dataset(path.name, "substitute"), corpus.read(path, cut), path
+    if cfg.source != "made":
+        folders = [*([] if root is None else [root]), *data_folders(), cache_folder()]
+        for name in PLACES if cfg.source == "auto" else [cfg.source]:
+            for path in (folder / place for folder in folders for place in PLACES[name]):
+                if path.exists():
+                    return DATASETS[name], corpus.read(path, cut), path
+        if cfg.source != "auto":
+            raise DataMissingError(f"{folders[0] / PLACES[cfg.source][0]}: not found; put the questions there (or "
+                                   f"below another folder of DUOLN_DATA; names that are looked for: "
+                                   f"{', '.join(PLACES[cfg.source])}), or name a folder or tar of them with "
+                                   "--set corpus=PATH")
+    return DATASETS["made"], made.make(cfg.seed, cut), "made questions"

@@ -1,0 +1,26 @@
+"""The bounds on gradients that a run may have."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from duoln import ops, optim
+
+Clip = Literal["paper", "norm", "none"]
+
+
+def clip_as_published(limit: float) -> optim.Clip:
+    """The bound that the code behind the paper has in the place of `clip_global_norm`.
+
+    It compares the norm n of all gradients with limit^2 and, where that is passed, multiplies by limit / sqrt(n): below
+    limit^2 nothing happens, and above it the norm becomes limit * sqrt(n).
+    """
+
+    return optim.scale_by_norm(
+        lambda norm: ops.where(norm > limit * limit, limit / ops.sqrt(ops.maximum(norm, limit * limit)), 1.0))
+
+
+def make(clip: Clip, limit: float, learning_rate: float) -> optim.Adam:
+    """Adam with the bound of that name."""
+    bounds = {"paper": clip_as_published, "norm": optim.clip_global_norm}
+    return optim.Adam(learning_rate=learning_rate, clip=None if clip == "none" else bounds[clip](limit), donate=True)

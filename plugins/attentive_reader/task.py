@@ -1,0 +1,161 @@
+"""The task: configuration, presets, variants, loss and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from duoln.plugins.attentive_reader import data, optimizer, peer_torch, published
+from duoln.plugins.attentive_reader.batches import LastBatch, Order, evaluation_batches
+from duoln.plugins.attentive_reader.corpus import LastToken
+from duoln.plugins.attentive_reader.model import DropoutForm, Likelihood, Norm, Reader
+from duoln.plugins.attentive_reader.start import Start
+from duoln.plugins.attentive_reader.vocabulary import UNKNOWN
+
+from duoln import ops, optim
+from duoln.core import Tensor
+from duoln.data import Batch
+from duoln.errors import UsageError
+from duoln.nn import Module, Params
+from duoln.ops.norm import EpsilonPlace
+from duoln.tasks import Column, Config, ReferenceCurve, Splits, Task
+from duoln.tasks.spec import PeerBuilder, Predict
+
+
+@dataclass(frozen=True)
+class AttentiveReaderConfig(Config):
+    """Settings; the defaults are the protocol's (see README.md)."""
+
+    batch_size: int = 64
+    learning_rate: float = 8e-5
+    norm: Norm = "layer-theano"
+    everywhere: bool = False
+    """Batch norm also in attention and output."""
+    gain: float | None = None
+    """What the gains of the LSTMs' norms start at; none is 1, or 0.1 for batch norm."""
+    table: int = 65_829
+    """Rows of words; the answer is one of all of them, or one class more."""
+    min_count: int = 2
+    """How often the training set must have a word that is known."""
+    vocabulary: str | None = None
+    """A file of words, one a line, in the place of those of the training set."""
+    width: int = 240
+    """Of a word's vector."""
+    hidden: int = 240
+    sentences: int | None = 4
+    """Read only so many sentences of a passage, those that share most words with the question; none is all."""
+    window: int | None = None
+    """Of what is left of a passage, read only words at most so far from an entity; none is all."""
+    last_token: LastToken = "dropped"
+    """Of every passage and question."""
+    order: Order = "sequential"
+    last_batch: LastBatch = "dropped"
+    """Of an evaluation, where it is not full."""
+    pad_multiple: int = 1
+    """Lengths are rounded up to one: with 1 nearly every batch has a shape of its own, to be compiled anew."""
+    start: Start = "paper"
+    tied: bool = False
+    """Scores of words are products with their vectors, in the place of a matrix of their own."""
+    dropout: DropoutForm = "paper"
+    keep: float = 0.5
+    bias_twice: bool = True
+    clip: optimizer.Clip = "paper"
+    clip_limit: float = 10.0
+    likelihood: Likelihood = "paper"
+    """The loss: -log(p + 1e-8), or -log p."""
+    remat: bool = False
+    """Keep less for the LSTMs' gradients and compute it again."""
+    eps: float = 1e-5
+    eps_place: EpsilonPlace = "inside"
+    source: data.Source = "auto"
+    corpus: str | None = None
+    """A folder or tar of questions of your own."""
+    questions: int | None = None
+    """Train on the first so many only."""
+    evaluate_questions: int | None = 3_924
+    """How many training questions are evaluated: as many as CNN's validation set has."""
+
+
+class AttentiveReader(Task):
+    """The attentive reader on CNN questions: validation error against updates."""
+
+    name = "attentive_reader"
+    title = "Attentive reader of CNN questions"
+    paper = "section 6.2, figure 2"
+    config = AttentiveReaderConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        # Figure 2 goes to 800,000 updates: 135 passes over CNN's 380,298 questions.
+        "paper": {"epochs": 135, "evaluate_every": 1000},
+        "small": {"epochs": 24, "batch_size": 32, "evaluate_every": 88, "learning_rate": 4e-3, "table": 5_000,
+                  "min_count": 10, "width": 64, "hidden": 64, "sentences": None, "window": 2, "last_token": "kept",
+                  "order": "by-length", "last_batch": "kept", "pad_multiple": 16, "start": "glorot", "tied": True,
+                  "dropout": "inverted", "keep": 0.8, "clip": "norm", "likelihood": "exact",
+                  "evaluate_questions": 128},
+        "smoke": {"epochs": 4, "batch_size": 16, "table": 600, "width": 32, "hidden": 32, "sentences": 1, "window": 1,
+                  "last_token": "kept", "pad_multiple": 16, "start": "glorot", "tied": True, "dropout": "none",
+                  "clip": "norm", "likelihood": "exact", "learning_rate": 1e-2, "source": "made",
+                  "evaluate_questions": 64},
+    }
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "none": {"norm": "none"}, "bn": {"norm": "batch"}, "bn-everywhere": {"norm": "batch", "everywhere": True},
+        "ln": {"norm": "layer-theano"}, "ln-gain-0.1": {"norm": "layer-theano", "gain": 0.1}}
+    references: ClassVar[Mapping[str, str]] = {
+        "none": "least valid error 50.3 % (at 759,000 updates, read off figure 2)",
+        "bn": "least valid error 49.5 % (at 228,000)",
+        "bn-everywhere": "least valid error 50.0 % (at 126,000)",
+        "ln": "trains faster and ends better than all of them; no number (43 % is the floor)",
+        "ln-gain-0.1": "clearly worse than a gain of 1; no number",
+    }
+    columns = (Column("valid_error", "valid error", ".3f", level="valid_most_frequent_error"),
+               Column("test_error", "test error", ".3f", level="test_most_frequent_error"),
+               Column("valid_most_frequent_error", "most frequent entity (valid)", ".3f"),
+               Column("test_most_frequent_error", "most frequent entity (test)", ".3f"))
+    x_axis = "step"
+
+    def data(self, cfg: AttentiveReaderConfig, root: Path | None = None) -> Splits:
+        return data.splits(cfg, root)
+
+    def model(self, cfg: AttentiveReaderConfig) -> Module:
+        return Reader(cfg.table, cfg.width, cfg.hidden, cfg.norm, cfg.everywhere, cfg.gain, cfg.start, cfg.dropout,
+                      cfg.keep, cfg.bias_twice, cfg.eps, cfg.eps_place, cfg.remat, cfg.likelihood, cfg.tied)
+
+    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        assert isinstance(model, Reader)
+        return ops.mean(model.loss(params, batch))
+
+    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        """The score of every word as the answer: (B, table + 1)."""
+        result: Tensor = model(params, batch)
+        return result
+
+    def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
+        """Shares of questions whose answer is not the highest of all words, and the mean negative log-likelihood.
+
+        `most_frequent_error` is that of answering with the entity that the whole passage names most often.
+        """
+        errors, nats, count = 0.0, 0.0, len(split["answer"])
+        for batch in evaluation_batches(split):
+            logits, answer = predict(batch).astype(np.float64), batch["answer"]
+            known = answer != UNKNOWN  # an answer that the table does not have is never found
+            errors += float(np.count_nonzero((logits.argmax(axis=1) != answer) | ~known))
+            logits -= logits.max(axis=1, keepdims=True)
+            nats += float((np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(answer)), answer]).sum())
+        frequent = np.count_nonzero(split["most_frequent"] != split["answer"])
+        return {"error": errors / count, "nll": nats / count, "most_frequent_error": frequent / count}
+
+    def optimizer(self, cfg: AttentiveReaderConfig) -> optim.Optimizer:
+        return optimizer.make(cfg.clip, cfg.clip_limit, cfg.learning_rate)
+
+    def reference_curves(self) -> Sequence[ReferenceCurve]:
+        return published.curves()
+
+    def peer(self, name: str) -> PeerBuilder:
+        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
+                                            "torch-fused": partial(peer_torch.build, fused=True)}
+        if name not in builders:
+            raise UsageError(f"[attentive_reader] expected a peer of {', '.join(builders)}; found {name!r}")
+        return builders[name]

@@ -1,0 +1,110 @@
+"""Which words have a row in the table, and corpora in numbers of those rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from duoln.plugins.attentive_reader.corpus import Corpus, Ragged, Split
+from duoln.plugins.attentive_reader.questions import is_entity
+
+from duoln.errors import DataError, DataFormatError, DataMissingError
+
+NIL, UNKNOWN = 0, 2
+SPECIAL = 4
+"""Rows before the words: padding, end of text, unknown, number; as the code behind the paper numbers them."""
+_MAX_BYTES = 1 << 26
+
+
+class Vocabulary(NamedTuple):
+    """The words of rows 4, 5, ... of a table."""
+
+    words: list[str]
+    rows: int
+    """Of the table, all told."""
+
+    @property
+    def entities(self) -> np.ndarray:
+        """The rows of all @entityN."""
+        return np.array([SPECIAL + k for k, word in enumerate(self.words) if is_entity(word)], np.int32)
+
+
+def count_words(corpus: Corpus, source: object, rows: int, least: int) -> Vocabulary:
+    """The words that passages and questions of the training set have at least `least` times, the most frequent first.
+
+    Args:
+        corpus: the questions.
+        source: where they are from, for a message.
+        rows: of the table; those beyond the words are never read, and are classes that are never right.
+        least: how often a word occurs that is known.
+
+    Raises:
+        DataError: the table has too few rows.
+    """
+    train = corpus.splits["train"]
+    counts = np.bincount(np.concatenate((train.passages.values, train.questions.values)), minlength=len(corpus.words))
+    order = np.argsort(-counts, kind="stable")
+    words = [corpus.words[k] for k in order[:np.count_nonzero(counts >= least)]]
+    if len(words) + SPECIAL > rows:
+        raise DataError(f"{source}: expected at most {rows - SPECIAL} words, as a table of {rows} rows has room for "
+                        f"({SPECIAL} are special), found {len(words)} that occur {least} times or more; set table to "
+                        f"{len(words) + SPECIAL}, or min_count higher")
+    return Vocabulary(words, rows)
+
+
+def read_words(path: Path, rows: int) -> Vocabulary:
+    """A vocabulary from a file of one word a line: the first line is row 4 of the table.
+
+    Raises:
+        DataMissingError: there is no such file. DataError: it cannot be read.
+        DataFormatError: not UTF-8, a line that is not one word, a word twice, more words than the table has rows. The
+            message names file, line and byte.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise DataMissingError(f"{path}: expected a vocabulary, one word a line, found nothing there") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(content) > _MAX_BYTES:
+        raise DataFormatError(path, _MAX_BYTES, f"at most {_MAX_BYTES} bytes", "more")
+    known: dict[str, int] = {}
+    at = 0
+    for number, line in enumerate(content.splitlines(keepends=True), start=1):
+        where = f"{path}, line {number}"
+        try:
+            word = line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DataFormatError(where, at + error.start, "text in UTF-8",
+                                  f"the byte {line[error.start]:#04x}") from error
+        if word.split() != [word] or word != word.lower():
+            raise DataFormatError(where, at, "one lower-case word", f"{word!r:.40}")
+        if word in known:
+            raise DataFormatError(where, at, "each word once", f"{word!r:.40}, which line {known[word]} has")
+        if number + SPECIAL > rows:
+            raise DataFormatError(where, at, f"at most {rows - SPECIAL} words, as a table of {rows} rows has room for "
+                                  f"({SPECIAL} are special)", "another word")
+        known[word] = number
+        at += len(line)
+    if not known:
+        raise DataFormatError(path, 0, "a word a line", "an empty file")
+    return Vocabulary(list(known), rows)
+
+
+def encode(corpus: Corpus, vocabulary: Vocabulary) -> dict[str, Split]:
+    """The splits with every word as its row of the table, or as `UNKNOWN`."""
+    rows = _rows_of(corpus.words, vocabulary)
+
+    def ragged(texts: Ragged) -> Ragged:
+        return Ragged(rows[texts.values], texts.ends)
+
+    return {name: Split(ragged(s.passages), ragged(s.questions), rows[s.answers], rows[s.most_frequent])
+            for name, s in corpus.splits.items()}
+
+
+def _rows_of(words: Sequence[str], vocabulary: Vocabulary) -> np.ndarray:
+    row = {word: SPECIAL + k for k, word in enumerate(vocabulary.words)}
+    return np.array([row.get(word, UNKNOWN) for word in words], np.int32)

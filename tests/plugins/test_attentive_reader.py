@@ -1,0 +1,355 @@
+"""The attentive reader: the kit for tasks, the network against plain NumPy, its options, metrics and peer."""
+
+from importlib.util import find_spec
+from math import sqrt
+
+import numpy as np
+import pytest
+from conftest import get_backend
+from duoln.plugins.attentive_reader import published
+from duoln.plugins.attentive_reader.batches import evaluation_batches
+from duoln.plugins.attentive_reader.model import Reader
+from duoln.plugins.attentive_reader.optimizer import clip_as_published
+from duoln.plugins.attentive_reader.task import AttentiveReader
+
+from duoln import nn, tree
+from duoln.core import gradcheck
+from duoln.errors import UsageError
+from duoln.randomness import Stream
+from duoln.runtime import to_tensors
+from duoln.tasks import make_config
+from duoln.testing import check_close, check_error, check_task
+from duoln.train import Trainer
+
+TASK = AttentiveReader()
+TINY = {"width": 5, "hidden": 4, "batch_size": 6, "questions": 24, "evaluate_questions": 12, "table": 500,
+        "pad_multiple": 16, "tied": False, "dropout": "paper"}
+NORMS = {"none": ("none", False), "bn": ("batch", False), "bn-everywhere": ("batch", True), "ln": ("layer-theano", False)}
+
+
+def test_it_is_a_task():
+    check_task(TASK, steps=2, settings=TINY)
+
+
+@pytest.mark.parametrize("variant", ["ln", "bn-everywhere"])
+def test_it_is_a_task_elsewhere(variant, be, monkeypatch):
+    monkeypatch.setattr(TASK, "variants", {variant: TASK.variants[variant]}, raising=False)
+    monkeypatch.setattr(TASK, "references", {}, raising=False)
+    check_task(TASK, backend=be, steps=2, settings=TINY, gradients=False)
+
+
+# The network, from the equations ------------------------------------------------------------------------
+
+def _sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def _ln(x, gain, bias):
+    return gain * (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) + bias
+
+
+def _bn(x, gain):
+    rows = x.reshape(-1, x.shape[-1])
+    return gain * (x - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-5)
+
+
+def _lstm(p, xs, mask, norm):
+    """All states (T, B, H): gates forget, input, output, candidate; where the mask is 0 the state stays."""
+    p, first = p["cell"], p["first"]
+    h, c = np.tile(first, (xs.shape[1], 1)), np.zeros((xs.shape[1], len(first)))
+    states = []
+    for x, real in zip(xs, mask, strict=True):
+        a, b = x @ p["w_x"], h @ p["w_h"]
+        if norm == "none":
+            z = (a + p["bias"]) + b + p["bias"]
+        elif norm == "batch":
+            z = _bn(a + p["bias"], p["gain_x"]) + _bn(b, p["gain_h"]) + p["bias"]
+        else:
+            z = _ln(a + p["bias"], p["gain_x"], p["bias_x"]) + _ln(b, p["gain_h"], p["bias_h"]) + p["bias"]
+        f, i, o, g = np.split(z, 4, axis=1)
+        new_c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
+        shown = new_c
+        if norm == "batch":
+            shown = _bn(new_c, p["gain_c"]) + p["bias_c"]
+        elif norm == "layer-theano":
+            shown = _ln(new_c, p["gain_c"], p["bias_c"])
+        new_h = _sigmoid(o) * np.tanh(shown)
+        h, c = np.where(real[:, None], new_h, h), np.where(real[:, None], new_c, c)
+        states.append(h)
+    return np.array(states)
+
+
+def _reference(p, batch, norm, everywhere, dropout="paper", keep=0.5):
+    """(attention, logits) in float64, one question after another where the norm allows it."""
+    def drop(x, name):
+        if name in batch:
+            return x * batch[name] / (keep if dropout == "inverted" else 1)
+        return x * keep if dropout == "paper" else x
+
+    def term(name, x):
+        y = x @ p[name]["weight"]
+        return (_bn(y, p[f"gain_{name}"]) if everywhere else y) + p[name].get("bias", 0)
+
+    words = {s: drop(p["embedding"]["table"][batch[s]], f"keep_{s}") for s in ("passage", "question")}
+    d = _lstm(p["passage"], words["passage"], batch["passage_mask"], norm)
+    q = _lstm(p["question"], words["question"], batch["question_mask"], norm)[-1]
+    of_passage, of_question = term("of_passage", d), term("of_question", q)
+    attention, context, mean = np.zeros(d.shape[:2]), np.zeros_like(q), np.zeros_like(q)
+    for b in range(len(q)):
+        real = batch["passage_mask"][:, b]
+        near = (d[real, b] @ p["match"]["weight"]) @ (q[b] @ p["match"]["weight"])
+        s = np.tanh(of_passage[real, b] + of_question[b] + near[:, None]) @ p["score"][:, 0]
+        attention[real, b] = np.exp(s) / np.exp(s).sum()
+        context[b], mean[b] = attention[:, b] @ d[:, b], d[real, b].mean(0)
+    g = np.tanh(term("context", context) + term("asked", q) + term("mean", mean))
+    return attention, drop(g, "keep_joint") @ p["output"]["weight"] + p["output"]["bias"]
+
+
+def _case(variant, dropped=False, **options):
+    norm, everywhere = NORMS[variant]
+    model = Reader(11, 3, 4, norm, everywhere, **options)
+    rng = np.random.default_rng(5)
+    # All away from their start, so that each of them matters and no two are alike.
+    params = tree.map(lambda a: a.astype(np.float64) + 0.4 * rng.standard_normal(a.shape), model.init(Stream(1, "init")))
+    batch = {}
+    for side, steps in (("passage", 7), ("question", 4)):
+        lengths = rng.integers(1, steps, 5)
+        batch[f"{side}_mask"] = np.arange(steps)[:, None] < lengths
+        batch[side] = np.where(batch[f"{side}_mask"], rng.integers(1, 11, (steps, 5)), 0).astype(np.int32)
+        if dropped:
+            batch[f"keep_{side}"] = rng.random((steps, 5, 3)) < 0.5
+    if dropped:
+        batch["keep_joint"] = rng.random((5, 4)) < 0.5
+    return model, params, {**batch, "answer": rng.integers(0, 12, 5).astype(np.int32)}
+
+
+@pytest.mark.parametrize("variant", NORMS)
+@pytest.mark.parametrize("dropped", [False, True])
+def test_the_network_against_plain_numpy(variant, dropped, be):
+    model, params, batch = _case(variant, dropped)
+    attention, logits = _reference(params, batch, *NORMS[variant])
+    assert logits.shape == (5, 12) and np.allclose(attention.sum(0), 1)
+    for dtype in set(be.dtypes) & {"float64", "float32"}:
+        t = to_tensors({"p": tree.map(lambda a, d=dtype: a.astype(d), params), "b": batch}, be)
+        close = 1e-10 if dtype == "float64" and be.name == "numpy" else 5e-5
+        check_close(model(t["p"], t["b"]).numpy(), logits, close, f"logits on {be.name} in {dtype}")
+
+
+@pytest.mark.parametrize("dropout", ["paper", "inverted", "none"])
+def test_dropout_in_training_and_in_use(dropout, numpy_backend):
+    for dropped in {False, dropout != "none"}:
+        model, params, batch = _case("ln", dropped, dropout=dropout, keep=0.7)
+        t = to_tensors({"p": params, "b": batch}, numpy_backend)
+        _, logits = _reference(params, batch, *NORMS["ln"], dropout, 0.7)
+        check_close(model(t["p"], t["b"]).numpy(), logits, 1e-10, dropout)
+
+
+def test_scores_tied_to_the_words(numpy_backend):
+    norm, everywhere = NORMS["ln"]
+    model = Reader(11, 4, 4, norm, everywhere, tied=True)
+    params = model.init(Stream(1, "init"))
+    assert "output" not in params and params["bias"].shape == (11,)
+    _, own, batch = _case("ln")
+    params = {**own, "embedding": {"table": np.random.default_rng(3).standard_normal((11, 4))}, "bias": np.arange(11.0),
+              "passage": _wider(own["passage"]), "question": _wider(own["question"])}
+    t = to_tensors({"p": params, "b": {**batch, "answer": batch["answer"] % 11}}, numpy_backend)
+    output = {"weight": params["embedding"]["table"].T, "bias": params["bias"]}
+    _, logits = _reference({**params, "output": output}, batch, norm, everywhere)
+    check_close(model(t["p"], t["b"]).numpy(), logits, 1e-10, "tied")
+    check_error(UsageError, lambda: Reader(11, 3, 4, norm, tied=True), "tied", "3 and 4")
+
+
+def _wider(encoder):
+    """The same encoder for words one number wider."""
+    return {**encoder, "cell": {**encoder["cell"], "w_x": np.vstack((encoder["cell"]["w_x"], np.ones((1, 16))))}}
+
+
+def test_both_likelihoods(numpy_backend):
+    for likelihood in ("paper", "exact"):
+        model, params, batch = _case("ln", likelihood=likelihood)
+        params["output"]["weight"] *= 60  # some answers then have a probability below 1e-8
+        t = to_tensors({"p": params, "b": batch}, numpy_backend)
+        _, logits = _reference(params, batch, *NORMS["ln"])
+        p = np.exp(logits - logits.max(1, keepdims=True))
+        p = (p / p.sum(1, keepdims=True))[np.arange(5), batch["answer"]]
+        assert p.min() < 1e-9 and p.max() > 0.1
+        expected = -np.log(p + 1e-8) if likelihood == "paper" else -np.log(p)
+        check_close(model.loss(t["p"], t["b"]).numpy(), expected, 1e-8, likelihood)
+
+
+@pytest.mark.parametrize("variant", NORMS)
+@pytest.mark.parametrize("likelihood", ["paper", "exact"])
+def test_gradient_of_the_whole_model(variant, likelihood, numpy_backend):
+    model, params, batch = _case(variant, dropped=True, likelihood=likelihood)
+    t = to_tensors({"p": params, "b": batch}, numpy_backend)
+    gradcheck(lambda *leaves: TASK.loss(model, tree.unflatten(params, list(leaves)), t["b"]), *tree.leaves(t["p"]))
+
+
+def test_padding_changes_nothing_but_batch_norm(numpy_backend):
+    for variant, same in (("none", True), ("ln", True), ("bn", True), ("bn-everywhere", False)):
+        model, params, batch = _case(variant)
+        longer = {name: np.concatenate((a, np.zeros((3, *a.shape[1:]), a.dtype))) if a.ndim == 2 else a
+                  for name, a in batch.items()}
+        t = to_tensors({"p": params, "a": batch, "b": longer}, numpy_backend)
+        first, second = (model(t["p"], t[name]).numpy() for name in "ab")
+        assert np.allclose(first, second, rtol=1e-9) == same, variant
+
+
+# Traps of the protocol ----------------------------------------------------------------------------------
+
+def _init(variant="ln", **settings):
+    cfg = make_config(TASK, variant, "paper", {"table": 60, **settings})
+    return tree.map(np.asarray, TASK.model(cfg).init(Stream(0, "init")))
+
+
+def test_one_seed_for_every_matrix():
+    p = _init()
+    gate = p["passage"]["cell"]["w_h"][:, :240]
+    for w in (p[s]["cell"][k][:, g * 240:(g + 1) * 240] for s in ("passage", "question") for k in ("w_x", "w_h") for g in range(4)):
+        np.testing.assert_array_equal(w, gate)
+    for name in ("match", "of_passage"):
+        np.testing.assert_array_equal(p[name]["weight"], gate)
+    np.testing.assert_allclose(gate @ gate.T, 0.0025 * np.eye(240), atol=1e-6)
+    for name in ("of_question", "asked", "mean"):
+        np.testing.assert_array_equal(p[name]["weight"], p["context"]["weight"])
+    for weight, limit in ((p["context"]["weight"], sqrt(6 / 481)), (p["output"]["weight"], sqrt(6 / (240 + 61 + 1))),
+                          (p["embedding"]["table"], sqrt(6 / (60 + 240 + 1))), (p["score"], 1 / sqrt(240))):
+        assert 0.97 * limit < np.abs(weight).max() <= limit
+    assert not p["passage"]["first"].any() and not p["output"]["bias"].any()
+    assert not np.array_equal(p["context"]["weight"], tree.map(np.asarray, _init(seed=1))["of_passage"]["weight"])
+    q = _init(start="glorot")
+    gates = [q[s]["cell"]["w_h"][:, g * 240:(g + 1) * 240] for s in ("passage", "question") for g in range(4)]
+    assert all(not np.array_equal(a, b) for i, a in enumerate(gates) for b in gates[:i])
+
+
+def test_gains():
+    for variant, gain in (("ln", 1.0), ("ln-gain-0.1", 0.1), ("bn", 0.1), ("bn-everywhere", 0.1)):
+        p = _init(variant)
+        found = {path: a for path, a in tree.items(p) if "gain" in path}
+        assert all((a == np.float32(gain)).all() for a in found.values())
+        assert len(found) == {"bn-everywhere": 11}.get(variant, 6)
+    assert not [path for path, _ in tree.items(_init("none")) if "gain" in path]
+
+
+def test_the_bound_that_hardly_ever_binds(numpy_backend):
+    clip = clip_as_published(10.0)
+    for norm, after in ((50.0, 50.0), (99.9, 99.9), (400.0, 200.0), (10_000.0, 1000.0)):
+        g = to_tensors({"a": np.array([0.6 * norm]), "b": np.array([0.8 * norm])}, numpy_backend)
+        found = clip(g)
+        assert np.hypot(*(float(found[k].numpy()[0]) for k in "ab")) == pytest.approx(after, rel=1e-9)
+
+
+def test_the_protocol_of_the_paper():
+    cfg = make_config(TASK, "ln", "paper")
+    assert (cfg.batch_size, cfg.learning_rate, cfg.table, cfg.width, cfg.hidden) == (64, 8e-5, 65_829, 240, 240)
+    assert (cfg.sentences, cfg.window, cfg.last_token, cfg.order, cfg.last_batch) == (4, None, "dropped", "sequential", "dropped")
+    assert (cfg.start, cfg.dropout, cfg.keep, cfg.clip, cfg.clip_limit) == ("paper", "paper", 0.5, "paper", 10.0)
+    assert (cfg.likelihood, cfg.min_count, cfg.evaluate_every, cfg.bias_twice) == ("paper", 2, 1000, True)
+    adam = TASK.optimizer(cfg)
+    assert (adam.beta1, adam.beta2, adam.eps, adam.bias_correction) == (0.9, 0.999, 1e-8, "standard")
+    cells = [m for _, m in TASK.model(cfg).modules() if isinstance(m, nn.LSTMCell)]
+    assert [(c.norm, c.n_in, c.n_hidden, c.learned_state) for c in cells] == [("layer-theano", 240, 240, False)] * 2
+
+
+@pytest.mark.long
+def test_three_updates_at_full_size(numpy_backend):
+    for variant in ("none", "ln"):
+        cfg = make_config(TASK, variant, "paper", {"source": "made"})
+        trainer = Trainer(TASK, variant, cfg, TASK.data(cfg), numpy_backend)
+        assert trainer.state["params"]["output"]["weight"].shape == (240, 65_830)
+        losses = [trainer.advance() for _ in range(3)]
+        assert losses[0] == pytest.approx(np.log(65_830), rel=0.01) and losses[2] < losses[0]
+
+
+# Metrics ------------------------------------------------------------------------------------------------
+
+def test_metrics_against_plain_python():
+    splits = TASK.data(make_config(TASK, "ln", "smoke", {"batch_size": 7, "last_batch": "kept"}))
+    split = splits.evaluation["valid"]
+    rng = np.random.default_rng(2)
+    given, answers = [], [int(a) for a in split["answer"]]
+
+    def predict(batch):
+        logits = rng.standard_normal((len(batch["answer"]), 601)).astype(np.float32)
+        for row, answer in zip(logits, batch["answer"], strict=True):
+            row[answer] += 4 * (rng.random() < 0.5)
+        given.extend(logits.astype(float).tolist())
+        return logits
+
+    found = TASK.metrics(predict, split)
+    wrong = [max(range(601), key=row.__getitem__) != a for row, a in zip(given, answers, strict=True)]
+    nats = [np.logaddexp.reduce(row) - row[a] for row, a in zip(given, answers, strict=True)]
+    assert 0.2 < found["error"] < 0.8 and found["error"] == pytest.approx(sum(wrong) / 64)
+    assert found["nll"] == pytest.approx(sum(nats) / 64)
+    assert found["most_frequent_error"] == np.mean(split["most_frequent"] != split["answer"])
+
+
+def test_an_answer_that_the_table_does_not_have_is_never_found():
+    split = dict(TASK.data(make_config(TASK, "ln", "smoke", {"last_batch": "kept"})).evaluation["valid"])
+    split["answer"] = np.full_like(split["answer"], 2)
+    always = np.zeros((1, 601), np.float32)
+    always[:, 2] = 9
+    assert TASK.metrics(lambda batch: np.repeat(always, len(batch["answer"]), 0), split)["error"] == 1.0
+
+
+def test_the_evaluation_knows_no_dropout_and_no_permutation():
+    splits = TASK.data(make_config(TASK, "ln", "smoke"))
+    first, second = (list(evaluation_batches(splits.evaluation["valid"])) for _ in range(2))
+    assert all(set(b) == {"passage", "passage_mask", "question", "question_mask", "answer"} for b in first)
+    assert all(np.array_equal(a["passage"], b["passage"]) for a, b in zip(first, second, strict=True))
+    assert {len(b["answer"]) for b in first} == {16}
+
+
+def test_it_learns_to_answer(numpy_backend):
+    """Far better on made questions than the most frequent entity, or than any word that does not look at the passage."""
+    cfg = make_config(TASK, "ln", "smoke", {"epochs": 6})
+    trainer = Trainer(TASK, "ln", cfg, TASK.data(cfg), numpy_backend)
+    while trainer.step < trainer.last_step:
+        trainer.advance()
+    found = trainer.evaluate()
+    assert found["valid_error"] < found["valid_most_frequent_error"] - 0.4
+
+
+# The paper's curves -------------------------------------------------------------------------------------
+
+def test_the_curves_of_figure_2():
+    curves = {c.variant: list(c.points) for c in TASK.reference_curves()}
+    assert list(curves) == ["none", "bn", "bn-everywhere"] and published.FIGURE.is_file()
+    least = {variant: min(points, key=lambda p: p[1]) for variant, points in curves.items()}
+    assert least == {"none": (759_000, 0.5033), "bn": (228_000, 0.4951), "bn-everywhere": (126_000, 0.5)}
+    assert all(c.metric in {column.key for column in TASK.columns} for c in TASK.reference_curves())
+    assert all(points == sorted(points) for points in curves.values())
+
+
+# Elsewhere ----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("variant", ["none", "bn-everywhere", "ln"])
+def test_equal_training_on_numpy_and_mlx(variant):
+    runs = {}
+    for name in ("numpy", "mlx"):
+        cfg = make_config(TASK, variant, "smoke", TINY)
+        trainer = Trainer(TASK, variant, cfg, TASK.data(cfg), get_backend(name))
+        runs[name] = [trainer.advance() for _ in range(3)], trainer.evaluate()["test_nll"]
+    np.testing.assert_allclose(runs["numpy"][0], runs["mlx"][0], rtol=1e-4)
+    assert runs["numpy"][1] == pytest.approx(runs["mlx"][1], rel=1e-3)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+@pytest.mark.parametrize(("variant", "options"), [
+    *((variant, {}) for variant in TASK.variants),
+    ("bn-everywhere", {"dropout": "inverted", "likelihood": "exact", "clip": "norm", "clip_limit": 0.05}),
+    ("none", {"dropout": "none", "clip_limit": 0.1, "bias_twice": False}),
+    ("ln", {"tied": True, "width": 4})])
+def test_the_peer_trains_as_we_do(variant, options, numpy_backend):
+    cfg = make_config(TASK, variant, "smoke", {**TINY, **options})
+    splits = TASK.data(cfg)
+    trainer = Trainer(TASK, variant, cfg, splits, numpy_backend)
+    step, facts = TASK.peer("torch")(cfg, tree.map(lambda t: t.numpy(), trainer.state["params"]))
+    theirs = [step(splits.train(k)) for k in range(4)]
+    np.testing.assert_allclose([trainer.advance() for _ in range(4)], theirs, rtol=1e-4)
+    assert facts["library"].startswith("torch")
+
+
+def test_unknown_peers_and_settings():
+    check_error(UsageError, lambda: TASK.peer("jax"), "torch", "jax")
+    check_error(UsageError, lambda: Reader(9, 3, 4, "none", keep=0.0), "keep", "0.0")

@@ -1,0 +1,346 @@
+"""Questions as files: whole ones, what is wrong with damaged ones, and how they become batches."""
+
+import gzip
+import io
+import tarfile
+from collections import Counter
+
+import numpy as np
+import pytest
+from duoln.plugins.attentive_reader import archive, batches, corpus, data, made, vocabulary
+from duoln.plugins.attentive_reader.corpus import Cut
+from duoln.plugins.attentive_reader.questions import (
+    most_frequent_entity,
+    most_relevant,
+    near_entities,
+    parse,
+    split_sentences,
+)
+from duoln.plugins.attentive_reader.task import AttentiveReader
+
+from duoln import cli
+from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
+from duoln.tasks import make_config
+from duoln.testing import check_error
+
+TASK = AttentiveReader()
+WHOLE = Cut(None, None, "kept")
+
+TEXT = ("http://somewhere/a\n\n@entity3 met @entity1 in rome . it rained ! did @entity1 sing ? @entity2 heard\n\n"
+        "in Rome @placeholder met @entity1 .\n\n@entity3\n\n@entity1:a name: and more\n@entity3:Another\n@entity2:é\n")
+
+
+def _question(k=0, answer="@entity3", passage="@entity3 met @entity1 . @entity1 and @entity3 sang ."):
+    return f"source {k}\n\n{passage}\n\n@placeholder met @entity1 . {k}\n\n{answer}\n\n@entity1:a\n@entity3:b\n"
+
+
+def _tar(path, files, mode="w:gz"):
+    with tarfile.open(path, mode) as archived:
+        for name, text in files.items():
+            content = text.encode() if isinstance(text, str) else text
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archived.addfile(info, io.BytesIO(content))
+    return path
+
+
+def _files(train=6, valid=3, test=2):
+    return {f"q/{folder}/{k:04d}.question": _question(k) for folder, count in
+            (("training", train), ("validation", valid), ("test", test)) for k in range(count)}
+
+
+# A question ---------------------------------------------------------------------------------------------
+
+def test_a_question():
+    found = parse("a.question", TEXT.encode())
+    assert found.passage[:5] == ["@entity3", "met", "@entity1", "in", "rome"] and len(found.passage) == 15
+    assert found.question == ["in", "rome", "@placeholder", "met", "@entity1", "."] and found.answer == "@entity3"
+    bare = parse("a.question", TEXT.partition("@entity1:")[0].encode())  # the names are left out in some corpora
+    assert bare == found
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda t: t.replace(b"@entity3\n\n", b"@entity9\n\n"), ["line 7", "entity of the passage", "@entity9"]),
+    (lambda t: t.replace(b"@entity3\n\n", b"rome\n\n"), ["line 7", "an answer @entityN", "'rome'"]),
+    (lambda t: t.replace(b"@entity3\n\n", b"@entity3 @entity1\n\n"), ["line 7", "an answer @entityN"]),
+    (lambda t: t.replace(b"@entity3\n\n@entity1:", b"\n\n@entity1:"), ["line 7", "an answer @entityN", "''"]),
+    (lambda t: t.replace(b"@placeholder", b"someone"), ["line 5", "a question with @placeholder", "someone"]),
+    (lambda t: t.replace(t.split(b"\n\n")[1], b"  "), ["line 3", "a passage", "an empty one"]),
+    (lambda t: b"\n\n".join(t.split(b"\n\n")[:4]), ["line 7", "5 parts", "4 of them"]),
+    (lambda t: t.replace(b"\n\n", b"\r\n\r\n"), ["5 parts", "1 of them"]),
+    (lambda t: b"", ["line 1", "5 parts", "0 of them"]),
+    (lambda t: t.replace(b"in rome .", b"in\nrome ."), ["line 4", "a passage on one line", "rome ."]),
+    (lambda t: t.replace(b"in rome", b"in r\xf6me"), ["line 3", f"byte {TEXT.index('rome') + 1}", "UTF-8", "0xf6"]),
+    (lambda t: t.replace(b"@entity3:Another", b"Another"), ["line 10", "@entityN:name", "'Another'"]),
+])
+def test_what_is_wrong_with_a_question(change, words):
+    damaged = change(TEXT.encode())
+    assert damaged != TEXT.encode()
+    check_error(DataFormatError, lambda: parse("deep/a.question", damaged), "deep/a.question", "at byte", *words)
+
+
+def test_sentences_and_what_is_read_of_them():
+    passage = parse("a", TEXT.encode()).passage
+    assert [" ".join(s) for s in split_sentences(passage)] == [
+        "@entity3 met @entity1 in rome .", "it rained !", "did @entity1 sing ?", "@entity2 heard"]
+    asked = ["in", "rome", "@placeholder", "met", "@entity1", "."]
+    assert most_relevant(passage, asked, 2) == ["@entity3", "met", "@entity1", "in", "rome", ".", "did", "@entity1", "sing", "?"]
+    assert most_relevant(passage, asked, 9) == passage
+    assert most_relevant(passage, ["heard"], 1) == ["@entity2", "heard"]
+    assert most_relevant(passage, ["nothing"], 1) == split_sentences(passage)[0]  # the first of equals
+    assert near_entities(["a", "b", "@entity1", "c", "d", "e", "f", "@entity2", "g"], 1) == ["b", "@entity1", "c", "f", "@entity2", "g"]
+    assert near_entities(["a", "b", "@entity1", "c"], 0) == ["@entity1"] and near_entities(["a"], 3) == []
+    assert Cut(2, 0, "dropped")(parse("a", TEXT.encode())) == (["@entity3", "@entity1"], asked[:-1])
+    assert most_frequent_entity(passage) == "@entity1"
+    assert most_frequent_entity(["@entity2", "@entity1", "@entity1", "@entity2"]) == "@entity2"
+
+
+# Folders and archives -----------------------------------------------------------------------------------
+
+def test_folder_and_tar_are_read_alike(tmp_path):
+    files = _files()
+    for name, text in files.items():
+        path = tmp_path / "folder" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    backwards = dict(reversed(files.items()))
+    kinds = [tmp_path / "folder", _tar(tmp_path / "a.tar", backwards, "w"), _tar(tmp_path / "a.tgz", files)]
+    rest = None
+    for path in kinds:
+        found = corpus.read(path, WHOLE)
+        texts = {split: [[found.words[w] for w in s.questions.values[a:b]] for a, b in
+                         zip(s.questions.ends[:-1], s.questions.ends[1:], strict=True)] for split, s in found.splits.items()}
+        assert {split: [t[-1] for t in lines] for split, lines in texts.items()} == {
+            "train": list("012345"), "valid": list("012"), "test": list("01")}
+        rest = rest or texts
+        assert texts == rest
+        assert [found.words[a] for a in found.splits["train"].answers] == ["@entity3"] * 6
+        assert [found.words[a] for a in found.splits["test"].most_frequent] == ["@entity3"] * 2
+
+
+def _traversal(tmp_path):
+    return _tar(tmp_path / "a.tar.gz", {**_files(), "../../outside/training/x.question": _question()})
+
+
+def _link(tmp_path):
+    path = _tar(tmp_path / "a.tar", _files(), "w")
+    with tarfile.open(path, "a") as archived:
+        info = tarfile.TarInfo("q/training/link.question")
+        info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archived.addfile(info)
+    return path
+
+
+def _cut(size, ending=".tar.gz"):
+    def make(tmp_path):
+        path = _tar(tmp_path / f"a{ending}", _files(), "w:gz" if ending.endswith("gz") else "w")
+        path.write_bytes(path.read_bytes()[:size])
+        return path
+    return make
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (_traversal, ["'../../outside/training/x.question'", "inside of the archive", "leads out"]),
+    (lambda t: _tar(t / "a.tar", {"/q/training/x.question": _question()}, "w"), ["'/q/training", "leads out"]),
+    (lambda t: _tar(t / "a.tar", {"..\\training\\x.question": _question()}, "w"), ["leads out"]),
+    (_link, ["link.question", "plain files and folders"]),
+    (_cut(300), ["a.tar.gz", "undamaged tar archive"]),
+    (_cut(1024 * 2 + 100, ".tar"), ["a.tar", "at byte 2048", "ends an archive", "100 bytes on"]),
+    (_cut(1024 * 2, ".tar"), ["at byte 2048", "ends an archive", "0 bytes on"]),
+    (_cut(512 + 60, ".tar"), ["a.tar", "undamaged tar archive", "unexpected end of data"]),
+    (lambda t: _tar(t / "a.tar", {"q/training/x.question": "x" * (1 << 20) + "y"}, "w"), ["at most 1048576", "1048577"]),
+    (lambda t: _tar(t / "a.tar", {"q/x.question": _question()}, "w"), ["training, validation, test", "'q'"]),
+    (lambda t: _tar(t / "a.tar", {"q/training/x.question": "no parts"}, "w"), ["x.question", "line 1", "5 parts"]),
+    (lambda t: _tar(t / "a.tar", {"q/training/x.question": _question()}, "w"), ["none in validation"]),
+    (lambda t: _tar(t / "a.tar", {"README": "nothing"}, "w"), ["none in training"]),
+])
+def test_what_is_wrong_with_an_archive(tmp_path, make, words):
+    path = make(tmp_path)
+    check_error(DataFormatError, lambda: corpus.read(path, WHOLE), str(path), "at byte", *words)
+    assert not list(tmp_path.parent.rglob("outside"))
+
+
+def test_other_blocks_in_the_place_of_a_header(tmp_path):
+    path = _tar(tmp_path / "a.tar", _files(), "w")
+    content = bytearray(path.read_bytes())
+    content[2048:2060] = b"#" * 12
+    path.write_bytes(content)
+    check_error(DataFormatError, lambda: corpus.read(path, WHOLE), "at byte 2048", "another block")
+
+
+def test_a_name_that_claims_to_be_endless(tmp_path):
+    """A header of a long name may claim any size; nothing of that size is read."""
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20)))
+    check_error(DataFormatError, lambda: corpus.read(path, WHOLE), str(path), "at most 1048576")
+
+
+def test_nothing_there_and_what_cannot_be_read(tmp_path):
+    check_error(DataMissingError, lambda: corpus.read(tmp_path / "no", WHOLE), "no", "nothing there")
+    (tmp_path / "empty.tgz").write_bytes(b"")
+    check_error(DataFormatError, lambda: corpus.read(tmp_path / "empty.tgz", WHOLE), "empty.tgz", "undamaged")
+    (tmp_path / "folder" / "training").mkdir(parents=True)
+    check_error(DataFormatError, lambda: corpus.read(tmp_path / "folder", WHOLE), "none in training")
+    (tmp_path / "folder" / "training" / "a.question").write_bytes(b"x" * ((1 << 20) + 1))
+    check_error(DataFormatError, lambda: corpus.read(tmp_path / "folder", WHOLE), "a.question", "at most 1048576")
+    (tmp_path / "folder" / "training" / "b.question").mkdir()
+    (tmp_path / "folder" / "training" / "a.question").unlink()
+    check_error(DataError, lambda: corpus.read(tmp_path / "folder", WHOLE), "cannot be read")
+
+
+# Words --------------------------------------------------------------------------------------------------
+
+def test_words_of_the_training_set_that_occur_often_enough(tmp_path):
+    found = corpus.read(_tar(tmp_path / "a.tgz", _files()), WHOLE)
+    words = vocabulary.count_words(found, "a.tgz", 20, 2)
+    counts = Counter(w for k in range(6) for w in " ".join(_question(k).split("\n\n")[1:3]).split())
+    assert set(words.words) == {w for w, n in counts.items() if n > 1}  # "0" to "5" occur once each
+    assert [counts[w] for w in words.words] == sorted((counts[w] for w in words.words), reverse=True)
+    assert {words.words[row - 4] for row in words.entities} == {"@entity1", "@entity3"} and words.rows == 20
+    parts = vocabulary.encode(found, words)
+    assert (parts["valid"].questions.values == vocabulary.UNKNOWN).sum() == 3  # their numbers
+    check_error(DataError, lambda: vocabulary.count_words(found, "a.tgz", 10, 2), "a.tgz", "at most 6 words", "found 7", "11")
+    assert vocabulary.count_words(found, "a.tgz", 11, 2).rows == 11
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"a\nb\nc\nd\n", ["line 4", "at byte 6", "at most 3 words", "7 rows"]),
+    (b"a\nb\na\n", ["line 3", "at byte 4", "each word once", "which line 1 has"]),
+    (b"a\n\nb\n", ["line 2", "one lower-case word", "''"]), (b"a\nb c\n", ["line 2", "one lower-case word", "'b c'"]),
+    (b"A\n", ["line 1", "'A'"]), (b"a\nb\xff\n", ["line 2", "at byte 3", "UTF-8", "0xff"]), (b"", ["an empty file"]),
+])
+def test_what_is_wrong_with_a_file_of_words(tmp_path, content, words):
+    path = tmp_path / "words.txt"
+    path.write_bytes(content)
+    check_error(DataFormatError, lambda: vocabulary.read_words(path, 7), "words.txt", *words)
+
+
+def test_a_file_of_words(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("met\n@entity3\n@entity1\n")
+    words = vocabulary.read_words(path, 9)
+    assert words.words == ["met", "@entity3", "@entity1"] and words.rows == 9 and list(words.entities) == [5, 6]
+    check_error(DataMissingError, lambda: vocabulary.read_words(tmp_path / "no.txt", 9), "no.txt", "one word a line")
+    check_error(DataError, lambda: vocabulary.read_words(tmp_path, 9), "cannot be read")
+    _tar(tmp_path / "a.tgz", _files())
+    cfg = _config(corpus=str(tmp_path / "a.tgz"), vocabulary=str(path), batch_size=3)
+    batch = TASK.data(cfg).train(0)
+    assert set(np.unique(batch["passage"])) <= {0, 2, 4, 5, 6} and set(batch["answer"]) <= {5, 6}
+
+
+# Batches ------------------------------------------------------------------------------------------------
+
+def _config(**settings):
+    return make_config(TASK, "ln", "smoke", {"table": 600, "batch_size": 4, "last_batch": "kept", "dropout": "paper",
+                                     "sentences": 2, "window": None, "width": 16, "hidden": 16, **settings})
+
+
+def test_a_batch_is_its_questions_with_entities_permuted(tmp_path):
+    cfg = _config(corpus=str(_tar(tmp_path / "a.tgz", _files())), batch_size=3, dropout="none", pad_multiple=1,
+                  sentences=None, last_token="dropped")
+    splits = TASK.data(cfg)
+    assert splits.dataset.rung == "substitute" and splits.steps_per_epoch == 2
+    plain = corpus.read(tmp_path / "a.tgz", Cut(None, None, "dropped"))
+    words = vocabulary.count_words(plain, "", 600, 2)
+    parts = vocabulary.encode(plain, words)["train"]
+    seen = set()
+    for step in range(12):
+        batch = splits.train(step)
+        lengths = parts.passages.lengths
+        assert batch["passage"].shape == (lengths.max() + 1, 3) and batch["passage_mask"].sum() == lengths[:3].sum()
+        whole = parts.passages.values[:lengths[0]]
+        found = batch["passage"][:len(whole), 0]
+        is_entity = np.isin(whole, words.entities)
+        assert np.array_equal(whole[~is_entity], found[~is_entity])
+        moved = dict(zip(whole[is_entity].tolist(), found[is_entity].tolist(), strict=True))
+        assert sorted(moved.values()) == sorted(moved) == sorted(words.entities.tolist())
+        assert batch["answer"][0] == moved[parts.answers[step % 2 * 3]]
+        seen.add(tuple(moved.values()))
+        assert not batch["passage"][~batch["passage_mask"]].any()
+    assert len(seen) == 2  # both bijections of two entities
+
+
+@pytest.mark.parametrize("order", ["sequential", "shuffled", "by-length"])
+def test_orders(order):
+    settings = {"order": order, "dropout": "none", "sentences": None, "batch_size": 6}
+    splits = TASK.data(_config(**settings))
+    count = made.SIZES["train"] // 6
+    assert splits.steps_per_epoch == count
+    passes = [[tuple(map(tuple, splits.train(k)["passage_mask"].sum(0)[None])) for k in range(e * count, (e + 1) * count)]
+              for e in range(2)]
+    assert (passes[0] == passes[1]) == (order == "sequential")
+    split = vocabulary.encode(*_made(None))["train"]
+    training = data.Training(split, np.array([], np.int32), 600, 6, 0, order, 1, None)
+    rows = training._order(1)
+    assert rows.shape == (count, 6) and len(set(rows.ravel())) == rows.size
+    if order == "by-length":
+        spread = [np.ptp(split.passages.lengths[r]) for r in rows]
+        other = [np.ptp(split.passages.lengths[r]) for r in rows.ravel()[np.argsort(rows.ravel())].reshape(rows.shape)]
+        assert np.mean(spread) <= np.mean(other)
+
+
+def _made(sentences):
+    found = made.make(0, Cut(sentences, None, "dropped"))
+    return found, vocabulary.count_words(found, "made", 600, 2)
+
+
+def test_lengths_come_from_a_small_set_and_masks_of_dropout_ride_along():
+    splits = TASK.data(_config(keep=0.7, batch_size=16))
+    for step in range(20):
+        batch = splits.train(step)
+        assert batch["passage"].shape[0] % 16 == 0 and batch["question"].shape[0] % 16 == 0
+        assert batch["keep_passage"].shape == (*batch["passage"].shape, 16) and batch["keep_passage"].dtype == bool
+        assert batch["keep_joint"].shape == (16, 16)
+    assert abs(batch["keep_passage"].mean() - 0.7) < 0.02
+    assert not np.array_equal(splits.train(3)["keep_joint"], splits.train(4)["keep_joint"])
+    assert "keep_joint" not in TASK.data(_config(dropout="none")).train(0)
+
+
+def test_evaluated_splits_hold_every_question_or_whole_batches():
+    kept = TASK.data(_config(batch_size=7, last_batch="kept", evaluate_questions=20)).evaluation
+    dropped = TASK.data(_config(batch_size=7, last_batch="dropped", evaluate_questions=20)).evaluation
+    assert [len(kept[s]["answer"]) for s in ("train", "valid")] == [20, 64]
+    assert [len(dropped[s]["answer"]) for s in ("train", "valid")] == [14, 63]
+    sizes = [len(b["answer"]) for b in batches.evaluation_batches(kept["valid"])]
+    assert sizes == [7] * 9 + [1]
+
+
+def test_settings_that_do_not_fit(tmp_path):
+    for settings, words in (({"batch_size": 10 ** 6}, ["batch_size", "320"]), ({"questions": 10 ** 6}, ["questions", "320"]),
+                            ({"sentences": 0}, ["sentences", "at least 1"]), ({"window": -1}, ["window", "at least 0"]),
+                            ({"pad_multiple": 0}, ["pad_multiple"]), ({"table": 4}, ["table", "at least 5"]),
+                            ({"batch_size": 100, "last_batch": "dropped"}, ["valid", "last_batch=kept"])):
+        check_error(UsageError, lambda s=settings: TASK.data(_config(**s)), *words)
+    check_error(DataError, lambda: TASK.data(_config(table=100)), "made questions", "table")
+    check_error(DataMissingError, lambda: TASK.data(_config(source="cnn")), "cloze/cnn.tgz", "--set corpus=PATH")
+
+
+def test_where_corpora_are_looked_for(tmp_path, monkeypatch):
+    (tmp_path / "cloze").mkdir()
+    cfg = _config(source="auto", batch_size=2)
+    assert TASK.data(cfg, tmp_path).dataset.rung == "synthetic"
+    _tar(tmp_path / "cloze" / "novel_cloze_questions.tar.gz", _files())
+    assert TASK.data(cfg, tmp_path).dataset == data.DATASETS["novels"]
+    _tar(tmp_path / "cloze" / "cnn.tgz", _files())
+    monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
+    assert TASK.data(cfg).dataset == data.DATASETS["cnn"] and TASK.data(cfg).dataset.rung == "original"
+    (tmp_path / "cloze" / "cnn.tgz").write_bytes(b"damaged")
+    check_error(DataFormatError, lambda: TASK.data(cfg), "cnn.tgz")  # never silently another corpus
+
+
+def test_a_damaged_corpus_is_an_error_of_the_command_line(tmp_path, capsys):
+    files = _files()
+    files["q/training/0003.question"] = _question(answer="@entity7")
+    path = _tar(tmp_path / "a.tgz", files)
+    code = cli.main(["run", "attentive_reader", "--preset", "smoke", "--set", f"corpus={path}", "--backend", "numpy",
+                     "--out", str(tmp_path / "run")])
+    said = capsys.readouterr().err.replace("\n", "")
+    assert code == 4 and "0003.question" in said and "line 7" in said and "@entity7" in said and "Traceback" not in said
+
+
+def test_members_come_with_their_split(tmp_path):
+    found = list(archive.members(_tar(tmp_path / "a.tgz", {**_files(1, 1, 1), "q/README": "x"})))
+    assert [m.split for m in found] == ["train", "valid", "test"]
+    assert found[0].content == _question(0).encode() and "q/training/0000.question" in found[0].where
