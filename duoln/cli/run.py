@@ -135,7 +135,7 @@ def _owner(task: Task, registry: Registry) -> str:
 
 
 def _check_config(task: Task, name: str, cfg: Config) -> None:
-    for key, least in (("epochs", 0), ("batch_size", 1), ("evaluate_every", 0)):
+    for key, least in (("epochs", 0), ("batch_size", 1), ("evaluate_every", 0), ("patience", 0)):
         if getattr(cfg, key) < least:
             raise UsageError(f"[{task.name} {name}] expected {key} of at least {least}, found {getattr(cfg, key)}")
 

@@ -91,6 +91,9 @@ class Config:
     learning_rate: float = 1e-3
     evaluate_every: int = 0
     """Steps between evaluations; 0 is once an epoch."""
+    patience: int = 0
+    """Evaluations in a row, none better than the best by the task's selection, after which training ends; what it ends
+    with is the best. 0 trains for all epochs and ends with the last."""
 
 
 class Task:

@@ -1,0 +1,4 @@
+from pathlib import Path
+FOLDERS=("librispeech",)
+def read(folder: Path):
+    raise NotImplementedError

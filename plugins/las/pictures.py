@@ -1,0 +1,3 @@
+from dataclasses import dataclass
+@dataclass(frozen=True)
+class Options: pass
