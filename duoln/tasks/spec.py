@@ -163,6 +163,15 @@ class Task:
         """
         raise UsageError(f"[{self.name}] the task has nothing to sample")
 
+    def pictures(self, runs: Mapping[str, Trained], folder: Path) -> list[Path]:
+        """Pictures of what runs have learnt, beside their curves: `duoln report` asks for them, where it can draw.
+
+        Args:
+            runs: the models by what they are called in a legend, on NumPy.
+            folder: where to write.
+        """
+        return []
+
     def prepare(self, source: Path, target: Path) -> list[Path]:
         """The corpus as it is distributed, in `source`, as the files that `data` reads, below `target`.
 

@@ -12,7 +12,7 @@ from duoln.plugins.las import corpus, librispeech, spoken, timit
 from duoln.plugins.las.alphabet import LETTERS, TIMIT, Alphabet
 from duoln.plugins.las.corpus import Corpus, Utterance
 from duoln.plugins.las.features import features, frame_count, width
-from duoln.plugins.las.made import made
+from duoln.plugins.las.made import RATE, made
 
 from duoln.data import Batch, Batches
 from duoln.errors import DataFormatError, DataMissingError, UsageError
@@ -32,6 +32,12 @@ _READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Corpus]]] = {
 def alphabet_of(source: Source) -> Alphabet:
     """What the corpora of a source are written in."""
     return TIMIT if source == "timit" else LETTERS
+
+
+def rate_of(source: Source) -> int:
+    """Samples a second of the corpora of a source."""
+    return {"timit": timit.RATE, "librispeech": librispeech.RATE, "utterances": spoken.UTTERANCES_RATE,
+            "digits": spoken.DIGITS_RATE}.get(source, RATE)
 
 
 def load(source: Source, seed: int, root: Path | None) -> Corpus:
@@ -70,7 +76,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
     if not 1 <= cfg.batch_size <= len(training):
         raise UsageError(f"[las] expected a batch_size between 1 and {len(training)}, found {cfg.batch_size}")
     train = Training(training, found, cfg)
-    evaluation = {name: as_split(_spread(found.sets[name], cfg.evaluate_utterances), found, cfg.mels, 2 ** cfg.pyramids)
+    evaluation = {name: as_split(spread(found.sets[name], cfg.evaluate_utterances), found, cfg.mels, 2 ** cfg.pyramids)
                   for name in ("dev", "test")}
     return Splits(found.dataset, train, train.steps_per_epoch, evaluation)
 
@@ -94,7 +100,7 @@ def check(cfg: Any) -> None:
         raise UsageError(f"[las] expected a finite noise of at least 0, found {cfg.noise}")
 
 
-def _spread(utterances: Sequence[Utterance], count: int | None) -> list[Utterance]:
+def spread(utterances: Sequence[Utterance], count: int | None) -> list[Utterance]:
     """So many utterances from all over: the digits are sorted by word."""
     count = len(utterances) if count is None else min(count, len(utterances))
     return [utterances[k * len(utterances) // count] for k in range(count)]
