@@ -27,16 +27,16 @@ def edits(said: Sequence[object], heard: Sequence[object]) -> Edits:
     Of several ways with as few edits, the one with the most substitutions: those are the fewest deletions and
     insertions, whose difference the lengths fix.
     """
-    row = [Edits(0, 0, j) for j in range(len(heard) + 1)]
+    one = len(said) + len(heard) + 1  # an edit; a substitution is one less, so that more of them break a tie
+    row = [j * one for j in range(len(heard) + 1)]
     for i, a in enumerate(said, start=1):
-        before, row = row, [Edits(0, i, 0)]
+        before, row = row, [i * one]
         for j, b in enumerate(heard, start=1):
-            corner, above, left = before[j - 1], before[j], row[j - 1]
-            row.append(min(
-                corner._replace(substitutions=corner.substitutions + (a != b)),
-                above._replace(deletions=above.deletions + 1), left._replace(insertions=left.insertions + 1),
-                key=lambda e: (e.total, -e.substitutions)))
-    return row[-1]
+            row.append(min(before[j - 1] + (one - 1 if a != b else 0), before[j] + one, row[-1] + one))
+    total = -(-row[-1] // one)
+    substitutions = total * one - row[-1]
+    insertions = (total - substitutions + len(heard) - len(said)) // 2
+    return Edits(substitutions, total - substitutions - insertions, insertions)
 
 
 def error_rate(said: Sequence[Sequence[object]], heard: Sequence[Sequence[object]]) -> float:
