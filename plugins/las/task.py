@@ -78,8 +78,8 @@ class Las(Task):
     config = LasConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
-        "small": {"epochs": 80, "batch_size": 32, "evaluate_every": 60, "patience": 5, "decay_steps": 0,
-                  "learning_rate": 3e-3, "source": "auto", "mels": 23, "noise": 0.3, "dropout": 0.0,
+        "small": {"epochs": 56, "batch_size": 32, "evaluate_every": 60, "patience": 4, "decay_steps": 840,
+                  "learning_rate": 3e-3, "source": "auto", "mels": 23, "noise": 0.5, "dropout": 0.1,
                   "listener_hidden": 48, "pyramids": 1, "speller_layers": 1, "attention": 64, "beam": 8, "longest": 10,
                   "buckets": 3},
         "smoke": {"epochs": 2, "batch_size": 16, "evaluate_every": 0, "patience": 0, "decay_steps": 0,
