@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -76,7 +77,8 @@ def audio_length(path: Path, rate: int) -> int:
 def _content(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
+            size = os.fstat(file.fileno()).st_size
+            content = file.read(min(size, _MAX_BYTES) + 1)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     if len(content) > _MAX_BYTES:

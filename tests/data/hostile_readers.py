@@ -11,6 +11,7 @@ import io
 import json
 import random
 import resource
+import struct
 import sys
 import time
 import traceback
@@ -25,6 +26,7 @@ import safetensors.numpy
 from duoln.plugins.draw import corpus as draw
 from duoln.plugins.handwriting import corpus as handwriting
 from duoln.plugins.handwriting import iam
+from duoln.plugins.las import audio, spoken, timit
 
 from duoln import checkpoint, report, runfolder
 from duoln.bench import schema
@@ -84,6 +86,16 @@ def _amat(rows):
     return b"\n".join(b" ".join([b"0", b"1"] * 392) for _ in range(rows)) + b"\n"
 
 
+def _digits(count):
+    return {"audio": np.zeros(300 * count, np.int16), "offsets": np.arange(count + 1) * 300, "sample_rate": np.int32(8000),
+            "word": np.array(["zero"] * count), "take": np.arange(count, dtype=np.int16)}
+
+
+_SAMPLES = np.arange(40, dtype="<i2").tobytes()
+_WAV = (b"RIFF\x74\0\0\0WAVEfmt \x10\0\0\0" + struct.pack("<HHIIHH", 1, 1, 16000, 32000, 2, 16)
+        + b"LIST\x04\0\0\0INFOdata" + struct.pack("<I", len(_SAMPLES)) + _SAMPLES)
+_SPHERE = (b"NIST_1A\n    160\nchannel_count -i 1\nsample_count -i 40\nsample_rate -i 16000\nsample_n_bytes -i 2\n"
+           b"sample_byte_format -s2 01\nsample_coding -s3 pcm\nend_head\n").ljust(160) + _SAMPLES
 _XML = (b'<?xml version="1.0" encoding="ISO-8859-1"?>\n<WhiteboardCaptureSession><StrokeSet>\n'
         + b"".join(b'<Stroke colour="black" start_time="1.5"><Point x="%d" y="-7" time="2.0"/><Point x="3" y="9.5"/>'
                    b"</Stroke>\n" % k for k in range(5)) + b"</StrokeSet></WhiteboardCaptureSession>\n")
@@ -121,6 +133,11 @@ READERS = {
                                  _npz(**{**_lines(1), "text": np.array([{"a": 1}], object)})], (DataError,), mutate=_zip),
     "strokes (XML)": Reader(lambda p: iam.read_strokes(p, "text"), [_XML, _XML.replace(b"ISO-8859-1", b"UTF-8"), _BOMB], DATA),
     "transcript (ascii)": Reader(iam.read_transcript, [b"OCR:\n\nA b\n\nCSR:\n\nA b,\r\nc d\n", b"CSR:\n\nx\n"], DATA),
+    "sound (RIFF wav)": Reader(lambda p: audio.read_audio(p, 16000), [_WAV, _WAV.replace(b"LIST", b"odd ")], DATA),
+    "sound (NIST SPHERE)": Reader(lambda p: audio.read_audio(p), [_SPHERE, _SPHERE.replace(b"s2 01", b"s2 10")], DATA),
+    "spoken digits (npz)": Reader(lambda p: spoken._read(p, 8000, "word", "take"),
+                                  [_npz(**_digits(3)), _npz(np.savez, **_digits(4))], (DataError,), mutate=_zip),
+    "phones (TIMIT)": Reader(timit.read_phones, [b"0 2260 h#\n2260 4149 sh\n4149 5265 ix\n", b"0 1 q\n1 2 aa\n"], DATA),
     "checkpoint (safetensors)": Reader(checkpoint.load, [_checkpoint(3), _checkpoint(10**9, best=0.5)], (CheckpointError,)),
     "best.json": Reader(lambda p: checkpoint.named_best(p.parent), [
         b'{"file": "step-000000003.safetensors", "step": 3}\n', b'{"file": "../../etc/passwd", "step": 3}'], (), "best.json"),

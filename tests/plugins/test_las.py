@@ -1,6 +1,7 @@
 """The LAS task: the kit for tasks, the network against plain NumPy, its gradient, and one start everywhere."""
 
 from importlib.util import find_spec
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -23,12 +24,29 @@ TINY = {"utterances": 12, "batch_size": 4, "listener_hidden": 3, "speller_hidden
         "buckets": 2, "evaluate_utterances": 3, "beam": 2, "longest": 2}
 
 
+class Two(Las):
+    """The variants that differ most: pictures, and every step on the stand-in for CUDA, take a second."""
+
+    variants: ClassVar = {name: TASK.variants[name] for name in ("both", "encoder-over-time")}
+    references: ClassVar = {}
+
+
+class Mute(Las):
+    """Without pictures."""
+
+    sampling = None
+
+
 def test_it_is_a_task():
-    check_task(TASK)
+    check_task(Mute(), settings={"utterances": 32, "evaluate_utterances": 4})
+
+
+def test_it_can_be_sampled():
+    check_task(Two(), steps=2, settings=TINY, agreement=False, gradients=False)
 
 
 def test_it_is_a_task_on_cuda(gpu):
-    check_task(TASK, backend=gpu, steps=2, settings=TINY)
+    check_task(type("TwoMute", (Two, Mute), {})(), backend=gpu, steps=2, settings=TINY, agreement=False)
 
 
 def _tiny(variant, **settings):
@@ -160,7 +178,7 @@ def test_without_layers_above_the_pyramid(numpy_backend):
     check_close(TASK.model(cfg).misses(t["p"], t["b"]).numpy(), _reference(cfg, params, batch), 1e-11, "misses")
 
 
-@pytest.mark.parametrize("variant", TASK.variants)
+@pytest.mark.parametrize("variant", ["both", "decoder-swapped-state", "encoder-over-time"])
 def test_gradient_of_the_whole_model(variant, numpy_backend):
     cfg, params, batch = _start(variant, listener_hidden=2, speller_hidden=2, attention=2, mels=1)
     rows = slice(0, 2)  # of 4 utterances, so that central differences of every weight stay quick
@@ -201,13 +219,13 @@ def test_frames_must_fit_the_pyramid(numpy_backend):
 
 # Elsewhere ----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("variant", ["none", "both", "encoder-over-time"])
+@pytest.mark.parametrize("variant", ["both", "encoder-over-time"])
 def test_equal_training_on_numpy_and_mlx(variant):
     runs = {}
     for name in ("numpy", "mlx"):
-        cfg = _tiny(variant, buckets=1)
+        cfg = _tiny(variant, buckets=1, pyramids=0 if variant == "both" else 1, utterances=6)
         trainer = Trainer(TASK, variant, cfg, TASK.data(cfg), get_backend(name))
-        runs[name] = [trainer.advance() for _ in range(3)], trainer.evaluate()
+        runs[name] = [trainer.advance() for _ in range(2)], trainer.evaluate()
     np.testing.assert_allclose(runs["numpy"][0], runs["mlx"][0], rtol=1e-5)
     assert runs["numpy"][1] == pytest.approx(runs["mlx"][1], rel=1e-4)
 
@@ -215,12 +233,12 @@ def test_equal_training_on_numpy_and_mlx(variant):
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 @pytest.mark.parametrize("variant", TASK.variants)
 def test_the_peer_trains_as_we_do(variant, numpy_backend):
-    cfg = _tiny(variant, speller_layers=2, pyramids=2, sampling=0.3, dropout=0.2, decay_steps=10, learning_rate=1e-3)
+    cfg = _tiny(variant, speller_layers=2, sampling=0.3, dropout=0.2, decay_steps=10, learning_rate=1e-3)
     splits = TASK.data(cfg)
     trainer = Trainer(TASK, variant, cfg, splits, numpy_backend)
     step, facts = TASK.peer("torch")(cfg, tree.map(lambda t: t.numpy(), trainer.state["params"]))
-    theirs = [step(splits.train(k)) for k in range(4)]
-    np.testing.assert_allclose([trainer.advance() for _ in range(4)], theirs, rtol=3e-5)
+    theirs = [step(splits.train(k)) for k in range(3)]
+    np.testing.assert_allclose([trainer.advance() for _ in range(3)], theirs, rtol=3e-5)
     assert facts["library"].startswith("torch")
 
 
