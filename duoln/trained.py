@@ -17,7 +17,7 @@ _PARAMS = "params."
 
 
 def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
-    """The model of a run as its newest readable checkpoint has it, or the best where the run ends with that (`patience`).
+    """The model of a run: as its newest readable checkpoint has it, or as the best, where `patience` ends it with that.
 
     Args:
         task: the task that the run must be of.

@@ -12,8 +12,8 @@ PHONES = ("aa", "ae", "ah", "aw", "ay", "b", "ch", "d", "dh", "dx", "eh", "er", 
 """The 39 classes of Lee and Hon (1989)."""
 
 FOLDED = {
-    **{phone: phone for phone in PHONES if phone != "sil"}, "ao": "aa", "ax": "ah", "ax-h": "ah", "axr": "er", "hv": "hh",
-    "ix": "ih", "el": "l", "em": "m", "en": "n", "nx": "n", "eng": "ng", "zh": "sh", "ux": "uw",
+    **{phone: phone for phone in PHONES if phone != "sil"}, "ao": "aa", "ax": "ah", "ax-h": "ah", "axr": "er",
+    "hv": "hh", "ix": "ih", "el": "l", "em": "m", "en": "n", "nx": "n", "eng": "ng", "zh": "sh", "ux": "uw",
     **dict.fromkeys(("pcl", "tcl", "kcl", "bcl", "dcl", "gcl", "h#", "pau", "epi"), "sil")}
 """TIMIT's labels but the glottal stop, which is left out, as the 39."""
 LEFT_OUT = "q"

@@ -1,4 +1,4 @@
-"""Sound files: RIFF wav and NIST SPHERE read here, FLAC by soundfile. Mono, 16 bits; nothing a header says is believed."""
+"""Sound files, mono of 16 bits: RIFF wav and NIST SPHERE read here, FLAC by soundfile. No header is believed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def audio_length(path: Path, rate: int) -> int:
                 with _opened(path, file) as flac:
                     found, count = int(flac.samplerate), int(flac.frames)
                 if found != rate or not 0 < count <= _MAX_SAMPLES:
-                    raise DataFormatError(path, 0, f"1 to {_MAX_SAMPLES} samples at {rate} Hz", f"{count} at {found} Hz")
+                    raise DataFormatError(path, 0, f"1 to {_MAX_SAMPLES} samples at {rate} Hz",
+                                          f"{count} at {found} Hz")
                 return count
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -192,7 +193,7 @@ def _flac(path: Path, content: bytes) -> Sound:
                 break
     count = sum(map(len, blocks))
     if count != claimed or count > _MAX_SAMPLES:
-        raise DataFormatError(path, len(content), f"{claimed} samples, as the header claims, and at most {_MAX_SAMPLES}",
+        raise DataFormatError(path, len(content), f"{claimed} samples, as the header claims, of at most {_MAX_SAMPLES}",
                               count)
     return _sound(rate, np.concatenate(blocks))
 

@@ -185,8 +185,8 @@ def as_split(utterances: Sequence[Utterance], source: Corpus, mels: int, multipl
 
     Shape:
         x float32 (frames of all, width), x_starts (utterances + 1,), labels int32 (labels of all,), label_starts
-        (utterances + 1,), phones bool (): whether the symbols are phones, of which no words are made, multiple int (): of
-        how many steps the listener's input must be.
+        (utterances + 1,), phones bool (): whether the symbols are phones, of which no words are made, multiple int ():
+        what the listener's steps must be a multiple of.
     """
     x = [features(u.read(), source.rate, mels, u.name) for u in utterances]
     labels = [source.alphabet.encode(u.symbols) for u in utterances]

@@ -1,4 +1,4 @@
-"""Listen, attend and spell (Chan et al. 2016): a pyramid of bidirectional LSTMs, and an LSTM that reads it as it writes."""
+"""Listen, attend and spell (Chan et al. 2016): bidirectional LSTMs as a pyramid, and an LSTM that reads and writes."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ class LasModel(nn.Module):
         self.beam, self.longest, self.length_penalty = beam, longest, length_penalty
 
     def hear(self, params: Params, batch: Batch) -> Heard:
-        """x (T, B, n_in) and mask bool (T, B) of a batch, as the speller attends to them."""
+        """The features x (T, B, n_in) and mask bool (T, B) of a batch, as the speller attends to them."""
         outputs, mask = self.listener.hear(params["listener"], batch)
         return self.speller.attend_to(params["speller"], outputs, mask)
 

@@ -152,7 +152,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             memory, there = self.hear(batch)
             keys, labels = self.keys(memory), batch["labels"]
             rows = labels.shape[1]
-            states = [(torch.zeros(rows, cfg.speller_hidden), torch.zeros(rows, cfg.speller_hidden)) for _ in self.cells]
+            states = [(torch.zeros(rows, cfg.speller_hidden),) * 2 for _ in self.cells]
             context, symbols = torch.zeros(rows, memory.shape[2]), torch.full((rows,), Alphabet.end)
             outputs = []
             for t in range(len(labels)):

@@ -69,10 +69,12 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
     if options.audio is not None:
         path = Path(options.audio)
         sound = read_audio(path, data.rate_of(cfg.source))
-        chosen = [(path.name, features(sound.samples, sound.rate, cfg.mels, str(path)), None)]
+        chosen: list[tuple[str, np.ndarray, list[str] | None]] = [(
+            path.name, features(sound.samples, sound.rate, cfg.mels, str(path)), None)]
     else:
         found = data.load(cfg.source, cfg.seed, None)
-        chosen = [(f"{options.set} {k + 1}", features(u.read(), found.rate, cfg.mels, u.name), list(u.symbols))
+        chosen = [(f"{found.dataset.name}\n{options.set} {k + 1}",
+                   features(u.read(), found.rate, cfg.mels, u.name), list(u.symbols))
                   for k, u in enumerate(data.spread(found.sets[options.set], options.count))]
     draw_attention([Spelled(name, heard, said, *spell(trained, heard, alphabet)) for name, heard, said in chosen],
                    cfg.mels, out)

@@ -36,7 +36,8 @@ def digits(folder: Path) -> Corpus:
     sets = {"train": [u for u, h in zip(training, held, strict=True) if not h],
             "dev": [u for u, h in zip(training, held, strict=True) if h], "test": test}
     if not sets["train"]:
-        raise DataFormatError(f"{folder / DIGITS['train']}: take", 0, f"more than {DEV_TAKES} takes", len(np.unique(takes)))
+        raise DataFormatError(f"{folder / DIGITS['train']}: take", 0, f"more than {DEV_TAKES} takes",
+                              len(np.unique(takes)))
     return Corpus(Dataset("spoken digits, spelled", "substitute"), LETTERS, DIGITS_RATE, sets)
 
 

@@ -149,8 +149,8 @@ class Las(Task):
 
     def optimizer(self, cfg: LasConfig) -> optim.Optimizer:
         rate = cfg.learning_rate
-        return optim.Adam(learning_rate=(lambda step: rate * 10 ** (-step / cfg.decay_steps)) if cfg.decay_steps else rate,
-                          clip=optim.clip_value(cfg.clip), donate=True)
+        falling = (lambda step: rate * 10 ** (-step / cfg.decay_steps)) if cfg.decay_steps else rate
+        return optim.Adam(learning_rate=falling, clip=optim.clip_value(cfg.clip), donate=True)
 
     def sample(self, trained: Trained, options: Any, out: Path) -> list[Path]:
         return pictures.sample(trained, options, out)

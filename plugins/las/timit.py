@@ -1,4 +1,4 @@
-"""TIMIT as it is distributed: wav files (NIST SPHERE, or RIFF as some copies have them) with their phones beside them."""
+"""TIMIT as it is distributed: NIST SPHERE files (RIFF in some copies) with their phones beside them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ FOLDERS = ("timit",)
 RATE = 16000
 WHOLE = {"train": 3696, "dev": 400, "test": 192}
 """Utterances of the usual sets, without the two sentences (SA) that everybody reads."""
-CORE_TEST = frozenset(
+_CORE_TEST = (
     "mdab0 mwbt0 felc0 mtas1 mwew0 fpas0 mjmp0 mlnt0 fpkt0 mlll0 mtls0 fjlm0 mbpm0 mklt0 fnlp0 mcmj0 mjdh0 fmgd0 mgrt0 "
-    "mnjm0 fdhc0 mjln0 mpam0 fmld0".split())
+    "mnjm0 fdhc0 mjln0 mpam0 fmld0")
+CORE_TEST = frozenset(_CORE_TEST.split())
 """The 24 speakers of the core test set (TIMIT's documentation)."""
-DEV = frozenset(
+_DEV = (
     "faks0 fdac1 fjem0 mgwt0 mjar0 mmdb1 mmdm2 mpdf0 fcmh0 fkms0 mbdg0 mbwm0 mcsh0 fadg0 fdms0 fedw0 mgjf0 mglb0 mrtk0 "
     "mtaa0 mtdt0 mthc0 mwjg0 fnmr0 frew0 fsem0 mbns0 mmjr0 mdls0 mdlf0 mdvc0 mers0 fmah0 fdrw0 mrcs0 mrjm4 fcal1 mmwh0 "
-    "fjsj0 majc0 mjsw0 mreb0 fgjd0 fjmg0 mroa0 mteb0 mjfc0 mrjr0 fmml0 mrws1".split())
+    "fjsj0 majc0 mjsw0 mreb0 fgjd0 fjmg0 mroa0 mteb0 mjfc0 mrjr0 fmml0 mrws1")
+DEV = frozenset(_DEV.split())
 """The 50 speakers that are the dev set by custom (Halberstadt 1998)."""
 
 
@@ -44,13 +46,14 @@ def read(folder: Path) -> Corpus:
         if path.stem.lower().startswith("sa"):
             continue
         kind, speaker = path.relative_to(top).parts[0].lower(), path.parent.name.lower()
-        name = "train" if kind == "train" else "dev" if speaker in DEV else "test" if speaker in CORE_TEST else None
-        if name is not None and kind in ("train", "test"):
-            sets[name].append(_utterance(path))
+        if kind == "train":
+            sets["train"].append(_utterance(path))
+        elif kind == "test" and speaker in DEV | CORE_TEST:
+            sets["dev" if speaker in DEV else "test"].append(_utterance(path))
     empty = [name for name, found in sets.items() if not found]
     if empty:
-        raise DataMissingError(f"{top}: expected TRAIN and TEST with DIALECT/SPEAKER/SENTENCE.WAV and .PHN as TIMIT has "
-                               f"them, found no utterance of the {empty[0]} set")
+        raise DataMissingError(f"{top}: expected TRAIN and TEST with DIALECT/SPEAKER/SENTENCE.WAV and .PHN, as in "
+                               f"TIMIT; found no utterance of the {empty[0]} set")
     counts = {name: len(found) for name, found in sets.items()}
     whole = counts == WHOLE
     name = "TIMIT" if whole else f"TIMIT, {counts['train']:,} utterances"

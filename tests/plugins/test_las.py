@@ -54,7 +54,7 @@ def _tiny(variant, **settings):
 
 
 def test_the_network_of_the_recipe():
-    """nabu's sizes: two pyramid layers and one more of 128 a direction, two layers of 128, 123 features, 40 classes."""
+    """The sizes of nabu: two pyramid layers and one more of 128 a direction, two layers of 128, 123 features, 40 classes."""
     start = {v: TASK.model(make_config(TASK, v, "paper")).init(Stream(0, "init")) for v in TASK.variants}
     shapes = {path: a.shape for path, a in tree.items(start["none"])}
     assert [shapes[f"listener.layer{k}.backward0.w_x"] for k in range(3)] == [(123, 512), (512, 512), (512, 512)]
@@ -94,8 +94,10 @@ def _cell(p, x, h, c):
 
 
 def _listen(p, x, length, pyramids, masks):
-    """One utterance, only as long as it is: (frames, width) -> (steps, 2 H); nothing of the padding is computed but
-    what a norm over time sees of it. `masks` holds the dropout of every layer for all steps."""
+    """One utterance, (frames, width) -> (steps, 2 H): nothing of the padding but what a norm over time sees of it.
+
+    `masks` holds the dropout of every layer for all steps.
+    """
     padded = len(x)
     for k in range(len(masks)):
         outs = []
