@@ -20,9 +20,6 @@ SpellerNorm = Literal["none", "layer"]
 SpellerState = Literal["kept", "swapped"]
 
 Batch = Mapping[str, Tensor]
-_NEVER = -1e30
-"""A score that softmax makes 0 of."""
-
 
 class Heard(NamedTuple):
     """What the listener made of utterances."""
@@ -132,11 +129,13 @@ class Speller(nn.Module):
                                   eps=eps, input_init=nn.init.glorot) for k in range(layers)]
         self.query = nn.Linear(n_hidden, n_attention, bias=False)
         self.keys = nn.Linear(n_memory, n_attention, bias=False)
-        self.score = nn.Linear(n_attention, 1, bias=False)
         self.output = nn.Linear(n_hidden + n_memory, classes)
 
     def children(self) -> dict[str, nn.Module]:
         return {**super().children(), **{f"layer{k}": cell for k, cell in enumerate(self.cells)}}
+
+    def weights(self, rng: Stream) -> Params:
+        return {"score": nn.init.glorot(rng.child("score"), (self.n_attention, 1))[:, 0]}
 
     def attend_to(self, params: Params, outputs: Tensor, mask: Tensor) -> Heard:
         """The listener's outputs (T', B, M) by utterance, with their keys."""
@@ -168,11 +167,8 @@ class Speller(nn.Module):
             states.append((c, h) if self.state == "swapped" else (h, c))
             name = f"keep_speller{k}"
             x = h * batch[name][number] if name in batch else h
-        rows, steps, _ = heard.keys.shape
-        compared = ops.tanh(heard.keys + ops.expand_dims(self.query(params["query"], x), axis=1))
-        scores = ops.reshape(self.score(params["score"], compared), shape=(rows, steps))
-        weights = ops.softmax(ops.where(heard.there, scores, _NEVER), axis=1)
-        context = ops.squeeze(ops.matmul(ops.expand_dims(weights, axis=1), heard.memory), axis=1)
+        context, weights = ops.additive_attention(self.query(params["query"], x), heard.keys, params["score"],
+                                                  heard.memory, heard.there)
         logits = self.output(params["output"], ops.concat(x, context, axis=1))
         return Walk(tuple(states), context), logits, weights
 

@@ -132,7 +132,8 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             if cfg.listener_norm == "over-time":
                 self.gain, self.bias = parameter(listener["gain"]), parameter(listener["bias"])
             self.cells = nn.ModuleList([Cell(speller[f"layer{k}"]) for k in range(cfg.speller_layers)])
-            self.query, self.keys, self.score = (linear(speller[n]["weight"]) for n in ("query", "keys", "score"))
+            self.query, self.keys = (linear(speller[n]["weight"]) for n in ("query", "keys"))
+            self.score = linear(speller["score"][:, None])
             self.output = linear(speller["output"]["weight"], speller["output"]["bias"])
 
         def hear(self, batch: dict[str, Any]) -> tuple[Any, Any]:

@@ -129,7 +129,7 @@ def _spell(p, memory, labels, coin, gumbel, masks, swapped):
             h, c = _cell(q, x, *states[k])
             states[k] = (c, h) if swapped else (h, c)
             x = h * masks[k][t]
-        scores = [p["score"]["weight"][:, 0] @ np.tanh(m @ p["keys"]["weight"] + x @ p["query"]["weight"]) for m in memory]
+        scores = [p["score"] @ np.tanh(m @ p["keys"]["weight"] + x @ p["query"]["weight"]) for m in memory]
         weights = np.exp(scores) / np.exp(scores).sum()
         context = weights @ memory
         logits.append(np.concatenate((x, context)) @ p["output"]["weight"] + p["output"]["bias"])
