@@ -81,7 +81,7 @@ class Las(Task):
         "small": {"epochs": 56, "batch_size": 32, "evaluate_every": 60, "patience": 4, "decay_steps": 840,
                   "learning_rate": 3e-3, "source": "auto", "mels": 23, "noise": 0.5, "dropout": 0.1,
                   "listener_hidden": 48, "pyramids": 1, "speller_layers": 1, "attention": 64, "beam": 8, "longest": 10,
-                  "buckets": 3},
+                  "buckets": 5},
         "smoke": {"epochs": 2, "batch_size": 16, "evaluate_every": 0, "patience": 0, "decay_steps": 0,
                   "learning_rate": 1e-2, "source": "made", "mels": 8, "noise": 0.1, "dropout": 0.1,
                   "listener_hidden": 8, "pyramids": 1, "speller_hidden": 12, "speller_layers": 1, "attention": 8,
