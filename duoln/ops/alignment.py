@@ -72,9 +72,8 @@ def _vjp(be: Backend, saved: Any, gouts: tuple[Array | None, Array | None],
         mean = be.sum(weights * g_weights, axis=1, keepdims=True)
         g_scores = be.where(there, weights * (g_weights - mean), 0.0)
         if needs[2]:
-            column = be.reshape(g_scores, (rows * steps, 1))
-            found[2] = be.reshape(be.matmul(be.permute_dims(be.reshape(compared, (rows * steps, width)), (1, 0)), column),
-                                  (width,))
+            columns = be.permute_dims(be.reshape(compared, (rows * steps, width)), (1, 0))
+            found[2] = be.reshape(be.matmul(columns, be.reshape(g_scores, (rows * steps, 1))), (width,))
         if needs[0] or needs[1]:
             g_keys = (1.0 - compared * compared) * (be.expand_dims(g_scores, 2) * vector)
             found[0], found[1] = be.sum(g_keys, axis=1), g_keys
