@@ -149,7 +149,8 @@ def _check_notes(path: Path, notes: Mapping[str, Any]) -> None:
     """What resuming works with is of the kind that `save` and the trainer wrote; KeyError without a step."""
     kinds: dict[str, tuple[str, tuple[type, ...]]] = {
         "step": ("a whole number", (int,)), "config": ("an object", (dict,)), "evaluated": ("an object", (dict,)),
-        "train_seconds": ("a number", (int, float)), "best": ("a number or null", (int, float, type(None)))}
+        "train_seconds": ("a number", (int, float)), "best": ("a number or null", (int, float, type(None))),
+        "worse": ("a whole number", (int,))}
     for key, (words, kind) in kinds.items():
         value = notes[key] if key == "step" else notes.get(key, kind[0]())
         if not isinstance(value, kind) or isinstance(value, bool) or (key == "step" and notes[key] < 0):

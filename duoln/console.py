@@ -113,12 +113,13 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     What all runs have in common stands below the table. On a narrow terminal the claims do too.
     """
     metrics, levels = split_columns(task.columns)
-    same = {key: len({r[key] for r in results}) == 1 for key in ("batch_size", "epochs")}
+    length, made = ("steps", "updates") if task.x_axis == "step" else ("epochs", "epochs")
+    same = {key: len({r[key] for r in results}) == 1 for key in ("batch_size", length)}
     columns = [("variant", "left", [r["variant"] for r in results])]
     if dataset.rung != "original":
         columns.append(("data", "left", [dataset.rung] * len(results)))
     columns += [(heading, "right", [f"{r[key]:g}" for r in results])
-                for key, heading in (("batch_size", "batch"), ("epochs", "epochs")) if not same[key]]
+                for key, heading in (("batch_size", "batch"), (length, made)) if not same[key]]
     columns += [(c.heading, "right", [number(r.get(c.key), c.form) for r in results]) for c in metrics]
     columns.append(("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
     taken = sum(max(map(len, (heading, *cells))) + _AROUND_CELL for heading, _, cells in columns)
@@ -135,7 +136,7 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     common = [f"data: {dataset.label}"]
     if results and same["batch_size"]:
         common.append(f"batch {results[0]['batch_size']}")
-    if results and same["epochs"]:
+    if results and same[length]:
         common.append(f"{results[0]['epochs']:g} epoch{'' if results[0]['epochs'] == 1 else 's'}")
     common += [f"{c.heading} {number(results[0].get(c.key), c.form)}" for c in levels if results]
     say(", ".join(common))

@@ -61,7 +61,7 @@ def read_curves(paths: Sequence[Path]) -> list[Curve]:
             for number, entry in enumerate(read_log(folder), start=1):
                 _check_entry(f"{folder / 'log.jsonl'}, entry {number}", entry)
                 if entry.get("event") == "start":
-                    dataset = Dataset(**entry["dataset"])
+                    dataset, result = Dataset(**entry["dataset"]), {}  # a resumed run has no result until it ends
                 elif entry.get("event") == "evaluation":
                     points[entry["step"]] = entry  # a resumed run repeats steps: the last one counts
                 elif entry.get("event") == "step":

@@ -30,7 +30,7 @@ from duoln.tasks.spec import Config, Splits, Task
 
 _POPULATION_ROWS = 10_000
 _POPULATION_BATCHES = 1_000
-_MAY_CHANGE = ("epochs", "evaluate_every")
+_MAY_CHANGE = ("epochs", "evaluate_every", "patience")
 """Settings that a resumed run may have otherwise."""
 
 class Interrupted(DuolnError):
@@ -65,6 +65,8 @@ class Trainer:
         self.evaluated: dict[str, float] = {}
         self.best: float | None = None
         """The best value so far of the metric that selects a checkpoint."""
+        self.worse = 0
+        """Evaluations in a row that were not the best."""
         self.gradient_norm = math.nan
         """Of the last step: all gradients together, before any clipping."""
         self._memory: StepMemory | None = None
@@ -111,10 +113,11 @@ class Trainer:
         """
         if self.ranks is None:
             return
-        start = {"state": self.state, "step": tensor(np.array(self.step, np.int32), self.backend)}
-        start = self.ranks.of_first(start)
-        self.state, self.step = start["state"], int(start["step"].numpy())
-        if self.step < self.last_step:
+        counts = tensor(np.array([self.step, self.worse], np.int32), self.backend)
+        start = self.ranks.of_first({"state": self.state, "counts": counts})
+        self.state = start["state"]
+        self.step, self.worse = (int(count) for count in start["counts"].numpy())
+        if not self.finished:
             self.ranks.check_splits(self.task, self.model, self.state["params"], self.splits.train(self.step))
 
     def estimate_memory(self) -> StepMemory:
@@ -167,16 +170,21 @@ class Trainer:
         return self.evaluated
 
     def note_best(self) -> bool:
-        """Whether the last evaluation is the best so far by the task's selection; if so, it is remembered."""
+        """Whether the last evaluation is the best so far by the task's selection; that is remembered."""
         columns = self.task.columns
         key, which = self.task.selection or (columns[0].key if columns else "", "lowest")
-        value = self.evaluated.get(key)
-        if value is None or not math.isfinite(value):
-            return False
-        better = self.best is None or (value < self.best if which == "lowest" else value > self.best)
+        value = self.evaluated.get(key, math.nan)
+        better = math.isfinite(value) and (self.best is None
+                                           or (value < self.best if which == "lowest" else value > self.best))
+        self.worse = 0 if better else self.worse + 1
         if better:
             self.best = value
         return better
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step is done, or patience is at its end."""
+        return self.step >= self.last_step or 0 < self.cfg.patience <= self.worse
 
     def _population_forward(self) -> Callable[[Any, Batch], Any]:
         return lambda params, batch: self.task.population(self.model, params, to_tensors(batch, self.backend))
@@ -209,7 +217,7 @@ class Trainer:
         return checkpoint.save(folder, self.step, arrays, {
             "task": self.task.name, "variant": self.variant, "config": dataclasses.asdict(self.cfg),
             "train_seconds": self.train_seconds, "evaluated": self.evaluated, "best": self.best,
-            "backend": self.backend.name}, best=best)
+            "worse": self.worse, "backend": self.backend.name}, best=best)
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint of this task and variant, of any backend.
@@ -228,11 +236,15 @@ class Trainer:
         self.train_seconds = float(saved.notes.get("train_seconds", 0.0))
         self.evaluated = dict(saved.notes.get("evaluated", {}))
         self.best = saved.notes.get("best")
+        self.worse = int(saved.notes.get("worse", 0))
 
 
 def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (), resume: bool = False,
         ) -> dict[str, Any]:
     """Train to the end, evaluating and writing a checkpoint once an epoch (or every `evaluate_every` steps).
+
+    With `patience` in the configuration the end may come early, and the trainer and the result are then those of the
+    best checkpoint. Resuming a run that has ended gives the same.
 
     Ctrl-C finishes the step under way, writes a checkpoint and raises `Interrupted`.
 
@@ -267,6 +279,9 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
         if trainer.step == 0:
             trainer.save(folder.checkpoints)
         _loop(trainer, folder, everyone)
+        best = checkpoint.named_best(folder.checkpoints) if trainer.cfg.patience else None
+        if best is not None:
+            trainer.resume(checkpoint.load(best))
         status = "done"
     except Interrupted:
         status = "interrupted"
@@ -284,7 +299,7 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
 def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) -> None:
     every = trainer.cfg.evaluate_every or trainer.splits.steps_per_epoch
     with _stop_requested() as stop:
-        while trainer.step < trainer.last_step:
+        while not trainer.finished:
             loss = trainer.advance()
             for listener in listeners:
                 listener.on_step(Step(trainer.step, loss, trainer.train_seconds, trainer.gradient_norm))
@@ -294,7 +309,9 @@ def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) ->
                 for listener in listeners:
                     listener.on_evaluation(Evaluation(trainer.step, epoch, values, trainer.train_seconds))
                 trainer.save(folder.checkpoints, best=trainer.note_best())
-            if trainer.agree_to_stop(stop.is_set()):
+            wanted = stop.is_set()
+            trainer.agree_to_stop(wanted or trainer.finished)  # of patience only process 0 knows
+            if wanted:
                 path = trainer.save(folder.checkpoints)
                 raise Interrupted(f"stopped after step {trainer.step}; go on with --resume auto (checkpoint {path})")
 
@@ -308,7 +325,7 @@ def follow(trainer: Trainer) -> None:
     """
     trainer.meet()
     trainer.estimate_memory()
-    while trainer.step < trainer.last_step:
+    while not trainer.finished:
         trainer.advance()
         if trainer.agree_to_stop(False):
             return

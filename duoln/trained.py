@@ -17,7 +17,7 @@ _PARAMS = "params."
 
 
 def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
-    """The model of a run as its newest readable checkpoint has it.
+    """The model of a run: as its newest readable checkpoint has it, or as the best, where `patience` ends it with that.
 
     Args:
         task: the task that the run must be of.
@@ -43,11 +43,12 @@ def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
     if strangers:
         raise CheckpointError(f"{folders[0] / 'config.json'}: setting '{strangers[0]}' is "
                               f"{'missing' if strangers[0] in names else 'unknown'}: another version wrote it")
-    saved, refused = checkpoint.newest(folders[0] / "checkpoints")
+    cfg = task.config(**settings)
+    best = checkpoint.named_best(folders[0] / "checkpoints") if cfg.patience else None
+    saved, refused = checkpoint.newest(folders[0] / "checkpoints") if best is None else (checkpoint.load(best), [])
     if saved is None:
         raise CheckpointError(f"{folders[0]}: expected a checkpoint, found "
                               f"{'none that can be read: ' + '; '.join(refused) if refused else 'none'}")
-    cfg = task.config(**settings)
     model = task.model(cfg)
     start = {"params": model.init(Stream(cfg.seed, "init"))}
     arrays = {name: a for name, a in saved.arrays.items() if name.startswith(_PARAMS)}

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
 from duoln.cli.curves import write_curves
 from duoln.errors import CheckpointError, UsageError
+
+if TYPE_CHECKING:
+    from duoln.report import Curve
+    from duoln.tasks.spec import Task
 
 
 def add_command(commands: Any) -> None:
@@ -45,11 +50,28 @@ def _report(args: argparse.Namespace) -> int:
         raise CheckpointError(f"{out}: cannot be made: {error.strerror or error}") from error
     for path in write_curves(task, args.runs, out):
         console.say(f"wrote {path}")
+    for path in _pictures(task, curves, out):
+        console.say(f"wrote {path}")
     return 0
 
 
-def _report_row(curve: Any) -> dict[str, Any]:
+def _pictures(task: Task, curves: Sequence[Curve], out: Path) -> list[Path]:
+    """What a task draws of its runs' models; most draw nothing, and then no model is read."""
+    from duoln import pictures, runtime, tasks
+    from duoln.trained import load_trained
+
+    if type(task).pictures is tasks.Task.pictures or not pictures.can_draw():
+        return []
+    shared = {c.name for c in curves if sum(other.name == c.name for other in curves) > 1}
+    backend = runtime.backend("numpy")
+    return task.pictures({f"{c.name}, {c.path}" if c.name in shared else c.name: load_trained(task, c.path, backend)
+                          for c in curves}, out)
+
+
+def _report_row(curve: Curve) -> dict[str, Any]:
+    """What a run ended with: its last evaluation, or an earlier one where patience chose that."""
     last = curve.points[-1] if curve.points else {"step": 0, "epoch": 0.0, "wall_s": 0.0}
+    last = next((p for p in curve.points if p["step"] == curve.result.get("steps")), last)
     epochs = last["epoch"]
     return {**last, "variant": curve.variant, "batch_size": curve.config["batch_size"], "epochs": epochs,
             "steps": last["step"], "seconds_per_epoch": last["wall_s"] / epochs if epochs else 0.0}

@@ -145,7 +145,7 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
 
 
 def _check_config(task: Task, name: str, cfg: Config) -> None:
-    for key, least in (("epochs", 0), ("batch_size", 1), ("evaluate_every", 0)):
+    for key, least in (("epochs", 0), ("batch_size", 1), ("evaluate_every", 0), ("patience", 0)):
         if getattr(cfg, key) < least:
             raise UsageError(f"[{task.name} {name}] expected {key} of at least {least}, found {getattr(cfg, key)}")
 

@@ -5,6 +5,7 @@ of Adam. Faster rules for single backends live in `duoln.kernels` and are attach
 """
 
 from duoln.core.tensor import OPERATORS
+from duoln.ops.alignment import additive_attention
 from duoln.ops.attention import filterbank, write_then_read
 from duoln.ops.conv import avg_pool2d, conv2d, max_pool2d
 from duoln.ops.elementwise import (
@@ -92,7 +93,8 @@ OPERATORS.update(
 )
 
 __all__ = [
-    "abs", "adam_update", "add", "all", "any", "argmax", "astype", "avg_pool2d", "batch_norm", "bce_with_logits",
+    "abs", "adam_update", "add", "additive_attention",
+    "all", "any", "argmax", "astype", "avg_pool2d", "batch_norm", "bce_with_logits",
     "broadcast_to", "clip", "clip_gradient", "concat", "conv2d", "cos", "cumsum", "divide", "embedding", "equal", "exp",
     "expand_dims", "expm1", "filterbank", "flip", "floor", "gaussian_latent", "getitem", "greater", "greater_equal",
     "gru", "gru_step", "isfinite", "layer_norm", "leaky_relu", "less", "less_equal", "linear", "linear_cross_entropy",

@@ -122,6 +122,9 @@ class Config:
     learning_rate: float = 1e-3
     evaluate_every: int = 0
     """Steps between evaluations; 0 is once an epoch."""
+    patience: int = 0
+    """Evaluations in a row, none better than the best by the task's selection, after which training ends; what it ends
+    with is the best. 0 trains for all epochs and ends with the last."""
 
 
 class Task:
@@ -218,6 +221,15 @@ class Task:
             say: takes one line of progress.
         """
         raise UsageError(f"[{self.name}] the task has no evaluation of its own beside that of `duoln run`")
+
+    def pictures(self, runs: Mapping[str, Trained], folder: Path) -> list[Path]:
+        """Pictures of what runs have learnt, beside their curves: `duoln report` asks for them, where it can draw.
+
+        Args:
+            runs: the models by what they are called in a legend, on NumPy.
+            folder: where to write.
+        """
+        return []
 
     def prepare(self, source: Path, target: Path) -> list[Path]:
         """The corpus as it is distributed, in `source`, as the files that `data` reads, below `target`.

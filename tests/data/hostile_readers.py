@@ -11,6 +11,7 @@ import io
 import json
 import random
 import resource
+import struct
 import sys
 import tarfile
 import time
@@ -24,13 +25,14 @@ from unittest import mock
 import fuzzing
 import numpy as np
 import safetensors.numpy
-from duoln.plugins.convnet import corpus as cifar
 from duoln.plugins.attentive_reader import corpus as questions
 from duoln.plugins.attentive_reader.questions import parse as parse_question
 from duoln.plugins.attentive_reader.vocabulary import read_words
+from duoln.plugins.convnet import corpus as cifar
 from duoln.plugins.draw import corpus as draw
 from duoln.plugins.handwriting import corpus as handwriting
 from duoln.plugins.handwriting import iam
+from duoln.plugins.las import audio, spoken, timit
 from duoln.plugins.order_embeddings import coco, flickr8k
 from duoln.plugins.order_embeddings.corpus import Words
 from duoln.plugins.skip_thoughts import corpus as books
@@ -150,6 +152,16 @@ def _read_questions(path):
     return questions.read(path, questions.Cut(2, 3, "dropped"))
 
 
+def _digits(count):
+    return {"audio": np.zeros(300 * count, np.int16), "offsets": np.arange(count + 1) * 300, "sample_rate": np.int32(8000),
+            "word": np.array(["zero"] * count), "take": np.arange(count, dtype=np.int16)}
+
+
+_SAMPLES = np.arange(40, dtype="<i2").tobytes()
+_WAV = (b"RIFF\x74\0\0\0WAVEfmt \x10\0\0\0" + struct.pack("<HHIIHH", 1, 1, 16000, 32000, 2, 16)
+        + b"LIST\x04\0\0\0INFOdata" + struct.pack("<I", len(_SAMPLES)) + _SAMPLES)
+_SPHERE = (b"NIST_1A\n    160\nchannel_count -i 1\nsample_count -i 40\nsample_rate -i 16000\nsample_n_bytes -i 2\n"
+           b"sample_byte_format -s2 01\nsample_coding -s3 pcm\nend_head\n").ljust(160) + _SAMPLES
 _XML = (b'<?xml version="1.0" encoding="ISO-8859-1"?>\n<WhiteboardCaptureSession><StrokeSet>\n'
         + b"".join(b'<Stroke colour="black" start_time="1.5"><Point x="%d" y="-7" time="2.0"/><Point x="3" y="9.5"/>'
                    b"</Stroke>\n" % k for k in range(5)) + b"</StrokeSet></WhiteboardCaptureSession>\n")
@@ -225,6 +237,11 @@ READERS = {
     "questions (tar)": Reader(_read_questions, [_tar("w", 1), _tar("w", 2)], DATA),
     "questions (tar, gzip)": Reader(_read_questions, [_tar("w:gz", 1), _tar("w:gz", 2)], (DataError,), mutate=_gzip),
     "words": Reader(lambda p: read_words(p, 10), [b"the\n@entity1\nof\n", b"caf\xc3\xa9\r\nthe\r\n"], DATA),
+    "sound (RIFF wav)": Reader(lambda p: audio.read_audio(p, 16000), [_WAV, _WAV.replace(b"LIST", b"odd ")], DATA),
+    "sound (NIST SPHERE)": Reader(lambda p: audio.read_audio(p), [_SPHERE, _SPHERE.replace(b"s2 01", b"s2 10")], DATA),
+    "spoken digits (npz)": Reader(lambda p: spoken._read(p, 8000, "word", "take"),
+                                  [_npz(**_digits(3)), _npz(np.savez, **_digits(4))], (DataError,), mutate=_zip),
+    "phones (TIMIT)": Reader(timit.read_phones, [b"0 2260 h#\n2260 4149 sh\n4149 5265 ix\n", b"0 1 q\n1 2 aa\n"], DATA),
     "checkpoint (safetensors)": Reader(checkpoint.load, [_checkpoint(3), _checkpoint(10**9, best=0.5)], (CheckpointError,)),
     "best.json": Reader(lambda p: checkpoint.named_best(p.parent), [
         b'{"file": "step-000000003.safetensors", "step": 3}\n', b'{"file": "../../etc/passwd", "step": 3}'], (), "best.json"),

@@ -368,6 +368,22 @@ for count, length in [(1, 1), (3, 7)]:
     for advance in (1.0, 0.1):
         case(f"soft_window {count} {length} {advance}", partial(ops.soft_window, advance=advance),
              normal((2, 3 * count), (2, count), (2, length, 5)), partial(window_reference, advance=advance), 16)
+
+
+def additive_attention_reference(question, keys, vector, memory, there):
+    """Bahdanau et al. 2015, one step after another; a row in which nothing is there looks everywhere alike."""
+    (rows, steps, _), weights = keys.shape, np.zeros(there.shape)
+    for b in range(rows):
+        powers = [np.exp(vector @ np.tanh(question[b] + keys[b, t])) if there[b, t] else 0.0 for t in range(steps)]
+        weights[b] = np.array(powers) / sum(powers) if sum(powers) else 1 / steps
+    return np.stack([weights[b] @ memory[b] for b in range(rows)]), weights
+
+
+for rows, steps, width, values, first in [(1, 1, 1, 1, 1), (3, 7, 4, 5, 2), (2, 33, 8, 3, 0), (4, 65, 1, 2, 9)]:
+    case(f"additive_attention {rows} {steps}", ops.additive_attention,
+         lambda rng, r=rows, t=steps, a=width, m=values, n=first: [
+             *(rng.standard_normal(s) for s in ((r, a), (r, t, a), (a,), (r, t, m))),
+             np.arange(t) < (n + np.arange(r) * 2)[:, None]], additive_attention_reference, 65)
 case("clip_gradient far off", partial(ops.clip_gradient, limit=1e6), normal((3, 5)), lambda x: x)
 
 

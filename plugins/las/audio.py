@@ -1,0 +1,214 @@
+"""Sound files, mono of 16 bits: RIFF wav and NIST SPHERE read here, FLAC by soundfile. No header is believed."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from duoln.errors import DataError, DataFormatError, UsageError
+
+_MAX_BYTES = 1 << 28
+_MAX_SAMPLES = 1 << 26
+"""Over an hour at 16 kHz: FLAC can make a small file of any length of silence."""
+_FLAC_BLOCK = 1 << 16
+_PCM, _EXTENSIBLE = 1, 0xFFFE
+_SPHERE = b"NIST_1A\n"
+_SPHERE_SMALLEST, _SPHERE_LARGEST = 16, 1 << 16
+
+
+class Sound(NamedTuple):
+    """Samples, and what they are."""
+
+    rate: int
+    """Samples a second."""
+    samples: np.ndarray
+    """float32 (n,), 1.0 the loudest that 16 bits can hold."""
+
+
+def read_audio(path: Path, rate: int | None = None) -> Sound:
+    """A clip; which format it has is seen by its first bytes, since TIMIT calls SPHERE files .WAV.
+
+    Args:
+        path: the file.
+        rate: what its rate must be; None takes any.
+
+    Raises:
+        DataError: the file cannot be read.
+        DataFormatError: none of the formats, compressed otherwise than as FLAC, not mono or not of 16 bits, damaged,
+            truncated, empty, or of another rate.
+        UsageError: FLAC, and soundfile is not installed.
+    """
+    content = _content(path)
+    found = _reader(path, content)(path, content)
+    if rate is not None and found.rate != rate:
+        raise DataFormatError(path, 0, f"a rate of {rate} Hz", found.rate)
+    if not len(found.samples):
+        raise DataFormatError(path, len(content), "samples", "none")
+    return found
+
+
+def audio_length(path: Path, rate: int) -> int:
+    """Samples of a clip that has that rate; FLAC is not decoded for it, but believed until it is read.
+
+    Raises:
+        as `read_audio`.
+    """
+    try:
+        with path.open("rb") as file:
+            if file.read(4) == b"fLaC":
+                file.seek(0)
+                with _opened(path, file) as flac:
+                    found, count = int(flac.samplerate), int(flac.frames)
+                if found != rate or not 0 < count <= _MAX_SAMPLES:
+                    raise DataFormatError(path, 0, f"1 to {_MAX_SAMPLES} samples at {rate} Hz",
+                                          f"{count} at {found} Hz")
+                return count
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return len(read_audio(path, rate).samples)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            content = file.read(min(size, _MAX_BYTES) + 1)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(content) > _MAX_BYTES:
+        raise DataFormatError(path, _MAX_BYTES, f"at most {_MAX_BYTES} bytes", "more")
+    return content
+
+
+def _reader(path: Path, content: bytes) -> Callable[[Path, bytes], Sound]:
+    for magic, reader in ((b"RIFF", _riff), (_SPHERE, _sphere), (b"fLaC", _flac)):
+        if content.startswith(magic):
+            return reader
+    raise DataFormatError(path, 0, "a RIFF wav, NIST SPHERE or FLAC file",
+                          f"{content[:8]!r}" if content else "an empty file")
+
+
+def _sound(rate: int, values: np.ndarray) -> Sound:
+    return Sound(rate, values.astype(np.float32) / 2 ** 15)
+
+
+# RIFF -------------------------------------------------------------------------------------------------
+
+def _riff(path: Path, content: bytes) -> Sound:
+    """Chunks of name, size and bytes, padded to even length; "fmt " comes before "data"."""
+    if content[8:12] != b"WAVE":
+        raise DataFormatError(path, 8, "WAVE", repr(content[8:12]))
+    place, rate = 12, None
+    while place + 8 <= len(content):
+        name, size = struct.unpack_from("<4sI", content, place)
+        place += 8
+        if size > len(content) - place:
+            raise DataFormatError(path, place, f"{size} bytes, as chunk {name!r} claims", len(content) - place)
+        if name == b"fmt ":
+            rate = _riff_rate(path, place, content[place:place + size])
+        elif name == b"data":
+            if rate is None:
+                raise DataFormatError(path, place, "a chunk b'fmt ' before the data", "none")
+            if size % 2:
+                raise DataFormatError(path, place, "an even number of bytes", size)
+            return _sound(rate, np.frombuffer(content, "<i2", size // 2, place))
+        place += size + size % 2
+    raise DataFormatError(path, len(content), "a chunk b'data'", "the end of the file")
+
+
+def _riff_rate(path: Path, place: int, chunk: bytes) -> int:
+    """The rate, once it is known that the samples are mono PCM of 16 bits."""
+    if len(chunk) < 16:
+        raise DataFormatError(path, place, "a format of at least 16 bytes", len(chunk))
+    kind, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", chunk)
+    if kind == _EXTENSIBLE and len(chunk) >= 26:
+        kind = struct.unpack_from("<H", chunk, 24)[0]
+    if (kind, channels, bits) != (_PCM, 1, 16) or not rate:
+        raise DataFormatError(path, place, "PCM (format 1), 1 channel, 16 bits, a rate above 0",
+                              f"format {kind}, {channels} channels, {bits} bits, {rate} Hz")
+    return int(rate)
+
+
+# NIST SPHERE ------------------------------------------------------------------------------------------
+
+def _sphere(path: Path, content: bytes) -> Sound:
+    """A header of text, its own length in the second line, `name -type value` a line, then the samples."""
+    text = content[len(_SPHERE):_SPHERE_SMALLEST].strip()
+    size = int(text) if text.isdigit() else 0
+    if not _SPHERE_SMALLEST <= size <= min(_SPHERE_LARGEST, len(content)):
+        raise DataFormatError(path, len(_SPHERE), f"a header's length between {_SPHERE_SMALLEST} and "
+                              f"{min(_SPHERE_LARGEST, len(content))}", repr(text))
+    fields: dict[str, str] = {}
+    lines = content[_SPHERE_SMALLEST:size].decode("latin-1").split("\n")
+    for line in lines:
+        words = line.split(None, 2)
+        if words[:1] == ["end_head"]:
+            break
+        if len(words) == 3:
+            fields[words[0]] = words[2].strip()
+    else:
+        raise DataFormatError(path, size, "end_head", "the end of the header")
+    coding = fields.get("sample_coding", "pcm")
+    if coding != "pcm":
+        raise DataFormatError(path, 0, "sample_coding pcm (uncompressed: `w_decode -o pcm` or `sph2pipe` makes it so)",
+                              coding)
+    for name, wanted in (("channel_count", 1), ("sample_n_bytes", 2)):
+        if _whole(path, fields, name) != wanted:
+            raise DataFormatError(path, 0, f"{name} {wanted}", fields[name])
+    order = fields.get("sample_byte_format", "01")
+    if order not in ("01", "10"):
+        raise DataFormatError(path, 0, "sample_byte_format 01 or 10", order)
+    rate, count = _whole(path, fields, "sample_rate"), _whole(path, fields, "sample_count")
+    if not rate:
+        raise DataFormatError(path, 0, "a sample_rate above 0", rate)
+    if 2 * count > len(content) - size:
+        raise DataFormatError(path, size, f"{2 * count} bytes, as sample_count claims", len(content) - size)
+    return _sound(rate, np.frombuffer(content, "<i2" if order == "01" else ">i2", count, size))
+
+
+def _whole(path: Path, fields: dict[str, str], name: str) -> int:
+    text = fields.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise DataFormatError(path, 0, f"a whole number as {name}", repr(text[:40]) if text else "none")
+    return int(text)
+
+
+# FLAC -------------------------------------------------------------------------------------------------
+
+def _flac(path: Path, content: bytes) -> Sound:
+    """By soundfile, block by block: what the header claims allocates nothing."""
+    blocks: list[np.ndarray] = []
+    with _opened(path, io.BytesIO(content)) as file:
+        claimed, rate = int(file.frames), int(file.samplerate)
+        while sum(map(len, blocks)) <= _MAX_SAMPLES:
+            blocks.append(file.read(_FLAC_BLOCK, dtype="int16"))
+            if len(blocks[-1]) < _FLAC_BLOCK:
+                break
+    count = sum(map(len, blocks))
+    if count != claimed or count > _MAX_SAMPLES:
+        raise DataFormatError(path, len(content), f"{claimed} samples, as the header claims, of at most {_MAX_SAMPLES}",
+                              count)
+    return _sound(rate, np.concatenate(blocks))
+
+
+@contextmanager
+def _opened(path: Path, stream: IO[bytes]) -> Iterator[Any]:
+    """A FLAC file as soundfile has it, mono and of 16 bits; what fails while it is open is the file's fault."""
+    try:
+        import soundfile  # late: only FLAC needs it
+    except (ImportError, OSError) as error:  # OSError: its libsndfile is missing
+        raise UsageError(f'{path}: FLAC needs soundfile: pip install "duoln[speech]" ({error})') from error
+    try:
+        with soundfile.SoundFile(stream) as file:
+            if (file.channels, file.subtype) != (1, "PCM_16"):
+                raise DataFormatError(path, 0, "1 channel, PCM_16", f"{file.channels} channels, {file.subtype}")
+            yield file
+    except (soundfile.SoundFileError, ValueError) as error:
+        raise DataFormatError(path, 0, "an undamaged FLAC file", f"{type(error).__name__}: {error}") from error

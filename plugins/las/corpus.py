@@ -1,0 +1,44 @@
+"""What every corpus is: utterances with their transcripts, in three sets, and where corpora are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from duoln.plugins.las.alphabet import Alphabet
+
+from duoln.data import cache_folder, data_folders
+from duoln.tasks import Dataset
+
+SETS = ("train", "dev", "test")
+
+
+class Utterance(NamedTuple):
+    """One utterance; its samples are read when they are asked for."""
+
+    name: str
+    """Of the file, and the utterance in it: what errors name."""
+    symbols: tuple[str, ...]
+    """What was said."""
+    length: int
+    """Samples."""
+    read: Callable[[], np.ndarray]
+    """The samples, float32 (length,), 1.0 the loudest."""
+
+
+class Corpus(NamedTuple):
+    """Utterances at one rate, written in one alphabet."""
+
+    dataset: Dataset
+    alphabet: Alphabet
+    rate: int
+    """Samples a second."""
+    sets: dict[str, list[Utterance]]
+    """By the names of `SETS`; none is empty."""
+
+
+def folders(root: Path | None) -> list[Path]:
+    """Where corpora are looked for: `root`, the folders of DUOLN_DATA, the cache."""
+    return [*([] if root is None else [root]), *data_folders(), cache_folder()]

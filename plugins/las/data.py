@@ -1,0 +1,207 @@
+"""Utterances as batches: features in buckets of like length, labels, and the randomness that goes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from duoln.plugins.las import corpus, librispeech, spoken, timit
+from duoln.plugins.las.alphabet import LETTERS, TIMIT, Alphabet
+from duoln.plugins.las.corpus import Corpus, Utterance
+from duoln.plugins.las.features import features, frame_count, width
+from duoln.plugins.las.made import RATE, made
+
+from duoln.data import Batch, Batches
+from duoln.errors import DataFormatError, DataMissingError, UsageError
+from duoln.randomness import Stream
+from duoln.tasks import Splits
+
+Source = Literal["auto", "timit", "librispeech", "digits", "utterances", "made"]
+
+_KEPT = 4096
+"""Utterances whose features stay in memory: all of TIMIT's, 0.6 GB."""
+_READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Corpus]]] = {
+    "timit": (timit.FOLDERS, timit.read), "librispeech": (librispeech.FOLDERS, librispeech.read),
+    "digits": (tuple(spoken.DIGITS.values()), spoken.digits), "utterances": ((spoken.UTTERANCES,), spoken.utterances)}
+"""What must be there, below a folder, and its reader."""
+
+
+def alphabet_of(source: Source) -> Alphabet:
+    """What the corpora of a source are written in."""
+    return TIMIT if source == "timit" else LETTERS
+
+
+def rate_of(source: Source) -> int:
+    """Samples a second of the corpora of a source."""
+    return {"timit": timit.RATE, "librispeech": librispeech.RATE, "utterances": spoken.UTTERANCES_RATE,
+            "digits": spoken.DIGITS_RATE}.get(source, RATE)
+
+
+def load(source: Source, seed: int, root: Path | None) -> Corpus:
+    """The corpus of a source; "auto" is the spoken digits, and made sounds only where they are nowhere to be had.
+
+    Raises:
+        DataMissingError: the corpus was asked for and is not to be had; the message says where to put it.
+        DataError: a file is damaged.
+    """
+    if source == "made":
+        return made(seed)
+    needed, read = _READERS["digits" if source == "auto" else source]
+    for folder in corpus.folders(root):
+        if all((folder / name).exists() for name in needed):
+            return read(folder)
+    if source == "auto":
+        return made(seed)
+    raise DataMissingError(f"{needed[0]}: not found, with {' and '.join(needed[1:]) or 'nothing else'}, below "
+                           f"{', '.join(map(str, corpus.folders(root)))}; DUOLN_DATA names such folders")
+
+
+def splits(cfg: Any, root: Path | None) -> Splits:
+    """Training batches of a configuration, and its dev and test sets.
+
+    Raises:
+        DataMissingError: the corpus is not to be had. DataError: a file is damaged, or an utterance too short.
+        UsageError: a setting out of range.
+    """
+    check(cfg)
+    found = load(cfg.source, cfg.seed, root)
+    for utterance in (u for part in found.sets.values() for u in part):
+        if not frame_count(utterance.length, found.rate):
+            raise DataFormatError(utterance.name, 0, "a clip of at least one frame (25 ms)",
+                                  f"{utterance.length} samples at {found.rate} Hz")
+    training = found.sets["train"][:cfg.utterances]
+    if not 1 <= cfg.batch_size <= len(training):
+        raise UsageError(f"[las] expected a batch_size between 1 and {len(training)}, found {cfg.batch_size}")
+    train = Training(training, found, cfg)
+    evaluation = {name: as_split(spread(found.sets[name], cfg.evaluate_utterances), found, cfg.mels, 2 ** cfg.pyramids)
+                  for name in ("dev", "test")}
+    return Splits(found.dataset, train, train.steps_per_epoch, evaluation)
+
+
+def check(cfg: Any) -> None:
+    """Raises UsageError for a setting out of range."""
+    least = {"mels": 1, "buckets": 1, "pyramids": 0, "layers": 0, "beam": 1, "longest": 1, "listener_hidden": 1,
+             "speller_hidden": 1, "speller_layers": 1, "attention": 1}
+    for name, lowest in least.items():
+        if getattr(cfg, name) < lowest:
+            raise UsageError(f"[las] expected {name} of at least {lowest}, found {getattr(cfg, name)}")
+    for name in ("utterances", "evaluate_utterances"):
+        if getattr(cfg, name) is not None and getattr(cfg, name) < 1:
+            raise UsageError(f"[las] expected {name} of at least 1, found {getattr(cfg, name)}")
+    if cfg.pyramids + cfg.layers < 1:
+        raise UsageError("[las] expected at least one layer in the listener, found none")
+    for name in ("dropout", "sampling"):
+        if not 0 <= getattr(cfg, name) < 1:
+            raise UsageError(f"[las] expected {name} in [0, 1), found {getattr(cfg, name)}")
+    if not 0 <= cfg.noise < np.inf:
+        raise UsageError(f"[las] expected a finite noise of at least 0, found {cfg.noise}")
+
+
+def spread(utterances: Sequence[Utterance], count: int | None) -> list[Utterance]:
+    """So many utterances from all over: the digits are sorted by word."""
+    count = len(utterances) if count is None else min(count, len(utterances))
+    return [utterances[k * len(utterances) // count] for k in range(count)]
+
+
+class Training:
+    """The training batch of a step, a pure function of its number.
+
+    Utterances stand in buckets by length; a batch comes from one bucket, so there is one shape a bucket. Each epoch
+    has a new order in every bucket, and of the buckets' batches. A bucket smaller than a batch is a batch.
+    """
+
+    def __init__(self, utterances: Sequence[Utterance], source: Corpus, cfg: Any) -> None:
+        if cfg.buckets > len(utterances):
+            raise UsageError(f"[las] expected at most {len(utterances)} buckets, one an utterance; found {cfg.buckets}")
+        self.cfg, self.classes = cfg, source.alphabet.classes
+        frames = np.array([frame_count(u.length, source.rate) for u in utterances])
+        self.labels = [source.alphabet.encode(u.symbols) for u in utterances]
+        self.members = np.array_split(np.argsort(frames, kind="stable"), cfg.buckets)
+        step = 2 ** cfg.pyramids
+        self.shapes = [(-(-int(frames[m].max()) // step) * step, 1 + max(len(self.labels[k]) for k in m))
+                       for m in self.members]
+        self.batches = [Batches({"row": m}, min(cfg.batch_size, len(m)), cfg.seed) for m in self.members]
+        self.plan = [(b, k) for b, batches in enumerate(self.batches) for k in range(batches.steps_per_epoch)]
+        self.steps_per_epoch = len(self.plan)
+        self.features = lru_cache(maxsize=_KEPT)(
+            lambda k: features(utterances[k].read(), source.rate, cfg.mels, utterances[k].name))
+
+    def __call__(self, step: int) -> Batch:
+        epoch, place = divmod(step, self.steps_per_epoch)
+        order = Stream(self.cfg.seed, "las.order", epoch).permutation(self.steps_per_epoch)
+        bucket, number = self.plan[order[place]]
+        rows = self.batches[bucket](epoch * self.batches[bucket].steps_per_epoch + number)["row"]
+        batch = as_batch([self.features(int(k)) for k in rows], [self.labels[k] for k in rows], *self.shapes[bucket])
+        return {**batch, **self._randomness(Stream(self.cfg.seed, "las.noise", step=step), batch)}
+
+    def _randomness(self, rng: Stream, batch: Batch) -> Batch:
+        """Noisy features, masks for dropout, and what scheduled sampling draws."""
+        cfg, found = self.cfg, {}
+        (steps, rows, _), labels = batch["x"].shape, len(batch["labels"])
+        if cfg.noise:
+            noise = rng.child("input").normal(batch["x"].shape).astype(np.float32)
+            found["x"] = batch["x"] + np.float32(cfg.noise) * noise
+        if cfg.dropout:
+            keep = np.float32(1 - cfg.dropout)
+            shapes = {f"keep_listener{k}": (steps >> min(k, cfg.pyramids), rows, 2 * cfg.listener_hidden)
+                      for k in range(cfg.pyramids + cfg.layers)}
+            shapes |= {f"keep_speller{k}": (labels, rows, cfg.speller_hidden) for k in range(cfg.speller_layers)}
+            found |= {name: rng.child(name).keep_mask(shape, float(keep)) / keep for name, shape in shapes.items()}
+        if cfg.sampling:
+            found["coin"] = rng.child("coin").uniform((labels, rows)) < cfg.sampling
+            unit = rng.child("gumbel").uniform((labels, rows, self.classes))
+            found["gumbel"] = (-np.log(-np.log(unit + 2.0 ** -54))).astype(np.float32)
+        return found
+
+
+def as_batch(heard: Sequence[np.ndarray], labels: Sequence[np.ndarray], steps: int, length: int) -> Batch:
+    """Utterances side by side.
+
+    Args:
+        heard: the features of each, float32 (frames, width).
+        labels: the classes of each, without the end.
+        steps: frames, with padding.
+        length: labels, with the end and padding.
+
+    Shape:
+        x float32 (steps, B, width); mask bool (steps, B): where an utterance is; labels int32 (length, B), each row
+        ended; weight float32 (length, B): 1 / labels of the utterance, the end counted, and 0 after it.
+    """
+    rows = len(heard)
+    x, mask = np.zeros((steps, rows, heard[0].shape[1]), np.float32), np.zeros((steps, rows), bool)
+    written, weight = np.full((length, rows), Alphabet.end, np.int32), np.zeros((length, rows), np.float32)
+    for k, (values, classes) in enumerate(zip(heard, labels, strict=True)):
+        x[:len(values), k], mask[:len(values), k] = values, True
+        written[:len(classes), k] = classes
+        weight[:len(classes) + 1, k] = 1.0 / (len(classes) + 1)
+    return {"x": x, "mask": mask, "labels": written, "weight": weight}
+
+
+def as_split(utterances: Sequence[Utterance], source: Corpus, mels: int, multiple: int) -> Batch:
+    """A whole set: the features of all utterances one after another, and their labels likewise, with where each begins.
+
+    Shape:
+        x float32 (frames of all, width), x_starts (utterances + 1,), labels int32 (labels of all,), label_starts
+        (utterances + 1,), phones bool (): whether the symbols are phones, of which no words are made, multiple int ():
+        what the listener's steps must be a multiple of.
+    """
+    x = [features(u.read(), source.rate, mels, u.name) for u in utterances]
+    labels = [source.alphabet.encode(u.symbols) for u in utterances]
+    return {"x": np.concatenate([np.zeros((0, width(mels)), np.float32), *x]),
+            "x_starts": np.cumsum([0, *map(len, x)]), "labels": np.concatenate(labels),
+            "label_starts": np.cumsum([0, *map(len, labels)]), "phones": np.array(source.alphabet is TIMIT),
+            "multiple": np.array(multiple)}
+
+
+def parts(split: Batch, rows: int) -> Iterator[Batch]:
+    """A whole set as batches of utterances of like length."""
+    x = np.split(split["x"], split["x_starts"][1:-1])
+    labels = np.split(split["labels"], split["label_starts"][1:-1])
+    order, step = np.argsort([len(a) for a in x], kind="stable"), int(split["multiple"])
+    for k in range(0, len(order), rows):
+        chosen = order[k:k + rows]
+        yield as_batch([x[i] for i in chosen], [labels[i] for i in chosen],
+                       -(-max(len(x[i]) for i in chosen) // step) * step, 1 + max(len(labels[i]) for i in chosen))

@@ -1,0 +1,68 @@
+"""LibriSpeech as it is distributed: a FLAC file an utterance, and a transcript a chapter."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from duoln.plugins.las.alphabet import LETTERS
+from duoln.plugins.las.audio import audio_length, read_audio
+from duoln.plugins.las.corpus import Corpus, Utterance
+from duoln.plugins.las.spoken import spelled
+from duoln.plugins.las.texts import read_lines
+
+from duoln.errors import DataFormatError, DataMissingError
+from duoln.tasks import Dataset
+
+FOLDERS = ("LibriSpeech",)
+RATE = 16000
+PARTS = {"train": "train-*", "dev": "dev-clean", "test": "test-clean"}
+"""Every training part that lies there is trained on."""
+
+
+def read(folder: Path) -> Corpus:
+    """`LibriSpeech/PART/SPEAKER/CHAPTER/` with SPEAKER-CHAPTER.trans.txt and its FLAC files, spelled as characters.
+
+    The rung is "original", whatever training parts are there: the chapter does not say which it used.
+
+    Raises:
+        DataMissingError: a part, or an utterance's file, is not there.
+        DataError: a file is damaged, of another rate, or has a character that the alphabet has not.
+        UsageError: soundfile is not installed.
+    """
+    top = folder / FOLDERS[0]
+    sets = {name: [u for part in sorted(top.glob(pattern)) for path in sorted(part.rglob("*.trans.txt"))
+                   for u in read_chapter(path)] for name, pattern in PARTS.items()}
+    for name, found in sets.items():
+        if not found:
+            raise DataMissingError(f"{top}: expected {PARTS[name]} with SPEAKER/CHAPTER/*.trans.txt as LibriSpeech has "
+                                   "them, found none")
+    parts = ", ".join(p.name for p in sorted(top.glob(PARTS["train"])))
+    return Corpus(Dataset(f"LibriSpeech ({parts})", "original"), LETTERS, RATE, sets)
+
+
+def read_chapter(path: Path) -> list[Utterance]:
+    """The utterances of a transcript, `SPEAKER-CHAPTER-NUMBER WORDS ...` a line.
+
+    Raises:
+        DataMissingError: an utterance's FLAC file is not there.
+        DataFormatError: a line without words, a name that leads elsewhere, or a strange character.
+    """
+    chapter = path.name.removesuffix(".trans.txt")
+    found = []
+    for offset, line in read_lines(path):
+        name, _, text = line.partition(" ")
+        number = name.removeprefix(f"{chapter}-")
+        if number == name or not (number.isascii() and number.isdigit()) or not text:
+            raise DataFormatError(path, offset, f"{chapter}-NUMBER and words", repr(line[:60]))
+        sound = path.parent / f"{name}.flac"
+        if not sound.is_file():
+            raise DataMissingError(f"{sound}: missing; {path.name} has a transcript of it")
+        found.append(Utterance(str(sound), spelled(f"{path}: {name}", text),
+                               audio_length(sound, RATE), partial(_samples, sound)))
+    return found
+
+
+def _samples(path: Path) -> np.ndarray:
+    return read_audio(path, RATE).samples

@@ -1,0 +1,216 @@
+"""Listen, attend and spell (Chan et al. 2016): bidirectional LSTMs as a pyramid, and an LSTM that reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import numpy as np
+from duoln.plugins.las.alphabet import Alphabet
+
+from duoln import nn, ops
+from duoln.core import Tensor
+from duoln.errors import ShapeError
+from duoln.nn import Params
+from duoln.nn.recurrent import States
+from duoln.randomness import Stream
+
+ListenerNorm = Literal["none", "layer", "over-time"]
+SpellerNorm = Literal["none", "layer"]
+SpellerState = Literal["kept", "swapped"]
+
+Batch = Mapping[str, Tensor]
+
+class Heard(NamedTuple):
+    """What the listener made of utterances."""
+
+    memory: Tensor
+    """(B, T', M): what can be attended to; 0 where there is nothing."""
+    keys: Tensor
+    """(B, T', A): what the speller's question is compared with."""
+    there: Tensor
+    """bool (B, T'): where an utterance is, and not the padding after it."""
+
+
+class Walk(NamedTuple):
+    """Where the speller is after a symbol."""
+
+    states: tuple[States, ...]
+    """Of each layer: hidden state and cell, (B, H)."""
+    context: Tensor
+    """(B, M): what it attended to last."""
+
+
+class Listener(nn.Module):
+    """Bidirectional LSTMs; after each of the first `pyramids`, two steps become one of twice the width.
+
+    Norm "layer" has eq. 7-9 of the chapter (20-22 of the paper) in every cell. "over-time" is what its author's code
+    had: plain cells, and what each pyramid layer puts out normalised over time, padding included, value by value,
+    with one gain and bias for all those layers.
+
+    Shape:
+        x (T, B, n_in), mask bool (T, B) -> (T / 2^pyramids, B, 2 n_hidden), the mask at those steps. T must be a
+        multiple of 2^pyramids.
+    """
+
+    def __init__(self, n_in: int, n_hidden: int, pyramids: int, layers: int, norm: ListenerNorm, forget_bias: float,
+                 eps: float = 1e-5) -> None:
+        self.pyramids, self.norm, self.eps, self.wide = pyramids, norm, eps, 4 * n_hidden
+        self.layers: list[nn.LSTM] = []
+        for _ in range(pyramids + layers):
+            self.layers.append(nn.LSTM(n_in, n_hidden, "layer" if norm == "layer" else "none", bidirectional=True,
+                                       forget_bias=forget_bias, eps=eps, input_init=nn.init.glorot))
+            n_in = 4 * n_hidden if len(self.layers) <= pyramids else 2 * n_hidden
+
+    def children(self) -> dict[str, nn.Module]:
+        return {f"layer{k}": layer for k, layer in enumerate(self.layers)}
+
+    def weights(self, rng: Stream) -> Params:
+        if self.norm != "over-time":
+            return {}
+        return {"gain": np.ones(self.wide, np.float32), "bias": np.zeros(self.wide, np.float32)}
+
+    def hear(self, params: Params, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The last layer's outputs, 0 where there is no utterance, and where there is one."""
+        x, mask = batch["x"], batch["mask"]
+        if x.shape[0] % 2 ** self.pyramids:
+            raise ShapeError(f"[las] expected x of a multiple of {2 ** self.pyramids} steps, found {x.shape[0]}")
+        for k, layer in enumerate(self.layers):
+            x, _ = layer(params[f"layer{k}"], x, mask=mask)
+            x = dropped(ops.where(ops.expand_dims(mask, axis=2), x, 0.0), batch, f"keep_listener{k}")
+            if k < self.pyramids:
+                x, mask = _pairs(x), mask[::2]
+                if self.norm == "over-time":
+                    x = normalise_over_time(x, params["gain"], params["bias"], self.eps)
+        return x, mask
+
+
+def _pairs(x: Tensor) -> Tensor:
+    """Two steps side by side: (T, B, D) -> (T / 2, B, 2 D)."""
+    steps, batch, width = x.shape
+    halves = ops.permute_dims(ops.reshape(x, shape=(steps // 2, 2, batch, width)), axes=(0, 2, 1, 3))
+    return ops.reshape(halves, shape=(steps // 2, batch, 2 * width))
+
+
+def normalise_over_time(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Each value of each utterance, less its mean over the steps, by its deviation over them: (T, B, D)."""
+    centred = x - ops.mean(x, axis=0, keepdims=True)
+    variance = ops.mean(ops.square(centred), axis=0, keepdims=True)
+    return centred / ops.sqrt(variance + eps) * gain + bias
+
+
+def dropped(x: Tensor, batch: Batch, name: str) -> Tensor:
+    """`x` times the mask of that name, where the batch brings one; masks are scaled to keep the mean."""
+    return x * batch[name] if name in batch else x
+
+
+class Speller(nn.Module):
+    """LSTMs that write one symbol after another: the first sees the last symbol and what was attended to with it.
+
+    The last layer's output h is the question (Bahdanau et al. 2015): the weight of memory m_t is the softmax over t of
+    v^T tanh(W h + U m_t), and (h, context) gives the next symbol's logits. State "swapped" is what the author's code
+    had: each cell takes for its hidden state what it put out as cell, and the other way round.
+
+    Args:
+        classes: symbols and the end, which also stands before the first symbol.
+        n_memory: width of what the listener gives.
+        n_hidden: of each layer.
+        layers: how many.
+        n_attention: width of question and keys.
+        norm: "layer" has eq. 7-9 of the chapter in every cell.
+        state: what a cell hands to itself.
+        forget_bias: of the cells.
+    """
+
+    def __init__(self, classes: int, n_memory: int, n_hidden: int, layers: int, n_attention: int, norm: SpellerNorm,
+                 state: SpellerState, forget_bias: float, eps: float = 1e-5) -> None:
+        self.classes, self.n_memory, self.n_attention, self.state = classes, n_memory, n_attention, state
+        self.cells = [nn.LSTMCell(classes + n_memory if k == 0 else n_hidden, n_hidden, norm, forget_bias=forget_bias,
+                                  eps=eps, input_init=nn.init.glorot) for k in range(layers)]
+        self.query = nn.Linear(n_hidden, n_attention, bias=False)
+        self.keys = nn.Linear(n_memory, n_attention, bias=False)
+        self.output = nn.Linear(n_hidden + n_memory, classes)
+
+    def children(self) -> dict[str, nn.Module]:
+        return {**super().children(), **{f"layer{k}": cell for k, cell in enumerate(self.cells)}}
+
+    def weights(self, rng: Stream) -> Params:
+        return {"score": nn.init.glorot(rng.child("score"), (self.n_attention, 1))[:, 0]}
+
+    def attend_to(self, params: Params, outputs: Tensor, mask: Tensor) -> Heard:
+        """The listener's outputs (T', B, M) by utterance, with their keys."""
+        memory = ops.permute_dims(outputs, axes=(1, 0, 2))
+        return Heard(memory, self.keys(params["keys"], memory), ops.permute_dims(mask, axes=(1, 0)))
+
+    def begin(self, params: Params, rows: int) -> Walk:
+        """Before the first symbol."""
+        like = params["output"]["weight"]
+        states = tuple(cell.first_states(params[f"layer{k}"], rows) for k, cell in enumerate(self.cells))
+        return Walk(states, Tensor(like.backend.zeros((rows, self.n_memory), like.dtype), like.backend))
+
+    def step(self, params: Params, heard: Heard, walk: Walk, symbols: Tensor, batch: Batch, number: int,
+             ) -> tuple[Walk, Tensor, Tensor]:
+        """One symbol: where the speller then is, the next one's logits (B, classes), and the weights (B, T').
+
+        Args:
+            params: the parameters.
+            heard: what to attend to.
+            walk: where the speller is.
+            symbols: int32 (B,), the classes written last.
+            batch: with masks for dropout, in training.
+            number: of the step, from 0, for those masks.
+        """
+        x = ops.concat(ops.one_hot(symbols, size=self.classes, dtype=walk.context.dtype), walk.context, axis=1)
+        states: list[States] = []
+        for k, cell in enumerate(self.cells):
+            h, c = cell(params[f"layer{k}"], x, walk.states[k])
+            states.append((c, h) if self.state == "swapped" else (h, c))
+            name = f"keep_speller{k}"
+            x = h * batch[name][number] if name in batch else h
+        context, weights = ops.additive_attention(self.query(params["query"], x), heard.keys, params["score"],
+                                                  heard.memory, heard.there)
+        logits = self.output(params["output"], ops.concat(x, context, axis=1))
+        return Walk(tuple(states), context), logits, weights
+
+    def follow(self, params: Params, heard: Heard, labels: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits (L, B, classes) and weights (L, B, T') at each of the labels (L, B), given those before it.
+
+        Where the batch brings `coin` (L, B) and `gumbel` (L, B, classes), a symbol drawn from the last logits stands
+        in the place of the label wherever the coin says so (Bengio et al. 2015); no gradient flows through it.
+        """
+        rows = labels.shape[1]
+        walk = self.begin(params, rows)
+        symbols = Tensor(labels.backend.zeros((rows,), "int32"), labels.backend) + Alphabet.end
+        all_logits, all_weights = [], []
+        for t in range(labels.shape[0]):
+            walk, logits, weights = self.step(params, heard, walk, symbols, batch, t)
+            all_logits.append(logits)
+            all_weights.append(weights)
+            symbols = labels[t]
+            if "coin" in batch:
+                drawn = ops.argmax(logits + batch["gumbel"][t], axis=1)
+                symbols = ops.where(batch["coin"][t], drawn, symbols)
+        return ops.stack(*all_logits), ops.stack(*all_weights)
+
+
+class LasModel(nn.Module):
+    """Listener and speller.
+
+    Args:
+        listener, speller: the two.
+        beam, longest, length_penalty: of the search in evaluation, see `search.spell`.
+    """
+
+    def __init__(self, listener: Listener, speller: Speller, beam: int, longest: int, length_penalty: float) -> None:
+        self.listener, self.speller = listener, speller
+        self.beam, self.longest, self.length_penalty = beam, longest, length_penalty
+
+    def hear(self, params: Params, batch: Batch) -> Heard:
+        """The features x (T, B, n_in) and mask bool (T, B) of a batch, as the speller attends to them."""
+        outputs, mask = self.listener.hear(params["listener"], batch)
+        return self.speller.attend_to(params["speller"], outputs, mask)
+
+    def misses(self, params: Params, batch: Batch) -> Tensor:
+        """The mean cross-entropy of each utterance's labels, in nats: (B,). `weight` (L, B) is 1 / labels, or 0."""
+        logits, _ = self.speller.follow(params["speller"], self.hear(params, batch), batch["labels"], batch)
+        return ops.sum(ops.softmax_cross_entropy(logits, batch["labels"]) * batch["weight"], axis=0)

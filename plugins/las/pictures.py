@@ -1,0 +1,162 @@
+"""Pictures: where the speller listened as it wrote, and how the weights of several runs are distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from duoln.plugins.las import data, search
+from duoln.plugins.las.alphabet import Alphabet
+from duoln.plugins.las.audio import read_audio
+from duoln.plugins.las.corpus import SETS
+from duoln.plugins.las.features import HOP_SECONDS, features
+from duoln.plugins.las.model import LasModel
+
+from duoln import pictures
+from duoln.core import Tensor
+from duoln.errors import DivergedError, UsageError
+from duoln.randomness import Stream
+from duoln.tasks import Trained, option
+
+_MOST = 16
+_BINS = 81
+_SHOWN = 0.999
+"""Share of the weights that the histograms have room for."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `duoln sample las` takes."""
+
+    count: int = option(4, f"how many utterances, evenly spread over the set; at most {_MOST}")
+    set: str = option("test", f"of which set: {', '.join(SETS)}")
+    audio: str | None = option(None, "a sound file (wav, NIST SPHERE or FLAC) to listen to in their place")
+
+
+class Spelled(NamedTuple):
+    """One utterance, and what was made of it."""
+
+    name: str
+    heard: np.ndarray
+    """(frames, width): its features."""
+    said: list[str] | None
+    """None where nobody knows."""
+    written: list[str]
+    """By beam search."""
+    weights: np.ndarray
+    """(symbols and the end, listener's steps): where the speller listened."""
+
+
+def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
+    """Spell some utterances and draw where the speller listened.
+
+    Raises:
+        UsageError: a picture that cannot be drawn, an option out of range, or a model that has not been trained.
+        DataError: the corpus or the sound file is missing, damaged, or of another rate than the model has heard.
+        DivergedError: the model gives no finite numbers.
+    """
+    pictures.check_picture(out)
+    if trained.step == 0:
+        raise UsageError("[las] expected a trained model, found one after 0 updates")
+    if options.set not in SETS:
+        raise UsageError(f"[las] set: expected one of {', '.join(SETS)}; found {options.set!r}")
+    if not 1 <= options.count <= _MOST:
+        raise UsageError(f"[las] count: expected 1 to {_MOST}, found {options.count}")
+    cfg, alphabet = trained.config, data.alphabet_of(trained.config.source)
+    if options.audio is not None:
+        path = Path(options.audio)
+        sound = read_audio(path, data.rate_of(cfg.source))
+        chosen: list[tuple[str, np.ndarray, list[str] | None]] = [(
+            path.name, features(sound.samples, sound.rate, cfg.mels, str(path)), None)]
+    else:
+        found = data.load(cfg.source, cfg.seed, None)
+        chosen = [(f"{found.dataset.name}\n{options.set} {k + 1}",
+                   features(u.read(), found.rate, cfg.mels, u.name), list(u.symbols))
+                  for k, u in enumerate(data.spread(found.sets[options.set], options.count))]
+    draw_attention([Spelled(name, heard, said, *spell(trained, heard, alphabet)) for name, heard, said in chosen],
+                   cfg.mels, out)
+    return [out]
+
+
+def spell(trained: Trained, heard: np.ndarray, alphabet: Alphabet) -> tuple[list[str], np.ndarray]:
+    """What a model writes for one utterance's features, and the weights with which it listened.
+
+    Raises:
+        DivergedError: the model gives no finite numbers.
+    """
+    model, params = trained.model, trained.params
+    assert isinstance(model, LasModel)
+    be = params["speller"]["output"]["weight"].backend
+    multiple = 2 ** trained.config.pyramids
+    batch = data.as_batch([heard], [np.zeros(0, np.int32)], -(-len(heard) // multiple) * multiple, 1)
+    memory = model.hear(params, {name: Tensor(be.asarray(batch[name]), be) for name in ("x", "mask")})
+    beams = search.spell(model.speller, params["speller"], memory, model.beam, model.longest, model.length_penalty)
+    best = search.walk_back(beams.symbols.numpy().astype(np.int64), beams.parents.numpy().astype(np.int64))[0]
+    written = alphabet.decode(best)
+    labels = best[:len(written) + 1, None].astype(np.int32)
+    weights = model.speller.follow(params["speller"], memory, Tensor(be.asarray(labels), be), {})[1].numpy()[:, 0]
+    if not np.isfinite(weights).all():
+        raise DivergedError("[las] the model gives numbers that are not finite")
+    return written, weights[:, :-(-len(heard) // multiple)]
+
+
+def draw_attention(shown: list[Spelled], mels: int, out: Path) -> None:
+    """Above what was heard, below where the speller listened for each symbol, time from left to right."""
+    with pictures.figure(out, 2, len(shown), (2.6 * len(shown) + 0.6, 4.2), sharex="col") as (_, axes):
+        for (top, bottom), one in zip(axes.T, shown, strict=True):
+            seconds = len(one.heard) * HOP_SECONDS
+            extent = (0.0, seconds)
+            top.imshow(one.heard[:, :mels].T, origin="lower", aspect="auto", extent=(*extent, 0, mels), cmap="magma")
+            said = "" if one.said is None else f"said “{_text(one.said)}”\n"
+            top.set_title(f"{one.name}\n{said}wrote “{_text(one.written)}”", fontsize=9)
+            rows = len(one.weights)
+            bottom.imshow(one.weights, aspect="auto", extent=(*extent, rows, 0), cmap="gray_r", vmin=0, vmax=1,
+                          interpolation="nearest")
+            ended = rows > len(one.written)
+            bottom.set_yticks(np.arange(rows) + 0.5, [*one.written, *(["end"] if ended else [])][:rows], fontsize=8)
+            bottom.set_xlabel("seconds", fontsize=8)
+        axes[0, 0].set_ylabel("mel filters", fontsize=8)
+        axes[1, 0].set_ylabel("symbols, downwards", fontsize=8)
+
+
+def _text(symbols: list[str]) -> str:
+    """Characters run together, phones with spaces between."""
+    return ("" if all(len(s) == 1 for s in symbols) else " ").join(symbols)
+
+
+# Weights ----------------------------------------------------------------------------------------------
+
+def draw_weights(runs: Mapping[str, Trained], out: Path) -> Path:
+    """How the weights of the LSTMs are distributed at the end of each run, and at the start of the first."""
+    panels = [(part, kind) for part in ("listener", "speller") for kind in ("w_x", "w_h")]
+    first = next(iter(runs.values()))
+    start = first.model.init(Stream(first.config.seed, "init"))
+    with pictures.figure(out, 2, 2, (9.6, 6.4)) as (_, axes):
+        for axis, (part, kind) in zip(axes.flat, panels, strict=True):
+            values = {"start": np.concatenate(list(_weights(start[part], kind)))}
+            for name, trained in runs.items():
+                values[name] = np.concatenate(list(_weights(trained.params[part], kind)))
+            reach = max(float(np.quantile(np.abs(v), _SHOWN)) for v in values.values())
+            edges = np.linspace(-reach, reach, _BINS)
+            for name, found in values.items():
+                density = np.histogram(found, edges)[0] / (len(found) * (edges[1] - edges[0]))
+                style: dict[str, Any] = {"color": "0.6", "linestyle": ":"} if name == "start" else {}
+                axis.stairs(density, edges, label=f"{name} (deviation {found.std():.3f})", **style)
+            axis.set_title(f"{part}, {'input' if kind == 'w_x' else 'recurrent'} weights", fontsize=9)
+            axis.set_yscale("log")
+            axis.legend(fontsize=7)
+        axes[0, 0].set_ylabel("density", fontsize=8)
+        axes[1, 0].set_ylabel("density", fontsize=8)
+    return out
+
+
+def _weights(params: Mapping[str, Any], kind: str) -> Iterator[np.ndarray]:
+    """All arrays of that name in a tree, flat."""
+    for name, value in params.items():
+        if isinstance(value, dict):
+            yield from _weights(value, kind)
+        elif name == kind:
+            yield (value.numpy() if isinstance(value, Tensor) else value).reshape(-1)

@@ -1,0 +1,69 @@
+"""How far what was heard is from what was said: edit distance, and the error rate over a corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from duoln.plugins.las.alphabet import LETTERS, TIMIT
+
+
+class Edits(NamedTuple):
+    """The fewest edits that turn what was said into what was heard."""
+
+    substitutions: int
+    deletions: int
+    insertions: int
+
+    @property
+    def total(self) -> int:
+        return self.substitutions + self.deletions + self.insertions
+
+
+def edits(said: Sequence[object], heard: Sequence[object]) -> Edits:
+    """The fewest substitutions, deletions and insertions (Levenshtein 1966).
+
+    Of several ways with as few edits, the one with the most substitutions: those are the fewest deletions and
+    insertions, whose difference the lengths fix.
+    """
+    one = len(said) + len(heard) + 1  # an edit; a substitution is one less, so that more of them break a tie
+    row = [j * one for j in range(len(heard) + 1)]
+    for i, a in enumerate(said, start=1):
+        before, row = row, [i * one]
+        for j, b in enumerate(heard, start=1):
+            row.append(min(before[j - 1] + (one - 1 if a != b else 0), before[j] + one, row[-1] + one))
+    total = -(-row[-1] // one)
+    substitutions = total * one - row[-1]
+    insertions = (total - substitutions + len(heard) - len(said)) // 2
+    return Edits(substitutions, total - substitutions - insertions, insertions)
+
+
+def error_rate(said: Sequence[Sequence[object]], heard: Sequence[Sequence[object]]) -> float:
+    """(S + D + I) / N, added up over a corpus of at least one symbol; N counts what was said, without any end mark."""
+    wrong = sum(edits(a, b).total for a, b in zip(said, heard, strict=True))
+    return wrong / sum(len(a) for a in said)
+
+
+def rates(said: Sequence[np.ndarray], heard: Mapping[str, Sequence[np.ndarray]], phones: bool) -> dict[str, float]:
+    """Error rates of several searches: `per` of symbols, and `wer` of words where the symbols are characters.
+
+    Args:
+        said: the classes of each utterance; whatever follows an end is not part of it.
+        heard: what each search made of them, by what is put behind the metric's name.
+        phones: whether the symbols are phones.
+    """
+    alphabet = TIMIT if phones else LETTERS
+    texts = [alphabet.decode(a) for a in said]
+    found = {}
+    for name, search in heard.items():
+        guesses = [alphabet.decode(a) for a in search]
+        found[f"per{name}"] = error_rate(texts, guesses)
+        if not phones:
+            found[f"wer{name}"] = error_rate([words(t) for t in texts], [words(g) for g in guesses])
+    return found
+
+
+def words(characters: Sequence[str]) -> list[str]:
+    """Characters as words, parted by spaces."""
+    return "".join(characters).split()

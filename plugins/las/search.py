@@ -1,0 +1,130 @@
+"""What the speller writes by itself: beam search, of which greedy search is the narrowest."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+from duoln.plugins.las.alphabet import Alphabet
+from duoln.plugins.las.model import Heard, Speller, Walk
+
+from duoln import ops
+from duoln.core import Tensor
+from duoln.nn import Params
+
+_NEVER = -1e30
+
+
+class Beams(NamedTuple):
+    """The hypotheses of a search, not yet walked back."""
+
+    symbols: Tensor
+    """float32 (steps, B, K): what each one wrote."""
+    parents: Tensor
+    """float32 (steps, B, K): of which one before it goes on."""
+    scores: Tensor
+    """(steps, B, K): log-probability by the length's penalty, the best first."""
+
+
+def spell(speller: Speller, params: Params, heard: Heard, beam: int, steps: int, length_penalty: float) -> Beams:
+    """Beam search for the most probable text.
+
+    Hypotheses are ranked by log P(text) / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14), the end
+    counted; one that has ended keeps its place in the beam. All steps are walked, whatever is found: no value is read
+    on the host.
+
+    Args:
+        speller: the speller.
+        params: its parameters.
+        heard: B utterances.
+        beam: hypotheses kept; 1 is greedy search.
+        steps: symbols at most, the end among them.
+        length_penalty: 0 ranks by probability alone; larger favours longer texts.
+    """
+    rows, classes = heard.keys.shape[0], speller.classes
+    be, dtype = heard.keys.backend, heard.keys.dtype
+    wide = Heard(*(_repeat(a, beam) for a in heard))
+    walk = speller.begin(params, rows * beam)
+
+    def constant(values: np.ndarray) -> Tensor:
+        return Tensor(be.asarray(values), be)
+
+    only_end = constant(np.where(np.arange(classes) == Alphabet.end, 0.0, _NEVER).astype(dtype))
+    total = constant(np.tile(np.where(np.arange(beam) == 0, 0.0, _NEVER).astype(dtype), (rows, 1)))
+    length = constant(np.zeros((rows, beam), dtype))
+    ended = constant(np.zeros((rows, beam), bool))
+    symbols = constant(np.full((rows * beam,), Alphabet.end, np.int32))
+    # What stands where: candidate k * classes + c goes on from hypothesis k with class c.
+    of_class = constant(np.tile(np.arange(classes, dtype=dtype), beam))
+    of_parent = constant(np.repeat(np.arange(beam, dtype=dtype), classes))
+    written, parents, scores = [], [], []
+    for t in range(steps):
+        walk, logits, _ = speller.step(params, wide, walk, symbols, {}, t)
+        each = ops.reshape(ops.log_softmax(logits, axis=1), shape=(rows, beam, classes))
+        over = ops.expand_dims(ended, axis=2)
+        totals = ops.expand_dims(total, axis=2) + ops.where(over, only_end, each)
+        length = length + ops.astype(ops.logical_not(ended), dtype=dtype)
+        ranks = totals / ops.expand_dims(_penalty(length, length_penalty), axis=2)
+        best = _best(ops.reshape(ranks, shape=(rows, beam * classes)), beam)
+        parent = ops.astype(ops.take(of_parent, best), dtype="int32")
+        new = ops.astype(ops.take(of_class, best), dtype="int32")
+        total = ops.take_along_axis(ops.reshape(totals, shape=(rows, beam * classes)), best, axis=1)
+        length = ops.take_along_axis(length, parent, axis=1)
+        ended = ops.equal(new, Alphabet.end)  # a hypothesis that has ended can only write the end
+        walk = _follow(walk, parent)
+        symbols = ops.reshape(new, shape=(rows * beam,))
+        written.append(ops.astype(new, dtype=dtype))
+        parents.append(ops.astype(parent, dtype=dtype))
+        scores.append(total / _penalty(length, length_penalty))
+    return Beams(ops.stack(*written), ops.stack(*parents), ops.stack(*scores))
+
+
+def _repeat(x: Tensor, count: int) -> Tensor:
+    """Each row `count` times, one after another."""
+    shape = x.shape
+    wide = ops.broadcast_to(ops.expand_dims(x, axis=1), shape=(shape[0], count, *shape[1:]))
+    return ops.reshape(wide, shape=(shape[0] * count, *shape[1:]))
+
+
+def _penalty(length: Tensor, power: float) -> Tensor:
+    return ops.exp(ops.log((length + 5.0) * (1 / 6)) * power)
+
+
+def _best(ranks: Tensor, count: int) -> Tensor:
+    """Where in each row the `count` largest values stand, the largest first: int32 (B, count)."""
+    found = []
+    for _ in range(count):
+        place = ops.argmax(ranks, axis=1)
+        found.append(ops.expand_dims(place, axis=1))
+        ranks = ops.where(ops.one_hot(place, size=ranks.shape[1], dtype="bool"), -inf, ranks)
+    return ops.concat(*found, axis=1)
+
+
+def _follow(walk: Walk, parent: Tensor) -> Walk:
+    """The walk of each hypothesis that goes on."""
+    rows, beam = parent.shape
+
+    def pick(x: Tensor) -> Tensor:
+        width = x.shape[1]
+        chosen = ops.broadcast_to(ops.expand_dims(parent, axis=2), shape=(rows, beam, width))
+        picked = ops.take_along_axis(ops.reshape(x, shape=(rows, beam, width)), chosen, axis=1)
+        return ops.reshape(picked, shape=(rows * beam, width))
+
+    return Walk(tuple(tuple(pick(a) for a in state) for state in walk.states), pick(walk.context))
+
+
+def walk_back(symbols: np.ndarray, parents: np.ndarray) -> list[np.ndarray]:
+    """The classes of each utterance's best hypothesis, its end and what follows included.
+
+    Shape:
+        symbols, parents (steps, B, K) -> B arrays (steps,).
+    """
+    steps, rows, _ = symbols.shape
+    texts = np.zeros((rows, steps), np.int32)
+    for row in range(rows):
+        place = 0
+        for t in reversed(range(steps)):
+            texts[row, t] = symbols[t, row, place]
+            place = int(parents[t, row, place])
+    return list(texts)

@@ -1,0 +1,166 @@
+"""The task: configuration, presets, variants, loss, metrics, and what `sample` and `report` call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from duoln.plugins.las import data, peer_torch, pictures, scoring, search
+from duoln.plugins.las.features import width
+from duoln.plugins.las.model import LasModel, Listener, ListenerNorm, Speller, SpellerNorm, SpellerState
+
+from duoln import ops, optim
+from duoln.core import Tensor
+from duoln.data import Batch
+from duoln.errors import UsageError
+from duoln.nn import Module, Params
+from duoln.tasks import Column, Config, Splits, Task, Trained
+from duoln.tasks.spec import PeerBuilder, Predict
+
+_ROWS = 64
+"""Utterances a forward pass of the evaluation."""
+
+
+@dataclass(frozen=True)
+class LasConfig(Config):
+    """Settings. The chapter gives none; the defaults are those of nabu's TIMIT recipe, on which its code was built."""
+
+    epochs: int = 300
+    evaluate_every: int = 500
+    patience: int = 3
+    decay_steps: int = 8700
+    """Updates over which the learning rate falls to a tenth, exponentially; 0 keeps it."""
+    clip: float = 1.0
+    """Bound on each entry of the gradients."""
+    source: data.Source = "timit"
+    mels: int = 40
+    noise: float = 0.6
+    """Deviation of the Gaussian noise on the features in training."""
+    dropout: float = 0.5
+    """Share of every layer's outputs that is dropped in training."""
+    sampling: float = 0.1
+    """Chance in training that the speller sees a symbol drawn from its own last logits in the place of the label."""
+    listener_hidden: int = 128
+    """Units a direction."""
+    pyramids: int = 2
+    """Listener's layers after which two steps become one."""
+    layers: int = 1
+    """Listener's layers above them."""
+    speller_hidden: int = 128
+    speller_layers: int = 2
+    attention: int = 128
+    listener_norm: ListenerNorm = "none"
+    speller_norm: SpellerNorm = "none"
+    speller_state: SpellerState = "kept"
+    forget_bias: float = 1.0
+    beam: int = 16
+    length_penalty: float = 1.0
+    longest: int = 100
+    """Symbols at most, when nobody tells the speller what was said."""
+    buckets: int = 16
+    """Groups of training utterances of like length; each is one shape of batch."""
+    utterances: int | None = None
+    """Train on the first so many only."""
+    evaluate_utterances: int | None = None
+    """Evaluate on so many utterances of each set, evenly spread; none is all."""
+
+
+class Las(Task):
+    """Listen-Attend-and-Spell with layer norm in the encoder, the decoder, both or neither."""
+
+    name = "las"
+    title = "Listen, attend and spell"
+    paper = "chapter of A. Ben Othman, 2018, tables 3 and 4"
+    config = LasConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "small": {"epochs": 56, "batch_size": 32, "evaluate_every": 60, "patience": 4, "decay_steps": 840,
+                  "learning_rate": 3e-3, "source": "auto", "mels": 23, "noise": 0.5, "dropout": 0.1,
+                  "listener_hidden": 48, "pyramids": 1, "speller_layers": 1, "attention": 64, "beam": 8, "longest": 10,
+                  "buckets": 5},
+        "smoke": {"epochs": 2, "batch_size": 16, "evaluate_every": 0, "patience": 0, "decay_steps": 0,
+                  "learning_rate": 1e-2, "source": "made", "mels": 8, "noise": 0.1, "dropout": 0.1,
+                  "listener_hidden": 8, "pyramids": 1, "speller_hidden": 12, "speller_layers": 1, "attention": 8,
+                  "beam": 3, "longest": 4, "buckets": 2},
+    }
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "none": {},
+        "encoder": {"listener_norm": "layer"},
+        "decoder": {"speller_norm": "layer"},
+        "both": {"listener_norm": "layer", "speller_norm": "layer"},
+        "decoder-swapped-state": {"speller_norm": "layer", "speller_state": "swapped"},
+        "encoder-over-time": {"listener_norm": "over-time"},
+    }
+    references: ClassVar[Mapping[str, str]] = {
+        "none": "TIMIT: PER .268 after 15,947 steps",
+        "encoder": "TIMIT: PER .245 after 9,976 steps",
+        "decoder": "TIMIT: PER .666 after 15,600 steps",
+        "both": "TIMIT: PER .253 after 15,552 steps",
+        "decoder-swapped-state": "perhaps the .666 of `decoder`: its author's code swaps cell and hidden state",
+        "encoder-over-time": "perhaps the .245 of `encoder`: its author's code normalises over time",
+    }
+    columns = (Column("dev_per", "dev PER", ".3f"), Column("test_per", "test PER", ".3f"))
+    x_axis = "step"
+    sampling = pictures.Options
+
+    def data(self, cfg: LasConfig, root: Path | None = None) -> Splits:
+        return data.splits(cfg, root)
+
+    def model(self, cfg: LasConfig) -> Module:
+        listener = Listener(width(cfg.mels), cfg.listener_hidden, cfg.pyramids, cfg.layers, cfg.listener_norm,
+                            cfg.forget_bias)
+        memory = (2 if cfg.layers else 4) * cfg.listener_hidden
+        speller = Speller(data.alphabet_of(cfg.source).classes, memory, cfg.speller_hidden, cfg.speller_layers,
+                          cfg.attention, cfg.speller_norm, cfg.speller_state, cfg.forget_bias)
+        return LasModel(listener, speller, cfg.beam, cfg.longest, cfg.length_penalty)
+
+    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        assert isinstance(model, LasModel)
+        return ops.mean(model.misses(params, batch))
+
+    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        """With labels, how badly each utterance's are foretold: (B,). Without, what is spelled, greedily and by beam
+        search, before it is walked back: (2, longest, B, 1 + beam), symbols and parents, the greedy one first.
+        """
+        assert isinstance(model, LasModel)
+        if "labels" in batch:
+            return model.misses(params, batch)
+        heard = model.hear(params, batch)
+        found = [search.spell(model.speller, params["speller"], heard, beam, model.longest, model.length_penalty)
+                 for beam in (1, model.beam)]
+        return ops.concat(*(ops.stack(f.symbols, f.parents) for f in found), axis=3)
+
+    def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
+        """Error rates by beam and by greedy search, and the mean cross-entropy; of words, too, where there are any."""
+        said: list[np.ndarray] = []
+        heard: dict[str, list[np.ndarray]] = {"": [], "_greedy": []}
+        missed = 0.0
+        for batch in data.parts(split, _ROWS):
+            missed += float(predict(batch).astype(np.float64).sum())
+            symbols, parents = predict({"x": batch["x"], "mask": batch["mask"]}).astype(np.int64)
+            for name, places in (("_greedy", slice(0, 1)), ("", slice(1, None))):
+                heard[name] += search.walk_back(symbols[:, :, places], parents[:, :, places])
+            said += list(batch["labels"].T)
+        return {"nll": missed / len(said), **scoring.rates(said, heard, bool(split["phones"]))}
+
+    def optimizer(self, cfg: LasConfig) -> optim.Optimizer:
+        rate = cfg.learning_rate
+        falling = (lambda step: rate * 10 ** (-step / cfg.decay_steps)) if cfg.decay_steps else rate
+        return optim.Adam(learning_rate=falling, clip=optim.clip_value(cfg.clip), donate=True)
+
+    def sample(self, trained: Trained, options: Any, out: Path) -> list[Path]:
+        return pictures.sample(trained, options, out)
+
+    def pictures(self, runs: Mapping[str, Trained], folder: Path) -> list[Path]:
+        return [pictures.draw_weights(runs, folder / "weights.png")]
+
+    def peer(self, name: str) -> PeerBuilder:
+        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
+                                            "torch-fused": partial(peer_torch.build, fused=True)}
+        if name not in builders:
+            raise UsageError(f"[las] expected a peer of {', '.join(builders)}; found {name!r}")
+        return builders[name]

@@ -1,0 +1,34 @@
+"""Lines of a transcript, with where each begins, for errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from duoln.errors import DataError, DataFormatError
+
+_MAX_BYTES = 1 << 24
+
+
+def read_lines(path: Path) -> list[tuple[int, str]]:
+    """The lines of a text that are not empty, each with the byte at which it begins.
+
+    Raises:
+        DataError: the file cannot be read. DataFormatError: it is too large, or no text in UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(content) > _MAX_BYTES:
+        raise DataFormatError(path, _MAX_BYTES, f"at most {_MAX_BYTES} bytes", "more")
+    found, offset = [], 0
+    for line in content.split(b"\n"):
+        try:
+            text = line.decode("utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise DataFormatError(path, offset, "text in UTF-8", repr(line[:40])) from error
+        if text:
+            found.append((offset, text))
+        offset += len(line) + 1
+    return found

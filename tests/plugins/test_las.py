@@ -1,0 +1,258 @@
+"""The LAS task: the kit for tasks, the network against plain NumPy, its gradient, and one start everywhere."""
+
+from importlib.util import find_spec
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from conftest import get_backend
+from duoln.plugins.las.model import normalise_over_time
+from duoln.plugins.las.task import Las
+from ops.cases import layer_norm_reference
+
+from duoln import runtime, tree
+from duoln.core import gradcheck
+from duoln.errors import ShapeError, UsageError
+from duoln.randomness import Stream
+from duoln.runtime import to_tensors
+from duoln.tasks import make_config
+from duoln.testing import check_close, check_error, check_task
+from duoln.train import Trainer
+
+TASK = Las()
+TINY = {"utterances": 12, "batch_size": 4, "listener_hidden": 3, "speller_hidden": 4, "attention": 3, "mels": 3,
+        "buckets": 2, "evaluate_utterances": 3, "beam": 2, "longest": 2}
+
+
+class Two(Las):
+    """The variants that differ most: pictures, and every step on the stand-in for CUDA, take a second."""
+
+    variants: ClassVar = {name: TASK.variants[name] for name in ("both", "encoder-over-time")}
+    references: ClassVar = {}
+
+
+class Mute(Las):
+    """Without pictures."""
+
+    sampling = None
+
+
+def test_it_is_a_task():
+    check_task(Mute(), settings={"utterances": 32, "evaluate_utterances": 4})
+
+
+def test_it_can_be_sampled():
+    check_task(Two(), steps=2, settings=TINY, agreement=False, gradients=False)
+
+
+def test_it_is_a_task_on_cuda(gpu):
+    check_task(type("TwoMute", (Two, Mute), {})(), backend=gpu, steps=2, settings=TINY, agreement=False)
+
+
+def _tiny(variant, **settings):
+    return make_config(TASK, variant, "smoke", {**TINY, **settings})
+
+
+def test_the_network_of_the_recipe():
+    """The sizes of nabu: two pyramid layers and one more of 128 a direction, two layers of 128, 123 features, 40 classes."""
+    start = {v: TASK.model(make_config(TASK, v, "paper")).init(Stream(0, "init")) for v in TASK.variants}
+    shapes = {path: a.shape for path, a in tree.items(start["none"])}
+    assert [shapes[f"listener.layer{k}.backward0.w_x"] for k in range(3)] == [(123, 512), (512, 512), (512, 512)]
+    assert shapes["speller.layer0.w_x"] == (40 + 256, 512) and shapes["speller.layer1.w_x"] == (128, 512)
+    assert shapes["speller.output.weight"] == (128 + 256, 40) and shapes["speller.keys.weight"] == (256, 128)
+    assert (start["none"]["speller"]["layer1"]["bias"] == np.repeat([1, 0], [128, 384])).all()
+    normed = {v: {p.rpartition(".")[0] for p, _ in tree.items(start[v]) if "gain" in p} for v in start}
+    cells = {f"listener.layer{k}.{way}0" for k in range(3) for way in ("forward", "backward")}
+    spelling = {"speller.layer0", "speller.layer1"}
+    assert normed == {"none": set(), "encoder": cells, "decoder": spelling, "both": cells | spelling,
+                      "decoder-swapped-state": spelling, "encoder-over-time": {"listener"}}
+    assert start["encoder-over-time"]["listener"]["gain"].shape == (4 * 128,)
+
+
+def test_the_rate_falls_to_a_tenth_over_the_planned_run():
+    rate = TASK.optimizer(make_config(TASK, "none", "paper")).rate_at
+    np.testing.assert_allclose([rate(0), rate(4350), rate(8700)], [1e-3, 1e-3 / 10 ** 0.5, 1e-4])
+    assert TASK.optimizer(_tiny("none")).rate_at(500) == 1e-2
+
+
+# Against plain NumPy ------------------------------------------------------------------------------------
+
+def _sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def _cell(p, x, h, c):
+    """Eq. 20-22, or without norms."""
+    from_x, from_h, shown = x @ p["w_x"], h @ p["w_h"], lambda c: c
+    if "gain_x" in p:
+        from_x = layer_norm_reference(from_x, p["gain_x"], p["bias_x"])
+        from_h = layer_norm_reference(from_h, p["gain_h"], p["bias_h"])
+        shown = lambda c: layer_norm_reference(c, p["gain_c"], p["bias_c"])  # noqa: E731
+    f, i, o, g = np.split(from_x + from_h + p["bias"], 4, axis=-1)
+    c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
+    return _sigmoid(o) * np.tanh(shown(c)), c
+
+
+def _listen(p, x, length, pyramids, masks):
+    """One utterance, (frames, width) -> (steps, 2 H): nothing of the padding but what a norm over time sees of it.
+
+    `masks` holds the dropout of every layer for all steps.
+    """
+    padded = len(x)
+    for k in range(len(masks)):
+        outs = []
+        for way, order in (("forward0", range(length)), ("backward0", reversed(range(length)))):
+            cell = p[f"layer{k}"][way]
+            h = c = np.zeros(len(cell["w_h"]))
+            out = np.zeros((padded, len(h)))
+            for t in order:
+                h, c = _cell(cell, x[t], h, c)
+                out[t] = h
+            outs.append(out)
+        x = np.concatenate(outs, 1) * masks[k]
+        if k < pyramids:
+            x = np.array([np.concatenate((x[t], x[t + 1])) for t in range(0, padded, 2)])
+            padded, length = padded // 2, (length + 1) // 2
+            if "gain" in p:
+                x = p["gain"] * (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5) + p["bias"]
+    return x[:length]
+
+
+def _spell(p, memory, labels, coin, gumbel, masks, swapped):
+    """The logits of every label, one after another."""
+    layers = [p[f"layer{k}"] for k in range(len(masks))]
+    states = [(np.zeros(len(q["w_h"])),) * 2 for q in layers]
+    context, symbol, classes, logits = np.zeros(memory.shape[1]), 0, len(p["output"]["bias"]), []
+    for t in range(len(labels)):
+        x = np.concatenate((np.arange(classes) == symbol, context))
+        for k, q in enumerate(layers):
+            h, c = _cell(q, x, *states[k])
+            states[k] = (c, h) if swapped else (h, c)
+            x = h * masks[k][t]
+        scores = [p["score"] @ np.tanh(m @ p["keys"]["weight"] + x @ p["query"]["weight"]) for m in memory]
+        weights = np.exp(scores) / np.exp(scores).sum()
+        context = weights @ memory
+        logits.append(np.concatenate((x, context)) @ p["output"]["weight"] + p["output"]["bias"])
+        symbol = int(np.argmax(logits[-1] + gumbel[t])) if coin[t] else labels[t]
+    return np.array(logits)
+
+
+def _reference(cfg, params, batch):
+    found = []
+    for b in range(batch["x"].shape[1]):
+        count = cfg.pyramids + cfg.layers
+        memory = _listen(params["listener"], batch["x"][:, b], int(batch["mask"][:, b].sum()), cfg.pyramids,
+                         [batch[f"keep_listener{k}"][:, b] for k in range(count)])
+        logits = _spell(params["speller"], memory, batch["labels"][:, b], batch["coin"][:, b], batch["gumbel"][:, b],
+                        [batch[f"keep_speller{k}"][:, b] for k in range(cfg.speller_layers)],
+                        cfg.speller_state == "swapped")
+        said = int((batch["weight"][:, b] > 0).sum())
+        wide = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+        found.append(-np.mean([wide[t, batch["labels"][t, b]] for t in range(said)]))
+    return np.array(found)
+
+
+def _start(variant, **settings):
+    """A model with all parameters away from where they start, and a batch with all that a batch can have."""
+    cfg = _tiny(variant, dropout=0.3, sampling=0.5, speller_layers=2, pyramids=2, **settings)
+    rng = np.random.default_rng(5)
+    params = tree.map(lambda a: a.astype(np.float64) + 0.3 * rng.standard_normal(a.shape),
+                      TASK.model(cfg).init(Stream(1, "init")))
+    batch = {k: a.astype(np.float64) if a.dtype.kind == "f" else a for k, a in TASK.data(cfg).train(1).items()}
+    return cfg, params, batch
+
+
+@pytest.mark.parametrize("variant", TASK.variants)
+def test_the_network_against_plain_numpy(variant, be):
+    cfg, params, batch = _start(variant)
+    assert batch["coin"].any() and not batch["mask"].all() and not batch["weight"].all()
+    expected = _reference(cfg, params, batch)
+    for dtype in set(be.dtypes) & {"float64", "float32"}:
+        cast = tree.map(lambda a, d=dtype: a.astype(d) if a.dtype.kind == "f" else a, {"p": params, "b": batch})
+        t = to_tensors(cast, be)
+        found = TASK.model(cfg).misses(t["p"], t["b"]).numpy()
+        check_close(found, expected, 1e-11 if (dtype, be.name) == ("float64", "numpy") else 1e-4, f"{dtype} on {be.name}")
+
+
+def test_without_layers_above_the_pyramid(numpy_backend):
+    cfg, params, batch = _start("both", layers=0)
+    t = to_tensors({"p": params, "b": batch}, numpy_backend)
+    check_close(TASK.model(cfg).misses(t["p"], t["b"]).numpy(), _reference(cfg, params, batch), 1e-11, "misses")
+
+
+@pytest.mark.parametrize("variant", ["both", "decoder-swapped-state", "encoder-over-time"])
+def test_gradient_of_the_whole_model(variant, numpy_backend):
+    cfg, params, batch = _start(variant, listener_hidden=2, speller_hidden=2, attention=2, mels=1)
+    rows = slice(0, 2)  # of 4 utterances, so that central differences of every weight stay quick
+    small = {k: a[:, rows] for k, a in batch.items()}
+    t = to_tensors({"p": params, "b": small}, numpy_backend)
+    model = TASK.model(cfg)
+    gradcheck(lambda *leaves: TASK.loss(model, tree.unflatten(params, list(leaves)), t["b"]), *tree.leaves(t["p"]))
+
+
+def test_a_norm_over_time_is_not_one_over_features(numpy_backend):
+    x = np.random.default_rng(0).standard_normal((6, 2, 3))
+    gain, bias = np.array([1.0, 2, 3]), np.array([0.0, -1, 1])
+    found = normalise_over_time(*to_tensors((x, gain, bias), numpy_backend), 1e-5).numpy()
+    np.testing.assert_allclose(found.mean(0), np.tile(bias, (2, 1)), atol=1e-12)
+    np.testing.assert_allclose(found.std(0), np.tile(gain, (2, 1)), rtol=1e-4)
+
+
+def test_padding_changes_nothing(numpy_backend):
+    """But with the norm over time, which sees it: that is the accident."""
+    for variant in TASK.variants:
+        cfg, params, batch = _start(variant)
+        more = {**batch, "x": np.concatenate((batch["x"], np.full((4, *batch["x"].shape[1:]), 7.0))),
+                "mask": np.concatenate((batch["mask"], np.zeros((4, batch["mask"].shape[1]), bool)))}
+        for k in range(cfg.pyramids + cfg.layers):
+            keep = batch[f"keep_listener{k}"]
+            more[f"keep_listener{k}"] = np.concatenate((keep, np.ones((4 >> min(k, 2), *keep.shape[1:]))))
+        t = to_tensors({"p": params, "a": batch, "b": more}, numpy_backend)
+        model = TASK.model(cfg)
+        short, long = (model.misses(t["p"], t[name]).numpy() for name in "ab")
+        assert np.allclose(short, long, rtol=1e-12, atol=0) == (variant != "encoder-over-time")
+
+
+def test_frames_must_fit_the_pyramid(numpy_backend):
+    cfg, params, batch = _start("none")
+    t = to_tensors({"p": params, "b": {**batch, "x": batch["x"][:6], "mask": batch["mask"][:6]}}, numpy_backend)
+    check_error(ShapeError, lambda: TASK.model(cfg).misses(t["p"], t["b"]), "multiple of 4", "6")
+
+
+# Elsewhere ----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("variant", ["both", "encoder-over-time"])
+def test_equal_training_on_numpy_and_mlx(variant):
+    runs = {}
+    for name in ("numpy", "mlx"):
+        cfg = _tiny(variant, buckets=1, pyramids=0 if variant == "both" else 1, utterances=6)
+        trainer = Trainer(TASK, variant, cfg, TASK.data(cfg), get_backend(name))
+        runs[name] = [trainer.advance() for _ in range(2)], trainer.evaluate()
+    np.testing.assert_allclose(runs["numpy"][0], runs["mlx"][0], rtol=1e-5)
+    assert runs["numpy"][1] == pytest.approx(runs["mlx"][1], rel=1e-4)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+@pytest.mark.parametrize("variant", TASK.variants)
+def test_the_peer_trains_as_we_do(variant, numpy_backend):
+    cfg = _tiny(variant, speller_layers=2, sampling=0.3, dropout=0.2, decay_steps=10, learning_rate=1e-3)
+    splits = TASK.data(cfg)
+    trainer = Trainer(TASK, variant, cfg, splits, numpy_backend)
+    step, facts = TASK.peer("torch")(cfg, tree.map(lambda t: t.numpy(), trainer.state["params"]))
+    theirs = [step(splits.train(k)) for k in range(3)]
+    np.testing.assert_allclose([trainer.advance() for _ in range(3)], theirs, rtol=3e-5)
+    assert facts["library"].startswith("torch")
+
+
+def test_unknown_peers():
+    check_error(UsageError, lambda: TASK.peer("jax"), "torch", "jax")
+
+
+def test_the_smoke_preset_learns():
+    cfg = make_config(TASK, "both", "smoke", {"epochs": 12})
+    trainer = Trainer(TASK, "both", cfg, TASK.data(cfg), runtime.backend("numpy"))
+    first = trainer.evaluate()
+    while not trainer.finished:
+        trainer.advance()
+    last = trainer.evaluate()
+    assert last["dev_nll"] < 0.6 * first["dev_nll"] and last["dev_per"] < 0.8

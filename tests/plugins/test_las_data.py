@@ -1,0 +1,406 @@
+"""LAS's corpora and sound files: read as they are distributed, refused where they are damaged, batches by length."""
+
+import struct
+import sys
+import wave
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from duoln.plugins.las import audio, data, librispeech, spoken, timit
+from duoln.plugins.las.alphabet import LETTERS, TIMIT
+from duoln.plugins.las.audio import audio_length, read_audio
+from duoln.plugins.las.features import features
+from duoln.plugins.las.made import made
+from duoln.plugins.las.task import Las
+
+from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
+from duoln.tasks import make_config
+from duoln.testing import check_error
+
+TASK = Las()
+FLAC = pytest.mark.skipif(find_spec("soundfile") is None, reason="soundfile is not installed")
+TONE = (8000 * np.sin(np.arange(4000) / 7)).astype("<i2")
+
+
+# Sound files --------------------------------------------------------------------------------------------
+
+def write_wav(path, samples=TONE, rate=16000, channels=1):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(samples.tobytes())
+    return path
+
+
+def sphere(samples=TONE, rate=16000, **changes):
+    """A NIST SPHERE file, as TIMIT has them."""
+    fields = {"channel_count": "-i 1", "sample_count": f"-i {len(samples)}", "sample_rate": f"-i {rate}",
+              "sample_n_bytes": "-i 2", "sample_byte_format": "-s2 01", "sample_sig_bits": "-i 16", **changes}
+    head = "NIST_1A\n   1024\n" + "".join(f"{k} {v}\n" for k, v in fields.items() if v) + "end_head\n"
+    return head.encode().ljust(1024, b"\n") + samples.tobytes()
+
+
+def write_sphere(path, *args, **changes):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(sphere(*args, **changes))
+    return path
+
+
+def write_flac(path, samples=TONE, rate=16000, subtype="PCM_16"):
+    import soundfile
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, samples, rate, format="FLAC", subtype=subtype)
+    return path
+
+
+WRITERS = [write_wav, write_sphere, pytest.param(write_flac, marks=FLAC)]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_sound_is_read_back(tmp_path, write):
+    path = write(tmp_path / "a.wav")
+    found = read_audio(path, 16000)
+    assert found.rate == 16000 and found.samples.dtype == np.float32
+    assert np.array_equal(found.samples * 2 ** 15, TONE) and audio_length(path, 16000) == len(TONE)
+    assert read_audio(path).rate == 16000
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_another_rate(tmp_path, write):
+    path = write(tmp_path / "a.wav", TONE, 8000)
+    for read in (read_audio, audio_length):
+        check_error(DataFormatError, lambda r=read: r(path, 16000), "a.wav", "16000", "8000")
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_empty_and_truncated_sound(tmp_path, write):
+    path = write(tmp_path / "a.wav")
+    whole = path.read_bytes()
+    for content in (whole[:3], whole[:-500], whole[:40], b""):
+        path.write_bytes(content)
+        check_error(DataFormatError, lambda: read_audio(path, 16000), "a.wav")
+    check_error(DataFormatError, lambda: read_audio(write(tmp_path / "b.wav", TONE[:0]), 16000), "b.wav", "found")
+    check_error(DataError, lambda: read_audio(tmp_path / "no.wav", 16000), "no.wav", "cannot be read")
+
+
+def test_both_byte_orders(tmp_path):
+    path = tmp_path / "a.wav"
+    path.write_bytes(sphere(TONE.astype(">i2"), sample_byte_format="-s2 10"))
+    assert np.array_equal(read_audio(path).samples * 2 ** 15, TONE)
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"sample_coding": "-s26 pcm,embedded-shorten-v2.00"}, ["uncompressed", "shorten"]),
+    ({"channel_count": "-i 2"}, ["channel_count 1", "2"]), ({"sample_n_bytes": "-i 1"}, ["sample_n_bytes 2"]),
+    ({"sample_count": "-i 4001"}, ["8002 bytes", "8000"]), ({"sample_count": "-i 99999999999999"}, ["sample_count"]),
+    ({"sample_rate": None}, ["sample_rate", "none"]), ({"sample_rate": "-i -5"}, ["sample_rate", "'-5'"]),
+    ({"sample_rate": "-i 0"}, ["above 0"]), ({"sample_byte_format": "-s2 11"}, ["01 or 10", "11"])])
+def test_claims_of_a_sphere_header_are_checked(tmp_path, changes, words):
+    check_error(DataFormatError, lambda: read_audio(write_sphere(tmp_path / "a.wav", **changes)), "a.wav", *words)
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"NIST_1A\n    xyz\n", ["header's length", "xyz"]), (b"NIST_1A\n   9999\nend_head\n", ["header's length", "9999"]),
+    (b"NIST_1A\n     20\n    end", ["end_head"]), (b"MThd\0\0\0\6", ["RIFF wav, NIST SPHERE or FLAC", "MThd"])])
+def test_headers_that_are_none(tmp_path, content, words):
+    (tmp_path / "a.wav").write_bytes(content)
+    check_error(DataFormatError, lambda: read_audio(tmp_path / "a.wav"), "a.wav", *words)
+
+
+def _riff(*chunks):
+    body = b"".join(name + struct.pack("<I", len(content) if size is None else size) + content + b"\0" * (len(content) % 2)
+                    for name, content, size in chunks)
+    return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WAVE" + body
+
+
+_FORMAT = struct.pack("<HHIIHH", 1, 1, 16000, 32000, 2, 16)
+
+
+def test_chunks_around_the_samples_are_left_alone(tmp_path):
+    extensible = struct.pack("<HHIIHHHHIH14s", 0xFFFE, 1, 16000, 32000, 2, 16, 22, 16, 4, 1, b"\0" * 14)
+    for form in (_FORMAT, _FORMAT + b"\0\0", extensible):
+        (tmp_path / "a.wav").write_bytes(_riff((b"LIST", b"odd", None), (b"fmt ", form, None), (b"data", TONE.tobytes(), None),
+                                               (b"id3 ", b"x", None)))
+        assert len(read_audio(tmp_path / "a.wav", 16000).samples) == len(TONE)
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (_riff((b"data", b"ab", None)), ["b'fmt ' before", "none"]), (_riff((b"fmt ", _FORMAT, None)), ["b'data'", "the end"]),
+    (_riff((b"fmt ", _FORMAT, None), (b"data", b"abcd", 0xFFFFFFFF)), ["4294967295 bytes", "4"]),
+    (_riff((b"fmt ", _FORMAT[:10], None)), ["at least 16 bytes", "10"]),
+    (_riff((b"fmt ", struct.pack("<HHIIHH", 3, 1, 16000, 64000, 4, 32), None)), ["format 3", "32 bits"]),
+    (_riff((b"fmt ", struct.pack("<HHIIHH", 1, 2, 16000, 64000, 4, 16), None)), ["2 channels"]),
+    (_riff((b"fmt ", _FORMAT, None), (b"data", b"abc", None)), ["even number", "3"]), (b"RIFF\0\0\0\0AVI ", ["WAVE"])])
+def test_claims_of_a_riff_header_are_checked(tmp_path, content, words):
+    (tmp_path / "a.wav").write_bytes(content)
+    check_error(DataFormatError, lambda: read_audio(tmp_path / "a.wav"), "a.wav", *words)
+
+
+@FLAC
+def test_other_kinds_of_flac(tmp_path):
+    check_error(DataFormatError, lambda: read_audio(write_flac(tmp_path / "a.flac", np.stack((TONE, TONE), 1))), "2 channels")
+    check_error(DataFormatError, lambda: read_audio(write_flac(tmp_path / "b.flac", subtype="PCM_24")), "PCM_24")
+    whole = bytearray(write_flac(tmp_path / "c.flac").read_bytes())
+    whole[21:26] = b"\xf0\xff\xff\xff\xff"  # the header's count of samples: 68 thousand million of nearly nothing
+    (tmp_path / "c.flac").write_bytes(whole)
+    check_error(DataFormatError, lambda: audio_length(tmp_path / "c.flac", 16000), "c.flac")
+    check_error(DataFormatError, lambda: read_audio(tmp_path / "c.flac"), "c.flac")
+
+
+def test_flac_without_soundfile(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    (tmp_path / "a.flac").write_bytes(b"fLaC")
+    check_error(UsageError, lambda: read_audio(tmp_path / "a.flac"), "a.flac", "duoln[speech]")
+
+
+def test_nothing_is_too_large_by_chance(tmp_path, monkeypatch):
+    monkeypatch.setattr(audio, "_MAX_BYTES", 100)
+    check_error(DataFormatError, lambda: read_audio(write_wav(tmp_path / "a.wav")), "a.wav", "at most 100")
+
+
+# TIMIT --------------------------------------------------------------------------------------------------
+
+def make_timit(root, write=write_sphere):
+    for place, sentences in (("TRAIN/DR1/FCJF0", ("SA1", "SX37", "SI1027")), ("TEST/DR1/FAKS0", ("SI943",)),
+                             ("TEST/DR1/FELC0", ("SX36",)), ("TEST/DR2/FPAS9", ("SX1",))):
+        for name in sentences:
+            write(root / "timit" / place / f"{name}.WAV")
+            (root / "timit" / place / f"{name}.PHN").write_text("0 800 h#\n800 1600 ix\n1600 1700 q\n1700 2400 pcl\n2400 4000 p\n")
+    return root
+
+
+@pytest.mark.parametrize("write", [write_sphere, write_wav])
+def test_timit(tmp_path, write):
+    found = data.load("timit", 0, make_timit(tmp_path, write))
+    assert found.dataset == ("TIMIT, 2 utterances", "substitute") and found.alphabet is TIMIT and found.rate == 16000
+    assert {name: [u.name.rpartition("/")[2] for u in part] for name, part in found.sets.items()} == {
+        "train": ["SI1027.PHN", "SX37.PHN"], "dev": ["SI943.PHN"], "test": ["SX36.PHN"]}  # no SA, no other test speaker
+    one = found.sets["train"][0]
+    assert one.symbols == ("sil", "ih", "sil", "p") and one.length == len(TONE) == len(one.read())
+
+
+def test_the_usual_sets_of_timit():
+    assert (len(timit.CORE_TEST), len(timit.DEV)) == (24, 50) and not timit.CORE_TEST & timit.DEV
+    assert timit.WHOLE == {"train": 462 * 8, "dev": 50 * 8, "test": 24 * 8}
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"0 800 h#\n800 1600 xx\n", ["SX37.PHN", "byte 9", "61 labels", "'xx'"]), (b"0 800\n", ["SX37.PHN", "phone", "0 800"]),
+    (b"0 a h#\n", ["first sample"]), (b"", ["SX37.PHN", "phones", "none"]), (b"0 1 q\n", ["phones"]), (b"\xff", ["UTF-8"])])
+def test_damaged_labels(tmp_path, content, words):
+    make_timit(tmp_path)
+    (tmp_path / "timit/TRAIN/DR1/FCJF0/SX37.PHN").write_bytes(content)
+    check_error(DataFormatError, lambda: data.load("timit", 0, tmp_path), *words)
+
+
+def test_what_timit_lacks(tmp_path):
+    make_timit(tmp_path)
+    (tmp_path / "timit/TRAIN/DR1/FCJF0/SX37.WAV").unlink()
+    check_error(DataMissingError, lambda: data.load("timit", 0, tmp_path), "SX37.WAV", "missing")
+    for path in (tmp_path / "timit/TEST").rglob("*.PHN"):
+        path.unlink()
+    make_timit(tmp_path / "other")
+    (tmp_path / "other/timit/TEST").rename(tmp_path / "other/timit/ELSE")
+    check_error(DataMissingError, lambda: data.load("timit", 0, tmp_path / "other"), "dev set")
+    check_error(DataMissingError, lambda: data.load("timit", 0, tmp_path / "nowhere"), "timit", "nowhere", "DUOLN_DATA")
+
+
+# LibriSpeech --------------------------------------------------------------------------------------------
+
+def make_librispeech(root, text="MISTER QUILTER'S MANNER"):
+    for part, chapter in (("train-clean-100", "84-121123"), ("dev-clean", "1272-128104"), ("test-clean", "61-70968")):
+        folder = root / "LibriSpeech" / part / chapter.split("-")[0] / chapter.split("-")[1]
+        for k in range(2):
+            write_flac(folder / f"{chapter}-000{k}.flac")
+        (folder / f"{chapter}.trans.txt").write_text(f"{chapter}-0000 {text}\n{chapter}-0001 YES\n")
+    return root
+
+
+@FLAC
+def test_librispeech(tmp_path):
+    found = data.load("librispeech", 0, make_librispeech(tmp_path))
+    assert found.dataset == ("LibriSpeech (train-clean-100)", "original") and found.alphabet is LETTERS
+    one = found.sets["dev"][0]
+    assert "".join(one.symbols) == "mister quilter's manner" and one.length == len(TONE) == len(one.read())
+    assert {name: len(part) for name, part in found.sets.items()} == {"train": 2, "dev": 2, "test": 2}
+    check_error(DataFormatError, lambda: data.load("librispeech", 0, make_librispeech(tmp_path, "CAFÉ 9")),
+                "84-121123-0000", "letters", "'é'")
+    check_error(DataMissingError, lambda: data.load("librispeech", 0, (tmp_path / "LibriSpeech" / "x").parent.parent / "x"))
+
+
+@FLAC
+@pytest.mark.parametrize(("line", "words"), [
+    ("84-121123-0000", ["84-121123-NUMBER and words"]), ("84-9-0000 YES", ["NUMBER", "84-9-0000"]),
+    ("84-121123-../../x YES", ["NUMBER"]), ("84-121123-0007 YES", ["84-121123-0007.flac", "missing"])])
+def test_damaged_transcripts(tmp_path, line, words):
+    make_librispeech(tmp_path)
+    path = tmp_path / "LibriSpeech/train-clean-100/84/121123/84-121123.trans.txt"
+    path.write_text(line + "\n")
+    check_error(DataError, lambda: librispeech.read_chapter(path), *words)
+
+
+# Spoken digits ------------------------------------------------------------------------------------------
+
+def digits(takes=4, **changes):
+    """A file like the spoken digits', of two words and so many takes."""
+    words = ["zero", "one"] * takes
+    clips = [TONE[:400 + 10 * k] for k in range(len(words))]
+    arrays = {"audio": np.concatenate(clips).astype(np.int16), "offsets": np.cumsum([0, *map(len, clips)]),
+              "word": np.array(words), "take": np.repeat(np.arange(takes, dtype=np.int16), 2), "sample_rate": np.int32(8000)}
+    return {name: changes.get(name, lambda a: a)(a) for name, a in arrays.items()}
+
+
+def make_digits(root, **changes):
+    (root / "speech").mkdir(exist_ok=True)
+    np.savez_compressed(root / "speech/fsdd_train.npz", **digits(**changes))
+    np.savez_compressed(root / "speech/fsdd_test.npz", **digits(1))
+    return root
+
+
+def test_digits_are_spelled_and_the_last_takes_are_the_dev_set(tmp_path):
+    for source in ("digits", "auto"):
+        found = data.load(source, 0, make_digits(tmp_path))
+        assert found.dataset == ("spoken digits, spelled", "substitute") and found.rate == data.rate_of(source) == 8000
+    assert {name: len(part) for name, part in found.sets.items()} == {"train": 4, "dev": 4, "test": 2}
+    assert found.sets["dev"][1].symbols == tuple("one") and found.sets["dev"][1].length == 450
+    assert np.array_equal(found.sets["dev"][1].read() * 2 ** 15, TONE[:450])
+    assert data.load("auto", 0, tmp_path / "nowhere").dataset.rung == "synthetic"
+    check_error(DataMissingError, lambda: data.load("digits", 0, tmp_path / "nowhere"), "fsdd_train.npz", "fsdd_test.npz")
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"sample_rate": lambda a: np.int32(16000)}, ["sample_rate", "8000", "16000"]),
+    ({"word": lambda a: np.where(a == "one", "1", a)}, ["utterance 1", "letters", "'1'"]),
+    ({"word": lambda a: np.where(a == "one", "", a)}, ["utterance 1", "empty"]),
+    ({"word": lambda a: a[1:]}, ["word", "8 entries", "found 7"]), ({"take": lambda a: a[1:]}, ["take", "8 entries"]),
+    ({"take": lambda a: a // 2}, ["take", "more than 2"]), ({"offsets": lambda a: a[::-1]}, ["offsets", "climb"]),
+    ({"offsets": lambda a: a[:0]}, ["offsets", "none"]), ({"offsets": lambda a: a + 1}, ["offsets"]),
+    ({"audio": lambda a: a.astype(np.float32) * np.nan}, ["audio", "int16", "float32"]),
+    ({"audio": lambda a: a[:-1]}, ["offsets", "climb"])])
+def test_claims_of_the_digits_are_checked(tmp_path, changes, words):
+    check_error(DataFormatError, lambda: data.load("auto", 0, make_digits(tmp_path, **changes)), "fsdd_train.npz", *words)
+
+
+def test_a_clip_shorter_than_a_frame_is_named(tmp_path):
+    make_digits(tmp_path, offsets=lambda a: np.where(np.arange(len(a)) == 1, 199, a))
+    cfg = make_config(TASK, "none", "smoke", {"source": "digits", "batch_size": 2})
+    check_error(DataFormatError, lambda: TASK.data(cfg, tmp_path), "fsdd_train.npz: utterance 0", "25 ms", "199 samples at 8000")
+
+
+def test_read_utterances(tmp_path):
+    arrays = digits()
+    arrays["text"] = np.array(["a man", "five five"] * 4)
+    arrays["sample_rate"] = np.int32(16000)
+    (tmp_path / "speech").mkdir()
+    np.savez_compressed(tmp_path / "speech/pocketsphinx_utterances.npz", **arrays)
+    found = data.load("utterances", 0, tmp_path)
+    assert {name: len(part) for name, part in found.sets.items()} == {"train": 6, "dev": 1, "test": 1}
+    assert found.rate == data.rate_of("utterances") == spoken.UTTERANCES_RATE and found.sets["dev"][0].symbols == tuple("a man")
+
+
+# Batches ------------------------------------------------------------------------------------------------
+
+def _cfg(**settings):
+    return make_config(TASK, "none", "smoke", {"utterances": 30, "batch_size": 4, "buckets": 3, **settings})
+
+
+def test_batches_hold_the_features_and_labels_of_their_utterances():
+    cfg = _cfg(noise=0.0, dropout=0.0, sampling=0.0)
+    utterances = made(0).sets["train"][:30]
+    known = {tuple(LETTERS.encode(u.symbols)): features(u.read(), 8000, cfg.mels, u.name) for u in utterances}
+    splits = TASK.data(cfg)
+    shapes, seen = set(), 0
+    assert splits.steps_per_epoch == 6  # ten a bucket, two batches of four
+    for step in range(splits.steps_per_epoch):
+        batch = splits.train(step)
+        assert batch.keys() == {"x", "mask", "labels", "weight"}
+        shapes.add(batch["x"].shape)
+        assert batch["x"].shape[0] % 2 == 0
+        for b in range(4):
+            said = batch["labels"][:, b][batch["weight"][:, b] > 0]
+            assert said[-1] == 0 and (said[:-1] > 0).all() and not batch["labels"][len(said):, b].any()
+            assert batch["weight"][:, b].sum() == pytest.approx(1)
+            frames = batch["x"][batch["mask"][:, b], b]
+            assert not batch["x"][~batch["mask"][:, b], b].any()
+            near = [u for u in utterances if tuple(LETTERS.encode(u.symbols)) == tuple(said[:-1])]
+            assert any(np.array_equal(frames, features(u.read(), 8000, cfg.mels, u.name)) for u in near)
+            seen += 1
+    assert len(shapes) == 3 and seen == 24 and known
+
+
+def test_every_epoch_has_another_order_and_every_step_other_noise():
+    cfg = _cfg(dropout=0.5, sampling=0.25)
+    train = TASK.data(cfg).train
+    batches = {k: train(k) for k in range(12)}
+    again = TASK.data(cfg).train(7)
+    assert all(np.array_equal(again[name], batches[7][name]) for name in again)
+    assert not np.array_equal(batches[0]["x"], batches[6]["x"])
+    one = batches[3]
+    steps, rows, _ = one["x"].shape
+    assert one["keep_listener0"].shape == (steps, rows, 16) and one["keep_listener1"].shape == (steps // 2, rows, 16)
+    assert one["keep_speller0"].shape == (len(one["labels"]), rows, 12) and set(np.unique(one["keep_listener0"])) == {0, 2}
+    assert one["coin"].dtype == bool and one["gumbel"].shape == (*one["labels"].shape, LETTERS.classes)
+    assert np.isfinite(one["gumbel"]).all()
+
+
+def test_gumbel_noise_draws_from_a_softmax():
+    """argmax(log p + noise) has the distribution p (Gumbel 1954)."""
+    cfg = _cfg(sampling=0.5)
+    train = TASK.data(cfg).train
+    many = np.concatenate([train(k)["gumbel"].reshape(-1, LETTERS.classes)[:, :3] for k in range(100)])
+    p = np.array([0.6, 0.3, 0.1])
+    drawn = np.bincount((np.log(p) + many).argmax(1), minlength=3) / len(many)
+    np.testing.assert_allclose(drawn, p, atol=4 * np.sqrt(0.25 / len(many)))
+    assert many.mean() == pytest.approx(np.euler_gamma, abs=0.1)
+
+
+def test_noise_has_the_deviation_that_is_asked_for():
+    quiet, loud = (TASK.data(_cfg(noise=n)).train(2)["x"] for n in (0.0, 0.5))
+    assert (loud - quiet).std() == pytest.approx(0.5, rel=0.05)
+
+
+def test_a_whole_set_in_parts_is_the_set():
+    splits = TASK.data(_cfg(evaluate_utterances=7))
+    split = splits.evaluation["dev"]
+    parts = list(data.parts(split, 3))
+    assert [p["x"].shape[1] for p in parts] == [3, 3, 1] and sum(p["mask"].sum() for p in parts) == len(split["x"])
+    lengths = [int(n) for p in parts for n in p["mask"].sum(0)]
+    assert lengths == sorted(lengths) == sorted(np.diff(split["x_starts"]).tolist())
+    said = sorted(tuple(p["labels"][p["weight"][:, b] > 0, b]) for p in parts for b in range(p["x"].shape[1]))
+    utterances = data.spread(made(0).sets["dev"], 7)
+    assert said == sorted((*LETTERS.encode(u.symbols), 0) for u in utterances)
+
+
+def test_metrics_are_of_the_whole_set():
+    """A recogniser that always writes the first letter, and by beam search the text itself."""
+    splits = TASK.data(_cfg(evaluate_utterances=9))
+    split = splits.evaluation["dev"]
+    texts = {p["x"].tobytes(): p["labels"] for p in data.parts(split, 64)}
+
+    def predict(batch):
+        rows = batch["x"].shape[1]
+        if "labels" in batch:
+            return np.full(rows, 2.0, np.float32)
+        labels = texts[batch["x"].tobytes()]
+        symbols = np.zeros((len(labels), rows, 3), np.float32)
+        symbols[0, :, 0] = labels[0]
+        symbols[:, :, 1] = labels
+        return np.stack((symbols, np.tile(np.array([0, 0, 1.0]), (len(labels), rows, 1)).astype(np.float32)))
+
+    found = TASK.metrics(predict, split)
+    symbols = len(split["labels"])
+    assert found == {"nll": 2.0, "per": 0.0, "wer": 0.0, "per_greedy": pytest.approx((symbols - 9) / symbols),
+                     "wer_greedy": found["wer_greedy"]}
+
+
+@pytest.mark.parametrize(("wrong", "words"), [
+    ({"batch_size": 31}, ["batch_size", "30", "31"]), ({"buckets": 31}, ["at most 30 buckets", "31"]),
+    ({"buckets": 0}, ["buckets", "0"]), ({"dropout": 1.0}, ["dropout", "1.0"]), ({"sampling": -0.1}, ["sampling"]),
+    ({"noise": -1.0}, ["noise"]), ({"pyramids": 0, "layers": 0}, ["one layer"]), ({"beam": 0}, ["beam"]),
+    ({"utterances": 0}, ["utterances"]), ({"longest": 0}, ["longest"])])
+def test_settings_that_do_not_fit(wrong, words):
+    check_error(UsageError, lambda: TASK.data(_cfg(**wrong)), *words)

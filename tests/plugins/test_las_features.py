@@ -1,0 +1,203 @@
+"""LAS's features against closed forms and second formulas; edit distance against brute force."""
+
+import itertools
+
+import numpy as np
+import pytest
+from duoln.plugins.las import features as f
+from duoln.plugins.las import scoring
+from duoln.plugins.las.alphabet import CHARACTERS, FOLDED, LETTERS, PHONES, TIMIT
+from duoln.plugins.las.scoring import Edits, edits, error_rate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from duoln.errors import DataFormatError
+from duoln.testing import check_error
+
+RATES = (8000, 16000)
+
+
+def _mel_energies(samples, rate, mels):
+    return f.power_spectra(samples, rate, "x") @ f.filterbank(mels, rate).T
+
+
+# The filterbank -----------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("mels", [1, 23, 40])
+def test_filters_against_straight_lines_between_corners(mels, rate):
+    """Corner by corner from the inverse of HTK's mel scale, and NumPy's interpolation in the place of min and max."""
+    def hertz(mel):
+        return 700 * (np.exp(mel * np.log(10) / 2595) - 1)
+
+    highest = 2595 * np.log(1 + rate / 1400) / np.log(10)
+    corners = [hertz(highest * k / (mels + 1)) for k in range(mels + 2)]
+    assert corners[-1] == pytest.approx(rate / 2)
+    bins = [k * rate / f.fft_length(rate) for k in range(f.fft_length(rate) // 2 + 1)]
+    expected = [np.interp(bins, corners[m:m + 3], [0, 1, 0], left=0, right=0) for m in range(mels)]
+    found = f.filterbank(mels, rate)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert (found.sum(1) > 0).all()  # no filter falls between two bins
+
+
+def test_frames_of_25_ms_every_10():
+    assert [(f.frame_length(r), f.fft_length(r)) for r in RATES] == [(200, 256), (400, 512)]
+    for rate in RATES:
+        n = f.frame_length(rate)
+        for samples in (n, n + 1, n + rate // 100 - 1, n + rate // 100, rate):
+            assert len(f.power_spectra(np.zeros(samples), rate, "x")) == f.frame_count(samples, rate)
+        assert f.frame_count(n - 1, rate) == 0 and f.frame_count(0, rate) == 0
+
+
+# Closed forms -------------------------------------------------------------------------------------------
+
+def _window_spectrum(omega, n):
+    """The transform of a Hamming window of n samples at any angle: three of Dirichlet's kernels."""
+    def dirichlet(w):
+        half = np.sin(w / 2)
+        near = np.abs(half) < 1e-9
+        size = np.where(near, n, np.sin(n * w / 2) / np.where(near, 1, half))
+        return size * np.exp(-0.5j * w * (n - 1))
+
+    step = 2 * np.pi / (n - 1)
+    return 0.54 * dirichlet(omega) - 0.23 * (dirichlet(omega - step) + dirichlet(omega + step))
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("hertz", [310.0, 1234.5, 3100.0])
+def test_a_sine(hertz, rate):
+    """Every frame's power spectrum from the sine's two lines, seen through pre-emphasis and window."""
+    amplitude, phase, n, hop, size = 0.3, 0.7, f.frame_length(rate), rate // 100, f.fft_length(rate)
+    omega = 2 * np.pi * hertz / rate
+    samples = amplitude * np.cos(omega * np.arange(rate // 4) + phase)
+    response = 1 - f.PRE_EMPHASIS * np.exp(-1j * omega)
+    bins = 2 * np.pi * np.arange(size // 2 + 1) / size
+    found = f.power_spectra(samples, rate, "sine")
+    for frame in range(1, len(found)):  # the first has the first sample, which nothing stands before
+        line = 0.5 * amplitude * response * np.exp(1j * (omega * frame * hop + phase))
+        spectrum = line * _window_spectrum(bins - omega, n) + np.conj(line) * _window_spectrum(bins + omega, n)
+        np.testing.assert_allclose(found[frame], np.abs(spectrum) ** 2 / size, rtol=1e-8, atol=1e-13)
+    mels = found @ f.filterbank(40, rate).T
+    peaks = 700 * (10 ** (np.linspace(0, 2595 * np.log10(1 + rate / 1400), 42)[1:-1] / 2595) - 1)
+    assert abs(mels.mean(0).argmax() - np.abs(peaks - hertz).argmin()) <= 1
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_white_noise(rate):
+    """The mean power of a bin is sigma^2 ((1 + a^2) sum w^2 - 2 a cos(omega) sum w_n w_(n+1)) / length."""
+    sigma, a, w, size = 0.1, f.PRE_EMPHASIS, np.hamming(f.frame_length(rate)), f.fft_length(rate)
+    samples = sigma * np.random.default_rng(0).standard_normal(60 * rate)
+    omega = 2 * np.pi * np.arange(size // 2 + 1) / size
+    power = sigma ** 2 * ((1 + a * a) * (w @ w) - 2 * a * np.cos(omega) * (w[1:] @ w[:-1])) / size
+    found = _mel_energies(samples, rate, 23).mean(0)
+    np.testing.assert_allclose(found, f.filterbank(23, rate) @ power, rtol=0.05)
+    spread = found / (f.filterbank(23, rate) @ power) - 1
+    assert abs(spread.mean()) < 0.01
+
+
+def test_differences_of_lines_and_parabolas():
+    t = np.arange(12.0)
+    values = np.stack((3 * t + 1, t * t, np.full(12, 7.0)), axis=1)
+    found = f.deltas(values)
+    np.testing.assert_allclose(found[2:-2], np.stack((np.full(8, 3.0), 2 * t[2:-2], np.zeros(8)), axis=1), atol=1e-12)
+    for k, row in enumerate(found):  # each as a sum over its neighbours, the ends repeated
+        at = [values[min(max(k + n, 0), 11)] for n in (-2, -1, 0, 1, 2)]
+        np.testing.assert_allclose(row, (2 * (at[4] - at[0]) + (at[3] - at[1])) / 10, atol=1e-12)
+    assert (f.deltas(np.ones((1, 2))) == 0).all()
+
+
+def test_each_value_has_mean_0_and_deviation_1():
+    rng = np.random.default_rng(1)
+    samples = (0.1 * rng.standard_normal(9000) * np.linspace(0.1, 1, 9000)).astype(np.float32)
+    found = f.features(samples, 8000, 23, "x")
+    assert found.shape == (f.frame_count(9000, 8000), f.width(23)) == (111, 72) and found.dtype == np.float32
+    np.testing.assert_allclose(found.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(found.std(0), 1, rtol=1e-4)
+    np.testing.assert_allclose(f.features(5 * samples, 8000, 23, "x"), found, atol=1e-3)  # loudness is taken out
+    static = np.log(np.concatenate((_mel_energies(samples, 8000, 23),
+                                    f.power_spectra(samples, 8000, "x").sum(1, keepdims=True)), axis=1))
+    np.testing.assert_allclose(found[:, :24], (static - static.mean(0)) / static.std(0), atol=1e-5)
+
+
+def test_silence_and_a_single_frame_are_zeros():
+    for samples in (np.zeros(2000), np.ones(200)):
+        found = f.features(samples, 8000, 8, "x")
+        assert np.isfinite(found).all() and np.abs(found).max() < 1e-3
+
+
+@pytest.mark.parametrize(("samples", "words"), [
+    (np.zeros(199), ["clip.wav", "one frame of 200", "199"]), (np.zeros(0), ["clip.wav", "found 0"]),
+    (np.where(np.arange(400) == 250, np.nan, 0.0), ["clip.wav", "finite", "nan as sample 250"]),
+    (np.where(np.arange(400) == 3, np.inf, 0.0), ["clip.wav", "inf as sample 3"])])
+def test_clips_without_features(samples, words):
+    check_error(DataFormatError, lambda: f.features(samples, 8000, 8, "clip.wav"), *words)
+
+
+# Alphabets ----------------------------------------------------------------------------------------------
+
+def test_61_labels_are_39_phones():
+    assert len(PHONES) == 39 and len(set(FOLDED)) == 60 and set(FOLDED.values()) == set(PHONES) and "q" not in FOLDED
+    assert (TIMIT.classes, LETTERS.classes) == (40, 29)
+    for alphabet in (TIMIT, LETTERS):
+        everything = alphabet.encode(alphabet.symbols)
+        assert everything.min() == 1 and everything.max() == alphabet.classes - 1
+        assert alphabet.decode(everything) == list(alphabet.symbols)
+    assert LETTERS.decode(np.array([3, 1, 20, 0, 5])) == ["c", "a", "t"] and LETTERS.decode(np.array([0, 1])) == []
+
+
+# Edit distance ------------------------------------------------------------------------------------------
+
+def _distances(text, strings):
+    """How many edits away every string is, by breadth-first search, one edit a move.
+
+    No longer strings are needed on the way: whatever is deleted or replaced may be so before anything is inserted.
+    """
+    found, edge = {text: 0}, [text]
+    while edge:
+        following = []
+        for s in edge:
+            near = {s[:k] + s[k + 1:] for k in range(len(s))}
+            near |= {s[:k] + a + s[k + width:] for width in (0, 1) for a in "abc" for k in range(len(s) + 1 - width)}
+            following += (near & strings) - found.keys()
+            found |= {other: found[s] + 1 for other in following if other not in found}
+        edge = following
+    return found
+
+
+def test_edit_distance_against_brute_force():
+    """All pairs of the 121 strings of at most 4 of three letters."""
+    strings = {"".join(s) for n in range(5) for s in itertools.product("abc", repeat=n)}
+    assert len(strings) == 121
+    for said in sorted(strings):
+        nearest = _distances(said, strings)
+        assert nearest.keys() == strings
+        for heard in strings:
+            found = edits(said, heard)
+            assert found.total == nearest[heard], (said, heard)
+            assert found.insertions - found.deletions == len(heard) - len(said) and min(found) >= 0
+            assert edits(heard, said) == Edits(found.substitutions, found.insertions, found.deletions)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text("abc", max_size=9), st.text("abc", max_size=9), st.text("abc", max_size=9))
+def test_edit_distance_is_a_distance(a, b, c):
+    assert (edits(a, b).total == 0) == (a == b)
+    assert edits(a, c).total <= edits(a, b).total + edits(b, c).total
+    assert edits(a + c, b + c).total == edits(a, b).total
+
+
+def test_kinds_of_edits():
+    assert edits("kitten", "sitting") == Edits(2, 0, 1)
+    assert edits(["hh", "ah"], []) == Edits(0, 2, 0) and edits("", "ab") == Edits(0, 0, 2)
+    assert edits("ab", "ba") == Edits(2, 0, 0)  # not one deletion and one insertion, which are as many
+
+
+def test_rates_are_added_up_over_the_corpus():
+    assert error_rate(["abcd", "a"], ["abxd", "ba"]) == 2 / 5
+    said, heard = (LETTERS.encode(t) for t in ("one two", "one to x"))
+    found = scoring.rates([np.append(said, [0, 0])], {"": [heard], "_greedy": [np.append(said, 0)]}, phones=False)
+    assert found == {"per": 3 / 7, "wer": 1.0, "per_greedy": 0.0, "wer_greedy": 0.0}
+    assert scoring.words("  one two ") == ["one", "two"]
+    phones = TIMIT.encode(["sil", "ah"])
+    assert scoring.rates([phones], {"": [phones[:1]]}, phones=True) == {"per": 0.5}
+    assert set(CHARACTERS) == set("abcdefghijklmnopqrstuvwxyz '")

@@ -1,0 +1,93 @@
+"""Beam search against all texts there are, greedy search against a plain loop, on every backend."""
+
+import itertools
+
+import numpy as np
+import pytest
+from duoln.plugins.las.model import Heard, Speller
+from duoln.plugins.las.search import spell, walk_back
+
+from duoln import tree
+from duoln.randomness import Stream
+from duoln.runtime import to_tensors
+
+CLASSES, ROWS = 3, 4
+
+
+def _speller(scale=2.0):
+    """A small speller whose weights are large, so that no two texts are nearly as probable."""
+    speller = Speller(CLASSES, 3, 4, 1, 3, "layer", "kept", 1.0)
+    rng = np.random.default_rng(3)
+    params = tree.map(lambda a: (a + scale * rng.standard_normal(a.shape)).astype(np.float32), speller.init(Stream(0, "init")))
+    memory = rng.standard_normal((ROWS, 5, 3)).astype(np.float32)
+    there = np.arange(5) < np.array([[5], [3], [4], [1]])
+    return speller, params, memory, there
+
+
+def _heard(be, params, memory, there):
+    p, m, t = to_tensors((params, memory, there), be)
+    return p, Heard(m, m @ p["keys"]["weight"], t)
+
+
+def _log_probability(be, text):
+    """Of a text, its end included, for every row: by following it."""
+    speller, params, memory, there = _speller()
+    p, heard = _heard(be, params, memory, there)
+    labels = np.tile(np.array(text, np.int32)[:, None], (1, ROWS))
+    logits = speller.follow(p, heard, to_tensors(labels, be), {})[0].numpy().astype(np.float64)
+    wide = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return sum(wide[t, :, c] for t, c in enumerate(text))
+
+
+def _found(be, beam, steps, penalty, scale=2.0):
+    speller, params, memory, there = _speller(scale)
+    p, heard = _heard(be, params, memory, there)
+    beams = spell(speller, p, heard, beam, steps, penalty)
+    symbols, parents = beams.symbols.numpy().astype(int), beams.parents.numpy().astype(int)
+    assert symbols.shape == parents.shape == (steps, ROWS, beam)
+    return walk_back(symbols, parents), beams.scores.numpy()[-1]
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 3.0])
+def test_a_beam_that_holds_everything_finds_the_best(be, penalty):
+    """Every text of at most 3 symbols, ended or cut off there, ranked by eq. 14 of Wu et al. 2016."""
+    steps = 3
+    texts = [(*s, 0) for n in range(steps) for s in itertools.product((1, 2), repeat=n)]
+    texts += list(itertools.product((1, 2), repeat=steps))
+    ranks = np.array([_log_probability(be, t) / ((5 + len(t)) / 6) ** penalty for t in texts])
+    found, scores = _found(be, 15, steps, penalty)
+    for row in range(ROWS):
+        best = texts[int(ranks[:, row].argmax())]
+        assert tuple(found[row][:len(best)]) == best and not found[row][len(best):].any()
+        np.testing.assert_allclose(scores[row], np.sort(ranks[:, row])[::-1], rtol=1e-4)
+
+
+def test_a_penalty_favours_longer_texts(numpy_backend):
+    short, long = (sum((t != 0).sum() for t in _found(numpy_backend, 15, 3, p, scale=0.3)[0]) for p in (0.0, 6.0))
+    assert short < long
+
+
+def test_a_beam_of_one_is_greedy(be):
+    speller, params, memory, there = _speller()
+    p, heard = _heard(be, params, memory, there)
+    walk, symbols, texts, ended = speller.begin(p, ROWS), np.zeros(ROWS, np.int32), [], np.zeros(ROWS, bool)
+    for t in range(6):
+        walk, logits, _ = speller.step(p, heard, walk, to_tensors(symbols, be), {}, t)
+        symbols = np.where(ended, 0, logits.numpy().argmax(1)).astype(np.int32)
+        ended |= symbols == 0
+        texts.append(symbols)
+    found, _ = _found(be, 1, 6, 1.0)
+    np.testing.assert_array_equal(np.array(found), np.array(texts).T)
+
+
+def test_no_beam_finds_better_than_the_one_that_holds_everything(be):
+    everything = _found(be, 63, 5, 0.0, scale=0.3)[1][:, 0]
+    narrow = [_found(be, beam, 5, 0.0, scale=0.3)[1][:, 0] for beam in (1, 4)]
+    assert all((scores <= everything + 1e-5).all() for scores in narrow)
+    assert (narrow[0] < everything - 1e-3).any()
+
+
+def test_hypotheses_are_walked_back():
+    symbols = np.array([[[1, 2]], [[1, 2]], [[0, 2]]])
+    parents = np.array([[[0, 0]], [[1, 0]], [[0, 1]]])
+    assert walk_back(symbols, parents)[0].tolist() == [2, 1, 0]
