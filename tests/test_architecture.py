@@ -20,7 +20,7 @@ LAYERS = (
     ("errors", "backends"),
     ("tree", "randomness", "core"),
     ("ops", "kernels"),
-    ("nn", "optim", "data", "pictures"),
+    ("nn", "optim", "data", "pictures", "analysis"),
     ("tasks", "runtime", "checkpoint", "runfolder", "train", "trained", "report", "doctor", "bench", "testing", "selftest"),
     ("plugins",),
     ("console", "bench.commands", "cli", "examples", "__main__"),
