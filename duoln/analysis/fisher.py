@@ -31,9 +31,12 @@ def fisher(jacobian: np.ndarray, covariances: np.ndarray, dispersion: float) -> 
 
 
 def normalised(glm: Glm) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(a - mu) / sigma and sigma, (cases, outputs); the derivatives of mu_i and sigma_i by w_i, (cases, outputs, inputs).
+    """(a - mu) / sigma and sigma, and the derivatives of mu_i and sigma_i by w_i, for the paper's chi (eq. 14).
 
-    For the paper's chi (below eq. 14). Layer norm's are of the own weights w_i only, as the paper has them.
+    Layer norm's are by each output's own weights only, as the paper has them.
+
+    Shape:
+        -> (cases, outputs) twice, (cases, outputs, inputs) twice.
     """
     summed = glm.x @ glm.weight
     shape = (*summed.shape, glm.inputs)
@@ -54,9 +57,12 @@ def normalised(glm: Glm) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
 
 
 def paper_vectors(glm: Glm) -> np.ndarray:
-    """v_i = ((g_i / sigma_i) chi_i, 1, (a_i - mu_i) / sigma_i) of eq. 13-14, or (x, 1) of eq. 11: (cases, outputs, width).
+    """v_i = ((g_i / sigma_i) chi_i, 1, (a_i - mu_i) / sigma_i) of eq. 13-14, or (x, 1) of eq. 11.
 
     chi_i = x - d mu_i / d w_i - (a_i - mu_i) / sigma_i d sigma_i / d w_i.
+
+    Shape:
+        -> (cases, outputs, width).
     """
     if glm.norm == "none":
         own = np.concatenate((glm.x, np.ones((len(glm.x), 1))), axis=1)
@@ -68,7 +74,7 @@ def paper_vectors(glm: Glm) -> np.ndarray:
 
 
 def paper_fisher(glm: Glm, covariances: np.ndarray, dispersion: float) -> np.ndarray:
-    """Eq. 11-12, or 13-14 of a normalised model: the block of outputs i and j is E[Cov(y_i, y_j | x) v_i v_j'] / phi^2."""
+    """Eq. 11, or 13 of a normalised model: the block of outputs i and j is E[Cov(y_i, y_j | x) v_i v_j'] / phi^2."""
     vectors = paper_vectors(glm)
     blocks = np.einsum("nij,nip,njq->ipjq", covariances, vectors, vectors, optimize=True)
     size = glm.outputs * glm.width

@@ -181,9 +181,9 @@ def _doubled(glm: Glm, rows: np.ndarray, natural: np.ndarray, everything: bool, 
         old, new = before[first, columns], behind[first, columns]
         return float(np.sum(old * new) / np.sum(old * old))
 
-    change = float(np.linalg.norm(longer - natural) / np.linalg.norm(natural))
-    return Doubled(glm.norm, "W" if everything else "w_1", change, ratio(first),
-                   ratio(slice(glm.inputs, glm.inputs + 1)), ratio(slice(glm.inputs + 1, glm.inputs + 2)), ratio(second))
+    bias, gain = (slice(k, k + 1) for k in (glm.inputs, glm.inputs + 1))
+    return Doubled(glm.norm, "W" if everything else "w_1", _relative(longer, natural), ratio(first), ratio(bias),
+                   ratio(gain), ratio(second))
 
 
 def _gains(glm: Glm, rows: np.ndarray, natural: np.ndarray, name: str) -> Gains:
@@ -199,8 +199,8 @@ def _gains(glm: Glm, rows: np.ndarray, natural: np.ndarray, name: str) -> Gains:
 
     printed, exact = matrices(0.0)
     equation = {"batch": "32", "layer": "33", "weight": "34"}[glm.norm]
-    return Gains(equation, glm.norm, name, np.diag(exact).tolist(), np.diag(printed).tolist(), _relative(printed, exact),
-                 _relative(*matrices(CORRELATION)))
+    return Gains(equation, glm.norm, name, np.diag(exact).tolist(), np.diag(printed).tolist(),
+                 _relative(printed, exact), _relative(*matrices(CORRELATION)))
 
 
 def _directions(glm: Glm, rows: np.ndarray, natural: np.ndarray) -> Directions:

@@ -65,7 +65,7 @@ def same_updates(models: Mapping[Norm, Glm], seed: int, backend: Backend) -> lis
 
 
 def descend(glm: Glm, seed: int, backend: Backend, updates: int = UPDATES, rate: float = RATE) -> Descent:
-    """Learn labels that a plain model draws; gain and bias stay."""
+    """Learn labels that a plain model draws, from weights of length 1; gain and bias stay."""
     rng = Stream(seed, "growth.descent")
     family = FAMILIES["logistic"]
     teacher = rng.normal(glm.weight.shape)
@@ -76,7 +76,7 @@ def descend(glm: Glm, seed: int, backend: Backend, updates: int = UPDATES, rate:
         return ops.mean(ops.sum(ops.bce_with_logits(predict(glm.norm, x, weight, gain, bias), y), axis=1))
 
     gradient_of = value_and_grad(loss)
-    weight = glm.weight.copy()
+    weight = glm.weight / np.linalg.norm(glm.weight)
     points, cosine, squares = [], 0.0, float(np.sum(weight**2))
     size = min(_BATCH, len(glm.x))
     for k in range(updates + 1):

@@ -127,21 +127,26 @@ def table_one(backend: Backend, seed: int = 0, draws: int = 20, eps: float = 1e-
     if not 0 <= eps < float("inf"):
         raise UsageError(f"[invariance] expected an eps of at least 0, found {eps:g}")
     dtype = "float64" if backend.name == "numpy" else "float32"
-    cells, inside = [], []
+    rounding = _ROUNDINGS * float(np.finfo(dtype).eps)
+
+    def output(norm: Norm | Literal["bias inside"], layer: Layer) -> np.ndarray:
+        return _output(norm, eps, *(Tensor(backend.asarray(a, dtype), backend) for a in layer))
+
+    cells = []
     for norm in NORMS:
         for (name, change), expected in zip(TRANSFORMATIONS.items(), TABLE_1[norm], strict=True):
             changes, tolerances = [], []
             for draw in range(draws):
                 before, scale, rng = _draw(seed, name, draw)
                 after = change(before, scale, rng)
-                changes.append(_relative_change(*(_output(backend, dtype, norm, eps, layer) for layer in (before, after))))
-                variance = min(_least_variance(norm, layer) for layer in (before, after))
-                tolerances.append(eps / variance + _ROUNDINGS * float(np.finfo(dtype).eps))
+                changes.append(_relative_change(output(norm, before), output(norm, after)))
+                tolerances.append(eps / min(_least_variance(norm, before), _least_variance(norm, after)) + rounding)
             cells.append(Cell(norm, name, expected, min(changes), max(changes), max(tolerances)))
+    inside = []
     for draw in range(draws):
         before, scale, _ = _draw(seed, "bias inside", draw)
-        inside.append(_relative_change(*(_output(backend, dtype, "layer", eps, before._replace(x=before.x * factor),
-                                                 bias_inside=True) for factor in (1.0, scale))))
+        after = before._replace(x=before.x * scale)
+        inside.append(_relative_change(output("bias inside", before), output("bias inside", after)))
     return Invariance(cells, eps, dtype, draws, min(inside))
 
 
@@ -153,21 +158,18 @@ def _draw(seed: int, name: str, draw: int) -> tuple[Layer, float, Stream]:
     return layer, float(2.0 ** (rng.uniform((), 1.0, 2.0) * (1 if draw % 2 else -1))), rng
 
 
-def _output(backend: Backend, dtype: str, norm: Norm, eps: float, layer: Layer, bias_inside: bool = False) -> np.ndarray:
-    """h (cases, units), float64. With `bias_inside` the bias is added before layer norm, not after."""
-    x, weight, gain, bias = (Tensor(backend.asarray(array, dtype), backend) for array in layer)
+def _output(norm: Norm | Literal["bias inside"], eps: float, x: Tensor, weight: Tensor, gain: Tensor,
+            bias: Tensor) -> np.ndarray:
+    """The layer's output h (cases, units), float64. "bias inside" is layer norm with the bias added before it."""
     if norm == "weight":
-        return _host(ops.tanh(ops.linear(x, ops.weight_norm(weight, gain), bias)))
-    summed = ops.matmul(x, weight)
-    if norm == "batch":
-        return _host(ops.tanh(ops.batch_norm(summed, gain, bias, eps=eps)[0]))
-    if bias_inside:
-        return _host(ops.tanh(ops.layer_norm(summed + bias, gain, eps=eps)))
-    return _host(ops.tanh(ops.layer_norm(summed, gain, bias, eps=eps)))
-
-
-def _host(x: Tensor) -> np.ndarray:
-    return x.numpy().astype(np.float64)
+        normal = ops.linear(x, ops.weight_norm(weight, gain), bias)
+    elif norm == "batch":
+        normal = ops.batch_norm(ops.matmul(x, weight), gain, bias, eps=eps)[0]
+    elif norm == "layer":
+        normal = ops.layer_norm(ops.matmul(x, weight), gain, bias, eps=eps)
+    else:
+        normal = ops.layer_norm(ops.linear(x, weight, bias), gain, eps=eps)
+    return ops.tanh(normal).numpy().astype(np.float64)
 
 
 def _relative_change(before: np.ndarray, after: np.ndarray) -> float:

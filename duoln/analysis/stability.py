@@ -12,7 +12,7 @@ import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -25,7 +25,9 @@ from duoln.pictures import figure
 from duoln.randomness import Stream
 
 Norm = Literal["none", "layer"]
+NORMS: tuple[Norm, ...] = get_args(Norm)
 Scaled = Literal["w_h", "w_h and w_x"]
+SCALED: tuple[Scaled, ...] = get_args(Scaled)
 
 SCALES = (0.5, 1.0, 2.0, 4.0)
 BATCH, INPUTS, HIDDEN = 8, 32, 64
@@ -86,8 +88,8 @@ def walks(backend: Backend, seed: int = 0, steps: int = 100, scales: Sequence[fl
     dtype = "float64" if backend.name == "numpy" else "float32"
     found = []
     for cell in CELLS:
-        for norm in ("none", "layer"):
-            for scaled in ("w_h", "w_h and w_x"):
+        for norm in NORMS:
+            for scaled in SCALED:
                 made = {scale: _walk(backend, dtype, cell, norm, scaled, scale, seed, steps, eps)
                         for scale in dict.fromkeys((1.0, *map(float, scales)))}
                 like = made[1.0][0]
@@ -158,17 +160,18 @@ def draw(found: Stability, target: Path) -> Path:
             for norm, style, width in (("none", (0, (4, 2)), 1.2), ("layer", "solid", 1.6)):
                 for index, walk in enumerate(found.of(cell, norm)):
                     colour = f"C{index % 10}"
+                    look = {"color": colour, "linestyle": style, "linewidth": width}
                     label = f"{'layer norm' if norm == 'layer' else 'plain'}, $W_h$ x {walk.scale:g}"
-                    panels[0][column].plot(time, walk.state, color=colour, linestyle=style, linewidth=width, label=label)
+                    panels[0][column].plot(time, walk.state, label=label, **look)
                     shown = [g if 0 < g < np.inf else np.nan for g in walk.gradient]  # a logarithm takes no others
-                    panels[1][column].plot(time, shown, color=colour, linestyle=style, linewidth=width)
+                    panels[1][column].plot(time, shown, **look)
             panels[0][column].set_title(cell.upper(), fontsize=10)
             panels[1][column].set_yscale("log")
             panels[1][column].set_xlabel("time step")
             for row in (0, 1):
                 panels[row][column].grid(alpha=0.3)
-        panels[0][0].set_ylabel("hidden state, root mean square")
-        panels[1][0].set_ylabel("gradient, from 1 at the last step")
+        panels[0][0].set_ylabel("hidden state (rms)")
+        panels[1][0].set_ylabel("gradient by the state")
         lines, labels = panels[0][0].get_legend_handles_labels()
         by_scale = [k + row * len(scales) for k in range(len(scales)) for row in (0, 1)]  # a column for each scale
         whole.legend([lines[k] for k in by_scale], [labels[k] for k in by_scale], loc="upper center",

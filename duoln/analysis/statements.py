@@ -41,9 +41,10 @@ def statements(found: Geometry) -> list[Statement]:
 
 def _curvature(found: Geometry) -> Iterable[Statement]:
     before, last = found.steps[-2:]
-    yield Statement("eq. 8", f"KL is the quadratic form: a tenth of the step leaves this share of the error, at {last.length:g}",
+    yield Statement("eq. 8", "KL is the quadratic form for short steps: a tenth of a step has this share of its error",
                     True, max(error / before.errors[norm] for norm, error in last.errors.items()), _OF_FIRST_ORDER)
-    yield Statement("eq. 8", f"the same with eq. 13 for layer norm: its error at {last.length:g}", False, last.paper_layer)
+    yield Statement("eq. 8", f"the same with eq. 13 for layer norm: the error at {last.length:g}", False,
+                    last.paper_layer)
 
 
 def _blocks(found: Geometry) -> Iterable[Statement]:
