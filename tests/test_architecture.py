@@ -21,7 +21,7 @@ LAYERS = (
     ("tree", "randomness", "core"),
     ("ops", "kernels"),
     ("nn", "optim", "data", "pictures", "analysis"),
-    ("tasks", "runtime", "checkpoint", "runfolder", "train", "trained", "report", "doctor", "bench", "testing", "selftest"),
+    ("tasks", "runtime", "checkpoint", "runfolder", "train", "trained", "report", "paper", "doctor", "bench", "testing", "selftest"),
     ("plugins",),
     ("console", "bench.commands", "cli", "examples", "__main__"),
 )
