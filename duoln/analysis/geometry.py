@@ -209,10 +209,10 @@ def _directions(glm: Glm, rows: np.ndarray, natural: np.ndarray) -> Directions:
     covariances = covariance(family, natural, CORRELATION)
     exact = fisher(rows, covariances, family.dispersion)
     lengths = np.linalg.norm(glm.weight, axis=0)
-    along = np.zeros((glm.outputs, glm.outputs, glm.width))
+    units = np.zeros((glm.outputs, glm.outputs, glm.width))
     for i in range(glm.outputs):
-        along[i, i, :glm.inputs] = glm.weight[:, i] / lengths[i]
-    along = along.reshape(glm.outputs, -1)
+        units[i, i, :glm.inputs] = glm.weight[:, i] / lengths[i]
+    along = units.reshape(glm.outputs, -1)
     summed = glm.x @ glm.weight / lengths
     right = np.einsum("nij,ni,nj->ij", covariances, summed, summed) / (len(summed) * family.dispersion**2)
     both = along[0] + along[1]

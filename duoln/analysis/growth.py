@@ -39,13 +39,13 @@ class SameUpdate:
 class Descent:
     """Gradient descent on the weights of a logistic model, at a constant rate, on batches of its data.
 
-    `points` holds (updates, |W|, rate / |W|^2); `cosine` is the greatest |cosine| between W and a gradient;
-    `squares` the relative error of |W|^2 from the sum of the squared updates.
+    `points` holds (updates, |W|, rate / |W|^2); `along` is the greatest part of a gradient along W, by the greatest
+    gradient; `squares` the relative error of |W|^2 from the sum of the squared updates.
     """
 
     norm: Norm
     points: list[tuple[int, float, float]]
-    cosine: float
+    along: float
     squares: float
 
 
@@ -77,8 +77,8 @@ def descend(glm: Glm, seed: int, backend: Backend, updates: int = UPDATES, rate:
 
     gradient_of = value_and_grad(loss)
     weight = glm.weight / np.linalg.norm(glm.weight)
-    points, cosine, squares = [], 0.0, float(np.sum(weight**2))
-    size = min(_BATCH, len(glm.x))
+    points, along, greatest, squares = [], 0.0, 0.0, float(np.sum(weight**2))
+    size = min(_BATCH, len(glm.x) // 2)
     for k in range(updates + 1):
         length = float(np.linalg.norm(weight))
         if k % (updates // 4) == 0:
@@ -88,7 +88,8 @@ def descend(glm: Glm, seed: int, backend: Backend, updates: int = UPDATES, rate:
         rows = rng.permutation(len(glm.x))[:size]
         arrays = (Tensor(backend.asarray(a, "float64"), backend) for a in (weight, glm.x[rows], labels[rows]))
         gradient = gradient_of(*arrays)[1].numpy()
-        cosine = max(cosine, float(abs(np.sum(weight * gradient)) / (length * np.linalg.norm(gradient))))
+        along = max(along, float(abs(np.sum(weight * gradient))) / length)
+        greatest = max(greatest, float(np.linalg.norm(gradient)))
         weight -= rate * gradient
         squares += float(np.sum((rate * gradient) ** 2))
-    return Descent(glm.norm, points, cosine, abs(float(np.sum(weight**2)) - squares) / squares)
+    return Descent(glm.norm, points, along / greatest, abs(float(np.sum(weight**2)) - squares) / squares)

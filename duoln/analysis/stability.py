@@ -20,6 +20,7 @@ from duoln import nn, ops
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, value_and_grad
 from duoln.errors import UsageError
+from duoln.nn.recurrent import RecurrentCell
 from duoln.ops.recurrent.variants import CELLS, Cell
 from duoln.pictures import figure
 from duoln.randomness import Stream
@@ -31,7 +32,7 @@ SCALED: tuple[Scaled, ...] = get_args(Scaled)
 
 SCALES = (0.5, 1.0, 2.0, 4.0)
 BATCH, INPUTS, HIDDEN = 8, 32, 64
-_KINDS: dict[Cell, type[nn.RecurrentCell]] = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
+_KINDS: dict[Cell, type[RecurrentCell]] = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
 
 
 class Walk(NamedTuple):
@@ -157,7 +158,8 @@ def draw(found: Stability, target: Path) -> Path:
     time = np.arange(1, found.steps + 1)
     with figure(target, 2, len(CELLS), (9.6, 5.4), top=0.92, sharex=True, sharey="row") as (whole, panels):
         for column, cell in enumerate(CELLS):
-            for norm, style, width in (("none", (0, (4, 2)), 1.2), ("layer", "solid", 1.6)):
+            for norm in NORMS:
+                style, width = ("solid", 1.6) if norm == "layer" else ((0, (4, 2)), 1.2)
                 for index, walk in enumerate(found.of(cell, norm)):
                     colour = f"C{index % 10}"
                     look = {"color": colour, "linestyle": style, "linewidth": width}

@@ -84,8 +84,8 @@ def _lengths(found: Geometry) -> Iterable[Statement]:
     yield Statement("5.2.2", "layer norm: |w_i| doubled, the output stays", False, one.output_change)
     yield Statement("instead", "the whole W doubled: it stays, and all blocks of weights fall to a quarter", True,
                     max(whole.output_change, abs(whole.own - 0.25) / 0.25, abs(whole.other - 0.25) / 0.25))
-    yield Statement("5.2.2", "normalised models: the gradient is at right angles to W (cosine)", True,
-                    max(d.cosine for d in found.descents if d.norm != "none"))
+    yield Statement("5.2.2", "normalised models: the gradient is at right angles to W", True,
+                    max(d.along for d in found.descents if d.norm != "none"))
     yield Statement("5.2.2", "and |W|^2 grows by the squares of the updates", True,
                     max(d.squares for d in found.descents if d.norm != "none"))
 

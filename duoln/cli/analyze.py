@@ -96,9 +96,9 @@ def _stability(args: argparse.Namespace) -> int:
     backend = _backend(args.backend)
     found = stability.walks(backend, args.seed, args.steps, args.scales, args.eps)
     ranges = []
-    for norm, word in (("none", "plain"), ("layer", "layer norm")):
+    for norm in stability.NORMS:
         first = [w.gradient[0] for w in found.of("rnn", norm)]
-        ranges.append(f"{word} {min(first):.0e} to {max(first):.0e}")
+        ranges.append(f"{'layer norm' if norm == 'layer' else 'plain'} {min(first):.0e} to {max(first):.0e}")
     summary = f"RNN, gradient over {found.steps} steps at W_h x {min(args.scales):g} to {max(args.scales):g}: " \
               f"{'; '.join(ranges)}"
     _finish(args, backend, summary, None, {**found._asdict(), "walks": [w._asdict() for w in found.walks]},

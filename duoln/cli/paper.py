@@ -102,7 +102,8 @@ def _figures(task: Task | None, run: Run) -> str:
 
 
 def _length(run: Run) -> str:
-    return f"{run.epoch:g} epoch{'' if run.epoch == 1 else 's'}, {run.step} updates" + (f", {run.time[:10]}" if run.time else "")
+    words = [f"{run.epoch:g} epoch{'' if run.epoch == 1 else 's'}", f"{run.step} updates", run.time[:10]]
+    return ", ".join(filter(None, words))
 
 
 def _as_json(s: Standing) -> dict[str, Any]:

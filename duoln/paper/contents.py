@@ -64,7 +64,7 @@ CONTENTS: tuple[Entry, ...] = (
           "gain and bias are swapped in the sentences below eq. 22, 28 and 31", check="duoln selftest"),
     Entry("eq. 32-35", "supplement", "curvature when the gains alone move",
           "eq. 32 is no identity; eq. 35 equates four terms with one", analysis=_GEOMETRY),
-    Entry("chapter, table 3", "LAS", "layer norm in the listener lowers the error and the number of steps; in the speller "
-          "alone it fails", "no settings are given; its eq. 6 has a factor too many; TIMIT is licensed",
-          task="las"),
+    Entry("chapter, table 3", "LAS",
+          "layer norm in the listener lowers the error and the number of steps; in the speller alone it fails",
+          "no settings are given; its eq. 6 has a factor too many; TIMIT is licensed", task="las"),
 )

@@ -130,7 +130,7 @@ def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standin
         missing = ""
         if entry.task and task is None:
             missing = f"plug-in {entry.task} is broken: {broken[entry.task]}" if entry.task in broken else \
-                f"there is no plug-in {entry.task}"
+                f"no plug-in {entry.task} is loaded"
         variants = [Variant(name, task.references.get(name, ""), runs.get((task.name, name)))
                     for name in task.variants] if task else []
         found.append(Standing(entry, task, missing, variants, findings.get(entry.analysis)))
