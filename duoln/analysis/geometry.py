@@ -46,7 +46,7 @@ class Blocks:
 class Doubled:
     """What doubling weights does to the output and to the exact blocks, each by its least-squares ratio.
 
-    Outputs with a correlation of `CORRELATION`; family Gaussian, whose Cov[y | x] does not depend on the weights.
+    Logistic, outputs with a correlation of `CORRELATION`.
     """
 
     norm: Norm
@@ -169,7 +169,7 @@ def _blocks(glm: Glm, rows: np.ndarray, natural: np.ndarray, name: str) -> Block
 
 
 def _doubled(glm: Glm, rows: np.ndarray, natural: np.ndarray, everything: bool, backend: Backend) -> Doubled:
-    family = FAMILIES["gaussian"]
+    family = FAMILIES["logistic"]
     factors = np.full(glm.outputs, 2.0) if everything else np.where(np.arange(glm.outputs) == 0, 2.0, 1.0)
     after = glm._replace(weight=glm.weight * factors)
     longer = predictor(after, backend)
@@ -229,16 +229,17 @@ def _steps(models: Mapping[Norm, Glm], rows: Mapping[Norm, np.ndarray], naturals
     for length in STEPS:
         nats: dict[str, float] = {}
         errors: dict[str, float] = {}
-        paper_layer = 0.0
+        paper_layer: list[float] = []
         for norm, glm in models.items():
             rng = Stream(seed, "geometry.step")
+            true, missed = [], []
             for _ in range(DIRECTIONS):
                 change = rng.normal((glm.outputs * glm.width,))
                 change *= length / np.linalg.norm(change)
-                true = divergence(family, naturals[norm], predictor(glm.moved(change), backend))
-                nats[norm] = max(nats.get(norm, 0.0), true)
-                errors[norm] = max(errors.get(norm, 0.0), abs(0.5 * float(change @ forms[norm] @ change) - true) / true)
+                true.append(divergence(family, naturals[norm], predictor(glm.moved(change), backend)))
+                missed.append(abs(0.5 * change @ forms[norm] @ change - true[-1]) / true[-1])
                 if norm == "layer":
-                    paper_layer = max(paper_layer, abs(0.5 * float(change @ printed @ change) - true) / true)
-        found.append(Step(length, nats, errors, paper_layer))
+                    paper_layer.append(abs(0.5 * change @ printed @ change - true[-1]) / true[-1])
+            nats[norm], errors[norm] = float(np.max(true)), float(np.max(missed))
+        found.append(Step(length, nats, errors, float(np.max(paper_layer))))
     return found

@@ -77,7 +77,7 @@ def descend(glm: Glm, seed: int, backend: Backend, updates: int = UPDATES, rate:
 
     gradient_of = value_and_grad(loss)
     weight = glm.weight / np.linalg.norm(glm.weight)
-    points, along, greatest, squares = [], 0.0, 0.0, float(np.sum(weight**2))
+    points, along, lengths, squares = [], [], [], float(np.sum(weight**2))
     size = min(_BATCH, len(glm.x) // 2)
     for k in range(updates + 1):
         length = float(np.linalg.norm(weight))
@@ -88,8 +88,9 @@ def descend(glm: Glm, seed: int, backend: Backend, updates: int = UPDATES, rate:
         rows = rng.permutation(len(glm.x))[:size]
         arrays = (Tensor(backend.asarray(a, "float64"), backend) for a in (weight, glm.x[rows], labels[rows]))
         gradient = gradient_of(*arrays)[1].numpy()
-        along = max(along, float(abs(np.sum(weight * gradient))) / length)
-        greatest = max(greatest, float(np.linalg.norm(gradient)))
+        along.append(abs(np.sum(weight * gradient)) / length)
+        lengths.append(np.linalg.norm(gradient))
         weight -= rate * gradient
         squares += float(np.sum((rate * gradient) ** 2))
-    return Descent(glm.norm, points, along / greatest, abs(float(np.sum(weight**2)) - squares) / squares)
+    return Descent(glm.norm, points, float(np.max(along) / np.max(lengths)),
+                   abs(float(np.sum(weight**2)) - squares) / squares)

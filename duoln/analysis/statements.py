@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from duoln.analysis.geometry import Blocks, Geometry
+import numpy as np
+
+from duoln.analysis.geometry import Geometry
 
 EXACT = 1e-9
 """A relative error up to here is rounding."""
@@ -39,37 +41,38 @@ def statements(found: Geometry) -> list[Statement]:
     return [*_curvature(found), *_blocks(found), *_lengths(found), *_gains(found)]
 
 
+def _most(errors: Iterable[float]) -> float:
+    """The greatest; NaN if there is one, where Python's `max` may pass it by."""
+    return float(np.max(list(errors)))
+
+
+def _least(errors: Iterable[float]) -> float:
+    return float(np.min(list(errors)))
+
+
 def _curvature(found: Geometry) -> Iterable[Statement]:
     before, last = found.steps[-2:]
     yield Statement("eq. 8", "KL is the quadratic form for short steps: a tenth of a step has this share of its error",
-                    True, max(error / before.errors[norm] for norm, error in last.errors.items()), _OF_FIRST_ORDER)
+                    True, _most(error / before.errors[norm] for norm, error in last.errors.items()), _OF_FIRST_ORDER)
     yield Statement("eq. 8", f"the same with eq. 13 for layer norm: the error at {last.length:g}", False,
                     last.paper_layer)
 
 
 def _blocks(found: Geometry) -> Iterable[Statement]:
     def worst(norm: str) -> float:
-        return max(max(b.weights, b.cross, b.others) for b in found.blocks if b.norm == norm)
+        return _most(e for b in found.blocks if b.norm == norm for e in (b.weights, b.cross, b.others))
 
     layer = [b for b in found.blocks if b.norm == "layer"]
-
-    def least(error: str) -> float:
-        values: list[float] = [getattr(b, error) for b in layer]
-        return min(values)
-
     yield Statement("eq. 11", "plain model, all blocks", True, worst("none"))
     yield Statement("eq. 13", "batch norm, all blocks", True, worst("batch"))
     yield Statement("eq. 13", "weight norm, all blocks", True, worst("weight"))
-    yield Statement("eq. 13", "layer norm, blocks of gains and biases", True, max(_others(layer)))
+    yield Statement("eq. 13", "layer norm, blocks of gains and biases", True, _most(b.others for b in layer))
     yield Statement("eq. 13", "layer norm, blocks of weights: outputs share mu and sigma, so w_i moves them all", False,
-                    least("weights"))
-    yield Statement("eq. 13", "layer norm, blocks of weights with gains or biases", False, least("cross"))
+                    _least(b.weights for b in layer))
+    yield Statement("eq. 13", "layer norm, blocks of weights with gains or biases", False,
+                    _least(b.cross for b in layer))
     yield Statement("instead", "layer norm: d a_k / d w_i = g_k/sigma x ([k=i] - 1/H - u_k u_i/H), u = (a - mu)/sigma",
                     True, found.shared)
-
-
-def _others(blocks: Iterable[Blocks]) -> list[float]:
-    return [b.others for b in blocks]
 
 
 def _lengths(found: Geometry) -> Iterable[Statement]:
@@ -77,17 +80,17 @@ def _lengths(found: Geometry) -> Iterable[Statement]:
     batch, weight = by["batch", "w_1"], by["weight", "w_1"]
     one, whole = by["layer", "w_1"], by["layer", "W"]
     yield Statement("5.2.2", "batch and weight norm: |w_i| doubled, the curvature along w_i halves", False,
-                    min(abs(d.own - 0.5) / 0.5 for d in (batch, weight)))
-    yield Statement("instead", "it falls to a quarter", True, max(abs(d.own - 0.25) / 0.25 for d in (batch, weight)))
-    yield Statement("5.2.2", "what halves: weight norm's blocks of w_i with b_i, g_i; of w_i with w_j in both", True,
-                    max(abs(r - 0.5) / 0.5 for r in (weight.bias, weight.gain, weight.other, batch.other)))
+                    _least(abs(d.own - 0.5) / 0.5 for d in (batch, weight)))
+    yield Statement("instead", "it falls to a quarter", True, _most(abs(d.own - 0.25) / 0.25 for d in (batch, weight)))
+    yield Statement("5.2.2", "what halves are the blocks of w_i with b_i, g_i and w_j", True,
+                    _most(abs(r - 0.5) / 0.5 for d in (batch, weight) for r in (d.bias, d.gain, d.other)))
     yield Statement("5.2.2", "layer norm: |w_i| doubled, the output stays", False, one.output_change)
     yield Statement("instead", "the whole W doubled: it stays, and all blocks of weights fall to a quarter", True,
-                    max(whole.output_change, abs(whole.own - 0.25) / 0.25, abs(whole.other - 0.25) / 0.25))
+                    _most((whole.output_change, abs(whole.own - 0.25) / 0.25, abs(whole.other - 0.25) / 0.25)))
     yield Statement("5.2.2", "normalised models: the gradient is at right angles to W", True,
-                    max(d.along for d in found.descents if d.norm != "none"))
+                    _most(d.along for d in found.descents if d.norm != "none"))
     yield Statement("5.2.2", "and |W|^2 grows by the squares of the updates", True,
-                    max(d.squares for d in found.descents if d.norm != "none"))
+                    _most(d.squares for d in found.descents if d.norm != "none"))
 
 
 def _gains(found: Geometry) -> Iterable[Statement]:
@@ -98,6 +101,6 @@ def _gains(found: Geometry) -> Iterable[Statement]:
     yield Statement("eq. 32", "the same, correlated outputs", False, gaussian.correlated)
     for equation, norm in (("33", "layer"), ("34", "weight")):
         yield Statement(f"eq. {equation}", f"{norm} norm's gains", True,
-                        max(max(g.error, g.correlated) for g in found.gains if g.norm == norm))
+                        _most(e for g in found.gains if g.norm == norm for e in (g.error, g.correlated)))
     yield Statement("eq. 35", "plain model along w_i and w_j: the term (i, j)", True, found.directions.pair)
     yield Statement("eq. 35", "the left side as printed, which is four terms", False, found.directions.printed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from duoln import console
@@ -12,7 +13,7 @@ from duoln.analysis.invariance import NORMS, TRANSFORMATIONS, Cell, Invariance
 from duoln.analysis.statements import Statement
 from duoln.ops.recurrent.variants import CELLS
 
-_TITLES = {"batch": "batch norm", "weight": "weight norm", "layer": "layer norm", "none": "plain"}
+TITLES = {"batch": "batch norm", "weight": "weight norm", "layer": "layer norm", "none": "plain"}
 _PERCENT = 0.005
 """Errors from here on are shown in percent; those below in powers of ten."""
 
@@ -23,14 +24,21 @@ def _show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], ba
 
 
 def _error(value: float) -> str:
-    return f"{value:.0%}" if value >= _PERCENT else f"{value:.0e}" if value else "0"
+    if not math.isfinite(value) or 0 < value < _PERCENT:
+        return power(value)
+    return f"{value:.0%}" if value else "0"
+
+
+def power(value: float) -> str:
+    """A value of any size, of which the power of ten matters."""
+    return f"{value:.0e}" if math.isfinite(value) else "overflow"
 
 
 def show_invariance(found: Invariance, summary: str) -> None:
     """Table 1 with the change of the output in each cell."""
     by = {(c.norm, c.transformation): c for c in found.cells}
     _show(f"Table 1: does the output stay, and its relative change ({found.draws} draws, {found.dtype})",
-          ("", *(_TITLES[n] for n in NORMS)), [(name, *(_cell(by[norm, name]) for norm in NORMS))
+          ("", *(TITLES[n] for n in NORMS)), [(name, *(_cell(by[norm, name]) for norm in NORMS))
                                                for name in TRANSFORMATIONS],
           [k for k, name in enumerate(TRANSFORMATIONS) if not all(by[norm, name].agrees for norm in NORMS)], (1, 2, 3))
     console.put(f"{summary}; eps {found.eps:g}; yes: the greatest change, no: the least")
@@ -53,25 +61,25 @@ def show_geometry(found: Geometry, said: Sequence[Statement], summary: str) -> N
            for s in said], [k for k, s in enumerate(said) if not s.agrees], (0, 2, 3))
     _show(f"Eq. 13 (plain: 11) against the exact Fisher information, {found.cases} cases: relative errors of blocks",
           ("model", "family", "weights", "largest entry", "weights x others", "gains, biases"),
-          [(_TITLES[b.norm], b.family, *map(_error, (b.weights, b.weights_largest, b.cross, b.others)))
+          [(TITLES[b.norm], b.family, *map(_error, (b.weights, b.weights_largest, b.cross, b.others)))
            for b in found.blocks])
     _show(f"Weights doubled: change of the output, and factors of exact blocks (outputs correlated by {CORRELATION:g})",
           ("model", "doubled", "output", "w1,w1", "w1,b1", "w1,g1", "w1,w2"),
-          [(_TITLES[d.norm], d.what, _error(d.output_change), *(f"{r:.3f}" for r in (d.own, d.bias, d.gain, d.other)))
+          [(TITLES[d.norm], d.what, _error(d.output_change), *(f"{r:.3f}" for r in (d.own, d.bias, d.gain, d.other)))
            for d in found.doubled])
     _show("Gains moved alone: coefficients of their squares, exact and by the paper",
           ("eq.", "model", "family", "exact", "the paper", "error", "correlated"),
-          [(g.equation, _TITLES[g.norm], g.family, " ".join(f"{v:.3f}" for v in g.exact),
+          [(g.equation, TITLES[g.norm], g.family, " ".join(f"{v:.3f}" for v in g.exact),
             " ".join(f"{v:.3f}" for v in g.paper), _error(g.error), _error(g.correlated))
            for g in sorted(found.gains, key=lambda g: g.equation)])
     _show(f"Eq. 8: error of the quadratic form, the greatest of {DIRECTIONS} directions (logistic)",
-          ("step", *(_TITLES[n] for n in MODELS), "layer norm by eq. 13"),
+          ("step", *(TITLES[n] for n in MODELS), "layer norm by eq. 13"),
           [(f"{s.length:g}", *(_error(s.errors[n]) for n in MODELS), _error(s.paper_layer)) for s in found.steps])
     _show("One small update of W, longer and longer W: KL, by that at length 1 (logistic)",
-          ("length of W", *(_TITLES[n] for n in MODELS)),
+          ("length of W", *(TITLES[n] for n in MODELS)),
           [(f"{s.scale:g}", *(f"{s.divergence[n]:.4f}" for n in MODELS)) for s in found.same_update])
     _show("Gradient descent at a constant rate: |W|, and the effective rate: rate / |W|^2",
-          ("updates", *(_TITLES[d.norm] for d in found.descents)),
+          ("updates", *(TITLES[d.norm] for d in found.descents)),
           [(str(points[0][0]), *(f"{length:.2f}  {rate:.3f}" for _, length, rate in points))
            for points in zip(*(d.points for d in found.descents), strict=True)])
     console.put(summary)
@@ -80,8 +88,8 @@ def show_geometry(found: Geometry, said: Sequence[Statement], summary: str) -> N
 def show_stability(found: stability.Stability, summary: str) -> None:
     """A row for each network and way of scaling, a column for each scale."""
     scales = list(dict.fromkeys(w.scale for w in found.walks))
-    rows = [(cell.upper(), _TITLES[norm], scaled.replace("w_", "W_"), *(f"{w.gradient[0]:.0e}" for w in walks),
-             _error(max(w.moved for w in walks)))
+    rows = [(cell.upper(), TITLES[norm], scaled.replace("w_", "W_"), *(power(w.gradient[0]) for w in walks),
+             _error(max(w.moved if math.isfinite(w.moved) else math.inf for w in walks)))
             for cell in CELLS for norm in stability.NORMS for scaled in stability.SCALED
             if (walks := found.of(cell, norm, scaled))]
     _show(f"A gradient of 1 at the last of {found.steps} steps, at the first ({found.dtype}); change of the states",

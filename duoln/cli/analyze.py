@@ -97,8 +97,9 @@ def _stability(args: argparse.Namespace) -> int:
     found = stability.walks(backend, args.seed, args.steps, args.scales, args.eps)
     ranges = []
     for norm in stability.NORMS:
-        first = [w.gradient[0] for w in found.of("rnn", norm)]
-        ranges.append(f"{'layer norm' if norm == 'layer' else 'plain'} {min(first):.0e} to {max(first):.0e}")
+        first = [w.gradient[0] if math.isfinite(w.gradient[0]) else math.inf for w in found.of("rnn", norm)]
+        ranges.append(f"{analysis_tables.TITLES[norm]} {analysis_tables.power(min(first))} to "
+                      f"{analysis_tables.power(max(first))}")
     summary = f"RNN, gradient over {found.steps} steps at W_h x {min(args.scales):g} to {max(args.scales):g}: " \
               f"{'; '.join(ranges)}"
     _finish(args, backend, summary, None, {**found._asdict(), "walks": [w._asdict() for w in found.walks]},

@@ -130,6 +130,8 @@ def test_a_wrong_measurement_is_told(found):
     assert change("doubled", "own", 0.5) == ["5.2.2", "instead", "instead"]
     assert set(change("gains", "error", 1e-6)) == {"eq. 32", "eq. 33", "eq. 34"}
     assert change("descents", "along", 0.1) == ["5.2.2"]
+    last = dataclasses.replace(found.blocks[-1], weights=float("nan"))
+    assert "eq. 13" in [s.where for s in statements(dataclasses.replace(found, blocks=[*found.blocks[:-1], last])) if not s.agrees]
 
 
 def test_longer_weights_learn_less(found, numpy_backend):

@@ -77,6 +77,19 @@ def test_a_norm_that_does_not_centre_is_found_out(numpy_backend, monkeypatch):
     assert [(c.norm, c.transformation) for c in wrong] == [("layer", "weight matrix re-centring")]
 
 
+def test_a_nan_is_not_passed_by(numpy_backend, monkeypatch):
+    made = []
+
+    def sometimes(*args, **kwargs):
+        made.append(None)
+        return ops.layer_norm(*args, **kwargs) * (float("nan") if len(made) == 4 else 1.0)
+
+    stand_in = type("Ops", (), {**vars(ops), "layer_norm": staticmethod(sometimes)})
+    monkeypatch.setattr(invariance, "ops", stand_in)
+    [wrong] = [c for c in table_one(numpy_backend, draws=3).cells if not c.agrees]
+    assert wrong.norm == "layer" and wrong.measured is None
+
+
 def test_a_change_between_yes_and_no_is_neither():
     cell = invariance.Cell("layer", "any", True, 1e-4, 1e-3, 1e-5)
     assert cell.measured is None and not cell.agrees and not cell._replace(expected=False).agrees

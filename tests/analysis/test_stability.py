@@ -70,6 +70,11 @@ def test_a_gradient_that_is_gone_or_not_finite_can_be_drawn(tmp_path, numpy_back
     assert stability.draw(odd, tmp_path / "a.png").exists()
 
 
+def test_an_explosion_is_a_finding_not_a_warning(numpy_backend):
+    found = walks(numpy_backend, steps=4, scales=(1e308,))
+    assert not all(np.isfinite(w.gradient[0]) for w in found.walks)
+
+
 @pytest.mark.parametrize("bad", [{"steps": 0}, {"scales": (1.0, -2.0)}, {"scales": (float("nan"),)}, {"eps": 0.0}])
 def test_arguments_that_make_no_sense(bad, numpy_backend):
     with pytest.raises(UsageError, match="expected"):
