@@ -22,12 +22,13 @@ _NO_PROTOCOL = frozenset({"seed", "evaluate_every", "source"})
 
 
 class Run(NamedTuple):
-    """One run: its last evaluation, on what, and how its settings differ from the preset `paper`."""
+    """One run: what it ended with, or its last evaluation, and how its settings differ from the preset `paper`."""
 
     path: Path
     dataset: Dataset
     time: str
     """When it was last started, ISO 8601; empty if the log does not say."""
+    ended: bool
     step: int
     epoch: float
     figures: dict[str, float]
@@ -92,6 +93,9 @@ class Standing(NamedTuple):
             names = [name for name, run in self.runs.items() if run.dataset.rung == rung]
             if names:
                 ours.append(f"{', '.join(names)} on {rung} data only")
+        going = [name for name, run in self.runs.items() if not run.ended]
+        if going:
+            ours.append(f"{', '.join(going)} not ended")
         changed = list(dict.fromkeys(key for run in self.runs.values() for key in run.differs))
         if changed:
             ours.append(f"not the paper's: {', '.join(changed)}")
@@ -169,13 +173,22 @@ def _worth(run: Run) -> tuple[int, str]:
 
 
 def _run(task: Task, curve: Curve) -> Run:
-    last = curve.points[-1]
+    log = curve.path / "log.jsonl"
+    if curve.dataset.rung not in RUNGS:
+        raise DataFormatError(log, 0, f"a rung of {', '.join(RUNGS)}", repr(curve.dataset.rung))
     starts = [entry.get("time") for entry in read_log(curve.path) if entry.get("event") == "start"]
     time = starts[-1] if starts else None
-    if curve.dataset.rung not in RUNGS:
-        raise DataFormatError(curve.path / "log.jsonl", 0, f"a rung of {', '.join(RUNGS)}", repr(curve.dataset.rung))
-    return Run(curve.path, curve.dataset, time if isinstance(time, str) else "", last["step"], last["epoch"],
-               {c.key: last[c.key] for c in task.columns if c.key in last}, _differences(task, curve))
+    ended = curve.result.get("status") == "done"
+    last = curve.points[-1]
+    # What a run ends with need not be its last evaluation: it may go back to its best.
+    values = {**last, **curve.result, "step": curve.result.get("steps"), "epoch": curve.result.get("epochs")} \
+        if ended else last
+    found = {key: values[key] for key in ("step", "epoch", *(c.key for c in task.columns)) if key in values}
+    for key, value in found.items():
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise DataFormatError(log, 0, f"a number as {key} of the run's end", f"{value!r:.60}")
+    return Run(curve.path, curve.dataset, time if isinstance(time, str) else "", ended, found.pop("step"),
+               found.pop("epoch"), found, _differences(task, curve))
 
 
 def _differences(task: Task, curve: Curve) -> dict[str, tuple[Any, Any]]:

@@ -92,6 +92,19 @@ def test_our_figures_are_the_logs_last(runs):
     assert mnist.open[2] == "not the paper's: epochs, learning_rate, hidden, rows"
 
 
+def test_what_a_run_ended_with_counts_and_an_end_that_is_missing_is_told(runs):
+    log = runs / "a" / "ln" / "log.jsonl"
+    lines = log.read_text().splitlines()
+    end = json.loads(lines[-1])
+    assert end["event"] == "end"
+    log.write_text("\n".join([*lines[:-1], json.dumps({**end, "test_error": 0.125, "steps": 7})]) + "\n")
+    mnist, _ = _mnist(runs)
+    assert (mnist.runs["ln"].figures["test_error"], mnist.runs["ln"].step) == (0.125, 7) and "ln not ended" not in mnist.open
+    log.write_text("\n".join(lines[:-1]) + "\n")
+    mnist, _ = _mnist(runs)
+    assert mnist.runs["ln"].step == 15 and "ln not ended" in mnist.open
+
+
 @pytest.mark.parametrize("where", [".", "a", "a/ln"])
 def test_a_run_is_found_from_each_folder_above_it(runs, where):
     assert "ln" in _mnist(runs / where)[0].runs
@@ -115,6 +128,8 @@ def test_variants_that_were_trained_apart_are_told(runs):
 
 
 @pytest.mark.parametrize(("file", "content", "words"), [
+    ("log.jsonl", '{"event": "evaluation", "step": 1, "epoch": 1, "wall_s": 1}\n'
+     '{"event": "end", "status": "done", "steps": 1, "epochs": 1, "test_error": "low"}\n', "test_error"),
     ("config.json", "{", "config.json"), ("config.json", "[1]", "a JSON object"), ("log.jsonl", "{\n{}\n{}\n", "log.jsonl"),
     ("log.jsonl", '{"event": "start", "dataset": {"name": "x", "rung": "stolen"}}\n'
      '{"event": "evaluation", "step": 1, "epoch": 1, "wall_s": 1}\n', "original, substitute, synthetic")])
