@@ -46,6 +46,12 @@ def show(table: Table, data: bool = False) -> None:
     (Console(highlight=False) if data else talk).print(table)
 
 
+def width() -> int:
+    """Columns that a table on stdout may have; 0 where stdout is not a terminal."""
+    out = Console()
+    return out.width if out.is_terminal else 0
+
+
 def number(value: Any, form: str) -> str:
     """A metric as text; tiny values in powers of ten."""
     if not isinstance(value, int | float):

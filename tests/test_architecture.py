@@ -20,8 +20,8 @@ LAYERS = (
     ("errors", "backends"),
     ("tree", "randomness", "core"),
     ("ops", "kernels"),
-    ("nn", "optim", "data", "pictures"),
-    ("tasks", "runtime", "checkpoint", "runfolder", "step", "memory", "ranks", "train", "trained", "report", "doctor", "bench", "testing", "selftest"),
+    ("nn", "optim", "data", "pictures", "analysis"),
+    ("tasks", "runtime", "checkpoint", "runfolder", "step", "memory", "ranks", "train", "trained", "report", "paper", "doctor", "bench", "testing", "selftest"),
     ("plugins",),
     ("console", "bench.commands", "cli", "examples", "__main__"),
 )

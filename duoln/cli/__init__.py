@@ -22,6 +22,8 @@ EXAMPLES = """examples:
   duoln run mnist --out runs/a --resume auto         go on where runs/a stopped
   duoln run mnist --variant ln --backend mlx --ranks 2   two processes, one model
   duoln report runs/a runs/b                         curves of several runs
+  duoln paper                                        every figure, table and claim, and where we stand
+  duoln analyze invariance                           table 1 of the paper, measured
   duoln new-task my_task                             a package with a task of your own, to start from
   duoln doctor                                       what this machine can use, and what mends the rest
   duoln selftest                                     every fused rule of this machine against float64
@@ -39,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     from duoln.bench.commands import add_commands as add_bench_commands
-    from duoln.cli import data, evaluate, facts, new_task, report, run, sample
+    from duoln.cli import analyze, data, evaluate, facts, new_task, paper, report, run, sample
 
     facts.add_commands(commands)
     run.add_command(commands)
@@ -47,6 +49,8 @@ def build_parser() -> argparse.ArgumentParser:
     sample.add_command(commands)
     evaluate.add_command(commands)
     data.add_command(commands)
+    analyze.add_command(commands)
+    paper.add_command(commands)
     new_task.add_command(commands)
     add_bench_commands(commands)
     return parser

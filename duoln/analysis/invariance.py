@@ -1,0 +1,184 @@
+"""Table 1 (section 5.1): which changes of weights and data leave a normalised layer's output as it was.
+
+The layer is h = tanh(gain * (a - mu) / sigma + bias) with a = W x. Its norm is one of our own operators, with the
+epsilon that they have; the paper has none. Scales are positive: a negative one turns the sign of what is normalised.
+Statistics of batch norm are those of the same, changed, data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from duoln import ops
+from duoln.backends.protocol import Backend
+from duoln.core import Tensor
+from duoln.errors import UsageError
+from duoln.randomness import Stream
+
+Norm = Literal["batch", "weight", "layer"]
+NORMS: tuple[Norm, ...] = get_args(Norm)
+
+CASES, INPUTS, UNITS = 16, 12, 8
+CLEAR = 0.01
+"""A relative change of the output from here on is clearly one."""
+_ROUNDINGS = 64.0
+"""Roundings to allow for, in units of the dtype's: shifts make pre-activations larger than their spread."""
+
+
+class Layer(NamedTuple):
+    """A layer and its data, float64: x (cases, inputs), weight (inputs, units), gain and bias (units,)."""
+
+    x: np.ndarray
+    weight: np.ndarray
+    gain: np.ndarray
+    bias: np.ndarray
+
+
+class Cell(NamedTuple):
+    """One cell of table 1: the relative change of the output, over all draws, and the paper's word."""
+
+    norm: Norm
+    transformation: str
+    expected: bool
+    """Whether the paper says that the output stays."""
+    least: float
+    greatest: float
+    tolerance: float
+    """How much epsilon and rounding may change an output that stays."""
+
+    @property
+    def measured(self) -> bool | None:
+        """Whether the output stays in every draw; None where it does in some only, or changes too little to tell."""
+        if self.greatest <= self.tolerance:
+            return True
+        return False if self.least >= CLEAR else None
+
+    @property
+    def agrees(self) -> bool:
+        return self.measured is self.expected
+
+
+class Invariance(NamedTuple):
+    """Table 1, measured, and what goes beyond it."""
+
+    cells: list[Cell]
+    eps: float
+    dtype: str
+    draws: int
+    bias_inside: float
+    """The least change of a layer norm's output under a scaling of the data where the bias is inside the norm."""
+
+    @property
+    def agreeing(self) -> int:
+        return sum(cell.agrees for cell in self.cells)
+
+
+def _scaled_unit(layer: Layer, scale: float, rng: Stream) -> Layer:
+    weight = layer.weight.copy()
+    weight[:, rng.integers(UNITS, (1,))] *= scale
+    return layer._replace(weight=weight)
+
+
+def _scaled_case(layer: Layer, scale: float, rng: Stream) -> Layer:
+    x = layer.x.copy()
+    x[rng.integers(CASES, (1,))] *= scale
+    return layer._replace(x=x)
+
+
+TRANSFORMATIONS: dict[str, Callable[[Layer, float, Stream], Layer]] = {
+    "weight matrix re-scaling": lambda layer, scale, rng: layer._replace(weight=layer.weight * scale),
+    "weight matrix re-centring":
+        lambda layer, scale, rng: layer._replace(weight=layer.weight + scale * rng.normal((INPUTS, 1))),
+    "weight vector re-scaling": _scaled_unit,
+    "dataset re-scaling": lambda layer, scale, rng: layer._replace(x=layer.x * scale),
+    "dataset re-centring": lambda layer, scale, rng: layer._replace(x=layer.x + scale * rng.normal((INPUTS,))),
+    "single training case re-scaling": _scaled_case,
+}
+"""The columns of table 1: a layer, a positive scale and a stream of randomness -> the changed layer."""
+
+TABLE_1: dict[Norm, tuple[bool, ...]] = {
+    "batch": (True, False, True, True, True, False),
+    "weight": (True, False, True, False, False, False),
+    "layer": (True, True, False, True, False, True),
+}
+"""The paper's word on each transformation. (The text beside it says that all three stay when the data are scaled;
+the table, which says that weight norm does not, is right.)"""
+
+
+def table_one(backend: Backend, seed: int = 0, draws: int = 20, eps: float = 1e-5) -> Invariance:
+    """Measure table 1 with our operators on a backend: in float64 on NumPy, in float32, as networks are, elsewhere.
+
+    The tolerance of an output that should stay is eps over the least variance that was divided by, and rounding.
+
+    Args:
+        backend: where the operators run.
+        seed: of models, data and transformations.
+        draws: how many of each.
+        eps: of layer and batch norm; weight norm has none.
+
+    Raises:
+        UsageError: no draws, or an eps that is not a number of at least 0.
+    """
+    if draws < 1:
+        raise UsageError(f"[invariance] expected at least 1 draw, found {draws}")
+    if not 0 <= eps < float("inf"):
+        raise UsageError(f"[invariance] expected an eps of at least 0, found {eps:g}")
+    dtype = "float64" if backend.name == "numpy" else "float32"
+    rounding = _ROUNDINGS * float(np.finfo(dtype).eps)
+
+    def output(norm: Norm | Literal["bias inside"], layer: Layer) -> np.ndarray:
+        return _output(norm, eps, *(Tensor(backend.asarray(a, dtype), backend) for a in layer))
+
+    cells = []
+    for norm in NORMS:
+        for (name, change), expected in zip(TRANSFORMATIONS.items(), TABLE_1[norm], strict=True):
+            changes, tolerances = [], []
+            for draw in range(draws):
+                before, scale, rng = _draw(seed, name, draw)
+                after = change(before, scale, rng)
+                changes.append(_relative_change(output(norm, before), output(norm, after)))
+                tolerances.append(eps / min(_least_variance(norm, before), _least_variance(norm, after)) + rounding)
+            # NumPy's extremes and not Python's: a NaN among the changes must not go by.
+            cells.append(Cell(norm, name, expected, float(np.min(changes)), float(np.max(changes)), max(tolerances)))
+    inside = []
+    for draw in range(draws):
+        before, scale, _ = _draw(seed, "bias inside", draw)
+        after = before._replace(x=before.x * scale)
+        inside.append(_relative_change(output("bias inside", before), output("bias inside", after)))
+    return Invariance(cells, eps, dtype, draws, float(np.min(inside)))
+
+
+def _draw(seed: int, name: str, draw: int) -> tuple[Layer, float, Stream]:
+    """A random layer with data, a scale of 1/4 to 1/2 or 2 to 4, and the stream that they came from."""
+    rng = Stream(seed, f"invariance.{name}", step=draw)
+    layer = Layer(rng.normal((CASES, INPUTS)), rng.normal((INPUTS, UNITS)), 0.5 + rng.uniform((UNITS,)),
+                  rng.normal((UNITS,)))
+    return layer, float(2.0 ** (rng.uniform((), 1.0, 2.0) * (1 if draw % 2 else -1))), rng
+
+
+def _output(norm: Norm | Literal["bias inside"], eps: float, x: Tensor, weight: Tensor, gain: Tensor,
+            bias: Tensor) -> np.ndarray:
+    """The layer's output h (cases, units), float64. "bias inside" is layer norm with the bias added before it."""
+    if norm == "weight":
+        normal = ops.linear(x, ops.weight_norm(weight, gain), bias)
+    elif norm == "batch":
+        normal = ops.batch_norm(ops.matmul(x, weight), gain, bias, eps=eps)[0]
+    elif norm == "layer":
+        normal = ops.layer_norm(ops.matmul(x, weight), gain, bias, eps=eps)
+    else:
+        normal = ops.layer_norm(ops.linear(x, weight, bias), gain, eps=eps)
+    return ops.tanh(normal).numpy().astype(np.float64)
+
+
+def _relative_change(before: np.ndarray, after: np.ndarray) -> float:
+    return float(np.linalg.norm(after - before) / np.linalg.norm(before))
+
+
+def _least_variance(norm: Norm, layer: Layer) -> float:
+    """The least variance that a norm divides by; infinite for weight norm, to which no epsilon is added."""
+    if norm == "weight":
+        return float("inf")
+    return float(np.var(layer.x @ layer.weight, axis=0 if norm == "batch" else 1).min())

@@ -1,0 +1,100 @@
+"""What `duoln analyze` prints: its findings as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from duoln import console
+from duoln.analysis import stability
+from duoln.analysis.geometry import CORRELATION, DIRECTIONS, Geometry
+from duoln.analysis.glm import NORMS as MODELS
+from duoln.analysis.invariance import NORMS, TRANSFORMATIONS, Cell, Invariance
+from duoln.analysis.statements import Statement
+from duoln.ops.recurrent.variants import CELLS
+
+TITLES = {"batch": "batch norm", "weight": "weight norm", "layer": "layer norm", "none": "plain"}
+_PERCENT = 0.005
+"""Errors from here on are shown in percent; those below in powers of ten."""
+
+
+def _show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], bad: Sequence[int] = (),
+          whole: Sequence[int] = ()) -> None:
+    console.show(console.rows_table(title, headings, rows, bad, whole), data=True)
+
+
+def _error(value: float) -> str:
+    if not math.isfinite(value) or 0 < value < _PERCENT:
+        return power(value)
+    return f"{value:.0%}" if value else "0"
+
+
+def power(value: float) -> str:
+    """A value of any size, of which the power of ten matters."""
+    return f"{value:.0e}" if math.isfinite(value) else "overflow"
+
+
+def show_invariance(found: Invariance, summary: str) -> None:
+    """Table 1 with the change of the output in each cell."""
+    by = {(c.norm, c.transformation): c for c in found.cells}
+    _show(f"Table 1: does the output stay, and its relative change ({found.draws} draws, {found.dtype})",
+          ("", *(TITLES[n] for n in NORMS)), [(name, *(_cell(by[norm, name]) for norm in NORMS))
+                                               for name in TRANSFORMATIONS],
+          [k for k, name in enumerate(TRANSFORMATIONS) if not all(by[norm, name].agrees for norm in NORMS)], (1, 2, 3))
+    console.put(f"{summary}; eps {found.eps:g}; yes: the greatest change, no: the least")
+    console.put("The text of section 5.1 says that all three stay when the dataset is re-scaled; the table, which says "
+                "that weight norm does not, is right.")
+    console.put("With its bias inside the norm, layer norm does not stay either: dataset re-scaling changes its output "
+                f"by {found.bias_inside:.2g} or more.")
+
+
+def _cell(cell: Cell) -> str:
+    word = {True: "yes", False: "no", None: "unclear"}[cell.measured]
+    change = cell.greatest if cell.measured is not False else cell.least
+    return f"{word:3} {change:.1e}" + ("" if cell.agrees else f"; the paper: {'yes' if cell.expected else 'no'}")
+
+
+def show_geometry(found: Geometry, said: Sequence[Statement], summary: str) -> None:
+    """Every statement, then the numbers behind them."""
+    _show("The paper's statements, and their relative errors", ("where", "statement", "error", ""),
+          [(s.where, s.text, _error(s.error), ("holds" if s.holds else "does not hold") if s.agrees else "UNEXPECTED")
+           for s in said], [k for k, s in enumerate(said) if not s.agrees], (0, 2, 3))
+    _show(f"Eq. 13 (plain: 11) against the exact Fisher information, {found.cases} cases: relative errors of blocks",
+          ("model", "family", "weights", "largest entry", "weights x others", "gains, biases"),
+          [(TITLES[b.norm], b.family, *map(_error, (b.weights, b.weights_largest, b.cross, b.others)))
+           for b in found.blocks])
+    _show(f"Weights doubled: change of the output, and factors of exact blocks (outputs correlated by {CORRELATION:g})",
+          ("model", "doubled", "output", "w1,w1", "w1,b1", "w1,g1", "w1,w2"),
+          [(TITLES[d.norm], d.what, _error(d.output_change), *(f"{r:.3f}" for r in (d.own, d.bias, d.gain, d.other)))
+           for d in found.doubled])
+    _show("Gains moved alone: coefficients of their squares, exact and by the paper",
+          ("eq.", "model", "family", "exact", "the paper", "error", "correlated"),
+          [(g.equation, TITLES[g.norm], g.family, " ".join(f"{v:.3f}" for v in g.exact),
+            " ".join(f"{v:.3f}" for v in g.paper), _error(g.error), _error(g.correlated))
+           for g in sorted(found.gains, key=lambda g: g.equation)])
+    _show(f"Eq. 8: error of the quadratic form, the greatest of {DIRECTIONS} directions (logistic)",
+          ("step", *(TITLES[n] for n in MODELS), "layer norm by eq. 13"),
+          [(f"{s.length:g}", *(_error(s.errors[n]) for n in MODELS), _error(s.paper_layer)) for s in found.steps])
+    _show("One small update of W, longer and longer W: KL, by that at length 1 (logistic)",
+          ("length of W", *(TITLES[n] for n in MODELS)),
+          [(f"{s.scale:g}", *(f"{s.divergence[n]:.4f}" for n in MODELS)) for s in found.same_update])
+    _show("Gradient descent at a constant rate: |W|, and the effective rate: rate / |W|^2",
+          ("updates", *(TITLES[d.norm] for d in found.descents)),
+          [(str(points[0][0]), *(f"{length:.2f}  {rate:.3f}" for _, length, rate in points))
+           for points in zip(*(d.points for d in found.descents), strict=True)])
+    console.put(summary)
+
+
+def show_stability(found: stability.Stability, summary: str) -> None:
+    """A row for each network and way of scaling, a column for each scale."""
+    scales = list(dict.fromkeys(w.scale for w in found.walks))
+    rows = [(cell.upper(), TITLES[norm], scaled.replace("w_", "W_"), *(power(w.gradient[0]) for w in walks),
+             _error(max(w.moved if math.isfinite(w.moved) else math.inf for w in walks)))
+            for cell in CELLS for norm in stability.NORMS for scaled in stability.SCALED
+            if (walks := found.of(cell, norm, scaled))]
+    _show(f"A gradient of 1 at the last of {found.steps} steps, at the first ({found.dtype}); change of the states",
+          ("cell", "norm", "scaled", *(f"x {s:g}" for s in scales), "states"), rows, whole=range(len(scales) + 4))
+    console.put(summary)
+    console.put("Layer norm's LSTM and GRU norm W_h h by itself, and do not see the scale of W_h. Its RNN (eq. 4) "
+                "norms the sum W_h h + W_x x: it sees that scale, and does not see a scale of both. Changes that are "
+                f"left come from epsilon ({found.eps:g}) and rounding, which a network can magnify from step to step.")

@@ -1,0 +1,168 @@
+"""`duoln analyze`: what the paper proves or claims of normalised models, measured."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from duoln.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from duoln.backends.protocol import Backend
+
+
+def add_command(commands: Any) -> None:
+    """Add `analyze` to the command line."""
+    analyze = commands.add_parser("analyze", help="what the paper proves of normalised models, measured")
+    kinds = analyze.add_subparsers(dest="kind", metavar="KIND", required=True)
+
+    invariance = kinds.add_parser("invariance", help="table 1: which changes of weights and data leave the output")
+    invariance.add_argument("--draws", type=int, default=20, help="random models and data for each cell (20)")
+    invariance.add_argument("--eps", type=float, default=1e-5, help="of layer and batch norm (1e-5; the paper has 0)")
+    invariance.set_defaults(run=_invariance)
+
+    geometry = kinds.add_parser("geometry", help="eq. 8-14 and 32-35: the Fisher information, exact and by the paper")
+    geometry.add_argument("--cases", type=int, default=500, help="rows of data (500)")
+    geometry.set_defaults(run=_geometry)
+
+    stability = kinds.add_parser("stability", help="section 3.1: states and gradients of recurrent networks over time")
+    stability.add_argument("--steps", type=int, default=100, help="time steps (100)")
+    stability.add_argument("--scales", type=_numbers, metavar="S,S,...", default=(0.5, 1.0, 2.0, 4.0),
+                           help="factors of the recurrent weights (0.5,1,2,4)")
+    stability.add_argument("--eps", type=float, default=1e-5, help="of the norms (1e-5)")
+    stability.set_defaults(run=_stability)
+
+    for kind in (invariance, geometry, stability):
+        kind.add_argument("--backend", help="default: numpy, for its float64" if kind is geometry
+                          else "default: DUOLN_BACKEND, else auto")
+        kind.add_argument("--seed", type=int, default=0, help="default 0")
+        also = ", stability.csv and stability.png" if kind is stability else ""
+        kind.add_argument("--out", type=Path, metavar="DIR", help=f"write {kind.prog.split()[-1]}.json{also} there")
+        kind.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers with commas between them, found {text!r}") from None
+
+
+def _invariance(args: argparse.Namespace) -> int:
+    from duoln.analysis import invariance
+    from duoln.cli import analysis_tables
+
+    backend = _backend(args.backend)
+    found = invariance.table_one(backend, args.seed, args.draws, args.eps)
+    wrong = [cell for cell in found.cells if not cell.agrees]
+    summary = f"{found.agreeing} of {len(found.cells)} cells of table 1 as in the paper"
+    _finish(args, backend, summary, not wrong, {
+        **found._asdict(), "cells": [{**c._asdict(), "measured": c.measured} for c in found.cells]},
+        lambda: analysis_tables.show_invariance(found, summary))
+    return 1 if wrong else 0
+
+
+def _geometry(args: argparse.Namespace) -> int:
+    from duoln.analysis import geometry
+    from duoln.analysis.statements import statements
+    from duoln.cli import analysis_tables
+
+    backend = _backend(args.backend or "numpy")
+    found = geometry.examine(backend, args.seed, args.cases)
+    said = statements(found)
+    right = sum(s.agrees for s in said)
+    errors = {norm: max(max(b.weights, b.cross, b.others) for b in found.blocks if b.norm == norm)
+              for norm in geometry.NORMALISED}
+    layer = next(b for b in found.blocks if b.norm == "layer")
+    summary = (f"eq. 13: exact for batch norm ({errors['batch']:.0e}) and weight norm ({errors['weight']:.0e}); "
+               f"{layer.weights:.0%} off for layer norm's blocks of weights ({layer.family})")
+    _finish(args, backend, summary, right == len(said), {
+        "statements": [{**s._asdict(), "agrees": s.agrees} for s in said], **dataclasses.asdict(found)},
+        lambda: analysis_tables.show_geometry(found, said, summary))
+    return 0 if right == len(said) else 1
+
+
+def _stability(args: argparse.Namespace) -> int:
+    from duoln import pictures
+    from duoln.analysis import stability
+    from duoln.cli import analysis_tables
+
+    backend = _backend(args.backend)
+    found = stability.walks(backend, args.seed, args.steps, args.scales, args.eps)
+    ranges = []
+    for norm in stability.NORMS:
+        first = [w.gradient[0] if math.isfinite(w.gradient[0]) else math.inf for w in found.of("rnn", norm)]
+        ranges.append(f"{analysis_tables.TITLES[norm]} {analysis_tables.power(min(first))} to "
+                      f"{analysis_tables.power(max(first))}")
+    summary = f"RNN, gradient over {found.steps} steps at W_h x {min(args.scales):g} to {max(args.scales):g}: " \
+              f"{'; '.join(ranges)}"
+    _finish(args, backend, summary, None, {**found._asdict(), "walks": [w._asdict() for w in found.walks]},
+            lambda: analysis_tables.show_stability(found, summary))
+    if args.out is not None:
+        _write(args.out / "stability.csv", stability.as_csv(found))
+        if pictures.can_draw():
+            _say_written(stability.draw(found, args.out / "stability.png"))
+        else:
+            from duoln import console
+
+            console.say("  for a picture: pip install matplotlib")
+    return 0
+
+
+# What the three share ------------------------------------------------------------------------------------
+
+def _backend(name: str | None) -> Backend:
+    from duoln import console, runtime
+
+    backend, why = runtime.choose(name)
+    console.say(f"backend: {why}")
+    return backend
+
+
+def _finish(args: argparse.Namespace, backend: Backend, summary: str, agrees: bool | None, content: Mapping[str, Any],
+            show: Callable[[], None]) -> None:
+    """Print the finding, or write it as JSON, with what it was made on."""
+    from duoln import console
+
+    document = json.dumps(_plain({
+        "analysis": args.kind, "summary": summary, "agrees": agrees,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"), "seed": args.seed,
+        "backend": {"name": backend.name, **backend.info()}, **content}))
+    if args.json:
+        console.put(document)
+    else:
+        show()
+    if args.out is not None:
+        _write(args.out / f"{args.kind}.json", document + "\n")
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it, which knows no infinity: what is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {key: _plain(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write(path: Path, text: str) -> None:
+    from duoln.checkpoint import write_atomically
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{path.parent}: cannot be made: {error.strerror or error}") from error
+    write_atomically(path, text.encode())
+    _say_written(path)
+
+
+def _say_written(path: Path) -> None:
+    from duoln import console
+
+    console.say(f"wrote {path}")

@@ -1,0 +1,115 @@
+"""`duoln paper`: every figure, table and numbered claim of the paper, how to reproduce it, and where we stand."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from duoln.cli import facts
+
+if TYPE_CHECKING:
+    from duoln.paper.standing import Run, Standing
+    from duoln.tasks.spec import Task
+
+_RUNS = Path("runs")
+_WIDE = 140
+"""Columns of the terminal from which on the table is one; below, and in a pipe, it is lines."""
+
+
+def add_command(commands: Any) -> None:
+    """Add `paper` to the command line."""
+    paper = commands.add_parser("paper", help="every figure, table and claim of the paper, and where we stand")
+    paper.add_argument("--runs", action="append", type=Path, metavar="DIR",
+                       help="runs to look in, or one run; may be repeated (default: runs)")
+    facts.add_plugin_option(paper)
+    paper.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+    paper.set_defaults(run=_paper)
+
+
+def _paper(args: argparse.Namespace) -> int:
+    from duoln import console
+    from duoln.paper.standing import standings
+    from duoln.tasks.registry import Registry
+
+    folders = args.runs or ([_RUNS] if _RUNS.is_dir() else [])
+    if not folders:
+        console.say(f"no folder {_RUNS} here: no figure of ours; name the folder of your runs with --runs")
+    found, refused = standings(Registry(asked=args.plugins), folders)
+    for line in refused:
+        console.say(f"left out: {line}", style="yellow")
+    if args.json:
+        console.put(json.dumps({"paper": [_as_json(s) for s in found], "refused": refused}))
+    elif console.width() >= _WIDE:
+        console.show(console.rows_table("Layer Normalization, as far as it is reproduced here",
+                                        ("where", "claim, and the command", "the paper's", "ours", "data", "open"),
+                                        [row for s in _numbered(found) for row in _rows(*s)], whole=(0,)), data=True)
+    else:
+        for s, first in _numbered(found):
+            for line in _lines(s, first):
+                console.put(line)
+    return 0
+
+
+def _numbered(found: Sequence[Standing]) -> Iterator[tuple[Standing, str]]:
+    """Each entry, and where its task's runs stand already, if they do."""
+    seen: dict[str, str] = {}
+    for s in found:
+        yield s, seen.get(s.entry.task, "")
+        if s.variants:
+            seen.setdefault(s.entry.task, s.entry.where)
+
+
+def _rows(s: Standing, first: str) -> Iterator[tuple[str, ...]]:
+    """A row for the entry, and one for each variant."""
+    claim = s.entry.claim + (f"\n$ {s.command}" if s.command else "")
+    ours = f"the runs of {first}" if first else s.finding.summary if s.finding else ""
+    yield (f"{s.entry.where}\n({s.entry.section})", claim, "", ours, s.rung or "", "; ".join(s.open))
+    for variant in () if first else s.variants:
+        run = variant.run
+        yield ("", "", f"{variant.name}: {variant.reference}",
+               f"{_figures(s.task, run)}\n{_length(run)}" if run else "-", run.dataset.label if run else "", "")
+
+
+def _lines(s: Standing, first: str) -> Iterator[str]:
+    yield f"{s.entry.where} ({s.entry.section}): {s.entry.claim}"
+    if s.command:
+        yield f"  $ {s.command}"
+    if s.finding:
+        yield f"  ours: {s.finding.summary} ({s.finding.path})"
+    if first:
+        yield f"  ours: the runs of {first}"
+    for variant in () if first else s.variants:
+        yield f"  {variant.name}, the paper: {variant.reference or '-'}"
+        if variant.run:
+            run = variant.run
+            yield f"  {variant.name}, ours: {_figures(s.task, run)} ({run.dataset.label}; {_length(run)}; {run.path})"
+            if run.differs:
+                changed = ", ".join(f"{key} {ours} (paper: {theirs})" for key, (ours, theirs) in run.differs.items())
+                yield f"    settings: {changed}"
+    for line in s.open:
+        yield f"  open: {line}"
+
+
+def _figures(task: Task | None, run: Run) -> str:
+    from duoln import console
+
+    columns = task.columns if task else ()
+    return ", ".join(f"{c.heading} {console.number(run.figures[c.key], c.form)}" for c in columns
+                     if c.key in run.figures) or "no figure of the task's"
+
+
+def _length(run: Run) -> str:
+    words = [f"{run.epoch:g} epoch{'' if run.epoch == 1 else 's'}", f"{run.step} updates", run.time[:10]]
+    return ", ".join(filter(None, words))
+
+
+def _as_json(s: Standing) -> dict[str, Any]:
+    return {
+        "where": s.entry.where, "section": s.entry.section, "claim": s.entry.claim, "command": s.command,
+        "task": s.entry.task or None, "rung": s.rung, "open": s.open,
+        "finding": None if s.finding is None else {**s.finding._asdict(), "path": str(s.finding.path)},
+        "variants": [{"variant": v.name, "paper": v.reference, "ours": None if v.run is None else {
+            **v.run._asdict(), "path": str(v.run.path), "dataset": v.run.dataset._asdict()}} for v in s.variants]}

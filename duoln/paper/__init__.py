@@ -1,0 +1,1 @@
+"""Where the reproduction of the paper stands: its `contents`, and what our runs have of each, `standing`."""
