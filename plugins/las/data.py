@@ -27,6 +27,10 @@ _READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Corpus]]] = {
     "timit": (timit.FOLDERS, timit.read), "librispeech": (librispeech.FOLDERS, librispeech.read),
     "digits": (tuple(spoken.DIGITS.values()), spoken.digits), "utterances": ((spoken.UTTERANCES,), spoken.utterances)}
 """What must be there, below a folder, and its reader."""
+_DEEPEST = 16
+BATCH_AXES = dict.fromkeys(("x", "mask", "labels", "weight", "coin", "gumbel",
+                            *(f"keep_{part}{k}" for part in ("listener", "speller") for k in range(_DEEPEST))), 1)
+"""Everything is time-major."""
 
 
 def alphabet_of(source: Source) -> Alphabet:

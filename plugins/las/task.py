@@ -105,6 +105,7 @@ class Las(Task):
     }
     columns = (Column("dev_per", "dev PER", ".3f"), Column("test_per", "test PER", ".3f"))
     x_axis = "step"
+    batch_axes: ClassVar = data.BATCH_AXES
     sampling = pictures.Options
 
     def data(self, cfg: LasConfig, root: Path | None = None) -> Splits:

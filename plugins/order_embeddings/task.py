@@ -76,6 +76,7 @@ class OrderEmbeddings(Task):
     columns = tuple(Column(f"dev_image_r{k}", f"dev image R@{k}", ".1f") for k in retrieval.RECALLS)
     selection = ("dev_image_sum", "highest")
     x_axis = "step"
+    batch_axes: ClassVar = {"ids": 1, "mask": 1}
 
     def data(self, cfg: OrderEmbeddingsConfig, root: Path | None = None) -> Splits:
         return data.splits(cfg.source, cfg.batch_size, cfg.seed, cfg.image_size, cfg.vocabulary, cfg.last_batch, root)

@@ -88,6 +88,7 @@ class SkipThoughtsTask(Task):
                *(Column(key, heading, form) for key, heading, form in table.COLUMNS if key != "sick_rho"))
     # Figure 3 has no rho; it is in the log and in curves.csv.
     x_axis = "step"
+    batch_axes: ClassVar = {"words": 1, "mask": 1, "given": 2, "targets": 2}
     evaluating = table.Options
 
     def data(self, cfg: SkipThoughtsConfig, root: Path | None = None) -> Splits:
