@@ -1,5 +1,6 @@
 """`check_task` sees what is wrong with a task, and says it."""
 
+import dataclasses
 import sys
 from textwrap import dedent
 
@@ -9,8 +10,10 @@ from duoln.examples.own_task import Spirals
 
 from duoln import runtime
 from duoln.core import stop_gradient
-from duoln.errors import CompileError, GradientError
-from duoln.testing import check_error, check_task
+from duoln.data import Batches, Expected, read_npz
+from duoln.errors import CompileError, DataError, DataFormatError, GradientError
+from duoln.tasks import Dataset, make_config
+from duoln.testing import check_corpus, check_error, check_task
 
 
 class Stopped(Spirals):
@@ -92,3 +95,80 @@ def test_a_module_that_imports_what_it_leaves_to_duoln(tmp_path, monkeypatch, li
         check_task(low_task.Low())
     assert str(caught.value).endswith(f"found {found}")
     monkeypatch.delitem(sys.modules, "low_task")
+
+
+# Damaged data -------------------------------------------------------------------------------------------
+
+class FromFile(Spirals):
+    """Reads its points from `spirals/points.npz`, as it should."""
+
+    def read(self, path):
+        return read_npz(path, {"x": Expected("f4", 2), "label": Expected("i4", 1)})
+
+    def data(self, cfg, root=None):
+        splits = super().data(cfg, root)
+        if root is None or not (root / "spirals").is_dir():
+            return splits
+        found = self.read(root / "spirals" / "points.npz")
+        made = Batches({"x": found["x"], "label": found["label"]}, cfg.batch_size, cfg.seed)
+        return dataclasses.replace(splits, dataset=Dataset("points", "original"), train=made)
+
+
+class Traceback(FromFile):
+    def read(self, path):
+        return np.load(path)
+
+
+class FallsBack(FromFile):
+    def read(self, path):
+        try:
+            return super().read(path)
+        except DataFormatError:
+            return {"x": np.zeros((64, 2), np.float32), "label": np.zeros(64, np.int32)}
+
+
+class Nameless(FromFile):
+    def read(self, path):
+        try:
+            return super().read(path)
+        except DataFormatError as error:
+            raise DataError("the file is broken") from error
+
+
+class Elsewhere(FromFile):
+    def data(self, cfg, root=None):
+        return Spirals.data(self, cfg, root)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    (tmp_path / "spirals").mkdir()
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "spirals" / "points.npz", x=rng.standard_normal((80, 2)).astype(np.float32),
+             label=rng.integers(0, 2, 80).astype(np.int32))
+    return tmp_path
+
+
+def test_a_task_that_refuses_damaged_files_passes(corpus):
+    check_task(FromFile(), corpus=corpus)
+
+
+@pytest.mark.parametrize(("task", "words"), [
+    (Traceback, "points.npz empty: expected a DataError, found EOFError"), (FallsBack, "points.npz empty: expected a DataError, found no error"),
+    (Nameless, "an error that names the file, found: the file is broken"), (Elsewhere, "found made data")])
+def test_readers_that_are_wrong_are_seen(task, words, corpus):
+    with pytest.raises(AssertionError, match=words):
+        check_corpus(task(), make_config(task(), "ln", "smoke"), corpus)
+
+
+class Tall(Spirals):
+    """Its points stand along the second axis, which it does not say."""
+
+    def data(self, cfg, root=None):
+        splits = super().data(cfg, root)
+        return dataclasses.replace(splits, train=lambda step: {**splits.train(step), "x": splits.train(step)["x"].T.copy()})
+
+
+def test_examples_along_another_axis_are_to_be_said():
+    with pytest.raises(AssertionError, match="batch_axes"):
+        check_task(Tall())

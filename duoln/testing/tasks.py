@@ -1,9 +1,4 @@
-"""The checks that duoln's own tests use, for authors of operators, rules and tasks.
-
-    check_op(fn, inputs, reference)     values and gradients of an operator on one backend
-    check_rule(op, rule, inputs, ...)   a fast rule against the composed one, and that it keeps its promises
-    check_task(task)                    everything that training, resuming and reporting need of a task
-"""
+"""The check of a task: everything that training, resuming and reporting need of it."""
 
 from __future__ import annotations
 
@@ -11,26 +6,26 @@ import ast
 import dataclasses
 import inspect
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from duoln import runtime, tree
-from duoln.backends.protocol import FLOATS, Backend
+from duoln.backends.protocol import Backend
 from duoln.checkpoint import load
-from duoln.core import Op, Rule, Tensor, gradcheck
-from duoln.core.tape import pullback, tensors_of
-from duoln.errors import DuolnError, GradientError
+from duoln.core import Tensor, gradcheck
+from duoln.data import count_examples
+from duoln.errors import GradientError, ShapeError
 from duoln.pictures import can_draw
 from duoln.randomness import Stream
 from duoln.runfolder import RunFolder
 from duoln.tasks.spec import Config, Splits, Task, make_config
+from duoln.testing.corpora import check_corpus
 from duoln.train import Trainer
 from duoln.trained import load_trained
 
-_SAFETY = 8.0
 _DERIVATIVE = 1e-4
 """Relative error to allow a derivative along a line: a line may cross the kinks of a few rectifiers."""
 _STEP = 1e-8
@@ -38,163 +33,14 @@ _STEP = 1e-8
 1e-7."""
 _AGREEMENT = 1e-4
 """Relative difference to allow between the losses of two backends, in float32."""
-
-
-def tolerance(dtype: str, length: int) -> float:
-    """The relative error to allow: 8 eps sqrt(n) for a reduction or product over n values."""
-    return float(_SAFETY * np.finfo(dtype).eps * np.sqrt(max(length, 1)))
-
-
-def check_close(found: np.ndarray, expected: np.ndarray, limit: float, what: str) -> None:
-    """Raises AssertionError unless shapes are equal and no value is further off than `limit` of the largest.
-
-    Values that are not finite must be equal.
-    """
-    if found.shape != expected.shape:
-        raise AssertionError(f"{what}: expected shape {expected.shape}, found {found.shape}")
-    if not expected.size:
-        return
-    finite = np.isfinite(expected)
-    if not np.array_equal(found[~finite], expected[~finite].astype(found.dtype), equal_nan=True):
-        raise AssertionError(f"{what}: the values that are not finite differ")
-    wide = expected[finite].astype(np.float64)
-    if not wide.size:
-        return
-    error = np.abs(found[finite].astype(np.float64) - wide)
-    allowed = limit * max(float(np.max(np.abs(wide))), 1e-30)
-    if not float(np.max(error)) <= allowed:
-        worst = int(np.argmax(error))
-        raise AssertionError(f"{what}: expected {wide[worst]:.9g}, found {found[finite].reshape(-1)[worst]:.9g} "
-                             f"at value {worst} (allowed difference {allowed:.3g})")
-
-
-def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Callable[..., Any], backend: Backend,
-             length: int = 1, differentiable: bool = True, dtype: str = "float32") -> None:
-    """Check values, shapes, dtypes and all gradients of `fn` on one backend.
-
-    Values are compared with `reference(*inputs in float64)`. Gradients in float64 on NumPy are compared with
-    central differences; on any other backend or dtype with those float64 ones.
-
-    Args:
-        fn: takes tensors, gives a tensor or a tuple of tensors.
-        inputs: arrays; float ones are cast to `dtype`, int and bool ones are passed as they are.
-        reference: plain NumPy, from the equation.
-        backend: where to check.
-        length: how many values the longest reduction adds up.
-        differentiable: whether to check gradients.
-        dtype: "float32" or "float64".
-
-    Raises:
-        AssertionError, GradientError: a value, shape, dtype or gradient is wrong.
-    """
-    wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in inputs]
-    limit = tolerance(dtype, length)
-    tensors = [Tensor(backend.asarray(a, dtype if a.dtype.kind == "f" else None), backend) for a in wide]
-    outs = fn(*tensors)
-    expected = reference(*wide)
-    for k, (found, plain) in enumerate(zip(_as_tuple(outs), _as_tuple(expected), strict=True)):
-        value = np.asarray(plain)
-        if value.dtype.kind == "f" and found.dtype != dtype:
-            raise AssertionError(f"output {k}: expected dtype {dtype}, found {found.dtype}")
-        check_close(found.numpy(), value, limit, f"output {k} on {backend.name}")
-    if not differentiable:
-        return
-    numpy = runtime.backend("numpy")
-    exact = [Tensor(numpy.asarray(a), numpy) for a in wide]
-    if backend.name == "numpy" and dtype == "float64":
-        gradcheck(fn, *exact)
-        return
-    for k, (mine, theirs) in enumerate(zip(_gradients(fn, tensors), _gradients(fn, exact), strict=True)):
-        check_close(mine, theirs, 4 * limit, f"gradient of float input {k} on {backend.name}")
-
-
-def _as_tuple(x: Any) -> tuple[Any, ...]:
-    return x if isinstance(x, tuple) else (x,)
-
-
-def _gradients(fn: Callable[..., Any], args: Sequence[Tensor]) -> list[np.ndarray]:
-    """The gradients of sum(w * outputs), with the same w on every backend."""
-    floats = [i for i, a in enumerate(args) if a.dtype in FLOATS]
-    backend = args[0].backend
-
-    def call(params: list[Tensor]) -> Any:
-        full = list(args)
-        for i, p in zip(floats, params, strict=True):
-            full[i] = p
-        return fn(*full)
-
-    outs, back, tape = pullback(call, [args[i] for i in floats])
-    rng = np.random.default_rng(1)
-    weights = [rng.standard_normal(o.shape) if o.dtype in FLOATS else None for o in tensors_of(outs)]
-    gradients = back([None if w is None else backend.asarray(w, args[floats[0]].dtype) for w in weights])
-    tape.closed = True
-    for g, i in zip(gradients, floats, strict=True):
-        if backend.dtype(g) != args[i].dtype or tuple(g.shape) != args[i].shape:
-            raise AssertionError(f"gradient of input {i}: expected {args[i].dtype} of shape {args[i].shape}, "
-                                 f"found {backend.dtype(g)} of shape {g.shape}")
-    return [backend.to_numpy(g) for g in gradients]
-
-
-def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None], attrs: Mapping[str, Any],
-               backend: Backend, length: int = 1) -> None:
-    """Check a fast rule: values, saved state and gradients against the composed rule, for every set of needs.
-
-    Also that it repeats to the bit, and writes into neither its inputs, what it saved, nor `gout`.
-
-    Raises:
-        AssertionError: it does not; or `supports` refuses these inputs, so that nothing was checked.
-    """
-    natives = [None if a is None else backend.asarray(a) for a in inputs]
-    before = [None if a is None else backend.to_numpy(a) for a in natives]
-    refusal = rule.supports(backend, *natives, **attrs) if rule.supports else None
-    if refusal:
-        raise AssertionError(f"[{op.name}] rule '{rule.name}' refuses these inputs: {refusal}")
-    composed = op.rules(backend.name)[-1]
-    limit = tolerance(next(a.dtype.name for a in inputs if a is not None and a.dtype.kind == "f"), length)
-    out, saved = rule.forward(backend, *natives, **attrs)
-    expected, their_saved = composed.forward(backend, *natives, **attrs)
-    again, _ = rule.forward(backend, *natives, **attrs)
-    for k, (a, b, c) in enumerate(zip(_as_tuple(out), _as_tuple(expected), _as_tuple(again), strict=True)):
-        check_close(backend.to_numpy(a), backend.to_numpy(b), limit, f"[{op.name}] output {k}")
-        _check_bits(backend, a, c, f"[{op.name}] output {k} of a second run")
-    if rule.vjp is None or composed.vjp is None:
-        return
-    rng = np.random.default_rng(2)
-    gouts = tuple(backend.asarray(rng.standard_normal(o.shape), backend.dtype(o)) for o in _as_tuple(out))
-    gout = gouts if isinstance(out, tuple) else gouts[0]
-    kept = [backend.to_numpy(g) for g in gouts]
-    floats = [a is not None and a.dtype.kind == "f" for a in inputs]
-    everything = composed.vjp(backend, their_saved, gout, tuple(floats))
-    for needs in [tuple(floats), *(tuple(i == j and f for j, f in enumerate(floats)) for i in range(len(floats)))]:
-        if not any(needs):
-            continue
-        mine = rule.vjp(backend, saved, gout, needs)
-        second = rule.vjp(backend, saved, gout, needs)
-        for k, (a, b, c, need) in enumerate(zip(mine, everything, second, needs, strict=True)):
-            if not need:
-                continue
-            check_close(backend.to_numpy(a), backend.to_numpy(b), 8 * limit, f"[{op.name}] gradient {k}, needs {needs}")
-            _check_bits(backend, a, c, f"[{op.name}] gradient {k} of a second run")
-    for a, b, what in [*zip(natives, before, ["input"] * len(before), strict=True),
-                       *zip(gouts, kept, ["gout"] * len(kept), strict=True)]:
-        if b is not None and not np.array_equal(backend.to_numpy(a), b, equal_nan=True):
-            raise AssertionError(f"[{op.name}] rule '{rule.name}' wrote into its {what}")
-
-
-def _check_bits(backend: Backend, a: Any, b: Any, what: str) -> None:
-    if not np.array_equal(backend.to_numpy(a), backend.to_numpy(b), equal_nan=True):
-        raise AssertionError(f"{what} differs from the first")
-
-
-# Tasks ------------------------------------------------------------------------------------------------
-
 _BELOW = ("duoln.backends", "duoln.kernels", "cupy", "cupyx", "mlx")
 """What a task's module leaves to duoln, so that it runs on every backend; of `duoln.core` it takes no part's inside."""
 
 
 def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "numpy", steps: int = 4,
                settings: Mapping[str, Any] | None = None, *, gradients: bool = True, agreement: bool = True,
-               layering: bool = True) -> None:
+               layering: bool = True, corpus: Path | None = None,
+               corpus_settings: Mapping[str, Any] | None = None) -> None:
     """Check that a task is one: names, every preset and variant, data, a few steps, metrics, exact resume.
 
     The steps are compiled ones: on NumPy they are held to the contract of `compile` (no value read on the host, stable
@@ -209,6 +55,8 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
         gradients: whether to check the loss's derivative in float64, along one random direction of all parameters;
             not for a loss that bounds or stops gradients on purpose.
         agreement: whether the losses of the first batches must be the same on a second backend, where one is usable.
+        corpus: a small corpus for the task's readers, of which damaged copies must be refused, see `check_corpus`.
+        corpus_settings: overrides of the preset with which the task reads it.
         layering: whether the task's module may import no array library and nothing of duoln that has one.
 
     Raises:
@@ -221,6 +69,8 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
     if layering:
         _check_layering(task)
     other = _second(where) if agreement else None
+    if corpus is not None:
+        check_corpus(task, make_config(task, next(iter(task.variants)), preset, corpus_settings), corpus)
     for variant in task.variants:
         for name in task.presets:
             make_config(task, variant, name)
@@ -306,6 +156,11 @@ def _check_names(task: Task, preset: str) -> None:
 
 
 def _check_batches(task: Task, splits: Splits, steps: int) -> None:
+    try:
+        count_examples(splits.train(0), task.batch_axes)
+    except ShapeError as error:
+        raise AssertionError(f"data: {error}; name the axis of each array whose first one is not that of examples "
+                             "in the task's `batch_axes`") from error
     if splits.dataset.rung not in ("original", "substitute", "synthetic"):
         raise AssertionError(f"data: expected a rung of original, substitute, synthetic; found {splits.dataset.rung!r}")
     for step in range(steps):
@@ -366,15 +221,3 @@ def _check_sampling(task: Task, variant: str, cfg: Config, splits: Splits, backe
             contents.append([f.read_bytes() for f in files])
         if contents[0] != contents[1]:
             raise AssertionError("sample: two samples with the same seed differ")
-
-
-def check_error(kind: type[DuolnError], call: Callable[[], Any], *words: str) -> None:
-    """Raises AssertionError unless `call` raises an error of that kind that says all the words."""
-    try:
-        call()
-    except kind as error:
-        lost = [w for w in words if w not in str(error)]
-        if lost:
-            raise AssertionError(f"expected an error that says {lost[0]!r}, found: {error}") from error
-        return
-    raise AssertionError(f"expected {kind.__name__}, found no error")

@@ -1,0 +1,52 @@
+"""How near is near enough, and errors that say what they should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from duoln.errors import DuolnError
+
+_SAFETY = 8.0
+
+
+def tolerance(dtype: str, length: int) -> float:
+    """The relative error to allow: 8 eps sqrt(n) for a reduction or product over n values."""
+    return float(_SAFETY * np.finfo(dtype).eps * np.sqrt(max(length, 1)))
+
+
+def check_close(found: np.ndarray, expected: np.ndarray, limit: float, what: str) -> None:
+    """Raises AssertionError unless shapes are equal and no value is further off than `limit` of the largest.
+
+    Values that are not finite must be equal.
+    """
+    if found.shape != expected.shape:
+        raise AssertionError(f"{what}: expected shape {expected.shape}, found {found.shape}")
+    if not expected.size:
+        return
+    finite = np.isfinite(expected)
+    if not np.array_equal(found[~finite], expected[~finite].astype(found.dtype), equal_nan=True):
+        raise AssertionError(f"{what}: the values that are not finite differ")
+    wide = expected[finite].astype(np.float64)
+    if not wide.size:
+        return
+    error = np.abs(found[finite].astype(np.float64) - wide)
+    allowed = limit * max(float(np.max(np.abs(wide))), 1e-30)
+    if not float(np.max(error)) <= allowed:
+        worst = int(np.argmax(error))
+        raise AssertionError(f"{what}: expected {wide[worst]:.9g}, found {found[finite].reshape(-1)[worst]:.9g} "
+                             f"at value {worst} (allowed difference {allowed:.3g})")
+
+
+def check_error(kind: type[DuolnError], call: Callable[[], Any], *words: str) -> None:
+    """Raises AssertionError unless `call` raises an error of that kind that says all the words."""
+    try:
+        call()
+    except kind as error:
+        lost = [w for w in words if w not in str(error)]
+        if lost:
+            raise AssertionError(f"expected an error that says {lost[0]!r}, found: {error}") from error
+        return
+    raise AssertionError(f"expected {kind.__name__}, found no error")

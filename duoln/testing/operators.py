@@ -1,0 +1,132 @@
+"""The checks of operators and of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from duoln import runtime
+from duoln.backends.protocol import FLOATS, Backend
+from duoln.core import Op, Rule, Tensor, gradcheck
+from duoln.core.tape import pullback, tensors_of
+from duoln.testing.closeness import check_close, tolerance
+
+
+def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Callable[..., Any], backend: Backend,
+             length: int = 1, differentiable: bool = True, dtype: str = "float32") -> None:
+    """Check values, shapes, dtypes and all gradients of `fn` on one backend.
+
+    Values are compared with `reference(*inputs in float64)`. Gradients in float64 on NumPy are compared with
+    central differences; on any other backend or dtype with those float64 ones.
+
+    Args:
+        fn: takes tensors, gives a tensor or a tuple of tensors.
+        inputs: arrays; float ones are cast to `dtype`, int and bool ones are passed as they are.
+        reference: plain NumPy, from the equation.
+        backend: where to check.
+        length: how many values the longest reduction adds up.
+        differentiable: whether to check gradients.
+        dtype: "float32" or "float64".
+
+    Raises:
+        AssertionError, GradientError: a value, shape, dtype or gradient is wrong.
+    """
+    wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in inputs]
+    limit = tolerance(dtype, length)
+    tensors = [Tensor(backend.asarray(a, dtype if a.dtype.kind == "f" else None), backend) for a in wide]
+    outs = fn(*tensors)
+    expected = reference(*wide)
+    for k, (found, plain) in enumerate(zip(_as_tuple(outs), _as_tuple(expected), strict=True)):
+        value = np.asarray(plain)
+        if value.dtype.kind == "f" and found.dtype != dtype:
+            raise AssertionError(f"output {k}: expected dtype {dtype}, found {found.dtype}")
+        check_close(found.numpy(), value, limit, f"output {k} on {backend.name}")
+    if not differentiable:
+        return
+    numpy = runtime.backend("numpy")
+    exact = [Tensor(numpy.asarray(a), numpy) for a in wide]
+    if backend.name == "numpy" and dtype == "float64":
+        gradcheck(fn, *exact)
+        return
+    for k, (mine, theirs) in enumerate(zip(_gradients(fn, tensors), _gradients(fn, exact), strict=True)):
+        check_close(mine, theirs, 4 * limit, f"gradient of float input {k} on {backend.name}")
+
+
+def _as_tuple(x: Any) -> tuple[Any, ...]:
+    return x if isinstance(x, tuple) else (x,)
+
+
+def _gradients(fn: Callable[..., Any], args: Sequence[Tensor]) -> list[np.ndarray]:
+    """The gradients of sum(w * outputs), with the same w on every backend."""
+    floats = [i for i, a in enumerate(args) if a.dtype in FLOATS]
+    backend = args[0].backend
+
+    def call(params: list[Tensor]) -> Any:
+        full = list(args)
+        for i, p in zip(floats, params, strict=True):
+            full[i] = p
+        return fn(*full)
+
+    outs, back, tape = pullback(call, [args[i] for i in floats])
+    rng = np.random.default_rng(1)
+    weights = [rng.standard_normal(o.shape) if o.dtype in FLOATS else None for o in tensors_of(outs)]
+    gradients = back([None if w is None else backend.asarray(w, args[floats[0]].dtype) for w in weights])
+    tape.closed = True
+    for g, i in zip(gradients, floats, strict=True):
+        if backend.dtype(g) != args[i].dtype or tuple(g.shape) != args[i].shape:
+            raise AssertionError(f"gradient of input {i}: expected {args[i].dtype} of shape {args[i].shape}, "
+                                 f"found {backend.dtype(g)} of shape {g.shape}")
+    return [backend.to_numpy(g) for g in gradients]
+
+
+def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None], attrs: Mapping[str, Any],
+               backend: Backend, length: int = 1) -> None:
+    """Check a fast rule: values, saved state and gradients against the composed rule, for every set of needs.
+
+    Also that it repeats to the bit, and writes into neither its inputs, what it saved, nor `gout`.
+
+    Raises:
+        AssertionError: it does not; or `supports` refuses these inputs, so that nothing was checked.
+    """
+    natives = [None if a is None else backend.asarray(a) for a in inputs]
+    before = [None if a is None else backend.to_numpy(a) for a in natives]
+    refusal = rule.supports(backend, *natives, **attrs) if rule.supports else None
+    if refusal:
+        raise AssertionError(f"[{op.name}] rule '{rule.name}' refuses these inputs: {refusal}")
+    composed = op.rules(backend.name)[-1]
+    limit = tolerance(next(a.dtype.name for a in inputs if a is not None and a.dtype.kind == "f"), length)
+    out, saved = rule.forward(backend, *natives, **attrs)
+    expected, their_saved = composed.forward(backend, *natives, **attrs)
+    again, _ = rule.forward(backend, *natives, **attrs)
+    for k, (a, b, c) in enumerate(zip(_as_tuple(out), _as_tuple(expected), _as_tuple(again), strict=True)):
+        check_close(backend.to_numpy(a), backend.to_numpy(b), limit, f"[{op.name}] output {k}")
+        _check_bits(backend, a, c, f"[{op.name}] output {k} of a second run")
+    if rule.vjp is None or composed.vjp is None:
+        return
+    rng = np.random.default_rng(2)
+    gouts = tuple(backend.asarray(rng.standard_normal(o.shape), backend.dtype(o)) for o in _as_tuple(out))
+    gout = gouts if isinstance(out, tuple) else gouts[0]
+    kept = [backend.to_numpy(g) for g in gouts]
+    floats = [a is not None and a.dtype.kind == "f" for a in inputs]
+    everything = composed.vjp(backend, their_saved, gout, tuple(floats))
+    for needs in [tuple(floats), *(tuple(i == j and f for j, f in enumerate(floats)) for i in range(len(floats)))]:
+        if not any(needs):
+            continue
+        mine = rule.vjp(backend, saved, gout, needs)
+        second = rule.vjp(backend, saved, gout, needs)
+        for k, (a, b, c, need) in enumerate(zip(mine, everything, second, needs, strict=True)):
+            if not need:
+                continue
+            check_close(backend.to_numpy(a), backend.to_numpy(b), 8 * limit, f"[{op.name}] gradient {k}, needs {needs}")
+            _check_bits(backend, a, c, f"[{op.name}] gradient {k} of a second run")
+    for a, b, what in [*zip(natives, before, ["input"] * len(before), strict=True),
+                       *zip(gouts, kept, ["gout"] * len(kept), strict=True)]:
+        if b is not None and not np.array_equal(backend.to_numpy(a), b, equal_nan=True):
+            raise AssertionError(f"[{op.name}] rule '{rule.name}' wrote into its {what}")
+
+
+def _check_bits(backend: Backend, a: Any, b: Any, what: str) -> None:
+    if not np.array_equal(backend.to_numpy(a), backend.to_numpy(b), equal_nan=True):
+        raise AssertionError(f"{what} differs from the first")
