@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from pathlib import Path
 
 from duoln import checkpoint
 from duoln.backends.protocol import Backend
-from duoln.errors import CheckpointError, UsageError
+from duoln.errors import CheckpointError, DataFormatError, UsageError
 from duoln.randomness import Stream
 from duoln.runfolder import read_json, run_folders
 from duoln.runtime import to_tensors
-from duoln.tasks.spec import Task, Trained
+from duoln.tasks.spec import Task, Trained, convert
 
 _PARAMS = "params."
 
@@ -26,7 +27,8 @@ def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
 
     Raises:
         CheckpointError: there is no such run, no readable checkpoint, or one of another model.
-        UsageError: the run is of another task, or the folder holds several.
+        DataFormatError: `config.json` is damaged.
+        UsageError: the run is of another task, or the folder holds several, or a setting is of another kind.
     """
     folders = run_folders(run)
     if not folders:
@@ -37,13 +39,17 @@ def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
     asked = read_json(folders[0] / "config.json")
     if asked.get("task") != task.name:
         raise UsageError(f"{folders[0]}: expected a run of {task.name}, found one of {asked.get('task')!r}")
+    kinds = typing.get_type_hints(task.config)
     names = {f.name for f in dataclasses.fields(task.config)}
-    settings = asked.get("config", {})
+    settings = asked.get("config")
+    if not isinstance(settings, dict):
+        raise DataFormatError(folders[0] / "config.json", 0, "an object as config", f"{settings!r:.60}")
     strangers = sorted(names ^ settings.keys())
     if strangers:
         raise CheckpointError(f"{folders[0] / 'config.json'}: setting '{strangers[0]}' is "
                               f"{'missing' if strangers[0] in names else 'unknown'}: another version wrote it")
-    cfg = task.config(**settings)
+    cfg = task.config(**{key: convert(f"{folders[0] / 'config.json'}: {key}", value, kinds[key])
+                         for key, value in settings.items()})
     best = checkpoint.named_best(folders[0] / "checkpoints") if cfg.patience else None
     saved, refused = checkpoint.newest(folders[0] / "checkpoints") if best is None else (checkpoint.load(best), [])
     if saved is None:

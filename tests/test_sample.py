@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from duoln.examples.own_task import Spirals
+from duoln.plugins.mnist.task import Mnist
 
 from duoln import cli, pictures, runtime, tasks
 from duoln.errors import CheckpointError, DataError, UsageError
@@ -174,3 +175,25 @@ def test_the_kit_for_tasks_samples_too(numpy_backend):
     for wrong, words in ((Silent(), "expected the file first.png"), (Fickle(), "two samples with the same seed differ")):
         with pytest.raises(AssertionError, match=words):
             check_task(wrong, steps=2, gradients=False, agreement=False)
+
+
+@pytest.mark.parametrize(("config", "words"), [
+    (7, ["config.json", "an object as config", "7"]), ({"seed": 0, "hidden": "many"}, ["config.json"])])
+def test_a_damaged_config_is_told(config, words, tmp_path):
+    import json
+
+    from duoln.errors import DuolnError
+
+    task = Mnist()
+    (tmp_path / "config.json").write_text(json.dumps({"task": "mnist", "variant": "ln", "config": config}))
+    check_error(DuolnError, lambda: load_trained(task, tmp_path, runtime.backend("numpy")), *words)
+
+
+def test_a_setting_of_another_kind_is_told(tmp_path):
+    import dataclasses
+    import json
+
+    task = Mnist()
+    config = {**dataclasses.asdict(tasks.make_config(task, "ln", "smoke")), "hidden": "many"}
+    (tmp_path / "config.json").write_text(json.dumps({"task": "mnist", "variant": "ln", "config": config}))
+    check_error(UsageError, lambda: load_trained(task, tmp_path, runtime.backend("numpy")), "config.json: hidden", "int", "'many'")

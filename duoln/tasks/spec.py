@@ -319,7 +319,7 @@ def convert(what: str, value: Any, kind: Any) -> Any:
         raise UsageError(f"{what}: settings of type {kind} cannot be set from outside")
     try:
         converted = kind(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{what}: expected {kind.__name__}, found {value!r}") from None
     # A bool where a number is asked for, NaN, or a fraction where a whole number is, is not what was meant.
     is_nan = kind is float and math.isnan(converted)

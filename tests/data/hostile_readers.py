@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import fuzzing
+import hostile_runs
 import numpy as np
 import safetensors.numpy
 from duoln.plugins.attentive_reader import corpus as questions
@@ -202,6 +203,8 @@ _MEASURED = json.dumps({**_LINE["machine"], "label": "here", "cases": [
     {k: v for k, v in json.loads(line).items() if k not in ("label", "machine")} for line in _TIMINGS]}).encode()
 
 DATA, RUN = (DataFormatError,), (DataFormatError, CheckpointError)
+MODEL = (*RUN, UsageError)
+_STEP = "checkpoints/step-000000003.safetensors"
 RECORD = (DataFormatError, RecordError, UsageError)
 READERS = {
     "IDX": Reader(read_idx, [_idx(3, 4), _idx(2, 5, 6), _idx(7)], DATA),
@@ -251,6 +254,14 @@ READERS = {
                               {"config.json": _CONFIG}),
     "curves of a config": Reader(lambda p: [c.name for c in report.read_curves([p.parent])], [_CONFIG, _LOG], RUN,
                                  "config.json", {"log.jsonl": _LOG}),
+    "a model's config": Reader(hostile_runs.read_model, [hostile_runs.config(), _CONFIG], MODEL, "config.json",
+                               {_STEP: hostile_runs.saved()}),
+    "a model's checkpoint": Reader(hostile_runs.read_model, [hostile_runs.saved(), hostile_runs.saved(4, best=None)], MODEL, _STEP,
+                                   {"config.json": hostile_runs.config()}),
+    "a run resumed": Reader(hostile_runs.resume, [hostile_runs.saved(), hostile_runs.saved(12, worse=2)], RUN),
+    "official lists of forms": Reader(lambda p: iam.split_forms(p.parent, ["a01-000u", "b02", "c03"]),
+                                      [b"a01-000\n", b"b02\nc03\n"], (), "testset_v.txt",
+                                      {"trainset.txt": b"c03", "testset_t.txt": b"b02", "testset_f.txt": b""}),
     "record (JSON)": Reader(schema.load, [_MEASURED, _CONFIG], RECORD),
     "timings (JSONL)": Reader(schema.load_timings, [b"".join(_TIMINGS), _TIMINGS[0]], RECORD),
 }
@@ -268,7 +279,9 @@ def drive(name: str, cases: int, folder: Path) -> dict[str, Any]:
     reader = READERS[name]
     folder.mkdir()
     path = folder / reader.name
+    path.parent.mkdir(parents=True, exist_ok=True)
     for other, content in (reader.beside or {}).items():
+        (folder / other).parent.mkdir(parents=True, exist_ok=True)
         (folder / other).write_bytes(content)
     for whole in reader.files:  # loads what is loaded late, before anything is watched
         path.write_bytes(whole)
@@ -286,8 +299,8 @@ def drive(name: str, cases: int, folder: Path) -> dict[str, Any]:
             wrong.append([number, outcome, seen])
         else:
             counts[outcome] += 1
-    strays = {p.name for p in folder.parent.rglob("*") if p.is_file()} - {r for x in READERS.values() for r in (
-        x.name, *(x.beside or {}))}
+    strays = {p.name for p in folder.parent.rglob("*") if p.is_file()} - {
+        Path(r).name for x in READERS.values() for r in (x.name, *(x.beside or {}))}
     return {**counts, "slowest_s": round(slowest, 3), "wrongs": len(wrong), "wrong": wrong[:3], "strays": sorted(strays)}
 
 

@@ -1,0 +1,47 @@
+"""Readers of whole runs: what continues training, and what reads a model back; with small sound runs of MNIST."""
+
+import dataclasses
+import json
+from functools import cache
+
+import safetensors.numpy
+from duoln.plugins.mnist.task import Mnist
+
+from duoln import checkpoint, runtime, tree
+from duoln.tasks import make_config
+from duoln.trained import load_trained
+from duoln.train import Trainer
+
+HIDDEN = "4"
+
+
+@cache
+def _trainer():
+    task = Mnist()
+    cfg = make_config(task, "ln", "smoke", {"hidden": HIDDEN, "rows": "200", "epochs": "1"})
+    return Trainer(task, "ln", cfg, task.data(cfg), runtime.backend("numpy"))
+
+
+def config():
+    """`config.json` of the run."""
+    return json.dumps({"task": "mnist", "variant": "ln", "config": dataclasses.asdict(_trainer().cfg)}, indent=2).encode()
+
+
+def saved(step=3, **notes):
+    """A checkpoint of the run."""
+    trainer = _trainer()
+    arrays = dict(tree.items(tree.map(lambda t: t.numpy(), trainer.state)))
+    return safetensors.numpy.save(arrays, {"duoln": json.dumps({
+        "format": 1, "step": step, "task": "mnist", "variant": "ln", "config": dataclasses.asdict(trainer.cfg),
+        "train_seconds": 1.5, "evaluated": {"test_error": 0.5}, "best": 0.5, "worse": 0, "backend": "numpy", **notes})})
+
+
+def read_model(path):
+    """The model of the run that a file belongs to."""
+    folder = path.parent if path.name == "config.json" else path.parents[1]
+    return load_trained(Mnist(), folder, runtime.backend("numpy"))
+
+
+def resume(path):
+    """Go on from a checkpoint."""
+    _trainer().resume(checkpoint.load(path))
