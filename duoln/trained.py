@@ -8,7 +8,7 @@ from pathlib import Path
 
 from duoln import checkpoint
 from duoln.backends.protocol import Backend
-from duoln.errors import CheckpointError, DataFormatError, UsageError
+from duoln.errors import CheckpointError, DataFormatError, DuolnError, UsageError
 from duoln.randomness import Stream
 from duoln.runfolder import read_json, run_folders
 from duoln.runtime import to_tensors
@@ -55,8 +55,11 @@ def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
     if saved is None:
         raise CheckpointError(f"{folders[0]}: expected a checkpoint, found "
                               f"{'none that can be read: ' + '; '.join(refused) if refused else 'none'}")
-    model = task.model(cfg)
-    start = {"params": model.init(Stream(cfg.seed, "init"))}
+    try:
+        model = task.model(cfg)
+        start = {"params": model.init(Stream(cfg.seed, "init"))}
+    except (DuolnError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
+        raise CheckpointError(f"{folders[0] / 'config.json'}: its settings make no model: {error}") from error
     arrays = {name: a for name, a in saved.arrays.items() if name.startswith(_PARAMS)}
     try:
         params = checkpoint.restore(start, arrays)["params"]

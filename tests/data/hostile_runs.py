@@ -9,8 +9,8 @@ from duoln.plugins.mnist.task import Mnist
 
 from duoln import checkpoint, runtime, tree
 from duoln.tasks import make_config
-from duoln.trained import load_trained
 from duoln.train import Trainer
+from duoln.trained import load_trained
 
 HIDDEN = "4"
 
