@@ -1,8 +1,6 @@
-"""Batch norm on the CPU: sums of channels as products, and passes over long rows.
+"""Batch norm on the CPU: sums of channels as products, and passes over long lines.
 
-Channels are few and positions many, so a pass that has a vector of channels beside each position is made of short
-loops. Here a row is a whole line of pixels, with the vector repeated along it, and what is summed over rows goes
-through BLAS. What is kept for the gradient is the normalised values and one reciprocal deviation a channel.
+What is kept for the gradient is the normalised values and one reciprocal deviation a channel.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from duoln.kernels import host
+from duoln.kernels.lines import Lines
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
@@ -23,52 +22,32 @@ def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps
     return None if x.size else "there are no values"
 
 
-class _Rows:
-    """An array as rows of `repeats` positions."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.repeats, self.channels = shape[-2] if len(shape) > 2 else 1, shape[-1]
-
-    def of(self, x: Array) -> Array:
-        return np.ascontiguousarray(x).reshape(-1, self.repeats * self.channels)
-
-    def vector(self, channels: Array) -> Array:
-        """A value for each channel, repeated along a row."""
-        return np.tile(channels, self.repeats)
-
-    def per_channel(self, row: Array) -> Array:
-        """The sum over a row's positions."""
-        return row.reshape(self.repeats, self.channels).sum(axis=0)
-
-
 def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
              unbiased: bool) -> tuple[tuple[Array, Array, Array], Any]:
-    rows = _Rows(x.shape)
-    values = rows.of(x)
-    count = values.size // rows.channels
-    ones = np.ones(len(values), x.dtype)
-    mean = rows.per_channel(ones @ values) * x.dtype.type(1 / count)
+    lines = Lines(x.shape)
+    values = lines.of(x)
+    count = values.size // lines.channels
+    mean = lines.sums(values) * x.dtype.type(1 / count)
     normal, y = host.empty_like(values), host.empty_like(values)
-    np.subtract(values, rows.vector(mean), out=normal)
+    np.subtract(values, lines.along(mean), out=normal)
     np.multiply(normal, normal, out=y)
-    variance = rows.per_channel(ones @ y) * x.dtype.type(1 / (count - unbiased))
+    variance = lines.sums(y) * x.dtype.type(1 / (count - unbiased))
     rstd = 1 / np.sqrt(variance + x.dtype.type(eps))
-    normal *= rows.vector(rstd)
-    np.multiply(normal, rows.vector(np.ones_like(rstd) if gain is None else gain), out=y)
+    normal *= lines.along(rstd)
+    np.multiply(normal, lines.along(np.ones_like(rstd) if gain is None else gain), out=y)
     if bias is not None:
-        y += rows.vector(bias)
+        y += lines.along(bias)
     return (y.reshape(x.shape), mean, variance), (normal, rstd, gain, count - unbiased, x.shape)
 
 
 def _vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
     normal, rstd, gain, divisor, shape = saved
     gout, of_mean, of_variance = gouts
-    rows = _Rows(shape)
-    g = np.zeros_like(normal) if gout is None else rows.of(gout)
-    count, number = g.size // rows.channels, g.dtype.type
-    ones = np.ones(len(g), g.dtype)
+    lines = Lines(shape)
+    g = np.zeros_like(normal) if gout is None else lines.of(gout)
+    count, number = g.size // lines.channels, g.dtype.type
     gx = np.multiply(g, normal, out=host.empty_like(g))
-    along, total = rows.per_channel(ones @ gx), rows.per_channel(ones @ g)
+    along, total = lines.sums(gx), lines.sums(g)
     if needs[0]:
         scale = rstd if gain is None else rstd * gain
         # x is normal / rstd and a constant, so what the variance hands back goes along normal, too.
@@ -78,9 +57,9 @@ def _vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...], needs: Sequen
             direction = direction + of_variance * number(2 / divisor) / rstd
         if of_mean is not None:
             constant = constant + of_mean * number(1 / count)
-        np.multiply(normal, rows.vector(direction), out=gx)
-        gx += rows.vector(constant)
-        gx += g * rows.vector(scale)
+        np.multiply(normal, lines.along(direction), out=gx)
+        gx += lines.along(constant)
+        gx += g * lines.along(scale)
     return [gx.reshape(shape) if needs[0] else None, along if needs[1] else None, total if needs[2] else None]
 
 
