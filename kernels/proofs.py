@@ -157,3 +157,8 @@ def _images() -> Iterator[Proof]:
         yield Proof("max_pool2d", f"{shape}, {size} x {size}", (_floats(rng, *shape),),
                     {"size": size, "stride": size}, size ** 2)
         yield Proof("leaky_relu", f"{shape}", (_floats(rng, *shape),), {"slope": 0.1}, 1)
+    for shape in ((3, 2, 1), (2, 5, 7, 3), (20, 8, 8, 16)):
+        rng = np.random.default_rng(shape)
+        x, gain, bias = _floats(rng, *shape), _floats(rng, shape[-1]), _floats(rng, shape[-1])
+        yield Proof("batch_norm", f"{shape}", (x, gain, bias), {"eps": 1e-2, "unbiased": False}, prod(shape))
+        yield Proof("add", f"{shape} and a bias", (x, bias), {}, prod(shape))

@@ -62,7 +62,7 @@ class ConvNetTask(Task):
     config = ConvNetConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"epochs": 200},
-        "small": {"epochs": 12, "channels": 16, "start": "he", "batch_size": 50, "whitening": "mean",
+        "small": {"epochs": 6, "channels": 16, "start": "he", "batch_size": 50, "whitening": "mean",
                   "evaluate_images": 1_000},
         "small-mnist": {"dataset": "mnist", "epochs": 3, "channels": 16, "start": "he", "batch_size": 50,
                         "whitening": "mean", "rows": 5_000, "evaluate_every": 50, "evaluate_images": 1_000},

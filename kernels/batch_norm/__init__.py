@@ -1,0 +1,1 @@
+"""Fused rules for `batch_norm`."""

@@ -1,0 +1,29 @@
+"""NumPy: arrays with few channels at many positions, as rows of a whole line of positions each.
+
+A pass with a vector of channels beside each position is made of short loops. With the vector repeated along a line the
+loops are long, and what is summed over lines goes through BLAS.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+class Lines:
+    """An array of that shape as rows of `repeats` positions."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.repeats, self.channels = shape[-2] if len(shape) > 2 else 1, shape[-1]
+
+    def of(self, x: np.ndarray) -> np.ndarray:
+        """The rows of an array of the shape."""
+        return np.ascontiguousarray(x).reshape(-1, self.repeats * self.channels)
+
+    def along(self, channels: np.ndarray) -> np.ndarray:
+        """A value for each channel, repeated along a row."""
+        return np.tile(channels, self.repeats)
+
+    def sums(self, rows: np.ndarray) -> np.ndarray:
+        """The sum of each channel over all positions."""
+        line: np.ndarray = np.ones(len(rows), rows.dtype) @ rows
+        return line.reshape(self.repeats, self.channels).sum(axis=0)

@@ -1,0 +1,61 @@
+"""The NumPy rules in long rows, batch norm and a bias, against the composed ones: odd sizes, views, single outputs."""
+
+import numpy as np
+import pytest
+
+from duoln import ops, runtime
+from duoln.testing import check_rule
+
+SHAPES = [(2, 1), (5, 3), (4, 1, 1, 7), (3, 5, 6, 2), (2, 9, 33), (50, 8, 8, 16)]
+
+
+def _rule():
+    return runtime.backend("numpy") and ops.batch_norm.rules("numpy")[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("unbiased", [False, True])
+@pytest.mark.parametrize("parts", [("gain", "bias"), ("gain",), ("bias",), ()], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_batch_norm(shape, parts, unbiased, dtype, rng, numpy_backend):
+    x, gain, bias = (rng.standard_normal(s).astype(dtype) for s in (shape, shape[-1:], shape[-1:]))
+    # With two rows the values become +1 and -1, and hardly depend on x: a larger epsilon leaves something to compare.
+    check_rule(ops.batch_norm, _rule(), [x, gain if "gain" in parts else None, bias if "bias" in parts else None],
+               {"eps": 1e-5 if x.size > 2 * shape[-1] else 1.0, "unbiased": unbiased}, numpy_backend, length=4 * x.size // shape[-1])
+
+
+def test_one_output_alone(rng, numpy_backend):
+    """The loss depends on the normalised values alone, as in training, or on one of the statistics."""
+    x, gain, bias = (rng.standard_normal(s) for s in ((3, 4, 5, 2), 2, 2))
+    outs, saved = _rule().forward(numpy_backend, x, gain, bias, eps=1e-5, unbiased=False)
+    composed = ops.batch_norm.rules("numpy")[-1]
+    _, theirs = composed.forward(numpy_backend, x, gain, bias, eps=1e-5, unbiased=False)
+    for k in range(3):
+        gouts = tuple(rng.standard_normal(o.shape) if i == k else None for i, o in enumerate(outs))
+        mine = _rule().vjp(numpy_backend, saved, gouts, (True, True, True))
+        for a, b in zip(mine, composed.vjp(numpy_backend, theirs, gouts, (True, True, True)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_a_view_and_an_empty_batch(rng, numpy_backend):
+    x = rng.standard_normal((6, 8, 4)).astype(np.float32)[::2, ::-1]
+    check_rule(ops.batch_norm, _rule(), [x, None, None], {"eps": 1e-5, "unbiased": False}, numpy_backend, length=100)
+    assert "no values" in _rule().supports(numpy_backend, x[:0], None, None)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 5), (3, 4, 5, 2), (20, 8, 8, 16)], ids=str)
+def test_a_bias_of_images(shape, dtype, rng, numpy_backend):
+    rule = ops.add.rules("numpy")[0]
+    x, bias = (rng.standard_normal(s).astype(dtype) for s in (shape, shape[-1:]))
+    check_rule(ops.add, rule, [x, bias], {}, numpy_backend, length=x.size // shape[-1])
+    check_rule(ops.add, rule, [x[::-1], bias], {}, numpy_backend, length=x.size // shape[-1])
+
+
+def test_other_sums_are_left_to_the_composed_rule(rng, numpy_backend):
+    supports = ops.add.rules("numpy")[0].supports
+    x, row = np.ones((2, 3, 4), np.float32), np.ones(4, np.float32)
+    assert supports(numpy_backend, x, row) is None
+    for a, b in ((row, x), (x, x), (x[0], row), (x, 1.0), (1.0, x), (x, np.ones(1, np.float32)), (x, np.ones((1, 4), np.float32))):
+        assert "no bias" in supports(numpy_backend, a, b)
+    assert "no values" in supports(numpy_backend, x[:0], row)
