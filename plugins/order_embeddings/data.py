@@ -147,7 +147,7 @@ def _load(source: Source, seed: int, image_size: int, root: Path | None) -> Corp
 def _photographs(home: Path, image_size: int, seed: int) -> Corpus:
     pictures = flickr8k.read(home)
     count = sum(len(part.images) for part in pictures.values())
-    dataset = Dataset(f"Flickr8k, {count:,} photographs, {extractor.NAME} features", "substitute")
+    dataset = Dataset(f"Flickr8k, {count:,} photos, {extractor.NAME}", "substitute")
     return _described(dataset, pictures, home / flickr8k.FOLDER / flickr8k.CAPTION_FILE, image_size, seed)
 
 

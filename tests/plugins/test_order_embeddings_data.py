@@ -251,7 +251,7 @@ def test_the_command_names_the_file_and_the_line(tmp_path, monkeypatch, capsys):
 def test_a_run_on_flickr8k_says_what_it_is(tmp_path):
     make_flickr8k(tmp_path)
     splits = TASK.data(make_config(TASK, "ln", "smoke", {"source": "auto", "batch_size": 4}), tmp_path)
-    assert splits.dataset == Dataset("Flickr8k, 12 photographs, patch-kmeans features", "substitute")
+    assert splits.dataset == Dataset("Flickr8k, 12 photos, patch-kmeans", "substitute")
     assert splits.steps_per_epoch == 1 and splits.train(0)["features"].shape == (4, 288)
 
 
