@@ -15,7 +15,6 @@ def clip_as_published(limit: float) -> optim.Clip:
     It compares the norm n of all gradients with limit^2 and, where that is passed, multiplies by limit / sqrt(n): below
     limit^2 nothing happens, and above it the norm becomes limit * sqrt(n).
     """
-
     return optim.scale_by_norm(
         lambda norm: ops.where(norm > limit * limit, limit / ops.sqrt(ops.maximum(norm, limit * limit)), 1.0))
 
