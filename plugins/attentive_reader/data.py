@@ -35,8 +35,8 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         DataError: a file is damaged, or there are more words than the table has rows.
         UsageError: settings out of range.
     """
-    for name, least in (("sentences", 1), ("window", 0), ("within_from", 1), ("pad_multiple", 1),
-                        ("min_count", 1), ("questions", 1), ("table", vocabulary.SPECIAL + 1), ("evaluate_questions", 1)):
+    for name, least in (("sentences", 1), ("window", 0), ("within_from", 1), ("pad_multiple", 1), ("min_count", 1),
+                        ("questions", 1), ("table", vocabulary.SPECIAL + 1), ("evaluate_questions", 1)):
         value = getattr(cfg, name)
         if value is not None and value < least:
             raise UsageError(f"[attentive_reader] expected {name} of at least {least}, found {value}")
