@@ -89,11 +89,9 @@ class _Rows:
         self.ends.append(len(self.values))
 
     def in_order(self, order: np.ndarray) -> Ragged:
-        values, ends = np.array(self.values, np.int32), np.array(self.ends, np.int64)
-        lengths = np.diff(ends)[order]
-        new = np.concatenate(([0], np.cumsum(lengths)))
-        moved = np.repeat(ends[:-1][order] - new[:-1], lengths)  # from a place after sorting to that before
-        return Ragged(values[np.arange(new[-1]) + moved], new)
+        values, ends = np.frombuffer(self.values, np.int32), np.frombuffer(self.ends, np.int64)
+        rows = [values[ends[k]:ends[k + 1]] for k in order]
+        return Ragged(np.concatenate(rows), np.cumsum([0, *map(len, rows)], dtype=np.int64))
 
 
 class Collector:
