@@ -60,7 +60,7 @@ def _list(args: argparse.Namespace) -> int:
             for f in registry.tasks.values()]
     broken = [(b.name, b.reason, "-", "-", b.distribution) for b in registry.broken]
     console.show(console.rows_table("Tasks", ("task", "what", "variants", "presets", "from"), [*rows, *broken],
-                                    bad=range(len(rows), len(rows) + len(broken))), data=True)
+                                    bad=range(len(rows), len(rows) + len(broken)), whole=[0]), data=True)
     return 0
 
 

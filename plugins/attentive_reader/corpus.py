@@ -15,6 +15,7 @@ from duoln.plugins.attentive_reader.questions import (
     most_relevant,
     near_entities,
     parse,
+    within,
 )
 
 from duoln.errors import DataFormatError
@@ -88,11 +89,9 @@ class _Rows:
         self.ends.append(len(self.values))
 
     def in_order(self, order: np.ndarray) -> Ragged:
-        values, ends = np.array(self.values, np.int32), np.array(self.ends, np.int64)
-        lengths = np.diff(ends)[order]
-        new = np.concatenate(([0], np.cumsum(lengths)))
-        moved = np.repeat(ends[:-1][order] - new[:-1], lengths)  # from a place after sorting to that before
-        return Ragged(values[np.arange(new[-1]) + moved], new)
+        values, ends = np.frombuffer(self.values, np.int32), np.frombuffer(self.ends, np.int64)
+        rows = [values[ends[k]:ends[k + 1]] for k in order]
+        return Ragged(np.concatenate(rows), np.cumsum([0, *map(len, rows)], dtype=np.int64))
 
 
 class Collector:
@@ -127,15 +126,24 @@ class Collector:
         return self._numbers.setdefault(word, len(self._numbers))
 
 
-def read(path: Path, cut: Cut) -> Corpus:
+def read(path: Path, cut: Cut, within_from: int | None = None) -> Corpus:
     """The questions of a folder or tar archive as Hermann et al. distribute them.
+
+    Args:
+        path: the folder or archive.
+        cut: how much is read.
+        within_from: train also on what training passages answer by themselves, see `questions.within`.
 
     Raises:
         DataError: see `archive.members`. DataFormatError: see `questions.parse`; also no training or validation set.
     """
     collector = Collector(cut)
     for member in archive.members(path):
-        collector.add(member.split, member.where, parse(member.where, member.content))
+        question = parse(member.where, member.content)
+        collector.add(member.split, member.where, question)
+        if within_from is not None and member.split == "train":
+            for k, made in enumerate(within(question.passage, within_from)):
+                collector.add("train", f"{member.where} {k:04d}", made)
     corpus = collector.corpus()
     for folder, split in archive.SPLITS.items():
         if split not in corpus.splits and split != "test":

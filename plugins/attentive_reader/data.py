@@ -35,8 +35,8 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         DataError: a file is damaged, or there are more words than the table has rows.
         UsageError: settings out of range.
     """
-    for name, least in (("sentences", 1), ("window", 0), ("pad_multiple", 1), ("min_count", 1), ("questions", 1),
-                        ("table", vocabulary.SPECIAL + 1), ("evaluate_questions", 1)):
+    for name, least in (("sentences", 1), ("window", 0), ("within_from", 1), ("pad_multiple", 1), ("min_count", 1),
+                        ("questions", 1), ("table", vocabulary.SPECIAL + 1), ("evaluate_questions", 1)):
         value = getattr(cfg, name)
         if value is not None and value < least:
             raise UsageError(f"[attentive_reader] expected {name} of at least {least}, found {value}")
@@ -72,13 +72,13 @@ def _load(cfg: Any, root: Path | None) -> tuple[Dataset, Corpus, object]:
     cut = Cut(cfg.sentences, cfg.window, cfg.last_token)
     if cfg.corpus is not None:
         path = Path(cfg.corpus).expanduser()
-        return Dataset(path.name, "substitute"), corpus.read(path, cut), path
+        return Dataset(path.name, "substitute"), corpus.read(path, cut, cfg.within_from), path
     if cfg.source != "made":
         folders = [*([] if root is None else [root]), *data_folders(), cache_folder()]
         for name in PLACES if cfg.source == "auto" else [cfg.source]:
             for path in (folder / place for folder in folders for place in PLACES[name]):
                 if path.exists():
-                    return DATASETS[name], corpus.read(path, cut), path
+                    return DATASETS[name], corpus.read(path, cut, cfg.within_from), path
         if cfg.source != "auto":
             raise DataMissingError(f"{folders[0] / PLACES[cfg.source][0]}: not found; put the questions there (or "
                                    f"below another folder of DUOLN_DATA; names that are looked for: "

@@ -21,6 +21,8 @@ _ENTITY = re.compile(r"@entity\d+")
 _NAMED = re.compile(r"@entity\d+:.*")
 _PARTS = ("a source", "a passage", "a question", "an answer", "the names of entities")
 _ENDS = frozenset(".!?")
+_ASKED = range(6, 41)
+"""Words of a sentence that `within` makes a question of."""
 
 
 class Question(NamedTuple):
@@ -107,6 +109,23 @@ def near_entities(passage: Sequence[str], reach: int) -> list[str]:
     """The words that stand at most `reach` words from an entity (the windows of Hill et al. 2016), in their order."""
     kept = {k for at, word in enumerate(passage) if is_entity(word) for k in range(at - reach, at + reach + 1)}
     return [word for k, word in enumerate(passage) if k in kept]
+
+
+def within(passage: Sequence[str], first: int) -> list[Question]:
+    """Questions that a passage answers by itself: its sentences from the `first` on, each after those before it.
+
+    Of a sentence of 6 to 40 words the first entity that was named before it is left out; one that names no such entity
+    asks nothing.
+    """
+    made, before = list[Question](), list[str]()
+    for number, sentence in enumerate(split_sentences(passage)):
+        known = set(before)
+        place = next((k for k, word in enumerate(sentence) if is_entity(word) and word in known), None)
+        if number >= first and place is not None and len(sentence) in _ASKED:
+            asked = [*sentence[:place], PLACEHOLDER, *sentence[place + 1:]]
+            made.append(Question(list(before), asked, sentence[place]))
+        before += sentence
+    return made
 
 
 def most_frequent_entity(passage: Sequence[str]) -> str:

@@ -50,6 +50,8 @@ class AttentiveReaderConfig(Config):
     """Read only so many sentences of a passage, those that share most words with the question; none is all."""
     window: int | None = None
     """Of what is left of a passage, read only words at most so far from an entity; none is all."""
+    within_from: int | None = None
+    """Train also on questions made of the training passages: every sentence from this one on, after those before it."""
     last_token: LastToken = "dropped"
     """Of every passage and question."""
     order: Order = "sequential"
@@ -90,11 +92,11 @@ class AttentiveReader(Task):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         # Figure 2 goes to 800,000 updates: 135 passes over CNN's 380,298 questions.
         "paper": {"epochs": 135, "evaluate_every": 1000},
-        "small": {"epochs": 24, "batch_size": 32, "evaluate_every": 88, "learning_rate": 4e-3, "table": 5_000,
-                  "min_count": 10, "width": 64, "hidden": 64, "sentences": None, "window": 2, "last_token": "kept",
-                  "order": "by-length", "last_batch": "kept", "pad_multiple": 16, "start": "glorot", "tied": True,
-                  "dropout": "inverted", "keep": 0.8, "clip": "norm", "likelihood": "exact",
-                  "evaluate_questions": 128},
+        "small": {"epochs": 8, "batch_size": 32, "evaluate_every": 69, "learning_rate": 5e-3, "table": 5_000,
+                  "min_count": 10, "width": 64, "hidden": 64, "sentences": None, "window": 1, "within_from": 10,
+                  "last_token": "kept", "order": "by-length", "last_batch": "kept", "pad_multiple": 16,
+                  "start": "glorot", "tied": True, "dropout": "inverted", "keep": 0.9, "clip": "norm",
+                  "likelihood": "exact", "evaluate_questions": 128},
         "smoke": {"epochs": 4, "batch_size": 16, "table": 600, "width": 32, "hidden": 32, "sentences": 1, "window": 1,
                   "last_token": "kept", "pad_multiple": 16, "start": "glorot", "tied": True, "dropout": "none",
                   "clip": "norm", "likelihood": "exact", "learning_rate": 1e-2, "source": "made",

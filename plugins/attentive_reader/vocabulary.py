@@ -34,6 +34,8 @@ class Vocabulary(NamedTuple):
 def count_words(corpus: Corpus, source: object, rows: int, least: int) -> Vocabulary:
     """The words that passages and questions of the training set have at least `least` times, the most frequent first.
 
+    All entities of the corpus are among them: they are places for names, and permuted in training.
+
     Args:
         corpus: the questions.
         source: where they are from, for a message.
@@ -46,11 +48,11 @@ def count_words(corpus: Corpus, source: object, rows: int, least: int) -> Vocabu
     train = corpus.splits["train"]
     counts = np.bincount(np.concatenate((train.passages.values, train.questions.values)), minlength=len(corpus.words))
     order = np.argsort(-counts, kind="stable")
-    words = [corpus.words[k] for k in order[:np.count_nonzero(counts >= least)]]
+    words = [corpus.words[k] for k in order if counts[k] >= least or is_entity(corpus.words[k])]
     if len(words) + SPECIAL > rows:
         raise DataError(f"{source}: expected at most {rows - SPECIAL} words, as a table of {rows} rows has room for "
-                        f"({SPECIAL} are special), found {len(words)} that occur {least} times or more; set table to "
-                        f"{len(words) + SPECIAL}, or min_count higher")
+                        f"({SPECIAL} are special), found {len(words)} that occur {least} times or more or are "
+                        f"entities; set table to {len(words) + SPECIAL}, or min_count higher")
     return Vocabulary(words, rows)
 
 

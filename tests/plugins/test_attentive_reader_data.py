@@ -15,6 +15,7 @@ from duoln.plugins.attentive_reader.questions import (
     near_entities,
     parse,
     split_sentences,
+    within,
 )
 from duoln.plugins.attentive_reader.task import AttentiveReader
 
@@ -50,6 +51,16 @@ def _files(train=6, valid=3, test=2):
 
 
 # A question ---------------------------------------------------------------------------------------------
+
+def test_what_a_passage_asks_by_itself():
+    text = ("@entity1 met @entity2 in rome . it rained on @entity3 for days . did the long war end @entity3 or @entity1 ? "
+            "@entity9 sang with nobody at all ! so @entity2 said .")
+    passage = text.split()
+    found = within(passage, 1)
+    assert [" ".join(q.question) for q in found] == ["did the long war end @placeholder or @entity1 ?"]
+    assert found[0].answer == "@entity3" and found[0].passage == passage[:13]
+    assert within(passage, 3) == [] and within([], 0) == []
+
 
 def test_a_question():
     found = parse("a.question", TEXT.encode())
@@ -203,6 +214,8 @@ def test_words_of_the_training_set_that_occur_often_enough(tmp_path):
     assert (parts["valid"].questions.values == vocabulary.UNKNOWN).sum() == 3  # their numbers
     check_error(DataError, lambda: vocabulary.count_words(found, "a.tgz", 10, 2), "a.tgz", "at most 6 words", "found 7", "11")
     assert vocabulary.count_words(found, "a.tgz", 11, 2).rows == 11
+    rare = vocabulary.count_words(found, "a.tgz", 20, 1000)
+    assert set(rare.words) == {"@entity1", "@entity3"}  # places for names, however rare
 
 
 @pytest.mark.parametrize(("content", "words"), [
