@@ -132,7 +132,8 @@ def draw(task: Task, curves: Sequence[Curve], target: Path) -> Path:
     count = len(metrics) + by_step
     across = _ACROSS if len(sizes) == 1 and count > _TALL and not published else 1
     rows, columns = -(-count // across), len(sizes) * across + bool(published)
-    with figure(target, rows, columns, (4.6 * columns + 0.6, 2.7 * rows + 0.5), sharex="col") as (whole, grid):
+    with figure(target, rows, columns, (4.6 * columns + 0.6, 2.7 * rows + 0.5),
+                sharex="all" if across > 1 else "col") as (whole, grid):
         for place, size in enumerate(sizes):
             panels = [axes for row in grid for axes in row[place * across:(place + 1) * across]]
             shown = [c for c in curves if c.config["batch_size"] == size]

@@ -58,7 +58,8 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
     parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="a run folder")
     parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
     for field in dataclasses.fields(kind):
-        shown = "" if field.default is None else f" (default {str(field.default).lower()})"
+        default = str(field.default).lower() if isinstance(field.default, bool) else field.default
+        shown = "" if default is None else f" (default {default})"
         parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, metavar="VALUE",
                             help=field.metadata.get("help", "") + shown)
 

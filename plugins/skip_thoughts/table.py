@@ -25,8 +25,8 @@ COLUMNS = (("sick_r", "r", ".3f"), ("sick_rho", "rho", ".3f"), ("sick_mse", "MSE
 """Table 3's columns: key, heading, format."""
 PAPER = (("Original", (.848, .778, .287, 75.5, 79.3, 92.1, 86.9)), ("Ours", (.842, .767, .298, 77.3, 81.8, 92.6, 87.9)),
          ("Ours + LN", (.854, .785, .277, 79.5, 82.6, 93.4, 89.0)),
-         ("Ours + LN, a month", (.858, .788, .270, 79.4, 83.1, 93.7, 89.3)))
-"""Table 3, 2400 units on BookCorpus."""
+         ("Ours + LN †", (.858, .788, .270, 79.4, 83.1, 93.7, 89.3)))
+"""Table 3, 2400 units on BookCorpus; † is after a month."""
 
 Say = Callable[[str], None]
 
@@ -141,10 +141,10 @@ def _findings(ours: Mapping[str, Mapping[str, float]], data_label: str, remarks:
             for name, values in PAPER]
     rows += [(name, data_label, *(format(found[key], form) if key in found else "-" for key, _, form in COLUMNS))
              for name, found in ours.items()]
-    headings = ("", "trained on", *(heading for _, heading, _ in COLUMNS))
+    headings = ("", "data", *(heading for _, heading, _ in COLUMNS))
     return Findings("Skip-thoughts (section 6.3, table 3)", headings, rows,
                     (*remarks, "SICK: r, rho and MSE on the test pairs; MR, CR, SUBJ, MPQA: accuracy in percent, ten "
-                     "nested folds; the first four rows are the paper's"),
+                     "nested folds; the first four rows are the paper's, † after a month"),
                     {"data": data_label, "results": {name: dict(found) for name, found in ours.items()},
                      "paper": {name: {key: v for v, (key, _, _) in zip(values, COLUMNS, strict=True)}
                                for name, values in PAPER}})
