@@ -44,7 +44,7 @@ _VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "laye
 def proofs() -> list[Proof]:
     """Every case."""
     return [*_layer_norm(), *_recurrent(), *_cells(), *_cross_entropy(), *_linear_cross_entropy(), *_take(), *_adam(),
-            *_images()]
+            *_images(), *_channels()]
 
 
 def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -157,6 +157,9 @@ def _images() -> Iterator[Proof]:
         yield Proof("max_pool2d", f"{shape}, {size} x {size}", (_floats(rng, *shape),),
                     {"size": size, "stride": size}, size ** 2)
         yield Proof("leaky_relu", f"{shape}", (_floats(rng, *shape),), {"slope": 0.1}, 1)
+
+
+def _channels() -> Iterator[Proof]:
     for shape in ((3, 2, 1), (2, 5, 7, 3), (20, 8, 8, 16)):
         rng = np.random.default_rng(shape)
         x, gain, bias = _floats(rng, *shape), _floats(rng, shape[-1]), _floats(rng, shape[-1])
