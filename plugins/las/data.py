@@ -27,6 +27,11 @@ _READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Corpus]]] = {
     "timit": (timit.FOLDERS, timit.read), "librispeech": (librispeech.FOLDERS, librispeech.read),
     "digits": (tuple(spoken.DIGITS.values()), spoken.digits), "utterances": ((spoken.UTTERANCES,), spoken.utterances)}
 """What must be there, below a folder, and its reader."""
+_WHERE_FROM = {
+    "timit": "the LDC gives it out under a licence: put its TRAIN and TEST into a folder timit",
+    "librispeech": "openslr.org/12 has it: unpack its archives there",
+    "digits": "`duoln data prepare las --from DIR` makes them of the Free Spoken Digit Dataset's recordings",
+    "utterances": "they are test recordings of pocketsphinx as a file of arrays, see the task's README"}
 
 
 def alphabet_of(source: Source) -> Alphabet:
@@ -55,8 +60,9 @@ def load(source: Source, seed: int, root: Path | None) -> Corpus:
             return read(folder)
     if source == "auto":
         return made(seed)
-    raise DataMissingError(f"{needed[0]}: not found, with {' and '.join(needed[1:]) or 'nothing else'}, below "
-                           f"{', '.join(map(str, corpus.folders(root)))}; DUOLN_DATA names such folders")
+    raise DataMissingError(f"{' and '.join(needed)}: not found below {', '.join(map(str, corpus.folders(root)))}; "
+                           f"{_WHERE_FROM[source]}. DUOLN_DATA names such folders; `--preset small` needs no more than "
+                           "spoken digits, `--preset smoke` nothing")
 
 
 def splits(cfg: Any, root: Path | None) -> Splits:

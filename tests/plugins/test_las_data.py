@@ -14,6 +14,7 @@ from duoln.plugins.las.features import features
 from duoln.plugins.las.made import made
 from duoln.plugins.las.task import Las
 
+from duoln import cli
 from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.tasks import make_config
 from duoln.testing import check_error
@@ -289,6 +290,21 @@ def test_a_clip_shorter_than_a_frame_is_named(tmp_path):
     make_digits(tmp_path, offsets=lambda a: np.where(np.arange(len(a)) == 1, 199, a))
     cfg = make_config(TASK, "none", "smoke", {"source": "digits", "batch_size": 2})
     check_error(DataFormatError, lambda: TASK.data(cfg, tmp_path), "fsdd_train.npz: utterance 0", "25 ms", "199 samples at 8000")
+
+
+def test_digits_are_made_of_their_recordings(tmp_path, capsys):
+    for name in ("7_jackson_0", "7_jackson_4", "0_theo_5", "1_theo_6", "0_theo_7", "1_theo_12"):
+        write_wav(tmp_path / f"in/{name}.wav", TONE[:900 + int(name[0])], 8000)
+    (tmp_path / "in/notes.wav").write_bytes(b"no recording")
+    assert cli.main(["data", "prepare", "las", "--from", str(tmp_path / "in"), "--out", str(tmp_path)]) == 0
+    found = data.load("digits", 0, tmp_path)
+    assert {name: ["".join(u.symbols) for u in part] for name, part in found.sets.items()} == {
+        "train": ["zero", "one"], "dev": ["zero", "one"], "test": ["seven", "seven"]}
+    assert np.array_equal(found.sets["test"][0].read() * 2 ** 15, TONE[:907])
+    write_wav(tmp_path / "in/3_theo_9.wav", TONE, 16000)
+    assert cli.main(["data", "prepare", "las", "--from", str(tmp_path / "in"), "--out", str(tmp_path)]) == 4
+    assert "3_theo_9.wav" in capsys.readouterr().err
+    check_error(DataMissingError, lambda: TASK.prepare(tmp_path / "speech", tmp_path), "speech", "found none for train")
 
 
 def test_read_utterances(tmp_path):
