@@ -45,7 +45,20 @@ def rate_of(source: Source) -> int:
             "digits": spoken.DIGITS_RATE}.get(source, RATE)
 
 
-def load(source: Source, seed: int, root: Path | None) -> Corpus:
+def load(cfg: Any, root: Path | None) -> Corpus:
+    """The corpus of a configuration, with as many recordings a clip as it asks for.
+
+    Raises:
+        DataMissingError: the corpus was asked for and is not to be had; the message says where to put it.
+        DataError: a file is damaged. UsageError: phones are to be joined as words.
+    """
+    found = read(cfg.source, cfg.seed, root)
+    if cfg.words > 1 and found.alphabet is not LETTERS:
+        raise UsageError(f"[las] words: expected 1 where the symbols are phones, found {cfg.words}")
+    return found if cfg.words == 1 else corpus.joined(found, cfg.words, cfg.seed)
+
+
+def read(source: Source, seed: int, root: Path | None) -> Corpus:
     """The corpus of a source; "auto" is the spoken digits, and made sounds only where they are nowhere to be had.
 
     Raises:
@@ -54,10 +67,10 @@ def load(source: Source, seed: int, root: Path | None) -> Corpus:
     """
     if source == "made":
         return made(seed)
-    needed, read = _READERS["digits" if source == "auto" else source]
+    needed, reader = _READERS["digits" if source == "auto" else source]
     for folder in corpus.folders(root):
         if all((folder / name).exists() for name in needed):
-            return read(folder)
+            return reader(folder)
     if source == "auto":
         return made(seed)
     raise DataMissingError(f"{' and '.join(needed)}: not found below {', '.join(map(str, corpus.folders(root)))}; "
@@ -73,7 +86,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         UsageError: a setting out of range.
     """
     check(cfg)
-    found = load(cfg.source, cfg.seed, root)
+    found = load(cfg, root)
     for utterance in (u for part in found.sets.values() for u in part):
         if not frame_count(utterance.length, found.rate):
             raise DataFormatError(utterance.name, 0, "a clip of at least one frame (25 ms)",
@@ -89,7 +102,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
 
 def check(cfg: Any) -> None:
     """Raises UsageError for a setting out of range."""
-    least = {"mels": 1, "buckets": 1, "pyramids": 0, "layers": 0, "beam": 1, "longest": 1, "listener_hidden": 1,
+    least = {"mels": 1, "buckets": 1, "pyramids": 0, "layers": 0, "beam": 1, "longest": 1, "words": 1, "listener_hidden": 1,
              "speller_hidden": 1, "speller_layers": 1, "attention": 1}
     for name, lowest in least.items():
         if getattr(cfg, name) < lowest:

@@ -74,7 +74,7 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
         chosen: list[tuple[str, np.ndarray, list[str] | None]] = [(
             path.name, features(sound.samples, sound.rate, cfg.mels, str(path)), None)]
     else:
-        found = data.load(cfg.source, cfg.seed, None)
+        found = data.load(cfg, None)
         chosen = [(f"{found.dataset.name}\n{options.set} {k + 1}",
                    features(u.read(), found.rate, cfg.mels, u.name), list(u.symbols))
                   for k, u in enumerate(data.spread(found.sets[options.set], options.count))]

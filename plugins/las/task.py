@@ -37,6 +37,8 @@ class LasConfig(Config):
     clip: float = 1.0
     """Bound on each entry of the gradients."""
     source: data.Source = "timit"
+    words: int = 1
+    """Recordings a clip: more than one are joined at random, with a space between their transcripts."""
     mels: int = 40
     noise: float = 0.6
     """Deviation of the Gaussian noise on the features in training."""

@@ -176,7 +176,7 @@ def make_timit(root, write=write_sphere):
 
 @pytest.mark.parametrize("write", [write_sphere, write_wav])
 def test_timit(tmp_path, write):
-    found = data.load("timit", 0, make_timit(tmp_path, write))
+    found = data.read("timit", 0, make_timit(tmp_path, write))
     assert found.dataset == ("TIMIT, 2 utterances", "substitute") and found.alphabet is TIMIT and found.rate == 16000
     assert {name: [u.name.rpartition("/")[2] for u in part] for name, part in found.sets.items()} == {
         "train": ["SI1027.PHN", "SX37.PHN"], "dev": ["SI943.PHN"], "test": ["SX36.PHN"]}  # no SA, no other test speaker
@@ -195,19 +195,19 @@ def test_the_usual_sets_of_timit():
 def test_damaged_labels(tmp_path, content, words):
     make_timit(tmp_path)
     (tmp_path / "timit/TRAIN/DR1/FCJF0/SX37.PHN").write_bytes(content)
-    check_error(DataFormatError, lambda: data.load("timit", 0, tmp_path), *words)
+    check_error(DataFormatError, lambda: data.read("timit", 0, tmp_path), *words)
 
 
 def test_what_timit_lacks(tmp_path):
     make_timit(tmp_path)
     (tmp_path / "timit/TRAIN/DR1/FCJF0/SX37.WAV").unlink()
-    check_error(DataMissingError, lambda: data.load("timit", 0, tmp_path), "SX37.WAV", "missing")
+    check_error(DataMissingError, lambda: data.read("timit", 0, tmp_path), "SX37.WAV", "missing")
     for path in (tmp_path / "timit/TEST").rglob("*.PHN"):
         path.unlink()
     make_timit(tmp_path / "other")
     (tmp_path / "other/timit/TEST").rename(tmp_path / "other/timit/ELSE")
-    check_error(DataMissingError, lambda: data.load("timit", 0, tmp_path / "other"), "dev set")
-    check_error(DataMissingError, lambda: data.load("timit", 0, tmp_path / "nowhere"), "timit", "nowhere", "DUOLN_DATA")
+    check_error(DataMissingError, lambda: data.read("timit", 0, tmp_path / "other"), "dev set")
+    check_error(DataMissingError, lambda: data.read("timit", 0, tmp_path / "nowhere"), "timit", "nowhere", "DUOLN_DATA")
 
 
 # LibriSpeech --------------------------------------------------------------------------------------------
@@ -223,14 +223,14 @@ def make_librispeech(root, text="MISTER QUILTER'S MANNER"):
 
 @FLAC
 def test_librispeech(tmp_path):
-    found = data.load("librispeech", 0, make_librispeech(tmp_path))
+    found = data.read("librispeech", 0, make_librispeech(tmp_path))
     assert found.dataset == ("LibriSpeech (train-clean-100)", "original") and found.alphabet is LETTERS
     one = found.sets["dev"][0]
     assert "".join(one.symbols) == "mister quilter's manner" and one.length == len(TONE) == len(one.read())
     assert {name: len(part) for name, part in found.sets.items()} == {"train": 2, "dev": 2, "test": 2}
-    check_error(DataFormatError, lambda: data.load("librispeech", 0, make_librispeech(tmp_path, "CAFÉ 9")),
+    check_error(DataFormatError, lambda: data.read("librispeech", 0, make_librispeech(tmp_path, "CAFÉ 9")),
                 "84-121123-0000", "letters", "'é'")
-    check_error(DataMissingError, lambda: data.load("librispeech", 0, (tmp_path / "LibriSpeech" / "x").parent.parent / "x"))
+    check_error(DataMissingError, lambda: data.read("librispeech", 0, (tmp_path / "LibriSpeech" / "x").parent.parent / "x"))
 
 
 @FLAC
@@ -264,13 +264,13 @@ def make_digits(root, **changes):
 
 def test_digits_are_spelled_and_the_last_takes_are_the_dev_set(tmp_path):
     for source in ("digits", "auto"):
-        found = data.load(source, 0, make_digits(tmp_path))
+        found = data.read(source, 0, make_digits(tmp_path))
         assert found.dataset == ("spoken digits, spelled", "substitute") and found.rate == data.rate_of(source) == 8000
     assert {name: len(part) for name, part in found.sets.items()} == {"train": 4, "dev": 4, "test": 2}
     assert found.sets["dev"][1].symbols == tuple("one") and found.sets["dev"][1].length == 450
     assert np.array_equal(found.sets["dev"][1].read() * 2 ** 15, TONE[:450])
-    assert data.load("auto", 0, tmp_path / "nowhere").dataset.rung == "synthetic"
-    check_error(DataMissingError, lambda: data.load("digits", 0, tmp_path / "nowhere"), "fsdd_train.npz", "fsdd_test.npz")
+    assert data.read("auto", 0, tmp_path / "nowhere").dataset.rung == "synthetic"
+    check_error(DataMissingError, lambda: data.read("digits", 0, tmp_path / "nowhere"), "fsdd_train.npz", "fsdd_test.npz")
 
 
 @pytest.mark.parametrize(("changes", "words"), [
@@ -283,7 +283,7 @@ def test_digits_are_spelled_and_the_last_takes_are_the_dev_set(tmp_path):
     ({"audio": lambda a: a.astype(np.float32) * np.nan}, ["audio", "int16", "float32"]),
     ({"audio": lambda a: a[:-1]}, ["offsets", "climb"])])
 def test_claims_of_the_digits_are_checked(tmp_path, changes, words):
-    check_error(DataFormatError, lambda: data.load("auto", 0, make_digits(tmp_path, **changes)), "fsdd_train.npz", *words)
+    check_error(DataFormatError, lambda: data.read("auto", 0, make_digits(tmp_path, **changes)), "fsdd_train.npz", *words)
 
 
 def test_a_clip_shorter_than_a_frame_is_named(tmp_path):
@@ -297,7 +297,7 @@ def test_digits_are_made_of_their_recordings(tmp_path, capsys):
         write_wav(tmp_path / f"in/{name}.wav", TONE[:900 + int(name[0])], 8000)
     (tmp_path / "in/notes.wav").write_bytes(b"no recording")
     assert cli.main(["data", "prepare", "las", "--from", str(tmp_path / "in"), "--out", str(tmp_path)]) == 0
-    found = data.load("digits", 0, tmp_path)
+    found = data.read("digits", 0, tmp_path)
     assert {name: ["".join(u.symbols) for u in part] for name, part in found.sets.items()} == {
         "train": ["zero", "one"], "dev": ["zero", "one"], "test": ["seven", "seven"]}
     assert np.array_equal(found.sets["test"][0].read() * 2 ** 15, TONE[:907])
@@ -313,9 +313,29 @@ def test_read_utterances(tmp_path):
     arrays["sample_rate"] = np.int32(16000)
     (tmp_path / "speech").mkdir()
     np.savez_compressed(tmp_path / "speech/pocketsphinx_utterances.npz", **arrays)
-    found = data.load("utterances", 0, tmp_path)
+    found = data.read("utterances", 0, tmp_path)
     assert {name: len(part) for name, part in found.sets.items()} == {"train": 6, "dev": 1, "test": 1}
     assert found.rate == data.rate_of("utterances") == spoken.UTTERANCES_RATE and found.sets["dev"][0].symbols == tuple("a man")
+
+
+def test_recordings_are_joined(tmp_path):
+    cfg = make_config(TASK, "none", "smoke", {"source": "digits", "words": 3})
+    single, found = data.read("digits", 0, make_digits(tmp_path)), data.load(cfg, tmp_path)
+    assert found.dataset == ("spoken digits, spelled, 3 a clip", "substitute")
+    assert {name: len(part) for name, part in found.sets.items()} == {"train": 4, "dev": 4, "test": 2}
+    for name, part in found.sets.items():
+        known = {u.length: (u.symbols, u.read()) for u in single.sets[name]}
+        for clip in part:
+            assert clip.length == len(clip.read()) and "".join(clip.symbols).count(" ") == 2
+            first = next(n for n, (_, samples) in known.items() if np.array_equal(clip.read()[:n], samples)
+                         and "".join(clip.symbols).startswith("".join(known[n][0]) + " "))
+            assert first in known
+    again, other = data.load(cfg, tmp_path), data.load(make_config(TASK, "none", "smoke", {
+        "source": "digits", "words": 3, "seed": 1}), tmp_path)
+    assert [u.symbols for u in again.sets["train"]] == [u.symbols for u in found.sets["train"]]
+    assert [u.length for u in other.sets["train"]] != [u.length for u in found.sets["train"]]
+    phones = make_config(TASK, "none", "smoke", {"source": "timit", "words": 2})
+    check_error(UsageError, lambda: data.load(phones, make_timit(tmp_path)), "words", "phones", "2")
 
 
 # Batches ------------------------------------------------------------------------------------------------
@@ -417,6 +437,6 @@ def test_metrics_are_of_the_whole_set():
     ({"batch_size": 31}, ["batch_size", "30", "31"]), ({"buckets": 31}, ["at most 30 buckets", "31"]),
     ({"buckets": 0}, ["buckets", "0"]), ({"dropout": 1.0}, ["dropout", "1.0"]), ({"sampling": -0.1}, ["sampling"]),
     ({"noise": -1.0}, ["noise"]), ({"pyramids": 0, "layers": 0}, ["one layer"]), ({"beam": 0}, ["beam"]),
-    ({"utterances": 0}, ["utterances"]), ({"longest": 0}, ["longest"])])
+    ({"utterances": 0}, ["utterances"]), ({"longest": 0}, ["longest"]), ({"words": 0}, ["words", "0"])])
 def test_settings_that_do_not_fit(wrong, words):
     check_error(UsageError, lambda: TASK.data(_cfg(**wrong)), *words)
