@@ -102,8 +102,8 @@ def splits(cfg: Any, root: Path | None) -> Splits:
 
 def check(cfg: Any) -> None:
     """Raises UsageError for a setting out of range."""
-    least = {"mels": 1, "buckets": 1, "pyramids": 0, "layers": 0, "beam": 1, "longest": 1, "words": 1, "listener_hidden": 1,
-             "speller_hidden": 1, "speller_layers": 1, "attention": 1}
+    least = {"mels": 1, "buckets": 1, "pyramids": 0, "layers": 0, "beam": 1, "longest": 1, "words": 1,
+             "listener_hidden": 1, "speller_hidden": 1, "speller_layers": 1, "attention": 1}
     for name, lowest in least.items():
         if getattr(cfg, name) < lowest:
             raise UsageError(f"[las] expected {name} of at least {lowest}, found {getattr(cfg, name)}")
