@@ -10,6 +10,7 @@ import numpy as np
 from duoln.plugins.las.alphabet import Alphabet
 
 from duoln.data import cache_folder, data_folders
+from duoln.randomness import Stream
 from duoln.tasks import Dataset
 
 SETS = ("train", "dev", "test")
@@ -37,6 +38,24 @@ class Corpus(NamedTuple):
     """Samples a second."""
     sets: dict[str, list[Utterance]]
     """By the names of `SETS`; none is empty."""
+
+
+def joined(source: Corpus, words: int, seed: int) -> Corpus:
+    """As many clips as there are utterances, each of so many utterances of its set, drawn at random, one after another.
+
+    In single words the listener can hear all there is, and the speller need not look for it; here it must.
+    """
+    def clip(name: str, parts: list[Utterance]) -> Utterance:
+        symbols = tuple(s for k, part in enumerate(parts) for s in ((" ",) if k else ()) + part.symbols)
+        return Utterance(name, symbols, sum(part.length for part in parts),
+                         lambda: np.concatenate([part.read() for part in parts]))
+
+    sets = {}
+    for name, found in source.sets.items():
+        chosen = Stream(seed, f"las.joined.{name}").integers(len(found), (len(found), words))
+        sets[name] = [clip(f"{name} clip {k}", [found[i] for i in row]) for k, row in enumerate(chosen)]
+    dataset = source.dataset._replace(name=f"{source.dataset.name}, {words} a clip")
+    return source._replace(dataset=dataset, sets=sets)
 
 
 def folders(root: Path | None) -> list[Path]:

@@ -27,6 +27,11 @@ _READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Corpus]]] = {
     "timit": (timit.FOLDERS, timit.read), "librispeech": (librispeech.FOLDERS, librispeech.read),
     "digits": (tuple(spoken.DIGITS.values()), spoken.digits), "utterances": ((spoken.UTTERANCES,), spoken.utterances)}
 """What must be there, below a folder, and its reader."""
+_WHERE_FROM = {
+    "timit": "the LDC gives it out under a licence: put its TRAIN and TEST into a folder timit",
+    "librispeech": "openslr.org/12 has it: unpack its archives there",
+    "digits": "`duoln data prepare las --from DIR` makes them of the Free Spoken Digit Dataset's recordings",
+    "utterances": "they are test recordings of pocketsphinx as a file of arrays, see the task's README"}
 _DEEPEST = 16
 BATCH_AXES = dict.fromkeys(("x", "mask", "labels", "weight", "coin", "gumbel",
                             *(f"keep_{part}{k}" for part in ("listener", "speller") for k in range(_DEEPEST))), 1)
@@ -44,7 +49,20 @@ def rate_of(source: Source) -> int:
             "digits": spoken.DIGITS_RATE}.get(source, RATE)
 
 
-def load(source: Source, seed: int, root: Path | None) -> Corpus:
+def load(cfg: Any, root: Path | None) -> Corpus:
+    """The corpus of a configuration, with as many recordings a clip as it asks for.
+
+    Raises:
+        DataMissingError: the corpus was asked for and is not to be had; the message says where to put it.
+        DataError: a file is damaged. UsageError: phones are to be joined as words.
+    """
+    found = read(cfg.source, cfg.seed, root)
+    if cfg.words > 1 and found.alphabet is not LETTERS:
+        raise UsageError(f"[las] words: expected 1 where the symbols are phones, found {cfg.words}")
+    return found if cfg.words == 1 else corpus.joined(found, cfg.words, cfg.seed)
+
+
+def read(source: Source, seed: int, root: Path | None) -> Corpus:
     """The corpus of a source; "auto" is the spoken digits, and made sounds only where they are nowhere to be had.
 
     Raises:
@@ -53,14 +71,15 @@ def load(source: Source, seed: int, root: Path | None) -> Corpus:
     """
     if source == "made":
         return made(seed)
-    needed, read = _READERS["digits" if source == "auto" else source]
+    needed, reader = _READERS["digits" if source == "auto" else source]
     for folder in corpus.folders(root):
         if all((folder / name).exists() for name in needed):
-            return read(folder)
+            return reader(folder)
     if source == "auto":
         return made(seed)
-    raise DataMissingError(f"{needed[0]}: not found, with {' and '.join(needed[1:]) or 'nothing else'}, below "
-                           f"{', '.join(map(str, corpus.folders(root)))}; DUOLN_DATA names such folders")
+    raise DataMissingError(f"{' and '.join(needed)}: not found below {', '.join(map(str, corpus.folders(root)))}; "
+                           f"{_WHERE_FROM[source]}. DUOLN_DATA names such folders; `--preset small` needs no more than "
+                           "spoken digits, `--preset smoke` nothing")
 
 
 def splits(cfg: Any, root: Path | None) -> Splits:
@@ -71,7 +90,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         UsageError: a setting out of range.
     """
     check(cfg)
-    found = load(cfg.source, cfg.seed, root)
+    found = load(cfg, root)
     for utterance in (u for part in found.sets.values() for u in part):
         if not frame_count(utterance.length, found.rate):
             raise DataFormatError(utterance.name, 0, "a clip of at least one frame (25 ms)",
@@ -87,8 +106,8 @@ def splits(cfg: Any, root: Path | None) -> Splits:
 
 def check(cfg: Any) -> None:
     """Raises UsageError for a setting out of range."""
-    least = {"mels": 1, "buckets": 1, "pyramids": 0, "layers": 0, "beam": 1, "longest": 1, "listener_hidden": 1,
-             "speller_hidden": 1, "speller_layers": 1, "attention": 1}
+    least = {"mels": 1, "buckets": 1, "pyramids": 0, "layers": 0, "beam": 1, "longest": 1, "words": 1,
+             "listener_hidden": 1, "speller_hidden": 1, "speller_layers": 1, "attention": 1}
     for name, lowest in least.items():
         if getattr(cfg, name) < lowest:
             raise UsageError(f"[las] expected {name} of at least {lowest}, found {getattr(cfg, name)}")

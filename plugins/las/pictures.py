@@ -22,7 +22,9 @@ from duoln.randomness import Stream
 from duoln.tasks import Trained, option
 
 _MOST = 16
-_BINS = 81
+_BINS = 61
+_DEPTH = 1e4
+"""How many times lower the lowest density shown is than the highest; the legend stands where none is."""
 _SHOWN = 0.999
 """Share of the weights that the histograms have room for."""
 
@@ -72,7 +74,7 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
         chosen: list[tuple[str, np.ndarray, list[str] | None]] = [(
             path.name, features(sound.samples, sound.rate, cfg.mels, str(path)), None)]
     else:
-        found = data.load(cfg.source, cfg.seed, None)
+        found = data.load(cfg, None)
         chosen = [(f"{found.dataset.name}\n{options.set} {k + 1}",
                    features(u.read(), found.rate, cfg.mels, u.name), list(u.symbols))
                   for k, u in enumerate(data.spread(found.sets[options.set], options.count))]
@@ -147,7 +149,8 @@ def draw_weights(runs: Mapping[str, Trained], out: Path) -> Path:
                 axis.stairs(density, edges, label=f"{name} (deviation {found.std():.3f})", **style)
             axis.set_title(f"{part}, {'input' if kind == 'w_x' else 'recurrent'} weights", fontsize=9)
             axis.set_yscale("log")
-            axis.legend(fontsize=7)
+            axis.set_ylim(bottom=axis.get_ylim()[1] / _DEPTH)
+            axis.legend(fontsize=7, loc="lower center")
         axes[0, 0].set_ylabel("density", fontsize=8)
         axes[1, 0].set_ylabel("density", fontsize=8)
     return out

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from duoln.plugins.las.alphabet import LETTERS
+from duoln.plugins.las.audio import read_audio
 from duoln.plugins.las.corpus import Corpus, Utterance
 
 from duoln.data import Expected, read_npz
-from duoln.errors import DataFormatError
+from duoln.errors import DataError, DataFormatError, DataMissingError
 from duoln.tasks import Dataset
 
 DIGITS = {"train": "speech/fsdd_train.npz", "test": "speech/fsdd_test.npz"}
 DIGITS_RATE = 8000
 DEV_TAKES = 2
 """The last takes of the training file, of every digit and speaker, are the dev set."""
+TEST_TAKES = 5
+_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_NAME = re.compile(r"(?P<digit>[0-9])_(?P<speaker>[a-z]+)_(?P<take>[0-9]{1,3})\.wav")
 UTTERANCES = "speech/pocketsphinx_utterances.npz"
 UTTERANCES_RATE = 16000
 _ARRAYS = {"audio": Expected("i2", 1), "offsets": Expected("i8", 1), "sample_rate": Expected("i4", 0)}
@@ -39,6 +46,41 @@ def digits(folder: Path) -> Corpus:
         raise DataFormatError(f"{folder / DIGITS['train']}: take", 0, f"more than {DEV_TAKES} takes",
                               len(np.unique(takes)))
     return Corpus(Dataset("spoken digits, spelled", "substitute"), LETTERS, DIGITS_RATE, sets)
+
+
+def prepare(source: Path, target: Path) -> list[Path]:
+    """The files that `digits` reads, of the data set's recordings as they are distributed.
+
+    Args:
+        source: with DIGIT_SPEAKER_TAKE.wav, such as 7_jackson_32.wav; takes 0 to 4 are the test set.
+        target: a folder like DUOLN_DATA.
+
+    Raises:
+        DataMissingError: no such recordings. DataError: one is damaged, or the target cannot be written.
+    """
+    found = {part: [(path, match) for path in sorted(source.glob("*.wav")) if (match := _NAME.fullmatch(path.name))
+                    and (int(match["take"]) < TEST_TAKES) == (part == "test")] for part in DIGITS}
+    written = []
+    for part, recordings in found.items():
+        if not recordings:
+            raise DataMissingError(f"{source}: expected DIGIT_SPEAKER_TAKE.wav, takes below {TEST_TAKES} for the test "
+                                   f"set and others for training, found none for {part}")
+        clips = [read_audio(path, DIGITS_RATE).samples for path, _ in recordings]
+        arrays: dict[str, Any] = {
+            "audio": np.rint(np.concatenate(clips) * 2 ** 15).astype(np.int16),
+            "offsets": np.cumsum([0, *map(len, clips)], dtype=np.int64), "sample_rate": np.int32(DIGITS_RATE),
+            "word": np.array([_WORDS[int(match["digit"])] for _, match in recordings]),
+            "take": np.array([int(match["take"]) for _, match in recordings], np.int16)}
+        content = io.BytesIO()
+        np.savez_compressed(content, allow_pickle=False, **arrays)
+        path = target / DIGITS[part]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.getvalue())
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+        written.append(path)
+    return written
 
 
 def utterances(folder: Path) -> Corpus:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from duoln.plugins.las import data, peer_torch, pictures, scoring, search
+from duoln.plugins.las import data, peer_torch, pictures, scoring, search, spoken
 from duoln.plugins.las.features import width
 from duoln.plugins.las.model import LasModel, Listener, ListenerNorm, Speller, SpellerNorm, SpellerState
 
@@ -37,6 +37,8 @@ class LasConfig(Config):
     clip: float = 1.0
     """Bound on each entry of the gradients."""
     source: data.Source = "timit"
+    words: int = 1
+    """Recordings a clip: more than one are joined at random, with a space between their transcripts."""
     mels: int = 40
     noise: float = 0.6
     """Deviation of the Gaussian noise on the features in training."""
@@ -74,7 +76,7 @@ class Las(Task):
 
     name = "las"
     title = "Listen, attend and spell"
-    paper = "chapter of A. Ben Othman, 2018, tables 3 and 4"
+    paper = "Ben Othman 2018"
     config = LasConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
@@ -82,7 +84,7 @@ class Las(Task):
                   "learning_rate": 3e-3, "source": "auto", "mels": 23, "noise": 0.5, "dropout": 0.1,
                   "listener_hidden": 48, "pyramids": 1, "speller_layers": 1, "attention": 64, "beam": 8, "longest": 10,
                   "buckets": 5},
-        "smoke": {"epochs": 2, "batch_size": 16, "evaluate_every": 0, "patience": 0, "decay_steps": 0,
+        "smoke": {"epochs": 6, "batch_size": 16, "evaluate_every": 0, "patience": 0, "decay_steps": 0,
                   "learning_rate": 1e-2, "source": "made", "mels": 8, "noise": 0.1, "dropout": 0.1,
                   "listener_hidden": 8, "pyramids": 1, "speller_hidden": 12, "speller_layers": 1, "attention": 8,
                   "beam": 3, "longest": 4, "buckets": 2},
@@ -158,6 +160,9 @@ class Las(Task):
 
     def pictures(self, runs: Mapping[str, Trained], folder: Path) -> list[Path]:
         return [pictures.draw_weights(runs, folder / "weights.png")]
+
+    def prepare(self, source: Path, target: Path) -> list[Path]:
+        return spoken.prepare(source, target)
 
     def peer(self, name: str) -> PeerBuilder:
         builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,

@@ -1,7 +1,8 @@
 """Every reader there is, against damaged files: an error of its own kind or a result, and no more.
 
 Some hundred cases a reader by default, 200 times as many with --long (`pytest -rP` shows the counts). Of the formats
-there are IDX, gzip, npz (which is zip), tar, text, XML, safetensors, JSON and JSONL; duoln reads no zip but npz.
+there are IDX, gzip, npz (which is zip), npy, tar, text, XML, safetensors, JSON, JSONL, RIFF and NIST SPHERE; duoln reads
+no zip but npz. FLAC is soundfile's.
 """
 
 import io

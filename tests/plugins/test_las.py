@@ -249,7 +249,7 @@ def test_unknown_peers():
 
 
 def test_the_smoke_preset_learns():
-    cfg = make_config(TASK, "both", "smoke", {"epochs": 12})
+    cfg = make_config(TASK, "both", "smoke")
     trainer = Trainer(TASK, "both", cfg, TASK.data(cfg), runtime.backend("numpy"))
     first = trainer.evaluate()
     while not trainer.finished:

@@ -1,165 +1,20 @@
-"""LAS's corpora and sound files: read as they are distributed, refused where they are damaged, batches by length."""
-
-import struct
-import sys
-import wave
-from importlib.util import find_spec
+"""LAS's corpora: read as they are distributed, refused where they are damaged, and batches by length."""
 
 import numpy as np
 import pytest
-from duoln.plugins.las import audio, data, librispeech, spoken, timit
+from duoln.plugins.las import data, librispeech, spoken, timit
 from duoln.plugins.las.alphabet import LETTERS, TIMIT
-from duoln.plugins.las.audio import audio_length, read_audio
 from duoln.plugins.las.features import features
 from duoln.plugins.las.made import made
 from duoln.plugins.las.task import Las
+from test_las_audio import FLAC, TONE, write_flac, write_sphere, write_wav
 
+from duoln import cli
 from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.tasks import make_config
 from duoln.testing import check_error
 
 TASK = Las()
-FLAC = pytest.mark.skipif(find_spec("soundfile") is None, reason="soundfile is not installed")
-TONE = (8000 * np.sin(np.arange(4000) / 7)).astype("<i2")
-
-
-# Sound files --------------------------------------------------------------------------------------------
-
-def write_wav(path, samples=TONE, rate=16000, channels=1):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(channels)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes(samples.tobytes())
-    return path
-
-
-def sphere(samples=TONE, rate=16000, **changes):
-    """A NIST SPHERE file, as TIMIT has them."""
-    fields = {"channel_count": "-i 1", "sample_count": f"-i {len(samples)}", "sample_rate": f"-i {rate}",
-              "sample_n_bytes": "-i 2", "sample_byte_format": "-s2 01", "sample_sig_bits": "-i 16", **changes}
-    head = "NIST_1A\n   1024\n" + "".join(f"{k} {v}\n" for k, v in fields.items() if v) + "end_head\n"
-    return head.encode().ljust(1024, b"\n") + samples.tobytes()
-
-
-def write_sphere(path, *args, **changes):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(sphere(*args, **changes))
-    return path
-
-
-def write_flac(path, samples=TONE, rate=16000, subtype="PCM_16"):
-    import soundfile
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    soundfile.write(path, samples, rate, format="FLAC", subtype=subtype)
-    return path
-
-
-WRITERS = [write_wav, write_sphere, pytest.param(write_flac, marks=FLAC)]
-
-
-@pytest.mark.parametrize("write", WRITERS)
-def test_sound_is_read_back(tmp_path, write):
-    path = write(tmp_path / "a.wav")
-    found = read_audio(path, 16000)
-    assert found.rate == 16000 and found.samples.dtype == np.float32
-    assert np.array_equal(found.samples * 2 ** 15, TONE) and audio_length(path, 16000) == len(TONE)
-    assert read_audio(path).rate == 16000
-
-
-@pytest.mark.parametrize("write", WRITERS)
-def test_another_rate(tmp_path, write):
-    path = write(tmp_path / "a.wav", TONE, 8000)
-    for read in (read_audio, audio_length):
-        check_error(DataFormatError, lambda r=read: r(path, 16000), "a.wav", "16000", "8000")
-
-
-@pytest.mark.parametrize("write", WRITERS)
-def test_empty_and_truncated_sound(tmp_path, write):
-    path = write(tmp_path / "a.wav")
-    whole = path.read_bytes()
-    for content in (whole[:3], whole[:-500], whole[:40], b""):
-        path.write_bytes(content)
-        check_error(DataFormatError, lambda: read_audio(path, 16000), "a.wav")
-    check_error(DataFormatError, lambda: read_audio(write(tmp_path / "b.wav", TONE[:0]), 16000), "b.wav", "found")
-    check_error(DataError, lambda: read_audio(tmp_path / "no.wav", 16000), "no.wav", "cannot be read")
-
-
-def test_both_byte_orders(tmp_path):
-    path = tmp_path / "a.wav"
-    path.write_bytes(sphere(TONE.astype(">i2"), sample_byte_format="-s2 10"))
-    assert np.array_equal(read_audio(path).samples * 2 ** 15, TONE)
-
-
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"sample_coding": "-s26 pcm,embedded-shorten-v2.00"}, ["uncompressed", "shorten"]),
-    ({"channel_count": "-i 2"}, ["channel_count 1", "2"]), ({"sample_n_bytes": "-i 1"}, ["sample_n_bytes 2"]),
-    ({"sample_count": "-i 4001"}, ["8002 bytes", "8000"]), ({"sample_count": "-i 99999999999999"}, ["sample_count"]),
-    ({"sample_rate": None}, ["sample_rate", "none"]), ({"sample_rate": "-i -5"}, ["sample_rate", "'-5'"]),
-    ({"sample_rate": "-i 0"}, ["above 0"]), ({"sample_byte_format": "-s2 11"}, ["01 or 10", "11"])])
-def test_claims_of_a_sphere_header_are_checked(tmp_path, changes, words):
-    check_error(DataFormatError, lambda: read_audio(write_sphere(tmp_path / "a.wav", **changes)), "a.wav", *words)
-
-
-@pytest.mark.parametrize(("content", "words"), [
-    (b"NIST_1A\n    xyz\n", ["header's length", "xyz"]), (b"NIST_1A\n   9999\nend_head\n", ["header's length", "9999"]),
-    (b"NIST_1A\n     20\n    end", ["end_head"]), (b"MThd\0\0\0\6", ["RIFF wav, NIST SPHERE or FLAC", "MThd"])])
-def test_headers_that_are_none(tmp_path, content, words):
-    (tmp_path / "a.wav").write_bytes(content)
-    check_error(DataFormatError, lambda: read_audio(tmp_path / "a.wav"), "a.wav", *words)
-
-
-def _riff(*chunks):
-    body = b"".join(name + struct.pack("<I", len(content) if size is None else size) + content + b"\0" * (len(content) % 2)
-                    for name, content, size in chunks)
-    return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WAVE" + body
-
-
-_FORMAT = struct.pack("<HHIIHH", 1, 1, 16000, 32000, 2, 16)
-
-
-def test_chunks_around_the_samples_are_left_alone(tmp_path):
-    extensible = struct.pack("<HHIIHHHHIH14s", 0xFFFE, 1, 16000, 32000, 2, 16, 22, 16, 4, 1, b"\0" * 14)
-    for form in (_FORMAT, _FORMAT + b"\0\0", extensible):
-        (tmp_path / "a.wav").write_bytes(_riff((b"LIST", b"odd", None), (b"fmt ", form, None), (b"data", TONE.tobytes(), None),
-                                               (b"id3 ", b"x", None)))
-        assert len(read_audio(tmp_path / "a.wav", 16000).samples) == len(TONE)
-
-
-@pytest.mark.parametrize(("content", "words"), [
-    (_riff((b"data", b"ab", None)), ["b'fmt ' before", "none"]), (_riff((b"fmt ", _FORMAT, None)), ["b'data'", "the end"]),
-    (_riff((b"fmt ", _FORMAT, None), (b"data", b"abcd", 0xFFFFFFFF)), ["4294967295 bytes", "4"]),
-    (_riff((b"fmt ", _FORMAT[:10], None)), ["at least 16 bytes", "10"]),
-    (_riff((b"fmt ", struct.pack("<HHIIHH", 3, 1, 16000, 64000, 4, 32), None)), ["format 3", "32 bits"]),
-    (_riff((b"fmt ", struct.pack("<HHIIHH", 1, 2, 16000, 64000, 4, 16), None)), ["2 channels"]),
-    (_riff((b"fmt ", _FORMAT, None), (b"data", b"abc", None)), ["even number", "3"]), (b"RIFF\0\0\0\0AVI ", ["WAVE"])])
-def test_claims_of_a_riff_header_are_checked(tmp_path, content, words):
-    (tmp_path / "a.wav").write_bytes(content)
-    check_error(DataFormatError, lambda: read_audio(tmp_path / "a.wav"), "a.wav", *words)
-
-
-@FLAC
-def test_other_kinds_of_flac(tmp_path):
-    check_error(DataFormatError, lambda: read_audio(write_flac(tmp_path / "a.flac", np.stack((TONE, TONE), 1))), "2 channels")
-    check_error(DataFormatError, lambda: read_audio(write_flac(tmp_path / "b.flac", subtype="PCM_24")), "PCM_24")
-    whole = bytearray(write_flac(tmp_path / "c.flac").read_bytes())
-    whole[21:26] = b"\xf0\xff\xff\xff\xff"  # the header's count of samples: 68 thousand million of nearly nothing
-    (tmp_path / "c.flac").write_bytes(whole)
-    check_error(DataFormatError, lambda: audio_length(tmp_path / "c.flac", 16000), "c.flac")
-    check_error(DataFormatError, lambda: read_audio(tmp_path / "c.flac"), "c.flac")
-
-
-def test_flac_without_soundfile(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "soundfile", None)
-    (tmp_path / "a.flac").write_bytes(b"fLaC")
-    check_error(UsageError, lambda: read_audio(tmp_path / "a.flac"), "a.flac", "duoln[speech]")
-
-
-def test_nothing_is_too_large_by_chance(tmp_path, monkeypatch):
-    monkeypatch.setattr(audio, "_MAX_BYTES", 100)
-    check_error(DataFormatError, lambda: read_audio(write_wav(tmp_path / "a.wav")), "a.wav", "at most 100")
 
 
 # TIMIT --------------------------------------------------------------------------------------------------
@@ -175,7 +30,7 @@ def make_timit(root, write=write_sphere):
 
 @pytest.mark.parametrize("write", [write_sphere, write_wav])
 def test_timit(tmp_path, write):
-    found = data.load("timit", 0, make_timit(tmp_path, write))
+    found = data.read("timit", 0, make_timit(tmp_path, write))
     assert found.dataset == ("TIMIT, 2 utterances", "substitute") and found.alphabet is TIMIT and found.rate == 16000
     assert {name: [u.name.rpartition("/")[2] for u in part] for name, part in found.sets.items()} == {
         "train": ["SI1027.PHN", "SX37.PHN"], "dev": ["SI943.PHN"], "test": ["SX36.PHN"]}  # no SA, no other test speaker
@@ -194,19 +49,19 @@ def test_the_usual_sets_of_timit():
 def test_damaged_labels(tmp_path, content, words):
     make_timit(tmp_path)
     (tmp_path / "timit/TRAIN/DR1/FCJF0/SX37.PHN").write_bytes(content)
-    check_error(DataFormatError, lambda: data.load("timit", 0, tmp_path), *words)
+    check_error(DataFormatError, lambda: data.read("timit", 0, tmp_path), *words)
 
 
 def test_what_timit_lacks(tmp_path):
     make_timit(tmp_path)
     (tmp_path / "timit/TRAIN/DR1/FCJF0/SX37.WAV").unlink()
-    check_error(DataMissingError, lambda: data.load("timit", 0, tmp_path), "SX37.WAV", "missing")
+    check_error(DataMissingError, lambda: data.read("timit", 0, tmp_path), "SX37.WAV", "missing")
     for path in (tmp_path / "timit/TEST").rglob("*.PHN"):
         path.unlink()
     make_timit(tmp_path / "other")
     (tmp_path / "other/timit/TEST").rename(tmp_path / "other/timit/ELSE")
-    check_error(DataMissingError, lambda: data.load("timit", 0, tmp_path / "other"), "dev set")
-    check_error(DataMissingError, lambda: data.load("timit", 0, tmp_path / "nowhere"), "timit", "nowhere", "DUOLN_DATA")
+    check_error(DataMissingError, lambda: data.read("timit", 0, tmp_path / "other"), "dev set")
+    check_error(DataMissingError, lambda: data.read("timit", 0, tmp_path / "nowhere"), "timit", "nowhere", "DUOLN_DATA")
 
 
 # LibriSpeech --------------------------------------------------------------------------------------------
@@ -222,14 +77,14 @@ def make_librispeech(root, text="MISTER QUILTER'S MANNER"):
 
 @FLAC
 def test_librispeech(tmp_path):
-    found = data.load("librispeech", 0, make_librispeech(tmp_path))
+    found = data.read("librispeech", 0, make_librispeech(tmp_path))
     assert found.dataset == ("LibriSpeech (train-clean-100)", "original") and found.alphabet is LETTERS
     one = found.sets["dev"][0]
     assert "".join(one.symbols) == "mister quilter's manner" and one.length == len(TONE) == len(one.read())
     assert {name: len(part) for name, part in found.sets.items()} == {"train": 2, "dev": 2, "test": 2}
-    check_error(DataFormatError, lambda: data.load("librispeech", 0, make_librispeech(tmp_path, "CAFÉ 9")),
+    check_error(DataFormatError, lambda: data.read("librispeech", 0, make_librispeech(tmp_path, "CAFÉ 9")),
                 "84-121123-0000", "letters", "'é'")
-    check_error(DataMissingError, lambda: data.load("librispeech", 0, (tmp_path / "LibriSpeech" / "x").parent.parent / "x"))
+    check_error(DataMissingError, lambda: data.read("librispeech", 0, (tmp_path / "LibriSpeech" / "x").parent.parent / "x"))
 
 
 @FLAC
@@ -263,13 +118,13 @@ def make_digits(root, **changes):
 
 def test_digits_are_spelled_and_the_last_takes_are_the_dev_set(tmp_path):
     for source in ("digits", "auto"):
-        found = data.load(source, 0, make_digits(tmp_path))
+        found = data.read(source, 0, make_digits(tmp_path))
         assert found.dataset == ("spoken digits, spelled", "substitute") and found.rate == data.rate_of(source) == 8000
     assert {name: len(part) for name, part in found.sets.items()} == {"train": 4, "dev": 4, "test": 2}
     assert found.sets["dev"][1].symbols == tuple("one") and found.sets["dev"][1].length == 450
     assert np.array_equal(found.sets["dev"][1].read() * 2 ** 15, TONE[:450])
-    assert data.load("auto", 0, tmp_path / "nowhere").dataset.rung == "synthetic"
-    check_error(DataMissingError, lambda: data.load("digits", 0, tmp_path / "nowhere"), "fsdd_train.npz", "fsdd_test.npz")
+    assert data.read("auto", 0, tmp_path / "nowhere").dataset.rung == "synthetic"
+    check_error(DataMissingError, lambda: data.read("digits", 0, tmp_path / "nowhere"), "fsdd_train.npz", "fsdd_test.npz")
 
 
 @pytest.mark.parametrize(("changes", "words"), [
@@ -282,7 +137,7 @@ def test_digits_are_spelled_and_the_last_takes_are_the_dev_set(tmp_path):
     ({"audio": lambda a: a.astype(np.float32) * np.nan}, ["audio", "int16", "float32"]),
     ({"audio": lambda a: a[:-1]}, ["offsets", "climb"])])
 def test_claims_of_the_digits_are_checked(tmp_path, changes, words):
-    check_error(DataFormatError, lambda: data.load("auto", 0, make_digits(tmp_path, **changes)), "fsdd_train.npz", *words)
+    check_error(DataFormatError, lambda: data.read("auto", 0, make_digits(tmp_path, **changes)), "fsdd_train.npz", *words)
 
 
 def test_a_clip_shorter_than_a_frame_is_named(tmp_path):
@@ -291,15 +146,50 @@ def test_a_clip_shorter_than_a_frame_is_named(tmp_path):
     check_error(DataFormatError, lambda: TASK.data(cfg, tmp_path), "fsdd_train.npz: utterance 0", "25 ms", "199 samples at 8000")
 
 
+def test_digits_are_made_of_their_recordings(tmp_path, capsys):
+    for name in ("7_jackson_0", "7_jackson_4", "0_theo_5", "1_theo_6", "0_theo_7", "1_theo_12"):
+        write_wav(tmp_path / f"in/{name}.wav", TONE[:900 + int(name[0])], 8000)
+    (tmp_path / "in/notes.wav").write_bytes(b"no recording")
+    assert cli.main(["data", "prepare", "las", "--from", str(tmp_path / "in"), "--out", str(tmp_path)]) == 0
+    found = data.read("digits", 0, tmp_path)
+    assert {name: ["".join(u.symbols) for u in part] for name, part in found.sets.items()} == {
+        "train": ["zero", "one"], "dev": ["zero", "one"], "test": ["seven", "seven"]}
+    assert np.array_equal(found.sets["test"][0].read() * 2 ** 15, TONE[:907])
+    write_wav(tmp_path / "in/3_theo_9.wav", TONE, 16000)
+    assert cli.main(["data", "prepare", "las", "--from", str(tmp_path / "in"), "--out", str(tmp_path)]) == 4
+    assert "3_theo_9.wav" in capsys.readouterr().err
+    check_error(DataMissingError, lambda: TASK.prepare(tmp_path / "speech", tmp_path), "speech", "found none for train")
+
+
 def test_read_utterances(tmp_path):
     arrays = digits()
     arrays["text"] = np.array(["a man", "five five"] * 4)
     arrays["sample_rate"] = np.int32(16000)
     (tmp_path / "speech").mkdir()
     np.savez_compressed(tmp_path / "speech/pocketsphinx_utterances.npz", **arrays)
-    found = data.load("utterances", 0, tmp_path)
+    found = data.read("utterances", 0, tmp_path)
     assert {name: len(part) for name, part in found.sets.items()} == {"train": 6, "dev": 1, "test": 1}
     assert found.rate == data.rate_of("utterances") == spoken.UTTERANCES_RATE and found.sets["dev"][0].symbols == tuple("a man")
+
+
+def test_recordings_are_joined(tmp_path):
+    cfg = make_config(TASK, "none", "smoke", {"source": "digits", "words": 3})
+    single, found = data.read("digits", 0, make_digits(tmp_path)), data.load(cfg, tmp_path)
+    assert found.dataset == ("spoken digits, spelled, 3 a clip", "substitute")
+    assert {name: len(part) for name, part in found.sets.items()} == {"train": 4, "dev": 4, "test": 2}
+    for name, part in found.sets.items():
+        known = {u.length: (u.symbols, u.read()) for u in single.sets[name]}
+        for clip in part:
+            assert clip.length == len(clip.read()) and "".join(clip.symbols).count(" ") == 2
+            first = next(n for n, (_, samples) in known.items() if np.array_equal(clip.read()[:n], samples)
+                         and "".join(clip.symbols).startswith("".join(known[n][0]) + " "))
+            assert first in known
+    again, other = data.load(cfg, tmp_path), data.load(make_config(TASK, "none", "smoke", {
+        "source": "digits", "words": 3, "seed": 1}), tmp_path)
+    assert [u.symbols for u in again.sets["train"]] == [u.symbols for u in found.sets["train"]]
+    assert [u.length for u in other.sets["train"]] != [u.length for u in found.sets["train"]]
+    phones = make_config(TASK, "none", "smoke", {"source": "timit", "words": 2})
+    check_error(UsageError, lambda: data.load(phones, make_timit(tmp_path)), "words", "phones", "2")
 
 
 # Batches ------------------------------------------------------------------------------------------------
@@ -401,6 +291,6 @@ def test_metrics_are_of_the_whole_set():
     ({"batch_size": 31}, ["batch_size", "30", "31"]), ({"buckets": 31}, ["at most 30 buckets", "31"]),
     ({"buckets": 0}, ["buckets", "0"]), ({"dropout": 1.0}, ["dropout", "1.0"]), ({"sampling": -0.1}, ["sampling"]),
     ({"noise": -1.0}, ["noise"]), ({"pyramids": 0, "layers": 0}, ["one layer"]), ({"beam": 0}, ["beam"]),
-    ({"utterances": 0}, ["utterances"]), ({"longest": 0}, ["longest"])])
+    ({"utterances": 0}, ["utterances"]), ({"longest": 0}, ["longest"]), ({"words": 0}, ["words", "0"])])
 def test_settings_that_do_not_fit(wrong, words):
     check_error(UsageError, lambda: TASK.data(_cfg(**wrong)), *words)

@@ -6,7 +6,7 @@ from duoln.plugins.las import pictures
 from duoln.plugins.las.alphabet import LETTERS
 from duoln.plugins.las.pictures import Options, sample, spell
 from duoln.plugins.las.task import Las
-from test_las_data import TONE, write_sphere, write_wav
+from test_las_audio import TONE, write_sphere, write_wav
 
 from duoln import cli, runtime
 from duoln.errors import DataError, DataFormatError, DivergedError, UsageError
