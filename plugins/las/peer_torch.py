@@ -15,20 +15,21 @@ _GATES = (1, 0, 3, 2)
 """PyTorch's input, forget, candidate, output among our forget, input, output, candidate."""
 
 
-def build(cfg: Any, start: Params, fused: bool = False) -> tuple[Callable[[Batch], float], dict[str, str]]:
+def build(cfg: Any, start: Params, fused: bool = False, hoisted: bool = False,
+          ) -> tuple[Callable[[Batch], float], dict[str, str]]:
     """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
 
-    Layers without norms are `torch.nn.LSTM` over packed sequences; with norms a loop over time, the input's products
-    before it. The speller is a loop of cells.
+    Layers without norms are `torch.nn.LSTM` over packed sequences; with norms a loop over time, as the speller is.
 
     Args:
         cfg: the task's configuration.
         start: our starting parameters, as NumPy arrays.
         fused: use PyTorch's fused Adam instead of its default one.
+        hoisted: project and normalise a layer's inputs of all steps before its loop.
     """
     import torch
 
-    model = _network(torch, cfg, start)
+    model = _network(torch, cfg, start, hoisted)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(trained, lr=cfg.learning_rate, fused=fused or None)
     count = 0
@@ -50,7 +51,7 @@ def build(cfg: Any, start: Params, fused: bool = False) -> tuple[Callable[[Batch
     return step, {"library": f"torch {torch.__version__}", "threads": str(torch.get_num_threads())}
 
 
-def _network(torch: Any, cfg: Any, start: Params) -> Any:
+def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
     nn = torch.nn
 
     def parameter(values: np.ndarray) -> Any:
@@ -95,11 +96,11 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
         def forward(self, x: Any, mask: Any) -> Any:
             both = []
             for backward, cell in enumerate(self.cells):
-                sides, keep = cell.side(x), mask[..., None]
+                sides, keep = cell.side(x) if hoisted else None, mask[..., None]
                 h = c = torch.zeros(x.shape[1], cell.of_h.in_features)
                 outputs = [h] * len(x)
                 for t in reversed(range(len(x))) if backward else range(len(x)):
-                    new_h, new_c = cell(sides[t], h, c)
+                    new_h, new_c = cell(cell.side(x[t]) if sides is None else sides[t], h, c)
                     h, c = torch.where(keep[t], new_h, h), torch.where(keep[t], new_c, c)
                     outputs[t] = h
                 both.append(torch.stack(outputs))

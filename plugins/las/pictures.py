@@ -106,8 +106,13 @@ def spell(trained: Trained, heard: np.ndarray, alphabet: Alphabet) -> tuple[list
 
 
 def draw_attention(shown: list[Spelled], mels: int, out: Path) -> None:
-    """Above what was heard, below where the speller listened for each symbol, time from left to right."""
-    with pictures.figure(out, 2, len(shown), (2.6 * len(shown) + 0.6, 4.2), sharex="col") as (_, axes):
+    """Above what was heard, below where the speller listened for each symbol, time from left to right.
+
+    The darkest place of each clip is that of its greatest weight.
+    """
+    low = max(1.6, 0.15 * max(len(one.weights) for one in shown))
+    with pictures.figure(out, 2, len(shown), (2.8 * len(shown) + 0.6, 2.6 + low), sharex="col",
+                         gridspec_kw={"height_ratios": (1.6, low)}) as (_, axes):
         for (top, bottom), one in zip(axes.T, shown, strict=True):
             seconds = len(one.heard) * HOP_SECONDS
             extent = (0.0, seconds)
@@ -115,7 +120,7 @@ def draw_attention(shown: list[Spelled], mels: int, out: Path) -> None:
             said = "" if one.said is None else f"said “{_text(one.said)}”\n"
             top.set_title(f"{one.name}\n{said}wrote “{_text(one.written)}”", fontsize=9)
             rows = len(one.weights)
-            bottom.imshow(one.weights, aspect="auto", extent=(*extent, rows, 0), cmap="gray_r", vmin=0, vmax=1,
+            bottom.imshow(one.weights, aspect="auto", extent=(*extent, rows, 0), cmap="gray_r", vmin=0,
                           interpolation="nearest")
             ended = rows > len(one.written)
             bottom.set_yticks(np.arange(rows) + 0.5, [*one.written, *(["end"] if ended else [])][:rows], fontsize=8)

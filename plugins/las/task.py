@@ -166,6 +166,7 @@ class Las(Task):
 
     def peer(self, name: str) -> PeerBuilder:
         builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
+                                            "torch-hoisted": partial(peer_torch.build, hoisted=True),
                                             "torch-fused": partial(peer_torch.build, fused=True)}
         if name not in builders:
             raise UsageError(f"[las] expected a peer of {', '.join(builders)}; found {name!r}")

@@ -233,12 +233,12 @@ def test_equal_training_on_numpy_and_mlx(variant):
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
-@pytest.mark.parametrize("variant", TASK.variants)
-def test_the_peer_trains_as_we_do(variant, numpy_backend):
+@pytest.mark.parametrize(("variant", "peer"), [*((v, "torch") for v in TASK.variants), ("both", "torch-hoisted")])
+def test_the_peer_trains_as_we_do(variant, peer, numpy_backend):
     cfg = _tiny(variant, speller_layers=2, sampling=0.3, dropout=0.2, decay_steps=10, learning_rate=1e-3)
     splits = TASK.data(cfg)
     trainer = Trainer(TASK, variant, cfg, splits, numpy_backend)
-    step, facts = TASK.peer("torch")(cfg, tree.map(lambda t: t.numpy(), trainer.state["params"]))
+    step, facts = TASK.peer(peer)(cfg, tree.map(lambda t: t.numpy(), trainer.state["params"]))
     theirs = [step(splits.train(k)) for k in range(3)]
     np.testing.assert_allclose([trainer.advance() for _ in range(3)], theirs, rtol=3e-5)
     assert facts["library"].startswith("torch")
