@@ -17,6 +17,7 @@ from duoln.kernels.lstm.gates import NORMED_SIDES, CellNorm, make_terms, split_g
 from duoln.kernels.lstm.step import step_rule
 from duoln.kernels.recurrent import shared as recurrent
 from duoln.kernels.recurrent.parts import side_by_side
+from duoln.kernels.recurrent.ragged import ragged
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
@@ -225,5 +226,5 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
 def attach() -> None:
     """Add the rules to `lstm` and `lstm_cell`."""
     lstm_cell.add(step_rule(), backend="numpy")
-    pair = side_by_side(_forward, _vjp, states=2)
+    pair = side_by_side(*ragged(_forward, _vjp, states=2), states=2)
     lstm.add(Rule("fused steps", *pair, recurrent.supports(_VARIANTS)), backend="numpy")

@@ -13,6 +13,7 @@ import numpy as np
 from duoln.kernels import host
 from duoln.kernels.recurrent import shared as recurrent
 from duoln.kernels.recurrent.parts import side_by_side
+from duoln.kernels.recurrent.ragged import ragged
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
@@ -108,5 +109,5 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
 
 def attach() -> None:
     """Add the rule to `rnn`."""
-    pair = side_by_side(_forward, _vjp, states=1)
+    pair = side_by_side(*ragged(_forward, _vjp, states=1), states=1)
     rnn.add(Rule("fused steps", *pair, recurrent.supports(_VARIANTS)), backend="numpy")

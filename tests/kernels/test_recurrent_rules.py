@@ -46,31 +46,37 @@ def test_rule(cell, norm, reverse, masked, dtype, rng, numpy_backend):
                    length=2000)
 
 
-# Sequences of many lengths: the GRU's rule leaves out what padding added.
+# Sequences of many lengths: the rules leave out what padding added.
 
 LENGTHS = {"falling": [9, 7, 4, 1], "any": [3, 9, 0, 5, 1, 9, 2], "one long": [9] + [1] * 30, "short": [2, 1, 2],
            "none": [0, 0], "many": [1 + 7 * k % 9 for k in range(50)]}
 
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-@pytest.mark.parametrize("norm", FUSED["gru"])
-def test_padded_sequences(norm, lengths, rng, numpy_backend):
-    op = ops.gru
-    p = Problem("gru", norm, rng, steps=9, batch=len(lengths), n_in=4, hidden=6, masked=True)
+@pytest.mark.parametrize(("cell", "norm"), CASES)
+def test_padded_sequences(cell, norm, lengths, rng, numpy_backend):
+    op = getattr(ops, cell)
+    p = Problem(cell, norm, rng, steps=9, batch=len(lengths), n_in=4, hidden=6, masked=True)
     arguments = _arguments(p, "float64")
-    arguments[5] = np.arange(9)[:, None] < np.array(lengths)
-    check_rule(op, op.rules("numpy")[0], arguments, {"norm": norm, "eps": 1e-5, "eps_place": "inside", "reverse": False},
-               numpy_backend, length=2000)
+    arguments[p.n_states + 4] = np.arange(9)[:, None] < np.array(lengths)
+    for more in _options(cell):
+        check_rule(op, op.rules("numpy")[0], arguments,
+                   {"norm": norm, "eps": 1e-5, "eps_place": "inside", "reverse": False, **more}, numpy_backend,
+                   length=2000)
 
 
-def test_no_gradient_at_the_outputs_of_padded_sequences(rng, numpy_backend):
+@pytest.mark.parametrize("cell", FUSED)
+def test_no_gradient_at_the_outputs_of_padded_sequences(cell, rng, numpy_backend):
     """A loss on last states alone hands nothing back to the outputs."""
-    arguments = _arguments(Problem("gru", "layer", rng, steps=9, batch=7, n_in=4, hidden=6, masked=True), "float64")
-    arguments[5] = np.arange(9)[:, None] < np.array(LENGTHS["any"])
+    problem = Problem(cell, "layer", rng, steps=9, batch=7, n_in=4, hidden=6, masked=True)
+    arguments = _arguments(problem, "float64")
+    arguments[problem.n_states + 4] = np.arange(9)[:, None] < np.array(LENGTHS["any"])
     attrs = {"norm": "layer", "eps": 1e-5, "eps_place": "inside", "reverse": False}
-    gout, needs = (None, rng.standard_normal((7, 6))), [a is not None and a.dtype.kind == "f" for a in arguments]
+    gout = (None, *(rng.standard_normal((7, 6)) for _ in range(problem.n_states)))
+    attrs.update(_options(cell)[0])
+    needs = [a is not None and a.dtype.kind == "f" for a in arguments]
     found, expected = ([g for g in rule.vjp(numpy_backend, rule.forward(numpy_backend, *arguments, **attrs)[1], gout, needs)
-                        if g is not None] for rule in ops.gru.rules("numpy"))
+                        if g is not None] for rule in getattr(ops, cell).rules("numpy"))
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
