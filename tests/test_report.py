@@ -64,7 +64,7 @@ def test_panels(tmp_path, monkeypatch):
 
 
 def test_levels_stand_once_below_the_table(capsys):
-    result = {"variant": "ln", "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
+    result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
               "seconds_per_epoch": 1.0}
     console.show_results(Reading(), Dataset("made", "synthetic"), [result, {**result, "variant": "none"}])
     said = capsys.readouterr().err

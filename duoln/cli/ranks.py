@@ -62,9 +62,9 @@ def launch(count: int, args: argparse.Namespace) -> int:
                 _end(children)
         if dead is None:
             return 0
-        code = children[dead].returncode
-        if dead == 0 and code > 0:
-            return code  # it has said why
+        code, first = children[dead].returncode, children[0].returncode
+        if code > 0 and first == code:
+            return code  # all failed in one way, and rank 0 has said why
         said = _last_words(heard[dead]) if dead else ""
         raise RankError(f"rank {dead} {_how_it_ended(code)}; the other ranks were ended. Go on from the last "
                         f"checkpoint with --resume auto{said}")

@@ -117,6 +117,8 @@ class AttentiveReader(Task):
                Column("valid_most_frequent_error", "most frequent entity (valid)", ".3f"),
                Column("test_most_frequent_error", "most frequent entity (test)", ".3f"))
     x_axis = "step"
+    batch_axes: ClassVar = dict.fromkeys(("passage", "passage_mask", "question", "question_mask", "keep_passage",
+                                          "keep_question"), 1)
 
     def data(self, cfg: AttentiveReaderConfig, root: Path | None = None) -> Splits:
         return data.splits(cfg, root)

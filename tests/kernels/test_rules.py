@@ -79,6 +79,7 @@ def test_order_violation_of_pairs_without_a_gradient(share, threads, rng, numpy_
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "computed again"])
 @pytest.mark.parametrize(("rows", "classes"), [((1,), 1), ((), 7), ((9,), 33), ((3, 50), 301)], ids=str)
 def test_linear_cross_entropy(rows, classes, kept, dtype, threads, rng, monkeypatch, numpy_backend):
