@@ -42,6 +42,8 @@ def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
     kinds = typing.get_type_hints(task.config)
     names = {f.name for f in dataclasses.fields(task.config)}
     settings = asked.get("config")
+    if not isinstance(asked.get("variant"), str):
+        raise DataFormatError(folders[0] / "config.json", 0, "a text as variant", f"{asked.get('variant')!r:.60}")
     if not isinstance(settings, dict):
         raise DataFormatError(folders[0] / "config.json", 0, "an object as config", f"{settings!r:.60}")
     strangers = sorted(names ^ settings.keys())
@@ -65,4 +67,4 @@ def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
         params = checkpoint.restore(start, arrays)["params"]
     except CheckpointError as error:
         raise CheckpointError(f"{saved.path}: {error}") from error
-    return Trained(cfg, str(asked["variant"]), saved.step, model, to_tensors(params, backend))
+    return Trained(cfg, asked["variant"], saved.step, model, to_tensors(params, backend))

@@ -22,6 +22,7 @@ _GREATEST_RATIO = 1032
 _MAX_BYTES = 1 << 30
 _WIDEST = 4096
 """Characters of the longest text that is believed."""
+_LAST_CHARACTER = 0x10FFFF
 _ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError,
                    struct.error)
 """What Python's zip reader raises for a file that is none, or a damaged one (an encrypted or odd member, too)."""
@@ -83,6 +84,10 @@ def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo | None, n
     if claimed != rest:
         raise DataFormatError(where, start, f"{claimed} bytes, as its header claims", rest)
     values = np.frombuffer(content, dtype, prod(shape), start) if rest else np.zeros(prod(shape), dtype)
+    if text and rest:
+        points = np.frombuffer(content, dtype.byteorder.replace("=", "<").replace("|", "<") + "u4", offset=start)
+        if points.max() > _LAST_CHARACTER:  # NumPy would make texts of it that Python cannot handle
+            raise DataFormatError(where, start, "characters of Unicode", f"number {points.max()}")
     return np.ascontiguousarray(values.reshape(shape, order="F")) if by_columns else values.reshape(shape)
 
 

@@ -11,7 +11,7 @@ import re
 
 _TITLES = frozenset(("mr", "mrs", "ms", "dr", "st", "messrs", "prof", "rev", "capt", "col", "gen", "lieut", "sergt",
                      "hon", "esq", "jr", "sr", "no", "vol", "viz", "etc"))
-_END = re.compile(r"""(?P<word>[\w']*)(?P<mark>[.!?]+)["')\]]*\s+(?=["'(\[]*[A-Z0-9])""")
+_END = re.compile(r"""(?<![\w'])(?P<word>[\w']*)(?P<mark>[.!?]+)["')\]]*\s+(?=["'(\[]*[A-Z0-9])""")
 _WORD = re.compile(r"""
     n't\b | \w+?(?=n't\b)               # do n't
   | '(?:s|re|ve|ll|d|m|t)\b             # it 's

@@ -52,7 +52,10 @@ def _read_text(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
         word, _, rest = line.rstrip(" ").partition(" ")
         values = rest.split(" ") if rest else []
         if number == 1 and len(values) == 1 and word.isdecimal() and values[0].isdecimal():
-            width = _width(f"{path}: line 1", int(values[0]))
+            try:
+                width = _width(f"{path}: line 1", int(values[0]))
+            except ValueError as error:  # Python reads no number of thousands of digits
+                raise at_line(path, 1, "a width", f"{values[0][:40]}...") from error
             continue
         width = width or _width(f"{path}: line {number}", len(values))
         if len(values) != width:

@@ -131,6 +131,47 @@ def test_an_array_whose_header_is_no_header(tmp_path, header):
     check_error(DataFormatError, lambda: corpus.read_lines(tmp_path / "a.npz"), "dx", "an npy header")
 
 
+def test_a_text_of_no_characters(tmp_path):
+    content = np.array(["ab"])
+    whole = hostile_readers._npz(np.savez, **{**hostile_readers._lines(1), "text": content})
+    points = content.tobytes()
+    (tmp_path / "a.npz").write_bytes(_with_member(whole, "text.npy", points, points[:4] + b"\0\0\x11\0"))
+    check_error(DataFormatError, lambda: corpus.read_lines(tmp_path / "a.npz"), "text", "characters of Unicode", "1114112")
+
+
+def _with_member(whole, name, old, new):
+    """An archive with some bytes of a member replaced, and right checksums."""
+    result = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(whole)) as archive, zipfile.ZipFile(result, "w") as made:
+        for member in archive.namelist():
+            content = archive.read(member)
+            made.writestr(member, content.replace(old, new) if member == name else content)
+    return result.getvalue()
+
+
+def test_a_width_of_thousands_of_digits(tmp_path):
+    from duoln.plugins.skip_thoughts import vectors
+
+    (tmp_path / "v.txt").write_bytes(b"2 " + b"9" * 5000 + b"\ncat 1 2\n")
+    check_error(DataFormatError, lambda: vectors.read_vectors(tmp_path / "v.txt", ["cat"]), "v.txt", "line 1", "a width", "99...")
+
+
+def test_a_word_without_end_takes_no_time_to_speak_of(tmp_path):
+    import time
+
+    from duoln.plugins.skip_thoughts import corpus as books
+
+    (tmp_path / "b.txt").write_bytes(b"The cat " + b"9" * 200_000 + b" sat.\n")
+    started = time.process_time()
+    books.make_corpus("b", books.read_books(tmp_path / "b.txt"), True)
+    assert time.process_time() - started < 5
+
+
+def test_a_config_without_a_variant(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"task": "mnist", "config": {}}))
+    check_error(DataFormatError, lambda: hostile_readers.hostile_runs.read_model(tmp_path / "config.json"), "a text as variant", "None")
+
+
 # The fuzzer itself ------------------------------------------------------------------------------------
 
 def test_cases_come_back():
