@@ -129,6 +129,7 @@ def test_every_single_write_may_fail(tmp_path, numpy_backend, monkeypatch):
         _fit(resumed, tmp_path / str(n), numpy_backend, resume=True)
         _fit(whole, tmp_path / f"whole {n}", numpy_backend)
         assert _bits(resumed) == _bits(whole)
+    print(f"{len(failed)} calls failed, one in each run")
     assert len(failed) > 30 and set(failed) == {"os.fsync", "os.replace", "os.open", "Path.open"}
 
 
