@@ -143,19 +143,21 @@ class TestPartsOfTheBatch:
 
     @pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
     @pytest.mark.parametrize(("cell", "norm"), CASES)
-    def test_equals_the_composed_rule(self, cell, norm, masked, rng, numpy_backend, three_workers):
+    def test_equals_the_composed_rule(self, cell, norm, masked, rng, numpy_backend, three_workers, monkeypatch):
         op = getattr(ops, cell)
         p = Problem(cell, norm, rng, steps=3, batch=53, n_in=4, hidden=5, masked=masked)
-        assert len(parts.bounds(53)) == 3
+        monkeypatch.setattr(parts, "FEWEST_VALUES", 0)
+        assert len(parts.bounds(3, 53, 5)) == 3
         for more in _options(cell):
             check_rule(op, op.rules("numpy")[0], _arguments(p, "float64"),
                        {"norm": norm, "eps": 1e-5, "eps_place": "inside", "reverse": False, **more}, numpy_backend,
                        length=2000)
 
     def test_small_batches_and_a_blas_that_cannot_be_limited_stay_whole(self, monkeypatch, three_workers):
-        assert len(parts.bounds(parts.FEWEST_ROWS)) == 1
+        assert len(parts.bounds(10**4, parts.FEWEST_ROWS, 10**3)) == len(parts.bounds(100, 128, 64)) == 1
+        assert len(parts.bounds(100, 128, 256)) == 3
         monkeypatch.setattr(host.openblas, "can_limit", lambda: False)
-        assert parts.bounds(1000) == [slice(0, 1000)]
+        assert parts.bounds(100, 1000, 256) == [slice(0, 1000)]
 
     def test_two_callers_at_once_leave_the_settings_as_they_were(self, three_workers):
         """Each remembers what it found: the second must not find, and bring back, what the first has set."""
