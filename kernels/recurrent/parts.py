@@ -21,8 +21,8 @@ FEWEST_ROWS = 16
 """A part of fewer rows multiplies at the speed of reading the weights, and two of them read twice."""
 
 FEWEST_VALUES = 2_000_000
-"""Hidden values of a whole sequence (steps x rows x hidden) below which parts take longer: two threads that make many short
-calls wait for each other's interpreter lock. An LN-LSTM's two parts against one, forward and backward, two cores:
+"""Hidden values of a whole sequence (steps x rows x hidden) below which parts take longer: two threads that make many
+short calls wait for each other's interpreter lock. An LN-LSTM's two parts against one, forward and backward, two cores:
 1.4 to 1.8 times as long at 20 x 32 x 48, 1.3 at 100 x 128 x 64, as long at 100 x 128 x 128, 0.87 at 100 x 128 x 256."""
 
 Forward = Callable[..., tuple[tuple[Array, ...], Any]]
