@@ -22,7 +22,6 @@ def threads(request, monkeypatch):
     monkeypatch.setattr(host, "PARALLEL_BYTES", 1)
     monkeypatch.setattr(host, "BLOCK_BYTES", 1 << 8)
     monkeypatch.setattr(conv, "BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(conv, "PARALLEL_PRODUCTS", 1)
     yield request.param
     host._pool.cache_clear()
 
