@@ -20,6 +20,8 @@ from duoln.memory import size
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
 from duoln.tasks.spec import Column, Dataset, Task, split_columns
 
+_Cells = tuple[str, str, list[str]]
+"""A column: heading, justification, cells."""
 _PLAIN_SECONDS = 5.0
 _BAR_SECONDS = 0.1
 _CLAIM = 30
@@ -116,28 +118,31 @@ class ProgressDisplay(Listener):
 def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, Any]]) -> None:
     """Our figures beside the paper's claim; a lower rung of data is named in every row.
 
-    What all runs have in common stands below the table. On a narrow terminal the claims do too.
+    What all runs have in common stands below the table. On a narrow terminal the claims do too, and a table that would
+    be too wide lies on its side, a column for each variant.
     """
     metrics, levels = split_columns(task.columns)
     length, made = ("steps", "updates") if task.x_axis == "step" else ("epochs", "epochs")
     same = {key: len({r[key] for r in results}) == 1 for key in ("batch_size", length)}
-    columns = [("variant", "left", [r["variant"] for r in results])]
+    columns: list[_Cells] = [("variant", "left", [r["variant"] for r in results])]
     if dataset.rung != "original":
         columns.append(("data", "left", [dataset.rung] * len(results)))
     columns += [(heading, "right", [f"{r[key]:g}" for r in results])
                 for key, heading in (("batch_size", "batch"), (length, made)) if not same[key]]
     columns += [(c.heading, "right", [number(r.get(c.key), c.form) for r in results]) for c in metrics]
     columns.append(("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
-    taken = sum(max(map(len, (heading, *cells))) + _AROUND_CELL for heading, _, cells in columns)
-    wide = talk.width - taken >= _CLAIM
+    room = talk.width - sum(max(map(len, (heading, *cells))) + _AROUND_CELL for heading, _, cells in columns)
+    wide = room >= _CLAIM
+    if room < 0:
+        columns = _on_its_side(columns)
     claims = [task.references.get(r["variant"], "-") for r in results]
     table = Table(title=f"{task.title} ({task.paper})", title_justify="left")
     for heading, justify, _ in columns:
         table.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=True)
     if wide:
         table.add_column("the paper's claim")
-    for i, claim in enumerate(claims):
-        table.add_row(*(escape(cells[i]) for _, _, cells in columns), *([escape(claim)] if wide else []))
+    for i in range(len(columns[0][2])):
+        table.add_row(*(escape(cells[i]) for _, _, cells in columns), *([escape(claims[i])] if wide else []))
     show(table)
     common = [f"data: {dataset.label}"]
     if results and same["batch_size"]:
@@ -149,6 +154,13 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     if not wide:
         for r, claim in zip(results, claims, strict=True):
             say(f"the paper on {r['variant']}: {claim}")
+
+
+def _on_its_side(columns: Sequence[_Cells]) -> list[_Cells]:
+    """The same table with its first column as the headings."""
+    (first, _, names), *others = columns
+    return [(first, "left", [heading for heading, _, _ in others]),
+            *((name, "right", [cells[i] for _, _, cells in others]) for i, name in enumerate(names))]
 
 
 def rows_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], bad: Sequence[int] = (),

@@ -69,3 +69,17 @@ def test_levels_stand_once_below_the_table(capsys):
     console.show_results(Reading(), Dataset("made", "synthetic"), [result, {**result, "variant": "none"}])
     said = capsys.readouterr().err
     assert said.count("by chance") == 1 and "by chance 0.75" in said and said.count("0.2500") == 2
+
+
+def test_a_table_too_wide_for_the_terminal_lies_on_its_side(capsys, monkeypatch):
+    result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
+              "seconds_per_epoch": 1.0}
+    monkeypatch.setattr(console.talk, "width", 60)
+    console.show_results(Reading(), Dataset("made", "synthetic"), [result, {**result, "variant": "none", "test_error": 0.125}])
+    upright = capsys.readouterr().err
+    monkeypatch.setattr(console.talk, "width", 40)
+    console.show_results(Reading(), Dataset("made", "synthetic"), [result, {**result, "variant": "none", "test_error": 0.125}])
+    turned = capsys.readouterr().err
+    assert "…" not in upright + turned
+    [line] = [line for line in turned.splitlines() if "test error" in line]
+    assert line.index("0.2500") < line.index("0.1250") and "the paper on none" in turned

@@ -49,7 +49,7 @@ def side_by_side(forward: Forward, vjp: Vjp, states: int) -> tuple[Forward, Vjp]
     def in_parts(be: Backend, *arrays: Array | None, **attrs: Any) -> tuple[tuple[Array, ...], Any]:
         x, first = arrays[:2]
         assert x is not None and first is not None
-        slices = bounds(*x.shape[:2], first.shape[1])
+        slices = bounds(x.shape[0], x.shape[1], first.shape[1])
 
         def part(rows: slice) -> tuple[tuple[Array, ...], Any]:
             return forward(be, *(_rows(a, batch_axis(i), rows) for i, a in enumerate(arrays)), **attrs)
