@@ -84,7 +84,8 @@ class SkipThoughtsTask(Task):
         "none": "r .842, rho .767, MSE .298, MR 77.3, CR 81.8, SUBJ 92.6, MPQA 87.9 (table 3, 2400 units)",
         "ln": "r .854, rho .785, MSE .277, MR 79.5, CR 82.6, SUBJ 93.4, MPQA 89.0 (table 3, 2400 units)",
     }
-    columns = (Column("valid_nats", "nats/word", ".3f", level="valid_unigram"), Column("valid_unigram", "unigram", ".3f"),
+    columns = (Column("valid_nats", "nats/word", ".3f", level="valid_unigram"),
+               Column("valid_unigram", "unigram", ".3f"),
                *(Column(key, heading, form) for key, heading, form in table.COLUMNS if key != "sick_rho"))
     # Figure 3 has no rho; it is in the log and in curves.csv.
     x_axis = "step"
