@@ -251,12 +251,12 @@ def test_test_figures_are_means_over_folds(monkeypatch, numpy_backend):
     cfg = make_config(TASK, "none", "smoke")
     split = TASK.data(cfg).evaluation["test"]
     model = TASK.model(cfg)
-    rng = np.random.default_rng(0)  # weights that part the points: errors that are nearly equal have no certain order
-    params = to_tensors(tree.map(lambda a: a + rng.standard_normal(a.shape).astype(np.float32), model.init(Stream(0, "init"))),
-                        numpy_backend)
+    rng = np.random.default_rng(0)  # weights that part the points, and float64: errors that are nearly equal have no order
+    params = to_tensors(tree.map(lambda a: a + rng.standard_normal(a.shape), model.init(Stream(0, "init"))), numpy_backend)
 
     def predict(batch):
-        return TASK.predict(model, params, to_tensors(batch, numpy_backend)).numpy()
+        wide = {k: a.astype(np.float64) if a.dtype.kind == "f" else a for k, a in batch.items()}
+        return TASK.predict(model, params, to_tensors(wide, numpy_backend)).numpy()
 
     whole = Sentences(split["flat"], split["offsets"])
     each = []
