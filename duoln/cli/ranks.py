@@ -63,8 +63,8 @@ def launch(count: int, args: argparse.Namespace) -> int:
         if dead is None:
             return 0
         code, first = children[dead].returncode, children[0].returncode
-        if code > 0 and first == code:
-            return code  # all failed in one way, and rank 0 has said why
+        if code > 0 and (dead == 0 or first > RankError.exit_code):
+            return first  # rank 0 has said why; where it says no more than that it lost another one, that one tells
         said = _last_words(heard[dead]) if dead else ""
         raise RankError(f"rank {dead} {_how_it_ended(code)}; the other ranks were ended. Go on from the last "
                         f"checkpoint with --resume auto{said}")
