@@ -6,10 +6,10 @@ Read in this order: `tensor`, `op`, `tape`, `derived`, `compiling`, `checking`, 
 from duoln.core.checking import gradcheck
 from duoln.core.compiling import compile
 from duoln.core.derived import derived
-from duoln.core.op import Op, Rule, composed_only, op
+from duoln.core.op import Op, Rule, composed_only, each_rule, op
 from duoln.core.tape import value_and_grad
 from duoln.core.tensor import Tensor, stop_gradient
 from duoln.core.watching import watched
 
-__all__ = ["Op", "Rule", "Tensor", "compile", "composed_only", "derived", "gradcheck", "op", "stop_gradient",
+__all__ = ["Op", "Rule", "Tensor", "compile", "composed_only", "derived", "each_rule", "gradcheck", "op", "stop_gradient",
            "value_and_grad", "watched"]

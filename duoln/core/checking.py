@@ -43,8 +43,10 @@ def gradcheck(fn: Callable[..., Any], *args: Any, rtol: float = 1e-6, step: floa
     outputs, back, tape = pullback(call, [args[i] for i in checked])
     outs = [o for o in tensors_of(outputs)]
     weights = [rng.standard_normal(o.shape) if o.dtype in FLOATS else None for o in outs]
-    gradients = back([None if w is None else backend.asarray(w) for w in weights])
-    tape.closed = True
+    try:
+        gradients = back([None if w is None else backend.asarray(w) for w in weights])
+    finally:
+        tape.close()
 
     def projected(index: int, moved: np.ndarray) -> float:
         params = [Tensor(backend.asarray(moved), backend) if i == index else args[i] for i in checked]

@@ -29,8 +29,10 @@ def derived(function: Callable[..., Any], name: str = "composed") -> Rule:
         tape = Tape()
         inputs = [None if a is None else Tensor(a, be, tape.new_place() if be.dtype(a) in FLOATS else None)
                   for a in arrays]
-        result = function(*inputs, **attrs)
-        tape.closed = True
+        try:
+            result = function(*inputs, **attrs)
+        finally:
+            tape.closed = True  # the records stay: the gradient walks them
         outputs = result if isinstance(result, tuple) else (result,)
         natives = tuple(o.data for o in outputs)
         return natives if isinstance(result, tuple) else natives[0], _Saved(tape, inputs, outputs)

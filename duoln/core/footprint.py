@@ -22,8 +22,7 @@ def kept_bytes(fn: Callable[..., Any], params: Any, *args: Any) -> int:
         held.update(_owner(t.data) for t in tensors_of(result))
         return sum(size for owner, size in held.items() if owner not in given)
     finally:
-        tape.closed = True
-        tape.records.clear()
+        tape.close()
 
 
 def _arrays(saved: Any) -> Iterator[Any]:

@@ -24,8 +24,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from duoln.backends.protocol import FLOATS, Array, Backend
 from duoln.core.tape import record, tape_of
@@ -64,22 +65,31 @@ class Rule:
     remark: Callable[[Backend], str] | None = None
 
 
+_composed_only: ContextVar[bool] = ContextVar("duoln_composed_only", default=os.environ.get("DUOLN_RULES") == "composed")
+_watch: ContextVar[Callable[[Op[..., Any], Rule], Rule] | None] = ContextVar("duoln_watch", default=None)
+
+
+def composed_only() -> contextlib.AbstractContextManager[None]:
+    """Within it every op of this thread runs its composed rule, as under DUOLN_RULES=composed."""
+    return _held(_composed_only, True)
+
+
+def each_rule(through: Callable[[Op[..., Any], Rule], Rule]) -> contextlib.AbstractContextManager[None]:
+    """Within it every rule that an op of this thread picks is replaced by `through(op, rule)`."""
+    return _held(_watch, through)
+
+
 @contextlib.contextmanager
-def composed_only() -> Iterator[None]:
-    """Within it every op runs its composed rule, as under DUOLN_RULES=composed."""
-    before, Op.only_composed = Op.only_composed, True
+def _held(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        Op.only_composed = before
+        variable.reset(token)
 
 
 class Op(Generic[P, R]):
     """An operator on tensors. Calling it checks the arguments, picks a rule, and records the step on a tape."""
-
-    watch: ClassVar[Callable[[Op[..., Any], Rule], Rule] | None] = None
-    """What every rule goes through before it runs; see `watching`."""
-    only_composed: ClassVar[bool] = os.environ.get("DUOLN_RULES") == "composed"
 
     def __init__(self, function: Callable[P, R]) -> None:
         self.name = function.__name__
@@ -108,12 +118,12 @@ class Op(Generic[P, R]):
         """The rules of this op on one backend, in the order in which they are tried."""
         if self._composed is None:
             raise DuolnError(f"[{self.name}] has no composed rule")
-        fast = [] if self.only_composed else self._rules.get(backend, [])
+        fast = [] if _composed_only.get() else self._rules.get(backend, [])
         return [*fast, self._composed]
 
     def select(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
         """The rule that runs these native arrays."""
-        if not self.only_composed:
+        if not _composed_only.get():
             for rule in self._rules.get(backend.name, ()):
                 if rule.supports is None or rule.supports(backend, *arrays, **attrs) is None:
                     return rule
@@ -139,15 +149,16 @@ class Op(Generic[P, R]):
 
         Raises:
             MixedBackendError, DtypeError: the tensors do not belong together.
-            GradientError: a gradient is wanted through a rule that has none.
+            GradientError: a gradient is wanted through a rule that has none, or the tensors belong to two gradients.
         """
         backend = self._check(args)
         natives = [a.data if isinstance(a, Tensor) else a for a in args]
         rule = self.select(backend, natives, attrs)
-        if Op.watch is not None:
-            rule = Op.watch(self, rule)
+        watch = _watch.get()
+        if watch is not None:
+            rule = watch(self, rule)
         out, saved = rule.forward(backend, *natives, **attrs)
-        tape = tape_of(args)
+        tape = tape_of(self.name, args)
         if tape is not None and rule.vjp is None:
             if any(backend.dtype(o) in FLOATS for o in (out if isinstance(out, tuple) else (out,))):
                 raise GradientError(f"[{self.name}] rule '{rule.name}' has no gradient; pass it stop_gradient(x)")

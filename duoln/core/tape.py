@@ -54,6 +54,11 @@ class Tape:
         self.uses.append(0)
         return Node(self, len(self.uses) - 1)
 
+    def close(self) -> None:
+        """End the call: what is still on the tape becomes a constant, and the records are dropped."""
+        self.closed = True
+        self.records.clear()
+
     def backward(self, backend: Backend, seeds: dict[int, Array], keep: bool = False) -> list[Array | None]:
         """The gradient at every place, from the gradients of some outputs.
 
@@ -101,11 +106,18 @@ class Tape:
         return gradients
 
 
-def tape_of(args: Sequence[Any]) -> Tape | None:
-    """The open tape that any of the tensors is on."""
+def tape_of(name: str, args: Sequence[Any]) -> Tape | None:
+    """The open tape that any of the tensors is on.
+
+    Raises:
+        GradientError: they are on two: one of the gradients would lose this operator.
+    """
     tape: Tape | None = None
     for arg in args:
         if isinstance(arg, Tensor) and arg.node is not None and not arg.node.tape.closed:
+            if tape is not None and tape is not arg.node.tape:
+                raise GradientError(f"[{name}] expected tensors of one gradient, found those of two gradients that are "
+                                    "still being computed; pass stop_gradient(x) of the one that is a constant here")
             tape = arg.node.tape
     return tape
 
@@ -152,6 +164,9 @@ def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Call
     token = _recording.set(True)
     try:
         result = fn(tracked, *args)
+    except BaseException:
+        tape.close()  # what `fn` kept of it must not record on it any more
+        raise
     finally:
         _recording.reset(token)
 
@@ -182,7 +197,7 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
 
     Raises:
         ShapeError: the value is not a scalar.
-        DtypeError: a parameter is not a float tensor.
+        DtypeError: a parameter or the value is not a float tensor.
         GradientError: called inside another gradient.
     """
 
@@ -193,13 +208,14 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
             if not isinstance(value, Tensor) or value.shape != ():
                 found = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
                 raise ShapeError(f"[value_and_grad] expected a scalar tensor as the value, found {found}")
+            if value.dtype not in FLOATS:
+                raise DtypeError(f"[value_and_grad] expected a float value, found {value.dtype}: it has no gradient")
             backend = value.backend
             tensors = tensors_of(result)
             seeds: list[Array | None] = [backend.ones((), value.dtype) if t is value else None for t in tensors]
             gradients = tree.map(lambda g: Tensor(g, backend), back(seeds))
         finally:
-            tape.closed = True
-            tape.records.clear()
+            tape.close()
         value = Tensor(value.data, backend)
         if not has_aux:
             return value, gradients

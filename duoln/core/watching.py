@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from duoln.backends.protocol import FLOATS, Array, Backend
-from duoln.core.op import Op, Rule
+from duoln.core.op import Op, Rule, each_rule
 from duoln.errors import NotFiniteError
 
 
-@contextlib.contextmanager
-def watched() -> Iterator[None]:
+def watched() -> contextlib.AbstractContextManager[None]:
     """Within it every operator's inputs, outputs and gradients are read and checked. Slow; not for compiled steps.
 
     Raises:
         NotFiniteError: the operator that made or met the first value that is not finite, what it was (an input, an
             output, a gradient), its shape, and where in it the value stands.
     """
-    before, Op.watch = Op.watch, _watched
-    try:
-        yield
-    finally:
-        Op.watch = before
+    return each_rule(_watched)
 
 
 def _watched(op: Op[..., Any], rule: Rule) -> Rule:

@@ -237,3 +237,8 @@ class TestRules:
         both.add(Rule("composed", lambda be, x: ((3 * x, 5 * x), None), vjp))
         _, grad = duoln.value_and_grad(lambda x: ops.sum(both(x)[0]))(_t(be, [1.0]))
         assert grad.numpy() == [3.0]
+
+
+@pytest.mark.parametrize("value", [lambda x: ops.argmax(x), lambda x: ops.sum(x) > 0])
+def test_a_value_without_a_gradient_is_refused(be, value):
+    check_error(DtypeError, lambda: duoln.value_and_grad(value)(_t(be, [1.0, 2.0])), "[value_and_grad]", "float value")
