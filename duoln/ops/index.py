@@ -57,11 +57,17 @@ def take(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     """Entries along one axis, by int32 indices.
 
     Shape:
-        x (..., n, ...), indices (k...) -> (..., k..., ...). Indices must lie in 0 .. n - 1.
+        x (..., n, ...), indices (k...) -> (..., k..., ...). Indices lie in -n .. n - 1; a negative one counts from
+        the end.
     """
     check_integers("take", "indices", indices)
     result: Tensor = take.apply(x, indices, axis=normal_axis("take", axis, x.ndim))
     return result
+
+
+def from_front(be: Backend, indices: Array, size: int) -> Array:
+    """The same entries of an axis, each counted from its start: what a sum over equal indices needs."""
+    return be.where(indices < 0, indices + size, indices)
 
 
 def _take_forward(be: Backend, x: Array, indices: Array, axis: int) -> tuple[Array, Any]:
@@ -72,7 +78,7 @@ def _take_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tu
     if not needs[0]:
         return None, None
     shape, indices, axis = saved
-    flat = be.reshape(indices, (prod(indices.shape),))
+    flat = from_front(be, be.reshape(indices, (prod(indices.shape),)), shape[axis])
     outer, inner = shape[:axis], shape[axis + 1:]
     k = flat.shape[0]
     rows = be.permute_dims(be.reshape(gout, (prod(outer), k, prod(inner))), (1, 0, 2))
@@ -101,7 +107,8 @@ def take_along_axis(x: Tensor, indices: Tensor, *, axis: int = -1) -> Tensor:
     """One entry along `axis` for each position of `indices`.
 
     Shape:
-        x (..., n, ...), int32 indices (..., k, ...) equal to x but at `axis` -> shape of indices.
+        x (..., n, ...), int32 indices (..., k, ...) equal to x but at `axis` -> shape of indices. Indices lie in
+        -n .. n - 1; a negative one counts from the end.
     """
     check_integers("take_along_axis", "indices", indices)
     axis = normal_axis("take_along_axis", axis, x.ndim)
@@ -123,7 +130,7 @@ def _take_along_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool])
     shape, indices, axis = saved
     # Where each value came from, counted along the flattened tensor.
     stride = prod(shape[axis + 1:])
-    source = indices * stride
+    source = from_front(be, indices, shape[axis]) * stride
     for i, n in enumerate(indices.shape):
         if i != axis:
             ramp = be.arange(n) * prod(shape[i + 1:])

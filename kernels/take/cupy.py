@@ -12,6 +12,7 @@ from duoln.kernels import launch
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.ops import take
+from duoln.ops.index import from_front
 
 _backward = launch.Kernel("take/take.cu", "take_backward", "g: float32[2], sorted: int32[1], order: int32[1], "
                           "d_table: float32[2], taken: int32, width: int32")
@@ -37,7 +38,7 @@ def _forward(be: Backend, x: Array, indices: Array, axis: int) -> tuple[Array, _
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Any]:
     if not needs[0]:
         return None, None
-    flat, width = saved.indices.reshape(-1), gout.shape[-1]
+    flat, width = from_front(be, saved.indices.reshape(-1), saved.words), gout.shape[-1]
     order = cupy.argsort(flat, kind="stable").astype(np.int32)
     g = cupy.ascontiguousarray(gout).reshape(flat.size, width)
     d_table = cupy.empty((saved.words, width), dtype=gout.dtype)
