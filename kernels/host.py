@@ -33,7 +33,18 @@ _SWITCH_SECONDS = 5e-5
 Result = TypeVar("Result")
 
 _scratch = threading.local()
-_settings = threading.Lock()
+
+
+class _Settings:
+    """What belongs to the whole process while tasks run side by side, and its values before that."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.before: tuple[float, int] | None = None
+        """The interpreter's switch interval and the threads of BLAS; None where nobody has changed them."""
+
+
+_settings = _Settings()
 
 
 @cache
@@ -48,6 +59,21 @@ def workers() -> int:
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=workers() - 1, thread_name_prefix="duoln-rows")
+
+
+def _forget_threads() -> None:
+    """A forked child has the thread that forked and no other: it makes its pool and its lock anew."""
+    global _settings  # noqa: PLW0603
+    if _settings.before is not None:
+        interval, blas_threads = _settings.before
+        sys.setswitchinterval(interval)
+        openblas.set_threads(blas_threads)
+    _settings = _Settings()
+    _pool.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
@@ -109,8 +135,9 @@ def side_by_side(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
     """
     if len(tasks) == 1:
         return [tasks[0]()]
-    with _settings:  # they belong to the process: two callers would bring back each other's
+    with _settings.lock:  # they belong to the process: two callers would bring back each other's
         interval = sys.getswitchinterval()
+        _settings.before = interval, openblas.threads()
         sys.setswitchinterval(_SWITCH_SECONDS)
         try:
             with openblas.one_thread():
@@ -122,3 +149,4 @@ def side_by_side(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
                 return [first, *(other.result() for other in waiting)]
         finally:
             sys.setswitchinterval(interval)
+            _settings.before = None

@@ -14,7 +14,7 @@ import numpy as np
 
 from duoln.backends import host as host_memory
 from duoln.backends.protocol import Array, Axis, Shape
-from duoln.errors import CompileError, DtypeError
+from duoln.errors import BackendError, CompileError, DtypeError
 
 _DTYPES = {"float32": mx.float32, "float64": mx.float64, "int32": mx.int32, "bool": mx.bool_}
 _NAMES = {mx.float32: "float32", mx.float64: "float64", mx.int32: "int32", mx.bool_: "bool"}
@@ -31,6 +31,7 @@ class MlxBackend:
         self.on_gpu = mx.default_device() == mx.Device(mx.gpu)
         # Metal has no float64; the CPU stream does, and gradient checks use it.
         self.dtypes = ("float32", "int32", "bool") if self.on_gpu else ("float32", "float64", "int32", "bool")
+        self._process = os.getpid()
         facts = mx.device_info()
         self.device = f"{facts.get('device_name', facts.get('architecture', 'unknown'))} " \
                       f"({'Metal' if self.on_gpu else 'MLX on the CPU'})"
@@ -43,6 +44,7 @@ class MlxBackend:
         return mx.array(values, dtype=self._native(dtype or values.dtype.name))
 
     def to_numpy(self, x: Array) -> np.ndarray:
+        self._check_process()
         try:
             return np.array(x)
         except ValueError as error:
@@ -50,14 +52,22 @@ class MlxBackend:
                                "instead") from error
 
     def wait(self, arrays: Sequence[Array]) -> None:
+        self._check_process()
         mx.eval(list(arrays))
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         return mx.compile(fn)
 
     def clock(self) -> float:
+        self._check_process()
         mx.synchronize()
         return time.perf_counter()
+
+    def _check_process(self) -> None:
+        """Raises BackendError in a forked child: MLX's threads stayed behind, and it would wait for them for ever."""
+        if os.getpid() != self._process:
+            raise BackendError(f"[mlx] expected the process {self._process}, which loaded MLX, found its forked child "
+                               f"{os.getpid()}; start processes with the method 'spawn', or use numpy in them")
 
     def graph_size(self, arrays: Sequence[Array]) -> int:
         """How many operations are behind these arrays and not computed yet."""

@@ -8,6 +8,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from duoln.errors import CompileError
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
 
+_within_step: ContextVar[bool] = ContextVar("within_step", default=False)
+"""Whether this thread is inside a compiled step."""
+
 
 class NumpyBackend(NumpyLikeBackend):
     """Arrays are numpy.ndarray; everything is computed at once."""
@@ -31,14 +35,13 @@ class NumpyBackend(NumpyLikeBackend):
     def __init__(self) -> None:
         super().__init__(np, ("float32", "float64", "int32", "bool"))
         self.device = f"{_processor()} ({os.cpu_count()} cores)"
-        self._in_step = False
         self._keeps_memory = keep_freed_memory()
 
     def asarray(self, host: Any, dtype: str | None = None) -> Array:
         return np.array(host, dtype=self.native_dtype(dtype) if dtype else None)
 
     def to_numpy(self, x: Array) -> np.ndarray:
-        if self._in_step:
+        if _within_step.get():
             raise CompileError("[compile] the step reads a value on the host; return it from the step instead")
         return np.array(x)
 
@@ -55,13 +58,13 @@ class NumpyBackend(NumpyLikeBackend):
         checked = checked_step(fn)
 
         def step(*args: Any) -> Any:
-            before, self._in_step = self._in_step, True
+            token = _within_step.set(True)
             try:
                 # Overflow is found by the check of the loss, as on every backend, and not by a warning here.
                 with np.errstate(all="ignore"):
                     return checked(*args)
             finally:
-                self._in_step = before
+                _within_step.reset(token)
 
         return step
 

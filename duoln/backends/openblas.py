@@ -52,22 +52,44 @@ def loaded_core() -> str | None:
 
 
 def can_limit() -> bool:
-    """Whether `one_thread` has an OpenBLAS to tell."""
-    return _function("set_num_threads") is not None
+    """Whether there is an OpenBLAS whose threads can be read and set."""
+    return _function("get_num_threads") is not None and _function("set_num_threads") is not None
+
+
+def threads() -> int:
+    """How many threads OpenBLAS uses.
+
+    Raises:
+        RuntimeError: there is no OpenBLAS in this process; ask `can_limit` first.
+    """
+    return int(_needed("get_num_threads")())
+
+
+def set_threads(count: int) -> None:
+    """Let OpenBLAS use so many threads.
+
+    Raises:
+        RuntimeError: there is no OpenBLAS in this process; ask `can_limit` first.
+    """
+    _needed("set_num_threads")(count)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """OpenBLAS stays in the thread that calls it, so that several threads can each multiply their own."""
-    get, limit = _function("get_num_threads"), _function("set_num_threads")
-    if get is None or limit is None:
-        raise RuntimeError("no OpenBLAS in this process: ask can_limit first")
-    before = get()
-    limit(1)
+    before = threads()
+    set_threads(1)
     try:
         yield
     finally:
-        limit(before)
+        set_threads(before)
+
+
+def _needed(name: str) -> Any:
+    function = _function(name)
+    if function is None:
+        raise RuntimeError("no OpenBLAS in this process: ask can_limit first")
+    return function
 
 
 def advice() -> str | None:

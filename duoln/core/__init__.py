@@ -11,5 +11,5 @@ from duoln.core.tape import value_and_grad
 from duoln.core.tensor import Tensor, stop_gradient
 from duoln.core.watching import watched
 
-__all__ = ["Op", "Rule", "Tensor", "compile", "composed_only", "derived", "each_rule", "gradcheck", "op", "stop_gradient",
-           "value_and_grad", "watched"]
+__all__ = ["Op", "Rule", "Tensor", "compile", "composed_only", "derived", "each_rule", "gradcheck", "op",
+           "stop_gradient", "value_and_grad", "watched"]

@@ -65,8 +65,8 @@ class Rule:
     remark: Callable[[Backend], str] | None = None
 
 
-_composed_only: ContextVar[bool] = ContextVar("duoln_composed_only", default=os.environ.get("DUOLN_RULES") == "composed")
-_watch: ContextVar[Callable[[Op[..., Any], Rule], Rule] | None] = ContextVar("duoln_watch", default=None)
+_composed_only: ContextVar[bool] = ContextVar("composed_only", default=os.environ.get("DUOLN_RULES") == "composed")
+_watch: ContextVar[Callable[[Op[..., Any], Rule], Rule] | None] = ContextVar("watch", default=None)
 
 
 def composed_only() -> contextlib.AbstractContextManager[None]:
