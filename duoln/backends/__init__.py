@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
 
 from duoln.errors import UsageError
 
@@ -29,3 +30,18 @@ def load(name: str) -> Backend:
         backend: Backend = module.create()
         _loaded[name] = backend
     return _loaded[name]
+
+
+class OnePerProcess:
+    """The base of the backends: a copy is the object itself, and a pickle is read as this process's own."""
+
+    name: str
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[str], Backend], tuple[str]]:
+        return load, (self.name,)

@@ -12,6 +12,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from duoln.backends import OnePerProcess
 from duoln.backends import host as host_memory
 from duoln.backends.protocol import Array, Axis, Shape
 from duoln.errors import BackendError, CompileError, DtypeError
@@ -22,7 +23,7 @@ _NAMES = {mx.float32: "float32", mx.float64: "float64", mx.int32: "int32", mx.bo
 _LONG_ROW = 64
 
 
-class MlxBackend:
+class MlxBackend(OnePerProcess):
     """Arrays are mlx.core.array: lazy, computed at `wait` or when read."""
 
     name = "mlx"

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from duoln.backends import OnePerProcess
 from duoln.backends.protocol import Array, Axis, Shape
 from duoln.errors import DtypeError
 
 
-class NumpyLikeBackend:
+class NumpyLikeBackend(OnePerProcess):
     """Everything but the edges, written once against the module `xp`."""
 
     def __init__(self, xp: ModuleType, dtypes: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
-from duoln.errors import ShapeError
+from duoln.errors import GradientError, ShapeError
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Array, Backend
@@ -65,6 +65,23 @@ class Tensor:
             raise ShapeError(f"[item] expected one value, found shape {self.shape}")
         value: float | int | bool = self.numpy().item()
         return value
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """A tensor with values of its own: an optimiser that donates may overwrite those of the original.
+
+        Raises:
+            GradientError: the tensor is part of a gradient that is still being computed.
+        """
+        if self.node is not None and not self.node.tape.closed:
+            raise GradientError(f"[deepcopy] expected a tensor outside a gradient, found one of shape {self.shape} whose "
+                                "gradient would be lost; copy stop_gradient(x)")
+        return Tensor(self.backend.asarray(self.data), self.backend)
+
+    def __reduce__(self) -> tuple[Callable[..., Tensor], tuple[np.ndarray, Backend]]:
+        return _from_host, (self.numpy(), self.backend)
+
+    def __copy__(self) -> Tensor:
+        return Tensor(self.data, self.backend, self.node)
 
     def __float__(self) -> float:
         return float(self.item())
@@ -135,6 +152,10 @@ class Tensor:
 
     def __getitem__(self, key: Any) -> Tensor:
         return OPERATORS["getitem"](self, key=key)
+
+
+def _from_host(values: np.ndarray, backend: Backend) -> Tensor:
+    return Tensor(backend.asarray(values), backend)
 
 
 def stop_gradient(x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Weights are stored (in, out), convolutions (kernel height, kernel width, in, out
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod, sqrt
 
 import numpy as np
@@ -29,17 +30,31 @@ def ones(rng: Stream, shape: Shape) -> np.ndarray:
 
 def constant(value: float) -> Initializer:
     """All `value`."""
-    return lambda rng, shape: np.full(shape, value, np.float32)
+    return partial(_constant, value)
 
 
 def uniform(scale: float) -> Initializer:
     """Uniform in [-scale, scale)."""
-    return lambda rng, shape: rng.uniform(shape, -scale, scale).astype(np.float32)
+    return partial(_uniform, scale)
 
 
 def normal(scale: float) -> Initializer:
     """Gaussian with standard deviation `scale`."""
-    return lambda rng, shape: (scale * rng.normal(shape)).astype(np.float32)
+    return partial(_normal, scale)
+
+
+# Functions with names, and not closures, so that a module can be pickled.
+
+def _constant(value: float, rng: Stream, shape: Shape) -> np.ndarray:
+    return np.full(shape, value, np.float32)
+
+
+def _uniform(scale: float, rng: Stream, shape: Shape) -> np.ndarray:
+    return rng.uniform(shape, -scale, scale).astype(np.float32)
+
+
+def _normal(scale: float, rng: Stream, shape: Shape) -> np.ndarray:
+    return (scale * rng.normal(shape)).astype(np.float32)
 
 
 def fans(shape: Shape) -> tuple[int, int]:
