@@ -15,12 +15,12 @@ def kept_bytes(fn: Callable[..., Any], params: Any, *args: Any) -> int:
     The parameters and arguments themselves do not count, nor does what an operator uses and gives back at once.
     `fn` is run once; a library that computes lazily computes nothing.
     """
-    given = {_owner(t.data)[0] for t in [*tree.leaves(params), *tensors_of(args)]}
+    given = {id(owner(t.data)) for t in [*tree.leaves(params), *tensors_of(args)]}
     result, _, tape = pullback(fn, params, *args)
     try:
-        held = dict(_owner(array) for record in tape.records for array in _arrays(record.saved))
-        held.update(_owner(t.data) for t in tensors_of(result))
-        return sum(size for owner, size in held.items() if owner not in given)
+        arrays = [array for record in tape.records for array in _arrays(record.saved)]
+        held = {id(whole): whole for whole in map(owner, [*arrays, *(t.data for t in tensors_of(result))])}
+        return sum(int(whole.nbytes) for key, whole in held.items() if key not in given)  # a view keeps all of it
     finally:
         tape.close()
 
@@ -36,8 +36,9 @@ def _arrays(saved: Any) -> Iterator[Any]:
         yield saved
 
 
-def _owner(array: Any) -> tuple[int, int]:
-    """Which memory an array lies in, and its size: a view keeps all of the array that it looks at."""
-    while getattr(array, "base", None) is not None and hasattr(array.base, "nbytes"):
-        array = array.base
-    return id(array), int(array.nbytes)
+def owner(array: Any) -> Any:
+    """The array whose memory this one lies in: itself, or what it is a view of."""
+    base = getattr(array, "base", None)
+    while base is not None and hasattr(base, "nbytes"):
+        array, base = base, getattr(base, "base", None)
+    return array

@@ -73,8 +73,8 @@ class Tensor:
             GradientError: the tensor is part of a gradient that is still being computed.
         """
         if self.node is not None and not self.node.tape.closed:
-            raise GradientError(f"[deepcopy] expected a tensor outside a gradient, found one of shape {self.shape} whose "
-                                "gradient would be lost; copy stop_gradient(x)")
+            raise GradientError(f"[deepcopy] expected a tensor outside a gradient, found one of shape {self.shape} "
+                                "whose gradient would be lost; copy stop_gradient(x)")
         return Tensor(self.backend.asarray(self.data), self.backend)
 
     def __reduce__(self) -> tuple[Callable[..., Tensor], tuple[np.ndarray, Backend]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
+from duoln.core.footprint import owner
 from duoln.errors import ShapeError
 
 
@@ -22,7 +23,8 @@ def adam_update(rate: Tensor, eps: Tensor, *arrays: Tensor, beta1: float, beta2:
         `arrays` is n parameters, n gradients, n first and n second moments; the result is the 3 n new
         parameters, first and second moments.
 
-    With `donate` the parameters and moments may be overwritten: the caller promises not to use them again.
+    With `donate` the parameters and moments may be overwritten: the caller promises not to use them again. Where two of
+    the tensors lie in the same memory nothing is overwritten: one would be updated with what the other has become.
 
     Raises:
         ShapeError: the number of tensors is not a multiple of 4, or shapes that differ.
@@ -37,7 +39,8 @@ def adam_update(rate: Tensor, eps: Tensor, *arrays: Tensor, beta1: float, beta2:
         if len(shapes) > 1:
             raise ShapeError(f"[adam_update] tensor {i}: expected parameter, gradient and moments of one shape, "
                              f"found {' and '.join(map(str, sorted(shapes)))}")
-    result: tuple[Tensor, ...] = adam_update.apply(rate, eps, *arrays, beta1=beta1, beta2=beta2, donate=donate)
+    apart = donate and len({id(owner(a.data)) for a in arrays}) == len(arrays)
+    result: tuple[Tensor, ...] = adam_update.apply(rate, eps, *arrays, beta1=beta1, beta2=beta2, donate=apart)
     return result
 
 
