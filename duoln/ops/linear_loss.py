@@ -15,6 +15,8 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.errors import ShapeError
 from duoln.ops.common import check_float, check_integers
+from duoln.ops.elementwise import greater_equal, where
+from duoln.ops.shape import expand_dims
 
 BLOCK = 1 << 22
 """Logits that are held at a time: 16 MiB in float32."""
@@ -24,7 +26,7 @@ BLOCK = 1 << 22
 def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
     """Negative log-likelihood of the labels under softmax(x @ weight + bias), in nats.
 
-    A row whose label is negative is padding: its loss and its gradient are 0.
+    A row whose label is negative is padding: its loss and its gradient are 0, whatever x holds there.
 
     Shape:
         x (..., in), weight (in, classes), bias (classes,), labels int32 (...) below classes -> (...).
@@ -40,6 +42,8 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
     if bias.shape != weight.shape[1:] or labels.shape != x.shape[:-1]:
         raise ShapeError(f"[linear_cross_entropy] expected bias {weight.shape[1:]} and labels {x.shape[:-1]}, "
                          f"found {bias.shape} and {labels.shape}")
+    # 0 times what is not finite would not be 0 in the weight's gradient.
+    x = where(expand_dims(greater_equal(labels, 0), axis=-1), x, 0.0)
     result: Tensor = linear_cross_entropy.apply(x, weight, bias, labels)
     return result
 

@@ -4,8 +4,9 @@ Shape:
     x (T, B, in), states (B, H), w_x (in, gates * H), w_h (H, gates * H), bias (gates * H,), norms as
     `norm_shapes` says, mask bool (T, B) -> hidden states (T, B, H) and the last states. T may be 0.
 
-Where the mask is False the state is copied, so a padded sequence ends in the state that it has alone. (Not so
-for `norm="batch"`, whose statistics are those of all rows.) With `reverse` the sequence runs from its end; the
+Where the mask is False the state is copied and x is taken as 0, so a padded sequence ends in the state that it has
+alone, and no gradient depends on what its padding holds. (Not so for `norm="batch"`, whose statistics are those of all
+rows.) With `reverse` the sequence runs from its end; the
 outputs keep the order of the inputs.
 """
 
@@ -74,6 +75,14 @@ def check_shapes(cell: str, norm: str, hidden: int, shapes: dict[str, tuple[Tens
             raise ShapeError(f"[{cell}] {name}: expected shape {shape}, found {tensor.shape}")
 
 
+def _without_padding(x: Tensor, mask: Tensor | None, norm: str) -> Tensor:
+    """The input with 0 where the mask is False.
+
+    In the weights' gradient 0 times what is not finite would not be 0.
+    """
+    return x if mask is None or norm == "batch" else where(expand_dims(mask, axis=2), x, 0.0)
+
+
 def _each_step(cell: str, x: Tensor, w_x: Tensor, bias: Tensor | None, mask: Tensor | None, norms: NormParameters,
                s: Settings, reverse: bool) -> list[tuple[int, Tensor, Tensor | None]]:
     """Time, input side and mask of each step, in the order in which the network walks."""
@@ -136,6 +145,7 @@ def _lstm_op(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Te
     """
     norms = norms or {}
     check_cell("lstm", norm, x, (h, c), w_x, w_h, bias, norms, mask, time=True)
+    x = _without_padding(x, mask, norm)
     result: tuple[Tensor, Tensor, Tensor] = lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), norm=norm,
                                                        eps=eps, eps_place=eps_place, reverse=reverse, remat=remat)
     return result
@@ -153,6 +163,7 @@ def _gru_op(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None 
     """
     norms = norms or {}
     check_cell("gru", norm, x, (h,), w_x, w_h, bias, norms, mask, time=True)
+    x = _without_padding(x, mask, norm)
     result: tuple[Tensor, Tensor] = gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps,
                                               eps_place=eps_place, reverse=reverse)
     return result
@@ -170,6 +181,7 @@ def _rnn_op(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None 
     """
     norms = norms or {}
     check_cell("rnn", norm, x, (h,), w_x, w_h, bias, norms, mask, time=True)
+    x = _without_padding(x, mask, norm)
     result: tuple[Tensor, Tensor] = rnn.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps,
                                               eps_place=eps_place, reverse=reverse)
     return result
