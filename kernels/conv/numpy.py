@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 from duoln.kernels import host
+from numpy.lib.stride_tricks import sliding_window_view
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
@@ -67,17 +68,14 @@ def _bordered(x: Array, rows: int, columns: int) -> Array:
 class _Patches:
     """What each output position sees, gathered block by block.
 
-    A row of a patch, KW pixels with all their channels, lies in one piece in memory.
+    A row of a patch, KW pixels with all their channels, lies in one piece in memory, and is copied as one piece.
     """
 
     def __init__(self, padded: Array, kernel: tuple[int, int]) -> None:
         batch, height, width, channels = padded.shape
-        to_image, to_row, to_pixel, to_value = padded.strides
         self.out = (batch, height - kernel[0] + 1, width - kernel[1] + 1)
         self.width = prod(kernel) * channels
-        self._view = np.lib.stride_tricks.as_strided(
-            padded, (*self.out, kernel[0], kernel[1] * channels), (to_image, to_row, to_pixel, to_row, to_value),
-            writeable=False)
+        self._view = sliding_window_view(padded, kernel, (1, 2)).transpose(0, 1, 2, 4, 5, 3)
 
     def blocks(self) -> Iterator[tuple[tuple[slice, slice], Array]]:
         """Images and rows of the output for each block, with the patches (..., width).

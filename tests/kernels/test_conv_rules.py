@@ -6,9 +6,11 @@ from conftest import get_backend
 from duoln.kernels import host
 from duoln.kernels.conv import mlx as mlx_conv
 from duoln.kernels.conv import numpy as conv
+from ops.cases import conv_reference
 
 from duoln import ops, runtime
 from duoln.backends import openblas
+from duoln.core import Tensor, value_and_grad
 from duoln.testing import check_rule
 
 
@@ -54,6 +56,20 @@ def test_conv2d_of_views(rng, numpy_backend):
     x = rng.standard_normal((3, 12, 6, 8)).astype(np.float32)[:, ::2, ::-1, ::2]
     weight = rng.standard_normal((5, 3, 3, 4)).astype(np.float32).transpose(1, 2, 3, 0)
     check_rule(ops.conv2d, _rule(ops.conv2d), [x, weight], {"stride": 1, "padding": 1}, numpy_backend, length=100)
+
+
+@pytest.mark.parametrize("make", [lambda flat: flat.reshape(2, 5, 5)[..., None],
+                                  lambda flat: flat.reshape(1, 2, 5, 5).transpose(1, 2, 3, 0)], ids=["new axis", "permuted"])
+def test_conv2d_of_axes_of_length_1(make, numpy_backend):
+    """The stride of such an axis may be anything: NumPy calls the array contiguous, and copies nothing."""
+    x = Tensor(make(np.arange(50, dtype=np.float32)), numpy_backend)
+    weight = Tensor(np.ones((3, 3, 1, 1), np.float32), numpy_backend)
+    np.testing.assert_array_equal(ops.conv2d(x, weight).numpy(), conv_reference(x.numpy(), weight.numpy(), 1, 0))
+    # Under a sum the gradient of a weight is the sum of the pixels that it met.
+    _, gradient = value_and_grad(lambda w: ops.sum(ops.conv2d(x, w)))(weight)
+    height, width = x.shape[1] - 2, x.shape[2] - 2
+    met = [[x.numpy()[:, i:i + height, j:j + width].sum() for j in range(3)] for i in range(3)]
+    np.testing.assert_array_equal(gradient.numpy()[:, :, 0, 0], met)
 
 
 def test_conv2d_leaves_the_rest_to_the_composed_rule(numpy_backend):

@@ -1,0 +1,148 @@
+"""The table of layouts: every array of a case, and every incoming gradient, put into each layout in turn and all at once.
+
+What is checked is the rule that the operator picks for such arrays: values and gradients against the composed rule on
+plain arrays, to the bit when the gradient is asked for again (so that nothing saved was overwritten), and without a
+write to what it was given, which NumPy's views refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from duoln.kernels.proofs import Proof
+from layouts import ANYWHERE, OF_NUMPY, PLAIN, Layout, layouts_of
+
+from duoln import ops
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Op, Rule
+from duoln.testing.closeness import check_close, tolerance
+
+Host = np.ndarray | None
+_GRADIENTS = 8.0
+"""A gradient adds up what forward rounded: so many times the tolerance of values."""
+
+
+class Result(NamedTuple):
+    """Outputs and gradients, on the host; None where there is no gradient."""
+
+    outs: list[np.ndarray]
+    gradients: list[Host]
+
+
+class Placing(NamedTuple):
+    """Which layout each array has, and each incoming gradient."""
+
+    name: str
+    arrays: tuple[Layout, ...]
+    gouts: tuple[Layout, ...]
+
+    @property
+    def same_values(self) -> bool:
+        """Whether the case is still the same numbers."""
+        return all(layout.same_values for layout in (*self.arrays, *self.gouts))
+
+
+class Subject:
+    """One case: its plain arrays, its incoming gradients, and what the composed rule makes of them."""
+
+    def __init__(self, proof: Proof, backend: Backend) -> None:
+        self.proof, self.backend = proof, backend
+        self.op: Op[..., Any] = getattr(ops, proof.op)
+        self.arrays: list[Host] = [None if a is None else np.asarray(a) for a in proof.inputs]
+        self.needs = tuple(a is not None and a.dtype.kind == "f" for a in self.arrays)
+        composed = self.op.rules(backend.name)[-1]
+        out, _ = composed.forward(backend, *self._plain(self.arrays), **proof.attrs)
+        self.several = isinstance(out, tuple)
+        rng = np.random.default_rng(7)
+        self.gouts: list[np.ndarray] = [] if composed.vjp is None else [
+            rng.standard_normal(o.shape).astype(np.float32) for o in (out if self.several else (out,))]
+        self._expected = self._run(composed, self._plain(self.arrays), self._plain(self.gouts))
+
+    def _plain(self, arrays: Sequence[Host]) -> list[Array | None]:
+        return [None if a is None else self.backend.asarray(a) for a in arrays]
+
+    def placings(self) -> Iterator[Placing]:
+        """One array or gradient in one layout, the others plain; and all of them in one."""
+        values = [*self.arrays, *self.gouts]
+        possible = [[] if a is None else layouts_of(a, self.backend.name) for a in values]
+        for i, layouts in enumerate(possible):
+            for layout in layouts:
+                yield self._placing(f"array {i}" if i < len(self.arrays) else f"gradient {i - len(self.arrays)}", layout,
+                                    [layout if k == i else PLAIN for k in range(len(values))])
+        for layout in (*ANYWHERE, *OF_NUMPY):
+            if sum(layout in some for some in possible) > 1:
+                yield self._placing("all", layout, [layout if layout in some else PLAIN for some in possible])
+
+    def _placing(self, which: str, layout: Layout, layouts: Sequence[Layout]) -> Placing:
+        cut = len(self.arrays)
+        return Placing(f"{self.proof}: {which} {layout}", tuple(layouts[:cut]), tuple(layouts[cut:]))
+
+    def check(self, placing: Placing) -> str:
+        """Raises AssertionError unless the rule is right in these layouts; the rule that ran."""
+        backend, place = self.backend, self._placer
+        views, felt = place(self.arrays, placing.arrays), place(self.gouts, placing.gouts)
+        expected = self._expected
+        if not placing.same_values:
+            plain, plain_felt = ([None if v is None else np.ascontiguousarray(backend.to_numpy(v)).reshape(v.shape)
+                                  for v in given] for given in (views, felt))
+            expected = self._run(self.op.rules(backend.name)[-1], self._plain(plain), self._plain(plain_felt))
+        rule = self.op.select(backend, views, self.proof.attrs)
+        mine = self._run(rule, views, felt)
+        limit = tolerance("float32", self.proof.length)
+        for which, factor in (("outs", 1.0), ("gradients", _GRADIENTS)):
+            triples = zip(*(getattr(result, which) for result in (mine, expected, self._expected)), strict=True)
+            for k, (a, b, usual) in enumerate(triples):
+                if b is not None:
+                    _check_like(a, b, usual, factor * limit, f"{placing.name}, '{rule.name}': {which} {k}")
+        return rule.name
+
+    def _placer(self, arrays: Sequence[Host], layouts: Sequence[Layout]) -> list[Array | None]:
+        return [None if a is None else layout.place(self.backend, a) for a, layout in zip(arrays, layouts, strict=True)]
+
+    def _run(self, rule: Rule, arrays: Sequence[Array | None], gouts: Sequence[Array | None]) -> Result:
+        backend = self.backend
+        out, saved = rule.forward(backend, *arrays, **self.proof.attrs)
+        outs = [backend.to_numpy(o) for o in (out if self.several else (out,))]
+        if rule.vjp is None:
+            return Result(outs, [])
+        first, second = ([None if g is None or not need else backend.to_numpy(g) for g, need in zip(
+            rule.vjp(backend, saved, tuple(gouts) if self.several else gouts[0], self.needs), self.needs, strict=True)]
+            for _ in range(2))
+        for k, (a, b) in enumerate(zip(first, second, strict=True)):
+            assert a is None or b is not None and np.array_equal(a, b, equal_nan=True), \
+                f"{self.proof}, '{rule.name}': gradient {k} differs when it is asked for again"
+        return Result(outs, first)
+
+
+def _check_like(mine: Host, expected: np.ndarray, usual: np.ndarray, limit: float, what: str) -> None:
+    """`usual` is the same value of the case as it was made: one value along an axis can leave nothing but rounding."""
+    assert mine is not None and mine.dtype == expected.dtype, f"{what}: expected {expected.dtype}, found {mine!r}"
+    scale, usual_scale = (max(float(np.abs(a).max(initial=0)), 1e-30) for a in (expected, usual))
+    check_close(mine, expected, limit * max(usual_scale / scale, 1.0), what)
+
+
+class Tally:
+    """How many cases there were for each operator, and how many of them a fused rule ran."""
+
+    def __init__(self) -> None:
+        self.cases: dict[str, int] = {}
+        self.fused: dict[str, int] = {}
+
+    def run(self, proofs: Sequence[Proof], backend: Backend, begin: Callable[[str], None] = lambda name: None) -> None:
+        """Check every placing of every case; `begin` hears of each before it runs.
+
+        Raises:
+            AssertionError: a rule is wrong in a layout; the message names the case, the layout and the rule.
+        """
+        for proof in proofs:
+            subject = Subject(proof, backend)
+            for placing in subject.placings():
+                begin(placing.name)
+                try:
+                    rule = subject.check(placing)
+                except Exception as error:
+                    raise AssertionError(f"{placing.name}: {type(error).__name__}: {error}") from error
+                self.cases[proof.op] = self.cases.get(proof.op, 0) + 1
+                self.fused[proof.op] = self.fused.get(proof.op, 0) + (rule != "composed")

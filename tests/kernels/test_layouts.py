@@ -1,0 +1,89 @@
+"""How an array lies in memory changes no result of a fused rule: values and all gradients, each array in each layout."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import GPU, STAND_IN, get_backend
+from duoln.kernels.conv import numpy as conv
+from layout_cases import layout_cases, long_layout_cases
+from layout_table import Tally
+from numpy.lib.stride_tricks import as_strided
+
+from duoln import ops, runtime
+from duoln.core import Op
+
+LEAST = {"add": 140, "adam_update": 200, "batch_norm": 650, "conv2d": 480, "gru": 600, "layer_norm": 700,
+         "leaky_relu": 140, "linear_cross_entropy": 260, "lstm": 1000, "lstm_cell": 480, "max_pool2d": 140,
+         "order_violation": 170, "rnn": 430, "softmax_cross_entropy": 140, "write_then_read": 150}
+"""The operators with a fused rule on NumPy, and how many cases the table has of each at least."""
+
+
+def _of(op: str) -> list:
+    return [proof for proof in layout_cases() if proof.op == op]
+
+
+def test_the_table_holds_every_operator_with_a_fused_rule(numpy_backend):
+    fused = {name for name, op in vars(ops).items() if isinstance(op, Op) and len(op.rules("numpy")) > 1}
+    assert fused == set(LEAST)
+    assert sum(LEAST.values()) >= 5000
+
+
+@pytest.mark.parametrize("op", LEAST)
+def test_no_layout_changes_a_fused_rule(op, numpy_backend):
+    tally = Tally()
+    tally.run(_of(op), numpy_backend)
+    assert tally.cases[op] >= LEAST[op]
+    # Adam's rule leaves what is not contiguous to the composed one.
+    assert tally.fused[op] >= (0.98 * tally.cases[op] if op != "adam_update" else 50)
+
+
+@pytest.mark.long
+def test_no_layout_changes_a_fused_rule_of_any_variant_or_size(numpy_backend):
+    tally = Tally()
+    tally.run(long_layout_cases(), numpy_backend)
+    assert sum(tally.cases.values()) >= 8000
+
+
+def _steps_of_any_axis(padded, kernel, axes):
+    """The windows as `sliding_window_view` gives them, from strides that an axis of length 1 need not have."""
+    batch, height, width, channels = padded.shape
+    image, _, _, value = padded.strides
+    rows, columns = kernel
+    return as_strided(padded, (batch, height - rows + 1, width - columns + 1, channels, rows, columns),
+                      (image, width * channels * value, channels * value, value, width * channels * value,
+                       channels * value))
+
+
+def test_a_rule_that_trusts_the_stride_of_an_axis_of_length_1_is_found(numpy_backend, monkeypatch):
+    monkeypatch.setattr(conv, "sliding_window_view", _steps_of_any_axis)
+    with pytest.raises(AssertionError, match="conv2d.*'cache blocks'"):
+        Tally().run([proof for proof in _of("conv2d") if proof.inputs[0].shape[-1] == 1], numpy_backend)
+
+
+def test_a_rule_that_writes_into_what_it_is_given_is_found(numpy_backend, monkeypatch):
+    from duoln.kernels import host
+
+    monkeypatch.setattr(host, "empty_like", lambda values: values)
+    with pytest.raises(AssertionError, match="leaky_relu.*read-only"):
+        Tally().run(_of("leaky_relu"), numpy_backend)
+
+
+@pytest.mark.parametrize("op", ["conv2d", "layer_norm", "lstm", "gru", "rnn"])
+def test_no_layout_changes_a_rule_of_mlx(op):
+    pytest.importorskip("mlx.core", reason="MLX is not for this platform")
+    tally = Tally()
+    tally.run(_of(op)[:2], get_backend("mlx"))
+    assert tally.cases[op] >= 40
+
+
+CUDA = {"layer_norm": 3, "softmax_cross_entropy": 2, "take": 2, "adam_update": 1, "lstm_cell": 1, "lstm": 1, "gru": 1, "rnn": 1}
+"""The operators with a rule on CUDA, and how many of their cases are run."""
+
+
+@pytest.mark.skipif(GPU != STAND_IN, reason="the layouts are made for the stand-in")
+@pytest.mark.parametrize("op", CUDA)
+def test_no_layout_changes_a_rule_of_cuda(op, gpu):
+    tally = Tally()
+    tally.run(_of(op)[:CUDA[op]], gpu)
+    assert tally.fused[op] >= 20
