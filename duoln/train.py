@@ -18,10 +18,10 @@ from duoln import checkpoint, memory, tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, compile, watched
 from duoln.data import Batch
+from duoln.distributed.ranks import Ranks, make_ranked_step
 from duoln.errors import CheckpointError, DivergedError, DuolnError, MemoryExhaustedError, NotFiniteError
 from duoln.memory import StepMemory
 from duoln.nn import with_population
-from duoln.ranks import Ranks, make_ranked_step
 from duoln.runfolder import RunFolder
 from duoln.runtime import tensor, to_tensors
 from duoln.step import make_step, start_state

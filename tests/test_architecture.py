@@ -21,7 +21,7 @@ LAYERS = (
     ("tree", "randomness", "core"),
     ("ops", "kernels"),
     ("nn", "optim", "data", "pictures", "analysis"),
-    ("tasks", "runtime", "checkpoint", "runfolder", "step", "memory", "ranks", "train", "trained", "report", "paper", "doctor", "bench", "testing", "selftest"),
+    ("tasks", "runtime", "checkpoint", "runfolder", "step", "memory", "distributed", "train", "trained", "report", "paper", "doctor", "bench", "testing", "selftest"),
     ("plugins",),
     ("console", "bench.commands", "cli", "examples", "__main__"),
 )
@@ -29,7 +29,7 @@ ORDER = [unit for layer in LAYERS for unit in layer]
 
 # Which files may import an outside library.
 OWNERS = {
-    "cupy|cupyx|cupy_backends|mlx": r"duoln/backends/(cupy|mlx|numpy|ring|nccl)\.py|kernels/(\w+/(cupy|cuda|metal|mlx|numpy)|launch|metal)\.py",
+    "cupy|cupyx|cupy_backends|mlx": r"duoln/backends/(cupy|mlx|numpy)\.py|duoln/distributed/(ring|nccl)\.py|kernels/(\w+/(cupy|cuda|metal|mlx|numpy)|launch|metal)\.py",
     "rich": r"duoln/(console|bench/\w+)\.py",
     "pluggy": r"duoln/tasks/\w+\.py",
     "pooch": r"duoln/data/\w+\.py",
@@ -173,8 +173,8 @@ def test_only_runtime_knows_kernels():
 
 
 def test_only_runtime_and_doctor_load_backends():
-    """Others may have the protocol, groups of processes, the facts about OpenBLAS, and nothing that loads a library."""
-    harmless = ("duoln.backends.protocol", "duoln.backends.group", "duoln.backends.openblas")
+    """Others may have the protocol, the facts about OpenBLAS, and nothing that loads a library."""
+    harmless = ("duoln.backends.protocol", "duoln.backends.openblas")
     assert _listed(i for i in OURS if unit_of(i.module) == "backends" and i.module not in harmless
                    and unit_of(_module_of(i.file)) not in ("backends", "runtime", "doctor")) == []
 

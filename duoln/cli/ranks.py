@@ -25,7 +25,7 @@ _MOST = 64
 
 def is_rank() -> bool:
     """Whether this process is one of several that train one model."""
-    from duoln.ranks import ADDRESSES
+    from duoln.distributed.ranks import ADDRESSES
 
     return ADDRESSES in os.environ
 
@@ -41,7 +41,7 @@ def launch(count: int, args: argparse.Namespace) -> int:
         RankError: a rank died; the others have been ended.
     """
     from duoln import console, runtime
-    from duoln.backends.group import ENGINES
+    from duoln.distributed.group import ENGINES
 
     if not 1 <= count <= _MOST:
         raise UsageError(f"[ranks] expected --ranks between 1 and {_MOST}, found {count}")
@@ -71,7 +71,7 @@ def launch(count: int, args: argparse.Namespace) -> int:
 
 
 def _start(count: int, words: list[str], library: str, heard: list[Path]) -> list[subprocess.Popen[bytes]]:
-    from duoln.ranks import ADDRESSES, RANK
+    from duoln.distributed.ranks import ADDRESSES, RANK
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
     if library == "cupy" and len(visible) < count:

@@ -98,7 +98,7 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
     if args.tf32:
         os.environ["MLX_ENABLE_TF32"] = os.environ["CUPY_TF32"] = "1"
     from duoln import console, runtime
-    from duoln.ranks import from_environment
+    from duoln.distributed.ranks import from_environment
     from duoln.runfolder import RunFolder
     from duoln.tasks import make_config
     from duoln.tasks.registry import Registry

@@ -37,7 +37,7 @@ class Ring:
 
 
 def join(rank: int, addresses: Sequence[str]) -> Ring:
-    """See `duoln.backends.group.join`."""
+    """See `duoln.distributed.group.join`."""
     with tempfile.TemporaryDirectory() as folder:
         hosts = Path(folder) / "hosts.json"
         hosts.write_text(json.dumps([[address] for address in addresses]), encoding="utf-8")

@@ -33,7 +33,7 @@ class Nccl:
 
 
 def join(rank: int, addresses: Sequence[str]) -> Nccl:
-    """See `duoln.backends.group.join`. The members meet at the first one's address."""
+    """See `duoln.distributed.group.join`. The members meet at the first one's address."""
     host, _, port = addresses[0].rpartition(":")
     size = len(addresses)
     try:

@@ -16,9 +16,9 @@ from conftest import NAMES
 import duoln
 import duoln.backends.numpy
 from duoln import checkpoint, nn, ops, optim
-from duoln.backends import group
+from duoln.distributed import group
+from duoln.distributed.ranks import Ranks, from_environment, make_ranked_step
 from duoln.errors import RankError, UsageError
-from duoln.ranks import Ranks, from_environment, make_ranked_step
 from duoln.runfolder import read_log
 from duoln.step import make_step, start_state
 from duoln.tasks import Task
@@ -194,9 +194,9 @@ def nccl(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupyx", types.ModuleType("cupyx"))
     monkeypatch.setitem(sys.modules, "cupyx.distributed",
                         types.SimpleNamespace(init_process_group=init_process_group))
-    monkeypatch.delitem(sys.modules, "duoln.backends.nccl", raising=False)
+    monkeypatch.delitem(sys.modules, "duoln.distributed.nccl", raising=False)
     yield types.SimpleNamespace(calls=calls, lost=lost)
-    sys.modules.pop("duoln.backends.nccl", None)
+    sys.modules.pop("duoln.distributed.nccl", None)
 
 
 def test_nccl_speaks_the_same_three_functions(nccl):

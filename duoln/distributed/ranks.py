@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from duoln import tree
-from duoln.backends.group import Group, join
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, compile
 from duoln.data import Axes, Batch, count_examples, examples
+from duoln.distributed.group import Group, join
 from duoln.errors import UsageError
 from duoln.nn import Module
 from duoln.optim import Optimizer

@@ -50,7 +50,7 @@ def join(library: str, rank: int, addresses: Sequence[str]) -> Group:
                          "that adds arrays over processes")
     engine = ENGINES[library]
     try:
-        module = importlib.import_module(f"duoln.backends.{engine}")
+        module = importlib.import_module(f"duoln.distributed.{engine}")
     except ImportError as error:
         raise RankError(f"[ranks] the engine {engine} of {library} cannot be loaded: {error}") from error
     group: Group = module.join(rank, addresses)
