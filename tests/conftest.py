@@ -21,6 +21,8 @@ import stand_in_cupy
 from duoln import runtime
 
 STAND_IN = "cupy-stand-in"
+PATIENCE = 900
+"""Seconds to wait for a process or thread that ends by itself: only one that hangs takes so long on a busy machine."""
 _DEFAULT = {"linux": f"numpy,mlx,{STAND_IN}", "darwin": "numpy,mlx"}.get(sys.platform, "numpy")
 NAMES = os.environ.get("DUOLN_TEST_BACKENDS", _DEFAULT).split(",")
 _made: dict[str, object] = {}

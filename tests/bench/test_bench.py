@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import PATIENCE
 
 from duoln.bench.records import ratio, spread
 from duoln.bench.schema import check_record, load
@@ -18,7 +19,7 @@ SMALL = ["--set", "source=made", "--set", "hidden=16", "--set", "rows=200", "--b
 
 def _bench(*args, cwd):
     return subprocess.run([sys.executable, "-m", "duoln", "bench", "train", *SMALL, *args], cwd=cwd, text=True,
-                          capture_output=True, check=False, timeout=120, env={**os.environ, "COLUMNS": "100"})
+                          capture_output=True, check=False, timeout=PATIENCE, env={**os.environ, "COLUMNS": "100"})
 
 
 def test_a_record_holds_samples_and_what_they_depend_on(tmp_path):
@@ -58,7 +59,7 @@ def test_a_side_that_stops_says_why():
 def test_recurrent_layers(tmp_path):
     out = subprocess.run([sys.executable, "-m", "duoln", "bench", "rnn", "--cell", "lstm", "--cell", "gru", "--cell", "rnn",
                           "--norm", "layer", "--shape", "3,2,4,5", "--rounds", "2", "--runs", "2", "--json", "-"],
-                         cwd=tmp_path, text=True, capture_output=True, check=True, timeout=120)
+                         cwd=tmp_path, text=True, capture_output=True, check=True, timeout=PATIENCE)
     record = json.loads(out.stdout)
     check_record(record, "stdout")
     sides = ("duoln", "our products alone")
@@ -83,7 +84,7 @@ def test_recurrent_peers_agree_where_torch_is_installed(cell, norm, tmp_path):
     pytest.importorskip("torch")
     out = subprocess.run([sys.executable, "-m", "duoln", "bench", "rnn", "--cell", cell, "--norm", norm, "--peer", "torch",
                           "--shape", "3,2,4,5", "--rounds", "1", "--runs", "1"], cwd=tmp_path, text=True,
-                         capture_output=True, check=False, timeout=120)
+                         capture_output=True, check=False, timeout=PATIENCE)
     assert out.returncode == 0, out.stderr
 
 
