@@ -63,8 +63,10 @@ def test_traced_once_and_equal_to_eager(name):
 
 @pytest.fixture
 def exact_memory():
-    """MLX gives a freed buffer to the next smaller array, so what is active depends on which were free. Without a cache
-    it is the sum of the arrays that live."""
+    """MLX gives a freed buffer to the next smaller array, so what is active depends on which were free.
+
+    Without a cache it is the sum of the arrays that live.
+    """
     before = mx.set_cache_limit(0)
     yield
     mx.set_cache_limit(before)
