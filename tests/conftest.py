@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 from textwrap import dedent
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # several workers: a pool of BLAS threads in each would fight for the cores
@@ -20,7 +22,10 @@ import stand_in_cupy
 
 from duoln import runtime
 
+TESTS = Path(__file__).parent
 STAND_IN = "cupy-stand-in"
+PATIENCE = 900
+"""Seconds to wait for a process or thread that ends by itself: only one that hangs takes so long on a busy machine."""
 _DEFAULT = {"linux": f"numpy,mlx,{STAND_IN}", "darwin": "numpy,mlx"}.get(sys.platform, "numpy")
 NAMES = os.environ.get("DUOLN_TEST_BACKENDS", _DEFAULT).split(",")
 _made: dict[str, object] = {}
@@ -74,11 +79,20 @@ def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="also run the tests that take minutes")
 
 
+NUMERICAL = ("analysis/", "core/", "nn/", "ops/", "kernels/test_conv_rules", "kernels/test_cuda_training",
+             "kernels/test_large_means", "kernels/test_lines_rules", "kernels/test_metal_training",
+             "kernels/test_recurrent", "kernels/test_rules", "plugins/", "test_memory", "test_optim", "test_train")
+"""Where tests compare what BLAS has multiplied, under tests/: they are run under OpenBLAS's kernels for several CPUs."""
+
+
 def pytest_collection_modifyitems(config, items):
-    if not config.getoption("--long"):
-        for item in items:
-            if "long" in item.keywords:
-                item.add_marker(pytest.mark.skip(reason="takes minutes; run with --long"))
+    for item in items:
+        if item.path.relative_to(TESTS).as_posix().startswith(NUMERICAL):
+            item.add_marker("numerical")
+        if "long" in item.keywords and not config.getoption("--long"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes; run with --long"))
+        if "peers" in item.keywords and find_spec("torch") is None:
+            item.add_marker(pytest.mark.skip(reason="PyTorch is not installed: the extra 'peers' has it"))
 
 
 @pytest.fixture(autouse=True)

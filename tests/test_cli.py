@@ -8,13 +8,14 @@ import sys
 import time
 
 import pytest
+from conftest import PATIENCE
 
 SMOKE = ["--preset", "smoke"]
 
 
 def _run(*args, cwd, env=None, **kwargs):
     return subprocess.run([sys.executable, "-m", *args], cwd=cwd, capture_output=True, text=True, check=False,
-                          timeout=120, env={**os.environ, "DUOLN_OFFLINE": "1", "COLUMNS": "100", **(env or {})}, **kwargs)
+                          timeout=PATIENCE, env={**os.environ, "DUOLN_OFFLINE": "1", "COLUMNS": "100", **(env or {})}, **kwargs)
 
 
 def test_example_prints_one_json_object_on_stdout(tmp_path):
@@ -106,18 +107,18 @@ def test_a_run_folder_that_is_taken_or_cannot_be_written(tmp_path):
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path):
-    command = [sys.executable, "-m", "duoln", "run", "mnist", *SMOKE, "--variant", "ln", "--epochs", "500", "--out", "r"]
+    command = [sys.executable, "-m", "duoln", "run", "mnist", *SMOKE, "--variant", "ln", "--epochs", "100000", "--out", "r"]
     env = {**os.environ, "DUOLN_OFFLINE": "1"}
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=env)
     log = tmp_path / "r" / "ln" / "log.jsonl"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and not (log.exists() and log.read_text().count('"step"') > 40):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, talk = process.communicate(timeout=60)
+    _, talk = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130 and "--resume auto" in talk and "Traceback" not in talk
     again = subprocess.run([*command, "--epochs", "1", "--resume", "auto"], cwd=tmp_path, capture_output=True, text=True,
-                           env=env, check=False, timeout=60)
+                           env=env, check=False, timeout=PATIENCE)
     assert again.returncode == 0 and "goes on after step" in again.stderr
 
 

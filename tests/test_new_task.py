@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from conftest import PATIENCE
 
 from duoln.cli import main, template
 from duoln.cli.new_task import write_task
@@ -22,7 +23,7 @@ NAME = "odd_rows"
 def _run(*command, cwd, paths=()):
     env = {**os.environ, "DUOLN_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(map(str, (*paths, ROOT)))}
     done = subprocess.run([sys.executable, "-m", *map(str, command)], cwd=cwd, capture_output=True, text=True,
-                          check=False, timeout=120, env=env)
+                          check=False, timeout=PATIENCE, env=env)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done
 

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 TOPS = ("duoln", "kernels", "plugins", "examples")
@@ -42,7 +43,7 @@ print(json.dumps({"missing": missing, "found": found, "fast": fast}))
 def _run(command, cwd, *paths, **env):
     """What a command writes, in an environment that only knows `paths`."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("DUOLN_", "PYTHON", "COV_", "PYTEST_"))}
-    done = subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True, check=False, timeout=300,
+    done = subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True, check=False, timeout=PATIENCE,
                           env=kept | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1",
                                       "PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1", **env})
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"

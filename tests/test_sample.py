@@ -70,6 +70,7 @@ def test_a_run_read_back_predicts_as_it_did(run, task):
 
 def test_a_run_may_be_read_on_another_backend(run, task):
     here, there = (load_trained(task, run, runtime.backend(name)) for name in ("numpy", "mlx"))
+    assert here.params and all(here.params.values())
     for layer, params in here.params.items():
         for name, t in params.items():
             assert np.array_equal(t.numpy(), there.params[layer][name].numpy())

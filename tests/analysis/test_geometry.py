@@ -135,6 +135,7 @@ def test_a_wrong_measurement_is_told(found):
 
 
 def test_longer_weights_learn_less(found, numpy_backend):
+    assert found.same_update and {d.norm for d in found.descents} == {"none", *geometry.NORMALISED}
     for update in found.same_update:
         for norm in geometry.NORMALISED:
             assert update.divergence[norm] == pytest.approx(update.scale**-2, rel=0.02)

@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from conftest import PATIENCE
 
 from duoln.bench.records import ratio, spread
 from duoln.bench.schema import check_record, load
@@ -18,7 +20,7 @@ SMALL = ["--set", "source=made", "--set", "hidden=16", "--set", "rows=200", "--b
 
 def _bench(*args, cwd):
     return subprocess.run([sys.executable, "-m", "duoln", "bench", "train", *SMALL, *args], cwd=cwd, text=True,
-                          capture_output=True, check=False, timeout=120, env={**os.environ, "COLUMNS": "100"})
+                          capture_output=True, check=False, timeout=PATIENCE, env={**os.environ, "COLUMNS": "100"})
 
 
 def test_a_record_holds_samples_and_what_they_depend_on(tmp_path):
@@ -58,7 +60,7 @@ def test_a_side_that_stops_says_why():
 def test_recurrent_layers(tmp_path):
     out = subprocess.run([sys.executable, "-m", "duoln", "bench", "rnn", "--cell", "lstm", "--cell", "gru", "--cell", "rnn",
                           "--norm", "layer", "--shape", "3,2,4,5", "--rounds", "2", "--runs", "2", "--json", "-"],
-                         cwd=tmp_path, text=True, capture_output=True, check=True, timeout=120)
+                         cwd=tmp_path, text=True, capture_output=True, check=True, timeout=PATIENCE)
     record = json.loads(out.stdout)
     check_record(record, "stdout")
     sides = ("duoln", "our products alone")
@@ -77,19 +79,36 @@ def test_products_are_counted():
     assert flops("gru", Shape(2, 3, 4, 5), backward=True) == 3 * 2 * 2 * 3 * (4 + 5) * 15
 
 
+def _check_peers(cases, peer):
+    """Ours, our products alone if they are there, and the peer twice: of PyTorch, and with figures that are ours."""
+    assert [c["side"] for c in cases if c["side"] not in ("duoln", "our products alone")] == [peer, f"{peer} as installed"]
+    ours = cases[0]["facts"]["checks"]
+    assert cases[0]["side"] == "duoln" and ours and np.ptp(ours) > 0
+    for case in cases[-2:]:
+        assert case["facts"]["library"].startswith("torch ") and case["samples"] and case["ratio"] > 0
+        assert case["facts"]["checks"] == pytest.approx(ours, rel=1e-4)
+
+
+@pytest.mark.peers
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("norm", ["layer", "none"])
 def test_recurrent_peers_agree_where_torch_is_installed(cell, norm, tmp_path):
-    pytest.importorskip("torch")
     out = subprocess.run([sys.executable, "-m", "duoln", "bench", "rnn", "--cell", cell, "--norm", norm, "--peer", "torch",
-                          "--shape", "3,2,4,5", "--rounds", "1", "--runs", "1"], cwd=tmp_path, text=True,
-                         capture_output=True, check=False, timeout=120)
+                          "--shape", "3,2,4,5", "--rounds", "1", "--runs", "1", "--json", "-"], cwd=tmp_path, text=True,
+                         capture_output=True, check=False, timeout=PATIENCE)
     assert out.returncode == 0, out.stderr
+    _check_peers(json.loads(out.stdout)["cases"], "torch")
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("peer", ["torch", "torch-fused"])
 def test_the_peer_agrees_where_it_is_installed(peer, tmp_path):
-    pytest.importorskip("torch")
+    losses = set()
     for variant in ("none", "bn", "ln"):
-        out = _bench("--rounds", "1", "--runs", "2", "--peer", peer, "--variant", variant, cwd=tmp_path)
+        out = _bench("--rounds", "1", "--runs", "2", "--peer", peer, "--variant", variant, "--json", "-", cwd=tmp_path)
         assert out.returncode == 0, out.stderr
+        cases = json.loads(out.stdout)["cases"]
+        assert {c["op"] for c in cases} == {f"mnist {variant}"}
+        _check_peers(cases, peer)
+        losses.add(tuple(cases[0]["facts"]["checks"]))
+    assert len(losses) == 3  # each variant is a function of its own

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from bench import made
-from conftest import NAMES
+from conftest import NAMES, PATIENCE
 
 from duoln.bench import clock, compare, subjects, text
 from duoln.cli import main
@@ -72,7 +72,7 @@ def test_json_and_picture(folder, tmp_path, capsys):
 @pytest.mark.parametrize("columns", ["50", "200"])
 def test_through_a_pipe_of_any_width(folder, columns):
     out = subprocess.run([sys.executable, "-m", "duoln", "compare", folder / "numpy.json", folder / "mlx.json"], text=True,
-                         capture_output=True, check=True, timeout=60, env={**os.environ, "COLUMNS": columns})
+                         capture_output=True, check=True, timeout=PATIENCE, env={**os.environ, "COLUMNS": columns})
     assert "fwd+bwd 64x256" in out.stdout and "\x1b" not in out.stdout and out.stderr == ""
     assert max(len(line) for line in out.stdout.splitlines() if "│" in line) <= int(columns)
 

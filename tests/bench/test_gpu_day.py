@@ -7,15 +7,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import GPU, STAND_IN
+from conftest import GPU, PATIENCE, STAND_IN
 
 from duoln.bench import gpu_day
 from duoln.bench.gpu_day import Part
 
 ROOT = Path(__file__).parents[2]
+PARTS = gpu_day.parts
 
 
-def test_a_whole_day_without_a_gpu(tmp_path, capsys):
+def _patient_parts(*args):
+    return [part._replace(seconds=PATIENCE) for part in PARTS(*args)]
+
+
+def test_a_whole_day_without_a_gpu(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(gpu_day, "parts", _patient_parts)  # on a busy machine the parts take longer than on a GPU's
     assert gpu_day.main(["--out", str(tmp_path), "--backend", "numpy", "--quick"]) == 0
     for name in ("selftest", "repeats", "ops", "rnn", "mnist"):
         assert json.loads((tmp_path / f"{name}.json").read_text())
@@ -29,11 +35,11 @@ def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path, capsys, monkeypatch
         return [sys.executable, "-c", code]
 
     monkeypatch.setattr(gpu_day, "parts", lambda *a: [
-        Part("breaks", "", python("import sys; sys.exit('no such device')"), 20),
-        Part("hangs", "", python("import time; time.sleep(60)"), 1),
-        Part("talks", "", python("print('not JSON')"), 20),
-        Part("dies", "", python("import os; os.abort()"), 20),
-        Part("works", "", python("print('{\"copy GB/s\": 12.5}')"), 20)])
+        Part("breaks", "", python("import sys; sys.exit('no such device')"), PATIENCE),
+        Part("hangs", "", python("import time; time.sleep(10 * 3600)"), 1),
+        Part("talks", "", python("print('not JSON')"), PATIENCE),
+        Part("dies", "", python("import os; os.abort()"), PATIENCE),
+        Part("works", "", python("print('{\"copy GB/s\": 12.5}')"), PATIENCE)])
     assert gpu_day.main(["--out", str(tmp_path / "new")]) == 1
     text = capsys.readouterr().out
     for words in ("no such device", "stopped after 1 s", "no JSON", "exit code -6", "copy GB/s: 12.5"):
@@ -71,8 +77,13 @@ def test_with_nothing_installed_but_numpy_pluggy_and_rich(tmp_path):
     """On the machine with the GPU there may be little else, and no network."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nfor name in ('safetensors', 'pooch', 'mlx', 'torch', 'matplotlib'):\n    sys.modules[name] = None\n")
-    done = subprocess.run([sys.executable, "-m", "duoln.bench.gpu_day", "--out", str(tmp_path / "day"), "--backend",
-                           "numpy", "--quick"], capture_output=True, text=True, check=False, cwd=ROOT,
+    code = f"""
+from duoln.bench import gpu_day
+parts = gpu_day.parts
+gpu_day.parts = lambda *args: [part._replace(seconds={PATIENCE}) for part in parts(*args)]
+raise SystemExit(gpu_day.main(["--out", {str(tmp_path / "day")!r}, "--backend", "numpy", "--quick"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT,
                           env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "day" / "mnist.json").read_text())["last loss"] < 2.3

@@ -107,6 +107,7 @@ def test_rotation():
 def test_buffers_start_aligned(shape):
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     whole, places = buffers(x, 3)
+    assert len(places) == 3
     for place in places:
         assert np.array_equal(whole[place], x)
         assert (whole[place].ctypes.data - whole.ctypes.data) % 256 == 0
@@ -152,16 +153,16 @@ def test_least_bytes():
     assert LAYER_NORM.flops(3, 5, True) > LAYER_NORM.flops(3, 5, False) > 0
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("plan", PLANS, ids=lambda p: p.name)
 def test_the_peer_agrees_where_it_is_installed(numpy_backend, plan):
-    pytest.importorskip("torch")
     cases = operators.measure(plan, numpy_backend, ["torch"], 1, copy_gbps=10.0)
     assert [case["side"] for case in cases] == ["duoln", "torch"] and cases[1]["max_error"] < 1e-5
     assert cases[1]["rule"] is None and "torch" in cases[1]["facts"]["library"]
 
 
+@pytest.mark.peers
 def test_a_peer_that_computes_something_else_is_not_timed(numpy_backend, monkeypatch):
-    pytest.importorskip("torch")
     from duoln.bench import operators_torch
 
     real = operators_torch.compute

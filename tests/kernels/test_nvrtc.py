@@ -48,6 +48,7 @@ _ALWAYS = (ARCHITECTURES[0], "sm_90", ARCHITECTURES[-1])
 @pytest.mark.parametrize("file", FILES)
 def test_compiles_and_keeps_its_values_in_registers(file, architecture, nvrtc):
     settings = [macros for name, macros in every_setting() if name == file]
+    assert settings
     with ThreadPoolExecutor(2) as pool:
         logs = list(pool.map(lambda macros: _compile(nvrtc, source.text(file), macros, architecture), settings))
     for macros, log in zip(settings, logs, strict=True):

@@ -77,6 +77,7 @@ def test_no_gradient_at_the_outputs_of_padded_sequences(cell, rng, numpy_backend
     needs = [a is not None and a.dtype.kind == "f" for a in arguments]
     found, expected = ([g for g in rule.vjp(numpy_backend, rule.forward(numpy_backend, *arguments, **attrs)[1], gout, needs)
                         if g is not None] for rule in getattr(ops, cell).rules("numpy"))
+    assert len(found) >= sum(needs) // 2
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 

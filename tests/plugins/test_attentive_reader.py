@@ -1,6 +1,5 @@
 """The attentive reader: the kit for tasks, the network against plain NumPy, its options, metrics and peer."""
 
-from importlib.util import find_spec
 from math import sqrt
 
 import numpy as np
@@ -334,7 +333,7 @@ def test_equal_training_on_numpy_and_mlx(variant):
     assert runs["numpy"][1] == pytest.approx(runs["mlx"][1], rel=1e-3)
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+@pytest.mark.peers
 @pytest.mark.parametrize(("variant", "options"), [
     *((variant, {}) for variant in TASK.variants),
     ("bn-everywhere", {"dropout": "inverted", "likelihood": "exact", "clip": "norm", "clip_limit": 0.05}),

@@ -1,6 +1,5 @@
 """The ConvNet task: the kit for tasks, the network against plain NumPy, noise and masks, metrics, options, the peer."""
 
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -269,7 +268,7 @@ def test_batch_norm_is_evaluated_by_the_statistics_of_undisturbed_images(numpy_b
     np.testing.assert_allclose(whole[:1], alone, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+@pytest.mark.peers
 @pytest.mark.parametrize(("variant", "gains"), [("none", "unit"), ("bn", "unit"), ("ln", "unit"), ("ln", "channel"),
                                                 ("wn", "unit")])
 @pytest.mark.parametrize("dataset", ["cifar10", "mnist"])

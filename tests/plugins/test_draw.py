@@ -1,6 +1,5 @@
 """The DRAW task: the kit for tasks, the network against plain NumPy, its gradient, the noise, the metrics."""
 
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -242,7 +241,7 @@ def test_equal_training_on_numpy_and_mlx(variant):
     assert runs["numpy"][1] == pytest.approx(runs["mlx"][1], rel=1e-4)
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+@pytest.mark.peers
 @pytest.mark.parametrize("variant", ["none", "wn", "ln"])
 @pytest.mark.parametrize(("centre", "clip"), [("edge", "norm"), ("draw", "value")])
 def test_the_peer_trains_as_we_do(variant, centre, clip, numpy_backend):

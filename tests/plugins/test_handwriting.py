@@ -186,10 +186,10 @@ def test_equal_start_and_batches_on_numpy_and_mlx():
         np.testing.assert_allclose(a, b, rtol=1e-4)
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("variant", ["none", "ln"])
 def test_pytorch_gives_the_same_losses(variant, form):
-    pytest.importorskip("torch")
     cfg = make_config(TASK, variant, "smoke", {"form": form, "clip_steps": 0.5, "clip_output": 0.2, "length": 10})
     splits = TASK.data(cfg)
     trainer = Trainer(TASK, variant, cfg, splits, runtime.backend("numpy"))

@@ -1,6 +1,5 @@
 """The LAS task: the kit for tasks, the network against plain NumPy, its gradient, and one start everywhere."""
 
-from importlib.util import find_spec
 from typing import ClassVar
 
 import numpy as np
@@ -232,7 +231,7 @@ def test_equal_training_on_numpy_and_mlx(variant):
     assert runs["numpy"][1] == pytest.approx(runs["mlx"][1], rel=1e-4)
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+@pytest.mark.peers
 @pytest.mark.parametrize(("variant", "peer"), [*((v, "torch") for v in TASK.variants), ("both", "torch-hoisted")])
 def test_the_peer_trains_as_we_do(variant, peer, numpy_backend):
     cfg = _tiny(variant, speller_layers=2, sampling=0.3, dropout=0.2, decay_steps=10, learning_rate=1e-3)

@@ -180,10 +180,10 @@ def test_clipping_is_of_the_arrays_that_the_authors_have(numpy_backend):
     assert 3 < clipped < 17
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("correction", ["kiros2015", "standard"])
 @pytest.mark.parametrize("variant", TASK.variants)
 def test_pytorch_gives_the_same_losses(variant, correction):
-    pytest.importorskip("torch")
     cfg = make_config(TASK, variant, "smoke", {"bias_correction": correction, "clip_each": 0.5})
     splits = TASK.data(cfg)
     trainer = Trainer(TASK, variant, cfg, splits, runtime.backend("numpy"))

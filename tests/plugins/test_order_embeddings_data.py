@@ -335,5 +335,6 @@ def test_a_patch_is_described_as_in_the_paper():
 
 def test_a_flat_picture_and_few_patches_are_no_problem():
     flat = np.full((3, 16, 16, 3), 128, np.uint8)
-    for a in extractor.extract(flat, [flat[:1]], 288, 0):
-        assert np.isfinite(a).all()
+    training, *others = extractor.extract(flat, [flat[:1]], 288, 0)
+    assert len(training) == 3 and [len(a) for a in others] == [1]
+    assert all(np.isfinite(a).all() for a in (training, *others))

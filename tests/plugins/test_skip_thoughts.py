@@ -161,10 +161,10 @@ def test_equal_training_on_numpy_and_mlx():
     assert losses["numpy"] == pytest.approx(losses["mlx"], rel=1e-4)
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("variant", ["none", "ln"])
 def test_the_peer_computes_the_same(variant, packed):
-    pytest.importorskip("torch")
     cfg = make_config(TASK, variant, "smoke", {**TINY, "learning_rate": 1e-3})
     splits = TASK.data(cfg)
     step, _ = TASK.peer("torch-packed" if packed else "torch")(cfg, TASK.model(cfg).init(Stream(0, "init")))

@@ -61,9 +61,11 @@ def _pairs(count=300, width=6, noise=0.3, seed=0):
     return u, v, scores.astype(np.float32), np.repeat([0, 1, 2], [count // 2, count // 4, count - count // 2 - count // 4])
 
 
+@pytest.mark.peers
 def test_softmax_regression_is_that_of_torch():
     """A round, step by step: Adam on the cross-entropy with shares as targets, batches in one order."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     u, v, scores, _ = _pairs()
     x, target = relatedness.features(u, v), relatedness.sparse_target(scores)
     ours = relatedness._Softmax(x.shape[1], 0)

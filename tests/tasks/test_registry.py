@@ -1,6 +1,7 @@
 """Plug-ins from outside, as real distributions on sys.path: good ones are found, broken ones stop nobody."""
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -286,7 +287,7 @@ def test_a_slow_plugin_is_remarked_upon(install, capsys, monkeypatch):
         del sys.modules["slow_module"]
         assert main(command) == 0
         said = capsys.readouterr()
-        assert "plug-in 'slow' of slow-dist took 0." in " ".join(said.err.split())
+        assert re.search(r"plug-in 'slow' of slow-dist took \d+\.\d", " ".join(said.err.split()))
         json.loads(said.out)  # the remark is no part of it
 
 
