@@ -10,6 +10,7 @@ from math import prod, sqrt
 
 import numpy as np
 
+from duoln.core.arguments import AT_LEAST_0, check_number
 from duoln.errors import ShapeError
 from duoln.randomness import Stream
 
@@ -29,16 +30,19 @@ def ones(rng: Stream, shape: Shape) -> np.ndarray:
 
 def constant(value: float) -> Initializer:
     """All `value`."""
+    check_number("constant", "value", value)
     return lambda rng, shape: np.full(shape, value, np.float32)
 
 
 def uniform(scale: float) -> Initializer:
     """Uniform in [-scale, scale)."""
+    check_number("uniform", "scale", scale, AT_LEAST_0)
     return lambda rng, shape: rng.uniform(shape, -scale, scale).astype(np.float32)
 
 
 def normal(scale: float) -> Initializer:
     """Gaussian with standard deviation `scale`."""
+    check_number("normal", "scale", scale, AT_LEAST_0)
     return lambda rng, shape: (scale * rng.normal(shape)).astype(np.float32)
 
 

@@ -89,11 +89,9 @@ def check_float(name: str, *tensors: Tensor) -> None:
 
 def check_beside(name: str, role: str, x: Tensor, dtype: str, like: Tensor) -> None:
     """Raises DtypeError unless `x` is a tensor of that dtype, MixedBackendError unless it is where `like` is."""
-    if not isinstance(x, Tensor):
+    if not isinstance(x, Tensor) or x.dtype != dtype:
         raise DtypeError(f"[{name}] {role}: expected {'an' if dtype[0] == 'i' else 'a'} {dtype} tensor, "
-                         f"found {kind_name(type(x))}")
-    if x.dtype != dtype:
-        raise DtypeError(f"[{name}] {role}: expected {'an' if dtype[0] == 'i' else 'a'} {dtype} tensor, found {x.dtype}")
+                         f"found {x.dtype if isinstance(x, Tensor) else kind_name(type(x))}")
     if x.backend is not like.backend:
         raise MixedBackendError(f"[{name}] expected one backend, found {like.backend.name} and {x.backend.name}")
 

@@ -26,7 +26,7 @@ ACTIVATIONS = (*get_args(Activation), None)
 
 
 def check_epsilon(name: str, eps: float, eps_place: EpsilonPlace) -> tuple[float, EpsilonPlace]:
-    """Raises UsageError for an `eps` below 0 or not finite, or an unknown place; DtypeError for what is no such thing."""
+    """Raises UsageError for an `eps` below 0 or an unknown place, DtypeError for what is no number or name."""
     return check_number(name, "eps", eps, AT_LEAST_0), check_choice(name, "eps_place", eps_place, PLACES)
 
 

@@ -42,7 +42,7 @@ TENSORS: dict[str, frozenset[str]] = {
 }
 """The dtypes of the tensors that an operator takes."""
 
-NUMBERS: dict[str, tuple[type, ...]] = {"float32": (float, int), "float64": (float, int), "int32": (int,), "bool": (bool,)}
+NUMBERS: dict[str, tuple[type, ...]] = {**dict.fromkeys(FLOATS, (float, int)), "int32": (int,), "bool": (bool,)}
 """The Python numbers that may stand beside a tensor of a dtype."""
 
 _LARGEST = {"float32": float(np.finfo(np.float32).max), "float64": float(np.finfo(np.float64).max)}
@@ -102,5 +102,5 @@ def _number(name: str, tensor: Tensor, value: Any) -> float | int | bool:
 
 def _unfit(name: str, dtype: str) -> DtypeError:
     wanted = "float32 or float64" if name == "divide" else "float32, float64 or int32"
-    remedy = "use logical_and, logical_or or where, or convert with astype" if dtype == "bool" else "convert with astype"
+    remedy = "convert with astype" + (", or use logical_and, logical_or or where" if dtype == "bool" else "")
     return DtypeError(f"[{name}] expected tensors of {wanted}, found {dtype}; {remedy}")

@@ -30,7 +30,8 @@ def adam_update(rate: Tensor, eps: Tensor, *arrays: Tensor, beta1: float, beta2:
         ShapeError: the number of tensors is not a multiple of 4, or shapes that differ.
     """
     check_float("adam_update", rate, eps, *arrays)
-    beta1, beta2 = (check_number("adam_update", role, beta, BELOW_1) for role, beta in (("beta1", beta1), ("beta2", beta2)))
+    beta1 = check_number("adam_update", "beta1", beta1, BELOW_1)
+    beta2 = check_number("adam_update", "beta2", beta2, BELOW_1)
     check_flag("adam_update", "donate", donate)
     if len(arrays) % 4:
         raise ShapeError(f"[adam_update] expected 4 n tensors, found {len(arrays)}")
