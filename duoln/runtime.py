@@ -123,7 +123,7 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
 def _backend_of(given: Backend | str | None) -> Backend:
     if given is None or isinstance(given, str):
         return choose(given)[0]
-    if not hasattr(given, "asarray") or not hasattr(given, "dtypes"):
+    if not hasattr(given, "asarray") or not hasattr(given, "free_memory"):
         raise DtypeError(f"[tensor] backend: expected a backend or its name, found {described(given)}")
     return given
 

@@ -27,7 +27,7 @@ class Interval(NamedTuple):
     holds: Callable[[float], bool]
 
 
-NOT_NAN = Interval("a number", lambda x: x == x)
+NOT_NAN = Interval("a number", lambda x: not math.isnan(x))
 FINITE = Interval("a finite number", math.isfinite)
 AT_LEAST_0 = Interval("a finite number of at least 0", lambda x: 0 <= x < math.inf)
 ABOVE_0 = Interval("a finite number above 0", lambda x: 0 < x < math.inf)

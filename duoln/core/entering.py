@@ -35,7 +35,8 @@ def _as_array(x: Any) -> np.ndarray:
     if isinstance(x, Tensor):
         raise DtypeError("[tensor] expected numbers on the host, found a duoln.Tensor: it is one already")
     if _holds_tensor(x):
-        raise DtypeError("[tensor] expected numbers on the host, found tensors in a list; put them together with ops.stack")
+        raise DtypeError("[tensor] expected numbers on the host, found tensors in a list; put them together with "
+                         "ops.stack")
     try:
         values = np.asarray(x)
     except (TypeError, ValueError, RuntimeError) as error:

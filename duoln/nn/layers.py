@@ -41,7 +41,8 @@ class Linear(Module):
         return params
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
-        return ops.linear(x, parameter("Linear", params, "weight"), parameter("Linear", params, "bias") if self.bias else None)
+        bias = parameter("Linear", params, "bias") if self.bias else None
+        return ops.linear(x, parameter("Linear", params, "weight"), bias)
 
 
 class Embedding(Module):

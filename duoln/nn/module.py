@@ -42,8 +42,8 @@ class Module:
             DtypeError: no stream, such as a seed without one.
         """
         if not isinstance(rng, Stream):
-            raise DtypeError(f"[{type(self).__name__}] rng: expected a Stream, found {described(rng)}; make one of a seed "
-                             "with duoln.randomness.Stream(seed, name)")
+            raise DtypeError(f"[{type(self).__name__}] rng: expected a Stream, found {described(rng)}; make one "
+                             "of a seed with duoln.randomness.Stream(seed, name)")
         params = self.weights(rng)
         for name, child in self.children().items():
             params[name] = child.init(rng.child(name))

@@ -100,7 +100,8 @@ class RecurrentCell(Module):
         check_tensors(kind, like)
         shape = (batch, self.n_hidden)
         if self.learned_state:
-            return tuple(ops.broadcast_to(parameter(kind, params, f"{name}0"), shape=shape) for name in self.state_names)
+            learned = (parameter(kind, params, f"{name}0") for name in self.state_names)
+            return tuple(ops.broadcast_to(state, shape=shape) for state in learned)
         return tuple(Tensor(like.backend.zeros(shape, like.dtype), like.backend) for _ in self.state_names)
 
     def _states(self, params: Params, batch: int, given: States | None) -> States:
@@ -213,7 +214,7 @@ class Recurrent(Module):
         """
         kind = type(self).__name__
         check_tensors(kind, x)
-        for role, given_list, count in (("states of cells", states, len(self.cells)),
+        for role, given_list, count in (("pairs of states", states, len(self.cells)),
                                         ("dropout masks", dropout_masks, self.layers - 1)):
             if given_list is None:
                 continue

@@ -45,6 +45,8 @@ def getitem(x: Tensor, *, key: Any) -> Tensor:
         elif k is not None:
             if isinstance(k, int) and not -x.shape[axis] <= k < x.shape[axis]:
                 raise ShapeError(f"[getitem] expected an index below {x.shape[axis]} at axis {axis}, found {k}")
+            if isinstance(k, slice):
+                keys[position] = _bounded(k, x.shape[axis] + 1)
             axis += 1
     result: Tensor = getitem.apply(x, key=tuple(keys) if isinstance(key, tuple) else keys[0])
     return result
@@ -67,11 +69,16 @@ def _plain(key: Any) -> Any:
 
 
 def _slice_part(part: Any) -> int:
-    """A bound or step of a slice. Beyond the longest axis they all mean the same, and MLX counts no further."""
     try:
-        return min(max(operator.index(part), -LARGEST), LARGEST)
+        return operator.index(part)
     except TypeError:
         raise DtypeError(f"[getitem] expected integers in a slice, found {described(part)}") from None
+
+
+def _bounded(key: slice, beyond: int) -> slice:
+    """The same slice of an axis shorter than `beyond`: all bounds and steps from there on mean one, and MLX adds them."""
+    return slice(*(None if part is None else min(max(part, -beyond), beyond)
+                   for part in (key.start, key.stop, key.step)))
 
 
 def _getitem_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from duoln import ops
+from duoln.core import Tensor
 from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
 
 
@@ -18,8 +19,6 @@ class Call:
     name: str
     tensors: tuple[tuple[np.ndarray | float | None, str], ...]
     attrs: dict[str, tuple[Any, str]] = field(default_factory=dict)
-    spread: bool = True
-    """Whether the first tensor may have any rank, so that another rank is no misuse."""
 
     def __str__(self) -> str:
         return self.name
@@ -136,6 +135,4 @@ def run(call: Call, be: Any, tensors: list[Any] | None = None, **attrs: Any) -> 
 
 def as_tensor(array: np.ndarray | np.generic | None, be: Any) -> Any:
     """The array as a tensor; None stays."""
-    from duoln.core import Tensor
-
     return None if array is None else Tensor(be.asarray(np.asarray(array)), be)

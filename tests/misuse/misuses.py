@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from misuse.calls import Call, as_tensor, floats, run
 
+from duoln.errors import DuolnError
+
 HUGE = 2 ** 60
 
 NO_INTEGERS: dict[str, Any] = {"None": None, "text": "a", "array": np.ones(2, np.float32), "float": 2.0, "list": [1], "dict": {},
@@ -84,9 +86,10 @@ def of_tensors(call: Call, be: Any, elsewhere: Any) -> Iterator[Misuse]:
             yield f"tensor {i}: a rank more", replaced(i, as_tensor(np.asarray(array)[None, None, None], be))
             if np.ndim(array):
                 yield f"tensor {i}: a rank less", replaced(i, as_tensor(np.asarray(array)[0], be))
-        if role in ("ids", "labels") and be.name == "numpy":
+        if role in ("ids", "labels") and call.name != "one_hot" and be.name == "numpy":
             yield f"tensor {i}: out of range", replaced(i, as_tensor(np.asarray(array) + 9, be))
-    if len(right) > 1 and be.dtype(right[0].data) == "float32" and "float64" in be.dtypes:
+    others = [a for a, _ in call.tensors[1:] if a is not None and a.dtype == np.float32]
+    if others and be.dtype(right[0].data) == "float32" and "float64" in be.dtypes:
         yield "float64 beside float32", lambda: run(call, be, [as_tensor(call.tensors[0][0].astype(np.float64), be), *right[1:]])
 
 
@@ -94,24 +97,12 @@ def of_attributes(call: Call, be: Any) -> Iterator[Misuse]:
     """Each attribute replaced by all that its kind is not, a tensor among it."""
     for key, (_, kind) in call.attrs.items():
         bad = {**BAD[kind], "tensor": as_tensor(floats(2), be)}
-        if key == "norms" and not call.attrs["norms"][0]:
-            bad = {k: v for k, v in bad.items() if k not in ("None", "empty")}
         for label, value in bad.items():
-            if _is_right(call, key, label):
-                continue
             yield f"{key}: {label}", lambda key=key, value=value: run(call, be, **{key: value})
-
-
-def _is_right(call: Call, key: str, label: str) -> bool:
-    """Bad values of a kind that one operator takes all the same."""
-    return ((call.name, key, label) in {("one_hot", "size", "")}
-            or (call.name in ("filterbank",) and label == "huge" and key == "never"))
 
 
 def outcome(name: str, call: Callable[[], Any], read: Callable[[Any], Any]) -> str:
     """"" for an error of duoln that begins with the name and says what it expected and found; else what happened."""
-    from duoln.errors import DuolnError
-
     try:
         read(call())
     except DuolnError as error:
