@@ -9,8 +9,8 @@ class DuolnError(Exception):
     exit_code = 1
 
 
-class UsageError(DuolnError):
-    """An unknown task, variant, preset, setting or flag."""
+class UsageError(DuolnError, ValueError):
+    """An unknown task, variant, preset, setting or flag, or a setting outside its range."""
 
     exit_code = 2
 

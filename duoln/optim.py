@@ -14,11 +14,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from duoln import ops, tree
 from duoln.core import Tensor
-from duoln.errors import UsageError
+from duoln.core.arguments import (
+    ABOVE_0,
+    AT_LEAST_0,
+    BELOW_1,
+    check_choice,
+    check_flag,
+    check_function,
+    check_number,
+    described,
+)
+from duoln.errors import DtypeError, ShapeError, UsageError
+from duoln.ops.common import check_float, check_tensors
 
 Params = Any
 Schedule = Callable[[int], float]
@@ -36,12 +45,18 @@ class Optimizer:
     clip: Clip | None = None
     donate: bool = False
 
+    def __post_init__(self) -> None:
+        kind = type(self).__name__
+        if not callable(self.learning_rate):
+            check_number(kind, "learning_rate", self.learning_rate, AT_LEAST_0)
+        if self.clip is not None:
+            check_function(kind, "clip", self.clip)
+        check_flag(kind, "donate", self.donate)
+
     def rate_at(self, step: int) -> float:
         """The learning rate of the update numbered `step`, from 0."""
         rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
-        if not rate >= 0 or math.isinf(rate):
-            raise UsageError(f"[optim] expected a finite learning rate of at least 0, found {rate} at step {step}")
-        return float(rate)
+        return float(check_number("optim", f"the learning rate at step {step}", rate, AT_LEAST_0))
 
     def init(self, params: Params) -> dict[str, Any]:
         """The slots at the start."""
@@ -52,8 +67,15 @@ class Optimizer:
         """New parameters and slots.
 
         Raises:
-            ShapeError: gradients or slots of another form than the parameters.
+            ShapeError: gradients or slots of another form than the parameters, or a rate that is no 0-d tensor.
+            DtypeError: leaves or a rate that are no tensors.
         """
+        name = type(self).__name__
+        check_tensors(name, rate, *tree.leaves(params), *tree.leaves(gradients))
+        if rate.shape != ():
+            raise ShapeError(f"[{name}] rate: expected a 0-d tensor, found shape {rate.shape}")
+        if not isinstance(slots, dict):
+            raise DtypeError(f"[{name}] slots: expected a dict, found {described(slots)}")
         return self._update(params, self.clip(gradients) if self.clip else gradients, slots, rate)
 
     def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
@@ -68,6 +90,11 @@ class SGD(Optimizer):
     momentum: float = 0.0
     nesterov: bool = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("SGD", "momentum", self.momentum, BELOW_1)
+        check_flag("SGD", "nesterov", self.nesterov)
+
     def init(self, params: Params) -> dict[str, Any]:
         return {"velocity": zeros_like(params)} if self.momentum else {}
 
@@ -75,7 +102,7 @@ class SGD(Optimizer):
                 ) -> tuple[Params, dict[str, Any]]:
         if not self.momentum:
             return tree.map(lambda p, g: p - g * rate, params, gradients), {}
-        velocity = tree.map(lambda v, g: v * self.momentum + g, slots["velocity"], gradients)
+        velocity = tree.map(lambda v, g: v * self.momentum + g, _slot("SGD", slots, "velocity"), gradients)
         step = tree.map(lambda v, g: v * self.momentum + g, velocity, gradients) if self.nesterov else velocity
         return tree.map(lambda p, s: p - s * rate, params, step), {"velocity": velocity}
 
@@ -87,12 +114,18 @@ class RMSProp(Optimizer):
     decay: float = 0.9
     eps: float = 1e-8
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("RMSProp", "decay", self.decay, BELOW_1)
+        check_number("RMSProp", "eps", self.eps, AT_LEAST_0)
+
     def init(self, params: Params) -> dict[str, Any]:
         return {"square": zeros_like(params)}
 
     def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                 ) -> tuple[Params, dict[str, Any]]:
-        square = tree.map(lambda s, g: s * self.decay + g * g * (1 - self.decay), slots["square"], gradients)
+        before = _slot("RMSProp", slots, "square")
+        square = tree.map(lambda s, g: s * self.decay + g * g * (1 - self.decay), before, gradients)
         new = tree.map(lambda p, g, s: p - g * rate / (ops.sqrt(s) + self.eps), params, gradients, square)
         return new, {"square": square}
 
@@ -114,21 +147,25 @@ class Adam(Optimizer):
     bias_correction: Literal["standard", "kiros2015"] = "standard"
 
     def __post_init__(self) -> None:
-        if self.bias_correction not in ("standard", "kiros2015"):
-            raise UsageError(f"[Adam] expected bias_correction 'standard' or 'kiros2015', "
-                             f"found {self.bias_correction!r}")
+        super().__post_init__()
+        check_choice("Adam", "bias_correction", self.bias_correction, ("standard", "kiros2015"))
+        check_number("Adam", "eps", self.eps, AT_LEAST_0)
         for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
-            if not 0 <= beta < 1:
-                raise UsageError(f"[Adam] expected {name} in [0, 1), found {beta}")
+            check_number("Adam", name, beta, BELOW_1)
 
     def init(self, params: Params) -> dict[str, Any]:
-        backend = tree.leaves(params)[0].backend
+        leaves = tree.leaves(params)
+        if not leaves:
+            raise UsageError("[Adam] expected parameters, found none")
+        check_tensors("Adam", *leaves)
+        backend = leaves[0].backend
         return {"m": zeros_like(params), "v": zeros_like(params),
                 "step": Tensor(backend.zeros((), "int32"), backend)}
 
     def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                 ) -> tuple[Params, dict[str, Any]]:
-        step = slots["step"] + 1
+        moments = _slot("Adam", slots, "m"), _slot("Adam", slots, "v")
+        step = _slot("Adam", slots, "step") + 1
         t = ops.astype(step, dtype=rate.dtype)
         # The moments are kept without their factors 1 - beta: m = (1 - beta1) m', v = (1 - beta2) v'.
         of_m, of_v = 1 - self.beta1, math.sqrt(1 - self.beta2)
@@ -139,9 +176,9 @@ class Adam(Optimizer):
             root = ops.sqrt(_one_minus_power(1 - self.beta2, t))
             scaled, eps = rate * root / _one_minus_power(1 - self.beta1, t), rate * 0.0 + self.eps
         scaled, eps = scaled * (of_m / of_v), eps * (1.0 / of_v)
-        tree.map(lambda p, g, m, v: None, params, gradients, slots["m"], slots["v"])  # one form, or an error
-        new = ops.adam_update(scaled, eps, *tree.leaves(params), *tree.leaves(gradients), *tree.leaves(slots["m"]),
-                              *tree.leaves(slots["v"]), beta1=self.beta1, beta2=self.beta2, donate=self.donate)
+        tree.map(lambda p, g, m, v: None, params, gradients, *moments)  # one form, or an error
+        new = ops.adam_update(scaled, eps, *tree.leaves((params, gradients, *moments)), beta1=self.beta1,
+                              beta2=self.beta2, donate=self.donate)
         n = len(new) // 3
         parts = [tree.unflatten(params, list(new[i * n:(i + 1) * n])) for i in range(3)]
         return parts[0], {"m": parts[1], "v": parts[2], "step": step}
@@ -154,8 +191,16 @@ def _one_minus_power(beta: float, t: Tensor) -> Tensor:
     return -ops.expm1(t * math.log(beta))
 
 
+def _slot(name: str, slots: dict[str, Any], key: str) -> Any:
+    """A slot, with an error that says which optimiser missed what."""
+    if key not in slots:
+        raise ShapeError(f"[{name}] slots: expected '{key}', found {', '.join(map(str, slots)) or 'none'}")
+    return slots[key]
+
+
 def zeros_like(params: Params) -> Params:
-    """Zeros in the form of the parameters."""
+    """Zeros in the form of the parameters. Raises DtypeError for a leaf that is no tensor."""
+    check_tensors("zeros_like", *tree.leaves(params))
     return tree.map(lambda p: Tensor(p.backend.zeros(p.shape, p.dtype), p.backend), params)
 
 
@@ -164,7 +209,9 @@ def zeros_like(params: Params) -> Params:
 def global_norm(gradients: Params) -> Tensor:
     """The Euclidean norm of all gradients together, as a 0-d tensor."""
     total: Tensor | None = None
-    for g in tree.leaves(gradients):
+    leaves = tree.leaves(gradients)
+    check_float("global_norm", *leaves)
+    for g in leaves:
         # A product and not a sum of squares: one pass over memory, without an array of squares.
         square = ops.matmul(ops.reshape(g, shape=(1, g.size)), ops.reshape(g, shape=(g.size, 1)))
         total = square if total is None else total + square
@@ -181,6 +228,8 @@ def clip_global_norm(limit: float) -> Clip:
 
 def scale_by_norm(factor: Callable[[Tensor], Tensor]) -> Clip:
     """All gradients multiplied by `factor(norm)`, a 0-d tensor from the norm of all of them together."""
+    check_function("scale_by_norm", "factor", factor)
+
     def scale(gradients: Params) -> Params:
         by = factor(global_norm(gradients))
         return tree.map(lambda g: g * by, gradients)
@@ -205,5 +254,4 @@ def _shrink(norm: Tensor, limit: float) -> Tensor:
 
 
 def _check_limit(name: str, limit: float) -> None:
-    if not (np.isfinite(limit) and limit > 0):
-        raise UsageError(f"[{name}] expected a finite limit above 0, found {limit}")
+    check_number(name, "limit", limit, ABOVE_0)

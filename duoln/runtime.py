@@ -8,12 +8,13 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import duoln.kernels
 from duoln import backends, tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
+from duoln.core.arguments import described
+from duoln.core.entering import host_array
+from duoln.data.batches import check_pair, check_range
 from duoln.errors import BackendError, DtypeError, UsageError
 
 CHOICES = ("auto", *backends.NAMES)
@@ -92,29 +93,44 @@ def choose(name: str | None = None) -> tuple[Backend, str]:
     return chosen.backend, f"numpy on {chosen.backend.device}: {'; '.join(refused)}"
 
 
-def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = None) -> Tensor:
+def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = None,
+           within: tuple[int, int] | None = None) -> Tensor:
     """A tensor with the values of a NumPy array, nested lists or a number.
 
-    Python numbers and lists of floats become float32, lists of integers int32; arrays keep their dtype, if
-    the backend has it.
+    Python floats and lists of them become float32; integers of any kind, arrays of them too, int32; bools stay bool;
+    arrays and NumPy scalars of floats keep their dtype, if the backend has it. With `dtype` floats are rounded to it.
+    No value is turned into another one: what a dtype does not hold is an error.
+
+    Args:
+        x: the values.
+        backend: where the tensor lives; by default what `backend()` chooses.
+        dtype: one that the backend has.
+        within: for indices and labels, `(low, stop)`: every value must be at least `low` and below `stop`. Devices do
+            not check indices, so this is where a wrong one is found.
 
     Raises:
-        DtypeError: a dtype that the backend does not have.
+        DtypeError: a dtype that the backend does not have, or a value that the dtype does not hold.
+        ShapeError: lists of different lengths. DataError: a value that is not within the range.
     """
-    where = backend if backend is not None and not isinstance(backend, str) else choose(backend)[0]
-    host = np.asarray(x)
-    if dtype is None and not isinstance(x, np.ndarray | np.generic):
-        dtype = {"float64": "float32", "int64": "int32"}.get(host.dtype.name)
-    wanted = dtype or host.dtype.name
-    if wanted not in where.dtypes:
-        raise DtypeError(f"[tensor] expected one of {', '.join(where.dtypes)} on {where.name}, found {wanted}; "
-                         "convert the array or pass dtype=")
-    return Tensor(where.asarray(host, wanted), where)
+    where = _backend_of(backend)
+    host = host_array(x, where, dtype)
+    if within is not None:
+        low, stop = check_pair("tensor", "within", within)
+        check_range("tensor", host, stop, low)
+    return Tensor(where.asarray(host, host.dtype.name), where)
+
+
+def _backend_of(given: Backend | str | None) -> Backend:
+    if given is None or isinstance(given, str):
+        return choose(given)[0]
+    if not hasattr(given, "asarray") or not hasattr(given, "free_memory"):
+        raise DtypeError(f"[tensor] backend: expected a backend or its name, found {described(given)}")
+    return given
 
 
 def to_tensors(values: Any, backend: Backend | str | None = None, dtype: str | None = None) -> Any:
     """`tensor` at every leaf of a tree."""
-    where = backend if backend is not None and not isinstance(backend, str) else choose(backend)[0]
+    where = _backend_of(backend)
     return tree.map(lambda x: tensor(x, where, dtype), values)
 
 

@@ -42,7 +42,9 @@ class MlxBackend(OnePerProcess):
         if isinstance(host, mx.array):
             return host.astype(self._native(dtype)) if dtype else host
         values = np.asarray(host)
-        return mx.array(values, dtype=self._native(dtype or values.dtype.name))
+        # MLX reads neither steps backwards in memory nor another order of bytes.
+        plain = np.ascontiguousarray(values, values.dtype.newbyteorder("=")).reshape(values.shape)
+        return mx.array(plain, dtype=self._native(dtype or values.dtype.name))
 
     def to_numpy(self, x: Array) -> np.ndarray:
         self._check_process()
@@ -93,6 +95,10 @@ class MlxBackend(OnePerProcess):
             return _NAMES[x.dtype]
         except KeyError:
             raise DtypeError(f"[dtype] expected one of {', '.join(self.dtypes)}, found {x.dtype}") from None
+
+    def stray_index(self, indices: Array, low: int, stop: int) -> int | None:
+        """None: the values may not be computed yet."""
+        return None
 
     def _native(self, name: str) -> Any:
         if name not in self.dtypes:

@@ -50,6 +50,15 @@ class NumpyBackend(NumpyLikeBackend):
             y = np.full(x.shape[-1], y, x.dtype)  # against a number NumPy takes three times as long
         return np.maximum(x, y)
 
+    def stray_index(self, indices: Array, low: int, stop: int) -> int | None:
+        """The largest index that is out of range, else the smallest one."""
+        if not indices.size:
+            return None
+        # Counted from `low` without a sign, an index below it is a large one: one pass finds both ends.
+        moved = indices if low == 0 else np.subtract(indices, np.int32(low))
+        largest = int(moved.view(np.uint32).max())
+        return None if largest < stop - low else (largest + low + (1 << 31)) % (1 << 32) - (1 << 31)
+
     def wait(self, arrays: Sequence[Array]) -> None:
         """Nothing: NumPy has computed everything already."""
 

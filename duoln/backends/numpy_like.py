@@ -34,6 +34,10 @@ class NumpyLikeBackend(OnePerProcess):
         except KeyError:
             raise DtypeError(f"[dtype] expected one of {', '.join(self.dtypes)}, found {name!r}") from None
 
+    def stray_index(self, indices: Array, low: int, stop: int) -> int | None:
+        """None: the values are on a device."""
+        return None
+
     # Creation
     def zeros(self, shape: Shape, dtype: str = "float32") -> Array:
         return self.xp.zeros(shape, self.native_dtype(dtype))

@@ -58,6 +58,12 @@ class Backend(Protocol):
 
     def dtype(self, x: Array) -> str: ...
 
+    def stray_index(self, indices: Array, low: int, stop: int) -> int | None:
+        """An int32 index that is not in low .. stop - 1; None if there is none.
+
+        None, too, where reading the values would wait for a device.
+        """
+
     # Creation ------------------------------------------------------------------------------------
     def zeros(self, shape: Shape, dtype: str = "float32") -> Array: ...
     def ones(self, shape: Shape, dtype: str = "float32") -> Array: ...
@@ -118,7 +124,7 @@ class Backend(Protocol):
     def matmul(self, x: Array, y: Array) -> Array: ...
 
 
-EDGES = ("asarray", "to_numpy", "wait", "compile", "clock", "info", "free_memory", "dtype")
+EDGES = ("asarray", "to_numpy", "wait", "compile", "clock", "info", "free_memory", "dtype", "stray_index")
 OPTIONAL_EDGES = ("device_seconds", "graph_size")
 """What only some libraries can do, for benchmarks: time work by the device's own clock; count the nodes of a graph
 that is yet to be computed."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from duoln.backends.protocol import FLOATS
+from duoln.core.arguments import check_function
 from duoln.core.tape import pullback, tensors_of
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, GradientError
@@ -27,6 +28,7 @@ def gradcheck(fn: Callable[..., Any], *args: Any, rtol: float = 1e-6, step: floa
         GradientError: an error above `rtol`, naming the argument.
         DtypeError: a float32 argument, or no float64 one; float32 differences are too coarse to judge by.
     """
+    check_function("gradcheck", "fn", fn)
     checked = [i for i, a in enumerate(args) if isinstance(a, Tensor) and a.dtype in FLOATS]
     if not checked or any(args[i].dtype != "float64" for i in checked):
         found = [args[i].dtype for i in checked]

@@ -7,6 +7,7 @@ from typing import Any
 
 from duoln import tree
 from duoln.backends.protocol import Backend
+from duoln.core.arguments import check_function
 from duoln.core.tensor import Tensor
 from duoln.errors import CompileError, MixedBackendError
 
@@ -19,9 +20,11 @@ def compile(step: Callable[..., Any]) -> Callable[..., Any]:
     because a Python number would be frozen into the first trace.
 
     Raises:
+        DtypeError: `step` is no function.
         CompileError: a leaf that is not a tensor, or a step that breaks the contract.
         MixedBackendError: the tensors live on different backends.
     """
+    check_function("compile", "step", step)
     compiled: dict[str, Callable[..., Any]] = {}
 
     def run(*args: Any) -> Any:

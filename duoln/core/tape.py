@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from duoln import tree
 from duoln.backends.protocol import FLOATS, Array, Backend
+from duoln.core.arguments import check_flag, check_function, described
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, GradientError, ShapeError
 
@@ -196,14 +197,20 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
     the tape.
 
     Raises:
-        ShapeError: the value is not a scalar.
+        ShapeError: the value is not a scalar, or with `has_aux` the result is no pair.
         DtypeError: a parameter or the value is not a float tensor.
         GradientError: called inside another gradient.
     """
 
+    check_function("value_and_grad", "fn", fn)
+    check_flag("value_and_grad", "has_aux", has_aux)
+
     def run(params: Any, *args: Any) -> tuple[Any, Any]:
         result, back, tape = pullback(lambda p: fn(p, *args), params)
         try:
+            if has_aux and not (isinstance(result, tuple) and len(result) == 2):
+                raise ShapeError(f"[value_and_grad] expected a pair (value, aux) of a function with has_aux, "
+                                 f"found {described(result)}")
             value, aux = result if has_aux else (result, None)
             if not isinstance(value, Tensor) or value.shape != ():
                 found = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
-from duoln.errors import GradientError, ShapeError
+from duoln.core.arguments import described
+from duoln.errors import DtypeError, GradientError, ShapeError
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Array, Backend
@@ -91,8 +92,14 @@ class Tensor:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("a tensor of no dimensions has no length")
+            raise DtypeError("[len] expected a tensor with axes, found one of no dimensions")
         return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """The slices along the first axis."""
+        if not self.shape:
+            raise DtypeError("[iter] expected a tensor with axes, found one of no dimensions")
+        return iter(OPERATORS["unstack"](self))
 
     def __repr__(self) -> str:
         return f"Tensor(shape={self.shape}, dtype={self.dtype}, backend={self.backend.name})"
@@ -124,11 +131,17 @@ class Tensor:
     def __pow__(self, exponent: float) -> Tensor:
         return OPERATORS["power"](self, exponent=exponent)
 
+    def __rpow__(self, base: object) -> Tensor:
+        return OPERATORS["power"](base, exponent=self)
+
     def __neg__(self) -> Tensor:
         return OPERATORS["negative"](self)
 
     def __matmul__(self, other: Tensor) -> Tensor:
         return OPERATORS["matmul"](self, other)
+
+    def __rmatmul__(self, other: object) -> Tensor:
+        return OPERATORS["matmul"](other, self)
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
         return OPERATORS["equal"](self, other)
@@ -159,5 +172,11 @@ def _from_host(values: np.ndarray, backend: Backend) -> Tensor:
 
 
 def stop_gradient(x: Tensor) -> Tensor:
-    """The same values, off the tape: no gradient flows back through the result."""
+    """The same values, off the tape: no gradient flows back through the result.
+
+    Raises:
+        DtypeError: no tensor.
+    """
+    if not isinstance(x, Tensor):
+        raise DtypeError(f"[stop_gradient] expected a duoln.Tensor, found {described(x)}")
     return Tensor(x.data, x.backend)

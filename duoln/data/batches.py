@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from duoln.core.arguments import check_integer, check_integers_in, described
 from duoln.errors import DataError, DtypeError, ShapeError, UsageError
 from duoln.randomness import Stream
 
@@ -18,16 +19,26 @@ class Batches:
     `batches(step)` is a dict of rows of each array. An epoch has `len(rows) // batch_size` steps; the rows
     left over are other ones each epoch, so every batch has one shape.
 
+    Args:
+        arrays: by name, each with the examples along its first axis.
+        batch_size: examples a batch.
+        seed: of the order.
+        within: for arrays of indices and labels, `(low, stop)`: every value is at least `low` and below `stop`. All
+            are checked here, once; a device does not.
+
     Raises:
-        ShapeError: arrays of different lengths.
-        UsageError: a batch larger than the data.
+        ShapeError: arrays of different lengths, or none. DtypeError: what is no array.
+        UsageError: a batch larger than the data. DataError: a value that is not within its range.
     """
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], batch_size: int, seed: int) -> None:
-        lengths = {name: len(a) for name, a in arrays.items()}
+    def __init__(self, arrays: Mapping[str, np.ndarray], batch_size: int, seed: int,
+                 within: Mapping[str, tuple[int, int]] | None = None) -> None:
+        lengths = _lengths(arrays)
         if len(set(lengths.values())) != 1:
-            raise ShapeError(f"[Batches] expected arrays of one length, found {lengths}")
+            raise ShapeError(f"[Batches] expected arrays of one length, found {lengths or 'none'}")
+        _check_within(arrays, {} if within is None else within)
         self.rows = next(iter(lengths.values()))
+        batch_size, seed = check_integer("Batches", "batch_size", batch_size), check_integer("Batches", "seed", seed)
         if not 1 <= batch_size <= self.rows:
             raise UsageError(f"[Batches] expected a batch_size between 1 and {self.rows}, found {batch_size}")
         self.arrays, self.batch_size, self.seed = dict(arrays), batch_size, seed
@@ -36,11 +47,31 @@ class Batches:
 
     def __call__(self, step: int) -> Batch:
         """The batch of one step, counted from 0 over all epochs."""
-        epoch, position = divmod(step, self.steps_per_epoch)
+        epoch, position = divmod(check_integer("Batches", "step", step, 0), self.steps_per_epoch)
         if self._order is None or self._order[0] != epoch:
             self._order = (epoch, Stream(self.seed, "batches", epoch).permutation(self.rows))
         chosen = self._order[1][position * self.batch_size:(position + 1) * self.batch_size]
         return {name: a[chosen] for name, a in self.arrays.items()}
+
+
+def _lengths(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
+    if not isinstance(arrays, Mapping):
+        raise DtypeError(f"[Batches] expected arrays by name, found {described(arrays)}")
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) or not array.ndim:
+            raise DtypeError(f"[Batches] {name}: expected a NumPy array with examples along its first axis, "
+                             f"found {described(array)}")
+    return {name: len(array) for name, array in arrays.items()}
+
+
+def _check_within(arrays: Mapping[str, np.ndarray], within: Mapping[str, tuple[int, int]]) -> None:
+    if not isinstance(within, Mapping):
+        raise DtypeError(f"[Batches] within: expected ranges by name, found {described(within)}")
+    for name, bounds in within.items():
+        if name not in arrays:
+            raise UsageError(f"[Batches] within: expected names of {', '.join(arrays)}; found {name!r}")
+        low, stop = check_pair("Batches", "within", bounds)
+        check_range(f"Batches: {name}", arrays[name], stop, low)
 
 
 Axes = Mapping[str, int | None]
@@ -54,6 +85,9 @@ def count_examples(batch: Batch, axes: Axes) -> int:
     Raises:
         ShapeError: its arrays disagree, or have too few axes.
     """
+    for role, given in (("batch", batch), ("axes", axes)):
+        if not isinstance(given, Mapping):
+            raise DtypeError(f"[batch_axes] {role}: expected a mapping by name, found {described(given)}")
     found = {name: array.shape[axis:axis + 1] for name, array in batch.items()
              if (axis := axes.get(name, 0)) is not None}
     if len(set(found.values())) != 1 or () in found.values():
@@ -71,19 +105,30 @@ def examples(batch: Batch, axes: Axes, chosen: slice | np.ndarray) -> Batch:
     return {name: part(name, array) for name, array in batch.items()}
 
 
-def check_range(name: str, indices: np.ndarray, size: int) -> np.ndarray:
-    """The indices as int32, once they are known to lie in 0 .. size - 1.
+def check_pair(name: str, role: str, bounds: tuple[int, int]) -> tuple[int, int]:
+    """The two ends of a range. Raises DtypeError or ShapeError for anything else."""
+    ends = check_integers_in(name, role, bounds)
+    if len(ends) != 2:
+        raise ShapeError(f"[{name}] {role}: expected (low, stop), found {len(ends)} integers")
+    return ends[0], ends[1]
+
+
+def check_range(name: str, indices: np.ndarray, size: int, low: int = 0) -> np.ndarray:
+    """The indices as int32, once they are known to lie in low .. size - 1.
 
     Devices do not check: CuPy wraps round and MLX reads stray memory.
 
     Raises:
         DataError: one does not; the message names the first.
-        DtypeError: they are no integers.
+        DtypeError: they are no array of integers.
     """
+    if not isinstance(indices, np.ndarray):
+        raise DtypeError(f"[{name}] expected a NumPy array of integers, found {described(indices)}")
     if indices.dtype.kind not in "iu":
         raise DtypeError(f"[{name}] expected integers, found {indices.dtype}")
-    bad = np.flatnonzero((indices < 0) | (indices >= size))
+    size, low = check_integer(name, "size", size), check_integer(name, "low", low)
+    bad = np.flatnonzero((indices < low) | (indices >= size))
     if len(bad):
-        raise DataError(f"[{name}] expected indices in 0 .. {size - 1}, found {indices.reshape(-1)[bad[0]]} "
+        raise DataError(f"[{name}] expected indices in {low} .. {size - 1}, found {indices.reshape(-1)[bad[0]]} "
                         f"at position {bad[0]}")
     return indices.astype(np.int32)

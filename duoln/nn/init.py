@@ -11,6 +11,7 @@ from math import prod, sqrt
 
 import numpy as np
 
+from duoln.core.arguments import AT_LEAST_0, check_number
 from duoln.errors import ShapeError
 from duoln.randomness import Stream
 
@@ -30,16 +31,19 @@ def ones(rng: Stream, shape: Shape) -> np.ndarray:
 
 def constant(value: float) -> Initializer:
     """All `value`."""
+    check_number("constant", "value", value)
     return partial(_constant, value)
 
 
 def uniform(scale: float) -> Initializer:
     """Uniform in [-scale, scale)."""
+    check_number("uniform", "scale", scale, AT_LEAST_0)
     return partial(_uniform, scale)
 
 
 def normal(scale: float) -> Initializer:
     """Gaussian with standard deviation `scale`."""
+    check_number("normal", "scale", scale, AT_LEAST_0)
     return partial(_normal, scale)
 
 

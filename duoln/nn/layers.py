@@ -7,17 +7,18 @@ from typing import Any
 
 from duoln import ops
 from duoln.core import Tensor
+from duoln.core.arguments import check_flag, check_function, check_integer
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init
 from duoln.nn.module import Module, Params, branch, parameter
+from duoln.ops.common import check_tensors
 from duoln.randomness import Stream
 
 
 def check_sizes(name: str, **sizes: int) -> None:
-    """Raises ShapeError unless every size is a positive integer."""
+    """Raises ShapeError for a size below 1, DtypeError for what is no integer."""
     for role, size in sizes.items():
-        if not isinstance(size, int) or size < 1:
-            raise ShapeError(f"[{name}] expected {role} of at least 1, found {size!r}")
+        check_integer(name, role, size, 1)
 
 
 class Linear(Module):
@@ -29,6 +30,8 @@ class Linear(Module):
 
     def __init__(self, n_in: int, n_out: int, bias: bool = True, weight_init: init.Initializer = init.glorot) -> None:
         check_sizes("Linear", n_in=n_in, n_out=n_out)
+        check_flag("Linear", "bias", bias)
+        check_function("Linear", "weight_init", weight_init)
         self.n_in, self.n_out, self.bias, self.weight_init = n_in, n_out, bias, weight_init
 
     def weights(self, rng: Stream) -> Params:
@@ -38,7 +41,8 @@ class Linear(Module):
         return params
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
-        return ops.linear(x, parameter("Linear", params, "weight"), params["bias"] if self.bias else None)
+        bias = parameter("Linear", params, "bias") if self.bias else None
+        return ops.linear(x, parameter("Linear", params, "weight"), bias)
 
 
 class Embedding(Module):
@@ -50,6 +54,7 @@ class Embedding(Module):
 
     def __init__(self, words: int, width: int, table_init: init.Initializer = init.uniform(0.1)) -> None:  # noqa: B008
         check_sizes("Embedding", words=words, width=width)
+        check_function("Embedding", "table_init", table_init)
         self.words, self.width, self.table_init = words, width, table_init
 
     def weights(self, rng: Stream) -> Params:
@@ -69,6 +74,9 @@ class Conv2d(Module):
     def __init__(self, n_in: int, n_out: int, size: int, stride: int = 1, padding: int = 0, bias: bool = True,
                  weight_init: init.Initializer = init.glorot) -> None:
         check_sizes("Conv2d", n_in=n_in, n_out=n_out, size=size, stride=stride)
+        check_integer("Conv2d", "padding", padding, 0)
+        check_flag("Conv2d", "bias", bias)
+        check_function("Conv2d", "weight_init", weight_init)
         self.n_in, self.n_out, self.size = n_in, n_out, size
         self.stride, self.padding, self.bias, self.weight_init = stride, padding, bias, weight_init
 
@@ -80,11 +88,18 @@ class Conv2d(Module):
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         y = ops.conv2d(x, parameter("Conv2d", params, "weight"), stride=self.stride, padding=self.padding)
-        return y + params["bias"] if self.bias else y
+        return y + parameter("Conv2d", params, "bias") if self.bias else y
 
 
 def flatten(x: Tensor) -> Tensor:
-    """All axes but the first as one."""
+    """All axes but the first as one.
+
+    Raises:
+        DtypeError: no tensor. ShapeError: a tensor of no dimensions.
+    """
+    check_tensors("flatten", x)
+    if not x.ndim:
+        raise ShapeError("[flatten] expected at least one axis, found shape ()")
     return ops.reshape(x, shape=(x.shape[0], x.size // max(x.shape[0], 1)))
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from duoln.core import Tensor
-from duoln.errors import ShapeError
+from duoln.core.arguments import described
+from duoln.errors import DtypeError, ShapeError
 from duoln.randomness import Stream
 
 Params = dict[str, Any]
@@ -35,7 +36,14 @@ class Module:
         return {name: child for name, child in vars(self).items() if isinstance(child, Module)}
 
     def init(self, rng: Stream) -> Params:
-        """Starting parameters, as NumPy arrays. Each array has a random stream of its own name."""
+        """Starting parameters, as NumPy arrays. Each array has a random stream of its own name.
+
+        Raises:
+            DtypeError: no stream, such as a seed without one.
+        """
+        if not isinstance(rng, Stream):
+            raise DtypeError(f"[{type(self).__name__}] rng: expected a Stream, found {described(rng)}; make one "
+                             "of a seed with duoln.randomness.Stream(seed, name)")
         params = self.weights(rng)
         for name, child in self.children().items():
             params[name] = child.init(rng.child(name))

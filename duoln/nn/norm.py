@@ -10,11 +10,12 @@ import numpy as np
 
 from duoln import ops, tree
 from duoln.core import Tensor
-from duoln.errors import ShapeError, UsageError
+from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_number, described
+from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.nn import init
 from duoln.nn.layers import Conv2d, Linear, check_sizes
 from duoln.nn.module import Module, Params, parameter
-from duoln.ops.norm import Activation, EpsilonPlace
+from duoln.ops.norm import ACTIVATIONS, Activation, EpsilonPlace, check_epsilon
 from duoln.randomness import Stream
 
 
@@ -30,6 +31,9 @@ class LayerNorm(Module):
     def __init__(self, width: int, eps: float = 1e-5, eps_place: EpsilonPlace = "inside", gain: float = 1.0,
                  activation: Activation | None = None) -> None:
         check_sizes("LayerNorm", width=width)
+        check_epsilon("LayerNorm", eps, eps_place)
+        check_number("LayerNorm", "gain", gain)
+        check_choice("LayerNorm", "activation", activation, ACTIVATIONS)
         self.width, self.eps, self.eps_place, self.gain = width, eps, eps_place, gain
         self.activation: Activation | None = activation
 
@@ -53,6 +57,9 @@ class BatchNorm(Module):
 
     def __init__(self, width: int, eps: float = 1e-5, unbiased: bool = False, gain: float = 1.0) -> None:
         check_sizes("BatchNorm", width=width)
+        check_number("BatchNorm", "eps", eps, AT_LEAST_0)
+        check_number("BatchNorm", "gain", gain)
+        check_flag("BatchNorm", "unbiased", unbiased)
         self.width, self.eps, self.unbiased, self.gain = width, eps, unbiased, gain
 
     def weights(self, rng: Stream) -> Params:
@@ -61,7 +68,7 @@ class BatchNorm(Module):
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         gain, bias = parameter("BatchNorm", params, "gain"), parameter("BatchNorm", params, "bias")
         if "mean" in params:
-            scale = gain / ops.sqrt(params["variance"] + self.eps)
+            scale = gain / ops.sqrt(parameter("BatchNorm", params, "variance") + self.eps)
             return x * scale + (bias - params["mean"] * scale)
         y, mean, variance = ops.batch_norm(x, gain, bias, eps=self.eps, unbiased=self.unbiased)
         if "gather" in params:
@@ -88,6 +95,8 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
         ShapeError: a batch of one row, which has no variance.
         UsageError: no batches.
     """
+    if not isinstance(model, Module):
+        raise DtypeError(f"[with_population] model: expected a Module, found {described(model)}")
     layers = {path: module for path, module in model.modules() if isinstance(module, BatchNorm)}
     if not layers:
         return params

@@ -12,11 +12,13 @@ import numpy as np
 
 from duoln import ops
 from duoln.core import Tensor
+from duoln.core.arguments import BELOW_1, check_flag, check_function, check_number, described
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init
 from duoln.nn.layers import check_sizes
 from duoln.nn.module import Module, Params, branch, parameter
-from duoln.ops.norm import EpsilonPlace
+from duoln.ops.common import check_tensors
+from duoln.ops.norm import EpsilonPlace, check_epsilon
 from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_bias, norm_shapes
 from duoln.randomness import Stream
 
@@ -52,6 +54,14 @@ class RecurrentCell(Module):
                  recurrent_init: init.Initializer = init.orthogonal) -> None:
         check_sizes(type(self).__name__, n_in=n_in, n_hidden=n_hidden)
         check_variant(self.cell, norm)
+        kind = type(self).__name__
+        check_number(kind, "forget_bias", forget_bias)
+        check_epsilon(kind, eps, eps_place)
+        check_number(kind, "gain", 1.0 if gain is None else gain)
+        check_flag(kind, "learned_state", learned_state)
+        check_flag(kind, "remat", remat)
+        check_function(kind, "input_init", init.zeros if input_init is None else input_init)
+        check_function(kind, "recurrent_init", recurrent_init)
         if forget_bias and not (self.cell == "lstm" and has_bias(self.cell, norm)):
             raise UsageError(f"[{type(self).__name__}] norm '{norm}' has no bias of a forget gate to start at "
                              f"{forget_bias}")
@@ -85,11 +95,24 @@ class RecurrentCell(Module):
 
     def first_states(self, params: Params, batch: int) -> States:
         """The states before the first step: zeros, or the learned ones, for a batch."""
-        like = parameter(type(self).__name__, params, "w_h")
+        kind = type(self).__name__
+        like = parameter(kind, params, "w_h")
+        check_tensors(kind, like)
         shape = (batch, self.n_hidden)
         if self.learned_state:
-            return tuple(ops.broadcast_to(params[f"{name}0"], shape=shape) for name in self.state_names)
+            learned = (parameter(kind, params, f"{name}0") for name in self.state_names)
+            return tuple(ops.broadcast_to(state, shape=shape) for state in learned)
         return tuple(Tensor(like.backend.zeros(shape, like.dtype), like.backend) for _ in self.state_names)
+
+    def _states(self, params: Params, batch: int, given: States | None) -> States:
+        """The states that were given, or the first ones."""
+        if given is None:
+            return self.first_states(params, batch)
+        count = len(self.state_names)
+        if not isinstance(given, tuple | list) or len(given) != count:
+            found = len(given) if isinstance(given, tuple | list) else described(given)
+            raise ShapeError(f"[{type(self).__name__}] states: expected a tuple of {count}, found {found}")
+        return tuple(given)
 
     def _arrays(self, params: Params) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
         kind = type(self).__name__
@@ -98,7 +121,10 @@ class RecurrentCell(Module):
 
     def __call__(self, params: Params, x: Tensor, states: States | None = None) -> States:
         """One step: x (B, n_in) and the states (B, n_hidden), or None for the first -> the next states."""
-        states = self.first_states(params, x.shape[0]) if states is None else states
+        check_tensors(type(self).__name__, x)
+        if x.ndim != 2:
+            raise ShapeError(f"[{type(self).__name__}] expected x (batch, in), found shape {x.shape}")
+        states = self._states(params, x.shape[0], states)
         w_x, w_h, bias, norms = self._arrays(params)
         step = getattr(ops, f"{self.cell}_step")
         new = step(x, *states, w_x, w_h, bias, norms, norm=self.norm, eps=self.eps, eps_place=self.eps_place)
@@ -107,9 +133,10 @@ class RecurrentCell(Module):
     def sequence(self, params: Params, x: Tensor, states: States | None = None, mask: Tensor | None = None,
                  reverse: bool = False) -> tuple[Tensor, States]:
         """A sequence: x (T, B, n_in) -> hidden states (T, B, n_hidden) and the last states."""
+        check_tensors(type(self).__name__, x)
         if x.ndim != 3:
             raise ShapeError(f"[{type(self).__name__}] expected x (time, batch, in), found shape {x.shape}")
-        states = self.first_states(params, x.shape[1]) if states is None else states
+        states = self._states(params, x.shape[1], states)
         w_x, w_h, bias, norms = self._arrays(params)
         hidden, *last = getattr(ops, self.cell)(x, *states, w_x, w_h, bias, mask, norms, norm=self.norm, eps=self.eps,
                                                 eps_place=self.eps_place, reverse=reverse, **self.options)
@@ -157,8 +184,9 @@ class Recurrent(Module):
     def __init__(self, n_in: int, n_hidden: int, norm: Norm = "layer", layers: int = 1, bidirectional: bool = False,
                  dropout: float = 0.0, return_sequences: bool = True, **cell_options: Any) -> None:
         check_sizes(type(self).__name__, layers=layers)
-        if not 0 <= dropout < 1:
-            raise UsageError(f"[{type(self).__name__}] expected dropout in [0, 1), found {dropout}")
+        check_number(type(self).__name__, "dropout", dropout, BELOW_1)
+        check_flag(type(self).__name__, "bidirectional", bidirectional)
+        check_flag(type(self).__name__, "return_sequences", return_sequences)
         self.n_hidden, self.layers, self.dropout, self.return_sequences = n_hidden, layers, dropout, return_sequences
         self.directions = ("forward", "backward") if bidirectional else ("forward",)
         self.cells: dict[str, RecurrentCell] = {}
@@ -185,10 +213,14 @@ class Recurrent(Module):
             ShapeError: another number of states or masks than the layers have.
         """
         kind = type(self).__name__
-        if states is not None and len(states) != len(self.cells):
-            raise ShapeError(f"[{kind}] expected {len(self.cells)} pairs of states, found {len(states)}")
-        if dropout_masks is not None and len(dropout_masks) != self.layers - 1:
-            raise ShapeError(f"[{kind}] expected {self.layers - 1} dropout masks, found {len(dropout_masks)}")
+        check_tensors(kind, x)
+        for role, given_list, count in (("pairs of states", states, len(self.cells)),
+                                        ("dropout masks", dropout_masks, self.layers - 1)):
+            if given_list is None:
+                continue
+            if not isinstance(given_list, tuple | list) or len(given_list) != count:
+                many = len(given_list) if isinstance(given_list, tuple | list) else described(given_list)
+                raise ShapeError(f"[{kind}] expected {count} {role}, found {many}")
         given: dict[str, States | None] = dict.fromkeys(self.cells)
         if states is not None:
             given.update(zip(self.cells, states, strict=True))

@@ -89,7 +89,7 @@ from duoln.ops.window import soft_window
 OPERATORS.update(
     add=add, subtract=subtract, multiply=multiply, divide=divide, power=power, negative=negative, matmul=matmul,
     equal=equal, not_equal=not_equal, less=less, less_equal=less_equal, greater=greater,
-    greater_equal=greater_equal, getitem=getitem,
+    greater_equal=greater_equal, getitem=getitem, unstack=unstack,
 )
 
 __all__ = [

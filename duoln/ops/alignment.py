@@ -7,8 +7,8 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.errors import DtypeError, ShapeError
-from duoln.ops.common import check_float
+from duoln.errors import ShapeError
+from duoln.ops.common import check_beside, check_float
 
 _NEVER = -1e30
 """A score that softmax makes 0 of; infinity would make NaN of a row without any step."""
@@ -31,8 +31,7 @@ def additive_attention(question: Tensor, keys: Tensor, vector: Tensor, memory: T
         ShapeError, DtypeError: arrays that do not fit.
     """
     check_float("additive_attention", question, keys, vector, memory)
-    if there.dtype != "bool":
-        raise DtypeError(f"[additive_attention] there: expected bool, found {there.dtype}")
+    check_beside("additive_attention", "there", there, "bool", keys)
     rows, steps, width = keys.shape if keys.ndim == 3 else (-1, 0, -1)
     expected = {"question": (question, (rows, width)), "vector": (vector, (width,)), "there": (there, (rows, steps)),
                 "memory": (memory, (rows, steps, *memory.shape[2:3]))}

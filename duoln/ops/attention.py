@@ -7,9 +7,10 @@ from typing import Any, Literal, get_args
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
+from duoln.core.arguments import check_choice, check_flag, check_integer
 from duoln.core.derived import derived
-from duoln.errors import ShapeError, UsageError
-from duoln.ops.common import check_float
+from duoln.errors import ShapeError
+from duoln.ops.common import check_float, check_room
 from duoln.ops.elementwise import sigmoid
 from duoln.ops.index import getitem
 from duoln.ops.linalg import matmul
@@ -17,6 +18,8 @@ from duoln.ops.shape import concat, permute_dims, reshape
 
 Centre = Literal["edge", "draw"]
 """Where 0 is: "edge" has the centre at (g + 1) / 2 * pixels, "draw" at (g + 1) / 2 * (pixels + 1) as eq. 22."""
+
+CENTRES = get_args(Centre)
 
 WHERE = 5
 """Numbers that place a grid: g_X, g_Y, log sigma^2, log delta, log gamma."""
@@ -50,11 +53,10 @@ def filterbank(where: Tensor, *, size: int, pixels: int, centre: Centre = "edge"
     check_float("filterbank", where)
     if where.ndim != 2 or where.shape[1] != WHERE:
         raise ShapeError(f"[filterbank] expected where (batch, 5), found shape {where.shape}")
-    if size < 2 or pixels < 1:
-        raise ShapeError(f"[filterbank] expected a size of at least 2 and pixels of at least 1, "
-                         f"found {size} and {pixels}")
-    if centre not in get_args(Centre):
-        raise UsageError(f"[filterbank] expected a centre of {', '.join(get_args(Centre))}; found {centre!r}")
+    size, pixels = check_integer("filterbank", "size", size, 2), check_integer("filterbank", "pixels", pixels, 1)
+    check_choice("filterbank", "centre", centre, CENTRES)
+    check_flag("filterbank", "inverse", inverse)
+    check_room("filterbank", where.backend, (where.shape[0], 2, size, pixels))
     result: tuple[Tensor, Tensor] = filterbank.apply(where, size=size, pixels=pixels, centre=centre, inverse=inverse)
     return result
 
@@ -150,13 +152,12 @@ def write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, *, read: int,
     if canvas.ndim != 3 or canvas.shape[1] != canvas.shape[2] or image.shape != canvas.shape:
         raise ShapeError(f"[write_then_read] expected a canvas and an image (batch, pixels, pixels), "
                          f"found {canvas.shape} and {image.shape}")
-    if min(read, write) < 2:
-        raise ShapeError(f"[write_then_read] expected grids of at least 2 x 2, found {read} and {write}")
+    read, write = (check_integer("write_then_read", role, n, 2) for role, n in (("read", read), ("write", write)))
+    check_room("write_then_read", canvas.backend, (canvas.shape[0], 2, read, max(read, canvas.shape[1])))
     if looked.shape != (canvas.shape[0], 2 * WHERE + write * write):
         raise ShapeError(f"[write_then_read] expected looked {(canvas.shape[0], 2 * WHERE + write * write)}, "
                          f"found {looked.shape}")
-    if centre not in get_args(Centre):
-        raise UsageError(f"[write_then_read] expected a centre of {', '.join(get_args(Centre))}; found {centre!r}")
+    check_choice("write_then_read", "centre", centre, CENTRES)
     result: tuple[Tensor, Tensor] = write_then_read.apply(canvas, image, looked, read=read, write=write, centre=centre)
     return result
 

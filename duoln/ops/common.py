@@ -1,12 +1,20 @@
-"""What the operators share: checks whose errors begin with the op, and the sum that undoes broadcasting."""
+"""What the operators share: checks of tensors whose errors begin with the op, and the sum that undoes broadcasting.
+
+The checks of arguments that are no tensors are in `duoln.core.arguments`.
+"""
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from duoln.backends.protocol import FLOATS, Array, Backend, Shape
 from duoln.core import Tensor
-from duoln.errors import DtypeError, ShapeError
+from duoln.core.arguments import LARGEST, check_integer, kind_name
+from duoln.errors import DtypeError, MemoryExhaustedError, MixedBackendError, ShapeError
+
+_ROOM_ALWAYS = 1 << 28
+"""Values that a result may have without a look at the free memory."""
 
 
 def unbroadcast(backend: Backend, gradient: Array, shape: Shape) -> Array:
@@ -37,52 +45,120 @@ def broadcast_shape(name: str, *shapes: Shape) -> Shape:
     return tuple(out)
 
 
-def check_float(name: str, *tensors: Tensor) -> None:
-    """Raises DtypeError unless all are float tensors."""
+def check_tensors(name: str, *tensors: Tensor) -> None:
+    """Tensors of any dtype, on one backend.
+
+    Raises:
+        DtypeError: one is no tensor; the message says what to do. MixedBackendError: they are on several backends.
+    """
     for x in tensors:
         if not isinstance(x, Tensor):
-            raise DtypeError(f"[{name}] expected a duoln.Tensor, found {type(x).__module__}.{type(x).__qualname__}; "
-                             "wrap it with duoln.tensor(x)")
-        if x.dtype not in FLOATS:
-            raise DtypeError(f"[{name}] expected a float dtype, found {x.dtype}")
+            raise no_tensor(name, x)
+        if x.backend is not tensors[0].backend:
+            raise MixedBackendError(f"[{name}] expected one backend, found {tensors[0].backend.name} and "
+                                    f"{x.backend.name}")
 
 
-def check_integers(name: str, role: str, x: Tensor) -> None:
-    """Raises DtypeError unless `x` is an int32 tensor."""
-    if not isinstance(x, Tensor) or x.dtype != "int32":
-        found = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise DtypeError(f"[{name}] {role}: expected an int32 tensor, found {found}")
+def no_tensor(name: str, value: Any) -> DtypeError:
+    """The error for an argument that should have been a tensor."""
+    if isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value):
+        remedy = f"give the tensors one by one, {name}(x, y)"
+    elif value is None:
+        return DtypeError(f"[{name}] expected a duoln.Tensor, found None")
+    else:
+        remedy = "wrap it with duoln.tensor(x)"
+    return DtypeError(f"[{name}] expected a duoln.Tensor, found {kind_name(type(value))}; {remedy}")
 
 
-def check_pair(name: str, x: Any, y: Any) -> None:
-    """The rules of two-argument arithmetic: equal dtypes, shapes that broadcast, numbers that fit the dtype."""
-    if isinstance(x, Tensor) and isinstance(y, Tensor):
-        if x.backend is y.backend and x.dtype != y.dtype:
-            raise DtypeError(f"[{name}] expected equal dtypes, found {x.dtype} and {y.dtype}; convert with astype")
-        if x.shape != y.shape:
-            broadcast_shape(name, x.shape, y.shape)
-        return
-    for tensor, number in ((x, y), (y, x)):
-        if isinstance(tensor, Tensor) and isinstance(number, float) and tensor.dtype not in FLOATS:
-            raise DtypeError(f"[{name}] expected an integer beside a tensor of {tensor.dtype}, found {number}")
+def check_float(name: str, *tensors: Tensor) -> None:
+    """Raises DtypeError unless all are tensors of one float dtype, MixedBackendError unless they are on one backend."""
+    first = None
+    for x in tensors:
+        if not isinstance(x, Tensor):
+            raise no_tensor(name, x)
+        dtype = x.dtype
+        if dtype not in FLOATS:
+            raise DtypeError(f"[{name}] expected a float dtype, found {dtype}; convert with astype")
+        if first is None:
+            first, backend = dtype, x.backend
+        elif x.backend is not backend:
+            raise MixedBackendError(f"[{name}] expected one backend, found {backend.name} and {x.backend.name}")
+        elif dtype != first:
+            raise DtypeError(f"[{name}] expected one float dtype, found {first} and {dtype}")
 
 
-def normal_axis(name: str, axis: int, ndim: int) -> int:
+def check_beside(name: str, role: str, x: Tensor, dtype: str, like: Tensor) -> None:
+    """Raises DtypeError unless `x` is a tensor of that dtype, MixedBackendError unless it is where `like` is."""
+    if not isinstance(x, Tensor) or x.dtype != dtype:
+        raise DtypeError(f"[{name}] {role}: expected {'an' if dtype[0] == 'i' else 'a'} {dtype} tensor, "
+                         f"found {x.dtype if isinstance(x, Tensor) else kind_name(type(x))}")
+    if x.backend is not like.backend:
+        raise MixedBackendError(f"[{name}] expected one backend, found {like.backend.name} and {x.backend.name}")
+
+
+def check_indices(name: str, role: str, x: Tensor, count: int, like: Tensor, low: int = 0) -> None:
+    """Indices into `count` entries: their dtype everywhere, their range where values can be read without a wait.
+
+    Args:
+        name, role: of the operator and its argument.
+        x: the indices.
+        count: how many entries there are.
+        like: a tensor on the backend where `x` should be.
+        low: the smallest one allowed; what negative ones mean is the operator's business.
+
+    Raises:
+        DtypeError: no int32 tensor.
+        ShapeError: one is out of range.
+    """
+    check_beside(name, role, x, "int32", like)
+    stray = x.backend.stray_index(x.data, low, count)
+    if stray is not None:
+        raise ShapeError(f"[{name}] {role}: expected indices in {low} .. {count - 1}, found {stray}")
+
+
+def check_dtype(name: str, dtype: Any, backend: Backend) -> str:
+    """Raises DtypeError unless the backend has a dtype of that name."""
+    if not isinstance(dtype, str) or dtype not in backend.dtypes:
+        raise DtypeError(f"[{name}] expected a dtype of {', '.join(backend.dtypes)} on {backend.name}, "
+                         f"found {dtype!r:.60}")
+    return dtype
+
+
+def check_room(name: str, backend: Backend, shape: Shape) -> None:
+    """A result whose size an argument decides, before memory is asked for.
+
+    Raises:
+        ShapeError: an axis is longer than any backend can count.
+        MemoryExhaustedError: more values than the device has room for.
+    """
+    if max(shape, default=0) > LARGEST:
+        raise ShapeError(f"[{name}] expected axes of at most {LARGEST}, found shape {shape}")
+    count = prod(shape)
+    if count > _ROOM_ALWAYS and 4 * count > (free := backend.free_memory()):
+        raise MemoryExhaustedError(f"[{name}] expected a result that fits the {free >> 20} MiB that are free, "
+                                   f"found shape {shape}: {4 * count >> 20} MiB")
+
+
+def normal_axis(name: str, axis: Any, ndim: int) -> int:
     """The axis counted from the front.
 
     Raises:
-        ShapeError: there is no such axis.
+        DtypeError: no integer. ShapeError: there is no such axis.
     """
-    if not isinstance(axis, int) or not -ndim <= axis < ndim:
-        raise ShapeError(f"[{name}] expected an axis between {-ndim} and {ndim - 1}, found {axis}")
+    if type(axis) is not int:
+        axis = check_integer(name, "axis", axis)
+    if not -ndim <= axis < ndim:
+        allowed = f"an axis between {-ndim} and {ndim - 1}" if ndim else "a tensor with axes"
+        raise ShapeError(f"[{name}] expected {allowed}, found {axis if ndim else f'axis {axis} of shape ()'}")
     return axis % ndim
 
 
-def normal_axes(name: str, axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
-    """All axes for None, else each counted from the front, ascending."""
+def normal_axes(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
+    """All axes for None, else each counted from the front, ascending. Raises as `normal_axis`."""
     if axis is None:
         return tuple(range(ndim))
-    axes = sorted({normal_axis(name, a, ndim) for a in (axis if isinstance(axis, tuple) else (axis,))})
-    if isinstance(axis, tuple) and len(axes) != len(axis):
+    several = isinstance(axis, tuple | list)
+    axes = sorted({normal_axis(name, a, ndim) for a in (axis if several else (axis,))})
+    if several and len(axes) != len(axis):
         raise ShapeError(f"[{name}] expected different axes, found {axis}")
     return tuple(axes)

@@ -12,8 +12,9 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
+from duoln.core.arguments import check_integer
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float
+from duoln.ops.common import check_float, check_room
 
 
 def _windows(shape: Shape, kernel: tuple[int, int], stride: int) -> Iterator[tuple[slice, ...]]:
@@ -29,13 +30,11 @@ def _out_size(shape: Shape, kernel: tuple[int, int], stride: int) -> tuple[int, 
     return (shape[1] - kernel[0]) // stride + 1, (shape[2] - kernel[1]) // stride + 1
 
 
-def _check_image(name: str, x: Tensor, kernel: tuple[int, int], stride: int, padding: int = 0) -> None:
-    check_float(name, x)
+def _check_image(name: str, x: Tensor, kernel: tuple[int, int], padding: int = 0) -> None:
     if x.ndim != 4:
         raise ShapeError(f"[{name}] expected (batch, height, width, channels), found shape {x.shape}")
-    if stride < 1 or padding < 0 or min(kernel) < 1:
-        raise ShapeError(f"[{name}] expected a kernel and stride of at least 1 and padding of at least 0, "
-                         f"found {kernel}, {stride} and {padding}")
+    if min(kernel) < 1:
+        raise ShapeError(f"[{name}] expected a kernel of at least 1, found {kernel}")
     if x.shape[1] + 2 * padding < kernel[0] or x.shape[2] + 2 * padding < kernel[1]:
         raise ShapeError(f"[{name}] expected an image of at least {kernel}, found {x.shape[1:3]} "
                          f"with padding {padding}")
@@ -54,10 +53,12 @@ def conv2d(x: Tensor, weight: Tensor, *, stride: int = 1, padding: int = 0) -> T
     check_float("conv2d", x, weight)
     if weight.ndim != 4:
         raise ShapeError(f"[conv2d] expected weight (KH, KW, in, out), found shape {weight.shape}")
-    _check_image("conv2d", x, (weight.shape[0], weight.shape[1]), stride, padding)
+    stride, padding = check_integer("conv2d", "stride", stride, 1), check_integer("conv2d", "padding", padding, 0)
+    _check_image("conv2d", x, (weight.shape[0], weight.shape[1]), padding)
     if x.shape[3] != weight.shape[2]:
         raise ShapeError(f"[conv2d] expected {weight.shape[2]} channels as weight {weight.shape} has, "
                          f"found x {x.shape}")
+    check_room("conv2d", x.backend, (x.shape[0], x.shape[1] + 2 * padding, x.shape[2] + 2 * padding, x.shape[3]))
     result: Tensor = conv2d.apply(x, weight, stride=stride, padding=padding)
     return result
 
@@ -104,6 +105,13 @@ def _conv_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tu
 conv2d.add(Rule("composed", _conv_forward, _conv_vjp))
 
 
+def _check_pool(name: str, x: Tensor, size: int, stride: int | None) -> tuple[int, int]:
+    check_float(name, x)
+    size = check_integer(name, "size", size, 1)
+    _check_image(name, x, (size, size))
+    return size, size if stride is None else check_integer(name, "stride", stride, 1)
+
+
 @op
 def max_pool2d(x: Tensor, *, size: int, stride: int | None = None) -> Tensor:
     """Greatest value of each window; equal greatest values share the gradient evenly.
@@ -111,8 +119,7 @@ def max_pool2d(x: Tensor, *, size: int, stride: int | None = None) -> Tensor:
     Shape:
         x (B, H, W, C) -> (B, (H - size) // stride + 1, (W - size) // stride + 1, C); stride is size if None.
     """
-    stride = size if stride is None else stride
-    _check_image("max_pool2d", x, (size, size), stride)
+    size, stride = _check_pool("max_pool2d", x, size, stride)
     result: Tensor = max_pool2d.apply(x, size=size, stride=stride)
     return result
 
@@ -143,8 +150,7 @@ max_pool2d.add(Rule("composed", _max_pool_forward, _max_pool_vjp))
 @op
 def avg_pool2d(x: Tensor, *, size: int, stride: int | None = None) -> Tensor:
     """Mean of each window. Shapes as for `max_pool2d`."""
-    stride = size if stride is None else stride
-    _check_image("avg_pool2d", x, (size, size), stride)
+    size, stride = _check_pool("avg_pool2d", x, size, stride)
     result: Tensor = avg_pool2d.apply(x, size=size, stride=stride)
     return result
 

@@ -1,20 +1,22 @@
 """Elementwise operators.
 
 Shape:
-    Two-argument operators broadcast as NumPy does. Dtypes must be equal; a Python number takes the tensor's.
+    Two-argument operators broadcast as NumPy does. Which dtypes and numbers go together: see `operands`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from duoln.backends.protocol import FLOATS, Array, Backend
 from duoln.core import Op, Rule, Tensor
+from duoln.core.arguments import FINITE, NOT_NAN, check_number
 from duoln.core.tensor import Operand
-from duoln.errors import DtypeError
-from duoln.ops.common import broadcast_shape, check_float, check_pair, unbroadcast
+from duoln.errors import UsageError
+from duoln.ops.common import broadcast_shape, check_beside, check_dtype, check_float, check_tensors, unbroadcast
+from duoln.ops.operands import operands
 
 Value = Callable[[Backend, Array], Array]
 Slope = Callable[..., Array]
@@ -94,7 +96,7 @@ def _with_attr(name: str, doc: str, attr: str, value: Callable[..., Array],
         check_float(name, x)
         if set(attrs) != {attr}:
             raise TypeError(f"[{name}] expected {attr}=..., found {sorted(attrs)}")
-        result: Tensor = made.apply(x, **attrs)
+        result: Tensor = made.apply(x, **{attr: check_number(name, attr, attrs[attr], FINITE)})
         return result
 
     def forward(be: Backend, x: Array, **attrs: float) -> tuple[Array, Any]:
@@ -133,8 +135,7 @@ def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
     """
 
     def function(x: Operand, y: Operand) -> Tensor:
-        check_pair(name, x, y)
-        result: Tensor = made.apply(x, y)
+        result: Tensor = made.apply(*operands(name, x, y))
         return result
 
     def forward(be: Backend, x: Array | float, y: Array | float) -> tuple[Array, Any]:
@@ -183,35 +184,40 @@ greater = _binary("greater", "x > y, as bool.", lambda be, x, y: x > y)
 greater_equal = _binary("greater_equal", "x >= y, as bool.", lambda be, x, y: x >= y)
 
 
-def _check_bool(name: str, *tensors: Tensor) -> None:
-    for x in tensors:
-        if not isinstance(x, Tensor) or x.dtype != "bool":
-            found = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise DtypeError(f"[{name}] expected bool tensors, found {found}")
+def _check_bools(name: str, x: Tensor, y: Tensor) -> None:
+    check_beside(name, "x", x, "bool", x)
+    check_beside(name, "y", y, "bool", x)
+    broadcast_shape(name, x.shape, y.shape)
 
 
 def logical_and(x: Tensor, y: Tensor) -> Tensor:
     """Both, of two bool tensors."""
-    _check_bool("logical_and", x, y)
-    broadcast_shape("logical_and", x.shape, y.shape)
+    _check_bools("logical_and", x, y)
     return Tensor(x.backend.logical_and(x.data, y.data), x.backend)
 
 
 def logical_or(x: Tensor, y: Tensor) -> Tensor:
     """Either, of two bool tensors."""
-    _check_bool("logical_or", x, y)
-    broadcast_shape("logical_or", x.shape, y.shape)
+    _check_bools("logical_or", x, y)
     return Tensor(x.backend.logical_or(x.data, y.data), x.backend)
 
 
 def logical_not(x: Tensor) -> Tensor:
     """The opposite, of a bool tensor."""
-    _check_bool("logical_not", x)
+    check_beside("logical_not", "x", x, "bool", x)
     return Tensor(x.backend.logical_not(x.data), x.backend)
 
 
 def clip(x: Tensor, low: float = -math.inf, high: float = math.inf) -> Tensor:
-    """Values below `low` become `low`, above `high` become `high`, with gradient 0 there and half at the bounds."""
+    """Values below `low` become `low`, above `high` become `high`, with gradient 0 there and half at the bounds.
+
+    Raises:
+        DtypeError: no float tensor, or a bound that is no number. UsageError: `low` above `high`, or NaN.
+    """
+    check_float("clip", x)
+    low, high = check_number("clip", "low", low, NOT_NAN), check_number("clip", "high", high, NOT_NAN)
+    if low > high:
+        raise UsageError(f"[clip] expected low of at most high, found {low} and {high}")
     if low > -math.inf:
         x = maximum(x, float(low))
     return minimum(x, float(high)) if high < math.inf else x
@@ -219,12 +225,9 @@ def clip(x: Tensor, low: float = -math.inf, high: float = math.inf) -> Tensor:
 
 def _where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
     """`x` where the bool `condition` holds, else `y`; gradients flow to the chosen side only."""
-    _check_bool("where", condition)
-    check_pair("where", x, y)
-    shapes = [a.shape for a in (condition, x, y) if isinstance(a, Tensor)]
-    if not isinstance(x, Tensor) and not isinstance(y, Tensor):
-        raise DtypeError("[where] expected a tensor as x or y, found two numbers")
-    broadcast_shape("where", *shapes)
+    x, y = operands("where", x, y)
+    check_beside("where", "condition", condition, "bool", x if isinstance(x, Tensor) else cast(Tensor, y))
+    broadcast_shape("where", *(a.shape for a in (condition, x, y) if isinstance(a, Tensor)))
     result: Tensor = where.apply(condition, x, y)
     return result
 
@@ -248,6 +251,8 @@ where.add(Rule("composed", _where_forward, _where_vjp))
 
 def _astype(x: Tensor, *, dtype: str) -> Tensor:
     """The values as another dtype; a gradient flows between float dtypes only."""
+    check_tensors("astype", x)
+    check_dtype("astype", dtype, x.backend)
     if x.dtype == dtype:
         return x
     if x.dtype in FLOATS and dtype in FLOATS:

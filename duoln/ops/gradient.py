@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.errors import UsageError
+from duoln.core.arguments import ABOVE_0, check_number
 from duoln.ops.common import check_float
 
 
@@ -27,9 +26,7 @@ def clip_gradient(x: Tensor, *, limit: float) -> Tensor:
         UsageError: a limit that is not a finite number above 0.
     """
     check_float("clip_gradient", x)
-    if not (math.isfinite(limit) and limit > 0):
-        raise UsageError(f"[clip_gradient] expected a finite limit above 0, found {limit}")
-    result: Tensor = clip_gradient.apply(x, limit=float(limit))
+    result: Tensor = clip_gradient.apply(x, limit=float(check_number("clip_gradient", "limit", limit, ABOVE_0)))
     return result
 
 

@@ -1,19 +1,24 @@
 """Operators that select. Shapes never depend on values: for conditions use `where` and masks.
 
-Indices are not range-checked on the device; check a batch on the host with `duoln.data.check_range`.
+Indices are range-checked on NumPy only: a device would have to wait. Check them on the host where they enter, with
+`duoln.tensor(x, within=(0, n))`, `duoln.data.Batches(..., within=...)` or `duoln.data.check_range`.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from math import prod
-from types import EllipsisType
 from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
+from duoln.core.arguments import LARGEST, check_integer, described
 from duoln.errors import DtypeError, ShapeError
-from duoln.ops.common import check_integers, normal_axis
+from duoln.ops.common import check_beside, check_dtype, check_indices, check_room, check_tensors, normal_axis
+
+MOST_AXES = 32
+"""Axes that NumPy, CuPy and MLX all carry."""
 
 
 @op
@@ -24,14 +29,15 @@ def getitem(x: Tensor, *, key: Any) -> Tensor:
         DtypeError: `key` holds an array; the message names the operator to use.
         ShapeError: too many indices, or an integer out of range.
     """
-    keys = key if isinstance(key, tuple) else (key,)
-    for k in keys:
-        if not isinstance(k, int | slice | EllipsisType | None) or isinstance(k, bool):
-            raise DtypeError(f"[getitem] expected integers, slices, ... or None, found {type(k).__name__}; "
-                             "use take for integer arrays, where for masks")
+    check_tensors("getitem", x)
+    keys = [_plain(k) for k in (key if isinstance(key, tuple) else (key,))]
     counted = [k for k in keys if k is not None and k is not Ellipsis]
     if len(counted) > x.ndim:
         raise ShapeError(f"[getitem] expected at most {x.ndim} indices for shape {x.shape}, found {len(counted)}")
+    if keys.count(Ellipsis) > 1:
+        raise ShapeError(f"[getitem] expected ... at most once, found it {keys.count(Ellipsis)} times")
+    if x.ndim - len(counted) + len(keys) > MOST_AXES:
+        raise ShapeError(f"[getitem] expected a result of at most {MOST_AXES} axes, found {len(keys)} indices")
     axis = 0
     for position, k in enumerate(keys):
         if k is Ellipsis:
@@ -39,9 +45,40 @@ def getitem(x: Tensor, *, key: Any) -> Tensor:
         elif k is not None:
             if isinstance(k, int) and not -x.shape[axis] <= k < x.shape[axis]:
                 raise ShapeError(f"[getitem] expected an index below {x.shape[axis]} at axis {axis}, found {k}")
+            if isinstance(k, slice):
+                keys[position] = _bounded(k, x.shape[axis] + 1)
             axis += 1
-    result: Tensor = getitem.apply(x, key=key)
+    result: Tensor = getitem.apply(x, key=tuple(keys) if isinstance(key, tuple) else keys[0])
     return result
+
+
+def _plain(key: Any) -> Any:
+    """One index of `getitem` in Python's own integers, which every library reads alike."""
+    if key is None or key is Ellipsis or (type(key) is int and abs(key) <= LARGEST):
+        return key
+    if isinstance(key, slice):
+        step = None if key.step is None else _slice_part(key.step)
+        if step == 0:  # MLX would end the process
+            raise ShapeError("[getitem] expected a step other than 0, found 0")
+        return slice(*(None if part is None else _slice_part(part) for part in (key.start, key.stop)), step)
+    try:
+        return check_integer("getitem", "key", key)
+    except DtypeError:
+        raise DtypeError(f"[getitem] expected integers, slices, ... or None, found {described(key)}; "
+                         "use take for integer arrays, where for masks") from None
+
+
+def _slice_part(part: Any) -> int:
+    try:
+        return operator.index(part)
+    except TypeError:
+        raise DtypeError(f"[getitem] expected integers in a slice, found {described(part)}") from None
+
+
+def _bounded(key: slice, beyond: int) -> slice:
+    """The same slice of an axis shorter than `beyond`: all bounds and steps from there on mean one, and MLX adds them."""
+    return slice(*(None if part is None else min(max(part, -beyond), beyond)
+                   for part in (key.start, key.stop, key.step)))
 
 
 def _getitem_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
@@ -59,9 +96,14 @@ def take(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     Shape:
         x (..., n, ...), indices (k...) -> (..., k..., ...). Indices lie in -n .. n - 1; a negative one counts from
         the end.
+
+    Raises:
+        DtypeError: indices that are no int32 tensor. ShapeError: no such axis; on NumPy, an index out of range.
     """
-    check_integers("take", "indices", indices)
-    result: Tensor = take.apply(x, indices, axis=normal_axis("take", axis, x.ndim))
+    check_tensors("take", x)
+    axis = normal_axis("take", axis, x.ndim)
+    check_indices("take", "indices", indices, x.shape[axis], x, low=-x.shape[axis])
+    result: Tensor = take.apply(x, indices, axis=axis)
     return result
 
 
@@ -97,9 +139,12 @@ def embedding(table: Tensor, ids: Tensor) -> Tensor:
     Shape:
         table (words, width), ids int32 (...) -> (..., width).
     """
+    check_tensors("embedding", table)
     if table.ndim != 2:
         raise ShapeError(f"[embedding] expected a table of 2 dimensions, found shape {table.shape}")
-    return take(table, ids, axis=0)
+    check_indices("embedding", "ids", ids, table.shape[0], table)
+    result: Tensor = take.apply(table, ids, axis=0)
+    return result
 
 
 @op
@@ -110,12 +155,14 @@ def take_along_axis(x: Tensor, indices: Tensor, *, axis: int = -1) -> Tensor:
         x (..., n, ...), int32 indices (..., k, ...) equal to x but at `axis` -> shape of indices. Indices lie in
         -n .. n - 1; a negative one counts from the end.
     """
-    check_integers("take_along_axis", "indices", indices)
+    check_tensors("take_along_axis", x)
+    check_beside("take_along_axis", "indices", indices, "int32", x)
     axis = normal_axis("take_along_axis", axis, x.ndim)
     if indices.ndim != x.ndim or any(i != axis and a != b for i, (a, b) in
                                      enumerate(zip(x.shape, indices.shape, strict=True))):
         raise ShapeError(f"[take_along_axis] expected indices like {x.shape} but at axis {axis}, "
                          f"found {indices.shape}")
+    check_indices("take_along_axis", "indices", indices, x.shape[axis], x, low=-x.shape[axis])
     result: Tensor = take_along_axis.apply(x, indices, axis=axis)
     return result
 
@@ -150,6 +197,9 @@ def one_hot(ids: Tensor, *, size: int, dtype: str = "float32") -> Tensor:
     Shape:
         ids int32 (...) -> (..., size). An id outside 0 .. size - 1 gives a row of zeros.
     """
-    check_integers("one_hot", "ids", ids)
+    check_beside("one_hot", "ids", ids, "int32", ids)
     be = ids.backend
+    check_dtype("one_hot", dtype, be)
+    size = check_integer("one_hot", "size", size, 1, high=1 << 62)
+    check_room("one_hot", be, (*ids.shape, size))
     return Tensor(be.astype(be.expand_dims(ids.data, -1) == be.arange(size), dtype), be)

@@ -13,8 +13,9 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
+from duoln.core.arguments import LARGEST
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float, check_integers
+from duoln.ops.common import check_beside, check_float, check_indices
 from duoln.ops.elementwise import greater_equal, where
 from duoln.ops.shape import expand_dims
 
@@ -35,13 +36,14 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
         ShapeError: the sizes do not fit, or there are no classes.
     """
     check_float("linear_cross_entropy", x, weight, bias)
-    check_integers("linear_cross_entropy", "labels", labels)
+    check_beside("linear_cross_entropy", "labels", labels, "int32", x)
     if weight.ndim != 2 or x.ndim < 1 or x.shape[-1] != weight.shape[0] or weight.shape[1] == 0:
         raise ShapeError(f"[linear_cross_entropy] expected weight (in, classes) with in equal to the last axis of x "
                          f"and at least one class, found x {x.shape} and weight {weight.shape}")
     if bias.shape != weight.shape[1:] or labels.shape != x.shape[:-1]:
         raise ShapeError(f"[linear_cross_entropy] expected bias {weight.shape[1:]} and labels {x.shape[:-1]}, "
                          f"found {bias.shape} and {labels.shape}")
+    check_indices("linear_cross_entropy", "labels", labels, weight.shape[1], x, -LARGEST)
     # 0 times what is not finite would not be 0 in the weight's gradient.
     x = where(expand_dims(greater_equal(labels, 0), axis=-1), x, 0.0)
     result: Tensor = linear_cross_entropy.apply(x, weight, bias, labels)

@@ -8,7 +8,7 @@ from typing import Any
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float, check_integers
+from duoln.ops.common import check_beside, check_float, check_indices
 
 
 @op
@@ -22,10 +22,11 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
         ShapeError: labels that do not fit the logits, or no classes.
     """
     check_float("softmax_cross_entropy", logits)
-    check_integers("softmax_cross_entropy", "labels", labels)
+    check_beside("softmax_cross_entropy", "labels", labels, "int32", logits)
     if logits.ndim < 1 or logits.shape[-1] == 0 or labels.shape != logits.shape[:-1]:
         raise ShapeError(f"[softmax_cross_entropy] expected logits (..., classes) and labels (...), "
                          f"found {logits.shape} and {labels.shape}")
+    check_indices("softmax_cross_entropy", "labels", labels, logits.shape[-1], logits, -logits.shape[-1])
     result: Tensor = softmax_cross_entropy.apply(logits, labels)
     return result
 

@@ -12,12 +12,22 @@ from typing import Any, Literal, get_args
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
+from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_number
 from duoln.errors import ShapeError
 from duoln.ops.common import check_float
 
 EpsilonPlace = Literal["inside", "outside"]
+PLACES = get_args(EpsilonPlace)
 Activation = Literal["relu", "tanh"]
 """What may follow a layer norm within the same pass over memory."""
+
+
+ACTIVATIONS = (*get_args(Activation), None)
+
+
+def check_epsilon(name: str, eps: float, eps_place: EpsilonPlace) -> tuple[float, EpsilonPlace]:
+    """Raises UsageError for an `eps` below 0 or an unknown place, DtypeError for what is no number or name."""
+    return check_number(name, "eps", eps, AT_LEAST_0), check_choice(name, "eps_place", eps_place, PLACES)
 
 
 def check_affine(name: str, x: Tensor, gain: Tensor | None, bias: Tensor | None) -> None:
@@ -52,13 +62,11 @@ def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
         x (..., width), gain and bias (width,) or None -> like x.
 
     Raises:
-        ShapeError: `[layer_norm] last axis is 5, gain has 4`.
+        ShapeError: `[layer_norm] last axis is 5, gain has 4`. UsageError: an `eps` below 0, or an unknown name.
     """
     check_affine("layer_norm", x, gain, bias)
-    if eps_place not in ("inside", "outside"):
-        raise ValueError(f"[layer_norm] expected eps_place 'inside' or 'outside', found {eps_place!r}")
-    if activation not in (None, *get_args(Activation)):
-        raise ValueError(f"[layer_norm] expected activation 'relu', 'tanh' or None, found {activation!r}")
+    eps, eps_place = check_epsilon("layer_norm", eps, eps_place)
+    check_choice("layer_norm", "activation", activation, ACTIVATIONS)
     result: Tensor = layer_norm.apply(x, gain, bias, eps=eps, eps_place=eps_place, activation=activation)
     return result
 
@@ -117,6 +125,7 @@ def batch_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
         ShapeError: a gain or bias of another size, or too few rows to have a variance.
     """
     check_affine("batch_norm", x, gain, bias)
+    eps, unbiased = check_number("batch_norm", "eps", eps, AT_LEAST_0), check_flag("batch_norm", "unbiased", unbiased)
     rows = prod(x.shape[:-1])
     if x.ndim < 2 or rows < (2 if unbiased else 1):
         raise ShapeError(f"[batch_norm] expected at least {2 if unbiased else 1} rows to normalise over, "
@@ -172,6 +181,7 @@ def weight_norm(direction: Tensor, gain: Tensor) -> Tensor:
     Raises:
         ShapeError: fewer than two axes, or a gain of another size.
     """
+    check_float("weight_norm", direction, gain)
     check_affine("weight_norm", direction, gain, None)
     if direction.ndim < 2:
         raise ShapeError(f"[weight_norm] expected at least 2 axes, found shape {direction.shape}")

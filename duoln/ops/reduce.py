@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from math import inf, prod
 from typing import Any
 
-from duoln.backends.protocol import FLOATS, Array, Backend
+from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.errors import DtypeError, ShapeError
-from duoln.ops.common import check_float, normal_axes, normal_axis
+from duoln.core.arguments import check_flag
+from duoln.errors import ShapeError
+from duoln.ops.common import check_beside, check_float, check_tensors, normal_axes, normal_axis
 
 Axis = int | tuple[int, ...] | None
 
@@ -30,8 +31,9 @@ def _check_nonempty(name: str, x: Tensor, axes: tuple[int, ...]) -> None:
 @op
 def sum(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Sum of float or int32 values; of bool, their count."""
+    check_tensors("sum", x)
     axes = normal_axes("sum", axis, x.ndim)
-    result: Tensor = sum.apply(x, axis=axes, keepdims=keepdims)
+    result: Tensor = sum.apply(x, axis=axes, keepdims=check_flag("sum", "keepdims", keepdims))
     return result
 
 
@@ -56,29 +58,39 @@ def mean(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
         ShapeError: there is nothing to average.
     """
     check_float("mean", x)
+    check_flag("mean", "keepdims", keepdims)
     axes = normal_axes("mean", axis, x.ndim)
     _check_nonempty("mean", x, axes)
     return sum(x, axis=axes, keepdims=keepdims) * (1.0 / prod(x.shape[a] for a in axes))
 
 
-def _extreme(name: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
+def _extreme(name: str, x: Tensor, axis: Axis, keepdims: bool = False) -> tuple[int, ...]:
     check_float(name, x)
+    check_flag(name, "keepdims", keepdims)
     axes = normal_axes(name, axis, x.ndim)
     _check_nonempty(name, x, axes)
     return axes
 
 
+def _one_axis(name: str, x: Tensor, axis: int, keepdims: bool = False) -> int:
+    check_float(name, x)
+    check_flag(name, "keepdims", keepdims)
+    axis = normal_axis(name, axis, x.ndim)
+    _check_nonempty(name, x, (axis,))
+    return axis
+
+
 @op
 def max(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Greatest value; equal greatest values share the gradient evenly."""
-    result: Tensor = max.apply(x, axis=_extreme("max", x, axis), keepdims=keepdims)
+    result: Tensor = max.apply(x, axis=_extreme("max", x, axis, keepdims), keepdims=keepdims)
     return result
 
 
 @op
 def min(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Smallest value; equal smallest values share the gradient evenly."""
-    result: Tensor = min.apply(x, axis=_extreme("min", x, axis), keepdims=keepdims)
+    result: Tensor = min.apply(x, axis=_extreme("min", x, axis, keepdims), keepdims=keepdims)
     return result
 
 
@@ -111,27 +123,21 @@ min.add(Rule("composed", _min_forward, _extreme_vjp))
 
 def all(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether every bool along the axes holds."""
-    _check_bool("all", x)
+    check_beside("all", "x", x, "bool", x)
+    check_flag("all", "keepdims", keepdims)
     return Tensor(x.backend.all(x.data, axis=normal_axes("all", axis, x.ndim), keepdims=keepdims), x.backend)
 
 
 def any(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether one bool along the axes holds."""
-    _check_bool("any", x)
+    check_beside("any", "x", x, "bool", x)
+    check_flag("any", "keepdims", keepdims)
     return Tensor(x.backend.any(x.data, axis=normal_axes("any", axis, x.ndim), keepdims=keepdims), x.backend)
-
-
-def _check_bool(name: str, x: Tensor) -> None:
-    if x.dtype != "bool":
-        raise DtypeError(f"[{name}] expected a bool tensor, found {x.dtype}")
 
 
 def argmax(x: Tensor, *, axis: int = -1) -> Tensor:
     """Index of the first greatest value along one axis, as int32."""
-    if x.dtype not in FLOATS:
-        raise DtypeError(f"[argmax] expected a float dtype, found {x.dtype}")
-    axis = normal_axis("argmax", axis, x.ndim)
-    _check_nonempty("argmax", x, (axis,))
+    axis = _one_axis("argmax", x, axis)
     return Tensor(x.backend.argmax(x.data, axis=axis), x.backend)
 
 
@@ -157,8 +163,8 @@ cumsum.add(Rule("composed", _cumsum_forward, _cumsum_vjp))
 @op
 def logsumexp(x: Tensor, *, axis: int = -1, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) along one axis, without overflow."""
-    axes = _extreme("logsumexp", x, axis)
-    result: Tensor = logsumexp.apply(x, axis=axes[0], keepdims=keepdims)
+    axis = _one_axis("logsumexp", x, axis, keepdims)
+    result: Tensor = logsumexp.apply(x, axis=axis, keepdims=keepdims)
     return result
 
 
@@ -183,7 +189,7 @@ logsumexp.add(Rule("composed", _logsumexp_forward, _logsumexp_vjp))
 @op
 def softmax(x: Tensor, *, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along one axis."""
-    result: Tensor = softmax.apply(x, axis=_extreme("softmax", x, axis)[0])
+    result: Tensor = softmax.apply(x, axis=_one_axis("softmax", x, axis))
     return result
 
 
@@ -204,7 +210,7 @@ softmax.add(Rule("composed", _softmax_forward, _softmax_vjp))
 @op
 def log_softmax(x: Tensor, *, axis: int = -1) -> Tensor:
     """X - logsumexp(x) along one axis."""
-    result: Tensor = log_softmax.apply(x, axis=_extreme("log_softmax", x, axis)[0])
+    result: Tensor = log_softmax.apply(x, axis=_one_axis("log_softmax", x, axis))
     return result
 
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from duoln.backends.protocol import Array, Backend
+from duoln.backends.protocol import FLOATS, Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.errors import ShapeError
-from duoln.ops.common import normal_axis, unbroadcast
+from duoln.core.arguments import LARGEST, NOT_NAN, check_integer, check_integers_in, check_number, described
+from duoln.errors import DtypeError, ShapeError
+from duoln.ops.common import check_room, check_tensors, normal_axis, unbroadcast
 from duoln.ops.index import getitem
 
 
@@ -20,8 +21,10 @@ def reshape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
     Raises:
         ShapeError: the number of values differs.
     """
+    check_tensors("reshape", x)
+    shape = check_integers_in("reshape", "shape", shape, high=1 << 62)
     known = prod(n for n in shape if n != -1)
-    if list(shape).count(-1) > 1 or any(n < -1 for n in shape):
+    if shape.count(-1) > 1 or any(n < -1 for n in shape):
         raise ShapeError(f"[reshape] expected sizes and at most one -1, found {shape}")
     if -1 in shape and known and x.size % known == 0:
         shape = tuple(x.size // known if n == -1 else n for n in shape)
@@ -42,7 +45,8 @@ def permute_dims(x: Tensor, *, axes: tuple[int, ...]) -> Tensor:
     Raises:
         ShapeError: `axes` is not an order of the axes.
     """
-    order = tuple(normal_axis("permute_dims", a, x.ndim) for a in axes)
+    check_tensors("permute_dims", x)
+    order = tuple(normal_axis("permute_dims", a, x.ndim) for a in check_integers_in("permute_dims", "axes", axes))
     if sorted(order) != list(range(x.ndim)):
         raise ShapeError(f"[permute_dims] expected an order of {x.ndim} axes, found {axes}")
     result: Tensor = permute_dims.apply(x, axes=order)
@@ -59,12 +63,14 @@ permute_dims.add(Rule("composed", lambda be, x, axes: (be.permute_dims(x, axes),
 
 def expand_dims(x: Tensor, *, axis: int) -> Tensor:
     """A new axis of size 1 at position `axis`."""
+    check_tensors("expand_dims", x)
     axis = normal_axis("expand_dims", axis, x.ndim + 1)
     return reshape(x, shape=(*x.shape[:axis], 1, *x.shape[axis:]))
 
 
 def squeeze(x: Tensor, *, axis: int) -> Tensor:
     """Without the axis, which must have size 1."""
+    check_tensors("squeeze", x)
     axis = normal_axis("squeeze", axis, x.ndim)
     if x.shape[axis] != 1:
         raise ShapeError(f"[squeeze] expected size 1 at axis {axis}, found shape {x.shape}")
@@ -74,10 +80,13 @@ def squeeze(x: Tensor, *, axis: int) -> Tensor:
 @op
 def broadcast_to(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
     """Repeated along new axes and axes of size 1 until the shape is `shape`."""
+    check_tensors("broadcast_to", x)
+    shape = check_integers_in("broadcast_to", "shape", shape, 0, 1 << 62)
     padded = (1,) * (len(shape) - x.ndim) + x.shape
     if len(padded) != len(shape) or any(a not in (1, b) for a, b in zip(padded, shape, strict=True)):
         raise ShapeError(f"[broadcast_to] expected a shape that broadcasts to {shape}, found {x.shape}")
-    result: Tensor = broadcast_to.apply(x, shape=tuple(shape))
+    check_room("broadcast_to", x.backend, shape)
+    result: Tensor = broadcast_to.apply(x, shape=shape)
     return result
 
 
@@ -90,10 +99,11 @@ def concat(*arrays: Tensor, axis: int = 0) -> Tensor:
     """Several tensors one after another along an axis.
 
     Raises:
-        ShapeError: no tensors, or shapes that differ along another axis.
+        ShapeError: no tensors, or shapes that differ along another axis. DtypeError: several dtypes, or no tensors.
     """
     if not arrays:
         raise ShapeError("[concat] expected at least one tensor, found none")
+    check_tensors("concat", *arrays)
     axis = normal_axis("concat", axis, arrays[0].ndim)
     first = arrays[0].shape
     for x in arrays:
@@ -101,7 +111,7 @@ def concat(*arrays: Tensor, axis: int = 0) -> Tensor:
                                        enumerate(zip(x.shape, first, strict=True))):
             raise ShapeError(f"[concat] expected shapes equal but for axis {axis}, found {first} and {x.shape}")
         if x.dtype != arrays[0].dtype:
-            raise ShapeError(f"[concat] expected one dtype, found {arrays[0].dtype} and {x.dtype}")
+            raise DtypeError(f"[concat] expected one dtype, found {arrays[0].dtype} and {x.dtype}; convert with astype")
     result: Tensor = concat.apply(*arrays, axis=axis)
     return result
 
@@ -125,7 +135,20 @@ concat.add(Rule("composed", _concat_forward, _concat_vjp))
 
 
 def stack(*arrays: Tensor, axis: int = 0) -> Tensor:
-    """Several tensors of one shape along a new axis."""
+    """Several tensors of one shape along a new axis.
+
+    Raises:
+        ShapeError: no tensors, or shapes that differ. DtypeError: several dtypes, or no tensors.
+    """
+    if not arrays:
+        raise ShapeError("[stack] expected at least one tensor, found none")
+    check_tensors("stack", *arrays)
+    axis = normal_axis("stack", axis, arrays[0].ndim + 1)
+    forms = {(x.shape, x.dtype): x for x in arrays}
+    if len(forms) > 1:
+        kind = ShapeError if len({shape for shape, _ in forms}) > 1 else DtypeError
+        raise kind(f"[stack] expected tensors of one shape and dtype, found "
+                   f"{' and '.join(f'{dtype} {shape}' for shape, dtype in forms)}")
     return concat(*(expand_dims(x, axis=axis) for x in arrays), axis=axis)
 
 
@@ -135,8 +158,9 @@ def split(x: Tensor, parts: int, *, axis: int = -1) -> tuple[Tensor, ...]:
     Raises:
         ShapeError: the axis does not divide evenly.
     """
-    axis = normal_axis("split", axis, x.ndim)
-    if parts < 1 or x.shape[axis] % parts:
+    check_tensors("split", x)
+    axis, parts = normal_axis("split", axis, x.ndim), check_integer("split", "parts", parts, 1)
+    if x.shape[axis] % parts:
         raise ShapeError(f"[split] expected a size divisible by {parts} at axis {axis}, found shape {x.shape}")
     size = x.shape[axis] // parts
     before = (slice(None),) * axis
@@ -146,6 +170,7 @@ def split(x: Tensor, parts: int, *, axis: int = -1) -> tuple[Tensor, ...]:
 @op
 def unstack(x: Tensor, *, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices along an axis, without it; their gradients are put together once, not slice by slice."""
+    check_tensors("unstack", x)
     result: tuple[Tensor, ...] = unstack.apply(x, axis=normal_axis("unstack", axis, x.ndim))
     return result
 
@@ -168,6 +193,7 @@ unstack.add(Rule("composed", _unstack_forward, _unstack_vjp))
 @op
 def flip(x: Tensor, *, axis: int) -> Tensor:
     """The values along an axis in reverse order."""
+    check_tensors("flip", x)
     result: Tensor = flip.apply(x, axis=normal_axis("flip", axis, x.ndim))
     return result
 
@@ -178,10 +204,23 @@ flip.add(Rule("composed", lambda be, x, axis: (be.flip(x, axis), axis),
 
 @op
 def pad(x: Tensor, *, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> Tensor:
-    """A border of `value`, `(before, after)` wide at each axis."""
-    if len(widths) != x.ndim or any(n < 0 for pair in widths for n in pair):
-        raise ShapeError(f"[pad] expected {x.ndim} pairs of widths of at least 0, found {widths}")
-    result: Tensor = pad.apply(x, widths=tuple(widths), value=value)
+    """A border of `value`, `(before, after)` wide at each axis.
+
+    Raises:
+        ShapeError: another number of pairs, or a width below 0. DtypeError: widths or a value of another kind.
+        MemoryExhaustedError: there is no room for the result.
+    """
+    check_tensors("pad", x)
+    if not isinstance(widths, tuple | list):
+        raise DtypeError(f"[pad] widths: expected a tuple of pairs, found {described(widths)}")
+    pairs = tuple(check_integers_in("pad", "widths", pair, 0) for pair in widths)
+    if len(pairs) != x.ndim or any(len(pair) != 2 for pair in pairs):
+        raise ShapeError(f"[pad] expected {x.ndim} pairs of widths, found {widths}")
+    check_room("pad", x.backend, tuple(n + before + after for n, (before, after) in zip(x.shape, pairs, strict=True)))
+    value = check_number("pad", "value", value, NOT_NAN)
+    if x.dtype not in FLOATS and not (-LARGEST <= value <= LARGEST and value == int(value)):
+        raise DtypeError(f"[pad] value: expected an integer beside a tensor of {x.dtype}, found {value}")
+    result: Tensor = pad.apply(x, widths=pairs, value=value)
     return result
 
 

@@ -6,8 +6,10 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
+from duoln.core.arguments import BELOW_1, check_flag, check_number
 from duoln.core.footprint import owner
 from duoln.errors import ShapeError
+from duoln.ops.common import check_float
 
 
 @op
@@ -29,6 +31,10 @@ def adam_update(rate: Tensor, eps: Tensor, *arrays: Tensor, beta1: float, beta2:
     Raises:
         ShapeError: the number of tensors is not a multiple of 4, or shapes that differ.
     """
+    check_float("adam_update", rate, eps, *arrays)
+    beta1 = check_number("adam_update", "beta1", beta1, BELOW_1)
+    beta2 = check_number("adam_update", "beta2", beta2, BELOW_1)
+    check_flag("adam_update", "donate", donate)
     if len(arrays) % 4:
         raise ShapeError(f"[adam_update] expected 4 n tensors, found {len(arrays)}")
     if rate.shape != () or eps.shape != ():

@@ -7,6 +7,7 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
+from duoln.core.arguments import AT_LEAST_0, check_number
 from duoln.errors import ShapeError
 from duoln.ops.common import check_float
 
@@ -31,7 +32,8 @@ def soft_window(raw: Tensor, kappa: Tensor, characters: Tensor, *, advance: floa
             or raw.shape != (kappa.shape[0], 3 * kappa.shape[1]):
         raise ShapeError(f"[soft_window] expected raw (B, 3 K), kappa (B, K) and characters (B, U, C), "
                          f"found {raw.shape}, {kappa.shape} and {characters.shape}")
-    result: tuple[Tensor, Tensor, Tensor] = soft_window.apply(raw, kappa, characters, advance=float(advance))
+    advance = float(check_number("soft_window", "advance", advance, AT_LEAST_0))
+    result: tuple[Tensor, Tensor, Tensor] = soft_window.apply(raw, kappa, characters, advance=advance)
     return result
 
 

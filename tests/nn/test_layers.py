@@ -5,7 +5,7 @@ import pytest
 
 import duoln
 from duoln import nn, ops
-from duoln.errors import ShapeError, UsageError
+from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.randomness import Stream
 from duoln.testing import check_error
 
@@ -60,7 +60,7 @@ def test_parameters_that_do_not_belong_are_refused(be, rng):
     check_error(ShapeError, lambda: nn.Linear(4, 3)({"wieght": 1}, _x(be, rng, 2, 4)), "[Linear]", "weight", "wieght")
     check_error(ShapeError, lambda: nn.Sequential(a=nn.Linear(4, 3))({}, _x(be, rng, 2, 4)), "[Sequential]", "'a'")
     check_error(ShapeError, lambda: nn.Linear(0, 3), "[Linear]", "n_in", "0")
-    check_error(ShapeError, lambda: nn.LayerNorm(2.5), "[LayerNorm]", "width", "2.5")
+    check_error(DtypeError, lambda: nn.LayerNorm(2.5), "[LayerNorm]", "width", "2.5")
 
 
 class TestStarts:
@@ -185,5 +185,5 @@ def test_layer_norm_with_its_activation(be, rng):
         fused, plain = nn.LayerNorm(6, activation=name), nn.LayerNorm(6)
         params = _start(plain, be)
         np.testing.assert_allclose(fused(params, x).numpy(), getattr(ops, name)(plain(params, x)).numpy(), rtol=1e-6)
-    with pytest.raises(ValueError, match="expected activation 'relu', 'tanh' or None, found 'gelu'"):
+    with pytest.raises(UsageError, match="expected activation 'relu', 'tanh' or None, found 'gelu'"):
         nn.LayerNorm(6, activation="gelu")(params, x)

@@ -78,7 +78,7 @@ def test_what_is_refused(numpy_backend):
                     "looked": np.zeros((2, 14)), "flat": np.zeros((2, 36))}, numpy_backend)
     check_error(ShapeError, lambda: ops.filterbank(t["four"], size=2, pixels=6), "[filterbank]", "(batch, 5)", "(2, 4)")
     check_error(ShapeError, lambda: ops.filterbank(t["where"], size=1, pixels=6), "[filterbank]", "at least 2", "found 1")
-    check_error(UsageError, lambda: ops.filterbank(t["where"], size=2, pixels=6, centre="left"), "edge, draw", "'left'")
+    check_error(UsageError, lambda: ops.filterbank(t["where"], size=2, pixels=6, centre="left"), "'edge' or 'draw'", "'left'")
     glimpse = ops.write_then_read
     check_error(ShapeError, lambda: glimpse(t["flat"], t["flat"], t["looked"], read=2, write=2), "(2, 36)")
     check_error(ShapeError, lambda: glimpse(t["canvas"], t["canvas"], t["looked"], read=2, write=3), "(2, 19)", "(2, 14)")

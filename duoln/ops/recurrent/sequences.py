@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from duoln.core import Op, Tensor, derived
+from duoln.core.arguments import check_flag, described
 from duoln.errors import DtypeError, ShapeError
-from duoln.ops.common import check_float
+from duoln.ops.common import check_beside, check_float
 from duoln.ops.elementwise import where
 from duoln.ops.linalg import linear, matmul
-from duoln.ops.norm import EpsilonPlace
+from duoln.ops.norm import EpsilonPlace, check_epsilon
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
 from duoln.ops.recurrent.variants import GATES, check_variant, has_bias, norm_shapes
@@ -29,33 +30,43 @@ from duoln.ops.shape import expand_dims, stack, unstack
 NormParameters = Mapping[str, Tensor]
 
 
-def check_cell(cell: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor,
-               bias: Tensor | None, norms: NormParameters, mask: Tensor | None, time: bool) -> None:
-    """The checks that all recurrent operators share.
+def check_cell(name: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor,
+               bias: Tensor | None, norms: NormParameters, mask: Tensor | None = None) -> None:
+    """The checks that all recurrent operators share; `name` is that of a cell, or of its step.
 
     Raises:
         UsageError: an unknown variant.
         ShapeError, DtypeError: arrays that do not fit; the message names the argument.
     """
-    check_variant(cell, norm)
-    check_float(cell, x, *states, w_x, w_h, *norms.values(), *([] if bias is None else [bias]))
+    cell = name.removesuffix("_step")
+    time = name == cell
+    check_variant(cell, norm, name)
+    check_float(name, x, *states, w_x, w_h, *norms.values(), *([] if bias is None else [bias]))
     if x.ndim != (3 if time else 2):
-        raise ShapeError(f"[{cell}] expected x ({'time, ' if time else ''}batch, in), found shape {x.shape}")
+        raise ShapeError(f"[{name}] expected x ({'time, ' if time else ''}batch, in), found shape {x.shape}")
     if w_h.ndim != 2 or w_h.shape[0] == 0 or w_h.shape[1] != GATES[cell] * w_h.shape[0]:
-        raise ShapeError(f"[{cell}] expected w_h (hidden, {GATES[cell]} * hidden) with hidden of at least 1, "
+        raise ShapeError(f"[{name}] expected w_h (hidden, {GATES[cell]} * hidden) with hidden of at least 1, "
                          f"found {w_h.shape}")
     hidden, batch = w_h.shape[0], x.shape[-2]
     shapes: dict[str, tuple[Tensor, tuple[int, ...]]] = {"w_x": (w_x, (x.shape[-1], GATES[cell] * hidden))}
     shapes |= {f"state {k}": (state, (batch, hidden)) for k, state in enumerate(states)}
-    check_shapes(cell, norm, hidden, shapes, bias, norms)
+    check_shapes(name, cell, norm, hidden, shapes, bias, norms)
     if mask is not None:
-        if mask.dtype != "bool":
-            raise DtypeError(f"[{cell}] mask: expected bool, found {mask.dtype}")
+        check_beside(name, "mask", mask, "bool", x)
         if mask.shape != x.shape[:-1]:
-            raise ShapeError(f"[{cell}] mask: expected shape {x.shape[:-1]}, found {mask.shape}")
+            raise ShapeError(f"[{name}] mask: expected shape {x.shape[:-1]}, found {mask.shape}")
 
 
-def check_shapes(cell: str, norm: str, hidden: int, shapes: dict[str, tuple[Tensor, tuple[int, ...]]],
+def check_norms(name: str, norms: NormParameters | None) -> NormParameters:
+    """The norms' parameters by name; none for None. Raises DtypeError for what is no mapping."""
+    if norms is None:
+        return {}
+    if not isinstance(norms, Mapping):
+        raise DtypeError(f"[{name}] norms: expected a dict of the norms' parameters, found {described(norms)}")
+    return norms
+
+
+def check_shapes(name: str, cell: str, norm: str, hidden: int, shapes: dict[str, tuple[Tensor, tuple[int, ...]]],
                  bias: Tensor | None, norms: NormParameters) -> None:
     """Check arrays against their shapes, and a variant's bias and norms against what it has.
 
@@ -63,16 +74,16 @@ def check_shapes(cell: str, norm: str, hidden: int, shapes: dict[str, tuple[Tens
         ShapeError: one does not fit; the message names it.
     """
     if (bias is not None) != has_bias(cell, norm):
-        raise ShapeError(f"[{cell}] norm '{norm}': expected {'a' if bias is None else 'no'} bias, "
+        raise ShapeError(f"[{name}] norm '{norm}': expected {'a' if bias is None else 'no'} bias, "
                          f"found {'none' if bias is None else bias.shape}")
     expected = norm_shapes(cell, norm, hidden)
     if list(norms) != list(expected):
-        raise ShapeError(f"[{cell}] norm '{norm}': expected the norm parameters "
-                         f"{', '.join(expected) or 'none'}, found {', '.join(norms) or 'none'}")
+        raise ShapeError(f"[{name}] norm '{norm}': expected the norm parameters "
+                         f"{', '.join(expected) or 'none'}, found {', '.join(map(str, norms)) or 'none'}")
     of_bias = {} if bias is None else {"bias": (bias, (GATES[cell] * hidden,))}
-    for name, (tensor, shape) in {**shapes, **of_bias, **{n: (norms[n], s) for n, s in expected.items()}}.items():
+    for role, (tensor, shape) in {**shapes, **of_bias, **{n: (norms[n], s) for n, s in expected.items()}}.items():
         if tensor.shape != shape:
-            raise ShapeError(f"[{cell}] {name}: expected shape {shape}, found {tensor.shape}")
+            raise ShapeError(f"[{name}] {role}: expected shape {shape}, found {tensor.shape}")
 
 
 def _without_padding(x: Tensor, mask: Tensor | None, norm: str) -> Tensor:
@@ -143,8 +154,11 @@ def _lstm_op(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Te
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms = norms or {}
-    check_cell("lstm", norm, x, (h, c), w_x, w_h, bias, norms, mask, time=True)
+    norms = check_norms("lstm", norms)
+    eps, eps_place = check_epsilon("lstm", eps, eps_place)
+    reverse = check_flag("lstm", "reverse", reverse)
+    remat = check_flag("lstm", "remat", remat)
+    check_cell("lstm", norm, x, (h, c), w_x, w_h, bias, norms, mask)
     x = _without_padding(x, mask, norm)
     result: tuple[Tensor, Tensor, Tensor] = lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), norm=norm,
                                                        eps=eps, eps_place=eps_place, reverse=reverse, remat=remat)
@@ -161,8 +175,10 @@ def _gru_op(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None 
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms = norms or {}
-    check_cell("gru", norm, x, (h,), w_x, w_h, bias, norms, mask, time=True)
+    norms = check_norms("gru", norms)
+    eps, eps_place = check_epsilon("gru", eps, eps_place)
+    reverse = check_flag("gru", "reverse", reverse)
+    check_cell("gru", norm, x, (h,), w_x, w_h, bias, norms, mask)
     x = _without_padding(x, mask, norm)
     result: tuple[Tensor, Tensor] = gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps,
                                               eps_place=eps_place, reverse=reverse)
@@ -179,8 +195,10 @@ def _rnn_op(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None 
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms = norms or {}
-    check_cell("rnn", norm, x, (h,), w_x, w_h, bias, norms, mask, time=True)
+    norms = check_norms("rnn", norms)
+    eps, eps_place = check_epsilon("rnn", eps, eps_place)
+    reverse = check_flag("rnn", "reverse", reverse)
+    check_cell("rnn", norm, x, (h,), w_x, w_h, bias, norms, mask)
     x = _without_padding(x, mask, norm)
     result: tuple[Tensor, Tensor] = rnn.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps,
                                               eps_place=eps_place, reverse=reverse)

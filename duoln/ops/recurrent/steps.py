@@ -15,10 +15,10 @@ from duoln.core import Op, Tensor, derived
 from duoln.errors import ShapeError
 from duoln.ops.common import check_float
 from duoln.ops.linalg import linear, matmul
-from duoln.ops.norm import EpsilonPlace
+from duoln.ops.norm import EpsilonPlace, check_epsilon
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
-from duoln.ops.recurrent.sequences import NormParameters, check_cell, check_shapes, named
+from duoln.ops.recurrent.sequences import NormParameters, check_cell, check_norms, check_shapes, named
 from duoln.ops.recurrent.variants import check_variant
 
 
@@ -30,8 +30,9 @@ def lstm_step(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: T
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms = norms or {}
-    check_cell("lstm", norm, x, (h, c), w_x, w_h, bias, norms, None, time=False)
+    norms = check_norms("lstm_step", norms)
+    eps, eps_place = check_epsilon("lstm_step", eps, eps_place)
+    check_cell("lstm_step", norm, x, (h, c), w_x, w_h, bias, norms)
     result: tuple[Tensor, Tensor] = lstm_cell.apply(linear(x, w_x), matmul(h, w_h), c, bias, *norms.values(), norm=norm,
                                                     eps=eps, eps_place=eps_place)
     return result
@@ -50,13 +51,14 @@ def _lstm_cell_op(side: Tensor, product: Tensor, c: Tensor, bias: Tensor | None 
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms = norms or {}
-    check_variant("lstm", norm)
+    norms = check_norms("lstm_cell", norms)
+    eps, eps_place = check_epsilon("lstm_cell", eps, eps_place)
+    check_variant("lstm", norm, "lstm_cell")
     check_float("lstm_cell", side, product, c, *norms.values(), *([] if bias is None else [bias]))
     if c.ndim != 2:
         raise ShapeError(f"[lstm_cell] c: expected (B, H), found shape {c.shape}")
     wide = (c.shape[0], 4 * c.shape[1])
-    check_shapes("lstm", norm, c.shape[1], {"side": (side, wide), "product": (product, wide)}, bias, norms)
+    check_shapes("lstm_cell", "lstm", norm, c.shape[1], {"side": (side, wide), "product": (product, wide)}, bias, norms)
     result: tuple[Tensor, Tensor] = lstm_cell.apply(side, product, c, bias, *norms.values(), norm=norm, eps=eps,
                                                     eps_place=eps_place)
     return result
@@ -76,8 +78,8 @@ def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms, s = norms or {}, Settings(norm, eps, eps_place)
-    check_cell("gru", norm, x, (h,), w_x, w_h, bias, norms, None, time=False)
+    norms, s = check_norms("gru_step", norms), Settings(norm, *check_epsilon("gru_step", eps, eps_place))
+    check_cell("gru_step", norm, x, (h,), w_x, w_h, bias, norms)
     side = formulas.input_side("gru", linear(x, w_x), bias, norms, s)
     return formulas.gru_cell(side, matmul(h, w_h), h, bias, norms, s)
 
@@ -90,8 +92,8 @@ def rnn_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms, s = norms or {}, Settings(norm, eps, eps_place)
-    check_cell("rnn", norm, x, (h,), w_x, w_h, bias, norms, None, time=False)
+    norms, s = check_norms("rnn_step", norms), Settings(norm, *check_epsilon("rnn_step", eps, eps_place))
+    check_cell("rnn_step", norm, x, (h,), w_x, w_h, bias, norms)
     side = formulas.input_side("rnn", linear(x, w_x), bias, norms, s)
     return formulas.rnn_cell(side, matmul(h, w_h), bias, norms, s)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from duoln.core.arguments import described
 from duoln.errors import UsageError
 
 Cell = Literal["rnn", "lstm", "gru"]
@@ -52,13 +53,16 @@ _WITHOUT_BIAS = {("rnn", "layer"), ("gru", "layer"), ("rnn", "layer-per-gate"), 
 """Variants whose norms' own biases are all there is."""
 
 
-def check_variant(cell: str, norm: str) -> None:
-    """Raises UsageError for a cell or variant that does not exist; the message lists those that do."""
+def check_variant(cell: str, norm: str, name: str = "") -> None:
+    """Raises UsageError for a cell or variant that does not exist; the message lists those that do.
+
+    It begins with `name`, that of the operator, or of the cell where there is none.
+    """
     if cell not in CELLS:
-        raise UsageError(f"[rnn] expected a cell of {', '.join(CELLS)}; found {cell!r}")
-    if (cell, norm) not in _PARAMETERS:
+        raise UsageError(f"[{name or 'rnn'}] expected a cell of {', '.join(CELLS)}; found {cell!r}")
+    if not isinstance(norm, str) or (cell, norm) not in _PARAMETERS:
         known = ", ".join(n for n in NORMS if (cell, n) in _PARAMETERS)
-        raise UsageError(f"[{cell}] expected a norm of {known}; found {norm!r}")
+        raise UsageError(f"[{name or cell}] expected a norm of {known}; found {described(norm)}")
 
 
 def norm_shapes(cell: str, norm: str, hidden: int) -> dict[str, tuple[int]]:

@@ -1,0 +1,128 @@
+"""The checks of arguments that are no tensors: integers, numbers, switches, names and functions.
+
+Each check gives the argument back as plain Python, so that a NumPy scalar does as well as a Python number, and raises
+an error that begins with the operator: `[split] parts: expected an integer, found 2.0 (float)`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln.errors import DtypeError, ShapeError, UsageError
+
+INT32 = np.iinfo(np.int32)
+LARGEST = int(INT32.max)
+"""The largest size of an axis on every backend."""
+
+
+class Interval(NamedTuple):
+    """Which numbers an argument may be: in words, and as a test."""
+
+    words: str
+    holds: Callable[[float], bool]
+
+
+NOT_NAN = Interval("a number", lambda x: not math.isnan(x))
+FINITE = Interval("a finite number", math.isfinite)
+AT_LEAST_0 = Interval("a finite number of at least 0", lambda x: 0 <= x < math.inf)
+ABOVE_0 = Interval("a finite number above 0", lambda x: 0 < x < math.inf)
+BELOW_1 = Interval("a number in [0, 1)", lambda x: 0 <= x < 1)
+
+
+def described(value: Any) -> str:
+    """A value in a few words: itself where it is short, and of what kind it is."""
+    kind = type(value)
+    if value is None:
+        return "None"
+    if isinstance(value, int) and value.bit_length() > 128:  # Python refuses to write the longest ones
+        return f"an integer of {value.bit_length()} bits"
+    if isinstance(value, bool | int | float | complex | str | np.generic):
+        text = repr(value)
+        return f"{text if len(text) <= 40 else text[:37] + '...'} ({kind.__name__})"
+    return kind_name(kind)
+
+
+def kind_name(kind: type) -> str:
+    """A class with the library that it comes from, as a user writes it."""
+    library = kind.__module__.partition(".")[0]
+    return kind.__qualname__ if library == "builtins" else f"{library}.{kind.__qualname__}"
+
+
+def check_integer(name: str, role: str, value: Any, low: int = -LARGEST, high: int = LARGEST) -> int:
+    """An integer of any library, as Python's.
+
+    Raises:
+        DtypeError: it is no integer; a bool is none.
+        ShapeError: it is not in low .. high.
+    """
+    if type(value) is not int:
+        if isinstance(value, bool | np.bool_):
+            raise DtypeError(f"[{name}] {role}: expected an integer, found {described(value)}")
+        try:
+            value = operator.index(value)
+        except TypeError:
+            raise DtypeError(f"[{name}] {role}: expected an integer, found {described(value)}") from None
+    if not low <= value <= high:
+        bounds = f"of at least {low}" if value < low else f"of at most {high}"
+        found = value if value.bit_length() < 64 else described(value)
+        raise ShapeError(f"[{name}] {role}: expected an integer {bounds}, found {found}")
+    return value
+
+
+def check_integers_in(name: str, role: str, values: Any, low: int = -LARGEST, high: int = LARGEST,
+                      ) -> tuple[int, ...]:
+    """A tuple or list of integers, as a tuple of Python's. Raises as `check_integer`."""
+    if not isinstance(values, tuple | list):
+        raise DtypeError(f"[{name}] {role}: expected a tuple of integers, found {described(values)}")
+    return tuple([check_integer(name, role, value, low, high) for value in values])
+
+
+def check_number(name: str, role: str, value: Any, among: Interval = FINITE) -> float:
+    """A number of any library, as Python's.
+
+    Raises:
+        DtypeError: it is no number; a bool is none.
+        UsageError: it is not in the interval.
+    """
+    if type(value) is not float:
+        if isinstance(value, np.integer | np.floating):
+            value = value.item()
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise DtypeError(f"[{name}] {role}: expected {among.words}, found {described(value)}")
+        if isinstance(value, int) and abs(value) > 1 << 1023:
+            raise UsageError(f"[{name}] {role}: expected {among.words} within float64, found an integer beyond it")
+    if not among.holds(value):
+        raise UsageError(f"[{name}] {role}: expected {among.words}, found {value}")
+    return value
+
+
+def check_flag(name: str, role: str, value: Any) -> bool:
+    """True or False. Raises DtypeError for anything else, numbers included."""
+    if value is True or value is False:
+        return value
+    if isinstance(value, np.bool_):
+        return bool(value)
+    raise DtypeError(f"[{name}] {role}: expected True or False, found {described(value)}")
+
+
+def check_choice(name: str, role: str, value: Any, choices: Sequence[str | None]) -> Any:
+    """One of a few names. Raises UsageError for another one, DtypeError for what is no name at all."""
+    if (value is None or isinstance(value, str)) and value in choices:
+        return value
+    listed = [repr(c) for c in choices]
+    text = " or ".join([", ".join(listed[:-1]), listed[-1]] if len(listed) > 1 else listed)
+    if isinstance(value, str):
+        raise UsageError(f"[{name}] expected {role} {text}, found {value!r:.40}")
+    raise DtypeError(f"[{name}] expected {role} {text}, found {described(value)}")
+
+
+def check_function(name: str, role: str, value: Any) -> Any:
+    """Something that can be called. Raises DtypeError for anything else."""
+    if not callable(value):
+        raise DtypeError(f"[{name}] {role}: expected a function, found {described(value)}")
+    return value

@@ -1,0 +1,90 @@
+"""What becomes of values that enter from the host: which dtype they get, and which values no dtype holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from duoln.backends.protocol import Backend
+from duoln.core.arguments import INT32, described
+from duoln.core.tensor import Tensor
+from duoln.errors import DtypeError, ShapeError
+
+
+def host_array(x: Any, backend: Backend, dtype: str | None) -> np.ndarray:
+    """`x` as an array of a dtype that the backend has; see `duoln.tensor` for the rules.
+
+    Raises:
+        DtypeError: what is no number, a dtype that the backend lacks, or a value that the dtype does not hold.
+        ShapeError: lists of different lengths.
+    """
+    values = _as_array(x)
+    if dtype is not None and (not isinstance(dtype, str) or dtype not in backend.dtypes):
+        raise DtypeError(f"[tensor] dtype: expected one of {', '.join(backend.dtypes)} on {backend.name}, "
+                         f"found {dtype!r:.60}")
+    wanted = dtype or _own_dtype(x, values, backend)
+    if values.dtype == wanted:
+        return values
+    _check_values(values, wanted)
+    with np.errstate(under="ignore"):
+        return values.astype(wanted)
+
+
+def _as_array(x: Any) -> np.ndarray:
+    if isinstance(x, Tensor):
+        raise DtypeError("[tensor] expected numbers on the host, found a duoln.Tensor: it is one already")
+    if _holds_tensor(x):
+        raise DtypeError("[tensor] expected numbers on the host, found tensors in a list; put them together with "
+                         "ops.stack")
+    try:
+        values = np.asarray(x)
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(x, list | tuple):
+            raise ShapeError("[tensor] expected numbers in lists of equal lengths, found others") from error
+        raise DtypeError(f"[tensor] expected what NumPy reads as an array, found {described(x)}: {error}") from error
+    if values.dtype == object and all(isinstance(v, int) for v in values.flat):
+        return values.astype(np.float64)  # integers beyond 64 bits
+    return values
+
+
+def _holds_tensor(x: Any) -> bool:
+    return isinstance(x, list | tuple) and any(isinstance(v, Tensor) or _holds_tensor(v) for v in x)
+
+
+def _own_dtype(x: Any, values: np.ndarray, backend: Backend) -> str:
+    """The dtype of values for which none was asked."""
+    if values.dtype.kind in "iu":
+        return "int32"
+    name = values.dtype.name
+    if name == "float64" and not isinstance(x, np.ndarray | np.generic):
+        return "int32" if _whole(x) else "float32"
+    if name not in backend.dtypes:
+        found = described(x) if values.dtype.kind == "O" and not values.ndim else name
+        raise DtypeError(f"[tensor] expected one of {', '.join(backend.dtypes)} on {backend.name}, found {found}; "
+                         "convert the array or pass dtype=")
+    return name
+
+
+def _whole(x: Any) -> bool:
+    """Whether lists hold integers only, some of which 64 bits do not hold."""
+    return all(_whole(v) for v in x) if isinstance(x, list | tuple) and len(x) else isinstance(x, int)
+
+
+def _check_values(values: np.ndarray, wanted: str) -> None:
+    """Raises DtypeError for a value that a conversion would change into another one; rounding is none."""
+    if values.dtype.kind not in "biuf":
+        raise DtypeError(f"[tensor] expected real numbers, found {values.dtype.name}")
+    if wanted == "bool":
+        bad, allowed = (values != 0) & (values != 1), "0 or 1 for dtype bool"
+    elif wanted == "int32":
+        with np.errstate(invalid="ignore"):
+            bad = ~((values >= INT32.min) & (values <= INT32.max))
+            if values.dtype.kind == "f":
+                bad |= np.trunc(values) != values
+        allowed = f"integers in {INT32.min} .. {INT32.max}, which int32 holds; pass dtype='float32' for others"
+    else:
+        limit = np.finfo(wanted).max
+        bad, allowed = np.isfinite(values) & (np.abs(values.astype(np.float64)) > limit), f"numbers up to {limit:.6g}"
+    if bad.any():
+        raise DtypeError(f"[tensor] expected {allowed}, found {values.reshape(-1)[np.flatnonzero(bad)[0]]}")

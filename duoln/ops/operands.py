@@ -1,0 +1,106 @@
+"""What may stand on both sides of a two-argument operator, and of what dtype the result is.
+
+| operators | tensors | result |
+| --- | --- | --- |
+| add, subtract, multiply, maximum, minimum | float32, float64, int32 | that dtype |
+| divide | float32, float64 | that dtype |
+| equal, not_equal, less, less_equal, greater, greater_equal | any | bool |
+| where | any | that dtype |
+
+Two tensors have one dtype: nothing is promoted. Beside a tensor a Python number takes the tensor's dtype, a NumPy
+scalar counts as the Python number that it is, and a NumPy array is wrapped with `duoln.tensor` first:
+
+| tensor | the number beside it |
+| --- | --- |
+| float32, float64 | an integer or a float that is finite in that dtype, infinity, NaN |
+| int32 | an integer that int32 holds |
+| bool | True or False |
+
+All else is a DtypeError that names what to do. Tensors of no dimensions follow the same rules. Reductions: `sum`
+keeps float32, float64 and int32 and counts bools in int32; `mean`, `max`, `min` and the soft ones want floats; `all`
+and `any` want bools. The same holds on every backend; the two tables below are what the operators read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from duoln.backends.protocol import DTYPES, FLOATS
+from duoln.core import Tensor
+from duoln.core.arguments import INT32, described
+from duoln.core.tensor import Operand
+from duoln.errors import DtypeError, MixedBackendError
+from duoln.ops.common import broadcast_shape, no_tensor
+
+_ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum")
+_ANY_DTYPE = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "where")
+TENSORS: dict[str, frozenset[str]] = {
+    **dict.fromkeys(_ARITHMETIC, frozenset({*FLOATS, "int32"})), "divide": frozenset(FLOATS),
+    **dict.fromkeys(_ANY_DTYPE, frozenset(DTYPES)),
+}
+"""The dtypes of the tensors that an operator takes."""
+
+NUMBERS: dict[str, tuple[type, ...]] = {**dict.fromkeys(FLOATS, (float, int)), "int32": (int,), "bool": (bool,)}
+"""The Python numbers that may stand beside a tensor of a dtype."""
+
+_LARGEST = {"float32": float(np.finfo(np.float32).max), "float64": float(np.finfo(np.float64).max)}
+_WORDS = {"float32": "a number", "float64": "a number", "int32": "an integer", "bool": "True or False"}
+
+
+def operands(name: str, x: Any, y: Any) -> tuple[Operand, Operand]:
+    """Both arguments, numbers as Python's, once they go together.
+
+    Raises:
+        DtypeError: kinds that do not. ShapeError: shapes that do not broadcast. MixedBackendError: two backends.
+    """
+    if not isinstance(x, Tensor):
+        if not isinstance(y, Tensor):
+            raise DtypeError(f"[{name}] expected a duoln.Tensor as one of two arguments, found {described(x)} and "
+                             f"{described(y)}")
+        return _number(name, y, x), y
+    if not isinstance(y, Tensor):
+        return x, _number(name, x, y)
+    dtype = x.dtype
+    if x.backend is not y.backend:
+        raise MixedBackendError(f"[{name}] expected one backend, found {x.backend.name} and {y.backend.name}")
+    if y.dtype != dtype:
+        raise DtypeError(f"[{name}] expected equal dtypes, found {dtype} and {y.dtype}; convert with astype")
+    if dtype not in TENSORS[name]:
+        raise _unfit(name, dtype)
+    if x.data.shape != y.data.shape:
+        broadcast_shape(name, x.data.shape, y.data.shape)
+    return x, y
+
+
+def _number(name: str, tensor: Tensor, value: Any) -> float | int | bool:
+    """A number beside a tensor, as a Python number that the tensor's dtype holds."""
+    dtype = tensor.dtype
+    if dtype not in TENSORS[name]:
+        raise _unfit(name, dtype)
+    number = value.item() if isinstance(value, np.generic) else value
+    kind = next((k for k in (bool, int, float) if isinstance(number, k)), None)
+    if kind is None:
+        raise no_tensor(name, value)
+    if kind not in NUMBERS[dtype]:
+        raise DtypeError(f"[{name}] expected {_WORDS[dtype]} beside a tensor of {dtype}, found {described(value)}; "
+                         "convert the tensor with astype")
+    if dtype == "int32":
+        if not INT32.min <= number <= INT32.max:
+            raise DtypeError(f"[{name}] expected an integer that int32 holds, {INT32.min} .. {INT32.max}, "
+                             f"found {described(value)}")
+        return int(number)
+    if dtype in FLOATS:
+        # NaN and infinity are what they are in every dtype; `abs` of neither lies between the two bounds.
+        if _LARGEST[dtype] < (number if number >= 0 else -number) < float("inf"):
+            raise DtypeError(f"[{name}] expected a number that {dtype} holds, up to {_LARGEST[dtype]:.6g}, "
+                             f"found {described(value)}")
+        return float(number)
+    return bool(number)
+
+
+def _unfit(name: str, dtype: str) -> DtypeError:
+    wanted = "float32 or float64" if name == "divide" else "float32, float64 or int32"
+    remedy = "convert with astype" + (", or use logical_and, logical_or or where" if dtype == "bool" else "")
+    return DtypeError(f"[{name}] expected tensors of {wanted}, found {dtype}; {remedy}")

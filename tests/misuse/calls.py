@@ -1,0 +1,138 @@
+"""One right call of every operator, with what each of its arguments is: from these the wrong calls are generated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from duoln import ops
+from duoln.core import Tensor
+from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
+
+
+@dataclass(frozen=True)
+class Call:
+    """A right call: its tensors in order, each with a role, and its attributes, each with a kind (see `misuses`)."""
+
+    name: str
+    tensors: tuple[tuple[np.ndarray | float | None, str], ...]
+    attrs: dict[str, tuple[Any, str]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def floats(*shape: int) -> np.ndarray:
+    """Values in (0, 1), different from each other."""
+    return ((np.arange(np.prod(shape, dtype=int)) + 1) / (np.prod(shape, dtype=int) + 2)).astype(np.float32).reshape(shape)
+
+
+def _of_floats(name: str, **attrs: tuple[Any, str]) -> Call:
+    return Call(name, ((floats(3, 4), "float"),), attrs)
+
+
+def _recurrent(name: str) -> Call:
+    cell = name.partition("_")[0]
+    hidden, gates = 3, GATES[cell]
+    sequence = name == cell
+    norms = {key: floats(*shape) for key, shape in norm_shapes(cell, "layer", hidden).items()}
+    bias = floats(gates * hidden) if has_bias(cell, "layer") else None
+    states = ((floats(2, hidden), "fixed"),) * (2 if cell == "lstm" else 1)
+    attrs: dict[str, tuple[Any, str]] = {"norms": (norms, "norms"), "norm": ("layer", "choice"), "eps": (1e-5, "positive"),
+                                         "eps_place": ("inside", "choice")}
+    if sequence:
+        attrs |= {"reverse": (False, "flag")} | ({"remat": (False, "flag")} if cell == "lstm" else {})
+    mask = ((np.ones((2, 2), bool), "optional bool"),) if sequence else ()
+    return Call(name, ((floats(*((2,) if sequence else ()), 2, 4), "fixed"), *states, (floats(4, gates * hidden), "fixed"),
+                       (floats(hidden, gates * hidden), "fixed"), (bias, "absent" if bias is None else "fixed"), *mask), attrs)
+
+
+_IDS = np.array([[0, 2], [1, 0]], np.int32)
+_LABELS = np.array([0, 3, 1], np.int32)
+_BOOLS = np.array([[True, False], [False, True]])
+_IMAGES = floats(2, 5, 5, 3)
+
+CALLS: list[Call] = [
+    *(_of_floats(name) for name in ("abs", "cos", "exp", "expm1", "floor", "isfinite", "log", "log1p", "negative", "relu",
+                                    "sigmoid", "sign", "sin", "softplus", "sqrt", "square", "tanh")),
+    _of_floats("power", exponent=(2.0, "number")), _of_floats("leaky_relu", slope=(0.1, "number")),
+    _of_floats("clip", low=(0.1, "bound"), high=(0.9, "bound")),
+    _of_floats("clip_gradient", limit=(1.0, "positive")),
+    *(Call(name, ((floats(3, 4), "paired"), (floats(3, 4), "paired")))
+      for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")),
+    *(Call(name, ((floats(3, 4), "compared"), (floats(3, 4), "compared")))
+      for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")),
+    *(Call(name, ((_BOOLS, "bool"), (_BOOLS, "bool"))) for name in ("logical_and", "logical_or")),
+    Call("logical_not", ((_BOOLS, "bool"),)),
+    Call("where", ((_BOOLS, "bool"), (floats(2, 2), "compared"), (floats(2, 2), "compared"))),
+    Call("astype", ((floats(2), "any"),), {"dtype": ("float32", "dtype")}),
+    *(Call(name, ((floats(3, 4), kind),), {"axis": (1, "axes"), "keepdims": (False, "flag")})
+      for name, kind in (("sum", "any"), ("mean", "float"), ("max", "float"), ("min", "float"))),
+    *(Call(name, ((_BOOLS, "bool"),), {"axis": (1, "axes"), "keepdims": (False, "flag")}) for name in ("all", "any")),
+    _of_floats("argmax", axis=(1, "axis")), _of_floats("cumsum", axis=(1, "axis")),
+    _of_floats("logsumexp", axis=(1, "axis"), keepdims=(False, "flag")),
+    _of_floats("softmax", axis=(1, "axis")), _of_floats("log_softmax", axis=(1, "axis")),
+    Call("reshape", ((floats(3, 4), "any"),), {"shape": ((2, 6), "shape")}),
+    Call("permute_dims", ((floats(3, 4), "any"),), {"axes": ((1, 0), "order")}),
+    Call("expand_dims", ((floats(3, 4), "any"),), {"axis": (1, "new axis")}),
+    Call("squeeze", ((floats(3, 1), "any"),), {"axis": (1, "axis")}),
+    Call("broadcast_to", ((floats(3, 1), "any"),), {"shape": ((3, 4), "shape")}),
+    Call("concat", ((floats(3, 4), "joined"), (floats(3, 4), "joined")), {"axis": (1, "axis")}),
+    Call("stack", ((floats(3, 4), "joined"), (floats(3, 4), "joined")), {"axis": (1, "new axis")}),
+    Call("split", ((floats(3, 4), "any"),), {"parts": (2, "count"), "axis": (1, "axis")}),
+    Call("unstack", ((floats(3, 4), "any"),), {"axis": (1, "axis")}),
+    Call("flip", ((floats(3, 4), "any"),), {"axis": (1, "axis")}),
+    Call("pad", ((floats(3, 4), "any"),), {"widths": (((1, 0), (0, 2)), "widths"), "value": (0.5, "number")}),
+    Call("getitem", ((floats(3, 4), "any"),), {"key": (1, "key")}),
+    Call("take", ((floats(3, 4), "any"), (_IDS, "ids")), {"axis": (0, "axis")}),
+    Call("embedding", ((floats(3, 4), "fixed any"), (_IDS, "ids"))),
+    Call("take_along_axis", ((floats(2, 3), "fixed any"), (_IDS, "ids")), {"axis": (1, "axis")}),
+    Call("one_hot", ((_IDS, "ids"),), {"size": (3, "count"), "dtype": ("float32", "dtype")}),
+    Call("matmul", ((floats(3, 4), "float"), (floats(4, 2), "float"))),
+    Call("linear", ((floats(3, 4), "float"), (floats(4, 2), "fixed"), (floats(2), "optional"))),
+    Call("conv2d", ((_IMAGES, "fixed"), (floats(2, 2, 3, 4), "fixed")), {"stride": (1, "count"), "padding": (1, "width")}),
+    *(Call(name, ((_IMAGES, "fixed"),), {"size": (2, "count"), "stride": (1, "optional count")})
+      for name in ("max_pool2d", "avg_pool2d")),
+    Call("layer_norm", ((floats(3, 4), "float"), (floats(4), "optional"), (floats(4), "optional")),
+         {"eps": (1e-5, "positive"), "eps_place": ("inside", "choice"), "activation": ("relu", "optional choice")}),
+    Call("batch_norm", ((floats(3, 4), "float"), (floats(4), "optional"), (floats(4), "optional")),
+         {"eps": (1e-5, "positive"), "unbiased": (False, "flag")}),
+    Call("weight_norm", ((floats(3, 4), "float"), (floats(4), "fixed"))),
+    Call("softmax_cross_entropy", ((floats(3, 4), "fixed"), (_LABELS, "labels"))),
+    Call("linear_cross_entropy", ((floats(3, 5), "fixed"), (floats(5, 4), "fixed"), (floats(4), "fixed"), (_LABELS, "labels"))),
+    Call("bce_with_logits", ((floats(3, 4), "fixed"), (floats(3, 4), "fixed"))),
+    Call("order_violation", ((floats(3, 4), "fixed"), (floats(2, 4), "fixed"))),
+    Call("gaussian_latent", ((floats(3, 4), "fixed"), (floats(3, 2), "fixed"))),
+    Call("mixture_density", ((floats(3, 7), "fixed"), (floats(3, 3), "fixed"))),
+    Call("soft_window", ((floats(2, 6), "fixed"), (floats(2, 2), "fixed"), (floats(2, 3, 4), "fixed")),
+         {"advance": (1.0, "positive")}),
+    Call("additive_attention", ((floats(2, 4), "fixed"), (floats(2, 3, 4), "fixed"), (floats(4), "fixed"),
+                                (floats(2, 3, 5), "fixed"), (np.ones((2, 3), bool), "bool"))),
+    Call("filterbank", ((floats(2, 5), "fixed"),), {"size": (2, "count"), "pixels": (6, "count"), "centre": ("edge", "choice"),
+                                                    "inverse": (False, "flag")}),
+    Call("write_then_read", ((floats(2, 6, 6), "fixed"), (floats(2, 6, 6), "fixed"), (floats(2, 14), "fixed")),
+         {"read": (2, "count"), "write": (2, "count"), "centre": ("edge", "choice")}),
+    Call("adam_update", ((np.float32(0.1), "fixed"), (np.float32(0.1), "fixed"), *((floats(3, 4), "fixed"),) * 4),
+         {"beta1": (0.9, "share"), "beta2": (0.9, "share"), "donate": (False, "flag")}),
+    *(_recurrent(name) for name in ("rnn", "rnn_step", "lstm", "lstm_step", "gru", "gru_step")),
+    Call("lstm_cell", ((floats(2, 12), "fixed"), (floats(2, 12), "fixed"), (floats(2, 3), "fixed"), (floats(12), "fixed")),
+         {"norms": ({k: floats(*s) for k, s in norm_shapes("lstm", "layer", 3).items()}, "norms"), "norm": ("layer", "choice"),
+          "eps": (1e-5, "positive"), "eps_place": ("inside", "choice")}),
+]
+
+
+def run(call: Call, be: Any, tensors: list[Any] | None = None, **attrs: Any) -> Any:
+    """The call on one backend, with some of its arguments replaced."""
+    given = [as_tensor(a, be) for a, _ in call.tensors] if tensors is None else tensors
+    values = {key: value for key, (value, _) in call.attrs.items()} | attrs
+    if isinstance(values.get("norms"), dict):
+        values["norms"] = {key: as_tensor(value, be) if isinstance(value, np.ndarray) else value
+                           for key, value in values["norms"].items()}
+    return getattr(ops, call.name)(*given, **values)
+
+
+def as_tensor(array: np.ndarray | np.generic | None, be: Any) -> Any:
+    """The array as a tensor; None stays."""
+    return None if array is None else Tensor(be.asarray(np.asarray(array)), be)

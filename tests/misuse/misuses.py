@@ -1,0 +1,117 @@
+"""Wrong calls, generated: every operator with every bad kind of every argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from misuse.calls import Call, as_tensor, floats, run
+
+from duoln.errors import DuolnError
+
+HUGE = 2 ** 60
+
+NO_INTEGERS: dict[str, Any] = {"None": None, "text": "a", "array": np.ones(2, np.float32), "float": 2.0, "list": [1], "dict": {},
+                               "bool": True, "complex": 1j, "float scalar": np.float64(1.0)}
+NO_NUMBERS: dict[str, Any] = {"None": None, "text": "a", "array": np.ones(2, np.float32), "list": [1.0], "complex": 1j,
+                              "nan": float("nan"), "bool": True}
+BAD: dict[str, dict[str, Any]] = {
+    "axis": {**NO_INTEGERS, "too large": 7, "too small": -7, "huge": HUGE, "tuple": (0,)},
+    "new axis": {**NO_INTEGERS, "too large": 7, "too small": -7, "huge": HUGE},
+    "axes": {**{k: v for k, v in NO_INTEGERS.items() if k not in ("None", "list")}, "too large": 7, "too small": -7, "twice": (0, 0),
+             "none in it": (0, None), "float in it": (0.0,)},
+    "order": {**NO_INTEGERS, "integer": 1, "one": (0,), "twice": (0, 0), "float in it": (0.0, 1.0), "too large": (0, 2)},
+    "count": {**NO_INTEGERS, "zero": 0, "negative": -1, "fraction": 2.5, "huge": HUGE},
+    "optional count": {**{k: v for k, v in NO_INTEGERS.items() if k != "None"}, "zero": 0, "negative": -1, "fraction": 2.5},
+    "width": {**NO_INTEGERS, "negative": -1, "fraction": 0.5, "huge": HUGE},
+    "flag": {"None": None, "text": "no", "number": 2, "float": 0.0, "array": np.ones(2, bool), "list": []},
+    "choice": {"None": None, "text": "elsewhere", "number": 1, "array": np.ones(2, np.float32), "list": ["inside"], "dict": {}},
+    "optional choice": {"text": "gelu", "number": 1, "array": np.ones(2, np.float32), "list": ["relu"], "bool": False},
+    "dtype": {"None": None, "text": "int64", "number": 1, "list": ["float32"], "half": "float16", "array": np.ones(2, np.float32)},
+    "number": {**NO_NUMBERS},
+    "bound": {**NO_NUMBERS},
+    "positive": {**NO_NUMBERS, "negative": -1.0, "infinite": float("inf")},
+    "share": {**NO_NUMBERS, "negative": -0.1, "one": 1.0, "infinite": float("inf")},
+    "shape": {**{k: v for k, v in NO_INTEGERS.items() if k != "list"}, "integer": 6, "floats": (2.0, 6.0), "none in it": (None, 6),
+              "text in it": ("2", 6), "too small": -2, "negative": (-2, -6), "other size": (5, 5), "two open": (-1, -1),
+              "huge": (HUGE, HUGE), "fraction": (2.5, 6)},
+    "widths": {**NO_INTEGERS, "integer": 1, "one pair": ((1, 1),), "single": (1, 1), "negative": ((-1, 0), (0, 0)),
+               "float in it": ((1.0, 0), (0, 0)), "three": ((1, 1, 1), (0, 0, 0)), "none in it": ((None, 0), (0, 0)),
+               "huge": ((HUGE, 0), (0, 0)), "beyond memory": ((2 ** 30, 0), (2 ** 30, 0))},
+    "key": {"text": "a", "float": 1.0, "array": np.array([0]), "list": [0], "bool": True, "dict": {}, "too large": 3, "too small": -4,
+            "too many": (0, 0, 0), "two dots": (..., ...), "float slice": slice(0.5, 2), "text slice": slice("a", None),
+            "step 0": slice(None, None, 0), "step None": slice(None, None, 1.0), "array slice": slice(np.arange(2), None),
+            "huge": HUGE, "complex": 1j, "bool scalar": np.True_},
+    "norms": {"None": None, "text": "a", "list": [1], "empty": {}, "array": np.ones(3, np.float32), "number": 3.0,
+              "wrong": {"gain": floats(3)}},
+}
+
+NO_TENSORS: dict[str, Any] = {"None": None, "text": "a", "array": np.ones((3, 4), np.float32), "list": [1.0, 2.0], "object": object(),
+                              "complex": 1j, "float": 2.5, "integer": 1, "bool": True, "scalar": np.float32(1.0), "dict": {}}
+_NUMBERS = ("float", "integer", "scalar")
+ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    # which of NO_TENSORS are right after all, and the dtypes that are wrong
+    "float": ((), ("int32", "bool")), "fixed": ((), ("int32", "bool")), "optional": (("None",), ("int32", "bool")),
+    "absent": (("None",), ()), "any": ((), ()), "fixed any": ((), ()), "bool": ((), ("int32", "float32")),
+    "optional bool": (("None",), ("int32", "float32")), "ids": ((), ("float32", "bool")), "labels": ((), ("float32", "bool")),
+    "joined": ((), ("int32", "bool")), "paired": (_NUMBERS, ("int32", "bool")), "compared": (_NUMBERS, ("int32", "bool")),
+}
+RANKED = ("fixed", "fixed any", "optional", "optional bool", "labels")
+"""Roles in which a tensor of another rank is wrong."""
+
+Misuse = tuple[str, Callable[[], Any]]
+
+
+def of_tensors(call: Call, be: Any, elsewhere: Any) -> Iterator[Misuse]:
+    """Each tensor replaced: by what is none, by one of another dtype, rank or backend; and left out."""
+    right = [as_tensor(a, be) for a, _ in call.tensors]
+
+    def replaced(position: int, value: Any) -> Callable[[], Any]:
+        return lambda: run(call, be, [*right[:position], value, *right[position + 1:]])
+
+    for i, (array, role) in enumerate(call.tensors):
+        allowed, dtypes = ROLES[role]
+        for kind, value in NO_TENSORS.items():
+            if kind not in allowed:
+                yield f"tensor {i}: {kind}", replaced(i, value)
+        if array is None:
+            yield f"tensor {i}: present", replaced(i, as_tensor(floats(3), be))
+            continue
+        for dtype in dtypes:
+            yield f"tensor {i}: {dtype}", replaced(i, as_tensor(np.asarray(array).astype(dtype), be))
+        if len(right) > 1:
+            yield f"tensor {i}: another backend", replaced(i, as_tensor(array, elsewhere))
+        if role in RANKED:
+            yield f"tensor {i}: a rank more", replaced(i, as_tensor(np.asarray(array)[None, None, None], be))
+            if np.ndim(array):
+                yield f"tensor {i}: a rank less", replaced(i, as_tensor(np.asarray(array)[0], be))
+        if role in ("ids", "labels") and call.name != "one_hot" and be.name == "numpy":
+            yield f"tensor {i}: out of range", replaced(i, as_tensor(np.asarray(array) + 9, be))
+    others = [a for a, _ in call.tensors[1:] if a is not None and a.dtype == np.float32]
+    if others and be.dtype(right[0].data) == "float32" and "float64" in be.dtypes:
+        yield "float64 beside float32", lambda: run(call, be, [as_tensor(call.tensors[0][0].astype(np.float64), be), *right[1:]])
+
+
+def of_attributes(call: Call, be: Any) -> Iterator[Misuse]:
+    """Each attribute replaced by all that its kind is not, a tensor among it."""
+    for key, (_, kind) in call.attrs.items():
+        bad = {**BAD[kind], "tensor": as_tensor(floats(2), be)}
+        for label, value in bad.items():
+            yield f"{key}: {label}", lambda key=key, value=value: run(call, be, **{key: value})
+
+
+def outcome(name: str, call: Callable[[], Any], read: Callable[[Any], Any]) -> str:
+    """"" for an error of duoln that begins with the name and says what it expected and found; else what happened."""
+    try:
+        read(call())
+    except DuolnError as error:
+        text = str(error)
+        if not text.startswith(f"[{name}]"):
+            return f"an error of another name: {text}"
+        if " found " not in text and " has " not in text:
+            return f"an error that does not say what was found: {text}"
+        return ""
+    except BaseException as error:  # what is not named is what this looks for
+        return f"{type(error).__name__} from inside: {error!s:.100}"
+    return "no error"

@@ -1,0 +1,126 @@
+"""Layers, initialisers and optimisers, made and called wrongly."""
+
+import numpy as np
+from misuse.named import unnamed
+
+import duoln
+from duoln import nn, optim
+from duoln.errors import DtypeError, ShapeError, UsageError
+from duoln.randomness import Stream
+
+NO_SIZES = (None, "a", 2.5, 2.0, True, [2], np.ones(2))
+NO_NUMBERS = (None, "a", [1.0], np.ones(2), True, 1j)
+NO_FLAGS = (None, "no", 1, 0.0, [])
+LAYERS = {
+    "Linear": (lambda **k: nn.Linear(**{"n_in": 3, "n_out": 2} | k), ("n_in", "n_out"), (), (), ("bias",), ("weight_init",)),
+    "Embedding": (lambda **k: nn.Embedding(**{"words": 3, "width": 2} | k), ("words", "width"), (), (), (), ("table_init",)),
+    "Conv2d": (lambda **k: nn.Conv2d(**{"n_in": 3, "n_out": 2, "size": 2} | k), ("n_in", "n_out", "size", "stride"), (), (), ("bias",), ("weight_init",)),
+    "LayerNorm": (lambda **k: nn.LayerNorm(**{"width": 3} | k), ("width",), ("eps",), ("gain",), (), ()),
+    "BatchNorm": (lambda **k: nn.BatchNorm(**{"width": 3} | k), ("width",), ("eps",), ("gain",), ("unbiased",), ()),
+    **{name: (lambda kind=kind, **k: kind(**{"n_in": 3, "n_hidden": 2} | k), ("n_in", "n_hidden"), ("eps",), ("forget_bias",),
+              ("learned_state", "remat"), ("recurrent_init",))
+       for name, kind in (("RNNCell", nn.RNNCell), ("LSTMCell", nn.LSTMCell), ("GRUCell", nn.GRUCell))},
+    **{name: (lambda kind=kind, **k: kind(**{"n_in": 3, "n_hidden": 2} | k), ("layers",), (), ("dropout",), ("bidirectional", "return_sequences"), ())
+       for name, kind in (("RNN", nn.RNN), ("LSTM", nn.LSTM), ("GRU", nn.GRU))},
+}
+"""How a layer is made, and which of its settings are sizes, epsilons, numbers, switches and functions."""
+
+
+def test_settings_of_layers():
+    rows = []
+    for name, (make, sizes, epsilons, numbers, flags, functions) in LAYERS.items():
+        make()
+        rows += [(name, DtypeError, lambda m=make, k=k, v=v: m(**{k: v})) for k in sizes for v in NO_SIZES]
+        rows += [(name, ShapeError, lambda m=make, k=k, v=v: m(**{k: v})) for k in sizes for v in (0, -1, 2 ** 60)]
+        rows += [(name, UsageError, lambda m=make, k=k, v=v: m(**{k: v})) for k in epsilons for v in (-1.0, float("nan"), float("inf"))]
+        rows += [(name, DtypeError, lambda m=make, k=k, v=v: m(**{k: v})) for k in (*epsilons, *numbers) for v in NO_NUMBERS if v is not None or k != "gain"
+                 or not name.endswith("Cell")]
+        rows += [(name, UsageError, lambda m=make, k=k, v=v: m(**{k: v})) for k in numbers for v in (float("nan"), float("inf"))]
+        rows += [(name, DtypeError, lambda m=make, k=k, v=v: m(**{k: v})) for k in flags for v in NO_FLAGS]
+        rows += [(name, DtypeError, lambda m=make, k=k, v=v: m(**{k: v})) for k in functions for v in (None, "glorot", 1.0, np.ones(2))]
+        rows += [(name, DtypeError, lambda m=make, v=v: m().init(v)) for v in (None, 0, "seed", np.random.default_rng(0))]
+    rows += [("Conv2d", ShapeError, lambda: nn.Conv2d(3, 2, 2, padding=-1)), ("Conv2d", DtypeError, lambda: nn.Conv2d(3, 2, 2, padding=0.5)),
+             ("Conv2d", DtypeError, lambda: nn.Conv2d(3, 2, 2, padding="same")), ("LayerNorm", UsageError, lambda: nn.LayerNorm(3, eps_place="up")),
+             ("LayerNorm", UsageError, lambda: nn.LayerNorm(3, activation="gelu")), ("LayerNorm", DtypeError, lambda: nn.LayerNorm(3, activation=1)),
+             ("LSTM", UsageError, lambda: nn.LSTM(3, 2, dropout=1.0)), ("LSTM", UsageError, lambda: nn.LSTM(3, 2, dropout=-0.1)),
+             ("LSTMCell", UsageError, lambda: nn.LSTM(3, 2, eps=-1.0)), ("WeightNorm", UsageError, lambda: nn.WeightNorm(None)),
+             ("Sequential", UsageError, lambda: nn.Sequential(None)), ("with_population", DtypeError, lambda: nn.with_population(None, {}, []))]
+    rows += [("lstm", UsageError, lambda n=n: nn.LSTM(3, 2, norm=n)) for n in (None, "group", 1, ["layer"], {})]
+    assert len(rows) > 300
+    assert unnamed(rows) == []
+
+
+def test_initialisers():
+    rows = [(name, kind, lambda f=getattr(nn.init, name), v=v: f(v)) for name in ("constant", "uniform", "normal")
+            for kind, values in ((DtypeError, NO_NUMBERS), (UsageError, (float("nan"), float("inf")))) for v in values]
+    rows += [(name, UsageError, lambda f=getattr(nn.init, name): f(-1.0)) for name in ("uniform", "normal")]
+    rows += [("init", ShapeError, lambda f=f: f(Stream(0, "w"), (3,))) for f in (nn.init.glorot, nn.init.he, nn.init.orthogonal)]
+    assert unnamed(rows) == []
+
+
+def test_layers_called_wrongly(be):
+    def start(layer):
+        return duoln.to_tensors(layer.init(Stream(0, "w")), be)
+
+    x = duoln.tensor(np.ones((2, 3), np.float32), be)
+    linear, lstm, cell = nn.Linear(3, 2), nn.LSTM(3, 2), nn.LSTMCell(3, 2, learned_state=True)
+    params, of_lstm, of_cell = start(linear), start(lstm), start(cell)
+    steps = duoln.tensor(np.ones((4, 2, 3), np.float32), be)
+    rows = [("Linear", ShapeError, lambda p=p: linear(p, x)) for p in (None, {}, [], 1, x, {"weight": params["weight"]}, {"bias": params["bias"]})]
+    rows += [("linear", DtypeError, lambda v=v: linear(params, v)) for v in (None, 1.0, "a", np.ones((2, 3)), [x])]
+    rows += [("linear", ShapeError, lambda: linear(params, x[:, :2])), ("linear", DtypeError, lambda: linear(linear.init(Stream(0, "w")), x)),
+             ("flatten", DtypeError, lambda: nn.flatten(None)), ("flatten", ShapeError, lambda: nn.flatten(x[0, 0]))]
+    rows += [("LSTM", DtypeError, lambda v=v: lstm(of_lstm, v)) for v in (None, 1.0, np.ones((4, 2, 3)), [steps])]
+    rows += [("LSTMCell", ShapeError, lambda: lstm(of_lstm, x)), ("LSTM", ShapeError, lambda: lstm({}, steps)),
+             ("LSTM", ShapeError, lambda: lstm(of_lstm, steps, states=x)), ("LSTM", ShapeError, lambda: lstm(of_lstm, steps, states=[])),
+             ("LSTM", ShapeError, lambda: lstm(of_lstm, steps, dropout_masks=[x])), ("LSTMCell", ShapeError, lambda: lstm(of_lstm, steps, states=[x])),
+             ("lstm", DtypeError, lambda: lstm(of_lstm, steps, mask=steps)), ("LSTMCell", ShapeError, lambda: cell(of_cell, steps)),
+             ("LSTMCell", ShapeError, lambda: cell(of_cell, x, x)), ("LSTMCell", ShapeError, lambda: cell({"w_h": of_cell["w_h"]}, x)),
+             ("LSTMCell", DtypeError, lambda: cell(of_cell, None)), ("lstm_step", DtypeError, lambda: cell(of_cell, x, (None, None)))]
+    assert unnamed(rows) == []
+
+
+OPTIMISERS = {"SGD": (optim.SGD, ("momentum",), (), ("nesterov", "donate")), "RMSProp": (optim.RMSProp, ("decay",), ("eps",), ("donate",)),
+              "Adam": (optim.Adam, ("beta1", "beta2"), ("eps",), ("donate",))}
+
+
+def test_settings_of_optimisers():
+    rows = []
+    for name, (kind, shares, epsilons, flags) in OPTIMISERS.items():
+        bad = (-1.0, float("nan"), float("inf"))
+        rows += [(name, DtypeError, lambda k=kind, v=v: k(v)) for v in NO_NUMBERS]
+        rows += [(name, UsageError, lambda k=kind, v=v: k(v)) for v in bad]
+        rows += [(name, DtypeError, lambda k=kind, s=s, v=v: k(0.1, **{s: v})) for s in (*shares, *epsilons) for v in NO_NUMBERS]
+        rows += [(name, UsageError, lambda k=kind, s=s, v=v: k(0.1, **{s: v})) for s in shares for v in (*bad, 1.0)]
+        rows += [(name, UsageError, lambda k=kind, s=s, v=v: k(0.1, **{s: v})) for s in epsilons for v in bad]
+        rows += [(name, DtypeError, lambda k=kind, s=s, v=v: k(0.1, **{s: v})) for s in flags for v in NO_FLAGS]
+        rows += [(name, DtypeError, lambda k=kind, v=v: k(0.1, clip=v)) for v in (1.0, "norm", [])]
+        rows += [("optim", UsageError, lambda k=kind, v=v: k(lambda step: v).rate_at(3)) for v in bad]
+        rows += [("optim", DtypeError, lambda k=kind, v=v: k(lambda step: v).rate_at(3)) for v in (None, "a")]
+    for name in ("clip_global_norm", "clip_each_norm", "clip_value"):
+        rows += [(name, DtypeError, lambda f=getattr(optim, name), v=v: f(v)) for v in NO_NUMBERS]
+        rows += [(name, UsageError, lambda f=getattr(optim, name), v=v: f(v)) for v in (0.0, -1.0, float("nan"), float("inf"))]
+    rows += [("Adam", UsageError, lambda: optim.Adam(0.1, bias_correction="none")), ("Adam", DtypeError, lambda: optim.Adam(0.1, bias_correction=None)),
+             ("scale_by_norm", DtypeError, lambda: optim.scale_by_norm(2.0))]
+    assert unnamed(rows) == []
+
+
+def test_updates_called_wrongly(be):
+    params = {"w": duoln.tensor([1.0, 2.0], be)}
+    rate, short = duoln.tensor(0.1, be), {"w": duoln.tensor([1.0], be)}
+    rows = []
+    for name, kind in (("SGD", lambda: optim.SGD(0.1, momentum=0.9)), ("RMSProp", lambda: optim.RMSProp(0.1)), ("Adam", lambda: optim.Adam(0.1))):
+        made = kind()
+        slots = made.init(params)
+        rows += [(name, DtypeError, lambda m=made, s=slots, r=r: m.update(params, params, s, r)) for r in (None, 0.1, np.float32(0.1), "a")]
+        rows += [(name, ShapeError, lambda m=made, s=slots: m.update(params, params, s, params["w"])),
+                 (name, DtypeError, lambda m=made: m.update(params, params, None, rate)), (name, ShapeError, lambda m=made: m.update(params, params, {}, rate)),
+                 (name, DtypeError, lambda m=made, s=slots: m.update(params, {"w": None}, s, rate)),
+                 (name, DtypeError, lambda m=made, s=slots: m.update({"w": np.ones(2)}, params, s, rate)),
+                 ("tree", ShapeError, lambda m=made, s=slots: m.update(params, {"v": params["w"]}, s, rate)),
+                 ("tree", ShapeError, lambda m=made, s=slots: m.update(params, [params["w"]], s, rate))]
+        rows += [("Adam" if name == "Adam" else "zeros_like", DtypeError, lambda m=made, p=p: m.init({"w": p})) for p in (None, 1.0, np.ones(2))]
+    rows += [("adam_update", ShapeError, lambda: optim.Adam(0.1).update(params, short, optim.Adam(0.1).init(params), rate)),
+             ("Adam", UsageError, lambda: optim.Adam(0.1).init({})), ("global_norm", UsageError, lambda: optim.global_norm({})),
+             ("global_norm", DtypeError, lambda: optim.global_norm({"w": None})), ("global_norm", DtypeError, lambda: optim.global_norm([1.0]))]
+    assert unnamed(rows) == []

@@ -1,0 +1,107 @@
+"""`duoln.tensor`, the methods of tensors, gradients and compiled steps, called wrongly."""
+
+import numpy as np
+import pytest
+from misuse.named import unnamed
+
+import duoln
+from duoln import ops
+from duoln.errors import CompileError, DataError, DtypeError, ShapeError, UsageError
+
+
+def test_values_that_are_no_numbers_or_do_not_fit(be):
+    made = duoln.tensor([1.0, 2.0], be)
+    kinds = [2 ** 31, -2 ** 31 - 1, 2 ** 40, 2 ** 70, [1, 2 ** 40], np.array([2 ** 40]), np.uint32(2 ** 31), np.float16(1), np.ones(2, np.float16),
+             1j, np.ones(2, complex), "a", ["a"], b"a", [1, "a"], None, [None], [1, None], object(), {}, {1}, np.array([None]), 1e300, [1e300],
+             np.datetime64("2020"), np.zeros(2, [("a", "i4")]), made, [made], lambda: 1]
+    rows = [("tensor", DtypeError, lambda v=v: duoln.tensor(v, be)) for v in kinds]
+    rows += [("tensor", ShapeError, lambda v=v: duoln.tensor(v, be)) for v in ([[1], [1, 2]], [1, [2]], [[[1]], [2]])]
+    rows += [("tensor", DtypeError, lambda v=v, d=d: duoln.tensor(v, be, dtype=d)) for v, d in [
+        (2.5, "int32"), (float("nan"), "int32"), (float("inf"), "int32"), (3e9, "int32"), (2 ** 31, "int32"), (2, "bool"), (0.5, "bool"),
+        (1e300, "float32"), (np.array([1e39]), "float32"), ("a", "float32"), (1j, "float32"), (None, "float32"), (1, "int64"), (1, "half"),
+        (1, np.float32), (1, 32), (1, ["float32"])]]
+    assert unnamed(rows) == []
+
+
+def test_other_arguments_of_tensor(be):
+    rows = [("tensor", DtypeError, lambda b=b: duoln.tensor(1.0, b)) for b in (5, np, [], object())]
+    rows += [("backend", UsageError, lambda b=b: duoln.tensor(1.0, b)) for b in ("", "torch")[1:]]
+    rows += [("tensor", DataError, lambda w=w: duoln.tensor([0, 4], be, within=w)) for w in ((0, 4), (1, 5), (5, 9), (0, 0))]
+    rows += [("tensor", DtypeError, lambda w=w: duoln.tensor([0, 4], be, within=w)) for w in (4, "a", (0.0, 5), (None, 5))]
+    rows += [("tensor", ShapeError, lambda w=w: duoln.tensor([0, 4], be, within=w)) for w in ((), (0,), (0, 1, 2))]
+    rows += [("tensor", DtypeError, lambda: duoln.tensor([0.5], be, within=(0, 4)))]
+    assert unnamed(rows) == []
+    assert duoln.tensor([0, 4, -1], be, within=(-1, 5)).numpy().tolist() == [0, 4, -1]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", ">i2", ">i4", ">i8", "<i4"])
+def test_integers_of_every_width_become_int32(dtype, be):
+    made = duoln.tensor(np.arange(6, dtype=dtype).reshape(2, 3)[::-1], be)
+    assert made.dtype == "int32" and made.numpy().tolist() == [[3, 4, 5], [0, 1, 2]]
+    assert duoln.tensor(np.array(3, dtype)[()], be).item() == 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", ">f4", ">f8"])
+def test_floats_keep_their_dtype_whatever_their_bytes_and_strides(dtype, be):
+    array = np.arange(12, dtype=dtype).reshape(3, 4)
+    for view in (array, array[::-1], array[:, ::-2], array.T, array[1, 1], array[:0]):
+        made = duoln.tensor(view, be)
+        assert made.dtype == np.dtype(dtype).newbyteorder("=").name
+        np.testing.assert_array_equal(made.numpy(), view)
+
+
+def test_methods(be):
+    x, flat, zero = duoln.tensor(np.ones((2, 3), np.float32), be), duoln.tensor([1.0, 2.0], be), duoln.tensor(1.0, be)
+    rows = [("item", ShapeError, x.item), ("item", ShapeError, lambda: float(x)), ("item", ShapeError, lambda: bool(x)),
+            ("item", ShapeError, x[:0].item), ("len", DtypeError, lambda: len(zero)), ("iter", DtypeError, lambda: list(zero)),
+            ("getitem", ShapeError, lambda: x[::0]), ("getitem", ShapeError, lambda: x[0, ::0]), ("getitem", ShapeError, lambda: zero[0]),
+            ("getitem", DtypeError, lambda: x[0.5:2]), ("getitem", DtypeError, lambda: x["a"]), ("getitem", DtypeError, lambda: x[flat]),
+            ("getitem", ShapeError, lambda: x[(None,) * 40]), ("getitem", ShapeError, lambda: x[..., ...]),
+            ("getitem", ShapeError, lambda: x[np.int64(2)]), ("matmul", DtypeError, lambda: x @ 2), ("matmul", DtypeError, lambda: 2 @ x),
+            ("matmul", DtypeError, lambda: x @ None), ("matmul", DtypeError, lambda: np.ones((3, 2)) @ x), ("matmul", ShapeError, lambda: x @ x),
+            ("power", DtypeError, lambda: x ** "a"), ("power", UsageError, lambda: x ** float("nan")), ("power", DtypeError, lambda: 2 ** x),
+            ("add", DtypeError, lambda: sum([x, x], start=None)), ("add", ShapeError, lambda: x + flat), ("equal", DtypeError, lambda: x == None),  # noqa: E711
+            ("stop_gradient", DtypeError, lambda: duoln.stop_gradient(1.0)), ("stop_gradient", DtypeError, lambda: duoln.stop_gradient([x]))]
+    rows += [(name, DtypeError, call) for other in (None, "a", [1.0], {}, np.ones((2, 3), np.float32), 1j, object()) for name, call in [
+        ("add", lambda o=other: x + o), ("add", lambda o=other: o + x), ("subtract", lambda o=other: x - o), ("subtract", lambda o=other: o - x),
+        ("multiply", lambda o=other: x * o), ("multiply", lambda o=other: o * x), ("divide", lambda o=other: x / o), ("divide", lambda o=other: o / x),
+        ("less", lambda o=other: x < o), ("less_equal", lambda o=other: x <= o), ("greater", lambda o=other: x > o),
+        ("greater_equal", lambda o=other: x >= o), ("equal", lambda o=other: x == o), ("not_equal", lambda o=other: x != o)]]
+    assert unnamed(rows) == []
+
+
+def test_slices_of_any_length_and_integers_of_any_library(be):
+    plain = np.arange(12, dtype=np.float32).reshape(3, 4)
+    x = duoln.tensor(plain, be)
+    for key in (slice(0, 2 ** 70), slice(-2 ** 70, None), slice(None, None, 2 ** 70), slice(2 ** 70, None, -1), slice(None, None, -2 ** 70),
+                np.int64(1), np.uint8(2), (np.int32(0), slice(np.int64(1), None)), (slice(5, 1, -1), -1)):
+        np.testing.assert_array_equal(x[key].numpy(), plain[key])
+    assert [row.numpy().tolist() for row in x] == plain.tolist()
+
+
+def test_sequences_where_tensors_are_wanted(be):
+    x, large = duoln.tensor(np.ones((2, 3), np.float32), be), duoln.tensor(np.ones((2, 3)), be)
+    rows = [(name, DtypeError, lambda n=name, g=given: getattr(ops, n)(g)) for name in ("concat", "stack") for given in ([x, x], (x,), [])]
+    rows += [("concat", ShapeError, ops.concat), ("stack", ShapeError, ops.stack), ("stack", ShapeError, lambda: ops.stack(x, x[:1])),
+             ("stack", DtypeError, lambda: ops.stack(x, large)), ("concat", DtypeError, lambda: ops.concat(x, large)),
+             ("clip", UsageError, lambda: ops.clip(x, 2.0, 1.0)), ("clip", DtypeError, lambda: ops.clip(x, x, 1.0)),
+             ("pad", DtypeError, lambda: ops.pad(duoln.tensor([1], be), widths=((1, 1),), value=0.5))]
+    assert unnamed(rows) == []
+
+
+def test_gradients_and_steps(be):
+    x = duoln.tensor([1.0, 2.0], be)
+    grad = duoln.value_and_grad
+    rows = [("value_and_grad", DtypeError, lambda f=f: grad(f)) for f in (None, 1, x, "f")]
+    rows += [("value_and_grad", DtypeError, lambda: grad(ops.sum, has_aux="yes")), ("value_and_grad", ShapeError, lambda: grad(ops.sum, True)(x)),
+             ("value_and_grad", ShapeError, lambda: grad(lambda p: None)(x)), ("value_and_grad", ShapeError, lambda: grad(lambda p: p)(x)),
+             ("value_and_grad", ShapeError, lambda: grad(lambda p: 1.0)(x)),
+             ("value_and_grad", ShapeError, lambda: grad(lambda p: (ops.sum(p), 1, 2), has_aux=True)(x)),
+             ("value_and_grad", ShapeError, lambda: grad(lambda p: (1.0, ops.sum(p)), has_aux=True)(x))]
+    rows += [("value_and_grad", DtypeError, lambda p=p: grad(lambda q: ops.sum(q["w"]))({"w": p})) for p in
+             (None, 1.0, "a", np.ones(2), duoln.tensor([1], be), duoln.tensor([True], be))]
+    rows += [("compile", DtypeError, lambda f=f: duoln.compile(f)) for f in (None, 1, x, "f")]
+    rows += [("compile", CompileError, lambda a=a: duoln.compile(lambda *args: args)(*a)) for a in ((), (1.0,), (x, 1.0), (x, None), (x, np.ones(2)))]
+    rows += [("compile", CompileError, lambda: duoln.compile(lambda v: 1.0)(x)), ("gradcheck", DtypeError, lambda: duoln.gradcheck(None, x)),
+             ("gradcheck", DtypeError, lambda: duoln.gradcheck(ops.sum, x)), ("gradcheck", DtypeError, lambda: duoln.gradcheck(ops.sum, 1.0))]
+    assert unnamed(rows) == []
