@@ -201,7 +201,6 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
         DtypeError: a parameter or the value is not a float tensor.
         GradientError: called inside another gradient.
     """
-
     check_function("value_and_grad", "fn", fn)
     check_flag("value_and_grad", "has_aux", has_aux)
 

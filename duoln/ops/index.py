@@ -76,7 +76,7 @@ def _slice_part(part: Any) -> int:
 
 
 def _bounded(key: slice, beyond: int) -> slice:
-    """The same slice of an axis shorter than `beyond`: all bounds and steps from there on mean one, and MLX adds them."""
+    """The same slice of an axis shorter than `beyond`: what lies beyond is cut, because MLX adds bounds and steps."""
     return slice(*(None if part is None else min(max(part, -beyond), beyond)
                    for part in (key.start, key.stop, key.step)))
 
