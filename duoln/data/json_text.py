@@ -39,21 +39,34 @@ def parse_json(content: bytes) -> Any:
     return value
 
 
+def json_of(where: object, content: bytes, kind: str = "JSON text") -> Any:
+    """The value of a JSON text.
+
+    Args:
+        where: what errors name.
+        content: the text.
+        kind: what it has to be, in words.
+
+    Raises:
+        DataFormatError: it is none, see `parse_json`.
+    """
+    try:
+        return parse_json(content)
+    except UnicodeDecodeError as error:
+        raise DataFormatError(where, error.start, "JSON in UTF-8", f"byte {content[error.start]:#04x}") from error
+    except json.JSONDecodeError as error:
+        offset = len(error.doc[:error.pos].encode("utf-8"))
+        what = "the end of the file" if error.pos >= len(error.doc.rstrip()) else error.msg
+        raise DataFormatError(where, offset, f"a {kind}", f"{what} (line {error.lineno}, column {error.colno})"
+                              ) from error
+    except ValueError as error:  # too deep, too many, half a character, or a number of thousands of digits
+        raise DataFormatError(where, 0, f"a {kind}", str(error)) from error
+
+
 def read_json(path: Path, most: int, kind: str = "JSON text") -> Any:
     """The value of a JSON file of at most so many bytes.
 
     Raises:
-        as `read_whole`; DataFormatError: it is none, see `parse_json`.
+        as `read_whole` and `json_of`.
     """
-    content = read_whole(path, most, kind)
-    try:
-        return parse_json(content)
-    except UnicodeDecodeError as error:
-        raise DataFormatError(path, error.start, "JSON in UTF-8", f"byte {content[error.start]:#04x}") from error
-    except json.JSONDecodeError as error:
-        offset = len(error.doc[:error.pos].encode("utf-8"))
-        what = "the end of the file" if error.pos >= len(error.doc.rstrip()) else error.msg
-        raise DataFormatError(path, offset, f"a {kind}", f"{what} (line {error.lineno}, column {error.colno})"
-                              ) from error
-    except ValueError as error:  # too deep, too many, half a character, or a number of thousands of digits
-        raise DataFormatError(path, 0, f"a {kind}", str(error)) from error
+    return json_of(path, read_whole(path, most, kind), kind)

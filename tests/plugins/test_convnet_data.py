@@ -244,7 +244,7 @@ def test_an_archive_whose_file_is_none(kind, archive):
     info = tarfile.TarInfo("cifar-10-batches-bin/test_batch.bin")
     info.type, info.linkname = kind, "/etc/passwd"
     archive.write_bytes(_archive({**_inside(), info.name: info}))
-    check_error(DataFormatError, lambda: corpus.read_archive(archive), "test_batch.bin", "a plain file")
+    check_error(DataFormatError, lambda: corpus.read_archive(archive), "test_batch.bin", "plain files and folders")
 
 
 def test_a_damaged_archive(archive):
