@@ -8,7 +8,6 @@ its kind, and each reader states it.
 
 from __future__ import annotations
 
-import errno
 import gzip
 import io
 import lzma
@@ -54,19 +53,14 @@ def open_regular(path: Path) -> BinaryIO:
         OSError: it cannot be opened.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
     except ValueError as error:  # a name with a zero byte
         raise DataError(f"{str(path)!r}: expected the name of a file, found one with a zero byte") from error
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(mode):
-            raise DataFormatError(path, 0, "a regular file", _KINDS.get(stat.S_IFMT(mode), "something else"))
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
+    mode = os.fstat(file.fileno()).st_mode
+    if not stat.S_ISREG(mode):
+        file.close()
+        raise DataFormatError(path, 0, "a regular file", _KINDS.get(stat.S_IFMT(mode), "something else"))
+    return file
 
 
 def size_of(file: BinaryIO) -> int:

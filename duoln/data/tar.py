@@ -56,6 +56,8 @@ def read_tar(path: Path, cap: int, most: int, wanted: Callable[[PurePosixPath], 
                     assert file is not None  # it is a regular file
                     yield Entry(place, where, file.read())
             _check_end(path, limited, archive.offset)
+            while limited.read(_BLOCK):  # the checksum of gzip stands behind the padding
+                continue
 
 
 def _safe(where: str, info: tarfile.TarInfo) -> PurePosixPath:
