@@ -16,9 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from duoln import tree
-from duoln.errors import CheckpointError
+from duoln.data.bounded import CONTENT_ERRORS, opened
+from duoln.data.json_text import parse_json, read_json
+from duoln.errors import CheckpointError, DataError
 
 FORMAT = 1
+_MAX_HEADER = 1 << 20
+"""Bytes of a checkpoint's header; each array takes some 100 of them. The library that reads it believes 100 million."""
+_MAX_POINTER = 1 << 12
+"""Bytes of a file that names a checkpoint."""
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 _OWN_PART = re.compile(r"(step-\d+\.safetensors|(latest|best|config|result)\.json)\.part")
 
@@ -54,18 +60,6 @@ def write_atomically(path: Path, content: bytes) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
-def parse_json(content: bytes) -> Any:
-    """The value of a JSON text, whatever the text does to the parser.
-
-    Raises:
-        ValueError: it is no JSON in UTF-8, or nested too deeply to be any of ours.
-    """
-    try:
-        return json.loads(content.decode("utf-8"))
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
 
 
 def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any], keep: int = 2, best: bool = False) -> Path:
@@ -105,9 +99,9 @@ def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any], keep: i
 def named_best(folder: Path) -> Path | None:
     """The checkpoint that `best.json` names; None where there is no such file, or none that can be read."""
     try:
-        name = parse_json((folder / "best.json").read_bytes())["file"]
+        name = read_json(folder / "best.json", _MAX_POINTER)["file"]
         good = isinstance(name, str) and _NAME.fullmatch(name) and (folder / name).is_file()
-    except (OSError, ValueError, KeyError, TypeError):  # a name may be too long even to be asked for
+    except (DataError, OSError, KeyError, TypeError):  # a name may be too long even to be asked for
         return None
     return folder / name if good else None
 
@@ -133,6 +127,7 @@ def load(path: Path) -> Checkpoint:
     """
     import safetensors
 
+    _check_header(path)
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             notes = parse_json((file.metadata() or {})["duoln"].encode())
@@ -141,8 +136,22 @@ def load(path: Path) -> Checkpoint:
             _check_notes(path, notes)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return Checkpoint(path, notes["step"], arrays, notes)
-    except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: not a duoln checkpoint: {type(error).__name__}: {error}") from error
+    except MemoryError as error:
+        raise CheckpointError(f"{path}: does not fit into the memory ({path.stat().st_size} bytes)") from error
+    except (safetensors.SafetensorError, OSError, *CONTENT_ERRORS, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path}: not a duoln checkpoint: {type(error).__name__}: {error!s:.200}") from error
+
+
+def _check_header(path: Path) -> None:
+    """Raises CheckpointError for what is no regular file, or claims a header that no checkpoint of ours has."""
+    try:
+        with opened(path, "checkpoint") as file:
+            size = int.from_bytes(file.read(8), "little")
+    except DataError as error:
+        raise CheckpointError(str(error)) from error
+    if size > _MAX_HEADER:
+        raise CheckpointError(f"{path}: not a duoln checkpoint: expected a header of at most {_MAX_HEADER} bytes, "
+                              f"found a claim of {size}")
 
 
 def _check_notes(path: Path, notes: Mapping[str, Any]) -> None:
@@ -153,7 +162,9 @@ def _check_notes(path: Path, notes: Mapping[str, Any]) -> None:
         "worse": ("a whole number", (int,))}
     for key, (words, kind) in kinds.items():
         value = notes[key] if key == "step" else notes.get(key, kind[0]())
-        if not isinstance(value, kind) or isinstance(value, bool) or (key == "step" and notes[key] < 0):
+        # Python's whole numbers have no end, and those beyond 2^63 fit into no array.
+        odd = isinstance(value, int) and not -2 ** 63 <= value < 2 ** 63
+        if not isinstance(value, kind) or isinstance(value, bool) or odd or (key == "step" and notes[key] < 0):
             raise CheckpointError(f"{path}: {key}: expected {words}{' of at least 0' if key == 'step' else ''}, "
                                   f"found {value!r:.60}")
 

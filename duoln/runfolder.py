@@ -21,12 +21,19 @@ import numpy as np
 
 import duoln
 from duoln.backends.protocol import Backend
-from duoln.checkpoint import parse_json, write_atomically
-from duoln.errors import CheckpointError, DataFormatError
+from duoln.checkpoint import write_atomically
+from duoln.data import json_text
+from duoln.data.bounded import opened
+from duoln.data.json_text import parse_json
+from duoln.errors import CheckpointError, DataError, DataFormatError
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
 from duoln.tasks.spec import Config
 
 _MANY_STEPS = 1000
+_MAX_JSON = 1 << 20
+"""Bytes of `config.json` or `result.json`, which have some 1,000."""
+_LONGEST_LINE = 1 << 20
+"""Bytes of an entry of a log, which has some 200. A log may have any number of them: they are read one by one."""
 
 
 class RunFolder(Listener):
@@ -139,11 +146,11 @@ def read_json(path: Path) -> dict[str, Any]:
         DataFormatError: it is not a JSON object.
     """
     try:
-        content = parse_json(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise DataFormatError(path, 0, "a JSON object", f"{type(error).__name__}: {error}") from error
+        content = json_text.read_json(path, _MAX_JSON, "JSON object")
+    except DataFormatError:
+        raise
+    except DataError as error:
+        raise CheckpointError(str(error)) from error
     if not isinstance(content, dict):
         raise DataFormatError(path, 0, "a JSON object", type(content).__name__)
     return content
@@ -156,21 +163,37 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
         CheckpointError: there is no log.
         DataFormatError: a line before the last is not JSON.
     """
-    try:
-        lines = (path / "log.jsonl").read_bytes().removesuffix(b"\n").split(b"\n")
-    except OSError as error:
-        raise CheckpointError(f"{path}: not a run folder: {error.strerror or error}") from error
-    offset = 0
-    for number, line in enumerate(lines):
+    file = path / "log.jsonl"
+    offset, bad = 0, None
+    for line in _log_lines(file):
+        if bad is not None:
+            raise bad
         try:
             entry = parse_json(line)
         except ValueError as error:
-            if number == len(lines) - 1:
-                return
-            raise DataFormatError(path / "log.jsonl", offset, "a JSON object a line", repr(line[:40])) from error
+            bad = DataFormatError(file, offset, "a JSON object a line", repr(line[:40]))
+            bad.__cause__ = error
+        else:
+            if isinstance(entry, dict):
+                yield entry
         offset += len(line) + 1
-        if isinstance(entry, dict):
-            yield entry
+
+
+def _log_lines(file: Path) -> Iterator[bytes]:
+    """The lines of a log, one by one."""
+    try:
+        with opened(file, "log") as lines:
+            number = 0
+            while line := lines.readline(_LONGEST_LINE + 1):
+                number += 1
+                if len(line) > _LONGEST_LINE:
+                    raise DataFormatError(f"{file}, line {number}", 0, f"a line of at most {_LONGEST_LINE} bytes",
+                                          "a longer one")
+                yield line.removesuffix(b"\n")
+    except DataFormatError:
+        raise
+    except DataError as error:
+        raise CheckpointError(f"{file.parent}: not a run folder: {error}") from error
 
 
 def run_folders(path: Path) -> list[Path]:

@@ -6,11 +6,13 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.errors import DataFormatError, DataMissingError, RecordError, UsageError
+from duoln.data.bounded import opened
+from duoln.data.json_text import json_of, read_json
+from duoln.errors import DataFormatError, RecordError, UsageError
 
 SCHEMA = "duoln-bench/1"
 KINDS = ("ops", "rnn", "train")
@@ -19,6 +21,10 @@ CLOCKS = ("wall_slope", "wall_run")
 CACHES = ("cold", "warm", "running")
 
 _NEAR = 1e-9
+_MAX_BYTES = 1 << 24
+"""Of a record; one of all operators has some 500,000."""
+_LONGEST_LINE = 1 << 20
+"""Bytes of a line of timings, which has some 2,000."""
 
 
 class _Want(NamedTuple):
@@ -93,7 +99,7 @@ def load(path: Path) -> dict[str, Any]:
         UsageError: a record of another schema.
         RecordError: a key is missing or wrong.
     """
-    content = _parse(_read(path), path)
+    content = read_json(path, _MAX_BYTES)
     schema = content.get("schema") if isinstance(content, dict) else None
     if isinstance(schema, str) and schema != SCHEMA:
         raise UsageError(f"{path}: schema: expected {SCHEMA}, found {schema!r}; measure again with this duoln")
@@ -105,9 +111,9 @@ def load(path: Path) -> dict[str, Any]:
 def load_timings(path: Path) -> list[dict[str, Any]]:
     """The lines of a file of timings, checked; errors as those of `load`."""
     lines = []
-    for number, text in enumerate(_read(path).splitlines(), 1):
+    for number, text in enumerate(_read_lines(path), 1):
         where = f"{path}, line {number}"
-        line = _parse(text, where)
+        line = json_of(where, text)
         _check_keys(line, {"label": _TEXT, "machine": _OBJECT}, "", where)
         _check_header(line["machine"], "machine.", where)
         _check_case(line, "", where)
@@ -175,20 +181,9 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataMissingError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise DataFormatError(path, error.start, "JSON in UTF-8", error.reason) from error
-
-
-def _parse(text: str, file: object) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        what = "the end of the file" if error.pos >= len(text.rstrip()) else error.msg
-        raise DataFormatError(file, len(text[:error.pos].encode()), "JSON", what) from error
-    except (ValueError, RecursionError) as error:
-        raise DataFormatError(file, 0, "JSON of a moderate depth and moderate numbers", str(error)) from error
+def _read_lines(path: Path) -> Iterator[bytes]:
+    with opened(path, "file of timings") as file:
+        while line := file.readline(_LONGEST_LINE + 1):
+            if len(line) > _LONGEST_LINE:
+                raise DataFormatError(path, file.tell(), f"lines of at most {_LONGEST_LINE} bytes", "a longer one")
+            yield line

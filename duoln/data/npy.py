@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from duoln.data.npz import Expected, read_header
-from duoln.errors import DataError, DataFormatError, DataMissingError
-
-_LONGEST_HEADER = 1 << 16
+from duoln.data.bounded import opened, size_of
+from duoln.data.npz import LONGEST_HEADER, Expected, read_header
+from duoln.errors import DataFormatError
 
 
 def map_npy(path: Path, expected: Expected) -> np.ndarray:
@@ -21,11 +20,9 @@ def map_npy(path: Path, expected: Expected) -> np.ndarray:
         DataFormatError: no .npy file, another dtype or rank, values by columns, none at all, pickled ones, or another
             number of bytes than its header claims. The message names the file.
     """
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            head = file.read(_LONGEST_HEADER)
-        shape, by_columns, dtype, start = read_header(str(path), head)
+    with opened(path, ".npy file") as file:
+        size = size_of(file)
+        shape, by_columns, dtype, start = read_header(str(path), file.read(LONGEST_HEADER))
         if dtype != np.dtype(expected.dtype) or len(shape) != expected.rank:
             raise DataFormatError(path, 0, expected, f"{dtype} of shape {shape}")
         if by_columns:
@@ -34,8 +31,4 @@ def map_npy(path: Path, expected: Expected) -> np.ndarray:
         if claimed != size - start or not claimed:
             raise DataFormatError(path, start, f"{claimed} bytes, as its header claims" if claimed else "values",
                                   f"{size - start}")
-        return np.memmap(path, dtype, "r", start, shape)
-    except FileNotFoundError as error:
-        raise DataMissingError(f"{path}: expected an .npy file, found nothing there") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+        return np.memmap(file, dtype, "r", start, shape)

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import io
-import struct
 import warnings
 import zipfile
-import zlib
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from tokenize import TokenError
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
-from duoln.errors import DataError, DataFormatError, DataMissingError
+from duoln.data.bounded import most_unpacked, opened, size_of
+from duoln.errors import DataFormatError
 
-_GREATEST_RATIO = 1032
-"""How much DEFLATE can shrink at best: a member that claims more is lying."""
-_MAX_BYTES = 1 << 30
+_MAX_BYTES = 1 << 28
+"""Of all the arrays that are read from a file. The largest real ones are 184 MB, all of CIFAR-10."""
+_MOST_TEXTS = 1 << 18
+"""Texts of an array; each is a Python object of some 60 bytes. COCO, the largest corpus, has 123,287 images."""
 _WIDEST = 4096
 """Characters of the longest text that is believed."""
 _LAST_CHARACTER = 0x10FFFF
-_ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError,
-                   struct.error)
-"""What Python's zip reader raises for a file that is none, or a damaged one (an encrypted or odd member, too)."""
+LONGEST_HEADER = 1 << 16
+"""Bytes of the longest header that is believed."""
+_CHUNK = 1 << 20
+_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Those that NumPy writes. Others may claim gigabytes for their unpacker alone."""
 _HEADER_ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, SyntaxError, TokenError, RecursionError,
                   MemoryError, Warning)
 """What NumPy and Python's own parser, which it calls, raise for a header that is none."""
@@ -49,45 +51,56 @@ def read_npz(path: Path, arrays: Mapping[str, Expected]) -> dict[str, np.ndarray
     Raises:
         DataMissingError: there is no such file. DataError: it cannot be read.
         DataFormatError: no .npz archive, a damaged one, one without an array, or an array of another dtype or rank,
-            pickled, or larger than what follows its header. The message names file and array.
+            pickled, larger than what follows its header, or larger than is believed of a file of that size. The message
+            names file and array.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename: info for info in archive.infolist()}
-            return {name: _array(path, archive, members.get(f"{name}.npy"), name, expected)
-                    for name, expected in arrays.items()}
-    except FileNotFoundError as error:
-        raise DataMissingError(f"{path}: expected an .npz file, found nothing there") from error
-    except _ARCHIVE_ERRORS as error:
-        raise DataFormatError(path, 0, "an undamaged .npz archive", f"{type(error).__name__}: {error}") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    found = {}
+    with opened(path, ".npz archive") as file, zipfile.ZipFile(file) as archive:
+        members = {info.filename: info for info in archive.infolist()}
+        budget = most_unpacked(size_of(file), _MAX_BYTES)
+        for name, expected in arrays.items():
+            info = members.get(f"{name}.npy")
+            if info is None:
+                raise DataFormatError(path, 0, f"an array '{name}'",
+                                      f"{', '.join(archive.namelist()) or 'an empty archive':.200}")
+            where = f"{path}: {name}"
+            if info.file_size > budget:
+                raise DataFormatError(where, 0, f"at most {budget} bytes", f"a claim of {info.file_size}")
+            if info.compress_type not in _PACKINGS:
+                raise DataFormatError(where, 0, "an undamaged array, stored or deflated", f"packing {info.compress_type}")
+            budget -= info.file_size
+            with archive.open(info) as raw:
+                found[name] = _array(where, raw, info.file_size, expected)
+    return found
 
 
-def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo | None, name: str,
-           expected: Expected) -> np.ndarray:
+def _array(where: str, raw: IO[bytes], size: int, expected: Expected) -> np.ndarray:
     """One array, once its header is known to tell of no more than is really there."""
-    where = f"{path}: {name}"
-    if info is None:
-        raise DataFormatError(path, 0, f"an array '{name}'", ", ".join(archive.namelist()) or "an empty archive")
-    most = min(info.compress_size * _GREATEST_RATIO, _MAX_BYTES)
-    if info.file_size > most:
-        raise DataFormatError(where, 0, f"at most {most} bytes", f"a claim of {info.file_size}")
-    with archive.open(info) as raw:
-        content = raw.read(info.file_size + 1)
-    shape, by_columns, dtype, start = read_header(where, content)
+    head = raw.read(LONGEST_HEADER)
+    shape, by_columns, dtype, start = read_header(where, head)
     text = expected.dtype == "U"
     fits = dtype.kind == "U" and 0 < dtype.itemsize <= 4 * _WIDEST if text else dtype == np.dtype(expected.dtype)
     if not fits or len(shape) != expected.rank:
         raise DataFormatError(where, 0, expected, f"{dtype} of shape {shape}")
-    claimed, rest = prod(shape) * dtype.itemsize, len(content) - start
-    if claimed != rest:
-        raise DataFormatError(where, start, f"{claimed} bytes, as its header claims", rest)
-    values = np.frombuffer(content, dtype, prod(shape), start) if rest else np.zeros(prod(shape), dtype)
-    if text and rest:
-        points = np.frombuffer(content, dtype.byteorder.replace("=", "<").replace("|", "<") + "u4", offset=start)
+    if text and prod(shape) > _MOST_TEXTS:
+        raise DataFormatError(where, 0, f"at most {_MOST_TEXTS} texts", prod(shape))
+    claimed = prod(shape) * dtype.itemsize
+    if claimed != size - start:
+        raise DataFormatError(where, start, f"{claimed} bytes, as its header claims", size - start)
+    content = np.zeros(claimed, np.uint8)
+    got = len(head) - start
+    content[:got] = np.frombuffer(head, np.uint8, got, start)
+    while got < claimed and (part := raw.read(min(_CHUNK, claimed - got))):
+        content[got:got + len(part)] = np.frombuffer(part, np.uint8)
+        got += len(part)
+    if got < claimed:
+        raise DataFormatError(where, start + got, f"{claimed} bytes, as its header claims", got)
+    content.flags.writeable = False
+    if text and claimed:
+        points = content.view(dtype.byteorder.replace("=", "<").replace("|", "<") + "u4")
         if points.max() > _LAST_CHARACTER:  # NumPy would make texts of it that Python cannot handle
             raise DataFormatError(where, start, "characters of Unicode", f"number {points.max()}")
+    values = content.view(dtype) if claimed else np.zeros(prod(shape), dtype)
     return np.ascontiguousarray(values.reshape(shape, order="F")) if by_columns else values.reshape(shape)
 
 

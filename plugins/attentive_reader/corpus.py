@@ -18,9 +18,16 @@ from duoln.plugins.attentive_reader.questions import (
     within,
 )
 
+from duoln.data import most_unpacked
 from duoln.errors import DataFormatError
 
 LastToken = Literal["dropped", "kept"]
+
+_MOST_WORDS = 1 << 30
+"""Of all passages and questions; those of CNN have some 300 million. An archive may have fewer by its size: `within`
+makes many words of few."""
+_MOST_DIFFERENT = 1 << 21
+"""Different words; CNN has some 120,000."""
 
 
 class Cut(NamedTuple):
@@ -95,18 +102,33 @@ class _Rows:
 
 
 class Collector:
-    """Questions of one corpus, added in any order."""
+    """Questions of one corpus, added in any order.
 
-    def __init__(self, cut: Cut) -> None:
-        self.cut = cut
+    Args:
+        cut: how much of each is kept.
+        source: where they are from, for errors.
+        most: words of all of them that are believed.
+    """
+
+    def __init__(self, cut: Cut, source: object = "questions", most: int = _MOST_WORDS) -> None:
+        self.cut, self._source, self._most, self._count = cut, source, most, 0
         self._numbers: dict[str, int] = {}
         self._rows: dict[str, tuple[list[str], _Rows, _Rows, array[int], array[int]]] = {}
 
     def add(self, split: str, name: str, question: Question) -> None:
-        """Add a question; `name` is what it is sorted by."""
+        """Add a question; `name` is what it is sorted by.
+
+        Raises:
+            DataFormatError: with it there are more words than are believed.
+        """
         names, passages, questions, answers, frequent = self._rows.setdefault(
             split, ([], _Rows(), _Rows(), array("i"), array("i")))
         passage, asked = self.cut(question)
+        self._count += len(passage) + len(asked)
+        if self._count > self._most:
+            raise DataFormatError(self._source, 0, f"questions of at most {self._most} words in all", "more")
+        if len(self._numbers) > _MOST_DIFFERENT:
+            raise DataFormatError(self._source, 0, f"at most {_MOST_DIFFERENT} different words", "more")
         names.append(name)
         passages.append(map(self._number, passage))
         questions.append(map(self._number, asked))
@@ -137,7 +159,8 @@ def read(path: Path, cut: Cut, within_from: int | None = None) -> Corpus:
     Raises:
         DataError: see `archive.members`. DataFormatError: see `questions.parse`; also no training or validation set.
     """
-    collector = Collector(cut)
+    size = 0 if path.is_dir() or not path.exists() else path.stat().st_size
+    collector = Collector(cut, path, most_unpacked(size, _MOST_WORDS) if size else _MOST_WORDS)
     for member in archive.members(path):
         question = parse(member.where, member.content)
         collector.add(member.split, member.where, question)

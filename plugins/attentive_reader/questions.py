@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from duoln.errors import DataFormatError
@@ -111,21 +111,20 @@ def near_entities(passage: Sequence[str], reach: int) -> list[str]:
     return [word for k, word in enumerate(passage) if k in kept]
 
 
-def within(passage: Sequence[str], first: int) -> list[Question]:
+def within(passage: Sequence[str], first: int) -> Iterator[Question]:
     """Questions that a passage answers by itself: its sentences from the `first` on, each after those before it.
 
     Of a sentence of 6 to 40 words the first entity that was named before it is left out; one that names no such entity
     asks nothing.
     """
-    made, before = list[Question](), list[str]()
+    before, known = list[str](), set[str]()
     for number, sentence in enumerate(split_sentences(passage)):
-        known = set(before)
         place = next((k for k, word in enumerate(sentence) if is_entity(word) and word in known), None)
         if number >= first and place is not None and len(sentence) in _ASKED:
             asked = [*sentence[:place], PLACEHOLDER, *sentence[place + 1:]]
-            made.append(Question(list(before), asked, sentence[place]))
+            yield Question(list(before), asked, sentence[place])
         before += sentence
-    return made
+        known.update(sentence)
 
 
 def most_frequent_entity(passage: Sequence[str]) -> str:

@@ -10,12 +10,14 @@ import numpy as np
 from duoln.plugins.attentive_reader.corpus import Corpus, Ragged, Split
 from duoln.plugins.attentive_reader.questions import is_entity
 
-from duoln.errors import DataError, DataFormatError, DataMissingError
+from duoln.data import opened
+from duoln.errors import DataError, DataFormatError
 
 NIL, UNKNOWN = 0, 2
 SPECIAL = 4
 """Rows before the words: padding, end of text, unknown, number; as the code behind the paper numbers them."""
-_MAX_BYTES = 1 << 26
+_LONGEST_LINE = 1 << 12
+"""Bytes that are believed."""
 
 
 class Vocabulary(NamedTuple):
@@ -64,36 +66,33 @@ def read_words(path: Path, rows: int) -> Vocabulary:
         DataFormatError: not UTF-8, a line that is not one word, a word twice, more words than the table has rows. The
             message names file, line and byte.
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-    except FileNotFoundError as error:
-        raise DataMissingError(f"{path}: expected a vocabulary, one word a line, found nothing there") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(content) > _MAX_BYTES:
-        raise DataFormatError(path, _MAX_BYTES, f"at most {_MAX_BYTES} bytes", "more")
     known: dict[str, int] = {}
-    at = 0
-    for number, line in enumerate(content.splitlines(keepends=True), start=1):
-        where = f"{path}, line {number}"
-        try:
-            word = line.decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise DataFormatError(where, at + error.start, "text in UTF-8",
-                                  f"the byte {line[error.start]:#04x}") from error
-        if word.split() != [word] or word != word.lower():
-            raise DataFormatError(where, at, "one lower-case word", f"{word!r:.40}")
-        if word in known:
-            raise DataFormatError(where, at, "each word once", f"{word!r:.40}, which line {known[word]} has")
-        if number + SPECIAL > rows:
-            raise DataFormatError(where, at, f"at most {rows - SPECIAL} words, as a table of {rows} rows has room for "
-                                  f"({SPECIAL} are special)", "another word")
-        known[word] = number
-        at += len(line)
+    with opened(path, "vocabulary, one word a line") as file:
+        at = 0
+        for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), start=1):
+            _add(known, f"{path}, line {number}", at, line, rows)
+            at += len(line)
     if not known:
         raise DataFormatError(path, 0, "a word a line", "an empty file")
     return Vocabulary(list(known), rows)
+
+
+def _add(known: dict[str, int], where: str, at: int, line: bytes, rows: int) -> None:
+    """Note a word of a vocabulary and its line; the arguments say where it stands."""
+    if len(line) == _LONGEST_LINE:
+        raise DataFormatError(where, at, f"a line of less than {_LONGEST_LINE} bytes", "a longer one")
+    try:
+        word = line.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise DataFormatError(where, at + error.start, "text in UTF-8", f"the byte {line[error.start]:#04x}") from error
+    if word.split() != [word] or word != word.lower():
+        raise DataFormatError(where, at, "one lower-case word", f"{word!r:.40}")
+    if word in known:
+        raise DataFormatError(where, at, "each word once", f"{word!r:.40}, which line {known[word]} has")
+    if len(known) + 1 + SPECIAL > rows:
+        raise DataFormatError(where, at, f"at most {rows - SPECIAL} words, as a table of {rows} rows has room for "
+                              f"({SPECIAL} are special)", "another word")
+    known[word] = len(known) + 1
 
 
 def encode(corpus: Corpus, vocabulary: Vocabulary) -> dict[str, Split]:

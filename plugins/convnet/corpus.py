@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import tarfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import Expected, Resource, cache_folder, data_folders, find, read_npz
-from duoln.errors import DataError, DataFormatError
+from duoln.data import Expected, Resource, cache_folder, data_folders, find, read_npz, read_tar, read_whole
+from duoln.errors import DataError, DataFormatError, DataMissingError
 from duoln.tasks import Dataset
 
 FOLDER = "cifar10"
@@ -31,8 +27,6 @@ _SHAPE = (3, 32, 32)
 _RECORD_BYTES = 1 + 3 * 32 * 32
 _MAX_UNPACKED = 200_000_000
 """Bytes of the greatest archive that is believed: the known one unpacks to 184 million."""
-_ARCHIVE_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError, ValueError, OverflowError)
-"""What Python's gzip and tar readers raise for a file that is none, or a damaged one."""
 
 
 class Images(NamedTuple):
@@ -79,12 +73,9 @@ def read_folder(folder: Path) -> dict[str, Images]:
     for name in (name for names in FILES.values() for name in names):
         path = folder / name
         try:
-            _check_size(path, path.stat().st_size)
-            contents[name] = path.read_bytes()
-        except FileNotFoundError as error:
+            contents[name] = read_whole(path, RECORDS * _RECORD_BYTES, "CIFAR-10 batch")
+        except DataMissingError as error:  # the others are there: this is no reason to look elsewhere
             raise DataError(f"{path}: missing; expected {', '.join((*FILES['train'], *FILES['test']))}") from error
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     return _joined(folder, contents)
 
 
@@ -96,38 +87,19 @@ def read_archive(path: Path) -> dict[str, Images]:
         DataFormatError: it is damaged, unpacks to more than CIFAR-10 has, names a place outside of itself, or lacks a
             file; or see `parse_batch`.
     """
-    try:
-        with gzip.open(path) as unzipped:
-            content = unzipped.read(_MAX_UNPACKED + 1)
-        if len(content) > _MAX_UNPACKED:
-            raise DataFormatError(path, 0, f"an archive of at most {_MAX_UNPACKED} bytes", "more")
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
-            found = {name: batch for member in archive if (name := _wanted(path, member)) is not None
-                     for batch in [_content(path, member, content)]}
-    except _ARCHIVE_ERRORS as error:
-        raise DataFormatError(path, 0, "an undamaged .tar.gz archive", f"{type(error).__name__}: {error}") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    found = {}
+    for place, where, content in read_tar(path, _MAX_UNPACKED, RECORDS * _RECORD_BYTES, _is_wanted):
+        _check_size(where, len(content))
+        found[place.name] = content
     for name in (name for names in FILES.values() for name in names):
         if name not in found:
             raise DataFormatError(path, 0, f"a file {BATCHES}/{name}", ", ".join(found) or "none of the six")
     return _joined(path, found)
 
 
-def _wanted(path: Path, member: tarfile.TarInfo) -> str | None:
-    """Which of the six files a member is."""
-    place = PurePosixPath(member.name)
-    if place.is_absolute() or ".." in place.parts or "\\" in member.name:
-        raise DataFormatError(path, member.offset, "names below the archive's own folder", f"{member.name!r:.200}")
-    names = [name for names in FILES.values() for name in names if place == PurePosixPath(BATCHES, name)]
-    return names[0] if names else None
-
-
-def _content(path: Path, member: tarfile.TarInfo, archive: bytes) -> bytes:
-    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
-        raise DataFormatError(f"{path}: {member.name}", member.offset, "a plain file", f"type {member.type!r}")
-    _check_size(f"{path}: {member.name}", member.size)
-    return archive[member.offset_data:member.offset_data + member.size]
+def _is_wanted(place: PurePosixPath) -> bool:
+    """Whether a member is one of the six files."""
+    return any(place == PurePosixPath(BATCHES, name) for names in FILES.values() for name in names)
 
 
 def _check_size(where: object, size: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.data import Expected, cache_folder, data_folders, read_npz
+from duoln.data import Expected, cache_folder, data_folders, read_npz, read_whole
 from duoln.errors import DataError, DataFormatError, DataMissingError
 from duoln.tasks import Dataset
 
@@ -26,6 +26,9 @@ ROW_BYTES = PIXELS // 8
 KNOWN_SHA256 = "c462f82a020638a4d5d8d44e4c83242ee0145ee1d125869d0e030c35011837e6"
 
 _MAX_BYTES = 1 << 27
+"""Of a text file; the largest of Larochelle's is 78 million."""
+_MOST_IMAGES = 1 << 18
+"""Of a packed file; unpacked, one takes 784 bytes. The training images are 50,000."""
 
 
 def read(root: Path | None = None) -> tuple[Dataset, dict[str, np.ndarray]]:
@@ -67,8 +70,9 @@ def read_packed(path: Path) -> dict[str, np.ndarray]:
     """
     found = read_npz(path, {split: Expected("u1", 2) for split in SPLITS})
     for split, packed in found.items():
-        if packed.shape[1] != ROW_BYTES or not len(packed):
-            raise DataFormatError(f"{path}: {split}", 0, f"shape (images, {ROW_BYTES})", packed.shape)
+        if packed.shape[1] != ROW_BYTES or not 1 <= len(packed) <= _MOST_IMAGES:
+            raise DataFormatError(f"{path}: {split}", 0, f"shape (images, {ROW_BYTES}), at most {_MOST_IMAGES} images",
+                                  packed.shape)
     return found
 
 
@@ -81,13 +85,7 @@ def read_text(path: Path) -> np.ndarray:
         DataError: the file cannot be read. DataFormatError: another character, values that are not parted, or a
             line of another length; the message says where.
     """
-    try:
-        size = path.stat().st_size
-        if size > _MAX_BYTES:
-            raise DataFormatError(path, 0, f"at most {_MAX_BYTES} bytes", size)
-        text = np.frombuffer(path.read_bytes(), np.uint8)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    text = np.frombuffer(read_whole(path, _MAX_BYTES, "text of 0 and 1"), np.uint8)
     is_value = (text == ord("0")) | (text == ord("1"))
     is_end = text == ord("\n")
     strange = np.flatnonzero(~(is_value | is_end | (text == ord(" ")) | (text == ord("\t")) | (text == ord("\r"))))
@@ -96,7 +94,7 @@ def read_text(path: Path) -> np.ndarray:
     joined = np.flatnonzero(is_value[1:] & is_value[:-1])
     if len(joined):
         raise DataFormatError(path, int(joined[0]) + 1, "a space between two values", "none")
-    values = np.cumsum(is_value, dtype=np.int64)
+    values = np.cumsum(is_value, dtype=np.int32)
     ends = np.flatnonzero(is_end)
     if len(text) and not is_end[-1]:
         ends = np.append(ends, len(text) - 1)

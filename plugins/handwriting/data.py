@@ -11,7 +11,7 @@ from duoln.plugins.handwriting import alphabet, corpus
 from duoln.plugins.handwriting.corpus import Line
 from duoln.plugins.handwriting.made import make_lines
 
-from duoln.data import Batch, cache_folder, data_folders, examples
+from duoln.data import Batch, cache_folder, data_folders
 from duoln.errors import DataMissingError, UsageError
 from duoln.randomness import Stream
 from duoln.tasks import Dataset, Splits
@@ -71,7 +71,6 @@ def splits(source: Source, batch_size: int, seed: int, length: int, text_length:
 def _batches(lines: Sequence[Line], batch_size: int, seed: int, order: Order, length: int, text_length: int,
              ) -> Callable[[int], Batch]:
     """The batch of a step. All have one shape: nearly every batch of IAM-OnDB has a line that fills it."""
-    whole = as_batch(lines, length, text_length)
     count = len(lines)
 
     def batch(step: int) -> Batch:
@@ -81,7 +80,7 @@ def _batches(lines: Sequence[Line], batch_size: int, seed: int, order: Order, le
         else:
             epoch, place = divmod(step, count // batch_size)
             chosen = Stream(seed, "batches", epoch).permutation(count)[place * batch_size:(place + 1) * batch_size]
-        return examples(whole, BATCH_AXES, chosen)
+        return as_batch([lines[k] for k in chosen], length, text_length)
 
     return batch
 

@@ -12,10 +12,16 @@ import numpy as np
 from duoln.plugins.handwriting import corpus
 from duoln.plugins.handwriting.corpus import Line
 
-from duoln.errors import DataError, DataFormatError, DataMissingError
+from duoln.data import read_whole
+from duoln.errors import DataFormatError, DataMissingError
 from duoln.randomness import Stream
 
-_MAX_XML = 1 << 24
+_MAX_XML = 1 << 23
+"""Bytes of a stroke file; the longest lines have some 100,000."""
+_MAX_TEXT = 1 << 20
+"""Bytes of a transcript, which has some 1,000, or of a list of forms, which has some 10,000."""
+_ENCODINGS = frozenset(("utf-8", "iso-8859-1", "us-ascii", "utf-16"))
+"""Those that the parser knows by itself; for others it would look for a codec of Python, by a name from the file."""
 _LISTS = {"valid": ("testset_v.txt",), "train": ("trainset.txt", "testset_t.txt", "testset_f.txt")}
 """Forms by split, where the official lists of the recognition task lie in the folder. Graves (2013) trains on all but
 the validation part; the database has no list of a test set beyond these."""
@@ -95,7 +101,7 @@ def _page(form: str) -> str:
 
 
 def _words(path: Path) -> list[str]:
-    return _content(path, _MAX_XML).decode("latin-1").split()
+    return read_whole(path, _MAX_TEXT, "list of forms").decode("latin-1").split()
 
 
 def read_transcript(path: Path) -> list[str]:
@@ -104,7 +110,7 @@ def read_transcript(path: Path) -> list[str]:
     Raises:
         DataFormatError: there is no such part, or one of its lines is empty.
     """
-    text = _content(path, _MAX_XML).decode("latin-1").replace("\r\n", "\n")
+    text = read_whole(path, _MAX_TEXT, "transcript").decode("latin-1").replace("\r\n", "\n")
     before, mark, part = text.partition("CSR:")
     if not mark:
         raise DataFormatError(path, 0, "a part that begins with CSR:", "none")
@@ -127,7 +133,7 @@ def read_strokes(path: Path, text: str) -> Line:
         DataError: the file cannot be read.
     """
     reader = _Reader(path)
-    reader.read(_content(path, _MAX_XML))
+    reader.read(read_whole(path, _MAX_XML, "XML text"))
     points = np.array(reader.points)
     offsets = np.diff(points, axis=0, prepend=points[:1])
     if np.abs(offsets).max() > np.iinfo(np.int16).max:
@@ -143,6 +149,7 @@ class _Reader:
     def __init__(self, path: Path) -> None:
         self.path, self.points, self.ends = path, list[tuple[float, float]](), list[int]()
         self.parser = expat.ParserCreate()
+        self.parser.XmlDeclHandler = self._declaration
         self.parser.StartDoctypeDeclHandler = self._doctype
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
@@ -150,13 +157,17 @@ class _Reader:
     def read(self, content: bytes) -> None:
         try:
             self.parser.Parse(content, True)
-        except (expat.ExpatError, LookupError) as error:  # an encoding that Python has not is no ExpatError
+        except expat.ExpatError as error:
             raise self._error("well-formed XML", error) from error
         if len(self.points) < 2:
             raise DataFormatError(self.path, 0, "at least 2 points in strokes", len(self.points))
 
     def _error(self, expected: object, found: object) -> DataFormatError:
         return DataFormatError(self.path, max(self.parser.CurrentByteIndex, 0), expected, found)
+
+    def _declaration(self, _: str, encoding: str | None, __: int) -> None:
+        if encoding is not None and encoding.lower() not in _ENCODINGS:
+            raise self._error(f"an encoding of {', '.join(sorted(_ENCODINGS))}", f"{encoding!r:.60}")
 
     def _doctype(self, *_: Any) -> None:
         raise self._error("XML without a DOCTYPE", "a DOCTYPE")
@@ -185,12 +196,3 @@ class _Reader:
         return value
 
 
-def _content(path: Path, limit: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(content) > limit:
-        raise DataFormatError(path, limit, f"at most {limit} bytes", "more")
-    return content

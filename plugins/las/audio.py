@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,11 +11,14 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from duoln.errors import DataError, DataFormatError, UsageError
+from duoln.data import CONTENT_ERRORS, opened, read_whole
+from duoln.errors import DataFormatError, UsageError
 
-_MAX_BYTES = 1 << 28
-_MAX_SAMPLES = 1 << 26
-"""Over an hour at 16 kHz: FLAC can make a small file of any length of silence."""
+MOST_SAMPLES = 1 << 22
+"""Of an utterance: 4 minutes at 16 kHz. FLAC can make a small file of any length of silence; the longest utterances of
+LibriSpeech have 35 seconds."""
+_MAX_BYTES = 4 * MOST_SAMPLES
+"""Of a file; other chunks may stand beside the samples."""
 _FLAC_BLOCK = 1 << 16
 _PCM, _EXTENSIBLE = 1, 0xFFFE
 _SPHERE = b"NIST_1A\n"
@@ -45,12 +47,12 @@ def read_audio(path: Path, rate: int | None = None) -> Sound:
             truncated, empty, or of another rate.
         UsageError: FLAC, and soundfile is not installed.
     """
-    content = _content(path)
+    content = read_whole(path, _MAX_BYTES, "sound file")
     found = _reader(path, content)(path, content)
     if rate is not None and found.rate != rate:
         raise DataFormatError(path, 0, f"a rate of {rate} Hz", found.rate)
-    if not len(found.samples):
-        raise DataFormatError(path, len(content), "samples", "none")
+    if not 1 <= len(found.samples) <= MOST_SAMPLES:
+        raise DataFormatError(path, len(content), f"1 to {MOST_SAMPLES} samples", len(found.samples) or "none")
     return found
 
 
@@ -60,31 +62,15 @@ def audio_length(path: Path, rate: int) -> int:
     Raises:
         as `read_audio`.
     """
-    try:
-        with path.open("rb") as file:
-            if file.read(4) == b"fLaC":
-                file.seek(0)
-                with _opened(path, file) as flac:
-                    found, count = int(flac.samplerate), int(flac.frames)
-                if found != rate or not 0 < count <= _MAX_SAMPLES:
-                    raise DataFormatError(path, 0, f"1 to {_MAX_SAMPLES} samples at {rate} Hz",
-                                          f"{count} at {found} Hz")
-                return count
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    with opened(path, "sound file") as file:
+        if file.read(4) == b"fLaC":
+            file.seek(0)
+            with _opened(path, file) as flac:
+                found, count = int(flac.samplerate), int(flac.frames)
+            if found != rate or not 0 < count <= MOST_SAMPLES:
+                raise DataFormatError(path, 0, f"1 to {MOST_SAMPLES} samples at {rate} Hz", f"{count} at {found} Hz")
+            return count
     return len(read_audio(path, rate).samples)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            content = file.read(min(size, _MAX_BYTES) + 1)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(content) > _MAX_BYTES:
-        raise DataFormatError(path, _MAX_BYTES, f"at most {_MAX_BYTES} bytes", "more")
-    return content
 
 
 def _reader(path: Path, content: bytes) -> Callable[[Path, bytes], Sound]:
@@ -96,7 +82,7 @@ def _reader(path: Path, content: bytes) -> Callable[[Path, bytes], Sound]:
 
 
 def _sound(rate: int, values: np.ndarray) -> Sound:
-    return Sound(rate, values.astype(np.float32) / 2 ** 15)
+    return Sound(rate, values.astype(np.float32) / np.float32(2 ** 15))
 
 
 # RIFF -------------------------------------------------------------------------------------------------
@@ -187,14 +173,15 @@ def _flac(path: Path, content: bytes) -> Sound:
     blocks: list[np.ndarray] = []
     with _opened(path, io.BytesIO(content)) as file:
         claimed, rate = int(file.frames), int(file.samplerate)
-        while sum(map(len, blocks)) <= _MAX_SAMPLES:
+        if claimed > MOST_SAMPLES:
+            raise DataFormatError(path, 0, f"at most {MOST_SAMPLES} samples", claimed)
+        while sum(map(len, blocks)) <= claimed:
             blocks.append(file.read(_FLAC_BLOCK, dtype="int16"))
             if len(blocks[-1]) < _FLAC_BLOCK:
                 break
     count = sum(map(len, blocks))
-    if count != claimed or count > _MAX_SAMPLES:
-        raise DataFormatError(path, len(content), f"{claimed} samples, as the header claims, of at most {_MAX_SAMPLES}",
-                              count)
+    if count != claimed:
+        raise DataFormatError(path, len(content), f"{claimed} samples, as the header claims", count)
     return _sound(rate, np.concatenate(blocks))
 
 
@@ -210,5 +197,5 @@ def _opened(path: Path, stream: IO[bytes]) -> Iterator[Any]:
             if (file.channels, file.subtype) != (1, "PCM_16"):
                 raise DataFormatError(path, 0, "1 channel, PCM_16", f"{file.channels} channels, {file.subtype}")
             yield file
-    except (soundfile.SoundFileError, ValueError) as error:
+    except (soundfile.SoundFileError, *CONTENT_ERRORS) as error:
         raise DataFormatError(path, 0, "an undamaged FLAC file", f"{type(error).__name__}: {error}") from error

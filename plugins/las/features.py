@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -15,6 +16,8 @@ DELTA_REACH = 2
 _FLOOR = 1e-10
 """Least energy that is believed, of samples in -1 .. 1: the square of a 16-bit step is 9e-10."""
 _LEAST_DEVIATION = 1e-5
+_BLOCK = 4096
+"""Frames whose spectra are in memory at a time: 41 seconds, so that no utterance of a real corpus is parted."""
 
 
 def frame_length(rate: int) -> int:
@@ -70,6 +73,11 @@ def power_spectra(samples: np.ndarray, rate: int, name: str) -> np.ndarray:
     Raises:
         DataFormatError: a clip shorter than one frame, or a sample that is not finite.
     """
+    return np.concatenate(list(_power_blocks(samples, rate, name)))
+
+
+def _power_blocks(samples: np.ndarray, rate: int, name: str) -> Iterator[np.ndarray]:
+    """As `power_spectra`, some frames at a time: those of a long clip take 30 times the memory of its samples."""
     length, hop = frame_length(rate), round(HOP_SECONDS * rate)
     if len(samples) < length:
         raise DataFormatError(name, 0, f"at least one frame of {length} samples", len(samples))
@@ -78,9 +86,10 @@ def power_spectra(samples: np.ndarray, rate: int, name: str) -> np.ndarray:
         raise DataFormatError(name, 0, "finite samples", f"{samples[position]} as sample {position}")
     emphasised = samples.astype(np.float64)
     emphasised[1:] -= PRE_EMPHASIS * samples[:-1]
-    frames = np.lib.stride_tricks.sliding_window_view(emphasised, length)[::hop] * np.hamming(length)
-    spectra = np.fft.rfft(frames, fft_length(rate))
-    return (spectra.real ** 2 + spectra.imag ** 2) / fft_length(rate)
+    windows = np.lib.stride_tricks.sliding_window_view(emphasised, length)[::hop]
+    for first in range(0, len(windows), _BLOCK):
+        spectra = np.fft.rfft(windows[first:first + _BLOCK] * np.hamming(length), fft_length(rate))
+        yield (spectra.real ** 2 + spectra.imag ** 2) / fft_length(rate)
 
 
 def deltas(values: np.ndarray) -> np.ndarray:
@@ -110,8 +119,9 @@ def features(samples: np.ndarray, rate: int, mels: int, name: str) -> np.ndarray
     Raises:
         DataFormatError: a clip shorter than one frame, or a sample that is not finite.
     """
-    spectra = power_spectra(samples, rate, name)
-    energies = np.concatenate((spectra @ filterbank(mels, rate).T, spectra.sum(axis=1, keepdims=True)), axis=1)
+    filters = filterbank(mels, rate).T
+    energies = np.concatenate([np.concatenate((power @ filters, power.sum(axis=1, keepdims=True)), axis=1)
+                               for power in _power_blocks(samples, rate, name)])
     static = np.log(np.maximum(energies, _FLOOR))
     slopes = deltas(static)
     whole = np.concatenate((static, slopes, deltas(slopes)), axis=1)

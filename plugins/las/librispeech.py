@@ -19,6 +19,7 @@ FOLDERS = ("LibriSpeech",)
 RATE = 16000
 PARTS = {"train": "train-*", "dev": "dev-clean", "test": "test-clean"}
 """Every training part that lies there is trained on."""
+_LONGEST_NUMBER = 16
 
 
 def read(folder: Path) -> Corpus:
@@ -56,6 +57,8 @@ def read_chapter(path: Path) -> list[Utterance]:
         number = name.removeprefix(f"{chapter}-")
         if number == name or not (number.isascii() and number.isdigit()) or not text:
             raise DataFormatError(path, offset, f"{chapter}-NUMBER and words", repr(line[:60]))
+        if len(number) > _LONGEST_NUMBER:  # no file system has such a name
+            raise DataFormatError(path, offset, f"a number of at most {_LONGEST_NUMBER} digits", repr(number[:40]))
         sound = path.parent / f"{name}.flac"
         if not sound.is_file():
             raise DataMissingError(f"{sound}: missing; {path.name} has a transcript of it")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from duoln.plugins.las.alphabet import LETTERS
-from duoln.plugins.las.audio import read_audio
+from duoln.plugins.las.audio import MOST_SAMPLES, read_audio
 from duoln.plugins.las.corpus import Corpus, Utterance
 
 from duoln.data import Expected, read_npz
@@ -112,6 +112,9 @@ def _read(path: Path, rate: int, texts: str, takes: str | None) -> tuple[list[Ut
         if len(arrays[name]) != len(offsets) - 1:
             raise DataFormatError(f"{path}: {name}", 0, f"{len(offsets) - 1} entries, as the offsets have",
                                   len(arrays[name]))
+    longest = int(np.diff(offsets).max())
+    if longest > MOST_SAMPLES:
+        raise DataFormatError(f"{path}: offsets", 0, f"utterances of at most {MOST_SAMPLES} samples", longest)
     found = []
     for k, (first, last) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
         name = f"{path}: utterance {k}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duoln.errors import DataError, DataFormatError
+from duoln.data import read_whole
+from duoln.errors import DataFormatError
 
-_MAX_BYTES = 1 << 24
+_MAX_BYTES = 1 << 20
+"""The transcripts of a chapter of LibriSpeech have some 20,000."""
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
@@ -15,13 +17,7 @@ def read_lines(path: Path) -> list[tuple[int, str]]:
     Raises:
         DataError: the file cannot be read. DataFormatError: it is too large, or no text in UTF-8.
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(content) > _MAX_BYTES:
-        raise DataFormatError(path, _MAX_BYTES, f"at most {_MAX_BYTES} bytes", "more")
+    content = read_whole(path, _MAX_BYTES, "transcript")
     found, offset = [], 0
     for line in content.split(b"\n"):
         try:

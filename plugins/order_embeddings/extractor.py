@@ -28,8 +28,8 @@ _CONTRAST = 10.0
 _WHITENING = 0.1
 _FLOOR = 1e-2
 """Added to a feature's deviation, of the largest."""
-_IMAGES = 16
-"""At a time: their patches are 5 MB at 32 x 32 pixels."""
+_PIXELS = 16 * 32 * 32
+"""Of the images that are described at a time: the patches of these take 5 MB."""
 
 
 class Dictionary(NamedTuple):
@@ -59,7 +59,8 @@ def extract(train: np.ndarray, others: list[np.ndarray], width: int, seed: int) 
         raise UsageError(f"[{NAME}] expected a width (image_size) that is a multiple of {_QUARTERS}, above "
                          f"{_QUARTERS * COLOURS}; found {width}")
     dictionary = fit(train, entries, seed)
-    raw = [np.concatenate([_describe(dictionary, images[i:i + _IMAGES]) for i in range(0, len(images), _IMAGES)])
+    block = max(_PIXELS // (train.shape[1] * train.shape[2]), 1)
+    raw = [np.concatenate([_describe(dictionary, images[i:i + block]) for i in range(0, len(images), block)])
            for images in (train, *others)]
     mean, deviation = raw[0].mean(axis=0), raw[0].std(axis=0)
     deviation += _FLOOR * max(float(deviation.max()), 1e-6)

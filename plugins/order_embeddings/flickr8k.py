@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from duoln.plugins.order_embeddings.corpus import CAPTIONS
 
-from duoln.data import Expected, read_npz
-from duoln.errors import DataEntryError, DataError, DataFormatError, DataMissingError
+from duoln.data import Expected, Unpacked, opened, read_npz
+from duoln.errors import DataEntryError, DataFormatError
 
 FOLDER = Path("captions")
 CAPTION_FILE = "Flickr8k.token.txt.gz"
@@ -23,7 +20,11 @@ LIST_FILES = {"train": "Flickr_8k.trainImages.txt.gz", "dev": "Flickr_8k.devImag
 PHOTOGRAPH_FILE = "flickr8k_images_32px.npz"
 ALL_PHOTOGRAPHS = 8_000
 _LINE = re.compile(r"(?P<image>[^\s#]+)#(?P<number>[0-4])\t(?P<text>.*)")
-_MAX_BYTES = 1 << 26
+_MAX_BYTES = 1 << 24
+"""Of the captions, which have 3.4 million, and of a list, which has 155,000."""
+_MOST_PHOTOGRAPHS, _LARGEST = 1 << 15, 128
+"""Photographs (Flickr8k has 8,091), and their rows and columns: what the extractor makes of a photograph takes 1,000
+times the memory of its pixels."""
 _SHOWN = 60
 
 
@@ -127,8 +128,12 @@ def read_photographs(path: Path, captions: dict[str, dict[int, list[str]]]) -> d
     """
     arrays = read_npz(path, {"images": Expected("u1", 4), "name": Expected("U", 1)})
     images, names = arrays["images"], arrays["name"]
-    if images.shape[3] != 3 or min(images.shape[1:3]) < 8 or not len(images):
-        raise DataFormatError(f"{path}: images", 0, "shape (images, rows, columns, 3), 8 x 8 or more", images.shape)
+    rows, columns, channels = images.shape[1:]
+    if channels != 3 or not 8 <= min(rows, columns) <= max(rows, columns) <= _LARGEST or not len(images):
+        raise DataFormatError(f"{path}: images", 0, "shape (images, rows, columns, 3), 8 x 8 or more, "
+                              f"{_LARGEST} x {_LARGEST} or less", images.shape)
+    if len(images) > _MOST_PHOTOGRAPHS:
+        raise DataFormatError(f"{path}: images", 0, f"at most {_MOST_PHOTOGRAPHS} images", len(images))
     if len(names) != len(images):
         raise DataFormatError(f"{path}: name", 0, f"{len(images)} names, as there are images", len(names))
     found: dict[str, np.ndarray] = {}
@@ -146,21 +151,11 @@ def read_photographs(path: Path, captions: dict[str, dict[int, list[str]]]) -> d
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a gzipped text with their numbers, from 1."""
-    try:
-        with gzip.open(path) as file:
-            content = file.read(_MAX_BYTES + 1)
-    except FileNotFoundError as error:
-        raise DataMissingError(f"{path}: expected a file of Flickr8k, found nothing there") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataFormatError(path, 0, "an undamaged gzip stream", f"{type(error).__name__}: {error}") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(content) > _MAX_BYTES:
-        raise DataFormatError(path, _MAX_BYTES, f"at most {_MAX_BYTES} bytes", "more")
-    for number, line in enumerate(io.BytesIO(content), start=1):
-        try:
-            yield number, line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DataEntryError(path, f"line {number}", "UTF-8",
-                                 f"byte {line[error.start]:#04x} at position {error.start}") from error
+    """The lines of a text, gzipped or not, with their numbers, from 1."""
+    with opened(path, "text of Flickr8k") as raw:
+        for number, line in enumerate(Unpacked(path, raw, _MAX_BYTES), start=1):
+            try:
+                yield number, line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise DataEntryError(path, f"line {number}", "UTF-8",
+                                     f"byte {line[error.start]:#04x} at position {error.start}") from error

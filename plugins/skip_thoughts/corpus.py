@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from duoln.errors import DataError, DataFormatError, UsageError
 END, UNKNOWN, FIRST = 0, 1, 2
 """Numbers of the end of a sentence and of an unknown word, and of the most frequent one."""
 _TITLE = "###"
+_MOST_DIFFERENT = 1 << 22
+"""Different words; BookCorpus has 1.3 million. Each takes some 150 bytes."""
 
 
 class Corpus(NamedTuple):
@@ -37,8 +40,8 @@ class Corpus(NamedTuple):
         return np.diff(self.starts)
 
 
-def read_books(path: Path) -> Iterator[list[str]]:
-    """The books of a plain text, each as its paragraphs (a line each).
+def read_books(path: Path) -> Iterator[Iterator[str]]:
+    """The books of a plain text, each as its paragraphs (a line each), which are read as they are asked for.
 
     A book begins at a line that starts with `###`; a text without such lines is one book. Sentences never run over the
     end of a line.
@@ -46,19 +49,18 @@ def read_books(path: Path) -> Iterator[list[str]]:
     Raises:
         DataError: the file cannot be read. DataFormatError: it is no UTF-8; the message names the line.
     """
-    book: list[str] = []
-    for _, line in read_lines(path):
-        if line.startswith(_TITLE):
-            if book:
-                yield book
-            book = []
-        elif line.strip():
-            book.append(line)
-    if book:
-        yield book
+    number = 0
+
+    def book_of(line: str) -> int:
+        nonlocal number
+        number += line.startswith(_TITLE)
+        return number
+
+    for _, lines in groupby((line for _, line in read_lines(path)), book_of):
+        yield (line for line in lines if line.strip() and not line.startswith(_TITLE))
 
 
-def make_corpus(name: str, books: Iterable[Sequence[str]], lower_case: bool,
+def make_corpus(name: str, books: Iterable[Iterable[str]], lower_case: bool,
                 vocabulary: Sequence[str] | None = None) -> Corpus:
     """Split books into sentences and words, and number the words.
 
@@ -70,7 +72,7 @@ def make_corpus(name: str, books: Iterable[Sequence[str]], lower_case: bool,
             frequent first, and of equally frequent ones the earliest.
 
     Raises:
-        DataError: there is no sentence.
+        DataError: there is no sentence. DataFormatError: there are too many different words.
     """
     seen: dict[str, int] = {}
     flat, ends, firsts = array("i"), array("q", [0]), [0]
@@ -79,6 +81,8 @@ def make_corpus(name: str, books: Iterable[Sequence[str]], lower_case: bool,
             for sentence in tokens.sentences(paragraph):
                 for word in tokens.words(sentence.lower() if lower_case else sentence):
                     flat.append(seen.setdefault(word, len(seen)))
+                if len(seen) > _MOST_DIFFERENT:
+                    raise DataFormatError(name, 0, f"at most {_MOST_DIFFERENT} different words", "more")
                 if len(flat) > ends[-1]:
                     ends.append(len(flat))
         if len(ends) - 1 > firsts[-1]:

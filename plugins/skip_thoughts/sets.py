@@ -11,7 +11,7 @@ import numpy as np
 from duoln.plugins.skip_thoughts import made, tokens
 from duoln.plugins.skip_thoughts.corpus import END, UNKNOWN
 from duoln.plugins.skip_thoughts.made import Pair
-from duoln.plugins.skip_thoughts.text import at_line, read_lines
+from duoln.plugins.skip_thoughts.text import Cap, at_line, read_lines
 
 from duoln.data import Batch, cache_folder, data_folders
 from duoln.errors import DataFormatError, DataMissingError
@@ -21,6 +21,10 @@ PAIRS = ("SICK_train.txt.gz", "SICK_trial.txt.gz", "SICK_test_annotated.txt.gz")
 NAMES = ("sick", *LABELLED)
 FOLDER = "sentences"
 
+_TEXT = Cap(1 << 23, 1 << 11)
+"""The largest set has 1.3 million bytes, its longest line 695."""
+_MOST_LINES = 1 << 16
+"""The largest set has 10,662. All sentences stand side by side in one array, as long as the longest."""
 _COLUMNS = ("pair_ID", "sentence_A", "sentence_B", "relatedness_score")
 
 
@@ -49,7 +53,8 @@ def read_labelled(path: Path) -> list[tuple[str, int]]:
         DataFormatError: a line of another form, or a file of one class; the message names the line.
     """
     found = []
-    for number, line in read_lines(path, "latin-1"):
+    for number, line in read_lines(path, _TEXT, "latin-1"):
+        _check_count(path, number)
         label, space, sentence = line.partition(" ")
         if label not in ("0", "1") or not space:
             raise at_line(path, number, "0 or 1, a space and a sentence", repr(line[:40]))
@@ -68,12 +73,13 @@ def read_pairs(path: Path) -> list[Pair]:
         DataFormatError: other columns, an empty sentence, or a score that is no number from 1 to 5; the message names
             the line.
     """
-    lines = read_lines(path)
+    lines = read_lines(path, _TEXT)
     head = next(lines, (1, ""))[1].split("\t")
     if tuple(head[:len(_COLUMNS)]) != _COLUMNS:
         raise at_line(path, 1, f"the columns {', '.join(_COLUMNS)}", ", ".join(head)[:80] or "an empty line")
     found = []
     for number, line in lines:
+        _check_count(path, number)
         cells = line.split("\t")
         if len(cells) < len(_COLUMNS):
             raise at_line(path, number, f"at least {len(_COLUMNS)} tab-separated columns", f"{len(cells)}")
@@ -84,6 +90,11 @@ def read_pairs(path: Path) -> list[Pair]:
     if not found:
         raise DataFormatError(path, 0, "at least one pair", "none")
     return found
+
+
+def _check_count(path: Path, number: int) -> None:
+    if number > _MOST_LINES:
+        raise at_line(path, number, f"at most {_MOST_LINES} lines", "one more")
 
 
 def _score(path: Path, number: int, text: str) -> float:

@@ -2,43 +2,49 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import NamedTuple
 
-from duoln.errors import DataError, DataFormatError, DataMissingError
-
-LONGEST = 1 << 22
-"""Bytes of the longest line that is believed."""
+from duoln.data import Unpacked, opened
+from duoln.errors import DataFormatError
 
 
-def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
+class Cap(NamedTuple):
+    """Bytes of a whole text, unpacked, and of its longest line that are believed."""
+
+    whole: int
+    line: int
+
+
+BOOKS = Cap(1 << 34, 1 << 22)
+"""BookCorpus has 4.7 thousand million bytes. A line is a paragraph, or a book in some copies."""
+
+
+def read_lines(path: Path, cap: Cap = BOOKS, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
     """The lines of a file with their numbers from 1, without what ends them.
 
     Raises:
         DataMissingError: there is no such file. DataError: it cannot be read.
-        DataFormatError: damaged gzip, an endless line, or bytes that are not of the encoding; the message names
+        DataFormatError: damaged gzip, more than is believed, or bytes that are not of the encoding; the message names
             the line.
     """
     number = 0
+    with opened(path, "text file") as raw:
+        file = Unpacked(path, raw, cap.whole)
+        while line := _line(path, file, number + 1, cap.line):
+            number += 1
+            yield number, _decoded(path, number, line, encoding).rstrip("\r\n")
+
+
+def _line(path: Path, file: Unpacked, number: int, longest: int) -> bytes:
     try:
-        with path.open("rb") as raw:
-            zipped = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            file = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if zipped else raw
-            while line := file.readline(LONGEST + 1):
-                number += 1
-                if len(line) > LONGEST:
-                    raise at_line(path, number, f"a line of at most {LONGEST} bytes", "a longer one")
-                yield number, _decoded(path, number, line, encoding).rstrip("\r\n")
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise at_line(path, number + 1, "an undamaged gzip stream", f"{type(error).__name__}: {error}") from error
-    except FileNotFoundError as error:
-        raise DataMissingError(f"{path}: expected a text file, found nothing there") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+        line = file.readline(longest + 1)
+    except DataFormatError as error:
+        raise at_line(path, number, error.expected, error.found, error.offset) from error
+    if len(line) > longest:
+        raise at_line(path, number, f"a line of at most {longest} bytes", "a longer one")
+    return line
 
 
 def at_line(path: Path, number: int, expected: object, found: object, offset: int = 0) -> DataFormatError:

@@ -11,7 +11,8 @@ import re
 
 _TITLES = frozenset(("mr", "mrs", "ms", "dr", "st", "messrs", "prof", "rev", "capt", "col", "gen", "lieut", "sergt",
                      "hon", "esq", "jr", "sr", "no", "vol", "viz", "etc"))
-_END = re.compile(r"""(?<![\w'])(?P<word>[\w']*)(?P<mark>[.!?]+)["')\]]*\s+(?=["'(\[]*[A-Z0-9])""")
+# Marks that follow marks, and the space after them, are tried once: a text of marks alone takes no longer than others.
+_END = re.compile(r"""(?:(?<![\w'])(?P<word>[\w']+)|(?<![\w'.!?]))(?P<mark>[.!?]++)["')\]]*+\s++(?=["'(\[]*[A-Z0-9])""")
 _WORD = re.compile(r"""
     n't\b | \w+?(?=n't\b)               # do n't
   | '(?:s|re|ve|ll|d|m|t)\b             # it 's
@@ -24,7 +25,7 @@ def sentences(paragraph: str) -> list[str]:
     """The sentences of a paragraph, in order."""
     found, start = [], 0
     for end in _END.finditer(paragraph):
-        word = end["word"]
+        word = end["word"] or ""
         if end["mark"] == "." and (word.lower() in _TITLES or (len(word) == 1 and word.isupper() and word != "I")):
             continue
         found.append(paragraph[start:end.end()].strip())

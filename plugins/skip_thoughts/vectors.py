@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, NamedTuple
 
 import numpy as np
 from duoln.plugins.skip_thoughts.corpus import FIRST
-from duoln.plugins.skip_thoughts.text import at_line, read_lines
+from duoln.plugins.skip_thoughts.text import Cap, at_line, read_lines
 
-from duoln.errors import DataError, DataFormatError, DataMissingError
+from duoln.data import Unpacked, opened
+from duoln.errors import DataError, DataFormatError
 
 _WIDEST = 4096
 """Values of the longest vector that is believed."""
+_TEXT = Cap(1 << 34, 1 << 17)
+"""The vectors of Google News have 3.6 thousand million bytes, 1,200 each."""
 _LONGEST_WORD = 1 << 10
 _LONGEST_HEAD = 64
 
@@ -48,7 +49,7 @@ def read_vectors(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
 def _read_text(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     width = 0
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, _TEXT):
         word, _, rest = line.rstrip(" ").partition(" ")
         values = rest.split(" ") if rest else []
         if number == 1 and len(values) == 1 and word.isdecimal() and values[0].isdecimal():
@@ -84,17 +85,8 @@ def _width(where: str, width: int) -> int:
 
 
 def _read_binary(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as raw:
-            zipped = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            return _records(path, cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if zipped else raw, wanted)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataFormatError(path, 0, "an undamaged gzip stream", f"{type(error).__name__}: {error}") from error
-    except FileNotFoundError as error:
-        raise DataMissingError(f"{path}: expected word vectors, found nothing there") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    with opened(path, "file of word vectors") as raw:
+        return _records(path, Unpacked(path, raw, _TEXT.whole), wanted)
 
 
 def _records(path: Path, file: IO[bytes], wanted: Collection[str]) -> dict[str, np.ndarray]:

@@ -118,7 +118,7 @@ def test_warnings(tmp_path):
 
 
 @pytest.mark.parametrize(("content", "code", "words"), [
-    (None, 4, ["b.json", "cannot be read"]),
+    (None, 4, ["b.json", "nothing there"]),
     (json.dumps(made.RECORD)[:300], 4, ["b.json", "byte", "the end of the file"]),
     ('{"schema": "duoln-bench/9"}', 2, ["b.json", "duoln-bench/1", "duoln-bench/9"]),
     ("{}", 4, ["b.json", "schema"]),

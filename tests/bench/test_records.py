@@ -94,7 +94,7 @@ def test_files_that_are_no_records(tmp_path, content, error, words):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    check_error(DataMissingError, lambda: schema.load(tmp_path / "none.json"), "none.json", "cannot be read")
+    check_error(DataMissingError, lambda: schema.load(tmp_path / "none.json"), "none.json", "nothing there")
     check_error(DataMissingError, lambda: schema.load(tmp_path), "cannot be read")
 
 

@@ -7,7 +7,7 @@ import struct
 import zipfile
 
 NUMBERS = [0, 1, 2, 3, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63, 2**64 - 1]
-TEXTS = [b"-1", b"0", b"1", b"1e999", b"-1e999", b"NaN", b"Infinity", b"-Infinity", b"1.5", b"9" * 30, b"9" * 5000,
+TEXTS = [b"-1", b"0", b"1", b"1e999", b"-1e999", b"NaN", b"Infinity", b"-Infinity", b"1.5", b"9" * 30, b"9" * 400, b"9" * 5000,
          b"null", b"true", b"[]", b"{}", b'""', b'"x"', b"0x7f", b"1_0", b"\xff\xfe", b"\xed\xa0\x80", b"\0", b"\n", b"\r\n"]
 DEEP = [b"[" * 100_000, b'{"a":' * 100_000, b"(" * 50_000, b"<a>" * 50_000, b"-" * 50_000]
 """What makes a parser that calls itself run out of stack."""

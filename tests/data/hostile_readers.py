@@ -1,8 +1,8 @@
 """Every reader of files with whole files to damage; as a program, the worker that reads the damaged ones.
 
-    python hostile_readers.py CASES FOLDER
+    python hostile_readers.py CASES FOLDER [FIRST]
 
-It writes one JSON object a reader: cases, how many were read and refused, the greatest peak, and what went wrong. The
+FIRST is the number of the first case: every number is another file. It writes one JSON object a reader: cases, how many were read and refused, the greatest peak, and what went wrong. The
 process may not grow by more than `CAP` once it has begun, opens nothing but the case's own file, and unpickles nothing.
 """
 
@@ -274,8 +274,8 @@ def case(name: str, number: int) -> bytes:
     return reader.mutate(rng, rng.choice(reader.files), rng.choice(reader.files))
 
 
-def drive(name: str, cases: int, folder: Path) -> dict[str, Any]:
-    """What a reader made of so many damaged files; the first few wrongs with the numbers of their cases."""
+def drive(name: str, cases: int, folder: Path, start: int = 0) -> dict[str, Any]:
+    """What a reader made of so many damaged files from number `start` on; the first few wrongs with their numbers."""
     reader = READERS[name]
     folder.mkdir()
     path = folder / reader.name
@@ -288,7 +288,7 @@ def drive(name: str, cases: int, folder: Path) -> dict[str, Any]:
         _outcome(reader, path)
     counts = {"cases": cases, "read": 0, "refused": 0}
     wrong, slowest = [], 0.0
-    for number in range(cases):
+    for number in range(start, start + cases):
         path.write_bytes(case(name, number))
         _watch.update(folder=str(folder), seen=[])
         started = time.process_time()
@@ -330,13 +330,13 @@ def _hear(event, args):
 
 
 def main():
-    cases, folder = int(sys.argv[1]), Path(sys.argv[2])
+    cases, folder, first = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0
     if sys.platform == "linux":
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + CAP,) * 2)
     sys.addaudithook(_hear)
     for k, name in enumerate(READERS):
-        print(json.dumps({"reader": name, **drive(name, cases, folder / str(k))}), flush=True)
+        print(json.dumps({"reader": name, **drive(name, cases, folder / str(k), first)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -56,10 +56,10 @@ def test_what_a_passage_asks_by_itself():
     text = ("@entity1 met @entity2 in rome . it rained on @entity3 for days . did the long war end @entity3 or @entity1 ? "
             "@entity9 sang with nobody at all ! so @entity2 said .")
     passage = text.split()
-    found = within(passage, 1)
+    found = list(within(passage, 1))
     assert [" ".join(q.question) for q in found] == ["did the long war end @placeholder or @entity1 ?"]
     assert found[0].answer == "@entity3" and found[0].passage == passage[:13]
-    assert within(passage, 3) == [] and within([], 0) == []
+    assert list(within(passage, 3)) == list(within([], 0)) == []
 
 
 def test_a_question():
@@ -155,11 +155,11 @@ def _cut(size, ending=".tar.gz"):
     (lambda t: _tar(t / "a.tar", {"/q/training/x.question": _question()}, "w"), ["'/q/training", "leads out"]),
     (lambda t: _tar(t / "a.tar", {"..\\training\\x.question": _question()}, "w"), ["leads out"]),
     (_link, ["link.question", "plain files and folders"]),
-    (_cut(300), ["a.tar.gz", "undamaged tar archive"]),
+    (_cut(300), ["a.tar.gz", "undamaged gzip stream"]),
     (_cut(1024 * 2 + 100, ".tar"), ["a.tar", "at byte 2048", "ends an archive", "100 bytes on"]),
     (_cut(1024 * 2, ".tar"), ["at byte 2048", "ends an archive", "0 bytes on"]),
     (_cut(512 + 60, ".tar"), ["a.tar", "undamaged tar archive", "unexpected end of data"]),
-    (lambda t: _tar(t / "a.tar", {"q/training/x.question": "x" * (1 << 20) + "y"}, "w"), ["at most 1048576", "1048577"]),
+    (lambda t: _tar(t / "a.tar", {"q/training/x.question": "x" * (1 << 17) + "y"}, "w"), ["at most 131072", "131073"]),
     (lambda t: _tar(t / "a.tar", {"q/x.question": _question()}, "w"), ["training, validation, test", "'q'"]),
     (lambda t: _tar(t / "a.tar", {"q/training/x.question": "no parts"}, "w"), ["x.question", "line 1", "5 parts"]),
     (lambda t: _tar(t / "a.tar", {"q/training/x.question": _question()}, "w"), ["none in validation"]),
@@ -185,7 +185,7 @@ def test_a_name_that_claims_to_be_endless(tmp_path):
     info.type, info.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
     path = tmp_path / "a.tar.gz"
     path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20)))
-    check_error(DataFormatError, lambda: corpus.read(path, WHOLE), str(path), "at most 1048576")
+    check_error(DataFormatError, lambda: corpus.read(path, WHOLE), str(path), "at most 131072")
 
 
 def test_nothing_there_and_what_cannot_be_read(tmp_path):
@@ -195,7 +195,7 @@ def test_nothing_there_and_what_cannot_be_read(tmp_path):
     (tmp_path / "folder" / "training").mkdir(parents=True)
     check_error(DataFormatError, lambda: corpus.read(tmp_path / "folder", WHOLE), "none in training")
     (tmp_path / "folder" / "training" / "a.question").write_bytes(b"x" * ((1 << 20) + 1))
-    check_error(DataFormatError, lambda: corpus.read(tmp_path / "folder", WHOLE), "a.question", "at most 1048576")
+    check_error(DataFormatError, lambda: corpus.read(tmp_path / "folder", WHOLE), "a.question", "at most 131072")
     (tmp_path / "folder" / "training" / "b.question").mkdir()
     (tmp_path / "folder" / "training" / "a.question").unlink()
     check_error(DataError, lambda: corpus.read(tmp_path / "folder", WHOLE), "cannot be read")

@@ -39,7 +39,7 @@ def test_words(text, expected):
 def test_books_and_the_vocabulary_by_frequency(tmp_path):
     path = tmp_path / "two.txt"
     path.write_text("### One | A\nThe cat sat. A cat ran!\n\n\n### Two\nthe end\n")
-    books = list(read_books(path))
+    books = [list(book) for book in read_books(path)]
     assert books == [["The cat sat. A cat ran!"], ["the end"]]
     corpus = make_corpus("two", books, lower_case=True)
     assert corpus.words == ["<end>", "<unknown>", "the", "cat", "sat", ".", "a", "ran", "!", "end"]
