@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import json
 import os
 import platform
 import sys
@@ -20,6 +19,7 @@ from typing import Any, TextIO
 import numpy as np
 
 import duoln
+from duoln import strictjson
 from duoln.backends.protocol import Backend
 from duoln.checkpoint import parse_json, write_atomically
 from duoln.errors import CheckpointError, DataFormatError
@@ -60,7 +60,7 @@ class RunFolder(Listener):
     def write_config(self, task: str, variant: str, config: Config) -> None:
         """Note what this run is."""
         content = {"task": task, "variant": variant, "config": dataclasses.asdict(config)}
-        write_atomically(self.path / "config.json", (json.dumps(content, indent=2) + "\n").encode())
+        write_atomically(self.path / "config.json", (strictjson.dumps(content, indent=2) + "\n").encode())
 
     def on_start(self, event: RunStart) -> None:
         self._log_every = 1 if event.steps_per_epoch <= _MANY_STEPS else 10
@@ -89,7 +89,7 @@ class RunFolder(Listener):
     def on_end(self, status: str, result: Mapping[str, Any]) -> None:
         self._write({"event": "end", "status": status, **result})
         if status == "done":
-            write_atomically(self.path / "result.json", (json.dumps(dict(result), indent=2) + "\n").encode())
+            write_atomically(self.path / "result.json", (strictjson.dumps(result, indent=2) + "\n").encode())
         self.close()
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class RunFolder(Listener):
         if self._log is None:
             return
         try:
-            self._log.write(json.dumps(entry) + "\n")
+            self._log.write(strictjson.dumps(entry) + "\n")
             self._log.flush()
         except OSError as error:
             raise CheckpointError(f"{self._log.name}: cannot be written: {error.strerror or error}") from error
@@ -139,7 +139,7 @@ def read_json(path: Path) -> dict[str, Any]:
         DataFormatError: it is not a JSON object.
     """
     try:
-        content = parse_json(path.read_bytes())
+        content = strictjson.revive(parse_json(path.read_bytes()))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
@@ -163,7 +163,7 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
     offset = 0
     for number, line in enumerate(lines):
         try:
-            entry = parse_json(line)
+            entry = strictjson.revive(parse_json(line))
         except ValueError as error:
             if number == len(lines) - 1:
                 return

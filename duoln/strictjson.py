@@ -23,7 +23,8 @@ def dumps(value: Any, indent: int | None = None) -> str:
         ValueError: it holds itself.
     """
     try:
-        return json.dumps(_strict(value, {}, ""), indent=indent, allow_nan=False)
+        # Delete is in ASCII, and a control character all the same.
+        return json.dumps(_strict(value, {}, ""), indent=indent, allow_nan=False).replace("\x7f", "\\u007f")
     except RecursionError:
         raise ValueError("expected a value that JSON can hold, found one that holds itself, or nested too deeply"
                          ) from None

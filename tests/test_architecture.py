@@ -18,7 +18,7 @@ TOPS = ("duoln", "kernels", "plugins", "examples")
 # A module imports what is above it in this table, to its left on the same line, or in its own folder.
 LAYERS = (
     ("errors", "backends"),
-    ("tree", "randomness", "strictjson", "processes", "core"),
+    ("tree", "randomness", "strictjson", "processes", "visible", "core"),
     ("ops", "kernels"),
     ("nn", "optim", "data", "pictures", "analysis"),
     ("tasks", "runtime", "checkpoint", "runfolder", "step", "memory", "ranks", "train", "trained", "report", "paper", "doctor", "bench", "testing", "selftest"),

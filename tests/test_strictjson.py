@@ -19,11 +19,11 @@ def _read(text):
 
 
 @pytest.mark.parametrize("value", [
-    1, 1.5, "x", None, True, [], {}, [1, [2.5]], {"a": {"b": [1, None]}}, "\x1b\u202e\ud800", 10 ** 400, -0.0])
+    1, 1.5, "x", None, True, [], {}, [1, [2.5]], {"a": {"b": [1, None]}}, "\x1b\x7f\u202e\ud800", 10 ** 400, -0.0])
 def test_what_json_knows_stays(value):
     assert _read(strictjson.dumps(value)) == value
     assert strictjson.revive(_read(strictjson.dumps(value))) == value
-    assert strictjson.dumps(value).isascii()
+    assert strictjson.dumps(value).isascii() and strictjson.dumps(value).isprintable()
 
 
 @pytest.mark.parametrize(("value", "text"), [

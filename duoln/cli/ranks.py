@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from duoln import processes
+from duoln import processes, streams
 from duoln.errors import RankError, UsageError
 
 _WATCH_SECONDS = 0.05
@@ -88,7 +88,7 @@ def _start(count: int, words: list[str], library: str, heard: list[Path]) -> lis
         with heard[k].open("wb") as file:
             children.append(subprocess.Popen(
                 processes.command("duoln", *words), env=environment, stdin=subprocess.PIPE,
-                stdout=None if k == 0 else file, stderr=None if k == 0 else file, start_new_session=True))
+                stdout=file if k else streams.child_stdout(), stderr=file if k else None, start_new_session=True))
     return children
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
 from duoln.cli.curves import write_curves
-from duoln.cli.guard import guarded
+from duoln.cli.guard import as_document, guarded
+from duoln.cli.parser import Parser
 from duoln.cli.ranks import end_with_launcher, is_rank, launch
 from duoln.errors import CheckpointError, UsageError
 
@@ -59,8 +59,8 @@ def run_task(task: Task, argv: Sequence[str], prog: str | None = None, descripti
 
     `--paper` chooses the preset "paper", where the task has one.
     """
-    parser = argparse.ArgumentParser(prog=prog, description=description,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog=prog, description=description,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
     if "paper" in task.presets:
         parser.add_argument("--paper", action="store_true", help="the paper's protocol")
     add_run_options(parser)
@@ -72,7 +72,7 @@ def run_task(task: Task, argv: Sequence[str], prog: str | None = None, descripti
         # Its module stands for the distribution: it may be no plug-in.
         return run_variants(named(task, type(task).__module__), list(task.variants), args, chosen, {})
 
-    return guarded(lambda: run(parser.parse_args(argv)))
+    return guarded(lambda: run(parser.parse_args(argv)), argv)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -130,8 +130,9 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
         try:
             results.append(fit(trainer, folder, [console.ProgressDisplay(task.columns), *listeners],
                                resume=args.resume == "auto"))
-        except Interrupted:
-            _show_results(task, splits, backend, [*results, trainer.result()], top, args.json)
+        except Interrupted as stop:
+            _show_results(task, splits, backend, [*results, trainer.result()], top, args.json,
+                          as_document(stop, str(stop), stop.exit_code))
             raise
         finally:
             folder.close()
@@ -181,7 +182,7 @@ def _run_folder(task: Task, variants: Sequence[str], out: Path | None, resume: b
 
 
 def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequence[Mapping[str, Any]], top: Path,
-                  as_json: bool) -> None:
+                  as_json: bool, error: Mapping[str, Any] | None = None) -> None:
     from duoln import console, pictures
     from duoln.train import summarize
 
@@ -191,4 +192,4 @@ def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequenc
     if not pictures.can_draw():
         console.say('  for a picture of the curves: pip install matplotlib')
     if as_json:
-        console.put(json.dumps(summarize(results, splits, backend)))
+        console.put_json({**summarize(results, splits, backend), **({} if error is None else {"error": error})})
