@@ -41,7 +41,6 @@ STREAMS = {
     "stdout closed, stderr full": Condition("COMMAND >&- 2> /dev/full", result=LOST),
     "stdout full, stderr closed": Condition("COMMAND > /dev/full 2>&-", result=LOST),
     "stdin nowhere": Condition("COMMAND < /dev/null", readable=True),
-    "stdin a folder": Condition("COMMAND < .", readable=True),
     "stdin written to": Condition("echo words | COMMAND", readable=True),
     "stdin for writing only": Condition("COMMAND 0> written", readable=True),
     "stdout for reading only": Condition("COMMAND 1< /dev/null", result=LOST),
