@@ -1,8 +1,6 @@
 """`python -m duoln` is the `duoln` command."""
 
-import sys
-
-from duoln.cli import main
+from duoln.cli import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -6,19 +6,22 @@ and then. `NO_COLOR` and the width of the terminal are respected, by rich.
 
 from __future__ import annotations
 
-import sys
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
+from duoln import streams, strictjson
 from duoln.memory import size
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
 from duoln.tasks.spec import Column, Dataset, Task, split_columns
+from duoln.visible import visible
 
 _Cells = tuple[str, str, list[str]]
 """A column: heading, justification, cells."""
@@ -28,29 +31,76 @@ _CLAIM = 30
 """Columns of the terminal without which the paper's claim stands below the table of results, not in it."""
 _AROUND_CELL = 3
 
-talk = Console(stderr=True, highlight=False)
+_LEAST_WIDTH, _LARGEST_WIDTH = 20, 10_000
+
+
+class _Plain(Console):
+    """Rich's console for texts of anybody's: no markup is read in them, and `visible` shows their control characters.
+
+    All that is printed passes here, so that nobody who prints has to think of it.
+    """
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file=file, highlight=False, markup=False, emoji=False, _environ=_environment())
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """A text on its way; its width is measured after this."""
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Everything on its way; rich's own commands to the terminal are marked as such."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+
+def _environment() -> dict[str, str]:
+    """The variables that rich reads, without a width or height that no terminal has."""
+    def good(text: str) -> bool:
+        return text.isascii() and text.isdecimal() and _LEAST_WIDTH <= int(text[:9]) <= _LARGEST_WIDTH
+
+    return {key: value for key, value in os.environ.items()
+            if key not in ("COLUMNS", "LINES", "JUPYTER_COLUMNS", "JUPYTER_LINES") or good(value)}
+
+
+talk = _Plain(streams.Talk())
 """stderr: progress, remarks and errors."""
 
 
 def say(text: str, style: str = "") -> None:
     """One remark on stderr. Long lines are left to the terminal to wrap."""
-    talk.print(escape(text), style=style or None, soft_wrap=True)
+    talk.print(text, style=style or None, soft_wrap=True)
 
 
 def put(text: str) -> None:
-    """A result on stdout."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    """A line or several of the result, on stdout.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    streams.Results().write(f"{visible(text)}\n")
+
+
+def put_json(value: Any) -> None:
+    """The result as one JSON document on stdout.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    streams.Results().write(f"{strictjson.dumps(value)}\n")
 
 
 def show(table: Table, data: bool = False) -> None:
-    """A table, on stderr, or on stdout where it is the result."""
-    (Console(highlight=False) if data else talk).print(table)
+    """A table, on stderr, or on stdout where it is the result.
+
+    Raises:
+        OutputError: it is the result, and cannot be written.
+    """
+    (_Plain(streams.Results()) if data else talk).print(table)
 
 
 def width() -> int:
     """Columns that a table on stdout may have; 0 where stdout is not a terminal."""
-    out = Console()
+    out = _Plain(streams.Results())
     return out.width if out.is_terminal else 0
 
 
@@ -83,9 +133,9 @@ class ProgressDisplay(Listener):
             say(f"{self._variant}: refused {line}", style="yellow")
         if event.first_step:
             say(f"{self._variant}: goes on after step {event.first_step}")
-        if talk.is_terminal and event.first_step < event.last_step:
-            self._bar = Progress(TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(),
-                                 TimeRemainingColumn(), console=talk, transient=True)
+        if talk.is_terminal and not talk.is_dumb_terminal and event.first_step < event.last_step:
+            self._bar = Progress(TextColumn("{task.description}", markup=False), BarColumn(bar_width=None),
+                                 MofNCompleteColumn(), TimeRemainingColumn(), console=talk, transient=True)
             self._id = self._bar.add_task(self._variant, total=event.last_step, completed=event.first_step)
             self._bar.start()
         self._said = time.monotonic()
@@ -99,7 +149,7 @@ class ProgressDisplay(Listener):
             return
         self._said = now
         if self._bar is not None and self._id is not None:
-            text = escape(f"{self._variant}  loss {event.loss:.4f}{self._label}")
+            text = visible(f"{self._variant}  loss {event.loss:.4f}{self._label}")
             self._bar.update(self._id, completed=event.step, description=text)
         else:
             say(f"{self._variant}: step {event.step}/{self._last_step}  loss {event.loss:.4f}{self._label}")
@@ -142,7 +192,7 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     if wide:
         table.add_column("the paper's claim")
     for i in range(len(columns[0][2])):
-        table.add_row(*(escape(cells[i]) for _, _, cells in columns), *([escape(claims[i])] if wide else []))
+        table.add_row(*(cells[i] for _, _, cells in columns), *([claims[i]] if wide else []))
     show(table)
     common = [f"data: {dataset.label}"]
     if results and same["batch_size"]:
@@ -170,5 +220,5 @@ def rows_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]
     for i, heading in enumerate(headings):
         table.add_column(heading, no_wrap=i in whole)
     for i, row in enumerate(rows):
-        table.add_row(*(escape(cell) for cell in row), style="red" if i in bad else None)
+        table.add_row(*row, style="red" if i in bad else None)
     return table

@@ -9,6 +9,16 @@ class DuolnError(Exception):
     exit_code = 1
 
 
+def words_of(error: BaseException) -> str:
+    """What an error says; one of a plug-in may be unable even to say it."""
+    try:
+        return str(error).strip()
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as failure:
+        return f"its message cannot be shown: it raises {type(failure).__name__}"
+
+
 class UsageError(DuolnError, ValueError):
     """An unknown task, variant, preset, setting or flag, or a setting outside its range."""
 
@@ -70,6 +80,20 @@ class MemoryExhaustedError(DuolnError):
     """The device has no memory left for this step."""
 
     exit_code = 6
+
+
+class OutputError(DuolnError):
+    """The result cannot be written to stdout. The files of a run are complete.
+
+    Attributes:
+        unread: whether the reader of our stdout went away, as `head` does when it has enough.
+    """
+
+    exit_code = 7
+
+    def __init__(self, reason: Exception) -> None:
+        self.unread = isinstance(reason, BrokenPipeError)
+        super().__init__(f"[stdout] the result cannot be written: {getattr(reason, 'strerror', None) or reason}")
 
 
 class ShapeError(DuolnError, ValueError):

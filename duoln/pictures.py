@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from duoln.errors import CheckpointError, UsageError
+from duoln.visible import visible
 
 FORMS = (".png", ".svg", ".pdf")
 _DPI = 110
@@ -60,12 +61,38 @@ def figure(target: Path, rows: int = 1, columns: int = 1, size: tuple[float, flo
     drawn, axes = pyplot.subplots(rows, columns, squeeze=False, figsize=size, **grid)
     try:
         yield drawn, axes
+        _show_as_they_are(drawn)
         drawn.tight_layout(rect=(0, 0, 1, top))
         content = io.BytesIO()
         drawn.savefig(content, format=target.suffix[1:].lower(), dpi=_DPI)
     finally:
         pyplot.close(drawn)
     _replace(target, content.getvalue())
+
+
+def _show_as_they_are(drawn: Any) -> None:
+    """No text of a figure is read as a formula but the numbers that matplotlib writes at an axis.
+
+    Names and labels are anybody's: a lone `$...$` in them would raise, and control characters have no form.
+    """
+    from matplotlib.text import Text
+    from matplotlib.ticker import FixedFormatter, FuncFormatter, LogFormatter, ScalarFormatter
+
+    numbers = set()
+    for axis in (axis for axes in drawn.axes for axis in (axes.xaxis, axes.yaxis)):
+        formatter = axis.get_major_formatter()
+        if isinstance(formatter, FixedFormatter | FuncFormatter):  # ticks get their texts anew when they are drawn
+            axis.set_major_formatter(FuncFormatter(_visibly(formatter)))
+        if isinstance(formatter, LogFormatter | ScalarFormatter):
+            numbers |= {*axis.get_ticklabels(), *axis.get_ticklabels(minor=True), axis.get_offset_text()}
+    for text in drawn.findobj(Text):
+        if text not in numbers:
+            text.set_parse_math(False)
+            text.set_text(visible(text.get_text()))
+
+
+def _visibly(formatter: Callable[[float, int], str]) -> Callable[[float, int], str]:
+    return lambda value, place: visible(formatter(value, place))
 
 
 def _replace(target: Path, content: bytes) -> None:

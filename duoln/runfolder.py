@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import json
 import os
 import platform
 import sys
@@ -20,6 +19,7 @@ from typing import Any, TextIO
 import numpy as np
 
 import duoln
+from duoln import strictjson
 from duoln.backends.protocol import Backend
 from duoln.checkpoint import write_atomically
 from duoln.data import json_text
@@ -67,7 +67,7 @@ class RunFolder(Listener):
     def write_config(self, task: str, variant: str, config: Config) -> None:
         """Note what this run is."""
         content = {"task": task, "variant": variant, "config": dataclasses.asdict(config)}
-        write_atomically(self.path / "config.json", (json.dumps(content, indent=2) + "\n").encode())
+        write_atomically(self.path / "config.json", (strictjson.dumps(content, indent=2) + "\n").encode())
 
     def on_start(self, event: RunStart) -> None:
         self._log_every = 1 if event.steps_per_epoch <= _MANY_STEPS else 10
@@ -96,7 +96,7 @@ class RunFolder(Listener):
     def on_end(self, status: str, result: Mapping[str, Any]) -> None:
         self._write({"event": "end", "status": status, **result})
         if status == "done":
-            write_atomically(self.path / "result.json", (json.dumps(dict(result), indent=2) + "\n").encode())
+            write_atomically(self.path / "result.json", (strictjson.dumps(result, indent=2) + "\n").encode())
         self.close()
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class RunFolder(Listener):
         if self._log is None:
             return
         try:
-            self._log.write(json.dumps(entry) + "\n")
+            self._log.write(strictjson.dumps(entry) + "\n")
             self._log.flush()
         except OSError as error:
             raise CheckpointError(f"{self._log.name}: cannot be written: {error.strerror or error}") from error
@@ -146,7 +146,7 @@ def read_json(path: Path) -> dict[str, Any]:
         DataFormatError: it is not a JSON object.
     """
     try:
-        content = json_text.read_json(path, _MAX_JSON, "JSON object")
+        content = strictjson.revive(json_text.read_json(path, _MAX_JSON, "JSON object"))
     except DataFormatError:
         raise
     except DataError as error:
@@ -169,7 +169,7 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
         if bad is not None:
             raise bad
         try:
-            entry = parse_json(line)
+            entry = strictjson.revive(parse_json(line))
         except ValueError as error:
             bad = DataFormatError(file, offset, "a JSON object a line", repr(line[:40]))
             bad.__cause__ = error

@@ -15,7 +15,7 @@ from duoln.tasks.registry import find_task
 
 def main() -> int:
     """Train the three variants; the exit code."""
-    return run_task(find_task("mnist"), sys.argv[1:], "python -m duoln.examples.mnist", __doc__)
+    return run_task(lambda: find_task("mnist"), sys.argv[1:], "python -m duoln.examples.mnist", __doc__)
 
 
 if __name__ == "__main__":

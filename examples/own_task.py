@@ -79,4 +79,4 @@ if __name__ == "__main__":
 
     from duoln.cli import run_task
 
-    sys.exit(run_task(Spirals(), sys.argv[1:]))
+    sys.exit(run_task(Spirals, sys.argv[1:]))

@@ -63,13 +63,6 @@ def test_stability_leaves_a_picture_and_a_table(capsys, tmp_path):
     assert len([line for line in out.splitlines() if "│" in line]) == 12 and "eq. 4" in out
 
 
-def test_an_explosion_is_no_number_in_json():
-    from duoln.cli import analyze
-
-    assert analyze._plain({"a": [1.0, float("inf")], "b": (float("nan"), "x", True, None)}) == \
-        {"a": [1.0, None], "b": [None, "x", True, None]}
-
-
 @pytest.mark.parametrize(("args", "code", "words"), [
     ([], 2, "KIND"), (["colour"], 2, "invariance"), (["invariance", "--draws", "0"], 2, "at least 1 draw"),
     (["invariance", "--eps", "-1"], 2, "eps"), (["invariance", "--backend", "tpu"], 2, "'tpu'"),

@@ -18,12 +18,12 @@ TOPS = ("duoln", "kernels", "plugins", "examples")
 # A module imports what is above it in this table, to its left on the same line, or in its own folder.
 LAYERS = (
     ("errors", "backends"),
-    ("tree", "randomness", "core"),
+    ("tree", "randomness", "strictjson", "processes", "visible", "core"),
     ("ops", "kernels"),
     ("nn", "optim", "data", "pictures", "analysis"),
     ("tasks", "runtime", "checkpoint", "runfolder", "step", "memory", "distributed", "train", "trained", "report", "paper", "doctor", "bench", "testing", "selftest"),
     ("plugins",),
-    ("console", "bench.commands", "cli", "examples", "__main__"),
+    ("streams", "console", "bench.commands", "cli", "examples", "__main__"),
 )
 ORDER = [unit for layer in LAYERS for unit in layer]
 

@@ -164,7 +164,7 @@ def draw(found: Stability, target: Path) -> Path:
                 for index, walk in enumerate(found.of(cell, norm)):
                     colour = f"C{index % 10}"
                     look = {"color": colour, "linestyle": style, "linewidth": width}
-                    label = f"{'layer norm' if norm == 'layer' else 'plain'}, $W_h$ x {walk.scale:g}"
+                    label = f"{'layer norm' if norm == 'layer' else 'plain'}, W_h x {walk.scale:g}"
                     panels[0][column].plot(time, walk.state, label=label, **look)
                     shown = [g if 0 < g < np.inf else np.nan for g in walk.gradient]  # a logarithm takes no others
                     panels[1][column].plot(time, shown, **look)

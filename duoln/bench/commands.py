@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from duoln.bench import machine, operators, recurrent, text
-from duoln.bench.records import append_timings, as_json, check_target, make_case, make_record, write
+from duoln.bench.records import append_timings, check_target, make_case, make_record, write
 from duoln.bench.sides import Entry, compare, with_allocators
 from duoln.bench.subjects import SUBJECTS
 from duoln.errors import UsageError
@@ -238,7 +237,7 @@ def _write(record: Mapping[str, Any], target: str | None) -> None:
     from duoln import console
 
     if target == "-":
-        console.put(as_json(record))
+        console.put_json(record)
     elif target is not None:
         write(record, Path(target))
         console.say(f"wrote {target}")
@@ -259,7 +258,7 @@ def _compare(args: argparse.Namespace) -> int:
 
         console.say(f"wrote {draw(comparison, args.plot)}")
     if args.json:
-        console.put(json.dumps(comparison.as_json()))
+        console.put_json(comparison.as_json())
         return 0
     title, headings, rows = comparing.table(comparison)
     console.show(console.rows_table(title, headings, rows, whole=[0]), data=True)

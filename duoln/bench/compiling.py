@@ -9,7 +9,6 @@ Where the backend has no compiler, compiled and eager are the same.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln import nn, ops, optim, runtime, tree
+from duoln import nn, ops, optim, runtime, strictjson, tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, compile, value_and_grad
 from duoln.randomness import Stream
@@ -90,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                              "mnist ln": measure(*_mnist(backend), backend)}
     for steps in args.steps or (24, 64, 250):
         found[f"LN-LSTM B {_BATCH}, H {_HIDDEN}, T {steps}"] = measure(*_lstm(steps, backend), backend)
-    print(json.dumps(found, indent=2))
+    print(strictjson.dumps(found, indent=2))
     return 0
 
 

@@ -8,12 +8,11 @@ prints one JSON object. Nothing is written, so it needs no package for checkpoin
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
 
-from duoln import runtime
+from duoln import runtime, strictjson
 from duoln.tasks import make_config, parse_settings
 from duoln.tasks.registry import find_task
 from duoln.train import Trainer
@@ -36,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.perf_counter()
     losses = [trainer.advance() for _ in range(splits.steps_per_epoch - 1)]
     seconds = time.perf_counter() - started
-    print(json.dumps({
+    print(strictjson.dumps({
         "task": task.name, "variant": args.variant, "backend": backend.name, "device": backend.device,
         "data": f"{splits.dataset.name} ({splits.dataset.rung})", "steps": splits.steps_per_epoch, "seconds": seconds,
         "us a step": 1e6 * seconds / max(len(losses), 1), "first loss": first, "last loss": ([first, *losses])[-1],

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from duoln import processes
+
 SHAPES = ("100,64,256,256", "100,8,400,400", "30,64,620,1024")
 REPEATS = 200
 
@@ -47,7 +49,7 @@ class Outcome(NamedTuple):
 def parts(backend: str, out: Path, quick: bool) -> list[Part]:
     """All parts, the most telling first."""
     peer = ["--peer", "torch"] if importlib.util.find_spec("torch") else []
-    duoln = [sys.executable, "-m", "duoln"]
+    duoln = processes.command("duoln")
     shapes = ("3,4,5,6",) if quick else SHAPES
     rnn = [flag for shape in shapes for flag in ("--shape", shape)]
     ops = ["--shape", "64,128"] if quick else ["--small"]
@@ -65,15 +67,15 @@ def parts(backend: str, out: Path, quick: bool) -> list[Part]:
              [*duoln, "bench", "rnn", "--backend", backend, "--cell", "lstm", "--cell", "gru", *rnn, *turns,
               "--runs", "2", *peer, "--json", str(out / "rnn.json")], 150, writes=True),
         Part("mnist", "one epoch of MNIST, digits made on the spot",
-             [sys.executable, "-m", "duoln.bench.epoch", "--task", "mnist", "--variant", "ln", "--backend", backend,
+             [*processes.command("duoln.bench.epoch"), "--task", "mnist", "--variant", "ln", "--backend", backend,
               *(["--preset", "smoke"] if quick else ["--set", "source=made"])], 90)]
     if backend == "mlx":
         made.append(Part("compiling", "whole training steps, compiled against eager",
-                         [sys.executable, "-m", "duoln.bench.compiling", "--backend", backend,
+                         [*processes.command("duoln.bench.compiling"), "--backend", backend,
                           *(["--steps", "2"] if quick else [])], 120))
     if backend == "cupy":
         made.insert(2, Part("device", "memory, launches, exchanges between blocks, tensor cores",
-                            [sys.executable, "-m", "duoln.kernels.limits.cuda"], 60))
+                            processes.command("duoln.kernels.limits.cuda"), 60))
     return made
 
 
@@ -81,7 +83,8 @@ def run_part(part: Part, out: Path) -> Outcome:
     """Run one part; its JSON is in DIR afterwards, if it made any."""
     started = time.monotonic()
     try:
-        done = subprocess.run(part.command, capture_output=True, text=True, check=False, timeout=part.seconds)
+        done = subprocess.run(part.command, capture_output=True, text=True, check=False, timeout=part.seconds,
+                              env=processes.environment())
     except subprocess.TimeoutExpired:
         return Outcome(part, time.monotonic() - started, f"stopped after {part.seconds} s")
     seconds = time.monotonic() - started

@@ -42,7 +42,6 @@ and the case's own keys.
 from __future__ import annotations
 
 import hashlib
-import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -50,6 +49,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import duoln
+from duoln import strictjson
 from duoln.backends.protocol import Backend
 from duoln.bench import clock, machine
 from duoln.bench.schema import SCHEMA, check_record
@@ -136,7 +136,7 @@ def make_record(kind: str, backend: Backend, label: str | None, copy_gbps: float
 
 def as_json(record: Mapping[str, Any]) -> str:
     """A record as the text of a file."""
-    return json.dumps(record, indent=1, allow_nan=False)
+    return strictjson.dumps(record, indent=1)
 
 
 def check_target(path: Path) -> None:
@@ -167,7 +167,7 @@ def append_timings(record: Mapping[str, Any], path: Path) -> int:
     Raises:
         CheckpointError: it cannot be written.
     """
-    lines = [f"{json.dumps(line, allow_nan=False)}\n".encode() for line in timings(record)]
+    lines = [f"{strictjson.dumps(line)}\n".encode() for line in timings(record)]
     try:
         before = path.read_bytes() if path.exists() else b""
     except OSError as error:

@@ -6,12 +6,11 @@ The machine's moods then meet every side. Before anything is timed, the sides mu
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from duoln import processes
 from duoln.bench.records import ratio, spread
 from duoln.errors import DuolnError
 
@@ -37,9 +36,9 @@ class Side:
     def __init__(self, entry: Entry) -> None:
         self.name, self.checked = entry.name, entry.checked
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "duoln.bench.worker", json.dumps(dict(entry.asked))], text=True,
+            processes.command("duoln.bench.worker", json.dumps(dict(entry.asked))), text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, **entry.environment})
+            env=processes.environment(entry.environment))
         self.samples: list[float] = []
         try:
             self.facts: dict[str, Any] = self._answer()

@@ -1,5 +1,5 @@
 """The `duoln` command. Exit codes: 0 done, 1 failed, 2 usage, 3 no usable backend, 4 data missing or
-corrupt, 5 diverged, 6 out of memory, 130 interrupted.
+corrupt, 5 diverged, 6 out of memory, 7 done, but the result could not be written to stdout, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -7,12 +7,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import duoln
-from duoln.cli.guard import guarded
+from duoln.cli.guard import guarded, leave
+from duoln.cli.parser import Parser, ShowVersion
 from duoln.cli.run import run_task
 
-__all__ = ["build_parser", "main", "run_task"]
+__all__ = ["build_parser", "command", "main", "run_task"]
 
 EXAMPLES = """examples:
   duoln list                                         tasks, variants and presets
@@ -35,9 +37,10 @@ EXAMPLES = """examples:
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="duoln", description="Layer-normalised networks on any vendor's hardware.",
-                                     epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--version", action="version", version=f"duoln {duoln.__version__}")
+    parser = Parser(prog="duoln", description="Layer-normalised networks on any vendor's hardware.", epilog=EXAMPLES,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action=ShowVersion, version=f"duoln {duoln.__version__}",
+                        help="show the version and end")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     from duoln.bench.commands import add_commands as add_bench_commands
@@ -66,4 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.run(args)
         return code
 
-    return guarded(run)
+    return guarded(run, words)
+
+
+def command() -> NoReturn:
+    """Run the command line of this process, and end the process with its exit code."""
+    leave(main())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -128,27 +127,18 @@ def _backend(name: str | None) -> Backend:
 def _finish(args: argparse.Namespace, backend: Backend, summary: str, agrees: bool | None, content: Mapping[str, Any],
             show: Callable[[], None]) -> None:
     """Print the finding, or write it as JSON, with what it was made on."""
-    from duoln import console
+    from duoln import console, strictjson
 
-    document = json.dumps(_plain({
+    document = {
         "analysis": args.kind, "summary": summary, "agrees": agrees,
         "time": datetime.now(UTC).isoformat(timespec="seconds"), "seed": args.seed,
-        "backend": {"name": backend.name, **backend.info()}, **content}))
+        "backend": {"name": backend.name, **backend.info()}, **content}
+    if args.out is not None:
+        _write(args.out / f"{args.kind}.json", strictjson.dumps(document) + "\n")
     if args.json:
-        console.put(document)
+        console.put_json(document)
     else:
         show()
-    if args.out is not None:
-        _write(args.out / f"{args.kind}.json", document + "\n")
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it, which knows no infinity: what is not finite becomes null."""
-    if isinstance(value, Mapping):
-        return {key: _plain(v) for key, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _write(path: Path, text: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
+from duoln.cli.parser import Parser
 from duoln.cli.sample import add_options, read_options
 from duoln.errors import UsageError
 
@@ -27,8 +27,8 @@ def _evaluate(args: argparse.Namespace) -> int:
     task = find_task(args.task)
     if task.evaluating is None:
         raise UsageError(f"[{task.name}] the task has no evaluation of its own beside that of `duoln run`")
-    parser = argparse.ArgumentParser(prog=f"duoln evaluate {task.name}",
-                                     description="A trained model by the task's own protocol.")
+    parser = Parser(prog=f"duoln evaluate {task.name}",
+                    description="A trained model by the task's own protocol.")
     parser.add_argument("--json", action="store_true", help="the figures as one JSON object on stdout")
     add_options(parser, task.evaluating)
     given = vars(parser.parse_args(args.options))
@@ -39,7 +39,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     console.say(f"model: {task.name} {trained.variant} after {trained.step} updates")
     found = task.evaluate(trained, options, console.say)
     if given["json"]:
-        console.put(json.dumps({"task": task.name, "variant": trained.variant, "step": trained.step, **found.figures}))
+        console.put_json({"task": task.name, "variant": trained.variant, "step": trained.step, **found.figures})
         return 0
     console.show(console.rows_table(found.title, found.headings, found.rows, whole=[0]), data=True)
     for remark in found.remarks:

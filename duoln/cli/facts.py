@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -50,11 +49,11 @@ def _list(args: argparse.Namespace) -> int:
     registry = Registry(asked=args.plugins)
     _say_slow(registry.slow)
     if args.json:
-        console.put(json.dumps({
+        console.put_json({
             "tasks": [{"name": f.task.name, "title": f.task.title, "paper": f.task.paper,
                        "variants": list(f.task.variants), "presets": list(f.task.presets),
                        "distribution": f.distribution} for f in registry.tasks.values()],
-            "broken": [b._asdict() for b in registry.broken]}))
+            "broken": [b._asdict() for b in registry.broken]})
         return 0
     rows = [(f.task.name, f.task.title, ", ".join(f.task.variants), ", ".join(f.task.presets), f.distribution)
             for f in registry.tasks.values()]
@@ -70,7 +69,7 @@ def _doctor(args: argparse.Namespace) -> int:
     facts = doctor.examine(with_ops=args.ops, asked=args.plugins)
     _say_slow((s["name"], s["distribution"], s["seconds"]) for s in facts["slow"])
     if args.json:
-        console.put(json.dumps(facts))
+        console.put_json(facts)
         return 0
     # Lines and not a table: a reason or a pip line must stay whole, to be copied.
     for b in facts["backends"]:
@@ -113,7 +112,7 @@ def _selftest(args: argparse.Namespace) -> int:
     failures = [line for r in reports for line in r.failures]
     facts = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.side()}
     if args.json:
-        console.put(json.dumps({**facts, "rules": [r._asdict() for r in reports]}))
+        console.put_json({**facts, "rules": [r._asdict() for r in reports]})
         return 1 if failures else 0
     rows = [(r.op, r.rule, str(r.cases), str(len(r.failures)), f"{r.error:.2g}", "yes" if r.repeats else "no")
             for r in reports]

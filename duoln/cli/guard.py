@@ -1,30 +1,90 @@
-"""From a command to its exit code: errors become one message on stderr."""
+"""From a command to its exit code: errors become one message on stderr, and one JSON document under --json."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
-from duoln.errors import DuolnError
+from duoln.cli.parser import ParsedError, wants_json
+from duoln.errors import DuolnError, MemoryExhaustedError, OutputError, words_of
+
+THREAD_SECONDS = 10.0
+"""How long a thread of a plug-in may keep the process from ending."""
 
 
-def guarded(run: Callable[[], int]) -> int:
-    """The exit code of a command."""
-    from duoln import console
+def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
+    """The exit code of a command.
 
-    try:
-        return run()
-    except DuolnError as error:
-        if os.environ.get("DUOLN_TRACEBACK") == "1":
-            traceback.print_exc()
-        console.say(f"duoln: {error}", style="yellow" if error.exit_code == 130 else "bold red")
-        return error.exit_code
-    except KeyboardInterrupt:
-        console.say("duoln: interrupted", style="yellow")
-        return 130
-    except BrokenPipeError:
-        # The reader of our stdout is gone, as after `duoln list | head -1`; nothing is left to say to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    Args:
+        run: the command.
+        words: its command line, which says whether errors are to be JSON too.
+
+    Raises:
+        SystemExit: as the reading of the command line ends.
+    """
+    from duoln import console, streams
+
+    with streams.claimed() as claim:
+        error: BaseException
+        try:
+            return run()
+        except ParsedError as end:
+            code, message, error = _code_of(end), end.message, end
+        except SystemExit as end:
+            code, message, error = 1, f"expected nobody but duoln to end the program, found SystemExit: {end.code}", end
+        except DuolnError as failure:
+            code, message, error = type(failure).exit_code, words_of(failure), failure
+        except KeyboardInterrupt as stop:
+            code, message, error = 130, "interrupted", stop
+        except MemoryError as lack:
+            code, message, error = MemoryExhaustedError.exit_code, f"no memory left: {lack}", lack
+        except Exception as unexpected:
+            console.say(traceback.format_exc().rstrip())
+            code, message, error = 1, f"{type(unexpected).__name__}: {words_of(unexpected)}", unexpected
+        if os.environ.get("DUOLN_TRACEBACK") == "1" and isinstance(error, DuolnError):
+            console.say("".join(traceback.format_exception(error)).rstrip())
+        if message and not (isinstance(error, OutputError) and error.unread):
+            console.say(message if isinstance(error, ParsedError) else f"duoln: {message}",
+                        style="yellow" if code == 130 else "bold red")
+        if message and wants_json(words) and not claim.written and not isinstance(error, OutputError):
+            with contextlib.suppress(OutputError):  # stderr has the message, and the exit code is its own
+                console.put_json({"error": as_document(error, message, code)})
+        if isinstance(error, ParsedError):
+            raise error
+        return code
+
+
+def as_document(error: BaseException, message: str, code: int) -> dict[str, Any]:
+    """An error as `--json` has it: its class, what it says, and the exit code."""
+    name = "UsageError" if isinstance(error, ParsedError) else type(error).__name__
+    return {"class": name, "message": message, "exit_code": code}
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with an exit code, within THREAD_SECONDS of a plug-in's thread that does not end."""
+    def end() -> None:
+        from duoln import console
+
+        time.sleep(THREAD_SECONDS)
+        names = ", ".join(thread.name for thread in _others())
+        console.say(f"duoln: not waiting for what still runs in the background: {names}", style="yellow")
+        os._exit(code)
+
+    if _others():
+        threading.Thread(target=end, daemon=True).start()
+    sys.exit(code)
+
+
+def _others() -> list[threading.Thread]:
+    """The threads that Python waits for at its end."""
+    return [t for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon]
+
+
+def _code_of(end: SystemExit) -> int:
+    return end.code if isinstance(end.code, int) else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,7 @@ def _paper(args: argparse.Namespace) -> int:
     for line in refused:
         console.say(f"left out: {line}", style="yellow")
     if args.json:
-        console.put(json.dumps({"paper": [_as_json(s) for s in found], "refused": refused}))
+        console.put_json({"paper": [_as_json(s) for s in found], "refused": refused})
     elif console.width() >= _WIDE:
         console.show(console.rows_table("Layer Normalization, as far as it is reproduced here",
                                         ("where", "claim, and the command", "the paper's", "ours", "data", "open"),

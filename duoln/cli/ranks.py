@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from duoln import processes, streams
 from duoln.errors import RankError, UsageError
 
 _WATCH_SECONDS = 0.05
@@ -77,7 +78,7 @@ def _start(count: int, words: list[str], library: str, heard: list[Path]) -> lis
     if library == "cupy" and len(visible) < count:
         raise UsageError(f"[ranks] expected a GPU for each of {count} ranks, found CUDA_VISIBLE_DEVICES="
                          f"{','.join(visible)}")
-    shared = {**os.environ, ADDRESSES: ",".join(_free_addresses(count)), "PYTHONPATH": os.pathsep.join(sys.path)}
+    shared = processes.environment({ADDRESSES: ",".join(_free_addresses(count))})
     children = []
     for k in range(count):
         environment = {**shared, RANK: str(k)}
@@ -86,8 +87,8 @@ def _start(count: int, words: list[str], library: str, heard: list[Path]) -> lis
         # Rank k > 0 speaks into a file. Its standard input is a pipe that ends when we do, however we end.
         with heard[k].open("wb") as file:
             children.append(subprocess.Popen(
-                [sys.executable, "-m", "duoln", *words], env=environment, stdin=subprocess.PIPE,
-                stdout=None if k == 0 else file, stderr=None if k == 0 else file, start_new_session=True))
+                processes.command("duoln", *words), env=environment, stdin=subprocess.PIPE,
+                stdout=file if k else streams.child_stdout(), stderr=file if k else None, start_new_session=True))
     return children
 
 

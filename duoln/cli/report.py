@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,10 +35,6 @@ def _report(args: argparse.Namespace) -> int:
     if len(names) > 1:
         raise UsageError(f"[report] expected runs of one task, found {', '.join(names)}")
     task = find_task(names[0], args.plugins)
-    if args.json:
-        console.put(json.dumps({"task": task.name, "runs": [
-            {"run": str(c.path), "variant": c.variant, "dataset": c.dataset._asdict(), "config": dict(c.config),
-             "evaluations": c.points, "result": c.result} for c in curves]}))
     for label in dict.fromkeys(c.dataset for c in curves):
         rows = [_report_row(c) for c in curves if c.dataset == label]
         console.show_results(task, label, rows)
@@ -52,6 +47,10 @@ def _report(args: argparse.Namespace) -> int:
         console.say(f"wrote {path}")
     for path in _pictures(task, curves, out):
         console.say(f"wrote {path}")
+    if args.json:
+        console.put_json({"task": task.name, "runs": [
+            {"run": str(c.path), "variant": c.variant, "dataset": c.dataset._asdict(), "config": dict(c.config),
+             "evaluations": c.points, "result": c.result} for c in curves]})
     return 0
 
 

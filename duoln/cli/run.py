@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
 from duoln.cli.curves import write_curves
-from duoln.cli.guard import guarded
+from duoln.cli.guard import as_document, guarded
+from duoln.cli.parser import Parser
 from duoln.cli.ranks import end_with_launcher, is_rank, launch
 from duoln.errors import CheckpointError, UsageError
 
@@ -53,26 +53,32 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the result as one JSON object on stdout")
 
 
-def run_task(task: Task, argv: Sequence[str], prog: str | None = None, description: str | None = None,
+def run_task(make: Callable[[], Task], argv: Sequence[str], prog: str | None = None, description: str | None = None,
              preset: str = "small") -> int:
     """A command line of its own for one task: every variant, with the options of `duoln run`; the exit code.
 
-    `--paper` chooses the preset "paper", where the task has one.
+    Args:
+        make: gives the task, such as its class; what it raises becomes an exit code too.
+        argv: the command line.
+        prog: the program's name in messages.
+        description: what `--help` says of it.
+        preset: the one to train; `--paper` chooses "paper", where the task has one.
     """
-    parser = argparse.ArgumentParser(prog=prog, description=description,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    return guarded(lambda: _run_alone(make(), argv, prog, description, preset), argv)
+
+
+def _run_alone(task: Task, argv: Sequence[str], prog: str | None, description: str | None, preset: str) -> int:
+    from duoln.tasks.faults import named
+
+    parser = Parser(prog=prog, description=description,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
     if "paper" in task.presets:
         parser.add_argument("--paper", action="store_true", help="the paper's protocol")
     add_run_options(parser)
-
-    def run(args: argparse.Namespace) -> int:
-        from duoln.tasks.faults import named
-
-        chosen = "paper" if getattr(args, "paper", False) else preset
-        # Its module stands for the distribution: it may be no plug-in.
-        return run_variants(named(task, type(task).__module__), list(task.variants), args, chosen, {})
-
-    return guarded(lambda: run(parser.parse_args(argv)))
+    args = parser.parse_args(argv)
+    chosen = "paper" if getattr(args, "paper", False) else preset
+    # Its module stands for the distribution: it may be no plug-in.
+    return run_variants(named(task, task.owner or type(task).__module__), list(task.variants), args, chosen, {})
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -115,7 +121,7 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
     top = Path() if follows else _run_folder(task, list(configs), args.out, args.resume == "auto")
     splits: Splits | None = None
     results: list[dict[str, Any]] = []
-    listeners = Registry(asked=plugins).listeners()
+    listeners = Registry(asked=plugins).listeners(console.say)
     made_for: tuple[Any, ...] = ()
     for name, cfg in configs.items():
         if splits is None or made_for != _data_settings(task, cfg):
@@ -130,8 +136,9 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
         try:
             results.append(fit(trainer, folder, [console.ProgressDisplay(task.columns), *listeners],
                                resume=args.resume == "auto"))
-        except Interrupted:
-            _show_results(task, splits, backend, [*results, trainer.result()], top, args.json)
+        except Interrupted as stop:
+            _show_results(task, splits, backend, [*results, trainer.result()], top, args.json,
+                          as_document(stop, str(stop), stop.exit_code))
             raise
         finally:
             folder.close()
@@ -181,7 +188,7 @@ def _run_folder(task: Task, variants: Sequence[str], out: Path | None, resume: b
 
 
 def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequence[Mapping[str, Any]], top: Path,
-                  as_json: bool) -> None:
+                  as_json: bool, error: Mapping[str, Any] | None = None) -> None:
     from duoln import console, pictures
     from duoln.train import summarize
 
@@ -191,4 +198,4 @@ def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequenc
     if not pictures.can_draw():
         console.say('  for a picture of the curves: pip install matplotlib')
     if as_json:
-        console.put(json.dumps(summarize(results, splits, backend)))
+        console.put_json({**summarize(results, splits, backend), **({} if error is None else {"error": error})})

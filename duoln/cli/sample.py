@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from duoln.cli import facts
+from duoln.cli.parser import Parser
 from duoln.errors import UsageError
 
 
@@ -45,7 +46,7 @@ def _sample(args: argparse.Namespace) -> int:
 
 
 def _parser(task: str, sampling: type) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"duoln sample {task}", description="What a trained model generates.")
+    parser = Parser(prog=f"duoln sample {task}", description="What a trained model generates.")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="what to write")
     add_options(parser, sampling)
     return parser

@@ -8,10 +8,11 @@ that are asked for by name.
 from __future__ import annotations
 
 import os
+import re
 import time
 import tomllib
-from collections.abc import Iterable, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +20,11 @@ import pluggy
 
 from duoln.errors import PluginError, UsageError
 from duoln.tasks import hookspecs
+from duoln.tasks.attributes import check_attributes
 from duoln.tasks.events import Listener
-from duoln.tasks.faults import named
+from duoln.tasks.faults import hearing_interrupts, named, refusal, staying
+from duoln.tasks.listening import Contained
+from duoln.tasks.results import kind_of
 from duoln.tasks.spec import Task
 
 GROUP = "duoln"
@@ -79,22 +83,25 @@ class Registry:
         wanted = None if names is None else set(names)
         if asked is not None:
             wanted = set(asked) if wanted is None else wanted & set(asked)
+        for row in unreadable():
+            self._refuse(row.name, row.distribution, row.reason)
         for entry, distribution in plugins() if asked is None else _asked(asked):
             if wanted is not None and entry.name not in wanted:
                 continue
             if entry.name in self._distributions:
-                self._refuse(entry.name, distribution, PluginError(
-                    f"expected one plug-in named '{entry.name}', found a second; "
-                    f"the first is {self._distributions[entry.name]}'s"))
+                self._refuse(entry.name, distribution, "PluginError: "
+                             f"expected one plug-in named '{entry.name}', found a second; "
+                             f"the first is {self._distributions[entry.name]}'s")
                 continue
             self._distributions[entry.name] = distribution
             started = time.perf_counter()
-            self._load(entry, distribution)
+            with staying(), hearing_interrupts() as heard:
+                self._load(entry, distribution, heard)
             seconds = time.perf_counter() - started
             if seconds > SLOW_SECONDS:
                 self.slow.append(Slow(entry.name, distribution, seconds))
 
-    def _load(self, entry: EntryPoint, distribution: str) -> None:
+    def _load(self, entry: EntryPoint, distribution: str, heard: Sequence[int]) -> None:
         plugin: Any = None
         try:
             plugin = entry.load()
@@ -102,20 +109,21 @@ class Registry:
             self._manager.check_pending()
             tasks = self._ask(plugin, "duoln_tasks")
             for task in tasks:
-                if not isinstance(task, Task) or not task.name:
-                    raise PluginError(f"duoln_tasks: expected Task objects with a name, found {task!r:.60}")
+                if not isinstance(task, Task):
+                    raise PluginError(f"duoln_tasks: expected Task objects, found {kind_of(task)}")
+                check_attributes(task)
             if not any(plugin is other for other in _ruled):
                 for op, rule, backend in self._ask(plugin, "duoln_rules"):
                     op.add(rule, backend)
                 _ruled.append(plugin)
             for task in tasks:
                 self._add(task, entry.name, distribution)
-        except (KeyboardInterrupt, _StrictError):
-            raise
         except BaseException as error:  # a plug-in may even call sys.exit while it is imported
+            if isinstance(error, _StrictError) or (isinstance(error, KeyboardInterrupt) and heard):
+                raise
             if plugin is not None and self._manager.get_plugin(entry.name) is plugin:
                 self._manager.unregister(plugin)
-            self._refuse(entry.name, distribution, error)
+            self._refuse(entry.name, distribution, refusal(error), error)
 
     def _ask(self, plugin: Any, hook: str) -> Sequence[Any]:
         caller = self._manager.subset_hook_caller(hook, [p for p in self._manager.get_plugins() if p is not plugin])
@@ -123,30 +131,39 @@ class Registry:
 
     def _add(self, task: Task, plugin: str, distribution: str) -> None:
         if task.name in self.tasks:
-            self._refuse(task.name, distribution, PluginError(
-                f"expected one task named '{task.name}', found a second in plug-in '{plugin}'; "
-                f"the first is {self.tasks[task.name].distribution}'s"))
+            self._refuse(task.name, distribution, "PluginError: "
+                         f"expected one task named '{task.name}', found a second in plug-in '{plugin}'; "
+                         f"the first is {self.tasks[task.name].distribution}'s")
             return
         self.tasks[task.name] = Found(task, distribution)
 
-    def _refuse(self, name: str, distribution: str, error: BaseException) -> None:
-        text = str(error).strip().splitlines()
-        if not isinstance(error, pluggy.PluginValidationError):  # whose first line does not say what is wrong
-            text = text[:1]
-        reason = f"{type(error).__name__}: {'; '.join(text) or 'no message'}"
+    def _refuse(self, name: str, distribution: str, reason: str, error: BaseException | None = None) -> None:
         if os.environ.get("DUOLN_STRICT_PLUGINS") == "1":
             raise _StrictError(f"plug-in '{name}' of {distribution}: {reason}") from error
         self.broken.append(Broken(name, distribution, reason))
 
-    def listeners(self) -> list[Listener]:
-        """Listeners that plug-ins bring; one that fails to make them becomes a broken row."""
-        found: list[Listener] = []
+    def listeners(self, say: Callable[[str], None]) -> list[Listener]:
+        """Listeners that plug-ins bring, none of which can stop a run; one that fails becomes a broken row.
+
+        Args:
+            say: takes one line about each plug-in or listener that is left out.
+        """
+        made: list[Listener] = []
         for name, plugin in self._manager.list_name_plugin():
-            try:
-                found.extend(self._ask(plugin, "duoln_listeners"))
-            except Exception as error:
-                self._refuse(name, self._distributions[name], error)
-        return found
+            source = f"plug-in '{name}' of {self._distributions[name]}"
+            with staying(), hearing_interrupts() as heard:
+                try:
+                    given = self._ask(plugin, "duoln_listeners")
+                    for listener in given:
+                        if not isinstance(listener, Listener):
+                            raise PluginError(f"duoln_listeners: expected Listener objects, found {kind_of(listener)}")
+                    made += [Contained(listener, source, say) for listener in given]
+                except BaseException as error:
+                    if isinstance(error, KeyboardInterrupt) and heard:
+                        raise
+                    self._refuse(name, self._distributions[name], refusal(error), error)
+                    say(f"{source} has no listeners for this run: {refusal(error)}")
+        return made
 
 
 def plugins(autoload: bool | None = None) -> list[tuple[EntryPoint, str]]:
@@ -159,11 +176,38 @@ def plugins(autoload: bool | None = None) -> list[tuple[EntryPoint, str]]:
     found = [(entry, "duoln") for entry in own]
     if not (os.environ.get("DUOLN_DISABLE_PLUGIN_AUTOLOAD") != "1" if autoload is None else autoload):
         return found
-    for entry in entry_points(group=GROUP):
-        name = (entry.dist and entry.dist.name) or "an unknown distribution"
-        if name != "duoln":
-            found.append((entry, name))
+    found += [(entry, name) for name, entries in _outside()[0].items() for entry in entries]
     return found
+
+
+def unreadable() -> list[Broken]:
+    """The distributions whose own files are damaged, so that nobody can tell which plug-ins they bring."""
+    return _outside()[1] if os.environ.get("DUOLN_DISABLE_PLUGIN_AUTOLOAD") != "1" else []
+
+
+def _outside() -> tuple[dict[str, list[EntryPoint]], list[Broken]]:
+    """The plug-ins of each outside distribution, the first of each name on the path, and what cannot be read."""
+    good: dict[str, list[EntryPoint]] = {}
+    bad: list[Broken] = []
+    names = set()
+    for installed in distributions():
+        try:
+            entries = list(installed.entry_points.select(group=GROUP))
+            name = _name_of(installed) if entries else ""
+        except Exception as error:
+            path = getattr(installed, "_path", None)
+            bad.append(Broken(getattr(path, "name", "a distribution"), "unknown", refusal(error)))
+            continue
+        key = re.sub(r"[-_.]+", "-", name).lower()
+        if entries and key not in {*names, "duoln"}:
+            names.add(key)
+            good.setdefault(name, []).extend(entries)
+    return good, bad
+
+
+def _name_of(installed: Distribution) -> str:
+    metadata = installed.metadata
+    return str(metadata["Name"]) if metadata and "Name" in metadata else "an unknown distribution"
 
 
 def _asked(names: Sequence[str]) -> list[tuple[EntryPoint, str]]:
@@ -182,7 +226,7 @@ def _own_entry_points() -> list[EntryPoint]:
         project = tomllib.loads(_CHECKOUT.read_text(encoding="utf-8")).get("project", {})
         if project.get("name") == "duoln":  # else duoln was installed into another project's folder
             return [EntryPoint(name, value, GROUP) for name, value in project["entry-points"][GROUP].items()]
-    return [entry for entry in entry_points(group=GROUP) if entry.dist and entry.dist.name == "duoln"]
+    return list(Distribution.from_name("duoln").entry_points.select(group=GROUP))
 
 
 def find_task(name: str, asked: Sequence[str] | None = None) -> Task:

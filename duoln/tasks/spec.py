@@ -17,9 +17,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from duoln import strictjson
 from duoln.core import Tensor
 from duoln.data import Batch
-from duoln.errors import UsageError
+from duoln.errors import DuolnError, TaskError, UsageError, words_of
 from duoln.nn import Module, Params
 from duoln.optim import Adam, Optimizer
 
@@ -149,8 +150,10 @@ class Task:
             each made by `option`.
         evaluating: for a task whose trained models are judged by a protocol that takes longer than an evaluation during
             training, the same for `duoln evaluate NAME`.
+        owner: the distribution that brings the task; it is set where the task is found.
     """
 
+    owner: str = ""
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
@@ -261,6 +264,7 @@ def make_config(task: Task, variant: str, preset: str | None = None,
 
     Raises:
         UsageError: an unknown variant, preset or setting, or a value that does not fit; it lists what there is.
+        TaskError: the task's class of settings takes none, or has some that JSON cannot hold.
     """
     if variant not in task.variants:
         raise UsageError(f"[{task.name}] expected a variant of {', '.join(task.variants)}; found {variant!r}")
@@ -277,7 +281,20 @@ def make_config(task: Task, variant: str, preset: str | None = None,
         if key not in names:
             raise UsageError(f"[{task.name}] expected a setting of {', '.join(names)}; found {key!r}")
         values[key] = convert(f"[{task.name}] {key}", value, kinds[key])
-    return task.config(**values)
+    return _configured(task, values)
+
+
+def _configured(task: Task, values: Mapping[str, Any]) -> Config:
+    """The task's own class with some settings; it is written to the run's folder, so JSON must be able to hold it."""
+    try:
+        cfg = task.config(**values)
+        strictjson.dumps(dataclasses.asdict(cfg))
+    except (DuolnError, MemoryError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise TaskError(f"task '{task.name}' of {task.owner or type(task).__module__}: config: "
+                        f"{type(error).__name__}: {words_of(error)}") from error
+    return cfg
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:

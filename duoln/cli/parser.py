@@ -1,0 +1,62 @@
+"""The reading of a command line: argparse, whose words go where all of ours go."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+
+class ParsedError(SystemExit):
+    """The command line is done with: help or the version was shown, or it is wrong, and `message` says how."""
+
+    def __init__(self, code: int, message: str = "") -> None:
+        super().__init__(code)
+        self.message = message
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, with help on our stdout and errors as `ParsedError`."""
+
+    def print_help(self, file: Any = None) -> None:
+        """The help, as a result."""
+        from duoln import console
+
+        console.put(self.format_help().rstrip())
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End the reading."""
+        raise ParsedError(status, message or "")
+
+    def error(self, message: str) -> NoReturn:
+        """End the reading of a command line that is wrong."""
+        from duoln import console
+
+        console.say(self.format_usage().rstrip())
+        raise ParsedError(2, f"{self.prog}: error: {message}")
+
+
+class ShowVersion(argparse.Action):
+    """`--version`."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, version: str = "", **options: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **options)
+        self.version = version
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from duoln import console
+
+        console.put(self.version)
+        parser.exit()
+
+
+def wants_json(words: Sequence[str]) -> bool:
+    """Whether a command line, right or wrong, asks for JSON on stdout.
+
+    `--json` may be abbreviated; for `bench` it takes a file, of which `-` is stdout.
+    """
+    for k, word in enumerate(words):
+        name, _, value = word.partition("=")
+        if len(name) > len("--") and "--json".startswith(name):
+            return words[0] != "bench" or (value or "".join(words[k + 1:k + 2])) == "-"
+    return False

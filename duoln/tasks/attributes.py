@@ -1,0 +1,117 @@
+"""What a task says of itself, looked through once before it is offered: names, tables, settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from duoln.errors import PluginError, words_of
+from duoln.tasks.results import kind_of
+from duoln.tasks.spec import Column, Config, Task
+
+NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]|\.(?=[A-Za-z0-9_-])){0,63}")
+"""Names are typed on command lines, and folders are called after them."""
+_NAME_WORDS = "1 to 64 letters, digits, '_', and inside also '-' and single '.'"
+
+
+def check_attributes(task: Task) -> None:
+    """Look through a task.
+
+    Raises:
+        PluginError: an attribute cannot be read, or is not what the contract says; the message names it.
+    """
+    for attribute, check in _CHECKS.items():
+        try:
+            problem = check(getattr(task, attribute))
+        except (KeyboardInterrupt, MemoryError):
+            raise
+        except BaseException as error:
+            problem = f"{type(error).__name__}: {words_of(error)}"
+        if problem:
+            raise PluginError(f"{_who(task)}: {attribute}: {problem}")
+
+
+def _who(task: Task) -> str:
+    """The task by its name, or by its class where the name is none."""
+    name = vars(task).get("name", vars(type(task)).get("name"))
+    return f"task '{name}'" if type(name) is str and NAME.fullmatch(name) else f"a task of class {type(task).__name__}"
+
+
+def _name(value: Any) -> str:
+    good = type(value) is str and NAME.fullmatch(value)
+    return "" if good else f"expected a name of {_NAME_WORDS}, found {kind_of(value)}"
+
+
+def _text(value: Any) -> str:
+    return "" if type(value) is str else f"expected a text, found {kind_of(value)}"
+
+
+def _tables(value: Any) -> str:
+    """Names with the settings that each stands for."""
+    if not isinstance(value, Mapping):
+        return f"expected settings by name, found {kind_of(value)}"
+    names = list(value)
+    problem = next(filter(None, map(_name, names)), "")
+    if problem:
+        return problem
+    if len({name.lower() for name in names}) < len(names):
+        return f"expected names that differ in more than case, found {', '.join(names)}"
+    return next((f"expected settings as '{name}', found {kind_of(value[name])}" for name in names
+                 if not (isinstance(value[name], Mapping) and all(type(key) is str for key in value[name]))), "")
+
+
+def _claims(value: Any) -> str:
+    good = isinstance(value, Mapping) and all(type(text) is str for pair in value.items() for text in pair)
+    return "" if good else f"expected texts by variant, found {kind_of(value)}"
+
+
+def _config(value: Any) -> str:
+    if not (isinstance(value, type) and issubclass(value, Config) and dataclasses.is_dataclass(value)):
+        return f"expected a dataclass that extends Config, found {kind_of(value)}"
+    typing.get_type_hints(value)
+    return ""
+
+
+def _options(value: Any) -> str:
+    if value is None:
+        return ""
+    if not (isinstance(value, type) and dataclasses.is_dataclass(value)):
+        return f"expected a dataclass or None, found {kind_of(value)}"
+    typing.get_type_hints(value)
+    return ""
+
+
+def _columns(value: Any) -> str:
+    if not isinstance(value, list | tuple) or not all(isinstance(column, Column) for column in value):
+        return f"expected a tuple of Column, found {kind_of(value)}"
+    for column in value:
+        if not all(type(text) is str for text in column):
+            return f"expected a column of texts, found {', '.join(map(kind_of, column))}"
+        format(0.5, column.form)
+    return ""
+
+
+def _selection(value: Any) -> str:
+    good = value is None or (isinstance(value, Sequence) and len(value) == 2 and type(value[0]) is str
+                             and value[1] in ("lowest", "highest"))
+    return "" if good else f"expected None, or a metric and 'lowest' or 'highest', found {kind_of(value)}"
+
+
+def _x_axis(value: Any) -> str:
+    return "" if value in ("epoch", "step") else f"expected 'epoch' or 'step', found {kind_of(value)}"
+
+
+def _batch_axes(value: Any) -> str:
+    good = isinstance(value, Mapping) and all(
+        type(key) is str and (axis is None or type(axis) is int) for key, axis in value.items())
+    return "" if good else f"expected axes by name, found {kind_of(value)}"
+
+
+_CHECKS: dict[str, Callable[[Any], str]] = {
+    "name": _name, "title": _text, "paper": _text, "config": _config, "presets": _tables, "variants": _tables,
+    "references": _claims, "columns": _columns, "selection": _selection, "x_axis": _x_axis, "batch_axes": _batch_axes,
+    "sampling": _options, "evaluating": _options}
+"""What is wrong with an attribute; empty where nothing is."""

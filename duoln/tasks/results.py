@@ -1,0 +1,134 @@
+"""What the methods of a task give, looked through where they give it: later nobody could say whose fault it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from duoln import strictjson, tree
+from duoln.core import Tensor
+from duoln.nn import Module
+from duoln.optim import Optimizer
+from duoln.tasks.spec import Dataset, Findings, ReferenceCurve, Rung, Splits
+
+
+def checked(method: str, result: Any) -> Any:
+    """What a method gave, with copies of the tables in it that somebody might change.
+
+    Raises:
+        TypeError: it is not what the contract of `Task` says.
+    """
+    return _CHECKS[method](result) if method in _CHECKS else result
+
+
+def checked_batch(batch: Any) -> Any:
+    """A batch of NumPy arrays by name.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(batch, Mapping) or not batch or not all(type(key) is str for key in batch):
+        raise TypeError(f"expected a batch of arrays by name, found {kind_of(batch)}")
+    for name, array in tree.items(dict(batch)):
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+            raise TypeError(f"expected an array of numbers as '{name}' of a batch, found {kind_of(array)}")
+    return batch
+
+
+def kind_of(value: Any) -> str:
+    """A value in a few words; the code of its class is not asked, it may be what is broken."""
+    if type(value) in (str, int, float, bool, type(None)):
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:60]}..."
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} with shape {value.shape}"
+    return type(value).__name__
+
+
+def _splits(value: Any) -> Splits:
+    _expect(isinstance(value, Splits), "Splits", value)
+    dataset = value.dataset
+    _expect(isinstance(dataset, Dataset) and type(dataset.name) is str, "a Dataset with a name", dataset)
+    _expect(dataset.rung in get_args(Rung), f"a rung of {', '.join(get_args(Rung))}", dataset.rung)
+    _expect(callable(value.train), "a function from a step to its batch as train", value.train)
+    count = value.steps_per_epoch
+    _expect(isinstance(count, int) and not isinstance(count, bool) and count >= 1, "steps_per_epoch of at least 1",
+            count)
+    _expect(isinstance(value.evaluation, Mapping), "splits by name as evaluation", value.evaluation)
+    evaluation = dict(value.evaluation)
+    for name, split in evaluation.items():
+        _expect(type(name) is str and isinstance(split, Mapping), "arrays by name as each split", split)
+    return Splits(dataset, value.train, count, evaluation)
+
+
+def _metrics(value: Any) -> dict[str, float]:
+    _expect(isinstance(value, Mapping), "figures by name", value)
+    figures: dict[str, float] = {}
+    for name, figure in dict(value).items():
+        _expect(type(name) is str, "a text as the name of a figure", name)
+        number = figure.item() if isinstance(figure, np.generic | np.ndarray) and figure.size == 1 else figure
+        _expect(isinstance(number, int | float), f"a number as '{name}'", figure)
+        figures[name] = float(number)
+    return figures
+
+
+def _loss(value: Any) -> Tensor:
+    _expect(isinstance(value, Tensor), "a Tensor", value)
+    if value.shape != ():
+        raise TypeError(f"expected a loss of shape (), found {value.shape}")
+    result: Tensor = value
+    return result
+
+
+def _findings(value: Any) -> Findings:
+    _expect(isinstance(value, Findings), "Findings", value)
+    texts = [value.title, *value.headings, *value.remarks, *(cell for row in value.rows for cell in row)]
+    _expect(all(isinstance(text, str) for text in texts), "texts in a table of findings",
+            next((text for text in texts if not isinstance(text, str)), None))
+    _expect(all(len(row) == len(value.headings) for row in value.rows), f"rows of {len(value.headings)} cells",
+            value.rows)
+    strictjson.dumps(value.figures)
+    result: Findings = value
+    return result
+
+
+def _curves(value: Any) -> Sequence[ReferenceCurve]:
+    return _each(ReferenceCurve, value)
+
+
+def _paths(value: Any) -> Sequence[Path]:
+    return _each(Path, value)
+
+
+def _each(kind: type, value: Any) -> list[Any]:
+    _expect(isinstance(value, list | tuple), f"a list of {kind.__name__}", value)
+    for item in value:
+        _expect(isinstance(item, kind), f"a list of {kind.__name__}", item)
+    return list(value)
+
+
+def _instance(kind: type) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        _expect(isinstance(value, kind), f"an object of class {kind.__name__}", value)
+        return value
+
+    return check
+
+
+def _function(value: Any) -> Any:
+    _expect(callable(value), "a function", value)
+    return value
+
+
+def _expect(good: bool, expected: str, found: Any) -> None:
+    if not good:
+        raise TypeError(f"expected {expected}, found {kind_of(found)}")
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "data": _splits, "model": _instance(Module), "loss": _loss, "predict": _instance(Tensor), "metrics": _metrics,
+    "optimizer": _instance(Optimizer), "reference_curves": _curves, "sample": _paths, "evaluate": _findings,
+    "pictures": _paths, "prepare": _paths, "peer": _function}

@@ -1,0 +1,95 @@
+"""Where a command may find itself: streams that are closed, full or gone, and variables that say odd things.
+
+Each condition is a line of shell in which COMMAND stands for the command, variables, and what the command then gives:
+the exit code where it only talks, and the exit code where it has a result for stdout.
+"""
+
+from types import MappingProxyType
+from typing import NamedTuple
+
+NO_READER = "mkfifo pipe; (: < pipe) & exec 3> pipe; wait"
+"""Descriptor 3 is a pipe whose reader is gone."""
+LOST = 7
+"""The result could not be written; everything else was done."""
+
+
+class Condition(NamedTuple):
+    line: str
+    environment: dict[str, str] = MappingProxyType({})
+    talking: int = 0
+    result: int = 0
+    readable: bool = False
+    """Whether stdout arrives, so that it can be looked at."""
+
+
+def _variables(**environment: str) -> Condition:
+    return Condition("COMMAND", environment, readable=True)
+
+
+STREAMS = {
+    "nothing special": Condition("COMMAND", readable=True),
+    "stdout full": Condition("COMMAND > /dev/full", result=LOST),
+    "stderr full": Condition("COMMAND 2> /dev/full", readable=True),
+    "both full": Condition("COMMAND > /dev/full 2> /dev/full", result=LOST),
+    "stdout closed": Condition("COMMAND >&-", result=LOST),
+    "stderr closed": Condition("COMMAND 2>&-", readable=True),
+    "both closed": Condition("COMMAND >&- 2>&-", result=LOST),
+    "stdin closed": Condition("COMMAND <&-", readable=True),
+    "all closed": Condition("COMMAND <&- >&- 2>&-", result=LOST),
+    "stdin and stderr closed": Condition("COMMAND <&- 2>&-", readable=True),
+    "stdin and stdout closed": Condition("COMMAND <&- >&-", result=LOST),
+    "stdout closed, stderr full": Condition("COMMAND >&- 2> /dev/full", result=LOST),
+    "stdout full, stderr closed": Condition("COMMAND > /dev/full 2>&-", result=LOST),
+    "stdin nowhere": Condition("COMMAND < /dev/null", readable=True),
+    "stdin written to": Condition("echo words | COMMAND", readable=True),
+    "stdin for writing only": Condition("COMMAND 0> written", readable=True),
+    "stdout for reading only": Condition("COMMAND 1< /dev/null", result=LOST),
+    "stderr for reading only": Condition("COMMAND 2< /dev/null", readable=True),
+    "stdout nowhere": Condition("COMMAND > /dev/null"),
+    "both nowhere": Condition("COMMAND > /dev/null 2>&1"),
+    "stdout's reader gone": Condition(f"{NO_READER}; COMMAND >&3", result=LOST),
+    "stderr's reader gone": Condition(f"{NO_READER}; COMMAND 2>&3", readable=True),
+    "both's reader gone": Condition(f"{NO_READER}; COMMAND >&3 2>&3", result=LOST),
+    "stdout is stderr": Condition("COMMAND >&2"),
+    "stdout a file": Condition("COMMAND > written; code=$?; cat written; exit $code", readable=True),
+    "a file of limited size": Condition("(trap '' XFSZ; ulimit -f 0; COMMAND > written)", result=LOST, talking=1),
+}
+
+VARIABLES = {
+    "C locale": _variables(LC_ALL="C"),
+    "C locale, no coercion": _variables(LC_ALL="C", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0"),
+    "ASCII": _variables(PYTHONIOENCODING="ascii"),
+    "ASCII, strict": _variables(PYTHONIOENCODING="ascii:strict"),
+    "Latin 1": _variables(PYTHONIOENCODING="latin-1:strict"),
+    "no locale": _variables(LC_ALL="xx_XX.NONE", LANG="xx"),
+    "a dumb terminal": _variables(TERM="dumb"),
+    "an unknown terminal": _variables(TERM="\x1b[31m"),
+    "no terminal": _variables(TERM=""),
+    "20 columns": _variables(COLUMNS="20"),
+    "1 column": _variables(COLUMNS="1"),
+    "0 columns": _variables(COLUMNS="0"),
+    "-5 columns": _variables(COLUMNS="-5"),
+    "columns are a word": _variables(COLUMNS="wide"),
+    "columns in superscript": _variables(COLUMNS="\u00b2"),
+    "columns in Arabic digits": _variables(COLUMNS="\u0668\u0660"),
+    "columns without end": _variables(COLUMNS="9" * 5000),
+    "very many columns": _variables(COLUMNS="100000000"),
+    "lines are a word": _variables(LINES="\u00b2"),
+    "no colour": _variables(NO_COLOR="1"),
+    "no colour, forced colour": _variables(NO_COLOR="1", FORCE_COLOR="1"),
+    "forced colour": _variables(FORCE_COLOR="1"),
+    "a terminal that is none": _variables(TTY_COMPATIBLE="1", TTY_INTERACTIVE="1"),
+    "odd terminal switches": _variables(TTY_COMPATIBLE="\u00b2", TTY_INTERACTIVE="x", COLORTERM="\x1b"),
+    "unbuffered": _variables(PYTHONUNBUFFERED="1"),
+    "safe path": _variables(PYTHONSAFEPATH="1"),
+    "optimised": _variables(PYTHONOPTIMIZE="2"),
+    "development mode": _variables(PYTHONDEVMODE="1", PYTHONWARNINGS="default"),
+    "no home": _variables(HOME=""),
+    "a home that is not there": _variables(HOME="/nowhere/at/all", XDG_CACHE_HOME="/nowhere"),
+    "a colour of no terminal": _variables(COLORTERM="truecolor", TERM="xterm-256color"),
+}
+
+CONDITIONS = {**STREAMS, **VARIABLES}
+EVERY_DAY = ("stdout full", "stderr full", "all closed", "both closed", "stdout's reader gone", "both's reader gone",
+             "stdout for reading only", "C locale, no coercion", "columns in superscript", "1 column")
+"""What the ordinary suite runs too: one of each cause."""
