@@ -3,7 +3,7 @@
     guard_pages.install("end")      # arrays end where the page behind them begins; "start" for the page before
 
 NumPy lets a program put its own allocator in the place of malloc (NEP 49), so every array is guarded from then on:
-inputs, results and the temporaries in between. Fresh memory is all ones, which is NaN as a float: a rule that reads what
+inputs, results and temporaries. Fresh memory is all ones, which is NaN as a float: a rule that reads what
 it never wrote shows it. An address sanitizer would see less: it watches compiled code that was built for it, and these
 rules are NumPy calls. To be installed once in a process of its own, which has to end by `os._exit`.
 """

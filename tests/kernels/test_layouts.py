@@ -1,8 +1,7 @@
-"""How an array lies in memory changes no result of a fused rule: values and all gradients, each array in each layout."""
+"""How an array lies in memory changes no result of a fused rule: values and gradients, each array in each layout."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from conftest import GPU, STAND_IN, get_backend
 from duoln.kernels.conv import numpy as conv
