@@ -104,6 +104,11 @@ def address(array: Any) -> int:
     return 0 if array is None else int(array.data.ptr)
 
 
+def packed(*arrays: Any) -> tuple[Any, ...]:
+    """The same arrays, or contiguous copies of those that are not, as a kernel needs them; None stays None."""
+    return tuple(None if a is None else cupy.ascontiguousarray(a) for a in arrays)
+
+
 def vector_width(width: int, *arrays: Any) -> int:
     """4 where rows of `width` float32 can be read 16 bytes at a time in all these arrays, else 1."""
     return 4 if width % 4 == 0 and all(address(a) % 16 == 0 for a in arrays) else 1

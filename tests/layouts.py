@@ -17,8 +17,6 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 
-_MARGIN = 64
-"""Values before and behind the block in which a view lies: a wrong step of a few values ends in them."""
 _POISON = {"f": np.nan, "i": np.iinfo(np.int32).max, "b": True}
 
 
@@ -33,6 +31,7 @@ class Layout:
         bytes_off: how far behind an aligned address the view begins.
         unit_step: the stride of axes of length 1 in values; None leaves it as it comes.
         alike: the axis along which all values are one value in memory; None for none.
+        margin: values before and behind the block in which the view lies: a wrong step of a few ends in them.
     """
 
     name: str
@@ -42,6 +41,7 @@ class Layout:
     bytes_off: int = 0
     unit_step: int | None = None
     alike: int | None = None
+    margin: int = 64
 
     def __str__(self) -> str:
         return self.name
@@ -61,9 +61,9 @@ class Layout:
         turns = [i for i, s in enumerate(steps) if s < 0]
         block = np.full(sizes, _POISON[values.dtype.kind], values.dtype)
         block[key] = np.flip(values, turns)
-        flat = np.pad(block.transpose(order).reshape(-1), _MARGIN, constant_values=_POISON[values.dtype.kind])
+        flat = np.pad(block.transpose(order).reshape(-1), self.margin, constant_values=_POISON[values.dtype.kind])
         back = tuple(order.index(i) for i in range(values.ndim))
-        inner = backend.reshape(self._moved(backend, flat)[_MARGIN:_MARGIN + block.size], tuple(sizes[i] for i in order))
+        inner = backend.reshape(self._moved(backend, flat)[self.margin:self.margin + block.size], tuple(sizes[i] for i in order))
         view = backend.permute_dims(inner, back)[key]
         for axis in turns:
             view = backend.flip(view, axis)

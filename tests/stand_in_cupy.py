@@ -96,6 +96,14 @@ def _poisoned(shape: Any, dtype: Any = np.float64) -> ndarray:
     return made.view(ndarray)
 
 
+def _poisoned_like(x: ndarray) -> ndarray:
+    """The same, in the order of `x`: as CuPy's `empty_like`, it gives columns where it is given columns."""
+    plain = x.view(np.ndarray)
+    made = np.empty_like(plain)
+    made[...] = _poisoned(1, plain.dtype).view(np.ndarray)
+    return made.view(ndarray)
+
+
 class CompileException(Exception):
     """CuPy's name for a compiler's error."""
 
@@ -160,7 +168,7 @@ def make() -> types.ModuleType:
     module.add = np.add
     module.ndarray = ndarray
     module.empty = _poisoned
-    module.empty_like = lambda x: _poisoned(x.shape, x.dtype)
+    module.empty_like = _poisoned_like
     module.RawModule = RawModule
     module.__version__ = "14.0.0"
     module.asnumpy = lambda x: np.array(x.view(np.ndarray) if isinstance(x, ndarray) else x)

@@ -50,7 +50,7 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
              *norm_arrays: Array, norm: str, eps: float, reverse: bool,
              **others: Any) -> tuple[tuple[Array, Array], _Saved]:
     steps, (batch, hidden) = x.shape[0], h.shape
-    norms = dict(zip(norm_shapes("gru", norm, 1), norm_arrays, strict=True))
+    norms = dict(zip(norm_shapes("gru", norm, 1), launch.packed(*norm_arrays), strict=True))
     walk, p, macros = cuda.Walk.of(x, mask, reverse), plan(hidden), settings(norm)
     x_side = cuda.product(walk.x, w_x, bias)
     recurrent, hs = cupy.empty_like(x_side), cuda.states(h, steps)

@@ -95,6 +95,7 @@ def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps
 def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
              eps_place: str, activation: str | None = None) -> tuple[Array, _Saved]:
     flat = cupy.ascontiguousarray(x).reshape(prod(x.shape[:-1]), x.shape[-1])
+    gain, bias = launch.packed(gain, bias)
     y, stats = forward(flat, gain, bias, eps, activation)
     return y.reshape(x.shape), _Saved(flat, stats, gain, bias, activation)
 

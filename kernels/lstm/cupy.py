@@ -59,7 +59,8 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
              *norm_arrays: Array, norm: str, eps: float, reverse: bool,
              **others: Any) -> tuple[tuple[Array, Array, Array], _Saved]:
     steps, (batch, hidden) = x.shape[0], h.shape
-    norms = dict(zip(norm_shapes("lstm", norm, 1), norm_arrays, strict=True))
+    bias, *packed_norms = launch.packed(bias, *norm_arrays)
+    norms = dict(zip(norm_shapes("lstm", norm, 1), packed_norms, strict=True))
     walk, p, macros = cuda.Walk.of(x, mask, reverse), plan(hidden), settings(norm)
     x_side = cuda.product(walk.x, w_x, bias if norm == "layer-theano" else None)
     recurrent = cupy.empty_like(x_side)
@@ -120,7 +121,8 @@ def _of_parameters(saved: _Saved, d_x: Array, dz: Array | None, d_shown: Array |
 def _cell_forward(be: Backend, side: Array, product: Array, c: Array, bias: Array, *norm_arrays: Array, norm: str,
                   eps: float, **others: Any) -> tuple[tuple[Array, Array], _Saved]:
     batch, hidden = c.shape
-    norms = dict(zip(norm_shapes("lstm", norm, 1), norm_arrays, strict=True))
+    bias, *packed_norms = launch.packed(bias, *norm_arrays)
+    norms = dict(zip(norm_shapes("lstm", norm, 1), packed_norms, strict=True))
     p, macros = plan(hidden), settings(norm)
     x_side = cupy.ascontiguousarray(side + bias if norm == "layer-theano" else side)[None]
     recurrent, hs, cs = cupy.ascontiguousarray(product)[None], cuda.states(c, 1), cuda.states(c, 1)

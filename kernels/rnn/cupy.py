@@ -47,7 +47,8 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
     steps, (batch, hidden) = x.shape[0], h.shape
     walk, p, macros = cuda.Walk.of(x, mask, reverse), plan(hidden), settings(norm)
     sums = cuda.product(walk.x, w_x, bias)
-    recurrent, hs = cupy.empty_like(h), cuda.states(h, steps)
+    norms = launch.packed(*norms)
+    recurrent, hs = cupy.empty(h.shape, dtype=h.dtype), cuda.states(h, steps)
     stats = cupy.empty((steps * batch * macros["NORM_SIDES"], 3), dtype=x.dtype)
     grid, block = (-(-batch // p.rows),), (p.threads, p.rows)
     for step in range(steps):

@@ -1,4 +1,4 @@
-"""The table of layouts: every array of a case, and every incoming gradient, put into each layout in turn and all at once.
+"""The table of layouts: every array of a case and every incoming gradient in each layout, in turn and all at once.
 
 What is checked is the rule that the operator picks for such arrays: values and gradients against the composed rule on
 plain arrays, to the bit when the gradient is asked for again (so that nothing saved was overwritten), and without a

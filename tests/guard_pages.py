@@ -1,0 +1,99 @@
+"""NumPy's arrays between pages that nobody may touch: an access outside an array ends the process.
+
+    guard_pages.install("end")      # arrays end where the page behind them begins; "start" for the page before
+
+NumPy lets a program put its own allocator in the place of malloc (NEP 49), so every array is guarded from then on:
+inputs, results and temporaries. Fresh memory is all ones, which is NaN as a float: a rule that reads what
+it never wrote shows it. An address sanitizer would see less: it watches compiled code that was built for it, and these
+rules are NumPy calls. To be installed once in a process of its own, which has to end by `os._exit`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import Literal
+
+import numpy as np
+
+Side = Literal["start", "end"]
+
+_SET_HANDLER = 304
+"""Where `PyDataMem_SetHandler` is in NumPy's table of functions, whose places never change."""
+_NONE, _READ_WRITE, _PRIVATE_ANONYMOUS = 0, 0x1 | 0x2, 0x2 | 0x20
+_FRESH = 0xFF
+
+_Malloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_Calloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+_Realloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_Free = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+class _Handler(ctypes.Structure):
+    """NumPy's `PyDataMem_Handler`."""
+
+    _fields_ = (("name", ctypes.c_char * 127), ("version", ctypes.c_uint8), ("context", ctypes.c_void_p),
+                ("malloc", _Malloc), ("calloc", _Calloc), ("realloc", _Realloc), ("free", _Free))
+
+
+class _Guarded:
+    """An allocator that gives every block pages of its own."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self.blocks = 0
+        self.name = ctypes.c_char_p(b"mem_handler")
+        self._sizes: dict[int, int] = {}
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.mmap.restype = ctypes.c_void_p
+        self._libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+        self._libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        self._libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        self.handler = _Handler(b"guard pages", 1, None, _Malloc(self._malloc), _Calloc(self._calloc),
+                                _Realloc(self._realloc), _Free(self._free))
+
+    def _malloc(self, context: int | None, size: int) -> int:
+        page, inside = mmap.PAGESIZE, _whole_pages(size)
+        whole = self._libc.mmap(None, inside + 2 * page, _NONE, _PRIVATE_ANONYMOUS, -1, 0)
+        if whole == ctypes.c_void_p(-1).value or self._libc.mprotect(whole + page, inside, _READ_WRITE):
+            return 0  # NumPy raises MemoryError
+        ctypes.memset(whole + page, _FRESH, inside)
+        address = whole + page + (inside - size if self.side == "end" else 0)
+        self._sizes[address] = size
+        self.blocks += 1
+        return int(address)
+
+    def _calloc(self, context: int | None, count: int, size: int) -> int:
+        address = self._malloc(context, count * size)
+        if address:
+            ctypes.memset(address, 0, count * size)
+        return address
+
+    def _realloc(self, context: int | None, old: int | None, size: int) -> int:
+        address = self._malloc(context, size)
+        if address and old:
+            ctypes.memmove(address, old, min(self._sizes[old], size))
+            self._free(context, old, 0)
+        return address
+
+    def _free(self, context: int | None, address: int | None, size: int) -> None:
+        if address:
+            inside = _whole_pages(self._sizes.pop(address))
+            first = address // mmap.PAGESIZE * mmap.PAGESIZE
+            self._libc.munmap(first - mmap.PAGESIZE, inside + 2 * mmap.PAGESIZE)
+
+
+def _whole_pages(size: int) -> int:
+    return -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def install(side: Side) -> _Guarded:
+    """Guard every array that is made from now on in this context; the allocator, which must outlive them all."""
+    guarded = _Guarded(side)
+    pointer, new = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_New
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    table = ctypes.cast(pointer(np._core._multiarray_umath._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
+    set_handler = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET_HANDLER])
+    set_handler(new(ctypes.addressof(guarded.handler), guarded.name, None))
+    return guarded

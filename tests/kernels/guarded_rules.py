@@ -1,0 +1,108 @@
+"""The table of layouts in memory between guard pages: a program, since an access outside an array ends it.
+
+    python guarded_rules.py SIDE short|every|long|BROKEN
+
+`short` puts all arrays of a case into three layouts, `every` each array into each layout; `long` does so with the cases
+of the long run. It names every case before it runs it, so that the last name is the case that ended the process, and says
+at last how many there were. A name of `BROKEN` breaks the convolution first.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).parents[1])]
+
+import guard_pages
+from duoln.kernels import host
+from duoln.kernels.conv import numpy as conv
+from layout_cases import layout_cases, long_layout_cases
+from layout_table import Placing, Subject
+from layouts import FAR, PLAIN, Layout
+from numpy.lib.stride_tricks import as_strided, sliding_window_view
+
+from duoln import runtime
+
+_TIGHT = replace(PLAIN, name="tight")
+
+
+def placings(subject: Subject, every: bool) -> Iterator[Placing]:
+    """Those of the table with nothing between the arrays and the guard pages; three of all arrays at once, or every one."""
+    yield _tight(Placing(f"{subject.proof}: all tight", (_TIGHT,) * len(subject.arrays), (_TIGHT,) * len(subject.gouts)))
+    if any(a is not None and 1 in a.shape for a in (*subject.arrays, *subject.gouts)):
+        yield _tight(Placing(f"{subject.proof}: all {FAR}", (FAR,) * len(subject.arrays), (FAR,) * len(subject.gouts)))
+    for placing in subject.placings():
+        if every or placing.name.endswith(": all every third, turned"):
+            yield _tight(placing)
+
+
+def _tight(placing: Placing) -> Placing:
+    arrays, gouts = (tuple(_without_margin(layout) for layout in layouts) for layouts in (placing.arrays, placing.gouts))
+    return placing._replace(arrays=arrays, gouts=gouts)
+
+
+def _without_margin(layout: Layout) -> Layout:
+    return replace(layout, margin=0)
+
+
+def _shifted(values: int) -> Callable[[np.ndarray, tuple[int, int], tuple[int, int]], np.ndarray]:
+    """Windows that begin so many values away from where they should."""
+
+    def windows(padded: np.ndarray, kernel: tuple[int, int], axes: tuple[int, int]) -> np.ndarray:
+        right = sliding_window_view(padded, kernel, axes)
+        two = as_strided(padded.reshape(-1), (2,), (values * padded.itemsize,))
+        return as_strided(two[1:], right.shape, right.strides)
+
+    return windows
+
+
+def _unit_steps(padded: np.ndarray, kernel: tuple[int, int], axes: tuple[int, int]) -> np.ndarray:
+    """Windows that end with the strides of the images, also along axes of length 1, which may have any."""
+    right = sliding_window_view(padded, kernel, axes)
+    batch, height, width, channels = padded.shape
+    return as_strided(padded, right.shape, (padded.strides[0], padded.strides[1], padded.strides[2], padded.strides[3],
+                                            width * padded.strides[2], padded.strides[2]))
+
+
+BROKEN = {"too-late": _shifted(1), "too-early": _shifted(-1), "unit-steps": _unit_steps}
+"""Windows of the convolution that lie one value too far on, one too far back, and where no stride leads."""
+
+
+def main(side: guard_pages.Side, which: str) -> int:
+    """Run the cases; how many there were."""
+    backend = runtime.backend("numpy")
+    proofs = long_layout_cases() if which == "long" else layout_cases()
+    if which in BROKEN:
+        conv.sliding_window_view = BROKEN[which]
+        proofs = [proof for proof in proofs if proof.op == "conv2d"]
+    subjects = [Subject(proof, backend) for proof in proofs]  # before the guards: these run the composed rules
+    # The rules' own buffers lie between the guards without what they add for cache lines, and are never used again.
+    host.empty = lambda shape, dtype: np.empty(shape, dtype)
+    host.scratch = lambda name, size, dtype: np.empty(size, dtype)
+    guarded = guard_pages.install(side)
+    count = 0
+    for subject in subjects:
+        for placing in placings(subject, every=which in ("every", "long")):
+            os.write(1, f"{placing.name}\n".encode())
+            subject.check(placing)
+            count += 1
+    os.write(1, f"cases {count} blocks {guarded.blocks}\n".encode())
+    return count
+
+
+if __name__ == "__main__":
+    faulthandler.enable()
+    try:
+        main(sys.argv[1], sys.argv[2])
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)  # what is left of the arrays outlives the interpreter's ability to call their allocator
