@@ -125,7 +125,7 @@ def layouts_of(values: np.ndarray, library: str) -> list[Layout]:
     for layout in (*ANYWHERE, *(OF_NUMPY if library == "numpy" else ())):
         if layout.unit_step is not None and long == values.ndim:
             continue
-        if layout.order(values.ndim) != range(values.ndim) and (values.ndim < 2 or long < 2 and values.size):
+        if layout.order(values.ndim) != range(values.ndim) and (values.ndim < 2 or (long < 2 and values.size)):
             continue
         if layout.bytes_off and values.itemsize == 1:
             continue

@@ -66,7 +66,7 @@ def _shifted(values: int) -> Callable[[np.ndarray, tuple[int, int], tuple[int, i
 def _unit_steps(padded: np.ndarray, kernel: tuple[int, int], axes: tuple[int, int]) -> np.ndarray:
     """Windows that end with the strides of the images, also along axes of length 1, which may have any."""
     right = sliding_window_view(padded, kernel, axes)
-    batch, height, width, channels = padded.shape
+    width = padded.shape[2]
     return as_strided(padded, right.shape, (padded.strides[0], padded.strides[1], padded.strides[2], padded.strides[3],
                                             width * padded.strides[2], padded.strides[2]))
 

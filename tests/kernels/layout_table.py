@@ -111,7 +111,7 @@ class Subject:
             rule.vjp(backend, saved, tuple(gouts) if self.several else gouts[0], self.needs), self.needs, strict=True)]
             for _ in range(2))
         for k, (a, b) in enumerate(zip(first, second, strict=True)):
-            assert a is None or b is not None and np.array_equal(a, b, equal_nan=True), \
+            assert a is None or (b is not None and np.array_equal(a, b, equal_nan=True)), \
                 f"{self.proof}, '{rule.name}': gradient {k} differs when it is asked for again"
         return Result(outs, first)
 

@@ -9,7 +9,7 @@ from layout_cases import layout_cases, long_layout_cases
 from layout_table import Tally
 from numpy.lib.stride_tricks import as_strided
 
-from duoln import ops, runtime
+from duoln import ops
 from duoln.core import Op
 
 LEAST = {"add": 140, "adam_update": 200, "batch_norm": 650, "conv2d": 480, "gru": 600, "layer_norm": 700,
@@ -56,7 +56,7 @@ def _steps_of_any_axis(padded, kernel, axes):
 
 def test_a_rule_that_trusts_the_stride_of_an_axis_of_length_1_is_found(numpy_backend, monkeypatch):
     monkeypatch.setattr(conv, "sliding_window_view", _steps_of_any_axis)
-    with pytest.raises(AssertionError, match="conv2d.*'cache blocks'"):
+    with pytest.raises(AssertionError, match=r"conv2d.*'cache blocks'"):
         Tally().run([proof for proof in _of("conv2d") if proof.inputs[0].shape[-1] == 1], numpy_backend)
 
 
@@ -64,7 +64,7 @@ def test_a_rule_that_writes_into_what_it_is_given_is_found(numpy_backend, monkey
     from duoln.kernels import host
 
     monkeypatch.setattr(host, "empty_like", lambda values: values)
-    with pytest.raises(AssertionError, match="leaky_relu.*read-only"):
+    with pytest.raises(AssertionError, match=r"leaky_relu.*read-only"):
         Tally().run(_of("leaky_relu"), numpy_backend)
 
 
