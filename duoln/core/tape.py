@@ -186,7 +186,6 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
         DtypeError: a parameter is not a float tensor.
         GradientError: called inside another gradient.
     """
-
     check_function("value_and_grad", "fn", fn)
     check_flag("value_and_grad", "has_aux", has_aux)
 
