@@ -41,8 +41,8 @@ class Linear(Module):
         return params
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
-        bias = parameter("Linear", params, "bias") if self.bias else None
-        return ops.linear(x, parameter("Linear", params, "weight"), bias)
+        weight = parameter("Linear", params, "weight")
+        return ops.linear(x, weight, parameter("Linear", params, "bias") if self.bias else None)
 
 
 class Embedding(Module):

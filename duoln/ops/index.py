@@ -19,6 +19,8 @@ from duoln.ops.common import check_beside, check_dtype, check_indices, check_roo
 
 MOST_AXES = 32
 """Axes that NumPy, CuPy and MLX all carry."""
+_PLAIN = 1 << 30
+"""Bounds of slices up to which no library's sums overflow."""
 
 
 @op
@@ -45,7 +47,7 @@ def getitem(x: Tensor, *, key: Any) -> Tensor:
         elif k is not None:
             if isinstance(k, int) and not -x.shape[axis] <= k < x.shape[axis]:
                 raise ShapeError(f"[getitem] expected an index below {x.shape[axis]} at axis {axis}, found {k}")
-            if isinstance(k, slice):
+            if isinstance(k, slice) and k.step is not None:
                 keys[position] = _bounded(k, x.shape[axis] + 1)
             axis += 1
     result: Tensor = getitem.apply(x, key=tuple(keys) if isinstance(key, tuple) else keys[0])
@@ -57,10 +59,14 @@ def _plain(key: Any) -> Any:
     if key is None or key is Ellipsis or (type(key) is int and abs(key) <= LARGEST):
         return key
     if isinstance(key, slice):
-        step = None if key.step is None else _slice_part(key.step)
+        start, stop = key.start, key.stop
+        if key.step is None and (start is None or (type(start) is int and abs(start) <= _PLAIN)) and (
+                stop is None or (type(stop) is int and abs(stop) <= _PLAIN)):
+            return key  # nearly all calls
+        step = 1 if key.step is None else _slice_part(key.step)
         if step == 0:  # MLX would end the process
             raise ShapeError("[getitem] expected a step other than 0, found 0")
-        return slice(*(None if part is None else _slice_part(part) for part in (key.start, key.stop)), step)
+        return slice(None if start is None else _slice_part(start), None if stop is None else _slice_part(stop), step)
     try:
         return check_integer("getitem", "key", key)
     except DtypeError:

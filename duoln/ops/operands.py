@@ -79,6 +79,8 @@ def _number(name: str, tensor: Tensor, value: Any) -> float | int | bool:
     dtype = tensor.dtype
     if dtype not in TENSORS[name]:
         raise _unfit(name, dtype)
+    if type(value) is float and dtype in FLOATS and -_LARGEST[dtype] <= value <= _LARGEST[dtype]:
+        return value  # nearly all calls
     number = value.item() if isinstance(value, np.generic) else value
     kind = next((k for k in (bool, int, float) if isinstance(number, k)), None)
     if kind is None:

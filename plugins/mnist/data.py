@@ -32,7 +32,7 @@ def splits(source: Source, batch_size: int, seed: int, rows: int | None, root: P
         if not 1 <= rows <= len(train["label"]):
             raise UsageError(f"[mnist] expected rows between 1 and {len(train['label'])}, found {rows}")
         train = {name: a[:rows] for name, a in train.items()}
-    batches = Batches(train, batch_size, seed)
+    batches = Batches(train, batch_size, seed, within={"label": (0, 10)})
     return Splits(dataset, batches, batches.steps_per_epoch, {"train": train, "test": test})
 
 

@@ -89,9 +89,8 @@ def test_a_tensor_and_a_number_on_either_side(name, shape, be):
 
 REDUCTIONS = {
     "sum": {"float32": "float32", "float64": "float64", "int32": "int32", "bool": "int32"},
-    **dict.fromkeys(("mean", "max", "min", "logsumexp"), {"float32": "float32", "float64": "float64"}),
-    **dict.fromkeys(("all", "any"), {"bool": "bool"}), "argmax": {"float32": "int32", "float64": "int32"},
-    "cumsum": {"float32": "float32", "float64": "float64"},
+    **{name: {"float32": "float32", "float64": "float64"} for name in ("mean", "max", "min", "logsumexp", "cumsum")},
+    **{name: {"bool": "bool"} for name in ("all", "any")}, "argmax": {"float32": "int32", "float64": "int32"},
 }
 
 

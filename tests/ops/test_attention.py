@@ -82,6 +82,6 @@ def test_what_is_refused(numpy_backend):
     glimpse = ops.write_then_read
     check_error(ShapeError, lambda: glimpse(t["flat"], t["flat"], t["looked"], read=2, write=2), "(2, 36)")
     check_error(ShapeError, lambda: glimpse(t["canvas"], t["canvas"], t["looked"], read=2, write=3), "(2, 19)", "(2, 14)")
-    check_error(ShapeError, lambda: glimpse(t["canvas"], t["canvas"], t["looked"], read=1, write=2), "2 x 2")
+    check_error(ShapeError, lambda: glimpse(t["canvas"], t["canvas"], t["looked"], read=1, write=2), "at least 2")
     check_error(UsageError, lambda: glimpse(t["canvas"], t["canvas"], t["looked"], read=2, write=2, centre="x"), "'x'")
     check_error(ShapeError, lambda: ops.gaussian_latent(t["where"], t["four"]), "[gaussian_latent]", "(2, 5)", "(2, 4)")
