@@ -85,7 +85,8 @@ def test_mlx_keeps_at_least_what_is_estimated():
     trainer.advance()
     mx.reset_peak_memory()
     trainer.advance()
-    assert 0.5 < estimated / mx.get_peak_memory() < 1.1
+    # How much more depends on when MLX's own thread frees what it has passed, and on what other tests have left.
+    assert estimated < 1.1 * mx.get_peak_memory()
 
 
 class Whole(Line):
