@@ -70,8 +70,9 @@ def test_equal_start_and_batches_on_numpy_and_mlx():
     """Weights and batches equal to the bit, and the losses of ten steps as near as rounding allows.
 
     No longer: Adam moves a weight by its rate however small the gradient, so one whose gradient is nothing but rounding
-    (batch norm has many) goes another way on each library. In ten steps the losses of 16 seeds on OpenBLAS's kernels for
-    four CPUs and on MLX were 6e-7 apart at most, after twenty 2.5e-5, after a hundred 7e-3.
+    (batch norm has many) goes another way on each library. In ten steps the losses of one seed on OpenBLAS's kernels for
+    three CPUs and on MLX, and of 16 seeds on two of these CPUs, were 6e-7 apart at most; those of the one seed after
+    twenty 2.5e-5, after a hundred 7e-3.
     """
     runs = {}
     for name in ("numpy", "mlx"):
