@@ -30,6 +30,8 @@ MEETING_SECONDS = 300.0
 """How long a rank waits for the others to be started."""
 PROOF_SECONDS = 10.0
 """How long a connection may take to prove that it knows the token."""
+MOST_STRANGERS = 64
+"""How many connections, beside those of the ranks, may be proving themselves at one time."""
 
 _NONCE_BYTES = _PROOF_BYTES = 32
 _LONGEST_MESSAGE = 1 << 20
@@ -181,6 +183,7 @@ def _admit(listener: socket.socket, place: Place, library: str, tell: Callable[[
     """The channels to ranks 1 to size - 1; each connection has a thread, so that a slow one stops no other."""
     arrivals: queue.SimpleQueue[tuple[Channel, dict[str, Any]] | str] = queue.SimpleQueue()
     members: dict[int, Channel] = {}
+    free = threading.Semaphore(place.size + MOST_STRANGERS)
     listener.settimeout(_POLL_SECONDS)
     while len(members) < place.size - 1:
         if time.monotonic() > deadline:
@@ -188,10 +191,14 @@ def _admit(listener: socket.socket, place: Place, library: str, tell: Callable[[
             raise RankError(f"[ranks] rank 0 waited at {place.meeting} and did not meet "
                             f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}; start every rank with the "
                             "same token and meeting point")
-        with contextlib.suppress(TimeoutError):
-            connection, address = listener.accept()
-            threading.Thread(target=_hear, args=(connection, address, place.token, deadline, arrivals),
-                             daemon=True).start()
+        if free.acquire(timeout=_POLL_SECONDS):
+            try:
+                connection, address = listener.accept()
+            except (TimeoutError, ConnectionAbortedError):
+                free.release()
+            else:
+                threading.Thread(target=_hear, args=(connection, address, place.token, deadline, arrivals, free),
+                                 daemon=True).start()
         while not arrivals.empty():
             arrival = arrivals.get()
             if isinstance(arrival, str):
@@ -209,7 +216,7 @@ def _admit(listener: socket.socket, place: Place, library: str, tell: Callable[[
 
 
 def _hear(connection: socket.socket, address: Any, token: bytes, deadline: float,
-          arrivals: queue.SimpleQueue[tuple[Channel, dict[str, Any]] | str]) -> None:
+          arrivals: queue.SimpleQueue[tuple[Channel, dict[str, Any]] | str], free: threading.Semaphore) -> None:
     """Let one connection prove itself, and queue the member, or the sentence about the stranger."""
     try:
         proven_by = min(time.monotonic() + PROOF_SECONDS, deadline)
@@ -218,6 +225,8 @@ def _hear(connection: socket.socket, address: Any, token: bytes, deadline: float
     except (OSError, Stranger) as error:
         connection.close()
         arrivals.put(f"from {address[0]}:{address[1]}: {error}")
+    finally:
+        free.release()
 
 
 def _objection(hello: dict[str, Any], place: Place, library: str, members: dict[int, Channel]) -> str:
@@ -242,7 +251,7 @@ def _reach(place: Place, deadline: float) -> Channel:
             time.sleep(_POLL_SECONDS)
             continue
         try:
-            key = _introduce(connection, place.token, time.monotonic() + PROOF_SECONDS)
+            key = _introduce(connection, place.token, deadline)  # it may hear strangers first
         except (OSError, Stranger) as error:
             connection.close()
             raise RankError(f"[ranks] rank {place.rank}: who listens at {place.meeting} is not rank 0 of this run, or "

@@ -83,6 +83,18 @@ def test_a_stranger_who_comes_first_is_refused_and_the_ranks_meet(stranger, monk
         close([*met, second])
 
 
+def test_more_strangers_than_are_heard_at_once_only_delay_the_ranks(monkeypatch):
+    monkeypatch.setattr(meeting_module, "MOST_STRANGERS", 1)
+    monkeypatch.setattr(meeting_module, "PROOF_SECONDS", 0.3)
+    where = places(2)
+    with contextlib.ExitStack() as strangers:
+        for _ in range(8):
+            strangers.enter_context(socket.create_connection((where[0].host, where[0].port)))
+        met = meet_all(where)
+    assert [m.rank for m in met] == [0, 1]
+    close(met)
+
+
 def test_strangers_who_say_nothing_do_not_delay_the_ranks():
     where = places(2)
     with contextlib.ExitStack() as strangers:

@@ -18,8 +18,7 @@ needs_ring = pytest.mark.skipif(sys.platform == "win32", reason="MLX's ring runs
 
 @needs_ring
 @pytest.mark.parametrize(("task", "variant", "settings", "ranks"), [
-    ("mnist", "ln", ("--batch-size", "100"), 2), ("handwriting", "ln", ("--set", "lines=24"), 2),
-    ("mnist", "none", ("--batch-size", "150"), 3)])
+    ("handwriting", "ln", ("--set", "lines=24"), 2), ("mnist", "none", ("--batch-size", "150"), 3)])
 def test_ranks_train_as_one_process_does(task, variant, settings, ranks, tmp_path, backend="mlx"):
     words = (task, "--variant", variant, *settings)
     (tmp_path / "numpy.py").write_text("raise SystemExit('a file of the working folder was run')")
@@ -107,11 +106,11 @@ def test_ctrl_c_stops_every_rank_at_one_step_and_going_on_equals_not_stopping(tm
 
 
 @needs_ring
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_rank_outlives_the_command_that_started_it(number, tmp_path):
+def test_no_rank_outlives_the_command_that_started_it(tmp_path):
+    """SIGTERM here; `test_launching.py` has the other signals, and ranks that only sleep."""
     started = Started(tmp_path, *LONG)
     started.wait_for_step(3)
     ranks = started.ranks()
-    started.process.send_signal(number)
+    started.process.terminate()
     started.process.communicate(timeout=60)
     assert started.process.returncode != 0 and wait_until_gone(ranks)
