@@ -122,6 +122,7 @@ class Meeting:
                 self._channels[lost].send(values)
             return values
         except (OSError, Stranger) as error:
+            self.close()  # so the others hear of it at once
             raise RankError(f"[ranks] rank {self.rank} lost rank {lost} before training: {error}") from error
 
     def secret(self, purpose: str) -> bytes:

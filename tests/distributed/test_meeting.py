@@ -168,6 +168,7 @@ def test_a_rank_that_goes_before_training_is_named():
     met[2].close()
     results = in_threads(lambda: met[0].gather(0), lambda: met[1].gather(1))
     assert "rank 0 lost rank 2 before training" in str(results[0])
+    assert "rank 1 lost rank 0 before training" in str(results[1])
     close(met)
 
 
