@@ -71,6 +71,7 @@ def test_ranks_at_two_addresses_train_as_one_process_whoever_comes_first(tmp_pat
     check_losses(tmp_path)
 
 
+@pytest.mark.long
 def test_a_rank_that_dies_ends_the_others_without_a_launcher(tmp_path):
     shared = {"DUOLN_RANK_MEETING": f"127.0.0.1:{free_port()}", "DUOLN_RANK_TOKEN": SECRET, "DUOLN_RANK_COUNT": "2"}
     first, second = (start("--epochs", "400", "--out", str(tmp_path), DUOLN_RANK=str(k), **shared) for k in range(2))

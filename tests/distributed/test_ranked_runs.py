@@ -43,12 +43,9 @@ def test_ranks_on_gpus_train_as_one_process_does(tmp_path):
 
 
 @needs_ring
-@pytest.mark.parametrize(("words", "message"), [
-    (("--variant", "bn"), "2 ranks cannot share this variant's batches"),
-    (("--variant", "ln", "--batch-size", "125"), "found 125 examples")])
-def test_a_variant_that_cannot_be_shared_ends_every_rank(words, message, tmp_path):
-    done = run("mnist", *words, "--ranks", "2", "--out", str(tmp_path / "run"), check=2)
-    assert done.stderr.count(message) == 1
+def test_a_variant_that_cannot_be_shared_ends_every_rank(tmp_path):
+    done = run("mnist", "--variant", "bn", "--ranks", "2", "--out", str(tmp_path / "run"), check=2)
+    assert done.stderr.count("2 ranks cannot share this variant's batches") == 1
 
 
 @pytest.mark.parametrize(("words", "message"), [
