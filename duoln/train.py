@@ -310,8 +310,8 @@ def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) ->
                     listener.on_evaluation(Evaluation(trainer.step, epoch, values, trainer.train_seconds))
                 trainer.save(folder.checkpoints, best=trainer.note_best())
             wanted = stop.is_set()
-            trainer.agree_to_stop(wanted or trainer.finished)  # of patience only process 0 knows
-            if wanted:
+            agreed = trainer.agree_to_stop(wanted or trainer.finished)  # of patience only process 0 knows
+            if wanted or (agreed and not trainer.finished):
                 path = trainer.save(folder.checkpoints)
                 raise Interrupted(f"stopped after step {trainer.step}; go on with --resume auto (checkpoint {path})")
 
@@ -319,16 +319,23 @@ def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) ->
 def follow(trainer: Trainer) -> None:
     """Train beside process 0, which alone evaluates, logs and writes checkpoints.
 
+    Who started the ranks may tell each of them to stop, so a signal to any of them stops all after the same step.
+
     Raises:
+        Interrupted: this process was asked to stop; process 0 has written a checkpoint.
         DivergedError: as process 0 does.
         RankError: another process is gone.
     """
     trainer.meet()
     trainer.estimate_memory()
-    while not trainer.finished:
-        trainer.advance()
-        if trainer.agree_to_stop(False):
-            return
+    with _stop_requested() as stop:
+        while not trainer.finished:
+            trainer.advance()
+            wanted = stop.is_set()
+            if trainer.agree_to_stop(wanted):
+                if wanted:
+                    raise Interrupted(f"stopped after step {trainer.step}, with the other ranks")
+                return
 
 
 @contextmanager

@@ -23,6 +23,7 @@ EXAMPLES = """examples:
   duoln run mnist --set learning_rate=0.003 --set epochs=5
   duoln run mnist --out runs/a --resume auto         go on where runs/a stopped
   duoln run mnist --variant ln --backend mlx --ranks 2   two processes, one model
+  srun duoln run mnist --variant ln --ranks slurm    one model in all processes of a Slurm job
   duoln report runs/a runs/b                         curves of several runs
   duoln paper                                        every figure, table and claim, and where we stand
   duoln analyze invariance                           table 1 of the paper, measured

@@ -1,149 +1,90 @@
-"""`duoln run --ranks N`: one command as N processes of one machine, and one end for all of them."""
+"""`duoln run --ranks`: one command as N processes of this machine, or as one of those that somebody else started."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
-import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from duoln import processes, streams
+from duoln import streams
 from duoln.errors import RankError, UsageError
 
-_WATCH_SECONDS = 0.05
-_GRACE_SECONDS = 3.0
-"""How long the others may take to notice that one is gone, and to say so."""
+if TYPE_CHECKING:
+    from duoln.distributed.place import Place
+
 _MOST = 64
 
 
-def is_rank() -> bool:
-    """Whether this process is one of several that train one model."""
-    from duoln.distributed.ranks import ADDRESSES
+def parse_ranks(word: str) -> int | str:
+    """The value of --ranks: a number of processes, or who has started them."""
+    from duoln.distributed.place import LAUNCHERS
 
-    return ADDRESSES in os.environ
+    if word == "auto" or word in LAUNCHERS:
+        return word
+    try:
+        return int(word)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, auto, {', '.join(LAUNCHERS)}; found {word!r}") from None
+
+
+def take_place(launcher: str) -> Place | None:
+    """Our place among processes that somebody else started; None where there is only this one.
+
+    Raises:
+        UsageError: the variables of the launcher are incomplete or contradict each other.
+    """
+    from duoln import console
+    from duoln.distributed.launching import end_with_launcher
+    from duoln.distributed.place import choose_gpu, find_place
+
+    end_with_launcher()
+    place = find_place(launcher)
+    if place is None:
+        console.say("ranks: one process alone")
+        return None
+    if place.local_rank is not None:
+        choose_gpu(place.local_rank)
+    console.say(f"ranks: this is rank {place.rank} of {place.size}; they meet at {place.meeting}")
+    return place
 
 
 def launch(count: int, args: argparse.Namespace) -> int:
     """Run the command line `args.words` in `count` processes; the exit code.
 
-    Rank 0 has our terminal; what the others say is shown where one of them fails. Ctrl-C goes to rank 0, which tells
-    the others.
+    Rank 0 has our terminal; what the others say is shown where one of them fails.
 
     Raises:
         UsageError: a number of ranks, or a backend, that cannot be.
         RankError: a rank died; the others have been ended.
     """
     from duoln import console, runtime
-    from duoln.distributed.group import ENGINES
+    from duoln.distributed.group import check_engine
+    from duoln.distributed.launching import Children
+    from duoln.distributed.place import choose_gpu
 
     if not 1 <= count <= _MOST:
         raise UsageError(f"[ranks] expected --ranks between 1 and {_MOST}, found {count}")
-    if args.debug_nans:
-        raise UsageError("[ranks] --debug-nans wants one process: run without --ranks")
     library = runtime.choose(args.backend)[0].name
-    if library not in ENGINES:
-        raise UsageError(f"[ranks] expected a backend of {', '.join(ENGINES)}, found {library}: it has no engine that "
-                         f"adds arrays over processes; say --backend {next(iter(ENGINES))}")
+    check_engine(library)
+    if library == "cupy":
+        choose_gpu(count - 1, dict(os.environ))
     console.say(f"ranks: {count} on {library}, each with 1/{count} of every batch")
     with tempfile.TemporaryDirectory() as folder:
         heard = [Path(folder) / f"rank{k}.txt" for k in range(count)]
-        children = _start(count, args.words, library, heard)
-        with _interrupts_go_to(children[0]):
-            try:
-                dead = _wait(children)
-            finally:
-                _end(children)
+        with Children() as children, children.receive_signals():
+            children.start([*args.words, "--ranks", "duoln"], heard, streams.child_stdout())
+            dead = children.wait()
         if dead is None:
             return 0
-        code, first = children[dead].returncode, children[0].returncode
+        code, first = children.ranks[dead].returncode, children.ranks[0].returncode
         if code > 0 and (dead == 0 or first > RankError.exit_code):
             return first  # rank 0 has said why; where it says no more than that it lost another one, that one tells
         said = _last_words(heard[dead]) if dead else ""
         raise RankError(f"rank {dead} {_how_it_ended(code)}; the other ranks were ended. Go on from the last "
                         f"checkpoint with --resume auto{said}")
-
-
-def _start(count: int, words: list[str], library: str, heard: list[Path]) -> list[subprocess.Popen[bytes]]:
-    from duoln.distributed.ranks import ADDRESSES, RANK
-
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
-    if library == "cupy" and len(visible) < count:
-        raise UsageError(f"[ranks] expected a GPU for each of {count} ranks, found CUDA_VISIBLE_DEVICES="
-                         f"{','.join(visible)}")
-    shared = processes.environment({ADDRESSES: ",".join(_free_addresses(count))})
-    children = []
-    for k in range(count):
-        environment = {**shared, RANK: str(k)}
-        if library == "cupy":
-            environment["CUDA_VISIBLE_DEVICES"] = visible[k]
-        # Rank k > 0 speaks into a file. Its standard input is a pipe that ends when we do, however we end.
-        with heard[k].open("wb") as file:
-            children.append(subprocess.Popen(
-                processes.command("duoln", *words), env=environment, stdin=subprocess.PIPE,
-                stdout=file if k else streams.child_stdout(), stderr=file if k else None, start_new_session=True))
-    return children
-
-
-def end_with_launcher() -> None:
-    """In a rank: end as soon as the process that started it is gone."""
-    def watch() -> None:
-        while os.read(sys.stdin.fileno(), 1):  # not through sys.stdin, whose lock would be held at our own end
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _free_addresses(count: int) -> list[str]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-
-
-def _wait(children: list[subprocess.Popen[bytes]]) -> int | None:
-    """Wait for all to end well, or for one to end badly: the first that did, or None."""
-    while True:
-        codes = [child.poll() for child in children]
-        failed = [k for k, code in enumerate(codes) if code]
-        if failed:
-            # One that was killed is the cause; one that ended by itself may have noticed that.
-            return min(failed, key=lambda k: (codes[k] or 0) > 0)
-        if all(code == 0 for code in codes):
-            return None
-        time.sleep(_WATCH_SECONDS)
-
-
-def _end(children: list[subprocess.Popen[bytes]]) -> None:
-    deadline = time.monotonic() + _GRACE_SECONDS
-    for child in children:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(max(deadline - time.monotonic(), 0.0))
-    for child in children:
-        if child.poll() is None:
-            child.kill()
-        child.wait()
-
-
-@contextlib.contextmanager
-def _interrupts_go_to(first: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Ctrl-C asks rank 0 to stop after its step, and a second one at once; it tells the others."""
-    def hand_on(number: int, frame: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            first.send_signal(signal.SIGINT)
-
-    before = signal.signal(signal.SIGINT, hand_on)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _how_it_ended(code: int) -> str:

@@ -13,11 +13,12 @@ from duoln.cli import facts
 from duoln.cli.curves import write_curves
 from duoln.cli.guard import as_document, guarded
 from duoln.cli.parser import Parser
-from duoln.cli.ranks import end_with_launcher, is_rank, launch
+from duoln.cli.ranks import launch, parse_ranks, take_place
 from duoln.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
+    from duoln.distributed.place import Place
     from duoln.tasks.spec import Config, Splits, Task
 
 
@@ -29,8 +30,10 @@ def add_command(commands: Any) -> None:
     run.add_argument("--preset", metavar="NAME", help="paper, small or smoke; see `duoln list`")
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
                      help="a setting of the task; may be repeated")
-    run.add_argument("--ranks", type=int, default=1, metavar="N",
-                     help="train one model in N processes, each with its share of every batch (MLX; CuPy: a GPU each)")
+    run.add_argument("--ranks", type=parse_ranks, default=1, metavar="N",
+                     help="train one model in N processes of this machine, each with its share of every batch (MLX; "
+                          "CuPy: a GPU each). Or auto, slurm, openmpi, torchrun: be one of the processes that this "
+                          "launcher has started, on one machine or several")
     facts.add_plugin_option(run)
     add_run_options(run)
     run.set_defaults(run=_run)
@@ -87,16 +90,19 @@ def _run(args: argparse.Namespace) -> int:
 
     task = find_task(args.task, args.plugins)
     names = list(task.variants) if args.variant == "all" else args.variant.split(",")
-    if is_rank():
-        end_with_launcher()
-    elif args.ranks != 1:
+    if args.ranks != 1 and args.debug_nans:
+        raise UsageError("[ranks] --debug-nans wants one process: run without --ranks")
+    place = take_place(args.ranks) if isinstance(args.ranks, str) else None
+    if isinstance(args.ranks, int) and args.ranks != 1:
         return launch(args.ranks, args)
-    return run_variants(task, names, args, args.preset, parse_settings(args.settings), args.plugins)
+    return run_variants(task, names, args, args.preset, parse_settings(args.settings), args.plugins, place)
 
 
 def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, preset: str | None,
-                 settings: Mapping[str, Any], plugins: Sequence[str] | None = None) -> int:
+                 settings: Mapping[str, Any], plugins: Sequence[str] | None = None, place: Place | None = None) -> int:
     """Train some variants of a task one after another, then show, draw and print what they gave.
+
+    With a `place` this process is one of several that train each model together.
 
     Raises:
         TaskError: the task's own code failed.
@@ -104,7 +110,7 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
     if args.tf32:
         os.environ["MLX_ENABLE_TF32"] = os.environ["CUPY_TF32"] = "1"
     from duoln import console, runtime
-    from duoln.distributed.ranks import from_environment
+    from duoln.distributed.joining import join_ranks
     from duoln.runfolder import RunFolder
     from duoln.tasks import make_config
     from duoln.tasks.registry import Registry
@@ -116,7 +122,7 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
         _check_config(task, name, cfg)
     backend, why = runtime.choose(args.backend)
     console.say(f"backend: {why}")
-    ranks = from_environment(backend)
+    ranks = join_ranks(place, backend, console.say) if place else None
     follows = ranks is not None and ranks.rank > 0
     top = Path() if follows else _run_folder(task, list(configs), args.out, args.resume == "auto")
     splits: Splits | None = None

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 from typing import Protocol
 
 from duoln.backends.protocol import Array
+from duoln.distributed.meeting import Meeting
 from duoln.errors import RankError, UsageError
 
 ENGINES = {"mlx": "ring", "cupy": "nccl"}
@@ -33,25 +33,29 @@ class Group(Protocol):
         """Let go of the others."""
 
 
-def join(library: str, rank: int, addresses: Sequence[str]) -> Group:
-    """Become member `rank` of a group; returns once every member is there.
+def check_engine(library: str) -> None:
+    """Make sure that there is an engine for an array library.
 
-    Args:
-        library: the array library's name, as of a backend.
-        rank: which of the addresses is ours.
-        addresses: HOST:PORT of every member, free to listen on.
+    Raises:
+        UsageError: there is none.
+    """
+    if library not in ENGINES:
+        raise UsageError(f"[ranks] expected a backend of {', '.join(ENGINES)}, found {library}: it has no engine that "
+                         f"adds arrays over processes; say --backend {next(iter(ENGINES))}")
+
+
+def join(library: str, meeting: Meeting) -> Group:
+    """Become a member of a group of all who have met; returns once every one is connected.
 
     Raises:
         UsageError: the library has no engine.
         RankError: the engine is not installed, or the others cannot be reached.
     """
-    if library not in ENGINES:
-        raise UsageError(f"[ranks] expected a backend of {', '.join(ENGINES)}, found {library!r}: it has no engine "
-                         "that adds arrays over processes")
+    check_engine(library)
     engine = ENGINES[library]
     try:
         module = importlib.import_module(f"duoln.distributed.{engine}")
     except ImportError as error:
         raise RankError(f"[ranks] the engine {engine} of {library} cannot be loaded: {error}") from error
-    group: Group = module.join(rank, addresses)
+    group: Group = module.join(meeting)
     return group

@@ -1,43 +1,52 @@
-"""NVIDIA's NCCL through CuPy: one GPU a member. Not yet run on GPUs; its tests run over a stand-in."""
+"""NVIDIA's NCCL through CuPy: one GPU a member. Not yet run on several GPUs; its tests run over a stand-in.
+
+`cupyx.distributed` would hand NCCL's id to whoever asks for it; here the meeting does, so only ranks have it, and NCCL
+itself refuses who does not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import cupy as cp
-from cupyx.distributed import init_process_group
+from cupy.cuda import nccl
 
+from duoln.distributed.meeting import Meeting
 from duoln.errors import RankError
 
 
 class Nccl:
-    """A group over `cupyx.distributed`. NCCL adds in one order for one size, number of members and wiring."""
+    """A group over `cupy.cuda.nccl`. NCCL adds in one order for one size, number of members and wiring."""
 
     def __init__(self, communicator: Any, rank: int, size: int) -> None:
         self._communicator = communicator
         self.rank, self.size = rank, size
+        self._dtypes = {"float32": nccl.NCCL_FLOAT32, "float64": nccl.NCCL_FLOAT64, "int32": nccl.NCCL_INT32}
 
     def all_sum(self, x: Any) -> Any:
         x = cp.ascontiguousarray(x)
         total = cp.empty_like(x)
+        stream = cp.cuda.get_current_stream()
         try:
-            self._communicator.all_reduce(x, total, "sum")
-            cp.cuda.get_current_stream().synchronize()  # a member that is gone shows only here
+            self._communicator.allReduce(x.data.ptr, total.data.ptr, x.size, self._dtypes[x.dtype.name], nccl.NCCL_SUM,
+                                         stream.ptr)
+            stream.synchronize()  # a member that is gone shows only here
         except RuntimeError as error:
             raise RankError(f"[ranks] rank {self.rank} lost another rank: {error}") from error
         return total
 
     def leave(self) -> None:
-        self._communicator.stop()
+        self._communicator.destroy()
 
 
-def join(rank: int, addresses: Sequence[str]) -> Nccl:
-    """See `duoln.distributed.group.join`. The members meet at the first one's address."""
-    host, _, port = addresses[0].rpartition(":")
-    size = len(addresses)
+def join(meeting: Meeting) -> Nccl:
+    """See `duoln.distributed.group.join`. Rank 0 makes NCCL's id, and the meeting hands it round."""
+    if not nccl.available:
+        raise RankError("[ranks] the engine nccl of cupy cannot be loaded: NCCL is not installed; "
+                        "pip install nvidia-nccl-cu12")
+    ids = meeting.gather(list(nccl.get_unique_id()) if meeting.rank == 0 else None)
     try:
-        return Nccl(init_process_group(size, rank, backend="nccl", host=host, port=int(port)), rank, size)
-    except (RuntimeError, OSError) as error:
-        raise RankError(f"[ranks] rank {rank} of {size} cannot reach the others through {addresses[0]}: "
-                        f"{error}; NCCL wants one GPU a rank") from error
+        return Nccl(nccl.NcclCommunicator(meeting.size, tuple(ids[0]), meeting.rank), meeting.rank, meeting.size)
+    except RuntimeError as error:
+        raise RankError(f"[ranks] rank {meeting.rank} of {meeting.size} cannot reach the others: {error}; NCCL wants "
+                        "one GPU a rank") from error

@@ -6,8 +6,7 @@ added up differs.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,13 @@ from duoln import tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, compile
 from duoln.data import Axes, Batch, count_examples, examples
-from duoln.distributed.group import Group, join
+from duoln.distributed.group import Group
 from duoln.errors import UsageError
 from duoln.nn import Module
 from duoln.optim import Optimizer
 from duoln.runtime import to_tensors
 from duoln.step import Figures, State, make_gradients, make_update
 from duoln.tasks.spec import Task
-
-RANK, ADDRESSES = "DUOLN_RANK", "DUOLN_RANK_ADDRESSES"
-"""What tells a process its place: its number, and HOST:PORT of every process with commas between."""
 
 _SAME_LOSS = 1e-4
 
@@ -117,19 +113,3 @@ def make_ranked_step(task: Task, model: Module, optimizer: Optimizer, ranks: Ran
         return result
 
     return step
-
-
-def from_environment(backend: Backend, environment: Mapping[str, str] = os.environ) -> Ranks | None:
-    """The processes that this one was started with; None where it was started alone.
-
-    Raises:
-        UsageError: the place is not one of the addresses, or the backend has no engine.
-        RankError: the others cannot be reached.
-    """
-    if ADDRESSES not in environment:
-        return None
-    addresses: Sequence[str] = environment[ADDRESSES].split(",")
-    place = environment.get(RANK, "")
-    if not (place.isdecimal() and int(place) < len(addresses)):
-        raise UsageError(f"[ranks] expected {RANK} between 0 and {len(addresses) - 1}, found {place!r}")
-    return Ranks(join(backend.name, int(place), addresses), backend)

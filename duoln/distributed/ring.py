@@ -1,15 +1,22 @@
-"""MLX's ring over TCP: each member talks to the next one only."""
+"""MLX's ring over TCP: each member talks to the next one only.
+
+MLX takes whoever connects first to a member's port, so `duoln.distributed.ranks` checks the members through the ring
+before anything else goes round.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import mlx.core as mx
 
+from duoln.distributed.meeting import Meeting
 from duoln.errors import RankError
 
 
@@ -36,15 +43,26 @@ class Ring:
         """Nothing to do: the sockets close with the process."""
 
 
-def join(rank: int, addresses: Sequence[str]) -> Ring:
+def join(meeting: Meeting) -> Ring:
     """See `duoln.distributed.group.join`."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _reserved_port(meeting.host) as port:
+        addresses = meeting.gather(f"{meeting.host}:{port}")
         hosts = Path(folder) / "hosts.json"
         hosts.write_text(json.dumps([[address] for address in addresses]), encoding="utf-8")
-        os.environ["MLX_HOSTFILE"], os.environ["MLX_RANK"] = str(hosts), str(rank)
+        os.environ["MLX_HOSTFILE"], os.environ["MLX_RANK"] = str(hosts), str(meeting.rank)
         try:
             return Ring(mx.distributed.init(strict=True, backend="ring"))
         except RuntimeError as error:
-            raise RankError(f"[ranks] rank {rank} at {addresses[rank]} cannot reach the others: {error}") from error
+            raise RankError(f"[ranks] rank {meeting.rank} at {addresses[meeting.rank]} cannot reach the others: "
+                            f"{error}") from error
         finally:
             del os.environ["MLX_HOSTFILE"], os.environ["MLX_RANK"]
+
+
+@contextlib.contextmanager
+def _reserved_port(host: str) -> Iterator[int]:
+    """A free port that no other user can take: MLX shares it with us by SO_REUSEPORT, and we do not listen."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind((host, 0))
+        yield reserved.getsockname()[1]

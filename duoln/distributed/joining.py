@@ -1,0 +1,85 @@
+"""From a process that knows its place to one that trains with the others."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import secrets
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from duoln.backends.protocol import Backend
+from duoln.distributed.group import Group, check_engine, join
+from duoln.distributed.meeting import Meeting, meet
+from duoln.distributed.place import Place
+from duoln.distributed.ranks import Ranks
+from duoln.errors import RankError
+
+ENGINE_SECONDS = 60.0
+"""How long an engine may take to connect ranks that have met; MLX's ring tries for half of that."""
+
+
+def join_ranks(place: Place, backend: Backend, tell: Callable[[str], None]) -> Ranks:
+    """Meet the other ranks, connect the engine, and make sure that it connects those who have met.
+
+    Args:
+        place: which rank this process is.
+        backend: where to compute.
+        tell: is given a sentence about every connection that was refused.
+
+    Raises:
+        UsageError: the backend has no engine, or the ranks were told different things.
+        RankError: the others cannot be reached, or the engine has connected somebody else.
+    """
+    check_engine(backend.name)
+    meeting = meet(place, backend.name, tell)
+    try:
+        with time_limit(ENGINE_SECONDS, f"[ranks] rank {place.rank}: the engine of {backend.name} did not connect all "
+                        f"{place.size} ranks within {ENGINE_SECONDS:g} s"):
+            group = join(backend.name, meeting)
+            check_members(group, backend, meeting)
+    finally:
+        meeting.close()
+    return Ranks(group, backend)
+
+
+def check_members(group: Group, backend: Backend, meeting: Meeting) -> None:
+    """Make sure, before any data goes through the engine, that it connects the processes that have met.
+
+    Each gives numbers that only who knows the token can compute, and the sum has to be right on every rank.
+
+    Raises:
+        RankError: it is not.
+    """
+    nonces = "".join(meeting.gather(secrets.token_hex(16)))
+    numbers = [np.frombuffer(meeting.secret(f"{rank} {nonces}"), np.uint8).astype(np.float32)
+               for rank in range(meeting.size)]
+    total = backend.to_numpy(group.all_sum(backend.asarray(numbers[meeting.rank])))
+    right = meeting.gather(bool(np.array_equal(total, sum(numbers))))
+    if not all(right):
+        raise RankError("[ranks] the engine has connected a process that does not know this run's token: what it sent "
+                        f"reached rank {', '.join(str(k) for k, passed in enumerate(right) if not passed)}. "
+                        "Nothing of the model was sent")
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float, message: str) -> Iterator[None]:
+    """End this process with a message if the block takes longer: an engine that waits cannot be interrupted."""
+    def end() -> None:
+        print(f"duoln: {message}", file=sys.stderr, flush=True)
+        os._exit(RankError.exit_code)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    # While MLX's ring connects it holds the interpreter's lock, so that no thread of Python runs. This one needs none.
+    faulthandler.dump_traceback_later(seconds + 5, exit=True, file=sys.__stderr__ or 2)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        faulthandler.cancel_dump_traceback_later()

@@ -1,0 +1,122 @@
+"""Start the ranks of one machine, and see to it that all of them end, however one of them or we do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, MutableMapping, Sequence
+from pathlib import Path
+
+from duoln import processes
+from duoln.distributed.place import COUNT, LAUNCHERS, LISTENER, MEETING, RANK, TOKEN
+
+LIFELINE = "DUOLN_RANK_LIFELINE"
+"""Set for each rank: the descriptor of a pipe whose other end is held by who started it, and closes with it."""
+
+_WATCH_SECONDS = 0.05
+_GRACE_SECONDS = 3.0
+"""How long the others may take to notice that one is gone, and to say so."""
+
+
+class Children:
+    """The ranks that this process has started.
+
+    Use it in a `with` statement: at its end all ranks have ended.
+    """
+
+    def __init__(self) -> None:
+        self.ranks: list[subprocess.Popen[bytes]] = []
+        self._lifeline: int | None = None
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        deadline = time.monotonic() + _GRACE_SECONDS
+        for child in self.ranks:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(max(deadline - time.monotonic(), 0.0))
+        for child in self.ranks:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+
+    def start(self, words: Sequence[str], heard: Sequence[Path], stdout: int | None = None) -> None:
+        """Start the command line `words` once for each file of `heard`.
+
+        Rank 0 has our output, and `stdout` if it is given; the others speak into their files. All have a secret that was
+        made for this run.
+        """
+        count = len(heard)
+        token = secrets.token_hex(32)
+        watched, self._lifeline = os.pipe()
+        with socket.create_server(("127.0.0.1", 0), backlog=count + 16) as listener, os.fdopen(watched, "rb"):
+            shared = processes.environment({COUNT: str(count), TOKEN: token, LIFELINE: str(watched),
+                                            MEETING: f"127.0.0.1:{listener.getsockname()[1]}"})
+            for k in range(count):
+                environment = {**shared, RANK: str(k), LAUNCHERS["duoln"].local: str(k)}
+                descriptors = [watched]
+                if k == 0:
+                    environment[LISTENER] = str(listener.fileno())
+                    descriptors.append(listener.fileno())
+                with heard[k].open("wb") as file:
+                    self.ranks.append(subprocess.Popen(
+                        processes.command("duoln", *words), env=environment, stdin=subprocess.DEVNULL,
+                        stdout=file if k else stdout, stderr=file if k else None, start_new_session=True,
+                        pass_fds=descriptors))
+
+    def wait(self) -> int | None:
+        """Wait for all to end well, or for one to end badly: the first that did, or None."""
+        while True:
+            codes = [child.poll() for child in self.ranks]
+            failed = [k for k, code in enumerate(codes) if code]
+            if failed:
+                # One that was killed is the cause; one that ended by itself may have noticed that.
+                return min(failed, key=lambda k: (codes[k] or 0) > 0)
+            if all(code == 0 for code in codes):
+                return None
+            time.sleep(_WATCH_SECONDS)
+
+    @contextlib.contextmanager
+    def receive_signals(self) -> Iterator[None]:
+        """Hand Ctrl-C, SIGTERM and SIGHUP to rank 0, which stops after its step and tells the others.
+
+        A signal that we were started to ignore, as `nohup` does with SIGHUP, stays ignored.
+        """
+        def hand_on(number: int, frame: object) -> None:
+            if not self.ranks:
+                raise KeyboardInterrupt
+            with contextlib.suppress(ProcessLookupError):
+                self.ranks[0].send_signal(number)
+
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+        for number in before:
+            signal.signal(number, hand_on)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def end_with_launcher(environment: MutableMapping[str, str] = os.environ) -> None:
+    """In a rank that `Children.start` started: end as soon as the process that started it is gone."""
+    if LIFELINE not in environment:
+        return
+    lifeline = int(environment.pop(LIFELINE))
+
+    def watch() -> None:
+        while os.read(lifeline, 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,304 @@
+"""Where the processes of one run meet before they compute: each proves that it knows the run's token.
+
+Rank 0 listens, the others connect. Both ends send a random number, and each answers with a keyed hash (HMAC-SHA256)
+of both numbers; only then is anything else said, and every later message carries a hash under a key of this
+connection. `multiprocessing.connection` has a handshake of this kind, but no time limit for it, so one silent stranger
+would stop the run; and in Python 3.11 it is HMAC-MD5.
+
+Nothing is encrypted: who can read the network can read what the ranks say. Who can also change packets under way
+can pass on the handshake, but not forge a message of the meeting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import queue
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from duoln.distributed.place import Place
+from duoln.errors import RankError, UsageError
+
+MEETING_SECONDS = 300.0
+"""How long a rank waits for the others to be started."""
+PROOF_SECONDS = 10.0
+"""How long a connection may take to prove that it knows the token."""
+MOST_STRANGERS = 64
+"""How many connections, beside those of the ranks, may be proving themselves at one time."""
+
+_NONCE_BYTES = _PROOF_BYTES = 32
+_LONGEST_MESSAGE = 1 << 20
+_POLL_SECONDS = 0.05
+
+
+class Stranger(Exception):
+    """Who does not know the token, or does not speak as a rank does."""
+
+
+class Channel:
+    """A connection whose two ends have proved to each other that they know the token.
+
+    Args:
+        connection: the socket.
+        key: known to both ends, and of this connection alone.
+        names: what this end and the other one put into the hash of a message, so that none can be sent back.
+        deadline: when to give up waiting, as of `time.monotonic`.
+    """
+
+    def __init__(self, connection: socket.socket, key: bytes, names: tuple[bytes, bytes], deadline: float) -> None:
+        self._connection, self._key, self._deadline = connection, key, deadline
+        self._own_name, self._other_name = names
+        self._sent = self._received = 0
+        self.host: str = connection.getsockname()[0]
+
+    def send(self, message: object) -> None:
+        """Send what JSON can hold."""
+        body = json.dumps(message).encode()
+        proof = self._proof(self._own_name, self._sent, body)
+        self._sent += 1
+        self._connection.sendall(struct.pack(">I", len(body)) + proof + body)
+
+    def receive(self) -> Any:
+        """The next message.
+
+        Raises:
+            OSError: the other end is gone or silent.
+            Stranger: the message is not the other end's.
+        """
+        [length] = struct.unpack(">I", _read(self._connection, 4, self._deadline))
+        if length > _LONGEST_MESSAGE:
+            raise Stranger(f"sent a message of {length} bytes")
+        proof = _read(self._connection, _PROOF_BYTES, self._deadline)
+        body = _read(self._connection, length, self._deadline)
+        if not hmac.compare_digest(proof, self._proof(self._other_name, self._received, body)):
+            raise Stranger("sent a message that was changed under way")
+        self._received += 1
+        return json.loads(body)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+    def _proof(self, name: bytes, number: int, body: bytes) -> bytes:
+        return _hash(self._key, name + struct.pack(">Q", number) + body)
+
+
+class Meeting:
+    """All ranks of a run, connected to rank 0.
+
+    Attributes:
+        rank: our number.
+        size: how many ranks there are.
+        host: the address of this machine at which the others reach it.
+    """
+
+    def __init__(self, place: Place, host: str, channels: dict[int, Channel]) -> None:
+        self.rank, self.size, self.host = place.rank, place.size, host
+        self._token, self._channels = place.token, channels
+
+    def gather(self, value: object) -> list[Any]:
+        """Every rank's value, by rank; returns once all have given theirs.
+
+        Raises:
+            RankError: another rank is gone or silent.
+        """
+        lost = 0
+        try:
+            if self.rank:
+                self._channels[0].send(value)
+                values: list[Any] = self._channels[0].receive()
+                return values
+            values = [value]
+            for lost in range(1, self.size):
+                values.append(self._channels[lost].receive())
+            for lost in range(1, self.size):
+                self._channels[lost].send(values)
+            return values
+        except (OSError, Stranger) as error:
+            self.close()  # so the others hear of it at once
+            raise RankError(f"[ranks] rank {self.rank} lost rank {lost} before training: {error}") from error
+
+    def secret(self, purpose: str) -> bytes:
+        """32 bytes that only who knows the token can compute."""
+        return _hash(self._token, b"secret" + purpose.encode())
+
+    def close(self) -> None:
+        """End all connections."""
+        for channel in self._channels.values():
+            channel.close()
+
+
+def meet(place: Place, library: str, tell: Callable[[str], None], seconds: float = MEETING_SECONDS) -> Meeting:
+    """Meet the other ranks.
+
+    Args:
+        place: who we are, and where rank 0 listens.
+        library: the array library, which has to be the same on all.
+        tell: is given a sentence about every stranger.
+        seconds: how long to wait for the others.
+
+    Raises:
+        UsageError: two ranks are one number, or were told different things.
+        RankError: the others did not come, or rank 0 cannot be reached or does not know the token.
+    """
+    deadline = time.monotonic() + seconds
+    if place.rank == 0:
+        try:
+            listener = _listen(place)
+        except OSError as error:
+            raise RankError(f"[ranks] rank 0 cannot listen at {place.meeting}: {error}; name an address of this "
+                            "machine and a free port") from error
+        with listener, contextlib.ExitStack() as opened:
+            members = _admit(listener, place, library, tell, deadline, opened)
+            opened.pop_all()
+            return Meeting(place, listener.getsockname()[0], members)
+    with contextlib.ExitStack() as opened:
+        channel = _reach(place, deadline)
+        opened.callback(channel.close)
+        try:
+            channel.send({"rank": place.rank, "size": place.size, "library": library})
+            answer = channel.receive()
+        except (OSError, Stranger) as error:
+            raise RankError(f"[ranks] rank {place.rank} lost rank 0 before all had met: {error}") from error
+        if answer != "welcome":
+            raise UsageError(f"[ranks] {answer}")
+        opened.pop_all()
+        return Meeting(place, channel.host, {0: channel})
+
+
+def _listen(place: Place) -> socket.socket:
+    if place.listener is not None:
+        return socket.socket(fileno=place.listener)
+    return socket.create_server((place.host, place.port), backlog=place.size + 16)
+
+
+def _admit(listener: socket.socket, place: Place, library: str, tell: Callable[[str], None], deadline: float,
+           opened: contextlib.ExitStack) -> dict[int, Channel]:
+    """The channels to ranks 1 to size - 1; each connection has a thread, so that a slow one stops no other."""
+    arrivals: queue.SimpleQueue[tuple[Channel, dict[str, Any]] | str] = queue.SimpleQueue()
+    members: dict[int, Channel] = {}
+    free = threading.Semaphore(place.size + MOST_STRANGERS)
+    listener.settimeout(_POLL_SECONDS)
+    while len(members) < place.size - 1:
+        if time.monotonic() > deadline:
+            missing = sorted(set(range(1, place.size)) - set(members))
+            raise RankError(f"[ranks] rank 0 waited at {place.meeting} and did not meet "
+                            f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}; start every rank with the "
+                            "same token and meeting point")
+        if free.acquire(timeout=_POLL_SECONDS):
+            try:
+                connection, address = listener.accept()
+            except (TimeoutError, ConnectionAbortedError):
+                free.release()
+            else:
+                threading.Thread(target=_hear, args=(connection, address, place.token, deadline, arrivals, free),
+                                 daemon=True).start()
+        while not arrivals.empty():
+            arrival = arrivals.get()
+            if isinstance(arrival, str):
+                tell(f"ranks: refused a connection {arrival}")
+                continue
+            channel, hello = arrival
+            opened.callback(channel.close)
+            objection = _objection(hello, place, library, members)
+            with contextlib.suppress(OSError):  # one that has gone meanwhile is missed at the first exchange
+                channel.send(objection or "welcome")
+            if objection:
+                raise UsageError(f"[ranks] {objection}")
+            members[hello["rank"]] = channel
+    return members
+
+
+def _hear(connection: socket.socket, address: Any, token: bytes, deadline: float,
+          arrivals: queue.SimpleQueue[tuple[Channel, dict[str, Any]] | str], free: threading.Semaphore) -> None:
+    """Let one connection prove itself, and queue the member, or the sentence about the stranger."""
+    try:
+        proven_by = min(time.monotonic() + PROOF_SECONDS, deadline)
+        channel = Channel(connection, _welcome(connection, token, proven_by), (b"first", b"member"), deadline)
+        arrivals.put((channel, channel.receive()))
+    except (OSError, Stranger) as error:
+        connection.close()
+        arrivals.put(f"from {address[0]}:{address[1]}: {error}")
+    finally:
+        free.release()
+
+
+def _objection(hello: dict[str, Any], place: Place, library: str, members: dict[int, Channel]) -> str:
+    rank = hello["rank"]
+    if hello["size"] != place.size:
+        return f"expected {place.size} ranks, as rank 0 was told; found {hello['size']} on rank {rank}"
+    if hello["library"] != library:
+        return f"expected one backend on all ranks, found {library} on rank 0 and {hello['library']} on rank {rank}"
+    if rank in members or rank == 0:
+        return f"expected one process a rank, found two that are rank {rank}"
+    return ""
+
+
+def _reach(place: Place, deadline: float) -> Channel:
+    """Our channel to rank 0, which may not listen yet."""
+    while True:
+        try:
+            connection = socket.create_connection((place.host, place.port), timeout=PROOF_SECONDS)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise RankError(f"[ranks] rank {place.rank} cannot reach rank 0 at {place.meeting}: {error}") from error
+            time.sleep(_POLL_SECONDS)
+            continue
+        try:
+            key = _introduce(connection, place.token, deadline)  # it may hear strangers first
+        except (OSError, Stranger) as error:
+            connection.close()
+            raise RankError(f"[ranks] rank {place.rank}: who listens at {place.meeting} is not rank 0 of this run, or "
+                            f"has another token: {error}") from error
+        return Channel(connection, key, (b"member", b"first"), deadline)
+
+
+# The handshake --------------------------------------------------------------------------------------------
+
+def _welcome(connection: socket.socket, token: bytes, deadline: float) -> bytes:
+    """Rank 0's side: the key of this connection. The other end proves itself first, so a stranger learns nothing."""
+    own = secrets.token_bytes(_NONCE_BYTES)
+    connection.sendall(own)
+    answer = _read(connection, _NONCE_BYTES + _PROOF_BYTES, deadline)
+    nonces, proof = own + answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
+    if not hmac.compare_digest(proof, _hash(token, b"member" + nonces)):
+        raise Stranger("it does not know this run's token")
+    connection.sendall(_hash(token, b"first" + nonces))
+    return _hash(token, b"channel" + nonces)
+
+
+def _introduce(connection: socket.socket, token: bytes, deadline: float) -> bytes:
+    """The other ranks' side of `_welcome`."""
+    first = _read(connection, _NONCE_BYTES, deadline)
+    own = secrets.token_bytes(_NONCE_BYTES)
+    connection.sendall(own + _hash(token, b"member" + first + own))
+    if not hmac.compare_digest(_read(connection, _PROOF_BYTES, deadline), _hash(token, b"first" + first + own)):
+        raise Stranger("it does not know this run's token")
+    return _hash(token, b"channel" + first + own)
+
+
+def _hash(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")
+
+
+def _read(connection: socket.socket, count: int, deadline: float) -> bytes:
+    """Exactly `count` bytes.
+
+    Raises:
+        OSError: the other end closed the connection, or was too slow.
+    """
+    parts = bytearray()
+    while len(parts) < count:
+        connection.settimeout(max(deadline - time.monotonic(), 1e-3))
+        part = connection.recv(count - len(parts))
+        if not part:
+            raise ConnectionError("it closed the connection")
+        parts += part
+    return bytes(parts)

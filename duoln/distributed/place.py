@@ -1,0 +1,187 @@
+"""Which of several processes this one is, as the variables of who started it say."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from duoln.errors import UsageError
+
+RANK, COUNT, MEETING = "DUOLN_RANK", "DUOLN_RANK_COUNT", "DUOLN_RANK_MEETING"
+"""A process's number, how many there are, and HOST:PORT where rank 0 listens."""
+TOKEN, TOKEN_FILE = "DUOLN_RANK_TOKEN", "DUOLN_RANK_TOKEN_FILE"
+"""The secret that makes a process one of the run, or the file that holds it."""
+LISTENER = "DUOLN_RANK_LISTENER"
+"""Set by `duoln run --ranks N` for rank 0: the descriptor of a socket that already listens."""
+
+_SHORTEST_TOKEN = 16
+_LONGEST_TOKEN = 4096
+_SLURM_PORTS = range(20_000, 30_000)
+
+
+class _Names(NamedTuple):
+    """The variables in which a launcher tells a process its number, the count, and its number on its machine."""
+
+    rank: str
+    size: str
+    local: str
+
+
+LAUNCHERS = {
+    "duoln": _Names(RANK, COUNT, "DUOLN_RANK_LOCAL"),
+    "torchrun": _Names("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    "openmpi": _Names("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "slurm": _Names("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+}
+"""Ours comes first: who sets it means it, whatever the surroundings say."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One process of several that train one model.
+
+    Attributes:
+        rank: its number, from 0.
+        size: how many there are.
+        host: where rank 0 listens.
+        port: its port.
+        token: the secret of the run.
+        local_rank: the number among those of one machine, where that is known.
+        listener: the descriptor of a socket that already listens at the meeting point.
+    """
+
+    rank: int
+    size: int
+    host: str
+    port: int
+    token: bytes = field(repr=False)
+    local_rank: int | None = None
+    listener: int | None = None
+
+    @property
+    def meeting(self) -> str:
+        """HOST:PORT of the meeting point."""
+        return f"{self.host}:{self.port}"
+
+
+def find_place(launcher: str, environment: MutableMapping[str, str] = os.environ) -> Place | None:
+    """Our place among several processes; None where there is one only.
+
+    The token is taken out of the environment, so that no process that we start has it.
+
+    Args:
+        launcher: a key of `LAUNCHERS`, or "auto" for the one whose variables there are.
+        environment: the variables.
+
+    Raises:
+        UsageError: variables that are missing, are no numbers, or contradict each other.
+    """
+    names = LAUNCHERS[_present(environment) if launcher == "auto" else launcher]
+    rank, size = _number(environment, names.rank), _number(environment, names.size)
+    if size < 1:
+        raise UsageError(f"[ranks] expected {names.size} of at least 1, found 0")
+    if not rank < size:
+        raise UsageError(f"[ranks] expected {names.rank} between 0 and {size - 1}, as {names.size} says, found {rank}")
+    if size == 1:
+        return None
+    local = _number(environment, names.local) if names.local in environment else None
+    host, port = _meeting_point(names, environment)
+    listener = _number(environment, LISTENER) if LISTENER in environment else None
+    return Place(rank, size, host, port, _take_token(environment), local, listener)
+
+
+def choose_gpu(local_rank: int, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Leave this process the GPU of its number on its machine; to be called before a library looks for GPUs.
+
+    Raises:
+        UsageError: more processes on this machine than GPUs that they may use.
+    """
+    variable = "CUDA_VISIBLE_DEVICES"
+    visible = environment.get(variable, "").split(",")
+    if variable not in environment:
+        environment[variable] = str(local_rank)
+    elif len(visible) > 1:  # where it is one, who started us has chosen it for us
+        if local_rank >= len(visible):
+            raise UsageError(f"[ranks] expected a GPU for each rank of this machine, found {variable}="
+                             f"{environment[variable]} for rank {local_rank} of it")
+        environment[variable] = visible[local_rank]
+
+
+def _present(environment: Mapping[str, str]) -> str:
+    present = [name for name, names in LAUNCHERS.items() if names.rank in environment or names.size in environment]
+    if not present:
+        raise UsageError("[ranks] --ranks auto: expected the variables of a launcher, found none of "
+                         f"{', '.join(names.rank for names in LAUNCHERS.values())}")
+    if present[0] == "duoln":
+        return "duoln"
+    claims = {name: (_number(environment, LAUNCHERS[name].rank), _number(environment, LAUNCHERS[name].size))
+              for name in present}
+    if len(set(claims.values())) > 1:
+        told = "; ".join(f"{name}: rank {rank} of {count}" for name, (rank, count) in claims.items())
+        raise UsageError(f"[ranks] --ranks auto: expected launchers that agree, found {told}; name the one that "
+                         f"counts, as --ranks {present[0]}")
+    return present[0]
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    value = environment.get(name, "")
+    if not (value.isascii() and value.isdecimal()):
+        raise UsageError(f"[ranks] expected a number in {name}, found {repr(value) if value else 'nothing'}")
+    return int(value)
+
+
+def _meeting_point(names: _Names, environment: Mapping[str, str]) -> tuple[str, int]:
+    """Where rank 0 listens: as we are told, as torchrun's variables say, or on Slurm's first node."""
+    if MEETING in environment:
+        host, _, port = environment[MEETING].rpartition(":")
+        if not (host and ":" not in host and port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+            raise UsageError(f"[ranks] expected {MEETING} as HOST:PORT, found {environment[MEETING]!r}")
+        return host, int(port)
+    if "MASTER_ADDR" in environment or "MASTER_PORT" in environment:
+        port_number = _number(environment, "MASTER_PORT")
+        if not environment.get("MASTER_ADDR"):
+            raise UsageError("[ranks] expected MASTER_ADDR beside MASTER_PORT, found nothing")
+        # torchrun's own store listens at MASTER_PORT for as long as the run lasts.
+        taken = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        return environment["MASTER_ADDR"], port_number + taken
+    if names == LAUNCHERS["slurm"]:
+        nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
+        if first := _first_node(nodes):
+            return first, _SLURM_PORTS[_number(environment, "SLURM_JOB_ID") % len(_SLURM_PORTS)]
+    raise UsageError(f"[ranks] expected {MEETING}=HOST:PORT on every rank, an address of rank 0's machine and a free "
+                     "port there; found nothing")
+
+
+def _first_node(nodes: str) -> str:
+    """The first host of Slurm's short form: "gpu003" of "gpu[003-007,9],cpu1"."""
+    match = re.match(r"(?:[^,\[\]]|\[[^\]]*\])*", nodes)
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", match.group()) if match else ""
+
+
+def _take_token(environment: MutableMapping[str, str]) -> bytes:
+    token = environment.pop(TOKEN, "").encode()
+    if not token and TOKEN_FILE in environment:
+        token = _read_token(Path(environment[TOKEN_FILE]))
+    if len(token) < _SHORTEST_TOKEN:
+        raise UsageError(f"[ranks] expected the same secret of at least {_SHORTEST_TOKEN} characters on every rank, in "
+                         f"{TOKEN} or in a file named by {TOKEN_FILE}; found {len(token)} characters. "
+                         f"`openssl rand -hex 32` makes one")
+    return token
+
+
+def _read_token(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            token = file.read(_LONGEST_TOKEN).strip()
+    except OSError as error:
+        raise UsageError(f"[ranks] {TOKEN_FILE}: {error}") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UsageError(f"[ranks] expected {path} readable by you alone, found mode {stat.S_IMODE(mode):04o}; "
+                         f"chmod 600 {path}")
+    return token

@@ -1,0 +1,51 @@
+"""Ranks that meet in threads of one process."""
+
+import socket
+import threading
+
+from duoln.distributed.meeting import Meeting, meet
+from duoln.distributed.place import Place
+
+TOKEN = b"the secret of one run of the tests"
+
+
+def free_port(host="127.0.0.1"):
+    with socket.create_server((host, 0)) as s:
+        return s.getsockname()[1]
+
+
+def places(size, token=TOKEN, host="127.0.0.1"):
+    """A place for each rank, at a socket that listens already."""
+    listener = socket.create_server((host, 0), backlog=size + 16)
+    port = listener.getsockname()[1]
+    return [Place(k, size, host, port, token, listener=listener.detach() if k == 0 else None) for k in range(size)]
+
+
+def close(results):
+    """Close every meeting among the results of `meet_all`."""
+    for result in results:
+        if isinstance(result, Meeting):
+            result.close()
+
+
+def in_threads(*works):
+    """The results, or exceptions, of functions that run side by side."""
+    results = [None] * len(works)
+
+    def run(k):
+        try:
+            results[k] = works[k]()
+        except Exception as error:
+            results[k] = error
+
+    threads = [threading.Thread(target=run, args=(k,), daemon=True) for k in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def meet_all(where, tell=lambda sentence: None, seconds=30.0, library="mlx"):
+    """`meet` for each of the places, side by side."""
+    return in_threads(*(lambda p=p: meet(p, library, tell, seconds) for p in where))

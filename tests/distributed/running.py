@@ -1,0 +1,72 @@
+"""`duoln run` as a process, with and without ranks."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import PATIENCE
+
+from duoln import checkpoint
+from duoln.runfolder import read_log
+
+
+def command(*words, backend="mlx"):
+    return [sys.executable, "-P", "-m", "duoln", "run", *words, "--preset", "smoke", "--backend", backend]
+
+
+def run(*words, check=0, backend="mlx", **how):
+    done = subprocess.run(command(*words, backend=backend), capture_output=True, text=True, timeout=PATIENCE, check=False, **how)
+    assert done.returncode == check, done.stderr
+    return done
+
+
+def losses(folder):
+    return [e["loss"] for e in read_log(folder) if e["event"] == "step"]
+
+
+def states(folder):
+    saved, refused = checkpoint.newest(folder / "checkpoints")
+    assert not refused
+    return saved
+
+
+class Started:
+    """A run of two ranks that is under way."""
+
+    def __init__(self, out, *words):
+        self.log = out / "ln" / "log.jsonl"
+        self.process = subprocess.Popen(command("mnist", "--variant", "ln", "--ranks", "2", "--out", str(out), *words),
+                                        stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+    def wait_for_step(self, step):
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until and self.process.poll() is None:
+            if self.log.exists() and f'"step": {step},' in self.log.read_text():
+                return
+            time.sleep(0.02)
+        pytest.fail(f"no step {step}: {self.process.communicate()[1]}")
+
+    def ranks(self):
+        """The processes of the ranks, rank 0 first."""
+        listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True,
+                               check=True)
+        return sorted(int(pid) for pid in listed.stdout.split())
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_until_gone(pids):
+    """Whether all of these processes end within ten seconds."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until and any(alive(pid) for pid in pids):
+        time.sleep(0.05)
+    return not any(alive(pid) for pid in pids)

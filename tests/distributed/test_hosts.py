@@ -1,0 +1,135 @@
+"""Ranks that others have started, on one machine or several: each `duoln run --ranks auto` is one of them."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import PATIENCE
+from meetings import free_port
+from running import command, losses, run
+
+from duoln.distributed.place import LAUNCHERS
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="MLX's ring runs under Linux and macOS")
+
+WORDS = ("mnist", "--variant", "ln", "--batch-size", "100")
+SECRET = "a secret that every rank was given"
+
+
+def start(*words, within=(), **told):
+    """A rank with these variables, in a namespace if one is named, and with nothing to read."""
+    mixed = {name for names in LAUNCHERS.values() for name in names} | {"MASTER_ADDR", "MASTER_PORT"}
+    environment = {name: value for name, value in os.environ.items() if name not in mixed}
+    return subprocess.Popen([*within, *command(*WORDS, "--ranks", "auto", *words)], env={**environment, **told},
+                            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def finish(processes):
+    """What each said, once all have ended well."""
+    said = [process.communicate(timeout=PATIENCE)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), said
+    return said
+
+
+def check_losses(tmp_path):
+    run(*WORDS, "--out", str(tmp_path / "one"))
+    several, one = (losses(tmp_path / name / "ln") for name in ("several", "one"))
+    assert len(several) == len(one) > 2
+    np.testing.assert_allclose(several, one, rtol=1e-5)
+
+
+def reach(address):
+    """Connect as soon as somebody listens."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(address, timeout=30)
+        time.sleep(0.02)
+    raise AssertionError(f"nobody listens at {address}")
+
+
+def test_ranks_at_two_addresses_train_as_one_process_whoever_comes_first(tmp_path):
+    """One was started as by Slurm, one as by Open MPI; before the second one comes a stranger who talks nonsense."""
+    if sys.platform == "darwin":
+        pytest.skip("macOS has one loopback address")
+    address = ("127.0.0.2", free_port("127.0.0.2"))
+    shared = {"DUOLN_RANK_MEETING": f"{address[0]}:{address[1]}", "DUOLN_RANK_TOKEN": SECRET}
+    first = start("--out", str(tmp_path / "several"), SLURM_PROCID="0", SLURM_NTASKS="2", SLURM_LOCALID="0", **shared)
+    with reach(address) as stranger:
+        stranger.sendall(b"let me in " * 10)
+        second = start(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_LOCAL_RANK="0", **shared)
+        said = finish([first, second])
+    assert "ranks: refused a connection from 127.0.0.1:" in said[0] and "it does not know this run's token" in said[0]
+    assert "this is rank 0 of 2; they meet at 127.0.0.2" in said[0] and "this is rank 1 of 2" in said[1]
+    assert not any(SECRET in text for text in said)
+    check_losses(tmp_path)
+
+
+@pytest.mark.long
+def test_a_rank_that_dies_ends_the_others_without_a_launcher(tmp_path):
+    shared = {"DUOLN_RANK_MEETING": f"127.0.0.1:{free_port()}", "DUOLN_RANK_TOKEN": SECRET, "DUOLN_RANK_COUNT": "2"}
+    first, second = (start("--epochs", "400", "--out", str(tmp_path), DUOLN_RANK=str(k), **shared) for k in range(2))
+    log = tmp_path / "ln" / "log.jsonl"
+    while first.poll() is None and not (log.exists() and '"step": 3,' in log.read_text()):
+        time.sleep(0.02)
+    second.send_signal(signal.SIGKILL)
+    said = first.communicate(timeout=PATIENCE)[1]
+    second.communicate()
+    assert first.returncode == 1 and "rank 0 lost another rank" in said
+
+
+# Two network namespaces, as two machines -------------------------------------------------------------------
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def two_machines():
+    """Two namespaces with a cable between them, and the address of the first."""
+    if not shutil.which("ip") or os.geteuid() != 0:
+        pytest.skip("needs `ip` and the right to make network namespaces")
+    names = [f"duoln-{os.getpid()}-{k}" for k in range(2)]
+    try:
+        for name in names:
+            ip("netns", "add", name)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no network namespaces here: {error.stderr.decode().strip()}")
+    try:
+        cables = [f"dl{os.getpid() % 100000}x{k}" for k in range(2)]
+        ip("link", "add", cables[0], "type", "veth", "peer", "name", cables[1])
+        for k, (name, cable) in enumerate(zip(names, cables, strict=True)):
+            ip("link", "set", cable, "netns", name)
+            ip("-n", name, "addr", "add", f"10.77.0.{k + 1}/24", "dev", cable)
+            ip("-n", name, "link", "set", cable, "up")
+        yield names, "10.77.0.1"
+    finally:
+        for name in names:
+            ip("netns", "del", name)  # the cable goes with it
+
+
+@pytest.mark.long
+def test_ranks_of_two_machines_train_as_one_process(two_machines, tmp_path):
+    names, address = two_machines
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": "29500", "DUOLN_RANK_TOKEN": SECRET}
+    finish([start("--out", str(tmp_path / "several"), within=("ip", "netns", "exec", name), RANK=str(k), **shared)
+            for k, name in enumerate(names)])
+    check_losses(tmp_path)
+
+
+@pytest.mark.long
+def test_ranks_that_open_mpi_starts_train_as_one_process(tmp_path):
+    if not shutil.which("mpirun"):
+        pytest.skip("needs Open MPI's mpirun")
+    environment = {**os.environ, "DUOLN_RANK_MEETING": f"127.0.0.1:{free_port()}", "DUOLN_RANK_TOKEN": SECRET}
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    subprocess.run(["mpirun", *root, "--oversubscribe", "-n", "2", *command(*WORDS, "--ranks", "auto", "--out",
+                   str(tmp_path / "several"))], env=environment, check=True, capture_output=True, timeout=PATIENCE)
+    check_losses(tmp_path)

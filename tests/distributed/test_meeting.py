@@ -1,0 +1,219 @@
+"""Only who knows the run's token meets the ranks, and a stranger neither learns anything nor stops the run."""
+
+import contextlib
+import json
+import socket
+import struct
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from meetings import TOKEN, close, free_port, in_threads, meet_all, places
+
+from duoln.distributed import meeting as meeting_module
+from duoln.distributed.meeting import Channel, Stranger, _introduce, _welcome, meet
+from duoln.distributed.place import Place
+from duoln.errors import RankError, UsageError
+
+FOREVER = time.monotonic() + 3600
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_ranks_that_know_the_token_meet_and_exchange_values(size):
+    met = meet_all(places(size))
+    assert [(m.rank, m.size, m.host) for m in met] == [(k, size, "127.0.0.1") for k in range(size)]
+    for round_name in ("a", "b"):
+        values = in_threads(*(lambda m=m, name=round_name: m.gather({"of": m.rank, "in": name}) for m in met))
+        assert values == [[{"of": k, "in": round_name} for k in range(size)]] * size
+    assert len({m.secret("a") for m in met}) == 1 and met[0].secret("a") != met[0].secret("b")
+    close(met)
+
+
+def silent(connection):
+    """Says nothing."""
+
+
+def garbage(connection):
+    connection.sendall(b"GET / HTTP/1.1\r\nHost: there\r\n\r\n" * 20)
+
+
+def wrong_token(connection):
+    with pytest.raises((OSError, Stranger)):
+        _introduce(connection, b"another secret of some length", FOREVER)
+
+
+def sent_back(connection):
+    """Answers with what it was sent."""
+    connection.sendall(connection.recv(32) * 3)
+
+
+def cut_off(connection):
+    connection.sendall(b"x" * 7)
+    connection.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("stranger", [silent, garbage, wrong_token, sent_back, cut_off])
+def test_a_stranger_who_comes_first_is_refused_and_the_ranks_meet(stranger, monkeypatch):
+    monkeypatch.setattr(meeting_module, "PROOF_SECONDS", 0.5)
+    where, told = places(2), []
+    with socket.create_connection((where[0].host, where[0].port)) as connection:
+        heard = threading.Event()
+
+        def tell(sentence):
+            told.append(sentence)
+            heard.set()
+
+        first = threading.Thread(target=lambda: met.extend(meet_all(where[:1], tell)), daemon=True)
+        met = []
+        first.start()
+        stranger(connection)
+        assert heard.wait(30) and told[0].startswith("ranks: refused a connection from 127.0.0.1:")
+        connection.settimeout(30)
+        received = b""
+        try:
+            while part := connection.recv(4096):
+                received += part
+        except ConnectionError:
+            pass  # closed before all that the stranger sent was read
+        assert len(received) <= 32  # a random number, and nothing else
+        [second] = meet_all(where[1:])
+        first.join(30)
+        assert (met[0].rank, second.rank) == (0, 1)
+        close([*met, second])
+
+
+def test_more_strangers_than_are_heard_at_once_only_delay_the_ranks(monkeypatch):
+    monkeypatch.setattr(meeting_module, "MOST_STRANGERS", 1)
+    monkeypatch.setattr(meeting_module, "PROOF_SECONDS", 0.3)
+    where = places(2)
+    with contextlib.ExitStack() as strangers:
+        for _ in range(8):
+            strangers.enter_context(socket.create_connection((where[0].host, where[0].port)))
+        met = meet_all(where)
+    assert [m.rank for m in met] == [0, 1]
+    close(met)
+
+
+def test_strangers_who_say_nothing_do_not_delay_the_ranks():
+    where = places(2)
+    with contextlib.ExitStack() as strangers:
+        for _ in range(8):
+            strangers.enter_context(socket.create_connection((where[0].host, where[0].port)))
+        met = meet_all(where, seconds=5)  # less than a stranger may take to prove itself
+    assert [m.rank for m in met] == [0, 1]
+    close(met)
+
+
+def test_a_rank_with_another_token_is_told_and_rank_0_tells_who_is_missing():
+    first, second = places(2)
+    told = []
+    results = in_threads(lambda: meet(first, "mlx", told.append, 1.0),
+                         lambda: meet(replace(second, token=b"another secret of some length"), "mlx", told.append, 1.0))
+    assert all(isinstance(error, RankError) for error in results)
+    assert "did not meet rank 1; start every rank with the same token" in str(results[0])
+    assert "is not rank 0 of this run, or has another token" in str(results[1])
+    assert len(told) == 1 and "it does not know this run's token" in told[0]
+
+
+def test_who_listens_in_the_place_of_rank_0_learns_nothing():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = Place(1, 2, "127.0.0.1", listener.getsockname()[1], TOKEN)
+        heard = []
+
+        def pretend():
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(bytes(32))
+                heard.append(connection.recv(4096))
+                connection.sendall(heard[0][32:])  # its own proof, sent back
+                heard.append(connection.recv(4096))
+
+        [error, _] = in_threads(lambda: meet(place, "mlx", print, 5.0), pretend)
+    assert isinstance(error, RankError) and "it does not know this run's token" in str(error)
+    assert len(heard[0]) == 64 and heard[1] == b"" and TOKEN not in heard[0]
+
+
+@pytest.mark.parametrize(("change", "library", "message"), [
+    ({"size": 3}, "mlx", "expected 2 ranks, as rank 0 was told; found 3 on rank 1"),
+    ({"rank": 0}, "mlx", None),
+    ({}, "cupy", "expected one backend on all ranks, found mlx on rank 0 and cupy on rank 1")])
+def test_ranks_that_were_told_different_things_say_so_on_both_sides(change, library, message):
+    first, second = places(2)
+    if message is None:  # a second rank 0 finds the place taken
+        first = socket.socket(fileno=first.listener)
+        with pytest.raises(RankError, match="rank 0 cannot listen at 127"):
+            meet(replace(second, **change), library, print, 5.0)
+        first.close()
+        return
+    results = in_threads(lambda: meet(first, "mlx", print, 5.0),
+                         lambda: meet(replace(second, **change), library, print, 5.0))
+    assert all(isinstance(error, UsageError) and message in str(error) for error in results)
+
+
+def test_two_processes_of_one_number_are_told():
+    first, second, _ = places(3)
+    results = meet_all([first, second, second], seconds=5.0)
+    assert isinstance(results[0], UsageError) and "found two that are rank 1" in str(results[0])
+    close(results)
+
+
+def test_nobody_there_is_an_error_within_the_time_limit():
+    with pytest.raises(RankError, match="rank 1 cannot reach rank 0 at 127"):
+        meet(Place(1, 2, "127.0.0.1", free_port(), TOKEN), "mlx", print, 0.2)
+
+
+def test_a_rank_that_goes_before_training_is_named():
+    met = meet_all(places(3))
+    met[2].close()
+    results = in_threads(lambda: met[0].gather(0), lambda: met[1].gather(1))
+    assert "rank 0 lost rank 2 before training" in str(results[0])
+    assert "rank 1 lost rank 0 before training" in str(results[1])
+    close(met)
+
+
+# A connection that has proved itself ----------------------------------------------------------------------
+
+@pytest.fixture
+def ends():
+    """The two ends of a connection that have proved themselves, and their sockets."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sockets = socket.create_connection(listener.getsockname()), listener.accept()[0]
+    keys = in_threads(lambda: _welcome(sockets[0], TOKEN, FOREVER), lambda: _introduce(sockets[1], TOKEN, FOREVER))
+    assert keys[0] == keys[1] and len(keys[0]) == 32
+    yield (Channel(sockets[0], keys[0], (b"first", b"member"), FOREVER),
+           Channel(sockets[1], keys[1], (b"member", b"first"), FOREVER), *sockets)
+    for s in sockets:
+        s.close()
+
+
+def frame(connection):
+    """One message as it is on the wire."""
+    head = connection.recv(4, socket.MSG_WAITALL)
+    return head + connection.recv(32 + struct.unpack(">I", head)[0], socket.MSG_WAITALL)
+
+
+@pytest.mark.parametrize(("attack", "message"), [
+    (lambda sent: sent.replace(b"1", b"7"), "changed under way"), (lambda sent: b"\xff" * 40, "message of 4294967295 bytes"),
+    (lambda sent: sent[:4] + bytes(32) + sent[36:], "changed under way")])
+def test_a_message_that_was_changed_is_refused(attack, message, ends):
+    first, member, first_socket, member_socket = ends
+    member.send({"ports": [1, 2]})
+    sent = frame(first_socket)
+    assert json.loads(sent[36:]) == {"ports": [1, 2]}
+    member_socket.sendall(attack(sent))
+    with pytest.raises(Stranger, match=message):
+        first.receive()
+
+
+def test_a_message_that_comes_again_or_comes_back_is_refused(ends):
+    first, member, first_socket, member_socket = ends
+    member.send("once")
+    sent = frame(first_socket)
+    first_socket.sendall(sent)
+    with pytest.raises(Stranger, match="changed under way"):
+        member.receive()  # its own
+    member_socket.sendall(sent * 2)
+    assert first.receive() == "once"
+    with pytest.raises(Stranger, match="changed under way"):
+        first.receive()

@@ -1,0 +1,99 @@
+"""A signal to any rank stops all of them after the same step, with a checkpoint."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from duoln import checkpoint, nn, ops
+from duoln.data import Batches
+from duoln.runfolder import RunFolder
+from duoln.tasks import Config, Dataset, Splits, Task, make_config
+from duoln.train import Interrupted, Trainer, fit, follow
+
+
+class Line(Task):
+    name, title, paper, config, presets, variants = "line", "A line", "nowhere", Config, {"smoke": {}}, {"plain": {}}
+
+    def data(self, cfg, root=None):
+        x = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
+        batches = Batches({"x": x}, cfg.batch_size, cfg.seed)
+        return Splits(Dataset("a line", "synthetic"), batches, batches.steps_per_epoch, {})
+
+    def model(self, cfg):
+        return nn.Linear(1, 1)
+
+    def loss(self, model, params, batch):
+        return ops.mean(ops.square(model(params, batch["x"])))
+
+    def metrics(self, predict, split):
+        return {}
+
+
+class Beside:
+    """What a rank sees of another one that is in step with it and asks to stop after step `stops_at`."""
+
+    size = 2
+
+    def __init__(self, rank, stops_at=None, at_step=lambda step: None):
+        self.rank, self.stops_at, self.at_step, self.flags = rank, stops_at, at_step, []
+
+    def share(self, batch, axes):
+        self.at_step(len(self.flags) + 1)
+        return batch
+
+    def mean(self, tensors):
+        return tensors
+
+    of_first = mean
+
+    def check_splits(self, *given):
+        pass
+
+    def any(self, flag):
+        self.flags.append(flag)
+        return flag or len(self.flags) == self.stops_at
+
+
+def fit_in(path, backend, ranks):
+    folder = RunFolder(path, backend)
+    try:
+        return fit(trainer(backend, ranks), folder)
+    finally:
+        folder.close()
+
+
+def trainer(backend, ranks):
+    task = Line()
+    cfg = make_config(task, "plain", "smoke", {"epochs": 3, "batch_size": 8})
+    return Trainer(task, "plain", cfg, task.data(cfg), backend, ranks=ranks)
+
+
+def test_rank_0_stops_where_another_rank_was_asked_to(numpy_backend, tmp_path):
+    with pytest.raises(Interrupted, match="stopped after step 4"):
+        fit_in(tmp_path, numpy_backend, Beside(0, stops_at=4))
+    assert checkpoint.list_steps(tmp_path / "checkpoints")[-1].stem == "step-000000004"
+
+
+def test_rank_0_that_has_finished_was_not_interrupted(numpy_backend, tmp_path):
+    ranks = Beside(0, stops_at=15)
+    assert fit_in(tmp_path, numpy_backend, ranks)["steps"] == 15
+    assert ranks.flags == [False] * 14 + [True]
+
+
+def test_another_rank_passes_on_that_it_was_asked_to_stop(numpy_backend):
+    def interrupt(step):
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    ranks = Beside(1, at_step=interrupt)
+    with pytest.raises(Interrupted, match="stopped after step 4, with the other ranks"):
+        follow(trainer(numpy_backend, ranks))
+    assert ranks.flags == [False] * 3 + [True]
+
+
+def test_another_rank_ends_well_where_rank_0_stops(numpy_backend):
+    ranks = Beside(1, stops_at=4)
+    follow(trainer(numpy_backend, ranks))
+    assert len(ranks.flags) == 4
