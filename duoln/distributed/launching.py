@@ -52,8 +52,8 @@ class Children:
     def start(self, words: Sequence[str], heard: Sequence[Path], stdout: int | None = None) -> None:
         """Start the command line `words` once for each file of `heard`.
 
-        Rank 0 has our output, and `stdout` if it is given; the others speak into their files. All have a secret that was
-        made for this run.
+        Rank 0 has our output, but for `stdout` if it is given; the others speak into their files. All have a secret
+        that was made for this run.
         """
         count = len(heard)
         token = secrets.token_hex(32)
