@@ -6,7 +6,8 @@ connection. `multiprocessing.connection` has a handshake of this kind, but no ti
 would stop the run; and in Python 3.11 it is HMAC-MD5.
 
 Nothing is encrypted: who can read the network can read what the ranks say. Who can also change packets under way
-can pass on the handshake, but not forge a message of the meeting.
+can pass on the handshake, but not forge a message of the meeting. What the engines send afterwards, gradients and
+weights, is neither encrypted nor proved: run ranks on a network whose machines you trust.
 """
 
 from __future__ import annotations
