@@ -1,8 +1,8 @@
 """Files of which nothing is believed: they are regular ones, and are read no further than a bound that is known before.
 
 A packed file may hold `RATIO` times its own size, but `SMALL` bytes in any case and never more than its reader's cap.
-Of the real files of duoln's tasks none holds more than 9 times its size (a tar archive of short questions); a packed file
-that was made to exhaust the memory holds 1,000 times its size. A reader's cap lies above the largest real file of
+Of the real files of duoln's tasks none holds more than 9 times its size (a tar archive of short questions); a packed
+file that was made to exhaust the memory holds 1,000 times its size. A reader's cap lies above the largest real file of
 its kind, and each reader states it.
 """
 
@@ -52,8 +52,8 @@ def open_regular(path: Path) -> BinaryIO:
         DataFormatError: it is something else.
         OSError: it cannot be opened.
     """
-    try:
-        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+    try:  # the caller closes it
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     except ValueError as error:  # a name with a zero byte
         raise DataError(f"{str(path)!r}: expected the name of a file, found one with a zero byte") from error
     mode = os.fstat(file.fileno()).st_mode

@@ -28,8 +28,8 @@ def read_idx(path: str | Path, max_bytes: int = _MAX_BYTES) -> np.ndarray:
 
     Raises:
         DataMissingError: the file is not there. DataError: it cannot be read.
-        DataFormatError: wrong magic, dtype or dimensions, more or fewer bytes than claimed, damaged gzip. Nothing larger
-            than the data that is really there is allocated, nor more than a file of that size may hold.
+        DataFormatError: wrong magic, dtype or dimensions, more or fewer bytes than claimed, damaged gzip. Nothing
+            larger than the data that is really there is allocated, nor more than a file of that size may hold.
     """
     path = Path(path)
     with opened(path, "IDX file") as raw:

@@ -67,7 +67,8 @@ def read_npz(path: Path, arrays: Mapping[str, Expected]) -> dict[str, np.ndarray
             if info.file_size > budget:
                 raise DataFormatError(where, 0, f"at most {budget} bytes", f"a claim of {info.file_size}")
             if info.compress_type not in _PACKINGS:
-                raise DataFormatError(where, 0, "an undamaged array, stored or deflated", f"packing {info.compress_type}")
+                raise DataFormatError(where, 0, "an undamaged array, stored or deflated",
+                                      f"packing {info.compress_type}")
             budget -= info.file_size
             with archive.open(info) as raw:
                 found[name] = _array(where, raw, info.file_size, expected)

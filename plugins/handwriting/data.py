@@ -80,7 +80,7 @@ def _batches(lines: Sequence[Line], batch_size: int, seed: int, order: Order, le
         else:
             epoch, place = divmod(step, count // batch_size)
             chosen = Stream(seed, "batches", epoch).permutation(count)[place * batch_size:(place + 1) * batch_size]
-        return as_batch([lines[k] for k in chosen], length, text_length)
+        return as_batch([lines[int(k)] for k in chosen], length, text_length)
 
     return batch
 

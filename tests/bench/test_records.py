@@ -10,7 +10,7 @@ import pytest
 from bench import made
 
 from duoln.bench import machine, records, schema
-from duoln.errors import CheckpointError, DataFormatError, DataMissingError, RecordError, UsageError
+from duoln.errors import CheckpointError, DataError, DataFormatError, DataMissingError, RecordError, UsageError
 from duoln.testing import check_error
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +95,7 @@ def test_files_that_are_no_records(tmp_path, content, error, words):
 
 def test_a_file_that_is_not_there(tmp_path):
     check_error(DataMissingError, lambda: schema.load(tmp_path / "none.json"), "none.json", "nothing there")
-    check_error(DataMissingError, lambda: schema.load(tmp_path), "cannot be read")
+    check_error(DataError, lambda: schema.load(tmp_path), "cannot be read")
 
 
 def test_every_cut_of_a_file_is_refused(tmp_path):

@@ -85,3 +85,23 @@ def test_a_member_cannot_unpack_to_more_than_is_believed(tmp_path, monkeypatch):
     assert read_npz(path, WANTED)["x"].shape == (20_000, 98)
     monkeypatch.setattr(npz, "_MAX_BYTES", 1_000_000)
     check_error(DataFormatError, lambda: read_npz(path, WANTED), "a.npz: x", "at most 1000000 bytes", "1960")
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_packings_that_numpy_does_not_write_are_refused(tmp_path, packing):
+    content = npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 98), }\n", bytes(196))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", packing) as made:
+        made.writestr("x.npy", content)
+    check_error(DataFormatError, lambda: read_npz(tmp_path / "a.npz", WANTED), "a.npz: x", "stored or deflated", str(packing))
+
+
+def test_too_many_texts_are_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(npz, "_MOST_TEXTS", 2)
+    np.savez(tmp_path / "a.npz", x=np.array(["a", "b", "c"]))
+    check_error(DataFormatError, lambda: read_npz(tmp_path / "a.npz", {"x": Expected("U", 1)}), "a.npz: x", "at most 2 texts", "3")
+
+
+def test_arrays_share_what_is_believed_of_a_file(tmp_path, monkeypatch):
+    np.savez(tmp_path / "a.npz", x=np.zeros(500, np.uint8), y=np.zeros(500, np.uint8))
+    monkeypatch.setattr(npz, "_MAX_BYTES", 1000)  # each has a header of 128 bytes
+    check_error(DataFormatError, lambda: read_npz(tmp_path / "a.npz", {k: Expected("u1", 1) for k in "xy"}), "a.npz: y", "at most 372", "628")

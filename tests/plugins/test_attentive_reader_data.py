@@ -10,6 +10,7 @@ import pytest
 from duoln.plugins.attentive_reader import archive, batches, corpus, data, made, vocabulary
 from duoln.plugins.attentive_reader.corpus import Cut
 from duoln.plugins.attentive_reader.questions import (
+    Question,
     most_frequent_entity,
     most_relevant,
     near_entities,
@@ -357,3 +358,10 @@ def test_members_come_with_their_split(tmp_path):
     found = list(archive.members(_tar(tmp_path / "a.tgz", {**_files(1, 1, 1), "q/README": "x"})))
     assert [m.split for m in found] == ["train", "valid", "test"]
     assert found[0].content == _question(0).encode() and "q/training/0000.question" in found[0].where
+
+
+def test_more_words_than_are_believed():
+    collector = corpus.Collector(WHOLE, "a.tgz", most=9)
+    question = Question(["@entity1", "sang", "."], ["@placeholder", "sang"], "@entity1")
+    collector.add("train", "1", question)
+    check_error(DataFormatError, lambda: collector.add("train", "2", question), "a.tgz", "at most 9 words")

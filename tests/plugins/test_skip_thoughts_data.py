@@ -288,3 +288,11 @@ def test_expansion_is_least_squares_with_an_intercept():
                                reference.predict([others[w] for w in found.words]), atol=1e-4)
     check_error(DataError, lambda: vectors.expand(known[:5], table, others), "more than 4 words", "found 3")
     check_error(DataError, lambda: vectors.expand(known, table, {}), "found 0")
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("It is!?! A b.", ["It is!?!", "A b."]), ("a.b. C", ["a.b.", "C"]), ("Oh.'. B", ["Oh.'.", "B"]), ("(So.) \"Go!\" Now", ["(So.)", '"Go!"', "Now"]),
+    ("... A", ["...", "A"]), ("!" * 300_000 + "x", ["!" * 300_000 + "x"]), ("." + " " * 300_000 + "x", ["." + " " * 300_000 + "x"])],
+    ids=range(7))
+def test_marks_upon_marks(text, expected):
+    assert tokens.sentences(text) == expected
