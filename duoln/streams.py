@@ -132,13 +132,14 @@ class Talk(_Stream):
         return len(text)
 
 
-def _set_aside(stack: contextlib.ExitStack, stdout: TextIO | None) -> TextIO | None:
+def _set_aside(stack: contextlib.ExitStack, stdout: Any) -> TextIO | None:
     """The process's own stdout under another number, while number 1 leads to stderr: libraries in C print there too.
 
     A stdout that somebody put in its place, as notebooks and tests do, is used as it is.
     """
     if stdout is None or stdout is not sys.__stdout__ or _descriptor(stdout) != _STDOUT:
-        return stdout
+        as_it_is: TextIO | None = stdout
+        return as_it_is
     own = os.dup(_STDOUT)
     os.dup2(_STDERR, _STDOUT)
     stack.callback(os.close, own)

@@ -190,7 +190,7 @@ def test_wheel_carries_every_file_that_is_not_a_program(wheel, checkout):
 def test_wheel_names_the_command_and_the_plugins(installed):
     [path] = installed.glob("duoln-*.dist-info/entry_points.txt")
     lines = path.read_text().splitlines()
-    assert "duoln = duoln.cli:main" in lines and "mnist = duoln.plugins.mnist" in lines
+    assert "duoln = duoln.cli:command" in lines and "mnist = duoln.plugins.mnist" in lines
 
 
 # The checkout -----------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ def _shell(condition, words, folder):
     command = " ".join(f"'{word}'" for word in processes.command("duoln", *words))
     kept = {k: v for k, v in processes.environment().items() if k not in ("COLUMNS", "LINES", "NO_COLOR", "TERM")}
     return subprocess.run(["bash", "-c", condition.line.replace("COMMAND", command)], cwd=folder, check=False, text=True,
-                          errors="replace", env={**kept, **condition.environment}, capture_output=True, timeout=120)
+                          errors="replace", env={**kept, **condition.environment}, capture_output=True, timeout=600)
 
 
 def _check_quiet(done):
@@ -81,6 +81,7 @@ def _check_complete(run):
     assert {p.name for p in run.parent.iterdir()} >= {"none", "curves.csv"}
 
 
+@pytest.mark.long
 def test_all_streams_closed_and_the_run_is_complete(tmp_path):
     assert _shell(CONDITIONS["all closed"], RUN, tmp_path).returncode == 0
     _check_complete(tmp_path / "r" / "none")

@@ -75,6 +75,15 @@ def test_cells_stay_in_their_columns(capsys):
 
 # From files and plug-ins ---------------------------------------------------------------------------------
 
+@pytest.fixture(scope="module", autouse=True)
+def _runs_draw_nothing():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("duoln.cli.curves.write_curves", lambda task, runs, out: [])
+        patch.setattr("duoln.cli.run.write_curves", lambda task, runs, out: [])
+        patch.setattr("duoln.cli.report.write_curves", lambda task, runs, out: [out / "curves.csv"])
+        yield
+
+
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
     """A run whose every text is someone else's."""

@@ -189,7 +189,7 @@ def _outside() -> tuple[dict[str, list[EntryPoint]], list[Broken]]:
     """The plug-ins of each outside distribution, the first of each name on the path, and what cannot be read."""
     good: dict[str, list[EntryPoint]] = {}
     bad: list[Broken] = []
-    names = set()
+    names: set[str] = set()
     for installed in distributions():
         try:
             entries = list(installed.entry_points.select(group=GROUP))

@@ -61,7 +61,8 @@ def test_what_fails_in_use_is_an_error_of_that_task(install, capsys, tmp_path, s
         assert json.loads(log.read_text().splitlines()[-1])["status"] == "failed"
 
 
-@pytest.mark.parametrize(("source", "words"), BESIDE.values(), ids=BESIDE)
+@pytest.mark.parametrize(("source", "words"), [
+    pytest.param(*case, id=name, marks=() if k % 4 == 0 else pytest.mark.long) for k, (name, case) in enumerate(BESIDE.items())])
 def test_another_task_runs_on(install, capsys, tmp_path, source, words):
     install("hostile", source)
     install("good", task("name = 'good'"))
