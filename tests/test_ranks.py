@@ -12,6 +12,7 @@ import types
 import numpy as np
 import pytest
 from conftest import NAMES
+from test_patience import VALUES, Told
 
 import duoln
 import duoln.backends.numpy
@@ -19,9 +20,10 @@ from duoln import checkpoint, nn, ops, optim
 from duoln.backends import group
 from duoln.errors import RankError, UsageError
 from duoln.ranks import Ranks, from_environment, make_ranked_step
-from duoln.runfolder import read_log
+from duoln.runfolder import RunFolder, read_log
 from duoln.step import make_step, start_state
-from duoln.tasks import Task
+from duoln.tasks import Task, make_config
+from duoln.train import Trainer, fit, follow
 
 needs_ring = pytest.mark.skipif(sys.platform == "win32", reason="MLX's ring runs under Linux and macOS")
 
@@ -148,6 +150,25 @@ def test_a_loss_that_is_no_mean_over_examples_is_refused(rng):
         assert isinstance(error, UsageError) and "pairs of examples" in str(error) and str(error).startswith("[pairs]")
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_every_rank_stops_where_the_patience_of_the_first_ends(size, tmp_path):
+    """Only process 0 evaluates, and its metrics end a run of 30 steps at step 20."""
+    def work(g, be):
+        task = Told()
+        cfg = make_config(task, "plain", None, {"epochs": 6, "patience": 2})
+        trainer = Trainer(task, "plain", cfg, task.data(cfg), be, ranks=Ranks(g, be))
+        task.metrics = lambda predict, split: {"mse": VALUES[trainer.step]}
+        if g.rank:
+            follow(trainer)
+            return trainer.step
+        folder = RunFolder(tmp_path, be)
+        fit(trainer, folder)
+        folder.close()
+        return max(losses_by_step(tmp_path))
+
+    assert together(size, work) == [20] * size
+
+
 # The engines ------------------------------------------------------------------------------------------------
 
 def test_a_library_without_an_engine_is_told():
@@ -235,8 +256,12 @@ def run(*words, check=0, backend="mlx"):
     return done
 
 
+def losses_by_step(folder):
+    return {e["step"]: e["loss"] for e in read_log(folder) if e["event"] == "step"}
+
+
 def losses(folder):
-    return [e["loss"] for e in read_log(folder) if e["event"] == "step"]
+    return list(losses_by_step(folder).values())
 
 
 def states(folder):

@@ -1,0 +1,46 @@
+"""The map from functions to the tests that call them, recorded once."""
+
+import json
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+
+def record(copy, file, limit):
+    """Run each test file in the copy, `limit` seconds at most, with every call traced; append the map to `file`."""
+    for path in sorted((copy.folder / "tests").rglob("test_*.py")):
+        name = path.relative_to(copy.folder).as_posix()
+        with tempfile.TemporaryDirectory() as folder:
+            code, said = copy.pytest(name, "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "recorder",
+                                     limit=limit, MUTATIONS_RECORD=folder)
+            print(f"recorded {name}:", "cut off" if code is None else said.rstrip().rpartition("\n")[2], flush=True)
+            with file.open("a") as out:
+                for part in sorted(Path(folder).glob("*.jsonl")):
+                    out.writelines(line for line in part.read_text().splitlines(keepends=True) if line.endswith("\n"))
+
+
+class Calls:
+    """Which tests call what is between two lines of a file, and how long each test takes."""
+
+    def __init__(self, file):
+        self.seconds = {}
+        self._by_file = defaultdict(lambda: defaultdict(set))
+        for line in file.read_text().splitlines():
+            entry = json.loads(line)
+            test = entry["test"]
+            self.seconds[test] = max(self.seconds.get(test, 0.0), entry["seconds"])
+            for name, lines in entry["calls"].items():
+                self._by_file[name][test].update(lines)
+
+    def tests(self, name, first, last):
+        """Tests that call a function which begins on one of these lines, quick ones first, files in turn."""
+        callers = [t for t, lines in self._by_file[name].items() if any(first <= n <= last for n in lines)]
+        return self._in_turn(callers)
+
+    def _in_turn(self, tests):
+        """The quickest of each file, then the second of each: tests of one file resemble each other."""
+        files = defaultdict(list)
+        for test in sorted(tests, key=lambda t: (self.seconds[t], t)):
+            files[test.partition("::")[0]].append(test)
+        place = {test: (k, self.seconds[test]) for group in files.values() for k, test in enumerate(group)}
+        return sorted(place, key=place.__getitem__)
