@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from calls import Calls, record
-from copied import OPTIONS, ROOT, Copy
+from copied import OPTIONS, ROOT, Copy, Server
 from places import mutations
 
 TOPS = ("duoln", "kernels", "plugins")
@@ -24,7 +24,7 @@ FEW, MANY = 12, 150
 """Tests of the first attempt, and of the second."""
 SECONDS, MANY_SECONDS = 4.0, 40.0
 """How long these tests took when they were recorded, together."""
-HANGS = 20, 6
+HANGS = 40, 8
 """A run hangs after so many seconds, and so many times the recorded ones."""
 
 
@@ -58,12 +58,11 @@ def choose(calls, file, mutation):
     return few, others
 
 
-def attempt(copy, calls, tests, limit_factor=1.0):
+def attempt(server, calls, tests):
     """What became of a mutant: the test that found it, "hangs", "breaks" (nothing can be imported), or ""."""
     if not tests:
         return ""
-    limit = limit_factor * (HANGS[0] + HANGS[1] * sum(calls.seconds[t] for t in tests))
-    code, said = copy.pytest(*OPTIONS, *tests, limit=limit)
+    code, said = server.pytest(*OPTIONS, *tests, limit=HANGS[0] + HANGS[1] * sum(calls.seconds[t] for t in tests))
     if code is None:
         return "hangs"
     if code == 0:
@@ -89,7 +88,7 @@ def main():
     calls = Calls(made)
     results = options.work / "results.jsonl"
     known = {(e["seed"], e["number"]) for e in map(json.loads, results.read_text().splitlines())} if results.exists() else set()
-    survivors = 0
+    server, survivors = Server(copy), 0
     for number, (file, mutation) in enumerate(draw(options.seed, options.count, copy.folder)):
         if (options.seed, number) in known:
             continue
@@ -97,7 +96,7 @@ def main():
         (copy.folder / file).write_text(mutation.apply(source))
         try:
             parts = choose(calls, file, mutation)
-            found_by = next(filter(None, (attempt(copy, calls, part) for part in parts)), "")
+            found_by = next(filter(None, (attempt(server, calls, part) for part in parts)), "")
         finally:
             (copy.folder / file).write_text(source)
         survivors += not found_by

@@ -11,7 +11,7 @@ def record(copy, file, limit):
     for path in sorted((copy.folder / "tests").rglob("test_*.py")):
         name = path.relative_to(copy.folder).as_posix()
         with tempfile.TemporaryDirectory() as folder:
-            code, said = copy.pytest(name, "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "recorder",
+            code, said = copy.pytest(name, "-q", "-p", "no:cacheprovider", "-p", "recorder",
                                      limit=limit, MUTATIONS_RECORD=folder)
             print(f"recorded {name}:", "cut off" if code is None else said.rstrip().rpartition("\n")[2], flush=True)
             with file.open("a") as out:

@@ -1,5 +1,6 @@
 """A copy of the tree in a temporary folder, and pytest run in it."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -7,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-OPTIONS = ("-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist")
+OPTIONS = ("-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider")
 
 
 class Copy:
@@ -27,17 +28,35 @@ class Copy:
         subprocess.run([sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash",
                         *(name for name in ("duoln", "kernels", "plugins", "examples"))], cwd=folder, check=True)
 
-    def pytest(self, *words, limit=None, **environment):
-        """Run pytest; its exit code and what it printed, or None and "" if it took more than `limit` seconds."""
+    def environment(self, **more):
+        """For a Python that imports duoln from the copy."""
         inherited = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MUTATIONS_RECORD")}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *words], cwd=self.folder, text=True, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**inherited, "PYTHONPATH": str(self.site), "MUTATIONS_ROOT": str(self.folder), **environment})
-        try:
-            said, _ = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.communicate()
-            return None, ""
-        return process.returncode, said
+        return {**inherited, "PYTHONPATH": str(self.site), "MUTATIONS_ROOT": str(self.folder), **more}
+
+    def pytest(self, *words, limit, **environment):
+        """Run pytest in a process of its own; its exit code and what it printed, None if it took over `limit` seconds."""
+        with Server(self, **environment) as server:
+            return server.pytest(*words, limit=limit)
+
+
+class Server:
+    """A process that runs pytest in the copy, quickly, as often as it is told to."""
+
+    def __init__(self, copy, **environment):
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("server.py"))], cwd=copy.folder, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=copy.environment(**environment))
+
+    def pytest(self, *words, limit):
+        """The exit code of pytest, None after `limit` seconds, and what it printed."""
+        self._process.stdin.write(json.dumps({"words": words, "limit": limit}) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        return answer["code"], answer["said"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._process.stdin.close()
+        self._process.wait()
