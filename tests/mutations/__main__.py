@@ -20,9 +20,9 @@ from copied import OPTIONS, ROOT, Copy, Server
 from places import mutations
 
 TOPS = ("duoln", "kernels", "plugins")
-FEW, MANY = 12, 150
+FEW, MANY = 8, 100
 """Tests of the first attempt, and of the second."""
-SECONDS, MANY_SECONDS = 4.0, 40.0
+SECONDS, MANY_SECONDS = 3.0, 20.0
 """How long these tests took when they were recorded, together."""
 HANGS = 40, 8
 """A run hangs after so many seconds, and so many times the recorded ones."""

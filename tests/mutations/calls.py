@@ -35,12 +35,17 @@ class Calls:
     def tests(self, name, first, last):
         """Tests that call a function which begins on one of these lines, quick ones first, files in turn."""
         callers = [t for t, lines in self._by_file[name].items() if any(first <= n <= last for n in lines)]
-        return self._in_turn(callers)
+        names = {part for part in Path(name).with_suffix("").parts if part not in ("duoln", "kernels", "plugins")}
+        return self._in_turn(callers, names)
 
-    def _in_turn(self, tests):
-        """The quickest of each file, then the second of each: tests of one file resemble each other."""
+    def _in_turn(self, tests, names):
+        """The quickest of each file, then the second of each, as tests of one file resemble each other.
+
+        Those of files that are named after the module or its folder come first.
+        """
         files = defaultdict(list)
         for test in sorted(tests, key=lambda t: (self.seconds[t], t)):
             files[test.partition("::")[0]].append(test)
-        place = {test: (k, self.seconds[test]) for group in files.values() for k, test in enumerate(group)}
+        place = {test: (not any(name in Path(file).stem for name in names), k, self.seconds[test])
+                 for file, group in files.items() for k, test in enumerate(group)}
         return sorted(place, key=place.__getitem__)
