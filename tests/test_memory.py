@@ -100,13 +100,15 @@ class Whole(Line):
 
 
 def test_a_task_whose_batches_cannot_be_taken_apart_is_looked_at_as_a_whole(numpy_backend):
-    def estimate(task):
-        cfg = task.config(batch_size=16)
+    def estimate(task, batch_size=16):
+        cfg = task.config(batch_size=batch_size)
         return Trainer(task, "only", cfg, task.data(cfg), numpy_backend).estimate_memory()
 
     parts, whole = estimate(Line()), estimate(Whole())
     assert (parts.batch_size, whole.batch_size) == (16, 1)
     assert abs(parts.total - whole.total) < 200
+    few = estimate(Line(), 4)  # too few to tell what is kept whatever their number
+    assert (whole.fixed, few.fixed) == (0, 0) and few.batch_size == 4 and abs(few.per_example - parts.per_example) < 50
 
 
 NEEDS = StepMemory(state=30 * MB, gradients=10 * MB, batch_size=128, fixed=5 * MB, per_example=MB // 2)
