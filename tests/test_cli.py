@@ -65,6 +65,7 @@ def test_the_default_folder_is_named_after_task_and_time(tmp_path):
     (["run", "mnist", *SMOKE, "--backend", "cupy"], 3, ["cupy", "cannot be used", "pip install"]),
     (["run", "mnist", "--set", "source=mnist"], 4, ["DUOLN_OFFLINE", "sha256", "DUOLN_DATA"]),
     (["run", "mnist", *SMOKE, "--set", "learning_rate=1e30"], 5, ["step", "checkpoint"]),
+    (["run", "mnist", *SMOKE, "--resume", "yes"], 2, ["invalid choice", "yes"]),
     (["run", "mnist", *SMOKE, "--resume", "auto"], 1, ["no run of mnist"]),
     (["report", "nowhere"], 1, ["nowhere", "nothing there"]),
     (["bench", "train", "--peer", "jax"], 2, ["torch", "'jax'"]),

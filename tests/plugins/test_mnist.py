@@ -13,6 +13,7 @@ from duoln.plugins.mnist.task import Mnist
 from duoln import nn, tree
 from duoln.data import write_idx
 from duoln.data.digits import make_digits
+from duoln.data.mnist import FILES
 from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.tasks import make_config
 from duoln.testing import check_error, check_task
@@ -104,6 +105,11 @@ class TestData:
         root = self._folder(tmp_path)
         monkeypatch.setattr(data, "_VALID", 50)
         return root
+
+    def test_the_files_are_those_that_are_published(self):
+        assert {r.path: r.size for pair in FILES.values() for r in pair} == {
+            "mnist/train-images-idx3-ubyte.gz": 9_912_422, "mnist/train-labels-idx1-ubyte.gz": 28_881,
+            "mnist/t10k-images-idx3-ubyte.gz": 1_648_877, "mnist/t10k-labels-idx1-ubyte.gz": 4_542}
 
     def test_files_are_split_and_scaled(self, small):
         splits = data.splits("mnist", 10, 0, None, small)
