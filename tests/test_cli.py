@@ -1,13 +1,17 @@
 """The command line as a user meets it: output, exit codes, and errors."""
 
+import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+
+from duoln.cli import build_parser
 
 SMOKE = ["--preset", "smoke"]
 
@@ -146,3 +150,22 @@ def test_version_and_help(tmp_path):
     assert _run("duoln", "--version", cwd=tmp_path).stdout.startswith("duoln 0.")
     assert "duoln run mnist" in _run("duoln", "--help", cwd=tmp_path).stdout
     assert "--paper" in _run("duoln.examples.mnist", "--help", cwd=tmp_path).stdout
+
+
+def _options(parser):
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _options(command)
+        else:
+            yield action
+
+
+def test_every_number_that_is_a_default_is_the_one_that_the_help_names():
+    numbers = [a for a in _options(build_parser()) if isinstance(a.default, int | float | tuple) and not isinstance(a.default, bool)]
+    assert len(numbers) >= 10
+    for action in numbers:
+        told = re.search(r"\((?:default )?([0-9.,e-]+)[;)]", action.help)
+        assert told, action.help
+        values = action.default if isinstance(action.default, tuple) else (action.default,)
+        assert tuple(float(word) for word in told[1].split(",")) == values, action.dest
