@@ -170,7 +170,7 @@ class _Walker(ast.NodeVisitor):
         """Two arguments in each other's place; a keyword left out."""
         plain = [a for a in node.args if not isinstance(a, ast.Starred)]
         if len(plain) == len(node.args) == 2 and ast.dump(node.args[0]) != ast.dump(node.args[1]) \
-                and ast.unparse(node.func) not in ("isinstance", "getattr", "setattr"):
+                and ast.unparse(node.func) not in ("isinstance", "getattr", "setattr", "max", "min", "np.maximum", "np.minimum"):
             self._changed(node, "arguments swapped", args=node.args[::-1])
         for k, keyword in enumerate(node.keywords):
             if keyword.arg and keyword.arg not in WITHOUT_EFFECT:
