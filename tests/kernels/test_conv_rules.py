@@ -128,3 +128,10 @@ def test_the_measure_sees_a_coarser_convolution(monkeypatch):
     monkeypatch.setattr(mlx_conv, "_convolve", lambda *args: exact(*args) * (1 + 1e-4))
     figure = mlx_conv._measure()
     assert figure.found > figure.allowed
+
+
+def test_what_mlx_is_allowed_is_a_few_times_the_error_of_a_float32_product():
+    pytest.importorskip("mlx.core")
+    from duoln.kernels.conv import mlx
+
+    assert 1e-8 < mlx.accuracy().allowed < 1e-5
