@@ -5,18 +5,23 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+from copied import Server
+
 
 def record(copy, file, limit):
-    """Run each test file in the copy, `limit` seconds at most, with every call traced; append the map to `file`."""
-    for path in sorted((copy.folder / "tests").rglob("test_*.py")):
-        name = path.relative_to(copy.folder).as_posix()
-        with tempfile.TemporaryDirectory() as folder:
-            code, said = copy.pytest(name, "-q", "-p", "no:cacheprovider", "-p", "recorder",
-                                     limit=limit, MUTATIONS_RECORD=folder)
+    """Run each test file in the copy, `limit` seconds at most, with every call traced; write the map to `file`."""
+    unfinished = file.with_suffix(".part")
+    unfinished.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder, Server(copy, MUTATIONS_RECORD=folder) as server:
+        for path in sorted((copy.folder / "tests").rglob("test_*.py")):
+            name = path.relative_to(copy.folder).as_posix()
+            code, said = server.pytest(name, "-q", "-p", "no:cacheprovider", "-p", "recorder", limit=limit)
             print(f"recorded {name}:", "cut off" if code is None else said.rstrip().rpartition("\n")[2], flush=True)
-            with file.open("a") as out:
+            with unfinished.open("a") as out:
                 for part in sorted(Path(folder).glob("*.jsonl")):
                     out.writelines(line for line in part.read_text().splitlines(keepends=True) if line.endswith("\n"))
+                    part.unlink()
+    unfinished.rename(file)
 
 
 class Calls:

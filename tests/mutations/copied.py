@@ -33,11 +33,6 @@ class Copy:
         inherited = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MUTATIONS_RECORD")}
         return {**inherited, "PYTHONPATH": str(self.site), "MUTATIONS_ROOT": str(self.folder), **more}
 
-    def pytest(self, *words, limit, **environment):
-        """Run pytest in a process of its own; its exit code and what it printed, None if it took over `limit` seconds."""
-        with Server(self, **environment) as server:
-            return server.pytest(*words, limit=limit)
-
 
 class Server:
     """A process that runs pytest in the copy, quickly, as often as it is told to."""
