@@ -38,7 +38,9 @@ class StepMemory(NamedTuple):
     def largest_batch(self, free: int) -> int:
         """How many examples fit into so many bytes; 0 if none does."""
         room = free - self.state - self.gradients - self.fixed
-        return max(room // self.per_example, 0) if self.per_example else self.batch_size
+        if room < 0:
+            return 0
+        return room // self.per_example if self.per_example else self.batch_size
 
     def __str__(self) -> str:
         kept = self.fixed + self.per_example * self.batch_size

@@ -136,8 +136,7 @@ class Trainer:
         return found
 
     def _smaller_batch(self, found: StepMemory, free: int) -> str:
-        fits = min(found.largest_batch(free), found.batch_size - 1)
-        whole = fits * (self.ranks.size if self.ranks else 1)
+        whole = found.largest_batch(free) * (self.ranks.size if self.ranks else 1)
         return f"try a batch_size of {whole} at most" if whole else "try a smaller model"
 
     def agree_to_stop(self, wanted: bool) -> bool:

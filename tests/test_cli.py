@@ -1,7 +1,9 @@
 """The command line as a user meets it: output, exit codes, and errors."""
 
+import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +11,8 @@ import time
 
 import pytest
 from conftest import PATIENCE
+
+from duoln.cli import build_parser
 
 SMOKE = ["--preset", "smoke"]
 
@@ -66,6 +70,7 @@ def test_the_default_folder_is_named_after_task_and_time(tmp_path):
     (["run", "mnist", *SMOKE, "--backend", "cupy"], 3, ["cupy", "cannot be used", "pip install"]),
     (["run", "mnist", "--set", "source=mnist"], 4, ["DUOLN_OFFLINE", "sha256", "DUOLN_DATA"]),
     (["run", "mnist", *SMOKE, "--set", "learning_rate=1e30"], 5, ["step", "checkpoint"]),
+    (["run", "mnist", *SMOKE, "--resume", "yes"], 2, ["invalid choice", "yes"]),
     (["run", "mnist", *SMOKE, "--resume", "auto"], 1, ["no run of mnist"]),
     (["report", "nowhere"], 1, ["nowhere", "nothing there"]),
     (["bench", "train", "--peer", "jax"], 2, ["torch", "'jax'"]),
@@ -146,3 +151,23 @@ def test_version_and_help(tmp_path):
     assert _run("duoln", "--version", cwd=tmp_path).stdout.startswith("duoln 0.")
     assert "duoln run mnist" in _run("duoln", "--help", cwd=tmp_path).stdout
     assert "--paper" in _run("duoln.examples.mnist", "--help", cwd=tmp_path).stdout
+
+
+def _options(parser):
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _options(command)
+        else:
+            yield action
+
+
+def test_every_number_that_is_a_default_is_the_one_that_the_help_names():
+    """But for 1, which is no choice."""
+    numbers = [a for a in _options(build_parser()) if isinstance(a.default, int | float | tuple) and a.default not in (False, 1)]
+    assert len(numbers) >= 10
+    for action in numbers:
+        told = re.search(r"\((?:default )?([0-9.,e-]+)[;)]", action.help)
+        assert told, action.help
+        values = action.default if isinstance(action.default, tuple) else (action.default,)
+        assert tuple(float(word) for word in told[1].split(",")) == values, action.dest

@@ -1,17 +1,20 @@
 """What a step takes of memory: reckoned beforehand, against what it then takes."""
 
+import re
 import tracemalloc
+import types
 
 import numpy as np
 import pytest
 from test_train import Line
 
 import duoln
-from duoln import ops, runtime, tree
+from duoln import nn, ops, runtime, tree
 from duoln.backends import host
 from duoln.core.footprint import kept_bytes
 from duoln.errors import MemoryExhaustedError
 from duoln.memory import StepMemory, size
+from duoln.ranks import Ranks
 from duoln.runfolder import RunFolder, read_log
 from duoln.tasks import make_config
 from duoln.tasks.registry import find_task
@@ -98,13 +101,15 @@ class Whole(Line):
 
 
 def test_a_task_whose_batches_cannot_be_taken_apart_is_looked_at_as_a_whole(numpy_backend):
-    def estimate(task):
-        cfg = task.config(batch_size=16)
+    def estimate(task, batch_size=16):
+        cfg = task.config(batch_size=batch_size)
         return Trainer(task, "only", cfg, task.data(cfg), numpy_backend).estimate_memory()
 
     parts, whole = estimate(Line()), estimate(Whole())
     assert (parts.batch_size, whole.batch_size) == (16, 1)
     assert abs(parts.total - whole.total) < 200
+    few = estimate(Line(), 4)  # too few to tell what is kept whatever their number
+    assert (whole.fixed, few.fixed) == (0, 0) and few.batch_size == 4 and abs(few.per_example - parts.per_example) < 50
 
 
 NEEDS = StepMemory(state=30 * MB, gradients=10 * MB, batch_size=128, fixed=5 * MB, per_example=MB // 2)
@@ -124,6 +129,35 @@ def test_a_step_that_is_too_large_is_refused_before_it_is_taken(free, advice, nu
         fit(trainer, folder)
     assert caught.value.exit_code == 6 and trainer.step == 0
     assert [e["event"] for e in read_log(tmp_path / "run")] == ["start", "end"]
+
+
+class Wide(Line):
+    """Its parameters take nearly all of the memory, however few the examples are."""
+
+    def model(self, cfg):
+        return nn.Sequential(nn.Linear(1, 10_000), ops.tanh, nn.Linear(10_000, 1))
+
+
+@pytest.mark.parametrize(("batch_size", "short", "advice"), [
+    (1, 1, "try a smaller model"), (2, 1, "try a batch_size of 1 at most"), (16, 1, "try a batch_size of 15 at most"),
+(16, 10 * MB, "try a smaller model")])
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_advice_is_a_batch_that_is_smaller_and_fits(batch_size, short, advice, size, numpy_backend, monkeypatch):
+    """With ranks the advice is of the batch that they share out, in which each has as many examples."""
+    task = Wide()
+    cfg = task.config(batch_size=size * batch_size)
+    ranks = None if size == 1 else Ranks(types.SimpleNamespace(rank=0, size=size), numpy_backend)
+    trainer = Trainer(task, "only", cfg, task.data(cfg), numpy_backend, ranks=ranks)
+    total = trainer.estimate_memory().total
+    monkeypatch.setattr(type(numpy_backend), "free_memory", lambda self: total - short)
+    advice = re.sub("[0-9]+", lambda n: str(size * int(n[0])), advice)
+    with pytest.raises(MemoryExhaustedError, match=f"; {advice}$"):
+        trainer.estimate_memory()
+
+
+def test_the_advice_is_never_a_smaller_batch_where_the_batch_is_not_what_takes_the_memory():
+    needs = NEEDS._replace(per_example=0)
+    assert (needs.largest_batch(45 * MB), needs.largest_batch(45 * MB - 1)) == (128, 0)
 
 
 def test_a_run_logs_what_its_steps_take(numpy_backend, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 
 from duoln import cli, ops, selftest
 from duoln.core import Rule
+from duoln.testing import tolerance
 
 
 @pytest.mark.parametrize("one_of_each", [True])
@@ -46,6 +47,19 @@ def test_a_wrong_gradient(broken, numpy_backend):
     put, good = broken
     put(vjp=lambda be, saved, g, needs: [None if d is None else d + np.float32(0.1) for d in good.vjp(be, saved, g, needs)])
     assert any("gradient" in line for line in _layer_norm(numpy_backend).failures)
+
+
+def test_errors_are_shares_of_what_is_allowed(broken, numpy_backend):
+    """Half of the tolerance in a value, and half of four times the tolerance in a gradient."""
+    put, good = broken
+    proof = next(c for c in selftest.cases() if c.op == "layer_norm" and c.length >= 500)
+    limit = tolerance("float32", proof.length)
+    put(forward=lambda be, *a, **k: (good.forward(be, *a, **k)[0] * np.float32(1 + limit / 2), good.forward(be, *a, **k)[1]))
+    value = selftest.prove(proof, numpy_backend)
+    put(vjp=lambda be, *a: [None if d is None else d * np.float32(1 + 2 * limit) for d in good.vjp(be, *a)])
+    gradient = selftest.prove(proof, numpy_backend)
+    assert value.worst == "output 0" and 0.4 < value.error < 0.6
+    assert gradient.worst.startswith("gradient") and 0.4 < gradient.error < 0.6
 
 
 def test_a_rule_that_does_not_repeat(broken, numpy_backend):

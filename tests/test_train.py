@@ -137,6 +137,20 @@ def test_ctrl_c_then_resume_equals_not_stopping(be, tmp_path, stop):
     assert [e["step"] for e in events if e["event"] == "step"] == list(range(1, 16))
 
 
+def test_a_second_ctrl_c_is_heard_at_once(numpy_backend, tmp_path):
+    def twice():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)  # Python calls the handler of the first between two instructions
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)
+
+    before, trainer = signal.getsignal(signal.SIGINT), _trainer(numpy_backend)
+    with pytest.raises(KeyboardInterrupt):
+        _fit(trainer, tmp_path, numpy_backend, [At(7, twice)])
+    assert trainer.step == 7 and checkpoint.list_steps(tmp_path / "checkpoints")[-1].name == "step-000000005.safetensors"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_the_users_signal_handler_comes_back(numpy_backend, tmp_path):
     before = signal.getsignal(signal.SIGINT)
     _fit(_trainer(numpy_backend), tmp_path, numpy_backend)

@@ -83,3 +83,16 @@ def test_memory_does_not_grow(exact_memory):
         if k in (99, 499):
             held[k] = mx.get_active_memory()
     assert held[499] <= held[99]
+
+
+def test_wait_evaluates_everything(monkeypatch):
+    """MLX computes when it is asked to; without this a run's graph would grow from update to update."""
+    from duoln.backends import mlx
+
+    be, evaluated = get_backend("mlx"), []
+    inner = mlx.mx.eval
+    monkeypatch.setattr(mlx.mx, "eval", lambda *trees: evaluated.extend(trees) or inner(*trees))
+    arrays = (be.zeros((2,)), be.zeros((3,)) + 1.0)
+    be.wait(arrays)
+    [waited] = evaluated
+    assert len(waited) == 2 and all(a is b for a, b in zip(waited, arrays, strict=True))

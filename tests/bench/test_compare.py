@@ -151,3 +151,10 @@ def test_a_picture_without_matplotlib_or_a_folder(tmp_path, capsys, monkeypatch)
     (2.5, "2.5 s"), (1234.0, "1234 s"), (0.0123456, "12.3 ms"), (1.5e-5, "15 us"), (9.996e-4, "1000 us"), (3e-9, "3 ns")])
 def test_durations(seconds, shown):
     assert text.duration(seconds) == shown
+
+
+def test_a_commit_is_told_by_its_first_ten_digits():
+    sha = "0123456789abcdef0123456789abcdef01234567"
+    assert compare._commit({"sha": sha, "dirty": False}) == "0123456789"
+    assert compare._commit({"sha": sha, "dirty": True}) == "0123456789 with changes"
+    assert compare._commit(None) is None

@@ -80,10 +80,20 @@ def test_index_errors(be):
     check_error(DtypeError, lambda: x[x > 0], "[getitem]", "Tensor", "where")
     check_error(DtypeError, lambda: x[True], "[getitem]", "bool")
     check_error(DtypeError, lambda: ops.take(x, x), "[take]", "int32", "float32")
-    check_error(ShapeError, lambda: ops.embedding(x[0], i), "[embedding]", "2 dimensions")
+    check_error(ShapeError, lambda: ops.embedding(x[0], i), "[embedding]", "2 dimensions", "(4,)")
+    check_error(ShapeError, lambda: ops.embedding(x[None], i), "[embedding]", "2 dimensions", "(1, 3, 4)")
     check_error(ShapeError, lambda: ops.take_along_axis(x, i), "[take_along_axis]", "(3, 4)")
     check_error(DtypeError, lambda: ops.where(x, x, x), "[where]", "bool")
-    check_error(DtypeError, lambda: ops.logical_not(x), "[logical_not]", "float32")
+
+
+def test_logical_operators_want_bools_in_every_place(be):
+    yes = duoln.tensor([True, False], be)
+    for wrong, found in [(duoln.tensor([1.0, 0.0], be), "float32"), (duoln.tensor([1, 0], be), "int32"),
+                         (np.array([True, False]), "ndarray"), (True, "bool")]:
+        for name, arguments in [("logical_not", (wrong,)), ("logical_and", (wrong, yes)), ("logical_and", (yes, wrong)),
+                                ("logical_or", (wrong, yes)), ("logical_or", (yes, wrong))]:
+            check_error(DtypeError, lambda name=name, arguments=arguments: getattr(ops, name)(*arguments),
+                        f"[{name}] expected bool tensors, found {found}")
 
 
 def test_loss_errors(be):

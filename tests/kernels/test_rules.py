@@ -33,11 +33,13 @@ def test_layer_norm(shape, dtype, threads, rng, numpy_backend):
                numpy_backend, length=max(shape[-1], x.size // shape[-1]))
 
 
-@pytest.mark.parametrize("parts", [(), ("gain",), ("bias",)], ids=str)
-def test_layer_norm_without_gain_or_bias(parts, rng, numpy_backend):
+@pytest.mark.parametrize("activation", [None, "relu", "tanh"])
+@pytest.mark.parametrize("parts", [(), ("gain",), ("bias",), ("gain", "bias")], ids=str)
+def test_layer_norm_without_gain_or_bias(parts, activation, rng, numpy_backend):
     x, gain, bias = (rng.standard_normal(s).astype(np.float32) for s in ((4, 6), 6, 6))
     check_rule(ops.layer_norm, _rule(ops.layer_norm), [x, gain if "gain" in parts else None,
-               bias if "bias" in parts else None], {"eps": 1e-5, "eps_place": "inside"}, numpy_backend, length=24)
+               bias if "bias" in parts else None], {"eps": 1e-5, "eps_place": "inside", "activation": activation},
+               numpy_backend, length=24)
 
 
 def test_layer_norm_of_a_view(rng, numpy_backend):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from duoln import ops, runtime, tensor, value_and_grad
-from duoln.errors import ShapeError, UsageError
+from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.testing import check_error
 
 
@@ -58,3 +58,13 @@ def test_what_does_not_fit():
     check_error(UsageError, lambda: ops.clip_gradient(one, limit=float("inf")), "[clip_gradient]", "inf")
     check_error(ShapeError, lambda: ops.mixture_density(one, one), "[mixture_density]", "(2, 7)")
     check_error(ShapeError, lambda: ops.soft_window(one, one, one), "[soft_window]", "(2, 7)")
+
+
+@pytest.mark.parametrize(("operator", "shapes"), [
+    (ops.soft_window, [(2, 9), (2, 3), (2, 4, 5)]), (ops.mixture_density, [(2, 121), (2, 3)]), (ops.clip_gradient, [(3,)])])
+def test_integers_are_refused_in_every_place(operator, shapes, numpy_backend):
+    options = {"limit": 1.0} if operator is ops.clip_gradient else {}
+    for place in range(len(shapes)):
+        arrays = [tensor(np.ones(s, np.int32 if k == place else np.float32), numpy_backend) for k, s in enumerate(shapes)]
+        check_error(DtypeError, lambda arrays=arrays: operator(*arrays, **options),
+                    f"[{operator.name}] expected a float dtype, found int32")

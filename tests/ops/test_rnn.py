@@ -215,6 +215,17 @@ class TestErrors:
     def test_arrays_that_do_not_fit(self, changes, kind, words, rng, numpy_backend):
         check_error(kind, self._call(numpy_backend, rng, **changes), *words)
 
+    @pytest.mark.parametrize("step", ["", "_step"])
+    @pytest.mark.parametrize(("cell", "norm"), [("rnn", "layer"), ("lstm", "layer"), ("gru", "layer"), ("lstm", "none")])
+    def test_integers_are_refused_in_every_place(self, cell, norm, step, rng, numpy_backend):
+        p = Problem(cell, norm, rng)
+        for place in range(len(p.arrays)):
+            tensors = [duoln.tensor(a.astype(np.int32) if k == place else a, numpy_backend) for k, a in enumerate(p.arrays)]
+            x, states, w_x, w_h, bias, norms = p._split(tensors)
+            call = getattr(ops, cell + step)
+            check_error(DtypeError, lambda call=call, x=x[0] if step else x, rest=(*states, w_x, w_h, bias), norms=norms:
+                        call(x, *rest, norms=norms, norm=norm), f"[{cell}] expected a float dtype, found int32")
+
     def test_variants_that_a_cell_does_not_have(self, rng, numpy_backend):
         for cell in ("rnn", "gru"):
             check_error(UsageError, self._call(numpy_backend, rng, cell, norm="layer-cell"), cell, "'layer-cell'")
@@ -262,3 +273,11 @@ class TestCell:
         check_error(ShapeError, cell(bias=None), "expected a bias")
         check_error(ShapeError, cell(norm="layer-cell"), "gain_c, bias_c", "none")
         check_error(UsageError, cell(norm="layered"), "layer-theano", "layered")
+
+    def test_integers_are_refused_in_every_place(self, numpy_backend):
+        shapes = [(2, 12), (2, 12), (2, 3), (12,), (3,), (3,)]
+        for place in range(len(shapes)):
+            made = [duoln.tensor(np.ones(s, np.int32 if k == place else np.float32), numpy_backend) for k, s in enumerate(shapes)]
+            check_error(DtypeError, lambda made=made: ops.lstm_cell(*made[:4], dict(zip(("gain_c", "bias_c"), made[4:], strict=True)),
+                                                                    norm="layer-cell"),
+                        "[lstm_cell] expected a float dtype, found int32")

@@ -195,6 +195,16 @@ def test_on_a_wide_terminal_it_is_a_table(runs, capsys, monkeypatch):
     assert "┃ where" in out and "made digits" in out and "table 1, eq. 5-7" in out
 
 
+def test_the_narrowest_table_keeps_the_first_column_whole(runs, capsys, monkeypatch):
+    for columns, is_table in ((140, True), (139, False)):
+        monkeypatch.setattr("duoln.console.width", lambda columns=columns: columns)
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(["paper", "--runs", str(runs), "--plugin", "mnist"]) == 0
+        out = capsys.readouterr().out
+        assert ("┃ where" in out) == is_table
+        assert all(entry.where in out for entry in CONTENTS)
+
+
 def test_json_and_damage(runs, capsys):
     (runs / "a" / "ln" / "config.json").write_text("{")
     assert main(["paper", "--runs", str(runs), "--json"]) == 0

@@ -240,3 +240,14 @@ def test_made_lines_are_the_same_for_the_same_seed():
 def test_made_offsets_are_about_as_large_as_real_ones():
     points = np.concatenate([line.offsets for line in make_lines(50, 0, "train")])
     assert np.all((points.std(axis=0) > data.DEVIATION / 2) & (points.std(axis=0) < 3 * data.DEVIATION))
+
+
+@pytest.mark.parametrize(("forms", "sizes"), [(3, (1, 1, 1)), (20, (18, 1, 1)), (60, (54, 3, 3)), (70, (62, 4, 4))])
+def test_without_the_official_lists_a_twentieth_of_the_forms_is_held_out(forms, sizes, tmp_path):
+    names = [f"a{k:02d}-000u" for k in range(forms)]
+    parts = iam.split_forms(tmp_path, names)
+    assert tuple(len(parts[split]) for split in ("train", "valid", "test")) == sizes
+    assert sorted(name for part in parts.values() for name in part) == names
+    assert parts == iam.split_forms(tmp_path, names)
+    with pytest.raises(DataFormatError, match="at least 3 forms"):
+        iam.split_forms(tmp_path, names[:2])

@@ -127,7 +127,15 @@ def test_digits_are_spelled_and_the_last_takes_are_the_dev_set(tmp_path):
     check_error(DataMissingError, lambda: data.read("digits", 0, tmp_path / "nowhere"), "fsdd_train.npz", "fsdd_test.npz")
 
 
+def _no_unicode(words):
+    """Words whose first four bytes are no character."""
+    changed = np.ascontiguousarray(words)
+    changed.view(np.uint32)[0] = 0x11_0000
+    return changed
+
+
 @pytest.mark.parametrize(("changes", "words"), [
+    ({"word": _no_unicode}, ["word", "characters of Unicode"]),
     ({"sample_rate": lambda a: np.int32(16000)}, ["sample_rate", "8000", "16000"]),
     ({"word": lambda a: np.where(a == "one", "1", a)}, ["utterance 1", "letters", "'1'"]),
     ({"word": lambda a: np.where(a == "one", "", a)}, ["utterance 1", "empty"]),

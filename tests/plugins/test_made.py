@@ -1,0 +1,73 @@
+"""What the tasks make where no data are there: it stays as it is, so that curves on it can be compared."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from duoln.plugins.attentive_reader import made as reader
+from duoln.plugins.convnet.made import make_coloured
+from duoln.plugins.handwriting.made import make_lines
+from duoln.plugins.las.made import made as make_sounds
+from duoln.plugins.order_embeddings.made import make_pictures
+from duoln.plugins.skip_thoughts.made import make_books, make_labelled, make_pairs
+
+from duoln.randomness import Stream
+
+
+def _texts():
+    questions = [reader._question(Stream(0, "test", step=k)) for k in range(8)]
+    return {
+        "questions": [[*q.passage, *q.question, q.answer] for q in questions],
+        "lines": [[line.text] for line in make_lines(40, 0, "train")],
+        "sounds": [u.symbols for u in make_sounds(0).sets["train"]],
+        "captions": make_pictures(20, 0, "train").captions,
+        "books": make_books(0), "labelled": [[text, str(good)] for text, good in make_labelled(0, "MR")],
+        "pairs": [[p.first, p.second] for p in make_pairs(0, "train")]}
+
+
+def _arrays():
+    lines = make_lines(40, 0, "train")
+    return {
+        "strokes": np.concatenate([line.offsets for line in lines]), "ends": np.concatenate([line[3] for line in lines]),
+        "sounds": np.concatenate([u.read() for u in make_sounds(0).sets["train"][:20]]),
+        "pictures": make_pictures(20, 0, "train").images, "digits": make_coloured(20, 0, "train").images,
+        "scores": np.array([p.score for p in make_pairs(0, "train")])}
+
+
+def _summary(array):
+    """Length, mean size, deviation, and how much neighbours differ."""
+    flat = array.astype(np.float64).reshape(-1)
+    return [len(flat), np.abs(flat).mean(), flat.std(), np.abs(np.diff(flat)).mean()]
+
+
+def _hash(texts):
+    return hashlib.sha256("\n".join(" ".join(words) for words in texts).encode()).hexdigest()[:16]
+
+
+TEXTS = {
+    "questions": "82d1276bef01a692",
+    "lines": "bb53e07c5372551e",
+    "sounds": "20631d8dff8d224b",
+    "captions": "8d48873a119adac5",
+    "books": "dee79e21525748d0",
+    "labelled": "0d751c2eddd9aa07",
+    "pairs": "b41787e71fd7afbd",
+}
+ARRAYS = {
+    "strokes": [8868, 27.21234, 45.97084, 43.50648],
+    "ends": [4434, 0.1535859, 0.3605514, 0.3070156],
+    "sounds": [25709, 0.09367342, 0.1335053, 0.08635564],
+    "pictures": [61440, 119.0621, 86.98919, 76.39109],
+    "digits": [61440, 126.5269, 76.1603, 80.81997],
+    "scores": [24, 3.141052, 1.248085, 1.63195],
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_to_the_letter(name):
+    assert _hash(_texts()[name]) == TEXTS[name]
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_numbers_but_for_rounding(name):
+    np.testing.assert_allclose(_summary(_arrays()[name]), ARRAYS[name], rtol=1e-4)
