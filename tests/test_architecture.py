@@ -18,10 +18,10 @@ TOPS = ("duoln", "kernels", "plugins", "examples")
 # A module imports what is above it in this table, to its left on the same line, or in its own folder.
 LAYERS = (
     ("errors", "backends"),
-    ("tree", "randomness", "core"),
+    ("tree", "randomness", "filesystem", "core"),
     ("ops", "kernels"),
     ("nn", "optim", "data", "pictures", "analysis"),
-    ("tasks", "runtime", "checkpoint", "runfolder", "step", "memory", "ranks", "train", "trained", "report", "paper", "doctor", "bench", "testing", "selftest"),
+    ("tasks", "runtime", "checkpoint", "runlog", "runfolder", "arithmetic", "step", "memory", "ranks", "stopping", "train", "trained", "report", "paper", "doctor", "bench", "testing", "selftest"),
     ("plugins",),
     ("console", "bench.commands", "cli", "examples", "__main__"),
 )

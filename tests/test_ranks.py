@@ -19,7 +19,7 @@ from duoln import checkpoint, nn, ops, optim
 from duoln.backends import group
 from duoln.errors import RankError, UsageError
 from duoln.ranks import Ranks, from_environment, make_ranked_step
-from duoln.runfolder import read_log
+from duoln.runlog import read_log
 from duoln.step import make_step, start_state
 from duoln.tasks import Task
 

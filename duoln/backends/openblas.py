@@ -51,6 +51,15 @@ def loaded_core() -> str | None:
     return found.decode()
 
 
+def threads() -> int | None:
+    """In how many threads the loaded OpenBLAS computes a product, or None where there is none to ask.
+
+    The number decides how sums are split, and with that the last bits of a product.
+    """
+    function = _function("get_num_threads")
+    return None if function is None else int(function())
+
+
 def can_limit() -> bool:
     """Whether `one_thread` has an OpenBLAS to tell."""
     return _function("set_num_threads") is not None

@@ -53,7 +53,7 @@ import duoln
 from duoln.backends.protocol import Backend
 from duoln.bench import clock, machine
 from duoln.bench.schema import SCHEMA, check_record
-from duoln.checkpoint import write_atomically
+from duoln.filesystem import write_atomically
 from duoln.errors import CheckpointError, UsageError
 
 _SOURCES = (".py", ".cu", ".cuh", ".metal", ".h")

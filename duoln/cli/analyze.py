@@ -152,7 +152,7 @@ def _plain(value: Any) -> Any:
 
 
 def _write(path: Path, text: str) -> None:
-    from duoln.checkpoint import write_atomically
+    from duoln.filesystem import write_atomically
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,9 @@ from collections.abc import Callable
 
 from duoln.errors import DuolnError
 
+_SIGNALS = 128
+"""Exit codes above are those of signals that asked to stop: no failure."""
+
 
 def guarded(run: Callable[[], int]) -> int:
     """The exit code of a command."""
@@ -19,7 +22,7 @@ def guarded(run: Callable[[], int]) -> int:
     except DuolnError as error:
         if os.environ.get("DUOLN_TRACEBACK") == "1":
             traceback.print_exc()
-        console.say(f"duoln: {error}", style="yellow" if error.exit_code == 130 else "bold red")
+        console.say(f"duoln: {error}", style="yellow" if error.exit_code > _SIGNALS else "bold red")
         return error.exit_code
     except KeyboardInterrupt:
         console.say("duoln: interrupted", style="yellow")
