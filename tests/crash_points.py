@@ -1,6 +1,6 @@
 """Ends a run at a chosen call that changes the disk, resumes it, and compares its folder with that of a run never stopped.
 
-A program of its own, so that it may fork: it has one thread. `python crash_points.py PLAN FOLDER` reads a list of
+A program of its own, so that it may fork: with OPENBLAS_NUM_THREADS=1 it has one thread. `python crash_points.py PLAN FOLDER` reads a list of
 `Plan`s as JSON and prints one line of JSON a plan: how many points there are, how many were tried, which were wrong.
 """
 
@@ -15,8 +15,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-
-os.environ.update(OPENBLAS_NUM_THREADS="1", DUOLN_OFFLINE="1", DUOLN_BACKEND="numpy", NO_COLOR="1")
 
 import numpy as np
 from test_train import Line, LineConfig
@@ -95,7 +93,7 @@ def in_child(action):
 
 
 def train(plan, folder):
-    return run_task(Wavy(plan), ["--out", str(folder), "--resume", "auto"], preset="smoke")
+    return run_task(Wavy(plan), ["--out", str(folder), "--resume", "auto", "--backend", "numpy"], preset="smoke")
 
 
 def calls_of(plan, folder):

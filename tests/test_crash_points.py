@@ -5,6 +5,7 @@ Anywhere: before each call that changes the disk, which is after the one before 
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 def _drive(plans, folder):
     done = subprocess.run([sys.executable, "crash_points.py", json.dumps(plans), str(folder)], cwd=Path(__file__).parent,
-                          capture_output=True, text=True, check=False)
+                          env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "NO_COLOR": "1"}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = [json.loads(line) for line in done.stdout.splitlines()]
     for line in found:

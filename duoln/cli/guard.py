@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 
 from duoln.errors import DuolnError
+from duoln.starting import EXIT_CODE, raise_on_interrupt
 
 _SIGNALS = 128
 """Exit codes above are those of signals that asked to stop: no failure."""
@@ -18,6 +19,7 @@ def guarded(run: Callable[[], int]) -> int:
     from duoln import console
 
     try:
+        raise_on_interrupt()
         return run()
     except DuolnError as error:
         if os.environ.get("DUOLN_TRACEBACK") == "1":
@@ -26,7 +28,7 @@ def guarded(run: Callable[[], int]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         console.say("duoln: interrupted", style="yellow")
-        return 130
+        return EXIT_CODE
     except BrokenPipeError:
         # The reader of our stdout is gone, as after `duoln list | head -1`; nothing is left to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

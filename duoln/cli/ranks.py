@@ -12,7 +12,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from duoln.errors import RankError, UsageError
@@ -33,8 +32,8 @@ def is_rank() -> bool:
 def launch(count: int, args: argparse.Namespace) -> int:
     """Run the command line `args.words` in `count` processes; the exit code.
 
-    Rank 0 has our terminal; what the others say is shown where one of them fails. Ctrl-C goes to rank 0, which tells
-    the others.
+    Rank 0 has our terminal; what the others say is shown where one of them fails. Ctrl-C, SIGTERM and SIGHUP go to
+    rank 0, which tells the others; a second one ends it at once.
 
     Raises:
         UsageError: a number of ranks, or a backend, that cannot be.
@@ -42,6 +41,7 @@ def launch(count: int, args: argparse.Namespace) -> int:
     """
     from duoln import console, runtime
     from duoln.backends.group import ENGINES
+    from duoln.stopping import exit_code, handed_on
 
     if not 1 <= count <= _MOST:
         raise UsageError(f"[ranks] expected --ranks between 1 and {_MOST}, found {count}")
@@ -55,7 +55,14 @@ def launch(count: int, args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         heard = [Path(folder) / f"rank{k}.txt" for k in range(count)]
         children = _start(count, args.words, library, heard)
-        with _interrupts_go_to(children[0]):
+        sent: list[int] = []
+
+        def hand_on(number: int) -> None:
+            sent.append(number)
+            with contextlib.suppress(ProcessLookupError):
+                children[0].send_signal(number)
+
+        with handed_on(hand_on):
             try:
                 dead = _wait(children)
             finally:
@@ -63,6 +70,8 @@ def launch(count: int, args: argparse.Namespace) -> int:
         if dead is None:
             return 0
         code, first = children[dead].returncode, children[0].returncode
+        if -first in sent:
+            return exit_code(-first)  # it had not begun to train, or was asked twice
         if code > 0 and (dead == 0 or first > RankError.exit_code):
             return first  # rank 0 has said why; where it says no more than that it lost another one, that one tells
         said = _last_words(heard[dead]) if dead else ""
@@ -129,20 +138,6 @@ def _end(children: list[subprocess.Popen[bytes]]) -> None:
         if child.poll() is None:
             child.kill()
         child.wait()
-
-
-@contextlib.contextmanager
-def _interrupts_go_to(first: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Ctrl-C asks rank 0 to stop after its step, and a second one at once; it tells the others."""
-    def hand_on(number: int, frame: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            first.send_signal(signal.SIGINT)
-
-    before = signal.signal(signal.SIGINT, hand_on)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _how_it_ended(code: int) -> str:
