@@ -24,16 +24,16 @@ def _drive(plans, folder):
     return found
 
 
-def test_a_hundred_points(tmp_path):
-    [with_patience, without] = _drive([{"patience": 3, "evaluate_every": 2, "points": 70, "seed": 1},
-                                       {"patience": 0, "evaluate_every": 2, "points": 30, "seed": 2}], tmp_path / "runs")
-    assert with_patience["tried"] + without["tried"] == 100 and with_patience["all_points"] > 200
+def test_some_points(tmp_path):
+    [with_patience, without] = _drive([{"patience": 3, "evaluate_every": 2, "points": 50, "seed": 1},
+                                       {"patience": 0, "evaluate_every": 2, "points": 20, "seed": 2}], tmp_path / "runs")
+    assert with_patience["tried"] + without["tried"] == 70 and with_patience["all_points"] > 200
 
 
 @pytest.mark.long
 def test_every_point(tmp_path):
     plans = [{"patience": patience, "evaluate_every": every, "points": 0} for patience in (0, 3) for every in (2, 3, 0)]
-    plans += [{"patience": 3, "evaluate_every": 2, "points": 300, "seed": seed, "twice": True} for seed in (1, 2)]
+    plans += [{"patience": 3, "evaluate_every": 2, "points": 200, "seed": seed, "twice": True} for seed in (1, 2)]
     found = _drive(plans, tmp_path / "runs")
     print(sum(line["tried"] for line in found), "points")
     assert sum(line["tried"] for line in found) > 2000

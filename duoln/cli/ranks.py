@@ -54,16 +54,20 @@ def launch(count: int, args: argparse.Namespace) -> int:
     console.say(f"ranks: {count} on {library}, each with 1/{count} of every batch")
     with tempfile.TemporaryDirectory() as folder:
         heard = [Path(folder) / f"rank{k}.txt" for k in range(count)]
-        children = _start(count, args.words, library, heard)
+        children: list[subprocess.Popen[bytes]] = []
         sent: list[int] = []
 
         def hand_on(number: int) -> None:
             sent.append(number)
-            with contextlib.suppress(ProcessLookupError):
-                children[0].send_signal(number)
+            for first in children[:1]:
+                with contextlib.suppress(ProcessLookupError):
+                    first.send_signal(number)
 
-        with handed_on(hand_on):
+        with handed_on(hand_on):  # before there is a process that could miss a signal
+            children += _start(count, args.words, library, heard)
             try:
+                if sent:
+                    children[0].send_signal(sent[-1])
                 dead = _wait(children)
             finally:
                 _end(children)
