@@ -241,7 +241,8 @@ def _check_notes(path: Path, notes: Mapping[str, Any]) -> None:
     for key, (words, kind) in kinds.items():
         value = notes[key] if key == "step" else notes.get(key, kind[0]())
         counts = key.endswith("step")
-        if not isinstance(value, kind) or isinstance(value, bool) or (counts and (value or 0) < 0):
+        negative = counts and isinstance(value, int) and value < 0
+        if not isinstance(value, kind) or isinstance(value, bool) or negative:
             raise CheckpointError(f"{path}: {key}: expected {words}{' of at least 0' if counts else ''}, "
                                   f"found {value!r:.60}")
 

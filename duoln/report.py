@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.filesystem import write_own
 from duoln.errors import CheckpointError, DataFormatError
+from duoln.filesystem import write_own
 from duoln.pictures import figure
 from duoln.runfolder import read_json, run_folders
 from duoln.runlog import read_log

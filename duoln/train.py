@@ -333,7 +333,8 @@ def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) ->
             if number is not None:
                 folder.sync()
                 path = trainer.save(folder.checkpoints)
-                raise Interrupted(f"stopped after step {trainer.step}; go on with --resume auto (checkpoint {path})", number)
+                raise Interrupted(f"stopped after step {trainer.step}; go on with --resume auto (checkpoint {path})",
+                                  number)
 
 
 def follow(trainer: Trainer) -> None:

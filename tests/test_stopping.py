@@ -23,7 +23,7 @@ def _send(number):
 @pytest.mark.parametrize("number", STOPPING)
 def test_a_signal_saves_and_stops(number, numpy_backend, tmp_path):
     before = {n: signal.getsignal(n) for n in STOPPING}
-    with pytest.raises(Interrupted, match="after step 7.*--resume auto") as caught:
+    with pytest.raises(Interrupted, match=r"after step 7.*--resume auto") as caught:
         _fit(_trainer(numpy_backend), tmp_path / "cut", numpy_backend, [At(7, _send(number))])
     assert caught.value.exit_code == CODES[number] and {n: signal.getsignal(n) for n in STOPPING} == before
     assert checkpoint.newest(tmp_path / "cut" / "checkpoints")[0].step == 7
