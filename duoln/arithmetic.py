@@ -1,4 +1,4 @@
-"""What decides the last bits of a result besides the program: OpenBLAS's kernels, and how many threads share a product."""
+"""What decides the last bits of a result besides the program: OpenBLAS's kernels and its number of threads."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def check_arithmetic(saved: Checkpoint, backend: Backend) -> None:
     if odd:
         told = " and ".join(f"{key} {then[key]}, found {now[key]}" for key in odd)
         remedy = " ".join(f"{_VARIABLES[key]}={then[key]}" for key in odd)
-        raise CheckpointError(f"{saved.path}: expected {told}: the results would differ in their last bits. Set {remedy}, "
-                              "or take that into account with --resume anyway")
+        raise CheckpointError(f"{saved.path}: expected {told}: the results would differ in their last bits. "
+                              f"Set {remedy}, or take that into account with --resume anyway")

@@ -164,7 +164,7 @@ def _best_step(folder: Path, notes: Mapping[str, Any]) -> int | None:
 
 
 def named_best(folder: Path) -> Path | None:
-    """The checkpoint that an earlier version's `best.json` names; None where there is no such file, or none readable."""
+    """The checkpoint that an earlier version's `best.json` names; None where there is none, or none readable."""
     try:
         name = parse_json(read_whole(folder / "best.json"))["file"]
         good = isinstance(name, str) and _NAME.fullmatch(name) and (folder / name).is_file()
@@ -206,7 +206,8 @@ def load(path: Path) -> Checkpoint:
         CheckpointError: it is damaged, of another format, or not a duoln checkpoint.
     """
     with _opened(path) as (file, notes):
-        return Checkpoint(path, notes["step"], {name: file.get_tensor(name) for name in file.keys()}, notes)  # noqa: SIM118
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return Checkpoint(path, notes["step"], arrays, notes)
 
 
 def _read_notes(path: Path) -> dict[str, Any]:

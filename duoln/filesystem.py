@@ -110,7 +110,7 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that a user names so that it is either the old one or the new one, whole, whenever the machine stops.
+    """Write a file that a user names: it is either the old one or the new one, whole, whenever the machine stops.
 
     Raises:
         CheckpointError: the write failed; the old file is untouched.

@@ -4,7 +4,10 @@ import errno
 import json
 import os
 import random
+import resource
 import shutil
+import subprocess
+import sys
 
 import pytest
 from crash_points import Plan, outcome, train
@@ -106,6 +109,35 @@ def test_every_write(tmp_path, monkeypatch, capsys):
     for n, half in points:
         _fill_and_go_on(n, half, tmp_path, monkeypatch, capsys, expected)
     print(f"{len(points)} points")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="only root may mount a small disk")
+def test_a_disk_of_every_size(tmp_path, capsys):
+    """A tmpfs of 2, 3, 4 ... pages, until the run fits."""
+    assert train(PLAN, tmp_path / "whole") == 0
+    expected, disk, pages, told = outcome(PLAN, tmp_path / "whole"), tmp_path / "disk", 1, set()
+    disk.mkdir()
+    while True:
+        pages += 1
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={pages * resource.getpagesize()}", "tmpfs", disk], check=True)
+        try:
+            capsys.readouterr()
+            code = train(PLAN, disk / "run")
+            said = capsys.readouterr().err.replace("\n", "")
+            if code:
+                assert code == 1 and "No space left on device" in said, said[-400:]
+                told.add(said.rpartition(": cannot be written")[0].rpartition("/")[2])
+                subprocess.run(["mount", "-o", "remount,size=16m", disk], check=True)
+                assert train(PLAN, disk / "run") == 0
+            found = outcome(PLAN, disk / "run")
+            assert {name: found[name] for name in expected} == expected
+        finally:
+            subprocess.run(["umount", disk], check=True)
+        if not code:
+            break
+    print(f"{pages} sizes; what did not fit: {sorted(told)}")
+    assert pages > 10 and "log.jsonl" in told
 
 
 # The log ----------------------------------------------------------------------------------------------------
