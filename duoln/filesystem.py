@@ -15,6 +15,7 @@ from pathlib import Path
 
 from duoln.errors import CheckpointError
 
+_PIECE = 1 << 20
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
@@ -80,8 +81,10 @@ def read_whole(path: Path) -> bytes:
     try:
         check_readable(path)
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            return file.read()
+        try:
+            return b"".join(iter(lambda: os.read(descriptor, _PIECE), b""))
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
 
