@@ -12,7 +12,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from duoln import starting
 from duoln.backends import openblas
+
+starting.end_quietly_on_interrupt()  # before what takes long to import
 
 __version__ = "0.1.0"
 

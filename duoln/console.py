@@ -129,6 +129,8 @@ class ProgressDisplay(Listener):
         self._label = "" if event.dataset.rung == "original" else f" [{event.dataset.label}]"
         self._variant, self._last_step, self._weights = event.variant, event.last_step, event.parameters
         self._steps_per_epoch = event.steps_per_epoch
+        for line in event.mended:
+            say(f"{self._variant}: {line}", style="yellow")
         for line in event.refused:
             say(f"{self._variant}: refused {line}", style="yellow")
         if event.first_step:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from duoln.errors import CheckpointError, UsageError
+from duoln.errors import UsageError
+from duoln.filesystem import make_folder, write_own
 from duoln.visible import visible
 
 FORMS = (".png", ".svg", ".pdf")
@@ -67,7 +67,8 @@ def figure(target: Path, rows: int = 1, columns: int = 1, size: tuple[float, flo
         drawn.savefig(content, format=target.suffix[1:].lower(), dpi=_DPI)
     finally:
         pyplot.close(drawn)
-    _replace(target, content.getvalue())
+    make_folder(target.parent)
+    write_own(target, content.getvalue())
 
 
 def _show_as_they_are(drawn: Any) -> None:
@@ -93,16 +94,3 @@ def _show_as_they_are(drawn: Any) -> None:
 
 def _visibly(formatter: Callable[[float, int], str]) -> Callable[[float, int], str]:
     return lambda value, place: visible(formatter(value, place))
-
-
-def _replace(target: Path, content: bytes) -> None:
-    """Write aside and move: whoever looks at the file while it is written sees the old picture."""
-    part = target.with_name(target.name + ".part")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
-        os.replace(part, target)
-    except OSError as error:
-        with suppress(OSError):  # the first failure is the one to tell of
-            part.unlink()
-        raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.checkpoint import write_atomically
 from duoln.errors import CheckpointError, DataFormatError
+from duoln.filesystem import write_own
 from duoln.pictures import figure
-from duoln.runfolder import read_json, read_log, run_folders
+from duoln.runfolder import read_json, run_folders
+from duoln.runlog import read_log
 from duoln.tasks.spec import Column, Dataset, Task, split_columns
 
 _STRETCHES = 60
@@ -113,7 +114,7 @@ def write_csv(curves: Sequence[Curve], target: Path) -> Path:
         for p in c.points:
             writer.writerow([c.path.name, c.variant, c.config["batch_size"], c.dataset.name, c.dataset.rung,
                              *(p.get(key, "") for key in keys)])
-    write_atomically(target, text.getvalue().encode())
+    write_own(target, text.getvalue().encode())
     return target
 
 

@@ -5,26 +5,27 @@ from __future__ import annotations
 import dataclasses
 import math
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from duoln import checkpoint, memory, tree
+from duoln.arithmetic import arithmetic_of, check_arithmetic
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, compile, watched
 from duoln.data import Batch
 from duoln.distributed.ranks import Ranks, make_ranked_step
-from duoln.errors import CheckpointError, DivergedError, DuolnError, MemoryExhaustedError, NotFiniteError
+from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, NotFiniteError
 from duoln.memory import StepMemory
 from duoln.nn import with_population
 from duoln.runfolder import RunFolder
 from duoln.runtime import tensor, to_tensors
 from duoln.step import make_step, start_state
+from duoln.stopping import Interrupted, stop_requested
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
 from duoln.tasks.spec import Config, Splits, Task
 
@@ -32,11 +33,6 @@ _POPULATION_ROWS = 10_000
 _POPULATION_BATCHES = 1_000
 _MAY_CHANGE = ("epochs", "evaluate_every", "patience")
 """Settings that a resumed run may have otherwise."""
-
-class Interrupted(DuolnError):
-    """The user asked to stop; a checkpoint was written."""
-
-    exit_code = 130
 
 
 class Trainer:
@@ -65,6 +61,8 @@ class Trainer:
         self.evaluated: dict[str, float] = {}
         self.best: float | None = None
         """The best value so far of the metric that selects a checkpoint."""
+        self.best_step: int | None = None
+        """The step of the checkpoint with that value."""
         self.worse = 0
         """Evaluations in a row that were not the best."""
         self.gradient_norm = math.nan
@@ -213,10 +211,13 @@ class Trainer:
         for name, array in tree.items(arrays):
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise DivergedError(f"'{name}' is no longer finite after step {self.step}")
+        if best:
+            self.best_step = self.step
         return checkpoint.save(folder, self.step, arrays, {
             "task": self.task.name, "variant": self.variant, "config": dataclasses.asdict(self.cfg),
             "train_seconds": self.train_seconds, "evaluated": self.evaluated, "best": self.best,
-            "worse": self.worse, "backend": self.backend.name}, best=best)
+            "best_step": self.best_step, "worse": self.worse, "backend": self.backend.name,
+            "arithmetic": arithmetic_of(self.backend)})
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint of this task and variant, of any backend.
@@ -235,39 +236,42 @@ class Trainer:
         self.train_seconds = float(saved.notes.get("train_seconds", 0.0))
         self.evaluated = dict(saved.notes.get("evaluated", {}))
         self.best = saved.notes.get("best")
+        self.best_step = saved.best_step
         self.worse = int(saved.notes.get("worse", 0))
 
 
 def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (), resume: bool = False,
-        ) -> dict[str, Any]:
+        same_bits: bool = True) -> dict[str, Any]:
     """Train to the end, evaluating and writing a checkpoint once an epoch (or every `evaluate_every` steps).
 
     With `patience` in the configuration the end may come early, and the trainer and the result are then those of the
     best checkpoint. Resuming a run that has ended gives the same.
 
-    Ctrl-C finishes the step under way, writes a checkpoint and raises `Interrupted`.
+    Ctrl-C, SIGTERM or SIGHUP finishes the step under way, writes a checkpoint and raises `Interrupted`.
+
+    Args:
+        trainer: what to train.
+        folder: where to write the log, checkpoints and the result.
+        listeners: who else is told of what happens.
+        resume: go on from the newest checkpoint that can be read, if there is one.
+        same_bits: and only where that gives the bits that a run without a stop gives, see `check_arithmetic`.
 
     Raises:
         DivergedError: the loss or a weight is not finite; the last checkpoint is from before that.
         Interrupted: the user stopped it.
-        CheckpointError: the folder cannot be written, or holds a run of something else.
+        CheckpointError: the folder cannot be written, holds a run of something else, or one that is not to be resumed.
     """
     everyone: list[Listener] = [folder, *listeners]
     task, splits = trainer.task, trainer.splits
-    checkpoint.remove_parts(folder.path)
-    checkpoint.remove_parts(folder.checkpoints)
-    refused: list[str] = []
-    if resume:
-        saved, refused = checkpoint.newest(folder.checkpoints)
-        if saved is None and refused:
-            raise CheckpointError(f"{folder.checkpoints}: no checkpoint can be read: {'; '.join(refused)}")
-        if saved is not None:
-            trainer.resume(saved)
+    refused = _take_up(trainer, folder, same_bits) if resume else []
+    if not resume and checkpoint.list_steps(folder.checkpoints):
+        raise CheckpointError(f"{folder.checkpoints}: already holds checkpoints of a run; go on with --resume auto, "
+                              "or choose another --out")
     trainer.meet()
     folder.write_config(task.name, trainer.variant, trainer.cfg)
     start = RunStart(task.name, trainer.variant, trainer.cfg, splits.dataset, trainer.backend.name, trainer.step,
                      trainer.last_step, splits.steps_per_epoch,
-                     sum(t.size for t in tree.leaves(trainer.state["params"])), tuple(refused))
+                     sum(t.size for t in tree.leaves(trainer.state["params"])), tuple(refused), tuple(folder.mended))
     for listener in everyone:
         listener.on_start(start)
     status = "failed"
@@ -278,9 +282,8 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
         if trainer.step == 0:
             trainer.save(folder.checkpoints)
         _loop(trainer, folder, everyone)
-        best = checkpoint.named_best(folder.checkpoints) if trainer.cfg.patience else None
-        if best is not None:
-            trainer.resume(checkpoint.load(best))
+        if trainer.cfg.patience and trainer.best_step is not None:
+            trainer.resume(checkpoint.load(checkpoint.step_path(folder.checkpoints, trainer.best_step)))
         status = "done"
     except Interrupted:
         status = "interrupted"
@@ -290,14 +293,30 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
         kept = checkpoint.list_steps(folder.checkpoints)
         raise DivergedError(f"{error}; the last good checkpoint is {kept[-1] if kept else 'none'}") from error
     finally:
-        for listener in everyone:
-            listener.on_end(status, trainer.result())
+        with ExitStack() as told:  # every listener is told, whatever another one raises
+            for listener in reversed(everyone):
+                told.callback(listener.on_end, status, trainer.result())
     return trainer.result()
+
+
+def _take_up(trainer: Trainer, folder: RunFolder, same_bits: bool) -> list[str]:
+    """Go on from the newest checkpoint that can be read, if there is one; why newer ones were refused."""
+    saved, refused = checkpoint.newest(folder.checkpoints)
+    if saved is None:
+        if refused:
+            raise CheckpointError(f"{folder.checkpoints}: no checkpoint can be read: {'; '.join(refused)}")
+        return []
+    if same_bits:
+        check_arithmetic(saved, trainer.backend)
+    trainer.resume(saved)
+    if trainer.cfg.patience:
+        checkpoint.load_best(saved)  # better now than when the run ends with it
+    return refused
 
 
 def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) -> None:
     every = trainer.cfg.evaluate_every or trainer.splits.steps_per_epoch
-    with _stop_requested() as stop:
+    with stop_requested() as stop:
         while not trainer.finished:
             loss = trainer.advance()
             for listener in listeners:
@@ -307,12 +326,15 @@ def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) ->
                 epoch = trainer.step / trainer.splits.steps_per_epoch
                 for listener in listeners:
                     listener.on_evaluation(Evaluation(trainer.step, epoch, values, trainer.train_seconds))
+                folder.sync()
                 trainer.save(folder.checkpoints, best=trainer.note_best())
-            wanted = stop.is_set()
-            agreed = trainer.agree_to_stop(wanted or trainer.finished)  # of patience only process 0 knows
-            if wanted or (agreed and not trainer.finished):
+            number = stop.number
+            agreed = trainer.agree_to_stop(number is not None or trainer.finished)  # of patience only process 0 knows
+            if number is not None or (agreed and not trainer.finished):
+                folder.sync()
                 path = trainer.save(folder.checkpoints)
-                raise Interrupted(f"stopped after step {trainer.step}; go on with --resume auto (checkpoint {path})")
+                raise Interrupted(f"stopped after step {trainer.step}; go on with --resume auto (checkpoint {path})",
+                                  number or signal.SIGINT)  # another rank was asked
 
 
 def follow(trainer: Trainer) -> None:
@@ -327,37 +349,14 @@ def follow(trainer: Trainer) -> None:
     """
     trainer.meet()
     trainer.estimate_memory()
-    with _stop_requested() as stop:
+    with stop_requested() as stop:
         while not trainer.finished:
             trainer.advance()
-            wanted = stop.is_set()
-            if trainer.agree_to_stop(wanted):
-                if wanted:
-                    raise Interrupted(f"stopped after step {trainer.step}, with the other ranks")
+            number = stop.number
+            if trainer.agree_to_stop(number is not None):
+                if number is not None:
+                    raise Interrupted(f"stopped after step {trainer.step}, with the other ranks", number)
                 return
-
-
-@contextmanager
-def _stop_requested() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets: a step overwrites the state in place, so it must not be cut in half.
-
-    A second Ctrl-C raises KeyboardInterrupt at once.
-    """
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def on_signal(number: int, frame: Any) -> None:
-        stop.set()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def summarize(results: Sequence[Mapping[str, Any]], splits: Splits, backend: Backend) -> dict[str, Any]:

@@ -52,11 +52,12 @@ def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
                               f"{'missing' if strangers[0] in names else 'unknown'}: another version wrote it")
     cfg = task.config(**{key: convert(f"{folders[0] / 'config.json'}: {key}", value, kinds[key])
                          for key, value in settings.items()})
-    best = checkpoint.named_best(folders[0] / "checkpoints") if cfg.patience else None
-    saved, refused = checkpoint.newest(folders[0] / "checkpoints") if best is None else (checkpoint.load(best), [])
+    saved, refused = checkpoint.newest(folders[0] / "checkpoints")
     if saved is None:
         raise CheckpointError(f"{folders[0]}: expected a checkpoint, found "
                               f"{'none that can be read: ' + '; '.join(refused) if refused else 'none'}")
+    if cfg.patience:
+        saved = checkpoint.load_best(saved)
     try:
         model = task.model(cfg)
         start = {"params": model.init(Stream(cfg.seed, "init"))}

@@ -137,7 +137,7 @@ def side_by_side(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
         return [tasks[0]()]
     with _settings.lock:  # they belong to the process: two callers would bring back each other's
         interval = sys.getswitchinterval()
-        _settings.before = interval, openblas.threads()
+        _settings.before = interval, openblas.threads() or 1
         sys.setswitchinterval(_SWITCH_SECONDS)
         try:
             with openblas.one_thread():

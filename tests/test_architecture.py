@@ -17,11 +17,11 @@ TOPS = ("duoln", "kernels", "plugins", "examples")
 
 # A module imports what is above it in this table, to its left on the same line, or in its own folder.
 LAYERS = (
-    ("errors", "backends"),
-    ("tree", "randomness", "strictjson", "processes", "visible", "core"),
+    ("errors", "starting", "backends"),
+    ("tree", "randomness", "strictjson", "processes", "visible", "filesystem", "core"),
     ("ops", "kernels"),
     ("nn", "optim", "data", "pictures", "analysis"),
-    ("tasks", "runtime", "checkpoint", "runfolder", "step", "memory", "distributed", "train", "trained", "report", "paper", "doctor", "bench", "testing", "selftest"),
+    ("tasks", "runtime", "checkpoint", "runlog", "runfolder", "arithmetic", "step", "memory", "stopping", "distributed", "train", "trained", "report", "paper", "doctor", "bench", "testing", "selftest"),
     ("plugins",),
     ("streams", "console", "bench.commands", "cli", "examples", "__main__"),
 )
@@ -148,7 +148,7 @@ def test_duoln_itself_imports_only_what_loads_nothing():
     at_once = ast.Module([node for node in tree.body if not isinstance(node, ast.If)], [])
     found = imports_in("duoln/__init__.py", ast.unparse(at_once))
     assert {i.module for i in found if i.module.split(".")[0] not in sys.stdlib_module_names} == \
-        {"duoln.backends.openblas"}
+        {"duoln.backends.openblas", "duoln.starting"}
 
 
 def test_nothing_low_asks_duoln_itself():

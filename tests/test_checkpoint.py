@@ -1,7 +1,6 @@
 """Checkpoints: whole or absent, the newest good one, and nothing of another model."""
 
 import errno
-import json
 import os
 import stat
 
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 import duoln
-from duoln import checkpoint
+from duoln import checkpoint, filesystem
 from duoln.errors import CheckpointError
 from duoln.testing import check_error
 
@@ -32,16 +31,71 @@ def test_the_last_two_are_kept(tmp_path):
     assert [p.name for p in checkpoint.list_steps(tmp_path)] == ["step-000000004.safetensors", "step-000000030.safetensors"]
 
 
-def test_the_best_is_kept_until_a_better_one_comes(tmp_path):
-    for step, best in ((1, False), (2, True), (3, False), (4, False), (5, False)):
-        checkpoint.save(tmp_path, step, ARRAYS, {}, best=best)
-    assert [int(p.stem[-1]) for p in checkpoint.list_steps(tmp_path)] == [2, 4, 5]
-    assert checkpoint.named_best(tmp_path).name == "step-000000002.safetensors"
-    assert json.loads((tmp_path / "latest.json").read_text()) == {"file": "step-000000005.safetensors", "step": 5}
-    checkpoint.save(tmp_path, 6, ARRAYS, {}, best=True)
-    assert [int(p.stem[-1]) for p in checkpoint.list_steps(tmp_path)] == [5, 6]
-    for wrong in ("", "[]", "{}", '{"file": 3}', '{"file": "../step-000000006.safetensors"}', '{"file": "step-9.safetensors"}'):
-        (tmp_path / "best.json").write_text(wrong)
+def _save(folder, step, best):
+    return checkpoint.save(folder, step, ARRAYS, {"best": 0.5, "best_step": best})
+
+
+def _steps(folder):
+    return [int(p.stem[-1]) for p in checkpoint.list_steps(folder)]
+
+
+def test_the_best_is_kept_as_long_as_a_checkpoint_that_names_it(tmp_path):
+    for step, best in ((1, None), (2, 2), (3, 2), (4, 2), (5, 2)):
+        _save(tmp_path, step, best)
+    assert _steps(tmp_path) == [2, 4, 5] and {p.suffix for p in tmp_path.iterdir()} == {".safetensors"}
+    assert checkpoint.load_best(checkpoint.newest(tmp_path)[0]).step == 2
+    _save(tmp_path, 6, 6)
+    assert _steps(tmp_path) == [2, 5, 6]  # were 6 damaged, 5 would need 2
+    _save(tmp_path, 7, 6)
+    assert _steps(tmp_path) == [6, 7]
+
+
+def test_a_best_that_is_gone_is_an_error(tmp_path):
+    for step in (1, 2, 3):
+        _save(tmp_path, step, 1)
+    (tmp_path / "step-000000001.safetensors").unlink()
+    saved, _ = checkpoint.newest(tmp_path)
+    check_error(CheckpointError, lambda: checkpoint.load_best(saved), "step-000000003", "step-000000001", "--set patience=0")
+
+
+def test_a_damaged_checkpoint_takes_no_ones_place(tmp_path):
+    for step in (1, 2, 3):
+        _save(tmp_path, step, None)
+    (tmp_path / "step-000000004.safetensors").write_bytes(b"junk")
+    checkpoint.remove_old(tmp_path)
+    assert _steps(tmp_path) == [2, 3, 4]
+    _save(tmp_path, 5, None)
+    assert _steps(tmp_path) == [3, 4, 5]
+    _save(tmp_path, 6, None)
+    assert _steps(tmp_path) == [5, 6]
+
+
+def test_the_best_of_a_folder_of_an_earlier_version(tmp_path):
+    """There best.json named it, which a kill could leave behind the checkpoints."""
+    pointer = tmp_path / "best.json"
+
+    def earlier(step, best, worse):
+        return checkpoint.save(tmp_path, step, ARRAYS, {"best": best, "worse": worse})
+
+    earlier(1, 0.5, 0)
+    pointer.write_text('{"file": "step-000000001.safetensors", "step": 1}')
+    (tmp_path / "latest.json").write_text("{}")
+    for step in (2, 3, 4):
+        earlier(step, 0.5, step - 1)
+    assert _steps(tmp_path) == [1, 3, 4] and not (tmp_path / "latest.json").exists()
+    assert checkpoint.load_best(checkpoint.newest(tmp_path)[0]).step == 1
+    earlier(5, 0.25, 0)
+    assert checkpoint.load_best(checkpoint.newest(tmp_path)[0]).step == 5  # killed before best.json followed
+    earlier(6, 0.25, 1)
+    saved, _ = checkpoint.newest(tmp_path)
+    assert saved.best_step is None
+    check_error(CheckpointError, lambda: checkpoint.load_best(saved), "lost", "earlier version")
+    assert pointer.exists()
+    for step in (7, 8):
+        _save(tmp_path, step, 7)
+    assert _steps(tmp_path) == [7, 8] and not pointer.exists()
+    for wrong in ("", "[]", "{}", '{"file": 3}', '{"file": "../step-000000008.safetensors"}', '{"file": "step-9.safetensors"}'):
+        pointer.write_text(wrong)
         assert checkpoint.named_best(tmp_path) is None
 
 
@@ -80,16 +134,14 @@ def test_files_that_are_not_ours_are_refused(tmp_path):
 @pytest.mark.parametrize("call", ["open", "fsync", "replace"])
 def test_a_failed_write_loses_nothing(tmp_path, monkeypatch, call):
     target = tmp_path / "file"
-    checkpoint.write_atomically(target, b"old")
+    filesystem.write_atomically(target, b"old")
 
     def fail(*args, **kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fail)
-        if call == "open":
-            patch.setattr(type(target), "open", fail)
-        check_error(CheckpointError, lambda: checkpoint.write_atomically(target, b"new"), "file", "No space left")
+        check_error(CheckpointError, lambda: filesystem.write_atomically(target, b"new"), "file", "No space left")
     assert target.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
@@ -99,7 +151,7 @@ def test_links_and_permissions_are_respected(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real" / "file")
     before = os.umask(0o022)
     try:
-        checkpoint.write_atomically(tmp_path / "link", b"x")
+        filesystem.write_atomically(tmp_path / "link", b"x")
     finally:
         os.umask(before)
     assert (tmp_path / "link").is_symlink() and (tmp_path / "real" / "file").read_bytes() == b"x"

@@ -12,10 +12,11 @@ import duoln
 from duoln import nn, ops, runtime, tree
 from duoln.backends import host
 from duoln.core.footprint import kept_bytes
+from duoln.distributed.ranks import Ranks
 from duoln.errors import MemoryExhaustedError
 from duoln.memory import StepMemory, size
-from duoln.ranks import Ranks
-from duoln.runfolder import RunFolder, read_log
+from duoln.runfolder import RunFolder
+from duoln.runlog import read_log
 from duoln.tasks import make_config
 from duoln.tasks.registry import find_task
 from duoln.train import Trainer, fit

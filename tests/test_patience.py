@@ -10,7 +10,7 @@ from test_train import At, Line, _bits, _fit
 
 from duoln import checkpoint, cli, report, tree
 from duoln.cli.report import _report_row
-from duoln.runfolder import read_log
+from duoln.runlog import read_log
 from duoln.tasks import make_config
 from duoln.train import Interrupted, Trainer
 from duoln.trained import load_trained
@@ -77,7 +77,7 @@ def test_resume_of_a_run_that_has_ended(numpy_backend, tmp_path):
     assert again == first and _steps(tmp_path) == [5, 10, 15, 20]
     more = _fit(_trainer(numpy_backend, patience=5), tmp_path, numpy_backend, resume=True)
     assert _steps(tmp_path) == [5, 10, 15, 20, 25, 30] and more["steps"] == 30
-    assert checkpoint.named_best(tmp_path / "checkpoints").name == "step-000000030.safetensors"
+    assert checkpoint.newest(tmp_path / "checkpoints")[0].best_step == 30
 
 
 def test_an_evaluation_that_is_not_finite_is_not_better(numpy_backend, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import threading
+import time
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +17,8 @@ from duoln import checkpoint, nn, ops, optim, tree
 from duoln.core import watched
 from duoln.data import Batches
 from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, NotFiniteError
-from duoln.runfolder import RunFolder, read_log
+from duoln.runfolder import RunFolder
+from duoln.runlog import read_log
 from duoln.step import make_step
 from duoln.tasks import Column, Config, Dataset, Splits, Task, make_config
 from duoln.tasks.events import Listener

@@ -88,6 +88,7 @@ class NumpyBackend(NumpyLikeBackend):
             "library": f"numpy {np.__version__}",
             "device": self.device,
             "blas_core": openblas.loaded_core() or "not OpenBLAS",
+            "blas_threads": str(openblas.threads() or "not OpenBLAS"),
             "keeps_freed_memory": "yes" if self._keeps_memory else "no",
         }
 

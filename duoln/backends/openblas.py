@@ -51,18 +51,18 @@ def loaded_core() -> str | None:
     return found.decode()
 
 
+def threads() -> int | None:
+    """In how many threads the loaded OpenBLAS computes a product, or None where there is none to ask.
+
+    The number decides how sums are split, and with that the last bits of a product.
+    """
+    function = _function("get_num_threads")
+    return None if function is None else int(function())
+
+
 def can_limit() -> bool:
     """Whether there is an OpenBLAS whose threads can be read and set."""
     return _function("get_num_threads") is not None and _function("set_num_threads") is not None
-
-
-def threads() -> int:
-    """How many threads OpenBLAS uses.
-
-    Raises:
-        RuntimeError: there is no OpenBLAS in this process; ask `can_limit` first.
-    """
-    return int(_needed("get_num_threads")())
 
 
 def set_threads(count: int) -> None:
@@ -71,25 +71,21 @@ def set_threads(count: int) -> None:
     Raises:
         RuntimeError: there is no OpenBLAS in this process; ask `can_limit` first.
     """
-    _needed("set_num_threads")(count)
+    limit = _function("set_num_threads")
+    if limit is None:
+        raise RuntimeError("no OpenBLAS in this process: ask can_limit first")
+    limit(count)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """OpenBLAS stays in the thread that calls it, so that several threads can each multiply their own."""
-    before = threads()
+    before = threads() or 1
     set_threads(1)
     try:
         yield
     finally:
         set_threads(before)
-
-
-def _needed(name: str) -> Any:
-    function = _function(name)
-    if function is None:
-        raise RuntimeError("no OpenBLAS in this process: ask can_limit first")
-    return function
 
 
 def advice() -> str | None:

@@ -53,8 +53,8 @@ from duoln import strictjson
 from duoln.backends.protocol import Backend
 from duoln.bench import clock, machine
 from duoln.bench.schema import SCHEMA, check_record
-from duoln.checkpoint import write_atomically
 from duoln.errors import CheckpointError, UsageError
+from duoln.filesystem import write_atomically
 
 _SOURCES = (".py", ".cu", ".cuh", ".metal", ".h")
 

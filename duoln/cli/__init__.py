@@ -1,5 +1,6 @@
 """The `duoln` command. Exit codes: 0 done, 1 failed, 2 usage, 3 no usable backend, 4 data missing or
-corrupt, 5 diverged, 6 out of memory, 7 done, but the result could not be written to stdout, 130 interrupted.
+corrupt, 5 diverged, 6 out of memory, 7 done, but the result could not be written to stdout, and 128 more than the
+signal that stopped it: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def _finish(args: argparse.Namespace, backend: Backend, summary: str, agrees: bo
 
 
 def _write(path: Path, text: str) -> None:
-    from duoln.checkpoint import write_atomically
+    from duoln.filesystem import write_atomically
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

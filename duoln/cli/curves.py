@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from duoln.tasks.spec import Task
 
+CURVES = ("curves.csv", "curves.png")
+
 
 def write_curves(task: Task, runs: Sequence[Path], out: Path) -> list[Path]:
-    """Write curves.csv, and curves.png where matplotlib is installed."""
+    """Write `CURVES`, the picture only where matplotlib is installed."""
     from duoln import pictures, report
 
     curves = report.read_curves(runs)
-    written = [report.write_csv(curves, out / "curves.csv")]
+    written = [report.write_csv(curves, out / CURVES[0])]
     if pictures.can_draw():
-        written.append(report.draw(task, curves, out / "curves.png"))
+        written.append(report.draw(task, curves, out / CURVES[1]))
     return written

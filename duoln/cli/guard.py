@@ -13,6 +13,10 @@ from typing import Any, NoReturn
 
 from duoln.cli.parser import ParsedError, wants_json
 from duoln.errors import DuolnError, MemoryExhaustedError, OutputError, words_of
+from duoln.starting import EXIT_CODE, raise_on_interrupt
+
+_SIGNALS = 128
+"""Exit codes above are those of signals that asked to stop: no failure."""
 
 THREAD_SECONDS = 10.0
 """How long a thread of a plug-in may keep the process from ending."""
@@ -33,15 +37,16 @@ def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
     with streams.claimed() as claim:
         error: BaseException
         try:
+            raise_on_interrupt()
             return run()
         except ParsedError as end:
             code, message, error = _code_of(end), end.message, end
         except SystemExit as end:
             code, message, error = 1, f"expected nobody but duoln to end the program, found SystemExit: {end.code}", end
         except DuolnError as failure:
-            code, message, error = type(failure).exit_code, words_of(failure), failure
+            code, message, error = failure.exit_code, words_of(failure), failure
         except KeyboardInterrupt as stop:
-            code, message, error = 130, "interrupted", stop
+            code, message, error = EXIT_CODE, "interrupted", stop
         except MemoryError as lack:
             code, message, error = MemoryExhaustedError.exit_code, f"no memory left: {lack}", lack
         except Exception as unexpected:
@@ -51,7 +56,7 @@ def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
             console.say("".join(traceback.format_exception(error)).rstrip())
         if message and not (isinstance(error, OutputError) and error.unread):
             console.say(message if isinstance(error, ParsedError) else f"duoln: {message}",
-                        style="yellow" if code == 130 else "bold red")
+                        style="yellow" if code > _SIGNALS else "bold red")
         if message and wants_json(words) and not claim.written and not isinstance(error, OutputError):
             with contextlib.suppress(OutputError):  # stderr has the message, and the exit code is its own
                 console.put_json({"error": as_document(error, message, code)})

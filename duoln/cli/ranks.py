@@ -54,7 +54,8 @@ def take_place(launcher: str) -> Place | None:
 def launch(count: int, args: argparse.Namespace) -> int:
     """Run the command line `args.words` in `count` processes; the exit code.
 
-    Rank 0 has our terminal; what the others say is shown where one of them fails.
+    Rank 0 has our terminal; what the others say is shown where one of them fails. Ctrl-C, SIGTERM and SIGHUP go to
+    rank 0, which tells the others; a second one ends it at once.
 
     Raises:
         UsageError: a number of ranks, or a backend, that cannot be.
@@ -64,6 +65,7 @@ def launch(count: int, args: argparse.Namespace) -> int:
     from duoln.distributed.group import check_engine
     from duoln.distributed.launching import Children
     from duoln.distributed.place import choose_gpu
+    from duoln.stopping import exit_code
 
     if not 1 <= count <= _MOST:
         raise UsageError(f"[ranks] expected --ranks between 1 and {_MOST}, found {count}")
@@ -80,6 +82,8 @@ def launch(count: int, args: argparse.Namespace) -> int:
         if dead is None:
             return 0
         code, first = children.ranks[dead].returncode, children.ranks[0].returncode
+        if -first in children.sent:
+            return exit_code(-first)  # it had not begun to train, or was asked twice
         if code > 0 and (dead == 0 or first > RankError.exit_code):
             return first  # rank 0 has said why; where it says no more than that it lost another one, that one tells
         said = _last_words(heard[dead]) if dead else ""

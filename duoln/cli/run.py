@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
-from duoln.cli.curves import write_curves
+from duoln.cli.curves import CURVES, write_curves
 from duoln.cli.guard import as_document, guarded
 from duoln.cli.parser import Parser
 from duoln.cli.ranks import launch, parse_ranks, take_place
 from duoln.errors import CheckpointError, UsageError
+from duoln.filesystem import check_regular
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
@@ -48,8 +49,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: runs/TASK-DATE-TIME)")
-    parser.add_argument("--resume", choices=("auto",), help="go on from the newest good checkpoint in --out, "
-                        "or in the newest run of this task below runs/")
+    parser.add_argument("--resume", choices=("auto", "anyway"), help="go on from the newest good checkpoint in --out, "
+                        "or in the newest run of this task below runs/; anyway: even where this machine's arithmetic "
+                        "gives other last bits")
     parser.add_argument("--debug-nans", action="store_true",
                         help="if a step diverges, run it again and tell which operator made the first such value")
     parser.add_argument("--tf32", action="store_true", help="let the GPU round float32 products to TF32")
@@ -112,9 +114,10 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
     from duoln import console, runtime
     from duoln.distributed.joining import join_ranks
     from duoln.runfolder import RunFolder
+    from duoln.stopping import Interrupted
     from duoln.tasks import make_config
     from duoln.tasks.registry import Registry
-    from duoln.train import Interrupted, Trainer, fit, follow
+    from duoln.train import Trainer, fit, follow
 
     given = {key: getattr(args, key) for key in ("seed", "epochs", "batch_size") if getattr(args, key) is not None}
     configs = {name: make_config(task, name, preset, {**settings, **given}) for name in names}
@@ -124,7 +127,7 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
     console.say(f"backend: {why}")
     ranks = join_ranks(place, backend, console.say) if place else None
     follows = ranks is not None and ranks.rank > 0
-    top = Path() if follows else _run_folder(task, list(configs), args.out, args.resume == "auto")
+    top = Path() if follows else _run_folder(task, list(configs), args.out, args.resume is not None)
     splits: Splits | None = None
     results: list[dict[str, Any]] = []
     listeners = Registry(asked=plugins).listeners(console.say)
@@ -141,7 +144,7 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
         folder = RunFolder(top / name, backend)
         try:
             results.append(fit(trainer, folder, [console.ProgressDisplay(task.columns), *listeners],
-                               resume=args.resume == "auto"))
+                               resume=args.resume is not None, same_bits=args.resume != "anyway"))
         except Interrupted as stop:
             _show_results(task, splits, backend, [*results, trainer.result()], top, args.json,
                           as_document(stop, str(stop), stop.exit_code))
@@ -186,6 +189,8 @@ def _run_folder(task: Task, variants: Sequence[str], out: Path | None, resume: b
         return earlier[-1]
     if out is None:
         return Path("runs") / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    for name in CURVES:
+        check_regular(out / name)  # before anything is trained
     held = [name for name in variants if (out / name / "config.json").exists()]
     if held and not resume:
         raise CheckpointError(f"{out}: already holds a run of {', '.join(held)}; go on with --resume auto, "

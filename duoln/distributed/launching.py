@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from duoln import processes
 from duoln.distributed.place import COUNT, LAUNCHERS, LISTENER, MEETING, RANK, TOKEN
+from duoln.stopping import handed_on
 
 LIFELINE = "DUOLN_RANK_LIFELINE"
 """Set for each rank: the descriptor of a pipe whose other end is held by who started it, and closes with it."""
@@ -32,6 +32,8 @@ class Children:
 
     def __init__(self) -> None:
         self.ranks: list[subprocess.Popen[bytes]] = []
+        self.sent: list[int] = []
+        """The signals that rank 0 was handed."""
         self._lifeline: int | None = None
 
     def __enter__(self) -> Children:
@@ -91,21 +93,15 @@ class Children:
 
         A signal that we were started to ignore, as `nohup` does with SIGHUP, stays ignored.
         """
-        def hand_on(number: int, frame: object) -> None:
+        def hand_on(number: int) -> None:
+            self.sent.append(number)
             if not self.ranks:
                 raise KeyboardInterrupt
             with contextlib.suppress(ProcessLookupError):
                 self.ranks[0].send_signal(number)
 
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
-        for number in before:
-            signal.signal(number, hand_on)
-        try:
+        with handed_on(hand_on):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def end_with_launcher(environment: MutableMapping[str, str] = os.environ) -> None:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, get_args
 from duoln.errors import CheckpointError, DataFormatError, DuolnError
 from duoln.paper.contents import CONTENTS, Entry
 from duoln.report import Curve, read_curves
-from duoln.runfolder import read_json, read_log, run_folders
+from duoln.runfolder import read_json, run_folders
+from duoln.runlog import read_log
 from duoln.tasks.registry import Registry
 from duoln.tasks.spec import Dataset, Rung, Task, make_config
 

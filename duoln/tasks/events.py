@@ -22,6 +22,8 @@ class RunStart(NamedTuple):
     parameters: int
     refused: tuple[str, ...] = ()
     """Newer checkpoints that a resumed run could not use, and why."""
+    mended: tuple[str, ...] = ()
+    """What an earlier run was kept from finishing, and was put in order when the folder was opened."""
 
 
 class Step(NamedTuple):

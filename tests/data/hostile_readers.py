@@ -39,7 +39,7 @@ from duoln.plugins.order_embeddings.corpus import Words
 from duoln.plugins.skip_thoughts import corpus as books
 from duoln.plugins.skip_thoughts import sets, vectors
 
-from duoln import checkpoint, report, runfolder
+from duoln import checkpoint, report, runfolder, runlog
 from duoln.bench import schema
 from duoln.data import Expected, map_npy, read_idx
 from duoln.errors import CheckpointError, DataError, DataFormatError, RecordError, UsageError
@@ -249,7 +249,7 @@ READERS = {
     "best.json": Reader(lambda p: checkpoint.named_best(p.parent), [
         b'{"file": "step-000000003.safetensors", "step": 3}\n', b'{"file": "../../etc/passwd", "step": 3}'], (), "best.json"),
     "config (JSON)": Reader(runfolder.read_json, [_CONFIG, b"{}"], RUN),
-    "log (JSONL)": Reader(lambda p: list(runfolder.read_log(p.parent)), [_LOG, _LOG[:200]], RUN, "log.jsonl"),
+    "log (JSONL)": Reader(lambda p: list(runlog.read_log(p.parent)), [_LOG, _LOG[:200]], RUN, "log.jsonl"),
     "curves of a log": Reader(lambda p: report.read_curves([p.parent]), [_LOG, _LOG * 2], RUN, "log.jsonl",
                               {"config.json": _CONFIG}),
     "curves of a config": Reader(lambda p: [c.name for c in report.read_curves([p.parent])], [_CONFIG, _LOG], RUN,

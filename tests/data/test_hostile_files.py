@@ -20,7 +20,7 @@ import pytest
 from duoln.plugins.draw import corpus as images
 from duoln.plugins.handwriting import corpus
 
-from duoln import checkpoint, report, runfolder
+from duoln import checkpoint, report, runfolder, runlog
 from duoln.errors import CheckpointError, DataFormatError
 from duoln.testing import check_error
 
@@ -60,7 +60,7 @@ DEEP = b"[" * 100_000
 @pytest.mark.parametrize("content", [b"\xff\n{}\n", b'{"a": "\xed\xa0\x80"}\n{}\n', DEEP + b"\n{}\n"])
 def test_a_log_that_is_no_text_or_too_deep(tmp_path, content):
     (tmp_path / "log.jsonl").write_bytes(content)
-    check_error(DataFormatError, lambda: list(runfolder.read_log(tmp_path)), "log.jsonl", "at byte 0", "a JSON object a line")
+    check_error(DataFormatError, lambda: list(runlog.read_log(tmp_path)), "log.jsonl", "at byte 0", "a JSON object a line")
 
 
 def test_a_config_that_is_too_deep(tmp_path):

@@ -1,0 +1,179 @@
+"""Files that stay whole: written aside and moved into place, without buffers, and never through a planted link.
+
+Two kinds of files are told apart. A file that a user names may be a link, which stays one. A file whose name is ours,
+inside a run folder, must be a regular file: where something else stands at its name, writing would change what lies
+behind it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from duoln.errors import CheckpointError
+
+_PIECE = 1 << 20
+_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
+    (stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what stands at a name of ours and is no regular file.
+
+    Raises:
+        CheckpointError: it is a link, a folder, a FIFO ...
+    """
+    _check_kind(path, stat.S_ISREG, "a regular file")
+
+
+def check_folder(path: Path) -> None:
+    """As `check_regular`, for a folder.
+
+    Raises:
+        CheckpointError: it is a link, a file ...
+    """
+    _check_kind(path, stat.S_ISDIR, "a folder")
+
+
+def _check_kind(path: Path, wanted: Callable[[int], bool], words: str) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if not wanted(mode):
+        raise CheckpointError(f"{path}: expected {words}, found {_kind(mode)}; remove it, or choose another folder")
+
+
+def _kind(mode: int) -> str:
+    return next((words for is_one, words in _KINDS if is_one(mode)), "a file of no known kind")
+
+
+def open_to_append(path: Path) -> int:
+    """Open a file of ours for reading, and for writing at its end; made if it is not there. A descriptor.
+
+    Raises:
+        CheckpointError: it is no regular file, or has other names, whose content would change as well.
+        OSError: it cannot be opened.
+    """
+    check_regular(path)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    about = os.fstat(descriptor)
+    if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+        os.close(descriptor)
+        found = f"{about.st_nlink} hard links to it" if stat.S_ISREG(about.st_mode) else _kind(about.st_mode)
+        raise CheckpointError(f"{path}: expected a regular file of one name, found {found}; put a copy in its place")
+    return descriptor
+
+
+def read_whole(path: Path) -> bytes:
+    """The content of a file, which may be a link: reading changes nothing behind it. A FIFO is not waited for.
+
+    Raises:
+        CheckpointError: it is not there, cannot be read, or is no regular file.
+    """
+    try:
+        check_readable(path)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return b"".join(iter(lambda: os.read(descriptor, _PIECE), b""))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def check_readable(path: Path) -> None:
+    """Refuse to read what has no end, or may have to be waited for.
+
+    Raises:
+        CheckpointError: there is something else than a regular file at that name, or behind a link there.
+        OSError: there is nothing.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise CheckpointError(f"{path}: expected a regular file, found {_kind(mode)}")
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write to the end, however little the system takes at once.
+
+    Raises:
+        OSError: the disk is full, or fails; some of the content may have been written.
+    """
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest):]
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file that a user names: it is either the old one or the new one, whole, whenever the machine stops.
+
+    Raises:
+        CheckpointError: the write failed; the old file is untouched.
+    """
+    _replace(Path(os.path.realpath(path)), content)  # a link stays a link
+
+
+def write_own(path: Path, content: bytes) -> None:
+    """As `write_atomically`, for a file whose name is ours.
+
+    Raises:
+        CheckpointError: the write failed, or there is no regular file at that name; what is there is untouched.
+    """
+    check_regular(path)
+    _replace(path, content)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there.
+
+    Raises:
+        CheckpointError: it cannot be removed.
+    """
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be removed: {error.strerror or error}") from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, where they are not there.
+
+    Raises:
+        CheckpointError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    part = path.with_name(path.name + ".part")
+    remove(part)  # a write that was cut short left it, or somebody planted it: it is not written through
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            write_all(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(part, path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        with suppress(OSError):  # the first failure is the one to tell of
+            os.unlink(part)
+        raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,49 @@
+"""What Ctrl-C does while a command of ours is still importing what it needs.
+
+Python would end with a traceback of some import. There is nothing to save or to tell yet, so a command ends at once,
+without a word, as one that Ctrl-C stopped. A program that merely imports duoln is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from types import FrameType
+
+EXIT_CODE = 130
+"""As a shell has it for what Ctrl-C ended."""
+_NAME = "duoln"
+
+
+def is_own_command(argv0: str, words: Sequence[str]) -> bool:
+    """Whether this process is the `duoln` command, or `python -m` with duoln or a module of it.
+
+    Args:
+        argv0: `sys.argv[0]`, which is "-m" as long as Python imports the packages of the module it is to run.
+        words: `sys.orig_argv`, the command line as the system has it.
+    """
+    if argv0 != "-m":
+        return os.path.basename(argv0) == _NAME
+    module = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
+    return module.partition(".")[0] == _NAME
+
+
+def end_quietly_on_interrupt() -> None:
+    """Let Ctrl-C end a command of ours at once, until `raise_on_interrupt`."""
+    if (is_own_command(sys.argv[0] if sys.argv else "", sys.orig_argv)
+            and threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler):
+        signal.signal(signal.SIGINT, _end)
+
+
+def raise_on_interrupt() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt again, now that somebody catches it."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    os._exit(EXIT_CODE)

@@ -1,0 +1,89 @@
+"""Signals that ask a run to stop: Ctrl-C, and what schedulers and closing terminals send."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from duoln.errors import DuolnError
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_BASE = 128
+"""A shell's exit code of what a signal ended is this and the signal's number."""
+
+
+class Interrupted(DuolnError):
+    """The user, or a scheduler, asked to stop; a checkpoint was written.
+
+    Args:
+        message: what was done and how to go on.
+        number: the signal's; the exit code is 128 more: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP.
+    """
+
+    def __init__(self, message: str, number: int = signal.SIGINT) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code(number)
+
+
+def exit_code(number: int) -> int:
+    """The exit code of a command that a signal ended."""
+    return _BASE + number
+
+
+class StopRequest:
+    """Which signal has asked to stop; None while none has."""
+
+    number: int | None = None
+
+
+@contextmanager
+def stop_requested() -> Iterator[StopRequest]:
+    """A request that Ctrl-C, SIGTERM or SIGHUP makes: a step overwrites the state in place and must not be cut in half.
+
+    A second signal does at once what it did before: Ctrl-C raises KeyboardInterrupt, the others end the process.
+    """
+    request, before = StopRequest(), _handlers()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        request.number = number
+        _install(before)
+
+    with _handled(ask, before):
+        yield request
+
+
+@contextmanager
+def handed_on(handler: Callable[[int], None]) -> Iterator[None]:
+    """Give every stopping signal to a function, instead of doing what it does."""
+    with _handled(lambda number, frame: handler(number), _handlers()):
+        yield
+
+
+def _handlers() -> dict[int, Any]:
+    """What is done at each stopping signal that may be changed here.
+
+    Outside the main thread that is none. A SIGTERM or SIGHUP that is ignored stays so: `nohup` means that.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    found = {number: signal.getsignal(number) for number in STOPPING}
+    return {number: handler for number, handler in found.items()
+            if handler is not None and (number == signal.SIGINT or handler != signal.SIG_IGN)}
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None], before: dict[int, Any]) -> Iterator[None]:
+    _install(dict.fromkeys(before, handler))
+    try:
+        yield
+    finally:
+        _install(before)
+
+
+def _install(handlers: dict[int, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

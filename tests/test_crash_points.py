@@ -1,0 +1,39 @@
+"""A run that ends anywhere, resumed to its end, leaves what a run leaves that never stopped.
+
+Anywhere: before each call that changes the disk, which is after the one before it, and in the middle of each write.
+`--long` takes every point of runs with several settings, and ends many resumed runs a second time.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def _drive(plans, folder):
+    done = subprocess.run([sys.executable, "crash_points.py", json.dumps(plans), str(folder)], cwd=Path(__file__).parent,
+                          env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "NO_COLOR": "1"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    for line in found:
+        print(line)
+        assert line["wrong"] == 0, line["first_wrong"]
+    return found
+
+
+def test_some_points(tmp_path):
+    [with_patience, without] = _drive([{"patience": 3, "evaluate_every": 2, "points": 50, "seed": 1},
+                                       {"patience": 0, "evaluate_every": 2, "points": 20, "seed": 2}], tmp_path / "runs")
+    assert with_patience["tried"] + without["tried"] == 70 and with_patience["all_points"] > 200
+
+
+@pytest.mark.long
+def test_every_point(tmp_path):
+    plans = [{"patience": patience, "evaluate_every": every, "points": 0} for patience in (0, 3) for every in (2, 3, 0)]
+    plans += [{"patience": 3, "evaluate_every": 2, "points": 200, "seed": seed, "twice": True} for seed in (1, 2, 3)]
+    found = _drive(plans, tmp_path / "runs")
+    print(sum(line["tried"] for line in found), "points")
+    assert sum(line["tried"] for line in found) > 2000
