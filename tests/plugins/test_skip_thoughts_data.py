@@ -288,3 +288,8 @@ def test_expansion_is_least_squares_with_an_intercept():
                                reference.predict([others[w] for w in found.words]), atol=1e-4)
     check_error(DataError, lambda: vectors.expand(known[:5], table, others), "more than 4 words", "found 3")
     check_error(DataError, lambda: vectors.expand(known, table, {}), "found 0")
+
+
+def test_a_vocabulary_that_just_fits_the_table():
+    corpus.check_table(["word"] * 5, 5)
+    check_error(UsageError, lambda: corpus.check_table(["word"] * 6, 5), "6 words", "5 rows")
