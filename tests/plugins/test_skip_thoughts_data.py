@@ -4,7 +4,7 @@ import gzip
 
 import numpy as np
 import pytest
-from duoln.plugins.skip_thoughts import data, made, sets, tokens, vectors
+from duoln.plugins.skip_thoughts import corpus, data, made, sets, tokens, vectors
 from duoln.plugins.skip_thoughts.corpus import END, FIRST, UNKNOWN, make_corpus, read_books, read_vocabulary
 from duoln.plugins.skip_thoughts.data import HomogeneousBatches, Triplets, encoder_length
 from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
