@@ -15,7 +15,6 @@ from pathlib import Path
 
 from duoln.errors import CheckpointError
 
-_PIECE = 1 << 20
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
@@ -70,35 +69,6 @@ def open_to_append(path: Path) -> int:
         found = f"{about.st_nlink} hard links to it" if stat.S_ISREG(about.st_mode) else _kind(about.st_mode)
         raise CheckpointError(f"{path}: expected a regular file of one name, found {found}; put a copy in its place")
     return descriptor
-
-
-def read_whole(path: Path) -> bytes:
-    """The content of a file, which may be a link: reading changes nothing behind it. A FIFO is not waited for.
-
-    Raises:
-        CheckpointError: it is not there, cannot be read, or is no regular file.
-    """
-    try:
-        check_readable(path)
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            return b"".join(iter(lambda: os.read(descriptor, _PIECE), b""))
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def check_readable(path: Path) -> None:
-    """Refuse to read what has no end, or may have to be waited for.
-
-    Raises:
-        CheckpointError: there is something else than a regular file at that name, or behind a link there.
-        OSError: there is nothing.
-    """
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode):
-        raise CheckpointError(f"{path}: expected a regular file, found {_kind(mode)}")
 
 
 def write_all(descriptor: int, content: bytes) -> None:

@@ -140,9 +140,19 @@ SETTINGS = {
             "valid_triplets": 32, "judge": "fixed", "sick_round": "keras1"},
     },
 }
+SAMPLING = {
+    "draw": {"count": 64, "seed": 0},
+    "handwriting": {"text": "layer norm", "bias": 0.5, "seed": 0, "steps": None, "attention": None},
+    "las": {"count": 4, "set": "test", "audio": None},
+}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_settings_are_the_protocol(name):
     task = registry.find_task(name)
     assert {"defaults": dataclasses.asdict(task.config()), **task.presets} == SETTINGS[name]
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_what_is_drawn_from_a_model_where_nothing_is_asked(name):
+    assert dataclasses.asdict(registry.find_task(name).sampling()) == SAMPLING[name]

@@ -4,7 +4,7 @@ import gzip
 
 import numpy as np
 import pytest
-from duoln.plugins.skip_thoughts import data, made, sets, tokens, vectors
+from duoln.plugins.skip_thoughts import corpus, data, made, sets, tokens, vectors
 from duoln.plugins.skip_thoughts.corpus import END, FIRST, UNKNOWN, make_corpus, read_books, read_vocabulary
 from duoln.plugins.skip_thoughts.data import HomogeneousBatches, Triplets, encoder_length
 from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
@@ -296,3 +296,8 @@ def test_expansion_is_least_squares_with_an_intercept():
     ids=range(7))
 def test_marks_upon_marks(text, expected):
     assert tokens.sentences(text) == expected
+
+
+def test_a_vocabulary_that_just_fits_the_table():
+    corpus.check_table(["word"] * 5, 5)
+    check_error(UsageError, lambda: corpus.check_table(["word"] * 6, 5), "6 words", "5 rows")
