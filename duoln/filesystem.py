@@ -16,7 +16,7 @@ from pathlib import Path
 from duoln.errors import CheckpointError
 
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
-    (stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
 
 
@@ -24,7 +24,7 @@ def check_regular(path: Path) -> None:
     """Refuse what stands at a name of ours and is no regular file.
 
     Raises:
-        CheckpointError: it is a link, a folder, a FIFO ...
+        CheckpointError: it is a link, a folder, a named pipe ...
     """
     _check_kind(path, stat.S_ISREG, "a regular file")
 
@@ -44,12 +44,13 @@ def _check_kind(path: Path, wanted: Callable[[int], bool], words: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error
     if not wanted(mode):
-        raise CheckpointError(f"{path}: expected {words}, found {_kind(mode)}; remove it, or choose another folder")
+        raise CheckpointError(f"{path}: expected {words}, found {kind_of(mode)}; remove it, or choose another folder")
 
 
-def _kind(mode: int) -> str:
+def kind_of(mode: int) -> str:
+    """What a file is that is no regular one, in words, from its `st_mode`."""
     return next((words for is_one, words in _KINDS if is_one(mode)), "a file of no known kind")
 
 
@@ -66,7 +67,7 @@ def open_to_append(path: Path) -> int:
     about = os.fstat(descriptor)
     if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
         os.close(descriptor)
-        found = f"{about.st_nlink} hard links to it" if stat.S_ISREG(about.st_mode) else _kind(about.st_mode)
+        found = f"{about.st_nlink} hard links to it" if stat.S_ISREG(about.st_mode) else kind_of(about.st_mode)
         raise CheckpointError(f"{path}: expected a regular file of one name, found {found}; put a copy in its place")
     return descriptor
 

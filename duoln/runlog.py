@@ -45,8 +45,10 @@ class RunLog:
             if good < size:
                 os.ftruncate(self._descriptor, good)
                 self.mended = f"{path}: removed {size - good} bytes of a line that was not written to its end"
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, DataError) and not isinstance(error, DataFormatError):
+                raise CheckpointError(str(error)) from error
             raise
 
     def append(self, entry: Mapping[str, Any]) -> None:

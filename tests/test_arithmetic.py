@@ -56,11 +56,11 @@ def test_another_arithmetic_is_refused(key, value, words, machine, numpy_backend
 
 def test_the_command_line(machine, tmp_path, capsys):
     words = ["--out", str(tmp_path / "r"), "--epochs"]
-    assert run_task(Line(), [*words, "1"], preset="smoke") == 0
+    assert run_task(Line, [*words, "1"], preset="smoke") == 0
     machine["blas_threads"] = "1"
-    assert run_task(Line(), [*words, "2", "--resume", "auto"], preset="smoke") == 1
+    assert run_task(Line, [*words, "2", "--resume", "auto"], preset="smoke") == 1
     assert "OPENBLAS_NUM_THREADS=2" in capsys.readouterr().err
-    assert run_task(Line(), [*words, "2", "--resume", "anyway"], preset="smoke") == 0
+    assert run_task(Line, [*words, "2", "--resume", "anyway"], preset="smoke") == 0
 
 
 def test_a_checkpoint_that_does_not_tell_is_taken(machine, numpy_backend, tmp_path):

@@ -83,7 +83,7 @@ def test_the_default_folder_is_named_after_task_and_time(tmp_path):
     (["bench", "ops", "--label", ""], 2, ["label"]),
     (["bench", "train", "--json", "none/a.json"], 2, ["none/a.json", "no folder"]),
     (["compare", "a.json"], 2, ["two files", "1"]),
-    (["compare", "a.json", "b.json"], 4, ["a.json", "cannot be read"]),
+    (["compare", "a.json", "b.json"], 4, ["a.json", "found nothing there"]),
     ([], 2, ["COMMAND"]),
 ])
 def test_errors_say_what_was_expected_and_found(tmp_path, args, code, words):

@@ -4,7 +4,6 @@ import io
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
 from duoln import console
 from duoln.tasks import Column, Config, Dataset
@@ -23,8 +22,9 @@ def clock(monkeypatch):
 
 def _seen(monkeypatch, terminal):
     out = io.StringIO()
-    monkeypatch.setattr(console, "talk", Console(file=out, width=100, force_terminal=terminal, highlight=False,
-                                                 color_system=None))
+    talk = console._Plain(out)
+    talk._width, talk._force_terminal, talk._color_system = 100, terminal, None
+    monkeypatch.setattr(console, "talk", talk)
     return out
 
 
@@ -78,7 +78,7 @@ def test_a_bar_on_a_terminal(clock, monkeypatch):
         assert bar.tasks[0].completed == 4  # not more than ten times a second
         clock.now += 0.1001
         display.on_step(Step(6, 0.25, 1.0, 0.1))
-        assert bar.tasks[0].completed == 6 and "loss 0.2500 \\[made digits, synthetic]" in bar.tasks[0].description
+        assert bar.tasks[0].completed == 6 and "loss 0.2500 [made digits, synthetic]" in bar.tasks[0].description
     finally:
         display.on_end("done", {})
     assert not bar.live.is_started and display._bar is None

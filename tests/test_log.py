@@ -2,7 +2,8 @@
 
 import pytest
 
-from duoln.runfolder import RunFolder, read_log
+from duoln.runfolder import RunFolder
+from duoln.runlog import read_log
 from duoln.tasks import Config, Dataset
 from duoln.tasks.events import Evaluation, RunStart, Step
 

@@ -8,7 +8,7 @@ from test_train import Line, _fit, _trainer
 
 from duoln import checkpoint, pictures
 from duoln.cli.run import run_task
-from duoln.errors import CheckpointError
+from duoln.errors import CheckpointError, DataFormatError
 from duoln.runfolder import RunFolder, read_json
 from duoln.runlog import read_log
 from duoln.testing import check_error
@@ -39,26 +39,26 @@ def _plant(top, name, make):
 
 
 def _run(top):
-    return run_task(Line(), ["--out", str(top), "--backend", "numpy", "--resume", "auto", "--epochs", "1"], preset="smoke")
+    return run_task(Line, ["--out", str(top), "--backend", "numpy", "--resume", "auto", "--epochs", "1"], preset="smoke")
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", ["link", "dangling link", "FIFO"])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "named pipe"])
 def test_what_is_no_file_is_refused(name, kind, tmp_path, victim, capsys):
     top, absent = tmp_path / "top", tmp_path / "absent"
     target = absent if kind == "dangling link" else victim
-    _plant(top, name, os.mkfifo if kind == "FIFO" else lambda path: path.symlink_to(target))
+    _plant(top, name, os.mkfifo if kind == "named pipe" else lambda path: path.symlink_to(target))
     assert _run(top) == 1
     said = capsys.readouterr().err.replace("\n", "")
-    assert Path(name).name in said and f"found {'a FIFO' if kind == 'FIFO' else 'a symbolic link'}" in said
+    assert Path(name).name in said and f"found {'a named pipe' if kind == 'named pipe' else 'a symbolic link'}" in said
     assert victim.read_bytes() == CONTENT and not absent.exists()
 
 
 @pytest.mark.parametrize("name", PARTS)
-@pytest.mark.parametrize("kind", ["link", "FIFO", "hard link"])
+@pytest.mark.parametrize("kind", ["link", "named pipe", "hard link"])
 def test_what_is_at_the_name_of_an_unfinished_file_is_removed_and_not_written_to(name, kind, tmp_path, victim):
     top = tmp_path / "top"
-    _plant(top, name, {"link": lambda path: path.symlink_to(victim), "FIFO": os.mkfifo,
+    _plant(top, name, {"link": lambda path: path.symlink_to(victim), "named pipe": os.mkfifo,
                        "hard link": lambda path: path.hardlink_to(victim)}[kind])
     assert _run(top) == 0 and victim.read_bytes() == CONTENT and not list(top.rglob("*.part"))
 
@@ -97,9 +97,9 @@ def test_a_picture_is_not_written_through_a_link(tmp_path, victim, monkeypatch):
 
 @pytest.mark.parametrize("read", [
     lambda p: list(read_log(p)), lambda p: read_json(p / "log.jsonl"), lambda p: checkpoint.load(p / "log.jsonl")])
-def test_a_fifo_is_not_waited_for(read, tmp_path):
+def test_a_named_pipe_is_not_waited_for(read, tmp_path):
     os.mkfifo(tmp_path / "log.jsonl")
-    check_error(CheckpointError, lambda: read(tmp_path), "log.jsonl", "found a FIFO")
+    check_error((CheckpointError, DataFormatError), lambda: read(tmp_path), "log.jsonl", "found a named pipe")
 
 
 def test_what_was_published_with_links_can_be_read(tmp_path, numpy_backend):

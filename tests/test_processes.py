@@ -70,9 +70,9 @@ def test_an_uninstalled_checkout_stays():
 
 
 def test_what_is_asked_for_is_in_the_environment(monkeypatch):
-    monkeypatch.setenv("DUOLN_KEPT", "1")
-    made = processes.environment({"DUOLN_ADDED": "2"})
-    assert (made["DUOLN_KEPT"], made["DUOLN_ADDED"]) == ("1", "2") and "DUOLN_ADDED" not in os.environ
+    monkeypatch.setenv("KEPT", "1")
+    made = processes.environment({"ADDED": "2"})
+    assert (made["KEPT"], made["ADDED"]) == ("1", "2") and "ADDED" not in os.environ
 
 
 def test_every_python_of_ours_is_started_here():

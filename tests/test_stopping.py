@@ -40,8 +40,7 @@ def test_the_exit_code_of_a_command(number, tmp_path, capsys):
             os.kill(os.getpid(), number)
             return super().metrics(predict, split)
 
-    task = Stopping()
-    assert run_task(task, ["--out", str(tmp_path / "r"), "--backend", "numpy"], preset="smoke") == CODES[number]
+    assert run_task(Stopping, ["--out", str(tmp_path / "r"), "--backend", "numpy"], preset="smoke") == CODES[number]
     assert "stopped after step 5; go on with --resume auto" in capsys.readouterr().err.replace("\n", " ")
 
 

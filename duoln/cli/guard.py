@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from duoln.cli.parser import ParsedError, wants_json
 from duoln.errors import DuolnError, MemoryExhaustedError, OutputError, words_of
 from duoln.starting import EXIT_CODE, raise_on_interrupt
+from duoln.stopping import Interrupted
 
 _SIGNALS = 128
 """Exit codes above are those of signals that asked to stop: no failure."""
@@ -43,8 +44,10 @@ def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
             code, message, error = _code_of(end), end.message, end
         except SystemExit as end:
             code, message, error = 1, f"expected nobody but duoln to end the program, found SystemExit: {end.code}", end
-        except DuolnError as failure:
-            code, message, error = failure.exit_code, words_of(failure), failure
+        except Interrupted as stop:
+            code, message, error = stop.exit_code, words_of(stop), stop
+        except DuolnError as failure:  # of its class, not its own: one of a plug-in may carry any
+            code, message, error = type(failure).exit_code, words_of(failure), failure
         except KeyboardInterrupt as stop:
             code, message, error = EXIT_CODE, "interrupted", stop
         except MemoryError as lack:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from duoln.errors import DataError, DataFormatError, DataMissingError, DuolnError
+from duoln.filesystem import kind_of
 
 SMALL = 1 << 25
 """Bytes that any packed file may hold."""
@@ -37,7 +38,6 @@ CONTENT_ERRORS = (*GZIP_ERRORS, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarE
                   RuntimeError, ValueError, ArithmeticError, LookupError)
 """What Python's readers of gzip, zip and tar raise for a file that is none, a damaged one, or one that is encrypted
 or packed in a way that they do not know."""
-_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 
 
 def most_unpacked(size: int, most: int) -> int:
@@ -59,7 +59,7 @@ def open_regular(path: Path) -> BinaryIO:
     mode = os.fstat(file.fileno()).st_mode
     if not stat.S_ISREG(mode):
         file.close()
-        raise DataFormatError(path, 0, "a regular file", _KINDS.get(stat.S_IFMT(mode), "something else"))
+        raise DataFormatError(path, 0, "a regular file", kind_of(mode))
     return file
 
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import PATIENCE
 
 from duoln import checkpoint
-from duoln.runfolder import read_log
+from duoln.runlog import read_log
 
 
 def command(*words, backend="mlx"):

@@ -5,7 +5,8 @@ from groups import together
 from test_patience import VALUES, Told
 
 from duoln.distributed.ranks import Ranks
-from duoln.runfolder import RunFolder, read_log
+from duoln.runfolder import RunFolder
+from duoln.runlog import read_log
 from duoln.tasks import make_config
 from duoln.train import Trainer, fit, follow
 

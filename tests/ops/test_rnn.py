@@ -224,7 +224,7 @@ class TestErrors:
             x, states, w_x, w_h, bias, norms = p._split(tensors)
             call = getattr(ops, cell + step)
             check_error(DtypeError, lambda call=call, x=x[0] if step else x, rest=(*states, w_x, w_h, bias), norms=norms:
-                        call(x, *rest, norms=norms, norm=norm), f"[{cell}] expected a float dtype, found int32")
+                        call(x, *rest, norms=norms, norm=norm), f"[{cell}{step}] expected a float dtype, found int32")
 
     def test_variants_that_a_cell_does_not_have(self, rng, numpy_backend):
         for cell in ("rnn", "gru"):
