@@ -137,15 +137,16 @@ def _set_aside(stack: contextlib.ExitStack, stdout: Any) -> TextIO | None:
 
     A stdout that somebody put in its place, as notebooks and tests do, is used as it is.
     """
-    if stdout is None or stdout is not sys.__stdout__ or _descriptor(stdout) != _STDOUT:
+    ours = sys.__stdout__
+    if ours is None or stdout is not ours or _descriptor(ours) != _STDOUT:
         as_it_is: TextIO | None = stdout
         return as_it_is
     own = os.dup(_STDOUT)
     os.dup2(_STDERR, _STDOUT)
     stack.callback(os.close, own)
     stack.callback(os.dup2, own, _STDOUT)
-    stack.callback(_flush, stdout)
-    aside = stack.enter_context(_closed_quietly(os.fdopen(os.dup(own), "w", encoding=stdout.encoding, newline="")))
+    stack.callback(_flush, ours)
+    aside = stack.enter_context(_closed_quietly(os.fdopen(os.dup(own), "w", encoding=ours.encoding, newline="")))
     return aside
 
 

@@ -23,7 +23,7 @@ def clock(monkeypatch):
 def _seen(monkeypatch, terminal):
     out = io.StringIO()
     talk = console._Plain(out)
-    talk._width, talk._force_terminal, talk._color_system = 100, terminal, None
+    talk._width, talk._force_terminal, talk.is_interactive, talk._color_system = 100, terminal, terminal, None
     monkeypatch.setattr(console, "talk", talk)
     return out
 
