@@ -54,13 +54,13 @@ def test_commands_that_start_children_beside_the_trap(trapped, tmp_path, words):
     assert (done.returncode, _marks(tmp_path)) == (0, ""), done.stderr
 
 
-HERE = Path("/work/here")
+HERE = Path("/some/here")
 
 
 @pytest.mark.parametrize(("path", "kept"), [
-    (["/work/here", "/lib"], ["/lib"]), (["", "/lib"], ["/lib"]), (["/bin", "/lib"], ["/bin", "/lib"]),
-    (["/work/here", "/work/here", "/lib"], ["/work/here", "/lib"]),
-    (["/bin", "", "/lib"], ["/bin", "/work/here", "/lib"]), (["/bin", "/work/here"], ["/bin", "/work/here"]), ([], [])])
+    (["/some/here", "/lib"], ["/lib"]), (["", "/lib"], ["/lib"]), (["/bin", "/lib"], ["/bin", "/lib"]),
+    (["/some/here", "/some/here", "/lib"], ["/some/here", "/lib"]),
+    (["/bin", "", "/lib"], ["/bin", "/some/here", "/lib"]), (["/bin", "/some/here"], ["/bin", "/some/here"]), ([], [])])
 def test_the_working_folder_stays_only_where_the_user_put_it(path, kept):
     assert processes.module_path(path, HERE) == kept
 
