@@ -100,6 +100,10 @@ class ShapeError(DuolnError, ValueError):
     """Arrays whose shapes do not fit the operation."""
 
 
+class AxisIndexError(ShapeError, IndexError):
+    """An index beyond the end of an axis: what ends an iteration by numbers."""
+
+
 class DtypeError(DuolnError, TypeError):
     """Arrays whose dtypes do not fit the operation, or differ: nothing is promoted silently."""
 

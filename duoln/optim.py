@@ -160,7 +160,7 @@ class Adam(Optimizer):
         check_tensors("Adam", *leaves)
         backend = leaves[0].backend
         return {"m": zeros_like(params), "v": zeros_like(params),
-                "step": Tensor(backend.zeros((), "int32"), backend)}
+                "step": ops.zeros((), backend, "int32")}
 
     def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                 ) -> tuple[Params, dict[str, Any]]:
@@ -201,7 +201,7 @@ def _slot(name: str, slots: dict[str, Any], key: str) -> Any:
 def zeros_like(params: Params) -> Params:
     """Zeros in the form of the parameters. Raises DtypeError for a leaf that is no tensor."""
     check_tensors("zeros_like", *tree.leaves(params))
-    return tree.map(lambda p: Tensor(p.backend.zeros(p.shape, p.dtype), p.backend), params)
+    return tree.map(ops.zeros_like, params)
 
 
 # Clipping -------------------------------------------------------------------------------------------

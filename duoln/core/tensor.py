@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 
 from duoln.core.arguments import described
-from duoln.errors import DtypeError, GradientError, ShapeError
+from duoln.errors import CompileError, DtypeError, GradientError, ShapeError
 
 if TYPE_CHECKING:
-    from duoln.backends.protocol import Array, Backend
+    from duoln.backends.protocol import Array, Axis, Backend
     from duoln.core.tape import Node
 
 Operand = Union["Tensor", float, int]
+
+_MOST_SHOWN = 1000
+"""Values that are printed in full, as by NumPy."""
 
 OPERATORS: dict[str, Callable[..., Any]] = {}
 """The functions behind the methods below, by name. `duoln.ops` fills it; core does not know the operators."""
@@ -24,7 +27,11 @@ class Tensor:
     """An immutable array on one backend.
 
     Tensors come from `duoln.tensor` and from operators. Mixed dtypes or backends in one operation raise;
-    Python numbers take the dtype of the tensor they meet.
+    Python numbers take the dtype of the tensor they meet. `x += y` makes a new tensor and binds `x` to it: no
+    operation writes into a tensor.
+
+    Comparisons, `==` and `!=` among them, are elementwise and give bool tensors. A tensor is hashed by what it is, not
+    by its values, so that it can be a key; `in` and `list.index`, which compare by `==`, are of no use with tensors.
     """
 
     __slots__ = ("backend", "data", "node")
@@ -56,6 +63,42 @@ class Tensor:
         """The values on the host, as a copy. Waits for the device."""
         return self.backend.to_numpy(self.data)
 
+    @property
+    def T(self) -> Tensor:
+        """The transposed matrix.
+
+        Raises:
+            ShapeError: not two axes; `ops.permute_dims` takes any number.
+        """
+        if self.ndim != 2:
+            raise ShapeError(f"[T] expected two axes, found shape {self.shape}; use ops.permute_dims")
+        return OPERATORS["permute_dims"](self, axes=(1, 0))
+
+    def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """The sum along axes, all of them for None."""
+        return OPERATORS["sum"](self, axis=axis, keepdims=keepdims)
+
+    def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """The arithmetic mean along axes, all of them for None."""
+        return OPERATORS["mean"](self, axis=axis, keepdims=keepdims)
+
+    def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """The greatest value along axes, all of them for None."""
+        return OPERATORS["max"](self, axis=axis, keepdims=keepdims)
+
+    def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """The smallest value along axes, all of them for None."""
+        return OPERATORS["min"](self, axis=axis, keepdims=keepdims)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same values in another shape: `x.reshape(4, 3)`, or `x.reshape((4, 3))`; one entry may be -1."""
+        whole = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+        return OPERATORS["reshape"](self, shape=tuple(whole))
+
+    def astype(self, dtype: str) -> Tensor:
+        """The values in another dtype."""
+        return OPERATORS["astype"](self, dtype=dtype)
+
     def item(self) -> float | int | bool:
         """The one value as a Python number.
 
@@ -84,8 +127,27 @@ class Tensor:
     def __copy__(self) -> Tensor:
         return Tensor(self.data, self.backend, self.node)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """The values for NumPy's functions, always a copy: a tensor never changes by what is done to an array.
+
+        Raises:
+            ValueError: `copy=False` was asked for.
+        """
+        if copy is False:
+            raise ValueError("[array] expected copy=None or copy=True, found copy=False: a tensor's values are copied")
+        values = self.numpy()
+        return values if dtype is None else values.astype(dtype)
+
     def __float__(self) -> float:
         return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype != "int32" or self.size != 1:
+            raise DtypeError(f"[index] expected one int32 value, found shape {self.shape} of {self.dtype}")
+        return int(self.item())
 
     def __bool__(self) -> bool:
         return bool(self.item())
@@ -102,7 +164,13 @@ class Tensor:
         return iter(OPERATORS["unstack"](self))
 
     def __repr__(self) -> str:
-        return f"Tensor(shape={self.shape}, dtype={self.dtype}, backend={self.backend.name})"
+        """Values as NumPy prints them, cut where there are many; within a compiled step, which reads none, the form."""
+        form = f"shape={self.shape}, dtype={self.dtype}, backend={self.backend.name}"
+        try:
+            values = self.numpy()
+        except CompileError:
+            return f"Tensor({form})"
+        return f"Tensor({np.array2string(values, separator=', ', prefix='Tensor(', threshold=_MOST_SHOWN)}, {form})"
 
     def __add__(self, other: Operand) -> Tensor:
         return OPERATORS["add"](self, other)
@@ -129,10 +197,10 @@ class Tensor:
         return OPERATORS["divide"](other, self)
 
     def __pow__(self, exponent: float) -> Tensor:
-        return OPERATORS["power"](self, exponent=exponent)
+        return OPERATORS["power"](self, exponent)
 
     def __rpow__(self, base: object) -> Tensor:
-        return OPERATORS["power"](base, exponent=self)
+        return OPERATORS["power"](base, self)
 
     def __neg__(self) -> Tensor:
         return OPERATORS["negative"](self)

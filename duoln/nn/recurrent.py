@@ -102,7 +102,7 @@ class RecurrentCell(Module):
         if self.learned_state:
             learned = (parameter(kind, params, f"{name}0") for name in self.state_names)
             return tuple(ops.broadcast_to(state, shape=shape) for state in learned)
-        return tuple(Tensor(like.backend.zeros(shape, like.dtype), like.backend) for _ in self.state_names)
+        return tuple(ops.zeros(shape, like.backend, like.dtype) for _ in self.state_names)
 
     def _states(self, params: Params, batch: int, given: States | None) -> States:
         """The states that were given, or the first ones."""

@@ -8,6 +8,7 @@ from duoln.core.tensor import OPERATORS
 from duoln.ops.alignment import additive_attention
 from duoln.ops.attention import filterbank, write_then_read
 from duoln.ops.conv import avg_pool2d, conv2d, max_pool2d
+from duoln.ops.creation import arange, full, ones, ones_like, zeros, zeros_like
 from duoln.ops.elementwise import (
     abs,
     add,
@@ -89,19 +90,20 @@ from duoln.ops.window import soft_window
 OPERATORS.update(
     add=add, subtract=subtract, multiply=multiply, divide=divide, power=power, negative=negative, matmul=matmul,
     equal=equal, not_equal=not_equal, less=less, less_equal=less_equal, greater=greater,
-    greater_equal=greater_equal, getitem=getitem, unstack=unstack,
+    greater_equal=greater_equal, getitem=getitem, unstack=unstack, sum=sum, mean=mean, max=max, min=min,
+    reshape=reshape, permute_dims=permute_dims, astype=astype,
 )
 
 __all__ = [
-    "abs", "adam_update", "add", "additive_attention",
-    "all", "any", "argmax", "astype", "avg_pool2d", "batch_norm", "bce_with_logits",
-    "broadcast_to", "clip", "clip_gradient", "concat", "conv2d", "cos", "cumsum", "divide", "embedding", "equal", "exp",
-    "expand_dims", "expm1", "filterbank", "flip", "floor", "gaussian_latent", "getitem", "greater", "greater_equal",
-    "gru", "gru_step", "isfinite", "layer_norm", "leaky_relu", "less", "less_equal", "linear", "linear_cross_entropy",
-    "log", "log1p",
-    "log_softmax", "logical_and", "logical_not", "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul",
-    "max", "max_pool2d", "maximum", "mean", "min", "minimum", "mixture_density", "multiply", "negative", "not_equal",
-    "one_hot", "order_violation", "pad", "permute_dims", "power", "relu", "reshape", "rnn", "rnn_step", "sigmoid",
-    "sign", "sin", "soft_window", "softmax", "softmax_cross_entropy", "softplus", "split", "sqrt", "square", "squeeze",
-    "stack", "subtract", "sum", "take", "take_along_axis", "tanh", "unstack", "weight_norm", "where", "write_then_read",
+    "abs", "adam_update", "add", "additive_attention", "all", "any", "arange", "argmax", "astype", "avg_pool2d",
+    "batch_norm", "bce_with_logits", "broadcast_to", "clip", "clip_gradient", "concat", "conv2d", "cos", "cumsum",
+    "divide", "embedding", "equal", "exp", "expand_dims", "expm1", "filterbank", "flip", "floor", "full",
+    "gaussian_latent", "getitem", "greater", "greater_equal", "gru", "gru_step", "isfinite", "layer_norm",
+    "leaky_relu", "less", "less_equal", "linear", "linear_cross_entropy", "log", "log1p", "log_softmax",
+    "logical_and", "logical_not", "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul", "max",
+    "max_pool2d", "maximum", "mean", "min", "minimum", "mixture_density", "multiply", "negative", "not_equal",
+    "one_hot", "ones", "ones_like", "order_violation", "pad", "permute_dims", "power", "relu", "reshape", "rnn",
+    "rnn_step", "sigmoid", "sign", "sin", "soft_window", "softmax", "softmax_cross_entropy", "softplus", "split",
+    "sqrt", "square", "squeeze", "stack", "subtract", "sum", "take", "take_along_axis", "tanh", "unstack",
+    "weight_norm", "where", "write_then_read", "zeros", "zeros_like",
 ]

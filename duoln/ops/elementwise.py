@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 from duoln.backends.protocol import FLOATS, Array, Backend
-from duoln.core import Op, Rule, Tensor
-from duoln.core.arguments import FINITE, NOT_NAN, check_number
+from duoln.core import Op, Rule, Tensor, op
+from duoln.core.arguments import ABOVE_0, FINITE, NOT_NAN, check_number
 from duoln.core.tensor import Operand
-from duoln.errors import UsageError
+from duoln.errors import DtypeError, UsageError
 from duoln.ops.common import broadcast_shape, check_beside, check_dtype, check_float, check_tensors, unbroadcast
 from duoln.ops.operands import operands
 
@@ -88,38 +88,52 @@ tanh = _unary("tanh", "Hyperbolic tangent.", lambda be, x: be.tanh(x), "y", lamb
 isfinite = _unary("isfinite", "Whether each value is finite, as bool.", lambda be, x: be.isfinite(x))
 
 
-def _with_attr(name: str, doc: str, attr: str, value: Callable[..., Array],
-               gradient: Callable[..., Array]) -> Op[..., Tensor]:
-    """An op of one float tensor and one number."""
+@op
+def power(x: Operand, exponent: Operand) -> Tensor:
+    """The power x ** exponent of a tensor by a number, or of a number above 0 by a tensor.
 
-    def function(x: Tensor, **attrs: float) -> Tensor:
-        check_float(name, x)
-        if set(attrs) != {attr}:
-            raise TypeError(f"[{name}] expected {attr}=..., found {sorted(attrs)}")
-        result: Tensor = made.apply(x, **{attr: check_number(name, attr, attrs[attr], FINITE)})
-        return result
-
-    def forward(be: Backend, x: Array, **attrs: float) -> tuple[Array, Any]:
-        return value(be, x, attrs[attr]), (x, attrs[attr])
-
-    def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-        return (gradient(be, *saved, gout),)
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    made = Op(function)
-    made.add(Rule("composed", forward, vjp))
-    return made
+    Raises:
+        DtypeError: no float tensor, or two tensors. UsageError: a base that is not above 0.
+    """
+    if isinstance(exponent, Tensor):
+        check_float("power", exponent)
+        if isinstance(x, Tensor):
+            raise DtypeError("[power] expected a number as the base or as the exponent, found two tensors; "
+                             "use exp(y * log(x))")
+        return exp(exponent * math.log(check_number("power", "base", x, ABOVE_0)))
+    check_float("power", cast("Tensor", x))
+    return power.apply(x, exponent=check_number("power", "exponent", exponent, FINITE))
 
 
-def _power_slope(be: Backend, x: Array, p: float, g: Array) -> Array:
-    return be.zeros(x.shape, be.dtype(x)) if p == 0 else g * (p * x ** (p - 1))
+def _power_forward(be: Backend, x: Array, exponent: float) -> tuple[Array, Any]:
+    return x ** exponent, (x, exponent)
 
 
-power = _with_attr("power", "x ** exponent, for a Python number.", "exponent", lambda be, x, p: x ** p, _power_slope)
-leaky_relu = _with_attr("leaky_relu", "x where positive, slope * x elsewhere.", "slope",
-                        lambda be, x, a: be.where(x > 0, x, a * x),
-                        lambda be, x, a, g: be.where(x > 0, g, a * g))
+def _power_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    x, p = saved
+    return (be.zeros(x.shape, be.dtype(x)) if p == 0 else gout * (p * x ** (p - 1)),)
+
+
+power.add(Rule("composed", _power_forward, _power_vjp))
+
+
+@op
+def leaky_relu(x: Tensor, slope: float) -> Tensor:
+    """The value x where it is positive, slope * x elsewhere."""
+    check_float("leaky_relu", x)
+    return leaky_relu.apply(x, slope=check_number("leaky_relu", "slope", slope, FINITE))
+
+
+def _leaky_relu_forward(be: Backend, x: Array, slope: float) -> tuple[Array, Any]:
+    return be.where(x > 0, x, slope * x), (x, slope)
+
+
+def _leaky_relu_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    x, slope = saved
+    return (be.where(x > 0, gout, slope * gout),)
+
+
+leaky_relu.add(Rule("composed", _leaky_relu_forward, _leaky_relu_vjp))
 
 
 def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
@@ -249,7 +263,7 @@ where = Op(_where)
 where.add(Rule("composed", _where_forward, _where_vjp))
 
 
-def _astype(x: Tensor, *, dtype: str) -> Tensor:
+def _astype(x: Tensor, dtype: str) -> Tensor:
     """The values as another dtype; a gradient flows between float dtypes only."""
     check_tensors("astype", x)
     check_dtype("astype", dtype, x.backend)

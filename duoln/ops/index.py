@@ -14,7 +14,7 @@ from typing import Any
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import LARGEST, check_integer, described
-from duoln.errors import DtypeError, ShapeError
+from duoln.errors import AxisIndexError, DtypeError, ShapeError
 from duoln.ops.common import check_beside, check_dtype, check_indices, check_room, check_tensors, normal_axis
 
 MOST_AXES = 32
@@ -24,18 +24,18 @@ _PLAIN = 1 << 30
 
 
 @op
-def getitem(x: Tensor, *, key: Any) -> Tensor:
+def getitem(x: Tensor, key: Any) -> Tensor:
     """`x[key]` for integers, slices, `...` and None.
 
     Raises:
         DtypeError: `key` holds an array; the message names the operator to use.
-        ShapeError: too many indices, or an integer out of range.
+        AxisIndexError: too many indices, or an integer out of range; it is a ShapeError and an IndexError.
     """
     check_tensors("getitem", x)
     keys = [_plain(k) for k in (key if isinstance(key, tuple) else (key,))]
     counted = [k for k in keys if k is not None and k is not Ellipsis]
     if len(counted) > x.ndim:
-        raise ShapeError(f"[getitem] expected at most {x.ndim} indices for shape {x.shape}, found {len(counted)}")
+        raise AxisIndexError(f"[getitem] expected at most {x.ndim} indices for shape {x.shape}, found {len(counted)}")
     if keys.count(Ellipsis) > 1:
         raise ShapeError(f"[getitem] expected ... at most once, found it {keys.count(Ellipsis)} times")
     if x.ndim - len(counted) + len(keys) > MOST_AXES:
@@ -46,7 +46,7 @@ def getitem(x: Tensor, *, key: Any) -> Tensor:
             axis = x.ndim - sum(1 for later in keys[position + 1:] if later is not None)
         elif k is not None:
             if isinstance(k, int) and not -x.shape[axis] <= k < x.shape[axis]:
-                raise ShapeError(f"[getitem] expected an index below {x.shape[axis]} at axis {axis}, found {k}")
+                raise AxisIndexError(f"[getitem] expected an index below {x.shape[axis]} at axis {axis}, found {k}")
             if isinstance(k, slice) and k.step is not None:
                 keys[position] = _bounded(k, x.shape[axis] + 1)
             axis += 1
@@ -96,7 +96,7 @@ getitem.add(Rule("composed", lambda be, x, key: (x[key], (x.shape, key)), _getit
 
 
 @op
-def take(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+def take(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
     """Entries along one axis, by int32 indices.
 
     Shape:
@@ -154,7 +154,7 @@ def embedding(table: Tensor, ids: Tensor) -> Tensor:
 
 
 @op
-def take_along_axis(x: Tensor, indices: Tensor, *, axis: int = -1) -> Tensor:
+def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
     """One entry along `axis` for each position of `indices`.
 
     Shape:
@@ -197,7 +197,7 @@ def _take_along_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool])
 take_along_axis.add(Rule("composed", _take_along_forward, _take_along_vjp))
 
 
-def one_hot(ids: Tensor, *, size: int, dtype: str = "float32") -> Tensor:
+def one_hot(ids: Tensor, size: int, dtype: str = "float32") -> Tensor:
     """1 at each id, 0 elsewhere.
 
     Shape:

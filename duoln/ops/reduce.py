@@ -29,7 +29,7 @@ def _check_nonempty(name: str, x: Tensor, axes: tuple[int, ...]) -> None:
 
 
 @op
-def sum(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Sum of float or int32 values; of bool, their count."""
     check_tensors("sum", x)
     axes = normal_axes("sum", axis, x.ndim)
@@ -51,7 +51,7 @@ def _sum_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tup
 sum.add(Rule("composed", _sum_forward, _sum_vjp))
 
 
-def mean(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def mean(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Arithmetic mean.
 
     Raises:
@@ -81,14 +81,14 @@ def _one_axis(name: str, x: Tensor, axis: int, keepdims: bool = False) -> int:
 
 
 @op
-def max(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def max(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Greatest value; equal greatest values share the gradient evenly."""
     result: Tensor = max.apply(x, axis=_extreme("max", x, axis, keepdims), keepdims=keepdims)
     return result
 
 
 @op
-def min(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def min(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Smallest value; equal smallest values share the gradient evenly."""
     result: Tensor = min.apply(x, axis=_extreme("min", x, axis, keepdims), keepdims=keepdims)
     return result
@@ -121,28 +121,28 @@ max.add(Rule("composed", _max_forward, _extreme_vjp))
 min.add(Rule("composed", _min_forward, _extreme_vjp))
 
 
-def all(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def all(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Whether every bool along the axes holds."""
     check_beside("all", "x", x, "bool", x)
     check_flag("all", "keepdims", keepdims)
     return Tensor(x.backend.all(x.data, axis=normal_axes("all", axis, x.ndim), keepdims=keepdims), x.backend)
 
 
-def any(x: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def any(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Whether one bool along the axes holds."""
     check_beside("any", "x", x, "bool", x)
     check_flag("any", "keepdims", keepdims)
     return Tensor(x.backend.any(x.data, axis=normal_axes("any", axis, x.ndim), keepdims=keepdims), x.backend)
 
 
-def argmax(x: Tensor, *, axis: int = -1) -> Tensor:
+def argmax(x: Tensor, axis: int = -1) -> Tensor:
     """Index of the first greatest value along one axis, as int32."""
     axis = _one_axis("argmax", x, axis)
     return Tensor(x.backend.argmax(x.data, axis=axis), x.backend)
 
 
 @op
-def cumsum(x: Tensor, *, axis: int) -> Tensor:
+def cumsum(x: Tensor, axis: int) -> Tensor:
     """Running sum along one axis."""
     check_float("cumsum", x)
     result: Tensor = cumsum.apply(x, axis=normal_axis("cumsum", axis, x.ndim))
@@ -161,7 +161,7 @@ cumsum.add(Rule("composed", _cumsum_forward, _cumsum_vjp))
 
 
 @op
-def logsumexp(x: Tensor, *, axis: int = -1, keepdims: bool = False) -> Tensor:
+def logsumexp(x: Tensor, axis: int = -1, *, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) along one axis, without overflow."""
     axis = _one_axis("logsumexp", x, axis, keepdims)
     result: Tensor = logsumexp.apply(x, axis=axis, keepdims=keepdims)
@@ -187,7 +187,7 @@ logsumexp.add(Rule("composed", _logsumexp_forward, _logsumexp_vjp))
 
 
 @op
-def softmax(x: Tensor, *, axis: int = -1) -> Tensor:
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along one axis."""
     result: Tensor = softmax.apply(x, axis=_one_axis("softmax", x, axis))
     return result
@@ -208,7 +208,7 @@ softmax.add(Rule("composed", _softmax_forward, _softmax_vjp))
 
 
 @op
-def log_softmax(x: Tensor, *, axis: int = -1) -> Tensor:
+def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """X - logsumexp(x) along one axis."""
     result: Tensor = log_softmax.apply(x, axis=_one_axis("log_softmax", x, axis))
     return result

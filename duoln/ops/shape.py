@@ -15,7 +15,7 @@ from duoln.ops.index import getitem
 
 
 @op
-def reshape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
+def reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The same values in another shape; one entry may be -1.
 
     Raises:
@@ -39,7 +39,7 @@ reshape.add(Rule("composed", lambda be, x, shape: (be.reshape(x, shape), x.shape
 
 
 @op
-def permute_dims(x: Tensor, *, axes: tuple[int, ...]) -> Tensor:
+def permute_dims(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     """The axes in another order.
 
     Raises:
@@ -61,14 +61,14 @@ def _permute_vjp(be: Backend, axes: tuple[int, ...], gout: Array, needs: Sequenc
 permute_dims.add(Rule("composed", lambda be, x, axes: (be.permute_dims(x, axes), axes), _permute_vjp))
 
 
-def expand_dims(x: Tensor, *, axis: int) -> Tensor:
+def expand_dims(x: Tensor, axis: int) -> Tensor:
     """A new axis of size 1 at position `axis`."""
     check_tensors("expand_dims", x)
     axis = normal_axis("expand_dims", axis, x.ndim + 1)
     return reshape(x, shape=(*x.shape[:axis], 1, *x.shape[axis:]))
 
 
-def squeeze(x: Tensor, *, axis: int) -> Tensor:
+def squeeze(x: Tensor, axis: int) -> Tensor:
     """Without the axis, which must have size 1."""
     check_tensors("squeeze", x)
     axis = normal_axis("squeeze", axis, x.ndim)
@@ -78,7 +78,7 @@ def squeeze(x: Tensor, *, axis: int) -> Tensor:
 
 
 @op
-def broadcast_to(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
+def broadcast_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Repeated along new axes and axes of size 1 until the shape is `shape`."""
     check_tensors("broadcast_to", x)
     shape = check_integers_in("broadcast_to", "shape", shape, 0, 1 << 62)
@@ -95,24 +95,23 @@ broadcast_to.add(Rule("composed", lambda be, x, shape: (be.broadcast_to(x, shape
 
 
 @op
-def concat(*arrays: Tensor, axis: int = 0) -> Tensor:
-    """Several tensors one after another along an axis.
+def concat(*arrays: Tensor | Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Several tensors one after another along an axis: `concat(x, y)` or `concat([x, y])`.
 
     Raises:
         ShapeError: no tensors, or shapes that differ along another axis. DtypeError: several dtypes, or no tensors.
     """
-    if not arrays:
-        raise ShapeError("[concat] expected at least one tensor, found none")
-    check_tensors("concat", *arrays)
-    axis = normal_axis("concat", axis, arrays[0].ndim)
-    first = arrays[0].shape
-    for x in arrays:
+    tensors = _several("concat", arrays)
+    axis = normal_axis("concat", axis, tensors[0].ndim)
+    first = tensors[0].shape
+    for x in tensors:
         if x.ndim != len(first) or any(i != axis and a != b for i, (a, b) in
                                        enumerate(zip(x.shape, first, strict=True))):
             raise ShapeError(f"[concat] expected shapes equal but for axis {axis}, found {first} and {x.shape}")
-        if x.dtype != arrays[0].dtype:
-            raise DtypeError(f"[concat] expected one dtype, found {arrays[0].dtype} and {x.dtype}; convert with astype")
-    result: Tensor = concat.apply(*arrays, axis=axis)
+        if x.dtype != tensors[0].dtype:
+            raise DtypeError(f"[concat] expected one dtype, found {tensors[0].dtype} and {x.dtype}; "
+                             "convert with astype")
+    result: Tensor = concat.apply(*tensors, axis=axis)
     return result
 
 
@@ -134,25 +133,32 @@ def _concat_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
 concat.add(Rule("composed", _concat_forward, _concat_vjp))
 
 
-def stack(*arrays: Tensor, axis: int = 0) -> Tensor:
-    """Several tensors of one shape along a new axis.
+def stack(*arrays: Tensor | Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Several tensors of one shape along a new axis: `stack(x, y)` or `stack([x, y])`.
 
     Raises:
         ShapeError: no tensors, or shapes that differ. DtypeError: several dtypes, or no tensors.
     """
-    if not arrays:
-        raise ShapeError("[stack] expected at least one tensor, found none")
-    check_tensors("stack", *arrays)
-    axis = normal_axis("stack", axis, arrays[0].ndim + 1)
-    forms = {(x.shape, x.dtype): x for x in arrays}
+    tensors = _several("stack", arrays)
+    axis = normal_axis("stack", axis, tensors[0].ndim + 1)
+    forms = {(x.shape, x.dtype): x for x in tensors}
     if len(forms) > 1:
         kind = ShapeError if len({shape for shape, _ in forms}) > 1 else DtypeError
         raise kind(f"[stack] expected tensors of one shape and dtype, found "
                    f"{' and '.join(f'{dtype} {shape}' for shape, dtype in forms)}")
-    return concat(*(expand_dims(x, axis=axis) for x in arrays), axis=axis)
+    return concat(*(expand_dims(x, axis=axis) for x in tensors), axis=axis)
 
 
-def split(x: Tensor, parts: int, *, axis: int = -1) -> tuple[Tensor, ...]:
+def _several(name: str, arrays: Sequence[Any]) -> Sequence[Tensor]:
+    """The tensors that were given one by one, or as one list or tuple of them."""
+    tensors: Sequence[Any] = arrays[0] if len(arrays) == 1 and isinstance(arrays[0], list | tuple) else arrays
+    if not tensors:
+        raise ShapeError(f"[{name}] expected at least one tensor, found none")
+    check_tensors(name, *tensors)
+    return tensors
+
+
+def split(x: Tensor, parts: int, axis: int = -1) -> tuple[Tensor, ...]:
     """Equal parts along an axis.
 
     Raises:
@@ -168,7 +174,7 @@ def split(x: Tensor, parts: int, *, axis: int = -1) -> tuple[Tensor, ...]:
 
 
 @op
-def unstack(x: Tensor, *, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices along an axis, without it; their gradients are put together once, not slice by slice."""
     check_tensors("unstack", x)
     result: tuple[Tensor, ...] = unstack.apply(x, axis=normal_axis("unstack", axis, x.ndim))
@@ -191,7 +197,7 @@ unstack.add(Rule("composed", _unstack_forward, _unstack_vjp))
 
 
 @op
-def flip(x: Tensor, *, axis: int) -> Tensor:
+def flip(x: Tensor, axis: int) -> Tensor:
     """The values along an axis in reverse order."""
     check_tensors("flip", x)
     result: Tensor = flip.apply(x, axis=normal_axis("flip", axis, x.ndim))
@@ -203,7 +209,7 @@ flip.add(Rule("composed", lambda be, x, axis: (be.flip(x, axis), axis),
 
 
 @op
-def pad(x: Tensor, *, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> Tensor:
+def pad(x: Tensor, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> Tensor:
     """A border of `value`, `(before, after)` wide at each axis.
 
     Raises:

@@ -86,7 +86,7 @@ class Draw(nn.Module):
         image = ops.reshape(x, shape=(rows, PIXELS, PIXELS))
         encoder = self.encoder.first_states(params["encoder"], rows)
         decoder = self.decoder.first_states(params["decoder"], rows)
-        canvas = Tensor(x.backend.zeros(image.shape, x.dtype), x.backend)
+        canvas = ops.zeros(image.shape, x.backend, x.dtype)
         looked = self.look(params["look"], decoder[0])
         seen = attention.read_patches(image, image - ops.sigmoid(canvas), looked[:, :attention.WHERE], size=self.read,
                                       centre=self.centre)
@@ -111,7 +111,7 @@ class Draw(nn.Module):
         params = _weights(params)
         _, rows, _ = noise.shape
         decoder = self.decoder.first_states(params["decoder"], rows)
-        canvas = Tensor(noise.backend.zeros((rows, PIXELS, PIXELS), noise.dtype), noise.backend)
+        canvas = ops.zeros((rows, PIXELS, PIXELS), noise.backend, noise.dtype)
         drawn = Drawing([], [])
         for t in range(self.glimpses):
             decoder = self.decoder(params["decoder"], noise[t], decoder)

@@ -146,7 +146,7 @@ class Speller(nn.Module):
         """Before the first symbol."""
         like = params["output"]["weight"]
         states = tuple(cell.first_states(params[f"layer{k}"], rows) for k, cell in enumerate(self.cells))
-        return Walk(states, Tensor(like.backend.zeros((rows, self.n_memory), like.dtype), like.backend))
+        return Walk(states, ops.zeros((rows, self.n_memory), like.backend, like.dtype))
 
     def step(self, params: Params, heard: Heard, walk: Walk, symbols: Tensor, batch: Batch, number: int,
              ) -> tuple[Walk, Tensor, Tensor]:
@@ -180,7 +180,7 @@ class Speller(nn.Module):
         """
         rows = labels.shape[1]
         walk = self.begin(params, rows)
-        symbols = Tensor(labels.backend.zeros((rows,), "int32"), labels.backend) + Alphabet.end
+        symbols = ops.zeros((rows,), labels.backend, "int32") + Alphabet.end
         all_logits, all_weights = [], []
         for t in range(labels.shape[0]):
             walk, logits, weights = self.step(params, heard, walk, symbols, batch, t)

@@ -66,7 +66,7 @@ class SkipThoughts(nn.Module):
         seen = ops.reshape(vectors[:words.size], shape=(length, batch, self.width))
         shown = ops.reshape(vectors[words.size:], shape=(2, steps, batch, self.width))
         code = self._encode(params, seen, mask)
-        nothing = Tensor(code.backend.zeros((1, batch, self.width), code.dtype), code.backend)
+        nothing = ops.zeros((1, batch, self.width), code.backend, code.dtype)
         states = [cell.sequence(params[name], ops.concat(nothing, shown[k], axis=0), (code,))[0]
                   for k, (name, cell) in enumerate((("previous", self.previous), ("next", self.next)))]
         output = params["output"]

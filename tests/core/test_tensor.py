@@ -25,7 +25,7 @@ def test_shape_size_and_values(be):
     x = duoln.tensor(np.arange(6, dtype=np.float32).reshape(2, 3), be)
     assert (x.shape, x.ndim, x.size, len(x)) == ((2, 3), 2, 6, 2)
     np.testing.assert_array_equal(x.numpy(), [[0, 1, 2], [3, 4, 5]])
-    assert repr(x) == f"Tensor(shape=(2, 3), dtype=float32, backend={be.name})"
+    assert repr(x) == f"Tensor([[0., 1., 2.],\n        [3., 4., 5.]], shape=(2, 3), dtype=float32, backend={be.name})"
 
 
 def test_one_value_as_a_number(be):

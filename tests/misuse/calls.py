@@ -55,6 +55,7 @@ _BOOLS = np.array([[True, False], [False, True]])
 _IMAGES = floats(2, 5, 5, 3)
 
 CALLS: list[Call] = [
+    Call("zeros_like", ((floats(3, 4), "any"),)), Call("ones_like", ((floats(3, 4), "any"),)),
     *(_of_floats(name) for name in ("abs", "cos", "exp", "expm1", "floor", "isfinite", "log", "log1p", "negative", "relu",
                                     "sigmoid", "sign", "sin", "softplus", "sqrt", "square", "tanh")),
     _of_floats("power", exponent=(2.0, "number")), _of_floats("leaky_relu", slope=(0.1, "number")),

@@ -113,6 +113,5 @@ def test_operators_of_python_give_the_same(be):
     check(lambda: b + b, "add", None)
     check(lambda: np.ones((2, 3), np.float32) + x, "add", None)
     check(lambda: np.ones((3, 2), np.float32) @ x, "matmul", None)
-    check(lambda: 2 ** x, "power", None)
-    with pytest.raises(DtypeError, match=r"^\[power\] exponent: expected a finite number, found duoln.Tensor"):
+    with pytest.raises(DtypeError, match=r"^\[power\] expected a number as the base or as the exponent, found two tensors"):
         x ** x

@@ -15,7 +15,7 @@ def _read(result):
 
 
 def test_every_operator_is_called():
-    assert {call.name for call in CALLS} == set(ops.__all__)
+    assert {call.name for call in CALLS} == set(ops.__all__) - {"arange", "full", "ones", "zeros"}  # test_misused_creation
 
 
 @pytest.mark.parametrize("call", CALLS, ids=str)

@@ -6,7 +6,7 @@ from misuse.named import unnamed
 
 import duoln
 from duoln import ops
-from duoln.errors import CompileError, DataError, DtypeError, ShapeError, UsageError
+from duoln.errors import AxisIndexError, CompileError, DataError, DtypeError, ShapeError, UsageError
 
 
 def test_values_that_are_no_numbers_or_do_not_fit(be):
@@ -54,12 +54,15 @@ def test_methods(be):
     x, flat, zero = duoln.tensor(np.ones((2, 3), np.float32), be), duoln.tensor([1.0, 2.0], be), duoln.tensor(1.0, be)
     rows = [("item", ShapeError, x.item), ("item", ShapeError, lambda: float(x)), ("item", ShapeError, lambda: bool(x)),
             ("item", ShapeError, x[:0].item), ("len", DtypeError, lambda: len(zero)), ("iter", DtypeError, lambda: list(zero)),
-            ("getitem", ShapeError, lambda: x[::0]), ("getitem", ShapeError, lambda: x[0, ::0]), ("getitem", ShapeError, lambda: zero[0]),
+            ("getitem", ShapeError, lambda: x[::0]), ("getitem", ShapeError, lambda: x[0, ::0]), ("getitem", AxisIndexError, lambda: zero[0]),
             ("getitem", DtypeError, lambda: x[0.5:2]), ("getitem", DtypeError, lambda: x["a"]), ("getitem", DtypeError, lambda: x[flat]),
             ("getitem", ShapeError, lambda: x[(None,) * 40]), ("getitem", ShapeError, lambda: x[..., ...]),
-            ("getitem", ShapeError, lambda: x[np.int64(2)]), ("matmul", DtypeError, lambda: x @ 2), ("matmul", DtypeError, lambda: 2 @ x),
+            ("getitem", AxisIndexError, lambda: x[np.int64(2)]), ("matmul", DtypeError, lambda: x @ 2), ("matmul", DtypeError, lambda: 2 @ x),
             ("matmul", DtypeError, lambda: x @ None), ("matmul", DtypeError, lambda: np.ones((3, 2)) @ x), ("matmul", ShapeError, lambda: x @ x),
-            ("power", DtypeError, lambda: x ** "a"), ("power", UsageError, lambda: x ** float("nan")), ("power", DtypeError, lambda: 2 ** x),
+            ("power", DtypeError, lambda: x ** "a"), ("power", UsageError, lambda: x ** float("nan")), ("power", UsageError, lambda: (-2) ** x),
+            ("power", DtypeError, lambda: "a" ** x), ("T", ShapeError, lambda: flat.T), ("index", DtypeError, lambda: [1][x]),
+            ("reshape", ShapeError, lambda: x.reshape(4)), ("reshape", DtypeError, lambda: x.reshape(2.0, 3)), ("astype", DtypeError, lambda: x.astype(None)),
+            ("sum", ShapeError, lambda: x.sum(2)), ("mean", DtypeError, lambda: x.mean("a")), ("max", ShapeError, lambda: x[:0].max()),
             ("add", DtypeError, lambda: sum([x, x], start=None)), ("add", ShapeError, lambda: x + flat), ("equal", DtypeError, lambda: x == None),  # noqa: E711
             ("stop_gradient", DtypeError, lambda: duoln.stop_gradient(1.0)), ("stop_gradient", DtypeError, lambda: duoln.stop_gradient([x]))]
     rows += [(name, DtypeError, call) for other in (None, "a", [1.0], {}, np.ones((2, 3), np.float32), 1j, object()) for name, call in [
@@ -81,8 +84,8 @@ def test_slices_of_any_length_and_integers_of_any_library(be):
 
 def test_sequences_where_tensors_are_wanted(be):
     x, large = duoln.tensor(np.ones((2, 3), np.float32), be), duoln.tensor(np.ones((2, 3)), be)
-    rows = [(name, DtypeError, lambda n=name, g=given: getattr(ops, n)(g)) for name in ("concat", "stack") for given in ([x, x], (x,), [])]
-    rows += [("concat", ShapeError, ops.concat), ("stack", ShapeError, ops.stack), ("stack", ShapeError, lambda: ops.stack(x, x[:1])),
+    rows = [(name, DtypeError, lambda n=name, g=given: getattr(ops, n)(g)) for name in ("concat", "stack") for given in ([x, 1.0], ([x],), [[x, x]], "ab")]
+    rows += [("concat", ShapeError, lambda: ops.concat([])), ("stack", ShapeError, lambda: ops.stack(())), ("concat", ShapeError, ops.concat), ("stack", ShapeError, ops.stack), ("stack", ShapeError, lambda: ops.stack(x, x[:1])),
              ("stack", DtypeError, lambda: ops.stack(x, large)), ("concat", DtypeError, lambda: ops.concat(x, large)),
              ("clip", UsageError, lambda: ops.clip(x, 2.0, 1.0)), ("clip", DtypeError, lambda: ops.clip(x, x, 1.0)),
              ("pad", DtypeError, lambda: ops.pad(duoln.tensor([1], be), widths=((1, 1),), value=0.5))]

@@ -19,6 +19,7 @@ from duoln.core import Op, Tensor, derived
 from duoln.core.arguments import check_flag, described
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_beside, check_float
+from duoln.ops.creation import zeros
 from duoln.ops.elementwise import where
 from duoln.ops.linalg import linear, matmul
 from duoln.ops.norm import EpsilonPlace, check_epsilon
@@ -105,7 +106,7 @@ def _each_step(cell: str, x: Tensor, w_x: Tensor, bias: Tensor | None, mask: Ten
 
 def _together(hidden: dict[int, Tensor], h: Tensor) -> Tensor:
     if not hidden:
-        return Tensor(h.backend.zeros((0, *h.shape), h.dtype), h.backend)
+        return zeros((0, *h.shape), h.backend, h.dtype)
     return stack(*(hidden[t] for t in sorted(hidden)))
 
 

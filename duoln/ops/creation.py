@@ -1,0 +1,63 @@
+"""Tensors of given values on a backend: constants, through which no gradient flows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from duoln.backends.protocol import Backend
+from duoln.core import Tensor
+from duoln.core.arguments import NOT_NAN, check_integer, check_integers_in, check_number
+from duoln.errors import DtypeError
+from duoln.ops.common import check_dtype, check_room, check_tensors
+
+
+def zeros(shape: int | tuple[int, ...], backend: Backend, dtype: str = "float32") -> Tensor:
+    """All 0.
+
+    Raises:
+        DtypeError: a dtype that the backend lacks, or a shape that is none. ShapeError: a negative size.
+        MemoryExhaustedError: there is no room for the result.
+    """
+    sizes = _checked("zeros", shape, backend, dtype)
+    return Tensor(backend.zeros(sizes, dtype), backend)
+
+
+def ones(shape: int | tuple[int, ...], backend: Backend, dtype: str = "float32") -> Tensor:
+    """All 1. Raises as `zeros`."""
+    sizes = _checked("ones", shape, backend, dtype)
+    return Tensor(backend.ones(sizes, dtype), backend)
+
+
+def full(shape: int | tuple[int, ...], value: float, backend: Backend, dtype: str = "float32") -> Tensor:
+    """All `value`. Raises as `zeros`."""
+    sizes = _checked("full", shape, backend, dtype)
+    return Tensor(backend.full(sizes, check_number("full", "value", value, NOT_NAN), dtype), backend)
+
+
+def arange(stop: int, backend: Backend, dtype: str = "int32") -> Tensor:
+    """The integers 0, 1, ... stop - 1. Raises as `zeros`."""
+    stop = check_integer("arange", "stop", stop, 0)
+    _checked("arange", stop, backend, dtype)
+    return Tensor(backend.arange(stop, dtype), backend)
+
+
+def zeros_like(x: Tensor) -> Tensor:
+    """All 0, of the shape, dtype and backend of `x`."""
+    check_tensors("zeros_like", x)
+    return Tensor(x.backend.zeros(x.shape, x.dtype), x.backend)
+
+
+def ones_like(x: Tensor) -> Tensor:
+    """All 1, of the shape, dtype and backend of `x`."""
+    check_tensors("ones_like", x)
+    return Tensor(x.backend.ones(x.shape, x.dtype), x.backend)
+
+
+def _checked(name: str, shape: Any, backend: Any, dtype: str) -> tuple[int, ...]:
+    if not hasattr(backend, "zeros") or isinstance(backend, Tensor):
+        raise DtypeError(f"[{name}] backend: expected a backend, as duoln.backend('numpy') gives it, "
+                         f"found {type(backend).__name__}")
+    check_dtype(name, dtype, backend)
+    sizes = check_integers_in(name, "shape", shape if isinstance(shape, tuple | list) else (shape,), 0, 1 << 62)
+    check_room(name, backend, sizes)
+    return sizes

@@ -1,0 +1,122 @@
+"""Lines that people type by habit from NumPy, PyTorch and MLX, and what each gives here, on every backend."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import nn, ops
+from duoln.core import Tensor
+from duoln.randomness import Stream
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+LINES = {
+    # Shape, length, iteration
+    "x.shape": (2, 3), "x.ndim": 2, "x.size": 6, "len(x)": 2, "x.dtype": "float32",
+    "[row.sum().item() for row in x]": [3.0, 12.0], "len(list(x))": 2, "next(iter(x))": X[0], "[*x][1]": X[1],
+    "(lambda a, b: a + b)(*x)": X[0] + X[1], "dict(enumerate(x))[1]": X[1], "list(zip(x, x))[0][1]": X[0],
+    "max(row.item() for row in v)": 3.0, "sorted(v.numpy().tolist())": [1.0, 2.0, 3.0], "list(reversed(list(v)))[0].item()": 3.0,
+    # Out to NumPy and Python
+    "np.asarray(x)": X, "np.array(x, dtype=np.float64)": X.astype(np.float64), "np.asarray(x, dtype='int32')": X.astype(np.int32),
+    "np.mean(np.asarray(x)).item()": 2.5, "np.allclose(x, x)": True, "np.testing.assert_allclose(x, x)": None, "x.numpy()": X, "x.numpy().tolist()": X.tolist(),
+    "float(s)": 2.0, "int(s)": 2, "bool(s)": True, "int(i[2])": 3, "s.item()": 2.0, "f'{s.item():.1f}'": "2.0", "'abc'[i[0]]": "b",
+    "round(float(s))": 2, "[10, 20, 30, 40][i[1]]": 30,
+    # Indexing
+    "x[0]": X[0], "x[-1]": X[-1], "x[:, 1]": X[:, 1], "x[..., 0]": X[..., 0], "x[None].shape": (1, 2, 3), "x[::-1]": X[::-1], "x[1, 2].item()": 5.0,
+    "x[np.int64(1)]": X[1], "x[:, ::2]": X[:, ::2],
+    # Arithmetic
+    "x + 1": X + 1, "1 - x": 1 - X, "2 * x": 2 * X, "x / 2": X / 2, "1 / (x + 1)": 1 / (X + 1), "x ** 2": X ** 2, "2 ** x": 2 ** X, "-x": -X,
+    "x @ x.T": X @ X.T, "x - x.mean()": X - X.mean(), "x - x.max(1, keepdims=True)": X - X.max(1, keepdims=True), "np.float32(2) * x": 2 * X,
+    "np.int64(2) + i": np.array([3, 4, 5], np.int32), "sum([x, x, x])": 3 * X, "sum(x)": X[0] + X[1],
+    # Comparisons
+    "x > 2": X > 2, "x == 2.0": X == 2, "x != x": X != X, "(x >= 1).sum().item()": 5, "bool((x == x).numpy().all())": True, "x is x": True,
+    "hash(x) == hash(x)": True, "len({x: 1, s: 2})": 2, "ops.all(x == x).item()": True,
+    # Methods
+    "x.sum()": 15.0, "x.sum(0)": X.sum(0), "x.sum(axis=1)": X.sum(1), "x.sum((0, 1)).item()": 15.0, "x.mean(-1)": X.mean(-1), "x.max().item()": 5.0,
+    "x.min(1)": X.min(1), "x.reshape(3, 2)": X.reshape(3, 2), "x.reshape((6,))": X.reshape(6), "x.reshape(-1)": X.reshape(-1),
+    "x.reshape([3, -1])": X.reshape(3, 2), "x.T": X.T, "x.astype('int32')": X.astype(np.int32), "x.astype('float32') is x": True,
+    # Operators, attributes by position
+    "ops.sum(x, 1)": X.sum(1), "ops.mean(x, (0, 1))": 2.5, "ops.reshape(x, (3, 2))": X.reshape(3, 2), "ops.power(x, 2)": X ** 2,
+    "ops.astype(x, 'int32')": X.astype(np.int32), "ops.concat([x, x], axis=0)": np.concatenate([X, X]), "ops.concat(x, x, axis=1)": np.concatenate([X, X], 1),
+    "ops.stack([x, x])": np.stack([X, X]), "ops.stack((x, x), axis=-1)": np.stack([X, X], -1), "ops.expand_dims(x, 0).shape": (1, 2, 3),
+    "ops.squeeze(x[:1], 0)": X[0], "ops.permute_dims(x, (1, 0))": X.T, "ops.broadcast_to(v, (2, 3))": np.broadcast_to(np.float32([1, 2, 3]), (2, 3)),
+    "ops.flip(x, 1)": X[:, ::-1], "ops.argmax(x, 1)": np.array([2, 2], np.int32), "ops.softmax(x, -1).sum(-1)": np.ones(2, np.float32),
+    "ops.take(x, i[:1], 1)": X[:, 1:2], "ops.one_hot(i[:2], 4).shape": (2, 4), "ops.zeros((2, 2), be)": np.zeros((2, 2), np.float32),
+    "ops.zeros_like(x)": np.zeros_like(X), "ops.ones_like(i)": np.ones(3, np.int32), "ops.full((2,), 7.0, be)": np.full(2, 7, np.float32),
+    "ops.arange(3, be)": np.arange(3, dtype=np.int32),
+    # Copies
+    "copy.copy(x)": X, "copy.deepcopy({'w': [x]})['w'][0]": X, "copy.deepcopy(nn.Linear(2, 3)).init(Stream(0, 'a'))['weight'].shape": (2, 3),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_gives_what_one_expects(line, be):
+    names = {"x": duoln.tensor(X, be), "v": duoln.tensor([1.0, 2.0, 3.0], be), "i": duoln.tensor([1, 2, 3], be), "s": duoln.tensor(2.0, be),
+             "be": be, "np": np, "ops": ops, "nn": nn, "copy": copy, "Stream": Stream}
+    result, expected = eval(line, names), LINES[line]
+    if isinstance(result, Tensor):
+        assert result.dtype == (expected.dtype.name if isinstance(expected, np.ndarray) else "float32")
+        np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6)
+    elif isinstance(expected, np.ndarray):
+        assert result.dtype == expected.dtype
+        np.testing.assert_array_equal(result, expected)
+    else:
+        assert result == expected and type(result) in (type(expected), np.float32, np.bool_)
+
+
+def test_there_are_enough_lines():
+    assert len(LINES) >= 60
+
+
+def test_pickles(numpy_backend):
+    x = duoln.tensor(X, numpy_backend)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps({"w": x}))["w"].numpy(), X)
+
+
+def test_in_place_operators_make_new_tensors(be):
+    x = duoln.tensor(X, be)
+    before = x
+    x += 1
+    x *= 2
+    np.testing.assert_array_equal(before.numpy(), X)
+    np.testing.assert_array_equal(x.numpy(), (X + 1) * 2)
+
+
+def test_an_array_that_changes_afterwards_changes_no_tensor(be):
+    source = X.copy()
+    x, lists = duoln.tensor(source, be), duoln.to_tensors({"w": source}, be)
+    source[:] = 9
+    out = np.asarray(x)
+    out[:] = 7
+    np.testing.assert_array_equal(x.numpy(), X)
+    np.testing.assert_array_equal(lists["w"].numpy(), X)
+    with pytest.raises(ValueError, match="copy=False"):
+        np.asarray(x, copy=False)
+
+
+def test_an_index_beyond_the_end_ends_an_iteration_by_numbers(be):
+    x, rows = duoln.tensor(X, be), 0
+    with pytest.raises(IndexError):
+        while True:
+            assert x[rows].shape == (3,)
+            rows += 1
+    assert rows == 2
+
+
+def test_the_gradient_of_a_power_of_a_number(be):
+    _, gradient = duoln.value_and_grad(lambda x: ops.sum(3 ** x))(duoln.tensor([0.0, 1.0], be))
+    np.testing.assert_allclose(gradient.numpy(), np.log(3) * np.array([1.0, 3.0]), rtol=1e-6)
+
+
+def test_a_repr_is_cut_like_numpys_and_reads_nothing_in_a_compiled_step(be):
+    assert "..." in repr(duoln.tensor(np.zeros(5000, np.float32), be))
+    seen = []
+
+    def step(x):
+        seen.append(repr(x))
+        return x * 1.0
+
+    duoln.compile(step)(duoln.tensor([1.0], be))
+    assert "shape=(1,), dtype=float32" in seen[0] and (be.name == "cupy" or "1." not in seen[0])
