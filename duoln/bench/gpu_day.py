@@ -158,10 +158,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     waiting, outcomes = parts(args.backend, args.out, args.quick), []
     while waiting:
-        print(f"{waiting[0].name}: {waiting[0].what}", file=sys.stderr, flush=True)
+        print(f"{waiting[0].name}: {waiting[0].what}", file=sys.stderr)
         outcomes.append(run_part(waiting.pop(0), args.out))
         ended = "FAILED" if outcomes[-1].problem else "done"
-        print(f"  {ended} in {outcomes[-1].seconds:.0f} s", file=sys.stderr, flush=True)
+        print(f"  {ended} in {outcomes[-1].seconds:.0f} s", file=sys.stderr)
         (args.out / "summary.md").write_text(summary(outcomes, waiting, args.out), encoding="utf-8")
     print((args.out / "summary.md").read_text(encoding="utf-8"))
     return 1 if any(o.problem for o in outcomes) else 0

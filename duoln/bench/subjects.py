@@ -14,7 +14,6 @@ from duoln.backends.protocol import Array, Backend
 from duoln.bench.records import source_hash
 from duoln.core import Op, Tensor
 from duoln.core.tape import pullback
-from duoln.errors import UsageError
 from duoln.kernels.layer_norm import cases as layer_norm_cases
 from duoln.kernels.softmax_cross_entropy import cases as cross_entropy_cases
 
@@ -111,17 +110,6 @@ SUBJECTS = {
                                      cross_entropy_cases.bytes_moved, cross_entropy_cases.flops),
     "copy": COPY,
 }
-
-
-def find_subject(name: str) -> Subject:
-    """The subject of that name.
-
-    Raises:
-        UsageError: there is none.
-    """
-    if name not in SUBJECTS:
-        raise UsageError(f"[bench] expected an operator of {', '.join(SUBJECTS)}; found {name!r}")
-    return SUBJECTS[name]
 
 
 # Buffers ----------------------------------------------------------------------------------------------

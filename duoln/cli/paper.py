@@ -44,7 +44,7 @@ def _paper(args: argparse.Namespace) -> int:
     elif console.width() >= _WIDE:
         console.show(console.rows_table("Layer Normalization, as far as it is reproduced here",
                                         ("where", "claim, and the command", "the paper's", "ours", "data", "open"),
-                                        [row for s in _numbered(found) for row in _rows(*s)], whole=(0,)), data=True)
+                                        [row for s in _numbered(found) for row in _rows(*s)]), data=True)
     else:
         for s, first in _numbered(found):
             for line in _lines(s, first):

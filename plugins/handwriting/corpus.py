@@ -83,9 +83,8 @@ def read_lines(path: Path) -> list[Line]:
         position = int(np.argmax(found["pen_up"] > 1))
         raise DataFormatError(f"{path}: pen_up", position, "0 or 1", int(found["pen_up"][position]))
     both = np.stack((found["dx"], found["dy"]), axis=1)
-    names, texts = _texts(path, "line_id", found["line_id"]), _texts(path, "text", found["text"])
     lines = [Line(name, text, both[a:b], found["pen_up"][a:b]) for name, text, a, b in
-             zip(names, texts, offsets[:-1], offsets[1:], strict=True)]
+             zip(found["line_id"].tolist(), found["text"].tolist(), offsets[:-1], offsets[1:], strict=True)]
     for line in lines:
         check_line(path, line)
     return lines
@@ -98,10 +97,3 @@ def check_line(path: Path, line: Line) -> None:
     if len(line.text) > len(line.pen_up):
         raise DataFormatError(path, 0, f"a point or more for each of the {len(line.text)} characters of line "
                               f"{line.name}", f"{len(line.pen_up)} points")
-
-
-def _texts(path: Path, name: str, values: np.ndarray) -> list[str]:
-    try:
-        return [str(value) for value in values]
-    except ValueError as error:  # four bytes that are no character
-        raise DataFormatError(f"{path}: {name}", 0, "characters of Unicode", str(error)) from error

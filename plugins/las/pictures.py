@@ -122,8 +122,7 @@ def draw_attention(shown: list[Spelled], mels: int, out: Path) -> None:
             rows = len(one.weights)
             bottom.imshow(one.weights, aspect="auto", extent=(*extent, rows, 0), cmap="gray_r", vmin=0,
                           interpolation="nearest")
-            ended = rows > len(one.written)
-            bottom.set_yticks(np.arange(rows) + 0.5, [*one.written, *(["end"] if ended else [])][:rows], fontsize=8)
+            bottom.set_yticks(np.arange(rows) + 0.5, [*one.written, "end"][:rows], fontsize=8)
             bottom.set_xlabel("seconds", fontsize=8)
         axes[0, 0].set_ylabel("mel filters", fontsize=8)
         axes[1, 0].set_ylabel("symbols, downwards", fontsize=8)

@@ -118,16 +118,8 @@ def _read(path: Path, rate: int, texts: str, takes: str | None) -> tuple[list[Ut
     found = []
     for k, (first, last) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
         name = f"{path}: utterance {k}"
-        found.append(Utterance(name, spelled(name, _text(f"{path}: {texts}", words, k)), last - first,
-                               _cut(audio, first, last)))
+        found.append(Utterance(name, spelled(name, str(words[k])), last - first, _cut(audio, first, last)))
     return found, arrays[takes] if takes else np.zeros(len(found), np.int16)
-
-
-def _text(where: str, words: np.ndarray, k: int) -> str:
-    try:
-        return str(words[k])
-    except ValueError as error:  # four bytes that are no character
-        raise DataFormatError(where, 0, "characters of Unicode", str(error)) from error
 
 
 def _cut(audio: np.ndarray, first: int, last: int) -> Callable[[], np.ndarray]:

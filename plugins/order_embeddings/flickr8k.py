@@ -137,11 +137,7 @@ def read_photographs(path: Path, captions: dict[str, dict[int, list[str]]]) -> d
     if len(names) != len(images):
         raise DataFormatError(f"{path}: name", 0, f"{len(images)} names, as there are images", len(names))
     found: dict[str, np.ndarray] = {}
-    for k, image in enumerate(images):
-        try:
-            name = str(names[k])
-        except ValueError as error:  # four bytes that are no character
-            raise DataEntryError(path, f"name[{k}]", "characters of Unicode", str(error)) from error
+    for k, (name, image) in enumerate(zip(names.tolist(), images, strict=True)):
         if name in found:
             raise DataEntryError(path, f"name[{k}]", "a name once", f"{name} again")
         if name not in captions:

@@ -8,8 +8,10 @@ import sys
 import numpy as np
 import pytest
 from conftest import PATIENCE
+from duoln.kernels.recurrent.cases import Shape, flops, least_bytes
 
 from duoln.bench.records import ratio, spread
+from duoln.bench.recurrent import arrays_for
 from duoln.bench.schema import check_record, load
 from duoln.bench.sides import Entry, Side, check_agreement
 from duoln.errors import DuolnError
@@ -71,9 +73,12 @@ def test_recurrent_layers(tmp_path):
     assert all(c["rule"] is None and c["source"] is None for c in products)
 
 
-def test_products_are_counted():
-    from duoln.kernels.recurrent.cases import Shape, flops, least_bytes
+def test_products_with_made_weights_are_as_large_as_their_inputs():
+    made = arrays_for("lstm", "none", Shape(1, 2, 100, 400))
+    assert np.std(made["w_x"]) == pytest.approx(0.1, rel=0.05) and np.std(made["w_h"]) == pytest.approx(0.05, rel=0.05)
 
+
+def test_products_are_counted():
     assert least_bytes("rnn", Shape(2, 3, 4, 5)) == 4 * (2 * 3 * (4 + 10 + 5) + 9 * 5)
     assert flops("lstm", Shape(2, 3, 4, 5), backward=False) == 2 * 2 * 3 * (4 + 5) * 20
     assert flops("gru", Shape(2, 3, 4, 5), backward=True) == 3 * 2 * 2 * 3 * (4 + 5) * 15

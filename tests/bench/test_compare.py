@@ -9,7 +9,7 @@ import pytest
 from bench import made
 from conftest import NAMES, PATIENCE
 
-from duoln.bench import clock, compare, subjects, text
+from duoln.bench import clock, commands, compare, subjects, text
 from duoln.cli import main
 from duoln.errors import UsageError
 from duoln.testing import check_error
@@ -41,6 +41,13 @@ def _write(path, record):
 
 def _compare(*args):
     return main(["compare", *map(str, args)])
+
+
+def test_each_operator_has_a_table_of_its_own(capsys):
+    commands._show_operators([made.CASE, {**made.CASE, "op": "copy", "shape": [9, 9]}])
+    shown = capsys.readouterr().err
+    places = [shown.index(words) for words in ("layer_norm (", "8x16", "copy (", "9x9")]
+    assert places == sorted(places)
 
 
 def test_two_files_measured_here(folder, capsys):
@@ -105,6 +112,9 @@ def test_what_some_files_lack_is_listed(tmp_path):
     assert [cell is None for cell in found.rows[1].cells] == [False, True, False]
     assert [why for _, why in found.not_comparable] == [
         "in #1, not in #2", "cache is warm in #1, cold in #2", "in #2, not in #1"]
+    assert [case for case, _ in found.not_comparable] == [
+        f"layer_norm fwd {case}, wall_slope"
+        for case in ("9x9, duoln, float32, cold", "7x7, duoln, float32, warm", "5x5, duoln, float32, cold")]
     assert any(line == "not comparable, in #2, not in #1:" for line in compare.remarks(found))
 
 

@@ -54,13 +54,14 @@ def test_the_device_is_measured_where_there_is_one(tmp_path):
 
 
 def test_what_measures_the_device(gpu, monkeypatch):
-    from duoln.kernels import launch
+    from duoln.kernels import launch, source
 
     monkeypatch.setitem(sys.modules, "cupy", launch.cupy)
     from duoln.kernels.limits import cuda
 
     exchanges = cuda._exchanges(1)
     assert len(exchanges) == 3
+    assert f" GATHERED = {cuda._GATHERED // 16};" in source.text("limits/exchange.cu")  # there in units of 16 bytes
     if GPU == STAND_IN:  # threads that spin until another writes never give hostgpu their turn
         monkeypatch.setattr(cuda, "_exchanges", lambda rounds: {})
         monkeypatch.setattr(cuda, "_ROUNDS", 1)

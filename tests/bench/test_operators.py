@@ -1,17 +1,20 @@
 """The benchmark of operators: what it checks before it times, what it rotates, what it counts. No time is judged."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from duoln import ops
 from duoln.backends.numpy import NumpyBackend
-from duoln.bench import agreement, chains, clock, operators, subjects
+from duoln.bench import agreement, chains, clock, operators, operators_torch, subjects
 from duoln.bench.chains import DuolnChain, Rotation, cache_for
 from duoln.bench.operators import Plan
 from duoln.bench.schema import check_record
 from duoln.bench.subjects import COPY, SUBJECTS, buffer_count, buffers
 from duoln.core import Rule, composed_only
-from duoln.errors import DuolnError
+from duoln.errors import DuolnError, UsageError
 from duoln.testing import check_error
 
 LAYER_NORM, CROSS_ENTROPY = SUBJECTS["layer_norm"], SUBJECTS["softmax_cross_entropy"]
@@ -163,12 +166,41 @@ def test_the_peer_agrees_where_it_is_installed(numpy_backend, plan):
 
 @pytest.mark.peers
 def test_a_peer_that_computes_something_else_is_not_timed(numpy_backend, monkeypatch):
-    from duoln.bench import operators_torch
-
     real = operators_torch.compute
     monkeypatch.setattr(operators_torch, "compute",
                         lambda *args: {name: 1.1 * a for name, a in real(*args).items()})
     check_error(DuolnError, lambda: operators.measure(PLANS[0], numpy_backend, ["torch"], 1, 10.0), "torch", "off duoln")
+
+
+def test_sides_differ_relative_to_what_was_expected():
+    agree = partial(agreement.check_agreement, "a copy", {"value": np.array([2.0])}, {"value": np.array([1.0])}, "duoln")
+    check_error(DuolnError, lambda: agree(0.9), "a copy: the value is 1 of its largest off duoln (allowed 0.9)")
+    agree(1.0)
+
+
+def test_a_peer_that_there_is_not(numpy_backend):
+    check_error(UsageError, lambda: operators.measure(PLANS[0], numpy_backend, ["jax"], 1, 10.0), "torch", "'jax'")
+
+
+def test_events_of_pytorch_stand_around_the_run(monkeypatch):
+    done = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            done.append(self)
+
+        def synchronize(self):
+            assert done[-1] is self
+
+        def elapsed_time(self, last):
+            assert done == [self, "run", last]
+            return 5.0
+
+    monkeypatch.setattr(operators_torch, "_torch", lambda: SimpleNamespace(cuda=SimpleNamespace(Event=Event)))
+    assert operators_torch._event_seconds(lambda: done.append("run")) == 0.005
 
 
 def test_cases_make_a_valid_record(numpy_backend):

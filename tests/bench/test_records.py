@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from bench import made
 
+import duoln
 from duoln.bench import machine, records, schema
 from duoln.errors import CheckpointError, DataError, DataFormatError, DataMissingError, RecordError, UsageError
 from duoln.testing import check_error
@@ -152,10 +153,16 @@ def test_the_hash_is_of_the_sources_alone(tmp_path):
 
 
 def test_git_is_none_outside_a_checkout(tmp_path, monkeypatch):
-    import duoln
-
     monkeypatch.setattr(duoln, "__file__", str(tmp_path / "site-packages" / "duoln" / "__init__.py"))
     assert machine.git() is None
-    monkeypatch.undo()
-    if (ROOT / ".git").exists() and machine.git() is not None:
-        assert len(machine.git()["sha"]) == 40
+
+
+@pytest.mark.parametrize(("sha", "changes", "told"), [
+    ("0" * 40, "", {"sha": "0" * 40, "dirty": False}), ("0" * 40, " M a.py", {"sha": "0" * 40, "dirty": True}),
+    (None, "", None), ("0" * 40, None, None)])
+def test_the_commit_is_that_of_the_folder_around_the_package(tmp_path, monkeypatch, sha, changes, told):
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(duoln, "__file__", str(tmp_path / "duoln" / "__init__.py"))
+    answers = {(tmp_path, "rev-parse", "HEAD"): sha, (tmp_path, "--no-optional-locks", "status", "--porcelain"): changes}
+    monkeypatch.setattr(machine, "_git", lambda *asked: answers[asked])
+    assert machine.git() == told

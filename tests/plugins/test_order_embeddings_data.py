@@ -97,6 +97,10 @@ def test_damaged_entries_of_coco(tmp_path, change, words):
     check_error(DataFormatError, lambda: coco.read(tmp_path, 6), coco.CAPTION_FILE, *words)
 
 
+def test_a_long_text_is_shown_in_part():
+    assert coco._short("x" * 99) == "'" + 59 * "x"
+
+
 @pytest.mark.parametrize(("content", "words"), [
     (b'{"images": [\n {"split" }]}', ["line 2, column 11", "JSON"]), (b"", ["line 1", "JSON"]),
     (b'{"images": "\xff"}', ["byte 12", "UTF-8", "0xff"]), (b"[]", ["images"]), (b"[" * 200_000, ["JSON"]),
@@ -312,6 +316,12 @@ def test_features_are_the_same_again_and_tell_pictures_apart():
     np.testing.assert_allclose(extractor.extract(train, [dev[:3]], 320, 0)[1], first[1][:3], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("width", [256, 321])
+def test_a_width_that_the_dictionary_cannot_have(width):
+    train = make_pictures(2, 0, "train").images
+    check_error(UsageError, lambda: extractor.extract(train, [], width, 0), "image_size", "a multiple of 4, above 256", str(width))
+
+
 def test_a_patch_is_described_as_in_the_paper():
     """One image, position by position."""
     train = make_pictures(12, 0, "train").images
@@ -331,6 +341,13 @@ def test_a_patch_is_described_as_in_the_paper():
     np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-5)
     corner = train[0, :16, :16].reshape(-1, 3) // 64
     np.testing.assert_allclose(shares[0], np.bincount(corner @ [16, 4, 1], minlength=64) / 256, atol=1e-6)
+
+
+def test_where_patches_never_vary_only_the_regulariser_divides():
+    """Each patch has lost its mean, so that no two differ along the direction of all ones."""
+    ones = np.ones(extractor.PATCH ** 2 * 3)
+    whitening = extractor.fit(make_pictures(12, 0, "train").images, 5, 0).whitening
+    np.testing.assert_allclose(whitening @ ones, ones / np.sqrt(extractor._WHITENING), rtol=1e-3)
 
 
 def test_a_flat_picture_and_few_patches_are_no_problem():
