@@ -85,15 +85,14 @@ NUMERICAL = ("analysis/", "core/", "nn/", "ops/", "kernels/test_conv_rules.py", 
              *(f"plugins/test_{name}.py" for name in _TASKS.split()))
 """Where tests compare what BLAS has multiplied, below tests/: they are run under OpenBLAS's kernels for several CPUs.
 
-What the rest multiplies is compared to the bit with itself, or not at all. Emulated GPUs are left out: they compute with
-no BLAS what these files compare with it, and take longest.
+Emulated GPUs and MLX are left out: neither multiplies by OpenBLAS, and they take longest.
 """
 
 
 def pytest_collection_modifyitems(config, items):
     for item in items:
-        emulated = STAND_IN in item.name or "_cuda" in item.name
-        if item.path.relative_to(TESTS).as_posix().startswith(NUMERICAL) and not emulated:
+        without_blas = any(part in item.name for part in (STAND_IN, "_cuda", "[mlx", "-mlx"))
+        if item.path.relative_to(TESTS).as_posix().startswith(NUMERICAL) and not without_blas:
             item.add_marker("numerical")
         if "long" in item.keywords and not config.getoption("--long"):
             item.add_marker(pytest.mark.skip(reason="takes minutes; run with --long"))
