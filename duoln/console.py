@@ -54,12 +54,18 @@ class _Plain(Console):
 
 
 def _environment() -> dict[str, str]:
-    """The variables that rich reads, without a width or height that no terminal has."""
+    """The variables that rich reads, without a width or height that no terminal has, nor a name of one.
+
+    What nobody has named is taken for a terminal that knows no commands.
+    """
     def good(text: str) -> bool:
         return text.isascii() and text.isdecimal() and _LEAST_WIDTH <= int(text[:9]) <= _LARGEST_WIDTH
 
-    return {key: value for key, value in os.environ.items()
+    made = {key: value for key, value in os.environ.items()
             if key not in ("COLUMNS", "LINES", "JUPYTER_COLUMNS", "JUPYTER_LINES") or good(value)}
+    if "TERM" in made and not (made["TERM"] and made["TERM"].isascii() and made["TERM"].isprintable()):
+        made["TERM"] = "dumb"
+    return made
 
 
 talk = _Plain(streams.Talk())
