@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import PATIENCE
 from stream_conditions import CONDITIONS, EVERY_DAY, LOST, STREAMS
 
 from duoln import console, processes, streams
@@ -21,7 +22,7 @@ def _shell(condition, words, folder):
     command = " ".join(f"'{word}'" for word in processes.command("duoln", *words))
     kept = {k: v for k, v in processes.environment().items() if k not in ("COLUMNS", "LINES", "NO_COLOR", "TERM")}
     return subprocess.run(["bash", "-c", condition.line.replace("COMMAND", command)], cwd=folder, check=False, text=True,
-                          errors="replace", env={**kept, **condition.environment}, capture_output=True, timeout=600)
+                          errors="replace", env={**kept, **condition.environment}, capture_output=True, timeout=PATIENCE)
 
 
 def _check_quiet(done):
@@ -125,7 +126,7 @@ def test_on_a_terminal(term, columns, tmp_path):
     except OSError:  # which is how Linux tells that the other end is closed
         pass
     os.close(ours)
-    assert child.wait(60) == 0 and b"Traceback" not in shown
+    assert child.wait(PATIENCE) == 0 and b"Traceback" not in shown
     assert term == "xterm" or b"\x1b[?25l" not in shown  # no cursor is hidden where it cannot be
     _check_complete(tmp_path / "r" / "none")
 

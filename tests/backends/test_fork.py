@@ -6,6 +6,7 @@ import sys
 from textwrap import dedent
 
 import pytest
+from conftest import PATIENCE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 
@@ -46,7 +47,7 @@ _PROGRAM = """
 
 def _run(body, backend="numpy"):
     done = subprocess.run([sys.executable, "-c", dedent(_PROGRAM) + dedent(body), backend], capture_output=True,
-                          text=True, timeout=300, check=False, env={**os.environ, "DUOLN_THREADS": "2",
+                          text=True, timeout=PATIENCE, check=False, env={**os.environ, "DUOLN_THREADS": "2",
                                                                     "OPENBLAS_NUM_THREADS": "2"})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
@@ -71,14 +72,14 @@ def test_a_child_forked_while_another_thread_has_blas_limited():
 
         def task():
             limited.set()
-            assert go_on.wait(timeout=120)
+            assert go_on.wait(timeout=900)
 
         holder = threading.Thread(target=host.side_by_side, args=([task, lambda: None],))
         holder.start()
-        assert limited.wait(timeout=120)
+        assert limited.wait(timeout=900)
         code = in_child(lambda: f"{(openblas.threads(), sys.getswitchinterval()) == before} {values()}")
         go_on.set()
-        holder.join(timeout=120)
+        holder.join(timeout=900)
         print(code, (openblas.threads(), sys.getswitchinterval()) == before)
     """)
     parent, child, end = lines

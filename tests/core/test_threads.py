@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from conftest import PATIENCE
 
 import duoln
 from duoln import nn, ops, optim, tree
@@ -19,7 +20,7 @@ def _together(work, count=THREADS):
     gate = threading.Barrier(count)
 
     def start(k):
-        gate.wait(timeout=60)
+        gate.wait(timeout=PATIENCE)
         return work(k)
 
     with ThreadPoolExecutor(count) as pool:
@@ -82,18 +83,18 @@ def test_reading_in_one_thread_while_another_is_within_a_step(numpy_backend):
 
     def step(x):
         inside.set()
-        assert read.wait(timeout=60)
+        assert read.wait(timeout=PATIENCE)
         return x * 2.0
 
     x = duoln.tensor([1.0], numpy_backend)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(duoln.compile(step), x)
-        assert inside.wait(timeout=60)
+        assert inside.wait(timeout=PATIENCE)
         try:
             np.testing.assert_array_equal(x.numpy(), [1.0])
         finally:
             read.set()
-        np.testing.assert_array_equal(running.result(timeout=60).numpy(), [2.0])
+        np.testing.assert_array_equal(running.result(timeout=PATIENCE).numpy(), [2.0])
     np.testing.assert_array_equal(x.numpy(), [1.0])
 
 

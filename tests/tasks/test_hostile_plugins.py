@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import PATIENCE
 from hostile_plugins import BESIDE, LOADED, METHODS, module, task
 
 from duoln import processes
@@ -136,7 +137,7 @@ def test_distributions_with_damaged_files(install, tmp_path, file, content):
 
 def _process(words, **more):
     return subprocess.run(processes.command("duoln", *words), env=processes.environment(more), capture_output=True,
-                          text=True, check=False, timeout=120)
+                          text=True, check=False, timeout=PATIENCE)
 
 
 def test_a_plug_in_that_writes_past_python(install):
@@ -150,5 +151,5 @@ def test_a_thread_that_never_ends_ends_with_the_command(install):
     install("hostile", module("import threading; threading.Thread(target=threading.Event().wait, name='stubborn').start()"))
     code = "from duoln.cli import command, guard; guard.THREAD_SECONDS = 0.2; command()"
     done = subprocess.run([sys.executable, "-c", code, "list", "--json"], env=processes.environment(), text=True,
-                          capture_output=True, check=False, timeout=60)
+                          capture_output=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0 and _documents(done.stdout)["broken"] == [] and "stubborn" in done.stderr
