@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from duoln import starting
-from duoln.backends import openblas
+from duoln.system import openblas, starting
 
 starting.end_quietly_on_interrupt()  # before what takes long to import
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from duoln import backends, data, ops, runtime
-from duoln.backends import openblas
 from duoln.core import Op
 from duoln.errors import DuolnError
+from duoln.system import openblas
 from duoln.tasks.registry import Registry
 
 

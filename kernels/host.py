@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from duoln.backends import openblas
+from duoln.system import openblas
 
 BLOCK_BYTES = 1 << 19
 """A block and all that goes with it stay in L2 and L3. Smaller ones cost more in calls than they save: a

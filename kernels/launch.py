@@ -17,10 +17,10 @@ from typing import Any
 
 import cupy
 import numpy as np
-from duoln.kernels import source
-from duoln.kernels.signature import Parameter, parameters
 
 from duoln.errors import KernelError
+from duoln.kernels import source
+from duoln.kernels.signature import Parameter, parameters
 
 _OPTIONS = ("--std=c++17",)
 _STATIC_LIMIT = 48 << 10

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
-from duoln.kernels import source
-from duoln.kernels.signature import Parameter, parameters
 
 from duoln.backends.protocol import Array, Shape
 from duoln.errors import KernelError
+from duoln.kernels import source
+from duoln.kernels.signature import Parameter, parameters
 
 _DTYPES = {"float32": mx.float32, "int32": mx.int32, "bool": mx.bool_}
 

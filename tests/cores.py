@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from duoln.backends.openblas import AVX512
+from duoln.system.openblas import AVX512
 
 CORES = ("Prescott", "Sandybridge", "Haswell", "Zen", "SkylakeX")
 THREADS = (1, 2, 4)

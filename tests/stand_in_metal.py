@@ -18,6 +18,7 @@ import hostgpu
 import mlx.core as mx
 import numpy as np
 import pytest
+
 from duoln.kernels import metal
 from duoln.kernels.gru import metal as gru
 from duoln.kernels.layer_norm import metal as layer_norm

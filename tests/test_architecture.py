@@ -17,24 +17,24 @@ TOPS = ("duoln", "kernels", "plugins", "examples")
 
 # A module imports what is above it in this table, to its left on the same line, or in its own folder.
 LAYERS = (
-    ("errors", "starting", "backends"),
-    ("tree", "randomness", "strictjson", "processes", "visible", "filesystem", "core"),
+    ("errors", "system", "backends"),
+    ("tree", "randomness", "core"),
     ("ops", "kernels"),
-    ("nn", "optim", "data", "pictures", "analysis"),
-    ("tasks", "runtime", "checkpoint", "runlog", "runfolder", "arithmetic", "step", "memory", "stopping", "distributed", "train", "trained", "report", "paper", "doctor", "bench", "testing", "selftest"),
+    ("nn", "optim", "data", "pictures"),
+    ("tasks", "runtime", "runs", "distributed", "training", "paper", "bench", "testing", "doctor"),
     ("plugins",),
-    ("streams", "console", "bench.commands", "cli", "examples", "__main__"),
+    ("cli", "examples", "__main__"),
 )
 ORDER = [unit for layer in LAYERS for unit in layer]
 
 # Which files may import an outside library.
 OWNERS = {
-    "cupy|cupyx|cupy_backends|mlx": r"duoln/backends/(cupy|mlx|numpy)\.py|duoln/distributed/(ring|nccl)\.py|kernels/(\w+/(cupy|cuda|metal|mlx|numpy)|launch|metal)\.py",
-    "rich": r"duoln/(console|bench/\w+)\.py",
+    "cupy|cupyx|cupy_backends|mlx": r"duoln/backends/(cupy|mlx)\.py|duoln/distributed/(ring|nccl)\.py|kernels/(\w+/(cupy|cuda|metal|mlx)|launch|metal)\.py",
+    "rich": r"duoln/cli/console\.py",
     "pluggy": r"duoln/tasks/\w+\.py",
     "pooch": r"duoln/data/\w+\.py",
-    "safetensors": r"duoln/checkpoint\.py",
-    "matplotlib": r"duoln/pictures\.py|duoln/bench/plot\.py",
+    "safetensors": r"duoln/runs/checkpoint\.py",
+    "matplotlib": r"duoln/pictures/\w+\.py|duoln/bench/plot\.py",
     "sklearn|scipy": r"plugins/skip_thoughts/(classify|table)\.py",
     "torch": r"plugins/\w+/peer_torch\.py|duoln/bench/(recurrent|operators)_torch\.py",
     "soundfile": r"plugins/las/audio\.py",
@@ -91,8 +91,7 @@ OUTSIDE = [i for i in ALL if i.module.split(".")[0] not in {"duoln", *sys.stdlib
 
 def unit_of(module):
     """The name in LAYERS to which a module belongs; "" for duoln itself."""
-    parts = module.split(".")[1:]
-    return ".".join(parts[:2]) if ".".join(parts[:2]) in ORDER else ".".join(parts[:1])
+    return ".".join(module.split(".")[1:2])
 
 
 def out_of_order(found):
@@ -128,7 +127,7 @@ def test_every_import_goes_down_or_left():
     ("duoln/ops/norm.py", "from ..kernels import host"), ("duoln/ops/norm.py", "from .. import nn"),
     ("duoln/core/op.py", "def f():\n    from duoln.ops import add"), ("duoln/tree.py", "from duoln import tensor"),
     ("duoln/errors.py", "from duoln.backends.protocol import Array"), ("kernels/adam/numpy.py", "from duoln import nn"),
-    ("duoln/train.py", "from duoln.plugins.mnist import Mnist"), ("plugins/mnist/task.py", "import duoln.cli"),
+    ("duoln/training/trainer.py", "from duoln.plugins.mnist import Mnist"), ("plugins/mnist/task.py", "import duoln.cli"),
     ("duoln/ops/__init__.py", "from ..nn import init")])
 def test_a_wrong_import_would_be_seen(file, source):
     [found] = imports_in(file, source)
@@ -148,7 +147,7 @@ def test_duoln_itself_imports_only_what_loads_nothing():
     at_once = ast.Module([node for node in tree.body if not isinstance(node, ast.If)], [])
     found = imports_in("duoln/__init__.py", ast.unparse(at_once))
     assert {i.module for i in found if i.module.split(".")[0] not in sys.stdlib_module_names} == \
-        {"duoln.backends.openblas", "duoln.starting"}
+        {"duoln.system.openblas", "duoln.system.starting"}
 
 
 def test_nothing_low_asks_duoln_itself():
@@ -166,15 +165,15 @@ def test_only_runtime_knows_kernels():
         importer = unit_of(_module_of(i.file))
         cases = f"{i.module}.{i.name}".rstrip(".")
         return importer in ("kernels", "runtime") or (
-            importer.startswith(("bench", "selftest"))
-            and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|proofs|source)(\.\w+)?", cases))
+            importer in ("bench", "testing", "cli")
+            and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|case_table|source)(\.\w+)?", cases))
 
     assert _listed(i for i in OURS if unit_of(i.module) == "kernels" and not allowed(i)) == []
 
 
 def test_only_runtime_and_doctor_load_backends():
-    """Others may have the protocol, the facts about OpenBLAS, and nothing that loads a library."""
-    harmless = ("duoln.backends.protocol", "duoln.backends.openblas")
+    """Others may have the protocol, and nothing that loads a library."""
+    harmless = ("duoln.backends.protocol",)
     assert _listed(i for i in OURS if unit_of(i.module) == "backends" and i.module not in harmless
                    and unit_of(_module_of(i.file)) not in ("backends", "runtime", "doctor")) == []
 
@@ -214,6 +213,18 @@ def test_no_file_is_long():
     assert {file: n for file, n in lengths.items() if n > 450} == {}
 
 
+def test_few_modules_are_loose():
+    """What is not in a room of its own is what everything uses."""
+    loose = sorted(file for file in FILES if re.fullmatch(r"duoln/(?!__)\w+\.py", file))
+    assert len(loose) <= 9, loose
+
+
+def test_backends_has_one_file_per_library():
+    """Beside the protocol, and what the two libraries with NumPy's interface share."""
+    assert sorted(p.name for p in (ROOT / "duoln/backends").glob("*.py")) == \
+        ["__init__.py", "cupy.py", "mlx.py", "numpy.py", "numpy_like.py", "protocol.py"]
+
+
 def test_every_folder_is_a_listed_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     listed = project["tool"]["setuptools"]["packages"]
@@ -246,4 +257,4 @@ def test_import_loads_a_few_small_modules():
     """Of duoln what chooses the CPU's kernels and what hears Ctrl-C, and else nothing that Python does not bring: so it is quick."""
     loaded = set(_fresh("import sys; before = set(sys.modules); import duoln; print(*set(sys.modules) - before)"))
     own = {name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names}
-    assert own == {"duoln", "duoln.backends", "duoln.backends.openblas", "duoln.errors", "duoln.starting"}
+    assert own == {"duoln", "duoln.errors", "duoln.system", "duoln.system.openblas", "duoln.system.starting"}

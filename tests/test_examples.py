@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 from duoln.examples.own_task import Spirals
-
 from duoln.testing import check_task
 
 

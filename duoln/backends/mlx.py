@@ -13,9 +13,9 @@ import mlx.core as mx
 import numpy as np
 
 from duoln.backends import OnePerProcess
-from duoln.backends import host as host_memory
 from duoln.backends.protocol import Array, Axis, Shape
 from duoln.errors import BackendError, CompileError, DtypeError
+from duoln.system import host_memory
 
 _DTYPES = {"float32": mx.float32, "float64": mx.float64, "int32": mx.int32, "bool": mx.bool_}
 _NAMES = {mx.float32: "float32", mx.float64: "float64", mx.int32: "int32", mx.bool_: "bool"}

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from duoln.backends import host, openblas
-from duoln.backends.contract import checked_step
 from duoln.backends.numpy_like import NumpyLikeBackend
 from duoln.backends.protocol import Array
 from duoln.errors import CompileError
+from duoln.system import host_memory, openblas
 
 # mallopt's parameter numbers, from glibc's malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -63,15 +62,13 @@ class NumpyBackend(NumpyLikeBackend):
         """Nothing: NumPy has computed everything already."""
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """`fn`, checked against the contract that a compiling backend needs: see `contract.checked_step`."""
-        checked = checked_step(fn)
-
+        """`fn`, within which no value may be read on the host, as a backend that traces cannot."""
         def step(*args: Any) -> Any:
             token = _within_step.set(True)
             try:
                 # Overflow is found by the check of the loss, as on every backend, and not by a warning here.
                 with np.errstate(all="ignore"):
-                    return checked(*args)
+                    return fn(*args)
             finally:
                 _within_step.reset(token)
 
@@ -81,7 +78,7 @@ class NumpyBackend(NumpyLikeBackend):
         return time.perf_counter()
 
     def free_memory(self) -> int:
-        return host.free_memory()
+        return host_memory.free_memory()
 
     def info(self) -> dict[str, str]:
         return {

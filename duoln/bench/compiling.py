@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from duoln import nn, ops, optim, runtime, strictjson, tree
+from duoln import nn, ops, optim, runtime, tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, compile, value_and_grad
+from duoln.data import strictjson
 from duoln.randomness import Stream
-from duoln.step import make_step, start_state
 from duoln.tasks import make_config
 from duoln.tasks.registry import find_task
+from duoln.training.train_step import make_step, start_state
 
 _BATCH, _INPUTS, _HIDDEN = 4, 8, 32
 _RUNS = 5

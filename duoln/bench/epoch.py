@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Sequence
 
-from duoln import runtime, strictjson
+from duoln import runtime
+from duoln.data import strictjson
 from duoln.tasks import make_config, parse_settings
 from duoln.tasks.registry import find_task
-from duoln.train import Trainer
+from duoln.training.trainer import Trainer
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import duoln
-from duoln.backends import openblas
 from duoln.backends.protocol import Backend
+from duoln.system import openblas
 
 FLAGS = ("MLX_ENABLE_TF32", "CUPY_TF32", "OPENBLAS_CORETYPE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
          "DUOLN_THREADS", "DUOLN_RULES", "DUOLN_MALLOPT", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")

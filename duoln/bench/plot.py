@@ -6,7 +6,7 @@ from pathlib import Path
 
 from duoln.bench import text
 from duoln.bench.compare import Comparison, Row
-from duoln.pictures import figure
+from duoln.pictures.drawing import figure
 
 _ROW_INCHES = 0.34
 _MICROSECONDS = 1e6

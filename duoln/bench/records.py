@@ -49,12 +49,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import duoln
-from duoln import strictjson
 from duoln.backends.protocol import Backend
 from duoln.bench import clock, machine
 from duoln.bench.schema import SCHEMA, check_record
+from duoln.data import strictjson
 from duoln.errors import CheckpointError, UsageError
-from duoln.filesystem import write_atomically
+from duoln.system.filesystem import write_atomically
 
 _SOURCES = (".py", ".cu", ".cuh", ".metal", ".h")
 

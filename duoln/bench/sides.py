@@ -10,9 +10,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from duoln import processes
 from duoln.bench.records import ratio, spread
 from duoln.errors import DuolnError
+from duoln.system import processes
 
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 """glibc's form of what duoln's NumPy backend asks of its allocator: a peer gets the same."""

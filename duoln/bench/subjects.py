@@ -13,7 +13,7 @@ from duoln import ops
 from duoln.backends.protocol import Array, Backend
 from duoln.bench.records import source_hash
 from duoln.core import Op, Tensor
-from duoln.core.tape import pullback
+from duoln.core.gradient import pullback
 from duoln.kernels.layer_norm import cases as layer_norm_cases
 from duoln.kernels.softmax_cross_entropy import cases as cross_entropy_cases
 

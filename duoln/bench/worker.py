@@ -43,7 +43,7 @@ def prepare_training(asked: dict[str, Any]) -> Work:
     from duoln.randomness import Stream
     from duoln.tasks import make_config
     from duoln.tasks.registry import find_task
-    from duoln.train import Trainer
+    from duoln.training.trainer import Trainer
 
     task = find_task(asked["task"], asked["plugins"])
     cfg = make_config(task, asked["variant"], asked["preset"], asked["settings"])

@@ -45,8 +45,8 @@ def build_parser() -> argparse.ArgumentParser:
                         help="show the version and end")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    from duoln.bench.commands import add_commands as add_bench_commands
     from duoln.cli import analyze, data, evaluate, facts, new_task, paper, report, run, sample
+    from duoln.cli.bench import add_commands as add_bench_commands
 
     facts.add_commands(commands)
     run.add_command(commands)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from duoln import console
-from duoln.analysis import stability
-from duoln.analysis.geometry import CORRELATION, DIRECTIONS, Geometry
-from duoln.analysis.glm import NORMS as MODELS
-from duoln.analysis.invariance import NORMS, TRANSFORMATIONS, Cell, Invariance
-from duoln.analysis.statements import Statement
+from duoln.cli import console
 from duoln.ops.recurrent.variants import CELLS
+from duoln.paper.theory import stability
+from duoln.paper.theory.geometry import CORRELATION, DIRECTIONS, Geometry
+from duoln.paper.theory.glm import NORMS as MODELS
+from duoln.paper.theory.invariance import NORMS, TRANSFORMATIONS, Cell, Invariance
+from duoln.paper.theory.statements import Statement
 
 TITLES = {"batch": "batch norm", "weight": "weight norm", "layer": "layer norm", "none": "plain"}
 _PERCENT = 0.005

@@ -54,8 +54,8 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def _invariance(args: argparse.Namespace) -> int:
-    from duoln.analysis import invariance
     from duoln.cli import analysis_tables
+    from duoln.paper.theory import invariance
 
     backend = _backend(args.backend)
     found = invariance.table_one(backend, args.seed, args.draws, args.eps)
@@ -68,9 +68,9 @@ def _invariance(args: argparse.Namespace) -> int:
 
 
 def _geometry(args: argparse.Namespace) -> int:
-    from duoln.analysis import geometry
-    from duoln.analysis.statements import statements
     from duoln.cli import analysis_tables
+    from duoln.paper.theory import geometry
+    from duoln.paper.theory.statements import statements
 
     backend = _backend(args.backend or "numpy")
     found = geometry.examine(backend, args.seed, args.cases)
@@ -88,9 +88,9 @@ def _geometry(args: argparse.Namespace) -> int:
 
 
 def _stability(args: argparse.Namespace) -> int:
-    from duoln import pictures
-    from duoln.analysis import stability
     from duoln.cli import analysis_tables
+    from duoln.paper.theory import stability
+    from duoln.pictures import drawing
 
     backend = _backend(args.backend)
     found = stability.walks(backend, args.seed, args.steps, args.scales, args.eps)
@@ -105,10 +105,10 @@ def _stability(args: argparse.Namespace) -> int:
             lambda: analysis_tables.show_stability(found, summary))
     if args.out is not None:
         _write(args.out / "stability.csv", stability.as_csv(found))
-        if pictures.can_draw():
+        if drawing.can_draw():
             _say_written(stability.draw(found, args.out / "stability.png"))
         else:
-            from duoln import console
+            from duoln.cli import console
 
             console.say("  for a picture: pip install matplotlib")
     return 0
@@ -117,7 +117,8 @@ def _stability(args: argparse.Namespace) -> int:
 # What the three share ------------------------------------------------------------------------------------
 
 def _backend(name: str | None) -> Backend:
-    from duoln import console, runtime
+    from duoln import runtime
+    from duoln.cli import console
 
     backend, why = runtime.choose(name)
     console.say(f"backend: {why}")
@@ -127,7 +128,8 @@ def _backend(name: str | None) -> Backend:
 def _finish(args: argparse.Namespace, backend: Backend, summary: str, agrees: bool | None, content: Mapping[str, Any],
             show: Callable[[], None]) -> None:
     """Print the finding, or write it as JSON, with what it was made on."""
-    from duoln import console, strictjson
+    from duoln.cli import console
+    from duoln.data import strictjson
 
     document = {
         "analysis": args.kind, "summary": summary, "agrees": agrees,
@@ -142,7 +144,7 @@ def _finish(args: argparse.Namespace, backend: Backend, summary: str, agrees: bo
 
 
 def _write(path: Path, text: str) -> None:
-    from duoln.filesystem import write_atomically
+    from duoln.system.filesystem import write_atomically
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,6 +155,6 @@ def _write(path: Path, text: str) -> None:
 
 
 def _say_written(path: Path) -> None:
-    from duoln import console
+    from duoln.cli import console
 
     console.say(f"wrote {path}")

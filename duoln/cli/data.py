@@ -24,7 +24,7 @@ def add_command(commands: Any) -> None:
 
 
 def _prepare(args: argparse.Namespace) -> int:
-    from duoln import console
+    from duoln.cli import console
     from duoln.data import cache_folder, data_folders
     from duoln.tasks.registry import find_task
 

@@ -20,9 +20,10 @@ def add_command(commands: Any) -> None:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    from duoln import console, runtime
+    from duoln import runtime
+    from duoln.cli import console
+    from duoln.runs.trained import load_trained
     from duoln.tasks.registry import find_task
-    from duoln.trained import load_trained
 
     task = find_task(args.task)
     if task.evaluating is None:

@@ -35,7 +35,7 @@ def add_plugin_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _say_slow(slow: Iterable[tuple[str, str, float]]) -> None:
-    from duoln import console
+    from duoln.cli import console
 
     for name, distribution, seconds in slow:
         console.say(f"plug-in '{name}' of {distribution} took {seconds:.1f} s to load, which every command waits for",
@@ -43,7 +43,7 @@ def _say_slow(slow: Iterable[tuple[str, str, float]]) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from duoln import console
+    from duoln.cli import console
     from duoln.tasks.registry import Registry
 
     registry = Registry(asked=args.plugins)
@@ -64,7 +64,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from duoln import console, doctor
+    from duoln import doctor
+    from duoln.cli import console
 
     facts = doctor.examine(with_ops=args.ops, asked=args.plugins)
     _say_slow((s["name"], s["distribution"], s["seconds"]) for s in facts["slow"])
@@ -101,9 +102,10 @@ def _count(text: str) -> int:
 
 
 def _selftest(args: argparse.Namespace) -> int:
-    from duoln import console, selftest
     from duoln.bench import machine
+    from duoln.cli import console
     from duoln.runtime import choose
+    from duoln.testing import selftest
 
     backend, why = choose(args.backend)
     console.say(why)

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 from duoln.cli.parser import ParsedError, wants_json
 from duoln.errors import DuolnError, MemoryExhaustedError, OutputError, words_of
-from duoln.starting import EXIT_CODE, raise_on_interrupt
-from duoln.stopping import Interrupted
+from duoln.system.starting import EXIT_CODE, raise_on_interrupt
+from duoln.system.stopping import Interrupted
 
 _SIGNALS = 128
 """Exit codes above are those of signals that asked to stop: no failure."""
@@ -33,7 +33,7 @@ def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
     Raises:
         SystemExit: as the reading of the command line ends.
     """
-    from duoln import console, streams
+    from duoln.cli import console, streams
 
     with streams.claimed() as claim:
         error: BaseException
@@ -77,7 +77,7 @@ def as_document(error: BaseException, message: str, code: int) -> dict[str, Any]
 def leave(code: int) -> NoReturn:
     """End the process with an exit code, within THREAD_SECONDS of a plug-in's thread that does not end."""
     def end() -> None:
-        from duoln import console
+        from duoln.cli import console
 
         time.sleep(THREAD_SECONDS)
         names = ", ".join(thread.name for thread in _others())

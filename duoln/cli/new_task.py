@@ -24,7 +24,7 @@ def add_command(commands: Any) -> None:
 
 
 def _new_task(args: argparse.Namespace) -> int:
-    from duoln import console
+    from duoln.cli import console
 
     folder = write_task(args.name, Path())
     console.say(f"wrote {folder}; next:")

@@ -11,7 +11,7 @@ from duoln.cli import facts
 
 if TYPE_CHECKING:
     from duoln.paper.standing import Run, Standing
-    from duoln.tasks.spec import Task
+    from duoln.tasks.task import Task
 
 _RUNS = Path("runs")
 _WIDE = 140
@@ -29,7 +29,7 @@ def add_command(commands: Any) -> None:
 
 
 def _paper(args: argparse.Namespace) -> int:
-    from duoln import console
+    from duoln.cli import console
     from duoln.paper.standing import standings
     from duoln.tasks.registry import Registry
 
@@ -93,7 +93,7 @@ def _lines(s: Standing, first: str) -> Iterator[str]:
 
 
 def _figures(task: Task | None, run: Run) -> str:
-    from duoln import console
+    from duoln.cli import console
 
     columns = task.columns if task else ()
     return ", ".join(f"{c.heading} {console.number(run.figures[c.key], c.form)}" for c in columns

@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         """The help, as a result."""
-        from duoln import console
+        from duoln.cli import console
 
         console.put(self.format_help().rstrip())
 
@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the reading of a command line that is wrong."""
-        from duoln import console
+        from duoln.cli import console
 
         console.say(self.format_usage().rstrip())
         raise ParsedError(2, f"{self.prog}: error: {message}")
@@ -44,7 +44,7 @@ class ShowVersion(argparse.Action):
         self.version = version
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from duoln import console
+        from duoln.cli import console
 
         console.put(self.version)
         parser.exit()

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from duoln import streams
+from duoln.cli import streams
 from duoln.errors import RankError, UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def take_place(launcher: str) -> Place | None:
     Raises:
         UsageError: the variables of the launcher are incomplete or contradict each other.
     """
-    from duoln import console
+    from duoln.cli import console
     from duoln.distributed.launching import end_with_launcher
     from duoln.distributed.place import choose_gpu, find_place
 
@@ -61,11 +61,12 @@ def launch(count: int, args: argparse.Namespace) -> int:
         UsageError: a number of ranks, or a backend, that cannot be.
         RankError: a rank died; the others have been ended.
     """
-    from duoln import console, runtime
+    from duoln import runtime
+    from duoln.cli import console
     from duoln.distributed.group import check_engine
     from duoln.distributed.launching import Children
     from duoln.distributed.place import choose_gpu
-    from duoln.stopping import exit_code
+    from duoln.system.stopping import exit_code
 
     if not 1 <= count <= _MOST:
         raise UsageError(f"[ranks] expected --ranks between 1 and {_MOST}, found {count}")

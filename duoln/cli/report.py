@@ -12,8 +12,8 @@ from duoln.cli.curves import write_curves
 from duoln.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
-    from duoln.report import Curve
-    from duoln.tasks.spec import Task
+    from duoln.runs.report import Curve
+    from duoln.tasks.task import Task
 
 
 def add_command(commands: Any) -> None:
@@ -27,7 +27,8 @@ def add_command(commands: Any) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from duoln import console, report
+    from duoln.cli import console
+    from duoln.runs import report
     from duoln.tasks.registry import find_task
 
     curves = report.read_curves(args.runs)
@@ -56,10 +57,11 @@ def _report(args: argparse.Namespace) -> int:
 
 def _pictures(task: Task, curves: Sequence[Curve], out: Path) -> list[Path]:
     """What a task draws of its runs' models; most draw nothing, and then no model is read."""
-    from duoln import pictures, runtime, tasks
-    from duoln.trained import load_trained
+    from duoln import runtime, tasks
+    from duoln.pictures import drawing
+    from duoln.runs.trained import load_trained
 
-    if type(task).pictures is tasks.Task.pictures or not pictures.can_draw():
+    if type(task).pictures is tasks.Task.pictures or not drawing.can_draw():
         return []
     shared = {c.name for c in curves if sum(other.name == c.name for other in curves) > 1}
     backend = runtime.backend("numpy")

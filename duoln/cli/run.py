@@ -15,12 +15,13 @@ from duoln.cli.guard import as_document, guarded
 from duoln.cli.parser import Parser
 from duoln.cli.ranks import launch, parse_ranks, take_place
 from duoln.errors import CheckpointError, UsageError
-from duoln.filesystem import check_regular
+from duoln.system.filesystem import check_regular
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
     from duoln.distributed.place import Place
-    from duoln.tasks.spec import Config, Splits, Task
+    from duoln.tasks.task import Config, Task
+    from duoln.tasks.values import Splits
 
 
 def add_command(commands: Any) -> None:
@@ -111,13 +112,15 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
     """
     if args.tf32:
         os.environ["MLX_ENABLE_TF32"] = os.environ["CUPY_TF32"] = "1"
-    from duoln import console, runtime
+    from duoln import runtime
+    from duoln.cli import console
     from duoln.distributed.joining import join_ranks
-    from duoln.runfolder import RunFolder
-    from duoln.stopping import Interrupted
+    from duoln.runs.folder import RunFolder
+    from duoln.system.stopping import Interrupted
     from duoln.tasks import make_config
     from duoln.tasks.registry import Registry
-    from duoln.train import Trainer, fit, follow
+    from duoln.training.loop import fit, follow
+    from duoln.training.trainer import Trainer
 
     given = {key: getattr(args, key) for key in ("seed", "epochs", "batch_size") if getattr(args, key) is not None}
     configs = {name: make_config(task, name, preset, {**settings, **given}) for name in names}
@@ -173,7 +176,7 @@ def _data_settings(task: Task, cfg: Config) -> tuple[Any, ...]:
 
 
 def _say_data(task: Task, splits: Splits) -> None:
-    from duoln import console
+    from duoln.cli import console
 
     console.say(f"data: {splits.dataset.label}", style="" if splits.dataset.rung == "original" else "yellow")
     if splits.dataset.rung == "synthetic":
@@ -200,13 +203,14 @@ def _run_folder(task: Task, variants: Sequence[str], out: Path | None, resume: b
 
 def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequence[Mapping[str, Any]], top: Path,
                   as_json: bool, error: Mapping[str, Any] | None = None) -> None:
-    from duoln import console, pictures
-    from duoln.train import summarize
+    from duoln.cli import console
+    from duoln.pictures import drawing
+    from duoln.training.loop import summarize
 
     console.show_results(task, splits.dataset, results)
     written = write_curves(task, [top], top)
     console.say(f"run folder: {top}  ({', '.join(p.name for p in written)})")
-    if not pictures.can_draw():
+    if not drawing.can_draw():
         console.say('  for a picture of the curves: pip install matplotlib')
     if as_json:
         console.put_json({**summarize(results, splits, backend), **({} if error is None else {"error": error})})

@@ -25,9 +25,10 @@ def add_command(commands: Any) -> None:
 
 
 def _sample(args: argparse.Namespace) -> int:
-    from duoln import console, runtime
+    from duoln import runtime
+    from duoln.cli import console
+    from duoln.runs.trained import load_trained
     from duoln.tasks.registry import find_task
-    from duoln.trained import load_trained
 
     task = find_task(args.task, args.plugins)
     if task.sampling is None:
@@ -71,7 +72,7 @@ def read_options(task: str, kind: type, given: Mapping[str, Any]) -> Any:
     Raises:
         UsageError: a value that does not fit.
     """
-    from duoln.tasks.spec import convert
+    from duoln.tasks.settings import convert
 
     kinds = typing.get_type_hints(kind)
     return kind(**{key: convert(f"[{task}] --{key.replace('_', '-')}", given[key], kinds[key])

@@ -1,13 +1,14 @@
 """The autograd core: what a tensor is, what an operator is, and how gradients are taken.
 
-Read in this order: `tensor`, `op`, `tape`, `derived`, `compiling`, `checking`, `watching`.
+Read in this order: `rule`, `tape`, `tensor`, `op`, `gradient`, `derived`, `compiling`, `checking`, `watching`.
 """
 
 from duoln.core.checking import gradcheck
 from duoln.core.compiling import compile
 from duoln.core.derived import derived
-from duoln.core.op import Op, Rule, composed_only, each_rule, op
-from duoln.core.tape import value_and_grad
+from duoln.core.gradient import value_and_grad
+from duoln.core.op import Op, composed_only, each_rule, op
+from duoln.core.rule import Rule
 from duoln.core.tensor import Tensor, stop_gradient
 from duoln.core.watching import watched
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from duoln.backends.protocol import FLOATS
 from duoln.core.arguments import check_function
-from duoln.core.tape import pullback, tensors_of
+from duoln.core.gradient import pullback, tensors_of
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, GradientError
 

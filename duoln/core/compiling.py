@@ -8,6 +8,7 @@ from typing import Any
 from duoln import tree
 from duoln.backends.protocol import Backend
 from duoln.core.arguments import check_function
+from duoln.core.step_contract import checked_step
 from duoln.core.tensor import Tensor
 from duoln.errors import CompileError, MixedBackendError
 
@@ -32,7 +33,7 @@ def compile(step: Callable[..., Any]) -> Callable[..., Any]:
         if backend.name not in compiled:
             def native(*natives: Any) -> Any:
                 return _unwrap(step(*_wrap(natives, backend)), "result")
-            compiled[backend.name] = backend.compile(native)
+            compiled[backend.name] = checked_step(backend.compile(native))
         return _wrap(compiled[backend.name](*_unwrap(args, "argument")), backend)
 
     return run

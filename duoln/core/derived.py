@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from duoln.backends.protocol import FLOATS, Array, Backend
-from duoln.core.op import Rule
+from duoln.core.rule import Rule
 from duoln.core.tape import Tape
 from duoln.core.tensor import Tensor
 

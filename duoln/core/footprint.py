@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from duoln import tree
-from duoln.core.tape import pullback, tensors_of
+from duoln.core.gradient import pullback, tensors_of
 
 
 def kept_bytes(fn: Callable[..., Any], params: Any, *args: Any) -> int:

@@ -25,45 +25,16 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from duoln.backends.protocol import FLOATS, Array, Backend
-from duoln.core.tape import record, tape_of
+from duoln.backends.protocol import FLOATS, Backend
+from duoln.core.rule import Rule
+from duoln.core.tape import Record, Tape
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, DuolnError, GradientError, MixedBackendError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-Forward = Callable[..., tuple[Any, Any]]
-Vjp = Callable[..., Sequence[Array | None]]
-
-
-@dataclass(frozen=True, eq=False)
-class Rule:
-    """How an op is computed: a value and its vector-Jacobian product, on native arrays.
-
-    Attributes:
-        forward: `forward(backend, *arrays, **attrs) -> (out, saved)`; `out` is an array or a tuple of them.
-        vjp: `vjp(backend, saved, gout, needs) -> gradients`, one per array argument, None where `needs` is
-            False. `gout` is a tuple where `out` is one, with None for outputs that nothing used. None for
-            an op without a derivative.
-        supports: `supports(backend, *arrays, **attrs)`: None, or the reason why this rule cannot run.
-        pooled: for argument i, `pooled[i](backend, [(saved, gout), ...]) -> gradient` of an argument that
-            was used many times: one large product instead of many small ones.
-        remark: `remark(backend)`: what `duoln doctor --ops` has to say of this rule on this machine.
-
-    A rule never writes into its inputs, `saved` or `gout`.
-    """
-
-    name: str
-    forward: Forward
-    vjp: Vjp | None = None
-    supports: Callable[..., str | None] | None = None
-    pooled: Mapping[int, Callable[..., Array]] = field(default_factory=dict)
-    remark: Callable[[Backend], str] | None = None
-
 
 _composed_only: ContextVar[bool] = ContextVar("composed_only", default=os.environ.get("DUOLN_RULES") == "composed")
 _watch: ContextVar[Callable[[Op[..., Any], Rule], Rule] | None] = ContextVar("watch", default=None)
@@ -89,15 +60,20 @@ def _held(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 
 
 class Op(Generic[P, R]):
-    """An operator on tensors. Calling it checks the arguments, picks a rule, and records the step on a tape."""
+    """An operator on tensors. Calling it checks the arguments, picks a rule, and records the call on a tape.
 
-    def __init__(self, function: Callable[P, R]) -> None:
-        self.name = function.__name__
+    Args:
+        function: what is called: it checks its arguments and ends with `apply`.
+        name, doc: of the op; by default those of the function.
+    """
+
+    def __init__(self, function: Callable[P, R], name: str | None = None, doc: str | None = None) -> None:
         self.function = function
         self._composed: Rule | None = None
         self._rules: dict[str, list[Rule]] = {}
-        for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
-            setattr(self, attribute, getattr(function, attribute))
+        self.__module__ = function.__module__
+        self.__doc__ = doc or function.__doc__
+        self.name = self.__name__ = self.__qualname__ = name or function.__name__
         self.__wrapped__ = function  # inspect.signature follows it
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -118,8 +94,8 @@ class Op(Generic[P, R]):
         """The rules of this op on one backend, in the order in which they are tried."""
         if self._composed is None:
             raise DuolnError(f"[{self.name}] has no composed rule")
-        fast = [] if _composed_only.get() else self._rules.get(backend, [])
-        return [*fast, self._composed]
+        fused = [] if _composed_only.get() else self._rules.get(backend, [])
+        return [*fused, self._composed]
 
     def select(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
         """The rule that runs these native arrays."""
@@ -144,51 +120,83 @@ class Op(Generic[P, R]):
         return verdicts
 
     # Application ----------------------------------------------------------------------------------
-    def apply(self, *args: Tensor | float | None, **attrs: Any) -> Any:
+    def apply(self, *args: Tensor | float | None, **attrs: Any) -> R:
         """Run the op's rule on checked arguments; what the public function of each op ends with.
 
         Raises:
             MixedBackendError, DtypeError: the tensors do not belong together.
             GradientError: a gradient is wanted through a rule that has none, or the tensors belong to two gradients.
         """
-        backend = self._check(args)
-        natives = [a.data if isinstance(a, Tensor) else a for a in args]
+        backend: Backend | None = None
+        tape: Tape | None = None
+        natives: list[Any] = []
+        dtype = None
+        for arg in args:
+            if not isinstance(arg, Tensor):
+                if arg is not None and not isinstance(arg, int | float):
+                    raise self._no_tensor(arg)
+                natives.append(arg)
+                continue
+            native = arg.data
+            natives.append(native)
+            if backend is None:
+                backend, dtype = arg.backend, native.dtype
+            elif arg.backend is not backend:
+                raise MixedBackendError(f"[{self.name}] expected one backend, found "
+                                        f"{backend.name} and {arg.backend.name}")
+            elif native.dtype != dtype:
+                self._check_one_float(args)
+            node = arg.node
+            if node is not None and not node.tape.closed:
+                if tape is not None and tape is not node.tape:
+                    raise GradientError(
+                        f"[{self.name}] expected tensors of one gradient, found those of two gradients that are still "
+                        "being computed; pass stop_gradient(x) of the one that is a constant here")
+                tape = node.tape
+        if backend is None:
+            raise DtypeError(f"[{self.name}] expected a duoln.Tensor among the arguments, found none")
         rule = self.select(backend, natives, attrs)
         watch = _watch.get()
         if watch is not None:
             rule = watch(self, rule)
         out, saved = rule.forward(backend, *natives, **attrs)
-        tape = tape_of(self.name, args)
-        if tape is not None and rule.vjp is None:
-            if any(backend.dtype(o) in FLOATS for o in (out if isinstance(out, tuple) else (out,))):
-                raise GradientError(f"[{self.name}] rule '{rule.name}' has no gradient; pass it stop_gradient(x)")
-            tape = None  # a comparison: its result is a constant
-        if tape is None:
-            return tuple(Tensor(o, backend) for o in out) if isinstance(out, tuple) else Tensor(out, backend)
-        return record(tape, rule, args, out, saved, backend)
+        if tape is not None and self._has_gradient(rule, out, backend):
+            return _record(tape, rule, args, out, saved, backend)
+        if isinstance(out, tuple):
+            return cast(R, tuple([Tensor(o, backend) for o in out]))
+        return cast(R, Tensor(out, backend))
 
-    def _check(self, args: Sequence[Any]) -> Backend:
-        backend: Backend | None = None
-        float_dtype = None
-        for arg in args:
-            if isinstance(arg, Tensor):
-                if backend is None:
-                    backend = arg.backend
-                elif arg.backend is not backend:
-                    raise MixedBackendError(f"[{self.name}] expected one backend, found "
-                                            f"{backend.name} and {arg.backend.name}")
-                dtype = backend.dtype(arg.data)
-                if dtype in FLOATS:
-                    if float_dtype is None:
-                        float_dtype = dtype
-                    elif dtype != float_dtype:
-                        raise DtypeError(f"[{self.name}] expected one float dtype, found {float_dtype} and {dtype}")
-            elif arg is not None and not isinstance(arg, int | float):
-                raise DtypeError(f"[{self.name}] expected a duoln.Tensor, found {type(arg).__module__}."
-                                 f"{type(arg).__qualname__}; wrap it with duoln.tensor(x)")
-        if backend is None:
-            raise DtypeError(f"[{self.name}] expected a duoln.Tensor among the arguments, found none")
-        return backend
+    def _has_gradient(self, rule: Rule, out: Any, backend: Backend) -> bool:
+        """Whether the result depends on the inputs smoothly; that of a comparison is a constant."""
+        if rule.vjp is None and any(backend.dtype(o) in FLOATS for o in (out if isinstance(out, tuple) else (out,))):
+            raise GradientError(f"[{self.name}] rule '{rule.name}' has no gradient; pass it stop_gradient(x)")
+        return rule.vjp is not None
+
+    def _check_one_float(self, args: Sequence[Any]) -> None:
+        """Raises DtypeError where the tensors have several float dtypes."""
+        found = list(dict.fromkeys(a.dtype for a in args if isinstance(a, Tensor) and a.dtype in FLOATS))
+        if len(found) > 1:
+            raise DtypeError(f"[{self.name}] expected one float dtype, found {found[0]} and {found[1]}")
+
+    def _no_tensor(self, arg: object) -> DtypeError:
+        return DtypeError(f"[{self.name}] expected a duoln.Tensor, found {type(arg).__module__}."
+                          f"{type(arg).__qualname__}; wrap it with duoln.tensor(x)")
+
+
+def _record(tape: Tape, rule: Rule, args: Sequence[Any], out: Any, saved: Any, backend: Backend) -> Any:
+    """Put one op that ran on the tape; the outputs as tensors with places."""
+    inputs = tuple([
+        a.node.place if isinstance(a, Tensor) and a.node is not None and not a.node.tape.closed else None
+        for a in args
+    ])
+    for place in inputs:
+        if place is not None:
+            tape.uses[place] += 1
+    outs = out if isinstance(out, tuple) else (out,)
+    nodes = [tape.new_place() for _ in outs]
+    tape.records.append(Record(rule, saved, inputs, tuple([n.place for n in nodes]), isinstance(out, tuple)))
+    tensors = tuple([Tensor(o, backend, node) for o, node in zip(outs, nodes, strict=True)])
+    return tensors if isinstance(out, tuple) else tensors[0]
 
 
 def op(function: Callable[P, R]) -> Op[P, R]:

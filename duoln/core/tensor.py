@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
 import numpy as np
 
+from duoln.backends.protocol import Array, Axis, Backend
 from duoln.core.arguments import described
+from duoln.core.tape import Node
 from duoln.errors import CompileError, DtypeError, GradientError, ShapeError
-
-if TYPE_CHECKING:
-    from duoln.backends.protocol import Array, Axis, Backend
-    from duoln.core.tape import Node
 
 Operand = Union["Tensor", float, int]
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from duoln.backends.protocol import FLOATS, Array, Backend
-from duoln.core.op import Op, Rule, each_rule
+from duoln.core.op import Op, each_rule
+from duoln.core.rule import Rule
 from duoln.errors import NotFiniteError
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from duoln.errors import DataError, DataFormatError, DataMissingError, DuolnError
-from duoln.filesystem import kind_of
+from duoln.system.filesystem import kind_of
 
 SMALL = 1 << 25
 """Bytes that any packed file may hold."""

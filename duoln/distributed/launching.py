@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 
-from duoln import processes
 from duoln.distributed.place import COUNT, LAUNCHERS, LISTENER, MEETING, RANK, TOKEN
-from duoln.stopping import handed_on
+from duoln.system import processes
+from duoln.system.stopping import handed_on
 
 LIFELINE = "DUOLN_RANK_LIFELINE"
 """Set for each rank: the descriptor of a pipe whose other end is held by who started it, and closes with it."""

@@ -6,22 +6,19 @@ added up differs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from duoln import tree
 from duoln.backends.protocol import Backend
-from duoln.core import Tensor, compile
+from duoln.core import Tensor
 from duoln.data import Axes, Batch, count_examples, examples
 from duoln.distributed.group import Group
 from duoln.errors import UsageError
 from duoln.nn import Module
-from duoln.optim import Optimizer
 from duoln.runtime import to_tensors
-from duoln.step import Figures, State, make_gradients, make_update
-from duoln.tasks.spec import Task
+from duoln.tasks.task import Task
 
 _SAME_LOSS = 1e-4
 
@@ -100,16 +97,3 @@ class Ranks:
                 f"[{task.name}] {self.size} ranks cannot share this variant's batches: expected the loss of a batch to "
                 f"be the mean of the losses of its parts, found {whole:.6g} and {mean:.6g}. Batch norm, a loss over "
                 "pairs of examples, a sum, or an array without its place in `batch_axes`, has this effect")
-
-
-def make_ranked_step(task: Task, model: Module, optimizer: Optimizer, ranks: Ranks,
-                     ) -> Callable[..., tuple[State, Figures]]:
-    """As `duoln.step.make_step`, with our share of the batch; compiled in two halves, between which gradients meet."""
-    gradients_of, update = compile(make_gradients(task, model)), compile(make_update(optimizer))
-
-    def step(state: State, batch: dict[str, Tensor], rate: Tensor) -> tuple[State, Figures]:
-        loss, gradients = ranks.mean(gradients_of(state["params"], batch))
-        result: tuple[State, Figures] = update(state, loss, gradients, rate)
-        return result
-
-    return step

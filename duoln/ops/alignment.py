@@ -40,8 +40,7 @@ def additive_attention(question: Tensor, keys: Tensor, vector: Tensor, memory: T
         found = ", ".join(f"{name} {tensor.shape}" for name, (tensor, _) in expected.items())
         raise ShapeError(f"[additive_attention] expected question (B, A), vector (A,), there (B, T), memory (B, T, M) "
                          f"and keys (B, T, A) with T of at least 1, found {found}, keys {keys.shape}")
-    result: tuple[Tensor, Tensor] = additive_attention.apply(question, keys, vector, memory, there)
-    return result
+    return additive_attention.apply(question, keys, vector, memory, there)
 
 
 def _forward(be: Backend, question: Array, keys: Array, vector: Array, memory: Array, there: Array,

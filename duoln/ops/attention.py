@@ -57,8 +57,7 @@ def filterbank(where: Tensor, *, size: int, pixels: int, centre: Centre = "edge"
     check_choice("filterbank", "centre", centre, CENTRES)
     check_flag("filterbank", "inverse", inverse)
     check_room("filterbank", where.backend, (where.shape[0], 2, size, pixels))
-    result: tuple[Tensor, Tensor] = filterbank.apply(where, size=size, pixels=pixels, centre=centre, inverse=inverse)
-    return result
+    return filterbank.apply(where, size=size, pixels=pixels, centre=centre, inverse=inverse)
 
 
 def _filterbank_forward(be: Backend, where: Array, size: int, pixels: int, centre: Centre, inverse: bool,
@@ -158,8 +157,7 @@ def write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, *, read: int,
         raise ShapeError(f"[write_then_read] expected looked {(canvas.shape[0], 2 * WHERE + write * write)}, "
                          f"found {looked.shape}")
     check_choice("write_then_read", "centre", centre, CENTRES)
-    result: tuple[Tensor, Tensor] = write_then_read.apply(canvas, image, looked, read=read, write=write, centre=centre)
-    return result
+    return write_then_read.apply(canvas, image, looked, read=read, write=write, centre=centre)
 
 
 def _write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, read: int, write: int,

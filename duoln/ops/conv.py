@@ -59,8 +59,7 @@ def conv2d(x: Tensor, weight: Tensor, *, stride: int = 1, padding: int = 0) -> T
         raise ShapeError(f"[conv2d] expected {weight.shape[2]} channels as weight {weight.shape} has, "
                          f"found x {x.shape}")
     check_room("conv2d", x.backend, (x.shape[0], x.shape[1] + 2 * padding, x.shape[2] + 2 * padding, x.shape[3]))
-    result: Tensor = conv2d.apply(x, weight, stride=stride, padding=padding)
-    return result
+    return conv2d.apply(x, weight, stride=stride, padding=padding)
 
 
 def _patches(be: Backend, x: Array, kernel: tuple[int, int], stride: int) -> Array:
@@ -120,8 +119,7 @@ def max_pool2d(x: Tensor, *, size: int, stride: int | None = None) -> Tensor:
         x (B, H, W, C) -> (B, (H - size) // stride + 1, (W - size) // stride + 1, C); stride is size if None.
     """
     size, stride = _check_pool("max_pool2d", x, size, stride)
-    result: Tensor = max_pool2d.apply(x, size=size, stride=stride)
-    return result
+    return max_pool2d.apply(x, size=size, stride=stride)
 
 
 def _max_pool_forward(be: Backend, x: Array, size: int, stride: int) -> tuple[Array, Any]:
@@ -151,8 +149,7 @@ max_pool2d.add(Rule("composed", _max_pool_forward, _max_pool_vjp))
 def avg_pool2d(x: Tensor, *, size: int, stride: int | None = None) -> Tensor:
     """Mean of each window. Shapes as for `max_pool2d`."""
     size, stride = _check_pool("avg_pool2d", x, size, stride)
-    result: Tensor = avg_pool2d.apply(x, size=size, stride=stride)
-    return result
+    return avg_pool2d.apply(x, size=size, stride=stride)
 
 
 def _avg_pool_forward(be: Backend, x: Array, size: int, stride: int) -> tuple[Array, Any]:

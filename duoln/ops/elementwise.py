@@ -35,8 +35,7 @@ def _unary(name: str, doc: str, value: Value, keeps: Literal["x", "y", ""] = "",
 
     def function(x: Tensor) -> Tensor:
         check_float(name, x)
-        result: Tensor = made.apply(x)
-        return result
+        return made.apply(x)
 
     def forward(be: Backend, x: Array) -> tuple[Array, Any]:
         y = value(be, x)
@@ -46,9 +45,7 @@ def _unary(name: str, doc: str, value: Value, keeps: Literal["x", "y", ""] = "",
         assert slope is not None
         return (slope(be, kept, gout),)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    made = Op(function)
+    made = Op(function, name, doc)
     made.add(Rule("composed", forward, vjp if slope else None))
     return made
 
@@ -70,7 +67,8 @@ abs = _unary("abs", "Absolute value; the gradient at 0 is 0.", lambda be, x: be.
 cos = _unary("cos", "Cosine.", lambda be, x: be.cos(x), "x", lambda be, x, g: -g * be.sin(x))
 exp = _unary("exp", "Exponential.", lambda be, x: be.exp(x), "y", lambda be, y, g: g * y)
 expm1 = _unary("expm1", "exp(x) - 1, exact near 0.", lambda be, x: be.expm1(x), "y", lambda be, y, g: g * (y + 1))
-floor = _unary("floor", "Greatest integer below; the gradient is 0.", lambda be, x: be.floor(x), "", _zero)
+floor = _unary("floor", "The greatest integer that is at most x; the gradient is 0.", lambda be, x: be.floor(x),
+               "", _zero)
 log = _unary("log", "Natural logarithm.", lambda be, x: be.log(x), "x", lambda be, x, g: g / x)
 log1p = _unary("log1p", "log(1 + x), exact near 0.", lambda be, x: be.log1p(x), "x", lambda be, x, g: g / (1 + x))
 negative = _unary("negative", "-x.", lambda be, x: -x, "", lambda be, kept, g: -g)
@@ -149,8 +147,7 @@ def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
     """
 
     def function(x: Operand, y: Operand) -> Tensor:
-        result: Tensor = made.apply(*operands(name, x, y))
-        return result
+        return made.apply(*operands(name, x, y))
 
     def forward(be: Backend, x: Array | float, y: Array | float) -> tuple[Array, Any]:
         shapes = [getattr(a, "shape", None) for a in (x, y)]
@@ -164,9 +161,7 @@ def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
         return (unbroadcast(be, slope_x(be, x, y, gout), shapes[0]) if needs[0] else None,
                 unbroadcast(be, slope_y(be, x, y, gout), shapes[1]) if needs[1] else None)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    made = Op(function)
+    made = Op(function, name, doc)
     made.add(Rule("composed", forward, vjp if slope_x else None))
     return made
 
@@ -204,22 +199,30 @@ def _check_bools(name: str, x: Tensor, y: Tensor) -> None:
     broadcast_shape(name, x.shape, y.shape)
 
 
+@op
 def logical_and(x: Tensor, y: Tensor) -> Tensor:
     """Both, of two bool tensors."""
     _check_bools("logical_and", x, y)
-    return Tensor(x.backend.logical_and(x.data, y.data), x.backend)
+    return logical_and.apply(x, y)
 
 
+@op
 def logical_or(x: Tensor, y: Tensor) -> Tensor:
     """Either, of two bool tensors."""
     _check_bools("logical_or", x, y)
-    return Tensor(x.backend.logical_or(x.data, y.data), x.backend)
+    return logical_or.apply(x, y)
 
 
+@op
 def logical_not(x: Tensor) -> Tensor:
     """The opposite, of a bool tensor."""
     check_beside("logical_not", "x", x, "bool", x)
-    return Tensor(x.backend.logical_not(x.data), x.backend)
+    return logical_not.apply(x)
+
+
+logical_and.add(Rule("composed", lambda be, x, y: (be.logical_and(x, y), None)))
+logical_or.add(Rule("composed", lambda be, x, y: (be.logical_or(x, y), None)))
+logical_not.add(Rule("composed", lambda be, x: (be.logical_not(x), None)))
 
 
 def clip(x: Tensor, low: float = -math.inf, high: float = math.inf) -> Tensor:
@@ -237,13 +240,13 @@ def clip(x: Tensor, low: float = -math.inf, high: float = math.inf) -> Tensor:
     return minimum(x, float(high)) if high < math.inf else x
 
 
-def _where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
+@op
+def where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
     """`x` where the bool `condition` holds, else `y`; gradients flow to the chosen side only."""
     x, y = operands("where", x, y)
     check_beside("where", "condition", condition, "bool", x if isinstance(x, Tensor) else cast(Tensor, y))
     broadcast_shape("where", *(a.shape for a in (condition, x, y) if isinstance(a, Tensor)))
-    result: Tensor = where.apply(condition, x, y)
-    return result
+    return where.apply(condition, x, y)
 
 
 def _where_forward(be: Backend, condition: Array, x: Array | float, y: Array | float) -> tuple[Array, Any]:
@@ -258,24 +261,20 @@ def _where_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> t
             unbroadcast(be, be.where(condition, 0.0, gout), y_shape) if needs[2] else None)
 
 
-_where.__name__ = _where.__qualname__ = "where"
-where = Op(_where)
 where.add(Rule("composed", _where_forward, _where_vjp))
 
 
-def _astype(x: Tensor, dtype: str) -> Tensor:
+@op
+def astype(x: Tensor, dtype: str) -> Tensor:
     """The values as another dtype; a gradient flows between float dtypes only."""
     check_tensors("astype", x)
     check_dtype("astype", dtype, x.backend)
     if x.dtype == dtype:
         return x
     if x.dtype in FLOATS and dtype in FLOATS:
-        result: Tensor = astype.apply(x, dtype=dtype)
-        return result
+        return astype.apply(x, dtype=dtype)
     return Tensor(x.backend.astype(x.data, dtype), x.backend)
 
 
-_astype.__name__ = _astype.__qualname__ = "astype"
-astype = Op(_astype)
 astype.add(Rule("composed", lambda be, x, dtype: (be.astype(x, dtype), be.dtype(x)),
                 lambda be, before, gout, needs: (be.astype(gout, before),)))

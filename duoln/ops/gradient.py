@@ -26,8 +26,7 @@ def clip_gradient(x: Tensor, *, limit: float) -> Tensor:
         UsageError: a limit that is not a finite number above 0.
     """
     check_float("clip_gradient", x)
-    result: Tensor = clip_gradient.apply(x, limit=float(check_number("clip_gradient", "limit", limit, ABOVE_0)))
-    return result
+    return clip_gradient.apply(x, limit=float(check_number("clip_gradient", "limit", limit, ABOVE_0)))
 
 
 def _forward(be: Backend, x: Array, limit: float) -> tuple[Array, Any]:

@@ -50,8 +50,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
             if isinstance(k, slice) and k.step is not None:
                 keys[position] = _bounded(k, x.shape[axis] + 1)
             axis += 1
-    result: Tensor = getitem.apply(x, key=tuple(keys) if isinstance(key, tuple) else keys[0])
-    return result
+    return getitem.apply(x, key=tuple(keys) if isinstance(key, tuple) else keys[0])
 
 
 def _plain(key: Any) -> Any:
@@ -109,8 +108,7 @@ def take(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
     check_tensors("take", x)
     axis = normal_axis("take", axis, x.ndim)
     check_indices("take", "indices", indices, x.shape[axis], x, low=-x.shape[axis])
-    result: Tensor = take.apply(x, indices, axis=axis)
-    return result
+    return take.apply(x, indices, axis=axis)
 
 
 def from_front(be: Backend, indices: Array, size: int) -> Array:
@@ -149,8 +147,7 @@ def embedding(table: Tensor, ids: Tensor) -> Tensor:
     if table.ndim != 2:
         raise ShapeError(f"[embedding] expected a table of 2 dimensions, found shape {table.shape}")
     check_indices("embedding", "ids", ids, table.shape[0], table)
-    result: Tensor = take.apply(table, ids, axis=0)
-    return result
+    return take.apply(table, ids, axis=0)
 
 
 @op
@@ -169,8 +166,7 @@ def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
         raise ShapeError(f"[take_along_axis] expected indices like {x.shape} but at axis {axis}, "
                          f"found {indices.shape}")
     check_indices("take_along_axis", "indices", indices, x.shape[axis], x, low=-x.shape[axis])
-    result: Tensor = take_along_axis.apply(x, indices, axis=axis)
-    return result
+    return take_along_axis.apply(x, indices, axis=axis)
 
 
 def _take_along_forward(be: Backend, x: Array, indices: Array, axis: int) -> tuple[Array, Any]:

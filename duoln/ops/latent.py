@@ -31,8 +31,7 @@ def gaussian_latent(statistics: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
             statistics.shape[1] % 2):
         raise ShapeError(f"[gaussian_latent] expected statistics (batch, 2 latent) and noise (batch, latent), "
                          f"found {statistics.shape} and {noise.shape}")
-    result: tuple[Tensor, Tensor] = gaussian_latent.apply(statistics, noise)
-    return result
+    return gaussian_latent.apply(statistics, noise)
 
 
 def _forward(be: Backend, statistics: Array, noise: Array) -> tuple[tuple[Array, Array], Any]:

@@ -59,8 +59,7 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
     if x.shape[-1] != y.shape[-2]:
         raise ShapeError(f"[matmul] expected inner sizes to be equal, found shapes {x.shape} and {y.shape}")
     broadcast_shape("matmul", x.shape[:-2], y.shape[:-2])
-    result: Tensor = matmul.apply(x, y)
-    return result
+    return matmul.apply(x, y)
 
 
 def _matmul_forward(be: Backend, x: Array, y: Array) -> tuple[Array, Any]:
@@ -109,8 +108,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
                          f"found x {x.shape} and weight {weight.shape}")
     if bias is not None and bias.shape != (weight.shape[1],):
         raise ShapeError(f"[linear] expected bias ({weight.shape[1]},), found {bias.shape}")
-    result: Tensor = linear.apply(x, weight, bias)
-    return result
+    return linear.apply(x, weight, bias)
 
 
 def _linear_forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:

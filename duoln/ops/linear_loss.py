@@ -46,8 +46,7 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
     check_indices("linear_cross_entropy", "labels", labels, weight.shape[1], x, -LARGEST)
     # 0 times what is not finite would not be 0 in the weight's gradient.
     x = where(expand_dims(greater_equal(labels, 0), axis=-1), x, 0.0)
-    result: Tensor = linear_cross_entropy.apply(x, weight, bias, labels)
-    return result
+    return linear_cross_entropy.apply(x, weight, bias, labels)
 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -> tuple[Array, Any]:

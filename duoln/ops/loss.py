@@ -27,8 +27,7 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
         raise ShapeError(f"[softmax_cross_entropy] expected logits (..., classes) and labels (...), "
                          f"found {logits.shape} and {labels.shape}")
     check_indices("softmax_cross_entropy", "labels", labels, logits.shape[-1], logits, -logits.shape[-1])
-    result: Tensor = softmax_cross_entropy.apply(logits, labels)
-    return result
+    return softmax_cross_entropy.apply(logits, labels)
 
 
 def _cross_entropy_forward(be: Backend, logits: Array, labels: Array) -> tuple[Array, Any]:
@@ -64,8 +63,7 @@ def bce_with_logits(logits: Tensor, targets: Tensor) -> Tensor:
     check_float("bce_with_logits", logits, targets)
     if logits.shape != targets.shape:
         raise ShapeError(f"[bce_with_logits] expected equal shapes, found {logits.shape} and {targets.shape}")
-    result: Tensor = bce_with_logits.apply(logits, targets)
-    return result
+    return bce_with_logits.apply(logits, targets)
 
 
 def _bce_forward(be: Backend, logits: Array, targets: Array) -> tuple[Array, Any]:

@@ -41,8 +41,7 @@ def mixture_density(output: Tensor, points: Tensor) -> Tensor:
     if width < 7 or width % 6 != 1 or points.shape != (*output.shape[:-1], 3):
         raise ShapeError(f"[mixture_density] expected output (..., 1 + 6 M) and points (..., 3), "
                          f"found {output.shape} and {points.shape}")
-    result: Tensor = mixture_density.apply(output, points)
-    return result
+    return mixture_density.apply(output, points)
 
 
 def _softplus(be: Backend, x: Array) -> Array:

@@ -67,8 +67,7 @@ def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
     check_affine("layer_norm", x, gain, bias)
     eps, eps_place = check_epsilon("layer_norm", eps, eps_place)
     check_choice("layer_norm", "activation", activation, ACTIVATIONS)
-    result: Tensor = layer_norm.apply(x, gain, bias, eps=eps, eps_place=eps_place, activation=activation)
-    return result
+    return layer_norm.apply(x, gain, bias, eps=eps, eps_place=eps_place, activation=activation)
 
 
 def _layer_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
@@ -130,8 +129,7 @@ def batch_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
     if x.ndim < 2 or rows < (2 if unbiased else 1):
         raise ShapeError(f"[batch_norm] expected at least {2 if unbiased else 1} rows to normalise over, "
                          f"found shape {x.shape}")
-    result: tuple[Tensor, Tensor, Tensor] = batch_norm.apply(x, gain, bias, eps=eps, unbiased=unbiased)
-    return result
+    return batch_norm.apply(x, gain, bias, eps=eps, unbiased=unbiased)
 
 
 def _batch_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
@@ -185,8 +183,7 @@ def weight_norm(direction: Tensor, gain: Tensor) -> Tensor:
     check_affine("weight_norm", direction, gain, None)
     if direction.ndim < 2:
         raise ShapeError(f"[weight_norm] expected at least 2 axes, found shape {direction.shape}")
-    result: Tensor = weight_norm.apply(direction, gain)
-    return result
+    return weight_norm.apply(direction, gain)
 
 
 def _weight_norm_forward(be: Backend, v: Array, gain: Array) -> tuple[Array, Any]:

@@ -31,8 +31,7 @@ def order_violation(captions: Tensor, images: Tensor) -> Tensor:
     if captions.ndim != 2 or images.ndim != 2 or captions.shape[1] != images.shape[1]:
         raise ShapeError(f"[order_violation] expected captions (N, D) and images (M, D), "
                          f"found {captions.shape} and {images.shape}")
-    result: Tensor = order_violation.apply(captions, images)
-    return result
+    return order_violation.apply(captions, images)
 
 
 def _blocks(captions: Array, images: Array) -> Iterator[slice]:

@@ -33,8 +33,7 @@ def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Sum of float or int32 values; of bool, their count."""
     check_tensors("sum", x)
     axes = normal_axes("sum", axis, x.ndim)
-    result: Tensor = sum.apply(x, axis=axes, keepdims=check_flag("sum", "keepdims", keepdims))
-    return result
+    return sum.apply(x, axis=axes, keepdims=check_flag("sum", "keepdims", keepdims))
 
 
 def _sum_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
@@ -83,15 +82,13 @@ def _one_axis(name: str, x: Tensor, axis: int, keepdims: bool = False) -> int:
 @op
 def max(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Greatest value; equal greatest values share the gradient evenly."""
-    result: Tensor = max.apply(x, axis=_extreme("max", x, axis, keepdims), keepdims=keepdims)
-    return result
+    return max.apply(x, axis=_extreme("max", x, axis, keepdims), keepdims=keepdims)
 
 
 @op
 def min(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Smallest value; equal smallest values share the gradient evenly."""
-    result: Tensor = min.apply(x, axis=_extreme("min", x, axis, keepdims), keepdims=keepdims)
-    return result
+    return min.apply(x, axis=_extreme("min", x, axis, keepdims), keepdims=keepdims)
 
 
 def _max_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
@@ -145,8 +142,7 @@ def argmax(x: Tensor, axis: int = -1) -> Tensor:
 def cumsum(x: Tensor, axis: int) -> Tensor:
     """Running sum along one axis."""
     check_float("cumsum", x)
-    result: Tensor = cumsum.apply(x, axis=normal_axis("cumsum", axis, x.ndim))
-    return result
+    return cumsum.apply(x, axis=normal_axis("cumsum", axis, x.ndim))
 
 
 def _cumsum_forward(be: Backend, x: Array, axis: int) -> tuple[Array, Any]:
@@ -164,8 +160,7 @@ cumsum.add(Rule("composed", _cumsum_forward, _cumsum_vjp))
 def logsumexp(x: Tensor, axis: int = -1, *, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) along one axis, without overflow."""
     axis = _one_axis("logsumexp", x, axis, keepdims)
-    result: Tensor = logsumexp.apply(x, axis=axis, keepdims=keepdims)
-    return result
+    return logsumexp.apply(x, axis=axis, keepdims=keepdims)
 
 
 def _logsumexp_forward(be: Backend, x: Array, axis: int, keepdims: bool) -> tuple[Array, Any]:
@@ -189,8 +184,7 @@ logsumexp.add(Rule("composed", _logsumexp_forward, _logsumexp_vjp))
 @op
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along one axis."""
-    result: Tensor = softmax.apply(x, axis=_one_axis("softmax", x, axis))
-    return result
+    return softmax.apply(x, axis=_one_axis("softmax", x, axis))
 
 
 def _softmax_forward(be: Backend, x: Array, axis: int) -> tuple[Array, Any]:
@@ -210,8 +204,7 @@ softmax.add(Rule("composed", _softmax_forward, _softmax_vjp))
 @op
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """X - logsumexp(x) along one axis."""
-    result: Tensor = log_softmax.apply(x, axis=_one_axis("log_softmax", x, axis))
-    return result
+    return log_softmax.apply(x, axis=_one_axis("log_softmax", x, axis))
 
 
 def _log_softmax_forward(be: Backend, x: Array, axis: int) -> tuple[Array, Any]:

@@ -30,8 +30,7 @@ def reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
         shape = tuple(x.size // known if n == -1 else n for n in shape)
     if -1 in shape or prod(shape) != x.size:
         raise ShapeError(f"[reshape] expected a shape of {x.size} values, found {shape}")
-    result: Tensor = reshape.apply(x, shape=tuple(shape))
-    return result
+    return reshape.apply(x, shape=tuple(shape))
 
 
 reshape.add(Rule("composed", lambda be, x, shape: (be.reshape(x, shape), x.shape),
@@ -49,8 +48,7 @@ def permute_dims(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     order = tuple(normal_axis("permute_dims", a, x.ndim) for a in check_integers_in("permute_dims", "axes", axes))
     if sorted(order) != list(range(x.ndim)):
         raise ShapeError(f"[permute_dims] expected an order of {x.ndim} axes, found {axes}")
-    result: Tensor = permute_dims.apply(x, axes=order)
-    return result
+    return permute_dims.apply(x, axes=order)
 
 
 def _permute_vjp(be: Backend, axes: tuple[int, ...], gout: Array, needs: Sequence[bool]) -> tuple[Array]:
@@ -86,8 +84,7 @@ def broadcast_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     if len(padded) != len(shape) or any(a not in (1, b) for a, b in zip(padded, shape, strict=True)):
         raise ShapeError(f"[broadcast_to] expected a shape that broadcasts to {shape}, found {x.shape}")
     check_room("broadcast_to", x.backend, shape)
-    result: Tensor = broadcast_to.apply(x, shape=shape)
-    return result
+    return broadcast_to.apply(x, shape=shape)
 
 
 broadcast_to.add(Rule("composed", lambda be, x, shape: (be.broadcast_to(x, shape), x.shape),
@@ -111,8 +108,7 @@ def concat(*arrays: Tensor | Sequence[Tensor], axis: int = 0) -> Tensor:
         if x.dtype != tensors[0].dtype:
             raise DtypeError(f"[concat] expected one dtype, found {tensors[0].dtype} and {x.dtype}; "
                              "convert with astype")
-    result: Tensor = concat.apply(*tensors, axis=axis)
-    return result
+    return concat.apply(*tensors, axis=axis)
 
 
 def _concat_forward(be: Backend, *arrays: Array, axis: int) -> tuple[Array, Any]:
@@ -177,8 +173,7 @@ def split(x: Tensor, parts: int, axis: int = -1) -> tuple[Tensor, ...]:
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices along an axis, without it; their gradients are put together once, not slice by slice."""
     check_tensors("unstack", x)
-    result: tuple[Tensor, ...] = unstack.apply(x, axis=normal_axis("unstack", axis, x.ndim))
-    return result
+    return unstack.apply(x, axis=normal_axis("unstack", axis, x.ndim))
 
 
 def _unstack_forward(be: Backend, x: Array, axis: int) -> tuple[tuple[Array, ...], Any]:
@@ -200,8 +195,7 @@ unstack.add(Rule("composed", _unstack_forward, _unstack_vjp))
 def flip(x: Tensor, axis: int) -> Tensor:
     """The values along an axis in reverse order."""
     check_tensors("flip", x)
-    result: Tensor = flip.apply(x, axis=normal_axis("flip", axis, x.ndim))
-    return result
+    return flip.apply(x, axis=normal_axis("flip", axis, x.ndim))
 
 
 flip.add(Rule("composed", lambda be, x, axis: (be.flip(x, axis), axis),
@@ -226,8 +220,7 @@ def pad(x: Tensor, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> T
     value = check_number("pad", "value", value, NOT_NAN)
     if x.dtype not in FLOATS and not (-LARGEST <= value <= LARGEST and value == int(value)):
         raise DtypeError(f"[pad] value: expected an integer beside a tensor of {x.dtype}, found {value}")
-    result: Tensor = pad.apply(x, widths=pairs, value=value)
-    return result
+    return pad.apply(x, widths=pairs, value=value)
 
 
 def _pad_forward(be: Backend, x: Array, widths: tuple[tuple[int, int], ...], value: float) -> tuple[Array, Any]:

@@ -46,8 +46,7 @@ def adam_update(rate: Tensor, eps: Tensor, *arrays: Tensor, beta1: float, beta2:
             raise ShapeError(f"[adam_update] tensor {i}: expected parameter, gradient and moments of one shape, "
                              f"found {' and '.join(map(str, sorted(shapes)))}")
     apart = donate and len({id(owner(a.data)) for a in arrays}) == len(arrays)
-    result: tuple[Tensor, ...] = adam_update.apply(rate, eps, *arrays, beta1=beta1, beta2=beta2, donate=apart)
-    return result
+    return adam_update.apply(rate, eps, *arrays, beta1=beta1, beta2=beta2, donate=apart)
 
 
 def _adam_forward(be: Backend, rate: Array, eps: Array, *arrays: Array, beta1: float, beta2: float,

@@ -33,8 +33,7 @@ def soft_window(raw: Tensor, kappa: Tensor, characters: Tensor, *, advance: floa
         raise ShapeError(f"[soft_window] expected raw (B, 3 K), kappa (B, K) and characters (B, U, C), "
                          f"found {raw.shape}, {kappa.shape} and {characters.shape}")
     advance = float(check_number("soft_window", "advance", advance, AT_LEAST_0))
-    result: tuple[Tensor, Tensor, Tensor] = soft_window.apply(raw, kappa, characters, advance=advance)
-    return result
+    return soft_window.apply(raw, kappa, characters, advance=advance)
 
 
 def _forward(be: Backend, raw: Array, kappa: Array, characters: Array, advance: float) -> tuple[tuple[Array, ...], Any]:

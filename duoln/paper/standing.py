@@ -10,11 +10,13 @@ from typing import Any, NamedTuple, get_args
 
 from duoln.errors import CheckpointError, DataFormatError, DuolnError
 from duoln.paper.contents import CONTENTS, Entry
-from duoln.report import Curve, read_curves
-from duoln.runfolder import read_json, run_folders
-from duoln.runlog import read_log
+from duoln.runs.folder import read_json, run_folders
+from duoln.runs.log import read_log
+from duoln.runs.report import Curve, read_curves
 from duoln.tasks.registry import Registry
-from duoln.tasks.spec import Dataset, Rung, Task, make_config
+from duoln.tasks.settings import make_config
+from duoln.tasks.task import Task
+from duoln.tasks.values import Dataset, Rung
 
 RUNGS: tuple[Rung, ...] = get_args(Rung)
 """Best data first."""

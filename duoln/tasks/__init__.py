@@ -1,19 +1,11 @@
-"""Tasks: what one is (`spec`), how plug-ins bring them (`hookspecs`), and where they are found (`registry`)."""
+"""Tasks: what one is (`task`), what its methods give and take (`values`), its `settings`, how plug-ins bring tasks
+(`hookspecs`), and where they are found (`registry`).
+"""
 
 from duoln.tasks.hookspecs import hookimpl
-from duoln.tasks.spec import (
-    Column,
-    Config,
-    Dataset,
-    Findings,
-    ReferenceCurve,
-    Splits,
-    Task,
-    Trained,
-    make_config,
-    option,
-    parse_settings,
-)
+from duoln.tasks.settings import make_config, option, parse_settings
+from duoln.tasks.task import Config, Task
+from duoln.tasks.values import Column, Dataset, Findings, ReferenceCurve, Splits, Trained
 
 __all__ = ["Column", "Config", "Dataset", "Findings", "ReferenceCurve", "Splits", "Task", "Trained", "hookimpl",
            "make_config", "option", "parse_settings"]

@@ -10,7 +10,8 @@ from typing import Any
 
 from duoln.errors import PluginError, words_of
 from duoln.tasks.results import kind_of
-from duoln.tasks.spec import Column, Config, Task
+from duoln.tasks.task import Config, Task
+from duoln.tasks.values import Column
 
 NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]|\.(?=[A-Za-z0-9_-])){0,63}")
 """Names are typed on command lines, and folders are called after them."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from duoln.tasks.spec import Config, Dataset
+from duoln.tasks.task import Config
+from duoln.tasks.values import Dataset
 
 
 class RunStart(NamedTuple):

@@ -17,7 +17,8 @@ from duoln import errors
 from duoln.errors import DuolnError, TaskError, words_of
 from duoln.tasks.attributes import check_attributes
 from duoln.tasks.results import checked, checked_batch
-from duoln.tasks.spec import Splits, Task
+from duoln.tasks.task import Task
+from duoln.tasks.values import Splits
 
 METHODS = tuple(name for name, value in vars(Task).items() if inspect.isfunction(value) and not name.startswith("_"))
 """What duoln calls of a task: all that the contract has."""

@@ -21,7 +21,7 @@ import pluggy
 if TYPE_CHECKING:
     from duoln.core import Op, Rule
     from duoln.tasks.events import Listener
-    from duoln.tasks.spec import Task
+    from duoln.tasks.task import Task
 
 hookspec = pluggy.HookspecMarker("duoln")
 hookimpl = pluggy.HookimplMarker("duoln")

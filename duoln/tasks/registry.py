@@ -25,7 +25,7 @@ from duoln.tasks.events import Listener
 from duoln.tasks.faults import hearing_interrupts, named, refusal, staying
 from duoln.tasks.listening import Contained
 from duoln.tasks.results import kind_of
-from duoln.tasks.spec import Task
+from duoln.tasks.task import Task
 
 GROUP = "duoln"
 SLOW_SECONDS = 1.0

@@ -8,11 +8,12 @@ from typing import Any, get_args
 
 import numpy as np
 
-from duoln import strictjson, tree
+from duoln import tree
 from duoln.core import Tensor
+from duoln.data import strictjson
 from duoln.nn import Module
 from duoln.optim import Optimizer
-from duoln.tasks.spec import Dataset, Findings, ReferenceCurve, Rung, Splits
+from duoln.tasks.values import Dataset, Findings, ReferenceCurve, Rung, Splits
 
 
 def checked(method: str, result: Any) -> Any:

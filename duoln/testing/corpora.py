@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from duoln.errors import DataError
-from duoln.tasks.spec import Task
+from duoln.tasks.task import Task
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",

@@ -10,7 +10,7 @@ import numpy as np
 from duoln import runtime
 from duoln.backends.protocol import FLOATS, Backend
 from duoln.core import Op, Rule, Tensor, gradcheck
-from duoln.core.tape import pullback, tensors_of
+from duoln.core.gradient import pullback, tensors_of
 from duoln.testing.closeness import check_close, tolerance
 
 

@@ -14,17 +14,19 @@ import numpy as np
 
 from duoln import runtime, tree
 from duoln.backends.protocol import Backend
-from duoln.checkpoint import load
 from duoln.core import Tensor, gradcheck
 from duoln.data import count_examples
 from duoln.errors import GradientError, ShapeError
-from duoln.pictures import can_draw
+from duoln.pictures.drawing import can_draw
 from duoln.randomness import Stream
-from duoln.runfolder import RunFolder
-from duoln.tasks.spec import Config, Splits, Task, make_config
+from duoln.runs.checkpoint import load
+from duoln.runs.folder import RunFolder
+from duoln.runs.trained import load_trained
+from duoln.tasks.settings import make_config
+from duoln.tasks.task import Config, Task
+from duoln.tasks.values import Splits
 from duoln.testing.corpora import check_corpus
-from duoln.train import Trainer
-from duoln.trained import load_trained
+from duoln.training.trainer import Trainer
 
 _DERIVATIVE = 1e-4
 """Relative error to allow a derivative along a line: a line may cross the kinks of a few rectifiers."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import cupy
 import numpy as np
-from duoln.kernels import launch
-from duoln.kernels.settings import ADAM
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.kernels import launch
+from duoln.kernels.settings import ADAM
 from duoln.ops import adam_update
 
 _update = launch.Kernel("adam/adam.cu", "adam_update", "pointers: uint64[2], sizes: int32[1], chunks: int32[2], "

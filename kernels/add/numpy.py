@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from duoln.kernels import host
-from duoln.kernels.lines import Lines
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.kernels import host
+from duoln.kernels.lines import Lines
 from duoln.ops import add
 
 

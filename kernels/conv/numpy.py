@@ -13,11 +13,11 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
-from duoln.kernels import host
 from numpy.lib.stride_tricks import sliding_window_view
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.kernels import host
 from duoln.ops import conv2d
 
 BLOCK_BYTES = 1 << 21

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+
+from duoln.backends.protocol import Array, Backend
 from duoln.kernels import metal
 from duoln.kernels.layer_norm.metal import backward as layer_norm_backward
 from duoln.kernels.recurrent.plan import plan
 from duoln.kernels.recurrent.steps import Gradient, States
-
-from duoln.backends.protocol import Array, Backend
 from duoln.ops.recurrent.formulas import Settings
 
 _COMMON = ("side: float32[2], recurrent: float32[2], h: float32[2], gain_h: float32[1], bias_h: float32[1], "

@@ -10,11 +10,11 @@ from math import prod
 from typing import NamedTuple
 
 import cupy
-from duoln.kernels import launch
-from duoln.kernels.layer_norm.plan import plan
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.kernels import launch
+from duoln.kernels.layer_norm.plan import plan
 from duoln.ops import layer_norm
 
 _FORWARD = ("x: float32[2], gain: float32[1]?, bias: float32[1]?, y: float32[2], stats: float32[2], rows: int32, "

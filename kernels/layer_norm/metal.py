@@ -11,9 +11,9 @@ from math import prod
 from typing import Any
 
 import mlx.core as mx
-from duoln.kernels import metal
 
 from duoln.backends.protocol import Array
+from duoln.kernels import metal
 
 MOST_COLUMNS = 8192
 _MOST_GROUPS = 512

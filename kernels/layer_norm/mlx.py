@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
-from duoln.kernels import metal as metal_kernels
-from duoln.kernels.layer_norm import metal
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.kernels import metal as metal_kernels
+from duoln.kernels.layer_norm import metal
 from duoln.ops import layer_norm
 from duoln.randomness import Stream
 

@@ -11,10 +11,10 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
-from duoln.kernels import host
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.kernels import host
 from duoln.ops import linear_cross_entropy
 from duoln.ops.linear_loss import BLOCK
 

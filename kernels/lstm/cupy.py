@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import cupy
-from duoln.kernels import launch
-from duoln.kernels.recurrent import cuda
-from duoln.kernels.recurrent.plan import plan
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.kernels import launch
+from duoln.kernels.recurrent import cuda
+from duoln.kernels.recurrent.plan import plan
 from duoln.ops import lstm, lstm_cell
 from duoln.ops.recurrent.variants import norm_shapes
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from duoln.kernels import host
-from duoln.kernels.recurrent import shared as recurrent
 
 from duoln.backends.protocol import Array
+from duoln.kernels import host
+from duoln.kernels.recurrent import shared as recurrent
 
 NORMED_SIDES = ("layer", "layer-theano")
 """The variants with a norm over the input's side and one over the state's."""

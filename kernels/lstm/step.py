@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from duoln.kernels import host
-from duoln.kernels.lstm.gates import NORMED_SIDES, CellNorm, make_terms, split_gates
-from duoln.kernels.recurrent import shared as recurrent
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.kernels import host
+from duoln.kernels.lstm.gates import NORMED_SIDES, CellNorm, make_terms, split_gates
+from duoln.kernels.recurrent import shared as recurrent
 from duoln.ops.recurrent.variants import norm_shapes
 
 _VARIANTS = ("none", "layer", "layer-cell", "layer-theano")

@@ -11,11 +11,11 @@ from math import prod
 from typing import Any, NamedTuple
 
 import cupy
+
+from duoln.backends.protocol import Array, Backend
 from duoln.kernels import launch
 from duoln.kernels.layer_norm import cupy as layer_norm
 from duoln.kernels.recurrent.plan import MOST_HIDDEN
-
-from duoln.backends.protocol import Array, Backend
 
 
 def supports(variants: Sequence[str]) -> Callable[..., str | None]:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Op, Rule, Tensor, derived
 from duoln.kernels import metal
 from duoln.kernels.gru.metal import MetalGru
 from duoln.kernels.layer_norm.metal import MOST_COLUMNS
 from duoln.kernels.lstm.metal import MetalLstm
 from duoln.kernels.recurrent.steps import Gradient, States, Steps
-
-from duoln.backends.protocol import Array, Backend
-from duoln.core import Op, Rule, Tensor, derived
 from duoln.ops import gru, linear, lstm, lstm_cell, rnn
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings

@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from duoln.kernels import host
 
 from duoln.backends.protocol import Array, Backend
+from duoln.kernels import host
 
 FEWEST_ROWS = 16
 """A part of fewer rows multiplies at the speed of reading the weights, and two of them read twice."""

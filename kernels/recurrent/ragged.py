@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from duoln.kernels.recurrent.parts import FEWEST_ROWS, Forward, Vjp
 
 from duoln.backends.protocol import Array, Backend
+from duoln.kernels.recurrent.parts import FEWEST_ROWS, Forward, Vjp
 
 _WORTH = 0.9
 """Share of real steps from which on nothing is gained."""

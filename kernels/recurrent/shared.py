@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from duoln.kernels import host
 
 from duoln.backends.protocol import Array, Backend
+from duoln.kernels import host
 
 
 class Terms(NamedTuple):

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import cupy
-from duoln.kernels import launch
-from duoln.kernels.recurrent import cuda
-from duoln.kernels.recurrent.plan import plan
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.kernels import launch
+from duoln.kernels.recurrent import cuda
+from duoln.kernels.recurrent.plan import plan
 from duoln.ops import rnn
 
 _VARIANTS = ("none", "layer")

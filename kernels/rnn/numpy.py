@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule
 from duoln.kernels import host
 from duoln.kernels.recurrent import shared as recurrent
 from duoln.kernels.recurrent.parts import side_by_side
 from duoln.kernels.recurrent.ragged import ragged
-
-from duoln.backends.protocol import Array, Backend
-from duoln.core import Rule
 from duoln.ops import rnn
 
 _VARIANTS = ("none", "layer")

@@ -7,11 +7,11 @@ from math import prod
 from typing import Any, NamedTuple
 
 import cupy
-from duoln.kernels import launch
-from duoln.kernels.settings import CROSS_ENTROPY
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.kernels import launch
+from duoln.kernels.settings import CROSS_ENTROPY
 from duoln.ops import softmax_cross_entropy
 
 _NARROW, _ROWS = 1024, 4

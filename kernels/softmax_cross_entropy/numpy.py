@@ -7,10 +7,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from duoln.kernels import host
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.kernels import host
 from duoln.ops import softmax_cross_entropy
 
 

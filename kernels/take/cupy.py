@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
-from duoln.kernels import launch
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.kernels import launch
 from duoln.ops import take
 from duoln.ops.index import from_front
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from duoln.kernels import host
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.kernels import host
 from duoln.ops import write_then_read
 from duoln.ops.attention import EPSILON, LIMIT, WHERE
 

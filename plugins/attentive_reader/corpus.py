@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+
+from duoln.data import most_unpacked
+from duoln.errors import DataFormatError
 from duoln.plugins.attentive_reader import archive
 from duoln.plugins.attentive_reader.questions import (
     Question,
@@ -17,9 +20,6 @@ from duoln.plugins.attentive_reader.questions import (
     parse,
     within,
 )
-
-from duoln.data import most_unpacked
-from duoln.errors import DataFormatError
 
 LastToken = Literal["dropped", "kept"]
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+from duoln.data import cache_folder, data_folders
+from duoln.errors import DataMissingError, UsageError
 from duoln.plugins.attentive_reader import corpus, made, vocabulary
 from duoln.plugins.attentive_reader.batches import Dropout, Training, evaluated
 from duoln.plugins.attentive_reader.corpus import Corpus, Cut, Ragged, Split
-
-from duoln.data import cache_folder, data_folders
-from duoln.errors import DataMissingError, UsageError
 from duoln.tasks import Dataset, Splits
 
 Source = Literal["auto", "cnn", "novels", "record", "made"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from duoln.plugins.attentive_reader.corpus import Collector, Corpus, Cut
 from duoln.plugins.attentive_reader.questions import PLACEHOLDER, Question
-
 from duoln.randomness import Stream
 
 SIZES = {"train": 320, "valid": 64, "test": 64}

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
-from duoln.plugins.attentive_reader.start import Start, weights
 
 from duoln import nn, ops
 from duoln.core import Tensor
 from duoln.errors import UsageError
 from duoln.nn import Params
 from duoln.ops.norm import EpsilonPlace
+from duoln.plugins.attentive_reader.start import Start, weights
 from duoln.randomness import Stream
 
 Norm = Literal["none", "layer", "layer-theano", "batch"]

@@ -9,12 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from duoln.plugins.attentive_reader import data, optimizer, peer_torch, published
-from duoln.plugins.attentive_reader.batches import LastBatch, Order, evaluation_batches
-from duoln.plugins.attentive_reader.corpus import LastToken
-from duoln.plugins.attentive_reader.model import DropoutForm, Likelihood, Norm, Reader
-from duoln.plugins.attentive_reader.start import Start
-from duoln.plugins.attentive_reader.vocabulary import UNKNOWN
 
 from duoln import ops, optim
 from duoln.core import Tensor
@@ -22,8 +16,14 @@ from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.ops.norm import EpsilonPlace
+from duoln.plugins.attentive_reader import data, optimizer, peer_torch, published
+from duoln.plugins.attentive_reader.batches import LastBatch, Order, evaluation_batches
+from duoln.plugins.attentive_reader.corpus import LastToken
+from duoln.plugins.attentive_reader.model import DropoutForm, Likelihood, Norm, Reader
+from duoln.plugins.attentive_reader.start import Start
+from duoln.plugins.attentive_reader.vocabulary import UNKNOWN
 from duoln.tasks import Column, Config, ReferenceCurve, Splits, Task
-from duoln.tasks.spec import PeerBuilder, Predict
+from duoln.tasks.task import PeerBuilder, Predict
 
 
 @dataclass(frozen=True)

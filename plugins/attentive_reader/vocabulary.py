@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from duoln.plugins.attentive_reader.corpus import Corpus, Ragged, Split
-from duoln.plugins.attentive_reader.questions import is_entity
 
 from duoln.data import opened
 from duoln.errors import DataError, DataFormatError
+from duoln.plugins.attentive_reader.corpus import Corpus, Ragged, Split
+from duoln.plugins.attentive_reader.questions import is_entity
 
 NIL, UNKNOWN = 0, 2
 SPECIAL = 4

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+
+from duoln.data import Batch, Batches, read_mnist
+from duoln.errors import DataMissingError, UsageError
 from duoln.plugins.convnet import corpus, whitening
 from duoln.plugins.convnet.corpus import Images
 from duoln.plugins.convnet.made import make_coloured, make_grey
 from duoln.plugins.convnet.model import mask_shapes
-
-from duoln.data import Batch, Batches, read_mnist
-from duoln.errors import DataMissingError, UsageError
 from duoln.randomness import Stream
 from duoln.tasks import Dataset, Splits
 

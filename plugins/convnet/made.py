@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from duoln.plugins.convnet.corpus import Images
 
 from duoln.data.digits import make_digits
+from duoln.plugins.convnet.corpus import Images
 from duoln.randomness import Stream
 
 

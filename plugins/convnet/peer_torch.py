@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from duoln.plugins.convnet.data import SHAPES
-from duoln.plugins.convnet.model import SLOPE
-from duoln.plugins.convnet.schedule import linear_decay
 
 from duoln.data import Batch
 from duoln.nn import Params
+from duoln.plugins.convnet.data import SHAPES
+from duoln.plugins.convnet.model import SLOPE
+from duoln.plugins.convnet.schedule import linear_decay
 
 
 def build(cfg: Any, start: Params, fused: bool = False) -> tuple[Callable[[Batch], float], dict[str, str]]:

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from duoln.plugins.convnet import data, peer_torch
-from duoln.plugins.convnet.model import ConvNet, Gains, Norm, Start
-from duoln.plugins.convnet.schedule import linear_decay
-from duoln.plugins.convnet.whitening import Whitening
 
 from duoln import ops, optim
 from duoln.core import Tensor
 from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
+from duoln.plugins.convnet import data, peer_torch
+from duoln.plugins.convnet.model import ConvNet, Gains, Norm, Start
+from duoln.plugins.convnet.schedule import linear_decay
+from duoln.plugins.convnet.whitening import Whitening
 from duoln.tasks import Column, Config, Splits, Task
-from duoln.tasks.spec import PeerBuilder, Predict
+from duoln.tasks.task import PeerBuilder, Predict
 
 _CHUNK = 100
 """Images a forward pass of the evaluation."""

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from duoln.plugins.draw import corpus
 
 from duoln.data import Batch, Batches
 from duoln.data.digits import make_digits
 from duoln.errors import DataMissingError, UsageError
+from duoln.plugins.draw import corpus
 from duoln.randomness import Stream
 from duoln.tasks import Dataset, Splits
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from duoln.plugins.draw.model import PIXELS, Draw
 
-from duoln import pictures
 from duoln.core import Tensor
 from duoln.errors import UsageError
 from duoln.ops.attention import LIMIT
+from duoln.pictures import drawing
+from duoln.plugins.draw.model import PIXELS, Draw
 from duoln.randomness import Stream
 from duoln.tasks import Trained, option
 
@@ -39,7 +39,7 @@ def draw_pictures(trained: Trained, options: Options, out: Path) -> list[Path]:
             before anything is computed.
     """
     beside = out.with_name(f"{out.stem}-glimpses{out.suffix}")
-    pictures.check_picture(out)
+    drawing.check_picture(out)
     if trained.step == 0:
         raise UsageError("[draw] expected a trained model, found one before its first update: train it, or name "
                          "another run")
@@ -82,7 +82,7 @@ def _grid(digits: np.ndarray, out: Path) -> None:
     sheet[:len(digits)] = digits
     picture = sheet.reshape(high, wide, PIXELS, PIXELS).transpose(0, 2, 1, 3).reshape(high * PIXELS, wide * PIXELS)
     inches = max(0.5 * wide, 2.0)
-    with pictures.figure(out, size=(inches, max(inches * high / wide, 0.5))) as (_, axes):
+    with drawing.figure(out, size=(inches, max(inches * high / wide, 0.5))) as (_, axes):
         axes[0, 0].imshow(picture, **_GREY)
         axes[0, 0].axis("off")
 
@@ -90,7 +90,7 @@ def _grid(digits: np.ndarray, out: Path) -> None:
 def _sequences(canvases: np.ndarray, windows: np.ndarray, out: Path) -> None:
     glimpses, count = canvases.shape[:2]
     shown = np.unique(np.linspace(0, glimpses - 1, min(glimpses, _COLUMNS)).round().astype(int))
-    with pictures.figure(out, count, len(shown), (0.75 * len(shown), 0.85 * count)) as (_, axes):
+    with drawing.figure(out, count, len(shown), (0.75 * len(shown), 0.85 * count)) as (_, axes):
         for k, t in enumerate(shown):
             axes[0, k].set_title(f"{t + 1}", fontsize=8)
             for row in range(count):

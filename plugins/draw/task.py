@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from duoln.plugins.draw import corpus, data, peer_torch, sampling
-from duoln.plugins.draw.model import Draw, Norm, Start
 
 from duoln import ops, optim
 from duoln.core import Tensor
@@ -18,8 +16,10 @@ from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.ops.attention import Centre
+from duoln.plugins.draw import corpus, data, peer_torch, sampling
+from duoln.plugins.draw.model import Draw, Norm, Start
 from duoln.tasks import Column, Config, Splits, Task, Trained
-from duoln.tasks.spec import PeerBuilder, Predict
+from duoln.tasks.task import PeerBuilder, Predict
 
 Clip = Literal["norm", "value", "none"]
 

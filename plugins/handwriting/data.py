@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from duoln.plugins.handwriting import alphabet, corpus
-from duoln.plugins.handwriting.corpus import Line
-from duoln.plugins.handwriting.made import make_lines
 
 from duoln.data import Batch, cache_folder, data_folders
 from duoln.errors import DataMissingError, UsageError
+from duoln.plugins.handwriting import alphabet, corpus
+from duoln.plugins.handwriting.corpus import Line
+from duoln.plugins.handwriting.made import make_lines
 from duoln.randomness import Stream
 from duoln.tasks import Dataset, Splits
 

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from duoln.errors import DataError, UsageError
-from duoln.pictures import check_picture, figure
+from duoln.pictures.drawing import check_picture, figure
 
 __all__ = ["check", "check_picture", "draw", "draw_attention", "strokes", "svg"]
 

@@ -9,11 +9,11 @@ from typing import Any
 from xml.parsers import expat
 
 import numpy as np
-from duoln.plugins.handwriting import corpus
-from duoln.plugins.handwriting.corpus import Line
 
 from duoln.data import read_whole
 from duoln.errors import DataFormatError, DataMissingError
+from duoln.plugins.handwriting import corpus
+from duoln.plugins.handwriting.corpus import Line
 from duoln.randomness import Stream
 
 _MAX_XML = 1 << 23

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from duoln.plugins.handwriting.corpus import Line
 
+from duoln.plugins.handwriting.corpus import Line
 from duoln.randomness import Stream
 
 _ARC = 7

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from duoln.plugins.handwriting.alphabet import CLASSES
-
 from duoln import nn, ops
 from duoln.core import Tensor
 from duoln.nn import Params
 from duoln.nn.recurrent import States
 from duoln.ops.norm import EpsilonPlace
+from duoln.plugins.handwriting.alphabet import CLASSES
 from duoln.randomness import Stream
 
 Norm = Literal["none", "layer"]

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from duoln.plugins.handwriting.alphabet import CLASSES
 
 from duoln.data import Batch
 from duoln.nn import Params
+from duoln.plugins.handwriting.alphabet import CLASSES
 
 
 def build(cfg: Any, start: Params, fused: bool = False) -> tuple[Callable[[Batch], float], dict[str, str]]:

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from duoln.plugins.handwriting import drawing
-from duoln.plugins.handwriting.alphabet import CLASSES, PADDING, encode_strictly
-from duoln.plugins.handwriting.data import DEVIATION, MEAN
-from duoln.plugins.handwriting.model import POINT, Synthesis
 
 from duoln import ops
 from duoln.core import Tensor
 from duoln.errors import DivergedError, UsageError
 from duoln.nn import Params
+from duoln.plugins.handwriting import drawing
+from duoln.plugins.handwriting.alphabet import CLASSES, PADDING, encode_strictly
+from duoln.plugins.handwriting.data import DEVIATION, MEAN
+from duoln.plugins.handwriting.model import POINT, Synthesis
 from duoln.randomness import Stream
 from duoln.tasks import option
-from duoln.tasks.spec import Trained
+from duoln.tasks.values import Trained
 
 _POINTS_A_CHARACTER = 40
 """About twice what people need: a window that has not moved on by then will not."""

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from duoln.plugins.handwriting import data, iam, peer_torch
-from duoln.plugins.handwriting.model import Biases, FirstWindow, Form, Norm, Synthesis
-from duoln.plugins.handwriting.sampling import Options, sample
 
 from duoln import ops, optim
 from duoln.core import Tensor
@@ -18,8 +15,12 @@ from duoln.data import Batch, examples
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.ops.norm import EpsilonPlace
+from duoln.plugins.handwriting import data, iam, peer_torch
+from duoln.plugins.handwriting.model import Biases, FirstWindow, Form, Norm, Synthesis
+from duoln.plugins.handwriting.sampling import Options, sample
 from duoln.tasks import Column, Config, Splits, Task
-from duoln.tasks.spec import PeerBuilder, Predict, Trained
+from duoln.tasks.task import PeerBuilder, Predict
+from duoln.tasks.values import Trained
 
 _LINES = 32
 """Lines a forward pass of the evaluation."""

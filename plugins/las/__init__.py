@@ -1,7 +1,6 @@
 """Listen, attend and spell: the chapter that puts layer norm into a speech recogniser."""
 
 from duoln.plugins.las.task import Las
-
 from duoln.tasks import Task, hookimpl
 
 

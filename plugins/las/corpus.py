@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from duoln.plugins.las.alphabet import Alphabet
 
 from duoln.data import cache_folder, data_folders
+from duoln.plugins.las.alphabet import Alphabet
 from duoln.randomness import Stream
 from duoln.tasks import Dataset
 

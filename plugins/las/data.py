@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+
+from duoln.data import Batch, Batches
+from duoln.errors import DataFormatError, DataMissingError, UsageError
 from duoln.plugins.las import corpus, librispeech, spoken, timit
 from duoln.plugins.las.alphabet import LETTERS, TIMIT, Alphabet
 from duoln.plugins.las.corpus import Corpus, Utterance
 from duoln.plugins.las.features import features, frame_count, width
 from duoln.plugins.las.made import RATE, made
-
-from duoln.data import Batch, Batches
-from duoln.errors import DataFormatError, DataMissingError, UsageError
 from duoln.randomness import Stream
 from duoln.tasks import Splits
 

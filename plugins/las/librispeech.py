@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+
+from duoln.errors import DataFormatError, DataMissingError
 from duoln.plugins.las.alphabet import LETTERS
 from duoln.plugins.las.audio import audio_length, read_audio
 from duoln.plugins.las.corpus import Corpus, Utterance
 from duoln.plugins.las.spoken import spelled
 from duoln.plugins.las.texts import read_lines
-
-from duoln.errors import DataFormatError, DataMissingError
 from duoln.tasks import Dataset
 
 FOLDERS = ("LibriSpeech",)

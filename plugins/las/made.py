@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+
 from duoln.plugins.las.alphabet import LETTERS
 from duoln.plugins.las.corpus import SETS, Corpus, Utterance
-
 from duoln.randomness import Stream
 from duoln.tasks import Dataset
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
-from duoln.plugins.las.alphabet import Alphabet
 
 from duoln import nn, ops
 from duoln.core import Tensor
 from duoln.errors import ShapeError
 from duoln.nn import Params
 from duoln.nn.recurrent import States
+from duoln.plugins.las.alphabet import Alphabet
 from duoln.randomness import Stream
 
 ListenerNorm = Literal["none", "layer", "over-time"]

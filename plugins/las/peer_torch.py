@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from duoln.plugins.las.alphabet import Alphabet
 
 from duoln.data import Batch
 from duoln.nn import Params
+from duoln.plugins.las.alphabet import Alphabet
 
 _GATES = (1, 0, 3, 2)
 """PyTorch's input, forget, candidate, output among our forget, input, output, candidate."""

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from duoln.core import Tensor
+from duoln.errors import DivergedError, UsageError
+from duoln.pictures import drawing
 from duoln.plugins.las import data, search
 from duoln.plugins.las.alphabet import Alphabet
 from duoln.plugins.las.audio import read_audio
 from duoln.plugins.las.corpus import SETS
 from duoln.plugins.las.features import HOP_SECONDS, features
 from duoln.plugins.las.model import LasModel
-
-from duoln import pictures
-from duoln.core import Tensor
-from duoln.errors import DivergedError, UsageError
 from duoln.randomness import Stream
 from duoln.tasks import Trained, option
 
@@ -60,7 +60,7 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
         DataError: the corpus or the sound file is missing, damaged, or of another rate than the model has heard.
         DivergedError: the model gives no finite numbers.
     """
-    pictures.check_picture(out)
+    drawing.check_picture(out)
     if trained.step == 0:
         raise UsageError("[las] expected a trained model, found one after 0 updates")
     if options.set not in SETS:
@@ -111,7 +111,7 @@ def draw_attention(shown: list[Spelled], mels: int, out: Path) -> None:
     The darkest place of each clip is that of its greatest weight.
     """
     low = max(1.6, 0.15 * max(len(one.weights) for one in shown))
-    with pictures.figure(out, 2, len(shown), (2.8 * len(shown) + 0.6, 2.6 + low), sharex="col",
+    with drawing.figure(out, 2, len(shown), (2.8 * len(shown) + 0.6, 2.6 + low), sharex="col",
                          gridspec_kw={"height_ratios": (1.6, low)}) as (_, axes):
         for (top, bottom), one in zip(axes.T, shown, strict=True):
             seconds = len(one.heard) * HOP_SECONDS
@@ -140,7 +140,7 @@ def draw_weights(runs: Mapping[str, Trained], out: Path) -> Path:
     panels = [(part, kind) for part in ("listener", "speller") for kind in ("w_x", "w_h")]
     first = next(iter(runs.values()))
     start = first.model.init(Stream(first.config.seed, "init"))
-    with pictures.figure(out, 2, 2, (9.6, 6.4)) as (_, axes):
+    with drawing.figure(out, 2, 2, (9.6, 6.4)) as (_, axes):
         for axis, (part, kind) in zip(axes.flat, panels, strict=True):
             values = {"start": np.concatenate(list(_weights(start[part], kind)))}
             for name, trained in runs.items():

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
 from duoln.plugins.las.alphabet import LETTERS, TIMIT
 
 

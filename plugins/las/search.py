@@ -6,12 +6,12 @@ from math import inf
 from typing import NamedTuple
 
 import numpy as np
-from duoln.plugins.las.alphabet import Alphabet
-from duoln.plugins.las.model import Heard, Speller, Walk
 
 from duoln import ops
 from duoln.core import Tensor
 from duoln.nn import Params
+from duoln.plugins.las.alphabet import Alphabet
+from duoln.plugins.las.model import Heard, Speller, Walk
 
 _NEVER = -1e30
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from duoln.plugins.las.alphabet import LETTERS
-from duoln.plugins.las.audio import MOST_SAMPLES, read_audio
-from duoln.plugins.las.corpus import Corpus, Utterance
 
 from duoln.data import Expected, read_npz
 from duoln.errors import DataError, DataFormatError, DataMissingError
+from duoln.plugins.las.alphabet import LETTERS
+from duoln.plugins.las.audio import MOST_SAMPLES, read_audio
+from duoln.plugins.las.corpus import Corpus, Utterance
 from duoln.tasks import Dataset
 
 DIGITS = {"train": "speech/fsdd_train.npz", "test": "speech/fsdd_test.npz"}

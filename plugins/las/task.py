@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from duoln.plugins.las import data, peer_torch, pictures, scoring, search, spoken
-from duoln.plugins.las.features import width
-from duoln.plugins.las.model import LasModel, Listener, ListenerNorm, Speller, SpellerNorm, SpellerState
 
 from duoln import ops, optim
 from duoln.core import Tensor
 from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
+from duoln.plugins.las import data, peer_torch, pictures, scoring, search, spoken
+from duoln.plugins.las.features import width
+from duoln.plugins.las.model import LasModel, Listener, ListenerNorm, Speller, SpellerNorm, SpellerState
 from duoln.tasks import Column, Config, Splits, Task, Trained
-from duoln.tasks.spec import PeerBuilder, Predict
+from duoln.tasks.task import PeerBuilder, Predict
 
 _ROWS = 64
 """Utterances a forward pass of the evaluation."""

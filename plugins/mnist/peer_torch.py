@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from duoln.plugins.mnist.model import Activation
 
 from duoln.data import Batch
 from duoln.nn import Params
+from duoln.plugins.mnist.model import Activation
 
 
 def build(cfg: Any, start: Params, fused: bool = False) -> tuple[Callable[[Batch], float], dict[str, str]]:

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from duoln.plugins.mnist import data, peer_torch
-from duoln.plugins.mnist.model import Activation, Norm, Start, network
 
 from duoln import ops, optim
 from duoln.core import Tensor
 from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
+from duoln.plugins.mnist import data, peer_torch
+from duoln.plugins.mnist.model import Activation, Norm, Start, network
 from duoln.tasks import Column, Config, Splits, Task
-from duoln.tasks.spec import PeerBuilder, Predict
+from duoln.tasks.task import PeerBuilder, Predict
 
 _ROWS = 1000
 """Rows a forward pass of the evaluation: a divisor of 55,000 and 10,000, so that it has one shape."""

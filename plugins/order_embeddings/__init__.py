@@ -1,7 +1,6 @@
 """Order embeddings of images and captions: the paper's section 6.1, table 2 and figure 1."""
 
 from duoln.plugins.order_embeddings.task import OrderEmbeddings
-
 from duoln.tasks import Task, hookimpl
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.plugins.order_embeddings.corpus import CAPTIONS, Corpus, Features, Part, Sentences, Words
-
 from duoln.data import Expected, map_npy, read_json
 from duoln.errors import DataEntryError, DataFormatError
+from duoln.plugins.order_embeddings.corpus import CAPTIONS, Corpus, Features, Part, Sentences, Words
 from duoln.tasks import Dataset
 
 FOLDER = Path("captions") / "coco"

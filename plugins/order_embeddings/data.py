@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+
+from duoln.data import Batch, cache_folder, data_folders
+from duoln.errors import DataMissingError, UsageError
 from duoln.plugins.order_embeddings import coco, extractor, flickr8k
 from duoln.plugins.order_embeddings.corpus import (
     CAPTIONS,
@@ -21,9 +24,6 @@ from duoln.plugins.order_embeddings.corpus import (
     in_vocabulary,
 )
 from duoln.plugins.order_embeddings.made import make_pictures
-
-from duoln.data import Batch, cache_folder, data_folders
-from duoln.errors import DataMissingError, UsageError
 from duoln.randomness import Stream
 from duoln.tasks import Dataset, Splits
 

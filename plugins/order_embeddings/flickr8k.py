@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from duoln.plugins.order_embeddings.corpus import CAPTIONS
 
 from duoln.data import Expected, Unpacked, opened, read_npz
 from duoln.errors import DataEntryError, DataFormatError
+from duoln.plugins.order_embeddings.corpus import CAPTIONS
 
 FOLDER = Path("captions")
 CAPTION_FILE = "Flickr8k.token.txt.gz"

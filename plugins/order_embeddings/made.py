@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+
 from duoln.plugins.order_embeddings.corpus import CAPTIONS
 from duoln.plugins.order_embeddings.flickr8k import Pictures
-
 from duoln.randomness import Stream
 
 PIXELS = 32

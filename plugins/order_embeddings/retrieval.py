@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from duoln.plugins.order_embeddings.corpus import CAPTIONS
 
 from duoln.errors import DivergedError
+from duoln.plugins.order_embeddings.corpus import CAPTIONS
 
 RECALLS = (1, 5, 10)
 

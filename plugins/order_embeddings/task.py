@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from duoln.plugins.order_embeddings import data, peer_torch, retrieval
-from duoln.plugins.order_embeddings.corpus import Sentences
-from duoln.plugins.order_embeddings.model import Norm, OrderEmbedding, Score, UpdateGate, clip_each_array
 
 from duoln import optim
 from duoln.core import Tensor
@@ -19,8 +16,11 @@ from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.ops.norm import EpsilonPlace
+from duoln.plugins.order_embeddings import data, peer_torch, retrieval
+from duoln.plugins.order_embeddings.corpus import Sentences
+from duoln.plugins.order_embeddings.model import Norm, OrderEmbedding, Score, UpdateGate, clip_each_array
 from duoln.tasks import Column, Config, Splits, Task
-from duoln.tasks.spec import PeerBuilder, Predict
+from duoln.tasks.task import PeerBuilder, Predict
 
 _RANKED = 250
 """Captions whose errors are computed at a time in the evaluation."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from duoln.plugins.skip_thoughts import tokens
-from duoln.plugins.skip_thoughts.text import at_line, read_lines
 
 from duoln.errors import DataError, DataFormatError, UsageError
+from duoln.plugins.skip_thoughts import tokens
+from duoln.plugins.skip_thoughts.text import at_line, read_lines
 
 END, UNKNOWN, FIRST = 0, 1, 2
 """Numbers of the end of a sentence and of an unknown word, and of the most frequent one."""

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+
+from duoln.data import Batch, cache_folder, check_range, data_folders
+from duoln.errors import DataMissingError, UsageError
 from duoln.plugins.skip_thoughts import made
 from duoln.plugins.skip_thoughts.corpus import (
     END,
@@ -17,9 +20,6 @@ from duoln.plugins.skip_thoughts.corpus import (
     read_books,
     read_vocabulary,
 )
-
-from duoln.data import Batch, cache_folder, check_range, data_folders
-from duoln.errors import DataMissingError, UsageError
 from duoln.randomness import Stream
 from duoln.tasks import Dataset, Splits
 

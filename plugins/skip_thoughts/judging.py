@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from duoln.plugins.skip_thoughts import classify, relatedness
 
 from duoln.data import Batch
+from duoln.plugins.skip_thoughts import classify, relatedness
 
 _ROWS = 256
 """Sentences a forward pass."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import numpy as np
-from duoln.plugins.skip_thoughts import figures
 
 from duoln.nn import init
+from duoln.plugins.skip_thoughts import figures
 from duoln.randomness import Stream
 
 Round = Literal["keras0", "keras1"]

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+from duoln.data import Batch, cache_folder, data_folders
+from duoln.errors import DataFormatError, DataMissingError
 from duoln.plugins.skip_thoughts import made, tokens
 from duoln.plugins.skip_thoughts.corpus import END, UNKNOWN
 from duoln.plugins.skip_thoughts.made import Pair
 from duoln.plugins.skip_thoughts.text import Cap, at_line, read_lines
-
-from duoln.data import Batch, cache_folder, data_folders
-from duoln.errors import DataFormatError, DataMissingError
 
 LABELLED = {"mr": "rt-polarity.all.gz", "cr": "custrev.all.gz", "subj": "subj.all.gz", "mpqa": "mpqa.all.gz"}
 PAIRS = ("SICK_train.txt.gz", "SICK_trial.txt.gz", "SICK_test_annotated.txt.gz")

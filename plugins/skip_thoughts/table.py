@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from duoln.plugins.skip_thoughts import classify, data, judging, sets, vectors
-from duoln.plugins.skip_thoughts.corpus import check_table
-from duoln.plugins.skip_thoughts.model import SkipThoughts
-from duoln.plugins.skip_thoughts.relatedness import ROUNDS
 
 from duoln.core import Tensor
 from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.nn import Params
+from duoln.plugins.skip_thoughts import classify, data, judging, sets, vectors
+from duoln.plugins.skip_thoughts.corpus import check_table
+from duoln.plugins.skip_thoughts.model import SkipThoughts
+from duoln.plugins.skip_thoughts.relatedness import ROUNDS
 from duoln.randomness import Stream
 from duoln.tasks import Findings, Trained, option
 

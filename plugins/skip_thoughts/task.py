@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-from duoln.plugins.skip_thoughts import classify, data, judging, peer_torch, sets, table
-from duoln.plugins.skip_thoughts.model import Norm, SkipThoughts
-from duoln.plugins.skip_thoughts.relatedness import ROUNDS, Round
 
 from duoln import ops, optim
 from duoln.core import Tensor
@@ -19,8 +16,12 @@ from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.ops.norm import EpsilonPlace
+from duoln.plugins.skip_thoughts import classify, data, judging, peer_torch, sets, table
+from duoln.plugins.skip_thoughts.model import Norm, SkipThoughts
+from duoln.plugins.skip_thoughts.relatedness import ROUNDS, Round
 from duoln.tasks import Column, Config, Findings, Splits, Task
-from duoln.tasks.spec import PeerBuilder, Predict, Trained
+from duoln.tasks.task import PeerBuilder, Predict
+from duoln.tasks.values import Trained
 
 _GRIDS = {"fixed": (1.0,), "nested": classify.GRID}
 

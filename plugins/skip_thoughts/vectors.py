@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 import numpy as np
-from duoln.plugins.skip_thoughts.corpus import FIRST
-from duoln.plugins.skip_thoughts.text import Cap, at_line, read_lines
 
 from duoln.data import Unpacked, opened
 from duoln.errors import DataError, DataFormatError
+from duoln.plugins.skip_thoughts.corpus import FIRST
+from duoln.plugins.skip_thoughts.text import Cap, at_line, read_lines
 
 _WIDEST = 4096
 """Values of the longest vector that is believed."""

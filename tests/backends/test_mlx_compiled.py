@@ -7,9 +7,9 @@ from conftest import get_backend
 import duoln
 from duoln import nn, ops, optim, tree
 from duoln.randomness import Stream
-from duoln.step import make_step, start_state
 from duoln.tasks import make_config
 from duoln.tasks.registry import find_task
+from duoln.training.train_step import make_step, start_state
 
 mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
 

@@ -8,13 +8,13 @@ import sys
 import numpy as np
 import pytest
 from conftest import PATIENCE
-from duoln.kernels.recurrent.cases import Shape, flops, least_bytes
 
 from duoln.bench.records import ratio, spread
 from duoln.bench.recurrent import arrays_for
 from duoln.bench.schema import check_record, load
 from duoln.bench.sides import Entry, Side, check_agreement
 from duoln.errors import DuolnError
+from duoln.kernels.recurrent.cases import Shape, flops, least_bytes
 from duoln.testing import check_error
 
 SMALL = ["--set", "source=made", "--set", "hidden=16", "--set", "rows=200", "--batch-size", "32"]

@@ -9,8 +9,8 @@ import pytest
 from bench import made
 from conftest import NAMES, PATIENCE
 
-from duoln.bench import clock, commands, compare, subjects, text
-from duoln.cli import main
+from duoln.bench import clock, compare, subjects, text
+from duoln.cli import bench, main
 from duoln.errors import UsageError
 from duoln.testing import check_error
 
@@ -44,7 +44,7 @@ def _compare(*args):
 
 
 def test_each_operator_has_a_table_of_its_own(capsys):
-    commands._show_operators([made.CASE, {**made.CASE, "op": "copy", "shape": [9, 9]}])
+    bench._show_operators([made.CASE, {**made.CASE, "op": "copy", "shape": [9, 9]}])
     shown = capsys.readouterr().err
     places = [shown.index(words) for words in ("layer_norm (", "8x16", "copy (", "9x9")]
     assert places == sorted(places)
@@ -152,7 +152,7 @@ def test_one_file_is_not_enough(tmp_path):
 def test_a_picture_without_matplotlib_or_a_folder(tmp_path, capsys, monkeypatch):
     a = _write(tmp_path / "a.json", made.record())
     assert _compare(a, a, "--plot", tmp_path / "none" / "p.png") == 2
-    monkeypatch.setattr("duoln.pictures.can_draw", lambda: False)
+    monkeypatch.setattr("duoln.pictures.drawing.can_draw", lambda: False)
     assert _compare(a, a, "--plot", tmp_path / "p.png") == 2
     assert "pip install matplotlib" in capsys.readouterr().err and not (tmp_path / "p.png").exists()
 

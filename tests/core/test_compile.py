@@ -5,7 +5,7 @@ import pytest
 
 import duoln
 from duoln import ops
-from duoln.backends.contract import MAX_INPUT_FORMS
+from duoln.core.step_contract import MAX_INPUT_FORMS
 from duoln.errors import CompileError, MixedBackendError, ShapeError
 from duoln.testing import check_error
 

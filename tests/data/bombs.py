@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 
 import hostile_readers
 import numpy as np
+from hostile_readers import READERS
+
+from duoln.errors import CheckpointError, DataError
 from duoln.plugins.attentive_reader import corpus as questions
 from duoln.plugins.las import audio, librispeech
 from duoln.plugins.las.features import features
 from duoln.plugins.order_embeddings import data as images
 from duoln.plugins.order_embeddings import flickr8k
-from hostile_readers import READERS
-
-from duoln.errors import CheckpointError, DataError
 
 SPACE = 1 << 30
 MIB = 1 << 20

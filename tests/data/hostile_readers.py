@@ -26,6 +26,10 @@ import fuzzing
 import hostile_runs
 import numpy as np
 import safetensors.numpy
+
+from duoln.bench import schema
+from duoln.data import Expected, map_npy, read_idx
+from duoln.errors import CheckpointError, DataError, DataFormatError, RecordError, UsageError
 from duoln.plugins.attentive_reader import corpus as questions
 from duoln.plugins.attentive_reader.questions import parse as parse_question
 from duoln.plugins.attentive_reader.vocabulary import read_words
@@ -38,11 +42,7 @@ from duoln.plugins.order_embeddings import coco, flickr8k
 from duoln.plugins.order_embeddings.corpus import Words
 from duoln.plugins.skip_thoughts import corpus as books
 from duoln.plugins.skip_thoughts import sets, vectors
-
-from duoln import checkpoint, report, runfolder, runlog
-from duoln.bench import schema
-from duoln.data import Expected, map_npy, read_idx
-from duoln.errors import CheckpointError, DataError, DataFormatError, RecordError, UsageError
+from duoln.runs import checkpoint, folder, log, report
 
 CAP = 200 << 20
 ROOT = Path(__file__).resolve().parents[2]
@@ -248,8 +248,8 @@ READERS = {
     "checkpoint (safetensors)": Reader(checkpoint.load, [_checkpoint(3), _checkpoint(10**9, best=0.5)], (CheckpointError,)),
     "best.json": Reader(lambda p: checkpoint.named_best(p.parent), [
         b'{"file": "step-000000003.safetensors", "step": 3}\n', b'{"file": "../../etc/passwd", "step": 3}'], (), "best.json"),
-    "config (JSON)": Reader(runfolder.read_json, [_CONFIG, b"{}"], RUN),
-    "log (JSONL)": Reader(lambda p: list(runlog.read_log(p.parent)), [_LOG, _LOG[:200]], RUN, "log.jsonl"),
+    "config (JSON)": Reader(folder.read_json, [_CONFIG, b"{}"], RUN),
+    "log (JSONL)": Reader(lambda p: list(log.read_log(p.parent)), [_LOG, _LOG[:200]], RUN, "log.jsonl"),
     "curves of a log": Reader(lambda p: report.read_curves([p.parent]), [_LOG, _LOG * 2], RUN, "log.jsonl",
                               {"config.json": _CONFIG}),
     "curves of a config": Reader(lambda p: [c.name for c in report.read_curves([p.parent])], [_CONFIG, _LOG], RUN,

@@ -5,12 +5,13 @@ import json
 from functools import cache
 
 import safetensors.numpy
-from duoln.plugins.mnist.task import Mnist
 
-from duoln import checkpoint, runtime, tree
+from duoln import runtime, tree
+from duoln.plugins.mnist.task import Mnist
+from duoln.runs import checkpoint
+from duoln.runs.trained import load_trained
 from duoln.tasks import make_config
-from duoln.train import Trainer
-from duoln.trained import load_trained
+from duoln.training.trainer import Trainer
 
 HIDDEN = "4"
 

@@ -17,11 +17,11 @@ import fuzzing
 import hostile_readers
 import numpy as np
 import pytest
+
+from duoln.errors import CheckpointError, DataFormatError
 from duoln.plugins.draw import corpus as images
 from duoln.plugins.handwriting import corpus
-
-from duoln import checkpoint, report, runfolder, runlog
-from duoln.errors import CheckpointError, DataFormatError
+from duoln.runs import checkpoint, folder, log, report
 from duoln.testing import check_error
 
 CASES = 300
@@ -60,12 +60,12 @@ DEEP = b"[" * 100_000
 @pytest.mark.parametrize("content", [b"\xff\n{}\n", b'{"a": "\xed\xa0\x80"}\n{}\n', DEEP + b"\n{}\n"])
 def test_a_log_that_is_no_text_or_too_deep(tmp_path, content):
     (tmp_path / "log.jsonl").write_bytes(content)
-    check_error(DataFormatError, lambda: list(runlog.read_log(tmp_path)), "log.jsonl", "at byte 0", "a JSON object a line")
+    check_error(DataFormatError, lambda: list(log.read_log(tmp_path)), "log.jsonl", "at byte 0", "a JSON object a line")
 
 
 def test_a_config_that_is_too_deep(tmp_path):
     (tmp_path / "config.json").write_bytes(DEEP)
-    check_error(DataFormatError, lambda: runfolder.read_json(tmp_path / "config.json"), "nested too deeply")
+    check_error(DataFormatError, lambda: folder.read_json(tmp_path / "config.json"), "nested too deeply")
 
 
 @pytest.mark.parametrize("content", [DEEP, b'{"file": "step-%s.safetensors"}' % (b"9" * 300)])

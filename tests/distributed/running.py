@@ -8,8 +8,8 @@ import time
 import pytest
 from conftest import PATIENCE
 
-from duoln import checkpoint
-from duoln.runlog import read_log
+from duoln.runs import checkpoint
+from duoln.runs.log import read_log
 
 
 def command(*words, backend="mlx"):

@@ -5,10 +5,11 @@ from groups import together
 from test_patience import VALUES, Told
 
 from duoln.distributed.ranks import Ranks
-from duoln.runfolder import RunFolder
-from duoln.runlog import read_log
+from duoln.runs.folder import RunFolder
+from duoln.runs.log import read_log
 from duoln.tasks import make_config
-from duoln.train import Trainer, fit, follow
+from duoln.training.loop import fit, follow
+from duoln.training.trainer import Trainer
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -6,11 +6,13 @@ import signal
 import numpy as np
 import pytest
 
-from duoln import checkpoint, nn, ops
+from duoln import nn, ops
 from duoln.data import Batches
-from duoln.runfolder import RunFolder
+from duoln.runs import checkpoint
+from duoln.runs.folder import RunFolder
 from duoln.tasks import Config, Dataset, Splits, Task, make_config
-from duoln.train import Interrupted, Trainer, fit, follow
+from duoln.training.loop import fit, follow
+from duoln.training.trainer import Interrupted, Trainer
 
 
 class Line(Task):

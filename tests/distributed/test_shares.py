@@ -6,10 +6,10 @@ from groups import together
 
 import duoln
 from duoln import nn, ops, optim
-from duoln.distributed.ranks import Ranks, make_ranked_step
+from duoln.distributed.ranks import Ranks
 from duoln.errors import UsageError
-from duoln.step import make_step, start_state
 from duoln.tasks import Task
+from duoln.training.train_step import make_ranked_step, make_step, start_state
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

@@ -21,23 +21,23 @@ import numpy as np
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
 import guard_pages
-from duoln.kernels import host
-from duoln.kernels.conv import numpy as conv
 from layout_cases import layout_cases, long_layout_cases
 from layout_table import Placing, Subject
 from layouts import FAR, PLAIN, Layout
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 from duoln import runtime
+from duoln.kernels import host
+from duoln.kernels.conv import numpy as conv
 
 _TIGHT = replace(PLAIN, name="tight")
 
 
 def placings(subject: Subject, every: bool) -> Iterator[Placing]:
     """Those of the table with nothing between the arrays and the guard pages; three of all arrays at once, or every one."""
-    yield _tight(Placing(f"{subject.proof}: all tight", (_TIGHT,) * len(subject.arrays), (_TIGHT,) * len(subject.gouts)))
+    yield _tight(Placing(f"{subject.case}: all tight", (_TIGHT,) * len(subject.arrays), (_TIGHT,) * len(subject.gouts)))
     if any(a is not None and 1 in a.shape for a in (*subject.arrays, *subject.gouts)):
-        yield _tight(Placing(f"{subject.proof}: all {FAR}", (FAR,) * len(subject.arrays), (FAR,) * len(subject.gouts)))
+        yield _tight(Placing(f"{subject.case}: all {FAR}", (FAR,) * len(subject.arrays), (FAR,) * len(subject.gouts)))
     for placing in subject.placings():
         if every or placing.name.endswith(": all every third, turned"):
             yield _tight(placing)
@@ -78,11 +78,11 @@ BROKEN = {"too-late": _shifted(1), "too-early": _shifted(-1), "unit-steps": _uni
 def main(side: guard_pages.Side, which: str) -> int:
     """Run the cases; how many there were."""
     backend = runtime.backend("numpy")
-    proofs = long_layout_cases() if which == "long" else layout_cases()
+    rule_cases = long_layout_cases() if which == "long" else layout_cases()
     if which in BROKEN:
         conv.sliding_window_view = BROKEN[which]
-        proofs = [proof for proof in proofs if proof.op == "conv2d"]
-    subjects = [Subject(proof, backend) for proof in proofs]  # before the guards: these run the composed rules
+        rule_cases = [rule_case for rule_case in rule_cases if rule_case.op == "conv2d"]
+    subjects = [Subject(rule_case, backend) for rule_case in rule_cases]  # before the guards: these run the composed rules
     # The rules' own buffers lie between the guards without what they add for cache lines, and are never used again.
     host.empty = lambda shape, dtype: np.empty(shape, dtype)
     host.scratch = lambda name, size, dtype: np.empty(size, dtype)

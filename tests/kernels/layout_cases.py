@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from duoln.kernels.proofs import Proof, proofs, recurrent
 
+from duoln.kernels.case_table import RuleCase, recurrent, rule_cases
 from duoln.ops.recurrent.variants import norm_shapes
 
 CELLS = {"rnn": ("none", "layer"), "lstm": ("none", "layer", "layer-cell", "layer-theano"),
@@ -17,54 +17,54 @@ def _floats(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.ndarr
     return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
 
 
-def rows() -> Iterator[Proof]:
+def rows() -> Iterator[RuleCase]:
     """Layer norm, both cross-entropies, order violation, rows of a table."""
     rng = np.random.default_rng(1)
     for shape in ((3, 5), (1, 7), (2, 1, 6), (5,)):
         for activation in (None, "relu", "tanh"):
-            yield Proof("layer_norm", f"{shape} {activation}", _floats(rng, shape, shape[-1:], shape[-1:]),
+            yield RuleCase("layer_norm", f"{shape} {activation}", _floats(rng, shape, shape[-1:], shape[-1:]),
                         {"eps": 1e-3, "eps_place": "inside", "activation": activation}, 40)
-    yield Proof("layer_norm", "alone", [*_floats(rng, (4, 6)), None, None], {"eps": 1e-3, "eps_place": "inside", "activation": None}, 40)
+    yield RuleCase("layer_norm", "alone", [*_floats(rng, (4, 6)), None, None], {"eps": 1e-3, "eps_place": "inside", "activation": None}, 40)
     for shape in ((4, 6), (1, 3), (2, 3, 5), (7,)):
         labels = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
-        yield Proof("softmax_cross_entropy", f"{shape}", [*_floats(rng, shape), labels], {}, 10)
+        yield RuleCase("softmax_cross_entropy", f"{shape}", [*_floats(rng, shape), labels], {}, 10)
     for shape, classes in (((4, 5), 6), ((1, 3), 4), ((2, 3, 2), 5), ((3, 1), 3)):
         labels = rng.integers(-1, classes, shape[:-1]).astype(np.int32)
         labels.reshape(-1)[0] = 1
         arrays = _floats(rng, shape, (shape[-1], classes), (classes,))
-        yield Proof("linear_cross_entropy", f"{shape} {classes}", [*arrays, labels], {}, 40)
+        yield RuleCase("linear_cross_entropy", f"{shape} {classes}", [*arrays, labels], {}, 40)
     for captions, images, width in ((4, 3, 5), (1, 3, 2), (3, 1, 4), (2, 3, 1)):
-        yield Proof("order_violation", f"{captions} {images} {width}", _floats(rng, (captions, width), (images, width)), {}, 20)
+        yield RuleCase("order_violation", f"{captions} {images} {width}", _floats(rng, (captions, width), (images, width)), {}, 20)
     for words, width, taken in ((5, 3, (4,)), (3, 1, (2, 3)), (1, 4, (3,)), (6, 2, (1, 2))):
         indices = rng.integers(0, words, taken).astype(np.int32)
-        yield Proof("take", f"{words} {width} {taken}", [*_floats(rng, (words, width)), indices], {"axis": 0}, 10)
+        yield RuleCase("take", f"{words} {width} {taken}", [*_floats(rng, (words, width)), indices], {"axis": 0}, 10)
 
 
-def images() -> Iterator[Proof]:
+def images() -> Iterator[RuleCase]:
     """Convolution, pooling, what goes with them, and DRAW's glimpse."""
     rng = np.random.default_rng(2)
     for x, weight, padding in (((2, 5, 4, 3), (3, 2, 3, 2), 1), ((2, 5, 5, 1), (3, 3, 1, 1), 0), ((1, 4, 5, 2), (2, 2, 2, 3), 0),
                                ((3, 1, 4, 2), (1, 3, 2, 1), 1), ((2, 4, 1, 3), (3, 1, 3, 2), 0), ((1, 1, 6, 1), (1, 2, 1, 2), 0),
                                ((2, 3, 3, 2), (1, 1, 2, 3), 0), ((1, 3, 3, 1), (3, 3, 1, 1), 0), ((2, 3, 3, 1), (1, 1, 1, 2), 2)):
-        yield Proof("conv2d", f"{x} {weight} {padding}", _floats(rng, x, weight), {"stride": 1, "padding": padding}, 80)
+        yield RuleCase("conv2d", f"{x} {weight} {padding}", _floats(rng, x, weight), {"stride": 1, "padding": padding}, 80)
     for shape, size in (((2, 4, 6, 3), 2), ((1, 5, 3, 1), 2), ((2, 3, 3, 1), 3), ((2, 2, 3, 2), 1)):
-        yield Proof("max_pool2d", f"{shape} {size}", _floats(rng, shape), {"size": size, "stride": size}, 9)
+        yield RuleCase("max_pool2d", f"{shape} {size}", _floats(rng, shape), {"size": size, "stride": size}, 9)
     for shape in ((2, 3, 4), (1, 5), (7,), (2, 1, 3)):
-        yield Proof("leaky_relu", f"{shape}", _floats(rng, shape), {"slope": 0.1}, 1)
+        yield RuleCase("leaky_relu", f"{shape}", _floats(rng, shape), {"slope": 0.1}, 1)
     for shape in ((4, 3), (2, 3, 3, 2), (3, 1, 4), (2, 5, 1)):
         for unbiased in (False, True):
             arrays = _floats(rng, shape, shape[-1:], shape[-1:])
-            yield Proof("batch_norm", f"{shape} {unbiased}", arrays, {"eps": 1e-2, "unbiased": unbiased}, 60)
+            yield RuleCase("batch_norm", f"{shape} {unbiased}", arrays, {"eps": 1e-2, "unbiased": unbiased}, 60)
     for shape in ((2, 3, 3, 2), (3, 1, 4), (1, 5, 1)):
-        yield Proof("add", f"{shape}", _floats(rng, shape, shape[-1:]), {}, 20)
+        yield RuleCase("add", f"{shape}", _floats(rng, shape, shape[-1:]), {}, 20)
     for batch, pixels, read, write in ((3, 6, 2, 3), (1, 7, 3, 2)):
         looked = [0.5 * a for a in _floats(rng, (batch, 10 + write * write))]
         arrays = _floats(rng, (batch, pixels, pixels), (batch, pixels, pixels))
-        yield Proof("write_then_read", f"{batch} {pixels}", [*arrays, *looked],
+        yield RuleCase("write_then_read", f"{batch} {pixels}", [*arrays, *looked],
                     {"read": read, "write": write, "centre": "edge"}, 1000)
 
 
-def cells() -> Iterator[Proof]:
+def cells() -> Iterator[RuleCase]:
     """Whole sequences of every variant, and single steps."""
     for cell, norms in CELLS.items():
         for norm in norms:
@@ -73,13 +73,13 @@ def cells() -> Iterator[Proof]:
         yield _step(norm, 2, 3)
 
 
-def more_cells() -> Iterator[Proof]:
+def more_cells() -> Iterator[RuleCase]:
     """Masked and walked backwards, padded; of one row and one input."""
     for cell in CELLS:
         yield from _masked(cell, "layer")
 
 
-def all_cells() -> Iterator[Proof]:
+def all_cells() -> Iterator[RuleCase]:
     """The same of every variant, and the sides computed again."""
     for cell, norms in CELLS.items():
         for norm in norms:
@@ -91,16 +91,16 @@ def all_cells() -> Iterator[Proof]:
         yield again._replace(attrs={**again.attrs, "remat": True}, case=f"{norm} remat")
 
 
-def _sequence(cell: str, norm: str, sizes: tuple[int, ...], masked: bool = False) -> Proof:
+def _sequence(cell: str, norm: str, sizes: tuple[int, ...], masked: bool = False) -> RuleCase:
     return _forgiving(recurrent(cell, norm, sizes, masked, reverse=masked))
 
 
-def _forgiving(proof: Proof) -> Proof:
+def _forgiving(rule_case: RuleCase) -> RuleCase:
     """With an epsilon under which rows of one value, all mean and no deviation, show no more than rounding."""
-    return proof._replace(attrs={**proof.attrs, "eps": 0.1}) if "eps" in proof.attrs else proof
+    return rule_case._replace(attrs={**rule_case.attrs, "eps": 0.1}) if "eps" in rule_case.attrs else rule_case
 
 
-def _masked(cell: str, norm: str) -> Iterator[Proof]:
+def _masked(cell: str, norm: str) -> Iterator[RuleCase]:
     yield _sequence(cell, norm, (3, 1, 1, 3), masked=True)
     padded = _sequence(cell, norm, (3, 4, 2, 3))
     arrays = list(padded.inputs)
@@ -108,13 +108,13 @@ def _masked(cell: str, norm: str) -> Iterator[Proof]:
     yield padded._replace(inputs=arrays, case=f"{norm} padded")
 
 
-def _step(norm: str, batch: int, hidden: int) -> Proof:
+def _step(norm: str, batch: int, hidden: int) -> RuleCase:
     shapes = ((batch, 4 * hidden), (batch, 4 * hidden), (batch, hidden), (4 * hidden,), *norm_shapes("lstm", norm, hidden).values())
     arrays = _floats(np.random.default_rng(3), *shapes)
-    return Proof("lstm_cell", f"{norm} B{batch}", arrays, {"norm": norm, "eps": 0.1, "eps_place": "inside"}, 80)
+    return RuleCase("lstm_cell", f"{norm} B{batch}", arrays, {"norm": norm, "eps": 0.1, "eps_place": "inside"}, 80)
 
 
-def updates() -> Iterator[Proof]:
+def updates() -> Iterator[RuleCase]:
     """Adam, of arrays that it may overwrite where they can be written to, and of those that it must not."""
     rng = np.random.default_rng(4)
     shapes: tuple[tuple[int, ...], ...] = ((3, 2), (1, 4), ())
@@ -122,18 +122,18 @@ def updates() -> Iterator[Proof]:
         arrays = [_floats(rng, *shapes) for _ in range(4)]
         arrays[3] = [np.abs(a) for a in arrays[3]]
         flat = [a for group in arrays for a in group]
-        yield Proof("adam_update", f"donate {donate}", [np.array(0.1, np.float32), np.array(1e-3, np.float32), *flat],
+        yield RuleCase("adam_update", f"donate {donate}", [np.array(0.1, np.float32), np.array(1e-3, np.float32), *flat],
                     {"beta1": 0.9, "beta2": 0.999, "donate": donate}, 1)
 
 
-def layout_cases() -> list[Proof]:
+def layout_cases() -> list[RuleCase]:
     """What every run of the tests goes through."""
     return [*rows(), *images(), *cells(), *more_cells(), *updates()]
 
 
-def long_layout_cases() -> list[Proof]:
+def long_layout_cases() -> list[RuleCase]:
     """What is left over for the long run: all variants, and the smaller of the cases on which kernels are proved."""
     of_cells = [*CELLS, "lstm_cell"]
-    others = (p for p in proofs() if p.op not in of_cells and not p.misaligned)
+    others = (p for p in rule_cases() if p.op not in of_cells and not p.misaligned)
     small = (p for p in others if sum(a.size for a in p.inputs if a is not None) < 3000)
     return [*all_cells(), *(_forgiving(p) for p in small)]

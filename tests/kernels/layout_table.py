@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from duoln.kernels.proofs import Proof
 from layouts import ANYWHERE, OF_NUMPY, PLAIN, Layout, layouts_of
 
 from duoln import ops
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Op, Rule
+from duoln.kernels.case_table import RuleCase
 from duoln.testing.closeness import check_close, tolerance
 
 Host = np.ndarray | None
@@ -47,13 +47,13 @@ class Placing(NamedTuple):
 class Subject:
     """One case: its plain arrays, its incoming gradients, and what the composed rule makes of them."""
 
-    def __init__(self, proof: Proof, backend: Backend) -> None:
-        self.proof, self.backend = proof, backend
-        self.op: Op[..., Any] = getattr(ops, proof.op)
-        self.arrays: list[Host] = [None if a is None else np.asarray(a) for a in proof.inputs]
+    def __init__(self, rule_case: RuleCase, backend: Backend) -> None:
+        self.case, self.backend = rule_case, backend
+        self.op: Op[..., Any] = getattr(ops, rule_case.op)
+        self.arrays: list[Host] = [None if a is None else np.asarray(a) for a in rule_case.inputs]
         self.needs = tuple(a is not None and a.dtype.kind == "f" for a in self.arrays)
         composed = self.op.rules(backend.name)[-1]
-        out, _ = composed.forward(backend, *self._plain(self.arrays), **proof.attrs)
+        out, _ = composed.forward(backend, *self._plain(self.arrays), **rule_case.attrs)
         self.several = isinstance(out, tuple)
         rng = np.random.default_rng(7)
         self.gouts: list[np.ndarray] = [] if composed.vjp is None else [
@@ -77,7 +77,7 @@ class Subject:
 
     def _placing(self, which: str, layout: Layout, layouts: Sequence[Layout]) -> Placing:
         cut = len(self.arrays)
-        return Placing(f"{self.proof}: {which} {layout}", tuple(layouts[:cut]), tuple(layouts[cut:]))
+        return Placing(f"{self.case}: {which} {layout}", tuple(layouts[:cut]), tuple(layouts[cut:]))
 
     def check(self, placing: Placing) -> str:
         """Raises AssertionError unless the rule is right in these layouts; the rule that ran."""
@@ -88,9 +88,9 @@ class Subject:
             plain, plain_felt = ([None if v is None else np.ascontiguousarray(backend.to_numpy(v)).reshape(v.shape)
                                   for v in given] for given in (views, felt))
             expected = self._run(self.op.rules(backend.name)[-1], self._plain(plain), self._plain(plain_felt))
-        rule = self.op.select(backend, views, self.proof.attrs)
+        rule = self.op.select(backend, views, self.case.attrs)
         mine = self._run(rule, views, felt)
-        limit = tolerance("float32", self.proof.length)
+        limit = tolerance("float32", self.case.length)
         for which, factor in (("outs", 1.0), ("gradients", _GRADIENTS)):
             triples = zip(*(getattr(result, which) for result in (mine, expected, self._expected)), strict=True)
             for k, (a, b, usual) in enumerate(triples):
@@ -103,7 +103,7 @@ class Subject:
 
     def _run(self, rule: Rule, arrays: Sequence[Array | None], gouts: Sequence[Array | None]) -> Result:
         backend = self.backend
-        out, saved = rule.forward(backend, *arrays, **self.proof.attrs)
+        out, saved = rule.forward(backend, *arrays, **self.case.attrs)
         outs = [backend.to_numpy(o) for o in (out if self.several else (out,))]
         if rule.vjp is None:
             return Result(outs, [])
@@ -112,7 +112,7 @@ class Subject:
             for _ in range(2))
         for k, (a, b) in enumerate(zip(first, second, strict=True)):
             assert a is None or (b is not None and np.array_equal(a, b, equal_nan=True)), \
-                f"{self.proof}, '{rule.name}': gradient {k} differs when it is asked for again"
+                f"{self.case}, '{rule.name}': gradient {k} differs when it is asked for again"
         return Result(outs, first)
 
 
@@ -130,19 +130,19 @@ class Tally:
         self.cases: dict[str, int] = {}
         self.fused: dict[str, int] = {}
 
-    def run(self, proofs: Sequence[Proof], backend: Backend, begin: Callable[[str], None] = lambda name: None) -> None:
+    def run(self, rule_cases: Sequence[RuleCase], backend: Backend, begin: Callable[[str], None] = lambda name: None) -> None:
         """Check every placing of every case; `begin` hears of each before it runs.
 
         Raises:
             AssertionError: a rule is wrong in a layout; the message names the case, the layout and the rule.
         """
-        for proof in proofs:
-            subject = Subject(proof, backend)
+        for rule_case in rule_cases:
+            subject = Subject(rule_case, backend)
             for placing in subject.placings():
                 begin(placing.name)
                 try:
                     rule = subject.check(placing)
                 except Exception as error:
                     raise AssertionError(f"{placing.name}: {type(error).__name__}: {error}") from error
-                self.cases[proof.op] = self.cases.get(proof.op, 0) + 1
-                self.fused[proof.op] = self.fused.get(proof.op, 0) + (rule != "composed")
+                self.cases[rule_case.op] = self.cases.get(rule_case.op, 0) + 1
+                self.fused[rule_case.op] = self.fused.get(rule_case.op, 0) + (rule != "composed")

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 from conftest import get_backend
-from duoln.kernels import host
-from duoln.kernels.conv import mlx as mlx_conv
-from duoln.kernels.conv import numpy as conv
 from ops.cases import conv_reference
 
 from duoln import ops, runtime
-from duoln.backends import openblas
 from duoln.core import Tensor, value_and_grad
+from duoln.kernels import host
+from duoln.kernels.conv import mlx as mlx_conv
+from duoln.kernels.conv import numpy as conv
+from duoln.system import openblas
 from duoln.testing import check_rule
 
 

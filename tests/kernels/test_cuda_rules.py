@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import stand_in_cupy
 from conftest import GPU, STAND_IN
+
 from duoln.kernels import source
-from duoln.kernels.proofs import LONG_CELL_SIZES, proofs, recurrent
+from duoln.kernels.case_table import LONG_CELL_SIZES, recurrent, rule_cases
 from duoln.kernels.settings import every_setting
+from duoln.testing import selftest
 
-from duoln import selftest
-
-CASES = [p for p in proofs() if p.op not in ("conv2d", "max_pool2d", "leaky_relu", "batch_norm", "add", "linear_cross_entropy")]
+CASES = [p for p in rule_cases() if p.op not in ("conv2d", "max_pool2d", "leaky_relu", "batch_norm", "add", "linear_cross_entropy")]
 """Those of operators that have a CUDA kernel."""
 
 
@@ -30,9 +30,9 @@ def test_there_are_many_cases():
     assert len(CASES) >= 300
 
 
-@pytest.mark.parametrize("proof", CASES, ids=str)
-def test_kernel(proof, gpu):
-    outcome = selftest.prove(proof, gpu)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_kernel(case, gpu):
+    outcome = selftest.prove(case, gpu)
     assert outcome.rule.startswith("cuda")
     assert outcome.repeats, "two runs differ"
     assert outcome.error <= 1, f"{outcome.worst}: {outcome.error:.3g} of what is allowed"
@@ -46,7 +46,7 @@ def test_wide_cells(cell, norm, sizes, gpu):
     assert outcome.rule == "cuda steps" and outcome.passed
 
 
-# Broken kernels: the proof must fail ---------------------------------------------------------------------
+# Broken kernels: the case must fail ---------------------------------------------------------------------
 
 def _case(*words):
     return next(p for p in CASES if all(w in str(p) for w in words))
@@ -73,9 +73,9 @@ BROKEN = [
 
 
 @pytest.mark.skipif(GPU != STAND_IN, reason="a broken kernel could take a real device with it")
-@pytest.mark.parametrize(("what", "proof", "old", "new"), BROKEN, ids=[b[0] for b in BROKEN])
-def test_a_broken_kernel_fails_its_proof(what, proof, old, new, gpu, monkeypatch):
-    """A mutation of the text, at a few seeds of the scheduler: a proof that the broken kernel passes proves nothing."""
+@pytest.mark.parametrize(("what", "case", "old", "new"), BROKEN, ids=[b[0] for b in BROKEN])
+def test_a_broken_kernel_fails_its_proof(what, case, old, new, gpu, monkeypatch):
+    """A mutation of the text, at a few seeds of the scheduler: a case that the broken kernel passes proves nothing."""
     found = []
 
     def compiled(self, macros):
@@ -87,7 +87,7 @@ def test_a_broken_kernel_fails_its_proof(what, proof, old, new, gpu, monkeypatch
     from duoln.kernels import launch
 
     monkeypatch.setattr(launch.Kernel, "compiled", compiled)
-    outcomes = list(selftest.run(gpu, [proof] * 4))
+    outcomes = list(selftest.run(gpu, [case] * 4))
     assert any(found), "the text to break is not there any more"
     assert not all(o.passed for o in outcomes)
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from duoln.kernels import source
 
 from duoln.errors import KernelError
+from duoln.kernels import source
 from duoln.testing import check_error
 
 SCALE = "x: float32[2], bias: float32[1]?, n: int32, by: float32"

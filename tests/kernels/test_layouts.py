@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from conftest import GPU, STAND_IN, get_backend
-from duoln.kernels.conv import numpy as conv
 from layout_cases import layout_cases, long_layout_cases
 from layout_table import Tally
 from numpy.lib.stride_tricks import as_strided
 
 from duoln import ops
 from duoln.core import Op
+from duoln.kernels.conv import numpy as conv
 
 LEAST = {"add": 140, "adam_update": 200, "batch_norm": 650, "conv2d": 480, "gru": 600, "layer_norm": 700,
          "leaky_relu": 140, "linear_cross_entropy": 260, "lstm": 1000, "lstm_cell": 480, "max_pool2d": 140,

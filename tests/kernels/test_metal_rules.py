@@ -6,11 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from conftest import get_backend
-from duoln.kernels.proofs import proofs, recurrent
 
-from duoln import selftest
 from duoln.errors import KernelError
-from duoln.testing import check_error
+from duoln.kernels.case_table import recurrent, rule_cases
+from duoln.testing import check_error, selftest
 
 mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
 if sys.platform != "linux":
@@ -18,14 +17,15 @@ if sys.platform != "linux":
 
 import hostgpu
 import stand_in_metal
+
 from duoln.kernels import metal, source
 from duoln.kernels.layer_norm.metal import MOST_COLUMNS
 
 SIZES = [(1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 5, 70), (2, 2, 3, 130), (2, 2, 1, 300),
          (1, 3, 2, 600), (2, 1, 1, 1100), (2, 2, 3, 8), (4, 2, 2, 7), (1, 7, 1, 128), (1, 2, 1, 257)]
 VARIANTS = {"lstm": ("layer", "layer-cell", "layer-theano"), "gru": ("layer", "layer-theano")}
-CASES = [p for p in proofs() if p.op == "layer_norm" and p.inputs[0].shape[-1] <= MOST_COLUMNS]
-CASES += [p for p in proofs() if p.op == "lstm_cell" and p.attrs["norm"] != "none"]
+CASES = [p for p in rule_cases() if p.op == "layer_norm" and p.inputs[0].shape[-1] <= MOST_COLUMNS]
+CASES += [p for p in rule_cases() if p.op == "lstm_cell" and p.attrs["norm"] != "none"]
 CASES += [recurrent(cell, norm, sizes, masked, reverse) for cell, norms in VARIANTS.items() for norm in norms
           for sizes in SIZES for masked, reverse in ((False, False), (False, True), (True, False), (True, True))
           if cell == "gru" or masked or not reverse]
@@ -37,8 +37,8 @@ def compiled():
     texts = set()
     with pytest.MonkeyPatch.context() as patch:
         stand_in_metal.install(patch, stand_in_metal.collecting(texts))
-        for proof in CASES:
-            selftest.prove(proof, get_backend("mlx"), repeats=1)
+        for case in CASES:
+            selftest.prove(case, get_backend("mlx"), repeats=1)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda text: hostgpu.compile(text, prelude="metal.h"), sorted(texts)))
 
@@ -56,15 +56,15 @@ def test_there_are_many_cases_of_each():
     assert sorted(f"{name}.metal" for name in stand_in_metal.KERNELS) == sorted(p.name for p in source.FOLDER.rglob("*.metal"))
 
 
-@pytest.mark.parametrize("proof", CASES, ids=str)
-def test_kernel(proof, mlx):
-    outcome = selftest.prove(proof, mlx)
-    assert outcome.rule == {"layer_norm": "metal gradient", "lstm_cell": "metal cell"}.get(proof.op, "metal cells")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_kernel(case, mlx):
+    outcome = selftest.prove(case, mlx)
+    assert outcome.rule == {"layer_norm": "metal gradient", "lstm_cell": "metal cell"}.get(case.op, "metal cells")
     assert outcome.repeats, "two runs differ"
     assert outcome.error <= 1, f"{outcome.worst}: {outcome.error:.3g} of what is allowed"
 
 
-# Broken kernels: the proof must fail ---------------------------------------------------------------------
+# Broken kernels: the case must fail ---------------------------------------------------------------------
 
 def _case(*words):
     return next(p for p in CASES if all(w in str(p) for w in words))
@@ -89,9 +89,9 @@ BROKEN = [
     ("held rows of the GRU go on", _case("gru layer T3 B5", "masked"), "mask[row] ? next : h[state]", "next")]
 
 
-@pytest.mark.parametrize(("what", "proof", "old", "new"), BROKEN, ids=[b[0] for b in BROKEN])
-def test_a_broken_kernel_fails_its_proof(what, proof, old, new, mlx, monkeypatch):
-    """A mutation of the text, at a few seeds of the scheduler: a proof that the broken kernel passes proves nothing."""
+@pytest.mark.parametrize(("what", "case", "old", "new"), BROKEN, ids=[b[0] for b in BROKEN])
+def test_a_broken_kernel_fails_its_proof(what, case, old, new, mlx, monkeypatch):
+    """A mutation of the text, at a few seeds of the scheduler: a case that the broken kernel passes proves nothing."""
     found = []
 
     def broken(file):
@@ -103,7 +103,7 @@ def test_a_broken_kernel_fails_its_proof(what, proof, old, new, mlx, monkeypatch
         metal = staticmethod(broken)
 
     monkeypatch.setattr(metal, "source", Source)
-    outcomes = list(selftest.run(mlx, [proof] * 4))
+    outcomes = list(selftest.run(mlx, [case] * 4))
     assert any(found), "the text to break is not there any more"
     assert not all(o.passed for o in outcomes)
 

@@ -15,6 +15,7 @@ mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
 cindex = pytest.importorskip("clang.cindex", reason="libclang is a test dependency on Linux")
 
 import stand_in_metal
+
 from duoln.kernels import source
 from duoln.kernels.gru import metal as gru_metal
 from duoln.kernels.layer_norm import metal as layer_norm_metal

@@ -14,16 +14,16 @@ if sys.platform != "linux":
 
 import stand_in_metal
 from conftest import get_backend
+
+import duoln
+from duoln import nn, ops, optim, runtime
 from duoln.kernels.gru import metal as gru_metal
 from duoln.kernels.layer_norm import metal as layer_norm_metal
 from duoln.kernels.lstm import metal as lstm_metal
 from duoln.plugins.mnist import Mnist
-
-import duoln
-from duoln import nn, ops, optim, runtime
 from duoln.randomness import Stream
 from duoln.tasks import make_config
-from duoln.train import Trainer
+from duoln.training.trainer import Trainer
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from duoln.kernels import source
 from duoln.kernels.settings import ARCHITECTURES, every_setting
 

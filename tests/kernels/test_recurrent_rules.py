@@ -8,12 +8,12 @@ import time
 
 import numpy as np
 import pytest
-from duoln.kernels import host
-from duoln.kernels.recurrent import parts, ragged
-from duoln.kernels.recurrent.cases import KEPT
 from ops.test_rnn import Problem
 
 from duoln import ops
+from duoln.kernels import host
+from duoln.kernels.recurrent import parts, ragged
+from duoln.kernels.recurrent.cases import KEPT
 from duoln.testing import check_rule
 
 FUSED = {"rnn": ("none", "layer"), "lstm": ("none", "layer", "layer-cell", "layer-theano"),

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from duoln.kernels import host
 
 from duoln import ops, runtime
+from duoln.kernels import host
 from duoln.testing import check_rule
 
 SHAPES = [(1, 1), (1, 7), (3, 5), (5,), (2, 3, 33), (128, 1000), (130, 4097), (2, 300_001), (700, 1024)]

@@ -8,8 +8,8 @@ from ops.cases import CASES, Case
 from duoln import runtime
 from duoln.backends.protocol import FLOATS, Backend
 from duoln.core import Tensor
+from duoln.core.gradient import pullback, tensors_of
 from duoln.core.op import composed_only
-from duoln.core.tape import pullback, tensors_of
 from duoln.testing.closeness import check_close, tolerance
 
 MOST_VALUES = 700

@@ -188,7 +188,7 @@ def test_in_a_pipe_every_figure_has_its_data_beside_it(runs, capsys):
 
 
 def test_on_a_wide_terminal_it_is_a_table(runs, capsys, monkeypatch):
-    monkeypatch.setattr("duoln.console.width", lambda: 200)
+    monkeypatch.setattr("duoln.cli.console.width", lambda: 200)
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["paper", "--runs", str(runs), "--plugin", "mnist"]) == 0
     out = capsys.readouterr().out
@@ -197,7 +197,7 @@ def test_on_a_wide_terminal_it_is_a_table(runs, capsys, monkeypatch):
 
 def test_the_narrowest_table_keeps_the_first_column_whole(runs, capsys, monkeypatch):
     for columns, is_table in ((140, True), (139, False)):
-        monkeypatch.setattr("duoln.console.width", lambda columns=columns: columns)
+        monkeypatch.setattr("duoln.cli.console.width", lambda columns=columns: columns)
         monkeypatch.setenv("COLUMNS", str(columns))
         assert main(["paper", "--runs", str(runs), "--plugin", "mnist"]) == 0
         out = capsys.readouterr().out

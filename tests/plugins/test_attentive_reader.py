@@ -5,20 +5,20 @@ from math import sqrt
 import numpy as np
 import pytest
 from conftest import get_backend
+
+from duoln import nn, tree
+from duoln.core import gradcheck
+from duoln.errors import UsageError
 from duoln.plugins.attentive_reader import published
 from duoln.plugins.attentive_reader.batches import evaluation_batches
 from duoln.plugins.attentive_reader.model import Reader
 from duoln.plugins.attentive_reader.optimizer import clip_as_published
 from duoln.plugins.attentive_reader.task import AttentiveReader
-
-from duoln import nn, tree
-from duoln.core import gradcheck
-from duoln.errors import UsageError
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
 from duoln.testing import check_close, check_error, check_task
-from duoln.train import Trainer
+from duoln.training.trainer import Trainer
 
 TASK = AttentiveReader()
 TINY = {"width": 5, "hidden": 4, "batch_size": 6, "questions": 24, "evaluate_questions": 12, "table": 500,

@@ -7,6 +7,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+
+from duoln import cli
+from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.plugins.attentive_reader import archive, batches, corpus, data, made, vocabulary
 from duoln.plugins.attentive_reader.corpus import Cut
 from duoln.plugins.attentive_reader.questions import (
@@ -19,9 +22,6 @@ from duoln.plugins.attentive_reader.questions import (
     within,
 )
 from duoln.plugins.attentive_reader.task import AttentiveReader
-
-from duoln import cli
-from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.tasks import make_config
 from duoln.testing import check_error
 

@@ -4,19 +4,19 @@
 import numpy as np
 import pytest
 from conftest import get_backend
-from duoln.plugins.convnet import data
-from duoln.plugins.convnet.model import STARTS, ConvNet, mask_shapes
-from duoln.plugins.convnet.schedule import linear_decay
-from duoln.plugins.convnet.task import ConvNetTask
 
 from duoln import nn, tree
 from duoln.core import gradcheck
 from duoln.errors import ShapeError, UsageError
+from duoln.plugins.convnet import data
+from duoln.plugins.convnet.model import STARTS, ConvNet, mask_shapes
+from duoln.plugins.convnet.schedule import linear_decay
+from duoln.plugins.convnet.task import ConvNetTask
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
 from duoln.testing import check_close, check_error, check_task
-from duoln.train import Trainer
+from duoln.training.trainer import Trainer
 
 TASK = ConvNetTask()
 VARIANTS = tuple(TASK.variants)

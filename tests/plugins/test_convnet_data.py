@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duoln.plugins.convnet import corpus, data, whitening
-from duoln.plugins.convnet.task import ConvNetTask
 
 from duoln import cli
 from duoln.data import mnist, write_idx
 from duoln.errors import DataError, DataFormatError, DataMissingError
+from duoln.plugins.convnet import corpus, data, whitening
+from duoln.plugins.convnet.task import ConvNetTask
 from duoln.tasks import make_config
 from duoln.testing import check_error
 

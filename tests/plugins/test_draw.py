@@ -4,18 +4,18 @@
 import numpy as np
 import pytest
 from conftest import get_backend
-from duoln.plugins.draw import data
-from duoln.plugins.draw.model import Draw
-from duoln.plugins.draw.task import DrawTask
 
 from duoln import nn, tree
 from duoln.core import gradcheck
 from duoln.errors import ShapeError, UsageError
+from duoln.plugins.draw import data
+from duoln.plugins.draw.model import Draw
+from duoln.plugins.draw.task import DrawTask
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
 from duoln.testing import check_close, check_error, check_task
-from duoln.train import Trainer
+from duoln.training.trainer import Trainer
 
 TASK = DrawTask()
 TINY = {"glimpses": 2, "hidden": 5, "latent": 3}

@@ -3,11 +3,11 @@
 
 import numpy as np
 import pytest
-from duoln.plugins.draw import corpus, data
-from duoln.plugins.draw.task import DrawTask
 
 from duoln import cli
 from duoln.errors import DataError, DataFormatError, DataMissingError
+from duoln.plugins.draw import corpus, data
+from duoln.plugins.draw.task import DrawTask
 from duoln.tasks import make_config
 from duoln.testing import check_error
 

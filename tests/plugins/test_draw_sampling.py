@@ -2,15 +2,17 @@
 
 import numpy as np
 import pytest
+
+from duoln import cli, runtime
+from duoln.pictures import drawing
 from duoln.plugins.draw import sampling
 from duoln.plugins.draw.task import DrawTask
-
-from duoln import cli, pictures, runtime
-from duoln.runfolder import RunFolder
+from duoln.runs.folder import RunFolder
+from duoln.runs.trained import load_trained
 from duoln.tasks import make_config
 from duoln.testing import check_close
-from duoln.train import Trainer, fit
-from duoln.trained import load_trained
+from duoln.training.loop import fit
+from duoln.training.trainer import Trainer
 
 TASK = DrawTask()
 
@@ -46,7 +48,7 @@ def test_squares_are_where_the_grids_are():
     check_close(sampling.squares(where[1:], "draw"), np.array([[1.0, 1.0, 28.0, 28.0]]), 1e-12, "squares")
 
 
-@pytest.mark.skipif(not pictures.can_draw(), reason="matplotlib is not installed")
+@pytest.mark.skipif(not drawing.can_draw(), reason="matplotlib is not installed")
 def test_pictures_from_the_command_line(run, tmp_path, capsys):
     assert _sample(run, tmp_path / "digits.png", "--count", "5", "--seed", "3") == 0
     written = [tmp_path / "digits.png", tmp_path / "digits-glimpses.png"]

@@ -3,21 +3,21 @@
 import numpy as np
 import pytest
 from conftest import get_backend
-from duoln.plugins.handwriting.alphabet import CLASSES, PADDING
-from duoln.plugins.handwriting.data import BATCH_AXES
-from duoln.plugins.handwriting.model import Synthesis
-from duoln.plugins.handwriting.task import Handwriting
 from ops.cases import layer_norm_reference, mixture_reference, window_reference
 
 from duoln import ops, runtime, tree
 from duoln.core import gradcheck
 from duoln.data import examples
 from duoln.errors import DataMissingError, UsageError
+from duoln.plugins.handwriting.alphabet import CLASSES, PADDING
+from duoln.plugins.handwriting.data import BATCH_AXES
+from duoln.plugins.handwriting.model import Synthesis
+from duoln.plugins.handwriting.task import Handwriting
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
 from duoln.testing import check_error, check_task
-from duoln.train import Trainer
+from duoln.training.trainer import Trainer
 
 TASK = Handwriting()
 FORMS = ("steps", "sequences")

@@ -5,13 +5,13 @@ import zipfile
 
 import numpy as np
 import pytest
+
+from duoln import cli
+from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.plugins.handwriting import alphabet, corpus, data, iam
 from duoln.plugins.handwriting.corpus import ARRAYS, Line, path_of, read_lines, write_lines
 from duoln.plugins.handwriting.made import LETTERS, make_lines
 from duoln.plugins.handwriting.task import Handwriting
-
-from duoln import cli
-from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.tasks import make_config
 from duoln.testing import check_error
 

@@ -4,18 +4,19 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+
+from duoln import cli, runtime, tree
+from duoln.errors import DataError, DivergedError, UsageError
 from duoln.plugins.handwriting import drawing
 from duoln.plugins.handwriting.alphabet import encode
 from duoln.plugins.handwriting.sampling import Options, draw_point, sample, write
 from duoln.plugins.handwriting.task import Handwriting
-
-from duoln import cli, runtime, tree
-from duoln.errors import DataError, DivergedError, UsageError
 from duoln.randomness import Stream
-from duoln.runfolder import RunFolder
+from duoln.runs.folder import RunFolder
 from duoln.tasks import Trained, make_config
 from duoln.testing import check_error
-from duoln.train import Trainer, fit
+from duoln.training.loop import fit
+from duoln.training.trainer import Trainer
 
 TASK = Handwriting()
 

@@ -5,18 +5,18 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from conftest import get_backend
-from duoln.plugins.las.model import normalise_over_time
-from duoln.plugins.las.task import Las
 from ops.cases import layer_norm_reference
 
 from duoln import runtime, tree
 from duoln.core import gradcheck
 from duoln.errors import ShapeError, UsageError
+from duoln.plugins.las.model import normalise_over_time
+from duoln.plugins.las.task import Las
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
 from duoln.testing import check_close, check_error, check_task
-from duoln.train import Trainer
+from duoln.training.trainer import Trainer
 
 TASK = Las()
 TINY = {"utterances": 12, "batch_size": 4, "listener_hidden": 3, "speller_hidden": 4, "attention": 3, "mels": 3,

@@ -7,10 +7,10 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from duoln.plugins.las import audio
-from duoln.plugins.las.audio import audio_length, read_audio
 
 from duoln.errors import DataError, DataFormatError, UsageError
+from duoln.plugins.las import audio
+from duoln.plugins.las.audio import audio_length, read_audio
 from duoln.testing import check_error
 
 FLAC = pytest.mark.skipif(find_spec("soundfile") is None, reason="soundfile is not installed")

@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
+from test_las_audio import FLAC, TONE, write_flac, write_sphere, write_wav
+
+from duoln import cli
+from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.plugins.las import data, librispeech, spoken, timit
 from duoln.plugins.las.alphabet import LETTERS, TIMIT
 from duoln.plugins.las.features import features
 from duoln.plugins.las.made import made
 from duoln.plugins.las.task import Las
-from test_las_audio import FLAC, TONE, write_flac, write_sphere, write_wav
-
-from duoln import cli
-from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.tasks import make_config
 from duoln.testing import check_error
 

@@ -4,14 +4,14 @@ import itertools
 
 import numpy as np
 import pytest
-from duoln.plugins.las import features as f
-from duoln.plugins.las import scoring
-from duoln.plugins.las.alphabet import CHARACTERS, FOLDED, LETTERS, PHONES, TIMIT
-from duoln.plugins.las.scoring import Edits, edits, error_rate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duoln.errors import DataFormatError
+from duoln.plugins.las import features as f
+from duoln.plugins.las import scoring
+from duoln.plugins.las.alphabet import CHARACTERS, FOLDED, LETTERS, PHONES, TIMIT
+from duoln.plugins.las.scoring import Edits, edits, error_rate
 from duoln.testing import check_error
 
 RATES = (8000, 16000)

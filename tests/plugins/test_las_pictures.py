@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from duoln.plugins.las import pictures
-from duoln.plugins.las.alphabet import LETTERS
-from duoln.plugins.las.pictures import Options, sample, spell
-from duoln.plugins.las.task import Las
 from test_las_audio import TONE, write_sphere, write_wav
 
 from duoln import cli, runtime
 from duoln.errors import DataError, DataFormatError, DivergedError, UsageError
+from duoln.plugins.las import pictures
+from duoln.plugins.las.alphabet import LETTERS
+from duoln.plugins.las.pictures import Options, sample, spell
+from duoln.plugins.las.task import Las
 from duoln.randomness import Stream
 from duoln.tasks import Trained, make_config
 from duoln.testing import check_error

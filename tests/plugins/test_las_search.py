@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from duoln.plugins.las.model import Heard, Speller
-from duoln.plugins.las.search import spell, walk_back
 
 from duoln import tree
+from duoln.plugins.las.model import Heard, Speller
+from duoln.plugins.las.search import spell, walk_back
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 

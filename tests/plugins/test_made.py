@@ -4,13 +4,13 @@ import hashlib
 
 import numpy as np
 import pytest
+
 from duoln.plugins.attentive_reader import made as reader
 from duoln.plugins.convnet.made import make_coloured
 from duoln.plugins.handwriting.made import make_lines
 from duoln.plugins.las.made import made as make_sounds
 from duoln.plugins.order_embeddings.made import make_pictures
 from duoln.plugins.skip_thoughts.made import make_books, make_labelled, make_pairs
-
 from duoln.randomness import Stream
 
 

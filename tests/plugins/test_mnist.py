@@ -6,18 +6,18 @@ import shutil
 import numpy as np
 import pytest
 from conftest import get_backend
-from duoln.plugins.mnist import data
-from duoln.plugins.mnist.model import network
-from duoln.plugins.mnist.task import Mnist
 
 from duoln import nn, tree
 from duoln.data import write_idx
 from duoln.data.digits import make_digits
 from duoln.data.mnist import FILES
 from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
+from duoln.plugins.mnist import data
+from duoln.plugins.mnist.model import network
+from duoln.plugins.mnist.task import Mnist
 from duoln.tasks import make_config
 from duoln.testing import check_error, check_task
-from duoln.train import Trainer
+from duoln.training.trainer import Trainer
 
 TASK = Mnist()
 

@@ -4,10 +4,6 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from duoln.plugins.order_embeddings import data, retrieval
-from duoln.plugins.order_embeddings.corpus import CAPTIONS, Sentences
-from duoln.plugins.order_embeddings.model import OrderEmbedding, clip_each_array, contrastive_loss
-from duoln.plugins.order_embeddings.task import OrderEmbeddings, _errors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ops.cases import layer_norm_reference
@@ -15,11 +11,15 @@ from ops.cases import layer_norm_reference
 from duoln import nn, ops, runtime, tree, value_and_grad
 from duoln.core import gradcheck
 from duoln.errors import DataMissingError, DivergedError, UsageError
+from duoln.plugins.order_embeddings import data, retrieval
+from duoln.plugins.order_embeddings.corpus import CAPTIONS, Sentences
+from duoln.plugins.order_embeddings.model import OrderEmbedding, clip_each_array, contrastive_loss
+from duoln.plugins.order_embeddings.task import OrderEmbeddings, _errors
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
 from duoln.testing import check_error, check_task
-from duoln.train import Trainer
+from duoln.training.trainer import Trainer
 
 TASK = OrderEmbeddings()
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from duoln import cli, runtime
+from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.plugins.order_embeddings import coco, data, extractor, flickr8k
 from duoln.plugins.order_embeddings.corpus import (
     SPLITS,
@@ -20,12 +23,9 @@ from duoln.plugins.order_embeddings.corpus import (
 )
 from duoln.plugins.order_embeddings.made import make_pictures
 from duoln.plugins.order_embeddings.task import OrderEmbeddings
-
-from duoln import cli, runtime
-from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.tasks import Dataset, make_config
 from duoln.testing import check_error
-from duoln.train import Trainer
+from duoln.training.trainer import Trainer
 
 TASK = OrderEmbeddings()
 REAL = next((Path(p) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep)

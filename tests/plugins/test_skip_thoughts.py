@@ -5,19 +5,19 @@ import dataclasses
 import numpy as np
 import pytest
 from conftest import get_backend
-from duoln.plugins.skip_thoughts import peer_torch
-from duoln.plugins.skip_thoughts.model import SkipThoughts
-from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
 from ops.cases import layer_norm_reference
 
 from duoln import runtime, tree
 from duoln.core import gradcheck
 from duoln.errors import UsageError
+from duoln.plugins.skip_thoughts import peer_torch
+from duoln.plugins.skip_thoughts.model import SkipThoughts
+from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
 from duoln.testing import check_error, check_task
-from duoln.train import Trainer
+from duoln.training.trainer import Trainer
 
 TASK = SkipThoughtsTask()
 TINY = {"judge": "none"}

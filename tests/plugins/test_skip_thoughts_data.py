@@ -4,12 +4,12 @@ import gzip
 
 import numpy as np
 import pytest
+
+from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.plugins.skip_thoughts import corpus, data, made, sets, tokens, vectors
 from duoln.plugins.skip_thoughts.corpus import END, FIRST, UNKNOWN, make_corpus, read_books, read_vocabulary
 from duoln.plugins.skip_thoughts.data import HomogeneousBatches, Triplets, encoder_length
 from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
-
-from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.tasks import make_config
 from duoln.testing import check_error
 

@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 import scipy.stats
-from duoln.plugins.skip_thoughts import classify, figures, judging, relatedness, sets, table
-from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
 
 from duoln.cli import main
 from duoln.errors import DataError, ShapeError
+from duoln.plugins.skip_thoughts import classify, figures, judging, relatedness, sets, table
+from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
 from duoln.testing import check_error
 
 TASK = SkipThoughtsTask()

@@ -10,9 +10,9 @@ import pytest
 from conftest import PATIENCE
 from hostile_plugins import BESIDE, LOADED, METHODS, module, task
 
-from duoln import processes
 from duoln.cli import main
 from duoln.errors import PluginError, TaskError
+from duoln.system import processes
 from duoln.tasks import Task
 from duoln.tasks.faults import METHODS as GUARDED
 from duoln.tasks.registry import Registry, find_task
@@ -26,7 +26,7 @@ def _here(tmp_path, monkeypatch):
     """Whoever moves away is moved back, after the test at the latest; nothing is drawn."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr("duoln.pictures.can_draw", lambda: False)
+    monkeypatch.setattr("duoln.pictures.drawing.can_draw", lambda: False)
 
 
 def _documents(text):

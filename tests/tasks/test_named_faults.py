@@ -4,15 +4,15 @@ import json
 from textwrap import dedent
 
 import pytest
-from duoln.examples.own_task import Spirals
 
 from duoln import runtime
 from duoln.cli import main
 from duoln.errors import DataMissingError, MemoryExhaustedError, TaskError
+from duoln.examples.own_task import Spirals
 from duoln.tasks import make_config
 from duoln.tasks.faults import named
 from duoln.testing import check_error, check_task
-from duoln.train import Trainer
+from duoln.training.trainer import Trainer
 
 ARGS = ["run", "frail", "--preset", "smoke", "--variant", "ln", "--backend", "numpy", "--out"]
 

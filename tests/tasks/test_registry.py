@@ -11,11 +11,11 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
-from duoln.plugins.mnist import Mnist
 
 from duoln import ops, runtime, tensor
 from duoln.cli import main
 from duoln.errors import PluginError, UsageError
+from duoln.plugins.mnist import Mnist
 from duoln.tasks.events import Listener
 from duoln.tasks.registry import Broken, Registry, find_task
 from duoln.testing import check_error

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from duoln.core import Op, Tensor, derived
+from duoln.core import Tensor, derived, op
 from duoln.core.arguments import check_flag, described
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_beside, check_float
@@ -140,7 +140,8 @@ def named(cell: str, norm: str, arrays: tuple[Tensor, ...]) -> NormParameters:
     return dict(zip(norm_shapes(cell, norm, 1), arrays, strict=True))
 
 
-def _lstm_op(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
+@op
+def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
              mask: Tensor | None = None, norms: NormParameters | None = None, *, norm: str = "layer",
              eps: float = 1e-5, eps_place: EpsilonPlace = "inside", reverse: bool = False, remat: bool = False,
              ) -> tuple[Tensor, Tensor, Tensor]:
@@ -161,12 +162,12 @@ def _lstm_op(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Te
     remat = check_flag("lstm", "remat", remat)
     check_cell("lstm", norm, x, (h, c), w_x, w_h, bias, norms, mask)
     x = _without_padding(x, mask, norm)
-    result: tuple[Tensor, Tensor, Tensor] = lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), norm=norm,
+    return lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), norm=norm,
                                                        eps=eps, eps_place=eps_place, reverse=reverse, remat=remat)
-    return result
 
 
-def _gru_op(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
+@op
+def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
             norms: NormParameters | None = None, *, norm: str = "layer", eps: float = 1e-5,
             eps_place: EpsilonPlace = "inside", reverse: bool = False) -> tuple[Tensor, Tensor]:
     """A GRU over a sequence: hidden states (T, B, H) and the last one (B, H).
@@ -181,12 +182,12 @@ def _gru_op(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None 
     reverse = check_flag("gru", "reverse", reverse)
     check_cell("gru", norm, x, (h,), w_x, w_h, bias, norms, mask)
     x = _without_padding(x, mask, norm)
-    result: tuple[Tensor, Tensor] = gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps,
+    return gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps,
                                               eps_place=eps_place, reverse=reverse)
-    return result
 
 
-def _rnn_op(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
+@op
+def rnn(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
             norms: NormParameters | None = None, *, norm: str = "layer", eps: float = 1e-5,
             eps_place: EpsilonPlace = "inside", reverse: bool = False) -> tuple[Tensor, Tensor]:
     """A tanh RNN over a sequence: hidden states (T, B, H) and the last one (B, H).
@@ -201,14 +202,10 @@ def _rnn_op(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None 
     reverse = check_flag("rnn", "reverse", reverse)
     check_cell("rnn", norm, x, (h,), w_x, w_h, bias, norms, mask)
     x = _without_padding(x, mask, norm)
-    result: tuple[Tensor, Tensor] = rnn.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps,
+    return rnn.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps,
                                               eps_place=eps_place, reverse=reverse)
-    return result
 
 
-for _function, _name in ((_lstm_op, "lstm"), (_gru_op, "gru"), (_rnn_op, "rnn")):
-    _function.__name__ = _function.__qualname__ = _name
-lstm, gru, rnn = Op(_lstm_op), Op(_gru_op), Op(_rnn_op)
 lstm.add(derived(_lstm))
 gru.add(derived(_gru))
 rnn.add(derived(_rnn))

@@ -9,9 +9,7 @@ steps there are.
 
 from __future__ import annotations
 
-from typing import Any
-
-from duoln.core import Op, Tensor, derived
+from duoln.core import Tensor, derived, op
 from duoln.errors import ShapeError
 from duoln.ops.common import check_float
 from duoln.ops.linalg import linear, matmul
@@ -33,12 +31,12 @@ def lstm_step(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: T
     norms = check_norms("lstm_step", norms)
     eps, eps_place = check_epsilon("lstm_step", eps, eps_place)
     check_cell("lstm_step", norm, x, (h, c), w_x, w_h, bias, norms)
-    result: tuple[Tensor, Tensor] = lstm_cell.apply(linear(x, w_x), matmul(h, w_h), c, bias, *norms.values(), norm=norm,
+    return lstm_cell.apply(linear(x, w_x), matmul(h, w_h), c, bias, *norms.values(), norm=norm,
                                                     eps=eps, eps_place=eps_place)
-    return result
 
 
-def _lstm_cell_op(side: Tensor, product: Tensor, c: Tensor, bias: Tensor | None = None,
+@op
+def lstm_cell(side: Tensor, product: Tensor, c: Tensor, bias: Tensor | None = None,
                   norms: NormParameters | None = None, *, norm: str = "layer", eps: float = 1e-5,
                   eps_place: EpsilonPlace = "inside") -> tuple[Tensor, Tensor]:
     """The next hidden state and cell of an LSTM from its two products: what `lstm_step` does after them.
@@ -59,9 +57,8 @@ def _lstm_cell_op(side: Tensor, product: Tensor, c: Tensor, bias: Tensor | None 
         raise ShapeError(f"[lstm_cell] c: expected (B, H), found shape {c.shape}")
     wide = (c.shape[0], 4 * c.shape[1])
     check_shapes("lstm_cell", "lstm", norm, c.shape[1], {"side": (side, wide), "product": (product, wide)}, bias, norms)
-    result: tuple[Tensor, Tensor] = lstm_cell.apply(side, product, c, bias, *norms.values(), norm=norm, eps=eps,
+    return lstm_cell.apply(side, product, c, bias, *norms.values(), norm=norm, eps=eps,
                                                     eps_place=eps_place)
-    return result
 
 
 def _lstm_cell(side: Tensor, product: Tensor, c: Tensor, bias: Tensor | None, *norm_arrays: Tensor, norm: str,
@@ -98,6 +95,4 @@ def rnn_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None
     return formulas.rnn_cell(side, matmul(h, w_h), bias, norms, s)
 
 
-_lstm_cell_op.__name__ = _lstm_cell_op.__qualname__ = "lstm_cell"
-lstm_cell: Op[Any, tuple[Tensor, Tensor]] = Op(_lstm_cell_op)
 lstm_cell.add(derived(_lstm_cell))

@@ -1,0 +1,171 @@
+"""Everything worth knowing from a day with a GPU, in one command of less than eight minutes.
+
+    python -m duoln.bench.survey --out DIR
+
+runs from a checkout that is not installed, with CuPy, NumPy, pluggy and rich (PyTorch is a peer if it is there). Each
+part is a process of its own with a time limit: one that fails, hangs or takes the device with it does not lose the
+rest. DIR gets a JSON file for each part, and `summary.md`, written anew after every part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from duoln.system import processes
+
+SHAPES = ("100,64,256,256", "100,8,400,400", "30,64,620,1024")
+REPEATS = 200
+
+
+class Part(NamedTuple):
+    """One command and what it may take."""
+
+    name: str
+    what: str
+    command: list[str]
+    seconds: int
+    """The most it may take."""
+    writes: bool = False
+    """Whether it writes its own JSON file; else its stdout is one."""
+
+
+class Outcome(NamedTuple):
+    """How a part ended."""
+
+    part: Part
+    seconds: float
+    problem: str
+    """Empty if it did what it should."""
+
+
+def parts(backend: str, out: Path, quick: bool) -> list[Part]:
+    """All parts, the most telling first."""
+    peer = ["--peer", "torch"] if importlib.util.find_spec("torch") else []
+    duoln = processes.command("duoln")
+    shapes = ("3,4,5,6",) if quick else SHAPES
+    rnn = [flag for shape in shapes for flag in ("--shape", shape)]
+    ops = ["--shape", "64,128"] if quick else ["--small"]
+    turns = ["--rounds", "2"] if quick else ["--rounds", "7"]
+    repeats = 3 if quick else REPEATS
+    made = [
+        Part("selftest", "every kernel against float64", [*duoln, "selftest", "--backend", backend, "--json"], 150),
+        Part("repeats", f"one case of each kind, {repeats} times, equal to the bit",
+             [*duoln, "selftest", "--backend", backend, "--json", "--one-of-each", "--repeats",
+              str(repeats)], 60),
+        Part("ops", "layer norm and cross-entropy beside a copy",
+             [*duoln, "bench", "ops", "--backend", backend, *ops, *turns, *peer, "--json", str(out / "ops.json")], 120,
+             writes=True),
+        Part("rnn", "LN-LSTM and LN-GRU beside PyTorch's loop, and its plain layers",
+             [*duoln, "bench", "rnn", "--backend", backend, "--cell", "lstm", "--cell", "gru", *rnn, *turns,
+              "--runs", "2", *peer, "--json", str(out / "rnn.json")], 150, writes=True),
+        Part("mnist", "one epoch of MNIST, digits made on the spot",
+             [*processes.command("duoln.bench.epoch"), "--task", "mnist", "--variant", "ln", "--backend", backend,
+              *(["--preset", "smoke"] if quick else ["--set", "source=made"])], 90)]
+    if backend == "mlx":
+        made.append(Part("compiling", "whole training steps, compiled against eager",
+                         [*processes.command("duoln.bench.compiling"), "--backend", backend,
+                          *(["--steps", "2"] if quick else [])], 120))
+    if backend == "cupy":
+        made.insert(2, Part("device", "memory, launches, exchanges between blocks, tensor cores",
+                            processes.command("duoln.kernels.device_limits.cuda"), 60))
+    return made
+
+
+def run_part(part: Part, out: Path) -> Outcome:
+    """Run one part; its JSON is in DIR afterwards, if it made any."""
+    started = time.monotonic()
+    try:
+        done = subprocess.run(part.command, capture_output=True, text=True, check=False, timeout=part.seconds,
+                              env=processes.environment())
+    except subprocess.TimeoutExpired:
+        return Outcome(part, time.monotonic() - started, f"stopped after {part.seconds} s")
+    seconds = time.monotonic() - started
+    file = out / f"{part.name}.json"
+    if not part.writes and done.stdout.strip():
+        file.write_text(done.stdout, encoding="utf-8")
+    if done.returncode:
+        last = "\n".join(done.stderr.strip().splitlines()[-12:])
+        return Outcome(part, seconds, f"exit code {done.returncode}\n{last}".strip())
+    try:
+        json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return Outcome(part, seconds, f"no JSON: {error}")
+    return Outcome(part, seconds, "")
+
+
+def summary(outcomes: Sequence[Outcome], waiting: Sequence[Part], out: Path) -> str:
+    """What is known so far, for a person."""
+    lines = ["# A day with a GPU", "", "| part | what | seconds | |", "| --- | --- | --- | --- |"]
+    for o in outcomes:
+        lines.append(f"| {o.part.name} | {o.part.what} | {o.seconds:.0f} | {'FAILED' if o.problem else 'done'} |")
+    lines += [f"| {p.name} | {p.what} | | not yet run |" for p in waiting]
+    for o in outcomes:
+        if o.problem:
+            lines += ["", f"## {o.part.name} failed", "", "```", o.problem, "```"]
+        file = out / f"{o.part.name}.json"
+        if file.exists():
+            lines += ["", f"## {o.part.name}", "", *_figures(_load(file))]
+    return "\n".join(lines) + "\n"
+
+
+def _load(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _figures(content: dict[str, Any]) -> list[str]:
+    if "rules" in content:
+        lines = [f"* {r['op']}, {r['rule']}: {r['cases']} cases, error {r['error']:.2g} of what is allowed, "
+                 f"{'repeats' if r['repeats'] else 'DOES NOT REPEAT'}, {len(r['failures'])} failed"
+                 for r in content["rules"]]
+        return lines + [f"* failed: {line}" for r in content["rules"] for line in r["failures"]]
+    if "cases" in content:
+        return [_case(c) for c in content["cases"]]
+    return [f"* {key}: {_plain(value)}" for key, value in content.items()]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _case(case: dict[str, Any]) -> str:
+    share = case.get("fraction_of_copy")
+    return (f"* {case['op']} {case['pass']} {case['shape']} {case['cache']} {case['side']}: "
+            f"{case['median'] * 1e6:.1f} us{'' if share is None else f', {share:.0%} of a copy'}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run all parts; 0 if every one did what it should."""
+    parser = argparse.ArgumentParser(prog="python -m duoln.bench.survey", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--backend", default="cupy", help="default: cupy")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it works, not how fast")
+    args = parser.parse_args(argv)
+    args.out.mkdir(parents=True, exist_ok=True)
+    waiting, outcomes = parts(args.backend, args.out, args.quick), []
+    while waiting:
+        print(f"{waiting[0].name}: {waiting[0].what}", file=sys.stderr)
+        outcomes.append(run_part(waiting.pop(0), args.out))
+        ended = "FAILED" if outcomes[-1].problem else "done"
+        print(f"  {ended} in {outcomes[-1].seconds:.0f} s", file=sys.stderr)
+        (args.out / "summary.md").write_text(summary(outcomes, waiting, args.out), encoding="utf-8")
+    print((args.out / "summary.md").read_text(encoding="utf-8"))
+    return 1 if any(o.problem for o in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

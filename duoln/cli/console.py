@@ -1,0 +1,234 @@
+"""Everything a person sees: progress, tables, colours. The only part, with bench's report, that knows rich.
+
+stdout is for data, stderr for talk. On a terminal progress is a bar; through a pipe it is a plain line now
+and then. `NO_COLOR` and the width of the terminal are respected, by rich.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from duoln.cli import streams
+from duoln.data import strictjson
+from duoln.system.visible import visible
+from duoln.tasks.events import Evaluation, Listener, RunStart, Step
+from duoln.tasks.task import Task
+from duoln.tasks.values import Column, Dataset, split_columns
+from duoln.training.memory import size
+
+_Cells = tuple[str, str, list[str]]
+"""A column: heading, justification, cells."""
+_PLAIN_SECONDS = 5.0
+_BAR_SECONDS = 0.1
+_CLAIM = 30
+"""Columns of the terminal without which the paper's claim stands below the table of results, not in it."""
+_AROUND_CELL = 3
+
+_LEAST_WIDTH, _LARGEST_WIDTH = 20, 10_000
+
+
+class _Plain(Console):
+    """Rich's console for texts of anybody's: no markup is read in them, and `visible` shows their control characters.
+
+    All that is printed passes here, so that nobody who prints has to think of it.
+    """
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file=file, highlight=False, markup=False, emoji=False, _environ=_environment())
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """A text on its way; its width is measured after this."""
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Everything on its way; rich's own commands to the terminal are marked as such."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+
+def _environment() -> dict[str, str]:
+    """The variables that rich reads, without a width or height that no terminal has, nor a name of one.
+
+    What nobody has named is taken for a terminal that knows no commands.
+    """
+    def good(text: str) -> bool:
+        return text.isascii() and text.isdecimal() and _LEAST_WIDTH <= int(text[:9]) <= _LARGEST_WIDTH
+
+    made = {key: value for key, value in os.environ.items()
+            if key not in ("COLUMNS", "LINES", "JUPYTER_COLUMNS", "JUPYTER_LINES") or good(value)}
+    if "TERM" in made and not (made["TERM"] and made["TERM"].isascii() and made["TERM"].isprintable()):
+        made["TERM"] = "dumb"
+    return made
+
+
+talk = _Plain(streams.Talk())
+"""stderr: progress, remarks and errors."""
+
+
+def say(text: str, style: str = "") -> None:
+    """One remark on stderr. Long lines are left to the terminal to wrap."""
+    talk.print(text, style=style or None, soft_wrap=True)
+
+
+def put(text: str) -> None:
+    """A line or several of the result, on stdout.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    streams.Results().write(f"{visible(text)}\n")
+
+
+def put_json(value: Any) -> None:
+    """The result as one JSON document on stdout.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    streams.Results().write(f"{strictjson.dumps(value)}\n")
+
+
+def show(table: Table, data: bool = False) -> None:
+    """A table, on stderr, or on stdout where it is the result.
+
+    Raises:
+        OutputError: it is the result, and cannot be written.
+    """
+    (_Plain(streams.Results()) if data else talk).print(table)
+
+
+def width() -> int:
+    """Columns that a table on stdout may have; 0 where stdout is not a terminal."""
+    out = _Plain(streams.Results())
+    return out.width if out.is_terminal else 0
+
+
+def number(value: Any, form: str) -> str:
+    """A metric as text; tiny values in powers of ten."""
+    if not isinstance(value, int | float):
+        return "-"
+    if form == ".4f" and 0 < abs(value) < 5e-4:
+        return f"{value:.1e}"
+    return format(value, form)
+
+
+class ProgressDisplay(Listener):
+    """The way of one run: a bar on a terminal, a line every few seconds elsewhere, a line per evaluation."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self.columns = split_columns(columns)[0]
+        self._label, self._variant, self._last_step = "", "", 0
+        self._bar: Progress | None = None
+        self._id: TaskID | None = None
+        self._said = 0.0
+        self._steps_per_epoch = 1
+        self._weights = 0
+
+    def on_start(self, event: RunStart) -> None:
+        self._label = "" if event.dataset.rung == "original" else f" [{event.dataset.label}]"
+        self._variant, self._last_step, self._weights = event.variant, event.last_step, event.parameters
+        self._steps_per_epoch = event.steps_per_epoch
+        for line in event.mended:
+            say(f"{self._variant}: {line}", style="yellow")
+        for line in event.refused:
+            say(f"{self._variant}: refused {line}", style="yellow")
+        if event.first_step:
+            say(f"{self._variant}: goes on after step {event.first_step}")
+        if talk.is_terminal and not talk.is_dumb_terminal and event.first_step < event.last_step:
+            self._bar = Progress(TextColumn("{task.description}", markup=False), BarColumn(bar_width=None),
+                                 MofNCompleteColumn(), TimeRemainingColumn(), console=talk, transient=True)
+            self._id = self._bar.add_task(self._variant, total=event.last_step, completed=event.first_step)
+            self._bar.start()
+        self._said = time.monotonic()
+
+    def on_memory(self, step_bytes: int) -> None:
+        say(f"{self._variant}: {self._weights:,} weights; a step takes about {size(step_bytes)} of memory")
+
+    def on_step(self, event: Step) -> None:
+        now = time.monotonic()
+        if now - self._said < (_BAR_SECONDS if self._bar else _PLAIN_SECONDS):
+            return
+        self._said = now
+        if self._bar is not None and self._id is not None:
+            text = visible(f"{self._variant}  loss {event.loss:.4f}{self._label}")
+            self._bar.update(self._id, completed=event.step, description=text)
+        else:
+            say(f"{self._variant}: step {event.step}/{self._last_step}  loss {event.loss:.4f}{self._label}")
+
+    def on_evaluation(self, event: Evaluation) -> None:
+        figures = "  ".join(f"{c.heading} {number(event.values.get(c.key), c.form)}" for c in self.columns)
+        say(f"{self._variant}: epoch {event.epoch:g}  {figures}{self._label}")
+        self._said = time.monotonic()
+
+    def on_end(self, status: str, result: Mapping[str, Any]) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, Any]]) -> None:
+    """Our figures beside the paper's claim; a lower rung of data is named in every row.
+
+    What all runs have in common stands below the table. On a narrow terminal the claims do too, and a table that would
+    be too wide lies on its side, a column for each variant.
+    """
+    metrics, levels = split_columns(task.columns)
+    length, made = ("steps", "updates") if task.x_axis == "step" else ("epochs", "epochs")
+    same = {key: len({r[key] for r in results}) == 1 for key in ("batch_size", length)}
+    columns: list[_Cells] = [("variant", "left", [r["variant"] for r in results])]
+    if dataset.rung != "original":
+        columns.append(("data", "left", [dataset.rung] * len(results)))
+    columns += [(heading, "right", [f"{r[key]:g}" for r in results])
+                for key, heading in (("batch_size", "batch"), (length, made)) if not same[key]]
+    columns += [(c.heading, "right", [number(r.get(c.key), c.form) for r in results]) for c in metrics]
+    columns.append(("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
+    room = talk.width - sum(max(map(len, (heading, *cells))) + _AROUND_CELL for heading, _, cells in columns)
+    wide = room >= _CLAIM
+    if room < 0:
+        columns = _on_its_side(columns)
+    claims = [task.references.get(r["variant"], "-") for r in results]
+    table = Table(title=f"{task.title} ({task.paper})", title_justify="left")
+    for heading, justify, _ in columns:
+        table.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=True)
+    if wide:
+        table.add_column("the paper's claim")
+    for i in range(len(columns[0][2])):
+        table.add_row(*(cells[i] for _, _, cells in columns), *([claims[i]] if wide else []))
+    show(table)
+    common = [f"data: {dataset.label}"]
+    if results and same["batch_size"]:
+        common.append(f"batch {results[0]['batch_size']}")
+    if results and same[length]:
+        common.append(f"{results[0]['epochs']:g} epoch{'' if results[0]['epochs'] == 1 else 's'}")
+    common += [f"{c.heading} {number(results[0].get(c.key), c.form)}" for c in levels if results]
+    say(", ".join(common))
+    if not wide:
+        for r, claim in zip(results, claims, strict=True):
+            say(f"the paper on {r['variant']}: {claim}")
+
+
+def _on_its_side(columns: Sequence[_Cells]) -> list[_Cells]:
+    """The same table with its first column as the headings."""
+    (first, _, names), *others = columns
+    return [(first, "left", [heading for heading, _, _ in others]),
+            *((name, "right", [cells[i] for _, _, cells in others]) for i, name in enumerate(names))]
+
+
+def rows_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], bad: Sequence[int] = (),
+               whole: Sequence[int] = ()) -> Table:
+    """A plain table of text; rows numbered in `bad` are red, columns in `whole` are not broken into lines."""
+    table = Table(title=title, title_justify="left")
+    for i, heading in enumerate(headings):
+        table.add_column(heading, no_wrap=i in whole)
+    for i, row in enumerate(rows):
+        table.add_row(*row, style="red" if i in bad else None)
+    return table

@@ -1,0 +1,111 @@
+"""Gradients of functions of tensors: one call on a tape, one walk back over it.
+
+First order only: rules work on native arrays and record nothing themselves, so fused gradients stay first-class and a
+gradient inside a gradient is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from duoln import tree
+from duoln.backends.protocol import FLOATS, Array
+from duoln.core.arguments import check_flag, check_function, described
+from duoln.core.tape import Tape
+from duoln.core.tensor import Tensor
+from duoln.errors import DtypeError, GradientError, ShapeError
+
+_recording: ContextVar[bool] = ContextVar("duoln_recording", default=False)
+
+
+def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Callable[[list[Array | None]], Any], Tape]:
+    """Run `fn(params, *args)` on a new tape.
+
+    Returns `fn`'s result; a function that takes one native gradient per tensor of the result and gives the
+    tree of gradients (native arrays) of the parameters; and the tape, which the caller closes.
+    """
+    if _recording.get():
+        raise GradientError("[value_and_grad] a gradient inside a gradient is not supported: duoln is first "
+                            "order only. Compute the inner gradient first, outside the function")
+    tape = Tape()
+    leaves: list[Tensor] = []
+
+    def track(path: str, leaf: Any) -> Tensor:
+        if not isinstance(leaf, Tensor):
+            raise DtypeError(f"[value_and_grad] parameter '{path}': expected a duoln.Tensor, found "
+                             f"{type(leaf).__name__}; make one with duoln.tensor(x) or duoln.to_tensors(tree)")
+        if leaf.dtype not in FLOATS:
+            raise DtypeError(f"[value_and_grad] parameter '{path}': expected a float dtype, found {leaf.dtype}")
+        tracked = Tensor(leaf.data, leaf.backend, tape.new_place())
+        leaves.append(tracked)
+        return tracked
+
+    tracked = tree.unflatten(params, [track(path, leaf) for path, leaf in tree.items(params)])
+    token = _recording.set(True)
+    try:
+        result = fn(tracked, *args)
+    except BaseException:
+        tape.close()  # what `fn` kept of it must not record on it any more
+        raise
+    finally:
+        _recording.reset(token)
+
+    def back(gouts: list[Array | None]) -> Any:
+        seeds = {out.node.place: g for out, g in zip(tensors_of(result), gouts, strict=True)
+                 if g is not None and out.node is not None and out.node.tape is tape}
+        gradients = tape.backward(leaves[0].backend, seeds) if leaves else []
+        return tree.unflatten(params, [
+            leaf.backend.zeros(leaf.shape, leaf.dtype) if g is None else g
+            for leaf, g in zip(leaves, gradients, strict=False)
+        ])
+
+    return result, back, tape
+
+
+def tensors_of(result: Any) -> list[Tensor]:
+    """The tensors in a tree, in order."""
+    return [leaf for leaf in tree.leaves(result) if isinstance(leaf, Tensor)]
+
+
+def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..., tuple[Any, Any]]:
+    """A function that gives `fn`'s value and its gradient with respect to the first argument.
+
+    `fn(params, *args)` returns a scalar tensor, or `(scalar, aux)` with `has_aux`. The result returns
+    `(value, gradients)`, or `((value, aux), gradients)`; gradients have the form, shapes and dtypes of
+    `params`. Parameters that the value does not depend on get zeros. Values that leave the call are off
+    the tape.
+
+    Raises:
+        ShapeError: the value is not a scalar, or with `has_aux` the result is no pair.
+        DtypeError: a parameter or the value is not a float tensor.
+        GradientError: called inside another gradient.
+    """
+    check_function("value_and_grad", "fn", fn)
+    check_flag("value_and_grad", "has_aux", has_aux)
+
+    def run(params: Any, *args: Any) -> tuple[Any, Any]:
+        result, back, tape = pullback(lambda p: fn(p, *args), params)
+        try:
+            if has_aux and not (isinstance(result, tuple) and len(result) == 2):
+                raise ShapeError(f"[value_and_grad] expected a pair (value, aux) of a function with has_aux, "
+                                 f"found {described(result)}")
+            value, aux = result if has_aux else (result, None)
+            if not isinstance(value, Tensor) or value.shape != ():
+                found = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
+                raise ShapeError(f"[value_and_grad] expected a scalar tensor as the value, found {found}")
+            if value.dtype not in FLOATS:
+                raise DtypeError(f"[value_and_grad] expected a float value, found {value.dtype}: it has no gradient")
+            backend = value.backend
+            tensors = tensors_of(result)
+            seeds: list[Array | None] = [backend.ones((), value.dtype) if t is value else None for t in tensors]
+            gradients = tree.map(lambda g: Tensor(g, backend), back(seeds))
+        finally:
+            tape.close()
+        value = Tensor(value.data, backend)
+        if not has_aux:
+            return value, gradients
+        return (value, tree.map(lambda x: Tensor(x.data, x.backend) if isinstance(x, Tensor) else x, aux)), gradients
+
+    return run

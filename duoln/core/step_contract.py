@@ -1,0 +1,45 @@
+"""What a compiled step promises, checked on every backend, those that compile nothing among them.
+
+A step that passes can be traced once and replayed: it gives the same tree of shapes and dtypes for the same input, and
+sees few different forms of input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from duoln.errors import CompileError
+
+MAX_INPUT_FORMS = 16
+"""A compiling backend traces once for each form of the input; more than this many is a mistake."""
+
+
+def checked_step(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, raising CompileError when its outputs change form or its inputs keep changing form."""
+    outputs_of: dict[Any, Any] = {}
+
+    def step(*args: Any) -> Any:
+        given = form(args)
+        if given not in outputs_of and len(outputs_of) >= MAX_INPUT_FORMS:
+            raise CompileError(f"[compile] {MAX_INPUT_FORMS + 1} different forms of input; each would be traced "
+                               f"anew, so declare a small set of shapes. The last: {given}")
+        result = fn(*args)
+        found = form(result)
+        expected = outputs_of.setdefault(given, found)
+        if found != expected:
+            raise CompileError(f"[compile] the step's result changed form: expected {expected}, found {found}")
+        return result
+
+    return step
+
+
+def form(tree: Any) -> Any:
+    """The shape of a tree of arrays: hashable, equal for trees with equal paths, shapes and dtypes."""
+    if isinstance(tree, dict):
+        return ("dict", tuple((key, form(branch)) for key, branch in tree.items()))
+    if isinstance(tree, list | tuple):
+        return (type(tree).__name__, tuple(form(branch) for branch in tree))
+    if hasattr(tree, "shape"):
+        return (tree.shape, tree.dtype)
+    return tree

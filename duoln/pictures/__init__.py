@@ -1,0 +1,1 @@
+"""Pictures: figures that matplotlib draws, where it is installed."""

@@ -1,0 +1,96 @@
+"""Pictures, where matplotlib is installed: a figure that is drawn, then written whole."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from duoln.errors import UsageError
+from duoln.system.filesystem import make_folder, write_own
+from duoln.system.visible import visible
+
+FORMS = (".png", ".svg", ".pdf")
+_DPI = 110
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a picture that could not be written, before anything is computed for it.
+
+    Raises:
+        UsageError: matplotlib is not installed, or the name does not end as a picture's does.
+    """
+    if path.suffix.lower() not in FORMS:
+        raise UsageError(f"{path}: expected a picture's name, which ends in {', '.join(FORMS)}; "
+                         f"found {path.suffix or 'no ending'}")
+    if not can_draw():
+        raise UsageError(f"{path}: pictures need matplotlib: pip install matplotlib")
+
+
+@contextmanager
+def figure(target: Path, rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 4.0),
+           top: float = 1.0, **grid: Any) -> Iterator[tuple[Any, Any]]:
+    """A matplotlib figure and its axes (rows, columns), written to `target` at the end.
+
+    Args:
+        target: ends in .png, .svg or .pdf.
+        rows: of the grid of axes.
+        columns: of the grid of axes.
+        size: width and height in inches.
+        top: what share of the height the axes may have; the rest is for a legend.
+        grid: passed on to `matplotlib.pyplot.subplots`, such as `sharex="col"`.
+
+    Raises:
+        UsageError: matplotlib is not installed, or the name's ending is no picture's.
+        CheckpointError: the file cannot be written.
+    """
+    check_picture(target)
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    drawn, axes = pyplot.subplots(rows, columns, squeeze=False, figsize=size, **grid)
+    try:
+        yield drawn, axes
+        _show_as_they_are(drawn)
+        drawn.tight_layout(rect=(0, 0, 1, top))
+        content = io.BytesIO()
+        drawn.savefig(content, format=target.suffix[1:].lower(), dpi=_DPI)
+    finally:
+        pyplot.close(drawn)
+    make_folder(target.parent)
+    write_own(target, content.getvalue())
+
+
+def _show_as_they_are(drawn: Any) -> None:
+    """No text of a figure is read as a formula but the numbers that matplotlib writes at an axis.
+
+    Names and labels are anybody's: a lone `$...$` in them would raise, and control characters have no form.
+    """
+    from matplotlib.text import Text
+    from matplotlib.ticker import FixedFormatter, FuncFormatter, LogFormatter, ScalarFormatter
+
+    numbers = set()
+    for axis in (axis for axes in drawn.axes for axis in (axes.xaxis, axes.yaxis)):
+        formatter = axis.get_major_formatter()
+        if isinstance(formatter, FixedFormatter | FuncFormatter):  # ticks get their texts anew when they are drawn
+            axis.set_major_formatter(FuncFormatter(_visibly(formatter)))
+        if isinstance(formatter, LogFormatter | ScalarFormatter):
+            numbers |= {*axis.get_ticklabels(), *axis.get_ticklabels(minor=True), axis.get_offset_text()}
+    for text in drawn.findobj(Text):
+        if text not in numbers:
+            text.set_parse_math(False)
+            text.set_text(visible(text.get_text()))
+
+
+def _visibly(formatter: Callable[[float, int], str]) -> Callable[[float, int], str]:
+    return lambda value, place: visible(formatter(value, place))

@@ -1,0 +1,279 @@
+"""Checkpoints: a tree of arrays in safetensors, written aside and moved into place.
+
+A kill at any moment leaves the previous checkpoint whole: the file is written under another name in the
+same folder, synced to disk, renamed, and the folder synced. That rename is the one point at which a save counts:
+what a resumed run needs stands in the checkpoint itself, the step of the best one so far among it, and what a
+checkpoint names is kept for as long as the checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln import tree
+from duoln.data.bounded import CONTENT_ERRORS, opened
+from duoln.data.json_text import parse_json, read_json
+from duoln.errors import CheckpointError, DataError
+from duoln.system.filesystem import check_folder, check_regular, make_folder, remove, write_own
+
+FORMAT = 1
+_MAX_HEADER = 1 << 20
+"""Bytes of a checkpoint's header; each array takes some 100 of them. The library that reads it believes 100 million."""
+_MAX_POINTER = 1 << 12
+"""Bytes of a file that names a checkpoint."""
+_NAME = re.compile(r"step-(\d+)\.safetensors")
+_OWN_PART = re.compile(r"(step-\d+\.safetensors|(latest|best|config|result)\.json)\.part")
+_KEPT = 2
+"""How many of the newest checkpoints stay, besides the best of each."""
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read: its arrays by dotted name, and what was noted beside them."""
+
+    path: Path
+    step: int
+    arrays: dict[str, np.ndarray]
+    notes: dict[str, Any]
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best checkpoint of the run up to this one; None where no evaluation was any good."""
+        return _best_step(self.path.parent, self.notes)
+
+
+def check_names(folder: Path) -> None:
+    """Refuse a folder of checkpoints that is a link, or holds something else than files at the names of ours.
+
+    Raises:
+        CheckpointError: the message says where.
+    """
+    check_folder(folder)
+    for path in (*list_steps(folder), folder / "latest.json", folder / "best.json"):
+        check_regular(path)
+
+
+def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any]) -> Path:
+    """Write the checkpoint of one step, then remove all but the two newest and the best of each.
+
+    Args:
+        folder: made if it is not there.
+        step: how many updates were made.
+        arrays: a tree of NumPy arrays.
+        notes: anything JSON can hold; `best_step` names the step of the best checkpoint so far, which may be this one.
+
+    Raises:
+        CheckpointError: it cannot be written. Nothing older is lost.
+    """
+    flat = {path: np.asarray(leaf, order="C") for path, leaf in tree.items(arrays)}
+    metadata = {"duoln": json.dumps({"format": FORMAT, "step": step, **notes})}
+    make_folder(folder)
+    check_folder(folder)
+    import safetensors.numpy  # late: who neither saves nor loads needs no such package
+
+    path = step_path(folder, step)
+    write_own(path, safetensors.numpy.save(flat, metadata))
+    remove_old(folder)
+    return path
+
+
+def remove_old(folder: Path) -> list[Path]:
+    """Remove the checkpoints that no run would go on from; those that were removed.
+
+    The two newest that can be read stay, and the best of each; so does what is newer and cannot be read, for its owner
+    to look at.
+
+    Raises:
+        CheckpointError: one cannot be removed.
+    """
+    kept: set[Path] = set()
+    steps = list_steps(folder)
+    read: list[Mapping[str, Any]] = []
+    for path in reversed(steps):
+        if len(read) == _KEPT:
+            break
+        kept.add(path)
+        try:
+            notes = _read_notes(path)
+        except CheckpointError:  # who resumes is told why
+            continue
+        best = _best_step(folder, notes)
+        kept.update([] if best is None else [step_path(folder, best)])
+        read.append(notes)
+    old = [path for path in steps if path not in kept]
+    pointers = ["latest.json", *(["best.json"] if all("best_step" in notes for notes in read) else [])]
+    for path in (*old, *(folder / name for name in pointers)):
+        remove(path)
+    return old
+
+
+def load_best(saved: Checkpoint) -> Checkpoint:
+    """The best checkpoint of a run up to one of its checkpoints; that one itself where no evaluation was any good.
+
+    Raises:
+        CheckpointError: the best is not there any more, or cannot be read.
+    """
+    best = saved.best_step
+    if best == saved.step or (best is None and saved.notes.get("best") is None):
+        return saved
+    try:
+        if best is None:
+            raise CheckpointError("an earlier version of duoln was killed before it had noted which one that is")
+        return load(step_path(saved.path.parent, best))
+    except CheckpointError as error:
+        raise CheckpointError(f"{saved.path}: the best checkpoint before it is lost: {error}; go on without it with "
+                              "--set patience=0") from error
+
+
+def _best_step(folder: Path, notes: Mapping[str, Any]) -> int | None:
+    """The step of the best checkpoint, as the notes of a checkpoint tell it.
+
+    Earlier versions named it in a file of its own, best.json, which a kill could leave behind the checkpoints: it holds
+    only if the value is that of the notes.
+    """
+    if "best_step" in notes or notes.get("best") is None:
+        best: int | None = notes.get("best_step")
+        return best
+    pointer = named_best(folder)
+    try:
+        if pointer is not None and _read_notes(pointer).get("best") == notes["best"]:
+            return _step(pointer)
+    except CheckpointError:
+        return None  # `load_best` tells that it is lost, where it is needed
+    return int(notes["step"]) if notes.get("worse") == 0 else None
+
+
+def named_best(folder: Path) -> Path | None:
+    """The checkpoint that an earlier version's `best.json` names; None where there is none, or none readable."""
+    try:
+        name = read_json(folder / "best.json", _MAX_POINTER)["file"]
+        good = isinstance(name, str) and _NAME.fullmatch(name) and (folder / name).is_file()
+    except (DataError, OSError, KeyError, TypeError):  # a name may be too long even to be asked for
+        return None
+    return folder / name if good else None
+
+
+def step_path(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step is, if there is one."""
+    return folder / f"step-{step:09d}.safetensors"
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-").removesuffix(".safetensors"))
+
+
+def remove_parts(folder: Path) -> list[Path]:
+    """Remove what writes that were cut short left behind; the files that were removed.
+
+    Raises:
+        CheckpointError: one cannot be removed.
+    """
+    parts = [p for p in folder.glob("*.part") if _OWN_PART.fullmatch(p.name)]
+    for part in parts:
+        remove(part)
+    return parts
+
+
+def list_steps(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, oldest first."""
+    return sorted((p for p in folder.glob("step-*.safetensors") if _NAME.fullmatch(p.name)), key=_step)
+
+
+def load(path: Path) -> Checkpoint:
+    """Read one checkpoint.
+
+    Raises:
+        CheckpointError: it is damaged, of another format, or not a duoln checkpoint.
+    """
+    with _opened(path) as (file, notes):
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return Checkpoint(path, notes["step"], arrays, notes)
+
+
+def _read_notes(path: Path) -> dict[str, Any]:
+    with _opened(path) as (_, notes):
+        return notes
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A checkpoint's file, and what was noted in it; whatever is wrong with either is a CheckpointError."""
+    import safetensors
+
+    _check_header(path)
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            notes = parse_json((file.metadata() or {})["duoln"].encode())
+            if notes["format"] != FORMAT:
+                raise CheckpointError(f"{path}: expected checkpoint format {FORMAT}, found {notes['format']}")
+            _check_notes(path, notes)
+            yield file, notes
+    except MemoryError as error:
+        raise CheckpointError(f"{path}: does not fit into the memory ({path.stat().st_size} bytes)") from error
+    except (safetensors.SafetensorError, OSError, *CONTENT_ERRORS, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path}: not a duoln checkpoint: {type(error).__name__}: {error!s:.200}") from error
+
+
+def _check_header(path: Path) -> None:
+    """Raises CheckpointError for what is no regular file, or claims a header that no checkpoint of ours has."""
+    try:
+        with opened(path, "checkpoint") as file:
+            size = int.from_bytes(file.read(8), "little")
+    except DataError as error:
+        raise CheckpointError(str(error)) from error
+    if size > _MAX_HEADER:
+        raise CheckpointError(f"{path}: not a duoln checkpoint: expected a header of at most {_MAX_HEADER} bytes, "
+                              f"found a claim of {size}")
+
+
+def _check_notes(path: Path, notes: Mapping[str, Any]) -> None:
+    """What resuming works with is of the kind that `save` and the trainer wrote; KeyError without a step."""
+    kinds: dict[str, tuple[str, tuple[type, ...]]] = {
+        "step": ("a whole number", (int,)), "config": ("an object", (dict,)), "evaluated": ("an object", (dict,)),
+        "train_seconds": ("a number", (int, float)), "best": ("a number or null", (int, float, type(None))),
+        "worse": ("a whole number", (int,)), "best_step": ("a whole number or null", (int, type(None))),
+        "arithmetic": ("an object", (dict,))}
+    for key, (words, kind) in kinds.items():
+        value = notes[key] if key == "step" else notes.get(key, kind[0]())
+        # Python's whole numbers have no end, and those beyond 2^63 fit into no array.
+        odd = isinstance(value, int) and not -2 ** 63 <= value < 2 ** 63
+        counts = key.endswith("step")
+        negative = counts and isinstance(value, int) and value < 0
+        if not isinstance(value, kind) or isinstance(value, bool) or odd or negative:
+            raise CheckpointError(f"{path}: {key}: expected {words}{' of at least 0' if counts else ''}, "
+                                  f"found {value!r:.60}")
+
+
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that can be read, and why each newer one was refused."""
+    refused: list[str] = []
+    for path in reversed(list_steps(folder)):
+        try:
+            return load(path), refused
+        except CheckpointError as error:
+            refused.append(str(error))
+    return None, refused
+
+
+def restore(like: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """A tree of the form of `like` with the arrays of a checkpoint.
+
+    Raises:
+        CheckpointError: names, shapes or dtypes differ; the message names the first.
+    """
+    expected = dict(tree.items(like))
+    if expected.keys() != arrays.keys():
+        odd = sorted(expected.keys() ^ arrays.keys())[0]
+        where = "missing from" if odd in expected else "unexpected in"
+        raise CheckpointError(f"'{odd}' is {where} the checkpoint: it was made by another model or optimiser")
+    for name, leaf in expected.items():
+        if arrays[name].shape != leaf.shape or arrays[name].dtype.name != leaf.dtype:
+            raise CheckpointError(f"'{name}': expected {leaf.dtype} of shape {leaf.shape}, "
+                                  f"found {arrays[name].dtype} of shape {arrays[name].shape}")
+    return tree.unflatten(like, [arrays[name] for name in expected])

@@ -1,0 +1,193 @@
+"""A run is a folder: what was asked (config.json), what happened (log.jsonl), checkpoints, and the result.
+
+The log has one JSON object a line. Its first line says which versions, device and flags the numbers come from. What
+kills and full disks left unfinished is put in order when the folder is next opened.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import duoln
+from duoln.runs import checkpoint
+from duoln.data import strictjson
+from duoln.backends.protocol import Backend
+from duoln.data import json_text
+from duoln.errors import CheckpointError, DataError, DataFormatError
+from duoln.system.filesystem import check_regular, make_folder, open_to_append, remove, write_all, write_own
+from duoln.runs.log import NAME as LOG
+from duoln.runs.log import RunLog
+from duoln.tasks.events import Evaluation, Listener, RunStart, Step
+from duoln.tasks.task import Config
+
+CONFIG, RESULT, LOCK = "config.json", "result.json", "lock"
+_MANY_STEPS = 1000
+_MAX_JSON = 1 << 20
+"""Bytes of `config.json` or `result.json`, which have some 1,000."""
+
+
+class RunFolder(Listener):
+    """One run on disk; a listener that writes the log.
+
+    Args:
+        path: the folder; made if it is not there.
+        backend: what the run computes on, for the log's header.
+
+    Raises:
+        CheckpointError: the folder cannot be made or written, another process runs in it, or something else than a file
+            stands at a name of ours.
+        DataFormatError: the log is damaged before its last line.
+    """
+
+    def __init__(self, path: Path, backend: Backend) -> None:
+        self.path, self._backend = path, backend
+        self._log: RunLog | None = None
+        self._lock: int | None = None
+        self._log_every = 1
+        self._first_step = 0
+        self.mended: list[str] = []
+        """What was put in order when the folder was opened, in words."""
+        make_folder(path)
+        for name in (LOCK, LOG, CONFIG, RESULT):
+            check_regular(path / name)
+        checkpoint.check_names(self.checkpoints)
+        try:
+            self._lock = _locked(path / LOCK)
+            self._log = RunLog(path / LOG)
+            self._put_in_order()
+        except OSError as error:
+            self.close()
+            raise CheckpointError(f"{path}: the run folder cannot be written: {error.strerror or error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _put_in_order(self) -> None:
+        if self._log is not None and self._log.mended:
+            self.mended.append(self._log.mended)
+        unfinished = [*checkpoint.remove_parts(self.path), *checkpoint.remove_parts(self.checkpoints)]
+        self.mended += [f"{path}: removed; a save that was cut short left it"
+                        for path in (*unfinished, *checkpoint.remove_old(self.checkpoints))]
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def write_config(self, task: str, variant: str, config: Config) -> None:
+        """Note what this run is."""
+        content = {"task": task, "variant": variant, "config": dataclasses.asdict(config)}
+        write_own(self.path / CONFIG, (strictjson.dumps(content, indent=2) + "\n").encode())
+
+    def on_start(self, event: RunStart) -> None:
+        self._first_step = event.first_step
+        self._log_every = 1 if event.steps_per_epoch <= _MANY_STEPS else 10
+        self._write({
+            "event": "start", "time": datetime.now(UTC).isoformat(timespec="seconds"), "task": event.task,
+            "variant": event.variant, "seed": event.config.seed, "dataset": event.dataset._asdict(),
+            "first_step": event.first_step, "last_step": event.last_step, "steps_per_epoch": event.steps_per_epoch,
+            "parameters": event.parameters, "refused": list(event.refused), "mended": list(event.mended),
+            "log_every": self._log_every,
+            "duoln": duoln.__version__, "python": platform.python_version(), "numpy": np.__version__,
+            "platform": platform.platform(), "argv": sys.argv[1:],
+            "backend": {"name": self._backend.name, **self._backend.info()},
+        })
+
+    def on_memory(self, step_bytes: int) -> None:
+        self._write({"event": "memory", "step_bytes": step_bytes})
+
+    def on_step(self, event: Step) -> None:
+        if event.step == self._first_step + 1:
+            remove(self.path / RESULT)  # a run that goes on has none until it ends
+        if event.step % self._log_every == 0:
+            self._write({"event": "step", "step": event.step, "loss": event.loss, "gradient_norm": event.gradient_norm,
+                         "wall_s": round(event.seconds, 6)})
+
+    def on_evaluation(self, event: Evaluation) -> None:
+        self._write({"event": "evaluation", "step": event.step, "epoch": round(event.epoch, 6), **event.values,
+                     "wall_s": round(event.seconds, 3)})
+
+    def on_end(self, status: str, result: Mapping[str, Any]) -> None:
+        entry = {"event": "end", "status": status, **result}
+        if status == "done":
+            self._write(entry)
+            write_own(self.path / RESULT, (strictjson.dumps(dict(result), indent=2) + "\n").encode())
+        else:
+            with suppress(CheckpointError):  # why the run ended is what its user must be told
+                self._write(entry)
+        self.close()
+
+    def sync(self) -> None:
+        """See to it that the log is on the disk, as it must be before a checkpoint that is further.
+
+        Raises:
+            CheckpointError: the disk is full, or fails.
+        """
+        if self._log is not None:
+            self._log.sync()
+
+    def close(self) -> None:
+        """Close the log, and let go of the folder."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        if self._log is not None:
+            self._log.append(entry)
+
+
+def _locked(path: Path) -> int:
+    """A file that this process alone holds, until it is closed or the process ends, however it ends; a descriptor."""
+    descriptor = open_to_append(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        write_all(descriptor, str(os.getpid()).encode())
+    except BlockingIOError:
+        holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise CheckpointError(f"{path.parent}: another process ({holder or 'unknown'}) is running in this folder; "
+                              "wait for it, or choose another --out") from None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file of a run.
+
+    Raises:
+        CheckpointError: the file is not there.
+        DataFormatError: it is not a JSON object.
+    """
+    try:
+        content = strictjson.revive(json_text.read_json(path, _MAX_JSON, "JSON object"))
+    except DataFormatError:
+        raise
+    except DataError as error:
+        raise CheckpointError(str(error)) from error
+    if not isinstance(content, dict):
+        raise DataFormatError(path, 0, "a JSON object", type(content).__name__)
+    return content
+
+
+def run_folders(path: Path) -> list[Path]:
+    """The runs in a folder: itself, or those right below it."""
+    if (path / CONFIG).is_file():
+        return [path]
+    return sorted(p.parent for p in path.glob(f"*/{CONFIG}"))

@@ -1,0 +1,162 @@
+"""What a task is: everything that the author of an experiment writes.
+
+A task brings data, a model, a loss and metrics; duoln brings the training, the runs, the command line and the reports.
+A complete one in one file is `duoln.examples.own_task`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from duoln.core import Tensor
+from duoln.data import Batch
+from duoln.errors import UsageError
+from duoln.nn import Module, Params
+from duoln.optim import Adam, Optimizer
+from duoln.tasks.values import Column, Findings, ReferenceCurve, Splits, Trained
+
+Predict = Callable[[Batch], np.ndarray]
+PeerBuilder = Callable[[Any, Params], tuple[Callable[[Batch], float], dict[str, str]]]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings that every task has; a task's own config adds to them."""
+
+    seed: int = 0
+    epochs: int = 1
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    evaluate_every: int = 0
+    """Steps between evaluations; 0 is once an epoch."""
+    patience: int = 0
+    """Evaluations in a row, none better than the best by the task's selection, after which training ends; what it ends
+    with is the best. 0 trains for all epochs and ends with the last."""
+
+
+class Task:
+    """An experiment. Subclass it, fill in the names and override the methods.
+
+    Attributes:
+        name: what one types.
+        title: what one reads.
+        paper: where the paper has it, such as "section 6.6, figure 6".
+        config: a frozen dataclass that extends `Config`.
+        presets: overrides of the config by name: "paper" to the letter, "small" in minutes on a laptop,
+            "smoke" in seconds on made data.
+        variants: what is compared, each with its overrides, such as `{"ln": {"norm": "layer"}}`.
+        references: the paper's claim for each variant, with where it stands.
+        columns: the metrics to show, in order.
+        selection: which metric says that a checkpoint is the best so far, and whether the "lowest" or the "highest"
+            is; the first column's lowest by default.
+        x_axis: what curves are drawn against: epochs, or updates ("step") with the training loss beside them.
+        batch_axes: along which axis of an array of a training batch the examples stand; 0 where an array is not named,
+            None for one that is no row of examples. `duoln run --ranks` shares batches out along it.
+        sampling: for a generative task, a frozen dataclass whose fields are the options of `duoln sample NAME`,
+            each made by `option`.
+        evaluating: for a task whose trained models are judged by a protocol that takes longer than an evaluation during
+            training, the same for `duoln evaluate NAME`.
+        owner: the distribution that brings the task; it is set where the task is found.
+    """
+
+    owner: str = ""
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    config: ClassVar[type[Config]] = Config
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    references: ClassVar[Mapping[str, str]] = {}
+    columns: ClassVar[tuple[Column, ...]] = ()
+    selection: ClassVar[tuple[str, Literal["lowest", "highest"]] | None] = None
+    x_axis: ClassVar[Literal["epoch", "step"]] = "epoch"
+    batch_axes: ClassVar[Mapping[str, int | None]] = {}
+    sampling: ClassVar[type | None] = None
+    evaluating: ClassVar[type | None] = None
+
+    def data(self, cfg: Any, root: Path | None = None) -> Splits:
+        """The data; `root` stands before DUOLN_DATA. Indices are range-checked here, on the host."""
+        raise UsageError(f"[{self.name}] the task defines no data")
+
+    def model(self, cfg: Any) -> Module:
+        """The model of a configuration."""
+        raise UsageError(f"[{self.name}] the task defines no model")
+
+    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        """The training loss of a batch: a scalar tensor."""
+        raise UsageError(f"[{self.name}] the task defines no loss")
+
+    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        """What `metrics` is made from; by default the model on `batch["x"]`."""
+        result: Tensor = model(params, batch["x"])
+        return result
+
+    def population(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        """A pass over a training batch from which batch norm gathers a population's statistics; by default the loss.
+
+        A task whose training batches are disturbed on purpose shows them here as an evaluation sees them: dropout
+        makes the variance larger, and an evaluation that divides by it sees something else than the training did.
+        """
+        return self.loss(model, params, batch)
+
+    def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
+        """Figures of one split; `predict` takes a batch of NumPy arrays and gives a NumPy array."""
+        raise UsageError(f"[{self.name}] the task defines no metrics")
+
+    def optimizer(self, cfg: Any) -> Optimizer:
+        """How to train; Adam by default."""
+        return Adam(learning_rate=cfg.learning_rate)
+
+    def reference_curves(self) -> Sequence[ReferenceCurve]:
+        """The paper's curves, where their values could be read off; for `duoln report`."""
+        return ()
+
+    def sample(self, trained: Trained, options: Any, out: Path) -> list[Path]:
+        """What a trained model generates, written to `out`; the files that were written.
+
+        Args:
+            trained: the model.
+            options: an instance of `sampling`.
+            out: the file to write; others may stand beside it.
+        """
+        raise UsageError(f"[{self.name}] the task has nothing to sample")
+
+    def evaluate(self, trained: Trained, options: Any, say: Callable[[str], None]) -> Findings:
+        """What a trained model is worth by the task's own protocol.
+
+        Args:
+            trained: the model.
+            options: an instance of `evaluating`.
+            say: takes one line of progress.
+        """
+        raise UsageError(f"[{self.name}] the task has no evaluation of its own beside that of `duoln run`")
+
+    def pictures(self, runs: Mapping[str, Trained], folder: Path) -> list[Path]:
+        """Pictures of what runs have learnt, beside their curves: `duoln report` asks for them, where it can draw.
+
+        Args:
+            runs: the models by what they are called in a legend, on NumPy.
+            folder: where to write.
+        """
+        return []
+
+    def prepare(self, source: Path, target: Path) -> list[Path]:
+        """The corpus as it is distributed, in `source`, as the files that `data` reads, below `target`.
+
+        Raises:
+            DataError: something in `source` is missing or damaged; the message names the file.
+        """
+        raise UsageError(f"[{self.name}] the task's data needs no preparing")
+
+    def peer(self, name: str) -> PeerBuilder:
+        """The same training step in another library, for `duoln bench train --peer NAME`.
+
+        The result is called with the configuration and our starting parameters, and gives a function from a
+        batch to its loss, and facts about the library.
+        """
+        raise UsageError(f"[{self.name}] expected a peer that the task has, found {name!r}; it has none")

@@ -1,0 +1,96 @@
+"""What the methods of a task give and take: datasets, splits, columns, curves, trained models, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from duoln.data import Batch
+from duoln.nn import Module, Params
+
+Rung = Literal["original", "substitute", "synthetic"]
+
+
+class Dataset(NamedTuple):
+    """What a run was trained on.
+
+    `rung` is "original" (the corpus of the paper), "substitute" (a named stand-in) or "synthetic" (made on
+    the spot). A number from a lower rung is never shown without its label.
+    """
+
+    name: str
+    rung: Rung
+
+    @property
+    def label(self) -> str:
+        """The name, with the rung where it is not the original."""
+        return self.name if self.rung == "original" else f"{self.name}, {self.rung}"
+
+
+class Column(NamedTuple):
+    """How a metric is shown: its key, a heading, and a format for `format()`."""
+
+    key: str
+    heading: str
+    form: str = ".4f"
+    level: str = ""
+    """The key of another column, what a rule without training gives: shown once for all runs, and drawn as a level
+    across this one's panel."""
+
+
+def split_columns(columns: Sequence[Column]) -> tuple[list[Column], list[Column]]:
+    """The columns of runs, and those that are levels of others."""
+    levels = {c.level for c in columns}
+    return [c for c in columns if c.key not in levels], [c for c in columns if c.key in levels]
+
+
+class ReferenceCurve(NamedTuple):
+    """A curve of the paper, read off its figure: shown beside runs in a panel of its own."""
+
+    metric: str
+    """The column's key."""
+    variant: str
+    points: Sequence[tuple[float, float]]
+    """Along the task's `x_axis`."""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The data of a task.
+
+    Attributes:
+        dataset: what it is.
+        train: the training batch of a step, a pure function of the step number (see `duoln.data.Batches`).
+        steps_per_epoch: how many steps make one pass.
+        evaluation: whole splits by name, such as "train", "valid", "test".
+    """
+
+    dataset: Dataset
+    train: Callable[[int], Batch]
+    steps_per_epoch: int
+    evaluation: Mapping[str, Batch]
+
+
+class Trained(NamedTuple):
+    """What a run has learnt: what `Task.sample` works with."""
+
+    config: Any
+    variant: str
+    step: int
+    """Updates behind the parameters."""
+    model: Module
+    params: Params
+    """Tensors on the backend that was asked for."""
+
+
+class Findings(NamedTuple):
+    """What a protocol of the task's own found of a trained model: a table for people, figures for programs."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    remarks: Sequence[str]
+    """Lines below the table."""
+    figures: Mapping[str, Any]
+    """The same as plain data, for `--json`."""

@@ -1,0 +1,151 @@
+"""Every fused rule of a backend against float64, on the machine at hand.
+
+    for outcome in selftest.run(backend, selftest.cases()): ...
+
+Each case of `kernels.cases` goes through the rule that the backend would choose, forward and backward, and through
+the composed rule in float64 NumPy; and again, to see that it repeats to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln import ops, runtime
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Op, Rule
+from duoln.kernels.case_table import RuleCase, rule_cases
+from duoln.testing import tolerance
+
+_GRADIENTS = 4.0
+"""A gradient adds up what forward rounded: so many times its tolerance."""
+
+
+class Outcome(NamedTuple):
+    """What became of one case."""
+
+    case: RuleCase
+    rule: str
+    """The rule that ran; "composed" where no other supports the case."""
+    error: float
+    """The largest error of a value or gradient, as a share of what is allowed; above 1 it failed."""
+    worst: str
+    """Which value or gradient that was."""
+    repeats: bool
+    """Whether all runs were equal to the bit."""
+    problem: str = ""
+    """What was raised, if anything was."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is right, and every time the same."""
+        return not self.problem and self.error <= 1 and self.repeats
+
+
+def run(backend: Backend, chosen: Iterable[RuleCase], repeats: int = 2) -> Iterator[Outcome]:
+    """The outcome of every case, one by one; an error in one does not keep the rest from running."""
+    for case in chosen:
+        try:
+            yield prove(case, backend, repeats)
+        except Exception as error:  # a kernel that does not compile or launch is an outcome, too
+            lines = str(error).splitlines()
+            yield Outcome(case, "", np.inf, "", False, f"{type(error).__name__}: {lines[0] if lines else ''}")
+
+
+def prove(case: RuleCase, backend: Backend, repeats: int = 2) -> Outcome:
+    """Run one case on a backend, `repeats` times."""
+    op: Op[..., Any] = getattr(ops, case.op)
+    natives = [None if a is None else _native(backend, a, case.misaligned) for a in case.inputs]
+    rule = op.select(backend, natives, case.attrs)
+    found = [_values(backend, rule, natives, case) for _ in range(repeats)]
+    numpy = runtime.backend("numpy")
+    exact = [a.astype(np.float64) if a is not None and a.dtype.kind == "f" else a for a in case.inputs]
+    expected = _values(numpy, op.rules("numpy")[-1], exact, case)
+    error, worst = 0.0, "nothing"
+    for name, wide in expected.items():
+        share = _error(found[0][name], wide) / tolerance("float32", case.length)
+        share /= _GRADIENTS if name.startswith("gradient") else 1
+        if not share <= error:
+            error, worst = share, name
+    same = all(np.array_equal(found[0][name], other[name], equal_nan=True) for other in found[1:] for name in expected)
+    return Outcome(case, rule.name, error, worst, same)
+
+
+def _native(backend: Backend, host: np.ndarray, misaligned: bool) -> Array:
+    if not misaligned or host.dtype != np.float32:
+        return backend.asarray(host)
+    padded = backend.asarray(np.concatenate((np.zeros(1, np.float32), host.reshape(-1))))
+    return backend.reshape(padded[1:], host.shape)
+
+
+def _values(backend: Backend, rule: Rule, natives: Sequence[Array | None], case: RuleCase,
+            ) -> dict[str, np.ndarray]:
+    """Outputs, and gradients of a weighted sum of them, by name."""
+    out, saved = rule.forward(backend, *natives, **case.attrs)
+    outs = out if isinstance(out, tuple) else (out,)
+    values = {f"output {k}": backend.to_numpy(o) for k, o in enumerate(outs)}
+    if rule.vjp is None:
+        return values
+    rng = np.random.default_rng(1)
+    dtype = backend.dtype(outs[0])
+    gouts = tuple(backend.asarray(rng.standard_normal(o.shape), dtype) for o in outs)
+    needs = [a is not None and a.dtype.kind == "f" for a in case.inputs]
+    gradients = rule.vjp(backend, saved, gouts if isinstance(out, tuple) else gouts[0], needs)
+    return values | {f"gradient {k}": backend.to_numpy(g) for k, (g, need) in
+                     enumerate(zip(gradients, needs, strict=True)) if need}
+
+
+def _error(found: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference, as a share of the largest value; infinite for other shapes or values not finite."""
+    if found.shape != expected.shape:
+        return np.inf
+    if not expected.size:
+        return 0.0
+    difference = np.max(np.abs(found.astype(np.float64) - expected))
+    return float(difference / max(float(np.max(np.abs(expected))), 1e-30)) if np.isfinite(difference) else np.inf
+
+
+def cases(one_of_each: bool = False) -> list[RuleCase]:
+    """All cases, or the largest of each operator and variant."""
+    everything = rule_cases()
+    if not one_of_each:
+        return everything
+    largest: dict[tuple[str, Any], RuleCase] = {}
+    for case in everything:
+        key = (case.op, case.attrs.get("norm"))
+        size = sum(a.size for a in case.inputs if a is not None)
+        if key not in largest or size > sum(a.size for a in largest[key].inputs if a is not None):
+            largest[key] = case
+    return list(largest.values())
+
+
+class RuleReport(NamedTuple):
+    """What all cases of one rule came to."""
+
+    op: str
+    rule: str
+    cases: int
+    error: float
+    """The largest error, as a share of what is allowed."""
+    worst: str
+    """Where it was."""
+    repeats: bool
+    failures: list[str]
+    """One line for each case that failed."""
+
+
+def by_rule(outcomes: Iterable[Outcome]) -> list[RuleReport]:
+    """Outcomes gathered by operator and rule, in the order in which they first ran."""
+    groups: dict[tuple[str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault((outcome.case.op, outcome.rule), []).append(outcome)
+    reports = []
+    for (op, rule), group in groups.items():
+        worst = max(group, key=lambda o: o.error)
+        failures = [f"{o.case}: {o.problem or f'{o.worst}, {o.error:.3g} of what is allowed'}"
+                    f"{'' if o.repeats or o.problem else ', and two runs differ'}" for o in group if not o.passed]
+        reports.append(RuleReport(op, rule or "none ran", len(group), worst.error,
+                                  f"{worst.case.label}, {worst.worst}", all(o.repeats for o in group), failures))
+    return reports

@@ -1,0 +1,144 @@
+"""The training loop: updates, evaluations, checkpoints, and the ways in which it ends."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from duoln import tree
+from duoln.backends.protocol import Backend
+from duoln.errors import CheckpointError, DivergedError
+from duoln.runs import checkpoint
+from duoln.runs.arithmetic import check_arithmetic
+from duoln.runs.folder import RunFolder
+from duoln.system.stopping import Interrupted, stop_requested
+from duoln.tasks.events import Evaluation, Listener, RunStart, Step
+from duoln.tasks.values import Splits
+from duoln.training.trainer import Trainer
+
+
+def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (), resume: bool = False,
+        same_bits: bool = True) -> dict[str, Any]:
+    """Train to the end, evaluating and writing a checkpoint once an epoch (or every `evaluate_every` steps).
+
+    With `patience` in the configuration the end may come early, and the trainer and the result are then those of the
+    best checkpoint. Resuming a run that has ended gives the same.
+
+    Ctrl-C, SIGTERM or SIGHUP finishes the step under way, writes a checkpoint and raises `Interrupted`.
+
+    Args:
+        trainer: what to train.
+        folder: where to write the log, checkpoints and the result.
+        listeners: who else is told of what happens.
+        resume: go on from the newest checkpoint that can be read, if there is one.
+        same_bits: and only where that gives the bits that a run without a stop gives, see `check_arithmetic`.
+
+    Raises:
+        DivergedError: the loss or a weight is not finite; the last checkpoint is from before that.
+        Interrupted: the user stopped it.
+        CheckpointError: the folder cannot be written, holds a run of something else, or one that is not to be resumed.
+    """
+    everyone: list[Listener] = [folder, *listeners]
+    task, splits = trainer.task, trainer.splits
+    refused = _take_up(trainer, folder, same_bits) if resume else []
+    if not resume and checkpoint.list_steps(folder.checkpoints):
+        raise CheckpointError(f"{folder.checkpoints}: already holds checkpoints of a run; go on with --resume auto, "
+                              "or choose another --out")
+    trainer.meet()
+    folder.write_config(task.name, trainer.variant, trainer.cfg)
+    start = RunStart(task.name, trainer.variant, trainer.cfg, splits.dataset, trainer.backend.name, trainer.step,
+                     trainer.last_step, splits.steps_per_epoch,
+                     sum(t.size for t in tree.leaves(trainer.state["params"])), tuple(refused), tuple(folder.mended))
+    for listener in everyone:
+        listener.on_start(start)
+    status = "failed"
+    try:
+        step_bytes = trainer.estimate_memory().total
+        for listener in everyone:
+            listener.on_memory(step_bytes)
+        if trainer.step == 0:
+            trainer.save(folder.checkpoints)
+        _loop(trainer, folder, everyone)
+        if trainer.cfg.patience and trainer.best_step is not None:
+            trainer.resume(checkpoint.load(checkpoint.step_path(folder.checkpoints, trainer.best_step)))
+        status = "done"
+    except Interrupted:
+        status = "interrupted"
+        raise
+    except DivergedError as error:
+        status = "diverged"
+        kept = checkpoint.list_steps(folder.checkpoints)
+        raise DivergedError(f"{error}; the last good checkpoint is {kept[-1] if kept else 'none'}") from error
+    finally:
+        with ExitStack() as told:  # every listener is told, whatever another one raises
+            for listener in reversed(everyone):
+                told.callback(listener.on_end, status, trainer.result())
+    return trainer.result()
+
+
+def _take_up(trainer: Trainer, folder: RunFolder, same_bits: bool) -> list[str]:
+    """Go on from the newest checkpoint that can be read, if there is one; why newer ones were refused."""
+    saved, refused = checkpoint.newest(folder.checkpoints)
+    if saved is None:
+        if refused:
+            raise CheckpointError(f"{folder.checkpoints}: no checkpoint can be read: {'; '.join(refused)}")
+        return []
+    if same_bits:
+        check_arithmetic(saved, trainer.backend)
+    trainer.resume(saved)
+    if trainer.cfg.patience:
+        checkpoint.load_best(saved)  # better now than when the run ends with it
+    return refused
+
+
+def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) -> None:
+    every = trainer.cfg.evaluate_every or trainer.splits.steps_per_epoch
+    with stop_requested() as stop:
+        while not trainer.finished:
+            loss = trainer.advance()
+            for listener in listeners:
+                listener.on_step(Step(trainer.step, loss, trainer.train_seconds, trainer.gradient_norm))
+            if trainer.step % every == 0 or trainer.step == trainer.last_step:
+                values = trainer.evaluate()
+                epoch = trainer.step / trainer.splits.steps_per_epoch
+                for listener in listeners:
+                    listener.on_evaluation(Evaluation(trainer.step, epoch, values, trainer.train_seconds))
+                folder.sync()
+                trainer.save(folder.checkpoints, best=trainer.note_best())
+            number = stop.number
+            agreed = trainer.agree_to_stop(number is not None or trainer.finished)  # of patience only process 0 knows
+            if number is not None or (agreed and not trainer.finished):
+                folder.sync()
+                path = trainer.save(folder.checkpoints)
+                raise Interrupted(f"stopped after step {trainer.step}; go on with --resume auto (checkpoint {path})",
+                                  number or signal.SIGINT)  # another rank was asked
+
+
+def follow(trainer: Trainer) -> None:
+    """Train beside process 0, which alone evaluates, logs and writes checkpoints.
+
+    Who started the ranks may tell each of them to stop, so a signal to any of them stops all after the same step.
+
+    Raises:
+        Interrupted: this process was asked to stop; process 0 has written a checkpoint.
+        DivergedError: as process 0 does.
+        RankError: another process is gone.
+    """
+    trainer.meet()
+    trainer.estimate_memory()
+    with stop_requested() as stop:
+        while not trainer.finished:
+            trainer.advance()
+            number = stop.number
+            if trainer.agree_to_stop(number is not None):
+                if number is not None:
+                    raise Interrupted(f"stopped after step {trainer.step}, with the other ranks", number)
+                return
+
+
+def summarize(results: Sequence[Mapping[str, Any]], splits: Splits, backend: Backend) -> dict[str, Any]:
+    """The result of several runs as one JSON object."""
+    return {"dataset": {"name": splits.dataset.name, "rung": splits.dataset.rung}, "backend": backend.name,
+            "device": backend.device, "results": [dict(r) for r in results]}

@@ -1,0 +1,73 @@
+"""The training step as a pure function of trees of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from duoln.backends.protocol import Backend
+from duoln.core import Tensor, compile, value_and_grad
+from duoln.distributed.ranks import Ranks
+from duoln.nn import Module
+from duoln.optim import Optimizer, global_norm
+from duoln.randomness import Stream
+from duoln.runtime import to_tensors
+from duoln.tasks.task import Task
+
+State = dict[str, Any]
+"""`{"params": ..., "slots": ...}`."""
+Figures = dict[str, Tensor]
+
+
+def make_gradients(task: Task, model: Module) -> Callable[..., tuple[Tensor, Any]]:
+    """The first half of a step, `(params, batch) -> (loss, gradients)`."""
+
+    def gradients(params: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
+        found: tuple[Tensor, Any] = value_and_grad(lambda p: task.loss(model, p, batch))(params)
+        return found
+
+    return gradients
+
+
+def make_update(optimizer: Optimizer) -> Callable[..., tuple[State, Figures]]:
+    """The second half, `(state, loss, gradients, rate) -> (state, figures)`."""
+
+    def update(state: State, loss: Tensor, gradients: Any, rate: Tensor) -> tuple[State, Figures]:
+        norm = global_norm(gradients)  # before the update, which may write over what it is given
+        params, slots = optimizer.update(state["params"], gradients, state["slots"], rate)
+        return {"params": params, "slots": slots}, {"loss": loss, "gradient_norm": norm}
+
+    return update
+
+
+def make_step(task: Task, model: Module, optimizer: Optimizer) -> Callable[..., tuple[State, Figures]]:
+    """The training step `(state, batch, rate) -> (state, figures)`.
+
+    `rate` is the learning rate as a 0-d tensor. The figures are 0-d too: the loss, and the norm of all gradients
+    together before any clipping.
+    """
+    gradients_of, update = make_gradients(task, model), make_update(optimizer)
+
+    def step(state: State, batch: dict[str, Tensor], rate: Tensor) -> tuple[State, Figures]:
+        return update(state, *gradients_of(state["params"], batch), rate)
+
+    return step
+
+
+def start_state(model: Module, optimizer: Optimizer, seed: int, backend: Backend) -> State:
+    """Parameters and slots before the first step; equal to the bit on every backend."""
+    params = to_tensors(model.init(Stream(seed, "init")), backend)
+    return {"params": params, "slots": optimizer.init(params)}
+
+
+def make_ranked_step(task: Task, model: Module, optimizer: Optimizer, ranks: Ranks,
+                     ) -> Callable[..., tuple[State, Figures]]:
+    """As `make_step`, with our share of the batch; compiled in two halves, between which the gradients meet."""
+    gradients_of, update = compile(make_gradients(task, model)), compile(make_update(optimizer))
+
+    def step(state: State, batch: dict[str, Tensor], rate: Tensor) -> tuple[State, Figures]:
+        loss, gradients = ranks.mean(gradients_of(state["params"], batch))
+        result: tuple[State, Figures] = update(state, loss, gradients, rate)
+        return result
+
+    return step

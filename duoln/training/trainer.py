@@ -1,0 +1,238 @@
+"""One run of one variant: its state, its train step, and what it writes down."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from duoln import tree
+from duoln.backends.protocol import Backend
+from duoln.core import Tensor, compile, watched
+from duoln.data import Batch
+from duoln.distributed.ranks import Ranks
+from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, NotFiniteError
+from duoln.nn import with_population
+from duoln.runs import checkpoint
+from duoln.runs.arithmetic import arithmetic_of
+from duoln.runtime import tensor, to_tensors
+from duoln.tasks.task import Config, Task
+from duoln.tasks.values import Splits
+from duoln.training import memory
+from duoln.training.memory import StepMemory
+from duoln.training.train_step import make_ranked_step, make_step, start_state
+
+_POPULATION_ROWS = 10_000
+_POPULATION_BATCHES = 1_000
+_MAY_CHANGE = ("epochs", "evaluate_every", "patience")
+"""Settings that a resumed run may have otherwise."""
+
+
+class Trainer:
+    """One run of one variant: its state, its step, and the way through it.
+
+    Args:
+        task: what to train.
+        variant: the variant's name, for the log.
+        cfg: its configuration.
+        splits: its data.
+        backend: where to compute.
+        debug_nans: keep a copy of the state before each step, and run a step that diverges again, operator by operator,
+            to tell which one made the first value that is not finite.
+        ranks: the processes that train this model together; None where it is this one alone.
+    """
+
+    def __init__(self, task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend,
+                 debug_nans: bool = False, ranks: Ranks | None = None) -> None:
+        self.task, self.variant, self.cfg, self.splits, self.backend = task, variant, cfg, splits, backend
+        self.model = task.model(cfg)
+        self.optimizer = task.optimizer(cfg)
+        self.state = start_state(self.model, self.optimizer, cfg.seed, backend)
+        self.step = 0
+        self.last_step = cfg.epochs * splits.steps_per_epoch
+        self.train_seconds = 0.0
+        self.evaluated: dict[str, float] = {}
+        self.best: float | None = None
+        """The best value so far of the metric that selects a checkpoint."""
+        self.best_step: int | None = None
+        """The step of the checkpoint with that value."""
+        self.worse = 0
+        """Evaluations in a row that were not the best."""
+        self.gradient_norm = math.nan
+        """Of the last step: all gradients together, before any clipping."""
+        self._memory: StepMemory | None = None
+        self._debug_nans = debug_nans
+        self.ranks = ranks
+        self._step = (compile(make_step(task, self.model, self.optimizer)) if ranks is None else
+                      make_ranked_step(task, self.model, self.optimizer, ranks))
+
+    def advance(self) -> float:
+        """Make one update; the loss before it.
+
+        Raises:
+            DivergedError: the loss or the norm of the gradients is not finite.
+            MemoryExhaustedError: the device is out of memory.
+        """
+        started = time.perf_counter()
+        batch = to_tensors(self._share(self.splits.train(self.step)), self.backend)
+        rate = tensor(np.float32(self.optimizer.rate_at(self.step)), self.backend)
+        before = tree.map(lambda t: t.numpy().copy(), self.state) if self._debug_nans else None
+        try:
+            state, figures = self._step(self.state, batch, rate)
+            self.backend.wait([t.data for t in tree.leaves((state, figures))])
+        except MemoryError as error:
+            about = f" A step takes about {self._memory}." if self._memory else ""
+            raise MemoryExhaustedError(f"no memory left at step {self.step + 1}: {error}.{about} "
+                                       f"Try a batch_size below {self.cfg.batch_size}") from error
+        value, norm = float(figures["loss"]), float(figures["gradient_norm"])
+        if not (math.isfinite(value) and math.isfinite(norm)):
+            self._tell_divergence(value, norm, before, batch, rate)
+        self.gradient_norm = norm
+        self.state = state
+        self.step += 1
+        self.train_seconds += time.perf_counter() - started
+        return value
+
+    def _share(self, batch: Batch) -> Batch:
+        return batch if self.ranks is None else self.ranks.share(batch, self.task.batch_axes)
+
+    def meet(self) -> None:
+        """Begin at the step and state of process 0, if there are others.
+
+        Raises:
+            UsageError: the variant's batches cannot be shared out.
+        """
+        if self.ranks is None:
+            return
+        counts = tensor(np.array([self.step, self.worse], np.int32), self.backend)
+        start = self.ranks.of_first({"state": self.state, "counts": counts})
+        self.state = start["state"]
+        self.step, self.worse = (int(count) for count in start["counts"].numpy())
+        if not self.finished:
+            self.ranks.check_splits(self.task, self.model, self.state["params"], self.splits.train(self.step))
+
+    def estimate_memory(self) -> StepMemory:
+        """What a step takes of memory.
+
+        Raises:
+            MemoryExhaustedError: more than there is: some libraries would not survive the attempt.
+        """
+        batch = self._share(self.splits.train(self.step))
+        found = memory.estimate(self.task, self.model, self.state, batch, self.optimizer.donate)
+        free = self.backend.free_memory()
+        if found.total > free:
+            raise MemoryExhaustedError(f"{self.task.name} {self.variant} takes about {found}, and {memory.size(free)} "
+                                       f"are free on {self.backend.device}; {self._smaller_batch(found, free)}")
+        self._memory = found
+        return found
+
+    def _smaller_batch(self, found: StepMemory, free: int) -> str:
+        whole = found.largest_batch(free) * (self.ranks.size if self.ranks else 1)
+        return f"try a batch_size of {whole} at most" if whole else "try a smaller model"
+
+    def agree_to_stop(self, wanted: bool) -> bool:
+        """Whether any of the processes wants to stop after this step: then all do."""
+        return wanted if self.ranks is None else self.ranks.any(wanted)
+
+    def _tell_divergence(self, loss: float, norm: float, before: Any, batch: dict[str, Tensor], rate: Tensor) -> None:
+        """Raise the error of a step that diverged, having run it again if its state was kept."""
+        found = f"the loss is {loss} and the norm of its gradients {norm} at step {self.step + 1}"
+        if before is None:
+            raise DivergedError(f"{found}; --debug-nans tells which operator made the first such value")
+        with watched():
+            try:
+                make_step(self.task, self.model, self.optimizer)(to_tensors(before, self.backend), batch, rate)
+            except NotFiniteError as error:
+                raise DivergedError(f"{found}. Run again operator by operator: {error}") from error
+        raise DivergedError(f"{found}. Run again operator by operator, every value was finite: the rules that compute "
+                            "several operators at once, or the compiled step, differ")
+
+    def evaluate(self) -> dict[str, float]:
+        """The metrics of every split, with keys like "test_error"."""
+        forward = self._population_forward()
+        params = with_population(self.model, self.state["params"], self._population_batches(), forward)
+
+        def predict(batch: Batch) -> np.ndarray:
+            return self.task.predict(self.model, params, to_tensors(batch, self.backend)).numpy()
+
+        self.evaluated = {f"{name}_{key}": float(value) for name, split in self.splits.evaluation.items()
+                          for key, value in self.task.metrics(predict, split).items()}
+        return self.evaluated
+
+    def note_best(self) -> bool:
+        """Whether the last evaluation is the best so far by the task's selection; that is remembered."""
+        columns = self.task.columns
+        key, which = self.task.selection or (columns[0].key if columns else "", "lowest")
+        value = self.evaluated.get(key, math.nan)
+        better = math.isfinite(value) and (self.best is None
+                                           or (value < self.best if which == "lowest" else value > self.best))
+        self.worse = 0 if better else self.worse + 1
+        if better:
+            self.best = value
+        return better
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step is done, or patience is at its end."""
+        return self.step >= self.last_step or 0 < self.cfg.patience <= self.worse
+
+    def _population_forward(self) -> Callable[[Any, Batch], Any]:
+        return lambda params, batch: self.task.population(self.model, params, to_tensors(batch, self.backend))
+
+    def _population_batches(self) -> Iterator[Batch]:
+        count = min(max(_POPULATION_ROWS // self.cfg.batch_size, 1), _POPULATION_BATCHES)
+        return (self.splits.train(k) for k in range(min(count, self.splits.steps_per_epoch)))
+
+    def result(self) -> dict[str, Any]:
+        """What the run gave so far."""
+        steps = max(self.step, 1)
+        epochs = self.step / self.splits.steps_per_epoch
+        return {"variant": self.variant, "batch_size": self.cfg.batch_size,
+                "epochs": int(epochs) if epochs == int(epochs) else round(epochs, 3), "seed": self.cfg.seed,
+                "steps": self.step, **self.evaluated,
+                "seconds_per_epoch": self.train_seconds / steps * self.splits.steps_per_epoch}
+
+    # Checkpoints
+    def save(self, folder: Path, best: bool = False) -> Path:
+        """Write a checkpoint of the present state; `best` if it is to be kept as the best so far.
+
+        Raises:
+            DivergedError: a parameter is not finite, so this state is not worth keeping.
+            CheckpointError: it cannot be written.
+        """
+        arrays = tree.map(lambda t: t.numpy(), self.state)
+        for name, array in tree.items(arrays):
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise DivergedError(f"'{name}' is no longer finite after step {self.step}")
+        if best:
+            self.best_step = self.step
+        return checkpoint.save(folder, self.step, arrays, {
+            "task": self.task.name, "variant": self.variant, "config": dataclasses.asdict(self.cfg),
+            "train_seconds": self.train_seconds, "evaluated": self.evaluated, "best": self.best,
+            "best_step": self.best_step, "worse": self.worse, "backend": self.backend.name,
+            "arithmetic": arithmetic_of(self.backend)})
+
+    def resume(self, saved: checkpoint.Checkpoint) -> None:
+        """Go on from a checkpoint of this task and variant, of any backend.
+
+        Raises:
+            CheckpointError: it is of another task, variant or model, or of other settings (but for how long to train
+            and when to evaluate).
+        """
+        found = {**saved.notes, **saved.notes.get("config", {})}
+        wanted = {"task": self.task.name, "variant": self.variant, **dataclasses.asdict(self.cfg)}
+        for key, mine in wanted.items():
+            if key not in _MAY_CHANGE and found.get(key) != mine:
+                raise CheckpointError(f"{saved.path}: expected {key} {mine!r}, found {found.get(key)!r}")
+        self.state = to_tensors(checkpoint.restore(self.state, saved.arrays), self.backend)
+        self.step = saved.step
+        self.train_seconds = float(saved.notes.get("train_seconds", 0.0))
+        self.evaluated = dict(saved.notes.get("evaluated", {}))
+        self.best = saved.notes.get("best")
+        self.best_step = saved.best_step
+        self.worse = int(saved.notes.get("worse", 0))

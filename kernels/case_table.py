@@ -1,0 +1,167 @@
+"""The cases on which every fused rule is proved: widths around every boundary of the kernels, odd and misaligned ones.
+
+Plain data, made on the host from fixed seeds. `duoln.testing.selftest` runs them on the machine at hand, the tests on
+the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
+
+
+class RuleCase(NamedTuple):
+    """One case: an operator, its arrays in float32 and its attributes."""
+
+    op: str
+    label: str
+    inputs: Sequence[np.ndarray | None]
+    attrs: Mapping[str, Any]
+    length: int
+    """How many values its longest sum adds up: what the tolerance grows with."""
+    misaligned: bool = False
+    """Whether the arrays are to begin 4 bytes behind an aligned address."""
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.label}"
+
+
+_WIDTHS = (1, 2, 7, 31, 32, 33, 64, 65, 100, 128, 129, 255, 256, 257, 500, 512, 513, 1000, 1024, 1025, 2047, 2048, 2050,
+           4096, 4097, 8192, 8193, 10_001)
+_CELL_SIZES = ((1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 5, 70), (2, 2, 3, 130), (2, 2, 1, 300),
+               (1, 3, 2, 600), (2, 1, 1, 1100))
+"""Time steps, rows, inputs, hidden units: one for each step of the cell kernels' ladder up to 2048."""
+LONG_CELL_SIZES = ((1, 2, 1, 2100), (1, 1, 1, 4096))
+_VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "layer"), ("lstm", "layer-cell"),
+             ("lstm", "layer-theano"), ("gru", "none"), ("gru", "layer"), ("gru", "layer-theano"))
+
+
+def rule_cases() -> list[RuleCase]:
+    """Every case."""
+    return [*_layer_norm(), *_recurrent(), *_cells(), *_cross_entropy(), *_linear_cross_entropy(), *_take(), *_adam(),
+            *_images(), *_channels()]
+
+
+def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def _eps(width: int) -> float:
+    """Large where a norm hardly sees its input (two values become +1 and -1): else there is no gradient to compare."""
+    return 1e-5 if width > 2 else 1.0
+
+
+def _layer_norm() -> Iterator[RuleCase]:
+    for width in _WIDTHS:
+        attrs = {"eps": _eps(width), "eps_place": "inside"}
+        for rows in (1, 3, 70) if width <= 1025 else (1, 3):
+            rng = np.random.default_rng([width, rows])
+            x, gain, bias = _floats(rng, rows, width), _floats(rng, width), _floats(rng, width)
+            yield RuleCase("layer_norm", f"{rows} x {width}", (x, gain, bias), attrs, max(rows, width))
+        for activation in ("relu", "tanh"):
+            x, gain, bias = _floats(rng, 4, width), _floats(rng, width), _floats(rng, width)
+            followed = {**attrs, "activation": activation}
+            yield RuleCase("layer_norm", f"4 x {width}, {activation}", (x, gain, bias), followed, max(4, width))
+        rng = np.random.default_rng(width)
+        x, gain = _floats(rng, 5, width) + np.float32(10), _floats(rng, width)
+        yield RuleCase("layer_norm", f"5 x {width}, mean 10, no bias, misaligned", (x, gain, None), attrs, 40 * width,
+                    misaligned=True)
+        yield RuleCase("layer_norm", f"2 x 2 x {width}, alone", (_floats(rng, 2, 2, width), None, None), attrs, width)
+
+
+def _recurrent() -> Iterator[RuleCase]:
+    for cell, norm in _VARIANTS:
+        for sizes in _CELL_SIZES:
+            for masked, reverse in ((False, False), (True, True)):
+                yield recurrent(cell, norm, sizes, masked, reverse)
+
+
+def recurrent(cell: str, norm: str, sizes: Sequence[int], masked: bool, reverse: bool) -> RuleCase:
+    """One case of a recurrent operator; `sizes` are time steps, rows, inputs and hidden units."""
+    steps, batch, n_in, hidden = sizes
+    rng = np.random.default_rng([*sizes, masked])
+    gates = GATES[cell] * hidden
+    first = [_floats(rng, batch, hidden) for _ in range(2 if cell == "lstm" else 1)]
+    weights = [_floats(rng, n, gates) * np.float32(n ** -0.5) for n in (n_in, hidden)]
+    bias = _floats(rng, gates) if has_bias(cell, norm) else None
+    mask = rng.random((steps, batch)) < 0.6 if masked else None
+    norms = [_floats(rng, *shape) for shape in norm_shapes(cell, norm, hidden).values()]
+    attrs = {"norm": norm, "eps": _eps(min(n_in, hidden) + 1), "eps_place": "inside", "reverse": reverse}
+    if cell == "lstm":
+        attrs["remat"] = False
+    case = f"{norm} T{steps} B{batch} in{n_in} H{hidden}{' masked, reverse' if masked else ''}"
+    inputs = (_floats(rng, steps, batch, n_in), *first, *weights, bias, mask, *norms)
+    return RuleCase(cell, case, inputs, attrs, 4 * steps * max(gates, batch))
+
+
+def _cells() -> Iterator[RuleCase]:
+    for norm in ("none", "layer", "layer-cell", "layer-theano"):
+        for batch, hidden in ((1, 1), (3, 9), (2, 33), (5, 70), (2, 600)):
+            rng = np.random.default_rng([batch, hidden])
+            inputs = (_floats(rng, batch, 4 * hidden), _floats(rng, batch, 4 * hidden), _floats(rng, batch, hidden),
+                      _floats(rng, 4 * hidden), *(_floats(rng, *s) for s in norm_shapes("lstm", norm, hidden).values()))
+            yield RuleCase("lstm_cell", f"{norm} B{batch} H{hidden}", inputs,
+                        {"norm": norm, "eps": _eps(hidden), "eps_place": "inside"}, 4 * hidden)
+
+
+def _cross_entropy() -> Iterator[RuleCase]:
+    for shape in ((1, 1), (3, 2), (5, 10), (130, 10), (9, 1000), (3, 1024), (3, 1025), (2, 3, 33), (2, 20_000)):
+        rng = np.random.default_rng(shape)
+        labels = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
+        yield RuleCase("softmax_cross_entropy", " x ".join(map(str, shape)), (5 * _floats(rng, *shape), labels), {},
+                    shape[-1])
+
+
+def _linear_cross_entropy() -> Iterator[RuleCase]:
+    for rows, n_in, classes in ((1, 1, 1), (3, 2, 5), (70, 33, 1000), (9, 130, 20_001)):
+        rng = np.random.default_rng([rows, n_in, classes])
+        labels = rng.integers(-1, classes, rows).astype(np.int32)
+        arrays = _floats(rng, rows, n_in), _floats(rng, n_in, classes) * np.float32(n_in ** -0.5), _floats(rng, classes)
+        yield RuleCase("linear_cross_entropy", f"{rows} x {n_in} x {classes}", (*arrays, labels), {},
+                    max(rows, n_in, classes))
+
+
+def _take() -> Iterator[RuleCase]:
+    for words, width, taken in ((1, 1, (1,)), (7, 3, (20,)), (50, 300, (4, 9)), (9, 33, (2, 2, 2)), (3, 5, (200,))):
+        rng = np.random.default_rng([words, width])
+        indices = rng.integers(0, words, taken).astype(np.int32)
+        yield RuleCase("take", f"{prod(taken)} of {words} x {width}", (_floats(rng, words, width), indices),
+                       {"axis": 0}, prod(taken))
+
+
+def _adam() -> Iterator[RuleCase]:
+    for shapes in (((1,),), ((4095,), (4096,), (4097,)), ((3, 5), (), (20_001,)), ((0,), (7,))):
+        rng = np.random.default_rng(len(shapes))
+        params, gradients, moments, squares = ([_floats(rng, *s) for s in shapes] for _ in range(4))
+        arrays = (*params, *gradients, *moments, *(np.abs(s) for s in squares))
+        rate, eps = np.array(0.1, np.float32), np.array(1e-3, np.float32)
+        yield RuleCase("adam_update", " and ".join(str(s) for s in shapes), (rate, eps, *arrays),
+                    {"beta1": 0.9, "beta2": 0.999, "donate": False}, 1)
+
+
+def _images() -> Iterator[RuleCase]:
+    for x, weight, stride, padding in (((1, 1, 1, 1), (1, 1, 1, 1), 1, 0), ((3, 7, 6, 3), (3, 3, 3, 5), 1, 1),
+                                       ((5, 6, 9, 4), (2, 3, 4, 3), 2, 0), ((2, 5, 5, 2), (1, 1, 2, 7), 1, 2),
+                                       ((2, 12, 12, 64), (3, 3, 64, 96), 1, 1)):
+        rng = np.random.default_rng([*x, *weight])
+        inputs = (_floats(rng, *x), _floats(rng, *weight))
+        yield RuleCase("conv2d", f"{x} by {weight}, stride {stride}, padding {padding}", inputs,
+                    {"stride": stride, "padding": padding}, max(prod(weight[:3]), prod(x[:3])))
+    for shape, size in (((1, 1, 1, 1), 1), ((3, 7, 6, 5), 2), ((2, 9, 9, 33), 3)):
+        rng = np.random.default_rng(shape)
+        yield RuleCase("max_pool2d", f"{shape}, {size} x {size}", (_floats(rng, *shape),),
+                    {"size": size, "stride": size}, size ** 2)
+        yield RuleCase("leaky_relu", f"{shape}", (_floats(rng, *shape),), {"slope": 0.1}, 1)
+
+
+def _channels() -> Iterator[RuleCase]:
+    for shape in ((3, 2, 1), (2, 5, 7, 3), (20, 8, 8, 16)):
+        rng = np.random.default_rng(shape)
+        x, gain, bias = _floats(rng, *shape), _floats(rng, shape[-1]), _floats(rng, shape[-1])
+        yield RuleCase("batch_norm", f"{shape}", (x, gain, bias), {"eps": 1e-2, "unbiased": False}, prod(shape))
+        yield RuleCase("add", f"{shape} and a bias", (x, bias), {}, prod(shape))

@@ -1,0 +1,168 @@
+"""What the device can do at best: memory, launches, exchanges between blocks, tensor cores.
+
+    python -m duoln.kernels.device_limits.cuda        one JSON object on stdout
+
+A figure that cannot be had is the reason why; the rest is measured all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import cupy
+
+from duoln.kernels import launch
+
+MIB = 256
+"""Size of each buffer: more than any L2 cache."""
+_THREADS = 256
+_ROUNDS = 1000
+"""Exchanges, or rounds of products, of one launch."""
+_copy = launch.Kernel("limits/memory.cu", "device_copy", "x: float32[1], y: float32[1], count: int32")
+_write = launch.Kernel("limits/memory.cu", "device_write", "y: float32[1], count: int32")
+_read = launch.Kernel("limits/memory.cu", "device_read", "x: float32[1], never: float32[1], count: int32")
+_nothing = launch.Kernel("limits/memory.cu", "device_nothing", "count: int32")
+
+
+_by_counter = launch.Kernel("limits/exchange.cu", "exchange_by_counter", "arrived: uint32[1], rounds: int32")
+_by_flags = launch.Kernel("limits/exchange.cu", "exchange_by_flags", "flags: uint32[1], rounds: int32")
+_in_cluster = launch.Kernel("limits/exchange.cu", "exchange_in_cluster", "heard: uint32[1], rounds: int32")
+_gather_near = launch.Kernel("limits/exchange.cu", "gather_in_cluster", "never: float32[1], rounds: int32")
+_gather_far = launch.Kernel("limits/exchange.cu", "gather_from_memory",
+                            "x: float32[1], never: float32[1], rounds: int32")
+_bf16 = launch.Kernel("limits/products.cu", "products_bf16", "never: float32[1], rounds: int32")
+_tf32 = launch.Kernel("limits/products.cu", "products_tf32", "never: float32[1], rounds: int32")
+_EXCHANGING = 128
+"""Blocks, at most one a multiprocessor, so that all are on the device at once; and threads of each."""
+_CLUSTER = 8
+_GATHERED = 16 << 10
+"""Bytes that a block of a cluster offers to each of the others."""
+_SUMS, _WARPS = 8, 8
+_FLOPS = {"bf16": 2 * 16 * 8 * 16, "tf32": 2 * 16 * 8 * 8}
+"""Of one product of a warp."""
+
+
+def measure(mib: int = MIB, rounds: int = 9, launches: int = 200) -> dict[str, float | str]:
+    """Figures by name, the unit in the name: medians over `rounds`, from the slope over k and 2 k launches."""
+    figures: dict[str, Callable[[], float]] = {
+        **_memory(mib, rounds, max(launches // 20, 1)), **_steps(rounds, launches), **_exchanges(rounds),
+        **_gathers(rounds), **_products(rounds)}
+    found: dict[str, float | str] = {"multiprocessors": launch.multiprocessors()}
+    for name, figure in figures.items():
+        try:
+            found[name] = figure()
+        except Exception as error:  # whatever the driver or the compiler says of one of them
+            found[name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return found
+
+
+def _memory(mib: int, rounds: int, launches: int) -> dict[str, Callable[[], float]]:
+    count = mib << 16  # of 16 bytes
+    x, y = cupy.ones(4 * count, dtype="float32"), cupy.empty(4 * count, dtype="float32")
+    blocks, moved = (launch.multiprocessors() * 16,), 16 * count / 1e9
+    return {
+        "copy GB/s": lambda: 2 * moved / _slope(lambda: _copy(blocks, (_THREADS,), (x, y, count)), launches, rounds),
+        "read GB/s": lambda: moved / _slope(lambda: _read(blocks, (_THREADS,), (x, y, count)), launches, rounds),
+        "write GB/s": lambda: moved / _slope(lambda: _write(blocks, (_THREADS,), (y, count)), launches, rounds)}
+
+
+def _steps(rounds: int, launches: int) -> dict[str, Callable[[], float]]:
+    left, right = cupy.ones((64, 256), dtype="float32"), cupy.ones((256, 1024), dtype="float32")
+    product = cupy.empty((64, 1024), dtype="float32")
+
+    def nothing() -> None:
+        _nothing((1,), (32,), (1,))
+
+    def matmul() -> None:
+        cupy.matmul(left, right, out=product)
+
+    def in_graph() -> float:
+        """One of many launches that follow each other in a graph."""
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            nothing()  # compiled before the capture
+            stream.begin_capture()
+            for _ in range(launches):
+                nothing()
+            graph = stream.end_capture()
+            return _slope(lambda: graph.launch(stream), 1, rounds) / launches
+
+    return {"launch of our kernel, us": lambda: 1e6 * _slope(nothing, launches, rounds),
+            "the same in a graph, us": lambda: 1e6 * in_graph(),
+            "product 64 x 256 x 1024, us": lambda: 1e6 * _slope(matmul, launches, rounds)}
+
+
+def _exchanges(rounds: int) -> dict[str, Callable[[], float]]:
+    blocks = min(_EXCHANGING, launch.multiprocessors())
+
+    def per_round(kernel: launch.Kernel, grid: int, slots: int) -> float:
+        """Microseconds of one exchange, from the slope over exchanges within a launch."""
+        def seconds(count: int) -> float:
+            signals = cupy.zeros(slots, dtype="uint32")
+            stream = cupy.cuda.get_current_stream()
+            stream.synchronize()
+            started = time.perf_counter()
+            kernel((grid,), (_EXCHANGING,), (signals, count))
+            stream.synchronize()
+            return time.perf_counter() - started
+
+        seconds(_ROUNDS)
+        return 1e6 * statistics.median((seconds(2 * _ROUNDS) - seconds(_ROUNDS)) / _ROUNDS for _ in range(rounds))
+
+    def in_cluster() -> float:
+        heard = cupy.zeros(_CLUSTER, dtype="uint32")
+        _in_cluster((_CLUSTER,), (_EXCHANGING,), (heard, 3))
+        if int(heard[0]) != 3:
+            raise RuntimeError("this device has no clusters of blocks")
+        return per_round(_in_cluster, _CLUSTER, _CLUSTER)
+
+    return {f"exchange of {blocks} blocks by a counter, us": lambda: per_round(_by_counter, blocks, 1),
+            f"exchange of {blocks} blocks by flags, us": lambda: per_round(_by_flags, blocks, blocks),
+            f"exchange in a cluster of {_CLUSTER}, us": in_cluster}
+
+
+def _gathers(rounds: int) -> dict[str, Callable[[], float]]:
+    never, x = cupy.zeros(1, dtype="float32"), cupy.zeros(_CLUSTER * _GATHERED // 4, dtype="float32")
+
+    def rate(run: Callable[[], None]) -> float:
+        """GB/s into one block, eight of them at work."""
+        return (_CLUSTER - 1) * _GATHERED * _ROUNDS / 1e9 / _slope(run, 2, rounds)
+
+    return {"gathered in a cluster, GB/s a block":
+                lambda: rate(lambda: _gather_near((_CLUSTER,), (_THREADS,), (never, _ROUNDS))),
+            "gathered from L2, GB/s a block":
+                lambda: rate(lambda: _gather_far((_CLUSTER,), (_THREADS,), (x, never, _ROUNDS)))}
+
+
+def _products(rounds: int) -> dict[str, Callable[[], float]]:
+    never, blocks = cupy.zeros(1, dtype="float32"), launch.multiprocessors() * 4
+
+    def rate(kernel: launch.Kernel, flops: int) -> float:
+        """TFLOP/s."""
+        seconds = _slope(lambda: kernel((blocks,), (32 * _WARPS,), (never, _ROUNDS)), 2, rounds)
+        return flops * _SUMS * _ROUNDS * _WARPS * blocks / seconds / 1e12
+
+    return {"tensor cores bf16, TFLOP/s": lambda: rate(_bf16, _FLOPS["bf16"]),
+            "tensor cores tf32, TFLOP/s": lambda: rate(_tf32, _FLOPS["tf32"])}
+
+
+def _slope(run: Callable[[], None], launches: int, rounds: int) -> float:
+    """Seconds a launch."""
+    def seconds(count: int) -> float:
+        stream = cupy.cuda.get_current_stream()
+        stream.synchronize()
+        started = time.perf_counter()
+        for _ in range(count):
+            run()
+        stream.synchronize()
+        return time.perf_counter() - started
+
+    seconds(launches)
+    return statistics.median(max(seconds(2 * launches) - seconds(launches), 1e-12) / launches for _ in range(rounds))
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure()))

@@ -1,0 +1,90 @@
+"""One command for a day with a GPU: every part writes its figures, and a part that fails does not lose the rest."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import GPU, PATIENCE, STAND_IN
+
+from duoln.bench import gpu_day
+from duoln.bench.survey import Part
+
+ROOT = Path(__file__).parents[2]
+PARTS = gpu_day.parts
+
+
+def _patient_parts(*args):
+    return [part._replace(seconds=PATIENCE) for part in PARTS(*args)]
+
+
+def test_a_whole_day_without_a_gpu(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(gpu_day, "parts", _patient_parts)  # on a busy machine the parts take longer than on a GPU's
+    assert gpu_day.main(["--out", str(tmp_path), "--backend", "numpy", "--quick"]) == 0
+    for name in ("selftest", "repeats", "ops", "rnn", "mnist"):
+        assert json.loads((tmp_path / f"{name}.json").read_text())
+    text = capsys.readouterr().out
+    assert text == (tmp_path / "summary.md").read_text() + "\n"
+    assert "FAILED" not in text and re.search(r"layer_norm, cache blocks: \d+ cases, .*, repeats, 0 failed", text)
+
+
+def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path, capsys, monkeypatch):
+    def python(code):
+        return [sys.executable, "-c", code]
+
+    monkeypatch.setattr(gpu_day, "parts", lambda *a: [
+        Part("breaks", "", python("import sys; sys.exit('no such device')"), PATIENCE),
+        Part("hangs", "", python("import time; time.sleep(10 * 3600)"), 1),
+        Part("talks", "", python("print('not JSON')"), PATIENCE),
+        Part("dies", "", python("import os; os.abort()"), PATIENCE),
+        Part("works", "", python("print('{\"copy GB/s\": 12.5}')"), PATIENCE)])
+    assert gpu_day.main(["--out", str(tmp_path / "new")]) == 1
+    text = capsys.readouterr().out
+    for words in ("no such device", "stopped after 1 s", "no JSON", "exit code -6", "copy GB/s: 12.5"):
+        assert words in text
+    assert text.count("FAILED") == 4
+
+
+def test_the_device_is_measured_where_there_is_one(tmp_path):
+    names = [p.name for p in gpu_day.parts("cupy", tmp_path, quick=False)]
+    assert names == ["selftest", "repeats", "device", "ops", "rnn", "mnist"]
+    assert sum(p.seconds for p in gpu_day.parts("cupy", tmp_path, quick=False)) <= 11 * 60
+
+
+def test_what_measures_the_device(gpu, monkeypatch):
+    from duoln.kernels import launch, source
+
+    monkeypatch.setitem(sys.modules, "cupy", launch.cupy)
+    from duoln.kernels.device_limits import cuda
+
+    exchanges = cuda._exchanges(1)
+    assert len(exchanges) == 3
+    assert f" GATHERED = {cuda._GATHERED // 16};" in source.text("limits/exchange.cu")  # there in units of 16 bytes
+    if GPU == STAND_IN:  # threads that spin until another writes never give hostgpu their turn
+        monkeypatch.setattr(cuda, "_exchanges", lambda rounds: {})
+        monkeypatch.setattr(cuda, "_ROUNDS", 1)
+    found = cuda.measure(mib=1, rounds=1, launches=1)
+    measured = {"copy GB/s", "read GB/s", "write GB/s", "launch of our kernel, us", "product 64 x 256 x 1024, us",
+                "multiprocessors", "tensor cores bf16, TFLOP/s", "tensor cores tf32, TFLOP/s", "gathered in a cluster, GB/s a block",
+                "gathered from L2, GB/s a block"}
+    assert all(found[name] > 0 for name in measured)
+    [graph] = set(found) - measured - set(exchanges)
+    assert graph == "the same in a graph, us" and (GPU != STAND_IN or "AttributeError" in found[graph])
+
+
+def test_with_nothing_installed_but_numpy_pluggy_and_rich(tmp_path):
+    """On the machine with the GPU there may be little else, and no network."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nfor name in ('safetensors', 'pooch', 'mlx', 'torch', 'matplotlib'):\n    sys.modules[name] = None\n")
+    code = f"""
+from duoln.bench import gpu_day
+parts = gpu_day.parts
+gpu_day.parts = lambda *args: [part._replace(seconds={PATIENCE}) for part in parts(*args)]
+raise SystemExit(gpu_day.main(["--out", {str(tmp_path / "day")!r}, "--backend", "numpy", "--quick"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT,
+                          env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "day" / "mnist.json").read_text())["last loss"] < 2.3

@@ -1,0 +1,85 @@
+"""`duoln analyze` as a user meets it."""
+
+import json
+
+import pytest
+
+from duoln.cli import main
+from duoln.paper.theory import invariance, statements
+
+NUMPY = ["--backend", "numpy"]
+
+
+def test_invariance_prints_table_1(capsys):
+    assert main(["analyze", "invariance", *NUMPY, "--draws", "3"]) == 0
+    out = capsys.readouterr().out
+    rows = [line for line in out.splitlines() if "re-" in line and "│" in line]
+    assert len(rows) == 6 and sum(row.count("yes") for row in rows) == sum(map(sum, invariance.TABLE_1.values()))
+    assert "18 of 18 cells" in out
+
+
+def test_a_cell_that_disagrees_is_an_error(capsys, monkeypatch):
+    monkeypatch.setitem(invariance.TABLE_1, "weight", (True, False, True, True, False, False))  # what the text says
+    assert main(["analyze", "invariance", *NUMPY, "--draws", "3"]) == 1
+    out = capsys.readouterr().out
+    assert "17 of 18 cells" in out and "the paper: yes" in out
+
+
+def test_json_on_stdout_and_in_a_folder(capsys, tmp_path):
+    assert main(["analyze", "invariance", *NUMPY, "--draws", "2", "--json", "--out", str(tmp_path / "new" / "theory")]) == 0
+    captured = capsys.readouterr()
+    said = json.loads(captured.out)
+    assert said == json.loads((tmp_path / "new" / "theory" / "invariance.json").read_text())
+    assert said["analysis"] == "invariance" and said["agrees"] is True and len(said["cells"]) == 18
+    assert {"summary", "time", "seed", "backend", "eps", "dtype", "draws"} <= said.keys()
+    assert "invariance.json" in captured.err
+
+
+def test_geometry_says_where_the_paper_and_the_exact_numbers_differ(capsys):
+    assert main(["analyze", "geometry", "--cases", "60"]) == 0
+    captured = capsys.readouterr()
+    assert "numpy" in captured.err and "does not hold" in captured.out and "UNEXPECTED" not in captured.out
+    assert "exact for batch norm" in captured.out.splitlines()[-1]
+
+
+def test_geometry_that_is_not_as_known_is_an_error(capsys, monkeypatch):
+    monkeypatch.setattr(statements, "WRONG", 0.9)
+    assert main(["analyze", "geometry", "--cases", "40"]) == 1
+    assert "UNEXPECTED" in capsys.readouterr().out
+
+
+def test_geometry_as_json(capsys):
+    assert main(["analyze", "geometry", "--cases", "40", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert {"statements", "blocks", "doubled", "gains", "directions", "steps", "same_update", "descents"} <= said.keys()
+    assert all(s["agrees"] for s in said["statements"])
+
+
+def test_stability_leaves_a_picture_and_a_table(capsys, tmp_path):
+    args = ["analyze", "stability", *NUMPY, "--steps", "3", "--scales", "1,4", "--out", str(tmp_path)]
+    assert main(args) == 0
+    out = capsys.readouterr().out
+    assert {p.name for p in tmp_path.iterdir()} == {"stability.json", "stability.csv", "stability.png"}
+    assert len([line for line in out.splitlines() if "│" in line]) == 12 and "eq. 4" in out
+
+
+@pytest.mark.parametrize(("args", "code", "words"), [
+    ([], 2, "KIND"), (["colour"], 2, "invariance"), (["invariance", "--draws", "0"], 2, "at least 1 draw"),
+    (["invariance", "--eps", "-1"], 2, "eps"), (["invariance", "--backend", "tpu"], 2, "'tpu'"),
+    (["geometry", "--cases", "3"], 2, "10 cases"), (["geometry", "--backend", "cupy"], 3, "cannot be used"),
+    (["stability", "--scales", "1,x"], 2, "1,x"), (["stability", "--scales", "0"], 2, "positive scale"),
+    (["stability", "--steps", "0"], 2, "at least 1 step"),
+])
+def test_errors_say_what_was_expected(args, code, words, capsys):
+    try:
+        found = main(["analyze", *args])
+    except SystemExit as error:  # argparse's own
+        found = error.code
+    captured = capsys.readouterr()
+    assert found == code and words in captured.err and captured.out == ""
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["analyze", "invariance", *NUMPY, "--draws", "1", "--out", str(tmp_path / "file" / "x")]) == 1
+    assert "cannot be made" in capsys.readouterr().err

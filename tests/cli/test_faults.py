@@ -1,0 +1,219 @@
+"""What may happen to a run: killed at any moment, writes that fail, a full or read-only disk, two at once, odd clocks.
+
+`--long` kills a thousand times instead of a few.
+"""
+
+import errno
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_train import Line, _bits, _fit, _trainer
+
+from duoln.errors import CheckpointError
+from duoln.runs import checkpoint
+from duoln.runs.folder import RunFolder
+from duoln.runs.log import read_log
+from duoln.testing import check_error
+
+KILLS = 12
+_RUN = """
+import sys
+from pathlib import Path
+from duoln import runtime
+from duoln.runs.folder import RunFolder
+from duoln.training.trainer import fit
+from test_train import _trainer
+be = runtime.backend(sys.argv[2])
+folder = RunFolder(Path(sys.argv[1]), be)
+print("ready", flush=True)
+fit(_trainer(be, evaluate_every=1), folder, resume=True)
+print("done", flush=True)
+"""
+
+
+def _start(folder, backend="numpy"):
+    """A run in a process of its own: 15 steps, a checkpoint after each."""
+    run = subprocess.Popen([sys.executable, "-c", _RUN, str(folder), backend], stdout=subprocess.PIPE, text=True,
+                           cwd=Path(__file__).parent, env={**os.environ, "DUOLN_OFFLINE": "1"})
+    assert run.stdout.readline() == "ready\n"
+    return run
+
+
+def _kill_again_and_again(folder, kills, seed, backend="numpy"):
+    """Kill a run at random moments until it has been killed so often; how often it was, in how many runs."""
+    rng, killed, started, longest = random.Random(seed), 0, 0, 0.15
+    while killed < kills:
+        run, started = _start(folder, backend), started + 1
+        time.sleep(rng.uniform(0, longest))
+        run.send_signal(signal.SIGKILL)
+        done = "done" in run.communicate()[0]
+        saved, refused = checkpoint.newest(folder / "checkpoints")
+        assert refused == [] and (saved is not None or not (folder / "checkpoints").exists()
+                                  or not checkpoint.list_steps(folder / "checkpoints"))
+        if done:  # it was through before the signal came: begin anew
+            for file in sorted(folder.rglob("*"), reverse=True):
+                file.unlink() if file.is_file() else file.rmdir()
+            longest *= 0.8
+        else:
+            killed += 1
+    return killed, started
+
+
+def _finish_and_compare(folder, be):
+    resumed, whole = _trainer(be, evaluate_every=1), _trainer(be, evaluate_every=1)
+    _fit(resumed, folder, be, resume=True)
+    while whole.step < whole.last_step:
+        whole.advance()
+    assert _bits(resumed) == _bits(whole)
+    assert not list(folder.rglob("*.part"))
+
+
+@pytest.mark.parametrize("backend", ["numpy", "mlx"])
+def test_a_kill_at_any_moment_loses_no_checkpoint(backend, tmp_path):
+    from conftest import get_backend
+
+    killed, _ = _kill_again_and_again(tmp_path / "run", KILLS if backend == "numpy" else 2, seed=1, backend=backend)
+    assert killed >= 2
+    _finish_and_compare(tmp_path / "run", get_backend(backend))
+
+
+@pytest.mark.long
+def test_a_thousand_kills(tmp_path, numpy_backend):
+    killed, started = _kill_again_and_again(tmp_path / "run", 1000, seed=2)
+    print(f"{killed} kills in {started} runs")
+    _finish_and_compare(tmp_path / "run", numpy_backend)
+
+
+class Failing:
+    """Makes the n-th call of some functions of `os` fail."""
+
+    def __init__(self, patch, n):
+        self.left, self.failed = n, None
+        for name in ("fsync", "replace", "open", "write", "unlink", "mkdir"):
+            patch.setattr(os, name, self._wrapped(getattr(os, name), name))
+
+    def _wrapped(self, function, name):
+        def call(*args, **kwargs):
+            self.left -= 1
+            if self.left == 0:
+                self.failed = name
+                raise OSError(errno.EIO, "Input/output error")
+            return function(*args, **kwargs)
+        return call
+
+
+def test_every_single_write_may_fail(tmp_path, numpy_backend, monkeypatch):
+    """The n-th call fails, for n = 1, 2, 3 ... until none does: an error is told, and the run goes on from there."""
+    n, failed = 0, []
+    while True:
+        n += 1
+        with monkeypatch.context() as patch:
+            fault = Failing(patch, n)
+            try:
+                _fit(_trainer(numpy_backend, evaluate_every=5), tmp_path / str(n), numpy_backend)
+            except CheckpointError as error:
+                assert "Input/output error" in str(error)
+        if fault.failed is None:
+            break
+        failed.append(fault.failed)
+        assert checkpoint.newest(tmp_path / str(n) / "checkpoints")[1] == []
+        resumed, whole = (_trainer(numpy_backend, evaluate_every=5) for _ in range(2))
+        _fit(resumed, tmp_path / str(n), numpy_backend, resume=True)
+        _fit(whole, tmp_path / f"whole {n}", numpy_backend)
+        assert _bits(resumed) == _bits(whole)
+    print(f"{len(failed)} calls failed, one in each run")
+    assert len(failed) > 30 and set(failed) == {"fsync", "replace", "open", "write", "unlink", "mkdir"}
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path, numpy_backend):
+    """A file-size limit in the place of a full disk: the next checkpoint does not fit."""
+    trainer = _trainer(numpy_backend, evaluate_every=5)
+    _fit(trainer, tmp_path / "run", numpy_backend)
+    small = (tmp_path / "run" / "checkpoints" / "step-000000015.safetensors").stat().st_size // 2
+    code = f"""
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({small}, {small}))
+from pathlib import Path
+from duoln import runtime
+from test_train import _trainer
+from duoln.errors import CheckpointError
+trainer = _trainer(runtime.backend("numpy"))
+for _ in range(16):
+    trainer.advance()
+try:
+    trainer.save(Path({str(tmp_path / 'run' / 'checkpoints')!r}))
+except CheckpointError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          cwd=Path(__file__).parent)
+    assert "File too large" in done.stdout and "step-000000016" in done.stdout
+    saved, refused = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    assert saved.step == 15 and refused == [] and not list((tmp_path / "run").rglob("*.part"))
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written(tmp_path, numpy_backend):
+    tmp_path.chmod(0o500)
+    check_error(CheckpointError, lambda: RunFolder(tmp_path / "run", numpy_backend), "cannot be written", "Permission")
+
+
+def test_a_folder_that_is_a_file(tmp_path, numpy_backend):
+    (tmp_path / "run").write_text("x")
+    check_error(CheckpointError, lambda: RunFolder(tmp_path / "run", numpy_backend), "run", "cannot be written")
+
+
+def test_two_processes_in_one_folder(tmp_path, numpy_backend):
+    run = _start(tmp_path / "run")
+    run.send_signal(signal.SIGSTOP)
+    try:
+        check_error(CheckpointError, lambda: RunFolder(tmp_path / "run", numpy_backend), "another process", str(run.pid))
+    finally:
+        run.send_signal(signal.SIGCONT)
+        run.communicate()
+    _finish_and_compare(tmp_path / "run", numpy_backend)  # who had it has let go
+
+
+def test_a_clock_that_goes_backwards(tmp_path, numpy_backend, monkeypatch):
+    """Which checkpoint is the newest is a matter of steps, not of times."""
+    now = iter(np.linspace(1e9, 0, 100_000))
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: float(next(now)))
+        _fit(_trainer(numpy_backend, evaluate_every=5), tmp_path, numpy_backend)
+    for k, path in enumerate(checkpoint.list_steps(tmp_path / "checkpoints")):
+        os.utime(path, (1e9 - k, 1e9 - k))
+    assert checkpoint.newest(tmp_path / "checkpoints")[0].step == 15
+    assert [e["step"] for e in read_log(tmp_path) if e["event"] == "step"] == list(range(1, 16))
+
+
+def test_what_was_refused_is_told(tmp_path, numpy_backend, capsys):
+    from duoln.cli.console import ProgressDisplay
+
+    _fit(_trainer(numpy_backend, evaluate_every=5), tmp_path, numpy_backend)
+    newest = checkpoint.list_steps(tmp_path / "checkpoints")[-1]
+    newest.write_bytes(newest.read_bytes()[:50])
+    (tmp_path / "checkpoints" / "latest.json.part").write_text("{")
+    _fit(_trainer(numpy_backend, evaluate_every=5), tmp_path, numpy_backend, [ProgressDisplay(Line.columns)], resume=True)
+    told = capsys.readouterr().err.replace("\n", "")
+    assert "refused" in told and newest.name in told and "not a duoln checkpoint" in told
+    starts = [e for e in read_log(tmp_path) if e["event"] == "start"]
+    assert starts[0]["refused"] == [] and newest.name in starts[1]["refused"][0] and starts[1]["first_step"] == 10
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_the_best_of_a_run_is_kept(tmp_path, numpy_backend):
+    _fit(_trainer(numpy_backend, evaluate_every=1, learning_rate=0.3), tmp_path, numpy_backend)
+    errors = {e["step"]: e["test_mse"] for e in read_log(tmp_path) if e["event"] == "evaluation"}
+    best = min(errors, key=lambda step: (errors[step], step))
+    saved = checkpoint.load_best(checkpoint.newest(tmp_path / "checkpoints")[0])
+    assert saved.step == best and saved.notes["best"] == errors[best]

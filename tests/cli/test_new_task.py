@@ -1,0 +1,132 @@
+"""`duoln new-task`: what it writes is installed, listed, run, tested and linted as it stands."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from conftest import PATIENCE
+
+from duoln.cli import main, template
+from duoln.cli.new_task import write_task
+from duoln.errors import DuolnError, UsageError
+from duoln.testing import check_error
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "odd_rows"
+
+
+def _run(*command, cwd, paths=()):
+    env = {**os.environ, "DUOLN_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(map(str, (*paths, ROOT)))}
+    done = subprocess.run([sys.executable, "-m", *map(str, command)], cwd=cwd, capture_output=True, text=True,
+                          check=False, timeout=PATIENCE, env=env)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def _can_build():
+    try:
+        return int(version("setuptools").split(".")[0]) >= 77 and bool(version("wheel"))
+    except ImportError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Where the command wrote a task, and what it printed."""
+    folder = tmp_path_factory.mktemp("made")
+    return folder, _run("duoln", "new-task", NAME, cwd=folder)
+
+
+@pytest.fixture(scope="module")
+def installed(made, tmp_path_factory):
+    """The written package as pip installs it."""
+    target = tmp_path_factory.mktemp("site")
+    source = tmp_path_factory.mktemp("source") / NAME  # a build leaves files in its source
+    shutil.copytree(made[0] / NAME, source)
+    build = ["--no-build-isolation", "--no-index"] if _can_build() else []
+    _run("pip", "install", "-q", "--no-deps", *build, "--target", target, source, cwd=target)
+    return target
+
+
+def test_what_is_written_and_said(made):
+    folder, done = made
+    assert [p.name for p in folder.iterdir()] == [NAME]  # nothing was left beside it
+    files = {p.relative_to(folder / NAME).as_posix() for p in (folder / NAME).rglob("*") if p.is_file()}
+    assert files == {"pyproject.toml", "README.md", f"{NAME}/__init__.py", f"{NAME}/task.py", f"tests/test_{NAME}.py"}
+    assert done.stdout.splitlines() == [f"pip install -e ./{NAME}", f"duoln run {NAME} --preset smoke", f"pytest ./{NAME}"]
+    for path in files:
+        text = (folder / NAME / path).read_text(encoding="utf-8")
+        assert not [word for word in ("NAME", "TITLE", "DIST") if word in text], path
+
+
+def test_it_is_listed_and_runs(installed, tmp_path):
+    listed = json.loads(_run("duoln", "list", "--json", cwd=tmp_path, paths=[installed]).stdout)
+    assert listed["broken"] == []
+    assert {t["name"]: t["distribution"] for t in listed["tasks"]}[NAME] == "duoln-odd-rows"
+    done = _run("duoln", "run", NAME, "--preset", "smoke", "--backend", "numpy", "--json", cwd=tmp_path, paths=[installed])
+    result = json.loads(done.stdout)
+    assert result["dataset"]["rung"] == "synthetic" and [r["variant"] for r in result["results"]] == ["none", "ln"]
+
+
+def test_its_own_test_passes(made, installed, tmp_path):
+    tests = shutil.copytree(made[0] / NAME / "tests", tmp_path / "tests")
+    assert "1 passed" in _run("pytest", "-p", "no:cacheprovider", tests, cwd=tmp_path, paths=[installed]).stdout
+
+
+def test_an_editable_install_is_found_beside_its_folder(made, tmp_path):
+    """`python -m duoln` sees ./NAME, a folder without __init__.py, before what is installed."""
+    if not _can_build():
+        pytest.skip("setuptools and wheel are needed to build without fetching them")
+    shutil.copytree(made[0] / NAME, tmp_path / NAME)
+    site = tmp_path / "site"
+    _run("pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index", "--target", site, "-e",
+         tmp_path / NAME, cwd=tmp_path)
+    # A .pth is read in a site folder only, which a folder of PYTHONPATH is not.
+    paths = [line for pth in site.glob("*.pth") for line in pth.read_text().splitlines()]
+    assert paths == [str(tmp_path / NAME)]
+    listed = json.loads(_run("duoln", "list", "--json", cwd=tmp_path, paths=[site, *paths]).stdout)
+    assert NAME in {t["name"] for t in listed["tasks"]} and listed["broken"] == []
+
+
+def test_its_code_is_clean(made):
+    if shutil.which("ruff") is None:
+        pytest.skip("ruff is not installed")
+    done = subprocess.run(["ruff", "check", "--no-cache", "."], cwd=made[0] / NAME, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", [
+    "", "Upper", "two words", "a-b", "1st", "_a", "a_", "class", "..", "a/b", "/tmp/x", "é", "a.b", "a\n"])
+def test_names_that_cannot_be(name, tmp_path):
+    check_error(UsageError, lambda: write_task(name, tmp_path), "[new-task] expected a name of lower-case", repr(name))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "word"), [
+    ("mnist", "duoln's"), ("json", "installed module"), ("numpy", "installed module"), ("tests", "installed module")])
+def test_names_that_are_taken(name, word, tmp_path):
+    check_error(UsageError, lambda: write_task(name, tmp_path), "[new-task]", word, repr(name))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path):
+    (tmp_path / "mine").mkdir()
+    check_error(UsageError, lambda: write_task("mine", tmp_path), "mine", "found one")
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(template, "FILES", {"pyproject.toml": "", "pyproject.toml/b": "a file below a file"})
+    check_error(DuolnError, lambda: write_task("mine", tmp_path), "mine: cannot be written")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_exit_code(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new-task", "Bad"]) == 2
+    assert "'Bad'" in capsys.readouterr().err

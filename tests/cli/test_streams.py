@@ -1,0 +1,185 @@
+"""Whatever becomes of the streams: no traceback, complete files, and an exit code that says what happened."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from conftest import PATIENCE
+from stream_conditions import CONDITIONS, EVERY_DAY, LOST, STREAMS
+
+from duoln.cli import console, streams
+from duoln.errors import OutputError
+from duoln.system import processes
+
+RUN = ["run", "mnist", "--plugin", "mnist", "--preset", "smoke", "--variant", "none", "--epochs", "1", "--backend", "numpy", "--out", "r"]
+FILES = {"config.json", "log.jsonl", "result.json", "checkpoints", "lock"}
+QUICK = [pytest.param(name, marks=() if name in EVERY_DAY else pytest.mark.long) for name in CONDITIONS]
+
+
+def _shell(condition, words, folder):
+    command = " ".join(f"'{word}'" for word in processes.command("duoln", *words))
+    kept = {k: v for k, v in processes.environment().items() if k not in ("COLUMNS", "LINES", "NO_COLOR", "TERM")}
+    return subprocess.run(["bash", "-c", condition.line.replace("COMMAND", command)], cwd=folder, check=False, text=True,
+                          errors="replace", env={**kept, **condition.environment}, capture_output=True, timeout=PATIENCE)
+
+
+def _check_quiet(done):
+    assert not [word for word in ("Traceback", "Exception ignored", "Fatal") if word in done.stderr], done.stderr
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_command_with_a_result(name, tmp_path):
+    condition = CONDITIONS[name]
+    done = _shell(condition, ["list", "--plugin", "mnist", "--json"], tmp_path)
+    _check_quiet(done)
+    assert done.returncode == condition.result, done.stderr
+    if condition.readable:
+        assert [t["name"] for t in json.loads(done.stdout)["tasks"]] == ["mnist"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_a_table_as_the_result(name, tmp_path):
+    condition = CONDITIONS[name]
+    done = _shell(condition, ["list", "--plugin", "mnist"], tmp_path)
+    _check_quiet(done)
+    assert done.returncode == condition.result, done.stderr
+    assert not condition.readable or "mnist" in done.stdout or condition.environment.get("COLUMNS") == "20"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_a_run_is_complete(name, tmp_path):
+    condition = CONDITIONS[name]
+    done = _shell(condition, RUN, tmp_path)
+    _check_quiet(done)
+    assert done.returncode == condition.talking, done.stderr
+    if not condition.talking:
+        _check_complete(tmp_path / "r" / "none")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_run_whose_result_is_asked_for_is_complete(name, tmp_path):
+    condition = CONDITIONS[name]
+    done = _shell(condition, [*RUN, "--json"], tmp_path)
+    _check_quiet(done)
+    assert done.returncode == (condition.talking or condition.result), done.stderr
+    if condition.readable:
+        assert json.loads(done.stdout)["results"][0]["variant"] == "none"
+    if not condition.talking:
+        _check_complete(tmp_path / "r" / "none")
+
+
+def _check_complete(run):
+    """Every file of the run is there, whole, and holds nothing but what belongs in it."""
+    assert {p.name for p in run.iterdir()} == FILES
+    entries = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert (entries[0]["event"], entries[-1]["event"], entries[-1]["status"]) == ("start", "end", "done")
+    assert json.loads((run / "result.json").read_text())["steps"] == entries[-1]["steps"]
+    assert {p.name for p in run.parent.iterdir()} >= {"none", "curves.csv"}
+
+
+@pytest.mark.long
+def test_all_streams_closed_and_the_run_is_complete(tmp_path):
+    assert _shell(CONDITIONS["all closed"], RUN, tmp_path).returncode == 0
+    _check_complete(tmp_path / "r" / "none")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["run", "--help"]])
+@pytest.mark.parametrize("name", ["stdout full", "stdout closed", "stdout's reader gone", "stderr full"])
+def test_help_is_a_result(name, words, tmp_path):
+    done = _shell(CONDITIONS[name], words, tmp_path)
+    _check_quiet(done)
+    assert done.returncode == CONDITIONS[name].result, done.stderr
+
+
+@pytest.mark.parametrize("words", [["run", "nothing", "--json"], ["run", "--json"]])
+def test_an_error_whose_document_cannot_be_written_keeps_its_code(words, tmp_path):
+    done = _shell(CONDITIONS["stdout full"], words, tmp_path)
+    _check_quiet(done)
+    assert done.returncode == 2 and ("nothing" in done.stderr or "required" in done.stderr)
+
+
+def test_what_could_not_be_written_is_said(tmp_path):
+    done = _shell(CONDITIONS["stdout full"], ["list", "--plugin", "mnist"], tmp_path)
+    assert done.returncode == LOST
+    assert "duoln: [stdout] the result cannot be written: No space left on device" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("term", ["dumb", "xterm", "", "\x1b[31m"])
+@pytest.mark.parametrize("columns", ["", "20", "1", "\u00b2"])
+def test_on_a_terminal(term, columns, tmp_path):
+    ours, theirs = pty.openpty()
+    environment = {**processes.environment(), "TERM": term, "COLUMNS": columns}
+    child = subprocess.Popen(processes.command("duoln", *RUN), cwd=tmp_path, env=environment, stdin=theirs, stdout=theirs,
+                             stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 65536):
+            shown += part
+    except OSError:  # which is how Linux tells that the other end is closed
+        pass
+    os.close(ours)
+    assert child.wait(PATIENCE) == 0 and b"Traceback" not in shown
+    assert term == "xterm" or b"\x1b[?25l" not in shown  # no cursor is hidden where it cannot be
+    _check_complete(tmp_path / "r" / "none")
+
+
+# Who else prints ----------------------------------------------------------------------------------------
+
+NOISE = """
+import ctypes, os, subprocess, sys
+from duoln import console, streams
+print("before")
+with streams.claimed():
+    print("python")
+    sys.__stdout__.write("past the claim\\n")
+    os.write(1, b"descriptor\\n")
+    subprocess.run(["echo", "child"])
+    console.put("result")
+print("after")
+"""
+
+
+def test_stdout_has_results_alone():
+    done = subprocess.run([sys.executable, "-c", NOISE], env=processes.environment(), capture_output=True, text=True,
+                          check=True)
+    assert done.stdout.split() == ["before", "result", "after"]
+    assert sorted(done.stderr.splitlines()) == ["child", "descriptor", "past the claim", "python"]
+
+
+def test_a_claim_inside_a_claim_is_the_same(capsys):
+    with streams.claimed() as outer, streams.claimed() as inner:
+        assert inner is outer and not outer.written
+        print("talk")
+        console.put("result")
+        assert outer.written
+    print("later")
+    assert capsys.readouterr() == ("result\nlater\n", "talk\n")
+
+
+def test_closing_what_is_not_ones_own(capsys):
+    with streams.claimed():
+        sys.stdout.close()
+        print("talk")
+        console.put("result")
+    assert capsys.readouterr() == ("result\n", "talk\n")
+
+
+@pytest.mark.parametrize("stream", [None, "closed"])
+def test_a_result_without_stdout(monkeypatch, stream, tmp_path):
+    if stream == "closed":
+        stream = (tmp_path / "f").open("w")
+        stream.close()
+    monkeypatch.setattr(sys, "stdout", stream)
+    with pytest.raises(OutputError, match="cannot be written"):
+        console.put("x")
+    monkeypatch.setattr(sys, "stderr", stream)
+    console.say("lost")

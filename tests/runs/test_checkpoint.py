@@ -1,0 +1,169 @@
+"""Checkpoints: whole or absent, the newest good one, and nothing of another model."""
+
+import errno
+import os
+import stat
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln.errors import CheckpointError
+from duoln.runs import checkpoint
+from duoln.system import filesystem
+from duoln.testing import check_error
+
+ARRAYS = {"params": {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": [np.zeros(0, np.float32)]},
+          "step": np.array(3, np.int32)}
+
+
+def test_round_trip(tmp_path):
+    path = checkpoint.save(tmp_path / "new", 7, ARRAYS, {"task": "t", "text": "é"})
+    found = checkpoint.load(path)
+    assert found.step == 7 and found.notes["task"] == "t" and found.notes["text"] == "é"
+    assert set(found.arrays) == {"params.b.0", "params.w", "step"}
+    np.testing.assert_array_equal(found.arrays["params.w"], ARRAYS["params"]["w"])
+    assert found.arrays["step"].shape == () and found.arrays["step"].dtype == np.int32
+
+
+def test_the_last_two_are_kept(tmp_path):
+    for step in (1, 2, 30, 4):
+        checkpoint.save(tmp_path, step, ARRAYS, {})
+    assert [p.name for p in checkpoint.list_steps(tmp_path)] == ["step-000000004.safetensors", "step-000000030.safetensors"]
+
+
+def _save(folder, step, best):
+    return checkpoint.save(folder, step, ARRAYS, {"best": 0.5, "best_step": best})
+
+
+def _steps(folder):
+    return [int(p.stem[-1]) for p in checkpoint.list_steps(folder)]
+
+
+def test_the_best_is_kept_as_long_as_a_checkpoint_that_names_it(tmp_path):
+    for step, best in ((1, None), (2, 2), (3, 2), (4, 2), (5, 2)):
+        _save(tmp_path, step, best)
+    assert _steps(tmp_path) == [2, 4, 5] and {p.suffix for p in tmp_path.iterdir()} == {".safetensors"}
+    assert checkpoint.load_best(checkpoint.newest(tmp_path)[0]).step == 2
+    _save(tmp_path, 6, 6)
+    assert _steps(tmp_path) == [2, 5, 6]  # were 6 damaged, 5 would need 2
+    _save(tmp_path, 7, 6)
+    assert _steps(tmp_path) == [6, 7]
+
+
+def test_a_best_that_is_gone_is_an_error(tmp_path):
+    for step in (1, 2, 3):
+        _save(tmp_path, step, 1)
+    (tmp_path / "step-000000001.safetensors").unlink()
+    saved, _ = checkpoint.newest(tmp_path)
+    check_error(CheckpointError, lambda: checkpoint.load_best(saved), "step-000000003", "step-000000001", "--set patience=0")
+
+
+def test_a_damaged_checkpoint_takes_no_ones_place(tmp_path):
+    for step in (1, 2, 3):
+        _save(tmp_path, step, None)
+    (tmp_path / "step-000000004.safetensors").write_bytes(b"junk")
+    checkpoint.remove_old(tmp_path)
+    assert _steps(tmp_path) == [2, 3, 4]
+    _save(tmp_path, 5, None)
+    assert _steps(tmp_path) == [3, 4, 5]
+    _save(tmp_path, 6, None)
+    assert _steps(tmp_path) == [5, 6]
+
+
+def test_the_best_of_a_folder_of_an_earlier_version(tmp_path):
+    """There best.json named it, which a kill could leave behind the checkpoints."""
+    pointer = tmp_path / "best.json"
+
+    def earlier(step, best, worse):
+        return checkpoint.save(tmp_path, step, ARRAYS, {"best": best, "worse": worse})
+
+    earlier(1, 0.5, 0)
+    pointer.write_text('{"file": "step-000000001.safetensors", "step": 1}')
+    (tmp_path / "latest.json").write_text("{}")
+    for step in (2, 3, 4):
+        earlier(step, 0.5, step - 1)
+    assert _steps(tmp_path) == [1, 3, 4] and not (tmp_path / "latest.json").exists()
+    assert checkpoint.load_best(checkpoint.newest(tmp_path)[0]).step == 1
+    earlier(5, 0.25, 0)
+    assert checkpoint.load_best(checkpoint.newest(tmp_path)[0]).step == 5  # killed before best.json followed
+    earlier(6, 0.25, 1)
+    saved, _ = checkpoint.newest(tmp_path)
+    assert saved.best_step is None
+    check_error(CheckpointError, lambda: checkpoint.load_best(saved), "lost", "earlier version")
+    assert pointer.exists()
+    for step in (7, 8):
+        _save(tmp_path, step, 7)
+    assert _steps(tmp_path) == [7, 8] and not pointer.exists()
+    for wrong in ("", "[]", "{}", '{"file": 3}', '{"file": "../step-000000008.safetensors"}', '{"file": "step-9.safetensors"}'):
+        pointer.write_text(wrong)
+        assert checkpoint.named_best(tmp_path) is None
+
+
+def test_only_our_own_parts_are_removed(tmp_path):
+    ours = ["step-000000003.safetensors.part", "latest.json.part", "best.json.part"]
+    theirs = ["film.part", "step-3.txt.part", "notes.json.part"]
+    for name in ours + theirs:
+        (tmp_path / name).write_text("x")
+    assert sorted(p.name for p in checkpoint.remove_parts(tmp_path)) == sorted(ours)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(theirs)
+    assert checkpoint.remove_parts(tmp_path / "nothing") == []
+
+
+def test_the_newest_good_one_is_found(tmp_path):
+    old, new = checkpoint.save(tmp_path, 1, ARRAYS, {}), checkpoint.save(tmp_path, 2, ARRAYS, {})
+    assert checkpoint.newest(tmp_path)[0].step == 2
+    content = new.read_bytes()
+    for damaged in (content[:-5], b"", content[:4], b"\xff" * 100, content + b"x"):
+        new.write_bytes(damaged)
+        found, refused = checkpoint.newest(tmp_path)
+        assert found.path == old and len(refused) == 1 and new.name in refused[0]
+    assert checkpoint.newest(tmp_path / "nothing") == (None, [])
+
+
+def test_files_that_are_not_ours_are_refused(tmp_path):
+    import safetensors.numpy
+
+    path = tmp_path / "step-000000001.safetensors"
+    safetensors.numpy.save_file({"w": np.zeros(2, np.float32)}, path)
+    check_error(CheckpointError, lambda: checkpoint.load(path), "not a duoln checkpoint")
+    safetensors.numpy.save_file({"w": np.zeros(2, np.float32)}, path, {"duoln": '{"format": 99, "step": 1}'})
+    check_error(CheckpointError, lambda: checkpoint.load(path), "format 1", "99")
+    check_error(CheckpointError, lambda: checkpoint.load(tmp_path / "missing"), "missing")
+
+
+@pytest.mark.parametrize("call", ["open", "fsync", "replace"])
+def test_a_failed_write_loses_nothing(tmp_path, monkeypatch, call):
+    target = tmp_path / "file"
+    filesystem.write_atomically(target, b"old")
+
+    def fail(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        check_error(CheckpointError, lambda: filesystem.write_atomically(target, b"new"), "file", "No space left")
+    assert target.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_links_and_permissions_are_respected(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "file")
+    before = os.umask(0o022)
+    try:
+        filesystem.write_atomically(tmp_path / "link", b"x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real" / "file").read_bytes() == b"x"
+    assert stat.S_IMODE((tmp_path / "real" / "file").stat().st_mode) == 0o644
+
+
+def test_restore_refuses_another_model(numpy_backend):
+    like = duoln.to_tensors({"w": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float32)}, numpy_backend)
+    good = {"w": np.ones((2, 3), np.float32), "b": np.ones(3, np.float32)}
+    assert checkpoint.restore(like, good)["w"].sum() == 6
+    check_error(CheckpointError, lambda: checkpoint.restore(like, {"w": good["w"]}), "'b'", "missing")
+    check_error(CheckpointError, lambda: checkpoint.restore(like, {**good, "c": good["b"]}), "'c'", "unexpected")
+    check_error(CheckpointError, lambda: checkpoint.restore(like, {**good, "b": np.ones(4, np.float32)}), "(3,)", "(4,)")
+    check_error(CheckpointError, lambda: checkpoint.restore(like, {**good, "b": np.ones(3)}), "float32", "float64")

@@ -1,0 +1,85 @@
+"""The processes that duoln starts execute nothing that lies in the working folder by chance."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import duoln
+from duoln.system import processes
+
+ROOT = Path(duoln.__file__).resolve().parents[1]
+PLANTED = ("numpy", "duoln", "json", "sitecustomize", "usercustomize", "rich", "mlx", "encodings")
+
+
+@pytest.fixture
+def trapped(tmp_path, monkeypatch):
+    """A working folder with modules that leave a mark where they are executed."""
+    folder = tmp_path / "trap"
+    folder.mkdir()
+    for name in PLANTED:
+        (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'a').write({name!r})\n"
+                                           "raise SystemExit('the file in the working folder was executed')\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def _marks(tmp_path):
+    return (tmp_path / "mark").read_text() if (tmp_path / "mark").exists() else ""
+
+
+def test_the_trap_works(trapped, tmp_path):
+    subprocess.run([sys.executable, "-m", "duoln", "--version"], capture_output=True, check=False)
+    assert _marks(tmp_path) == "duoln"
+
+
+def test_a_child_does_not_execute_files_of_the_working_folder(trapped, tmp_path):
+    done = subprocess.run(processes.command("duoln.bench.worker", "{}"), env=processes.environment(), check=False,
+                          capture_output=True, text=True)
+    assert _marks(tmp_path) == "" and "KeyError: 'kind'" in done.stderr  # our module ran, as far as it can
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("words", [
+    ["run", "mnist", "--preset", "smoke", "--variant", "ln", "--backend", "mlx", "--ranks", "2", "--epochs", "1"],
+    ["bench", "train", "--variant", "ln", "--preset", "smoke", "--batch-size", "16", "--rounds", "1", "--runs", "1"],
+    ["bench", "rnn", "--shape", "3,4,5,6", "--rounds", "1", "--runs", "1", "--backend", "numpy"]])
+def test_commands_that_start_children_beside_the_trap(trapped, tmp_path, words):
+    code = f"import sys; sys.argv[0] = 'duoln'; from duoln.cli import main; sys.exit(main({words!r}))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], env=processes.environment(), check=False,
+                          capture_output=True, text=True)
+    assert (done.returncode, _marks(tmp_path)) == (0, ""), done.stderr
+
+
+HERE = Path("/some/here")
+
+
+@pytest.mark.parametrize(("path", "kept"), [
+    (["/some/here", "/lib"], ["/lib"]), (["", "/lib"], ["/lib"]), (["/bin", "/lib"], ["/bin", "/lib"]),
+    (["/some/here", "/some/here", "/lib"], ["/some/here", "/lib"]),
+    (["/bin", "", "/lib"], ["/bin", "/some/here", "/lib"]), (["/bin", "/some/here"], ["/bin", "/some/here"]), ([], [])])
+def test_the_working_folder_stays_only_where_the_user_put_it(path, kept):
+    assert processes.module_path(path, HERE) == kept
+
+
+def test_an_uninstalled_checkout_stays():
+    assert processes.module_path([str(ROOT), "/lib"], ROOT) == [str(ROOT), "/lib"]
+
+
+def test_what_is_asked_for_is_in_the_environment(monkeypatch):
+    monkeypatch.setenv("KEPT", "1")
+    made = processes.environment({"ADDED": "2"})
+    assert (made["KEPT"], made["ADDED"]) == ("1", "2") and "ADDED" not in os.environ
+
+
+def test_every_python_of_ours_is_started_here():
+    users = []
+    for top in ("duoln", "kernels", "plugins", "examples"):
+        for file in sorted((ROOT / top).rglob("*.py")):
+            if any(isinstance(node, ast.Attribute) and node.attr == "executable"
+                   for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))):
+                users.append(file.relative_to(ROOT).as_posix())
+    assert users == ["duoln/system/processes.py"]

@@ -1,0 +1,174 @@
+"""`check_task` sees what is wrong with a task, and says it."""
+
+import dataclasses
+import sys
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+from duoln import runtime
+from duoln.core import stop_gradient
+from duoln.data import Batches, Expected, read_npz
+from duoln.errors import CompileError, DataError, DataFormatError, GradientError
+from duoln.examples.own_task import Spirals
+from duoln.tasks import Dataset, make_config
+from duoln.testing import check_corpus, check_error, check_task
+
+
+class Stopped(Spirals):
+    """Half of its loss has no gradient."""
+
+    def loss(self, model, params, batch):
+        whole = super().loss(model, params, batch)
+        return 0.5 * whole + 0.5 * stop_gradient(whole)
+
+
+class Reads(Spirals):
+    """Reads a value on the host within the step."""
+
+    def loss(self, model, params, batch):
+        whole = super().loss(model, params, batch)
+        return whole * (1.0 if float(whole) > 0 else 2.0)
+
+
+class Partial(Spirals):
+    """Has another loss on one backend."""
+
+    def loss(self, model, params, batch):
+        whole = super().loss(model, params, batch)
+        return whole if batch["x"].backend.name == "numpy" else whole * 1.001
+
+
+class Random(Spirals):
+    """Makes another batch whenever it is asked."""
+
+    def data(self, cfg, root=None):
+        splits, rng = super().data(cfg, root), np.random.default_rng()
+        return type(splits)(splits.dataset, lambda step: splits.train(int(rng.integers(10**6))), splits.steps_per_epoch,
+                            splits.evaluation)
+
+
+def test_a_derivative_that_is_not_the_losss():
+    check_error(GradientError, lambda: check_task(Stopped()), "loss of 'ln', in float64", "expected a derivative of")
+    check_task(Stopped(), gradients=False)
+
+
+def test_a_step_that_reads_on_the_host():
+    check_error(CompileError, lambda: check_task(Reads(), gradients=False, agreement=False), "reads a value on the host")
+
+
+def test_a_loss_that_differs_between_backends():
+    if runtime.probe("mlx").backend is None:
+        pytest.skip("a second backend is needed")
+    with pytest.raises(AssertionError, match=r"agreement: 'ln', batch 0: expected one loss on every backend.* mlx"):
+        check_task(Partial())
+    with pytest.raises(AssertionError, match=r"agreement: .* on mlx and .* on numpy"):
+        check_task(Partial(), backend="mlx")
+    check_task(Partial(), agreement=False)
+
+
+def test_data_that_are_no_function_of_the_step():
+    with pytest.raises(AssertionError, match="differs when it is asked for again"):
+        check_task(Random())
+
+
+@pytest.mark.parametrize(("line", "found"), [
+    ("import duoln.backends.numpy", "duoln.backends.numpy"), ("from duoln import kernels", "duoln.kernels"),
+    ("from duoln.core.tape import Tape", "duoln.core.tape"), ("import numpy, mlx.core", "mlx.core"),
+    ("from duoln.kernels.adam import cases", "duoln.kernels.adam"), ("def f():\n    import cupy", "cupy")])
+def test_a_module_that_imports_what_it_leaves_to_duoln(tmp_path, monkeypatch, line, found):
+    (tmp_path / "low_task.py").write_text(dedent("""
+        from duoln.core import Op, Rule, Tensor, op
+        from duoln.examples.own_task import Spirals
+
+        class Low(Spirals):
+            pass
+
+        if False:
+        """) + "".join(f"    {part}\n" for part in line.splitlines()))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "low_task", raising=False)
+    import low_task
+
+    with pytest.raises(AssertionError, match=r"layering: .*low_task\.py:(9|10): expected") as caught:
+        check_task(low_task.Low())
+    assert str(caught.value).endswith(f"found {found}")
+    monkeypatch.delitem(sys.modules, "low_task")
+
+
+# Damaged data -------------------------------------------------------------------------------------------
+
+class FromFile(Spirals):
+    """Reads its points from `spirals/points.npz`, as it should."""
+
+    def read(self, path):
+        return read_npz(path, {"x": Expected("f4", 2), "label": Expected("i4", 1)})
+
+    def data(self, cfg, root=None):
+        splits = super().data(cfg, root)
+        if root is None or not (root / "spirals").is_dir():
+            return splits
+        found = self.read(root / "spirals" / "points.npz")
+        made = Batches({"x": found["x"], "label": found["label"]}, cfg.batch_size, cfg.seed)
+        return dataclasses.replace(splits, dataset=Dataset("points", "original"), train=made)
+
+
+class Traceback(FromFile):
+    def read(self, path):
+        return np.load(path)
+
+
+class FallsBack(FromFile):
+    def read(self, path):
+        try:
+            return super().read(path)
+        except DataFormatError:
+            return {"x": np.zeros((64, 2), np.float32), "label": np.zeros(64, np.int32)}
+
+
+class Nameless(FromFile):
+    def read(self, path):
+        try:
+            return super().read(path)
+        except DataFormatError as error:
+            raise DataError("the file is broken") from error
+
+
+class Elsewhere(FromFile):
+    def data(self, cfg, root=None):
+        return Spirals.data(self, cfg, root)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    (tmp_path / "spirals").mkdir()
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "spirals" / "points.npz", x=rng.standard_normal((80, 2)).astype(np.float32),
+             label=rng.integers(0, 2, 80).astype(np.int32))
+    return tmp_path
+
+
+def test_a_task_that_refuses_damaged_files_passes(corpus):
+    check_task(FromFile(), corpus=corpus)
+
+
+@pytest.mark.parametrize(("task", "words"), [
+    (Traceback, "points.npz empty: expected a DataError, found EOFError"), (FallsBack, "points.npz empty: expected a DataError, found no error"),
+    (Nameless, "an error that names the file, found: the file is broken"), (Elsewhere, "found made data")])
+def test_readers_that_are_wrong_are_seen(task, words, corpus):
+    with pytest.raises(AssertionError, match=words):
+        check_corpus(task(), make_config(task(), "ln", "smoke"), corpus)
+
+
+class Tall(Spirals):
+    """Its points stand along the second axis, which it does not say."""
+
+    def data(self, cfg, root=None):
+        splits = super().data(cfg, root)
+        return dataclasses.replace(splits, train=lambda step: {**splits.train(step), "x": splits.train(step)["x"].T.copy()})
+
+
+def test_examples_along_another_axis_are_to_be_said():
+    with pytest.raises(AssertionError, match="batch_axes"):
+        check_task(Tall())

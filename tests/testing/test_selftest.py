@@ -1,0 +1,102 @@
+"""The self-test: it passes where rules are right, and says which case of which rule is wrong."""
+
+import json
+
+import numpy as np
+import pytest
+
+from duoln import cli, ops
+from duoln.core import Rule
+from duoln.testing import selftest, tolerance
+
+
+@pytest.mark.parametrize("one_of_each", [True])
+def test_every_rule_of_every_backend(be, one_of_each):
+    reports = selftest.by_rule(selftest.run(be, selftest.cases(one_of_each)))
+    assert {r.op for r in reports} == {"layer_norm", "rnn", "lstm", "lstm_cell", "gru", "softmax_cross_entropy", "take", "adam_update",
+                                       "conv2d", "max_pool2d", "leaky_relu", "linear_cross_entropy", "batch_norm", "add"}
+    assert [line for r in reports for line in r.failures] == []
+    assert all(r.repeats and r.error <= 1 for r in reports)
+
+
+@pytest.fixture
+def broken(numpy_backend, monkeypatch):
+    """A way to put a rule in the place of NumPy's layer norm."""
+    good = ops.layer_norm.rules("numpy")[0]
+
+    def put(forward=good.forward, vjp=good.vjp):
+        monkeypatch.setitem(ops.layer_norm._rules, "numpy", [Rule("bad", forward, vjp, good.supports)])
+
+    return put, good
+
+
+def _layer_norm(backend):
+    cases = [c for c in selftest.cases() if c.op == "layer_norm"][:8]
+    [report] = selftest.by_rule(selftest.run(backend, cases))
+    return report
+
+
+def test_a_wrong_value(broken, numpy_backend):
+    put, good = broken
+    put(forward=lambda be, *a, **k: (good.forward(be, *a, **k)[0] * np.float32(1.01), good.forward(be, *a, **k)[1]))
+    report = _layer_norm(numpy_backend)
+    assert report.rule == "bad" and report.error > 1 and "output 0" in report.failures[-1]
+
+
+def test_a_wrong_gradient(broken, numpy_backend):
+    put, good = broken
+    put(vjp=lambda be, saved, g, needs: [None if d is None else d + np.float32(0.1) for d in good.vjp(be, saved, g, needs)])
+    assert any("gradient" in line for line in _layer_norm(numpy_backend).failures)
+
+
+def test_errors_are_shares_of_what_is_allowed(broken, numpy_backend):
+    """Half of the tolerance in a value, and half of four times the tolerance in a gradient."""
+    put, good = broken
+    proof = next(c for c in selftest.cases() if c.op == "layer_norm" and c.length >= 500)
+    limit = tolerance("float32", proof.length)
+    put(forward=lambda be, *a, **k: (good.forward(be, *a, **k)[0] * np.float32(1 + limit / 2), good.forward(be, *a, **k)[1]))
+    value = selftest.prove(proof, numpy_backend)
+    put(vjp=lambda be, *a: [None if d is None else d * np.float32(1 + 2 * limit) for d in good.vjp(be, *a)])
+    gradient = selftest.prove(proof, numpy_backend)
+    assert value.worst == "output 0" and 0.4 < value.error < 0.6
+    assert gradient.worst.startswith("gradient") and 0.4 < gradient.error < 0.6
+
+
+def test_a_rule_that_does_not_repeat(broken, numpy_backend):
+    put, good = broken
+    noise = iter(range(1000))
+    put(forward=lambda be, x, *a, **k: good.forward(be, x + np.float32(1e-6 * next(noise)), *a, **k))
+    report = _layer_norm(numpy_backend)
+    assert not report.repeats and "two runs differ" in report.failures[-1]
+
+
+def test_a_rule_that_raises_does_not_end_the_test(broken, numpy_backend):
+    def fail(*a, **k):
+        raise RuntimeError("no such kernel")
+
+    broken[0](forward=fail)
+    [report] = selftest.by_rule(selftest.run(numpy_backend, selftest.cases()[:2]))
+    assert report.rule == "none ran" and report.cases == 2 and "RuntimeError: no such kernel" in report.failures[0]
+
+
+def test_the_command(capsys):
+    assert cli.main(["selftest", "--backend", "numpy", "--one-of-each", "--repeats", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "layer_norm" in out and "library: numpy" in out and "flags:" in out
+    assert cli.main(["selftest", "--backend", "numpy", "--one-of-each", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["backend"]["name"] == "numpy" and all(r["failures"] == [] for r in found["rules"])
+
+
+def test_the_command_fails_where_a_rule_does(broken, capsys):
+    put, good = broken
+    put(forward=lambda be, *a, **k: (good.forward(be, *a, **k)[0] + np.float32(1), good.forward(be, *a, **k)[1]))
+    assert cli.main(["selftest", "--backend", "numpy", "--one-of-each"]) == 1
+    assert "failed: layer_norm" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "x"])
+def test_a_wrong_number_of_repeats(wrong, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["selftest", "--repeats", wrong])
+    assert stopped.value.code == 2 and "at least 1" in capsys.readouterr().err
