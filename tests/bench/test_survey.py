@@ -9,11 +9,11 @@ from pathlib import Path
 
 from conftest import GPU, PATIENCE, STAND_IN
 
-from duoln.bench import gpu_day
+from duoln.bench import survey
 from duoln.bench.survey import Part
 
 ROOT = Path(__file__).parents[2]
-PARTS = gpu_day.parts
+PARTS = survey.parts
 
 
 def _patient_parts(*args):
@@ -21,8 +21,8 @@ def _patient_parts(*args):
 
 
 def test_a_whole_day_without_a_gpu(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(gpu_day, "parts", _patient_parts)  # on a busy machine the parts take longer than on a GPU's
-    assert gpu_day.main(["--out", str(tmp_path), "--backend", "numpy", "--quick"]) == 0
+    monkeypatch.setattr(survey, "parts", _patient_parts)  # on a busy machine the parts take longer than on a GPU's
+    assert survey.main(["--out", str(tmp_path), "--backend", "numpy", "--quick"]) == 0
     for name in ("selftest", "repeats", "ops", "rnn", "mnist"):
         assert json.loads((tmp_path / f"{name}.json").read_text())
     text = capsys.readouterr().out
@@ -34,13 +34,13 @@ def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path, capsys, monkeypatch
     def python(code):
         return [sys.executable, "-c", code]
 
-    monkeypatch.setattr(gpu_day, "parts", lambda *a: [
+    monkeypatch.setattr(survey, "parts", lambda *a: [
         Part("breaks", "", python("import sys; sys.exit('no such device')"), PATIENCE),
         Part("hangs", "", python("import time; time.sleep(10 * 3600)"), 1),
         Part("talks", "", python("print('not JSON')"), PATIENCE),
         Part("dies", "", python("import os; os.abort()"), PATIENCE),
         Part("works", "", python("print('{\"copy GB/s\": 12.5}')"), PATIENCE)])
-    assert gpu_day.main(["--out", str(tmp_path / "new")]) == 1
+    assert survey.main(["--out", str(tmp_path / "new")]) == 1
     text = capsys.readouterr().out
     for words in ("no such device", "stopped after 1 s", "no JSON", "exit code -6", "copy GB/s: 12.5"):
         assert words in text
@@ -48,9 +48,9 @@ def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path, capsys, monkeypatch
 
 
 def test_the_device_is_measured_where_there_is_one(tmp_path):
-    names = [p.name for p in gpu_day.parts("cupy", tmp_path, quick=False)]
+    names = [p.name for p in survey.parts("cupy", tmp_path, quick=False)]
     assert names == ["selftest", "repeats", "device", "ops", "rnn", "mnist"]
-    assert sum(p.seconds for p in gpu_day.parts("cupy", tmp_path, quick=False)) <= 11 * 60
+    assert sum(p.seconds for p in survey.parts("cupy", tmp_path, quick=False)) <= 11 * 60
 
 
 def test_what_measures_the_device(gpu, monkeypatch):
@@ -79,10 +79,10 @@ def test_with_nothing_installed_but_numpy_pluggy_and_rich(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nfor name in ('safetensors', 'pooch', 'mlx', 'torch', 'matplotlib'):\n    sys.modules[name] = None\n")
     code = f"""
-from duoln.bench import gpu_day
-parts = gpu_day.parts
-gpu_day.parts = lambda *args: [part._replace(seconds={PATIENCE}) for part in parts(*args)]
-raise SystemExit(gpu_day.main(["--out", {str(tmp_path / "day")!r}, "--backend", "numpy", "--quick"]))
+from duoln.bench import survey
+parts = survey.parts
+survey.parts = lambda *args: [part._replace(seconds={PATIENCE}) for part in parts(*args)]
+raise SystemExit(survey.main(["--out", {str(tmp_path / "day")!r}, "--backend", "numpy", "--quick"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT,
                           env={**os.environ, "PYTHONPATH": str(tmp_path)})

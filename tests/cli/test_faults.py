@@ -11,11 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-from test_train import Line, _bits, _fit, _trainer
+from conftest import TESTS
+from small_runs import Line, fit_into, line_trainer, state_bits
 
 from duoln.errors import CheckpointError
 from duoln.runs import checkpoint
@@ -29,12 +29,12 @@ import sys
 from pathlib import Path
 from duoln import runtime
 from duoln.runs.folder import RunFolder
-from duoln.training.trainer import fit
-from test_train import _trainer
+from duoln.training.loop import fit
+from small_runs import line_trainer
 be = runtime.backend(sys.argv[2])
 folder = RunFolder(Path(sys.argv[1]), be)
 print("ready", flush=True)
-fit(_trainer(be, evaluate_every=1), folder, resume=True)
+fit(line_trainer(be, evaluate_every=1), folder, resume=True)
 print("done", flush=True)
 """
 
@@ -42,7 +42,7 @@ print("done", flush=True)
 def _start(folder, backend="numpy"):
     """A run in a process of its own: 15 steps, a checkpoint after each."""
     run = subprocess.Popen([sys.executable, "-c", _RUN, str(folder), backend], stdout=subprocess.PIPE, text=True,
-                           cwd=Path(__file__).parent, env={**os.environ, "DUOLN_OFFLINE": "1"})
+                           cwd=TESTS, env={**os.environ, "DUOLN_OFFLINE": "1"})
     assert run.stdout.readline() == "ready\n"
     return run
 
@@ -68,11 +68,11 @@ def _kill_again_and_again(folder, kills, seed, backend="numpy"):
 
 
 def _finish_and_compare(folder, be):
-    resumed, whole = _trainer(be, evaluate_every=1), _trainer(be, evaluate_every=1)
-    _fit(resumed, folder, be, resume=True)
+    resumed, whole = line_trainer(be, evaluate_every=1), line_trainer(be, evaluate_every=1)
+    fit_into(resumed, folder, be, resume=True)
     while whole.step < whole.last_step:
         whole.advance()
-    assert _bits(resumed) == _bits(whole)
+    assert state_bits(resumed) == state_bits(whole)
     assert not list(folder.rglob("*.part"))
 
 
@@ -118,25 +118,25 @@ def test_every_single_write_may_fail(tmp_path, numpy_backend, monkeypatch):
         with monkeypatch.context() as patch:
             fault = Failing(patch, n)
             try:
-                _fit(_trainer(numpy_backend, evaluate_every=5), tmp_path / str(n), numpy_backend)
+                fit_into(line_trainer(numpy_backend, evaluate_every=5), tmp_path / str(n), numpy_backend)
             except CheckpointError as error:
                 assert "Input/output error" in str(error)
         if fault.failed is None:
             break
         failed.append(fault.failed)
         assert checkpoint.newest(tmp_path / str(n) / "checkpoints")[1] == []
-        resumed, whole = (_trainer(numpy_backend, evaluate_every=5) for _ in range(2))
-        _fit(resumed, tmp_path / str(n), numpy_backend, resume=True)
-        _fit(whole, tmp_path / f"whole {n}", numpy_backend)
-        assert _bits(resumed) == _bits(whole)
+        resumed, whole = (line_trainer(numpy_backend, evaluate_every=5) for _ in range(2))
+        fit_into(resumed, tmp_path / str(n), numpy_backend, resume=True)
+        fit_into(whole, tmp_path / f"whole {n}", numpy_backend)
+        assert state_bits(resumed) == state_bits(whole)
     print(f"{len(failed)} calls failed, one in each run")
     assert len(failed) > 30 and set(failed) == {"fsync", "replace", "open", "write", "unlink", "mkdir"}
 
 
 def test_a_full_disk_keeps_what_was_there(tmp_path, numpy_backend):
     """A file-size limit in the place of a full disk: the next checkpoint does not fit."""
-    trainer = _trainer(numpy_backend, evaluate_every=5)
-    _fit(trainer, tmp_path / "run", numpy_backend)
+    trainer = line_trainer(numpy_backend, evaluate_every=5)
+    fit_into(trainer, tmp_path / "run", numpy_backend)
     small = (tmp_path / "run" / "checkpoints" / "step-000000015.safetensors").stat().st_size // 2
     code = f"""
 import resource, signal
@@ -144,9 +144,9 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, ({small}, {small}))
 from pathlib import Path
 from duoln import runtime
-from test_train import _trainer
+from small_runs import line_trainer
 from duoln.errors import CheckpointError
-trainer = _trainer(runtime.backend("numpy"))
+trainer = line_trainer(runtime.backend("numpy"))
 for _ in range(16):
     trainer.advance()
 try:
@@ -155,7 +155,7 @@ except CheckpointError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                          cwd=Path(__file__).parent)
+                          cwd=TESTS)
     assert "File too large" in done.stdout and "step-000000016" in done.stdout
     saved, refused = checkpoint.newest(tmp_path / "run" / "checkpoints")
     assert saved.step == 15 and refused == [] and not list((tmp_path / "run").rglob("*.part"))
@@ -189,7 +189,7 @@ def test_a_clock_that_goes_backwards(tmp_path, numpy_backend, monkeypatch):
     now = iter(np.linspace(1e9, 0, 100_000))
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: float(next(now)))
-        _fit(_trainer(numpy_backend, evaluate_every=5), tmp_path, numpy_backend)
+        fit_into(line_trainer(numpy_backend, evaluate_every=5), tmp_path, numpy_backend)
     for k, path in enumerate(checkpoint.list_steps(tmp_path / "checkpoints")):
         os.utime(path, (1e9 - k, 1e9 - k))
     assert checkpoint.newest(tmp_path / "checkpoints")[0].step == 15
@@ -199,11 +199,11 @@ def test_a_clock_that_goes_backwards(tmp_path, numpy_backend, monkeypatch):
 def test_what_was_refused_is_told(tmp_path, numpy_backend, capsys):
     from duoln.cli.console import ProgressDisplay
 
-    _fit(_trainer(numpy_backend, evaluate_every=5), tmp_path, numpy_backend)
+    fit_into(line_trainer(numpy_backend, evaluate_every=5), tmp_path, numpy_backend)
     newest = checkpoint.list_steps(tmp_path / "checkpoints")[-1]
     newest.write_bytes(newest.read_bytes()[:50])
     (tmp_path / "checkpoints" / "latest.json.part").write_text("{")
-    _fit(_trainer(numpy_backend, evaluate_every=5), tmp_path, numpy_backend, [ProgressDisplay(Line.columns)], resume=True)
+    fit_into(line_trainer(numpy_backend, evaluate_every=5), tmp_path, numpy_backend, [ProgressDisplay(Line.columns)], resume=True)
     told = capsys.readouterr().err.replace("\n", "")
     assert "refused" in told and newest.name in told and "not a duoln checkpoint" in told
     starts = [e for e in read_log(tmp_path) if e["event"] == "start"]
@@ -212,7 +212,7 @@ def test_what_was_refused_is_told(tmp_path, numpy_backend, capsys):
 
 
 def test_the_best_of_a_run_is_kept(tmp_path, numpy_backend):
-    _fit(_trainer(numpy_backend, evaluate_every=1, learning_rate=0.3), tmp_path, numpy_backend)
+    fit_into(line_trainer(numpy_backend, evaluate_every=1, learning_rate=0.3), tmp_path, numpy_backend)
     errors = {e["step"]: e["test_mse"] for e in read_log(tmp_path) if e["event"] == "evaluation"}
     best = min(errors, key=lambda step: (errors[step], step))
     saved = checkpoint.load_best(checkpoint.newest(tmp_path / "checkpoints")[0])

@@ -2,7 +2,7 @@
 
 import pytest
 from groups import together
-from test_patience import VALUES, Told
+from small_runs import VALUES, Told
 
 from duoln.distributed.ranks import Ranks
 from duoln.runs.folder import RunFolder

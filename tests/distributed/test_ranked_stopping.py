@@ -10,9 +10,10 @@ from duoln import nn, ops
 from duoln.data import Batches
 from duoln.runs import checkpoint
 from duoln.runs.folder import RunFolder
+from duoln.system.stopping import Interrupted
 from duoln.tasks import Config, Dataset, Splits, Task, make_config
 from duoln.training.loop import fit, follow
-from duoln.training.trainer import Interrupted, Trainer
+from duoln.training.trainer import Trainer
 
 
 class Line(Task):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from test_train import Line, LineConfig
+from small_runs import Line, LineConfig
 
 from duoln import runtime, tree
 from duoln.cli.run import run_task

@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from test_train import At, Line, _bits, _fit, _trainer
+from small_runs import At, Line, fit_into, line_trainer, state_bits
 
 from duoln import runtime, tree
 from duoln.cli.run import run_task
@@ -29,7 +29,7 @@ def machine(numpy_backend, monkeypatch):
 
 def _stop_at_7(path, backend):
     with pytest.raises(Interrupted):
-        _fit(_trainer(backend), path, backend, [At(7, lambda: os.kill(os.getpid(), signal.SIGINT))])
+        fit_into(line_trainer(backend), path, backend, [At(7, lambda: os.kill(os.getpid(), signal.SIGINT))])
 
 
 def test_the_log_and_every_checkpoint_tell(machine, numpy_backend, tmp_path):
@@ -47,10 +47,10 @@ def test_the_log_and_every_checkpoint_tell(machine, numpy_backend, tmp_path):
 def test_another_arithmetic_is_refused(key, value, words, machine, numpy_backend, tmp_path):
     _stop_at_7(tmp_path, numpy_backend)
     machine[key] = value
-    check_error(CheckpointError, lambda: _fit(_trainer(numpy_backend), tmp_path, numpy_backend, resume=True), *words,
+    check_error(CheckpointError, lambda: fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, resume=True), *words,
                 "--resume anyway", "step-000000007")
     assert checkpoint.newest(tmp_path / "checkpoints")[0].step == 7
-    folder, resumed = RunFolder(tmp_path, numpy_backend), _trainer(numpy_backend)
+    folder, resumed = RunFolder(tmp_path, numpy_backend), line_trainer(numpy_backend)
     assert fit(resumed, folder, resume=True, same_bits=False)["steps"] == 15
     assert [e["backend"][key] for e in read_log(tmp_path) if e["event"] == "start"][-1] == value
 
@@ -66,15 +66,15 @@ def test_the_command_line(machine, tmp_path, capsys):
 
 def test_a_checkpoint_that_does_not_tell_is_taken(machine, numpy_backend, tmp_path):
     """Those of earlier versions, and of a library that is not OpenBLAS."""
-    whole, earlier, resumed = (_trainer(numpy_backend) for _ in range(3))
+    whole, earlier, resumed = (line_trainer(numpy_backend) for _ in range(3))
     for _ in range(4):
         earlier.advance()
     checkpoint.save(tmp_path / "checkpoints", 4, tree.map(lambda t: t.numpy(), earlier.state), {
         "task": "line", "variant": "plain", "config": vars(earlier.cfg)})
-    _fit(resumed, tmp_path, numpy_backend, resume=True)
+    fit_into(resumed, tmp_path, numpy_backend, resume=True)
     while whole.step < whole.last_step:
         whole.advance()
-    assert _bits(resumed) == _bits(whole)
+    assert state_bits(resumed) == state_bits(whole)
 
 
 @pytest.mark.skipif(not openblas.can_limit(), reason="NumPy has no OpenBLAS")

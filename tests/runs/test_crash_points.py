@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import TESTS
 
 
 def _drive(plans, folder):
-    done = subprocess.run([sys.executable, "crash_points.py", json.dumps(plans), str(folder)], cwd=Path(__file__).parent,
-                          env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "NO_COLOR": "1"}, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "runs/crash_points.py", json.dumps(plans), str(folder)], cwd=TESTS,
+                          env={**os.environ, "PYTHONPATH": str(TESTS), "OPENBLAS_NUM_THREADS": "1", "NO_COLOR": "1"}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = [json.loads(line) for line in done.stdout.splitlines()]
     for line in found:

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 from crash_points import Plan, outcome, train
-from test_train import _fit, _trainer
+from small_runs import fit_into, line_trainer
 
 from duoln.errors import DataFormatError
 from duoln.runs.folder import RunFolder
@@ -150,11 +150,11 @@ def _entries(path):
 def test_a_torn_line_is_removed_and_told(tail, numpy_backend, tmp_path, capsys):
     from duoln.cli.console import ProgressDisplay
 
-    _fit(_trainer(numpy_backend, epochs=2), tmp_path, numpy_backend)
+    fit_into(line_trainer(numpy_backend, epochs=2), tmp_path, numpy_backend)
     whole = _entries(tmp_path)
     with (tmp_path / "log.jsonl").open("ab") as file:
         file.write(tail)
-    _fit(_trainer(numpy_backend), tmp_path, numpy_backend, [ProgressDisplay(())], resume=True)
+    fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, [ProgressDisplay(())], resume=True)
     assert _entries(tmp_path)[:len(whole)] == whole
     assert [step for event, step in _entries(tmp_path) if event == "step"] == list(range(1, 16))
     assert f"removed {len(tail)} bytes of a line" in capsys.readouterr().err.replace("\n", "")
@@ -164,7 +164,7 @@ def test_a_torn_line_is_removed_and_told(tail, numpy_backend, tmp_path, capsys):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_log_cut_anywhere_goes_on(seed, numpy_backend, tmp_path):
-    _fit(_trainer(numpy_backend, epochs=1), tmp_path, numpy_backend)
+    fit_into(line_trainer(numpy_backend, epochs=1), tmp_path, numpy_backend)
     log = tmp_path / "log.jsonl"
     content = log.read_bytes()
     os.truncate(log, random.Random(seed).randrange(len(content)))
@@ -174,7 +174,7 @@ def test_a_log_cut_anywhere_goes_on(seed, numpy_backend, tmp_path):
 
 
 def test_a_log_damaged_in_its_middle_is_refused_before_anything_is_trained(numpy_backend, tmp_path):
-    _fit(_trainer(numpy_backend), tmp_path, numpy_backend)
+    fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
     log = tmp_path / "log.jsonl"
     content = log.read_bytes().replace(b'"step": 3,', b'"step" 3,', 1)
     log.write_bytes(content)
@@ -185,11 +185,11 @@ def test_a_log_damaged_in_its_middle_is_refused_before_anything_is_trained(numpy
 
 
 def test_a_result_goes_when_the_run_goes_on(numpy_backend, tmp_path):
-    _fit(_trainer(numpy_backend, epochs=1), tmp_path, numpy_backend)
-    _fit(_trainer(numpy_backend, epochs=1), tmp_path, numpy_backend, resume=True)
+    fit_into(line_trainer(numpy_backend, epochs=1), tmp_path, numpy_backend)
+    fit_into(line_trainer(numpy_backend, epochs=1), tmp_path, numpy_backend, resume=True)
     assert json.loads((tmp_path / "result.json").read_text())["steps"] == 5
-    trainer = _trainer(numpy_backend, epochs=2)
+    trainer = line_trainer(numpy_backend, epochs=2)
     trainer.task.metrics = lambda predict, split: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        _fit(trainer, tmp_path, numpy_backend, resume=True)
+        fit_into(trainer, tmp_path, numpy_backend, resume=True)
     assert not (tmp_path / "result.json").exists()

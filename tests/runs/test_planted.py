@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from test_train import Line, _fit, _trainer
+from small_runs import Line, fit_into, line_trainer
 
 from duoln.cli.run import run_task
 from duoln.errors import CheckpointError, DataFormatError
@@ -73,17 +73,17 @@ def test_a_file_with_another_name_is_not_written_in_place(name, tmp_path, victim
 
 @pytest.mark.parametrize("name", ["config.json", "result.json", "checkpoints/step-000000005.safetensors"])
 def test_a_file_with_another_name_is_replaced(name, tmp_path, victim, numpy_backend):
-    _fit(_trainer(numpy_backend, epochs=1), tmp_path / "run", numpy_backend)
+    fit_into(line_trainer(numpy_backend, epochs=1), tmp_path / "run", numpy_backend)
     (tmp_path / "run" / name).unlink()
     (tmp_path / "run" / name).hardlink_to(victim)
-    _fit(_trainer(numpy_backend, epochs=1), tmp_path / "run", numpy_backend, resume=True)
+    fit_into(line_trainer(numpy_backend, epochs=1), tmp_path / "run", numpy_backend, resume=True)
     assert victim.read_bytes() == CONTENT
 
 
 def test_a_run_folder_may_be_a_link(tmp_path, numpy_backend):
     (tmp_path / "disk").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "disk")
-    _fit(_trainer(numpy_backend), tmp_path / "run", numpy_backend)
+    fit_into(line_trainer(numpy_backend), tmp_path / "run", numpy_backend)
     assert (tmp_path / "disk" / "result.json").exists()
 
 
@@ -104,7 +104,7 @@ def test_a_named_pipe_is_not_waited_for(read, tmp_path):
 
 def test_what_was_published_with_links_can_be_read(tmp_path, numpy_backend):
     """Installers link files; only who writes minds."""
-    _fit(_trainer(numpy_backend), tmp_path / "run", numpy_backend)
+    fit_into(line_trainer(numpy_backend), tmp_path / "run", numpy_backend)
     (tmp_path / "linked").mkdir()
     for name in ("log.jsonl", "config.json"):
         (tmp_path / "linked" / name).symlink_to(tmp_path / "run" / name)

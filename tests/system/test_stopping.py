@@ -4,10 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from test_train import At, Line, _bits, _fit, _trainer
+from conftest import TESTS
+from small_runs import At, Line, fit_into, line_trainer, state_bits
 
 from duoln.cli.run import run_task
 from duoln.runs import checkpoint
@@ -25,13 +25,13 @@ def _send(number):
 def test_a_signal_saves_and_stops(number, numpy_backend, tmp_path):
     before = {n: signal.getsignal(n) for n in STOPPING}
     with pytest.raises(Interrupted, match=r"after step 7.*--resume auto") as caught:
-        _fit(_trainer(numpy_backend), tmp_path / "cut", numpy_backend, [At(7, _send(number))])
+        fit_into(line_trainer(numpy_backend), tmp_path / "cut", numpy_backend, [At(7, _send(number))])
     assert caught.value.exit_code == CODES[number] and {n: signal.getsignal(n) for n in STOPPING} == before
     assert checkpoint.newest(tmp_path / "cut" / "checkpoints")[0].step == 7
-    resumed, whole = _trainer(numpy_backend), _trainer(numpy_backend)
-    _fit(resumed, tmp_path / "cut", numpy_backend, resume=True)
-    _fit(whole, tmp_path / "whole", numpy_backend)
-    assert _bits(resumed) == _bits(whole)
+    resumed, whole = line_trainer(numpy_backend), line_trainer(numpy_backend)
+    fit_into(resumed, tmp_path / "cut", numpy_backend, resume=True)
+    fit_into(whole, tmp_path / "whole", numpy_backend)
+    assert state_bits(resumed) == state_bits(whole)
 
 
 @pytest.mark.parametrize("number", STOPPING)
@@ -48,7 +48,7 @@ def test_the_exit_code_of_a_command(number, tmp_path, capsys):
 def test_an_ignored_hangup_stays_ignored(numpy_backend, tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert _fit(_trainer(numpy_backend), tmp_path, numpy_backend, [At(3, _send(signal.SIGHUP))])["steps"] == 15
+        assert fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, [At(3, _send(signal.SIGHUP))])["steps"] == 15
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -61,16 +61,16 @@ import os, signal, sys
 from pathlib import Path
 from duoln import runtime
 from duoln.cli.guard import guarded
-from test_train import At, _fit, _trainer
+from small_runs import At, fit_into, line_trainer
 be = runtime.backend("numpy")
 def both():
     os.kill(os.getpid(), signal.{first})
     os.kill(os.getpid(), signal.{second})
     print("not at once", flush=True)
-sys.exit(guarded(lambda: _fit(_trainer(be), Path({str(tmp_path / "r")!r}), be, [At(3, both)])))
+sys.exit(guarded(lambda: fit_into(line_trainer(be), Path({str(tmp_path / "r")!r}), be, [At(3, both)])))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False,
-                          cwd=Path(__file__).parent)
+                          cwd=TESTS)
     assert done.returncode == code and "not at once" not in done.stdout and "Traceback" not in done.stderr, done.stderr
 
 

@@ -6,7 +6,7 @@ import types
 
 import numpy as np
 import pytest
-from test_train import Line
+from small_runs import Line
 
 import duoln
 from duoln import nn, ops, runtime, tree

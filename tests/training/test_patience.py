@@ -6,27 +6,19 @@ import signal
 
 import numpy as np
 import pytest
-from test_train import At, Line, _bits, _fit
+from small_runs import VALUES, At, Told, fit_into, state_bits
 
 from duoln import cli, tree
 from duoln.cli.report import _report_row
 from duoln.runs import checkpoint, report
 from duoln.runs.log import read_log
 from duoln.runs.trained import load_trained
+from duoln.system.stopping import Interrupted
 from duoln.tasks import make_config
-from duoln.training.trainer import Interrupted, Trainer
-
-VALUES = {5: 3.0, 10: 1.0, 15: 2.0, 20: 1.0, 25: 1.5, 30: 0.5}
-"""What the metric is after each epoch's step: the best comes at step 10, until step 30."""
+from duoln.training.trainer import Trainer
 
 
-class Told(Line):
-    """A task whose metric is told and not measured."""
-
-    name = "told"
-
-
-def _trainer(be, **settings):
+def told_trainer(be, **settings):
     task = Told()
     cfg = make_config(task, "plain", None, {"epochs": 6, "patience": 2, **settings})
     trainer = Trainer(task, "plain", cfg, task.data(cfg), be)
@@ -39,14 +31,14 @@ def _steps(path):
 
 
 def test_a_run_ends_after_so_many_evaluations_that_were_not_better_with_the_best(be, tmp_path):
-    trainer = _trainer(be)
-    result = _fit(trainer, tmp_path, be)
+    trainer = told_trainer(be)
+    result = fit_into(trainer, tmp_path, be)
     assert _steps(tmp_path) == [5, 10, 15, 20]  # as good as the best is not better
     assert (result["steps"], result["test_mse"], trainer.step) == (10, 1.0, 10)
     assert json.loads((tmp_path / "result.json").read_text()) == result
-    short = _trainer(be, epochs=2, patience=0)
-    _fit(short, tmp_path / "short", be)
-    assert [t.numpy().tobytes() for t in tree.leaves(trainer.state)] == _bits(short)
+    short = told_trainer(be, epochs=2, patience=0)
+    fit_into(short, tmp_path / "short", be)
+    assert [t.numpy().tobytes() for t in tree.leaves(trainer.state)] == state_bits(short)
 
 
 @pytest.mark.parametrize(("settings", "evaluated", "ended"), [
@@ -55,28 +47,28 @@ def test_a_run_ends_after_so_many_evaluations_that_were_not_better_with_the_best
     ({"patience": 9, "epochs": 4}, [5, 10, 15, 20], 10), ({"patience": 0, "epochs": 4}, [5, 10, 15, 20], 20)])
 def test_how_long_a_run_is(numpy_backend, tmp_path, settings, evaluated, ended):
     """With patience a run ends with its best even where the epochs end first; without, with its last."""
-    result = _fit(_trainer(numpy_backend, **settings), tmp_path, numpy_backend)
+    result = fit_into(told_trainer(numpy_backend, **settings), tmp_path, numpy_backend)
     assert _steps(tmp_path) == evaluated and result["steps"] == ended and result["test_mse"] == VALUES[ended]
 
 
 @pytest.mark.parametrize("stop", [3, 10, 12, 15, 18, 20])
 def test_a_run_that_is_cut_ends_the_same(be, tmp_path, stop):
-    whole = _trainer(be)
-    expected = _fit(whole, tmp_path / "whole", be)
+    whole = told_trainer(be)
+    expected = fit_into(whole, tmp_path / "whole", be)
     with pytest.raises(Interrupted):
-        _fit(_trainer(be), tmp_path / "cut", be, [At(stop, lambda: os.kill(os.getpid(), signal.SIGINT))])
-    resumed = _trainer(be)
-    result = _fit(resumed, tmp_path / "cut", be, resume=True)
-    assert _bits(resumed) == _bits(whole) and max(_steps(tmp_path / "cut")) == 20
+        fit_into(told_trainer(be), tmp_path / "cut", be, [At(stop, lambda: os.kill(os.getpid(), signal.SIGINT))])
+    resumed = told_trainer(be)
+    result = fit_into(resumed, tmp_path / "cut", be, resume=True)
+    assert state_bits(resumed) == state_bits(whole) and max(_steps(tmp_path / "cut")) == 20
     assert {k: v for k, v in result.items() if k != "seconds_per_epoch"} == {
         k: v for k, v in expected.items() if k != "seconds_per_epoch"}
 
 
 def test_resume_of_a_run_that_has_ended(numpy_backend, tmp_path):
-    first = _fit(_trainer(numpy_backend), tmp_path, numpy_backend)
-    again = _fit(_trainer(numpy_backend), tmp_path, numpy_backend, resume=True)
+    first = fit_into(told_trainer(numpy_backend), tmp_path, numpy_backend)
+    again = fit_into(told_trainer(numpy_backend), tmp_path, numpy_backend, resume=True)
     assert again == first and _steps(tmp_path) == [5, 10, 15, 20]
-    more = _fit(_trainer(numpy_backend, patience=5), tmp_path, numpy_backend, resume=True)
+    more = fit_into(told_trainer(numpy_backend, patience=5), tmp_path, numpy_backend, resume=True)
     assert _steps(tmp_path) == [5, 10, 15, 20, 25, 30] and more["steps"] == 30
     assert checkpoint.newest(tmp_path / "checkpoints")[0].best_step == 30
 
@@ -84,14 +76,14 @@ def test_resume_of_a_run_that_has_ended(numpy_backend, tmp_path):
 def test_an_evaluation_that_is_not_finite_is_not_better(numpy_backend, tmp_path, monkeypatch):
     monkeypatch.setitem(VALUES, 5, np.inf)
     monkeypatch.setitem(VALUES, 10, np.nan)
-    trainer = _trainer(numpy_backend)
-    result = _fit(trainer, tmp_path, numpy_backend)
+    trainer = told_trainer(numpy_backend)
+    result = fit_into(trainer, tmp_path, numpy_backend)
     assert _steps(tmp_path) == [5, 10] and result["steps"] == 10  # there is no best to end with
 
 
 def test_what_is_read_back_and_reported_is_the_best(numpy_backend, tmp_path):
-    trainer = _trainer(numpy_backend)
-    _fit(trainer, tmp_path / "plain", numpy_backend)
+    trainer = told_trainer(numpy_backend)
+    fit_into(trainer, tmp_path / "plain", numpy_backend)
     found = load_trained(Told(), tmp_path / "plain", numpy_backend)
     assert found.step == 10
     assert [t.numpy().tobytes() for t in tree.leaves(found.params)] == [
@@ -102,7 +94,7 @@ def test_what_is_read_back_and_reported_is_the_best(numpy_backend, tmp_path):
 
 
 def test_a_resumed_run_has_no_result_until_it_ends(numpy_backend, tmp_path):
-    _fit(_trainer(numpy_backend), tmp_path, numpy_backend)
+    fit_into(told_trainer(numpy_backend), tmp_path, numpy_backend)
     lines = (tmp_path / "log.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "log.jsonl").write_text("".join([*lines, lines[0]]))
     assert report.read_curves([tmp_path])[0].result == {}

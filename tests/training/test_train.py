@@ -6,94 +6,22 @@ import os
 import signal
 import threading
 import time
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pytest
+from small_runs import At, Line, fit_into, line_trainer, state_bits
 
 import duoln
-from duoln import nn, ops, optim, tree
+from duoln import ops, tree
 from duoln.core import watched
-from duoln.data import Batches
 from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, NotFiniteError
 from duoln.runs import checkpoint
 from duoln.runs.folder import RunFolder
 from duoln.runs.log import read_log
-from duoln.tasks import Column, Config, Dataset, Splits, Task, make_config
-from duoln.tasks.events import Listener
+from duoln.system.stopping import Interrupted
 from duoln.testing import check_error, check_task
-from duoln.training.loop import fit
 from duoln.training.train_step import make_step
-from duoln.training.trainer import Interrupted, Trainer
-
-
-@dataclass(frozen=True)
-class LineConfig(Config):
-    epochs: int = 3
-    batch_size: int = 8
-    poison: int = -1
-    """The step whose batch holds a NaN."""
-
-
-class Line(Task):
-    """A small regression with dropout noise that travels with the batch."""
-
-    name, title, paper, config = "line", "A line", "nowhere", LineConfig
-    presets: ClassVar = {"smoke": {}}
-    variants: ClassVar = {"plain": {}, "fast": {"learning_rate": 0.1}}
-    columns = (Column("test_mse", "test MSE"),)
-
-    def data(self, cfg, root=None):
-        x = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
-        batches = Batches({"x": x, "y": 3 * x + 1}, cfg.batch_size, cfg.seed)
-
-        def train(step):
-            batch = batches(step)
-            return {**batch, "x": batch["x"] * np.float32(np.nan)} if step == cfg.poison else batch
-
-        return Splits(Dataset("a line", "synthetic"), train, batches.steps_per_epoch, {"test": {"x": x, "y": 3 * x + 1}})
-
-    def model(self, cfg):
-        return nn.Sequential(nn.Linear(1, 8), nn.LayerNorm(8), ops.tanh, nn.Linear(8, 1))
-
-    def loss(self, model, params, batch):
-        return ops.mean(ops.square(model(params, batch["x"]) - batch["y"]))
-
-    def metrics(self, predict, split):
-        return {"mse": float(np.mean((predict(split) - split["y"]) ** 2))}
-
-    def optimizer(self, cfg):
-        return optim.Adam(cfg.learning_rate, donate=True)
-
-
-def _trainer(be, variant="plain", **settings):
-    task = Line()
-    cfg = make_config(task, variant, None, settings)
-    return Trainer(task, variant, cfg, task.data(cfg), be)
-
-
-def _bits(trainer):
-    return [t.numpy().tobytes() for t in tree.leaves(trainer.state)]
-
-
-def _fit(trainer, path, be, listeners=(), resume=False):
-    folder = RunFolder(path, be)
-    try:
-        return fit(trainer, folder, listeners, resume)
-    finally:
-        folder.close()
-
-
-class At(Listener):
-    """Does something once, after a step."""
-
-    def __init__(self, step, action):
-        self.step, self.action = step, action
-
-    def on_step(self, event):
-        if event.step == self.step:
-            self.action()
+from duoln.training.trainer import Trainer
 
 
 def test_it_is_a_task(be):
@@ -101,7 +29,7 @@ def test_it_is_a_task(be):
 
 
 def test_a_run_leaves_log_result_config_and_checkpoints(be, tmp_path):
-    result = _fit(_trainer(be), tmp_path, be)
+    result = fit_into(line_trainer(be), tmp_path, be)
     assert result["steps"] == 15 and result["epochs"] == 3 and math.isfinite(result["test_mse"])
     assert json.loads((tmp_path / "result.json").read_text()) == result
     assert json.loads((tmp_path / "config.json").read_text())["config"]["batch_size"] == 8
@@ -117,25 +45,25 @@ def test_a_run_leaves_log_result_config_and_checkpoints(be, tmp_path):
 
 
 def test_evaluate_every(numpy_backend, tmp_path):
-    _fit(_trainer(numpy_backend, evaluate_every=4), tmp_path, numpy_backend)
+    fit_into(line_trainer(numpy_backend, evaluate_every=4), tmp_path, numpy_backend)
     assert [e["step"] for e in read_log(tmp_path) if e["event"] == "evaluation"] == [4, 8, 12, 15]
 
 
 def test_ctrl_c_at_the_last_step_is_heard(numpy_backend, tmp_path):
     with pytest.raises(Interrupted, match="after step 15"):
-        _fit(_trainer(numpy_backend), tmp_path, numpy_backend, [At(15, lambda: os.kill(os.getpid(), signal.SIGINT))])
-    assert _fit(_trainer(numpy_backend), tmp_path, numpy_backend, resume=True)["steps"] == 15
+        fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, [At(15, lambda: os.kill(os.getpid(), signal.SIGINT))])
+    assert fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, resume=True)["steps"] == 15
 
 
 @pytest.mark.parametrize("stop", [5, 7, 14])
 def test_ctrl_c_then_resume_equals_not_stopping(be, tmp_path, stop):
-    whole = _trainer(be)
-    _fit(whole, tmp_path / "whole", be)
+    whole = line_trainer(be)
+    fit_into(whole, tmp_path / "whole", be)
     with pytest.raises(Interrupted, match=f"after step {stop}.*--resume auto"):
-        _fit(_trainer(be), tmp_path / "cut", be, [At(stop, lambda: os.kill(os.getpid(), signal.SIGINT))])
-    resumed = _trainer(be)
-    _fit(resumed, tmp_path / "cut", be, resume=True)
-    assert _bits(resumed) == _bits(whole) and resumed.step == 15
+        fit_into(line_trainer(be), tmp_path / "cut", be, [At(stop, lambda: os.kill(os.getpid(), signal.SIGINT))])
+    resumed = line_trainer(be)
+    fit_into(resumed, tmp_path / "cut", be, resume=True)
+    assert state_bits(resumed) == state_bits(whole) and resumed.step == 15
     events = list(read_log(tmp_path / "cut"))
     assert [e["status"] for e in events if e["event"] == "end"] == ["interrupted", "done"]
     assert [e["step"] for e in events if e["event"] == "step"] == list(range(1, 16))
@@ -148,76 +76,76 @@ def test_a_second_ctrl_c_is_heard_at_once(numpy_backend, tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0)
 
-    before, trainer = signal.getsignal(signal.SIGINT), _trainer(numpy_backend)
+    before, trainer = signal.getsignal(signal.SIGINT), line_trainer(numpy_backend)
     with pytest.raises(KeyboardInterrupt):
-        _fit(trainer, tmp_path, numpy_backend, [At(7, twice)])
+        fit_into(trainer, tmp_path, numpy_backend, [At(7, twice)])
     assert trainer.step == 7 and checkpoint.list_steps(tmp_path / "checkpoints")[-1].name == "step-000000005.safetensors"
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_the_users_signal_handler_comes_back(numpy_backend, tmp_path):
     before = signal.getsignal(signal.SIGINT)
-    _fit(_trainer(numpy_backend), tmp_path, numpy_backend)
+    fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_training_works_in_a_thread(numpy_backend, tmp_path):
     results = []
-    thread = threading.Thread(target=lambda: results.append(_fit(_trainer(numpy_backend), tmp_path, numpy_backend)))
+    thread = threading.Thread(target=lambda: results.append(fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)))
     thread.start()
     thread.join()
     assert results and results[0]["steps"] == 15
 
 
 def test_resume_of_a_finished_run_trains_no_more(numpy_backend, tmp_path):
-    first = _fit(_trainer(numpy_backend), tmp_path, numpy_backend)
-    again = _fit(_trainer(numpy_backend), tmp_path, numpy_backend, resume=True)
+    first = fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
+    again = fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, resume=True)
     assert again["test_mse"] == first["test_mse"] and again["steps"] == 15
 
 
 def test_resume_may_go_on_for_longer(numpy_backend, tmp_path):
-    whole = _trainer(numpy_backend, epochs=4)
-    _fit(whole, tmp_path / "whole", numpy_backend)
-    _fit(_trainer(numpy_backend, epochs=2), tmp_path / "cut", numpy_backend)
-    more = _trainer(numpy_backend, epochs=4)
-    _fit(more, tmp_path / "cut", numpy_backend, resume=True)
-    assert _bits(more) == _bits(whole)
+    whole = line_trainer(numpy_backend, epochs=4)
+    fit_into(whole, tmp_path / "whole", numpy_backend)
+    fit_into(line_trainer(numpy_backend, epochs=2), tmp_path / "cut", numpy_backend)
+    more = line_trainer(numpy_backend, epochs=4)
+    fit_into(more, tmp_path / "cut", numpy_backend, resume=True)
+    assert state_bits(more) == state_bits(whole)
 
 
 def test_a_checkpoint_goes_on_on_another_backend(tmp_path):
     from conftest import get_backend
 
     a, b = get_backend("numpy"), get_backend("mlx")
-    whole = _trainer(a)
-    _fit(whole, tmp_path / "whole", a)
+    whole = line_trainer(a)
+    fit_into(whole, tmp_path / "whole", a)
     with pytest.raises(Interrupted):
-        _fit(_trainer(a), tmp_path / "cut", a, [At(7, lambda: os.kill(os.getpid(), signal.SIGINT))])
-    other = _trainer(b)
-    _fit(other, tmp_path / "cut", b, resume=True)
+        fit_into(line_trainer(a), tmp_path / "cut", a, [At(7, lambda: os.kill(os.getpid(), signal.SIGINT))])
+    other = line_trainer(b)
+    fit_into(other, tmp_path / "cut", b, resume=True)
     for mine, theirs in zip(tree.leaves(other.state), tree.leaves(whole.state), strict=True):
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-3, atol=1e-5)
 
 
 def test_another_runs_checkpoint_is_refused(numpy_backend, tmp_path):
-    _fit(_trainer(numpy_backend), tmp_path, numpy_backend)
-    check_error(CheckpointError, lambda: _fit(_trainer(numpy_backend, "fast"), tmp_path, numpy_backend, resume=True),
+    fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
+    check_error(CheckpointError, lambda: fit_into(line_trainer(numpy_backend, "fast"), tmp_path, numpy_backend, resume=True),
                 "variant 'fast'", "'plain'")
-    check_error(CheckpointError, lambda: _fit(_trainer(numpy_backend, seed=1), tmp_path, numpy_backend, resume=True),
+    check_error(CheckpointError, lambda: fit_into(line_trainer(numpy_backend, seed=1), tmp_path, numpy_backend, resume=True),
                 "seed 1", "0")
-    check_error(CheckpointError, lambda: _fit(_trainer(numpy_backend, batch_size=4), tmp_path, numpy_backend, resume=True),
+    check_error(CheckpointError, lambda: fit_into(line_trainer(numpy_backend, batch_size=4), tmp_path, numpy_backend, resume=True),
                 "batch_size 4", "8")
 
 
 def test_only_damaged_checkpoints_are_an_error(numpy_backend, tmp_path):
-    _fit(_trainer(numpy_backend), tmp_path, numpy_backend)
+    fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
     for path in checkpoint.list_steps(tmp_path / "checkpoints"):
         path.write_bytes(b"junk")
-    check_error(CheckpointError, lambda: _fit(_trainer(numpy_backend), tmp_path, numpy_backend, resume=True), "step-")
+    check_error(CheckpointError, lambda: fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, resume=True), "step-")
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run_at_once(be):
     """The loss is finite, its gradient is not: sqrt at 0."""
-    trainer = _trainer(be)
+    trainer = line_trainer(be)
     trainer.task.loss = lambda model, params, batch: ops.mean(ops.sqrt(0.0 * model(params, batch["x"])))
     trainer._step = duoln.compile(make_step(trainer.task, trainer.model, trainer.optimizer))
     with pytest.raises(DivergedError, match=r"the loss is 0\.0 and the norm of its gradients (nan|inf) at step 1; "
@@ -227,7 +155,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_at_once(be):
 
 @pytest.mark.parametrize("poison", [0, 2])
 def test_debug_nans_names_the_operator(be, poison):
-    trainer = _trainer(be, poison=poison)
+    trainer = line_trainer(be, poison=poison)
     watching = Trainer(trainer.task, "plain", trainer.cfg, trainer.splits, be, debug_nans=True)
     for _ in range(poison):
         watching.advance()
@@ -247,11 +175,11 @@ def test_watching_sees_outputs_and_gradients(numpy_backend):
 
 
 def test_the_log_has_the_norm_of_the_gradients(numpy_backend, tmp_path):
-    trainer = _trainer(numpy_backend)
+    trainer = line_trainer(numpy_backend)
     batch = duoln.to_tensors(trainer.splits.train(0), numpy_backend)
     _, gradients = duoln.value_and_grad(lambda p: trainer.task.loss(trainer.model, p, batch))(trainer.state["params"])
     exact = np.sqrt(sum((g.numpy().astype(np.float64) ** 2).sum() for g in tree.leaves(gradients)))
-    _fit(trainer, tmp_path, numpy_backend)
+    fit_into(trainer, tmp_path, numpy_backend)
     steps = [e for e in read_log(tmp_path) if e["event"] == "step"]
     assert len(steps) == 15 and steps[0]["gradient_norm"] == pytest.approx(exact, rel=1e-5)
 
@@ -259,7 +187,7 @@ def test_the_log_has_the_norm_of_the_gradients(numpy_backend, tmp_path):
 @pytest.mark.parametrize("poison", [0, 3, 6])
 def test_nan_loss_names_the_step_and_keeps_a_checkpoint_from_before(be, tmp_path, poison):
     with pytest.raises(DivergedError, match=f"nan at step {poison + 1}.*step-") as caught:
-        _fit(_trainer(be, poison=poison), tmp_path, be)
+        fit_into(line_trainer(be, poison=poison), tmp_path, be)
     assert caught.value.exit_code == 5
     saved, refused = checkpoint.newest(tmp_path / "checkpoints")
     assert not refused and saved.step == (5 if poison == 6 else 0)
@@ -268,14 +196,14 @@ def test_nan_loss_names_the_step_and_keeps_a_checkpoint_from_before(be, tmp_path
 
 
 def test_weights_that_are_not_finite_are_never_saved(numpy_backend, tmp_path):
-    trainer = _trainer(numpy_backend)
+    trainer = line_trainer(numpy_backend)
     trainer.state["params"]["0"]["bias"].data[:] = np.inf
     check_error(DivergedError, lambda: trainer.save(tmp_path), "params.0.bias")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_memory_says_what_to_change(numpy_backend):
-    trainer = _trainer(numpy_backend)
+    trainer = line_trainer(numpy_backend)
 
     def fail(*args):
         raise MemoryError("Unable to allocate 9 TiB")
@@ -285,10 +213,10 @@ def test_no_memory_says_what_to_change(numpy_backend):
 
 
 def test_a_failing_task_ends_the_log(numpy_backend, tmp_path):
-    trainer = _trainer(numpy_backend)
+    trainer = line_trainer(numpy_backend)
     trainer.task.metrics = lambda predict, split: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        _fit(trainer, tmp_path, numpy_backend)
+        fit_into(trainer, tmp_path, numpy_backend)
     assert list(read_log(tmp_path))[-1]["status"] == "failed"
 
 
@@ -298,14 +226,14 @@ def test_a_folder_that_cannot_be_made(numpy_backend, tmp_path):
 
 
 def test_a_log_cut_short_is_read_to_its_last_whole_line(numpy_backend, tmp_path):
-    _fit(_trainer(numpy_backend), tmp_path, numpy_backend)
+    fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
     log = tmp_path / "log.jsonl"
     log.write_text(log.read_text()[:-30])
     assert list(read_log(tmp_path))[-1]["event"] == "evaluation"
 
 
 def test_seconds_are_those_of_training(numpy_backend, tmp_path, monkeypatch):
-    trainer = _trainer(numpy_backend)
+    trainer = line_trainer(numpy_backend)
     now, task_loss = [0.0], trainer.task.loss
 
     def passing(seconds, value):
@@ -315,4 +243,4 @@ def test_seconds_are_those_of_training(numpy_backend, tmp_path, monkeypatch):
     monkeypatch.setattr("duoln.training.trainer.time.perf_counter", lambda: now[0])
     trainer.task.loss = lambda *args: passing(0.5, task_loss(*args))
     trainer.task.metrics = lambda predict, split: passing(100.0, {"mse": 0.0})
-    assert _fit(trainer, tmp_path, numpy_backend)["seconds_per_epoch"] == 0.5 * trainer.splits.steps_per_epoch
+    assert fit_into(trainer, tmp_path, numpy_backend)["seconds_per_epoch"] == 0.5 * trainer.splits.steps_per_epoch
