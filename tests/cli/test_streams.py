@@ -136,7 +136,7 @@ def test_on_a_terminal(term, columns, tmp_path):
 
 NOISE = """
 import ctypes, os, subprocess, sys
-from duoln import console, streams
+from duoln.cli import console, streams
 print("before")
 with streams.claimed():
     print("python")
