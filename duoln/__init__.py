@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from duoln import data, nn, ops, optim, testing
     from duoln.core import Tensor, compile, gradcheck, stop_gradient, value_and_grad
     from duoln.runtime import backend, tensor, to_tensors
+    from duoln.training.train import train
 
 _LAZY = {
     **dict.fromkeys(("Tensor", "compile", "gradcheck", "stop_gradient", "value_and_grad"), "duoln.core"),
     **dict.fromkeys(("backend", "tensor", "to_tensors"), "duoln.runtime"),
+    "train": "duoln.training.train",
 }
 _MODULES = ("data", "nn", "ops", "optim", "testing")
 
@@ -53,6 +55,7 @@ __all__ = [
     "tensor",
     "testing",
     "to_tensors",
+    "train",
     "value_and_grad",
 ]
 

@@ -4,7 +4,8 @@
     slots = optimizer.init(params)
     params, slots = optimizer.update(params, gradients, slots, rate)
 
-`rate` is a 0-d tensor: inside a compiled step a Python number would be frozen. Slots mirror the parameters.
+`rate` is a number or a 0-d tensor; a step that is compiled takes it as a tensor, since a number would be frozen in it.
+Slots mirror the parameters.
 """
 
 from __future__ import annotations
@@ -62,18 +63,25 @@ class Optimizer:
         """The slots at the start."""
         return {}
 
-    def update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
+    def update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
                ) -> tuple[Params, dict[str, Any]]:
         """New parameters and slots.
 
         Raises:
-            ShapeError: gradients or slots of another form than the parameters, or a rate that is no 0-d tensor.
-            DtypeError: leaves or a rate that are no tensors.
+            ShapeError: gradients or slots of another form than the parameters, or a rate with axes.
+            DtypeError: leaves that are no tensors, or a rate that is no number. UsageError: a rate below 0.
         """
         name = type(self).__name__
-        check_tensors(name, rate, *tree.leaves(params), *tree.leaves(gradients))
+        leaves = tree.leaves(params)
+        check_tensors(name, *leaves, *tree.leaves(gradients))
+        if not isinstance(rate, Tensor):
+            number = check_number(name, "rate", rate, AT_LEAST_0)
+            if not leaves:
+                return params, slots
+            rate = ops.full((), number, leaves[0].backend, leaves[0].dtype)
+        check_tensors(name, rate, *leaves)
         if rate.shape != ():
-            raise ShapeError(f"[{name}] rate: expected a 0-d tensor, found shape {rate.shape}")
+            raise ShapeError(f"[{name}] rate: expected a number or a 0-d tensor, found shape {rate.shape}")
         if not isinstance(slots, dict):
             raise DtypeError(f"[{name}] slots: expected a dict, found {described(slots)}")
         return self._update(params, self.clip(gradients) if self.clip else gradients, slots, rate)

@@ -12,7 +12,7 @@ import duoln.kernels
 from duoln import backends, tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
-from duoln.core.arguments import described
+from duoln.core.arguments import described, did_you_mean
 from duoln.core.entering import host_array
 from duoln.data.batches import check_pair, check_range
 from duoln.errors import BackendError, DtypeError, UsageError
@@ -75,7 +75,8 @@ def choose(name: str | None = None) -> tuple[Backend, str]:
         name, asked_by = os.environ["DUOLN_BACKEND"], "set by DUOLN_BACKEND"
     name = name or "auto"
     if name not in CHOICES:
-        raise UsageError(f"[backend] expected one of {', '.join(CHOICES)}; found {name!r}")
+        raise UsageError(f"[backend] expected one of {', '.join(CHOICES)}; found {name!r}"
+                         f"{did_you_mean(name, CHOICES)}")
     if name != "auto":
         tried = probe(name)
         if tried.backend is None:

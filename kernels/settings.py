@@ -28,6 +28,6 @@ def every_setting() -> list[tuple[str, Macros]]:
         "lstm/lstm.cu": recurrent.every_setting(_LSTM), "gru/gru.cu": recurrent.every_setting(_SIDES),
         "rnn/rnn.cu": recurrent.every_setting(_SIDES),
         "softmax_cross_entropy/softmax_cross_entropy.cu": list(CROSS_ENTROPY), "adam/adam.cu": [ADAM],
-        "take/take.cu": [{}], "limits/memory.cu": [{}], "limits/exchange.cu": [{}],
-        "limits/products.cu": [{}]}
+        "take/take.cu": [{}], "device_limits/memory.cu": [{}], "device_limits/exchange.cu": [{}],
+        "device_limits/products.cu": [{}]}
     return [(file, macros) for file, every in sources.items() for macros in every]

@@ -45,19 +45,11 @@ def build_parser() -> argparse.ArgumentParser:
                         help="show the version and end")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    from duoln.cli import analyze, data, evaluate, facts, new_task, paper, report, run, sample
-    from duoln.cli.bench import add_commands as add_bench_commands
+    from duoln.cli import analyze, bench, compare, data, evaluate, facts, new_task, paper, report, run, sample
 
     facts.add_commands(commands)
-    run.add_command(commands)
-    report.add_command(commands)
-    sample.add_command(commands)
-    evaluate.add_command(commands)
-    data.add_command(commands)
-    analyze.add_command(commands)
-    paper.add_command(commands)
-    new_task.add_command(commands)
-    add_bench_commands(commands)
+    for part in (run, report, sample, evaluate, data, analyze, paper, new_task, bench, compare):
+        part.add_command(commands)
     return parser
 
 

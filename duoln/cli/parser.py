@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
+
+_INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
+_QUOTED = re.compile(r"'([^']+)'")
 
 
 class ParsedError(SystemExit):
@@ -31,7 +35,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the reading of a command line that is wrong."""
         from duoln.cli import console
+        from duoln.core.arguments import did_you_mean
 
+        wrong = _INVALID_CHOICE.search(message)
+        if wrong:
+            message += did_you_mean(wrong[1], _QUOTED.findall(wrong[2]) or wrong[2].split(", "))
         console.say(self.format_usage().rstrip())
         raise ParsedError(2, f"{self.prog}: error: {message}")
 

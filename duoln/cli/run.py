@@ -115,17 +115,17 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
     from duoln import runtime
     from duoln.cli import console
     from duoln.distributed.joining import join_ranks
-    from duoln.runs.folder import RunFolder
     from duoln.system.stopping import Interrupted
-    from duoln.tasks import make_config
     from duoln.tasks.registry import Registry
-    from duoln.training.loop import fit, follow
+    from duoln.tasks.settings import check_config, make_config
+    from duoln.training.loop import follow
+    from duoln.training.train import train_in_folder
     from duoln.training.trainer import Trainer
 
     given = {key: getattr(args, key) for key in ("seed", "epochs", "batch_size") if getattr(args, key) is not None}
     configs = {name: make_config(task, name, preset, {**settings, **given}) for name in names}
     for name, cfg in configs.items():
-        _check_config(task, name, cfg)
+        check_config(task, name, cfg)
     backend, why = runtime.choose(args.backend)
     console.say(f"backend: {why}")
     ranks = join_ranks(place, backend, console.say) if place else None
@@ -144,16 +144,13 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
         if follows:
             follow(trainer)
             continue
-        folder = RunFolder(top / name, backend)
         try:
-            results.append(fit(trainer, folder, [console.ProgressDisplay(task.columns), *listeners],
-                               resume=args.resume is not None, same_bits=args.resume != "anyway"))
+            results.append(train_in_folder(trainer, top / name, [console.ProgressDisplay(task.columns), *listeners],
+                                           args.resume is not None, args.resume != "anyway"))
         except Interrupted as stop:
             _show_results(task, splits, backend, [*results, trainer.result()], top, args.json,
                           as_document(stop, str(stop), stop.exit_code))
             raise
-        finally:
-            folder.close()
     assert splits is not None
     if ranks is not None:
         ranks.leave()
@@ -161,12 +158,6 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
         return 0
     _show_results(task, splits, backend, results, top, args.json)
     return 0
-
-
-def _check_config(task: Task, name: str, cfg: Config) -> None:
-    for key, least in (("epochs", 0), ("batch_size", 1), ("evaluate_every", 0), ("patience", 0)):
-        if getattr(cfg, key) < least:
-            raise UsageError(f"[{task.name} {name}] expected {key} of at least {least}, found {getattr(cfg, key)}")
 
 
 def _data_settings(task: Task, cfg: Config) -> tuple[Any, ...]:

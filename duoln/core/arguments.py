@@ -6,9 +6,10 @@ an error that begins with the operator: `[split] parts: expected an integer, fou
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,11 +115,19 @@ def check_choice(name: str, role: str, value: Any, choices: Sequence[str | None]
     """One of a few names. Raises UsageError for another one, DtypeError for what is no name at all."""
     if (value is None or isinstance(value, str)) and value in choices:
         return value
-    listed = [repr(c) for c in choices]
-    text = " or ".join([", ".join(listed[:-1]), listed[-1]] if len(listed) > 1 else listed)
+    quoted = [repr(c) for c in choices]
+    text = " or ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
     if isinstance(value, str):
-        raise UsageError(f"[{name}] expected {role} {text}, found {value!r:.40}")
+        raise UsageError(f"[{name}] expected {role} {text}, found {value!r:.40}{did_you_mean(value, choices)}")
     raise DtypeError(f"[{name}] expected {role} {text}, found {described(value)}")
+
+
+def did_you_mean(name: Any, names: Iterable[Any]) -> str:
+    """The end of an error about an unknown name: the known name that is nearest to it, if one is near."""
+    if not isinstance(name, str):
+        return ""
+    near = difflib.get_close_matches(name.lower(), [known for known in names if isinstance(known, str)], n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def check_function(name: str, role: str, value: Any) -> Any:

@@ -136,6 +136,10 @@ class Tensor:
         values = self.numpy()
         return values if dtype is None else values.astype(dtype)
 
+    def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
+        """NumPy's functions, such as `np.mean(x)`, take the values as arrays and give what NumPy gives."""
+        return function(*_on_host(args), **_on_host(kwargs))
+
     def __float__(self) -> float:
         return float(self.item())
 
@@ -231,6 +235,15 @@ class Tensor:
 
     def __getitem__(self, key: Any) -> Tensor:
         return OPERATORS["getitem"](self, key=key)
+
+
+def _on_host(values: Any) -> Any:
+    """Tuples, lists and dicts of arguments, with NumPy arrays in the place of tensors."""
+    if isinstance(values, Tensor):
+        return values.numpy()
+    if isinstance(values, dict):
+        return {key: _on_host(value) for key, value in values.items()}
+    return type(values)(map(_on_host, values)) if isinstance(values, tuple | list) else values
 
 
 def _from_host(values: np.ndarray, backend: Backend) -> Tensor:

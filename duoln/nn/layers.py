@@ -121,6 +121,9 @@ class Sequential(Module):
     def children(self) -> dict[str, Module]:
         return {name: layer for name, layer in self.layers.items() if isinstance(layer, Module)}
 
+    def _parts(self) -> dict[str, Module | Callable[[Tensor], Tensor]]:
+        return self.layers
+
     def __call__(self, params: Params, x: Any) -> Any:
         for name, layer in self.layers.items():
             if isinstance(layer, Module):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from duoln.core import Tensor
 from duoln.core.arguments import described
@@ -35,15 +38,20 @@ class Module:
         """Child modules by name: by default, the attributes that are modules."""
         return {name: child for name, child in vars(self).items() if isinstance(child, Module)}
 
-    def init(self, rng: Stream) -> Params:
+    def init(self, rng: Stream | int) -> Params:
         """Starting parameters, as NumPy arrays. Each array has a random stream of its own name.
 
+        Args:
+            rng: a stream, or a seed: then the parameters are those with which a run of that seed starts.
+
         Raises:
-            DtypeError: no stream, such as a seed without one.
+            DtypeError: neither a stream nor a seed.
         """
         if not isinstance(rng, Stream):
-            raise DtypeError(f"[{type(self).__name__}] rng: expected a Stream, found {described(rng)}; make one "
-                             "of a seed with duoln.randomness.Stream(seed, name)")
+            if isinstance(rng, bool) or not isinstance(rng, int | np.integer):
+                raise DtypeError(f"[{type(self).__name__}] rng: expected a seed, or a stream as "
+                                 f"duoln.randomness.Stream(seed, name) makes it, found {described(rng)}")
+            rng = Stream(int(rng), "init")
         params = self.weights(rng)
         for name, child in self.children().items():
             params[name] = child.init(rng.child(name))
@@ -58,21 +66,49 @@ class Module:
     def __call__(self, params: Any, x: Any) -> Any:
         raise TypeError(f"{type(self).__name__} does not define __call__")
 
+    def __repr__(self) -> str:
+        """The class with its sizes and the settings that are no defaults; below it its parts, one a line."""
+        head = f"{type(self).__name__}({', '.join(self._settings())}"
+        lines = [f"  ({name}): " + _line_of(part).replace("\n", "\n  ") for name, part in self._parts().items()]
+        return "\n".join([head, *lines, ")"]) if lines else f"{head})"
+
+    def _parts(self) -> Mapping[str, Any]:
+        """What `repr` shows below the module: by default its children."""
+        return self.children()
+
+    def _settings(self) -> Iterator[str]:
+        """The arguments of the constructor that are numbers or names, no defaults, and attributes too."""
+        for name, argument in inspect.signature(type(self)).parameters.items():
+            value = vars(self).get(name)
+            if isinstance(value, int | float | str) and value != argument.default:
+                yield f"{name}={value!r}"
+
+
+def _line_of(part: Any) -> str:
+    """A module in its own words, a function by its name."""
+    return repr(part) if isinstance(part, Module) else getattr(part, "__name__", repr(part))
+
 
 def parameter(name: str, params: Params, key: str) -> Tensor:
     """`params[key]`, an array, with an error that says which layer missed what."""
-    found: Tensor = _entry(name, params, key)
-    return found
+    return parameters(name, params, (key,))[0]
 
 
 def branch(name: str, params: Params, key: str) -> Params:
     """`params[key]`, the parameters of a child, with an error that says which layer missed what."""
-    found: Params = _entry(name, params, key)
-    return found
+    entry: Params = parameters(name, params, (key,))[0]
+    return entry
 
 
-def _entry(name: str, params: Params, key: str) -> Any:
-    if isinstance(params, dict) and key in params:
-        return params[key]
-    has = ", ".join(sorted(params)) if isinstance(params, dict) else type(params).__name__
-    raise ShapeError(f"[{name}] expected parameters with '{key}', found {has or 'none'}")
+def parameters(name: str, params: Params, keys: Sequence[str]) -> list[Any]:
+    """Several entries of `params`.
+
+    Raises:
+        ShapeError: one is not there; the message names the layer, the entry and those that are there.
+    """
+    try:
+        return [params[key] for key in keys]
+    except (KeyError, TypeError, IndexError):
+        has = ", ".join(sorted(map(str, params))) if isinstance(params, dict) else described(params)
+        missing = next((key for key in keys if not isinstance(params, dict) or key not in params), keys[0])
+        raise ShapeError(f"[{name}] expected parameters with '{missing}', found {has or 'none'}") from None

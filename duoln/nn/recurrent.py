@@ -5,7 +5,7 @@ Sequences are time-major, (T, B, in). Dropout masks ride with the batch, as all 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from duoln.core.arguments import BELOW_1, check_flag, check_function, check_numb
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init
 from duoln.nn.layers import check_sizes
-from duoln.nn.module import Module, Params, branch, parameter
+from duoln.nn.module import Module, Params, branch, parameter, parameters
 from duoln.ops.common import check_tensors
 from duoln.ops.norm import EpsilonPlace, check_epsilon
 from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_bias, norm_shapes
@@ -34,44 +34,47 @@ class RecurrentCell(Module):
     Args:
         n_in: size of the input.
         n_hidden: size of the state.
-        norm: a variant of `ops.recurrent.NORMS`.
+        norm: a variant of `ops.recurrent.NORMS`; "layer" is the paper's.
         learned_state: whether the first state is a parameter, starting at 0.
         forget_bias: added to an LSTM's forget gate at the start; the paper has none.
         remat: keep less for an LSTM's gradient and compute it again, see `ops.lstm`.
         eps, eps_place: as in `ops.layer_norm`.
         gain: what the norms' gains start at.
         input_init, recurrent_init: how each gate's weights start.
+        name: what errors begin with; by default the class.
 
     Raises:
         UsageError: an unknown variant. ShapeError: a size below 1.
     """
 
     cell: ClassVar[Cell]
+    _step: ClassVar[Callable[..., Any]]
+    _sequence: ClassVar[Callable[..., Any]]
 
-    def __init__(self, n_in: int, n_hidden: int, norm: Norm = "layer", learned_state: bool = False,
+    def __init__(self, n_in: int, n_hidden: int, norm: Norm = "none", learned_state: bool = False,
                  forget_bias: float = 0.0, eps: float = 1e-5, eps_place: EpsilonPlace = "inside",
                  gain: float | None = None, remat: bool = False, input_init: init.Initializer | None = None,
-                 recurrent_init: init.Initializer = init.orthogonal) -> None:
-        check_sizes(type(self).__name__, n_in=n_in, n_hidden=n_hidden)
-        check_variant(self.cell, norm)
-        kind = type(self).__name__
-        check_number(kind, "forget_bias", forget_bias)
-        check_epsilon(kind, eps, eps_place)
-        check_number(kind, "gain", 1.0 if gain is None else gain)
-        check_flag(kind, "learned_state", learned_state)
-        check_flag(kind, "remat", remat)
-        check_function(kind, "input_init", init.zeros if input_init is None else input_init)
-        check_function(kind, "recurrent_init", recurrent_init)
+                 recurrent_init: init.Initializer = init.orthogonal, name: str | None = None) -> None:
+        self._name = name or type(self).__name__
+        check_sizes(self._name, n_in=n_in, n_hidden=n_hidden)
+        check_variant(self.cell, norm, self._name)
+        check_number(self._name, "forget_bias", forget_bias)
+        check_epsilon(self._name, eps, eps_place)
+        check_number(self._name, "gain", 1.0 if gain is None else gain)
+        check_flag(self._name, "learned_state", learned_state)
+        check_flag(self._name, "remat", remat)
+        check_function(self._name, "input_init", init.zeros if input_init is None else input_init)
+        check_function(self._name, "recurrent_init", recurrent_init)
         if forget_bias and not (self.cell == "lstm" and has_bias(self.cell, norm)):
-            raise UsageError(f"[{type(self).__name__}] norm '{norm}' has no bias of a forget gate to start at "
-                             f"{forget_bias}")
+            raise UsageError(f"[{self._name}] norm '{norm}' has no bias of a forget gate to start at {forget_bias}")
         if remat and self.cell != "lstm":
-            raise UsageError(f"[{type(self).__name__}] expected remat for an LSTM only")
+            raise UsageError(f"[{self._name}] expected remat for an LSTM only")
         self.n_in, self.n_hidden, self.norm, self.learned_state = n_in, n_hidden, norm, learned_state
         self.options: dict[str, Any] = {"remat": True} if remat else {}
         self.forget_bias, self.eps, self.eps_place = forget_bias, eps, eps_place
-        self.gain = gain if gain is not None else (0.1 if norm == "batch" else 1.0)
+        self.gain = gain
         self.input_init, self.recurrent_init = input_init or init.uniform(0.1), recurrent_init
+        self.norm_names = tuple(norm_shapes(self.cell, norm, n_hidden))
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -87,22 +90,22 @@ class RecurrentCell(Module):
         if has_bias(self.cell, self.norm):
             params["bias"] = np.zeros(GATES[self.cell] * self.n_hidden, np.float32)
             params["bias"][:self.n_hidden] = self.forget_bias
+        gain = self.gain if self.gain is not None else (0.1 if self.norm == "batch" else 1.0)
         for name, shape in norm_shapes(self.cell, self.norm, self.n_hidden).items():
-            params[name] = np.full(shape, self.gain if name.startswith("gain") else 0.0, np.float32)
+            params[name] = np.full(shape, gain if name.startswith("gain") else 0.0, np.float32)
         if self.learned_state:
             params |= {f"{name}0": np.zeros(self.n_hidden, np.float32) for name in self.state_names}
         return params
 
     def first_states(self, params: Params, batch: int) -> States:
         """The states before the first step: zeros, or the learned ones, for a batch."""
-        kind = type(self).__name__
-        like = parameter(kind, params, "w_h")
-        check_tensors(kind, like)
+        like = parameter(self._name, params, "w_h")
+        check_tensors(self._name, like)
         shape = (batch, self.n_hidden)
         if self.learned_state:
-            learned = (parameter(kind, params, f"{name}0") for name in self.state_names)
+            learned = parameters(self._name, params, [f"{name}0" for name in self.state_names])
             return tuple(ops.broadcast_to(state, shape=shape) for state in learned)
-        return tuple(ops.zeros(shape, like.backend, like.dtype) for _ in self.state_names)
+        return (ops.zeros(shape, like.backend, like.dtype),) * len(self.state_names)
 
     def _states(self, params: Params, batch: int, given: States | None) -> States:
         """The states that were given, or the first ones."""
@@ -110,55 +113,53 @@ class RecurrentCell(Module):
             return self.first_states(params, batch)
         count = len(self.state_names)
         if not isinstance(given, tuple | list) or len(given) != count:
-            found = len(given) if isinstance(given, tuple | list) else described(given)
-            raise ShapeError(f"[{type(self).__name__}] states: expected a tuple of {count}, found {found}")
+            many = len(given) if isinstance(given, tuple | list) else described(given)
+            raise ShapeError(f"[{self._name}] states: expected a tuple of {count}, found {many}")
         return tuple(given)
 
     def _arrays(self, params: Params) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
-        kind = type(self).__name__
-        norms = {name: parameter(kind, params, name) for name in norm_shapes(self.cell, self.norm, self.n_hidden)}
-        return parameter(kind, params, "w_x"), parameter(kind, params, "w_h"), params.get("bias"), norms
+        w_x, w_h, *norms = parameters(self._name, params, ("w_x", "w_h", *self.norm_names))
+        return w_x, w_h, params.get("bias"), dict(zip(self.norm_names, norms, strict=True))
 
     def __call__(self, params: Params, x: Tensor, states: States | None = None) -> States:
-        """One step: x (B, n_in) and the states (B, n_hidden), or None for the first -> the next states."""
-        check_tensors(type(self).__name__, x)
+        """One time step: x (B, n_in) and the states (B, n_hidden), or None for the first -> the next states."""
+        check_tensors(self._name, x)
         if x.ndim != 2:
-            raise ShapeError(f"[{type(self).__name__}] expected x (batch, in), found shape {x.shape}")
+            raise ShapeError(f"[{self._name}] expected x (batch, in), found shape {x.shape}")
         states = self._states(params, x.shape[0], states)
         w_x, w_h, bias, norms = self._arrays(params)
-        step = getattr(ops, f"{self.cell}_step")
-        new = step(x, *states, w_x, w_h, bias, norms, norm=self.norm, eps=self.eps, eps_place=self.eps_place)
+        new = self._step(x, *states, w_x, w_h, bias, norms, norm=self.norm, eps=self.eps, eps_place=self.eps_place)
         return new if isinstance(new, tuple) else (new,)
 
     def sequence(self, params: Params, x: Tensor, states: States | None = None, mask: Tensor | None = None,
                  reverse: bool = False) -> tuple[Tensor, States]:
         """A sequence: x (T, B, n_in) -> hidden states (T, B, n_hidden) and the last states."""
-        check_tensors(type(self).__name__, x)
+        check_tensors(self._name, x)
         if x.ndim != 3:
-            raise ShapeError(f"[{type(self).__name__}] expected x (time, batch, in), found shape {x.shape}")
+            raise ShapeError(f"[{self._name}] expected x (time, batch, in), found shape {x.shape}")
         states = self._states(params, x.shape[1], states)
         w_x, w_h, bias, norms = self._arrays(params)
-        hidden, *last = getattr(ops, self.cell)(x, *states, w_x, w_h, bias, mask, norms, norm=self.norm, eps=self.eps,
-                                                eps_place=self.eps_place, reverse=reverse, **self.options)
+        hidden, *last = self._sequence(x, *states, w_x, w_h, bias, mask, norms, norm=self.norm, eps=self.eps,
+                                       eps_place=self.eps_place, reverse=reverse, **self.options)
         return hidden, tuple(last)
 
 
 class RNNCell(RecurrentCell):
     """A tanh RNN's cell (eq. 4). See `RecurrentCell`."""
 
-    cell = "rnn"
+    cell, _step, _sequence = "rnn", ops.rnn_step, ops.rnn
 
 
 class LSTMCell(RecurrentCell):
     """An LSTM's cell (eq. 20-22). See `RecurrentCell`."""
 
-    cell = "lstm"
+    cell, _step, _sequence = "lstm", ops.lstm_step, ops.lstm
 
 
 class GRUCell(RecurrentCell):
     """A GRU's cell (eq. 26-28). See `RecurrentCell`."""
 
-    cell = "gru"
+    cell, _step, _sequence = "gru", ops.gru_step, ops.gru
 
 
 class Recurrent(Module):
@@ -181,22 +182,27 @@ class Recurrent(Module):
 
     cell_type: ClassVar[type[RecurrentCell]]
 
-    def __init__(self, n_in: int, n_hidden: int, norm: Norm = "layer", layers: int = 1, bidirectional: bool = False,
+    def __init__(self, n_in: int, n_hidden: int, norm: Norm = "none", layers: int = 1, bidirectional: bool = False,
                  dropout: float = 0.0, return_sequences: bool = True, **cell_options: Any) -> None:
-        check_sizes(type(self).__name__, layers=layers)
-        check_number(type(self).__name__, "dropout", dropout, BELOW_1)
-        check_flag(type(self).__name__, "bidirectional", bidirectional)
-        check_flag(type(self).__name__, "return_sequences", return_sequences)
-        self.n_hidden, self.layers, self.dropout, self.return_sequences = n_hidden, layers, dropout, return_sequences
+        kind = type(self).__name__
+        check_sizes(kind, n_in=n_in, n_hidden=n_hidden, layers=layers)
+        check_number(kind, "dropout", dropout, BELOW_1)
+        check_flag(kind, "bidirectional", bidirectional)
+        check_flag(kind, "return_sequences", return_sequences)
+        self.n_in, self.n_hidden, self.norm, self.layers = n_in, n_hidden, norm, layers
+        self.bidirectional, self.dropout, self.return_sequences = bidirectional, dropout, return_sequences
         self.directions = ("forward", "backward") if bidirectional else ("forward",)
         self.cells: dict[str, RecurrentCell] = {}
         for k in range(layers):
             width = n_in if k == 0 else len(self.directions) * n_hidden
             for direction in self.directions:
-                self.cells[f"{direction}{k}"] = self.cell_type(width, n_hidden, norm, **cell_options)
+                self.cells[f"{direction}{k}"] = self.cell_type(width, n_hidden, norm, name=kind, **cell_options)
 
     def children(self) -> dict[str, Module]:
         return dict(self.cells)
+
+    def _parts(self) -> dict[str, Module]:
+        return {}  # the layer's own settings say what its cells are
 
     def dropout_masks(self, rng: Stream, steps: int, batch: int) -> list[np.ndarray]:
         """Masks for the inputs of layers 2, 3, ...: float32 (steps, batch, width), scaled to keep the mean."""

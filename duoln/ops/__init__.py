@@ -4,6 +4,9 @@ Elementwise, reductions, shape, index, linear algebra, convolution, normalisatio
 of Adam. Faster rules for single backends live in `duoln.kernels` and are attached by `duoln.runtime`.
 """
 
+from typing import Never
+
+from duoln.core.arguments import did_you_mean
 from duoln.core.tensor import OPERATORS
 from duoln.ops.alignment import additive_attention
 from duoln.ops.attention import filterbank, write_then_read
@@ -107,3 +110,8 @@ __all__ = [
     "sqrt", "square", "squeeze", "stack", "subtract", "sum", "take", "take_along_axis", "tanh", "unstack",
     "weight_norm", "where", "write_then_read", "zeros", "zeros_like",
 ]
+
+
+def __getattr__(name: str) -> Never:
+    near = did_you_mean(name, __all__)
+    raise AttributeError(f"module 'duoln.ops' has no operator {name!r}{near}", name=name, obj=None)

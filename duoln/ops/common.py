@@ -72,19 +72,20 @@ def no_tensor(name: str, value: Any) -> DtypeError:
 
 def check_float(name: str, *tensors: Tensor) -> None:
     """Raises DtypeError unless all are tensors of one float dtype, MixedBackendError unless they are on one backend."""
-    first = None
+    backend = dtype = None
     for x in tensors:
         if not isinstance(x, Tensor):
             raise no_tensor(name, x)
-        dtype = x.dtype
-        if dtype not in FLOATS:
-            raise DtypeError(f"[{name}] expected a float dtype, found {dtype}; convert with astype")
-        if first is None:
-            first, backend = dtype, x.backend
+        if x.backend is backend and x.data.dtype == dtype:  # native dtypes compare faster than their names
+            continue
+        if x.dtype not in FLOATS:
+            raise DtypeError(f"[{name}] expected a float dtype, found {x.dtype}; convert with astype")
+        if backend is None:
+            backend, dtype = x.backend, x.data.dtype
         elif x.backend is not backend:
             raise MixedBackendError(f"[{name}] expected one backend, found {backend.name} and {x.backend.name}")
-        elif dtype != first:
-            raise DtypeError(f"[{name}] expected one float dtype, found {first} and {dtype}")
+        else:
+            raise DtypeError(f"[{name}] expected one float dtype, found {tensors[0].dtype} and {x.dtype}")
 
 
 def check_beside(name: str, role: str, x: Tensor, dtype: str, like: Tensor) -> None:

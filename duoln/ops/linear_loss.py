@@ -13,24 +13,30 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import LARGEST
 from duoln.errors import ShapeError
-from duoln.ops.common import check_beside, check_float, check_indices
-from duoln.ops.elementwise import greater_equal, where
+from duoln.ops.common import check_beside, check_float
+from duoln.ops.elementwise import where
+from duoln.ops.loss import counted_rows
 from duoln.ops.shape import expand_dims
 
+_IGNORED = -1
+"""The label by which a rule knows a row that does not count; rules take any negative one."""
 BLOCK = 1 << 22
 """Logits that are held at a time: 16 MiB in float32."""
 
 
 @op
-def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor,
+                         ignore_index: int | None = None) -> Tensor:
     """Negative log-likelihood of the labels under softmax(x @ weight + bias), in nats.
 
-    A row whose label is negative is padding: its loss and its gradient are 0, whatever x holds there.
+    Args:
+        x, weight, bias, labels: see Shape.
+        ignore_index: the label of rows that do not count: their loss and gradient are 0, whatever x holds there.
 
     Shape:
-        x (..., in), weight (in, classes), bias (classes,), labels int32 (...) below classes -> (...).
+        x (..., in), weight (in, classes), bias (classes,), labels int32 (...) in 0 .. classes - 1 or `ignore_index`
+        -> (...).
 
     Raises:
         ShapeError: the sizes do not fit, or there are no classes.
@@ -43,9 +49,11 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
     if bias.shape != weight.shape[1:] or labels.shape != x.shape[:-1]:
         raise ShapeError(f"[linear_cross_entropy] expected bias {weight.shape[1:]} and labels {x.shape[:-1]}, "
                          f"found {bias.shape} and {labels.shape}")
-    check_indices("linear_cross_entropy", "labels", labels, weight.shape[1], x, -LARGEST)
-    # 0 times what is not finite would not be 0 in the weight's gradient.
-    x = where(expand_dims(greater_equal(labels, 0), axis=-1), x, 0.0)
+    counted = counted_rows("linear_cross_entropy", labels, x, weight.shape[1], ignore_index)
+    if counted is not None:
+        # 0 times what is not finite would not be 0 in the weight's gradient.
+        x = where(expand_dims(counted, axis=-1), x, 0.0)
+        labels = where(counted, labels, _IGNORED)
     return linear_cross_entropy.apply(x, weight, bias, labels)
 
 

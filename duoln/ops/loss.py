@@ -7,16 +7,23 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
+from duoln.core.arguments import check_integer
 from duoln.errors import ShapeError
 from duoln.ops.common import check_beside, check_float, check_indices
+from duoln.ops.elementwise import not_equal, where
+from duoln.ops.shape import expand_dims
 
 
 @op
-def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | None = None) -> Tensor:
     """Negative log-likelihood of the labels under softmax(logits), in nats.
 
+    Args:
+        logits, labels: see Shape.
+        ignore_index: the label of rows that do not count: their loss and gradient are 0, whatever their logits are.
+
     Shape:
-        logits (..., classes), labels int32 (...) in 0 .. classes - 1 -> (...).
+        logits (..., classes), labels int32 (...) in 0 .. classes - 1 or `ignore_index` -> (...).
 
     Raises:
         ShapeError: labels that do not fit the logits, or no classes.
@@ -26,8 +33,26 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     if logits.ndim < 1 or logits.shape[-1] == 0 or labels.shape != logits.shape[:-1]:
         raise ShapeError(f"[softmax_cross_entropy] expected logits (..., classes) and labels (...), "
                          f"found {logits.shape} and {labels.shape}")
-    check_indices("softmax_cross_entropy", "labels", labels, logits.shape[-1], logits, -logits.shape[-1])
-    return softmax_cross_entropy.apply(logits, labels)
+    counted = counted_rows("softmax_cross_entropy", labels, logits, logits.shape[-1], ignore_index)
+    if counted is None:
+        return softmax_cross_entropy.apply(logits, labels)
+    # 0 times what is not finite would not be 0 in the gradient.
+    logits = where(expand_dims(counted, axis=-1), logits, 0.0)
+    return where(counted, softmax_cross_entropy.apply(logits, where(counted, labels, 0)), 0.0)
+
+
+def counted_rows(name: str, labels: Tensor, like: Tensor, classes: int, ignore_index: int | None) -> Tensor | None:
+    """Where labels are not `ignore_index`, as bool; None where every row counts.
+
+    Raises:
+        ShapeError: another label is not in 0 .. classes - 1. DtypeError: `ignore_index` is no integer.
+    """
+    if ignore_index is None:
+        check_indices(name, "labels", labels, classes, like)
+        return None
+    counted = not_equal(labels, check_integer(name, "ignore_index", ignore_index))
+    check_indices(name, "labels", where(counted, labels, 0), classes, like)
+    return counted
 
 
 def _cross_entropy_forward(be: Backend, logits: Array, labels: Array) -> tuple[Array, Any]:

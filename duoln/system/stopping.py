@@ -26,7 +26,7 @@ class Interrupted(DuolnError):
 
     def __init__(self, message: str, number: int = signal.SIGINT) -> None:
         super().__init__(message)
-        self.exit_code = exit_code(number)
+        self.number, self.exit_code = number, exit_code(number)
 
 
 def exit_code(number: int) -> int:

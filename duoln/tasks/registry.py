@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pluggy
 
+from duoln.core.arguments import did_you_mean
 from duoln.errors import PluginError, UsageError
 from duoln.tasks import hookspecs
 from duoln.tasks.attributes import check_attributes
@@ -216,7 +217,8 @@ def _asked(names: Sequence[str]) -> list[tuple[EntryPoint, str]]:
     there = dict.fromkeys(entry.name for entry, _ in found)
     for name in names:
         if name not in there:
-            raise UsageError(f"[--plugin] expected one of {', '.join(there) or 'none'}; found {name!r}")
+            raise UsageError(f"[--plugin] expected one of {', '.join(there) or 'none'}; found {name!r}"
+                             f"{did_you_mean(name, there)}")
     return found
 
 
@@ -249,4 +251,5 @@ def find_task(name: str, asked: Sequence[str] | None = None) -> Task:
     for broken in everything.broken:
         if broken.name == name:
             raise PluginError(f"plug-in '{name}' of {broken.distribution} is broken: {broken.reason}")
-    raise UsageError(f"[task] expected one of {', '.join(sorted(everything.tasks)) or 'none'}; found {name!r}")
+    raise UsageError(f"[task] expected one of {', '.join(sorted(everything.tasks)) or 'none'}; found {name!r}"
+                     f"{did_you_mean(name, everything.tasks)}")

@@ -9,6 +9,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from duoln.core.arguments import did_you_mean
 from duoln.data import strictjson
 from duoln.errors import DuolnError, TaskError, UsageError, words_of
 from duoln.tasks.task import Config, Task
@@ -30,9 +31,11 @@ def make_config(task: Task, variant: str, preset: str | None = None,
         TaskError: the task's class of settings takes none, or has some that JSON cannot hold.
     """
     if variant not in task.variants:
-        raise UsageError(f"[{task.name}] expected a variant of {', '.join(task.variants)}; found {variant!r}")
+        raise UsageError(f"[{task.name}] expected a variant of {', '.join(task.variants)}; found {variant!r}"
+                         f"{did_you_mean(variant, task.variants)}")
     if preset is not None and preset not in task.presets:
-        raise UsageError(f"[{task.name}] expected a preset of {', '.join(task.presets)}; found {preset!r}")
+        raise UsageError(f"[{task.name}] expected a preset of {', '.join(task.presets)}; found {preset!r}"
+                         f"{did_you_mean(preset, task.presets)}")
     values = {**(task.presets[preset] if preset else {}), **task.variants[variant]}
     kinds = typing.get_type_hints(task.config)
     names = [f.name for f in dataclasses.fields(task.config)]
@@ -42,9 +45,17 @@ def make_config(task: Task, variant: str, preset: str | None = None,
                          f"{', '.join(names)}; found {strangers[0]!r}")
     for key, value in (settings or {}).items():
         if key not in names:
-            raise UsageError(f"[{task.name}] expected a setting of {', '.join(names)}; found {key!r}")
+            raise UsageError(f"[{task.name}] expected a setting of {', '.join(names)}; found {key!r}"
+                             f"{did_you_mean(key, names)}")
         values[key] = convert(f"[{task.name}] {key}", value, kinds[key])
     return _configured(task, values)
+
+
+def check_config(task: Task, variant: str, cfg: Config) -> None:
+    """Raises UsageError for a number of epochs, examples or evaluations that no run can have."""
+    for key, least in (("epochs", 0), ("batch_size", 1), ("evaluate_every", 0), ("patience", 0)):
+        if getattr(cfg, key) < least:
+            raise UsageError(f"[{task.name} {variant}] expected {key} of at least {least}, found {getattr(cfg, key)}")
 
 
 def _configured(task: Task, values: Mapping[str, Any]) -> Config:

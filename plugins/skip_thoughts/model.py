@@ -70,7 +70,7 @@ class SkipThoughts(nn.Module):
         states = [cell.sequence(params[name], ops.concat(nothing, shown[k], axis=0), (code,))[0]
                   for k, (name, cell) in enumerate((("previous", self.previous), ("next", self.next)))]
         output = params["output"]
-        nats = ops.linear_cross_entropy(ops.stack(*states), output["weight"], output["bias"], targets)
+        nats = ops.linear_cross_entropy(ops.stack(states), output["weight"], output["bias"], targets, ignore_index=-1)
         if not self.floor:
             return nats
         return ops.where(targets >= 0, -ops.log(ops.exp(-nats) + self.floor), 0.0)

@@ -10,7 +10,8 @@ from bench import made
 from conftest import NAMES, PATIENCE
 
 from duoln.bench import clock, compare, subjects, text
-from duoln.cli import bench, main
+from duoln.cli import main
+from duoln.cli.bench import operators
 from duoln.errors import UsageError
 from duoln.testing import check_error
 
@@ -44,7 +45,7 @@ def _compare(*args):
 
 
 def test_each_operator_has_a_table_of_its_own(capsys):
-    bench._show_operators([made.CASE, {**made.CASE, "op": "copy", "shape": [9, 9]}])
+    operators._show_operators([made.CASE, {**made.CASE, "op": "copy", "shape": [9, 9]}])
     shown = capsys.readouterr().err
     places = [shown.index(words) for words in ("layer_norm (", "8x16", "copy (", "9x9")]
     assert places == sorted(places)

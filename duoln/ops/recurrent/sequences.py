@@ -43,19 +43,20 @@ def check_cell(name: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x:
     time = name == cell
     check_variant(cell, norm, name)
     check_float(name, x, *states, w_x, w_h, *norms.values(), *([] if bias is None else [bias]))
-    if x.ndim != (3 if time else 2):
-        raise ShapeError(f"[{name}] expected x ({'time, ' if time else ''}batch, in), found shape {x.shape}")
-    if w_h.ndim != 2 or w_h.shape[0] == 0 or w_h.shape[1] != GATES[cell] * w_h.shape[0]:
+    x_shape, (hidden, width) = x.data.shape, w_h.data.shape if w_h.ndim == 2 else (0, 0)
+    if len(x_shape) != (3 if time else 2):
+        raise ShapeError(f"[{name}] expected x ({'time, ' if time else ''}batch, in), found shape {x_shape}")
+    if hidden == 0 or width != GATES[cell] * hidden:
         raise ShapeError(f"[{name}] expected w_h (hidden, {GATES[cell]} * hidden) with hidden of at least 1, "
                          f"found {w_h.shape}")
-    hidden, batch = w_h.shape[0], x.shape[-2]
-    shapes: dict[str, tuple[Tensor, tuple[int, ...]]] = {"w_x": (w_x, (x.shape[-1], GATES[cell] * hidden))}
-    shapes |= {f"state {k}": (state, (batch, hidden)) for k, state in enumerate(states)}
+    shapes: dict[str, tuple[Tensor, tuple[int, ...]]] = {"w_x": (w_x, (x_shape[-1], width))}
+    for k, state in enumerate(states):
+        shapes[f"state {k}"] = state, (x_shape[-2], hidden)
     check_shapes(name, cell, norm, hidden, shapes, bias, norms)
     if mask is not None:
         check_beside(name, "mask", mask, "bool", x)
-        if mask.shape != x.shape[:-1]:
-            raise ShapeError(f"[{name}] mask: expected shape {x.shape[:-1]}, found {mask.shape}")
+        if mask.shape != x_shape[:-1]:
+            raise ShapeError(f"[{name}] mask: expected shape {x_shape[:-1]}, found {mask.shape}")
 
 
 def check_norms(name: str, norms: NormParameters | None) -> NormParameters:
@@ -81,10 +82,13 @@ def check_shapes(name: str, cell: str, norm: str, hidden: int, shapes: dict[str,
     if list(norms) != list(expected):
         raise ShapeError(f"[{name}] norm '{norm}': expected the norm parameters "
                          f"{', '.join(expected) or 'none'}, found {', '.join(map(str, norms)) or 'none'}")
-    of_bias = {} if bias is None else {"bias": (bias, (GATES[cell] * hidden,))}
-    for role, (tensor, shape) in {**shapes, **of_bias, **{n: (norms[n], s) for n, s in expected.items()}}.items():
-        if tensor.shape != shape:
-            raise ShapeError(f"[{name}] {role}: expected shape {shape}, found {tensor.shape}")
+    if bias is not None:
+        shapes["bias"] = bias, (GATES[cell] * hidden,)
+    for key, shape in expected.items():
+        shapes[key] = norms[key], shape
+    for role, (tensor, wanted) in shapes.items():
+        if tensor.data.shape != wanted:
+            raise ShapeError(f"[{name}] {role}: expected shape {wanted}, found {tensor.shape}")
 
 
 def _without_padding(x: Tensor, mask: Tensor | None, norm: str) -> Tensor:
@@ -142,9 +146,9 @@ def named(cell: str, norm: str, arrays: tuple[Tensor, ...]) -> NormParameters:
 
 @op
 def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
-             mask: Tensor | None = None, norms: NormParameters | None = None, *, norm: str = "layer",
-             eps: float = 1e-5, eps_place: EpsilonPlace = "inside", reverse: bool = False, remat: bool = False,
-             ) -> tuple[Tensor, Tensor, Tensor]:
+         mask: Tensor | None = None, norms: NormParameters | None = None, *, norm: str = "none",
+         eps: float = 1e-5, eps_place: EpsilonPlace = "inside", reverse: bool = False, remat: bool = False,
+         ) -> tuple[Tensor, Tensor, Tensor]:
     """An LSTM over a sequence: hidden states (T, B, H), the last hidden state and the last cell (B, H).
 
     Gates stand in the order forget, input, output, candidate. See the module for shapes, `NORMS` for variants.
@@ -168,8 +172,8 @@ def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor
 
 @op
 def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
-            norms: NormParameters | None = None, *, norm: str = "layer", eps: float = 1e-5,
-            eps_place: EpsilonPlace = "inside", reverse: bool = False) -> tuple[Tensor, Tensor]:
+        norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
+        eps_place: EpsilonPlace = "inside", reverse: bool = False) -> tuple[Tensor, Tensor]:
     """A GRU over a sequence: hidden states (T, B, H) and the last one (B, H).
 
     Gates stand in the order update, reset, candidate. See the module for shapes, `NORMS` for variants.
@@ -188,8 +192,8 @@ def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
 
 @op
 def rnn(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
-            norms: NormParameters | None = None, *, norm: str = "layer", eps: float = 1e-5,
-            eps_place: EpsilonPlace = "inside", reverse: bool = False) -> tuple[Tensor, Tensor]:
+        norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
+        eps_place: EpsilonPlace = "inside", reverse: bool = False) -> tuple[Tensor, Tensor]:
     """A tanh RNN over a sequence: hidden states (T, B, H) and the last one (B, H).
 
     See the module for shapes, `NORMS` for variants.

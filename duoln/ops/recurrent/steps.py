@@ -21,7 +21,7 @@ from duoln.ops.recurrent.variants import check_variant
 
 
 def lstm_step(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
-              norms: NormParameters | None = None, *, norm: str = "layer", eps: float = 1e-5,
+              norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
               eps_place: EpsilonPlace = "inside") -> tuple[Tensor, Tensor]:
     """The next hidden state and cell of an LSTM (eq. 20-22).
 
@@ -37,7 +37,7 @@ def lstm_step(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: T
 
 @op
 def lstm_cell(side: Tensor, product: Tensor, c: Tensor, bias: Tensor | None = None,
-                  norms: NormParameters | None = None, *, norm: str = "layer", eps: float = 1e-5,
+                  norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
                   eps_place: EpsilonPlace = "inside") -> tuple[Tensor, Tensor]:
     """The next hidden state and cell of an LSTM from its two products: what `lstm_step` does after them.
 
@@ -68,7 +68,7 @@ def _lstm_cell(side: Tensor, product: Tensor, c: Tensor, bias: Tensor | None, *n
 
 
 def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
-             norms: NormParameters | None = None, *, norm: str = "layer", eps: float = 1e-5,
+             norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
              eps_place: EpsilonPlace = "inside") -> Tensor:
     """The next hidden state of a GRU (eq. 26-28).
 
@@ -82,7 +82,7 @@ def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None
 
 
 def rnn_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
-             norms: NormParameters | None = None, *, norm: str = "layer", eps: float = 1e-5,
+             norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
              eps_place: EpsilonPlace = "inside") -> Tensor:
     """The next hidden state of a tanh RNN (eq. 4).
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from duoln.core.arguments import described
+from duoln.core.arguments import described, did_you_mean
 from duoln.errors import UsageError
 
 Cell = Literal["rnn", "lstm", "gru"]
@@ -61,18 +61,17 @@ def check_variant(cell: str, norm: str, name: str = "") -> None:
     if cell not in CELLS:
         raise UsageError(f"[{name or 'rnn'}] expected a cell of {', '.join(CELLS)}; found {cell!r}")
     if not isinstance(norm, str) or (cell, norm) not in _PARAMETERS:
-        known = ", ".join(n for n in NORMS if (cell, n) in _PARAMETERS)
-        raise UsageError(f"[{name or cell}] expected a norm of {known}; found {described(norm)}")
+        known = [n for n in NORMS if (cell, n) in _PARAMETERS]
+        raise UsageError(f"[{name or cell}] expected a norm of {', '.join(known)}; found {described(norm)}"
+                         f"{did_you_mean(norm, known)}")
 
 
 def norm_shapes(cell: str, norm: str, hidden: int) -> dict[str, tuple[int]]:
-    """The normalisation parameters of a variant with their shapes, in the operators' order."""
-    check_variant(cell, norm)
-    return {name: ((hidden if name.endswith("_c") else GATES[cell] * hidden),)
-            for name in _PARAMETERS[cell, norm]}
+    """The normalisation parameters of a variant that exists, with their shapes, in the operators' order."""
+    wide = GATES[cell] * hidden
+    return {name: (hidden if name.endswith("_c") else wide,) for name in _PARAMETERS[cell, norm]}
 
 
 def has_bias(cell: str, norm: str) -> bool:
-    """Whether the variant has a bias (gates * hidden,) beside its norms' own."""
-    check_variant(cell, norm)
+    """Whether a variant that exists has a bias (gates * hidden,) beside its norms' own."""
     return (cell, norm) not in _WITHOUT_BIAS

@@ -1,0 +1,80 @@
+"""What the kinds of `duoln bench` share: options, checks before anything is timed, and the record of what was timed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from duoln.bench import machine, operators
+from duoln.bench.records import check_target, make_case, make_record, write
+from duoln.cli import console
+from duoln.errors import UsageError
+
+
+def add_common(parser: argparse.ArgumentParser, rounds: int, runs: int | None = None) -> None:
+    """Add the options that every kind has."""
+    parser.add_argument("--backend", help="default: DUOLN_BACKEND, else auto")
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"turns of each side (default {rounds})")
+    if runs is not None:
+        parser.add_argument("--runs", type=int, default=runs, help=f"runs a turn (default {runs})")
+    parser.add_argument("--json", metavar="FILE", help="write the record, with every sample; - is stdout")
+    parser.add_argument("--label", metavar="TEXT", help="the machine's name in the record (default: made of its facts)")
+
+
+def numbers(text: str, form: str) -> list[int]:
+    """The value of an option such as `--shape 8,16`."""
+    parts = text.split(",")
+    if len(parts) != form.count(",") + 1 or not all(p.isdecimal() and int(p) > 0 for p in parts):
+        raise argparse.ArgumentTypeError(f"expected {form} of at least 1 each, found {text!r}")
+    return [int(p) for p in parts]
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raises UsageError before anything is timed; remarks on a machine that is busy."""
+    runs = getattr(args, "runs", 1)
+    if args.rounds < 1 or runs < 1:
+        raise UsageError(f"[bench] expected rounds and runs of at least 1, found {args.rounds} and {runs}")
+    if args.label == "":
+        raise UsageError("[bench] expected a label, found an empty one")
+    for target in (None if args.json == "-" else args.json, getattr(args, "append", None)):
+        if target is not None:
+            check_target(Path(target))
+    remark = machine.busy()
+    if remark:
+        console.say(remark, style="yellow")
+
+
+def of_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a case takes from a row of `sides.compare`."""
+    return {"side": row["name"], "samples": row["samples"], "clock_name": "wall_run", "cache": "running",
+            "warmups": row["facts"]["warmups"], "ratio": row["ratio"], "facts": row["facts"]}
+
+
+def record_rows(kind: str, args: argparse.Namespace, found: Sequence[Mapping[str, Any]]) -> None:
+    """Write what `train` or `rnn` measured, if that is asked for, with the copy's bandwidth beside it."""
+    if args.json is None:
+        return
+    from duoln import runtime
+
+    backend = runtime.backend(args.backend)
+    copy_gbps = operators.measure_copy(backend)["gbps"]
+    made = [make_case(**{"copy_gbps": copy_gbps, "runs": args.runs, **case}) for case in found]
+    write_record(make_record(kind, backend, args.label, copy_gbps, made), args.json)
+
+
+def show_rows(title: str, rows: Sequence[Mapping[str, Any]], scale: float, unit: str) -> None:
+    """Show what the sides took, with our share of each."""
+    shown = [(row["name"], f"{row['median'] * scale:.2f}", f"{row['p10'] * scale:.2f} - {row['p90'] * scale:.2f}",
+              f"{row['ratio']:.2f}") for row in rows]
+    console.show(console.rows_table(title, ("side", unit, "p10 - p90", "duoln / side"), shown))
+
+
+def write_record(record: Mapping[str, Any], target: str | None) -> None:
+    """Write a record where `--json` says, if it says so."""
+    if target == "-":
+        console.put_json(record)
+    elif target is not None:
+        write(record, Path(target))
+        console.say(f"wrote {target}")

@@ -1,0 +1,52 @@
+"""`duoln bench rnn`: recurrent layers, forward and backward, beside a peer."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from duoln.bench import operators, recurrent
+from duoln.bench.sides import compare
+from duoln.cli import console
+from duoln.cli.bench.options import add_common, check, numbers, of_row, record_rows, show_rows
+from duoln.kernels.recurrent import cases
+from duoln.ops.recurrent.variants import check_variant
+
+
+def add_kind(kinds: Any) -> None:
+    """Add `rnn`."""
+    rnn = kinds.add_parser("rnn", help="recurrent layers, forward and backward")
+    rnn.add_argument("--cell", action="append", choices=("rnn", "lstm", "gru"), help="may be repeated (default lstm)")
+    rnn.add_argument("--norm", action="append", metavar="NAME", help="may be repeated (default layer)")
+    rnn.add_argument("--shape", action="append", type=_recurrent_shape, metavar="T,B,IN,H", help="may be repeated")
+    rnn.add_argument("--forward", action="store_true", help="forward only (default: forward and backward)")
+    rnn.add_argument("--peer", action="append", default=[], choices=recurrent.PEERS)
+    add_common(rnn, rounds=9, runs=3)
+    rnn.set_defaults(run=_rnn)
+
+
+def _recurrent_shape(text: str) -> cases.Shape:
+    return cases.Shape(*numbers(text, "T,B,IN,H"))
+
+
+def _rnn(args: argparse.Namespace) -> int:
+    check(args)
+    chosen = list(dict.fromkeys((cell, norm, shape) for cell in args.cell or ["lstm"]
+                                for norm in args.norm or ["layer"] for shape in args.shape or cases.SHAPES))
+    for cell, norm, _ in chosen:
+        check_variant(cell, norm)
+    title = "Forward" if args.forward else "Forward and backward"
+    found = []
+    for cell, norm, shape in chosen:
+        name = f"{cell} {norm} T{shape.steps} B{shape.batch} in{shape.n_in} H{shape.hidden}"
+        console.say(f"{name}: {args.rounds} turns of {args.runs} runs a side")
+        entries = recurrent.entries(cell, norm, shape, not args.forward, args.backend, args.peer)
+        rows = compare(entries, args.rounds, args.runs)
+        show_rows(f"{title}: {name}", rows, 1e6 / shape.steps, "us a time step")
+        found += [{"op": f"{cell} {norm}", "passes": operators.passes(not args.forward), "shape": shape,
+                   "moved": cases.least_bytes(cell, shape) if args.forward else None,
+                   "flops": cases.flops(cell, shape, not args.forward),
+                   "rule": row["facts"].get("rule"), "source": recurrent.source_of(cell, row["facts"].get("rule")),
+                   **of_row(row)} for row in rows]
+    record_rows("rnn", args, found)
+    return 0

@@ -1,0 +1,55 @@
+"""`duoln bench train`: one training step of a task, beside a peer."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from duoln.bench.sides import Entry, compare, with_allocators
+from duoln.cli import console
+from duoln.cli.bench.options import add_common, check, of_row, record_rows, show_rows
+from duoln.tasks import make_config, parse_settings
+from duoln.tasks.registry import find_task
+
+
+def add_kind(kinds: Any) -> None:
+    """Add `train`."""
+    train = kinds.add_parser("train", help="one training step of a task")
+    train.add_argument("--task", default="mnist")
+    train.add_argument("--variant", default="ln")
+    train.add_argument("--preset", metavar="NAME")
+    train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
+    train.add_argument("--batch-size", type=int, action="append", help="may be repeated (default 128 and 4)")
+    train.add_argument("--plugin", action="append", metavar="NAME", dest="plugins",
+                       help="load only the plug-in of this name; may be repeated")
+    train.add_argument("--peer", action="append", default=[], help="torch or torch-fused; may be repeated")
+    add_common(train, rounds=15, runs=20)
+    train.set_defaults(run=_train)
+
+
+def _train(args: argparse.Namespace) -> int:
+    check(args)
+    task = find_task(args.task, args.plugins)
+    peers = list(dict.fromkeys(args.peer))
+    for peer in peers:
+        task.peer(peer)
+    chosen = parse_settings(args.settings)
+    title = f"One training step of {task.name} {args.variant}"
+    found = []
+    for size in dict.fromkeys(args.batch_size or [128, 4]):
+        settings = {**chosen, "batch_size": size}
+        cfg = make_config(task, args.variant, args.preset, settings)
+        asked = {"kind": "train", "task": task.name, "variant": args.variant, "preset": args.preset,
+                 "settings": settings, "backend": args.backend, "peer": None, "plugins": args.plugins}
+        entries = [Entry("duoln", asked)]
+        for peer in peers:
+            entries += with_allocators(peer, {**asked, "peer": peer})
+        console.say(f"{task.name} {args.variant}, batch {size}: {args.rounds} turns of {args.runs} steps a side")
+        rows = compare(entries, args.rounds, args.runs)
+        show_rows(f"{title}: batch {size}", rows, 1e3, "ms")
+        preset = {} if args.preset is None else {"preset": args.preset}
+        found += [{"op": f"{task.name} {args.variant}", "passes": "step", "shape": [size],
+                   "settings": {**preset, **{key: getattr(cfg, key) for key in chosen}}, **of_row(row)}
+                  for row in rows]
+    record_rows("train", args, found)
+    return 0

@@ -1,0 +1,41 @@
+"""`duoln compare`: what several machines have measured, beside each other."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from duoln.bench.records import check_target
+
+
+def add_command(commands: Any) -> None:
+    """Add `compare` to the command line."""
+    versus = commands.add_parser("compare", help="what `duoln bench ... --json FILE` wrote on several machines")
+    versus.add_argument("files", nargs="+", type=Path, metavar="FILE", help="the first is what others are measured by")
+    versus.add_argument("--plot", type=Path, metavar="FILE.png", help="also draw the times (needs matplotlib)")
+    versus.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+    versus.set_defaults(run=_compare)
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from duoln.bench import compare as comparing
+    from duoln.cli import console
+    from duoln.pictures import drawing
+
+    if args.plot is not None:
+        check_target(args.plot)
+        drawing.check_picture(args.plot)
+    comparison = comparing.compare(args.files)
+    if args.plot is not None:
+        from duoln.bench.plot import draw
+
+        console.say(f"wrote {draw(comparison, args.plot)}")
+    if args.json:
+        console.put_json(comparison.as_json())
+        return 0
+    title, headings, rows = comparing.table(comparison)
+    console.show(console.rows_table(title, headings, rows, whole=[0]), data=True)
+    for line in comparing.remarks(comparison):
+        console.put(line)
+    return 0

@@ -1,0 +1,143 @@
+"""`duoln.train`: one run of a task from Python, and what it gives."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln import runtime
+from duoln.backends.protocol import Backend
+from duoln.core.arguments import did_you_mean
+from duoln.errors import UsageError
+from duoln.nn import Module, Params
+from duoln.runs.folder import RunFolder
+from duoln.runs.report import Curve, read_curves
+from duoln.system.stopping import Interrupted
+from duoln.tasks.events import Listener
+from duoln.tasks.faults import named
+from duoln.tasks.registry import find_task
+from duoln.tasks.settings import check_config, make_config
+from duoln.tasks.task import Config, Task
+from duoln.tasks.values import Dataset
+from duoln.training.loop import fit
+from duoln.training.trainer import Trainer
+
+_NO_METRICS = ("event", "step", "epoch", "wall_s")
+"""What an evaluation's entry in the log has beside its metrics."""
+
+
+class TrainedRun(NamedTuple):
+    """What a run of `train` gave."""
+
+    task: str
+    variant: str
+    config: Config
+    dataset: Dataset
+    """What it was trained on: a figure on made data says nothing about the paper's."""
+    backend: str
+    figures: dict[str, Any]
+    """The last evaluation's metrics, such as "test_error", with "steps", "epochs" and "seconds", as in result.json."""
+    curves: dict[str, np.ndarray]
+    """An array for each metric and for "step", "epoch" and "seconds": an entry for each evaluation."""
+    losses: dict[str, np.ndarray]
+    """The training loss: "step" and "loss", an entry for each update that the log holds."""
+    model: Module
+    params: Params
+    """The trained parameters, tensors on the backend: `run.model(run.params, x)`."""
+    folder: Path | None
+    """The run folder, where one was asked for."""
+
+    def __repr__(self) -> str:
+        figures = ", ".join(f"{key}={value:.4g}" for key, value in self.figures.items() if isinstance(value, float))
+        return f"<run of {self.task} {self.variant} on {self.backend}, {self.dataset.label}: {figures}>"
+
+
+def train(task: str | Task, variant: str | None = None, *, preset: str | None = None,
+          backend: str | Backend | None = None, out: str | Path | None = None, data: str | Path | None = None,
+          resume: bool = False, listeners: Sequence[Listener] = (), **settings: Any) -> TrainedRun:
+    """Train one variant of a task; nothing is printed.
+
+        run = duoln.train("mnist", variant="ln", epochs=2)
+        run.figures["test_error"], run.curves["epoch"], run.params
+
+    Args:
+        task: a task's name, or a task.
+        variant: what to train; it may be left out where the task has one variant only.
+        preset: "paper", "small" or "smoke", where the task has them; by default the task's own defaults.
+        backend: a backend or its name; by default what `duoln.backend()` chooses.
+        out: a run folder to keep, for `duoln report`, `duoln sample` and `resume`; by default nothing is kept.
+        data: a folder that is searched before DUOLN_DATA.
+        resume: go on from the newest checkpoint in `out`, if there is one.
+        listeners: objects that are told of every update and evaluation.
+        **settings: of the task, such as `epochs=2` or `learning_rate=1e-3`; `duoln list` names the tasks' variants.
+
+    Raises:
+        UsageError: an unknown task, variant, preset, setting or backend, or `resume` without `out`.
+        DataError, DivergedError, CheckpointError, MemoryExhaustedError: as `duoln run` fails.
+        Interrupted: Ctrl-C; where there is `out`, a checkpoint was written.
+    """
+    if resume and out is None:
+        raise UsageError("[train] expected the run folder `out` to resume from, found none")
+    chosen = find_task(task) if isinstance(task, str) else _checked(task)
+    name = _variant(chosen, variant)
+    cfg = make_config(chosen, name, preset, settings)
+    check_config(chosen, name, cfg)
+    where = runtime.backend(backend) if backend is None or isinstance(backend, str) else backend
+    splits = chosen.data(cfg, None if data is None else Path(data))
+    trainer = Trainer(chosen, name, cfg, splits, where)
+    with ExitStack() as stack:
+        path = Path(stack.enter_context(tempfile.TemporaryDirectory()) if out is None else out)
+        try:
+            figures = train_in_folder(trainer, path, listeners, resume)
+            [curve] = read_curves([path])
+        except Interrupted as stop:
+            if out is not None:
+                raise
+            raise Interrupted(f"stopped after update {trainer.step}; nothing is kept without a run folder `out`",
+                              stop.number) from None
+    return TrainedRun(chosen.name, name, cfg, splits.dataset, where.name, figures, _evaluations(curve),
+                      _losses(curve), trainer.model, trainer.state["params"], None if out is None else path)
+
+
+def train_in_folder(trainer: Trainer, path: Path, listeners: Sequence[Listener] = (), resume: bool = False,
+                    same_bits: bool = True) -> dict[str, Any]:
+    """`fit` with a run folder that is closed afterwards, whatever happens; the figures. Raises as `fit`."""
+    folder = RunFolder(path, trainer.backend)
+    try:
+        return fit(trainer, folder, listeners, resume, same_bits)
+    finally:
+        folder.close()
+
+
+def _checked(task: Any) -> Task:
+    if not isinstance(task, Task):
+        raise UsageError(f"[train] task: expected a task or its name, found {type(task).__name__}")
+    return named(task, task.owner or type(task).__module__)
+
+
+def _variant(task: Task, variant: str | None) -> str:
+    if variant is None and len(task.variants) == 1:
+        return next(iter(task.variants))
+    if variant not in task.variants:
+        raise UsageError(f"[train] expected a variant of {', '.join(task.variants)}; found {variant!r}"
+                         f"{did_you_mean(variant, task.variants)}")
+    return variant
+
+
+def _evaluations(curve: Curve) -> dict[str, np.ndarray]:
+    """The evaluations of a run as columns; a metric that one of them lacks is NaN there."""
+    metrics = dict.fromkeys(key for point in curve.points for key in point if key not in _NO_METRICS)
+    return {"step": np.array([point["step"] for point in curve.points], np.int64),
+            "epoch": np.array([point["epoch"] for point in curve.points], np.float64),
+            "seconds": np.array([point["wall_s"] for point in curve.points], np.float64),
+            **{key: np.array([point.get(key, np.nan) for point in curve.points], np.float64) for key in metrics}}
+
+
+def _losses(curve: Curve) -> dict[str, np.ndarray]:
+    return {"step": np.array([step for step, _ in curve.losses], np.int64),
+            "loss": np.array([loss for _, loss in curve.losses], np.float64)}
