@@ -1,0 +1,78 @@
+"""`duoln.train`: a run from Python gives what the command gives, prints nothing, and leaves only what was asked for."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+from small_runs import At, Line, fit_into, line_trainer, state_bits
+
+import duoln
+from duoln import cli, tree
+from duoln.errors import CheckpointError, UsageError
+from duoln.system.stopping import Interrupted
+from duoln.testing import check_error
+
+
+def test_a_task_object_on_every_backend(be, tmp_path, capfd):
+    run = duoln.train(Line(), backend=be, variant="plain", epochs=2)
+    trainer = line_trainer(be, epochs=2)
+    figures = fit_into(trainer, tmp_path / "r", be)
+    unclocked = {key: value for key, value in figures.items() if key != "seconds_per_epoch"}
+    assert {key: value for key, value in run.figures.items() if key in unclocked} == unclocked
+    assert [t.numpy().tobytes() for t in tree.leaves(run.params)] == [
+        t.numpy().tobytes() for t in tree.leaves(trainer.state["params"])]
+    assert run.backend == be.name and run.dataset.name == "a line" and run.folder is None
+    assert capfd.readouterr() == ("", "")
+
+
+def test_curves_are_arrays(numpy_backend):
+    run = duoln.train(Line(), "plain", backend=numpy_backend)
+    np.testing.assert_array_equal(run.curves["step"], [5, 10, 15])
+    np.testing.assert_array_equal(run.curves["epoch"], [1, 2, 3])
+    assert run.curves["test_mse"][-1] == run.figures["test_mse"] and (np.diff(run.curves["seconds"]) > 0).all()
+    np.testing.assert_array_equal(run.losses["step"], np.arange(1, 16))
+    assert run.losses["loss"].dtype == np.float64 and run.losses["loss"].shape == (15,)
+    x = duoln.tensor(np.zeros((2, 1), np.float32), numpy_backend)
+    assert run.model(run.params, x).shape == (2, 1) and "a line" in repr(run) and "test_mse" in repr(run)
+
+
+def test_the_command_gives_the_same(tmp_path, capsys):
+    run = duoln.train("mnist", "ln", preset="smoke", epochs=1, backend="numpy", out=tmp_path / "a")
+    assert cli.main(["run", "mnist", "--variant", "ln", "--preset", "smoke", "--epochs", "1", "--backend", "numpy",
+                     "--out", str(tmp_path / "b"), "--json"]) == 0
+    [result] = json.loads(capsys.readouterr().out)["results"]
+    assert {key: result[key] for key in result if key != "seconds_per_epoch"} == {
+        key: run.figures[key] for key in result if key != "seconds_per_epoch"}
+    assert run.folder == tmp_path / "a"
+
+
+def test_a_run_goes_on_in_its_folder(numpy_backend, tmp_path):
+    with pytest.raises(Interrupted, match="--resume auto"):
+        duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path,
+                    listeners=[At(7, lambda: os.kill(os.getpid(), signal.SIGINT))])
+    check_error(CheckpointError, lambda: duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path),
+                "already holds")
+    run = duoln.train(Line(), "plain", backend=numpy_backend, out=str(tmp_path), resume=True)
+    whole = line_trainer(numpy_backend)
+    fit_into(whole, tmp_path / "whole", numpy_backend)
+    assert [t.numpy().tobytes() for t in tree.leaves(run.params)] == state_bits(whole)[:len(tree.leaves(run.params))]
+    np.testing.assert_array_equal(run.losses["step"], np.arange(1, 16))
+
+
+def test_ctrl_c_without_a_folder_says_that_nothing_is_kept(numpy_backend):
+    with pytest.raises(Interrupted, match="nothing is kept") as caught:
+        duoln.train(Line(), "plain", backend=numpy_backend,
+                    listeners=[At(7, lambda: os.kill(os.getpid(), signal.SIGTERM))])
+    assert caught.value.exit_code == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"task": "mnits"}, ["[task]", "'mnits'", "did you mean 'mnist'"]), ({"task": 3}, ["[train]", "int"]),
+    ({"task": "mnist", "variant": None}, ["[train]", "none, bn, ln", "None"]), ({"variant": "nl"}, ["plain, fast", "'nl'"]),
+    ({"preset": "smok"}, ["'smok'", "did you mean 'smoke'"]), ({"epoch": 1}, ["'epoch'", "did you mean 'epochs'"]),
+    ({"epochs": -1}, ["epochs of at least 0", "-1"]), ({"epochs": "many"}, ["epochs", "'many'"]),
+    ({"backend": "nunpy"}, ["[backend]", "did you mean 'numpy'"]), ({"resume": True}, ["`out`", "none"])])
+def test_wrong_calls_are_named(arguments, words):
+    check_error(UsageError, lambda: duoln.train(**{"task": Line(), "variant": "plain", **arguments}), *words)
