@@ -44,26 +44,26 @@ class DataMissingError(DataError):
 class DataFormatError(DataError):
     """A file whose content is not what its format promises."""
 
-    def __init__(self, file: object, offset: int, expected: object, found: object) -> None:
-        self.file, self.offset, self.expected, self.found = file, offset, expected, found
-        super().__init__(f"{file}: at byte {offset}: expected {expected}, found {found}")
+    def __init__(self, file: object, offset: int, expected: object, actual: object) -> None:
+        self.file, self.offset, self.expected, self.actual = file, offset, expected, actual
+        super().__init__(f"{file}: at byte {offset}: expected {expected}, found {actual}")
 
 
 class DataEntryError(DataFormatError):
     """As `DataFormatError`, for files that people read by lines or entries: the message names one of them."""
 
-    def __init__(self, file: object, place: str, expected: object, found: object) -> None:
-        super().__init__(file, 0, expected, found)
+    def __init__(self, file: object, place: str, expected: object, actual: object) -> None:
+        super().__init__(file, 0, expected, actual)
         self.place = place
-        self.args = (f"{file}: {place}: expected {expected}, found {found}",)
+        self.args = (f"{file}: {place}: expected {expected}, found {actual}",)
 
 
 class RecordError(DataError):
     """A record of measurements that is not what its schema promises."""
 
-    def __init__(self, file: object, key: str, expected: object, found: object) -> None:
-        self.file, self.key, self.expected, self.found = file, key, expected, found
-        super().__init__(f"{file}: {key}: expected {expected}, found {found}")
+    def __init__(self, file: object, key: str, expected: object, actual: object) -> None:
+        self.file, self.key, self.expected, self.actual = file, key, expected, actual
+        super().__init__(f"{file}: {key}: expected {expected}, found {actual}")
 
 
 class DivergedError(DuolnError):

@@ -86,11 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, action="append", metavar="T", help="may be repeated (default 24, 64, 250)")
     args = parser.parse_args(argv)
     backend = runtime.backend(args.backend)
-    found: dict[str, Any] = {"backend": backend.name, "device": backend.device,
+    results: dict[str, Any] = {"backend": backend.name, "device": backend.device,
                              "mnist ln": measure(*_mnist(backend), backend)}
     for steps in args.steps or (24, 64, 250):
-        found[f"LN-LSTM B {_BATCH}, H {_HIDDEN}, T {steps}"] = measure(*_lstm(steps, backend), backend)
-    print(strictjson.dumps(found, indent=2))
+        results[f"LN-LSTM B {_BATCH}, H {_HIDDEN}, T {steps}"] = measure(*_lstm(steps, backend), backend)
+    print(strictjson.dumps(results, indent=2))
     return 0
 
 

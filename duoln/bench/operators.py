@@ -95,9 +95,9 @@ def measure(plan: Plan, backend: Backend, peers: Sequence[str], rounds: int,
         DuolnError: a rule or a peer computes something else, or the machine is too busy to time anything.
     """
     inputs = plan.subject.inputs(plan.shape)
-    found = agreement.compute(plan.subject, backend, inputs, plan.backward)
-    sides = [_our_side(plan, backend, inputs, found),
-             *(_peer_side(plan, backend, inputs, found, peer) for peer in peers)]
+    ours = agreement.compute(plan.subject, backend, inputs, plan.backward)
+    sides = [_our_side(plan, backend, inputs, ours),
+             *(_peer_side(plan, backend, inputs, ours, peer) for peer in peers)]
     clocks = [SlopeClock(side.chain) for side in sides]
     take_turns(clocks, rounds)
     rows, width = plan.shape
@@ -116,22 +116,22 @@ def measure(plan: Plan, backend: Backend, peers: Sequence[str], rounds: int,
     return cases
 
 
-def _our_side(plan: Plan, backend: Backend, inputs: agreement.Values, found: agreement.Values) -> Side:
+def _our_side(plan: Plan, backend: Backend, inputs: agreement.Values, ours: agreement.Values) -> Side:
     tensors = {name: Tensor(backend.asarray(a), backend) for name, a in inputs.items()}
     rule = plan.subject.rule(tensors)
     if plan.subject.op is not None and rule != "composed":
-        agreement.check_rule(f"{plan.name}, rule '{rule}'", plan.subject, backend, inputs, found, plan.backward)
+        agreement.check_rule(f"{plan.name}, rule '{rule}'", plan.subject, backend, inputs, ours, plan.backward)
     return Side("duoln", DuolnChain(plan.subject, backend, inputs, plan.cache, plan.backward), {
         "rule": rule, "source": plan.subject.source(rule),
-        "max_error": agreement.max_error(plan.subject, inputs, found, plan.backward)})
+        "max_error": agreement.max_error(plan.subject, inputs, ours, plan.backward)})
 
 
-def _peer_side(plan: Plan, backend: Backend, inputs: agreement.Values, found: agreement.Values, peer: str) -> Side:
+def _peer_side(plan: Plan, backend: Backend, inputs: agreement.Values, ours: agreement.Values, peer: str) -> Side:
     if peer not in PEERS:
         raise UsageError(f"[bench] expected a peer of {', '.join(PEERS)}; found {peer!r}")
     device = operators_torch.device_for(backend.name)
     theirs = operators_torch.compute(plan.subject, inputs, plan.backward, device)
-    agreement.check_agreement(f"{plan.name}, {peer}", theirs, found, "duoln",
+    agreement.check_agreement(f"{plan.name}, {peer}", theirs, ours, "duoln",
                               agreement.allowed(plan.shape))
     return Side(peer, operators_torch.TorchChain(plan.subject, inputs, plan.cache, plan.backward, device), {
         "max_error": agreement.max_error(plan.subject, inputs, theirs, plan.backward),

@@ -22,15 +22,15 @@ def device_for(backend: str) -> str:
 def facts(device: str) -> dict[str, str]:
     """The library, and what it runs on."""
     torch = _torch()
-    found = {"library": f"torch {torch.__version__}", "device": device}
-    return found | ({"threads": str(torch.get_num_threads())} if device == "cpu" else {})
+    described = {"library": f"torch {torch.__version__}", "device": device}
+    return described | ({"threads": str(torch.get_num_threads())} if device == "cpu" else {})
 
 
 def compute(subject: Subject, inputs: Mapping[str, np.ndarray], backward: bool, device: str) -> dict[str, np.ndarray]:
     """What one launch gives, by duoln's names."""
     tensors = _tensors(inputs, device, ("x", *subject.shared) if backward else ())
-    found = _run(_torch(), subject, tensors["x"], tensors, tensors["gout"] if backward else None)
-    return {name: a.detach().cpu().numpy() for name, a in found.items()}
+    arrays = _run(_torch(), subject, tensors["x"], tensors, tensors["gout"] if backward else None)
+    return {name: a.detach().cpu().numpy() for name, a in arrays.items()}
 
 
 class TorchChain:

@@ -88,14 +88,14 @@ def source_hash(root: Path, folders: Iterable[str]) -> str:
     """sha256 over the names and contents of the source files in some folders below `root`, and of what lies in `root`
     itself and is pasted into them; cases are no source.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     shared = [p for p in root.iterdir() if p.suffix in _SOURCES and p.suffix != ".py"]
     for path in sorted(shared + [p for folder in folders for p in (root / folder).iterdir()
                                  if p.suffix in _SOURCES and p.name != "cases.py"]):
         content = path.read_bytes()
-        found.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
-        found.update(content)
-    return found.hexdigest()
+        digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def make_case(*, op: str, passes: str, shape: Sequence[int], side: str, samples: Sequence[float], clock_name: str,

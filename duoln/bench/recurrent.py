@@ -76,13 +76,13 @@ def _products(backend_name: str | None, arrays: Mapping[str, np.ndarray], backwa
     states = backend.ones((steps * batch, h.shape[1]))
 
     def run(k: int) -> None:
-        found = [backend.matmul(x, w_x)]
-        found += [backend.matmul(h, w_h) for _ in range(steps)]
+        results = [backend.matmul(x, w_x)]
+        results += [backend.matmul(h, w_h) for _ in range(steps)]
         if backward:
-            found += [backend.matmul(d, w_back) for _ in range(steps)]
-            found += [backend.matmul(backend.permute_dims(left, (1, 0)), d_all) for left in (states, x)]
-            found.append(backend.matmul(d_all, backend.permute_dims(w_x, (1, 0))))
-        backend.wait(found)
+            results += [backend.matmul(d, w_back) for _ in range(steps)]
+            results += [backend.matmul(backend.permute_dims(left, (1, 0)), d_all) for left in (states, x)]
+            results.append(backend.matmul(d_all, backend.permute_dims(w_x, (1, 0))))
+        backend.wait(results)
 
     return Work(run, [], {"backend": machine.backend_facts(backend)}, warmups=1)
 
@@ -106,9 +106,9 @@ def _ours(cell: str, norm: str, backward: bool, backend_name: str | None, arrays
         done = gradient(params) if backward else forward(params)
         backend.wait([t.data for t in tree.leaves(done)])
 
-    found = {k: g.numpy() for k, g in gradient(params)[1].items()} if backward else {}
+    gradients = {k: g.numpy() for k, g in gradient(params)[1].items()} if backward else {}
     facts = {"backend": machine.backend_facts(backend), "rule": rule_of(cell, norm, params)}
-    return Work(run, checks(forward(params).numpy(), found), facts, warmups=2 if backward else 1)
+    return Work(run, checks(forward(params).numpy(), gradients), facts, warmups=2 if backward else 1)
 
 
 def rule_of(cell: str, norm: str, params: Mapping[str, Any]) -> str:

@@ -118,10 +118,10 @@ def summary(outcomes: Sequence[Outcome], waiting: Sequence[Part], out: Path) -> 
 
 def _load(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _figures(content: dict[str, Any]) -> list[str]:
@@ -137,7 +137,7 @@ def _figures(content: dict[str, Any]) -> list[str]:
 
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
+        return ", ".join(f"{key} {_plain(entry)}" for key, entry in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

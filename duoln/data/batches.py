@@ -88,12 +88,12 @@ def count_examples(batch: Batch, axes: Axes) -> int:
     for role, given in (("batch", batch), ("axes", axes)):
         if not isinstance(given, Mapping):
             raise DtypeError(f"[batch_axes] {role}: expected a mapping by name, found {described(given)}")
-    found = {name: array.shape[axis:axis + 1] for name, array in batch.items()
+    counts = {name: array.shape[axis:axis + 1] for name, array in batch.items()
              if (axis := axes.get(name, 0)) is not None}
-    if len(set(found.values())) != 1 or () in found.values():
-        told = ", ".join(f"{name} {'none' if not n else n[0]}" for name, n in found.items())
+    if len(set(counts.values())) != 1 or () in counts.values():
+        told = ", ".join(f"{name} {'none' if not n else n[0]}" for name, n in counts.items())
         raise ShapeError(f"[batch_axes] expected one number of examples in all arrays of a batch, found {told}")
-    return next(iter(found.values()))[0]
+    return next(iter(counts.values()))[0]
 
 
 def examples(batch: Batch, axes: Axes, chosen: slice | np.ndarray) -> Batch:

@@ -61,10 +61,10 @@ def find(resource: Resource) -> Path:
         DataError: a file of that name has another sha256.
     """
     for folder in [*data_folders(), cache_folder()]:
-        candidate = folder / resource.path
-        if candidate.is_file():
-            _verify(candidate, resource)
-            return candidate
+        path = folder / resource.path
+        if path.is_file():
+            _verify(path, resource)
+            return path
     return _download(resource, cache_folder() / resource.path)
 
 

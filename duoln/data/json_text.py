@@ -30,8 +30,8 @@ def parse_json(content: bytes) -> Any:
         raise ValueError("nested too deeply") from error
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(DEEPEST):
-        level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer)
-                 if isinstance(inner, dict | list)]
+        level = [child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent)
+                 if isinstance(child, dict | list)]
     if level:
         raise ValueError("nested too deeply")
     if b"\\ud" in content or b"\\uD" in content:

@@ -54,7 +54,7 @@ def read_npz(path: Path, arrays: Mapping[str, Expected]) -> dict[str, np.ndarray
             pickled, larger than what follows its header, or larger than is believed of a file of that size. The message
             names file and array.
     """
-    found = {}
+    values = {}
     with opened(path, ".npz archive") as file, zipfile.ZipFile(file) as archive:
         members = {info.filename: info for info in archive.infolist()}
         budget = most_unpacked(size_of(file), _MAX_BYTES)
@@ -71,8 +71,8 @@ def read_npz(path: Path, arrays: Mapping[str, Expected]) -> dict[str, np.ndarray
                                       f"packing {info.compress_type}")
             budget -= info.file_size
             with archive.open(info) as raw:
-                found[name] = _array(where, raw, info.file_size, expected)
-    return found
+                values[name] = _array(where, raw, info.file_size, expected)
+    return values
 
 
 def _array(where: str, raw: IO[bytes], size: int, expected: Expected) -> np.ndarray:

@@ -16,12 +16,12 @@ from duoln.runs.report import Curve, read_curves
 from duoln.tasks.registry import Registry
 from duoln.tasks.settings import make_config
 from duoln.tasks.task import Task
-from duoln.tasks.values import Dataset, Rung
+from duoln.tasks.values import Dataset, Provenance
 
-RUNGS: tuple[Rung, ...] = get_args(Rung)
+PROVENANCES: tuple[Provenance, ...] = get_args(Provenance)
 """Best data first."""
 _NO_PROTOCOL = frozenset({"seed", "evaluate_every", "source"})
-"""Settings that may differ from the paper's without another experiment; the rung tells of the data."""
+"""Settings that may differ from the paper's without another experiment; the provenance tells which data it was."""
 
 
 class Run(NamedTuple):
@@ -81,9 +81,9 @@ class Standing(NamedTuple):
         return {v.name: v.run for v in self.variants if v.run is not None}
 
     @property
-    def rung(self) -> Rung | None:
-        """The lowest rung of data among our runs."""
-        return max((run.dataset.rung for run in self.runs.values()), key=RUNGS.index, default=None)
+    def provenance(self) -> Provenance | None:
+        """The provenance of the data among our runs that is furthest from the original."""
+        return max((run.dataset.provenance for run in self.runs.values()), key=PROVENANCES.index, default=None)
 
     @property
     def open(self) -> list[str]:
@@ -92,10 +92,10 @@ class Standing(NamedTuple):
         without = [v.name for v in self.variants if v.run is None]
         if without:
             ours.append("no run" if not self.runs else f"no run of {', '.join(without)}")
-        for rung in RUNGS[1:]:
-            names = [name for name, run in self.runs.items() if run.dataset.rung == rung]
+        for provenance in PROVENANCES[1:]:
+            names = [name for name, run in self.runs.items() if run.dataset.provenance == provenance]
             if names:
-                ours.append(f"{', '.join(names)} on {rung} data only")
+                ours.append(f"{', '.join(names)} on {provenance} data only")
         going = [name for name, run in self.runs.items() if not run.ended]
         if going:
             ours.append(f"{', '.join(going)} not ended")
@@ -131,7 +131,7 @@ def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standin
     runs = _best(registry, folders, refused)
     findings = _findings(folders, refused)
     broken = {b.name: b.reason for b in registry.broken}
-    found = []
+    rows = []
     for entry in CONTENTS:
         task = registry.tasks[entry.task].task if entry.task in registry.tasks else None
         missing = ""
@@ -140,8 +140,8 @@ def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standin
                 f"no plug-in {entry.task} is loaded"
         variants = [Variant(name, task.references.get(name, ""), runs.get((task.name, name)))
                     for name in task.variants] if task else []
-        found.append(Standing(entry, task, missing, variants, findings.get(entry.analysis)))
-    return found, refused
+        rows.append(Standing(entry, task, missing, variants, findings.get(entry.analysis)))
+    return rows, refused
 
 
 def _below(folder: Path) -> list[Path]:
@@ -172,13 +172,13 @@ def _best(registry: Registry, folders: Sequence[Path], refused: list[str]) -> di
 
 
 def _worth(run: Run) -> tuple[int, str]:
-    return -RUNGS.index(run.dataset.rung), run.time
+    return -PROVENANCES.index(run.dataset.provenance), run.time
 
 
 def _run(task: Task, curve: Curve) -> Run:
     log = curve.path / "log.jsonl"
-    if curve.dataset.rung not in RUNGS:
-        raise DataFormatError(log, 0, f"a rung of {', '.join(RUNGS)}", repr(curve.dataset.rung))
+    if curve.dataset.provenance not in PROVENANCES:
+        raise DataFormatError(log, 0, f"a provenance of {', '.join(PROVENANCES)}", repr(curve.dataset.provenance))
     starts = [entry.get("time") for entry in read_log(curve.path) if entry.get("event") == "start"]
     time = starts[-1] if starts else None
     ended = curve.result.get("status") == "done"
@@ -186,12 +186,12 @@ def _run(task: Task, curve: Curve) -> Run:
     # What a run ends with need not be its last evaluation: it may go back to its best.
     values = {**last, **curve.result, "step": curve.result.get("steps"), "epoch": curve.result.get("epochs")} \
         if ended else last
-    found = {key: values[key] for key in ("step", "epoch", *(c.key for c in task.columns)) if key in values}
-    for key, value in found.items():
+    figures = {key: values[key] for key in ("step", "epoch", *(c.key for c in task.columns)) if key in values}
+    for key, value in figures.items():
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise DataFormatError(log, 0, f"a number as {key} of the run's end", f"{value!r:.60}")
-    return Run(curve.path, curve.dataset, time if isinstance(time, str) else "", ended, found.pop("step"),
-               found.pop("epoch"), found, _differences(task, curve))
+    return Run(curve.path, curve.dataset, time if isinstance(time, str) else "", ended, figures.pop("step"),
+               figures.pop("epoch"), figures, _differences(task, curve))
 
 
 def _differences(task: Task, curve: Curve) -> dict[str, tuple[Any, Any]]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from duoln.errors import CheckpointError, DataFormatError
 from duoln.system.filesystem import write_own
 from duoln.pictures.drawing import figure
+from duoln.runs.dataset import read_dataset
 from duoln.runs.folder import read_json, run_folders
 from duoln.runs.log import read_log
 from duoln.tasks.values import Column, Dataset, split_columns
@@ -61,9 +62,11 @@ def read_curves(paths: Sequence[Path]) -> list[Curve]:
             losses: dict[int, float] = {}
             result: dict[str, Any] = {}
             for number, entry in enumerate(read_log(folder), start=1):
-                _check_entry(f"{folder / 'log.jsonl'}, entry {number}", entry)
+                where = f"{folder / 'log.jsonl'}, entry {number}"
+                _check_entry(where, entry)
                 if entry.get("event") == "start":
-                    dataset, result = Dataset(**entry["dataset"]), {}  # a resumed run has no result until it ends
+                    dataset = read_dataset(where, entry.get("dataset"))
+                    result = {}  # a resumed run has no result until it ends
                 elif entry.get("event") == "evaluation":
                     points[entry["step"]] = entry  # a resumed run repeats steps: the last one counts
                 elif entry.get("event") == "step":
@@ -87,11 +90,6 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _check_entry(where: str, entry: Mapping[str, Any]) -> None:
     """Raises DataFormatError unless an entry of a log has what curves are made of."""
     event, step = entry.get("event"), entry.get("step")
-    if event == "start":
-        found = entry.get("dataset")
-        good = isinstance(found, dict) and found.keys() == set(Dataset._fields) and all(
-            isinstance(value, str) for value in found.values())
-        _check(where, "dataset", good, f"an object of the texts {', '.join(Dataset._fields)}", found)
     if event in ("step", "evaluation"):
         _check(where, "step", isinstance(step, int) and not isinstance(step, bool), "a whole number", step)
         for key in ("loss",) if event == "step" else (*({"epoch", "wall_s"} - entry.keys()), *entry):
@@ -100,9 +98,9 @@ def _check_entry(where: str, entry: Mapping[str, Any]) -> None:
                    "a number", value)
 
 
-def _check(file: object, key: str, holds: bool, expected: str, found: object) -> None:
+def _check(file: object, key: str, holds: bool, expected: str, value: object) -> None:
     if not holds:
-        raise DataFormatError(file, 0, f"{expected} as {key}", f"{found!r:.60}")
+        raise DataFormatError(file, 0, f"{expected} as {key}", f"{value!r:.60}")
 
 
 def write_csv(curves: Sequence[Curve], target: Path) -> Path:
@@ -110,10 +108,10 @@ def write_csv(curves: Sequence[Curve], target: Path) -> Path:
     keys = sorted({key for c in curves for p in c.points for key in p} - {"event"})
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", "variant", "batch_size", "dataset", "rung", *keys])
+    writer.writerow(["run", "variant", "batch_size", "dataset", "provenance", *keys])
     for c in curves:
         for p in c.points:
-            writer.writerow([c.path.name, c.variant, c.config["batch_size"], c.dataset.name, c.dataset.rung,
+            writer.writerow([c.path.name, c.variant, c.config["batch_size"], c.dataset.name, c.dataset.provenance,
                              *(p.get(key, "") for key in keys)])
     write_own(target, text.getvalue().encode())
     return target
@@ -138,13 +136,13 @@ def draw(task: Task, curves: Sequence[Curve], target: Path) -> Path:
                 sharex="all" if across > 1 else "col") as (whole, grid):
         for place, size in enumerate(sizes):
             panels = [axes for row in grid for axes in row[place * across:(place + 1) * across]]
-            shown = [c for c in curves if c.config["batch_size"] == size]
+            group = [c for c in curves if c.config["batch_size"] == size]
             if by_step:
-                _panel(panels[0], "training loss", {c.variant: _smooth(c.losses) for c in shown}, colours)
+                _panel(panels[0], "training loss", {c.variant: _smooth(c.losses) for c in group}, colours)
             for axes, metric in zip(panels[int(by_step):], metrics, strict=False):
                 _panel(axes, metric.heading, {c.variant: [(p[task.x_axis], p[metric.key]) for p in c.points
-                                                          if metric.key in p] for c in shown}, colours)
-                level = next((p[metric.level] for c in shown for p in c.points[-1:] if metric.level in p), None)
+                                                          if metric.key in p] for c in group}, colours)
+                level = next((p[metric.level] for c in group for p in c.points[-1:] if metric.level in p), None)
                 if level is not None:
                     axes.axhline(level, color="0.4", linestyle=":", label=headings[metric.level])
                     axes.legend(fontsize=8)
@@ -153,7 +151,7 @@ def draw(task: Task, curves: Sequence[Curve], target: Path) -> Path:
             for axes in panels[count - across:count]:
                 axes.set_xlabel("updates" if by_step else "epoch")
                 axes.tick_params(labelbottom=True)
-            labels = sorted({c.dataset.label for c in shown})
+            labels = sorted({c.dataset.label for c in group})
             panels[0].set_title(f"batch {size} ({', '.join(labels)})", fontsize=10)
         grid[0][0].legend(fontsize=9)
         if published:

@@ -67,8 +67,8 @@ def open_to_append(path: Path) -> int:
     about = os.fstat(descriptor)
     if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
         os.close(descriptor)
-        found = f"{about.st_nlink} hard links to it" if stat.S_ISREG(about.st_mode) else kind_of(about.st_mode)
-        raise CheckpointError(f"{path}: expected a regular file of one name, found {found}; put a copy in its place")
+        kind = f"{about.st_nlink} hard links to it" if stat.S_ISREG(about.st_mode) else kind_of(about.st_mode)
+        raise CheckpointError(f"{path}: expected a regular file of one name, found {kind}; put a copy in its place")
     return descriptor
 
 

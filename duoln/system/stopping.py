@@ -70,8 +70,8 @@ def _handlers() -> dict[int, Any]:
     """
     if threading.current_thread() is not threading.main_thread():
         return {}
-    found = {number: signal.getsignal(number) for number in STOPPING}
-    return {number: handler for number, handler in found.items()
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
+    return {number: handler for number, handler in handlers.items()
             if handler is not None and (number == signal.SIGINT or handler != signal.SIG_IGN)}
 
 

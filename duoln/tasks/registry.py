@@ -112,7 +112,7 @@ class Registry:
                 if not isinstance(task, Task):
                     raise PluginError(f"duoln_tasks: expected Task objects, found {kind_of(task)}")
                 check_attributes(task)
-            if not any(plugin is other for other in _ruled):
+            if not any(plugin is ruled for ruled in _ruled):
                 for op, rule, backend in self._ask(plugin, "duoln_rules"):
                     op.add(rule, backend)
                 _ruled.append(plugin)
@@ -173,11 +173,11 @@ def plugins(autoload: bool | None = None) -> list[tuple[EntryPoint, str]]:
         autoload: whether outside ones are among them; by default unless DUOLN_DISABLE_PLUGIN_AUTOLOAD=1.
     """
     own = _own_entry_points()
-    found = [(entry, "duoln") for entry in own]
+    pairs = [(entry, "duoln") for entry in own]
     if not (os.environ.get("DUOLN_DISABLE_PLUGIN_AUTOLOAD") != "1" if autoload is None else autoload):
-        return found
-    found += [(entry, name) for name, entries in _outside()[0].items() for entry in entries]
-    return found
+        return pairs
+    pairs += [(entry, name) for name, entries in _outside()[0].items() for entry in entries]
+    return pairs
 
 
 def unreadable() -> list[Broken]:
@@ -212,12 +212,12 @@ def _name_of(installed: Distribution) -> str:
 
 def _asked(names: Sequence[str]) -> list[tuple[EntryPoint, str]]:
     """Every plug-in, once it is known that each name is one's."""
-    found = plugins(autoload=True)
-    there = dict.fromkeys(entry.name for entry, _ in found)
+    pairs = plugins(autoload=True)
+    known = dict.fromkeys(entry.name for entry, _ in pairs)
     for name in names:
-        if name not in there:
-            raise UsageError(f"[--plugin] expected one of {', '.join(there) or 'none'}; found {name!r}")
-    return found
+        if name not in known:
+            raise UsageError(f"[--plugin] expected one of {', '.join(known) or 'none'}; found {name!r}")
+    return pairs
 
 
 def _own_entry_points() -> list[EntryPoint]:

@@ -13,7 +13,7 @@ from duoln.core import Tensor
 from duoln.data import strictjson
 from duoln.nn import Module
 from duoln.optim import Optimizer
-from duoln.tasks.values import Dataset, Findings, ReferenceCurve, Rung, Splits
+from duoln.tasks.values import Dataset, Findings, Provenance, ReferenceCurve, Splits
 
 
 def checked(method: str, result: Any) -> Any:
@@ -53,7 +53,8 @@ def _splits(value: Any) -> Splits:
     _expect(isinstance(value, Splits), "Splits", value)
     dataset = value.dataset
     _expect(isinstance(dataset, Dataset) and type(dataset.name) is str, "a Dataset with a name", dataset)
-    _expect(dataset.rung in get_args(Rung), f"a rung of {', '.join(get_args(Rung))}", dataset.rung)
+    _expect(dataset.provenance in get_args(Provenance), f"a provenance of {', '.join(get_args(Provenance))}",
+            dataset.provenance)
     _expect(callable(value.train), "a function from a step to its batch as train", value.train)
     count = value.steps_per_epoch
     _expect(isinstance(count, int) and not isinstance(count, bool) and count >= 1, "steps_per_epoch of at least 1",
@@ -124,9 +125,9 @@ def _function(value: Any) -> Any:
     return value
 
 
-def _expect(good: bool, expected: str, found: Any) -> None:
+def _expect(good: bool, expected: str, value: Any) -> None:
     if not good:
-        raise TypeError(f"expected {expected}, found {kind_of(found)}")
+        raise TypeError(f"expected {expected}, found {kind_of(value)}")
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {

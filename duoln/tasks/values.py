@@ -9,23 +9,23 @@ from typing import Any, Literal, NamedTuple
 from duoln.data import Batch
 from duoln.nn import Module, Params
 
-Rung = Literal["original", "substitute", "synthetic"]
+Provenance = Literal["original", "substitute", "synthetic"]
 
 
 class Dataset(NamedTuple):
     """What a run was trained on.
 
-    `rung` is "original" (the corpus of the paper), "substitute" (a named stand-in) or "synthetic" (made on
-    the spot). A number from a lower rung is never shown without its label.
+    `provenance` is "original" (the corpus of the paper), "substitute" (a named stand-in) or "synthetic" (made by the
+    program). A number from data that are not the original is never shown without its label.
     """
 
     name: str
-    rung: Rung
+    provenance: Provenance
 
     @property
     def label(self) -> str:
-        """The name, with the rung where it is not the original."""
-        return self.name if self.rung == "original" else f"{self.name}, {self.rung}"
+        """The name, with the provenance where it is not "original"."""
+        return self.name if self.provenance == "original" else f"{self.name}, {self.provenance}"
 
 
 class Column(NamedTuple):

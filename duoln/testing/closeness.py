@@ -17,26 +17,26 @@ def tolerance(dtype: str, length: int) -> float:
     return float(_SAFETY * np.finfo(dtype).eps * np.sqrt(max(length, 1)))
 
 
-def check_close(found: np.ndarray, expected: np.ndarray, limit: float, what: str) -> None:
+def check_close(actual: np.ndarray, expected: np.ndarray, limit: float, what: str) -> None:
     """Raises AssertionError unless shapes are equal and no value is further off than `limit` of the largest.
 
     Values that are not finite must be equal.
     """
-    if found.shape != expected.shape:
-        raise AssertionError(f"{what}: expected shape {expected.shape}, found {found.shape}")
+    if actual.shape != expected.shape:
+        raise AssertionError(f"{what}: expected shape {expected.shape}, found {actual.shape}")
     if not expected.size:
         return
     finite = np.isfinite(expected)
-    if not np.array_equal(found[~finite], expected[~finite].astype(found.dtype), equal_nan=True):
+    if not np.array_equal(actual[~finite], expected[~finite].astype(actual.dtype), equal_nan=True):
         raise AssertionError(f"{what}: the values that are not finite differ")
     wide = expected[finite].astype(np.float64)
     if not wide.size:
         return
-    error = np.abs(found[finite].astype(np.float64) - wide)
+    error = np.abs(actual[finite].astype(np.float64) - wide)
     allowed = limit * max(float(np.max(np.abs(wide))), 1e-30)
     if not float(np.max(error)) <= allowed:
         worst = int(np.argmax(error))
-        raise AssertionError(f"{what}: expected {wide[worst]:.9g}, found {found[finite].reshape(-1)[worst]:.9g} "
+        raise AssertionError(f"{what}: expected {wide[worst]:.9g}, found {actual[finite].reshape(-1)[worst]:.9g} "
                              f"at value {worst} (allowed difference {allowed:.3g})")
 
 

@@ -35,7 +35,7 @@ def check_corpus(task: Task, cfg: Any, corpus: Path, harmless: tuple[str, ...] =
         AssertionError: the corpus is not read, or a damaged one is, or is refused otherwise.
         UsageError, DataError: what the task says of the sound corpus.
     """
-    if task.data(cfg, corpus).dataset.rung == "synthetic":
+    if task.data(cfg, corpus).dataset.provenance == "synthetic":
         raise AssertionError(f"data: expected what {corpus} holds, found made data; is it laid out as the task reads "
                              "it?")
     for file in sorted(p.relative_to(corpus) for p in corpus.rglob("*") if p.is_file()):

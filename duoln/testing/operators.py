@@ -38,11 +38,11 @@ def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Ca
     tensors = [Tensor(backend.asarray(a, dtype if a.dtype.kind == "f" else None), backend) for a in wide]
     outs = fn(*tensors)
     expected = reference(*wide)
-    for k, (found, plain) in enumerate(zip(_as_tuple(outs), _as_tuple(expected), strict=True)):
+    for k, (out, plain) in enumerate(zip(_as_tuple(outs), _as_tuple(expected), strict=True)):
         value = np.asarray(plain)
-        if value.dtype.kind == "f" and found.dtype != dtype:
-            raise AssertionError(f"output {k}: expected dtype {dtype}, found {found.dtype}")
-        check_close(found.numpy(), value, limit, f"output {k} on {backend.name}")
+        if value.dtype.kind == "f" and out.dtype != dtype:
+            raise AssertionError(f"output {k}: expected dtype {dtype}, found {out.dtype}")
+        check_close(out.numpy(), value, limit, f"output {k} on {backend.name}")
     if not differentiable:
         return
     numpy = runtime.backend("numpy")

@@ -59,17 +59,17 @@ def prove(case: RuleCase, backend: Backend, repeats: int = 2) -> Outcome:
     op: Op[..., Any] = getattr(ops, case.op)
     natives = [None if a is None else _native(backend, a, case.misaligned) for a in case.inputs]
     rule = op.select(backend, natives, case.attrs)
-    found = [_values(backend, rule, natives, case) for _ in range(repeats)]
+    runs = [_values(backend, rule, natives, case) for _ in range(repeats)]
     numpy = runtime.backend("numpy")
     exact = [a.astype(np.float64) if a is not None and a.dtype.kind == "f" else a for a in case.inputs]
     expected = _values(numpy, op.rules("numpy")[-1], exact, case)
     error, worst = 0.0, "nothing"
     for name, wide in expected.items():
-        share = _error(found[0][name], wide) / tolerance("float32", case.length)
+        share = _error(runs[0][name], wide) / tolerance("float32", case.length)
         share /= _GRADIENTS if name.startswith("gradient") else 1
         if not share <= error:
             error, worst = share, name
-    same = all(np.array_equal(found[0][name], other[name], equal_nan=True) for other in found[1:] for name in expected)
+    same = all(np.array_equal(runs[0][name], again[name], equal_nan=True) for again in runs[1:] for name in expected)
     return Outcome(case, rule.name, error, worst, same)
 
 
@@ -97,13 +97,13 @@ def _values(backend: Backend, rule: Rule, natives: Sequence[Array | None], case:
                      enumerate(zip(gradients, needs, strict=True)) if need}
 
 
-def _error(found: np.ndarray, expected: np.ndarray) -> float:
+def _error(actual: np.ndarray, expected: np.ndarray) -> float:
     """The largest difference, as a share of the largest value; infinite for other shapes or values not finite."""
-    if found.shape != expected.shape:
+    if actual.shape != expected.shape:
         return np.inf
     if not expected.size:
         return 0.0
-    difference = np.max(np.abs(found.astype(np.float64) - expected))
+    difference = np.max(np.abs(actual.astype(np.float64) - expected))
     return float(difference / max(float(np.max(np.abs(expected))), 1e-30)) if np.isfinite(difference) else np.inf
 
 

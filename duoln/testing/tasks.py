@@ -70,7 +70,7 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
     _check_names(task, preset)
     if layering:
         _check_layering(task)
-    other = _second(where) if agreement else None
+    second = _second(where) if agreement else None
     if corpus is not None:
         check_corpus(task, make_config(task, next(iter(task.variants)), preset, corpus_settings), corpus)
     for variant in task.variants:
@@ -81,8 +81,8 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
         _check_batches(task, splits, steps)
         if gradients:
             _check_gradient(task, variant, cfg, splits)
-        if other is not None:
-            _check_agreement(task, variant, cfg, splits, (where, other), min(steps, 2))
+        if second is not None:
+            _check_agreement(task, variant, cfg, splits, (where, second), min(steps, 2))
         _check_training(task, variant, cfg, splits, where, steps)
         if task.sampling is not None and can_draw():
             _check_sampling(task, variant, cfg, splits, where)
@@ -95,12 +95,12 @@ def _check_layering(task: Task) -> None:
         return
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found = [alias.name for alias in node.names]
+            imported = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            found = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names if node.module == "duoln")]
+            imported = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names if node.module == "duoln")]
         else:
             continue
-        low = [name for name in found if f"{name}.".startswith(("duoln.core.", *(f"{low}." for low in _BELOW)))
+        low = [name for name in imported if f"{name}.".startswith(("duoln.core.", *(f"{low}." for low in _BELOW)))
                and name != "duoln.core"]
         if low:
             raise AssertionError(f"layering: {file}:{node.lineno}: expected imports of duoln.nn, duoln.ops and what "
@@ -163,8 +163,9 @@ def _check_batches(task: Task, splits: Splits, steps: int) -> None:
     except ShapeError as error:
         raise AssertionError(f"data: {error}; name the axis of each array whose first one is not that of examples "
                              "in the task's `batch_axes`") from error
-    if splits.dataset.rung not in ("original", "substitute", "synthetic"):
-        raise AssertionError(f"data: expected a rung of original, substitute, synthetic; found {splits.dataset.rung!r}")
+    if splits.dataset.provenance not in ("original", "substitute", "synthetic"):
+        raise AssertionError("data: expected a provenance of original, substitute, synthetic; "
+                             f"found {splits.dataset.provenance!r}")
     for step in range(steps):
         first, second = splits.train(step), splits.train(step)
         for (path, a), (_, b) in zip(tree.items(first), tree.items(second), strict=True):

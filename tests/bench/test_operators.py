@@ -64,21 +64,21 @@ def test_a_wrong_rule_is_not_timed(numpy_backend, monkeypatch, spoil, backward, 
 def test_the_error_is_that_of_all_rows_and_all_arrays(numpy_backend, monkeypatch):
     monkeypatch.setattr(agreement, "_CHUNK_VALUES", 14)  # two rows at a time
     inputs = LAYER_NORM.inputs((5, 7))
-    found = agreement.compute(LAYER_NORM, numpy_backend, inputs, True)
-    assert agreement.max_error(LAYER_NORM, inputs, found, True) < 1e-6
+    arrays = agreement.compute(LAYER_NORM, numpy_backend, inputs, True)
+    assert agreement.max_error(LAYER_NORM, inputs, arrays, True) < 1e-6
     for name, place in (("value", (4, 6)), ("x", (0, 0)), ("gain", 3), ("bias", 0)):
-        spoilt = {**found, name: found[name].copy()}
+        spoilt = {**arrays, name: arrays[name].copy()}
         spoilt[name][place] += 0.5
         error = agreement.max_error(LAYER_NORM, inputs, spoilt, True)
-        assert error == pytest.approx(0.5 / np.max(np.abs(found[name])), rel=1e-3)
+        assert error == pytest.approx(0.5 / np.max(np.abs(arrays[name])), rel=1e-3)
         spoilt[name][place] = np.nan
         assert agreement.max_error(LAYER_NORM, inputs, spoilt, True) == np.inf
 
 
 def test_the_copy_is_one(be):
     x = np.arange(15, dtype=np.float32).reshape(5, 3)
-    found = agreement.compute(COPY, be, {"x": x, "gout": x}, False)
-    assert np.array_equal(found["value"], x)
+    arrays = agreement.compute(COPY, be, {"x": x, "gout": x}, False)
+    assert np.array_equal(arrays["value"], x)
 
 
 def test_cold_inputs_and_results_rotate_and_go_on(numpy_backend):

@@ -65,13 +65,13 @@ def test_what_measures_the_device(gpu, monkeypatch):
     if GPU == STAND_IN:  # threads that spin until another writes never give hostgpu their turn
         monkeypatch.setattr(cuda, "_exchanges", lambda rounds: {})
         monkeypatch.setattr(cuda, "_ROUNDS", 1)
-    found = cuda.measure(mib=1, rounds=1, launches=1)
+    figures = cuda.measure(mib=1, rounds=1, launches=1)
     measured = {"copy GB/s", "read GB/s", "write GB/s", "launch of our kernel, us", "product 64 x 256 x 1024, us",
                 "multiprocessors", "tensor cores bf16, TFLOP/s", "tensor cores tf32, TFLOP/s", "gathered in a cluster, GB/s a block",
                 "gathered from L2, GB/s a block"}
-    assert all(found[name] > 0 for name in measured)
-    [graph] = set(found) - measured - set(exchanges)
-    assert graph == "the same in a graph, us" and (GPU != STAND_IN or "AttributeError" in found[graph])
+    assert all(figures[name] > 0 for name in measured)
+    [graph] = set(figures) - measured - set(exchanges)
+    assert graph == "the same in a graph, us" and (GPU != STAND_IN or "AttributeError" in figures[graph])
 
 
 def test_with_nothing_installed_but_numpy_pluggy_and_rich(tmp_path):

@@ -43,13 +43,13 @@ def outcomes(request, tmp_path_factory):
 
 @pytest.mark.parametrize("name", hostile_readers.READERS)
 def test_a_damaged_file_is_refused_or_read(outcomes, name):
-    found = outcomes[name]
-    print(f"{name}: {found['cases']} cases, {found['refused']} refused, {found['read']} read, "
-          f"slowest {found['slowest_cpu_s']} s")
-    assert found["wrongs"] == 0, "\n".join(f"case {n}: {what}\n{seen}" for n, what, seen in found["wrong"])
-    assert found["strays"] == [] and found["slowest_cpu_s"] < 5
+    outcome = outcomes[name]
+    print(f"{name}: {outcome['cases']} cases, {outcome['refused']} refused, {outcome['read']} read, "
+          f"slowest {outcome['slowest_cpu_s']} s")
+    assert outcome["wrongs"] == 0, "\n".join(f"case {n}: {what}\n{seen}" for n, what, seen in outcome["wrong"])
+    assert outcome["strays"] == [] and outcome["slowest_cpu_s"] < 5
     if hostile_readers.READERS[name].allowed:
-        assert found["refused"] > found["cases"] // 20 and found["read"] > 0  # neither always seen nor always harmless
+        assert outcome["refused"] > outcome["cases"] // 20 and outcome["read"] > 0  # neither always seen nor always harmless
 
 
 # What the fuzzer found --------------------------------------------------------------------------------

@@ -103,8 +103,8 @@ def test_a_stranger_who_takes_the_place_of_rank_0_in_the_ring_gets_no_weights(se
                 connection.sendall(sends)
             if sends:
                 assert meeting.gather(True) == [True, False]
-            said = second.stderr.read().decode()
-            assert second.wait(60) == 1 and message in said, said
+            stderr = second.stderr.read().decode()
+            assert second.wait(60) == 1 and message in stderr, stderr
             assert len(rest(left)) + len(rest(right)) <= 256  # its proof, and nothing that comes after it
     second.stderr.close()
     meeting.close()

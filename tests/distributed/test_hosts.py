@@ -33,9 +33,9 @@ def start(*words, within=(), **told):
 
 def finish(processes):
     """What each said, once all have ended well."""
-    said = [process.communicate(timeout=PATIENCE)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), said
-    return said
+    outputs = [process.communicate(timeout=PATIENCE)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), outputs
+    return outputs
 
 
 def check_losses(tmp_path):
@@ -65,10 +65,10 @@ def test_ranks_at_two_addresses_train_as_one_process_whoever_comes_first(tmp_pat
     with reach(address) as stranger:
         stranger.sendall(b"let me in " * 10)
         second = start(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_LOCAL_RANK="0", **shared)
-        said = finish([first, second])
-    assert "ranks: refused a connection from 127.0.0.1:" in said[0] and "it does not know this run's token" in said[0]
-    assert "this is rank 0 of 2; they meet at 127.0.0.2" in said[0] and "this is rank 1 of 2" in said[1]
-    assert not any(SECRET in text for text in said)
+        outputs = finish([first, second])
+    assert "ranks: refused a connection from 127.0.0.1:" in outputs[0] and "it does not know this run's token" in outputs[0]
+    assert "this is rank 0 of 2; they meet at 127.0.0.2" in outputs[0] and "this is rank 1 of 2" in outputs[1]
+    assert not any(SECRET in text for text in outputs)
     check_losses(tmp_path)
 
 
@@ -80,9 +80,9 @@ def test_a_rank_that_dies_ends_the_others_without_a_launcher(tmp_path):
     while first.poll() is None and not (log.exists() and '"step": 3,' in log.read_text()):
         time.sleep(0.02)
     second.send_signal(signal.SIGKILL)
-    said = first.communicate(timeout=PATIENCE)[1]
+    stderr = first.communicate(timeout=PATIENCE)[1]
     second.communicate()
-    assert first.returncode == 1 and "rank 0 lost another rank" in said
+    assert first.returncode == 1 and "rank 0 lost another rank" in stderr
 
 
 # Two network namespaces, as two machines -------------------------------------------------------------------

@@ -19,11 +19,11 @@ ARRAYS = {"params": {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": [np
 
 def test_round_trip(tmp_path):
     path = checkpoint.save(tmp_path / "new", 7, ARRAYS, {"task": "t", "text": "é"})
-    found = checkpoint.load(path)
-    assert found.step == 7 and found.notes["task"] == "t" and found.notes["text"] == "é"
-    assert set(found.arrays) == {"params.b.0", "params.w", "step"}
-    np.testing.assert_array_equal(found.arrays["params.w"], ARRAYS["params"]["w"])
-    assert found.arrays["step"].shape == () and found.arrays["step"].dtype == np.int32
+    loaded = checkpoint.load(path)
+    assert loaded.step == 7 and loaded.notes["task"] == "t" and loaded.notes["text"] == "é"
+    assert set(loaded.arrays) == {"params.b.0", "params.w", "step"}
+    np.testing.assert_array_equal(loaded.arrays["params.w"], ARRAYS["params"]["w"])
+    assert loaded.arrays["step"].shape == () and loaded.arrays["step"].dtype == np.int32
 
 
 def test_the_last_two_are_kept(tmp_path):
@@ -116,8 +116,8 @@ def test_the_newest_good_one_is_found(tmp_path):
     content = new.read_bytes()
     for damaged in (content[:-5], b"", content[:4], b"\xff" * 100, content + b"x"):
         new.write_bytes(damaged)
-        found, refused = checkpoint.newest(tmp_path)
-        assert found.path == old and len(refused) == 1 and new.name in refused[0]
+        newest, refused = checkpoint.newest(tmp_path)
+        assert newest.path == old and len(refused) == 1 and new.name in refused[0]
     assert checkpoint.newest(tmp_path / "nothing") == (None, [])
 
 

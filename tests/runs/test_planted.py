@@ -49,8 +49,8 @@ def test_what_is_no_file_is_refused(name, kind, tmp_path, victim, capsys):
     target = absent if kind == "dangling link" else victim
     _plant(top, name, os.mkfifo if kind == "named pipe" else lambda path: path.symlink_to(target))
     assert _run(top) == 1
-    said = capsys.readouterr().err.replace("\n", "")
-    assert Path(name).name in said and f"found {'a named pipe' if kind == 'named pipe' else 'a symbolic link'}" in said
+    stderr = capsys.readouterr().err.replace("\n", "")
+    assert Path(name).name in stderr and f"found {'a named pipe' if kind == 'named pipe' else 'a symbolic link'}" in stderr
     assert victim.read_bytes() == CONTENT and not absent.exists()
 
 

@@ -72,11 +72,11 @@ def trainer_of(name, variant, settings, backend, **options):
 def test_the_estimate_is_near_the_peak_of_a_step(name, variant, settings, numpy_backend):
     trainer = trainer_of(name, variant, settings, numpy_backend)
     estimated = trainer.estimate_memory()
-    held = sum(t.data.nbytes for t in tree.leaves(trainer.state))
+    state_bytes = sum(t.data.nbytes for t in tree.leaves(trainer.state))
     trainer.advance()  # what is made once for all steps stays out of the measurement
     tracemalloc.start()
     trainer.advance()
-    peak = tracemalloc.get_traced_memory()[1] + held
+    peak = tracemalloc.get_traced_memory()[1] + state_bytes
     tracemalloc.stop()
     assert estimated.batch_size == trainer.cfg.batch_size
     assert 0.7 < estimated.total / peak < 1.4, (size(estimated.total), size(peak))

@@ -84,9 +84,9 @@ def test_an_evaluation_that_is_not_finite_is_not_better(numpy_backend, tmp_path,
 def test_what_is_read_back_and_reported_is_the_best(numpy_backend, tmp_path):
     trainer = told_trainer(numpy_backend)
     fit_into(trainer, tmp_path / "plain", numpy_backend)
-    found = load_trained(Told(), tmp_path / "plain", numpy_backend)
-    assert found.step == 10
-    assert [t.numpy().tobytes() for t in tree.leaves(found.params)] == [
+    trained = load_trained(Told(), tmp_path / "plain", numpy_backend)
+    assert trained.step == 10
+    assert [t.numpy().tobytes() for t in tree.leaves(trained.params)] == [
         t.numpy().tobytes() for t in tree.leaves(trainer.state["params"])]
     [curve] = report.read_curves([tmp_path / "plain"])
     assert _report_row(curve)["steps"] == 10 and _report_row(curve)["test_mse"] == 1.0

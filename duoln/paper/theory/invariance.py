@@ -163,14 +163,14 @@ def _output(norm: Norm | Literal["bias inside"], eps: float, x: Tensor, weight: 
             bias: Tensor) -> np.ndarray:
     """The layer's output h (cases, units), float64. "bias inside" is layer norm with the bias added before it."""
     if norm == "weight":
-        normal = ops.linear(x, ops.weight_norm(weight, gain), bias)
+        normalised = ops.linear(x, ops.weight_norm(weight, gain), bias)
     elif norm == "batch":
-        normal = ops.batch_norm(ops.matmul(x, weight), gain, bias, eps=eps)[0]
+        normalised = ops.batch_norm(ops.matmul(x, weight), gain, bias, eps=eps)[0]
     elif norm == "layer":
-        normal = ops.layer_norm(ops.matmul(x, weight), gain, bias, eps=eps)
+        normalised = ops.layer_norm(ops.matmul(x, weight), gain, bias, eps=eps)
     else:
-        normal = ops.layer_norm(ops.linear(x, weight, bias), gain, eps=eps)
-    return ops.tanh(normal).numpy().astype(np.float64)
+        normalised = ops.layer_norm(ops.linear(x, weight, bias), gain, eps=eps)
+    return ops.tanh(normalised).numpy().astype(np.float64)
 
 
 def _relative_change(before: np.ndarray, after: np.ndarray) -> float:

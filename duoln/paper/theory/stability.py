@@ -87,7 +87,7 @@ def walks(backend: Backend, seed: int = 0, steps: int = 100, scales: Sequence[fl
         if not 0 < value < float("inf"):
             raise UsageError(f"[stability] expected a positive {what}, found {value:g}")
     dtype = "float64" if backend.name == "numpy" else "float32"
-    found = []
+    all_walks = []
     for cell in CELLS:
         for norm in NORMS:
             for scaled in SCALED:
@@ -97,9 +97,9 @@ def walks(backend: Backend, seed: int = 0, steps: int = 100, scales: Sequence[fl
                 like = made[1.0][0]
                 for scale in map(float, scales):
                     hidden, gradient = made[scale]
-                    found.append(Walk(cell, norm, scaled, scale, np.sqrt((hidden**2).mean(axis=(1, 2))).tolist(),
+                    all_walks.append(Walk(cell, norm, scaled, scale, np.sqrt((hidden**2).mean(axis=(1, 2))).tolist(),
                                       gradient.tolist(), float(np.linalg.norm(hidden - like) / np.linalg.norm(like))))
-    return Stability(found, steps, eps, dtype)
+    return Stability(all_walks, steps, eps, dtype)
 
 
 def _walk(backend: Backend, dtype: str, cell: Cell, norm: Norm, scaled: Scaled, scale: float, seed: int, steps: int,
@@ -135,19 +135,19 @@ def _walk(backend: Backend, dtype: str, cell: Cell, norm: Norm, scaled: Scaled, 
     return np.stack([h.numpy().astype(np.float64) for h in hidden]), np.sqrt(np.array(squares) / BATCH)
 
 
-def as_csv(found: Stability) -> str:
+def as_csv(measured: Stability) -> str:
     """Every walk as a table, a line a step."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["cell", "norm", "scaled", "scale", "step", "state_rms", "gradient_norm"])
-    for walk in found.walks:
+    for walk in measured.walks:
         for step, (state, gradient) in enumerate(zip(walk.state, walk.gradient, strict=True), start=1):
             writer.writerow([walk.cell, walk.norm, walk.scaled, f"{walk.scale:g}", step, f"{state:.6g}",
                              f"{gradient:.6g}"])
     return text.getvalue()
 
 
-def draw(found: Stability, target: Path) -> Path:
+def draw(measured: Stability, target: Path) -> Path:
     """A column for each cell: above the hidden states over time, below the gradient followed back; W_h scaled.
 
     Plain networks are dashed, layer-normalised ones solid, scales are colours.
@@ -155,19 +155,19 @@ def draw(found: Stability, target: Path) -> Path:
     Raises:
         UsageError: matplotlib is not installed.
     """
-    scales = list(dict.fromkeys(w.scale for w in found.walks))
-    time = np.arange(1, found.steps + 1)
+    scales = list(dict.fromkeys(w.scale for w in measured.walks))
+    time = np.arange(1, measured.steps + 1)
     with figure(target, 2, len(CELLS), (9.6, 5.4), top=0.92, sharex=True, sharey="row") as (whole, panels):
         for column, cell in enumerate(CELLS):
             for norm in NORMS:
                 style, width = ("solid", 1.6) if norm == "layer" else ((0, (4, 2)), 1.2)
-                for index, walk in enumerate(found.of(cell, norm)):
+                for index, walk in enumerate(measured.of(cell, norm)):
                     colour = f"C{index % 10}"
                     look = {"color": colour, "linestyle": style, "linewidth": width}
                     label = f"{'layer norm' if norm == 'layer' else 'plain'}, W_h x {walk.scale:g}"
                     panels[0][column].plot(time, walk.state, label=label, **look)
-                    shown = [g if 0 < g < np.inf else np.nan for g in walk.gradient]  # a logarithm takes no others
-                    panels[1][column].plot(time, shown, **look)
+                    finite = [g if 0 < g < np.inf else np.nan for g in walk.gradient]  # a logarithm takes no others
+                    panels[1][column].plot(time, finite, **look)
             panels[0][column].set_title(cell.upper(), fontsize=10)
             panels[1][column].set_yscale("log")
             panels[1][column].set_xlabel("time step")
