@@ -14,8 +14,8 @@ import numpy as np
 
 from duoln.backends.protocol import Backend
 from duoln.bench import agreement, clock, operators_torch
-from duoln.bench.chains import DuolnChain, cache_for
 from duoln.bench.clock import Chain, SlopeClock, take_turns
+from duoln.bench.launch_chains import DuolnChain, cache_for
 from duoln.bench.records import make_case
 from duoln.bench.subjects import COPY, Shape, Subject
 from duoln.core import Tensor

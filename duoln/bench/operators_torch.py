@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from duoln.bench.chains import Rotation
 from duoln.bench.clock import MOST_LAUNCHES, DeviceSeconds
+from duoln.bench.launch_chains import Rotation
 from duoln.bench.subjects import Subject, buffer_count, buffers
 from duoln.errors import UsageError
 

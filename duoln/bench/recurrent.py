@@ -13,7 +13,7 @@ import numpy as np
 
 from duoln.bench import machine
 from duoln.bench.records import Work, source_hash
-from duoln.bench.sides import Entry, with_allocators
+from duoln.bench.turns import Entry, with_allocators
 from duoln.kernels.recurrent import cases
 from duoln.kernels.recurrent.cases import Shape
 from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes

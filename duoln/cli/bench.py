@@ -9,8 +9,8 @@ from typing import Any
 
 from duoln.bench import machine, operators, recurrent, text
 from duoln.bench.records import append_timings, check_target, make_case, make_record, write
-from duoln.bench.sides import Entry, compare, with_allocators
 from duoln.bench.subjects import SUBJECTS
+from duoln.bench.turns import Entry, time_in_turns, with_allocators
 from duoln.errors import UsageError
 from duoln.kernels.recurrent import cases
 from duoln.ops.recurrent.variants import check_variant
@@ -173,7 +173,7 @@ def _train(args: argparse.Namespace) -> int:
         for peer in peers:
             entries += with_allocators(peer, {**asked, "peer": peer})
         console.say(f"{task.name} {args.variant}, batch {size}: {args.rounds} turns of {args.runs} steps a side")
-        rows = compare(entries, args.rounds, args.runs)
+        rows = time_in_turns(entries, args.rounds, args.runs)
         _show_rows(f"{title}: batch {size}", rows, 1e3, "ms")
         preset = {} if args.preset is None else {"preset": args.preset}
         found += [{"op": f"{task.name} {args.variant}", "passes": "step", "shape": [size],
@@ -197,7 +197,7 @@ def _rnn(args: argparse.Namespace) -> int:
         name = f"{cell} {norm} T{shape.steps} B{shape.batch} in{shape.n_in} H{shape.hidden}"
         console.say(f"{name}: {args.rounds} turns of {args.runs} runs a side")
         entries = recurrent.entries(cell, norm, shape, not args.forward, args.backend, args.peer)
-        rows = compare(entries, args.rounds, args.runs)
+        rows = time_in_turns(entries, args.rounds, args.runs)
         _show_rows(f"{title}: {name}", rows, 1e6 / shape.steps, "us a time step")
         found += [{"op": f"{cell} {norm}", "passes": operators.passes(not args.forward), "shape": shape,
                    "moved": cases.least_bytes(cell, shape) if args.forward else None,
@@ -209,7 +209,7 @@ def _rnn(args: argparse.Namespace) -> int:
 
 
 def _of_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a case takes from a row of `sides.compare`."""
+    """What a case takes from a row of `turns.time_in_turns`."""
     return {"side": row["name"], "samples": row["samples"], "clock_name": "wall_run", "cache": "running",
             "warmups": row["facts"]["warmups"], "ratio": row["ratio"], "facts": row["facts"]}
 

@@ -12,7 +12,7 @@ from conftest import PATIENCE
 from duoln.bench.records import ratio, spread
 from duoln.bench.recurrent import arrays_for
 from duoln.bench.schema import check_record, load
-from duoln.bench.sides import Entry, Side, check_agreement
+from duoln.bench.turns import Entry, Side, check_agreement
 from duoln.errors import DuolnError
 from duoln.kernels.recurrent.cases import Shape, flops, least_bytes
 from duoln.testing import check_error

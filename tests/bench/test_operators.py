@@ -8,8 +8,8 @@ import pytest
 
 from duoln import ops
 from duoln.backends.numpy import NumpyBackend
-from duoln.bench import agreement, chains, clock, operators, operators_torch, subjects
-from duoln.bench.chains import DuolnChain, Rotation, cache_for
+from duoln.bench import agreement, clock, launch_chains, operators, operators_torch, subjects
+from duoln.bench.launch_chains import DuolnChain, Rotation, cache_for
 from duoln.bench.operators import Plan
 from duoln.bench.schema import check_record
 from duoln.bench.subjects import COPY, SUBJECTS, buffer_count, buffers
@@ -117,7 +117,7 @@ def test_buffers_start_aligned(shape):
 
 
 def test_launches_of_a_lazy_library_form_a_chain_and_all_results_are_computed(numpy_backend, monkeypatch):
-    monkeypatch.setattr(chains, "LAZY", ("numpy",))
+    monkeypatch.setattr(launch_chains, "LAZY", ("numpy",))
     inputs = LAYER_NORM.inputs((4, 64))
     chain = DuolnChain(LAYER_NORM, numpy_backend, inputs, "warm", False)
     chain.launch(3)
@@ -125,7 +125,7 @@ def test_launches_of_a_lazy_library_form_a_chain_and_all_results_are_computed(nu
     assert np.allclose(second - first, first[0] - inputs["bias"], atol=1e-5)
     assert np.allclose(third - second, second[0] - first[0], atol=1e-5)
     chain.wait()
-    assert not chain._results and chain.most == chains.HELD_BYTES // (4 * 4 * 64)
+    assert not chain._results and chain.most == launch_chains.RESULT_BYTES // (4 * 4 * 64)
 
 
 def test_a_backend_may_time_its_device():

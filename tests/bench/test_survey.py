@@ -1,4 +1,4 @@
-"""One command for a day with a GPU: every part writes its figures, and a part that fails does not lose the rest."""
+"""One command surveys a device: every part writes its figures, and the other parts run when one fails."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def _patient_parts(*args):
     return [part._replace(seconds=PATIENCE) for part in PARTS(*args)]
 
 
-def test_a_whole_day_without_a_gpu(tmp_path, capsys, monkeypatch):
+def test_a_whole_survey_without_a_gpu(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(survey, "parts", _patient_parts)  # on a busy machine the parts take longer than on a GPU's
     assert survey.main(["--out", str(tmp_path), "--backend", "numpy", "--quick"]) == 0
     for name in ("selftest", "repeats", "ops", "rnn", "mnist"):
