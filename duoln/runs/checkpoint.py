@@ -8,7 +8,6 @@ checkpoint names is kept for as long as the checkpoint.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import numpy as np
 
 from duoln import tree
 from duoln.data.bounded import CONTENT_ERRORS, opened
+from duoln.data import strictjson
 from duoln.data.json_text import parse_json, read_json
 from duoln.errors import CheckpointError, DataError
 from duoln.system.filesystem import check_folder, check_regular, make_folder, remove, write_own
@@ -72,7 +72,7 @@ def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any]) -> Path
         CheckpointError: it cannot be written. Nothing older is lost.
     """
     flat = {path: np.asarray(leaf, order="C") for path, leaf in tree.items(arrays)}
-    metadata = {"duoln": json.dumps({"format": FORMAT, "step": step, **notes})}
+    metadata = {"duoln": strictjson.dumps({"format": FORMAT, "step": step, **notes})}
     make_folder(folder)
     check_folder(folder)
     import safetensors.numpy  # late: who neither saves nor loads needs no such package
@@ -209,7 +209,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     _check_header(path)
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            notes = parse_json((file.metadata() or {})["duoln"].encode())
+            notes = strictjson.revive(parse_json((file.metadata() or {})["duoln"].encode()))
             if notes["format"] != FORMAT:
                 raise CheckpointError(f"{path}: expected checkpoint format {FORMAT}, found {notes['format']}")
             _check_notes(path, notes)

@@ -1,6 +1,7 @@
 """Checkpoints: whole or absent, the newest good one, and nothing of another model."""
 
 import errno
+import json
 import os
 import stat
 
@@ -167,3 +168,15 @@ def test_restore_refuses_another_model(numpy_backend):
     check_error(CheckpointError, lambda: checkpoint.restore(like, {**good, "c": good["b"]}), "'c'", "unexpected")
     check_error(CheckpointError, lambda: checkpoint.restore(like, {**good, "b": np.ones(4, np.float32)}), "(3,)", "(4,)")
     check_error(CheckpointError, lambda: checkpoint.restore(like, {**good, "b": np.ones(3)}), "float32", "float64")
+
+
+def test_notes_are_json_that_every_reader_takes(tmp_path):
+    def no_json(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    notes = {"evaluated": {"loss": float("inf"), "error": 0.5, "worst": float("nan")}, "text": "é"}
+    path = checkpoint.save(tmp_path, 3, ARRAYS, notes)
+    header = path.read_bytes()[8:8 + int.from_bytes(path.read_bytes()[:8], "little")]
+    json.loads(json.loads(header)["__metadata__"]["duoln"], parse_constant=no_json)
+    read = checkpoint.load(path).notes
+    assert repr(read["evaluated"]) == repr(notes["evaluated"]) and read["text"] == "é"
