@@ -1,4 +1,4 @@
-"""Whether what is about to be timed computes the right thing: against the composed rule, and in float64."""
+"""Checks, before a rule is timed, that it computes the right values: against the composed rule, and in float64."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from duoln.core import Tensor, composed_only
 from duoln.errors import DuolnError
 
 Values = Mapping[str, np.ndarray]
-"""What a launch gives, on the host: "value", and the gradients by argument."""
+"""The results of a launch, on the host: "value", and each gradient under the name of its argument."""
 
 _SAFETY = 64.0
 _CHUNK_VALUES = 1 << 22
-"""The float64 reference is computed over as many rows at a time as hold this many values."""
+"""The float64 reference is computed in blocks of rows; a block has this many values."""
 _TINY = 1e-30
 
 
@@ -30,19 +30,19 @@ def allowed(shape: Shape) -> float:
 
 
 def compute(subject: Subject, backend: Backend, inputs: Values, backward: bool) -> dict[str, np.ndarray]:
-    """What one launch gives."""
+    """The results of one launch."""
     tensors = {name: Tensor(backend.asarray(a), backend) for name, a in inputs.items()}
     arrays = subject.run(tensors, tensors["gout"].data if backward else None)
     return {name: backend.to_numpy(a) for name, a in arrays.items()}
 
 
 def difference(actual: Values, expected: Values) -> dict[str, float]:
-    """For each array the largest difference over the largest value; infinite where one is not finite."""
+    """For each array, the largest difference divided by the largest value; infinite where a value is not finite."""
     return {name: _relative(actual[name], exact, float(np.max(np.abs(exact)))) for name, exact in expected.items()}
 
 
 def check_agreement(what: str, actual: Values, expected: Values, expected_of: str, limit: float) -> None:
-    """Check one side against another.
+    """Check the results of one side against those of another.
 
     Raises:
         DuolnError: they differ by more than rounding.
@@ -55,7 +55,7 @@ def check_agreement(what: str, actual: Values, expected: Values, expected_of: st
 
 
 def check_rule(what: str, subject: Subject, backend: Backend, inputs: Values, actual: Values, backward: bool) -> None:
-    """Check what a fast rule gave against the composed rule on the same backend.
+    """Check the results of a fast rule against the composed rule on the same backend.
 
     Raises:
         DuolnError: they differ by more than rounding.

@@ -1,7 +1,7 @@
 """`duoln compare`: records of several machines beside each other, or a refusal where that would mislead.
 
-Two cases are compared only if operator, pass, shape, settings, side, dtype, cache and clock are the same. What else
-can change a time (flags, the version of duoln, the rule that ran) is warned of.
+Two cases are compared only if operator, pass, shape, settings, side, dtype, cache and clock are the same. Other
+differences that can change a time (flags, the version of duoln, the rule that ran) give a warning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN_REASONS = 3
 
 
 class File(NamedTuple):
-    """One record: where it was read, and its number among the files, as "#1"."""
+    """One record: the path of its file, and its number among the files, such as "#1"."""
 
     path: Path
     name: str
@@ -49,23 +49,23 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One case, and how each file has it; None where a file has not."""
+    """One case, with its figures in each file; None for a file that does not have the case."""
 
     case: Mapping[str, Any]
     cells: list[Cell | None]
 
 
 class Comparison(NamedTuple):
-    """What can be said of several files."""
+    """The comparison of several files."""
 
     files: list[File]
     rows: list[Row]
     warnings: list[str]
     not_comparable: list[tuple[str, str]]
-    """A case, and why it is in no row or lacks a cell."""
+    """A case, and the reason why it is in no row or a cell of it is empty."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data, for a program to read."""
+        """The comparison as plain data, for programs."""
         return {
             "schema": SCHEMA,
             "files": [{"file": str(f.path), "name": f.name, "label": f.record["label"],
@@ -101,7 +101,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
 
 
 def _numbered(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[File]:
-    """Files by number: labels are long, and two may be the same."""
+    """The number and label of each file; tables use the numbers, because labels are long and may be equal."""
     return [File(path, f"#{k}", record, {identity(case): case for case in record["cases"]})
             for k, (path, record) in enumerate(records, 1)]
 
@@ -176,7 +176,7 @@ def _commit(git: Mapping[str, Any] | None) -> str | None:
 def table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
     """Title, headings and rows; each operator's rows follow a row with its name.
 
-    What all rows have in common stands in the title, and takes no column.
+    The title has what all rows have in common, so that it needs no column.
     """
     cases = [row.case for row in comparison.rows]
     apart = text.varying(cases, ("side", *_MANNER))

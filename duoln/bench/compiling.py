@@ -1,4 +1,4 @@
-"""What compiling a whole training step costs and brings: graph, first call, and steps compiled against eager.
+"""The cost and the gain of compiling a whole training step: graph, first call, and compiled against eager steps.
 
     python -m duoln.bench.compiling --backend mlx --steps 24 --steps 64 --steps 250
 
@@ -30,13 +30,13 @@ _RUNS = 5
 
 
 def measure(step: Callable[..., Any], arguments: Sequence[Any], backend: Backend) -> dict[str, Any]:
-    """Figures of one step; times are the best of a few."""
+    """Figures of one training step; each time is the shortest of a few."""
     graph_size = getattr(backend, "graph_size", None)
     nodes = graph_size(_natives(step(*arguments))) if graph_size else None
     compiled = compile(step)
     first = _seconds(compiled, arguments, backend)
     eager, fast = [], []
-    for _ in range(_RUNS):  # in turns: a busy machine is busy for both
+    for _ in range(_RUNS):  # in turns, so that other work on the machine slows both
         eager.append(_seconds(step, arguments, backend))
         fast.append(_seconds(compiled, arguments, backend))
     return {"graph nodes": nodes, "first call s": round(first, 3), "eager ms": round(1e3 * min(eager), 2),
@@ -57,7 +57,7 @@ def _mnist(backend: Backend) -> tuple[Callable[..., Any], list[Any]]:
     task = find_task("mnist")
     cfg = make_config(task, "ln", "smoke", {"hidden": 256})
     model, optimizer, splits = task.model(cfg), task.optimizer(cfg), task.data(cfg)
-    # Eager and compiled steps get the same state again and again, so nothing may be written over.
+    # Each call, eager or compiled, gets the same state, so a call must not overwrite it.
     kept = optim.Adam(learning_rate=cfg.learning_rate)
     return make_step(task, model, kept), [
         start_state(model, optimizer, 0, backend), runtime.to_tensors(splits.train(0), backend),

@@ -20,7 +20,7 @@ from duoln.training.trainer import Trainer
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train for one epoch and print what came of it."""
+    """Train for one epoch, then print its time and losses."""
     parser = argparse.ArgumentParser(prog="python -m duoln.bench.epoch", description="One epoch of a task, timed.")
     parser.add_argument("--task", required=True)
     parser.add_argument("--variant", required=True)

@@ -1,8 +1,8 @@
 """`duoln bench ops`: operators over rows, forward and forward + backward, beside a plain copy and a peer.
 
 A launch is one call as a user makes it: the operator with its checks and, for backward, its tape. On a lazy library
-(MLX) each launch of layer_norm takes a row of the one before as its bias, so that none can start early; cross-entropy
-and copy have no argument of that size, so there a GPU may overlap launches.
+(MLX) each launch of layer_norm takes a row of the last result as its bias, so that it cannot start before the last
+launch ends. Cross-entropy and copy have no argument of that size, so a GPU may run their launches at the same time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COPY_ROUNDS = 5
 
 
 class Plan(NamedTuple):
-    """What to time."""
+    """One thing to time."""
 
     subject: Subject
     shape: Shape
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As a person says it."""
+        """The plan in words."""
         return f"{self.subject.name} {passes(self.backward)} {self.shape[0]} x {self.shape[1]}, {self.cache}"
 
 
@@ -46,17 +46,17 @@ class Side(NamedTuple):
     name: str
     chain: Chain
     facts: dict[str, Any]
-    """What goes into the case besides times."""
+    """Entries of the case other than times."""
 
 
 def passes(backward: bool) -> str:
-    """What a record calls it."""
+    """The value of `pass` in a record."""
     return "forward+backward" if backward else "forward"
 
 
 def make_plans(subjects: Sequence[Subject], shapes: Sequence[Shape] | None, small: bool, caches: Sequence[str],
                forward_only: bool) -> list[Plan]:
-    """Everything to time, each thing once.
+    """All plans, each of them once.
 
     Args:
         subjects: the operators; a copy among them is left out, as it is timed in any case.
@@ -74,7 +74,9 @@ def make_plans(subjects: Sequence[Subject], shapes: Sequence[Shape] | None, smal
 
 
 def measure_copy(backend: Backend, rounds: int = _COPY_ROUNDS) -> dict[str, Any]:
-    """The case of a plain copy, of more than the caches hold: what the others are a fraction of."""
+    """Time a plain copy of more than the caches hold; the bandwidths of other cases are given as fractions of its
+    bandwidth.
+    """
     [shape] = COPY.shapes
     [case] = measure(Plan(COPY, shape, "cold", False), backend, (), rounds, None)
     return case
@@ -82,13 +84,13 @@ def measure_copy(backend: Backend, rounds: int = _COPY_ROUNDS) -> dict[str, Any]
 
 def measure(plan: Plan, backend: Backend, peers: Sequence[str], rounds: int,
             copy_gbps: float | None) -> list[dict[str, Any]]:
-    """Check and time one thing: a case for duoln and one for each peer.
+    """Check and time one plan; the result is a case for duoln and one for each peer.
 
     Args:
-        plan: what.
-        backend: ours.
-        peers: beside whom.
-        rounds: samples a side.
+        plan: what to time.
+        backend: where duoln computes.
+        peers: names of the peers.
+        rounds: how many samples to take of each side.
         copy_gbps: the copy's bandwidth; None for the copy itself, which is its own measure.
 
     Raises:

@@ -42,12 +42,12 @@ def arrays_for(cell: str, norm: str, shape: Shape) -> dict[str, np.ndarray]:
 
 
 def checks(out: np.ndarray, gradients: dict[str, np.ndarray]) -> list[float]:
-    """Norms of the output and of each gradient: what the sides must agree on."""
+    """Norms of the output and of each gradient; all sides must agree on them."""
     return [float(np.linalg.norm(a.astype(np.float64))) for a in (out, *(gradients[k] for k in sorted(gradients)))]
 
 
 def prepare(asked: dict[str, Any]) -> Work:
-    """One side's work: ours, the products of ours alone, or PyTorch's."""
+    """The work of one side: our layer, only the matrix products of our layer, or PyTorch's layer."""
     cell, norm, backward = asked["cell"], asked["norm"], asked["backward"]
     arrays = arrays_for(cell, norm, Shape(*asked["shape"]))
     if asked["peer"] == PRODUCTS:
@@ -64,7 +64,9 @@ def prepare(asked: dict[str, Any]) -> Work:
 
 
 def _products(backend_name: str | None, arrays: Mapping[str, np.ndarray], backward: bool) -> Work:
-    """Nothing but the products of a run, one of the state and one of its gradient a step: what a rule cannot beat."""
+    """Only the matrix products of a run, for each time step one of the state and one of its gradient. No rule can be
+    faster.
+    """
     from duoln import runtime
 
     backend = runtime.backend(backend_name)
@@ -127,12 +129,16 @@ def rule_of(cell: str, norm: str, params: Mapping[str, Any]) -> str:
 
 
 def source_of(cell: str, rule: str | None) -> str | None:
-    """The hash of the source files of a cell's fused rules, and of what they share; None for the composed rule."""
+    """The hash of the source files of a cell's fused rules and of the files that they share; None for the composed
+    rule.
+    """
     return None if rule in (None, "composed") else source_hash(KERNELS, [cell, "recurrent"])
 
 
 def entries(cell: str, norm: str, shape: Shape, backward: bool, backend: str | None, peers: list[str]) -> list[Entry]:
-    """Our row, that of our products alone, and PyTorch's: its loop, with hoisted inputs, and its own plain layer."""
+    """The sides of a comparison: our layer, our matrix products alone, and PyTorch's loop, loop with hoisted inputs,
+    and plain layer.
+    """
     asked = {"kind": "rnn", "cell": cell, "norm": norm, "shape": list(shape), "backward": backward,
              "backend": backend, "peer": None}
     rows = [Entry("duoln", asked), Entry("our products alone", {**asked, "peer": PRODUCTS}, checked=False)]
