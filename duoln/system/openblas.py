@@ -79,7 +79,7 @@ def set_threads(count: int) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """OpenBLAS stays in the thread that calls it, so that several threads can each multiply their own."""
+    """OpenBLAS uses only the thread that calls it, so that several threads can multiply at the same time."""
     before = threads() or 1
     set_threads(1)
     try:
@@ -89,7 +89,9 @@ def one_thread() -> Iterator[None]:
 
 
 def advice() -> str | None:
-    """The line to set where NumPy was loaded before duoln could choose; None when nothing is lost."""
+    """Advice for the user where NumPy was loaded before duoln could choose; None where OpenBLAS is as fast as it can
+    be.
+    """
     if not _CPUINFO.exists():
         return None
     wanted, loaded = preferred_core(_CPUINFO.read_text()), loaded_core()
