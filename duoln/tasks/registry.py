@@ -1,8 +1,8 @@
-"""Where tasks are found: entry points of the group `duoln`, one plug-in each, loaded one by one.
+"""Finds tasks: the entry points of the group `duoln`, one plug-in each, are loaded one by one.
 
 A plug-in that cannot be loaded is kept as a `Broken` row with its reason; it never stops the others.
-`DUOLN_STRICT_PLUGINS=1` makes it an error, `DUOLN_DISABLE_PLUGIN_AUTOLOAD=1` loads no outside plug-in but those
-that are asked for by name.
+`DUOLN_STRICT_PLUGINS=1` makes it an error, `DUOLN_DISABLE_PLUGIN_AUTOLOAD=1` loads only those outside plug-ins that the
+user names.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from duoln.tasks.task import Task
 
 GROUP = "duoln"
 SLOW_SECONDS = 1.0
-"""How long a plug-in may take to load without a remark."""
+"""A plug-in that takes longer to load gets a remark."""
 _ruled: list[Any] = []
-"""The plug-ins whose rules are attached: once a process, however many registries are made."""
+"""The plug-ins whose rules are attached. Each is attached once in a process, also if there are several registries."""
 _CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
@@ -51,7 +51,7 @@ class Broken(NamedTuple):
 
 
 class Slow(NamedTuple):
-    """A plug-in whose loading takes long enough to be felt in every command."""
+    """A plug-in that loads so slowly that every command is delayed."""
 
     name: str
     distribution: str
@@ -59,7 +59,7 @@ class Slow(NamedTuple):
 
 
 class _StrictError(PluginError):
-    """A refusal under DUOLN_STRICT_PLUGINS=1."""
+    """The error for a refused plug-in under DUOLN_STRICT_PLUGINS=1."""
 
 
 class Registry:
@@ -118,7 +118,7 @@ class Registry:
                 _ruled.append(plugin)
             for task in tasks:
                 self._add(task, entry.name, distribution)
-        except BaseException as error:  # a plug-in may even call sys.exit while it is imported
+        except BaseException as error:  # the import of a plug-in may call sys.exit
             if isinstance(error, _StrictError) or (isinstance(error, KeyboardInterrupt) and heard):
                 raise
             if plugin is not None and self._manager.get_plugin(entry.name) is plugin:
@@ -143,7 +143,7 @@ class Registry:
         self.broken.append(Broken(name, distribution, reason))
 
     def listeners(self, say: Callable[[str], None]) -> list[Listener]:
-        """Listeners that plug-ins bring, none of which can stop a run; one that fails becomes a broken row.
+        """The listeners of plug-ins. None of them can stop a run; one that fails becomes a `Broken` row.
 
         Args:
             say: takes one line about each plug-in or listener that is left out.
@@ -181,7 +181,7 @@ def plugins(autoload: bool | None = None) -> list[tuple[EntryPoint, str]]:
 
 
 def unreadable() -> list[Broken]:
-    """The distributions whose own files are damaged, so that nobody can tell which plug-ins they bring."""
+    """The distributions whose metadata are damaged, so that their plug-ins are not known."""
     return _outside()[1] if os.environ.get("DUOLN_DISABLE_PLUGIN_AUTOLOAD") != "1" else []
 
 
@@ -211,7 +211,7 @@ def _name_of(installed: Distribution) -> str:
 
 
 def _asked(names: Sequence[str]) -> list[tuple[EntryPoint, str]]:
-    """Every plug-in, once it is known that each name is one's."""
+    """All plug-ins, after a check that each name belongs to one of them."""
     pairs = plugins(autoload=True)
     known = dict.fromkeys(entry.name for entry, _ in pairs)
     for name in names:
@@ -230,14 +230,14 @@ def _own_entry_points() -> list[EntryPoint]:
 
 
 def find_task(name: str, asked: Sequence[str] | None = None) -> Task:
-    """The task of that name, importing as few plug-ins as possible; what fails in its own code names it.
+    """The task of that name; as few plug-ins as possible are imported. An error of the task's own code names the task.
 
     Args:
         name: of the task.
         asked: look in the plug-ins of these names only.
 
     Raises:
-        UsageError: there is none; the message lists those there are.
+        UsageError: there is no such task; the message lists all tasks.
         PluginError: a plug-in of that name is broken; the message says why.
     """
     quick = Registry([name], asked)

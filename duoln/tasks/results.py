@@ -1,4 +1,4 @@
-"""What the methods of a task give, looked through where they give it: later nobody could say whose fault it was."""
+"""Checks the results of a task's methods at once, because a later error could not name the method."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from duoln.tasks.values import Dataset, Findings, Provenance, ReferenceCurve, Sp
 
 
 def checked(method: str, result: Any) -> Any:
-    """What a method gave, with copies of the tables in it that somebody might change.
+    """The checked result of a method; tables in it that a caller could change are copied.
 
     Raises:
-        TypeError: it is not what the contract of `Task` says.
+        TypeError: the result is not as the contract of `Task` says.
     """
     return _CHECKS[method](result) if method in _CHECKS else result
 
@@ -40,7 +40,7 @@ def checked_batch(batch: Any) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """A value in a few words; the code of its class is not asked, it may be what is broken."""
+    """A value in a few words. No code of its class is called, because that code may be broken."""
     if type(value) in (str, int, float, bool, type(None)):
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:60]}..."
