@@ -1,4 +1,4 @@
-"""What we have of each figure, table and claim: the newest runs on the best data, read from run folders."""
+"""Compares each figure, table and claim with our runs: the newest runs on the best data, read from run folders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ _NO_PROTOCOL = frozenset({"seed", "evaluate_every", "source"})
 
 
 class Run(NamedTuple):
-    """One run: what it ended with, or its last evaluation, and how its settings differ from the preset `paper`."""
+    """One run: its final figures, or those of its last evaluation, and the differences of its settings from the preset
+    `paper`.
+    """
 
     path: Path
     dataset: Dataset
@@ -49,7 +51,7 @@ class Variant(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What a kind of `duoln analyze` found."""
+    """The result of a kind of `duoln analyze`."""
 
     path: Path
     time: str
@@ -68,7 +70,7 @@ class Standing(NamedTuple):
 
     @property
     def command(self) -> str:
-        """What reproduces it; empty where there is no task."""
+        """The command that reproduces the entry; empty if there is no task."""
         if self.entry.task:
             if self.task is None:
                 return ""
@@ -111,11 +113,11 @@ class Standing(NamedTuple):
 
 
 def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standing], list[str]]:
-    """Every entry of the paper with what the runs in some folders have of it.
+    """Every entry of the paper with the runs, in some folders, that reproduce it.
 
     Args:
         registry: the tasks.
-        folders: of runs: each a run, a folder of runs, or a folder of such folders as `runs` is.
+        folders: each is a run, a folder of runs, or a folder of such folders, as `runs` is.
 
     Returns:
         The standings, and a line for each run or finding that could not be read.
@@ -183,7 +185,7 @@ def _run(task: Task, curve: Curve) -> Run:
     time = starts[-1] if starts else None
     ended = curve.result.get("status") == "done"
     last = curve.points[-1]
-    # What a run ends with need not be its last evaluation: it may go back to its best.
+    # The final figures need not be those of the last evaluation, because a run may go back to its best model.
     values = {**last, **curve.result, "step": curve.result.get("steps"), "epoch": curve.result.get("epochs")} \
         if ended else last
     figures = {key: values[key] for key in ("step", "epoch", *(c.key for c in task.columns)) if key in values}
@@ -195,7 +197,7 @@ def _run(task: Task, curve: Curve) -> Run:
 
 
 def _differences(task: Task, curve: Curve) -> dict[str, tuple[Any, Any]]:
-    """Settings of a run that are not the paper's, where the task has the paper's."""
+    """The settings of a run that differ from the paper's, if the task has a preset `paper`."""
     if "paper" not in task.presets or curve.variant not in task.variants:
         return {}
     protocol = json.loads(json.dumps(dataclasses.asdict(make_config(task, curve.variant, "paper"))))

@@ -1,4 +1,4 @@
-"""What the paper says of the geometry of normalised models (section 5.2, supplement), beside the exact numbers.
+"""Compares the paper's geometry of normalised models (section 5.2, supplement) with exact numbers.
 
 This module measures; `statements` says which of the paper's equations hold, and which, as printed, do not.
 """
@@ -19,7 +19,7 @@ from duoln.paper.theory.growth import Descent, SameUpdate
 from duoln.randomness import Stream
 
 CORRELATION = 0.5
-"""Of the outputs, where blocks of two outputs are looked at; independent outputs have none of their own."""
+"""The correlation of the outputs for blocks of two outputs; for independent outputs these blocks are zero."""
 STEPS = (1.0, 0.1, 0.01, 0.001)
 DIRECTIONS = 5
 NORMALISED: tuple[Norm, ...] = ("batch", "weight", "layer")
@@ -44,7 +44,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Doubled:
-    """What doubling weights does to the output and to the exact blocks, each by its least-squares ratio.
+    """The effect of doubled weights on the output and on the exact blocks; each ratio is by least squares.
 
     Logistic, outputs with a correlation of `CORRELATION`.
     """
@@ -99,12 +99,12 @@ class Step:
     nats: dict[str, float]
     errors: dict[str, float]
     paper_layer: float
-    """The relative error with eq. 13 for layer norm in the exact matrix's place."""
+    """The relative error for layer norm if eq. 13 replaces the exact matrix."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """All of it."""
+    """All measurements."""
 
     cases: int
     blocks: list[Blocks]

@@ -103,7 +103,7 @@ def predictor(glm: Glm, backend: Backend) -> np.ndarray:
 def jacobian(glm: Glm, backend: Backend) -> np.ndarray:
     """Derivatives of every natural parameter by every parameter: (cases, outputs, parameters).
 
-    One walk of the tape for each natural parameter; nothing is known of the formulas.
+    One walk of the tape for each natural parameter; the formulas of the derivatives are not used.
     """
     tape = Tape()
     x = _tensor(glm.x, backend)

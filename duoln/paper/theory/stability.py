@@ -1,9 +1,9 @@
 """Hidden states and gradients over time, plain and normalised (section 3.1).
 
-The paper: the summed inputs of a plain recurrent network tend to grow or shrink from step to step, so gradients
-explode or vanish; a layer-normalised one does not see a re-scaling of all summed inputs to a layer, so its
-hidden-to-hidden dynamics are much more stable. Here recurrent weights that start orthogonal are scaled, and a
-gradient of norm 1 at the last step is followed back.
+The paper: the summed inputs of a plain recurrent network tend to grow or shrink from one time step to the next, so
+gradients explode or vanish; a layer-normalised one does not see a re-scaling of all summed inputs to a layer, so its
+hidden-to-hidden dynamics are much more stable. Here recurrent weights that start orthogonal are scaled, and a gradient
+of norm 1 at the last time step is propagated back.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def walks(backend: Backend, seed: int = 0, steps: int = 100, scales: Sequence[fl
         eps: of the norms.
 
     Raises:
-        UsageError: no step, or a scale or eps that is not a positive number.
+        UsageError: no time step, or a scale or eps that is not a positive number.
     """
     if steps < 1:
         raise UsageError(f"[stability] expected at least 1 step, found {steps}")
@@ -91,7 +91,7 @@ def walks(backend: Backend, seed: int = 0, steps: int = 100, scales: Sequence[fl
     for cell in CELLS:
         for norm in NORMS:
             for scaled in SCALED:
-                with np.errstate(over="ignore", invalid="ignore"):  # an explosion is what this looks for
+                with np.errstate(over="ignore", invalid="ignore"):  # an overflow is a result here, and not an error
                     made = {scale: _walk(backend, dtype, cell, norm, scaled, scale, seed, steps, eps)
                             for scale in dict.fromkeys((1.0, *map(float, scales)))}
                 like = made[1.0][0]
@@ -104,7 +104,7 @@ def walks(backend: Backend, seed: int = 0, steps: int = 100, scales: Sequence[fl
 
 def _walk(backend: Backend, dtype: str, cell: Cell, norm: Norm, scaled: Scaled, scale: float, seed: int, steps: int,
           eps: float) -> tuple[np.ndarray, np.ndarray]:
-    """Hidden states (steps, batch, hidden) and the norm of the gradient at each step."""
+    """Hidden states (steps, batch, hidden) and the norm of the gradient at each time step."""
     layer = _KINDS[cell](INPUTS, HIDDEN, norm, eps=eps)
     params = layer.init(Stream(seed, "stability.init"))
     for name in scaled.split(" and "):
@@ -121,7 +121,7 @@ def _walk(backend: Backend, dtype: str, cell: Cell, norm: Norm, scaled: Scaled, 
     inputs, end = tensor(x), tensor(direction)
 
     def run(nudges: list[tuple[Tensor, ...]]) -> tuple[Tensor, list[Tensor]]:
-        """A zero is added to every state: its gradient is the state's."""
+        """A zero is added to every state, because the gradient of the zero is that of the state."""
         states, hidden = layer.first_states(weights, BATCH), []
         for t, nudge in enumerate(nudges):
             states = tuple(s + n for s, n in zip(layer(weights, inputs[t], states), nudge, strict=True))
@@ -136,7 +136,7 @@ def _walk(backend: Backend, dtype: str, cell: Cell, norm: Norm, scaled: Scaled, 
 
 
 def as_csv(measured: Stability) -> str:
-    """Every walk as a table, a line a step."""
+    """All walks as a table with a line for each time step."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["cell", "norm", "scaled", "scale", "step", "state_rms", "gradient_norm"])
@@ -166,7 +166,7 @@ def draw(measured: Stability, target: Path) -> Path:
                     look = {"color": colour, "linestyle": style, "linewidth": width}
                     label = f"{'layer norm' if norm == 'layer' else 'plain'}, W_h x {walk.scale:g}"
                     panels[0][column].plot(time, walk.state, label=label, **look)
-                    finite = [g if 0 < g < np.inf else np.nan for g in walk.gradient]  # a logarithm takes no others
+                    finite = [g if 0 < g < np.inf else np.nan for g in walk.gradient]  # for the logarithm
                     panels[1][column].plot(time, finite, **look)
             panels[0][column].set_title(cell.upper(), fontsize=10)
             panels[1][column].set_yscale("log")

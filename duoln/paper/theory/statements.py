@@ -1,7 +1,7 @@
-"""The paper's statements on geometry (section 5.2, supplement), and whether the measurements bear out what is known.
+"""The paper's statements on geometry (section 5.2, supplement), and whether the measurements confirm them.
 
-Some equations are exact and some, as printed, are not; both are checked, so that neither a slip of the paper nor one
-of ours goes by.
+Some equations are exact, and some are not as they are printed. Both kinds are checked, so that an error of the paper
+and an error of ours are noticed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from duoln.paper.theory.geometry import Geometry
 
 EXACT = 1e-9
-"""A relative error up to here is rounding."""
+"""A relative error of at most this size is rounding."""
 WRONG = 0.01
-"""A relative error from here on is no rounding."""
+"""A relative error of at least this size is more than rounding."""
 _OF_FIRST_ORDER = 0.3
 """A tenth of the step leaves about a tenth of an error that is proportional to it."""
 
@@ -32,7 +32,7 @@ class Statement(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether the measurement says the same."""
+        """Whether the measurement confirms it."""
         return self.error <= self.limit if self.holds else self.error >= WRONG
 
 
@@ -42,7 +42,7 @@ def statements(measured: Geometry) -> list[Statement]:
 
 
 def _most(errors: Iterable[float]) -> float:
-    """The greatest; NaN if there is one, where Python's `max` may pass it by."""
+    """The greatest value, or NaN if there is one; Python's `max` could ignore a NaN."""
     return float(np.max(list(errors)))
 
 
