@@ -1,4 +1,4 @@
-"""What runs gave: curves beside each other as CSV, and as a picture where matplotlib is installed."""
+"""Reports of several runs: their curves as CSV, and as a picture if matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from duoln.tasks.task import Task
 _STRETCHES = 60
 """Points of a smoothed curve."""
 _TALL, _ACROSS = 5, 3
-"""Panels that stand below each other at most; more of one batch size stand so many side by side."""
+"""The most panels below each other; if a batch size has more, this many are side by side."""
 _FEW = 20
-"""Points that are worth a mark each."""
+"""A curve with at most this many points has a mark at each."""
 
 
 class Curve(NamedTuple):
-    """One run: where it is, what it was, and its metrics and training losses by step."""
+    """One run: its folder, its settings, and its metrics and training losses by update."""
 
     path: Path
     task: str
@@ -68,7 +68,7 @@ def read_curves(paths: Sequence[Path]) -> list[Curve]:
                     dataset = read_dataset(where, entry.get("dataset"))
                     result = {}  # a resumed run has no result until it ends
                 elif entry.get("event") == "evaluation":
-                    points[entry["step"]] = entry  # a resumed run repeats steps: the last one counts
+                    points[entry["step"]] = entry  # a resumed run repeats updates: the last value counts
                 elif entry.get("event") == "step":
                     losses[entry["step"]] = entry["loss"]
                 elif entry.get("event") == "end":
@@ -88,7 +88,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _check_entry(where: str, entry: Mapping[str, Any]) -> None:
-    """Raises DataFormatError unless an entry of a log has what curves are made of."""
+    """Raises DataFormatError if an entry of a log lacks a value that curves need."""
     event, step = entry.get("event"), entry.get("step")
     if event in ("step", "evaluation"):
         _check(where, "step", isinstance(step, int) and not isinstance(step, bool), "a whole number", step)
@@ -162,7 +162,7 @@ def draw(task: Task, curves: Sequence[Curve], target: Path) -> Path:
 
 
 def _draw_published(panels: Sequence[Any], task: Task, metrics: Sequence[Column], colours: Mapping[str, str]) -> None:
-    """The paper's curves, each metric beside ours; panels of which the paper has none stay empty."""
+    """The paper's curves, each metric beside ours; a panel without a curve of the paper stays empty."""
     for axes, metric in zip(panels, metrics, strict=True):
         lines = {c.variant: c.points for c in task.reference_curves() if c.metric == metric.key}
         axes.set_visible(bool(lines))
@@ -176,7 +176,7 @@ def _draw_published(panels: Sequence[Any], task: Task, metrics: Sequence[Column]
 
 
 def _smooth(losses: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
-    """Means over stretches of the run, so that a curve can be seen in the noise of single batches."""
+    """Means over parts of the run, because the losses of single batches are noisy."""
     width = max(len(losses) // _STRETCHES, 1)
     stretches = [losses[i:i + width] for i in range(0, len(losses) - width + 1, width)]
     return [(sum(x for x, _ in part) / width, sum(y for _, y in part) / width) for part in stretches]

@@ -1,4 +1,4 @@
-"""What a run has learnt, read back from its folder."""
+"""Reads the trained model of a run from its folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _PARAMS = "params."
 
 
 def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
-    """The model of a run: as its newest readable checkpoint has it, or as the best, where `patience` ends it with that.
+    """The model of a run, from its newest readable checkpoint. If the run's `patience` selects the best model, it comes
+    from the best checkpoint.
 
     Args:
         task: the task that the run must be of.
