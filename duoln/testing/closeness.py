@@ -1,4 +1,4 @@
-"""How near is near enough, and errors that say what they should."""
+"""Checks that values are close, and that errors have the right class and words."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ def tolerance(dtype: str, length: int) -> float:
 
 
 def check_close(actual: np.ndarray, expected: np.ndarray, limit: float, what: str) -> None:
-    """Raises AssertionError unless shapes are equal and no value is further off than `limit` of the largest.
-
+    """Raises AssertionError if shapes differ, or if the error of a value is more than `limit` times the largest value.
     Values that are not finite must be equal.
     """
     if actual.shape != expected.shape:
@@ -41,7 +40,7 @@ def check_close(actual: np.ndarray, expected: np.ndarray, limit: float, what: st
 
 
 def check_error(kind: type[DuolnError], call: Callable[[], Any], *words: str) -> None:
-    """Raises AssertionError unless `call` raises an error of that kind that says all the words."""
+    """Raises AssertionError if `call` raises no error of that class, or if a word is missing in its message."""
     try:
         call()
     except kind as error:

@@ -59,7 +59,7 @@ def _as_tuple(x: Any) -> tuple[Any, ...]:
 
 
 def _gradients(fn: Callable[..., Any], args: Sequence[Tensor]) -> list[np.ndarray]:
-    """The gradients of sum(w * outputs), with the same w on every backend."""
+    """The gradients of sum(w * outputs); w is the same on every backend."""
     floats = [i for i, a in enumerate(args) if a.dtype in FLOATS]
     backend = args[0].backend
 
@@ -85,10 +85,10 @@ def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None]
                backend: Backend, length: int = 1) -> None:
     """Check a fast rule: values, saved state and gradients against the composed rule, for every set of needs.
 
-    Also that it repeats to the bit, and writes into neither its inputs, what it saved, nor `gout`.
+    Also check that it repeats to the bit, and that it does not change its inputs, its saved arrays, or `gout`.
 
     Raises:
-        AssertionError: it does not; or `supports` refuses these inputs, so that nothing was checked.
+        AssertionError: a check fails, or `supports` refuses these inputs, so that nothing was checked.
     """
     natives = [None if a is None else backend.asarray(a) for a in inputs]
     before = [None if a is None else backend.to_numpy(a) for a in natives]
