@@ -1,4 +1,4 @@
-"""Trees of dicts, lists and tuples: how parameters, gradients, optimiser slots and batches are held.
+"""Trees of dicts, lists and tuples. Parameters, gradients, optimiser slots and batches are such trees.
 
 A leaf is anything that is not a dict, list or tuple. Dicts are walked in insertion order, and a path is
 written with dots: `hidden.0.gain`.

@@ -1,4 +1,5 @@
-"""Writes files that are never incomplete: under another name first, then renamed, and never through a link.
+"""Writes files that are never incomplete: under another name first, then renamed. No file is written through a planted
+link.
 
 There are two kinds of files. A file that a user names may be a link, and remains a link. A file that duoln names,
 inside a run folder, must be a regular file, because writing through a link would change a file outside the run folder.
