@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from duoln.backends.protocol import Backend
-from duoln.runs.checkpoint import Checkpoint
 from duoln.errors import CheckpointError
+from duoln.runs.checkpoint import Checkpoint
 
 _VARIABLES = {"blas_threads": "OPENBLAS_NUM_THREADS", "blas_core": "OPENBLAS_CORETYPE"}
 """The keys of a backend's `info()`, and the environment variables that set them before duoln starts."""

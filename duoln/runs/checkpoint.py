@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from duoln import tree
-from duoln.data.bounded import CONTENT_ERRORS, opened
 from duoln.data import strictjson
+from duoln.data.bounded import CONTENT_ERRORS, opened
 from duoln.data.json_text import parse_json, read_json
 from duoln.errors import CheckpointError, DataError
 from duoln.system.filesystem import check_folder, check_regular, make_folder, remove, write_own

@@ -108,7 +108,8 @@ def read_log(run: Path) -> Iterator[dict[str, Any]]:
 
 def _entries(path: Path) -> Iterator[tuple[int, Any]]:
     """The lines of a log: the offset at which each complete line ends, and its value. An unfinished last line has the
-    offset 0."""
+    offset 0.
+    """
     offset, bad = 0, None
     with opened(path, "log") as file:
         while line := file.readline(_LONGEST_LINE + 1):
