@@ -29,15 +29,15 @@ _BATCH, _INPUTS, _HIDDEN = 4, 8, 32
 _RUNS = 5
 
 
-def measure(step: Callable[..., Any], arguments: Sequence[Any], backend: Backend) -> dict[str, Any]:
+def measure(train_step: Callable[..., Any], arguments: Sequence[Any], backend: Backend) -> dict[str, Any]:
     """Figures of one training step; each time is the shortest of a few."""
     graph_size = getattr(backend, "graph_size", None)
-    nodes = graph_size(_natives(step(*arguments))) if graph_size else None
-    compiled = compile(step)
+    nodes = graph_size(_natives(train_step(*arguments))) if graph_size else None
+    compiled = compile(train_step)
     first = _seconds(compiled, arguments, backend)
     eager, fast = [], []
     for _ in range(_RUNS):  # in turns, so that other work on the machine slows both
-        eager.append(_seconds(step, arguments, backend))
+        eager.append(_seconds(train_step, arguments, backend))
         fast.append(_seconds(compiled, arguments, backend))
     return {"graph nodes": nodes, "first call s": round(first, 3), "eager ms": round(1e3 * min(eager), 2),
             "compiled ms": round(1e3 * min(fast), 2), "compiled / eager": round(min(fast) / min(eager), 3)}
@@ -47,9 +47,9 @@ def _natives(result: Any) -> list[Any]:
     return [t.data for t in tree.leaves(result)]
 
 
-def _seconds(step: Callable[..., Any], arguments: Sequence[Any], backend: Backend) -> float:
+def _seconds(train_step: Callable[..., Any], arguments: Sequence[Any], backend: Backend) -> float:
     started = time.perf_counter()
-    backend.wait(_natives(step(*arguments)))
+    backend.wait(_natives(train_step(*arguments)))
     return time.perf_counter() - started
 
 
@@ -67,14 +67,14 @@ def _mnist(backend: Backend) -> tuple[Callable[..., Any], list[Any]]:
 def _lstm(steps: int, backend: Backend) -> tuple[Callable[..., Any], list[Any]]:
     model, adam = nn.LSTM(_INPUTS, _HIDDEN, norm="layer"), optim.Adam(0.01)
 
-    def step(state: dict[str, Any], x: Tensor, rate: Tensor) -> tuple[Any, Tensor]:
+    def train_step(state: dict[str, Any], x: Tensor, rate: Tensor) -> tuple[Any, Tensor]:
         loss, gradient = value_and_grad(lambda p: ops.mean(ops.square(model(p, x)[0])))(state["params"])
         params, slots = adam.update(state["params"], gradient, state["slots"], rate)
         return {"params": params, "slots": slots}, loss
 
     params = runtime.to_tensors(model.init(Stream(0, "init")), backend)
     x = Stream(0, "compiling").normal((steps, _BATCH, _INPUTS)).astype(np.float32)
-    return step, [{"params": params, "slots": adam.init(params)}, runtime.tensor(x, backend),
+    return train_step, [{"params": params, "slots": adam.init(params)}, runtime.tensor(x, backend),
                   runtime.tensor(np.float32(0.01), backend)]
 
 
