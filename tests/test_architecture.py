@@ -1,4 +1,4 @@
-"""The layers of duoln, read off its own syntax trees: the best architecture document there is."""
+"""The layers of duoln: a test reads the imports from the syntax trees and compares them with a table of layers."""
 
 import ast
 import re

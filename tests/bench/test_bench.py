@@ -85,7 +85,7 @@ def test_products_are_counted():
 
 
 def _check_peers(cases, names):
-    """The peers of those names are there, of PyTorch, and their figures are ours."""
+    """The peers of these names are PyTorch's, and their figures are equal to ours."""
     ours, *others = cases
     assert ours["side"] == "duoln" and np.ptp(ours["facts"]["checks"]) > 0
     peers = [case for case in others if case["side"] in names]

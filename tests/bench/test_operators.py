@@ -1,4 +1,6 @@
-"""The benchmark of operators: what it checks before it times, what it rotates, what it counts. No time is judged."""
+"""The benchmark of operators: its checks before timing, its rotation of buffers, its counts. No test depends on a
+time.
+"""
 
 from functools import partial
 from types import SimpleNamespace

@@ -62,7 +62,7 @@ def test_what_measures_the_device(gpu, monkeypatch):
     exchanges = cuda._exchanges(1)
     assert len(exchanges) == 3
     assert f" GATHERED = {cuda._GATHERED // 16};" in source.text("limits/exchange.cu")  # there in units of 16 bytes
-    if GPU == STAND_IN:  # threads that spin until another writes never give hostgpu their turn
+    if GPU == STAND_IN:  # hostgpu cannot run threads that wait in a loop for another thread's write
         monkeypatch.setattr(cuda, "_exchanges", lambda rounds: {})
         monkeypatch.setattr(cuda, "_ROUNDS", 1)
     figures = cuda.measure(mib=1, rounds=1, launches=1)
@@ -75,7 +75,7 @@ def test_what_measures_the_device(gpu, monkeypatch):
 
 
 def test_with_nothing_installed_but_numpy_pluggy_and_rich(tmp_path):
-    """On the machine with the GPU there may be little else, and no network."""
+    """The machine with the GPU may lack other packages and a network."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nfor name in ('safetensors', 'pooch', 'mlx', 'torch', 'matplotlib'):\n    sys.modules[name] = None\n")
     code = f"""

@@ -1,4 +1,6 @@
-"""A mutation fuzzer: damaged files as a pure function of whole ones and a number, so that every case comes back."""
+"""A mutation fuzzer: a damaged file is a pure function of undamaged files and a number, so that every case can be
+repeated.
+"""
 
 import io
 import random
@@ -10,11 +12,11 @@ NUMBERS = [0, 1, 2, 3, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2
 TEXTS = [b"-1", b"0", b"1", b"1e999", b"-1e999", b"NaN", b"Infinity", b"-Infinity", b"1.5", b"9" * 30, b"9" * 400, b"9" * 5000,
          b"null", b"true", b"[]", b"{}", b'""', b'"x"', b"0x7f", b"1_0", b"\xff\xfe", b"\xed\xa0\x80", b"\0", b"\n", b"\r\n"]
 DEEP = [b"[" * 100_000, b'{"a":' * 100_000, b"(" * 50_000, b"<a>" * 50_000, b"-" * 50_000]
-"""What makes a parser that calls itself run out of stack."""
+"""Nested texts, which exhaust the stack of a recursive parser."""
 
 
 def mutate(rng: random.Random, whole: bytes, second: bytes) -> bytes:
-    """One to four blows to a file; `other` is a second one, for a splice."""
+    """Damage a file one to four times; `second` is another file, for a splice."""
     content = whole
     for _ in range(rng.choice((1, 1, 1, 2, 3, 4))):
         content = rng.choice(_BLOWS)(rng, content, second)
@@ -77,7 +79,7 @@ def _number_field(rng, content, second):
 
 
 def _number_text(rng, content, second):
-    """A number in a text replaced by another, or by what is none."""
+    """Replace a number in a text by another one, or by a text that is no number."""
     matches = list(re.finditer(rb"-?\d+(\.\d+)?(e[-+]?\d+)?", content[:20_000]))
     if not matches:
         return content

@@ -1,4 +1,4 @@
-"""Every reader of files with whole files to damage; as a program, the worker that reads the damaged ones.
+"""Every reader of files, with undamaged files; as a program, the process that reads damaged copies of them.
 
     python hostile_readers.py CASES FOLDER [FIRST]
 
@@ -56,7 +56,7 @@ class Reader(NamedTuple):
     files: list[bytes]
     allowed: tuple[type[Exception], ...]
     name: str = "case"
-    """What the file is called, with what lies beside it in `beside`."""
+    """The name of the file; `beside` has other files of its folder."""
     beside: dict[str, bytes] | None = None
     mutate: Callable[[random.Random, bytes, bytes], bytes] = fuzzing.mutate
 
@@ -268,7 +268,7 @@ READERS = {
 
 
 def case(name: str, number: int) -> bytes:
-    """The damaged file of that number."""
+    """The damaged file of a number."""
     reader = READERS[name]
     rng = random.Random(zlib.crc32(name.encode()) << 32 | number)
     return reader.mutate(rng, rng.choice(reader.files), rng.choice(reader.files))
@@ -283,7 +283,7 @@ def drive(name: str, cases: int, folder: Path, start: int = 0) -> dict[str, Any]
     for beside, content in (reader.beside or {}).items():
         (folder / beside).parent.mkdir(parents=True, exist_ok=True)
         (folder / beside).write_bytes(content)
-    for whole in reader.files:  # loads what is loaded late, before anything is watched
+    for whole in reader.files:  # loads all modules before the watch begins
         path.write_bytes(whole)
         _outcome(reader, path)
     counts = {"cases": cases, "read": 0, "refused": 0}

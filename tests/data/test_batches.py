@@ -1,4 +1,4 @@
-"""Batches are a function of the step and of nothing else."""
+"""Batches depend only on the number of the update."""
 
 import numpy as np
 import pytest

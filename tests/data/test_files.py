@@ -1,4 +1,4 @@
-"""Finding data: the user's folders, the cache, then mirrors that are trusted with nothing."""
+"""Finding data: in the user's folders, in the cache, then on mirrors, whose files are checked."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""IDX files: what is written is read back, and no file, however damaged, does worse than a DataFormatError."""
+"""IDX files: a written file can be read, and every damaged file gives a DataFormatError or an array."""
 
 import gzip
 import struct
@@ -26,7 +26,7 @@ def _file(tmp_path, content, ending="idx"):
 
 
 def _refusal(path, **options):
-    """The error of a bad file, once it is known to say what it must."""
+    """The error of a bad file, after a check of its text."""
     with pytest.raises(DataFormatError) as caught:
         read_idx(path, **options)
     error = caught.value
@@ -36,7 +36,7 @@ def _refusal(path, **options):
 
 
 def _peak_of(call):
-    """What the call gives and the most memory it held, in bytes."""
+    """The result of the call, and the peak of its memory in bytes."""
     tracemalloc.start()
     try:
         return call(), tracemalloc.get_traced_memory()[1]
@@ -240,14 +240,16 @@ def test_lying_header_with_some_data_costs_what_is_there(tmp_path, rng):
 # Damage -----------------------------------------------------------------------------------------------
 
 def _survives(path, original):
-    """A file with damage gives an error of the right kind or an array; whether it gave an array."""
+    """Check that a damaged file gives an error of the right class or an array; the result is whether it gave an
+    array.
+    """
     try:
         values = read_idx(path, max_bytes=MIB)
     except DataError as error:
         assert str(path) in str(error)
         return False
     assert values.dtype == np.uint8 and values.nbytes <= MIB
-    if path.suffix == ".gz":  # a checksum guards the content, so what gets through is unharmed
+    if path.suffix == ".gz":  # the content has a checksum, so an array that is read is undamaged
         np.testing.assert_array_equal(values, original)
     return True
 
@@ -280,7 +282,7 @@ def _fuzz(tmp_path, ending, cases):
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_fuzz(tmp_path, ending):
     outcomes = _fuzz(tmp_path, ending, 2000)
-    assert 0 < sum(outcomes) < 2000  # the damage is neither always seen nor always harmless
+    assert 0 < sum(outcomes) < 2000  # some damage is refused, and some is harmless
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""The .npz reader believes nothing: every claim of a header and an archive is checked before anything is allocated."""
+"""The .npz reader checks every claim of a header and an archive before it allocates memory."""
 
 import io
 import struct

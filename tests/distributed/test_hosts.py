@@ -1,4 +1,4 @@
-"""Ranks that others have started, on one machine or several: each `duoln run --ranks auto` is one of them."""
+"""Ranks that a launcher has started, on one machine or several: each is one `duoln run --ranks auto`."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ def start(*words, within=(), **told):
 
 
 def finish(processes):
-    """What each said, once all have ended well."""
+    """The stderr of each process, after all have ended without error."""
     outputs = [process.communicate(timeout=PATIENCE)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), outputs
     return outputs
@@ -46,7 +46,7 @@ def check_losses(tmp_path):
 
 
 def reach(address):
-    """Connect as soon as somebody listens."""
+    """Connect as soon as a process listens."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         with contextlib.suppress(ConnectionRefusedError):
@@ -56,7 +56,7 @@ def reach(address):
 
 
 def test_ranks_at_two_addresses_train_as_one_process_whoever_comes_first(tmp_path):
-    """One was started as by Slurm, one as by Open MPI; before the second one comes a stranger who talks nonsense."""
+    """One is started as by Slurm, one as by Open MPI. Before the second one, a stranger connects and sends nonsense."""
     if sys.platform == "darwin":
         pytest.skip("macOS has one loopback address")
     address = ("127.0.0.2", free_port("127.0.0.2"))
@@ -112,7 +112,7 @@ def two_machines():
         yield names, "10.77.0.1"
     finally:
         for name in names:
-            ip("netns", "del", name)  # the cable goes with it
+            ip("netns", "del", name)  # the cable is removed with it
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""`duoln run --ranks N`, over MLX's ring: as one process trains, and one end for all."""
+"""`duoln run --ranks N` over MLX's ring: it trains as one process does, and all ranks end together."""
 
 import json
 import os

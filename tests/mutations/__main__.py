@@ -70,7 +70,7 @@ def choose(calls, file, mutation):
 
 
 def attempt(server, calls, tests):
-    """What became of a mutant: the test that found it, "hangs", "breaks" (nothing can be imported), or ""."""
+    """The outcome of a mutant: the test that found it, "hangs", "breaks" (nothing can be imported), or ""."""
     if not tests:
         return ""
     code, output = server.pytest(*OPTIONS, *tests, limit=HANGS[0] + HANGS[1] * sum(calls.seconds[t] for t in tests))
@@ -86,7 +86,7 @@ def attempt(server, calls, tests):
 
 
 def main():
-    """Draw, run, tell."""
+    """Draw mutations, run the tests, print the outcomes."""
     words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--count", type=int, default=200)

@@ -28,7 +28,7 @@ from duoln.runs.trained import load_trained
 from duoln.tasks import registry
 
 CALLS = ("open", "write", "fsync", "replace", "unlink", "ftruncate", "mkdir")
-"""What duoln changes a disk with. The state before a call is also the one after the call before it."""
+"""The calls with which duoln changes a disk. The state before a call is the state after the previous call."""
 ENDED = 77
 
 
@@ -115,7 +115,7 @@ def calls_of(plan, folder):
 
 
 def outcome(plan, folder):
-    """Everything that a run leaves, without what clocks say."""
+    """Everything that a run leaves, without times."""
     backend, results = runtime.backend("numpy"), {}
     for run in sorted(p for p in folder.iterdir() if p.is_dir()):
         steps = checkpoint.list_steps(run / "checkpoints")
@@ -146,7 +146,7 @@ def _digest(arrays):
 
 
 def drive(plan, folder):
-    """What came of the points of a plan."""
+    """The outcome of each point of a plan."""
     folder.mkdir(parents=True)
     calls = calls_of(plan, folder)
     expected = outcome(plan, folder / "run")
@@ -166,7 +166,7 @@ def drive(plan, folder):
 
 
 def _cut_and_go_on(plan, run, n, half, again, expected):
-    """Why the resumed run is not as the whole one; None if it is."""
+    """The difference between the resumed run and the uninterrupted one; None if they are equal."""
     def cut(n, half):
         Ending(n, half)
         return train(plan, run)

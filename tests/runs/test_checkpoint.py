@@ -1,4 +1,4 @@
-"""Checkpoints: whole or absent, the newest good one, and nothing of another model."""
+"""Checkpoints: each is complete or absent, the newest readable one is used, and one of another model is refused."""
 
 import errno
 import json
@@ -47,7 +47,7 @@ def test_the_best_is_kept_as_long_as_a_checkpoint_that_names_it(tmp_path):
     assert _steps(tmp_path) == [2, 4, 5] and {p.suffix for p in tmp_path.iterdir()} == {".safetensors"}
     assert checkpoint.load_best(checkpoint.newest(tmp_path)[0]).step == 2
     _save(tmp_path, 6, 6)
-    assert _steps(tmp_path) == [2, 5, 6]  # were 6 damaged, 5 would need 2
+    assert _steps(tmp_path) == [2, 5, 6]  # if 6 were damaged, 5 would need 2
     _save(tmp_path, 7, 6)
     assert _steps(tmp_path) == [6, 7]
 
@@ -73,7 +73,7 @@ def test_a_damaged_checkpoint_takes_no_ones_place(tmp_path):
 
 
 def test_the_best_of_a_folder_of_an_earlier_version(tmp_path):
-    """There best.json named it, which a kill could leave behind the checkpoints."""
+    """Earlier versions named it in best.json, which could be older than the checkpoints after a kill."""
     pointer = tmp_path / "best.json"
 
     def earlier(step, best, worse):

@@ -1,4 +1,4 @@
-"""What somebody put at the names of a run folder: nothing behind a link is changed, and nothing is waited for."""
+"""Links and pipes at the names of a run folder: nothing behind a link is changed, and no pipe is waited for."""
 
 import os
 from pathlib import Path
@@ -103,7 +103,7 @@ def test_a_named_pipe_is_not_waited_for(read, tmp_path):
 
 
 def test_what_was_published_with_links_can_be_read(tmp_path, numpy_backend):
-    """Installers link files; only who writes minds."""
+    """Installers may link files, so a link is an error only for a file that is written."""
     fit_into(line_trainer(numpy_backend), tmp_path / "run", numpy_backend)
     (tmp_path / "linked").mkdir()
     for name in ("log.jsonl", "config.json"):

@@ -1,4 +1,4 @@
-"""Texts of others reach a terminal or a picture as characters, never as commands."""
+"""Texts from outside reach a terminal or a picture as characters, never as commands."""
 
 import json
 import re
@@ -87,7 +87,7 @@ def _runs_draw_nothing():
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    """A run whose every text is someone else's."""
+    """A run in which every text is hostile."""
     folder = tmp_path_factory.mktemp("runs") / "\x1b[31mr\u202e"
     assert main(["run", "mnist", "--plugin", "mnist", "--preset", "smoke", "--variant", "none", "--epochs", "1",
                  "--backend", "numpy", "--out", str(folder)]) == 0

@@ -1,4 +1,4 @@
-"""Whatever a plug-in does: its own row or its own error says it, and nothing else is disturbed."""
+"""Each failure of a plug-in is reported in its own row or its own error, and has no other effect."""
 
 import json
 import os
@@ -23,7 +23,7 @@ RUN = ["--preset", "smoke", "--backend", "numpy", "--epochs", "1", "--json", "--
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
-    """Whoever moves away is moved back, after the test at the latest; nothing is drawn."""
+    """The working folder is restored, after the test at the latest; nothing is drawn."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr("duoln.pictures.drawing.can_draw", lambda: False)

@@ -1,4 +1,4 @@
-"""A task that fails in its own code: one message that names it, exit code 1, and everything else goes on."""
+"""A task that fails in its own code gives one message with its name and exit code 1; everything else continues."""
 
 import json
 from textwrap import dedent

@@ -1,4 +1,6 @@
-"""Plug-ins from outside, as real distributions on sys.path: good ones are found, broken ones stop nobody."""
+"""Plug-ins from outside, as real distributions on sys.path: good ones are loaded, broken ones do not stop the
+others.
+"""
 
 import json
 import re

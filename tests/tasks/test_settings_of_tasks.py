@@ -25,7 +25,7 @@ class Settings(Config):
 
 
 class Thing(Task):
-    """A task with presets and variants that all speak of `count`."""
+    """A task with presets and variants that all set `count`."""
 
     name = "thing"
     config = Settings

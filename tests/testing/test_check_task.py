@@ -1,4 +1,4 @@
-"""`check_task` sees what is wrong with a task, and says it."""
+"""`check_task` reports each error of a task."""
 
 import dataclasses
 import sys
@@ -41,7 +41,7 @@ class Partial(Spirals):
 
 
 class Random(Spirals):
-    """Makes another batch whenever it is asked."""
+    """Makes another batch at each call."""
 
     def data(self, cfg, root=None):
         splits, rng = super().data(cfg, root), np.random.default_rng()
@@ -162,7 +162,7 @@ def test_readers_that_are_wrong_are_seen(task, words, corpus):
 
 
 class Tall(Spirals):
-    """Its points stand along the second axis, which it does not say."""
+    """Its points lie along the second axis, but its `batch_axes` does not name that axis."""
 
     def data(self, cfg, root=None):
         splits = super().data(cfg, root)

@@ -21,7 +21,7 @@ def test_every_rule_of_every_backend(be, one_of_each):
 
 @pytest.fixture
 def broken(numpy_backend, monkeypatch):
-    """A way to put a rule in the place of NumPy's layer norm."""
+    """Replaces the rule of NumPy's layer norm."""
     good = ops.layer_norm.rules("numpy")[0]
 
     def put(forward=good.forward, vjp=good.vjp):
