@@ -1,4 +1,4 @@
-"""What this machine can use, why not the rest, and what mends it."""
+"""Reports what this machine can use, why it cannot use the rest, and how to repair that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from duoln.tasks.registry import Registry
 
 
 def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[str, Any]:
-    """Everything `duoln doctor` says, as plain data. Works with every backend or plug-in broken.
+    """The report of `duoln doctor` as plain data. It works also if every backend and plug-in is broken.
 
     Args:
         with_ops: the rules of each operator too.

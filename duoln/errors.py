@@ -10,7 +10,7 @@ class DuolnError(Exception):
 
 
 def words_of(error: BaseException) -> str:
-    """What an error says; one of a plug-in may be unable even to say it."""
+    """The text of an error; an error of a plug-in may fail to give its text."""
     try:
         return str(error).strip()
     except (KeyboardInterrupt, MemoryError):
@@ -26,7 +26,7 @@ class UsageError(DuolnError, ValueError):
 
 
 class BackendError(DuolnError):
-    """A backend that was asked for cannot be used; the message gives the reason."""
+    """A requested backend cannot be used; the message gives the reason."""
 
     exit_code = 3
 
@@ -38,32 +38,32 @@ class DataError(DuolnError):
 
 
 class DataMissingError(DataError):
-    """A file that is in no folder and that no mirror gives."""
+    """A file that is in no folder and cannot be downloaded from any mirror."""
 
 
 class DataFormatError(DataError):
-    """A file whose content is not what its format promises."""
+    """A file whose content breaks its format."""
 
-    def __init__(self, file: object, offset: int, expected: object, found: object) -> None:
-        self.file, self.offset, self.expected, self.found = file, offset, expected, found
-        super().__init__(f"{file}: at byte {offset}: expected {expected}, found {found}")
+    def __init__(self, file: object, offset: int, expected: object, actual: object) -> None:
+        self.file, self.offset, self.expected, self.actual = file, offset, expected, actual
+        super().__init__(f"{file}: at byte {offset}: expected {expected}, found {actual}")
 
 
 class DataEntryError(DataFormatError):
     """As `DataFormatError`, for files that people read by lines or entries: the message names one of them."""
 
-    def __init__(self, file: object, place: str, expected: object, found: object) -> None:
-        super().__init__(file, 0, expected, found)
+    def __init__(self, file: object, place: str, expected: object, actual: object) -> None:
+        super().__init__(file, 0, expected, actual)
         self.place = place
-        self.args = (f"{file}: {place}: expected {expected}, found {found}",)
+        self.args = (f"{file}: {place}: expected {expected}, found {actual}",)
 
 
 class RecordError(DataError):
-    """A record of measurements that is not what its schema promises."""
+    """A record of measurements that breaks its schema."""
 
-    def __init__(self, file: object, key: str, expected: object, found: object) -> None:
-        self.file, self.key, self.expected, self.found = file, key, expected, found
-        super().__init__(f"{file}: {key}: expected {expected}, found {found}")
+    def __init__(self, file: object, key: str, expected: object, actual: object) -> None:
+        self.file, self.key, self.expected, self.actual = file, key, expected, actual
+        super().__init__(f"{file}: {key}: expected {expected}, found {actual}")
 
 
 class DivergedError(DuolnError):
@@ -73,7 +73,7 @@ class DivergedError(DuolnError):
 
 
 class NotFiniteError(DivergedError):
-    """An operator made, or met, a value that is not finite."""
+    """A result or an argument of an operator is not finite."""
 
 
 class MemoryExhaustedError(DuolnError):
@@ -86,7 +86,7 @@ class OutputError(DuolnError):
     """The result cannot be written to stdout. The files of a run are complete.
 
     Attributes:
-        unread: whether the reader of our stdout went away, as `head` does when it has enough.
+        unread: whether the reader of our stdout has closed it, as `head` does after its last line.
     """
 
     exit_code = 7
@@ -101,7 +101,7 @@ class ShapeError(DuolnError, ValueError):
 
 
 class AxisIndexError(ShapeError, IndexError):
-    """An index beyond the end of an axis: what ends an iteration by numbers."""
+    """An index beyond the end of an axis. Python ends an iteration by index at this error."""
 
 
 class DtypeError(DuolnError, TypeError):
@@ -133,7 +133,7 @@ class PluginError(DuolnError):
 
 
 class TaskError(DuolnError):
-    """A task's own code raised; the message names the task, who brings it, and which of its methods."""
+    """A task's own code raised an exception; the message names the task, its distribution and the method."""
 
 
 class KernelError(DuolnError, RuntimeError):

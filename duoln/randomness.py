@@ -1,4 +1,4 @@
-"""All randomness, made on the host from a counter: the same numbers on every vendor and in every run.
+"""Random numbers, made on the host from a counter, so that they are equal on every vendor and in every run.
 
 A stream is named by (seed, name, epoch, step). Its bits come from Philox, whose integers are exact
 arithmetic, and become floats by exact scaling, so no library version or device changes them.
@@ -26,7 +26,7 @@ class Stream:
         self._bits = np.random.Philox(key=np.frombuffer(digest[:16], dtype="<u8"))
 
     def child(self, name: str) -> Stream:
-        """A stream of its own for a part: its numbers do not depend on what the other parts draw."""
+        """A separate stream for a part; its numbers do not depend on the draws of other parts."""
         return Stream(self.seed, f"{self.name}.{name}", self.epoch, self.step)
 
     def uniform(self, shape: Shape, low: float = 0.0, high: float = 1.0) -> np.ndarray:

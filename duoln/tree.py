@@ -1,4 +1,4 @@
-"""Trees of dicts, lists and tuples: how parameters, gradients, optimiser slots and batches are held.
+"""Trees of dicts, lists and tuples. Parameters, gradients, optimiser slots and batches are such trees.
 
 A leaf is anything that is not a dict, list or tuple. Dicts are walked in insertion order, and a path is
 written with dots: `hidden.0.gain`.
@@ -28,20 +28,20 @@ def items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def leaves(tree: Tree) -> list[Any]:
     """All leaves, in the order of `items`."""
-    found: list[Any] = []
-    _collect(tree, found)
-    return found
+    gathered: list[Any] = []
+    _collect(tree, gathered)
+    return gathered
 
 
-def _collect(tree: Tree, found: list[Any]) -> None:
+def _collect(tree: Tree, gathered: list[Any]) -> None:
     if isinstance(tree, dict):
         for branch in tree.values():
-            _collect(branch, found)
+            _collect(branch, gathered)
     elif isinstance(tree, list | tuple):
         for branch in tree:
-            _collect(branch, found)
+            _collect(branch, gathered)
     else:
-        found.append(tree)
+        gathered.append(tree)
 
 
 def map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
@@ -63,28 +63,28 @@ def _map_one(fn: Callable[[Any], Any], tree: Tree) -> Tree:
 
 def _map(fn: Callable[..., Any], path: tuple[Any, ...], tree: Tree, *others: Tree) -> Tree:
     if isinstance(tree, dict):
-        for other in others:
-            if not isinstance(other, dict) or other.keys() != tree.keys():
-                raise _differs(path, f"keys {', '.join(sorted(tree))}", other)
+        for second in others:
+            if not isinstance(second, dict) or second.keys() != tree.keys():
+                raise _differs(path, f"keys {', '.join(sorted(tree))}", second)
         return {k: _map(fn, (*path, k), v, *(o[k] for o in others)) for k, v in tree.items()}
     if isinstance(tree, list | tuple):
-        for other in others:
-            if not isinstance(other, list | tuple) or len(other) != len(tree):
-                raise _differs(path, f"{len(tree)} entries", other)
+        for second in others:
+            if not isinstance(second, list | tuple) or len(second) != len(tree):
+                raise _differs(path, f"{len(tree)} entries", second)
         return type(tree)([_map(fn, (*path, i), v, *(o[i] for o in others)) for i, v in enumerate(tree)])
-    for other in others:
-        if isinstance(other, dict | list | tuple):
-            raise _differs(path, "a leaf", other)
+    for second in others:
+        if isinstance(second, dict | list | tuple):
+            raise _differs(path, "a leaf", second)
     return fn(tree, *others)
 
 
-def _differs(path: tuple[Any, ...], expected: str, found: Tree) -> ShapeError:
-    if isinstance(found, dict):
-        text = f"keys {', '.join(sorted(found))}"
-    elif isinstance(found, list | tuple):
-        text = f"{len(found)} entries"
+def _differs(path: tuple[Any, ...], expected: str, actual: Tree) -> ShapeError:
+    if isinstance(actual, dict):
+        text = f"keys {', '.join(sorted(actual))}"
+    elif isinstance(actual, list | tuple):
+        text = f"{len(actual)} entries"
     else:
-        text = f"a leaf of {type(found).__name__}"
+        text = f"a leaf of {type(actual).__name__}"
     return ShapeError(f"[tree] at '{'.'.join(str(p) for p in path) or 'the root'}': expected {expected}, found {text}")
 
 

@@ -1,4 +1,4 @@
-"""An LSTM on sequences of different lengths: which of two rules made a sequence of numbers, with and without layer norm.
+"""An LSTM on sequences of different lengths: which of two rules made a sequence, with and without layer norm.
 
     python -m duoln.examples.lstm
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # several workers: a pool of BLAS threads in each would fight for the cores
+if "PYTEST_XDIST_WORKER" in os.environ:  # with several workers, the BLAS threads of all would compete for the cores
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np

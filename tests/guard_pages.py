@@ -1,4 +1,4 @@
-"""NumPy's arrays between pages that nobody may touch: an access outside an array ends the process.
+"""Puts NumPy's arrays between pages without access rights, so that an access outside an array ends the process.
 
     guard_pages.install("end")      # arrays end where the page behind them begins; "start" for the page before
 

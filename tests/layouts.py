@@ -63,8 +63,8 @@ class Layout:
         block[key] = np.flip(values, turns)
         flat = np.pad(block.transpose(order).reshape(-1), self.margin, constant_values=_POISON[values.dtype.kind])
         back = tuple(order.index(i) for i in range(values.ndim))
-        inner = backend.reshape(self._moved(backend, flat)[self.margin:self.margin + block.size], tuple(sizes[i] for i in order))
-        view = backend.permute_dims(inner, back)[key]
+        block_view = backend.reshape(self._moved(backend, flat)[self.margin:self.margin + block.size], tuple(sizes[i] for i in order))
+        view = backend.permute_dims(block_view, back)[key]
         for axis in turns:
             view = backend.flip(view, axis)
         return _sealed(view, self.unit_step) if backend.name == "numpy" else view

@@ -1,4 +1,4 @@
-"""A task that trains in moments, and what tests of training do with it."""
+"""A task that trains in less than a second, and functions for tests of training."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -87,6 +87,6 @@ VALUES = {5: 3.0, 10: 1.0, 15: 2.0, 20: 1.0, 25: 1.5, 30: 0.5}
 
 
 class Told(Line):
-    """A task whose metric is told and not measured."""
+    """A task whose metric is given and not measured."""
 
     name = "told"

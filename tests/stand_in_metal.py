@@ -51,16 +51,16 @@ class Argument(NamedTuple):
 
 def arguments(inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray], body: str) -> list[Argument]:
     """What MLX passes, in its order."""
-    found = []
+    parameters = []
     for name, value in inputs.items():
         place = "constant" if value.size < _SMALL else "device"
         mark = "&" if value.ndim == 0 else "*"
-        found.append(Argument(f"const {place} {_TYPES[value.dtype.name]}{mark} {name}", value, False))
+        parameters.append(Argument(f"const {place} {_TYPES[value.dtype.name]}{mark} {name}", value, False))
         if value.ndim and f"{name}_shape" in body:
-            found.append(Argument(f"const constant int* {name}_shape", np.array(value.shape, np.int32), False))
+            parameters.append(Argument(f"const constant int* {name}_shape", np.array(value.shape, np.int32), False))
     for name, value in outputs.items():
-        found.append(Argument(f"device {_TYPES[value.dtype.name]}* {name}", value, True))
-    return found
+        parameters.append(Argument(f"device {_TYPES[value.dtype.name]}* {name}", value, True))
+    return parameters
 
 
 def signature(name: str, given: Sequence[Argument], body: str, header: str) -> str:

@@ -1,4 +1,4 @@
-"""The layers of duoln, read off its own syntax trees: the best architecture document there is."""
+"""The layers of duoln: a test reads the imports from the syntax trees and compares them with a table of layers."""
 
 import ast
 import re
@@ -84,7 +84,7 @@ def imports_in(file, source):
                     yield Import(file, node.lineno, base, alias.name)
 
 
-ALL = [found for file in FILES for found in imports_in(file, (ROOT / file).read_text(encoding="utf-8"))]
+ALL = [statement for file in FILES for statement in imports_in(file, (ROOT / file).read_text(encoding="utf-8"))]
 OURS = [i for i in ALL if i.module.split(".")[0] == "duoln"]
 OUTSIDE = [i for i in ALL if i.module.split(".")[0] not in {"duoln", *sys.stdlib_module_names}]
 
@@ -94,9 +94,9 @@ def unit_of(module):
     return ".".join(module.split(".")[1:2])
 
 
-def out_of_order(found):
+def out_of_order(statement):
     """Whether an import goes against LAYERS."""
-    importer, imported = unit_of(_module_of(found.file)), unit_of(found.module)
+    importer, imported = unit_of(_module_of(statement.file)), unit_of(statement.module)
     if not importer or not imported:  # duoln itself, whose own imports have a test of their own
         return False
     if importer == imported:
@@ -130,23 +130,23 @@ def test_every_import_goes_down_or_left():
     ("duoln/training/trainer.py", "from duoln.plugins.mnist import Mnist"), ("plugins/mnist/task.py", "import duoln.cli"),
     ("duoln/ops/__init__.py", "from ..nn import init")])
 def test_a_wrong_import_would_be_seen(file, source):
-    [found] = imports_in(file, source)
-    assert out_of_order(found), found
+    [statement] = imports_in(file, source)
+    assert out_of_order(statement), statement
 
 
 @pytest.mark.parametrize(("file", "source"), [
     ("duoln/ops/norm.py", "from . import common"), ("duoln/ops/__init__.py", "from .common import check_float"),
     ("kernels/adam/numpy.py", "from duoln.ops import adam_update"), ("duoln/cli/run.py", "from duoln import tensor")])
 def test_a_right_import_is_let_through(file, source):
-    [found] = imports_in(file, source)
-    assert found.module in MODULES and not out_of_order(found), found
+    [statement] = imports_in(file, source)
+    assert statement.module in MODULES and not out_of_order(statement), statement
 
 
 def test_duoln_itself_imports_only_what_loads_nothing():
     tree = ast.parse((ROOT / "duoln/__init__.py").read_text())
     at_once = ast.Module([node for node in tree.body if not isinstance(node, ast.If)], [])
-    found = imports_in("duoln/__init__.py", ast.unparse(at_once))
-    assert {i.module for i in found if i.module.split(".")[0] not in sys.stdlib_module_names} == \
+    imports = imports_in("duoln/__init__.py", ast.unparse(at_once))
+    assert {i.module for i in imports if i.module.split(".")[0] not in sys.stdlib_module_names} == \
         {"duoln.system.openblas", "duoln.system.starting"}
 
 
@@ -179,16 +179,16 @@ def test_only_runtime_and_doctor_load_backends():
 
 
 def test_plugins_import_nothing_below_nn():
-    def allowed(found):
-        if found.module.split(".")[0] == "duoln":
-            own = ".".join(_module_of(found.file).split(".")[:3])
-            if unit_of(found.module) == "core":
-                return (found.module, found.name) == ("duoln.core", "Tensor")
-            return (unit_of(found.module) in ("nn", "ops", "optim", "data", "pictures", "tasks", "errors", "randomness")
-                    or f"{found.module}.".startswith(f"{own}."))
-        return (found.module.split(".")[0] in {"numpy", *sys.stdlib_module_names}
-                or (found.module.split(".")[0] == "torch" and found.file.endswith("/peer_torch.py"))
-                or found.module.split(".")[0] in {"sklearn", "scipy", "soundfile"})  # which of them may is OWNERS' matter
+    def allowed(statement):
+        if statement.module.split(".")[0] == "duoln":
+            own = ".".join(_module_of(statement.file).split(".")[:3])
+            if unit_of(statement.module) == "core":
+                return (statement.module, statement.name) == ("duoln.core", "Tensor")
+            return (unit_of(statement.module) in ("nn", "ops", "optim", "data", "pictures", "tasks", "errors", "randomness")
+                    or f"{statement.module}.".startswith(f"{own}."))
+        return (statement.module.split(".")[0] in {"numpy", *sys.stdlib_module_names}
+                or (statement.module.split(".")[0] == "torch" and statement.file.endswith("/peer_torch.py"))
+                or statement.module.split(".")[0] in {"sklearn", "scipy", "soundfile"})  # which of them may is OWNERS' matter
 
     assert _listed(i for i in ALL if i.file.startswith("plugins/") and not allowed(i)) == []
 
@@ -199,9 +199,9 @@ def test_no_plugin_is_imported_but_by_itself_and_by_examples():
 
 
 def test_each_outside_library_has_its_place():
-    def allowed(found):
-        top = found.module.split(".")[0]
-        return any(re.fullmatch(names, top) and re.fullmatch(files, found.file) for names, files in OWNERS.items())
+    def allowed(statement):
+        top = statement.module.split(".")[0]
+        return any(re.fullmatch(names, top) and re.fullmatch(files, statement.file) for names, files in OWNERS.items())
 
     assert _listed(i for i in OUTSIDE if not allowed(i)) == []
 

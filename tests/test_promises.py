@@ -12,7 +12,7 @@ from duoln.randomness import Stream
 from duoln.tasks import make_config
 from duoln.tasks.registry import Registry
 
-TASKS = {name: found.task for name, found in Registry().tasks.items() if found.distribution == "duoln"}
+TASKS = {name: entry.task for name, entry in Registry().tasks.items() if entry.distribution == "duoln"}
 BATCHES = 100
 
 
@@ -22,11 +22,11 @@ def test_there_are_tasks():
 
 def _digest(arrays):
     """One number for a tree of arrays: names, shapes, dtypes and bits."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path, array in tree.items(arrays):
-        found.update(f"{path} {array.shape} {array.dtype}".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        digest.update(f"{path} {array.shape} {array.dtype}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -16,9 +16,9 @@ def test_equal_names_draw_equal_numbers():
     np.testing.assert_array_equal(Stream(1, "a", 2, 3).normal((5,)), Stream(1, "a", 2, 3).normal((5,)))
 
 
-@pytest.mark.parametrize("other", [(2, "a", 0, 0), (1, "b", 0, 0), (1, "a", 1, 0), (1, "a", 0, 1)])
-def test_every_part_of_the_name_counts(other):
-    assert not np.array_equal(Stream(1, "a").uniform((4,)), Stream(*other).uniform((4,)))
+@pytest.mark.parametrize("name", [(2, "a", 0, 0), (1, "b", 0, 0), (1, "a", 1, 0), (1, "a", 0, 1)])
+def test_every_part_of_the_name_counts(name):
+    assert not np.array_equal(Stream(1, "a").uniform((4,)), Stream(*name).uniform((4,)))
 
 
 def test_children_do_not_depend_on_what_the_parent_drew():

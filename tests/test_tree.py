@@ -26,10 +26,10 @@ def test_unflatten_is_the_inverse_of_leaves():
         check_error(ShapeError, lambda w=wrong: tree.unflatten(TREE, w), "expected 4 leaves", f"found {len(wrong)}")
 
 
-@pytest.mark.parametrize(("other", "words"), [
+@pytest.mark.parametrize(("second", "words"), [
     ({"a": [1, (2, 3)], "b": {"c": 4}}, ("'b'", "c, empty")), ({"a": [1], "b": {"c": 4, "empty": {}}}, ("'a'", "2 entries")),
     ({"a": [1, (2, [3])], "b": {"c": 4, "empty": {}}}, ("'a.1.1'", "a leaf")), (7, ("root", "int")),
     ({"a": {"0": 1}, "b": {"c": 4, "empty": {}}}, ("'a'", "2 entries", "keys 0")),
 ])
-def test_other_forms_are_refused_with_the_path(other, words):
-    check_error(ShapeError, lambda: tree.map(lambda x, y: x, TREE, other), *words)
+def test_other_forms_are_refused_with_the_path(second, words):
+    check_error(ShapeError, lambda: tree.map(lambda x, y: x, TREE, second), *words)

@@ -1,4 +1,4 @@
-"""Whether what is about to be timed computes the right thing: against the composed rule, and in float64."""
+"""Checks, before a rule is timed, that it computes the right values: against the composed rule, and in float64."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from duoln.core import Tensor, composed_only
 from duoln.errors import DuolnError
 
 Values = Mapping[str, np.ndarray]
-"""What a launch gives, on the host: "value", and the gradients by argument."""
+"""The results of a launch, on the host: "value", and each gradient under the name of its argument."""
 
 _SAFETY = 64.0
 _CHUNK_VALUES = 1 << 22
-"""The float64 reference is computed over as many rows at a time as hold this many values."""
+"""The float64 reference is computed in blocks of rows; a block has this many values."""
 _TINY = 1e-30
 
 
@@ -30,32 +30,32 @@ def allowed(shape: Shape) -> float:
 
 
 def compute(subject: Subject, backend: Backend, inputs: Values, backward: bool) -> dict[str, np.ndarray]:
-    """What one launch gives."""
+    """The results of one launch."""
     tensors = {name: Tensor(backend.asarray(a), backend) for name, a in inputs.items()}
-    found = subject.run(tensors, tensors["gout"].data if backward else None)
-    return {name: backend.to_numpy(a) for name, a in found.items()}
+    arrays = subject.run(tensors, tensors["gout"].data if backward else None)
+    return {name: backend.to_numpy(a) for name, a in arrays.items()}
 
 
-def difference(found: Values, expected: Values) -> dict[str, float]:
-    """For each array the largest difference over the largest value; infinite where one is not finite."""
-    return {name: _relative(found[name], exact, float(np.max(np.abs(exact)))) for name, exact in expected.items()}
+def difference(actual: Values, expected: Values) -> dict[str, float]:
+    """For each array, the largest difference divided by the largest value; infinite where a value is not finite."""
+    return {name: _relative(actual[name], exact, float(np.max(np.abs(exact)))) for name, exact in expected.items()}
 
 
-def check_agreement(what: str, found: Values, expected: Values, expected_of: str, limit: float) -> None:
-    """Check one side against another.
+def check_agreement(what: str, actual: Values, expected: Values, expected_of: str, limit: float) -> None:
+    """Check the results of one side against those of another.
 
     Raises:
         DuolnError: they differ by more than rounding.
     """
-    for name, off in difference(found, expected).items():
+    for name, off in difference(actual, expected).items():
         if not off <= limit:
             part = "the value" if name == "value" else f"the gradient of {name}"
             raise DuolnError(f"[bench] {what}: {part} is {off:.2g} of its largest off {expected_of} (allowed "
                              f"{limit:.2g}); what computes something else is not timed")
 
 
-def check_rule(what: str, subject: Subject, backend: Backend, inputs: Values, found: Values, backward: bool) -> None:
-    """Check what a fast rule gave against the composed rule on the same backend.
+def check_rule(what: str, subject: Subject, backend: Backend, inputs: Values, actual: Values, backward: bool) -> None:
+    """Check the results of a fast rule against the composed rule on the same backend.
 
     Raises:
         DuolnError: they differ by more than rounding.
@@ -63,10 +63,10 @@ def check_rule(what: str, subject: Subject, backend: Backend, inputs: Values, fo
     with composed_only():
         expected = compute(subject, backend, inputs, backward)
     rows, width = inputs["x"].shape
-    check_agreement(what, found, expected, "the composed rule", allowed((rows, width)))
+    check_agreement(what, actual, expected, "the composed rule", allowed((rows, width)))
 
 
-def max_error(subject: Subject, inputs: Values, found: Values, backward: bool) -> float:
+def max_error(subject: Subject, inputs: Values, actual: Values, backward: bool) -> float:
     """The largest difference from the composed rule in float64 on NumPy, relative to each array's largest value."""
     sums: dict[str, np.ndarray] = {}
     off: dict[str, float] = {}
@@ -77,9 +77,9 @@ def max_error(subject: Subject, inputs: Values, found: Values, backward: bool) -
                 sums[name] = sums[name] + values if name in sums else values
             else:
                 largest[name] = max(largest.get(name, 0.0), float(np.max(np.abs(values))))
-                off[name] = max(off.get(name, 0.0), _relative(found[name][place], values, 1.0))
+                off[name] = max(off.get(name, 0.0), _relative(actual[name][place], values, 1.0))
     by_row = {name: off[name] / max(largest[name], _TINY) for name in off}
-    return max((by_row | difference(found, sums)).values())
+    return max((by_row | difference(actual, sums)).values())
 
 
 def _exact(subject: Subject, inputs: Values, backward: bool) -> Iterator[tuple[slice, dict[str, np.ndarray]]]:
@@ -97,6 +97,6 @@ def _wide(a: np.ndarray) -> np.ndarray:
     return a.astype(np.float64) if a.dtype.kind == "f" else a
 
 
-def _relative(found: np.ndarray, exact: np.ndarray, scale: float) -> float:
-    off = float(np.max(np.abs(found.astype(np.float64) - exact)))
+def _relative(actual: np.ndarray, exact: np.ndarray, scale: float) -> float:
+    off = float(np.max(np.abs(actual.astype(np.float64) - exact)))
     return off / max(scale, _TINY) if np.isfinite(off) else float("inf")

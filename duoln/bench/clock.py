@@ -1,13 +1,11 @@
 """The clock `wall_slope`, one for every vendor: host wall time per launch, from the slope over chained launches.
 
-A run queues k launches one after the other and waits once at the end; another does 2k. A sample is
-
-    (t(2k) - t(k)) / k
-
-so that what a run costs once (the wait, an empty queue) drops out, on a library that computes at once, on a queue
-and on a lazy one alike. CUDA could time itself and MLX could not; a clock that both have is the only one whose
-figures stand beside each other. A backend that can time its own device may offer `device_seconds(run)`: call `run`,
-return when the device is done, and give the device's own seconds. Those are reported beside, never instead.
+One run queues k launches and waits once at the end; a second run does the same with 2k. A sample is (t(2k) - t(k)) / k,
+so the costs that each run has once (the wait, an empty queue) cancel. This is true for a library that computes at once,
+for one that queues, and for a lazy one. CUDA can time itself and MLX cannot. Figures can be compared only if the same
+clock measured them, so this clock uses no timer of the device. A backend that can time its own device may offer
+`device_seconds(run)`: it calls `run`, waits for the device and returns the device's own seconds. They are reported in
+addition to the host's time and never replace it.
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ from duoln.errors import DuolnError
 
 NAME = "wall_slope"
 SAMPLE_SECONDS = 0.02
-"""A run of k launches lasts at least this long: a scheduler's time slice no longer decides the figure."""
+"""A run of k launches lasts at least this long, so that a scheduler's time slice changes the figure little."""
 MOST_LAUNCHES = 999
-"""Of k: lazy graphs of tens of thousands of kernels slow down by themselves."""
+"""The largest k: a lazy library becomes slower with graphs of tens of thousands of kernels."""
 
 _GROWTH = 8
 _MARGIN = 1.2
@@ -35,7 +33,7 @@ DeviceSeconds = Callable[[Callable[[], None]], float]
 
 
 class Chain(Protocol):
-    """Launches that the clock can repeat."""
+    """A sequence of launches that the clock can repeat."""
 
     warmups: int
     """Launches after which every buffer has been used."""
@@ -47,28 +45,29 @@ class Chain(Protocol):
         """Queue `count` launches, one after the other."""
 
     def wait(self) -> None:
-        """Return when everything queued is computed."""
+        """Wait until every queued launch is computed."""
 
 
 class Reading(NamedTuple):
-    """Seconds of one run: by the host's clock, and by the device's own where it has one."""
+    """Seconds of one run: by the host's clock, and by the device's clock where there is one."""
 
     wall: float
     device: float | None
 
 
 class Samples(NamedTuple):
-    """What timing a chain gave."""
+    """The samples of one chain."""
 
     launches: int
     """k."""
     warmups: int
     """Launches before the first sample."""
     seconds: list[float]
-    """Per launch, one figure a turn."""
+    """Seconds per launch, one sample for each turn."""
     device_seconds: list[float] | None
     repeated: int
-    """Samples taken again because the longer run was not the longer one: something else ran meanwhile."""
+    """How many samples were repeated, because the run of 2k launches took no longer than that of k: another program
+    ran."""
 
 
 def read(chain: Chain, count: int, now: Now = time.perf_counter) -> Reading:
@@ -84,7 +83,9 @@ def read(chain: Chain, count: int, now: Now = time.perf_counter) -> Reading:
 
 
 def choose_launches(chain: Chain, now: Now = time.perf_counter) -> tuple[int, int]:
-    """k, the least whose run lasts SAMPLE_SECONDS or the most that memory allows; and how many launches that took."""
+    """The k of the samples, and how many launches it took to find it. It is the least k whose run lasts SAMPLE_SECONDS,
+    or the most that memory allows.
+    """
     most = max(min(MOST_LAUNCHES, chain.most // 2), 1)
     read(chain, chain.warmups, now)  # compiles, allocates, starts threads
     k, made = 1, chain.warmups
@@ -111,10 +112,10 @@ class SlopeClock:
         """Take one sample.
 
         Raises:
-            DuolnError: twice the launches never took longer; nothing can be timed on this machine now.
+            DuolnError: 2k launches never took longer than k; the machine is too busy to time anything.
         """
         k = self.launches
-        read(self._chain, max(k // 4, 1), self._now)  # the caches and threads of whoever ran before are not ours
+        read(self._chain, max(k // 4, 1), self._now)  # the chain that ran before has left its own data in the caches
         for _ in range(_TRIES):
             once, twice = read(self._chain, k, self._now), read(self._chain, 2 * k, self._now)
             if twice.wall > once.wall:
@@ -128,12 +129,12 @@ class SlopeClock:
 
     @property
     def samples(self) -> Samples:
-        """What has been taken."""
+        """The samples so far."""
         return Samples(self.launches, self.warmups, list(self._seconds), list(self._device) or None, self._repeated)
 
 
 def take_turns(clocks: Sequence[SlopeClock], rounds: int) -> None:
-    """`rounds` samples of each clock, turn by turn: the machine's moods meet all of them."""
+    """Take `rounds` samples of each clock, in turns, so that a change of the machine's speed affects all clocks."""
     for _ in range(rounds):
         for clock in clocks:
             clock.take()

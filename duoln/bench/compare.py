@@ -1,7 +1,7 @@
 """`duoln compare`: records of several machines beside each other, or a refusal where that would mislead.
 
-Two cases are compared only if operator, pass, shape, settings, side, dtype, cache and clock are the same. What else
-can change a time (flags, the version of duoln, the rule that ran) is warned of.
+Two cases are compared only if operator, pass, shape, settings, side, dtype, cache and clock are the same. Other
+differences that can change a time (flags, the version of duoln, the rule that ran) give a warning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN_REASONS = 3
 
 
 class File(NamedTuple):
-    """One record: where it was read, and its number among the files, as "#1"."""
+    """One record: the path of its file, and its number among the files, such as "#1"."""
 
     path: Path
     name: str
@@ -49,23 +49,23 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One case, and how each file has it; None where a file has not."""
+    """One case, with its figures in each file; None for a file that does not have the case."""
 
     case: Mapping[str, Any]
     cells: list[Cell | None]
 
 
 class Comparison(NamedTuple):
-    """What can be said of several files."""
+    """The comparison of several files."""
 
     files: list[File]
     rows: list[Row]
     warnings: list[str]
     not_comparable: list[tuple[str, str]]
-    """A case, and why it is in no row or lacks a cell."""
+    """A case, and the reason why it is in no row or a cell of it is empty."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data, for a program to read."""
+        """The comparison as plain data, for programs."""
         return {
             "schema": SCHEMA,
             "files": [{"file": str(f.path), "name": f.name, "label": f.record["label"],
@@ -90,10 +90,10 @@ def compare(paths: Sequence[Path]) -> Comparison:
     files = _numbered([(path, load(path)) for path in paths])
     first = files[0]
     left: list[tuple[str, str]] = []
-    for other in files[1:]:
-        reasons = _not_comparable(first, other)
-        if not first.cases.keys() & other.cases.keys():
-            raise UsageError(_refusal(first, other, reasons))
+    for second in files[1:]:
+        reasons = _not_comparable(first, second)
+        if not first.cases.keys() & second.cases.keys():
+            raise UsageError(_refusal(first, second, reasons))
         left += reasons
     rows = [Row(case, [_cell(f.cases.get(key), case) for f in files]) for key, case in first.cases.items()
             if any(key in f.cases for f in files[1:])]
@@ -101,7 +101,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
 
 
 def _numbered(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[File]:
-    """Files by number: labels are long, and two may be the same."""
+    """The number and label of each file; tables use the numbers, because labels are long and may be equal."""
     return [File(path, f"#{k}", record, {identity(case): case for case in record["cases"]})
             for k, (path, record) in enumerate(records, 1)]
 
@@ -116,47 +116,47 @@ def _work(case: Mapping[str, Any]) -> str:
     return json.dumps([case[key] for key in _WORK], sort_keys=True)
 
 
-def _not_comparable(first: File, other: File) -> list[tuple[str, str]]:
+def _not_comparable(first: File, second: File) -> list[tuple[str, str]]:
     """The cases that only one of two files has, or that were measured in another manner."""
-    missing = [case for key, case in first.cases.items() if key not in other.cases]
-    extra = [case for key, case in other.cases.items() if key not in first.cases]
-    found, explained = [], set()
+    missing = [case for key, case in first.cases.items() if key not in second.cases]
+    extra = [case for key, case in second.cases.items() if key not in first.cases]
+    reasons, explained = [], set()
     for case in missing:
         near = next((e for e in extra if _work(e) == _work(case) and identity(e) not in explained), None)
         if near is None:
-            found.append((text.whole(case), f"in {first.name}, not in {other.name}"))
+            reasons.append((text.whole(case), f"in {first.name}, not in {second.name}"))
             continue
         explained.add(identity(near))
-        found.append((text.whole(case), "; ".join(
-            f"{key} is {case[key]} in {first.name}, {near[key]} in {other.name}"
+        reasons.append((text.whole(case), "; ".join(
+            f"{key} is {case[key]} in {first.name}, {near[key]} in {second.name}"
             for key in _MANNER if case[key] != near[key])))
-    return found + [(text.whole(case), f"in {other.name}, not in {first.name}")
+    return reasons + [(text.whole(case), f"in {second.name}, not in {first.name}")
                     for case in extra if identity(case) not in explained]
 
 
-def _refusal(first: File, other: File, reasons: Sequence[tuple[str, str]]) -> str:
+def _refusal(first: File, second: File, reasons: Sequence[tuple[str, str]]) -> str:
     lines = [f"  {case}: {why}" for case, why in reasons[:_SHOWN_REASONS]]
     if len(reasons) > _SHOWN_REASONS:
         lines.append(f"  and {len(reasons) - _SHOWN_REASONS} more")
-    empty = "".join(f"\n  {f.path} has no cases" for f in (first, other) if not f.cases)
-    pair = f"{first.path} ({first.name}) and {other.path} ({other.name})"
+    empty = "".join(f"\n  {f.path} has no cases" for f in (first, second) if not f.cases)
+    pair = f"{first.path} ({first.name}) and {second.path} ({second.name})"
     return "\n".join([f"[compare] {pair} have no case in common{empty}", *lines])
 
 
 def _warnings(files: Sequence[File], rows: Sequence[Row]) -> list[str]:
-    found = [*_differing("duoln", files, [f.record["duoln"] for f in files]),
+    warnings = [*_differing("duoln", files, [f.record["duoln"] for f in files]),
              *_differing("commit", files, [_commit(f.record["git"]) for f in files])]
     for name in sorted({name for f in files for name in f.record["flags"]}):
-        found += _differing(name, files, [f.record["flags"].get(name, "not set") for f in files])
+        warnings += _differing(name, files, [f.record["flags"].get(name, "not set") for f in files])
     if all("tf32" in f.record["backend"] for f in files):
-        found += _differing("tf32", files, [f.record["backend"]["tf32"] for f in files])
+        warnings += _differing("tf32", files, [f.record["backend"]["tf32"] for f in files])
     rules = {}
     for row in rows:
         seen = [None if c is None else c.rule or "none" for c in row.cells]
         rules[row.case["op"], row.case["side"], *seen] = (f"rule of {row.case['op']}, {row.case['side']}", seen)
     for what, seen in rules.values():
-        found += _differing(what, files, seen)
-    return list(dict.fromkeys(found))
+        warnings += _differing(what, files, seen)
+    return list(dict.fromkeys(warnings))
 
 
 def _differing(what: str, files: Sequence[File], values: Sequence[str | None]) -> list[str]:
@@ -176,7 +176,7 @@ def _commit(git: Mapping[str, Any] | None) -> str | None:
 def table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
     """Title, headings and rows; each operator's rows follow a row with its name.
 
-    What all rows have in common stands in the title, and takes no column.
+    The title has what all rows have in common, so that it needs no column.
     """
     cases = [row.case for row in comparison.rows]
     apart = text.varying(cases, ("side", *_MANNER))

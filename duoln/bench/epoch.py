@@ -20,7 +20,7 @@ from duoln.training.trainer import Trainer
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train for one epoch and print what came of it."""
+    """Train for one epoch, then print its time and losses."""
     parser = argparse.ArgumentParser(prog="python -m duoln.bench.epoch", description="One epoch of a task, timed.")
     parser.add_argument("--task", required=True)
     parser.add_argument("--variant", required=True)
@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     seconds = time.perf_counter() - started
     print(strictjson.dumps({
         "task": task.name, "variant": args.variant, "backend": backend.name, "device": backend.device,
-        "data": f"{splits.dataset.name} ({splits.dataset.rung})", "steps": splits.steps_per_epoch, "seconds": seconds,
+        "data": f"{splits.dataset.name} ({splits.dataset.provenance})", "steps": splits.steps_per_epoch,
+        "seconds": seconds,
         "us a step": 1e6 * seconds / max(len(losses), 1), "first loss": first, "last loss": ([first, *losses])[-1],
         **trainer.evaluate()}))
     return 0

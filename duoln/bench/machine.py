@@ -1,4 +1,4 @@
-"""What a measurement depends on besides the program: the host, the variables that are set, the commit."""
+"""Facts that a measurement depends on besides the program: the host, the variables that are set, the commit."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from duoln.system import openblas
 
 FLAGS = ("MLX_ENABLE_TF32", "CUPY_TF32", "OPENBLAS_CORETYPE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
          "DUOLN_THREADS", "DUOLN_RULES", "DUOLN_MALLOPT", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
-"""Variables that change arithmetic, or how fast it is."""
+"""Environment variables that change arithmetic or its speed."""
 
 _GIT_SECONDS = 10
 _IDLE_LOAD = 0.5
 
 
 def flags() -> dict[str, str]:
-    """Those of FLAGS that are set."""
+    """The variables in FLAGS that are set."""
     return {name: os.environ[name] for name in FLAGS if name in os.environ}
 
 
 def host() -> dict[str, Any]:
-    """The computer and what its Python is."""
+    """The computer and its version of Python."""
     return {"cpu": _cpu(), "cores": os.cpu_count() or 1, "ram": _ram(), "os": platform.platform(),
             "python": platform.python_version()}
 
 
 def side() -> dict[str, Any]:
-    """What the process of one side of a comparison runs with."""
+    """The libraries and settings of the process of one side."""
     return {"duoln": duoln.__version__, "numpy": np.__version__, "blas_core": openblas.loaded_core(), "flags": flags()}
 
 
 def backend_facts(backend: Backend) -> dict[str, str]:
-    """A backend's name and what it says of its library and device."""
+    """A backend's name and its own description of its library and device."""
     return {"name": backend.name, **backend.info()}
 
 
@@ -75,7 +75,7 @@ def _git(root: Path, *arguments: str) -> str | None:
         done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False,
                               timeout=_GIT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
-        return None  # no git on this machine, or none that answers: the commit stays unknown
+        return None  # git is not installed or does not answer, so the commit is unknown
     return done.stdout.strip() if done.returncode == 0 else None
 
 

@@ -1,8 +1,8 @@
 """`duoln bench ops`: operators over rows, forward and forward + backward, beside a plain copy and a peer.
 
 A launch is one call as a user makes it: the operator with its checks and, for backward, its tape. On a lazy library
-(MLX) each launch of layer_norm takes a row of the one before as its bias, so that none can start early; cross-entropy
-and copy have no argument of that size, so there a GPU may overlap launches.
+(MLX) each launch of layer_norm takes a row of the last result as its bias, so that it cannot start before the last
+launch ends. Cross-entropy and copy have no argument of that size, so a GPU may run their launches at the same time.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 
 from duoln.backends.protocol import Backend
 from duoln.bench import agreement, clock, operators_torch
-from duoln.bench.chains import DuolnChain, cache_for
 from duoln.bench.clock import Chain, SlopeClock, take_turns
+from duoln.bench.launch_chains import DuolnChain, cache_for
 from duoln.bench.records import make_case
 from duoln.bench.subjects import COPY, Shape, Subject
 from duoln.core import Tensor
@@ -27,7 +27,7 @@ _COPY_ROUNDS = 5
 
 
 class Plan(NamedTuple):
-    """What to time."""
+    """One thing to time."""
 
     subject: Subject
     shape: Shape
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As a person says it."""
+        """The plan in words."""
         return f"{self.subject.name} {passes(self.backward)} {self.shape[0]} x {self.shape[1]}, {self.cache}"
 
 
@@ -46,17 +46,17 @@ class Side(NamedTuple):
     name: str
     chain: Chain
     facts: dict[str, Any]
-    """What goes into the case besides times."""
+    """Entries of the case other than times."""
 
 
 def passes(backward: bool) -> str:
-    """What a record calls it."""
+    """The value of `pass` in a record."""
     return "forward+backward" if backward else "forward"
 
 
 def make_plans(subjects: Sequence[Subject], shapes: Sequence[Shape] | None, small: bool, caches: Sequence[str],
                forward_only: bool) -> list[Plan]:
-    """Everything to time, each thing once.
+    """All plans, each of them once.
 
     Args:
         subjects: the operators; a copy among them is left out, as it is timed in any case.
@@ -74,7 +74,9 @@ def make_plans(subjects: Sequence[Subject], shapes: Sequence[Shape] | None, smal
 
 
 def measure_copy(backend: Backend, rounds: int = _COPY_ROUNDS) -> dict[str, Any]:
-    """The case of a plain copy, of more than the caches hold: what the others are a fraction of."""
+    """Time a plain copy of more than the caches hold; the bandwidths of other cases are given as fractions of its
+    bandwidth.
+    """
     [shape] = COPY.shapes
     [case] = measure(Plan(COPY, shape, "cold", False), backend, (), rounds, None)
     return case
@@ -82,22 +84,22 @@ def measure_copy(backend: Backend, rounds: int = _COPY_ROUNDS) -> dict[str, Any]
 
 def measure(plan: Plan, backend: Backend, peers: Sequence[str], rounds: int,
             copy_gbps: float | None) -> list[dict[str, Any]]:
-    """Check and time one thing: a case for duoln and one for each peer.
+    """Check and time one plan; the result is a case for duoln and one for each peer.
 
     Args:
-        plan: what.
-        backend: ours.
-        peers: beside whom.
-        rounds: samples a side.
+        plan: what to time.
+        backend: where duoln computes.
+        peers: names of the peers.
+        rounds: how many samples to take of each side.
         copy_gbps: the copy's bandwidth; None for the copy itself, which is its own measure.
 
     Raises:
         DuolnError: a rule or a peer computes something else, or the machine is too busy to time anything.
     """
     inputs = plan.subject.inputs(plan.shape)
-    found = agreement.compute(plan.subject, backend, inputs, plan.backward)
-    sides = [_our_side(plan, backend, inputs, found),
-             *(_peer_side(plan, backend, inputs, found, peer) for peer in peers)]
+    ours = agreement.compute(plan.subject, backend, inputs, plan.backward)
+    sides = [_our_side(plan, backend, inputs, ours),
+             *(_peer_side(plan, backend, inputs, ours, peer) for peer in peers)]
     clocks = [SlopeClock(side.chain) for side in sides]
     take_turns(clocks, rounds)
     rows, width = plan.shape
@@ -116,22 +118,22 @@ def measure(plan: Plan, backend: Backend, peers: Sequence[str], rounds: int,
     return cases
 
 
-def _our_side(plan: Plan, backend: Backend, inputs: agreement.Values, found: agreement.Values) -> Side:
+def _our_side(plan: Plan, backend: Backend, inputs: agreement.Values, ours: agreement.Values) -> Side:
     tensors = {name: Tensor(backend.asarray(a), backend) for name, a in inputs.items()}
     rule = plan.subject.rule(tensors)
     if plan.subject.op is not None and rule != "composed":
-        agreement.check_rule(f"{plan.name}, rule '{rule}'", plan.subject, backend, inputs, found, plan.backward)
+        agreement.check_rule(f"{plan.name}, rule '{rule}'", plan.subject, backend, inputs, ours, plan.backward)
     return Side("duoln", DuolnChain(plan.subject, backend, inputs, plan.cache, plan.backward), {
         "rule": rule, "source": plan.subject.source(rule),
-        "max_error": agreement.max_error(plan.subject, inputs, found, plan.backward)})
+        "max_error": agreement.max_error(plan.subject, inputs, ours, plan.backward)})
 
 
-def _peer_side(plan: Plan, backend: Backend, inputs: agreement.Values, found: agreement.Values, peer: str) -> Side:
+def _peer_side(plan: Plan, backend: Backend, inputs: agreement.Values, ours: agreement.Values, peer: str) -> Side:
     if peer not in PEERS:
         raise UsageError(f"[bench] expected a peer of {', '.join(PEERS)}; found {peer!r}")
     device = operators_torch.device_for(backend.name)
     theirs = operators_torch.compute(plan.subject, inputs, plan.backward, device)
-    agreement.check_agreement(f"{plan.name}, {peer}", theirs, found, "duoln",
+    agreement.check_agreement(f"{plan.name}, {peer}", theirs, ours, "duoln",
                               agreement.allowed(plan.shape))
     return Side(peer, operators_torch.TorchChain(plan.subject, inputs, plan.cache, plan.backward, device), {
         "max_error": agreement.max_error(plan.subject, inputs, theirs, plan.backward),

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from duoln.bench.chains import Rotation
 from duoln.bench.clock import MOST_LAUNCHES, DeviceSeconds
+from duoln.bench.launch_chains import Rotation
 from duoln.bench.subjects import Subject, buffer_count, buffers
 from duoln.errors import UsageError
 
@@ -20,21 +20,21 @@ def device_for(backend: str) -> str:
 
 
 def facts(device: str) -> dict[str, str]:
-    """The library, and what it runs on."""
+    """The library and its device."""
     torch = _torch()
-    found = {"library": f"torch {torch.__version__}", "device": device}
-    return found | ({"threads": str(torch.get_num_threads())} if device == "cpu" else {})
+    described = {"library": f"torch {torch.__version__}", "device": device}
+    return described | ({"threads": str(torch.get_num_threads())} if device == "cpu" else {})
 
 
 def compute(subject: Subject, inputs: Mapping[str, np.ndarray], backward: bool, device: str) -> dict[str, np.ndarray]:
-    """What one launch gives, by duoln's names."""
+    """The results of one launch under duoln's names."""
     tensors = _tensors(inputs, device, ("x", *subject.shared) if backward else ())
-    found = _run(_torch(), subject, tensors["x"], tensors, tensors["gout"] if backward else None)
-    return {name: a.detach().cpu().numpy() for name, a in found.items()}
+    arrays = _run(_torch(), subject, tensors["x"], tensors, tensors["gout"] if backward else None)
+    return {name: a.detach().cpu().numpy() for name, a in arrays.items()}
 
 
 class TorchChain:
-    """Launches of PyTorch's own operator, with the buffers and results rotating as ours do."""
+    """Launches of PyTorch's own operator; buffers and results rotate as they do for duoln."""
 
     def __init__(self, subject: Subject, inputs: Mapping[str, np.ndarray], cache: str, backward: bool,
                  device: str) -> None:
@@ -66,7 +66,7 @@ class TorchChain:
                                       gout if self._backward else None))
 
     def wait(self) -> None:
-        """Return when everything queued is computed."""
+        """Wait until every queued launch is computed."""
         if self._on_gpu:
             self._torch.cuda.synchronize()
 
@@ -88,7 +88,7 @@ def _call(torch: Any, subject: Subject, x: Any, tensors: Mapping[str, Any]) -> A
 
 
 def _tensors(arrays: Mapping[str, np.ndarray], device: str, tracked: Sequence[str]) -> dict[str, Any]:
-    """Copies, integers as PyTorch wants them; it wants gradients of those that are `tracked`."""
+    """Copies of the arrays as tensors, with integers as int64; PyTorch computes gradients of the `tracked` ones."""
     torch = _torch()
     return {name: torch.tensor(a.astype(np.int64) if a.dtype.kind == "i" else a, device=device,
                                requires_grad=name in tracked) for name, a in arrays.items()}

@@ -21,9 +21,9 @@ def draw(comparison: Comparison, target: Path) -> Path:
     with figure(target, size=(9.0, inches), top=1 - legend) as (whole, panels):
         axes = panels[0][0]
         for k, file in enumerate(files):
-            shown = [(i, cell) for i, row in enumerate(rows) if (cell := row.cells[k]) is not None]
-            axes.barh([i + (k - (len(files) - 1) / 2) * height for i, _ in shown],
-                      [cell.seconds * _MICROSECONDS for _, cell in shown], height, label=file.heading)
+            bars = [(i, cell) for i, row in enumerate(rows) if (cell := row.cells[k]) is not None]
+            axes.barh([i + (k - (len(files) - 1) / 2) * height for i, _ in bars],
+                      [cell.seconds * _MICROSECONDS for _, cell in bars], height, label=file.heading)
         axes.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=8)
         axes.invert_yaxis()
         axes.set_xscale("log")

@@ -60,10 +60,10 @@ _SOURCES = (".py", ".cu", ".cuh", ".metal", ".h")
 
 
 class Work(NamedTuple):
-    """What one side of `bench rnn` or `bench train` does."""
+    """The work of one side of `bench rnn` or `bench train`."""
 
     run: Callable[[int], Any]
-    """One timed run, given its number."""
+    """Makes one timed run; its argument is the number of the run."""
     checks: list[float]
     """Figures that every side must agree on."""
     facts: dict[str, Any]
@@ -88,21 +88,21 @@ def source_hash(root: Path, folders: Iterable[str]) -> str:
     """sha256 over the names and contents of the source files in some folders below `root`, and of what lies in `root`
     itself and is pasted into them; cases are no source.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     shared = [p for p in root.iterdir() if p.suffix in _SOURCES and p.suffix != ".py"]
     for path in sorted(shared + [p for folder in folders for p in (root / folder).iterdir()
                                  if p.suffix in _SOURCES and p.name != "cases.py"]):
         content = path.read_bytes()
-        found.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
-        found.update(content)
-    return found.hexdigest()
+        digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def make_case(*, op: str, passes: str, shape: Sequence[int], side: str, samples: Sequence[float], clock_name: str,
               cache: str, warmups: int, copy_gbps: float, rule: str | None = None, source: str | None = None,
               moved: int | None = None, flops: int | None = None, max_error: float | None = None,
               settings: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    """One case of a record, with what follows from its samples. The keys are those of the schema.
+    """One case of a record, with the figures that follow from its samples. The keys are those of the schema.
 
     Args:
         passes: "forward", "forward+backward" or "step"; `pass` in the record.
@@ -140,7 +140,7 @@ def as_json(record: Mapping[str, Any]) -> str:
 
 
 def check_target(path: Path) -> None:
-    """Raises UsageError if a file cannot be written there: before minutes of timing, not after."""
+    """Raises UsageError if a file cannot be written there. This is checked before the timing, which takes minutes."""
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"[bench] {path}: expected a file in a folder that exists, found "
                          f"{'a folder' if path.is_dir() else f'no folder {path.absolute().parent}'}")
@@ -156,13 +156,13 @@ def write(record: Mapping[str, Any], path: Path) -> None:
 
 
 def timings(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A record's cases as lines of `timings.jsonl`: each by itself says where it was measured."""
+    """A record's cases as lines of `timings.jsonl`; each line names the machine."""
     where = {key: value for key, value in record.items() if key not in ("label", "cases")}
     return [{"label": record["label"], "machine": where, **case} for case in record["cases"]]
 
 
 def append_timings(record: Mapping[str, Any], path: Path) -> int:
-    """Add a record's cases to a file of timings, which may not exist yet; how many.
+    """Add a record's cases to a file of timings, which may not exist yet. The result is the number of cases.
 
     Raises:
         CheckpointError: it cannot be written.

@@ -13,7 +13,7 @@ import numpy as np
 
 from duoln.bench import machine
 from duoln.bench.records import Work, source_hash
-from duoln.bench.sides import Entry, with_allocators
+from duoln.bench.turns import Entry, with_allocators
 from duoln.kernels.recurrent import cases
 from duoln.kernels.recurrent.cases import Shape
 from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
@@ -42,12 +42,12 @@ def arrays_for(cell: str, norm: str, shape: Shape) -> dict[str, np.ndarray]:
 
 
 def checks(out: np.ndarray, gradients: dict[str, np.ndarray]) -> list[float]:
-    """Norms of the output and of each gradient: what the sides must agree on."""
+    """Norms of the output and of each gradient; all sides must agree on them."""
     return [float(np.linalg.norm(a.astype(np.float64))) for a in (out, *(gradients[k] for k in sorted(gradients)))]
 
 
 def prepare(asked: dict[str, Any]) -> Work:
-    """One side's work: ours, the products of ours alone, or PyTorch's."""
+    """The work of one side: our layer, only the matrix products of our layer, or PyTorch's layer."""
     cell, norm, backward = asked["cell"], asked["norm"], asked["backward"]
     arrays = arrays_for(cell, norm, Shape(*asked["shape"]))
     if asked["peer"] == PRODUCTS:
@@ -64,7 +64,9 @@ def prepare(asked: dict[str, Any]) -> Work:
 
 
 def _products(backend_name: str | None, arrays: Mapping[str, np.ndarray], backward: bool) -> Work:
-    """Nothing but the products of a run, one of the state and one of its gradient a step: what a rule cannot beat."""
+    """Only the matrix products of a run, for each time step one of the state and one of its gradient. No rule can be
+    faster.
+    """
     from duoln import runtime
 
     backend = runtime.backend(backend_name)
@@ -76,13 +78,13 @@ def _products(backend_name: str | None, arrays: Mapping[str, np.ndarray], backwa
     states = backend.ones((steps * batch, h.shape[1]))
 
     def run(k: int) -> None:
-        found = [backend.matmul(x, w_x)]
-        found += [backend.matmul(h, w_h) for _ in range(steps)]
+        results = [backend.matmul(x, w_x)]
+        results += [backend.matmul(h, w_h) for _ in range(steps)]
         if backward:
-            found += [backend.matmul(d, w_back) for _ in range(steps)]
-            found += [backend.matmul(backend.permute_dims(left, (1, 0)), d_all) for left in (states, x)]
-            found.append(backend.matmul(d_all, backend.permute_dims(w_x, (1, 0))))
-        backend.wait(found)
+            results += [backend.matmul(d, w_back) for _ in range(steps)]
+            results += [backend.matmul(backend.permute_dims(left, (1, 0)), d_all) for left in (states, x)]
+            results.append(backend.matmul(d_all, backend.permute_dims(w_x, (1, 0))))
+        backend.wait(results)
 
     return Work(run, [], {"backend": machine.backend_facts(backend)}, warmups=1)
 
@@ -106,9 +108,9 @@ def _ours(cell: str, norm: str, backward: bool, backend_name: str | None, arrays
         done = gradient(params) if backward else forward(params)
         backend.wait([t.data for t in tree.leaves(done)])
 
-    found = {k: g.numpy() for k, g in gradient(params)[1].items()} if backward else {}
+    gradients = {k: g.numpy() for k, g in gradient(params)[1].items()} if backward else {}
     facts = {"backend": machine.backend_facts(backend), "rule": rule_of(cell, norm, params)}
-    return Work(run, checks(forward(params).numpy(), found), facts, warmups=2 if backward else 1)
+    return Work(run, checks(forward(params).numpy(), gradients), facts, warmups=2 if backward else 1)
 
 
 def rule_of(cell: str, norm: str, params: Mapping[str, Any]) -> str:
@@ -127,12 +129,16 @@ def rule_of(cell: str, norm: str, params: Mapping[str, Any]) -> str:
 
 
 def source_of(cell: str, rule: str | None) -> str | None:
-    """The hash of the source files of a cell's fused rules, and of what they share; None for the composed rule."""
+    """The hash of the source files of a cell's fused rules and of the files that they share; None for the composed
+    rule.
+    """
     return None if rule in (None, "composed") else source_hash(KERNELS, [cell, "recurrent"])
 
 
 def entries(cell: str, norm: str, shape: Shape, backward: bool, backend: str | None, peers: list[str]) -> list[Entry]:
-    """Our row, that of our products alone, and PyTorch's: its loop, with hoisted inputs, and its own plain layer."""
+    """The sides of a comparison: our layer, our matrix products alone, and PyTorch's loop, loop with hoisted inputs,
+    and plain layer.
+    """
     asked = {"kind": "rnn", "cell": cell, "norm": norm, "shape": list(shape), "backward": backward,
              "backend": backend, "peer": None}
     rows = [Entry("duoln", asked), Entry("our products alone", {**asked, "peer": PRODUCTS}, checked=False)]

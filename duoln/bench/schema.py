@@ -1,4 +1,4 @@
-"""Reading records of measurements: every key is checked, so that a comparison never meets a half of one."""
+"""Reads records of measurements and checks every key, so that a comparison never gets an incomplete record."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CACHES = ("cold", "warm", "running")
 
 _NEAR = 1e-9
 _MAX_BYTES = 1 << 24
-"""Of a record; one of all operators has some 500,000."""
+"""The largest record in bytes; a record of all operators has some 500,000."""
 _LONGEST_LINE = 1 << 20
-"""Bytes of a line of timings, which has some 2,000."""
+"""The longest line of timings in bytes; a line has some 2,000."""
 
 
 class _Want(NamedTuple):
-    """What a value must be: in words, and as a test."""
+    """The kind of a value: in words, and as a test."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -82,11 +82,11 @@ _CASE = {
 }
 
 IDENTITY = ("op", "pass", "shape", "settings", "side", "dtype", "cache", "clock")
-"""What makes two cases the same one."""
+"""The keys that identify a case."""
 
 
 def identity(case: Mapping[str, Any]) -> str:
-    """The same text for cases that may be compared, and for no others."""
+    """A text that is equal for two cases if and only if they may be compared."""
     return json.dumps([case[key] for key in IDENTITY], sort_keys=True)
 
 
@@ -165,7 +165,7 @@ def _check_keys(content: Any, wants: Mapping[str, _Want], prefix: str, file: obj
 
 
 def _check_finite(content: Any, key: str, file: object) -> None:
-    """No number anywhere, in keys that the schema does not know either, is NaN or infinite."""
+    """Check that no number is NaN or infinite, also under keys that are not in the schema."""
     if isinstance(content, dict):
         for name, value in content.items():
             _check_finite(value, f"{key}.{name}" if key else name, file)

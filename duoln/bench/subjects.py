@@ -23,25 +23,26 @@ Shape = tuple[int, int]
 
 
 class Subject(NamedTuple):
-    """An operator as the benchmark sees it: rows `x`, and arguments beside them that stay the same."""
+    """An operator in the benchmark: it takes rows `x` and further arguments, which stay the same."""
 
     name: str
     op: Op[..., Tensor] | None
-    """None for what is no operator of duoln's, and has no gradient here."""
+    """None for the copy, which is no operator of duoln and has no gradient here."""
     shapes: tuple[Shape, ...]
     small: tuple[Shape, ...]
     arguments: Callable[[int, int, np.random.Generator], dict[str, np.ndarray]]
-    """The arguments beside x, of rows and width, in their order."""
+    """The arguments after x for some rows and width, in order."""
     shared: tuple[str, ...]
     """Arguments that all rows share: their gradients are sums over rows."""
     bytes_moved: Callable[[int, int, bool], int]
     flops: Callable[[int, int, bool], int]
     attributes: Mapping[str, Any] = {}
     link: str | None = None
-    """An argument of one row's size that can take a row of the previous result, so that launches form a chain."""
+    """The name of an argument of the size of a row. It can be a row of the last result, so that each launch needs the
+    last one."""
 
     def inputs(self, shape: Shape) -> dict[str, np.ndarray]:
-        """The same arrays for every side: x, the arguments, and the gradient of the output as `gout`."""
+        """The arrays, equal for every side: x, the arguments, and the gradient of the output as `gout`."""
         rows, width = shape
         rng = np.random.default_rng(0)
         x = rng.standard_normal((rows, width), np.float32)
@@ -83,7 +84,7 @@ def _given(tensors: Mapping[str, Tensor]) -> list[Tensor]:
 
 
 def _copy(backend: Backend, x: Array) -> Array:
-    """A plain copy. Two halves are joined: that copies on every library, where `asarray` may return what it got."""
+    """A plain copy. It joins two halves, because that copies in every library; `asarray` may return its argument."""
     half = (x.shape[0] + 1) // 2
     return backend.concat([x[:half], x[half:]])
 
@@ -115,18 +116,18 @@ SUBJECTS = {
 # Buffers ----------------------------------------------------------------------------------------------
 
 CACHE_BYTES = 128 << 20
-"""More than any last-level cache that a core or GPU reaches: H100 50 MiB, B200 126 MiB, Apple's Ultra 96 MiB, one
+"""More than any last-level cache of a core or GPU: H100 50 MiB, B200 126 MiB, Apple's Ultra 96 MiB, one
 EPYC core complex 32 or 96 MiB. Cold inputs rotate through more than twice this."""
 LEAST_COLD_BYTES = 64 << 10
 """Smaller inputs are timed warm: launching them takes longer than fetching them, and rotating through enough of them
 would time the interpreter."""
 
 _ALIGNED_VALUES = 64
-"""Each buffer starts 256 bytes or a multiple after the first, as a library's own arrays do."""
+"""Each buffer starts at a multiple of 256 bytes after the first one, as arrays of a library do."""
 
 
 def buffer_count(shape: Shape, cold: bool) -> int:
-    """How many inputs rotate; two if warm, for x and the gradient."""
+    """How many buffers rotate; two for warm inputs: x and the gradient."""
     rows, width = shape
     return 2 * CACHE_BYTES // (4 * rows * width) + 2 if cold else 2
 

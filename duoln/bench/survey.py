@@ -1,10 +1,11 @@
-"""Everything worth knowing from a day with a GPU, in one command of less than eight minutes.
+"""Everything that one device can show, an NVIDIA GPU or a Mac, in one command of less than eight minutes.
 
     python -m duoln.bench.survey --out DIR
 
-runs from a checkout that is not installed, with CuPy, NumPy, pluggy and rich (PyTorch is a peer if it is there). Each
-part is a process of its own with a time limit: one that fails, hangs or takes the device with it does not lose the
-rest. DIR gets a JSON file for each part, and `summary.md`, written anew after every part.
+measures CuPy on an NVIDIA GPU. With `--backend mlx` it measures MLX on a Mac. It runs from a checkout that is not
+installed; it needs the array library, NumPy, pluggy and rich, and compares with PyTorch where that is installed. Each
+part is a process of its own with a time limit, so the other parts run even if one fails, hangs or makes the device
+unusable. DIR gets a JSON file for each part, and `summary.md`, which is written again after every part.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ REPEATS = 200
 
 
 class Part(NamedTuple):
-    """One command and what it may take."""
+    """One part of the survey: its command and its time limit."""
 
     name: str
     what: str
     command: list[str]
     seconds: int
-    """The most it may take."""
+    """The time limit."""
     writes: bool = False
-    """Whether it writes its own JSON file; else its stdout is one."""
+    """Whether the command writes the JSON file itself; otherwise its stdout is the JSON text."""
 
 
 class Outcome(NamedTuple):
@@ -43,11 +44,11 @@ class Outcome(NamedTuple):
     part: Part
     seconds: float
     problem: str
-    """Empty if it did what it should."""
+    """Why the part failed; empty if it did not."""
 
 
 def parts(backend: str, out: Path, quick: bool) -> list[Part]:
-    """All parts, the most telling first."""
+    """All parts, the most important first."""
     peer = ["--peer", "torch"] if importlib.util.find_spec("torch") else []
     duoln = processes.command("duoln")
     shapes = ("3,4,5,6",) if quick else SHAPES
@@ -55,7 +56,7 @@ def parts(backend: str, out: Path, quick: bool) -> list[Part]:
     ops = ["--shape", "64,128"] if quick else ["--small"]
     turns = ["--rounds", "2"] if quick else ["--rounds", "7"]
     repeats = 3 if quick else REPEATS
-    made = [
+    chosen = [
         Part("selftest", "every kernel against float64", [*duoln, "selftest", "--backend", backend, "--json"], 150),
         Part("repeats", f"one case of each kind, {repeats} times, equal to the bit",
              [*duoln, "selftest", "--backend", backend, "--json", "--one-of-each", "--repeats",
@@ -70,17 +71,17 @@ def parts(backend: str, out: Path, quick: bool) -> list[Part]:
              [*processes.command("duoln.bench.epoch"), "--task", "mnist", "--variant", "ln", "--backend", backend,
               *(["--preset", "smoke"] if quick else ["--set", "source=made"])], 90)]
     if backend == "mlx":
-        made.append(Part("compiling", "whole training steps, compiled against eager",
+        chosen.append(Part("compiling", "whole training steps, compiled against eager",
                          [*processes.command("duoln.bench.compiling"), "--backend", backend,
                           *(["--steps", "2"] if quick else [])], 120))
     if backend == "cupy":
-        made.insert(2, Part("device", "memory, launches, exchanges between blocks, tensor cores",
+        chosen.insert(2, Part("device", "memory, launches, exchanges between blocks, tensor cores",
                             processes.command("duoln.kernels.device_limits.cuda"), 60))
-    return made
+    return chosen
 
 
 def run_part(part: Part, out: Path) -> Outcome:
-    """Run one part; its JSON is in DIR afterwards, if it made any."""
+    """Run one part. Its JSON file is in `out` afterwards, if there is one."""
     started = time.monotonic()
     try:
         done = subprocess.run(part.command, capture_output=True, text=True, check=False, timeout=part.seconds,
@@ -102,8 +103,8 @@ def run_part(part: Part, out: Path) -> Outcome:
 
 
 def summary(outcomes: Sequence[Outcome], waiting: Sequence[Part], out: Path) -> str:
-    """What is known so far, for a person."""
-    lines = ["# A day with a GPU", "", "| part | what | seconds | |", "| --- | --- | --- | --- |"]
+    """The results so far, as Markdown."""
+    lines = ["# Survey of one device", "", "| part | what | seconds | |", "| --- | --- | --- | --- |"]
     for o in outcomes:
         lines.append(f"| {o.part.name} | {o.part.what} | {o.seconds:.0f} | {'FAILED' if o.problem else 'done'} |")
     lines += [f"| {p.name} | {p.what} | | not yet run |" for p in waiting]
@@ -118,10 +119,10 @@ def summary(outcomes: Sequence[Outcome], waiting: Sequence[Part], out: Path) -> 
 
 def _load(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _figures(content: dict[str, Any]) -> list[str]:
@@ -137,7 +138,7 @@ def _figures(content: dict[str, Any]) -> list[str]:
 
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
+        return ", ".join(f"{key} {_plain(entry)}" for key, entry in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -148,11 +149,11 @@ def _case(case: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run all parts; 0 if every one did what it should."""
+    """Run all parts; 0 if none failed."""
     parser = argparse.ArgumentParser(prog="python -m duoln.bench.survey", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--backend", default="cupy", help="default: cupy")
+    parser.add_argument("--backend", default="cupy", help="cupy for an NVIDIA GPU (default), mlx for a Mac")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it works, not how fast")
     args = parser.parse_args(argv)
     args.out.mkdir(parents=True, exist_ok=True)

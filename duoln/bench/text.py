@@ -1,4 +1,4 @@
-"""How cases and figures are written for a person: short enough for a narrow terminal."""
+"""Cases and figures as text that is short enough for a narrow terminal."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def work(case: Mapping[str, Any]) -> str:
 
 
 def whole(case: Mapping[str, Any]) -> str:
-    """Everything that tells a case from others."""
+    """All keys that identify a case, as text."""
     return f"{case['op']} {work(case)}, {case['side']}, {case['dtype']}, {case['cache']}, {case['clock']}"
 
 
 def varying(cases: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str]:
-    """Those keys in which the cases differ: they take a column, the others a word in the title."""
+    """The keys in which the cases differ. Each has a column; the others are in the title."""
     return [key for key in keys if len({case[key] for case in cases}) > 1]
 
 

@@ -65,7 +65,7 @@ def show_geometry(found: Geometry, said: Sequence[Statement], summary: str) -> N
            for b in found.blocks])
     _show(f"Weights doubled: change of the output, and factors of exact blocks (outputs correlated by {CORRELATION:g})",
           ("model", "doubled", "output", "w1,w1", "w1,b1", "w1,g1", "w1,w2"),
-          [(TITLES[d.norm], d.what, _error(d.output_change), *(f"{r:.3f}" for r in (d.own, d.bias, d.gain, d.other)))
+          [(TITLES[d.norm], d.what, _error(d.output_change), *(f"{r:.3f}" for r in (d.own, d.bias, d.gain, d.pair)))
            for d in found.doubled])
     _show("Gains moved alone: coefficients of their squares, exact and by the paper",
           ("eq.", "model", "family", "exact", "the paper", "error", "correlated"),

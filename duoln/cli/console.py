@@ -134,7 +134,7 @@ class ProgressDisplay(Listener):
         self._weights = 0
 
     def on_start(self, event: RunStart) -> None:
-        self._label = "" if event.dataset.rung == "original" else f" [{event.dataset.label}]"
+        self._label = "" if event.dataset.provenance == "original" else f" [{event.dataset.label}]"
         self._variant, self._last_step, self._weights = event.variant, event.last_step, event.parameters
         self._steps_per_epoch = event.steps_per_epoch
         for line in event.mended:
@@ -176,7 +176,7 @@ class ProgressDisplay(Listener):
 
 
 def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, Any]]) -> None:
-    """Our figures beside the paper's claim; a lower rung of data is named in every row.
+    """Our figures beside the paper's claim; data that are not the original are named in every row.
 
     What all runs have in common stands below the table. On a narrow terminal the claims do too, and a table that would
     be too wide lies on its side, a column for each variant.
@@ -185,8 +185,8 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     length, made = ("steps", "updates") if task.x_axis == "step" else ("epochs", "epochs")
     same = {key: len({r[key] for r in results}) == 1 for key in ("batch_size", length)}
     columns: list[_Cells] = [("variant", "left", [r["variant"] for r in results])]
-    if dataset.rung != "original":
-        columns.append(("data", "left", [dataset.rung] * len(results)))
+    if dataset.provenance != "original":
+        columns.append(("data", "left", [dataset.provenance] * len(results)))
     columns += [(heading, "right", [f"{r[key]:g}" for r in results])
                 for key, heading in (("batch_size", "batch"), (length, made)) if not same[key]]
     columns += [(c.heading, "right", [number(r.get(c.key), c.form) for r in results]) for c in metrics]

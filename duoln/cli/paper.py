@@ -65,7 +65,7 @@ def _rows(s: Standing, first: str) -> Iterator[tuple[str, ...]]:
     """A row for the entry, and one for each variant."""
     claim = s.entry.claim + (f"\n$ {s.command}" if s.command else "")
     ours = f"the runs of {first}" if first else s.finding.summary if s.finding else ""
-    yield (f"{s.entry.where}\n({s.entry.section})", claim, "", ours, s.rung or "", "; ".join(s.open))
+    yield (f"{s.entry.where}\n({s.entry.section})", claim, "", ours, s.provenance or "", "; ".join(s.open))
     for variant in () if first else s.variants:
         run = variant.run
         yield ("", "", f"{variant.name}: {variant.reference}",
@@ -108,7 +108,7 @@ def _length(run: Run) -> str:
 def _as_json(s: Standing) -> dict[str, Any]:
     return {
         "where": s.entry.where, "section": s.entry.section, "claim": s.entry.claim, "command": s.command,
-        "task": s.entry.task or None, "rung": s.rung, "open": s.open,
+        "task": s.entry.task or None, "provenance": s.provenance, "open": s.open,
         "finding": None if s.finding is None else {**s.finding._asdict(), "path": str(s.finding.path)},
         "variants": [{"variant": v.name, "paper": v.reference, "ours": None if v.run is None else {
             **v.run._asdict(), "path": str(v.run.path), "dataset": v.run.dataset._asdict()}} for v in s.variants]}

@@ -169,8 +169,8 @@ def _data_settings(task: Task, cfg: Config) -> tuple[Any, ...]:
 def _say_data(task: Task, splits: Splits) -> None:
     from duoln.cli import console
 
-    console.say(f"data: {splits.dataset.label}", style="" if splits.dataset.rung == "original" else "yellow")
-    if splits.dataset.rung == "synthetic":
+    console.say(f"data: {splits.dataset.label}", style="" if splits.dataset.provenance == "original" else "yellow")
+    if splits.dataset.provenance == "synthetic":
         console.say("  the original is not to be had here, or was not asked for; see `duoln doctor` and DUOLN_DATA. "
                     "Figures on made data say nothing about the paper's", style="yellow")
 

@@ -16,8 +16,8 @@ Batch = dict[str, np.ndarray]
 class Batches:
     """Batches of rows in a new random order each epoch.
 
-    `batches(step)` is a dict of rows of each array. An epoch has `len(rows) // batch_size` steps; the rows
-    left over are other ones each epoch, so every batch has one shape.
+    `batches(step)` is a dict of rows of each array. An epoch has `len(rows) // batch_size` batches, all of one shape;
+    the rows that are left out differ from epoch to epoch.
 
     Args:
         arrays: by name, each with the examples along its first axis.
@@ -46,7 +46,7 @@ class Batches:
         self._order: tuple[int, np.ndarray] | None = None
 
     def __call__(self, step: int) -> Batch:
-        """The batch of one step, counted from 0 over all epochs."""
+        """The batch of one update; updates are counted from 0 over all epochs."""
         epoch, position = divmod(check_integer("Batches", "step", step, 0), self.steps_per_epoch)
         if self._order is None or self._order[0] != epoch:
             self._order = (epoch, Stream(self.seed, "batches", epoch).permutation(self.rows))
@@ -75,12 +75,12 @@ def _check_within(arrays: Mapping[str, np.ndarray], within: Mapping[str, tuple[i
 
 
 Axes = Mapping[str, int | None]
-"""Along which axis of an array of a batch the examples stand; 0 where an array is not named, None for an array that is
-no row of examples."""
+"""The axis of each array along which its examples lie: 0 for an array that is not named, None for an array without
+examples."""
 
 
 def count_examples(batch: Batch, axes: Axes) -> int:
-    """How many examples a batch has.
+    """The number of examples in a batch.
 
     Raises:
         ShapeError: its arrays disagree, or have too few axes.
@@ -88,16 +88,16 @@ def count_examples(batch: Batch, axes: Axes) -> int:
     for role, given in (("batch", batch), ("axes", axes)):
         if not isinstance(given, Mapping):
             raise DtypeError(f"[batch_axes] {role}: expected a mapping by name, found {described(given)}")
-    found = {name: array.shape[axis:axis + 1] for name, array in batch.items()
+    counts = {name: array.shape[axis:axis + 1] for name, array in batch.items()
              if (axis := axes.get(name, 0)) is not None}
-    if len(set(found.values())) != 1 or () in found.values():
-        told = ", ".join(f"{name} {'none' if not n else n[0]}" for name, n in found.items())
+    if len(set(counts.values())) != 1 or () in counts.values():
+        told = ", ".join(f"{name} {'none' if not n else n[0]}" for name, n in counts.items())
         raise ShapeError(f"[batch_axes] expected one number of examples in all arrays of a batch, found {told}")
-    return next(iter(found.values()))[0]
+    return next(iter(counts.values()))[0]
 
 
 def examples(batch: Batch, axes: Axes, chosen: slice | np.ndarray) -> Batch:
-    """Some of the examples of a batch; an array that is no row of examples stays whole."""
+    """Some of the examples of a batch; an array without examples stays complete."""
     def part(name: str, array: np.ndarray) -> np.ndarray:
         axis = axes.get(name, 0)
         return array if axis is None else np.ascontiguousarray(array[(slice(None),) * axis + (chosen,)])
@@ -114,13 +114,13 @@ def check_pair(name: str, role: str, bounds: tuple[int, int]) -> tuple[int, int]
 
 
 def check_range(name: str, indices: np.ndarray, size: int, low: int = 0) -> np.ndarray:
-    """The indices as int32, once they are known to lie in low .. size - 1.
+    """Check that the indices lie in low .. size - 1, and return them as int32.
 
     Devices do not check: CuPy wraps round and MLX reads stray memory.
 
     Raises:
-        DataError: one does not; the message names the first.
-        DtypeError: they are no array of integers.
+        DataError: an index lies outside; the message names the first one. DtypeError: the indices are no array of
+            integers.
     """
     if not isinstance(indices, np.ndarray):
         raise DtypeError(f"[{name}] expected a NumPy array of integers, found {described(indices)}")

@@ -1,9 +1,9 @@
-"""Files of which nothing is believed: they are regular ones, and are read no further than a bound that is known before.
+"""Reads files that may be hostile: only regular files, and no more bytes than a bound that is set before.
 
 A packed file may hold `RATIO` times its own size, but `SMALL` bytes in any case and never more than its reader's cap.
-Of the real files of duoln's tasks none holds more than 9 times its size (a tar archive of short questions); a packed
-file that was made to exhaust the memory holds 1,000 times its size. A reader's cap lies above the largest real file of
-its kind, and each reader states it.
+No real file of duoln's tasks holds more than 9 times its size (the most is a tar archive of short questions). A packed
+file that was made to exhaust the memory holds 1,000 times its size. Each reader states its cap, which is larger than
+the largest real file of its kind.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from duoln.errors import DataError, DataFormatError, DataMissingError, DuolnErro
 from duoln.system.filesystem import kind_of
 
 SMALL = 1 << 25
-"""Bytes that any packed file may hold."""
+"""Any packed file may hold this many bytes."""
 RATIO = 32
-"""How often its own size a packed file may hold."""
+"""A packed file may hold its own size times this number."""
 _GREATEST_RATIO = 1032
-"""How much DEFLATE can shrink at best: a file that claims more is lying."""
+"""The largest ratio that DEFLATE reaches; a file that claims a larger one is damaged."""
 
 GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
-"""What Python's reader of gzip raises for a stream that is none, or a damaged one."""
+"""The errors of Python's gzip reader for a damaged stream, or one that is not gzip."""
 CONTENT_ERRORS = (*GZIP_ERRORS, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, struct.error, NotImplementedError,
                   RuntimeError, ValueError, ArithmeticError, LookupError)
-"""What Python's readers of gzip, zip and tar raise for a file that is none, a damaged one, or one that is encrypted
-or packed in a way that they do not know."""
+"""The errors of Python's readers of gzip, zip and tar for a file of another format, a damaged file, or one that is
+encrypted or packed in an unknown way."""
 
 
 def most_unpacked(size: int, most: int) -> int:
-    """Bytes that a packed file of that size may hold, where its reader's cap is `most`."""
+    """The bytes that a packed file of that size may hold if the reader's cap is `most`."""
     return min(most, _GREATEST_RATIO * size, max(SMALL, RATIO * size))
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A regular file, or a link to one, opened for reading. A named pipe is refused and not waited for.
+    """Open a regular file, or a link to one, for reading. A named pipe is refused at once.
 
     Raises:
         DataFormatError: it is something else.
@@ -54,7 +54,7 @@ def open_regular(path: Path) -> BinaryIO:
     """
     try:  # the caller closes it
         file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
-    except ValueError as error:  # a name with a zero byte
+    except ValueError as error:  # the name has a zero byte
         raise DataError(f"{str(path)!r}: expected the name of a file, found one with a zero byte") from error
     mode = os.fstat(file.fileno()).st_mode
     if not stat.S_ISREG(mode):
@@ -64,13 +64,14 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def size_of(file: BinaryIO) -> int:
-    """Bytes of an open file."""
+    """The size of an open file in bytes."""
     return os.fstat(file.fileno()).st_size
 
 
 @contextmanager
 def opened(path: Path, kind: str) -> Iterator[BinaryIO]:
-    """A regular file, open for reading. What its content makes a reader raise meanwhile becomes an error that names it.
+    """Open a regular file for reading. An error that its content causes in the block becomes an error that names the
+    file.
 
     Args:
         path: the file.
@@ -90,13 +91,13 @@ def opened(path: Path, kind: str) -> Iterator[BinaryIO]:
     except CONTENT_ERRORS as error:
         raise DataFormatError(path, 0, f"an undamaged {kind}", f"{type(error).__name__}: {error!s:.200}") from error
     except OSError as error:
-        if error.errno is None:  # no system call failed: a decoder found the content to be wrong
+        if error.errno is None:  # no system call failed, so a decoder refused the content
             raise DataFormatError(path, 0, f"an undamaged {kind}", f"{type(error).__name__}: {error}") from error
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def read_whole(path: Path, most: int, kind: str) -> bytes:
-    """The bytes of a file that has at most `most` of them.
+    """The bytes of a file, at most `most`.
 
     Raises:
         as `opened`; DataFormatError: it has more.
@@ -112,7 +113,7 @@ def read_whole(path: Path, most: int, kind: str) -> bytes:
 
 
 class Unpacked(io.BufferedReader):
-    """What is in an open file, unpacked where it is gzipped; reading it never goes further than is believed of it.
+    """The content of an open file, unpacked if it is gzipped, up to a bound that follows from its size.
 
     Reading raises DataFormatError where the file holds more than `most`, or is damaged gzip.
 
@@ -127,13 +128,13 @@ class Unpacked(io.BufferedReader):
         zipped = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         self.most = most_unpacked(size, cap) if zipped else min(size, cap)
-        """Bytes that it may hold."""
+        """The most bytes that the content may have."""
         packed = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if zipped else file
         super().__init__(_Bounded(path, packed, self.most))
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that ends in an error where it goes on beyond a bound."""
+    """A stream that raises an error if it has more bytes than a bound."""
 
     def __init__(self, path: Path, file: BinaryIO, most: int) -> None:
         self._path, self._file, self._most, self._at = path, file, most, 0
@@ -145,7 +146,7 @@ class _Bounded(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        with self._named():  # one byte beyond the bound is asked for, once all that is believed was handed out
+        with self._named():  # after all allowed bytes, one more is read to see whether the stream ends
             content = self._file.read(min(len(buffer), max(self._most - self._at, 1)))
         self._check(self._at + len(content))
         self._at += len(content)

@@ -49,8 +49,8 @@ _BLOCK = 2000
 def make_digits(count: int, seed: int, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Images uint8 (count, 28, 28) and labels uint8 (count,), the same for the same seed and split.
 
-    Slant, size, place, thickness and the bend of each stroke vary, and some labels' shapes come near each
-    other, so that a network has something to learn that a template does not give it.
+    Slant, size, place, thickness and the bend of each stroke vary, and the shapes of some labels are similar, so that
+    comparison with a template does not solve the task.
     """
     rng = Stream(seed, f"made digits {split}")
     labels = rng.integers(10, (count,)).astype(np.uint8)
@@ -69,7 +69,7 @@ def _draw(strokes: list[np.ndarray], count: int, rng: Stream) -> np.ndarray:
     """`count` distorted drawings of the same strokes."""
     matrix, shift = _affine(count, rng)
     thickness = rng.uniform((count, 1), 0.030, 0.065).astype(np.float32)
-    # A smooth bend of the whole square, other for each drawing.
+    # A smooth bend of the whole square, different for each drawing.
     waves = rng.uniform((count, 2, 2), -0.05, 0.05)
     phases = rng.uniform((count, 2, 2), 0.0, 2 * np.pi)
     grid = ((np.arange(28) + 0.5) / 28).astype(np.float32)
@@ -89,7 +89,7 @@ def _draw(strokes: list[np.ndarray], count: int, rng: Stream) -> np.ndarray:
 
 
 def _affine(count: int, rng: Stream) -> tuple[np.ndarray, np.ndarray]:
-    """Size, proportion, slant and turn as one matrix a drawing, and a shift."""
+    """For each drawing, a shift, and one matrix of size, proportion, slant and rotation."""
     size = rng.uniform((count,), 0.62, 0.85)
     width = size * rng.uniform((count,), 0.75, 1.2)
     slant, turn = rng.uniform((count,), -0.35, 0.25), rng.uniform((count,), -0.25, 0.25)

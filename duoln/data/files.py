@@ -1,6 +1,6 @@
-"""Where data files are found: the user's folder, then the cache, then a download.
+"""Finds data files: in the user's folder, then in the cache, then by a download.
 
-`DUOLN_DATA` is a folder (or several, parted as in PATH) of the user's own; `DUOLN_CACHE` replaces the
+`DUOLN_DATA` is a folder of the user (or several, separated as in PATH); `DUOLN_CACHE` replaces the
 platform's cache folder; `DUOLN_OFFLINE=1` opens no socket.
 """
 
@@ -47,24 +47,24 @@ def cache_folder() -> Path:
     """Where downloads are kept."""
     if os.environ.get("DUOLN_CACHE"):
         return Path(os.path.expanduser(os.environ["DUOLN_CACHE"]))
-    import pooch  # late: only those who look for data pay for it
+    import pooch  # imported here, because only a search for data needs it
 
     return Path(pooch.os_cache("duoln"))
 
 
 def find(resource: Resource) -> Path:
-    """The file of a resource, downloaded if need be.
+    """The path of a resource's file, which is downloaded if it is in no folder.
 
     Raises:
-        DataMissingError: it is nowhere and cannot be downloaded; the message says what was tried and where to
-            put the file by hand.
+        DataMissingError: the file is in no folder and cannot be downloaded; the message says what was tried and where
+            to put the file by hand.
         DataError: a file of that name has another sha256.
     """
     for folder in [*data_folders(), cache_folder()]:
-        candidate = folder / resource.path
-        if candidate.is_file():
-            _verify(candidate, resource)
-            return candidate
+        path = folder / resource.path
+        if path.is_file():
+            _verify(path, resource)
+            return path
     return _download(resource, cache_folder() / resource.path)
 
 
@@ -105,7 +105,7 @@ def _download(resource: Resource, target: Path) -> Path:
 
 @contextlib.contextmanager
 def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Within it the logger keeps its chatter to itself; what fails is in our own message."""
+    """In the block the logger prints nothing, because duoln's own message reports a failure."""
     before = logger.level
     logger.setLevel(logging.WARNING)
     try:

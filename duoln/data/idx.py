@@ -15,7 +15,7 @@ from duoln.errors import DataError, DataFormatError
 _UINT8 = 0x08
 _CODES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _MAX_BYTES = 1 << 28
-"""Of the greatest file that is believed. MNIST's training images are 47 million."""
+"""The largest size in bytes that is accepted. MNIST's training images have 47 million."""
 _CHUNK = 1 << 20
 
 
@@ -24,12 +24,12 @@ def read_idx(path: str | Path, max_bytes: int = _MAX_BYTES) -> np.ndarray:
 
     Args:
         path: the file.
-        max_bytes: the greatest size of the unpacked file that is believed.
+        max_bytes: the largest accepted size of the unpacked file.
 
     Raises:
         DataMissingError: the file is not there. DataError: it cannot be read.
-        DataFormatError: wrong magic, dtype or dimensions, more or fewer bytes than claimed, damaged gzip. Nothing
-            larger than the data that is really there is allocated, nor more than a file of that size may hold.
+        DataFormatError: wrong magic, dtype or dimensions, more or fewer bytes than claimed, damaged gzip. No more is
+            allocated than the data in the file need, and no more than a file of that size may hold.
     """
     path = Path(path)
     with opened(path, "IDX file") as raw:
@@ -54,7 +54,7 @@ def _read(path: Path, file: Unpacked) -> np.ndarray:
     if offset + count > file.most:
         raise DataFormatError(path, 4, f"dimensions of at most {file.most - offset} bytes in all",
                               f"{' x '.join(map(str, shape))} = {count}")
-    if count == 0 and prod(s for s in shape if s) > _MAX_BYTES:  # NumPy cannot hold such an empty array either
+    if count == 0 and prod(s for s in shape if s) > _MAX_BYTES:  # NumPy cannot make an empty array of these dimensions
         raise DataFormatError(path, 4, f"dimensions whose product without zeros is at most {_MAX_BYTES}",
                               " x ".join(map(str, shape)))
     parts, got = [], 0

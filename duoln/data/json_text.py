@@ -1,4 +1,4 @@
-"""JSON of which nothing is believed: no depth, no half characters, and no more values than there is memory for."""
+"""Reads JSON that may be hostile: it limits the depth and the number of values, and refuses half characters."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from duoln.data.bounded import read_whole
 from duoln.errors import DataFormatError
 
 DEEPEST = 64
-"""Objects and lists that may stand in each other."""
+"""The greatest depth of nested objects and lists."""
 _MOST_VALUES = 1 << 24
-"""Values of a text; the captions of COCO have 10 million. A value takes some 70 bytes and may be written with 2."""
+"""The most values of a text; the captions of COCO have 10 million. A value takes some 70 bytes and may be written with
+2."""
 
 
 def parse_json(content: bytes) -> Any:
-    """The value of a JSON text, whatever the text does to the parser.
+    """The value of a JSON text; every failure of the parser is a ValueError.
 
     Raises:
         ValueError: it is no JSON in UTF-8, nested more deeply than `DEEPEST`, of too many values, or with half a
@@ -30,8 +31,8 @@ def parse_json(content: bytes) -> Any:
         raise ValueError("nested too deeply") from error
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(DEEPEST):
-        level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer)
-                 if isinstance(inner, dict | list)]
+        level = [child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent)
+                 if isinstance(child, dict | list)]
     if level:
         raise ValueError("nested too deeply")
     if b"\\ud" in content or b"\\uD" in content:
@@ -45,7 +46,7 @@ def json_of(where: object, content: bytes, kind: str = "JSON text") -> Any:
     Args:
         where: what errors name.
         content: the text.
-        kind: what it has to be, in words.
+        kind: the name of the format, for errors.
 
     Raises:
         DataFormatError: it is none, see `parse_json`.

@@ -1,4 +1,4 @@
-"""MNIST: where its four files are found, and what they must be."""
+"""MNIST: its four files, and the checks of their content."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def read_mnist(root: Path | None = None) -> dict[str, Digits]:
     A file below `root` comes before DUOLN_DATA, the cache and the mirrors.
 
     Raises:
-        DataMissingError: a file is not to be had.
-        DataError: a file is damaged, or not what MNIST's are.
+        DataMissingError: a file cannot be found or downloaded. DataError: a file is damaged, or its content is not
+            MNIST's.
     """
     paths = {split: [_find(resource, root) for resource in pair] for split, pair in FILES.items()}
     return {split: _digits(*pair) for split, pair in paths.items()}

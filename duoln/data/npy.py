@@ -1,4 +1,4 @@
-"""An array in an .npy file, left on disk: nothing is read before it is asked for, and nothing is believed."""
+"""Maps the array of an .npy file, which stays on disk; a value is read when it is used, and every claim is checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Arrays from an .npz file of which nothing is believed: no pickles, no claim that the file's size does not allow."""
+"""Reads arrays from an .npz file that may be hostile: it takes no pickles, and no claim that does not fit the file's
+size.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +19,25 @@ from duoln.data.bounded import most_unpacked, opened, size_of
 from duoln.errors import DataFormatError
 
 _MAX_BYTES = 1 << 28
-"""Of all the arrays that are read from a file. The largest real ones are 184 MB, all of CIFAR-10."""
+"""The most bytes of all arrays of a file. The largest real file, CIFAR-10, has 184 MB."""
 _MOST_TEXTS = 1 << 18
-"""Texts of an array; each is a Python object of some 60 bytes. COCO, the largest corpus, has 123,287 images."""
+"""The most texts of an array; each is a Python object of some 60 bytes. COCO, the largest corpus, has 123,287
+images."""
 _WIDEST = 4096
-"""Characters of the longest text that is believed."""
+"""The most characters of a text."""
 _LAST_CHARACTER = 0x10FFFF
 LONGEST_HEADER = 1 << 16
-"""Bytes of the longest header that is believed."""
+"""The most bytes of a header."""
 _CHUNK = 1 << 20
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Those that NumPy writes. Others may claim gigabytes for their unpacker alone."""
+"""The compressions that NumPy writes. The unpackers of others may need gigabytes."""
 _HEADER_ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, SyntaxError, TokenError, RecursionError,
                   MemoryError, Warning)
-"""What NumPy and Python's own parser, which it calls, raise for a header that is none."""
+"""The errors of NumPy, and of Python's parser, which NumPy calls, for a wrong header."""
 
 
 class Expected(NamedTuple):
-    """What an array has to be."""
+    """The dtype and rank that an array must have."""
 
     dtype: str
     """As NumPy writes it, such as "i2" or "u1"; "U" is text of any width."""
@@ -54,7 +57,7 @@ def read_npz(path: Path, arrays: Mapping[str, Expected]) -> dict[str, np.ndarray
             pickled, larger than what follows its header, or larger than is believed of a file of that size. The message
             names file and array.
     """
-    found = {}
+    values = {}
     with opened(path, ".npz archive") as file, zipfile.ZipFile(file) as archive:
         members = {info.filename: info for info in archive.infolist()}
         budget = most_unpacked(size_of(file), _MAX_BYTES)
@@ -71,12 +74,12 @@ def read_npz(path: Path, arrays: Mapping[str, Expected]) -> dict[str, np.ndarray
                                       f"packing {info.compress_type}")
             budget -= info.file_size
             with archive.open(info) as raw:
-                found[name] = _array(where, raw, info.file_size, expected)
-    return found
+                values[name] = _array(where, raw, info.file_size, expected)
+    return values
 
 
 def _array(where: str, raw: IO[bytes], size: int, expected: Expected) -> np.ndarray:
-    """One array, once its header is known to tell of no more than is really there."""
+    """Read one array, after a check that its header claims no more than the file holds."""
     head = raw.read(LONGEST_HEADER)
     shape, by_columns, dtype, start = read_header(where, head)
     text = expected.dtype == "U"
@@ -99,7 +102,7 @@ def _array(where: str, raw: IO[bytes], size: int, expected: Expected) -> np.ndar
     content.flags.writeable = False
     if text and claimed:
         points = content.view(dtype.byteorder.replace("=", "<").replace("|", "<") + "u4")
-        if points.max() > _LAST_CHARACTER:  # NumPy would make texts of it that Python cannot handle
+        if points.max() > _LAST_CHARACTER:  # NumPy would make texts that Python cannot use
             raise DataFormatError(where, start, "characters of Unicode", f"number {points.max()}")
     values = content.view(dtype) if claimed else np.zeros(prod(shape), dtype)
     return np.ascontiguousarray(values.reshape(shape, order="F")) if by_columns else values.reshape(shape)
@@ -109,14 +112,14 @@ def read_header(where: str, content: bytes) -> tuple[tuple[int, ...], bool, np.d
     """The header of an .npy array: shape, whether it is by columns, dtype, and where the values begin.
 
     Raises:
-        DataFormatError: it is none; the message begins with `where`.
+        DataFormatError: the header is wrong; the message begins with `where`.
     """
     stream = io.BytesIO(content)
     try:
         version = np.lib.format.read_magic(stream)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # a header of Python 2 is none of ours
+            warnings.simplefilter("error")  # headers of Python 2 are not supported
             shape, by_columns, dtype = read(stream)
     except _HEADER_ERRORS as error:
         text = str(error).splitlines() or ["no reason"]

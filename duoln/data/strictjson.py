@@ -1,7 +1,7 @@
 """Values as JSON that every reader takes: the format knows no NaN and no infinity.
 
 A number that is not finite becomes null, and its object says why: `{"loss": NaN}` is written as
-`{"loss": null, "not_finite": {"loss": "nan"}}`. `revive` gives the numbers back.
+`{"loss": null, "not_finite": {"loss": "nan"}}`. `revive` makes the numbers again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def dumps(value: Any, indent: int | None = None) -> str:
 
 
 def revive(value: Any) -> Any:
-    """What `json.loads` gives for the text of `dumps`, with the numbers that are not finite in their places."""
+    """Put the numbers that are not finite back into a value that `json.loads` read from the text of `dumps`."""
     if isinstance(value, list):
         return [revive(item) for item in value]
     if not isinstance(value, dict):
@@ -52,7 +52,9 @@ def _word(number: float) -> str:
 
 
 def _strict(value: Any, reasons: dict[str, str], place: str) -> Any:
-    """The value without numbers that are not finite; `reasons` of the nearest object learns where they stood."""
+    """The value with null for each number that is not finite; `reasons`, of the nearest object, gets its place and
+    name.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         reasons[place] = _word(value)
         return None

@@ -1,4 +1,4 @@
-"""Files out of a tar archive, of which nothing is believed and nothing is unpacked to disk."""
+"""Reads files of a tar archive that may be hostile; nothing is unpacked to disk."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from duoln.data.bounded import Unpacked, opened
 from duoln.errors import DataFormatError
 
 _MAX_HEADER = 1 << 12
-"""Bytes of a long name, or of other remarks on a member, that are believed."""
+"""The most bytes of a long name, or of another remark on a member."""
 _BLOCK = tarfile.BLOCKSIZE
 _TYPE = 156
-"""The byte of a header that says what its member is."""
+"""The byte of a header that gives the kind of its member."""
 _REMARKS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 _LONG_NUMBER = re.compile(rb"\d{64}")
 
@@ -35,7 +35,7 @@ def read_tar(path: Path, cap: int, most: int, wanted: Callable[[PurePosixPath], 
         path: the archive.
         cap: bytes of all that is in it.
         most: bytes of a wanted file.
-        wanted: says of a path whether its file is wanted.
+        wanted: whether the file of a path is wanted.
 
     Raises:
         DataMissingError: there is no such file. DataError: it cannot be read.
@@ -46,7 +46,7 @@ def read_tar(path: Path, cap: int, most: int, wanted: Callable[[PurePosixPath], 
         limited = _Limited(path, Unpacked(path, raw, cap), max(most, _MAX_HEADER))
         with tarfile.TarFile(fileobj=cast("BinaryIO", limited), mode="r") as archive:
             while (info := archive.next()) is not None:
-                archive.members.clear()  # type: ignore[attr-defined]  # or it would remember them all
+                archive.members.clear()  # type: ignore[attr-defined]  # else it would keep all of them
                 where = f"{path}: {info.name!r}"
                 place = _safe(where, info)
                 if info.isreg() and wanted(place):
@@ -56,12 +56,12 @@ def read_tar(path: Path, cap: int, most: int, wanted: Callable[[PurePosixPath], 
                     assert file is not None  # it is a regular file
                     yield Entry(place, where, file.read())
             _check_end(path, limited, archive.offset)
-            while limited.read(_BLOCK):  # the checksum of gzip stands behind the padding
+            while limited.read(_BLOCK):  # the checksum of gzip follows the padding
                 continue
 
 
 def _safe(where: str, info: tarfile.TarInfo) -> PurePosixPath:
-    """The path of a member, once it is known to stay inside and to be a plain file or folder."""
+    """The path of a member, after a check that it stays in the archive and is a plain file or folder."""
     place = PurePosixPath(info.name.replace("\\", "/"))
     if place.is_absolute() or ".." in place.parts or ":" in place.parts[0:1]:
         raise DataFormatError(where, info.offset, "a path inside of the archive", "one that leads out of it")
@@ -71,7 +71,7 @@ def _safe(where: str, info: tarfile.TarInfo) -> PurePosixPath:
 
 
 def _check_end(path: Path, file: _Limited, offset: int) -> None:
-    """Python's reader takes any block that is no header for the end; the end is a block of zeros."""
+    """Python's reader treats any block without a header as the end; but the end is a block of zeros."""
     file.seek(offset)
     block = file.read(_BLOCK)
     if block != bytes(_BLOCK):
@@ -80,7 +80,7 @@ def _check_end(path: Path, file: _Limited, offset: int) -> None:
 
 
 class _Limited:
-    """A file that refuses to be read in one go further than any header or wanted file goes."""
+    """A file that refuses a single read that is larger than any header or wanted file."""
 
     def __init__(self, path: Path, file: BinaryIO, most: int) -> None:
         self._path, self._file, self._most = path, file, most

@@ -1,4 +1,4 @@
-"""Processes that train one model: one engine per array library behind one interface of three functions.
+"""Processes that train one model: one engine per array library, with the same three functions.
 
 `join` makes this process a member, `all_sum` adds an array over all members, `leave` ends it.
 """
@@ -30,11 +30,11 @@ class Group(Protocol):
         """
 
     def leave(self) -> None:
-        """Let go of the others."""
+        """Leave the group."""
 
 
 def check_engine(library: str) -> None:
-    """Make sure that there is an engine for an array library.
+    """Check that there is an engine for an array library.
 
     Raises:
         UsageError: there is none.
@@ -45,7 +45,7 @@ def check_engine(library: str) -> None:
 
 
 def join(library: str, meeting: Meeting) -> Group:
-    """Become a member of a group of all who have met; returns once every one is connected.
+    """Join the group of all processes that have met; returns when all are connected.
 
     Raises:
         UsageError: the library has no engine.

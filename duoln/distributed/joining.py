@@ -1,4 +1,4 @@
-"""From a process that knows its place to one that trains with the others."""
+"""Makes a process that knows its place a member of the group that trains."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ ENGINE_SECONDS = 60.0
 
 
 def join_ranks(place: Place, backend: Backend, tell: Callable[[str], None]) -> Ranks:
-    """Meet the other ranks, connect the engine, and make sure that it connects those who have met.
+    """Meet the other ranks, connect the engine, and check that it connects the processes that have met.
 
     Args:
         place: which rank this process is.
         backend: where to compute.
-        tell: is given a sentence about every connection that was refused.
+        tell: called with a sentence about each refused connection.
 
     Raises:
-        UsageError: the backend has no engine, or the ranks were told different things.
-        RankError: the others cannot be reached, or the engine has connected somebody else.
+        UsageError: the backend has no engine, or the settings of the ranks differ.
+        RankError: the others cannot be reached, or the engine has connected a process that is not one of them.
     """
     check_engine(backend.name)
     meeting = meet(place, backend.name, tell)
@@ -48,9 +48,9 @@ def join_ranks(place: Place, backend: Backend, tell: Callable[[str], None]) -> R
 
 
 def check_members(group: Group, backend: Backend, meeting: Meeting) -> None:
-    """Make sure, before any data goes through the engine, that it connects the processes that have met.
+    """Check that the engine connects the processes that have met, before it sends any data.
 
-    Each gives numbers that only who knows the token can compute, and the sum has to be right on every rank.
+    Each process gives numbers that need the token, and their sum must be right on every rank.
 
     Raises:
         RankError: it is not.
@@ -75,7 +75,8 @@ def time_limit(seconds: float, message: str) -> Iterator[None]:
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True
-    # While MLX's ring connects it holds the interpreter's lock, so that no thread of Python runs. This one needs none.
+    # MLX's ring keeps the interpreter's lock while it connects, so no thread of Python runs. The timer of faulthandler
+    # does not need the lock.
     faulthandler.dump_traceback_later(seconds + 5, exit=True, file=sys.__stderr__ or 2)
     timer.start()
     try:

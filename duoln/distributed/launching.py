@@ -1,4 +1,4 @@
-"""Start the ranks of one machine, and see to it that all of them end, however one of them or we do."""
+"""Starts the ranks of one machine, and ends all of them when one of them, or this process, ends."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from duoln.system import processes
 from duoln.system.stopping import handed_on
 
 LIFELINE = "DUOLN_RANK_LIFELINE"
-"""Set for each rank: the descriptor of a pipe whose other end is held by who started it, and closes with it."""
+"""Set for each rank: the descriptor of a pipe. The process that started the rank has its other end, which closes when
+that process ends."""
 
 _WATCH_SECONDS = 0.05
 _GRACE_SECONDS = 3.0
-"""How long the others may take to notice that one is gone, and to say so."""
+"""The time that the other ranks have to notice that one has ended, and to report it."""
 
 
 class Children:
@@ -33,7 +34,7 @@ class Children:
     def __init__(self) -> None:
         self.ranks: list[subprocess.Popen[bytes]] = []
         self.sent: list[int] = []
-        """The signals that rank 0 was handed."""
+        """The signals that were passed to rank 0."""
         self._lifeline: int | None = None
 
     def __enter__(self) -> Children:
@@ -54,8 +55,8 @@ class Children:
     def start(self, words: Sequence[str], heard: Sequence[Path], stdout: int | None = None) -> None:
         """Start the command line `words` once for each file of `heard`.
 
-        Rank 0 has our output, but for `stdout` if it is given; the others speak into their files. All have a secret
-        that was made for this run.
+        Rank 0 writes to our output, or its stdout to `stdout` if that is given; the others write to their files. All
+        get a secret that was made for this run.
         """
         count = len(heard)
         token = secrets.token_hex(32)
@@ -76,12 +77,14 @@ class Children:
                         pass_fds=descriptors))
 
     def wait(self) -> int | None:
-        """Wait for all to end well, or for one to end badly: the first that did, or None."""
+        """Wait until all ranks have ended without error, or one has failed. The result is the first that failed, or
+        None.
+        """
         while True:
             codes = [child.poll() for child in self.ranks]
             failed = [k for k, code in enumerate(codes) if code]
             if failed:
-                # One that was killed is the cause; one that ended by itself may have noticed that.
+                # A rank that was killed is the cause; a rank that ended by itself may have ended because of that.
                 return min(failed, key=lambda k: (codes[k] or 0) > 0)
             if all(code == 0 for code in codes):
                 return None
@@ -89,9 +92,8 @@ class Children:
 
     @contextlib.contextmanager
     def receive_signals(self) -> Iterator[None]:
-        """Hand Ctrl-C, SIGTERM and SIGHUP to rank 0, which stops after its step and tells the others.
-
-        A signal that we were started to ignore, as `nohup` does with SIGHUP, stays ignored.
+        """Pass Ctrl-C, SIGTERM and SIGHUP to rank 0, which stops after its update and tells the others. A signal that
+        this process ignores from its start, such as SIGHUP under `nohup`, stays ignored.
         """
         def hand_on(number: int) -> None:
             self.sent.append(number)

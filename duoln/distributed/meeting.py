@@ -1,13 +1,13 @@
-"""Where the processes of one run meet before they compute: each proves that it knows the run's token.
+"""The processes of one run meet before they compute, and each proves that it knows the run's token.
 
 Rank 0 listens, the others connect. Both ends send a random number, and each answers with a keyed hash (HMAC-SHA256)
-of both numbers; only then is anything else said, and every later message carries a hash under a key of this
-connection. `multiprocessing.connection` has a handshake of this kind, but no time limit for it, so one silent stranger
-would stop the run; and in Python 3.11 it is HMAC-MD5.
+of both numbers; they send nothing else before that, and every later message has a hash under a key of this connection.
+The handshake of `multiprocessing.connection` has no time limit, so a process that connects and sends nothing would stop
+the run; and in Python 3.11 it uses HMAC-MD5.
 
-Nothing is encrypted: who can read the network can read what the ranks say. Who can also change packets under way
-can pass on the handshake, but not forge a message of the meeting. What the engines send afterwards, gradients and
-weights, is neither encrypted nor proved: run ranks on a network whose machines you trust.
+Nothing is encrypted: an attacker who can read the network can read the messages. An attacker who can also change
+packets can forward the handshake, but cannot forge a message of the meeting. Afterwards the engines send gradients and
+weights without encryption and without proof of their origin, so run ranks only on a network whose machines you trust.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MEETING_SECONDS = 300.0
 PROOF_SECONDS = 10.0
 """How long a connection may take to prove that it knows the token."""
 MOST_STRANGERS = 64
-"""How many connections, beside those of the ranks, may be proving themselves at one time."""
+"""How many connections, in addition to those of the ranks, may be in the handshake at one time."""
 
 _NONCE_BYTES = _PROOF_BYTES = 32
 _LONGEST_MESSAGE = 1 << 20
@@ -40,16 +40,17 @@ _POLL_SECONDS = 0.05
 
 
 class Stranger(Exception):
-    """Who does not know the token, or does not speak as a rank does."""
+    """The other end does not know the token, or does not follow the protocol."""
 
 
 class Channel:
-    """A connection whose two ends have proved to each other that they know the token.
+    """A connection; both ends have proved that they know the token.
 
     Args:
         connection: the socket.
         key: known to both ends, and of this connection alone.
-        names: what this end and the other one put into the hash of a message, so that none can be sent back.
+        names: the names of this end and of the other end. They are part of the hash of a message, so that it cannot be
+            sent back.
         deadline: when to give up waiting, as of `time.monotonic`.
     """
 
@@ -60,7 +61,7 @@ class Channel:
         self.host: str = connection.getsockname()[0]
 
     def send(self, message: object) -> None:
-        """Send what JSON can hold."""
+        """Send a value that JSON can hold."""
         body = json.dumps(message).encode()
         proof = self._proof(self._own_name, self._sent, body)
         self._sent += 1
@@ -71,7 +72,7 @@ class Channel:
 
         Raises:
             OSError: the other end is gone or silent.
-            Stranger: the message is not the other end's.
+            Stranger: the other end did not send the message.
         """
         [length] = struct.unpack(">I", _read(self._connection, 4, self._deadline))
         if length > _LONGEST_MESSAGE:
@@ -105,7 +106,7 @@ class Meeting:
         self._token, self._channels = place.token, channels
 
     def gather(self, value: object) -> list[Any]:
-        """Every rank's value, by rank; returns once all have given theirs.
+        """The values of all ranks, by rank; returns when all have given theirs.
 
         Raises:
             RankError: another rank is gone or silent.
@@ -123,11 +124,11 @@ class Meeting:
                 self._channels[lost].send(values)
             return values
         except (OSError, Stranger) as error:
-            self.close()  # so the others hear of it at once
+            self.close()  # so that the other ranks notice it at once
             raise RankError(f"[ranks] rank {self.rank} lost rank {lost} before training: {error}") from error
 
     def secret(self, purpose: str) -> bytes:
-        """32 bytes that only who knows the token can compute."""
+        """32 bytes that cannot be computed without the token."""
         return _hash(self._token, b"secret" + purpose.encode())
 
     def close(self) -> None:
@@ -140,13 +141,13 @@ def meet(place: Place, library: str, tell: Callable[[str], None], seconds: float
     """Meet the other ranks.
 
     Args:
-        place: who we are, and where rank 0 listens.
+        place: our number, and the address at which rank 0 listens.
         library: the array library, which has to be the same on all.
-        tell: is given a sentence about every stranger.
+        tell: called with a sentence about each stranger.
         seconds: how long to wait for the others.
 
     Raises:
-        UsageError: two ranks are one number, or were told different things.
+        UsageError: two ranks have the same number, or their settings differ.
         RankError: the others did not come, or rank 0 cannot be reached or does not know the token.
     """
     deadline = time.monotonic() + seconds
@@ -182,7 +183,9 @@ def _listen(place: Place) -> socket.socket:
 
 def _admit(listener: socket.socket, place: Place, library: str, tell: Callable[[str], None], deadline: float,
            opened: contextlib.ExitStack) -> dict[int, Channel]:
-    """The channels to ranks 1 to size - 1; each connection has a thread, so that a slow one stops no other."""
+    """The channels to ranks 1 to size - 1. Each connection has a thread, so that a slow one does not stop the
+    others.
+    """
     arrivals: queue.SimpleQueue[tuple[Channel, dict[str, Any]] | str] = queue.SimpleQueue()
     members: dict[int, Channel] = {}
     free = threading.Semaphore(place.size + MOST_STRANGERS)
@@ -209,7 +212,7 @@ def _admit(listener: socket.socket, place: Place, library: str, tell: Callable[[
             channel, hello = arrival
             opened.callback(channel.close)
             objection = _objection(hello, place, library, members)
-            with contextlib.suppress(OSError):  # one that has gone meanwhile is missed at the first exchange
+            with contextlib.suppress(OSError):  # a rank that has ended meanwhile is noticed at the first exchange
                 channel.send(objection or "welcome")
             if objection:
                 raise UsageError(f"[ranks] {objection}")
@@ -219,7 +222,7 @@ def _admit(listener: socket.socket, place: Place, library: str, tell: Callable[[
 
 def _hear(connection: socket.socket, address: Any, token: bytes, deadline: float,
           arrivals: queue.SimpleQueue[tuple[Channel, dict[str, Any]] | str], free: threading.Semaphore) -> None:
-    """Let one connection prove itself, and queue the member, or the sentence about the stranger."""
+    """Make the handshake with one connection, and queue the member, or a sentence about the stranger."""
     try:
         proven_by = min(time.monotonic() + PROOF_SECONDS, deadline)
         channel = Channel(connection, _welcome(connection, token, proven_by), (b"first", b"member"), deadline)
@@ -243,7 +246,7 @@ def _objection(hello: dict[str, Any], place: Place, library: str, members: dict[
 
 
 def _reach(place: Place, deadline: float) -> Channel:
-    """Our channel to rank 0, which may not listen yet."""
+    """Our channel to rank 0. Rank 0 may not listen yet, so this tries again until the deadline."""
     while True:
         try:
             connection = socket.create_connection((place.host, place.port), timeout=PROOF_SECONDS)
@@ -253,7 +256,7 @@ def _reach(place: Place, deadline: float) -> Channel:
             time.sleep(_POLL_SECONDS)
             continue
         try:
-            key = _introduce(connection, place.token, deadline)  # it may hear strangers first
+            key = _introduce(connection, place.token, deadline)  # rank 0 may answer strangers first
         except (OSError, Stranger) as error:
             connection.close()
             raise RankError(f"[ranks] rank {place.rank}: who listens at {place.meeting} is not rank 0 of this run, or "
@@ -264,7 +267,9 @@ def _reach(place: Place, deadline: float) -> Channel:
 # The handshake --------------------------------------------------------------------------------------------
 
 def _welcome(connection: socket.socket, token: bytes, deadline: float) -> bytes:
-    """Rank 0's side: the key of this connection. The other end proves itself first, so a stranger learns nothing."""
+    """Rank 0's side; it gives the key of this connection. The other end gives its proof first, so a stranger learns
+    nothing.
+    """
     own = secrets.token_bytes(_NONCE_BYTES)
     connection.sendall(own)
     answer = _read(connection, _NONCE_BYTES + _PROOF_BYTES, deadline)

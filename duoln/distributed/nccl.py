@@ -1,7 +1,7 @@
 """NVIDIA's NCCL through CuPy: one GPU a member. Not yet run on several GPUs; its tests run over a stand-in.
 
-`cupyx.distributed` would hand NCCL's id to whoever asks for it; here the meeting does, so only ranks have it, and NCCL
-itself refuses who does not.
+`cupyx.distributed` would give NCCL's id to any process that asks. Here the meeting gives it to the ranks only, and NCCL
+refuses a process without it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Nccl:
         try:
             self._communicator.allReduce(x.data.ptr, total.data.ptr, x.size, self._dtypes[x.dtype.name], nccl.NCCL_SUM,
                                          stream.ptr)
-            stream.synchronize()  # a member that is gone shows only here
+            stream.synchronize()  # only this call shows that a member has ended
         except RuntimeError as error:
             raise RankError(f"[ranks] rank {self.rank} lost another rank: {error}") from error
         return total
@@ -40,7 +40,7 @@ class Nccl:
 
 
 def join(meeting: Meeting) -> Nccl:
-    """See `duoln.distributed.group.join`. Rank 0 makes NCCL's id, and the meeting hands it round."""
+    """See `duoln.distributed.group.join`. Rank 0 makes NCCL's id, and the meeting sends it to all."""
     if not nccl.available:
         raise RankError("[ranks] the engine nccl of cupy cannot be loaded: NCCL is not installed; "
                         "pip install nvidia-nccl-cu12")

@@ -1,4 +1,4 @@
-"""Which of several processes this one is, as the variables of who started it say."""
+"""The number of this process among several, from the variables that its launcher has set."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LAUNCHERS = {
     "openmpi": _Names("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "slurm": _Names("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 }
-"""Ours comes first: who sets it means it, whatever the surroundings say."""
+"""Our variables come first, because a user who sets them wants them in any surroundings."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Place:
         host: where rank 0 listens.
         port: its port.
         token: the secret of the run.
-        local_rank: the number among those of one machine, where that is known.
+        local_rank: the number among the processes of one machine, where that is known.
         listener: the descriptor of a socket that already listens at the meeting point.
     """
 
@@ -70,12 +70,11 @@ class Place:
 
 
 def find_place(launcher: str, environment: MutableMapping[str, str] = os.environ) -> Place | None:
-    """Our place among several processes; None where there is one only.
-
-    The token is taken out of the environment, so that no process that we start has it.
+    """Our place among several processes; None for a single process. The token is removed from the environment, so that
+    child processes do not get it.
 
     Args:
-        launcher: a key of `LAUNCHERS`, or "auto" for the one whose variables there are.
+        launcher: a key of `LAUNCHERS`, or "auto" for the launcher whose variables are set.
         environment: the variables.
 
     Raises:
@@ -96,7 +95,7 @@ def find_place(launcher: str, environment: MutableMapping[str, str] = os.environ
 
 
 def choose_gpu(local_rank: int, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Leave this process the GPU of its number on its machine; to be called before a library looks for GPUs.
+    """Let this process see only the GPU of its number on its machine. Call this before a library looks for GPUs.
 
     Raises:
         UsageError: more processes on this machine than GPUs that they may use.
@@ -105,7 +104,7 @@ def choose_gpu(local_rank: int, environment: MutableMapping[str, str] = os.envir
     visible = environment.get(variable, "").split(",")
     if variable not in environment:
         environment[variable] = str(local_rank)
-    elif len(visible) > 1:  # where it is one, who started us has chosen it for us
+    elif len(visible) > 1:  # a single visible GPU was chosen by the launcher
         if local_rank >= len(visible):
             raise UsageError(f"[ranks] expected a GPU for each rank of this machine, found {variable}="
                              f"{environment[variable]} for rank {local_rank} of it")
@@ -136,7 +135,7 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 
 def _meeting_point(names: _Names, environment: Mapping[str, str]) -> tuple[str, int]:
-    """Where rank 0 listens: as we are told, as torchrun's variables say, or on Slurm's first node."""
+    """The address at which rank 0 listens: our variable's, torchrun's, or Slurm's first node."""
     if MEETING in environment:
         host, _, port = environment[MEETING].rpartition(":")
         if not (host and ":" not in host and port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
@@ -146,7 +145,7 @@ def _meeting_point(names: _Names, environment: Mapping[str, str]) -> tuple[str, 
         port_number = _number(environment, "MASTER_PORT")
         if not environment.get("MASTER_ADDR"):
             raise UsageError("[ranks] expected MASTER_ADDR beside MASTER_PORT, found nothing")
-        # torchrun's own store listens at MASTER_PORT for as long as the run lasts.
+        # torchrun's own store uses MASTER_PORT during the whole run.
         taken = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         return environment["MASTER_ADDR"], port_number + taken
     if names == LAUNCHERS["slurm"]:

@@ -1,4 +1,4 @@
-"""Several processes, one model: each takes its share of every batch, and all make the same update.
+"""Several processes train one model: each computes its share of every batch, and all make the same update.
 
 The global batch, its noise and the state are those of a run in one process; only the order in which a mean is
 added up differs.
@@ -36,10 +36,10 @@ class Ranks:
         self.rank, self.size = group.rank, group.size
 
     def share(self, batch: Batch, axes: Axes) -> Batch:
-        """Our part of a batch: as many examples as every other process has, in order.
+        """Our part of a batch; all parts have the same number of examples, in order.
 
         Raises:
-            UsageError: examples that cannot be shared out evenly.
+            UsageError: the number of examples is no multiple of the number of processes.
         """
         count, rest = divmod(count_examples(batch, axes), self.size)
         if rest or not count:
@@ -52,17 +52,17 @@ class Ranks:
         return tree.map(lambda t: t * (1.0 / self.size), self._sum(tensors))
 
     def of_first(self, tensors: Any) -> Any:
-        """A tree of tensors as process 0 has it."""
+        """The tree of tensors of process 0."""
         return self._sum(tensors if self.rank == 0 else tree.map(
             lambda t: Tensor(self._backend.zeros(t.shape, t.dtype), self._backend), tensors))
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is up in any process."""
+        """Whether the flag is true in any process."""
         own = self._backend.asarray(np.array([flag], np.float32))
         return bool(self._backend.to_numpy(self._group.all_sum(own))[0] > 0)
 
     def leave(self) -> None:
-        """Let go of the others."""
+        """Leave the group."""
         self._group.leave()
 
     def _sum(self, tensors: Any) -> Any:
@@ -81,7 +81,7 @@ class Ranks:
         return tree.unflatten(tensors, totals)
 
     def check_splits(self, task: Task, model: Module, params: Any, batch: Batch) -> None:
-        """Make sure that the loss of a batch is the mean of the losses of its shares, as the gradients' mean assumes.
+        """Check that the loss of a batch is the mean of the losses of its shares, because the gradients are averaged.
 
         Raises:
             UsageError: it is not.

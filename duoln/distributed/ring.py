@@ -1,7 +1,7 @@
 """MLX's ring over TCP: each member talks to the next one only.
 
-MLX takes whoever connects first to a member's port, so `duoln.distributed.ranks` checks the members through the ring
-before anything else goes round.
+MLX accepts the first connection to a member's port, so `duoln.distributed.joining` checks the members through the ring
+before it sends data.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from duoln.errors import RankError
 class Ring:
     """A group over `mx.distributed`.
 
-    Each part of an array is added up in the ring's order, on one member, and then handed round: so every member has
-    the same bits, and a group of one size always the same.
+    Each part of an array is added up on one member, in the ring's order, and then sent to all. So every member has the
+    same bits, and a group of the same size gives the same bits each time.
     """
 
     def __init__(self, group: mx.distributed.Group) -> None:
@@ -34,7 +34,7 @@ class Ring:
     def all_sum(self, x: mx.array) -> mx.array:
         try:
             total = mx.distributed.all_sum(x, group=self._group)
-            mx.eval(total)  # a member that is gone shows only here
+            mx.eval(total)  # only this call shows that a member has ended
         except RuntimeError as error:
             raise RankError(f"[ranks] rank {self.rank} lost another rank: {error}") from error
         return total
@@ -61,7 +61,9 @@ def join(meeting: Meeting) -> Ring:
 
 @contextlib.contextmanager
 def _reserved_port(host: str) -> Iterator[int]:
-    """A free port that no other user can take: MLX shares it with us by SO_REUSEPORT, and we do not listen."""
+    """A free port that no other user can take. MLX opens the same port by SO_REUSEPORT; this process does not listen on
+    it.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         reserved.bind((host, 0))

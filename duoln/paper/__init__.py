@@ -1,1 +1,3 @@
-"""Where the reproduction of the paper stands: its `contents`, and what our runs have of each, `standing`."""
+"""The state of the reproduction: the `contents` of the paper, and in `standing` how far our runs reproduce each
+entry.
+"""

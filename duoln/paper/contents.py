@@ -1,7 +1,7 @@
 """The figures, tables and numbered claims of *Layer Normalization* (Ba, Kiros, Hinton 2016), in its order.
 
-And of the chapter that put layer norm into Listen, Attend and Spell (A. Ben Othman 2018). What a task knows itself
-(title, settings, the paper's figures for each variant, metrics) stays there.
+And of the chapter that put layer norm into Listen, Attend and Spell (A. Ben Othman 2018). Facts that a task has itself
+(title, settings, the paper's figures for each variant, metrics) are not repeated here.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ class Entry(NamedTuple):
     section: str
     claim: str
     open: str
-    """What the paper leaves open, gets wrong, or nobody can repeat; empty if nothing."""
+    """What the paper leaves open or has wrong, or what cannot be repeated; empty if there is nothing."""
     task: str = ""
     """The task that trains it."""
     analysis: str = ""
-    """Or the kind of `duoln analyze` that measures it."""
+    """The kind of `duoln analyze` that measures it, if no task does."""
     check: str = ""
-    """Or another command that shows it."""
+    """Another command that shows it, if there is neither."""
 
 
 _GEOMETRY = "geometry"

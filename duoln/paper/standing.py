@@ -1,4 +1,4 @@
-"""What we have of each figure, table and claim: the newest runs on the best data, read from run folders."""
+"""Compares each figure, table and claim with our runs: the newest runs on the best data, read from run folders."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from duoln.runs.report import Curve, read_curves
 from duoln.tasks.registry import Registry
 from duoln.tasks.settings import make_config
 from duoln.tasks.task import Task
-from duoln.tasks.values import Dataset, Rung
+from duoln.tasks.values import Dataset, Provenance
 
-RUNGS: tuple[Rung, ...] = get_args(Rung)
+PROVENANCES: tuple[Provenance, ...] = get_args(Provenance)
 """Best data first."""
 _NO_PROTOCOL = frozenset({"seed", "evaluate_every", "source"})
-"""Settings that may differ from the paper's without another experiment; the rung tells of the data."""
+"""Settings that may differ from the paper's without another experiment; the provenance tells which data it was."""
 
 
 class Run(NamedTuple):
-    """One run: what it ended with, or its last evaluation, and how its settings differ from the preset `paper`."""
+    """One run: its final figures, or those of its last evaluation, and the differences of its settings from the preset
+    `paper`.
+    """
 
     path: Path
     dataset: Dataset
@@ -49,7 +51,7 @@ class Variant(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What a kind of `duoln analyze` found."""
+    """The result of a kind of `duoln analyze`."""
 
     path: Path
     time: str
@@ -68,7 +70,7 @@ class Standing(NamedTuple):
 
     @property
     def command(self) -> str:
-        """What reproduces it; empty where there is no task."""
+        """The command that reproduces the entry; empty if there is no task."""
         if self.entry.task:
             if self.task is None:
                 return ""
@@ -81,9 +83,9 @@ class Standing(NamedTuple):
         return {v.name: v.run for v in self.variants if v.run is not None}
 
     @property
-    def rung(self) -> Rung | None:
-        """The lowest rung of data among our runs."""
-        return max((run.dataset.rung for run in self.runs.values()), key=RUNGS.index, default=None)
+    def provenance(self) -> Provenance | None:
+        """The provenance of the data among our runs that is furthest from the original."""
+        return max((run.dataset.provenance for run in self.runs.values()), key=PROVENANCES.index, default=None)
 
     @property
     def open(self) -> list[str]:
@@ -92,10 +94,10 @@ class Standing(NamedTuple):
         without = [v.name for v in self.variants if v.run is None]
         if without:
             ours.append("no run" if not self.runs else f"no run of {', '.join(without)}")
-        for rung in RUNGS[1:]:
-            names = [name for name, run in self.runs.items() if run.dataset.rung == rung]
+        for provenance in PROVENANCES[1:]:
+            names = [name for name, run in self.runs.items() if run.dataset.provenance == provenance]
             if names:
-                ours.append(f"{', '.join(names)} on {rung} data only")
+                ours.append(f"{', '.join(names)} on {provenance} data only")
         going = [name for name, run in self.runs.items() if not run.ended]
         if going:
             ours.append(f"{', '.join(going)} not ended")
@@ -111,11 +113,11 @@ class Standing(NamedTuple):
 
 
 def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standing], list[str]]:
-    """Every entry of the paper with what the runs in some folders have of it.
+    """Every entry of the paper with the runs, in some folders, that reproduce it.
 
     Args:
         registry: the tasks.
-        folders: of runs: each a run, a folder of runs, or a folder of such folders as `runs` is.
+        folders: each is a run, a folder of runs, or a folder of such folders, as `runs` is.
 
     Returns:
         The standings, and a line for each run or finding that could not be read.
@@ -131,7 +133,7 @@ def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standin
     runs = _best(registry, folders, refused)
     findings = _findings(folders, refused)
     broken = {b.name: b.reason for b in registry.broken}
-    found = []
+    rows = []
     for entry in CONTENTS:
         task = registry.tasks[entry.task].task if entry.task in registry.tasks else None
         missing = ""
@@ -140,8 +142,8 @@ def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standin
                 f"no plug-in {entry.task} is loaded"
         variants = [Variant(name, task.references.get(name, ""), runs.get((task.name, name)))
                     for name in task.variants] if task else []
-        found.append(Standing(entry, task, missing, variants, findings.get(entry.analysis)))
-    return found, refused
+        rows.append(Standing(entry, task, missing, variants, findings.get(entry.analysis)))
+    return rows, refused
 
 
 def _below(folder: Path) -> list[Path]:
@@ -172,30 +174,30 @@ def _best(registry: Registry, folders: Sequence[Path], refused: list[str]) -> di
 
 
 def _worth(run: Run) -> tuple[int, str]:
-    return -RUNGS.index(run.dataset.rung), run.time
+    return -PROVENANCES.index(run.dataset.provenance), run.time
 
 
 def _run(task: Task, curve: Curve) -> Run:
     log = curve.path / "log.jsonl"
-    if curve.dataset.rung not in RUNGS:
-        raise DataFormatError(log, 0, f"a rung of {', '.join(RUNGS)}", repr(curve.dataset.rung))
+    if curve.dataset.provenance not in PROVENANCES:
+        raise DataFormatError(log, 0, f"a provenance of {', '.join(PROVENANCES)}", repr(curve.dataset.provenance))
     starts = [entry.get("time") for entry in read_log(curve.path) if entry.get("event") == "start"]
     time = starts[-1] if starts else None
     ended = curve.result.get("status") == "done"
     last = curve.points[-1]
-    # What a run ends with need not be its last evaluation: it may go back to its best.
+    # The final figures need not be those of the last evaluation, because a run may go back to its best model.
     values = {**last, **curve.result, "step": curve.result.get("steps"), "epoch": curve.result.get("epochs")} \
         if ended else last
-    found = {key: values[key] for key in ("step", "epoch", *(c.key for c in task.columns)) if key in values}
-    for key, value in found.items():
+    figures = {key: values[key] for key in ("step", "epoch", *(c.key for c in task.columns)) if key in values}
+    for key, value in figures.items():
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise DataFormatError(log, 0, f"a number as {key} of the run's end", f"{value!r:.60}")
-    return Run(curve.path, curve.dataset, time if isinstance(time, str) else "", ended, found.pop("step"),
-               found.pop("epoch"), found, _differences(task, curve))
+    return Run(curve.path, curve.dataset, time if isinstance(time, str) else "", ended, figures.pop("step"),
+               figures.pop("epoch"), figures, _differences(task, curve))
 
 
 def _differences(task: Task, curve: Curve) -> dict[str, tuple[Any, Any]]:
-    """Settings of a run that are not the paper's, where the task has the paper's."""
+    """The settings of a run that differ from the paper's, if the task has a preset `paper`."""
     if "paper" not in task.presets or curve.variant not in task.variants:
         return {}
     protocol = json.loads(json.dumps(dataclasses.asdict(make_config(task, curve.variant, "paper"))))

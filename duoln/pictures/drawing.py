@@ -1,4 +1,4 @@
-"""Pictures, where matplotlib is installed: a figure that is drawn, then written whole."""
+"""Pictures by matplotlib: a figure is drawn, and then written to its file at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def can_draw() -> bool:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a picture that could not be written, before anything is computed for it.
+    """Refuse a picture that cannot be written. Call this before the computation of its values.
 
     Raises:
         UsageError: matplotlib is not installed, or the name does not end as a picture's does.
@@ -45,7 +45,7 @@ def figure(target: Path, rows: int = 1, columns: int = 1, size: tuple[float, flo
         rows: of the grid of axes.
         columns: of the grid of axes.
         size: width and height in inches.
-        top: what share of the height the axes may have; the rest is for a legend.
+        top: the share of the height for the axes; the rest is for a legend.
         grid: passed on to `matplotlib.pyplot.subplots`, such as `sharex="col"`.
 
     Raises:
@@ -72,9 +72,10 @@ def figure(target: Path, rows: int = 1, columns: int = 1, size: tuple[float, flo
 
 
 def _show_as_they_are(drawn: Any) -> None:
-    """No text of a figure is read as a formula but the numbers that matplotlib writes at an axis.
+    """Show each text of a figure as it is, and not as a formula. Only the numbers that matplotlib writes at an axis may
+    be formulas.
 
-    Names and labels are anybody's: a lone `$...$` in them would raise, and control characters have no form.
+    Names and labels come from users: `$` signs in them could raise an error, and control characters cannot be drawn.
     """
     from matplotlib.text import Text
     from matplotlib.ticker import FixedFormatter, FuncFormatter, LogFormatter, ScalarFormatter
@@ -82,7 +83,7 @@ def _show_as_they_are(drawn: Any) -> None:
     numbers = set()
     for axis in (axis for axes in drawn.axes for axis in (axes.xaxis, axes.yaxis)):
         formatter = axis.get_major_formatter()
-        if isinstance(formatter, FixedFormatter | FuncFormatter):  # ticks get their texts anew when they are drawn
+        if isinstance(formatter, FixedFormatter | FuncFormatter):  # they make texts again at each drawing
             axis.set_major_formatter(FuncFormatter(_visibly(formatter)))
         if isinstance(formatter, LogFormatter | ScalarFormatter):
             numbers |= {*axis.get_ticklabels(), *axis.get_ticklabels(minor=True), axis.get_offset_text()}

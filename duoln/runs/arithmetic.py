@@ -1,26 +1,26 @@
-"""What decides the last bits of a result besides the program: OpenBLAS's kernels and its number of threads."""
+"""The settings that change the last bits of a result: OpenBLAS's kernels and its number of threads."""
 
 from __future__ import annotations
 
 from duoln.backends.protocol import Backend
-from duoln.runs.checkpoint import Checkpoint
 from duoln.errors import CheckpointError
+from duoln.runs.checkpoint import Checkpoint
 
 _VARIABLES = {"blas_threads": "OPENBLAS_NUM_THREADS", "blas_core": "OPENBLAS_CORETYPE"}
-"""What of a backend's `info()` it is, and what sets it before duoln starts."""
+"""The keys of a backend's `info()`, and the environment variables that set them before duoln starts."""
 
 
 def arithmetic_of(backend: Backend) -> dict[str, str]:
-    """What to note in a checkpoint, so that a run does not go on with other bits unnoticed."""
+    """The settings to note in a checkpoint, so that a resumed run notices a difference."""
     facts = backend.info()
     return {"backend": backend.name, **{key: facts[key] for key in _VARIABLES if key in facts}}
 
 
 def check_arithmetic(saved: Checkpoint, backend: Backend) -> None:
-    """Refuse to go on with another number of BLAS threads or other BLAS kernels than a checkpoint was made with.
+    """Refuse to resume with another number of BLAS threads or other BLAS kernels than those of the checkpoint.
 
-    Another backend is a choice of its user; its results are close and never the same to the bit. Checkpoints of earlier
-    versions do not tell.
+    Another backend is allowed, because its user chose it; its results are close but not equal to the bit. Checkpoints
+    of earlier versions do not have these notes.
 
     Raises:
         CheckpointError: they differ; the message names both and what to set.

@@ -1,14 +1,13 @@
 """Checkpoints: a tree of arrays in safetensors, written aside and moved into place.
 
 A kill at any moment leaves the previous checkpoint whole: the file is written under another name in the
-same folder, synced to disk, renamed, and the folder synced. That rename is the one point at which a save counts:
-what a resumed run needs stands in the checkpoint itself, the step of the best one so far among it, and what a
-checkpoint names is kept for as long as the checkpoint.
+same folder, synced to disk, renamed, and the folder synced. The checkpoint is saved at the moment of that rename. All
+that a resumed run needs is in the checkpoint, also the step of the best checkpoint so far; that one is kept as long as
+a checkpoint names it.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from duoln import tree
+from duoln.data import strictjson
 from duoln.data.bounded import CONTENT_ERRORS, opened
 from duoln.data.json_text import parse_json, read_json
 from duoln.errors import CheckpointError, DataError
@@ -25,17 +25,17 @@ from duoln.system.filesystem import check_folder, check_regular, make_folder, re
 
 FORMAT = 1
 _MAX_HEADER = 1 << 20
-"""Bytes of a checkpoint's header; each array takes some 100 of them. The library that reads it believes 100 million."""
+"""The most bytes of a checkpoint's header; each array takes some 100. The safetensors library accepts 100 million."""
 _MAX_POINTER = 1 << 12
-"""Bytes of a file that names a checkpoint."""
+"""The most bytes of a file that names a checkpoint."""
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 _OWN_PART = re.compile(r"(step-\d+\.safetensors|(latest|best|config|result)\.json)\.part")
 _KEPT = 2
-"""How many of the newest checkpoints stay, besides the best of each."""
+"""How many of the newest checkpoints are kept, in addition to the best one that each of them names."""
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that was read: its arrays by dotted name, and what was noted beside them."""
+    """A checkpoint in memory: its arrays by dotted name, and its notes."""
 
     path: Path
     step: int
@@ -49,7 +49,7 @@ class Checkpoint(NamedTuple):
 
 
 def check_names(folder: Path) -> None:
-    """Refuse a folder of checkpoints that is a link, or holds something else than files at the names of ours.
+    """Refuse a folder of checkpoints that is a link, or in which the name of a checkpoint is no regular file.
 
     Raises:
         CheckpointError: the message says where.
@@ -72,10 +72,10 @@ def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any]) -> Path
         CheckpointError: it cannot be written. Nothing older is lost.
     """
     flat = {path: np.asarray(leaf, order="C") for path, leaf in tree.items(arrays)}
-    metadata = {"duoln": json.dumps({"format": FORMAT, "step": step, **notes})}
+    metadata = {"duoln": strictjson.dumps({"format": FORMAT, "step": step, **notes})}
     make_folder(folder)
     check_folder(folder)
-    import safetensors.numpy  # late: who neither saves nor loads needs no such package
+    import safetensors.numpy  # imported here, because only saving and loading need the package
 
     path = step_path(folder, step)
     write_own(path, safetensors.numpy.save(flat, metadata))
@@ -84,10 +84,10 @@ def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any]) -> Path
 
 
 def remove_old(folder: Path) -> list[Path]:
-    """Remove the checkpoints that no run would go on from; those that were removed.
+    """Remove the checkpoints that no resumed run needs, and return their paths.
 
-    The two newest that can be read stay, and the best of each; so does what is newer and cannot be read, for its owner
-    to look at.
+    The two newest readable checkpoints and the best one of each are kept. Newer checkpoints that cannot be read are
+    kept too, so that the user can examine them.
 
     Raises:
         CheckpointError: one cannot be removed.
@@ -101,7 +101,7 @@ def remove_old(folder: Path) -> list[Path]:
         kept.add(path)
         try:
             notes = _read_notes(path)
-        except CheckpointError:  # who resumes is told why
+        except CheckpointError:  # a resumed run reports the reason
             continue
         best = _best_step(folder, notes)
         kept.update([] if best is None else [step_path(folder, best)])
@@ -134,8 +134,8 @@ def load_best(saved: Checkpoint) -> Checkpoint:
 def _best_step(folder: Path, notes: Mapping[str, Any]) -> int | None:
     """The step of the best checkpoint, as the notes of a checkpoint tell it.
 
-    Earlier versions named it in a file of its own, best.json, which a kill could leave behind the checkpoints: it holds
-    only if the value is that of the notes.
+    Earlier versions named it in a file of its own, best.json, which a kill could leave behind the checkpoints: it is
+    used only if its value is that of the notes.
     """
     if "best_step" in notes or notes.get("best") is None:
         best: int | None = notes.get("best_step")
@@ -145,7 +145,7 @@ def _best_step(folder: Path, notes: Mapping[str, Any]) -> int | None:
         if pointer is not None and _read_notes(pointer).get("best") == notes["best"]:
             return _step(pointer)
     except CheckpointError:
-        return None  # `load_best` tells that it is lost, where it is needed
+        return None  # `load_best` reports the loss if the best one is needed
     return int(notes["step"]) if notes.get("worse") == 0 else None
 
 
@@ -154,13 +154,13 @@ def named_best(folder: Path) -> Path | None:
     try:
         name = read_json(folder / "best.json", _MAX_POINTER)["file"]
         good = isinstance(name, str) and _NAME.fullmatch(name) and (folder / name).is_file()
-    except (DataError, OSError, KeyError, TypeError):  # a name may be too long even to be asked for
+    except (DataError, OSError, KeyError, TypeError):  # a name may be longer than the system allows
         return None
     return folder / name if good else None
 
 
 def step_path(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step is, if there is one."""
+    """The path of the checkpoint of a step, which need not exist."""
     return folder / f"step-{step:09d}.safetensors"
 
 
@@ -169,7 +169,7 @@ def _step(path: Path) -> int:
 
 
 def remove_parts(folder: Path) -> list[Path]:
-    """Remove what writes that were cut short left behind; the files that were removed.
+    """Remove the files of unfinished writes, and return their paths.
 
     Raises:
         CheckpointError: one cannot be removed.
@@ -203,13 +203,13 @@ def _read_notes(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """A checkpoint's file, and what was noted in it; whatever is wrong with either is a CheckpointError."""
+    """Open a checkpoint's file and read its notes; every error in them is a CheckpointError."""
     import safetensors
 
     _check_header(path)
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            notes = parse_json((file.metadata() or {})["duoln"].encode())
+            notes = strictjson.revive(parse_json((file.metadata() or {})["duoln"].encode()))
             if notes["format"] != FORMAT:
                 raise CheckpointError(f"{path}: expected checkpoint format {FORMAT}, found {notes['format']}")
             _check_notes(path, notes)
@@ -221,7 +221,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 def _check_header(path: Path) -> None:
-    """Raises CheckpointError for what is no regular file, or claims a header that no checkpoint of ours has."""
+    """Raises CheckpointError for anything but a regular file, or for a header that claims too many bytes."""
     try:
         with opened(path, "checkpoint") as file:
             size = int.from_bytes(file.read(8), "little")
@@ -233,7 +233,7 @@ def _check_header(path: Path) -> None:
 
 
 def _check_notes(path: Path, notes: Mapping[str, Any]) -> None:
-    """What resuming works with is of the kind that `save` and the trainer wrote; KeyError without a step."""
+    """Check that the notes have the kinds of values that the trainer writes; KeyError without a step."""
     kinds: dict[str, tuple[str, tuple[type, ...]]] = {
         "step": ("a whole number", (int,)), "config": ("an object", (dict,)), "evaluated": ("an object", (dict,)),
         "train_seconds": ("a number", (int, float)), "best": ("a number or null", (int, float, type(None))),
@@ -241,7 +241,7 @@ def _check_notes(path: Path, notes: Mapping[str, Any]) -> None:
         "arithmetic": ("an object", (dict,))}
     for key, (words, kind) in kinds.items():
         value = notes[key] if key == "step" else notes.get(key, kind[0]())
-        # Python's whole numbers have no end, and those beyond 2^63 fit into no array.
+        # Python's whole numbers have no limit, but an array holds none beyond 2^63.
         odd = isinstance(value, int) and not -2 ** 63 <= value < 2 ** 63
         counts = key.endswith("step")
         negative = counts and isinstance(value, int) and value < 0

@@ -1,7 +1,7 @@
-"""A run is a folder: what was asked (config.json), what happened (log.jsonl), checkpoints, and the result.
+"""A run is a folder: its settings (config.json), its events (log.jsonl), checkpoints, and the result.
 
-The log has one JSON object a line. Its first line says which versions, device and flags the numbers come from. What
-kills and full disks left unfinished is put in order when the folder is next opened.
+The log has one JSON object on each line. Its first line has the versions, device and flags of the run. A kill or a full
+disk may leave unfinished files; they are repaired when the folder is opened again.
 """
 
 from __future__ import annotations
@@ -20,33 +20,32 @@ from typing import Any
 import numpy as np
 
 import duoln
-from duoln.runs import checkpoint
-from duoln.data import strictjson
 from duoln.backends.protocol import Backend
-from duoln.data import json_text
+from duoln.data import json_text, strictjson
 from duoln.errors import CheckpointError, DataError, DataFormatError
-from duoln.system.filesystem import check_regular, make_folder, open_to_append, remove, write_all, write_own
+from duoln.runs import checkpoint
 from duoln.runs.log import NAME as LOG
 from duoln.runs.log import RunLog
+from duoln.system.filesystem import check_regular, make_folder, open_to_append, remove, write_all, write_own
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
 from duoln.tasks.task import Config
 
 CONFIG, RESULT, LOCK = "config.json", "result.json", "lock"
 _MANY_STEPS = 1000
 _MAX_JSON = 1 << 20
-"""Bytes of `config.json` or `result.json`, which have some 1,000."""
+"""The most bytes of `config.json` or `result.json`; they have some 1,000."""
 
 
 class RunFolder(Listener):
-    """One run on disk; a listener that writes the log.
+    """A run on disk. It listens to the events of the run and writes the log.
 
     Args:
         path: the folder; made if it is not there.
         backend: what the run computes on, for the log's header.
 
     Raises:
-        CheckpointError: the folder cannot be made or written, another process runs in it, or something else than a file
-            stands at a name of ours.
+        CheckpointError: the folder cannot be made or written, another process uses it, or one of duoln's names in it is
+            no regular file.
         DataFormatError: the log is damaged before its last line.
     """
 
@@ -57,7 +56,7 @@ class RunFolder(Listener):
         self._log_every = 1
         self._first_step = 0
         self.mended: list[str] = []
-        """What was put in order when the folder was opened, in words."""
+        """The repairs that were made when the folder was opened, in words."""
         make_folder(path)
         for name in (LOCK, LOG, CONFIG, RESULT):
             check_regular(path / name)
@@ -85,7 +84,7 @@ class RunFolder(Listener):
         return self.path / "checkpoints"
 
     def write_config(self, task: str, variant: str, config: Config) -> None:
-        """Note what this run is."""
+        """Write the settings of this run."""
         content = {"task": task, "variant": variant, "config": dataclasses.asdict(config)}
         write_own(self.path / CONFIG, (strictjson.dumps(content, indent=2) + "\n").encode())
 
@@ -108,7 +107,7 @@ class RunFolder(Listener):
 
     def on_step(self, event: Step) -> None:
         if event.step == self._first_step + 1:
-            remove(self.path / RESULT)  # a run that goes on has none until it ends
+            remove(self.path / RESULT)  # a resumed run has no result until it ends
         if event.step % self._log_every == 0:
             self._write({"event": "step", "step": event.step, "loss": event.loss, "gradient_norm": event.gradient_norm,
                          "wall_s": round(event.seconds, 6)})
@@ -123,12 +122,12 @@ class RunFolder(Listener):
             self._write(entry)
             write_own(self.path / RESULT, (strictjson.dumps(dict(result), indent=2) + "\n").encode())
         else:
-            with suppress(CheckpointError):  # why the run ended is what its user must be told
+            with suppress(CheckpointError):  # the user must see why the run ended, and not this error
                 self._write(entry)
         self.close()
 
     def sync(self) -> None:
-        """See to it that the log is on the disk, as it must be before a checkpoint that is further.
+        """Sync the log to the disk. This must be done before a later checkpoint is written.
 
         Raises:
             CheckpointError: the disk is full, or fails.
@@ -137,7 +136,7 @@ class RunFolder(Listener):
             self._log.sync()
 
     def close(self) -> None:
-        """Close the log, and let go of the folder."""
+        """Close the log, and unlock the folder."""
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -151,7 +150,7 @@ class RunFolder(Listener):
 
 
 def _locked(path: Path) -> int:
-    """A file that this process alone holds, until it is closed or the process ends, however it ends; a descriptor."""
+    """Lock a file for this process, until the file is closed or the process ends. The result is a descriptor."""
     descriptor = open_to_append(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -169,7 +168,7 @@ def _locked(path: Path) -> int:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of a run.
+    """Read a JSON object from a file of a run.
 
     Raises:
         CheckpointError: the file is not there.
@@ -187,7 +186,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def run_folders(path: Path) -> list[Path]:
-    """The runs in a folder: itself, or those right below it."""
+    """The run folders at a path: the folder itself, or the folders in it."""
     if (path / CONFIG).is_file():
         return [path]
     return sorted(p.parent for p in path.glob(f"*/{CONFIG}"))

@@ -1,7 +1,7 @@
-"""The log of a run, log.jsonl: whole lines, appended without a buffer, and mended when it is opened.
+"""The log of a run, log.jsonl: complete lines are appended without a buffer, and an unfinished line is removed.
 
-A line that a kill or a full disk cut short is removed: at once where that is possible, else when the log is next
-opened, as the journal of a database is.
+A kill or a full disk may leave an unfinished line. It is removed at once if possible, otherwise when the log is opened
+again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from duoln.system.filesystem import open_to_append, write_all
 
 NAME = "log.jsonl"
 _LONGEST_LINE = 1 << 20
-"""Bytes of an entry, which has some 200. A log may have any number of them: they are read one by one."""
+"""The most bytes of an entry; an entry has some 200. A log may have any number of entries, because they are read one by
+one."""
 
 
 class RunLog:
-    """A log that this process alone appends to.
+    """A log to which only this process appends.
 
     Args:
         path: the file; made if it is not there.
@@ -39,7 +40,7 @@ class RunLog:
         self.path = path
         self._descriptor: int | None = open_to_append(path)
         self.mended = ""
-        """What was removed of an unfinished line, in words; empty if there was none."""
+        """A report of the unfinished line that was removed; empty if there was none."""
         try:
             good, size = _good_length(path), os.fstat(self._descriptor).st_size
             if good < size:
@@ -52,7 +53,7 @@ class RunLog:
             raise
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Write one line; nothing once the log is closed.
+        """Write one line; a closed log ignores it.
 
         Raises:
             CheckpointError: it cannot be written. The log is then as before, and closed.
@@ -63,13 +64,13 @@ class RunLog:
         try:
             write_all(self._descriptor, (strictjson.dumps(entry) + "\n").encode())
         except OSError as error:
-            with suppress(OSError):  # where this fails too, the next opening does it
+            with suppress(OSError):  # if this fails too, the next opening removes the line
                 os.ftruncate(self._descriptor, end)
             self.close()
             raise CheckpointError(f"{self.path}: cannot be written: {error.strerror or error}") from error
 
     def sync(self) -> None:
-        """See to it that every line is on the disk, so that no checkpoint is ahead of the log.
+        """Sync every line to the disk, so that no checkpoint is ahead of the log.
 
         Raises:
             CheckpointError: the disk is full, or fails.
@@ -82,14 +83,14 @@ class RunLog:
             raise CheckpointError(f"{self.path}: cannot be written: {error.strerror or error}") from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def read_log(run: Path) -> Iterator[dict[str, Any]]:
-    """The entries of a run's log. A last line that a kill cut short is left out.
+    """The entries of a run's log. An unfinished last line is left out.
 
     Raises:
         CheckpointError: there is no log.
@@ -106,7 +107,9 @@ def read_log(run: Path) -> Iterator[dict[str, Any]]:
 
 
 def _entries(path: Path) -> Iterator[tuple[int, Any]]:
-    """The lines of a log up to a last one that is not JSON: where each whole one ends (0 for others), and its value."""
+    """The lines of a log: the offset at which each complete line ends, and its value. An unfinished last line has the
+    offset 0.
+    """
     offset, bad = 0, None
     with opened(path, "log") as file:
         while line := file.readline(_LONGEST_LINE + 1):
@@ -125,5 +128,5 @@ def _entries(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _good_length(path: Path) -> int:
-    """How many bytes of a log are whole lines that can be read, to the last such one."""
+    """The bytes of a log up to the end of the last complete, readable line."""
     return max((end for end, _ in _entries(path)), default=0)

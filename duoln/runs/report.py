@@ -1,4 +1,4 @@
-"""What runs gave: curves beside each other as CSV, and as a picture where matplotlib is installed."""
+"""Reports of several runs: their curves as CSV, and as a picture if matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from duoln.errors import CheckpointError, DataFormatError
-from duoln.system.filesystem import write_own
 from duoln.pictures.drawing import figure
+from duoln.runs.dataset import read_dataset
 from duoln.runs.folder import read_json, run_folders
 from duoln.runs.log import read_log
-from duoln.tasks.values import Column, Dataset, split_columns
+from duoln.system.filesystem import write_own
 from duoln.tasks.task import Task
+from duoln.tasks.values import Column, Dataset, split_columns
 
 _STRETCHES = 60
 """Points of a smoothed curve."""
 _TALL, _ACROSS = 5, 3
-"""Panels that stand below each other at most; more of one batch size stand so many side by side."""
+"""The most panels below each other; if a batch size has more, this many are side by side."""
 _FEW = 20
-"""Points that are worth a mark each."""
+"""A curve with at most this many points has a mark at each."""
 
 
 class Curve(NamedTuple):
-    """One run: where it is, what it was, and its metrics and training losses by step."""
+    """One run: its folder, its settings, and its metrics and training losses by update."""
 
     path: Path
     task: str
@@ -61,11 +62,13 @@ def read_curves(paths: Sequence[Path]) -> list[Curve]:
             losses: dict[int, float] = {}
             result: dict[str, Any] = {}
             for number, entry in enumerate(read_log(folder), start=1):
-                _check_entry(f"{folder / 'log.jsonl'}, entry {number}", entry)
+                where = f"{folder / 'log.jsonl'}, entry {number}"
+                _check_entry(where, entry)
                 if entry.get("event") == "start":
-                    dataset, result = Dataset(**entry["dataset"]), {}  # a resumed run has no result until it ends
+                    dataset = read_dataset(where, entry.get("dataset"))
+                    result = {}  # a resumed run has no result until it ends
                 elif entry.get("event") == "evaluation":
-                    points[entry["step"]] = entry  # a resumed run repeats steps: the last one counts
+                    points[entry["step"]] = entry  # a resumed run repeats updates: the last value counts
                 elif entry.get("event") == "step":
                     losses[entry["step"]] = entry["loss"]
                 elif entry.get("event") == "end":
@@ -85,13 +88,8 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _check_entry(where: str, entry: Mapping[str, Any]) -> None:
-    """Raises DataFormatError unless an entry of a log has what curves are made of."""
+    """Raises DataFormatError if an entry of a log lacks a value that curves need."""
     event, step = entry.get("event"), entry.get("step")
-    if event == "start":
-        found = entry.get("dataset")
-        good = isinstance(found, dict) and found.keys() == set(Dataset._fields) and all(
-            isinstance(value, str) for value in found.values())
-        _check(where, "dataset", good, f"an object of the texts {', '.join(Dataset._fields)}", found)
     if event in ("step", "evaluation"):
         _check(where, "step", isinstance(step, int) and not isinstance(step, bool), "a whole number", step)
         for key in ("loss",) if event == "step" else (*({"epoch", "wall_s"} - entry.keys()), *entry):
@@ -100,9 +98,9 @@ def _check_entry(where: str, entry: Mapping[str, Any]) -> None:
                    "a number", value)
 
 
-def _check(file: object, key: str, holds: bool, expected: str, found: object) -> None:
+def _check(file: object, key: str, holds: bool, expected: str, value: object) -> None:
     if not holds:
-        raise DataFormatError(file, 0, f"{expected} as {key}", f"{found!r:.60}")
+        raise DataFormatError(file, 0, f"{expected} as {key}", f"{value!r:.60}")
 
 
 def write_csv(curves: Sequence[Curve], target: Path) -> Path:
@@ -110,10 +108,10 @@ def write_csv(curves: Sequence[Curve], target: Path) -> Path:
     keys = sorted({key for c in curves for p in c.points for key in p} - {"event"})
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", "variant", "batch_size", "dataset", "rung", *keys])
+    writer.writerow(["run", "variant", "batch_size", "dataset", "provenance", *keys])
     for c in curves:
         for p in c.points:
-            writer.writerow([c.path.name, c.variant, c.config["batch_size"], c.dataset.name, c.dataset.rung,
+            writer.writerow([c.path.name, c.variant, c.config["batch_size"], c.dataset.name, c.dataset.provenance,
                              *(p.get(key, "") for key in keys)])
     write_own(target, text.getvalue().encode())
     return target
@@ -138,13 +136,13 @@ def draw(task: Task, curves: Sequence[Curve], target: Path) -> Path:
                 sharex="all" if across > 1 else "col") as (whole, grid):
         for place, size in enumerate(sizes):
             panels = [axes for row in grid for axes in row[place * across:(place + 1) * across]]
-            shown = [c for c in curves if c.config["batch_size"] == size]
+            group = [c for c in curves if c.config["batch_size"] == size]
             if by_step:
-                _panel(panels[0], "training loss", {c.variant: _smooth(c.losses) for c in shown}, colours)
+                _panel(panels[0], "training loss", {c.variant: _smooth(c.losses) for c in group}, colours)
             for axes, metric in zip(panels[int(by_step):], metrics, strict=False):
                 _panel(axes, metric.heading, {c.variant: [(p[task.x_axis], p[metric.key]) for p in c.points
-                                                          if metric.key in p] for c in shown}, colours)
-                level = next((p[metric.level] for c in shown for p in c.points[-1:] if metric.level in p), None)
+                                                          if metric.key in p] for c in group}, colours)
+                level = next((p[metric.level] for c in group for p in c.points[-1:] if metric.level in p), None)
                 if level is not None:
                     axes.axhline(level, color="0.4", linestyle=":", label=headings[metric.level])
                     axes.legend(fontsize=8)
@@ -153,7 +151,7 @@ def draw(task: Task, curves: Sequence[Curve], target: Path) -> Path:
             for axes in panels[count - across:count]:
                 axes.set_xlabel("updates" if by_step else "epoch")
                 axes.tick_params(labelbottom=True)
-            labels = sorted({c.dataset.label for c in shown})
+            labels = sorted({c.dataset.label for c in group})
             panels[0].set_title(f"batch {size} ({', '.join(labels)})", fontsize=10)
         grid[0][0].legend(fontsize=9)
         if published:
@@ -164,7 +162,7 @@ def draw(task: Task, curves: Sequence[Curve], target: Path) -> Path:
 
 
 def _draw_published(panels: Sequence[Any], task: Task, metrics: Sequence[Column], colours: Mapping[str, str]) -> None:
-    """The paper's curves, each metric beside ours; panels of which the paper has none stay empty."""
+    """The paper's curves, each metric beside ours; a panel without a curve of the paper stays empty."""
     for axes, metric in zip(panels, metrics, strict=True):
         lines = {c.variant: c.points for c in task.reference_curves() if c.metric == metric.key}
         axes.set_visible(bool(lines))
@@ -178,7 +176,7 @@ def _draw_published(panels: Sequence[Any], task: Task, metrics: Sequence[Column]
 
 
 def _smooth(losses: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
-    """Means over stretches of the run, so that a curve can be seen in the noise of single batches."""
+    """Means over parts of the run, because the losses of single batches are noisy."""
     width = max(len(losses) // _STRETCHES, 1)
     stretches = [losses[i:i + width] for i in range(0, len(losses) - width + 1, width)]
     return [(sum(x for x, _ in part) / width, sum(y for _, y in part) / width) for part in stretches]

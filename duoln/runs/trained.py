@@ -1,4 +1,4 @@
-"""What a run has learnt, read back from its folder."""
+"""Reads the trained model of a run from its folder."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import dataclasses
 import typing
 from pathlib import Path
 
-from duoln.runs import checkpoint
 from duoln.backends.protocol import Backend
 from duoln.errors import CheckpointError, DataFormatError, DuolnError, UsageError
 from duoln.randomness import Stream
+from duoln.runs import checkpoint
 from duoln.runs.folder import read_json, run_folders
 from duoln.runtime import to_tensors
+from duoln.tasks.settings import convert
 from duoln.tasks.task import Task
 from duoln.tasks.values import Trained
-from duoln.tasks.settings import convert
 
 _PARAMS = "params."
 
 
 def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
-    """The model of a run: as its newest readable checkpoint has it, or as the best, where `patience` ends it with that.
+    """The model of a run, from its newest readable checkpoint. If the run's `patience` selects the best model, it comes
+    from the best checkpoint.
 
     Args:
         task: the task that the run must be of.

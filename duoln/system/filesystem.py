@@ -1,8 +1,8 @@
-"""Files that stay whole: written aside and moved into place, without buffers, and never through a planted link.
+"""Writes files that are never incomplete: under another name first, then renamed. No file is written through a planted
+link.
 
-Two kinds of files are told apart. A file that a user names may be a link, which stays one. A file whose name is ours,
-inside a run folder, must be a regular file: where something else stands at its name, writing would change what lies
-behind it.
+There are two kinds of files. A file that a user names may be a link, and remains a link. A file that duoln names,
+inside a run folder, must be a regular file, because writing through a link would change a file outside the run folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what stands at a name of ours and is no regular file.
+    """Refuse anything but a regular file at a name that duoln chose.
 
     Raises:
         CheckpointError: it is a link, a folder, a named pipe ...
@@ -50,7 +50,7 @@ def _check_kind(path: Path, wanted: Callable[[int], bool], words: str) -> None:
 
 
 def kind_of(mode: int) -> str:
-    """What a file is that is no regular one, in words, from its `st_mode`."""
+    """The kind of a file that is not regular, in words, from its `st_mode`."""
     return next((words for is_one, words in _KINDS if is_one(mode)), "a file of no known kind")
 
 
@@ -67,13 +67,13 @@ def open_to_append(path: Path) -> int:
     about = os.fstat(descriptor)
     if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
         os.close(descriptor)
-        found = f"{about.st_nlink} hard links to it" if stat.S_ISREG(about.st_mode) else kind_of(about.st_mode)
-        raise CheckpointError(f"{path}: expected a regular file of one name, found {found}; put a copy in its place")
+        kind = f"{about.st_nlink} hard links to it" if stat.S_ISREG(about.st_mode) else kind_of(about.st_mode)
+        raise CheckpointError(f"{path}: expected a regular file of one name, found {kind}; put a copy in its place")
     return descriptor
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write to the end, however little the system takes at once.
+    """Write all of the content, also if the system takes only a part of it at a time.
 
     Raises:
         OSError: the disk is full, or fails; some of the content may have been written.
@@ -84,7 +84,8 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that a user names: it is either the old one or the new one, whole, whenever the machine stops.
+    """Write a file that a user names. If the machine stops, the file is either the complete old one or the complete new
+    one.
 
     Raises:
         CheckpointError: the write failed; the old file is untouched.
@@ -130,7 +131,7 @@ def make_folder(path: Path) -> None:
 
 def _replace(path: Path, content: bytes) -> None:
     part = path.with_name(path.name + ".part")
-    remove(part)  # a write that was cut short left it, or somebody planted it: it is not written through
+    remove(part)  # an unfinished write or another user left this file; duoln does not write through it
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
@@ -145,6 +146,6 @@ def _replace(path: Path, content: bytes) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        with suppress(OSError):  # the first failure is the one to tell of
+        with suppress(OSError):  # the first error is the one to report
             os.unlink(part)
         raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error

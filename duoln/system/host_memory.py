@@ -9,7 +9,9 @@ _KIB = 1024
 
 
 def free_memory(facts: Path = Path("/proc/meminfo")) -> int:
-    """Bytes that a process may take without swapping, as far as the system tells; all there is where it does not."""
+    """Bytes that a process can use without swapping. Where the system does not give that number, all memory of the
+    machine.
+    """
     try:
         lines = facts.read_text(encoding="ascii").splitlines()
     except OSError:  # no Linux, or a sandbox that hides it

@@ -47,8 +47,8 @@ def loaded_core() -> str | None:
     if function is None:
         return None
     function.restype = ctypes.c_char_p
-    found: bytes = function()
-    return found.decode()
+    name: bytes = function()
+    return name.decode()
 
 
 def threads() -> int | None:
@@ -79,7 +79,7 @@ def set_threads(count: int) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """OpenBLAS stays in the thread that calls it, so that several threads can each multiply their own."""
+    """OpenBLAS uses only the thread that calls it, so that several threads can multiply at the same time."""
     before = threads() or 1
     set_threads(1)
     try:
@@ -89,12 +89,14 @@ def one_thread() -> Iterator[None]:
 
 
 def advice() -> str | None:
-    """The line to set where NumPy was loaded before duoln could choose; None when nothing is lost."""
+    """Advice for the user where NumPy was loaded before duoln could choose; None where OpenBLAS is as fast as it can
+    be.
+    """
     if not _CPUINFO.exists():
         return None
-    wanted, found = preferred_core(_CPUINFO.read_text()), loaded_core()
-    if wanted and found and found.lower() in {"haswell", "zen"}:
-        return f"OpenBLAS runs its {found} kernels on an AVX-512 CPU; set OPENBLAS_CORETYPE={wanted}"
+    wanted, loaded = preferred_core(_CPUINFO.read_text()), loaded_core()
+    if wanted and loaded and loaded.lower() in {"haswell", "zen"}:
+        return f"OpenBLAS runs its {loaded} kernels on an AVX-512 CPU; set OPENBLAS_CORETYPE={wanted}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Python processes that duoln starts: with our module path, but without the folder that somebody happens to be in.
+"""Python processes that duoln starts. They get the module path of this process, without the working folder.
 
 `python -m` puts the working folder before all others, so that a file `numpy.py` in it would be executed in place of
 NumPy. A child is started with `-P`, which leaves that folder out, and takes the rest of the path from its parent.

@@ -1,7 +1,7 @@
-"""What Ctrl-C does while a command of ours is still importing what it needs.
+"""Ctrl-C while a command of duoln still imports its modules.
 
-Python would end with a traceback of some import. There is nothing to save or to tell yet, so a command ends at once,
-without a word, as one that Ctrl-C stopped. A program that merely imports duoln is left alone.
+Python would print the traceback of an import. The command has nothing to save or to report yet, so it ends at once
+without a message, with the exit code of Ctrl-C. This does not change a program that imports duoln.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 EXIT_CODE = 130
-"""As a shell has it for what Ctrl-C ended."""
+"""The exit code that a shell gives for Ctrl-C."""
 _NAME = "duoln"
 
 
@@ -40,7 +40,7 @@ def end_quietly_on_interrupt() -> None:
 
 
 def raise_on_interrupt() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again, now that somebody catches it."""
+    """Let Ctrl-C raise KeyboardInterrupt again, because the command now catches it."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -13,7 +13,7 @@ from duoln.errors import DuolnError
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _BASE = 128
-"""A shell's exit code of what a signal ended is this and the signal's number."""
+"""A shell's exit code after a signal is this number plus the number of the signal."""
 
 
 class Interrupted(DuolnError):
@@ -44,7 +44,7 @@ class StopRequest:
 def stop_requested() -> Iterator[StopRequest]:
     """A request that Ctrl-C, SIGTERM or SIGHUP makes: a step overwrites the state in place and must not be cut in half.
 
-    A second signal does at once what it did before: Ctrl-C raises KeyboardInterrupt, the others end the process.
+    A second signal has its usual effect at once: Ctrl-C raises KeyboardInterrupt, the others end the process.
     """
     request, before = StopRequest(), _handlers()
 
@@ -58,20 +58,19 @@ def stop_requested() -> Iterator[StopRequest]:
 
 @contextmanager
 def handed_on(handler: Callable[[int], None]) -> Iterator[None]:
-    """Give every stopping signal to a function, instead of doing what it does."""
+    """Call a function at every stopping signal, in place of the usual effect."""
     with _handled(lambda number, frame: handler(number), _handlers()):
         yield
 
 
 def _handlers() -> dict[int, Any]:
-    """What is done at each stopping signal that may be changed here.
-
-    Outside the main thread that is none. A SIGTERM or SIGHUP that is ignored stays so: `nohup` means that.
+    """The present handler of each stopping signal that can be changed here. Outside the main thread there are none. A
+    SIGTERM or SIGHUP that is ignored stays so: `nohup` means that.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}
-    found = {number: signal.getsignal(number) for number in STOPPING}
-    return {number: handler for number, handler in found.items()
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
+    return {number: handler for number, handler in handlers.items()
             if handler is not None and (number == signal.SIGINT or handler != signal.SIG_IGN)}
 
 

@@ -1,18 +1,17 @@
-"""Texts from outside, as a terminal or a picture may be given them."""
+"""Makes texts from outside safe for a terminal or a picture."""
 
 from __future__ import annotations
 
 import unicodedata
 
 _KEPT = "\n\t\u200c\u200d"
-"""Characters without a form of their own that stay: line ends, tabs, and the joiners of several scripts."""
+"""Invisible characters that are kept: line ends, tabs, and the joiners of several scripts."""
 
 
 def visible(text: str) -> str:
-    r"""The text with each character that steers a terminal, or hides, shown by its number.
-
-    That are controls such as escape (`\x1b`), marks that turn the direction of writing round (`\u202e`), and halves
-    of surrogate pairs, which cannot be encoded. Spaces of any width stay.
+    r"""The text in which the number replaces each character that controls a terminal or is invisible: controls such as
+    escape (`\x1b`), marks that turn the direction of writing round (`\u202e`), and halves of surrogate pairs, which
+    cannot be encoded. Spaces of any width stay.
     """
     if text.isprintable():
         return text

@@ -1,4 +1,4 @@
-"""What a task says of itself, looked through once before it is offered: names, tables, settings."""
+"""Checks the attributes of a task once, before the task is offered: names, tables, settings."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _NAME_WORDS = "1 to 64 letters, digits, '_', and inside also '-' and single '.'"
 
 
 def check_attributes(task: Task) -> None:
-    """Look through a task.
+    """Check the attributes of a task.
 
     Raises:
-        PluginError: an attribute cannot be read, or is not what the contract says; the message names it.
+        PluginError: an attribute cannot be read, or is not as the contract says; the message names it.
     """
     for attribute, check in _CHECKS.items():
         try:
@@ -36,7 +36,7 @@ def check_attributes(task: Task) -> None:
 
 
 def _who(task: Task) -> str:
-    """The task by its name, or by its class where the name is none."""
+    """The task by its name, or by its class if the name is not valid."""
     name = vars(task).get("name", vars(type(task)).get("name"))
     return f"task '{name}'" if type(name) is str and NAME.fullmatch(name) else f"a task of class {type(task).__name__}"
 
@@ -115,4 +115,4 @@ _CHECKS: dict[str, Callable[[Any], str]] = {
     "name": _name, "title": _text, "paper": _text, "config": _config, "presets": _tables, "variants": _tables,
     "references": _claims, "columns": _columns, "selection": _selection, "x_axis": _x_axis, "batch_axes": _batch_axes,
     "sampling": _options, "evaluating": _options}
-"""What is wrong with an attribute; empty where nothing is."""
+"""The error of an attribute in words; empty if there is none."""

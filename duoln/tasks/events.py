@@ -10,7 +10,7 @@ from duoln.tasks.values import Dataset
 
 
 class RunStart(NamedTuple):
-    """A run is about to take its first step (or the first one after a resume)."""
+    """A run is about to make its first update, or its first one after a resume."""
 
     task: str
     variant: str
@@ -24,7 +24,7 @@ class RunStart(NamedTuple):
     refused: tuple[str, ...] = ()
     """Newer checkpoints that a resumed run could not use, and why."""
     mended: tuple[str, ...] = ()
-    """What an earlier run was kept from finishing, and was put in order when the folder was opened."""
+    """Repairs of what an earlier run left unfinished, made when the folder was opened."""
 
 
 class Step(NamedTuple):
@@ -47,16 +47,16 @@ class Evaluation(NamedTuple):
 
 
 class Listener:
-    """Told of every event; override what is of interest."""
+    """Its methods are called at the events of a run; override the ones you need."""
 
     def on_start(self, event: RunStart) -> None:
         """A run starts or resumes."""
 
     def on_memory(self, step_bytes: int) -> None:
-        """What a step takes of memory has been reckoned; the first one follows."""
+        """The memory of an update has been estimated; the first update follows."""
 
     def on_step(self, event: Step) -> None:
-        """A step was taken."""
+        """An update was made."""
 
     def on_evaluation(self, event: Evaluation) -> None:
         """The model was evaluated."""

@@ -1,4 +1,4 @@
-"""Whose fault it was: whatever a task's own code raises becomes one error that names the task and the method."""
+"""Turns each exception of a task's own code into one error that names the task and the method."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from duoln.tasks.task import Task
 from duoln.tasks.values import Splits
 
 METHODS = tuple(name for name, value in vars(Task).items() if inspect.isfunction(value) and not name.startswith("_"))
-"""What duoln calls of a task: all that the contract has."""
+"""All methods of the contract that duoln calls."""
 
 
 class _Author(NamedTuple):
-    """Who answers for a call."""
+    """The task and distribution whose code a call runs."""
 
     task: str
     owner: str
     file: str
-    """Where the task is written; empty if it was made in an interpreter."""
+    """The file of the task; empty if the task was made in an interpreter."""
 
 
 def named(task: Task, owner: str) -> Task:
-    """The same task, whose methods raise a `TaskError` where its code fails or gives what the contract does not have.
+    """The same task; its methods raise a `TaskError` if its code fails or its result breaks the contract.
 
-    So do the batches, the model's start and the optimiser that it gives. Errors with an exit code of their own, such as
-    missing data, pass as they are: they say what the user can do.
+    The same is true of its batches, of the initialisation of its model and of its optimiser. Errors with an exit code
+    of their own, such as missing data, are not changed, because they tell the user what to do.
 
     Args:
         task: the task.
@@ -57,7 +57,7 @@ def named(task: Task, owner: str) -> Task:
 
 
 def _named(call: Callable[..., Any], where: str, author: _Author) -> Callable[..., Any]:
-    """A method of a task whose failures are named, and whose results are what the contract says."""
+    """A method of a task with a named error for each failure, and with checked results."""
     complete = _COMPLETE.get(where)
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -79,7 +79,7 @@ def _complete_peer(build: Callable[..., Any], author: _Author) -> Callable[..., 
 
 
 def _completing(where: str, *methods: str) -> Callable[[Any, _Author], Any]:
-    """For an object that a method of the task gives: a copy whose own methods are named too."""
+    """A copy of an object that a method of the task gave; failures of its methods are named too."""
     def complete(given: Any, author: _Author) -> Any:
         result = _call(author, where, copy.copy, given)
         for method in methods:
@@ -100,13 +100,13 @@ _COMPLETE: dict[str, Callable[[Any, _Author], Any]] = {
 
 
 def _call(author: _Author, where: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a call of the task's code gives; the working folder is the same afterwards."""
+    """The result of a call of the task's code; the working folder is the same afterwards."""
     with staying():
         try:
             return call(*args, **kwargs)
-        except (TaskError, MemoryError, KeyboardInterrupt):  # already named; not the task's fault; the user's wish
+        except (TaskError, MemoryError, KeyboardInterrupt):  # already named; no error of the task; the user wants it
             raise
-        except BaseException as error:  # sys.exit too: it would end a run that is not done, with exit code 0
+        except BaseException as error:  # also sys.exit, which would end an unfinished run with exit code 0
             if _says_what_to_do(error):
                 raise
             text = words_of(error).splitlines()
@@ -129,7 +129,7 @@ def _file_of(task: Task) -> str:
 
 
 def _place(error: BaseException, own: str) -> str:
-    """The innermost line of the task's own file on the way to an error, else the innermost line."""
+    """The innermost line of the task's own file in the traceback of an error; without one, the innermost line."""
     frames = traceback.extract_tb(error.__traceback__)
     frame = next((f for f in reversed(frames) if f.filename == own), frames[-1])
     return f"{frame.filename}:{frame.lineno}"
@@ -137,7 +137,7 @@ def _place(error: BaseException, own: str) -> str:
 
 @contextlib.contextmanager
 def staying() -> Iterator[None]:
-    """The working folder afterwards is the one before: relative paths of the user are of that one."""
+    """Restore the working folder after the block, because relative paths of the user refer to it."""
     here = _folder()
     try:
         yield
@@ -155,9 +155,8 @@ def _folder() -> str | None:
 
 @contextlib.contextmanager
 def hearing_interrupts() -> Iterator[list[int]]:
-    """The interrupts that arrive meanwhile: code that raises KeyboardInterrupt of itself does not speak for the user.
-
-    Outside the main thread nobody can tell, and each is taken for the user's.
+    """Collects the interrupts during the block, because a task's code may raise KeyboardInterrupt without the user.
+    Outside the main thread this cannot be known, so each counts as the user's.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
@@ -177,7 +176,7 @@ def hearing_interrupts() -> Iterator[list[int]]:
 
 
 def refusal(error: BaseException) -> str:
-    """Why a plug-in is not used, in one line."""
+    """The reason why a plug-in is not used, in one line."""
     text = [line.strip() for line in words_of(error).splitlines() if line.strip()]
     # The first line of pluggy's own error does not say what is wrong.
     lines = text if type(error).__name__ == "PluginValidationError" else text[:1]

@@ -34,9 +34,9 @@ def duoln_tasks() -> Sequence[Task]:  # type: ignore[empty-body]
 
 @hookspec
 def duoln_rules() -> Sequence[tuple[Op, Rule, str]]:  # type: ignore[empty-body]
-    """Rules to add, as (op, rule, backend name); they are tried before the ones that are there."""
+    """Rules to add, as (op, rule, backend name); they are tried before duoln's own."""
 
 
 @hookspec
 def duoln_listeners() -> Sequence[Listener]:  # type: ignore[empty-body]
-    """Listeners to tell of every run's events."""
+    """Listeners that get the events of every run."""

@@ -1,4 +1,4 @@
-"""Listeners of plug-ins: one that fails is told of nothing more, and stops no run."""
+"""Listeners of plug-ins: a listener that fails gets no more events, and the run continues."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from duoln.tasks.faults import refusal, staying
 
 
 class Contained(Listener):
-    """A listener that stops nobody.
+    """A listener that cannot stop a run.
 
     Args:
-        listener: who is told.
-        source: whose it is, as messages have it: plug-in and distribution.
+        listener: the listener of the plug-in.
+        source: its plug-in and distribution, for messages.
         say: takes one line about it.
     """
 

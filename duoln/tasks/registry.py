@@ -1,8 +1,8 @@
-"""Where tasks are found: entry points of the group `duoln`, one plug-in each, loaded one by one.
+"""Finds tasks: the entry points of the group `duoln`, one plug-in each, are loaded one by one.
 
 A plug-in that cannot be loaded is kept as a `Broken` row with its reason; it never stops the others.
-`DUOLN_STRICT_PLUGINS=1` makes it an error, `DUOLN_DISABLE_PLUGIN_AUTOLOAD=1` loads no outside plug-in but those
-that are asked for by name.
+`DUOLN_STRICT_PLUGINS=1` makes it an error, `DUOLN_DISABLE_PLUGIN_AUTOLOAD=1` loads only those outside plug-ins that the
+user names.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from duoln.tasks.task import Task
 
 GROUP = "duoln"
 SLOW_SECONDS = 1.0
-"""How long a plug-in may take to load without a remark."""
+"""A plug-in that takes longer to load gets a remark."""
 _ruled: list[Any] = []
-"""The plug-ins whose rules are attached: once a process, however many registries are made."""
+"""The plug-ins whose rules are attached. Each is attached once in a process, also if there are several registries."""
 _CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
@@ -52,7 +52,7 @@ class Broken(NamedTuple):
 
 
 class Slow(NamedTuple):
-    """A plug-in whose loading takes long enough to be felt in every command."""
+    """A plug-in that loads so slowly that every command is delayed."""
 
     name: str
     distribution: str
@@ -60,7 +60,7 @@ class Slow(NamedTuple):
 
 
 class _StrictError(PluginError):
-    """A refusal under DUOLN_STRICT_PLUGINS=1."""
+    """The error for a refused plug-in under DUOLN_STRICT_PLUGINS=1."""
 
 
 class Registry:
@@ -113,13 +113,13 @@ class Registry:
                 if not isinstance(task, Task):
                     raise PluginError(f"duoln_tasks: expected Task objects, found {kind_of(task)}")
                 check_attributes(task)
-            if not any(plugin is other for other in _ruled):
+            if not any(plugin is ruled for ruled in _ruled):
                 for op, rule, backend in self._ask(plugin, "duoln_rules"):
                     op.add(rule, backend)
                 _ruled.append(plugin)
             for task in tasks:
                 self._add(task, entry.name, distribution)
-        except BaseException as error:  # a plug-in may even call sys.exit while it is imported
+        except BaseException as error:  # the import of a plug-in may call sys.exit
             if isinstance(error, _StrictError) or (isinstance(error, KeyboardInterrupt) and heard):
                 raise
             if plugin is not None and self._manager.get_plugin(entry.name) is plugin:
@@ -144,7 +144,7 @@ class Registry:
         self.broken.append(Broken(name, distribution, reason))
 
     def listeners(self, say: Callable[[str], None]) -> list[Listener]:
-        """Listeners that plug-ins bring, none of which can stop a run; one that fails becomes a broken row.
+        """The listeners of plug-ins. None of them can stop a run; one that fails becomes a `Broken` row.
 
         Args:
             say: takes one line about each plug-in or listener that is left out.
@@ -174,15 +174,15 @@ def plugins(autoload: bool | None = None) -> list[tuple[EntryPoint, str]]:
         autoload: whether outside ones are among them; by default unless DUOLN_DISABLE_PLUGIN_AUTOLOAD=1.
     """
     own = _own_entry_points()
-    found = [(entry, "duoln") for entry in own]
+    pairs = [(entry, "duoln") for entry in own]
     if not (os.environ.get("DUOLN_DISABLE_PLUGIN_AUTOLOAD") != "1" if autoload is None else autoload):
-        return found
-    found += [(entry, name) for name, entries in _outside()[0].items() for entry in entries]
-    return found
+        return pairs
+    pairs += [(entry, name) for name, entries in _outside()[0].items() for entry in entries]
+    return pairs
 
 
 def unreadable() -> list[Broken]:
-    """The distributions whose own files are damaged, so that nobody can tell which plug-ins they bring."""
+    """The distributions whose metadata are damaged, so that their plug-ins are not known."""
     return _outside()[1] if os.environ.get("DUOLN_DISABLE_PLUGIN_AUTOLOAD") != "1" else []
 
 
@@ -212,14 +212,14 @@ def _name_of(installed: Distribution) -> str:
 
 
 def _asked(names: Sequence[str]) -> list[tuple[EntryPoint, str]]:
-    """Every plug-in, once it is known that each name is one's."""
-    found = plugins(autoload=True)
-    there = dict.fromkeys(entry.name for entry, _ in found)
+    """All plug-ins, after a check that each name belongs to one of them."""
+    pairs = plugins(autoload=True)
+    known = dict.fromkeys(entry.name for entry, _ in pairs)
     for name in names:
-        if name not in there:
-            raise UsageError(f"[--plugin] expected one of {', '.join(there) or 'none'}; found {name!r}"
-                             f"{did_you_mean(name, there)}")
-    return found
+        if name not in known:
+            raise UsageError(f"[--plugin] expected one of {', '.join(known) or 'none'}; found {name!r}"
+                             f"{did_you_mean(name, known)}")
+    return pairs
 
 
 def _own_entry_points() -> list[EntryPoint]:
@@ -232,14 +232,14 @@ def _own_entry_points() -> list[EntryPoint]:
 
 
 def find_task(name: str, asked: Sequence[str] | None = None) -> Task:
-    """The task of that name, importing as few plug-ins as possible; what fails in its own code names it.
+    """The task of that name; as few plug-ins as possible are imported. An error of the task's own code names the task.
 
     Args:
         name: of the task.
         asked: look in the plug-ins of these names only.
 
     Raises:
-        UsageError: there is none; the message lists those there are.
+        UsageError: there is no such task; the message lists all tasks.
         PluginError: a plug-in of that name is broken; the message says why.
     """
     quick = Registry([name], asked)

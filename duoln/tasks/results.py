@@ -1,4 +1,4 @@
-"""What the methods of a task give, looked through where they give it: later nobody could say whose fault it was."""
+"""Checks the results of a task's methods at once, because a later error could not name the method."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from duoln.core import Tensor
 from duoln.data import strictjson
 from duoln.nn import Module
 from duoln.optim import Optimizer
-from duoln.tasks.values import Dataset, Findings, ReferenceCurve, Rung, Splits
+from duoln.tasks.values import Dataset, Findings, Provenance, ReferenceCurve, Splits
 
 
 def checked(method: str, result: Any) -> Any:
-    """What a method gave, with copies of the tables in it that somebody might change.
+    """The checked result of a method; tables in it that a caller could change are copied.
 
     Raises:
-        TypeError: it is not what the contract of `Task` says.
+        TypeError: the result is not as the contract of `Task` says.
     """
     return _CHECKS[method](result) if method in _CHECKS else result
 
@@ -40,7 +40,7 @@ def checked_batch(batch: Any) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """A value in a few words; the code of its class is not asked, it may be what is broken."""
+    """A value in a few words. No code of its class is called, because that code may be broken."""
     if type(value) in (str, int, float, bool, type(None)):
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:60]}..."
@@ -53,7 +53,8 @@ def _splits(value: Any) -> Splits:
     _expect(isinstance(value, Splits), "Splits", value)
     dataset = value.dataset
     _expect(isinstance(dataset, Dataset) and type(dataset.name) is str, "a Dataset with a name", dataset)
-    _expect(dataset.rung in get_args(Rung), f"a rung of {', '.join(get_args(Rung))}", dataset.rung)
+    _expect(dataset.provenance in get_args(Provenance), f"a provenance of {', '.join(get_args(Provenance))}",
+            dataset.provenance)
     _expect(callable(value.train), "a function from a step to its batch as train", value.train)
     count = value.steps_per_epoch
     _expect(isinstance(count, int) and not isinstance(count, bool) and count >= 1, "steps_per_epoch of at least 1",
@@ -124,9 +125,9 @@ def _function(value: Any) -> Any:
     return value
 
 
-def _expect(good: bool, expected: str, found: Any) -> None:
+def _expect(good: bool, expected: str, value: Any) -> None:
     if not good:
-        raise TypeError(f"expected {expected}, found {kind_of(found)}")
+        raise TypeError(f"expected {expected}, found {kind_of(value)}")
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {

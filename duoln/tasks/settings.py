@@ -1,4 +1,4 @@
-"""The settings of a task: the configuration that they make, and how texts are read as settings."""
+"""The settings of a task: it makes a configuration of them, and reads texts as settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from duoln.tasks.task import Config, Task
 
 
 def option(default: Any, help: str) -> Any:
-    """A field of `Task.sampling` or `Task.evaluating`: its value where none is given, and what `--help` says of it."""
+    """A field of `Task.sampling` or `Task.evaluating`: its default value and its text in `--help`."""
     return dataclasses.field(default=default, metadata={"help": help})
 
 
@@ -112,7 +112,7 @@ def convert(what: str, value: Any, kind: Any) -> Any:
         converted = kind(value)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{what}: expected {kind.__name__}, found {value!r}") from None
-    # A bool where a number is asked for, NaN, or a fraction where a whole number is, is not what was meant.
+    # A bool for a number, NaN, or a fraction for a whole number is an error of the user.
     is_nan = kind is float and math.isnan(converted)
     if isinstance(value, bool) or is_nan or (isinstance(value, float) and converted != value):
         raise UsageError(f"{what}: expected {kind.__name__}, found {value!r}")

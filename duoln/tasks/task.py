@@ -1,4 +1,4 @@
-"""What a task is: everything that the author of an experiment writes.
+"""The contract of a task: everything that the author of an experiment writes.
 
 A task brings data, a model, a loss and metrics; duoln brings the training, the runs, the command line and the reports.
 A complete one in one file is `duoln.examples.own_task`.
@@ -35,8 +35,8 @@ class Config:
     evaluate_every: int = 0
     """Steps between evaluations; 0 is once an epoch."""
     patience: int = 0
-    """Evaluations in a row, none better than the best by the task's selection, after which training ends; what it ends
-    with is the best. 0 trains for all epochs and ends with the last."""
+    """Training ends after this many evaluations in a row that are not better than the best one, by the task's
+    selection; the result is the best model. 0 trains for all epochs, and the result is the last model."""
 
 
 class Task:
@@ -99,8 +99,8 @@ class Task:
     def population(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """A pass over a training batch from which batch norm gathers a population's statistics; by default the loss.
 
-        A task whose training batches are disturbed on purpose shows them here as an evaluation sees them: dropout
-        makes the variance larger, and an evaluation that divides by it sees something else than the training did.
+        A task that disturbs its training batches on purpose passes them undisturbed here. Dropout, for example, makes
+        the variance larger, and an evaluation divides by that variance although it uses no dropout.
         """
         return self.loss(model, params, batch)
 
@@ -117,7 +117,7 @@ class Task:
         return ()
 
     def sample(self, trained: Trained, options: Any, out: Path) -> list[Path]:
-        """What a trained model generates, written to `out`; the files that were written.
+        """Write samples of a trained model to `out`, and return the written files.
 
         Args:
             trained: the model.
@@ -127,7 +127,7 @@ class Task:
         raise UsageError(f"[{self.name}] the task has nothing to sample")
 
     def evaluate(self, trained: Trained, options: Any, say: Callable[[str], None]) -> Findings:
-        """What a trained model is worth by the task's own protocol.
+        """Evaluate a trained model by the task's own protocol.
 
         Args:
             trained: the model.

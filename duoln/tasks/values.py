@@ -1,4 +1,4 @@
-"""What the methods of a task give and take: datasets, splits, columns, curves, trained models, findings."""
+"""The arguments and results of a task's methods: datasets, splits, columns, curves, trained models, findings."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Any, Literal, NamedTuple
 from duoln.data import Batch
 from duoln.nn import Module, Params
 
-Rung = Literal["original", "substitute", "synthetic"]
+Provenance = Literal["original", "substitute", "synthetic"]
 
 
 class Dataset(NamedTuple):
     """What a run was trained on.
 
-    `rung` is "original" (the corpus of the paper), "substitute" (a named stand-in) or "synthetic" (made on
-    the spot). A number from a lower rung is never shown without its label.
+    `provenance` is "original" (the corpus of the paper), "substitute" (a named stand-in) or "synthetic" (made by the
+    program). A number from data that are not the original is never shown without its label.
     """
 
     name: str
-    rung: Rung
+    provenance: Provenance
 
     @property
     def label(self) -> str:
-        """The name, with the rung where it is not the original."""
-        return self.name if self.rung == "original" else f"{self.name}, {self.rung}"
+        """The name, with the provenance where it is not "original"."""
+        return self.name if self.provenance == "original" else f"{self.name}, {self.provenance}"
 
 
 class Column(NamedTuple):
-    """How a metric is shown: its key, a heading, and a format for `format()`."""
+    """A column of tables: the key of a metric, a heading, and a format for `format()`."""
 
     key: str
     heading: str
     form: str = ".4f"
     level: str = ""
-    """The key of another column, what a rule without training gives: shown once for all runs, and drawn as a level
-    across this one's panel."""
+    """The key of another column with the result of a rule without training. It is printed once for all runs, and drawn
+    as a horizontal line in the panel of this column."""
 
 
 def split_columns(columns: Sequence[Column]) -> tuple[list[Column], list[Column]]:
@@ -46,7 +46,7 @@ def split_columns(columns: Sequence[Column]) -> tuple[list[Column], list[Column]
 
 
 class ReferenceCurve(NamedTuple):
-    """A curve of the paper, read off its figure: shown beside runs in a panel of its own."""
+    """A curve of the paper, read off its figure. It is drawn in a panel of its own beside the runs."""
 
     metric: str
     """The column's key."""
@@ -61,8 +61,9 @@ class Splits:
 
     Attributes:
         dataset: what it is.
-        train: the training batch of a step, a pure function of the step number (see `duoln.data.Batches`).
-        steps_per_epoch: how many steps make one pass.
+        train: gives the training batch of an update; a pure function of the number of the update (see
+            `duoln.data.Batches`).
+        steps_per_epoch: how many updates make one pass over the data.
         evaluation: whole splits by name, such as "train", "valid", "test".
     """
 
@@ -73,7 +74,7 @@ class Splits:
 
 
 class Trained(NamedTuple):
-    """What a run has learnt: what `Task.sample` works with."""
+    """The trained model of a run, for `Task.sample` and `Task.evaluate`."""
 
     config: Any
     variant: str
@@ -85,7 +86,7 @@ class Trained(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What a protocol of the task's own found of a trained model: a table for people, figures for programs."""
+    """The results of a task's own protocol for a trained model: a table for people, figures for programs."""
 
     title: str
     headings: Sequence[str]

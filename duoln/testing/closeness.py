@@ -1,4 +1,4 @@
-"""How near is near enough, and errors that say what they should."""
+"""Checks that values are close, and that errors have the right class and words."""
 
 from __future__ import annotations
 
@@ -17,31 +17,30 @@ def tolerance(dtype: str, length: int) -> float:
     return float(_SAFETY * np.finfo(dtype).eps * np.sqrt(max(length, 1)))
 
 
-def check_close(found: np.ndarray, expected: np.ndarray, limit: float, what: str) -> None:
-    """Raises AssertionError unless shapes are equal and no value is further off than `limit` of the largest.
-
+def check_close(actual: np.ndarray, expected: np.ndarray, limit: float, what: str) -> None:
+    """Raises AssertionError if shapes differ, or if the error of a value is more than `limit` times the largest value.
     Values that are not finite must be equal.
     """
-    if found.shape != expected.shape:
-        raise AssertionError(f"{what}: expected shape {expected.shape}, found {found.shape}")
+    if actual.shape != expected.shape:
+        raise AssertionError(f"{what}: expected shape {expected.shape}, found {actual.shape}")
     if not expected.size:
         return
     finite = np.isfinite(expected)
-    if not np.array_equal(found[~finite], expected[~finite].astype(found.dtype), equal_nan=True):
+    if not np.array_equal(actual[~finite], expected[~finite].astype(actual.dtype), equal_nan=True):
         raise AssertionError(f"{what}: the values that are not finite differ")
     wide = expected[finite].astype(np.float64)
     if not wide.size:
         return
-    error = np.abs(found[finite].astype(np.float64) - wide)
+    error = np.abs(actual[finite].astype(np.float64) - wide)
     allowed = limit * max(float(np.max(np.abs(wide))), 1e-30)
     if not float(np.max(error)) <= allowed:
         worst = int(np.argmax(error))
-        raise AssertionError(f"{what}: expected {wide[worst]:.9g}, found {found[finite].reshape(-1)[worst]:.9g} "
+        raise AssertionError(f"{what}: expected {wide[worst]:.9g}, found {actual[finite].reshape(-1)[worst]:.9g} "
                              f"at value {worst} (allowed difference {allowed:.3g})")
 
 
 def check_error(kind: type[DuolnError], call: Callable[[], Any], *words: str) -> None:
-    """Raises AssertionError unless `call` raises an error of that kind that says all the words."""
+    """Raises AssertionError if `call` raises no error of that class, or if a word is missing in its message."""
     try:
         call()
     except kind as error:

@@ -1,4 +1,4 @@
-"""The check of a task's readers: damaged files are refused, and named."""
+"""Checks the readers of a task: they must refuse damaged files, and name them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ def check_corpus(task: Task, cfg: Any, corpus: Path, harmless: tuple[str, ...] =
         harmless: damages, of `DAMAGES`, that leave a file of this corpus sound, as a text may be without its last byte.
 
     Raises:
-        AssertionError: the corpus is not read, or a damaged one is, or is refused otherwise.
-        UsageError, DataError: what the task says of the sound corpus.
+        AssertionError: the corpus is not read, or a damaged copy is read, or its refusal is not a `DataError` with the
+            file's name.
+        UsageError, DataError: errors of the task about the undamaged corpus.
     """
-    if task.data(cfg, corpus).dataset.rung == "synthetic":
+    if task.data(cfg, corpus).dataset.provenance == "synthetic":
         raise AssertionError(f"data: expected what {corpus} holds, found made data; is it laid out as the task reads "
                              "it?")
     for file in sorted(p.relative_to(corpus) for p in corpus.rglob("*") if p.is_file()):

@@ -38,11 +38,11 @@ def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Ca
     tensors = [Tensor(backend.asarray(a, dtype if a.dtype.kind == "f" else None), backend) for a in wide]
     outs = fn(*tensors)
     expected = reference(*wide)
-    for k, (found, plain) in enumerate(zip(_as_tuple(outs), _as_tuple(expected), strict=True)):
+    for k, (out, plain) in enumerate(zip(_as_tuple(outs), _as_tuple(expected), strict=True)):
         value = np.asarray(plain)
-        if value.dtype.kind == "f" and found.dtype != dtype:
-            raise AssertionError(f"output {k}: expected dtype {dtype}, found {found.dtype}")
-        check_close(found.numpy(), value, limit, f"output {k} on {backend.name}")
+        if value.dtype.kind == "f" and out.dtype != dtype:
+            raise AssertionError(f"output {k}: expected dtype {dtype}, found {out.dtype}")
+        check_close(out.numpy(), value, limit, f"output {k} on {backend.name}")
     if not differentiable:
         return
     numpy = runtime.backend("numpy")
@@ -59,7 +59,7 @@ def _as_tuple(x: Any) -> tuple[Any, ...]:
 
 
 def _gradients(fn: Callable[..., Any], args: Sequence[Tensor]) -> list[np.ndarray]:
-    """The gradients of sum(w * outputs), with the same w on every backend."""
+    """The gradients of sum(w * outputs); w is the same on every backend."""
     floats = [i for i, a in enumerate(args) if a.dtype in FLOATS]
     backend = args[0].backend
 
@@ -85,10 +85,10 @@ def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None]
                backend: Backend, length: int = 1) -> None:
     """Check a fast rule: values, saved state and gradients against the composed rule, for every set of needs.
 
-    Also that it repeats to the bit, and writes into neither its inputs, what it saved, nor `gout`.
+    Also check that it repeats to the bit, and that it does not change its inputs, its saved arrays, or `gout`.
 
     Raises:
-        AssertionError: it does not; or `supports` refuses these inputs, so that nothing was checked.
+        AssertionError: a check fails, or `supports` refuses these inputs, so that nothing was checked.
     """
     natives = [None if a is None else backend.asarray(a) for a in inputs]
     before = [None if a is None else backend.to_numpy(a) for a in natives]

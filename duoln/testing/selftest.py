@@ -1,9 +1,9 @@
-"""Every fused rule of a backend against float64, on the machine at hand.
+"""Checks every fused rule of a backend against float64, on this machine.
 
     for outcome in selftest.run(backend, selftest.cases()): ...
 
 Each case of `kernels.cases` goes through the rule that the backend would choose, forward and backward, and through
-the composed rule in float64 NumPy; and again, to see that it repeats to the bit.
+the composed rule in float64 NumPy; and a second time, to check that it repeats to the bit.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from duoln.kernels.case_table import RuleCase, rule_cases
 from duoln.testing import tolerance
 
 _GRADIENTS = 4.0
-"""A gradient adds up what forward rounded: so many times its tolerance."""
+"""A gradient adds up the rounding errors of the forward pass, so its tolerance is larger by this number."""
 
 
 class Outcome(NamedTuple):
-    """What became of one case."""
+    """The outcome of one case."""
 
     case: RuleCase
     rule: str
     """The rule that ran; "composed" where no other supports the case."""
     error: float
-    """The largest error of a value or gradient, as a share of what is allowed; above 1 it failed."""
+    """The largest error of a value or gradient, divided by the allowed error; above 1 the case failed."""
     worst: str
-    """Which value or gradient that was."""
+    """The name of that value or gradient."""
     repeats: bool
     """Whether all runs were equal to the bit."""
     problem: str = ""
-    """What was raised, if anything was."""
+    """The exception in words; empty if there was none."""
 
     @property
     def passed(self) -> bool:
-        """Whether it is right, and every time the same."""
+        """Whether the values are right and repeat to the bit."""
         return not self.problem and self.error <= 1 and self.repeats
 
 
 def run(backend: Backend, chosen: Iterable[RuleCase], repeats: int = 2) -> Iterator[Outcome]:
-    """The outcome of every case, one by one; an error in one does not keep the rest from running."""
+    """The outcome of every case, one by one; the others run also if one raises an error."""
     for case in chosen:
         try:
             yield prove(case, backend, repeats)
@@ -59,17 +59,17 @@ def prove(case: RuleCase, backend: Backend, repeats: int = 2) -> Outcome:
     op: Op[..., Any] = getattr(ops, case.op)
     natives = [None if a is None else _native(backend, a, case.misaligned) for a in case.inputs]
     rule = op.select(backend, natives, case.attrs)
-    found = [_values(backend, rule, natives, case) for _ in range(repeats)]
+    runs = [_values(backend, rule, natives, case) for _ in range(repeats)]
     numpy = runtime.backend("numpy")
     exact = [a.astype(np.float64) if a is not None and a.dtype.kind == "f" else a for a in case.inputs]
     expected = _values(numpy, op.rules("numpy")[-1], exact, case)
     error, worst = 0.0, "nothing"
     for name, wide in expected.items():
-        share = _error(found[0][name], wide) / tolerance("float32", case.length)
+        share = _error(runs[0][name], wide) / tolerance("float32", case.length)
         share /= _GRADIENTS if name.startswith("gradient") else 1
         if not share <= error:
             error, worst = share, name
-    same = all(np.array_equal(found[0][name], other[name], equal_nan=True) for other in found[1:] for name in expected)
+    same = all(np.array_equal(runs[0][name], again[name], equal_nan=True) for again in runs[1:] for name in expected)
     return Outcome(case, rule.name, error, worst, same)
 
 
@@ -97,13 +97,13 @@ def _values(backend: Backend, rule: Rule, natives: Sequence[Array | None], case:
                      enumerate(zip(gradients, needs, strict=True)) if need}
 
 
-def _error(found: np.ndarray, expected: np.ndarray) -> float:
+def _error(actual: np.ndarray, expected: np.ndarray) -> float:
     """The largest difference, as a share of the largest value; infinite for other shapes or values not finite."""
-    if found.shape != expected.shape:
+    if actual.shape != expected.shape:
         return np.inf
     if not expected.size:
         return 0.0
-    difference = np.max(np.abs(found.astype(np.float64) - expected))
+    difference = np.max(np.abs(actual.astype(np.float64) - expected))
     return float(difference / max(float(np.max(np.abs(expected))), 1e-30)) if np.isfinite(difference) else np.inf
 
 
@@ -122,15 +122,15 @@ def cases(one_of_each: bool = False) -> list[RuleCase]:
 
 
 class RuleReport(NamedTuple):
-    """What all cases of one rule came to."""
+    """The outcome of all cases of one rule."""
 
     op: str
     rule: str
     cases: int
     error: float
-    """The largest error, as a share of what is allowed."""
+    """The largest error, divided by the allowed error."""
     worst: str
-    """Where it was."""
+    """The case of the largest error."""
     repeats: bool
     failures: list[str]
     """One line for each case that failed."""

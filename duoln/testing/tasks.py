@@ -1,4 +1,4 @@
-"""The check of a task: everything that training, resuming and reporting need of it."""
+"""Checks a task: everything that training, resuming and reporting need."""
 
 from __future__ import annotations
 
@@ -29,30 +29,31 @@ from duoln.testing.corpora import check_corpus
 from duoln.training.trainer import Trainer
 
 _DERIVATIVE = 1e-4
-"""Relative error to allow a derivative along a line: a line may cross the kinks of a few rectifiers."""
+"""The allowed relative error of a derivative along a line, which may cross the kinks of a few rectifiers."""
 _STEP = 1e-8
 """How far along the line: of the 100,000 rectifiers and maxima of a convolutional network some have a kink within
 1e-7."""
 _AGREEMENT = 1e-4
-"""Relative difference to allow between the losses of two backends, in float32."""
+"""The allowed relative difference between the losses of two backends, in float32."""
 _BELOW = ("duoln.backends", "duoln.kernels", "cupy", "cupyx", "mlx")
-"""What a task's module leaves to duoln, so that it runs on every backend; of `duoln.core` it takes no part's inside."""
+"""The modules that a task must not import, so that it runs on every backend. From `duoln.core` it must not import the
+modules inside."""
 
 
 def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "numpy", steps: int = 4,
                settings: Mapping[str, Any] | None = None, *, gradients: bool = True, agreement: bool = True,
                layering: bool = True, corpus: Path | None = None,
                corpus_settings: Mapping[str, Any] | None = None) -> None:
-    """Check that a task is one: names, every preset and variant, data, a few steps, metrics, exact resume.
+    """Check a task: names, every preset and variant, data, a few updates, metrics, exact resume.
 
-    The steps are compiled ones: on NumPy they are held to the contract of `compile` (no value read on the host, stable
-    trees and shapes), on MLX they are traced.
+    The training step is compiled: on NumPy it must keep the contract of `compile` (no value read on the host, stable
+    trees and shapes), on MLX it is traced.
 
     Args:
         task: the task.
         preset: one that takes seconds.
         backend: where to train.
-        steps: how many steps to take, even.
+        steps: how many updates to make; an even number.
         settings: overrides.
         gradients: whether to check the loss's derivative in float64, along one random direction of all parameters;
             not for a loss that bounds or stops gradients on purpose.
@@ -70,7 +71,7 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
     _check_names(task, preset)
     if layering:
         _check_layering(task)
-    other = _second(where) if agreement else None
+    second = _second(where) if agreement else None
     if corpus is not None:
         check_corpus(task, make_config(task, next(iter(task.variants)), preset, corpus_settings), corpus)
     for variant in task.variants:
@@ -81,8 +82,8 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
         _check_batches(task, splits, steps)
         if gradients:
             _check_gradient(task, variant, cfg, splits)
-        if other is not None:
-            _check_agreement(task, variant, cfg, splits, (where, other), min(steps, 2))
+        if second is not None:
+            _check_agreement(task, variant, cfg, splits, (where, second), min(steps, 2))
         _check_training(task, variant, cfg, splits, where, steps)
         if task.sampling is not None and can_draw():
             _check_sampling(task, variant, cfg, splits, where)
@@ -91,16 +92,16 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
 def _check_layering(task: Task) -> None:
     try:
         file, source = inspect.getfile(type(task)), inspect.getsource(inspect.getmodule(type(task)) or type(task))
-    except (OSError, TypeError):  # made in an interpreter: there is no file to look at
+    except (OSError, TypeError):  # the task was made in an interpreter and has no file
         return
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found = [alias.name for alias in node.names]
+            imported = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            found = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names if node.module == "duoln")]
+            imported = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names if node.module == "duoln")]
         else:
             continue
-        low = [name for name in found if f"{name}.".startswith(("duoln.core.", *(f"{low}." for low in _BELOW)))
+        low = [name for name in imported if f"{name}.".startswith(("duoln.core.", *(f"{low}." for low in _BELOW)))
                and name != "duoln.core"]
         if low:
             raise AssertionError(f"layering: {file}:{node.lineno}: expected imports of duoln.nn, duoln.ops and what "
@@ -163,8 +164,9 @@ def _check_batches(task: Task, splits: Splits, steps: int) -> None:
     except ShapeError as error:
         raise AssertionError(f"data: {error}; name the axis of each array whose first one is not that of examples "
                              "in the task's `batch_axes`") from error
-    if splits.dataset.rung not in ("original", "substitute", "synthetic"):
-        raise AssertionError(f"data: expected a rung of original, substitute, synthetic; found {splits.dataset.rung!r}")
+    if splits.dataset.provenance not in ("original", "substitute", "synthetic"):
+        raise AssertionError("data: expected a provenance of original, substitute, synthetic; "
+                             f"found {splits.dataset.provenance!r}")
     for step in range(steps):
         first, second = splits.train(step), splits.train(step)
         for (path, a), (_, b) in zip(tree.items(first), tree.items(second), strict=True):
@@ -202,7 +204,9 @@ def _check_training(task: Task, variant: str, cfg: Config, splits: Splits, backe
 
 
 def _check_sampling(task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend) -> None:
-    """After one step, read back from its folder, the model gives a picture with the default options, twice the same."""
+    """After one update, the model from the run folder gives samples with the default options, and the same ones
+    again.
+    """
     assert task.sampling is not None
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder(Path(temporary) / "run", backend)

@@ -140,5 +140,5 @@ def follow(trainer: Trainer) -> None:
 
 def summarize(results: Sequence[Mapping[str, Any]], splits: Splits, backend: Backend) -> dict[str, Any]:
     """The result of several runs as one JSON object."""
-    return {"dataset": {"name": splits.dataset.name, "rung": splits.dataset.rung}, "backend": backend.name,
+    return {"dataset": {"name": splits.dataset.name, "provenance": splits.dataset.provenance}, "backend": backend.name,
             "device": backend.device, "results": [dict(r) for r in results]}

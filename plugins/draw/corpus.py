@@ -35,7 +35,7 @@ def read(root: Path | None = None) -> tuple[Dataset, dict[str, np.ndarray]]:
     """The splits as uint8 (images, 784) of 0 and 1, and what they are.
 
     Looks below `root`, the folders of DUOLN_DATA and the cache for `binarized_mnist/`: the packed file first, then
-    the three text files. The rung is "original" where the bits are those of the known files.
+    the three text files. The provenance is "original" where the bits are those of the known files.
 
     Raises:
         DataMissingError: neither is there; the message says where to put them.

@@ -25,7 +25,7 @@ _LONGEST_NUMBER = 16
 def read(folder: Path) -> Corpus:
     """`LibriSpeech/PART/SPEAKER/CHAPTER/` with SPEAKER-CHAPTER.trans.txt and its FLAC files, spelled as characters.
 
-    The rung is "original", whatever training parts are there: the chapter does not say which it used.
+    The provenance is "original", whatever training parts are there: the chapter does not say which it used.
 
     Raises:
         DataMissingError: a part, or an utterance's file, is not there.

@@ -58,7 +58,7 @@ def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
     cfg, model = trained.config, trained.model
     assert isinstance(model, SkipThoughts)
     dataset, corpus = data.load_corpus(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.vocabulary, cfg.seed)
-    tests = sets.load(names, dataset.rung == "synthetic", cfg.lower_case, cfg.seed)
+    tests = sets.load(names, dataset.provenance == "synthetic", cfg.lower_case, cfg.seed)
     table = trained.params["embedding"]["table"]
     check_table(corpus.words, table.shape[0])
     words, rows = list(corpus.words), [table.numpy()]

@@ -105,7 +105,7 @@ class SkipThoughtsTask(Task):
         number = {word: k for k, word in enumerate(corpus.words)}
         how = {"grid": np.array(_GRIDS[cfg.judge]), "round": np.array(ROUNDS[cfg.sick_round]),
                "seed": np.array(cfg.seed)}
-        tests = sets.load(sets.NAMES, dataset.rung == "synthetic", cfg.lower_case, cfg.seed, root)
+        tests = sets.load(sets.NAMES, dataset.provenance == "synthetic", cfg.lower_case, cfg.seed, root)
         judged = {test.name: {**sets.as_batch(test, number), **how} for test in tests}
         return replace(splits, evaluation={**splits.evaluation, **judged})
 

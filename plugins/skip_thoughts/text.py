@@ -41,20 +41,20 @@ def _line(path: Path, file: Unpacked, number: int, longest: int) -> bytes:
     try:
         line = file.readline(longest + 1)
     except DataFormatError as error:
-        raise at_line(path, number, error.expected, error.found, error.offset) from error
+        raise at_line(path, number, error.expected, error.actual, error.offset) from error
     if len(line) > longest:
         raise at_line(path, number, f"a line of at most {longest} bytes", "a longer one")
     return line
 
 
-def at_line(path: Path, number: int, expected: object, found: object, offset: int = 0) -> DataFormatError:
+def at_line(path: Path, number: int, expected: object, actual: object, offset: int = 0) -> DataFormatError:
     """The error of a line; `offset` is the byte of the line."""
-    return DataFormatError(f"{path}: line {number}", offset, expected, found)
+    return DataFormatError(f"{path}: line {number}", offset, expected, actual)
 
 
 def _decoded(path: Path, number: int, line: bytes, encoding: str) -> str:
     try:
         return line.decode(encoding)
     except UnicodeDecodeError as error:
-        found = f"bytes {error.object[error.start:error.start + 4]!r}"
-        raise at_line(path, number, f"text in {encoding.upper()}", found, error.start) from error
+        actual = f"bytes {error.object[error.start:error.start + 4]!r}"
+        raise at_line(path, number, f"text in {encoding.upper()}", actual, error.start) from error

@@ -25,13 +25,13 @@ def _probes(monkeypatch, **usable):
         raise ImportError(f"no {name} here")
 
     monkeypatch.setattr(backends, "load", load)
-    monkeypatch.setattr(runtime, "_attach", lambda found: None)
+    monkeypatch.setattr(runtime, "_attach", lambda backend: None)
 
 
 def test_auto_takes_cupy_first(monkeypatch):
     _probes(monkeypatch, cupy=_FakeGpu("cupy"), mlx=_FakeGpu("mlx"), numpy=_FakeGpu("numpy"))
-    found, why = runtime.choose()
-    assert found.name == "cupy" and "ran a kernel" in why
+    backend, why = runtime.choose()
+    assert backend.name == "cupy" and "ran a kernel" in why
 
 
 def test_auto_takes_mlx_with_a_gpu_next(monkeypatch):
@@ -43,8 +43,8 @@ def test_auto_never_takes_mlx_on_a_cpu(monkeypatch):
     slow = _FakeGpu("mlx")
     slow.on_gpu = False
     _probes(monkeypatch, mlx=slow, numpy=_FakeGpu("numpy"))
-    found, why = runtime.choose()
-    assert found.name == "numpy"
+    backend, why = runtime.choose()
+    assert backend.name == "numpy"
     assert "no cupy (ImportError: no cupy here)" in why and "no Metal GPU" in why
 
 
@@ -78,8 +78,8 @@ def test_unknown_backend_lists_those_there_are():
 
 @pytest.mark.parametrize("name", ["numpy", "cupy", "mlx"])
 def test_doctor_has_a_remedy_for_what_is_refused(name):
-    found = {b["name"]: b for b in doctor.examine()["backends"]}[name]
-    assert found["usable"] or (found["reason"] and "pip install" in found["remedy"])
+    probed = {b["name"]: b for b in doctor.examine()["backends"]}[name]
+    assert probed["usable"] or (probed["reason"] and "pip install" in probed["remedy"])
 
 
 def test_doctor_names_a_rule_for_every_operator():

@@ -91,8 +91,8 @@ def test_every_primitive_is_called_here():
 @pytest.mark.parametrize("name", [*protocol.PRIMITIVES, *protocol.EDGES])
 def test_signatures_are_the_protocols(be, name):
     expected = list(inspect.signature(getattr(protocol.Backend, name)).parameters.values())[1:]
-    found = list(inspect.signature(getattr(be, name)).parameters.values())
-    assert [(p.name, p.default, p.kind) for p in found] == [(p.name, p.default, p.kind) for p in expected]
+    parameters = list(inspect.signature(getattr(be, name)).parameters.values())
+    assert [(p.name, p.default, p.kind) for p in parameters] == [(p.name, p.default, p.kind) for p in expected]
 
 
 def test_nothing_public_beside_the_protocol(be):
@@ -104,10 +104,10 @@ def test_nothing_public_beside_the_protocol(be):
 def test_values_and_dtypes_are_numpys(be, name, numpy_backend):
     for arrays, kwargs in CALLS[name]:
         before = [a.copy() for a in arrays]
-        found, expected = _call(be, name, arrays, kwargs), _call(numpy_backend, name, arrays, kwargs)
-        assert be.dtype(found) == numpy_backend.dtype(expected)
-        assert tuple(found.shape) == expected.shape
-        np.testing.assert_allclose(be.to_numpy(found), expected, rtol=2e-6, atol=1e-6)
+        actual, expected = _call(be, name, arrays, kwargs), _call(numpy_backend, name, arrays, kwargs)
+        assert be.dtype(actual) == numpy_backend.dtype(expected)
+        assert tuple(actual.shape) == expected.shape
+        np.testing.assert_allclose(be.to_numpy(actual), expected, rtol=2e-6, atol=1e-6)
         for a, b in zip(arrays, before, strict=True):
             np.testing.assert_array_equal(a, b)
 
@@ -159,7 +159,7 @@ def _half(be):
 def test_index_add_repeats_to_the_bit(be, rng):
     values, rows = rng.standard_normal((500, 7)).astype(np.float32), rng.integers(0, 9, 500).astype(np.int32)
     first = [be.to_numpy(be.index_add(be.zeros((9, 7)), be.asarray(rows), be.asarray(values))) for _ in range(20)]
-    assert all(np.array_equal(first[0], other) for other in first)
+    assert all(np.array_equal(first[0], again) for again in first)
 
 
 def test_info_says_what_a_number_depends_on(be):

@@ -54,8 +54,8 @@ def test_views_reach_kernels_as_they_are_meant(gpu, rng, view):
     x = rng.standard_normal((8, 8)).astype(np.float32)
     wide = np.ascontiguousarray(view(x)).astype(np.float64)
     expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
-    found = ops.layer_norm(Tensor(view(gpu.asarray(x)), gpu)).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    actual = ops.layer_norm(Tensor(view(gpu.asarray(x)), gpu)).numpy()
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
 def test_numbers_have_the_width_of_their_parameter(gpu):
@@ -79,9 +79,9 @@ def test_an_array_of_the_host_is_refused(gpu):
 def test_memory_of_a_launch_may_be_used_again_at_once(gpu, rng):
     """Many launches whose buffers are freed while they may still be waiting."""
     x = rng.standard_normal((64, 1000)).astype(np.float32)
-    found = Tensor(gpu.asarray(x), gpu)
+    out = Tensor(gpu.asarray(x), gpu)
     for _ in range(5):
-        found = ops.layer_norm(ops.layer_norm(found) * 2.0 + 1.0)
+        out = ops.layer_norm(ops.layer_norm(out) * 2.0 + 1.0)
     wide = x.astype(np.float64)
     expected = (wide - wide.mean(-1, keepdims=True)) / wide.std(-1, keepdims=True)
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
+    np.testing.assert_allclose(out.numpy(), expected, atol=1e-4)

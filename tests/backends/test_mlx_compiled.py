@@ -75,14 +75,14 @@ def exact_memory():
 def test_memory_does_not_grow(exact_memory):
     step, state, batches = CASES["mnist"]()
     be, compiled = get_backend("mlx"), duoln.compile(step)
-    rate, held = duoln.tensor(0.01, be), {}
+    rate, active_bytes = duoln.tensor(0.01, be), {}
     for k in range(500):
         state, figures = compiled(state, batches[k % 2], rate)
         be.wait([leaf.data for leaf in tree.leaves((state, figures))])
         mx.synchronize()  # what the step made on its way is freed by MLX's own thread
         if k in (99, 499):
-            held[k] = mx.get_active_memory()
-    assert held[499] <= held[99]
+            active_bytes[k] = mx.get_active_memory()
+    assert active_bytes[499] <= active_bytes[99]
 
 
 def test_wait_evaluates_everything(monkeypatch):
@@ -90,8 +90,8 @@ def test_wait_evaluates_everything(monkeypatch):
     from duoln.backends import mlx
 
     be, evaluated = get_backend("mlx"), []
-    inner = mlx.mx.eval
-    monkeypatch.setattr(mlx.mx, "eval", lambda *trees: evaluated.extend(trees) or inner(*trees))
+    real_eval = mlx.mx.eval
+    monkeypatch.setattr(mlx.mx, "eval", lambda *trees: evaluated.extend(trees) or real_eval(*trees))
     arrays = (be.zeros((2,)), be.zeros((3,)) + 1.0)
     be.wait(arrays)
     [waited] = evaluated

@@ -1,4 +1,4 @@
-"""Records for tests: made up, valid, and without a measurement in them."""
+"""Valid records for tests; their figures are invented."""
 
 import copy
 
@@ -17,7 +17,7 @@ RECORD = {
 
 
 def record(*cases, **header):
-    """A record with these cases (each CASE but for the keys given), and these keys in its header."""
+    """A record with these cases, and these keys in its header. Each case is CASE with some keys replaced."""
     made = copy.deepcopy(RECORD)
     made["cases"] = [{**copy.deepcopy(CASE), **case} for case in cases or [{}]]
     return {**made, **header}

@@ -12,7 +12,7 @@ from conftest import PATIENCE
 from duoln.bench.records import ratio, spread
 from duoln.bench.recurrent import arrays_for
 from duoln.bench.schema import check_record, load
-from duoln.bench.sides import Entry, Side, check_agreement
+from duoln.bench.turns import Entry, Side, check_agreement
 from duoln.errors import DuolnError
 from duoln.kernels.recurrent.cases import Shape, flops, least_bytes
 from duoln.testing import check_error
@@ -85,7 +85,7 @@ def test_products_are_counted():
 
 
 def _check_peers(cases, names):
-    """The peers of those names are there, of PyTorch, and their figures are ours."""
+    """The peers of these names are PyTorch's, and their figures are equal to ours."""
     ours, *others = cases
     assert ours["side"] == "duoln" and np.ptp(ours["facts"]["checks"]) > 0
     peers = [case for case in others if case["side"] in names]

@@ -1,4 +1,4 @@
-"""The slope clock, driven by a clock that only moves when a fake chain works. Nothing here takes time."""
+"""The slope clock over a simulated clock, which advances only when a simulated chain works. Nothing here takes time."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from duoln.testing import check_error
 
 
 class _Chain:
-    """Each launch takes `each` seconds, each wait `once`; `stalls` are seconds that other work takes, run by run."""
+    """Each launch takes `each` seconds, each wait `once`; `stalls` are the seconds of other work in each run."""
 
     def __init__(self, each, once=0.0, most=10**6, stalls=()):
         self.each, self.once, self.most, self.stalls = each, once, most, list(stalls)

@@ -46,18 +46,18 @@ def _compare(*args):
 
 def test_each_operator_has_a_table_of_its_own(capsys):
     operators._show_operators([made.CASE, {**made.CASE, "op": "copy", "shape": [9, 9]}])
-    shown = capsys.readouterr().err
-    places = [shown.index(words) for words in ("layer_norm (", "8x16", "copy (", "9x9")]
+    stderr = capsys.readouterr().err
+    places = [stderr.index(words) for words in ("layer_norm (", "8x16", "copy (", "9x9")]
     assert places == sorted(places)
 
 
 def test_two_files_measured_here(folder, capsys):
     assert _compare(folder / "numpy.json", folder / "mlx.json") == 0
-    shown = capsys.readouterr().out
+    stderr = capsys.readouterr().out
     for word in ("layer_norm", "softmax_cross_entropy", "fwd+bwd 64x256", "#1 here, numpy", "#2 here, mlx",
                  "rule of layer_norm, duoln", "cache blocks in #1", "composed in #2"):
-        assert word in shown
-    assert "not comparable" not in shown
+        assert word in stderr
+    assert "not comparable" not in stderr
     assert (folder / "timings.jsonl").read_text().count("\n") == 2 * 9
 
 
@@ -65,10 +65,10 @@ def test_json_and_picture(folder, tmp_path, capsys):
     picture = tmp_path / "both.png"
     paths = [folder / "numpy.json", folder / "mlx.json", folder / "numpy.json"]
     assert _compare(*paths, "--json", "--plot", picture) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert len(found["rows"]) == 9 and [f["label"] for f in found["files"]] == ["here, numpy", "here, mlx", "here, numpy"]
+    comparison = json.loads(capsys.readouterr().out)
+    assert len(comparison["rows"]) == 9 and [f["label"] for f in comparison["files"]] == ["here, numpy", "here, mlx", "here, numpy"]
     ours = json.loads((folder / "numpy.json").read_text())["cases"]
-    for row in found["rows"]:
+    for row in comparison["rows"]:
         [case] = [c for c in ours if all(c[key] == row[key] for key in ("op", "pass", "shape"))]
         first, second, third = row["cells"]
         assert first["seconds"] == third["seconds"] == case["median"] and third["speedup"] == 1.0
@@ -98,8 +98,8 @@ def test_through_a_pipe_of_any_width(folder, columns):
 def test_nothing_in_common_is_refused(tmp_path, capsys, case, reason):
     a, b = _write(tmp_path / "a.json", made.record()), _write(tmp_path / "b.json", made.record(case))
     assert _compare(a, b) == 2
-    shown = capsys.readouterr()
-    assert shown.out == "" and "no case in common" in shown.err and reason in shown.err
+    captured = capsys.readouterr()
+    assert captured.out == "" and "no case in common" in captured.err and reason in captured.err
     both = _write(tmp_path / "both.json", made.record({}, case))
     assert _compare(a, both) == 0
     assert _compare(a, both, b) == 2
@@ -108,15 +108,15 @@ def test_nothing_in_common_is_refused(tmp_path, capsys, case, reason):
 def test_what_some_files_lack_is_listed(tmp_path):
     a = _write(tmp_path / "a.json", made.record({}, {"shape": [9, 9]}, {"shape": [7, 7], "cache": "warm"}))
     b = _write(tmp_path / "b.json", made.record({}, {"shape": [7, 7]}, {"shape": [5, 5]}))
-    found = compare.compare([a, b, a])
-    assert [row.case["shape"] for row in found.rows] == [[8, 16], [9, 9], [7, 7]]
-    assert [cell is None for cell in found.rows[1].cells] == [False, True, False]
-    assert [why for _, why in found.not_comparable] == [
+    comparison = compare.compare([a, b, a])
+    assert [row.case["shape"] for row in comparison.rows] == [[8, 16], [9, 9], [7, 7]]
+    assert [cell is None for cell in comparison.rows[1].cells] == [False, True, False]
+    assert [why for _, why in comparison.not_comparable] == [
         "in #1, not in #2", "cache is warm in #1, cold in #2", "in #2, not in #1"]
-    assert [case for case, _ in found.not_comparable] == [
+    assert [case for case, _ in comparison.not_comparable] == [
         f"layer_norm fwd {case}, wall_slope"
         for case in ("9x9, duoln, float32, cold", "7x7, duoln, float32, warm", "5x5, duoln, float32, cold")]
-    assert any(line == "not comparable, in #2, not in #1:" for line in compare.remarks(found))
+    assert any(line == "not comparable, in #2, not in #1:" for line in compare.remarks(comparison))
 
 
 def test_warnings(tmp_path):
@@ -142,8 +142,8 @@ def test_files_that_cannot_be_compared(tmp_path, capsys, content, code, words):
         (tmp_path / "b.json").write_text(content)
     for paths in ([a, tmp_path / "b.json"], [tmp_path / "b.json", a]):
         assert _compare(*paths) == code
-        shown = capsys.readouterr()
-        assert shown.out == "" and all(word in shown.err.replace("\n", "") for word in words), shown.err
+        captured = capsys.readouterr()
+        assert captured.out == "" and all(word in captured.err.replace("\n", "") for word in words), captured.err
 
 
 def test_one_file_is_not_enough(tmp_path):
@@ -158,10 +158,10 @@ def test_a_picture_without_matplotlib_or_a_folder(tmp_path, capsys, monkeypatch)
     assert "pip install matplotlib" in capsys.readouterr().err and not (tmp_path / "p.png").exists()
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [
+@pytest.mark.parametrize(("seconds", "words"), [
     (2.5, "2.5 s"), (1234.0, "1234 s"), (0.0123456, "12.3 ms"), (1.5e-5, "15 us"), (9.996e-4, "1000 us"), (3e-9, "3 ns")])
-def test_durations(seconds, shown):
-    assert text.duration(seconds) == shown
+def test_durations(seconds, words):
+    assert text.duration(seconds) == words
 
 
 def test_a_commit_is_told_by_its_first_ten_digits():

@@ -10,9 +10,9 @@ from duoln.bench import compiling
 @pytest.mark.parametrize("backend", ["numpy", "mlx"])
 def test_compiling(backend, capsys):
     assert compiling.main(["--backend", backend, "--steps", "2"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found.pop("backend") == backend and found.pop("device")
-    assert list(found) == ["mnist ln", "LN-LSTM B 4, H 32, T 2"]
-    for figures in found.values():
+    results = json.loads(capsys.readouterr().out)
+    assert results.pop("backend") == backend and results.pop("device")
+    assert list(results) == ["mnist ln", "LN-LSTM B 4, H 32, T 2"]
+    for figures in results.values():
         assert figures["eager ms"] > 0 and figures["compiled ms"] > 0 and figures["first call s"] > 0
         assert (figures["graph nodes"] or 0) > 100 or backend == "numpy"

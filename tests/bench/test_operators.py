@@ -1,4 +1,6 @@
-"""The benchmark of operators: what it checks before it times, what it rotates, what it counts. No time is judged."""
+"""The benchmark of operators: its checks before timing, its rotation of buffers, its counts. No test depends on a
+time.
+"""
 
 from functools import partial
 from types import SimpleNamespace
@@ -8,8 +10,8 @@ import pytest
 
 from duoln import ops
 from duoln.backends.numpy import NumpyBackend
-from duoln.bench import agreement, chains, clock, operators, operators_torch, subjects
-from duoln.bench.chains import DuolnChain, Rotation, cache_for
+from duoln.bench import agreement, clock, launch_chains, operators, operators_torch, subjects
+from duoln.bench.launch_chains import DuolnChain, Rotation, cache_for
 from duoln.bench.operators import Plan
 from duoln.bench.schema import check_record
 from duoln.bench.subjects import COPY, SUBJECTS, buffer_count, buffers
@@ -64,21 +66,21 @@ def test_a_wrong_rule_is_not_timed(numpy_backend, monkeypatch, spoil, backward, 
 def test_the_error_is_that_of_all_rows_and_all_arrays(numpy_backend, monkeypatch):
     monkeypatch.setattr(agreement, "_CHUNK_VALUES", 14)  # two rows at a time
     inputs = LAYER_NORM.inputs((5, 7))
-    found = agreement.compute(LAYER_NORM, numpy_backend, inputs, True)
-    assert agreement.max_error(LAYER_NORM, inputs, found, True) < 1e-6
+    arrays = agreement.compute(LAYER_NORM, numpy_backend, inputs, True)
+    assert agreement.max_error(LAYER_NORM, inputs, arrays, True) < 1e-6
     for name, place in (("value", (4, 6)), ("x", (0, 0)), ("gain", 3), ("bias", 0)):
-        spoilt = {**found, name: found[name].copy()}
+        spoilt = {**arrays, name: arrays[name].copy()}
         spoilt[name][place] += 0.5
         error = agreement.max_error(LAYER_NORM, inputs, spoilt, True)
-        assert error == pytest.approx(0.5 / np.max(np.abs(found[name])), rel=1e-3)
+        assert error == pytest.approx(0.5 / np.max(np.abs(arrays[name])), rel=1e-3)
         spoilt[name][place] = np.nan
         assert agreement.max_error(LAYER_NORM, inputs, spoilt, True) == np.inf
 
 
 def test_the_copy_is_one(be):
     x = np.arange(15, dtype=np.float32).reshape(5, 3)
-    found = agreement.compute(COPY, be, {"x": x, "gout": x}, False)
-    assert np.array_equal(found["value"], x)
+    arrays = agreement.compute(COPY, be, {"x": x, "gout": x}, False)
+    assert np.array_equal(arrays["value"], x)
 
 
 def test_cold_inputs_and_results_rotate_and_go_on(numpy_backend):
@@ -117,7 +119,7 @@ def test_buffers_start_aligned(shape):
 
 
 def test_launches_of_a_lazy_library_form_a_chain_and_all_results_are_computed(numpy_backend, monkeypatch):
-    monkeypatch.setattr(chains, "LAZY", ("numpy",))
+    monkeypatch.setattr(launch_chains, "LAZY", ("numpy",))
     inputs = LAYER_NORM.inputs((4, 64))
     chain = DuolnChain(LAYER_NORM, numpy_backend, inputs, "warm", False)
     chain.launch(3)
@@ -125,7 +127,7 @@ def test_launches_of_a_lazy_library_form_a_chain_and_all_results_are_computed(nu
     assert np.allclose(second - first, first[0] - inputs["bias"], atol=1e-5)
     assert np.allclose(third - second, second[0] - first[0], atol=1e-5)
     chain.wait()
-    assert not chain._results and chain.most == chains.HELD_BYTES // (4 * 4 * 64)
+    assert not chain._results and chain.most == launch_chains.RESULT_BYTES // (4 * 4 * 64)
 
 
 def test_a_backend_may_time_its_device():

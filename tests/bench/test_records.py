@@ -1,4 +1,4 @@
-"""Records: what is written can be read, and what cannot be trusted is refused with file and key."""
+"""Records: a written record can be read, and a wrong one is refused with its file and key."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""One command for a day with a GPU: every part writes its figures, and a part that fails does not lose the rest."""
+"""One command surveys a device: every part writes its figures, and the other parts run when one fails."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def _patient_parts(*args):
     return [part._replace(seconds=PATIENCE) for part in PARTS(*args)]
 
 
-def test_a_whole_day_without_a_gpu(tmp_path, capsys, monkeypatch):
+def test_a_whole_survey_without_a_gpu(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(survey, "parts", _patient_parts)  # on a busy machine the parts take longer than on a GPU's
     assert survey.main(["--out", str(tmp_path), "--backend", "numpy", "--quick"]) == 0
     for name in ("selftest", "repeats", "ops", "rnn", "mnist"):
@@ -62,20 +62,20 @@ def test_what_measures_the_device(gpu, monkeypatch):
     exchanges = cuda._exchanges(1)
     assert len(exchanges) == 3
     assert f" GATHERED = {cuda._GATHERED // 16};" in source.text("device_limits/exchange.cu")  # there in units of 16 bytes
-    if GPU == STAND_IN:  # threads that spin until another writes never give hostgpu their turn
+    if GPU == STAND_IN:  # hostgpu cannot run threads that wait in a loop for another thread's write
         monkeypatch.setattr(cuda, "_exchanges", lambda rounds: {})
         monkeypatch.setattr(cuda, "_ROUNDS", 1)
-    found = cuda.measure(mib=1, rounds=1, launches=1)
+    figures = cuda.measure(mib=1, rounds=1, launches=1)
     measured = {"copy GB/s", "read GB/s", "write GB/s", "launch of our kernel, us", "product 64 x 256 x 1024, us",
                 "multiprocessors", "tensor cores bf16, TFLOP/s", "tensor cores tf32, TFLOP/s", "gathered in a cluster, GB/s a block",
                 "gathered from L2, GB/s a block"}
-    assert all(found[name] > 0 for name in measured)
-    [graph] = set(found) - measured - set(exchanges)
-    assert graph == "the same in a graph, us" and (GPU != STAND_IN or "AttributeError" in found[graph])
+    assert all(figures[name] > 0 for name in measured)
+    [graph] = set(figures) - measured - set(exchanges)
+    assert graph == "the same in a graph, us" and (GPU != STAND_IN or "AttributeError" in figures[graph])
 
 
 def test_with_nothing_installed_but_numpy_pluggy_and_rich(tmp_path):
-    """On the machine with the GPU there may be little else, and no network."""
+    """The machine with the GPU may lack other packages and a network."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nfor name in ('safetensors', 'pooch', 'mlx', 'torch', 'matplotlib'):\n    sys.modules[name] = None\n")
     code = f"""

@@ -28,10 +28,10 @@ def test_a_cell_that_disagrees_is_an_error(capsys, monkeypatch):
 def test_json_on_stdout_and_in_a_folder(capsys, tmp_path):
     assert main(["analyze", "invariance", *NUMPY, "--draws", "2", "--json", "--out", str(tmp_path / "new" / "theory")]) == 0
     captured = capsys.readouterr()
-    said = json.loads(captured.out)
-    assert said == json.loads((tmp_path / "new" / "theory" / "invariance.json").read_text())
-    assert said["analysis"] == "invariance" and said["agrees"] is True and len(said["cells"]) == 18
-    assert {"summary", "time", "seed", "backend", "eps", "dtype", "draws"} <= said.keys()
+    document = json.loads(captured.out)
+    assert document == json.loads((tmp_path / "new" / "theory" / "invariance.json").read_text())
+    assert document["analysis"] == "invariance" and document["agrees"] is True and len(document["cells"]) == 18
+    assert {"summary", "time", "seed", "backend", "eps", "dtype", "draws"} <= document.keys()
     assert "invariance.json" in captured.err
 
 
@@ -50,9 +50,9 @@ def test_geometry_that_is_not_as_known_is_an_error(capsys, monkeypatch):
 
 def test_geometry_as_json(capsys):
     assert main(["analyze", "geometry", "--cases", "40", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert {"statements", "blocks", "doubled", "gains", "directions", "steps", "same_update", "descents"} <= said.keys()
-    assert all(s["agrees"] for s in said["statements"])
+    document = json.loads(capsys.readouterr().out)
+    assert {"statements", "blocks", "doubled", "gains", "directions", "steps", "same_update", "descents"} <= document.keys()
+    assert all(s["agrees"] for s in document["statements"])
 
 
 def test_stability_leaves_a_picture_and_a_table(capsys, tmp_path):
@@ -72,11 +72,11 @@ def test_stability_leaves_a_picture_and_a_table(capsys, tmp_path):
 ])
 def test_errors_say_what_was_expected(args, code, words, capsys):
     try:
-        found = main(["analyze", *args])
+        exit_code = main(["analyze", *args])
     except SystemExit as error:  # argparse's own
-        found = error.code
+        exit_code = error.code
     captured = capsys.readouterr()
-    assert found == code and words in captured.err and captured.out == ""
+    assert exit_code == code and words in captured.err and captured.out == ""
 
 
 def test_a_folder_that_cannot_be_made(tmp_path, capsys):

@@ -26,7 +26,7 @@ def test_example_prints_one_json_object_on_stdout(tmp_path):
     out = _run("duoln.examples.mnist", "--json", "--epochs", "0", "--out", "r", cwd=tmp_path)
     assert out.returncode == 0, out.stderr
     result = json.loads(out.stdout)
-    assert result["dataset"] == {"name": "made digits", "rung": "synthetic"} and result["backend"] == "numpy"
+    assert result["dataset"] == {"name": "made digits", "provenance": "synthetic"} and result["backend"] == "numpy"
     assert [r["variant"] for r in result["results"]] == ["none", "bn", "ln"]
 
 

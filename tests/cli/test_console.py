@@ -28,8 +28,8 @@ def _seen(monkeypatch, terminal):
     return out
 
 
-def _start(rung="synthetic", first=0, refused=()):
-    return RunStart("mnist", "ln", Config(), Dataset("made digits", rung), "numpy", first, 30, 15, 12_345, refused)
+def _start(provenance="synthetic", first=0, refused=()):
+    return RunStart("mnist", "ln", Config(), Dataset("made digits", provenance), "numpy", first, 30, 15, 12_345, refused)
 
 
 def _lines(out):

@@ -51,11 +51,11 @@ def _nothing_is_drawn(monkeypatch):
 def test_an_error_is_one_document(words, code, name, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert _call([*words, *(["--json", "-"] if words[0] == "bench" else ["--json"])]) == code
-    said = capsys.readouterr()
-    error = json.loads(said.out)["error"]
+    captured = capsys.readouterr()
+    error = json.loads(captured.out)["error"]
     assert (error["class"], error["exit_code"]) == (name, code) and error["message"]
-    assert error["message"].split("\n")[0][:40] in said.err or "\x1b" in error["message"]
-    assert "Traceback" not in said.err
+    assert error["message"].split("\n")[0][:40] in captured.err or "\x1b" in error["message"]
+    assert "Traceback" not in captured.err
 
 
 def test_every_command_with_the_option_is_here():
@@ -110,8 +110,8 @@ def test_what_nobody_expects(error, code, capsys, monkeypatch):
 
     monkeypatch.setattr("duoln.tasks.registry.Registry.__init__", fail)
     assert main(["list", "--json"]) == code
-    said = capsys.readouterr()
-    assert json.loads(said.out)["error"]["class"] == type(error).__name__ and said.err
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["error"]["class"] == type(error).__name__ and captured.err
 
 
 def test_a_result_is_not_followed_by_a_second_document(capsys):

@@ -70,7 +70,7 @@ def test_it_is_listed_and_runs(installed, tmp_path):
     assert {t["name"]: t["distribution"] for t in listed["tasks"]}[NAME] == "duoln-odd-rows"
     done = _run("duoln", "run", NAME, "--preset", "smoke", "--backend", "numpy", "--json", cwd=tmp_path, paths=[installed])
     result = json.loads(done.stdout)
-    assert result["dataset"]["rung"] == "synthetic" and [r["variant"] for r in result["results"]] == ["none", "ln"]
+    assert result["dataset"]["provenance"] == "synthetic" and [r["variant"] for r in result["results"]] == ["none", "ln"]
 
 
 def test_its_own_test_passes(made, installed, tmp_path):

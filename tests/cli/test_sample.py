@@ -64,18 +64,18 @@ def test_a_run_read_back_predicts_as_it_did(run, task):
     trainer = Trainer(task, "ln", cfg, task.data(cfg), backend)
     for _ in range(trainer.last_step):
         trainer.advance()
-    found = load_trained(task, run, backend)
-    assert (found.config, found.variant, found.step) == (cfg, "ln", trainer.last_step)
+    trained = load_trained(task, run, backend)
+    assert (trained.config, trained.variant, trained.step) == (cfg, "ln", trainer.last_step)
     x = runtime.tensor(Stream(0, "x").normal((5, 2)).astype(np.float32), backend)
-    assert np.array_equal(found.model(found.params, x).numpy(), trainer.model(trainer.state["params"], x).numpy())
+    assert np.array_equal(trained.model(trained.params, x).numpy(), trainer.model(trainer.state["params"], x).numpy())
 
 
 def test_a_run_may_be_read_on_another_backend(run, task):
-    here, there = (load_trained(task, run, runtime.backend(name)) for name in ("numpy", "mlx"))
-    assert here.params and all(here.params.values())
-    for layer, params in here.params.items():
+    on_numpy, on_mlx = (load_trained(task, run, runtime.backend(name)) for name in ("numpy", "mlx"))
+    assert on_numpy.params and all(on_numpy.params.values())
+    for layer, params in on_numpy.params.items():
         for name, t in params.items():
-            assert np.array_equal(t.numpy(), there.params[layer][name].numpy())
+            assert np.array_equal(t.numpy(), on_mlx.params[layer][name].numpy())
 
 
 def test_sample_from_the_command_line(run, capsys):
@@ -92,8 +92,8 @@ def test_sample_from_the_command_line(run, capsys):
     (["--scale", "nan"], ["--scale", "'nan'"])])
 def test_options_that_do_not_fit(run, capsys, extra, words):
     assert cli.main(["sample", "generative", "--run", str(run), "--out", "x", *extra]) == 2
-    shown = capsys.readouterr().err
-    assert all(word in shown for word in words), shown
+    stderr = capsys.readouterr().err
+    assert all(word in stderr for word in words), stderr
 
 
 @pytest.mark.parametrize("argv", [["sample"], ["sample", "-h"], ["sample", "generative", "--help"],
@@ -101,9 +101,9 @@ def test_options_that_do_not_fit(run, capsys, extra, words):
 def test_help_and_unknown_options(task, argv, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(argv)
-    shown = "".join(capsys.readouterr())
-    assert stop.value.code == (2 if "--colour" in argv or len(argv) == 1 else 0) and "duoln sample" in shown
-    assert "--count" in shown or len(argv) < 3
+    output = "".join(capsys.readouterr())
+    assert stop.value.code == (2 if "--colour" in argv or len(argv) == 1 else 0) and "duoln sample" in output
+    assert "--count" in output or len(argv) < 3
 
 
 def test_a_task_without_samples_says_so(capsys):

@@ -120,15 +120,15 @@ def test_on_a_terminal(term, columns, tmp_path):
     child = subprocess.Popen(processes.command("duoln", *RUN), cwd=tmp_path, env=environment, stdin=theirs, stdout=theirs,
                              stderr=theirs)
     os.close(theirs)
-    shown = b""
+    output = b""
     try:
         while part := os.read(ours, 65536):
-            shown += part
+            output += part
     except OSError:  # which is how Linux tells that the other end is closed
         pass
     os.close(ours)
-    assert child.wait(PATIENCE) == 0 and b"Traceback" not in shown
-    assert term == "xterm" or b"\x1b[?25l" not in shown  # no cursor is hidden where it cannot be
+    assert child.wait(PATIENCE) == 0 and b"Traceback" not in output
+    assert term == "xterm" or b"\x1b[?25l" not in output  # no cursor is hidden where it cannot be
     _check_complete(tmp_path / "r" / "none")
 
 
@@ -156,11 +156,11 @@ def test_stdout_has_results_alone():
 
 
 def test_a_claim_inside_a_claim_is_the_same(capsys):
-    with streams.claimed() as outer, streams.claimed() as inner:
-        assert inner is outer and not outer.written
+    with streams.claimed() as first, streams.claimed() as second:
+        assert second is first and not first.written
         print("talk")
         console.put("result")
-        assert outer.written
+        assert first.written
     print("later")
     assert capsys.readouterr() == ("result\nlater\n", "talk\n")
 

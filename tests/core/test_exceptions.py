@@ -95,17 +95,17 @@ def test_every_way_to_a_gradient_closes_its_tape(numpy_backend, way, where):
 
 def test_tensors_of_two_open_gradients_do_not_mix(be):
     """One of them would get no gradient."""
-    outer = duoln.value_and_grad(lambda x: ops.sum(_closing_over(x)(x)))
-    check_error(GradientError, lambda: outer(_t(be, [2.0])), "[multiply]", "two gradients")
+    derived_twice = duoln.value_and_grad(lambda x: ops.sum(_closing_over(x)(x)))
+    check_error(GradientError, lambda: derived_twice(_t(be, [2.0])), "[multiply]", "two gradients")
 
 
-def _closing_over(outer):
+def _closing_over(closed_over):
     @op
     def closing(x):
         """Uses a tensor that it was not given."""
         return closing.apply(x)
 
-    closing.add(derived(lambda x: x * outer))
+    closing.add(derived(lambda x: x * closed_over))
     return closing
 
 

@@ -10,13 +10,13 @@ from duoln.errors import DtypeError, GradientError
 from duoln.testing import check_error
 
 
-def _cube(factor):
+def _cube(scale):
     """x^3 with a gradient that is off by a factor."""
     @op
     def cube(x):
         return cube.apply(x)
 
-    cube.add(Rule("composed", lambda be, x: (x * x * x, x), lambda be, x, g, needs: (factor * 3 * g * x * x,)))
+    cube.add(Rule("composed", lambda be, x: (x * x * x, x), lambda be, x, g, needs: (scale * 3 * g * x * x,)))
     return cube
 
 
@@ -28,9 +28,9 @@ def test_a_right_gradient_passes(numpy_backend, rng):
     assert duoln.gradcheck(_cube(1.0), _x(numpy_backend, rng)) < 1e-7
 
 
-@pytest.mark.parametrize("factor", [0.0, 0.5, -1.0, 1.0 + 1e-5])
-def test_a_wrong_gradient_fails(numpy_backend, rng, factor):
-    check_error(GradientError, lambda: duoln.gradcheck(_cube(factor), _x(numpy_backend, rng)), "argument 0", "(3, 4)")
+@pytest.mark.parametrize("scale", [0.0, 0.5, -1.0, 1.0 + 1e-5])
+def test_a_wrong_gradient_fails(numpy_backend, rng, scale):
+    check_error(GradientError, lambda: duoln.gradcheck(_cube(scale), _x(numpy_backend, rng)), "argument 0", "(3, 4)")
 
 
 def test_the_wrong_argument_is_named(numpy_backend, rng):

@@ -74,11 +74,11 @@ def test_a_tensor_kept_from_an_earlier_call_is_a_constant(be):
 
 
 def test_a_gradient_inside_a_gradient_is_refused(be):
-    def outer(x):
+    def twice(x):
         _, grad = duoln.value_and_grad(lambda y: ops.sum(y * y))(x)
         return ops.sum(grad)
 
-    check_error(GradientError, lambda: duoln.value_and_grad(outer)(_t(be, [1.0])), "inside a gradient", "first order")
+    check_error(GradientError, lambda: duoln.value_and_grad(twice)(_t(be, [1.0])), "inside a gradient", "first order")
     assert duoln.value_and_grad(lambda x: ops.sum(x))(_t(be, [1.0]))[1].numpy() == [1.0]  # nothing is left behind
 
 
@@ -129,8 +129,8 @@ class TestManyUses:
 
     def _count(self, monkeypatch, backend):
         shapes = []
-        inner = backend.matmul
-        monkeypatch.setattr(backend, "matmul", lambda x, y: shapes.append((x.shape, y.shape)) or inner(x, y))
+        matmul = backend.matmul
+        monkeypatch.setattr(backend, "matmul", lambda x, y: shapes.append((x.shape, y.shape)) or matmul(x, y))
         return shapes
 
     @pytest.mark.parametrize("steps", [1, 2, 7])
@@ -185,8 +185,8 @@ class TestArguments:
     def test_mixed_backends(self, numpy_backend):
         from conftest import get_backend
 
-        other = get_backend("mlx")
-        a, b = _t(numpy_backend, [1.0]), _t(other, [1.0])
+        mlx = get_backend("mlx")
+        a, b = _t(numpy_backend, [1.0]), _t(mlx, [1.0])
         for call in (lambda: a + b, lambda: ops.matmul(a, b), lambda: ops.where(a > 0, b, a)):
             with pytest.raises((MixedBackendError, ShapeError)):
                 call()

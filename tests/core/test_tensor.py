@@ -38,11 +38,11 @@ def test_one_value_as_a_number(be):
 
 def test_operators(be):
     x, y = duoln.tensor([1.0, 4.0], be), duoln.tensor([2.0, 3.0], be)
-    for found, expected in [(x + y, [3, 7]), (x - y, [-1, 1]), (x * y, [2, 12]), (x / y, [0.5, 4 / 3]), (x ** 2, [1, 16]),
+    for actual, expected in [(x + y, [3, 7]), (x - y, [-1, 1]), (x * y, [2, 12]), (x / y, [0.5, 4 / 3]), (x ** 2, [1, 16]),
                             (-x, [-1, -4]), (1 + x, [2, 5]), (1 - x, [0, -3]), (2 * x, [2, 8]), (1 / x, [1, 0.25]),
                             (x[1], 4), (x < y, [1, 0]), (x <= 1, [1, 0]), (x > y, [0, 1]), (x >= 4, [0, 1]),
                             (x == 1.0, [1, 0]), (x != y, [1, 1])]:
-        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
+        np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-6)
     np.testing.assert_allclose((x[None] @ y[:, None]).numpy(), [[14.0]])
 
 
@@ -88,12 +88,12 @@ def test_index_errors(be):
 
 def test_logical_operators_want_bools_in_every_place(be):
     yes = duoln.tensor([True, False], be)
-    for wrong, found in [(duoln.tensor([1.0, 0.0], be), "float32"), (duoln.tensor([1, 0], be), "int32"),
+    for wrong, dtype in [(duoln.tensor([1.0, 0.0], be), "float32"), (duoln.tensor([1, 0], be), "int32"),
                          (np.array([True, False]), "numpy.ndarray"), (True, "bool")]:
         for name, arguments in [("logical_not", (wrong,)), ("logical_and", (wrong, yes)), ("logical_and", (yes, wrong)),
                                 ("logical_or", (wrong, yes)), ("logical_or", (yes, wrong))]:
             check_error(DtypeError, lambda name=name, arguments=arguments: getattr(ops, name)(*arguments),
-                        f"[{name}]", "expected a bool tensor", found)
+                        f"[{name}]", "expected a bool tensor", dtype)
 
 
 def test_loss_errors(be):

@@ -74,8 +74,8 @@ def test_large_arrays_in_eight_threads(numpy_backend, rng):
         return [fn(x)[1].numpy() for _ in range(4)]
 
     alone = [gradients(k)[0] for k in range(2)]
-    for k, found in enumerate(_together(lambda k: gradients(k % 2))):
-        assert all(np.array_equal(g, alone[k % 2]) for g in found)
+    for k, gradients_of_thread in enumerate(_together(lambda k: gradients(k % 2))):
+        assert all(np.array_equal(g, alone[k % 2]) for g in gradients_of_thread)
 
 
 def test_reading_in_one_thread_while_another_is_within_a_step(numpy_backend):

@@ -40,7 +40,7 @@ _ENOUGH = 1 << 30
 
 
 class Bomb(NamedTuple):
-    """A small file of huge content, and its reader."""
+    """A small file with huge content, and its reader."""
 
     name: str
     """Of the reader in `READERS`, or its own."""
@@ -52,7 +52,7 @@ class Bomb(NamedTuple):
 
 
 def _gz(head: bytes, piece: bytes, size: int = _ENOUGH) -> bytes:
-    """Gzip of a head and of a piece over and over, up to so many bytes."""
+    """Gzip of a head and a repeated piece, up to so many bytes."""
     block = gzip.compress(piece * max(4 * MIB // len(piece), 1), 9, mtime=0)
     return gzip.compress(head, mtime=0) + block * max(size // (4 * MIB), 1)
 
@@ -105,7 +105,7 @@ def _member(name: str, size: int) -> bytes:
 
 
 def _sparse(head: bytes, size: int) -> Callable[[Path], Any]:
-    """A file that takes no room on the disk."""
+    """A sparse file, which needs no space on the disk."""
     def make(path: Path) -> None:
         path.write_bytes(head)
         os.truncate(path, size)
@@ -232,7 +232,7 @@ BOMBS = [
 
 
 def drive(bomb: Bomb, folder: Path) -> dict[str, Any]:
-    """What became of a bomb."""
+    """The outcome of a bomb."""
     folder.mkdir()
     name = READERS[bomb.name].name if bomb.read is None else bomb.file
     path = folder / name

@@ -1,4 +1,4 @@
-"""Every reader of files with whole files to damage; as a program, the worker that reads the damaged ones.
+"""Every reader of files, with undamaged files; as a program, the process that reads damaged copies of them.
 
     python hostile_readers.py CASES FOLDER [FIRST]
 
@@ -56,7 +56,7 @@ class Reader(NamedTuple):
     files: list[bytes]
     allowed: tuple[type[Exception], ...]
     name: str = "case"
-    """What the file is called, with what lies beside it in `beside`."""
+    """The name of the file; `beside` has other files of its folder."""
     beside: dict[str, bytes] | None = None
     mutate: Callable[[random.Random, bytes, bytes], bytes] = fuzzing.mutate
 
@@ -66,20 +66,20 @@ def _idx(*shape):
     return bytes([0, 0, 8, len(shape)]) + np.array(shape, ">u4").tobytes() + values.tobytes()
 
 
-def _gzip(rng, whole, other):
+def _gzip(rng, whole, second):
     """Damage inside of a stream that is whole, or to the stream."""
     if rng.random() < 0.5:
-        return fuzzing.mutate(rng, whole, other)
-    return gzip.compress(fuzzing.mutate(rng, gzip.decompress(whole), gzip.decompress(other)), 1, mtime=0)
+        return fuzzing.mutate(rng, whole, second)
+    return gzip.compress(fuzzing.mutate(rng, gzip.decompress(whole), gzip.decompress(second)), 1, mtime=0)
 
 
-def _perhaps_gzip(rng, whole, other):
-    both = whole[:2] == other[:2] == b"\x1f\x8b"
-    return _gzip(rng, whole, other) if both else fuzzing.mutate(rng, whole, other)
+def _perhaps_gzip(rng, whole, second):
+    both = whole[:2] == second[:2] == b"\x1f\x8b"
+    return _gzip(rng, whole, second) if both else fuzzing.mutate(rng, whole, second)
 
 
-def _zip(rng, whole, other):
-    return (fuzzing.mutate if rng.random() < 0.3 else fuzzing.mutate_members)(rng, whole, other)
+def _zip(rng, whole, second):
+    return (fuzzing.mutate if rng.random() < 0.3 else fuzzing.mutate_members)(rng, whole, second)
 
 
 def _npz(save=np.savez_compressed, **arrays):
@@ -194,7 +194,7 @@ def _checkpoint(step, **notes):
 
 _CONFIG = json.dumps({"task": "t", "variant": "ln", "config": {"seed": 0, "batch_size": 128}}, indent=2).encode()
 _LOG = b"".join(json.dumps(line).encode() + b"\n" for line in [
-    {"event": "start", "task": "t", "variant": "ln", "seed": 0, "dataset": {"name": "made", "rung": "synthetic"}},
+    {"event": "start", "task": "t", "variant": "ln", "seed": 0, "dataset": {"name": "made", "provenance": "synthetic"}},
     *({"event": "step", "step": k, "loss": 1.5, "wall_s": 0.1} for k in range(3)),
     {"event": "evaluation", "step": 2, "epoch": 1.0, "test_error": 0.5, "wall_s": 0.2},
     {"event": "end", "status": "done", "step": 3}])
@@ -268,7 +268,7 @@ READERS = {
 
 
 def case(name: str, number: int) -> bytes:
-    """The damaged file of that number."""
+    """The damaged file of a number."""
     reader = READERS[name]
     rng = random.Random(zlib.crc32(name.encode()) << 32 | number)
     return reader.mutate(rng, rng.choice(reader.files), rng.choice(reader.files))
@@ -280,10 +280,10 @@ def drive(name: str, cases: int, folder: Path, start: int = 0) -> dict[str, Any]
     folder.mkdir()
     path = folder / reader.name
     path.parent.mkdir(parents=True, exist_ok=True)
-    for other, content in (reader.beside or {}).items():
-        (folder / other).parent.mkdir(parents=True, exist_ok=True)
-        (folder / other).write_bytes(content)
-    for whole in reader.files:  # loads what is loaded late, before anything is watched
+    for beside, content in (reader.beside or {}).items():
+        (folder / beside).parent.mkdir(parents=True, exist_ok=True)
+        (folder / beside).write_bytes(content)
+    for whole in reader.files:  # loads all modules before the watch begins
         path.write_bytes(whole)
         _outcome(reader, path)
     counts = {"cases": cases, "read": 0, "refused": 0}

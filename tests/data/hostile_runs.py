@@ -1,4 +1,4 @@
-"""Readers of whole runs: what continues training, and what reads a model back; with small sound runs of MNIST."""
+"""Readers of run folders: the one that resumes training and the one that loads a model, with small runs of MNIST."""
 
 import dataclasses
 import json
@@ -44,5 +44,5 @@ def read_model(path):
 
 
 def resume(path):
-    """Go on from a checkpoint."""
+    """Resume from a checkpoint."""
     _trainer().resume(checkpoint.load(path))

@@ -1,4 +1,4 @@
-"""Batches are a function of the step and of nothing else."""
+"""Batches depend only on the number of the update."""
 
 import numpy as np
 import pytest
@@ -47,9 +47,9 @@ def test_an_epoch_has_each_row_at_most_once_in_batches_of_one_size(rows, seed, d
     steps = rows // batch_size
     assert (batches.rows, batches.steps_per_epoch) == (rows, steps)
     for epoch in range(2):
-        found = _rows(batches, range(epoch * steps, (epoch + 1) * steps))
-        assert {len(batch) for batch in found} == {batch_size}
-        flat = [row for batch in found for row in batch]
+        drawn = _rows(batches, range(epoch * steps, (epoch + 1) * steps))
+        assert {len(batch) for batch in drawn} == {batch_size}
+        flat = [row for batch in drawn for row in batch]
         assert len(set(flat)) == len(flat) and set(flat) <= set(range(rows))
 
 
@@ -87,8 +87,8 @@ def test_batch_size_that_does_not_fit(batch_size):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
 def test_range_that_is_kept(dtype):
-    found = check_range("label", np.array([[0, 9], [3, 4]], dtype), 10)
-    assert found.dtype == np.int32 and found.tolist() == [[0, 9], [3, 4]]
+    checked = check_range("label", np.array([[0, 9], [3, 4]], dtype), 10)
+    assert checked.dtype == np.int32 and checked.tolist() == [[0, 9], [3, 4]]
 
 
 @pytest.mark.parametrize(("values", "bad", "position"),

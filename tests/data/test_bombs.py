@@ -1,4 +1,4 @@
-"""Small files of huge content: every reader refuses them, or reads them, within 1 GiB of memory for the whole process."""
+"""Small files with huge content: every reader reads or refuses them within 1 GiB of memory for the whole process."""
 
 import json
 import os
@@ -18,7 +18,7 @@ MOST_MIB = 700
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    """What became of each bomb, by its place in the list."""
+    """The outcome of each bomb, by its place in the list."""
     here, folder = Path(__file__).parent, tmp_path_factory.mktemp("bombs")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parents[1]), str(here)]), "OMP_NUM_THREADS": "1",
            "OPENBLAS_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""The one way in which readers open files: regular ones, no further than a bound, and every failure named."""
+"""How readers open files: only regular files, no more bytes than a bound, and a named error for every failure."""
 
 import gzip
 import os

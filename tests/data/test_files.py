@@ -1,4 +1,4 @@
-"""Finding data: the user's folders, the cache, then mirrors that are trusted with nothing."""
+"""Finding data: in the user's folders, in the cache, then on mirrors, whose files are checked."""
 
 import contextlib
 import hashlib
@@ -229,14 +229,14 @@ def test_cache_that_cannot_be_made_is_named(tmp_path, server, monkeypatch):
 @pytest.mark.parametrize("kind", ["good", "missing"])
 def test_pooch_says_nothing_during_a_download_and_what_it_likes_afterwards(cache, server, monkeypatch, kind):
     logger = pooch.get_logger()
-    said = []
+    records = []
     handler = logging.Handler()
-    handler.emit = said.append
+    handler.emit = records.append
     monkeypatch.setattr(logger, "handlers", [handler])
     monkeypatch.setattr(logger, "level", logging.INFO)
     with contextlib.suppress(DataMissingError):
         find(_resource(server.url + kind))
-    assert (server.asked, said) == ([f"/{kind}"], [])
+    assert (server.asked, records) == ([f"/{kind}"], [])
     assert logger.level == logging.INFO
 
 

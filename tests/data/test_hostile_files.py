@@ -1,4 +1,4 @@
-"""Every reader there is, against damaged files: an error of its own kind or a result, and no more.
+"""Every reader reads damaged files: it gives a result or an error of the right class, and has no other effect.
 
 Some hundred cases a reader by default, 200 times as many with --long (`pytest -rP` shows the counts). Of the formats
 there are IDX, gzip, npz (which is zip), npy, tar, text, XML, safetensors, JSON, JSONL, RIFF and NIST SPHERE; duoln reads
@@ -30,7 +30,7 @@ LONG = 200
 
 @pytest.fixture(scope="module")
 def outcomes(request, tmp_path_factory):
-    """What each reader made of its cases, from one process whose memory is capped."""
+    """The outcomes of each reader, from one process with limited memory."""
     cases = CASES * (LONG if request.config.getoption("--long") else 1)
     here = Path(__file__).parent
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parents[1]), str(here)]), "OMP_NUM_THREADS": "1",
@@ -43,13 +43,13 @@ def outcomes(request, tmp_path_factory):
 
 @pytest.mark.parametrize("name", hostile_readers.READERS)
 def test_a_damaged_file_is_refused_or_read(outcomes, name):
-    found = outcomes[name]
-    print(f"{name}: {found['cases']} cases, {found['refused']} refused, {found['read']} read, "
-          f"slowest {found['slowest_cpu_s']} s")
-    assert found["wrongs"] == 0, "\n".join(f"case {n}: {what}\n{seen}" for n, what, seen in found["wrong"])
-    assert found["strays"] == [] and found["slowest_cpu_s"] < 5
+    outcome = outcomes[name]
+    print(f"{name}: {outcome['cases']} cases, {outcome['refused']} refused, {outcome['read']} read, "
+          f"slowest {outcome['slowest_cpu_s']} s")
+    assert outcome["wrongs"] == 0, "\n".join(f"case {n}: {what}\n{seen}" for n, what, seen in outcome["wrong"])
+    assert outcome["strays"] == [] and outcome["slowest_cpu_s"] < 5
     if hostile_readers.READERS[name].allowed:
-        assert found["refused"] > found["cases"] // 20 and found["read"] > 0  # neither always seen nor always harmless
+        assert outcome["refused"] > outcome["cases"] // 20 and outcome["read"] > 0  # some is refused, some is not
 
 
 # What the fuzzer found --------------------------------------------------------------------------------

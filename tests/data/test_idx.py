@@ -1,4 +1,4 @@
-"""IDX files: what is written is read back, and no file, however damaged, does worse than a DataFormatError."""
+"""IDX files: a written file can be read, and every damaged file gives a DataFormatError or an array."""
 
 import gzip
 import struct
@@ -26,17 +26,17 @@ def _file(tmp_path, content, ending="idx"):
 
 
 def _refusal(path, **options):
-    """The error of a bad file, once it is known to say what it must."""
+    """The error of a bad file, after a check of its text."""
     with pytest.raises(DataFormatError) as caught:
         read_idx(path, **options)
     error = caught.value
-    assert str(error) == f"{path}: at byte {error.offset}: expected {error.expected}, found {error.found}"
-    assert str(error.expected) and str(error.found) and error.exit_code == 4
+    assert str(error) == f"{path}: at byte {error.offset}: expected {error.expected}, found {error.actual}"
+    assert str(error.expected) and str(error.actual) and error.exit_code == 4
     return error
 
 
 def _peak_of(call):
-    """What the call gives and the most memory it held, in bytes."""
+    """The result of the call, and the peak of its memory in bytes."""
     tracemalloc.start()
     try:
         return call(), tracemalloc.get_traced_memory()[1]
@@ -51,9 +51,9 @@ def test_round_trip(tmp_path, shape, ending, rng):
     array = rng.integers(0, 256, shape).astype(np.uint8)
     path = tmp_path / f"file.{ending}"
     write_idx(path, array)
-    found = read_idx(str(path))
-    assert found.dtype == np.uint8 and found.shape == shape
-    np.testing.assert_array_equal(found, array)
+    values = read_idx(str(path))
+    assert values.dtype == np.uint8 and values.shape == shape
+    np.testing.assert_array_equal(values, array)
 
 
 def test_written_bytes_are_idx(tmp_path):
@@ -120,16 +120,16 @@ def test_short_content_in_a_whole_gzip(tmp_path, length):
 @pytest.mark.parametrize("padding", [b"\0", b"x" * 5000])
 def test_padded(tmp_path, ending, padding):
     error = _refusal(_file(tmp_path, _header(3, 4) + ARRAY.tobytes() + padding, ending))
-    assert (error.offset, error.expected, error.found) == (24, "the end of the file", "more bytes")
+    assert (error.offset, error.expected, error.actual) == (24, "the end of the file", "more bytes")
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_truncated_data_says_how_much_is_there(tmp_path, ending):
     error = _refusal(_file(tmp_path, _header(3, 4) + bytes(7), ending))
     if ending == "idx.gz":
-        assert (error.offset, error.expected, error.found) == (19, "12 bytes of data", "7")
+        assert (error.offset, error.expected, error.actual) == (19, "12 bytes of data", "7")
     else:  # known from the length of the file, before anything is read
-        assert (error.offset, error.expected, error.found) == (4, "dimensions of at most 7 bytes in all", "3 x 4 = 12")
+        assert (error.offset, error.expected, error.actual) == (4, "dimensions of at most 7 bytes in all", "3 x 4 = 12")
 
 
 # Files whose header is wrong --------------------------------------------------------------------------
@@ -138,11 +138,11 @@ def test_truncated_data_says_how_much_is_there(tmp_path, ending):
 @pytest.mark.parametrize("start", [b"\1\0\x08\x01", b"\0\1\x08\x01", b"PK\3\4", b"<htm", b"\0\0\x08"])
 def test_wrong_magic(tmp_path, ending, start):
     error = _refusal(_file(tmp_path, start, ending))
-    assert error.offset == 0 and "magic" in error.expected and error.found == start.hex(" ")
+    assert error.offset == 0 and "magic" in error.expected and error.actual == start.hex(" ")
 
 
 def test_empty_file(tmp_path):
-    assert _refusal(_file(tmp_path, b"")).found == "an empty file"
+    assert _refusal(_file(tmp_path, b"")).actual == "an empty file"
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -150,14 +150,14 @@ def test_empty_file(tmp_path):
 def test_wrong_dtype_byte(tmp_path, ending, code):
     error = _refusal(_file(tmp_path, _header(1, code=code) + bytes(8), ending))
     named = {0x09: "type i1", 0x0B: "type >i2", 0x0C: "type >i4", 0x0D: "type >f4", 0x0E: "type >f8"}
-    assert (error.offset, error.found) == (2, named.get(code, f"type byte {code:#04x}"))
+    assert (error.offset, error.actual) == (2, named.get(code, f"type byte {code:#04x}"))
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("ndim", [0, 5, 255])
 def test_wrong_number_of_dimensions(tmp_path, ending, ndim):
     error = _refusal(_file(tmp_path, _header(*[1] * ndim) + b"x", ending))
-    assert (error.offset, error.expected, error.found) == (3, "1 to 4 dimensions", ndim)
+    assert (error.offset, error.expected, error.actual) == (3, "1 to 4 dimensions", ndim)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -167,7 +167,7 @@ def test_wrong_number_of_dimensions(tmp_path, ending, ndim):
 def test_absurd_dimensions_in_a_tiny_file(tmp_path, ending, shape):
     path = _file(tmp_path, _header(*shape) + b"few", ending)
     error, peak = _peak_of(lambda: _refusal(path))
-    assert error.offset == 4 and " x ".join(map(str, shape)) in error.found
+    assert error.offset == 4 and " x ".join(map(str, shape)) in error.actual
     assert peak < MIB
 
 
@@ -196,7 +196,7 @@ def test_bomb_behind_a_small_header(tmp_path, gibibyte, claim):
     path = tmp_path / "bomb.idx.gz"
     path.write_bytes(gzip.compress(_header(*claim)) + gibibyte)
     error, peak = _peak_of(lambda: _refusal(path))
-    assert error.found == "more bytes" and error.offset == 4 + 4 * len(claim) + np.prod(claim)
+    assert error.actual == "more bytes" and error.offset == 4 + 4 * len(claim) + np.prod(claim)
     assert peak < 2 * MIB
 
 
@@ -212,7 +212,7 @@ def test_bomb_that_claims_all_that_is_believed(tmp_path, gibibyte):
     path = tmp_path / "bomb.idx.gz"
     path.write_bytes(gzip.compress(_header(8 * MIB)) + gibibyte)
     error, peak = _peak_of(lambda: _refusal(path, max_bytes=8 * MIB + 8))
-    assert error.offset == 8 * MIB + 8 and error.found == "more"
+    assert error.offset == 8 * MIB + 8 and error.actual == "more"
     assert peak < 13 * MIB
 
 
@@ -233,22 +233,24 @@ def test_lying_header_with_some_data_costs_what_is_there(tmp_path, rng):
     content = _header(31 * MIB) + rng.bytes(MIB)
     path = _file(tmp_path, content, "idx.gz")
     error, peak = _peak_of(lambda: _refusal(path))
-    assert (error.offset, error.found) == (8 + MIB, str(MIB))
+    assert (error.offset, error.actual) == (8 + MIB, str(MIB))
     assert peak < 4 * MIB
 
 
 # Damage -----------------------------------------------------------------------------------------------
 
 def _survives(path, original):
-    """A file with damage gives an error of the right kind or an array; whether it gave an array."""
+    """Check that a damaged file gives an error of the right class or an array; the result is whether it gave an
+    array.
+    """
     try:
-        found = read_idx(path, max_bytes=MIB)
+        values = read_idx(path, max_bytes=MIB)
     except DataError as error:
         assert str(path) in str(error)
         return False
-    assert found.dtype == np.uint8 and found.nbytes <= MIB
-    if path.suffix == ".gz":  # a checksum guards the content, so what gets through is unharmed
-        np.testing.assert_array_equal(found, original)
+    assert values.dtype == np.uint8 and values.nbytes <= MIB
+    if path.suffix == ".gz":  # the content has a checksum, so an array that is read is undamaged
+        np.testing.assert_array_equal(values, original)
     return True
 
 
@@ -280,7 +282,7 @@ def _fuzz(tmp_path, ending, cases):
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_fuzz(tmp_path, ending):
     outcomes = _fuzz(tmp_path, ending, 2000)
-    assert 0 < sum(outcomes) < 2000  # the damage is neither always seen nor always harmless
+    assert 0 < sum(outcomes) < 2000  # some damage is refused, and some is harmless
 
 
 @pytest.mark.long
@@ -306,4 +308,4 @@ def test_damaged_gzip_says_so(tmp_path):
     path = tmp_path / "bad.idx.gz"
     path.write_bytes(whole)
     error = _refusal(path)
-    assert error.expected == "an undamaged gzip stream" and "CRC" in error.found
+    assert error.expected == "an undamaged gzip stream" and "CRC" in error.actual

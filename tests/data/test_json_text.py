@@ -1,4 +1,4 @@
-"""JSON whose depth, size and characters are checked before anything is made of it."""
+"""JSON: depth, size and characters are checked before the values are made."""
 
 import pytest
 

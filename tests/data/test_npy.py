@@ -14,9 +14,9 @@ FLOATS = Expected("f4", 2)
 def test_values_come_back(tmp_path, shape, rng):
     values = rng.standard_normal(shape).astype(np.float32)
     np.save(tmp_path / "a.npy", values)
-    found = map_npy(tmp_path / "a.npy", FLOATS)
-    assert isinstance(found, np.memmap) and not found.flags.writeable
-    np.testing.assert_array_equal(found, values)
+    mapped = map_npy(tmp_path / "a.npy", FLOATS)
+    assert isinstance(mapped, np.memmap) and not mapped.flags.writeable
+    np.testing.assert_array_equal(mapped, values)
 
 
 @pytest.mark.parametrize(("values", "words"), [

@@ -1,4 +1,4 @@
-"""The .npz reader believes nothing: every claim of a header and an archive is checked before anything is allocated."""
+"""The .npz reader checks every claim of a header and an archive before it allocates memory."""
 
 import io
 import struct
@@ -34,10 +34,10 @@ def test_what_numpy_wrote_is_read(write, tmp_path, rng):
     write(tmp_path / "a.npz", **arrays)
     wanted = {"rows": Expected("u1", 2), "columns": Expected("u1", 2), "empty": Expected("f4", 2), "text": Expected("U", 1),
               "number": Expected("i8", 0), "none": Expected("U", 1)}
-    found = read_npz(tmp_path / "a.npz", wanted)
+    values = read_npz(tmp_path / "a.npz", wanted)
     for name, array in arrays.items():
-        np.testing.assert_array_equal(found[name], array)
-        assert found[name].flags.c_contiguous and found[name].shape == array.shape
+        np.testing.assert_array_equal(values[name], array)
+        assert values[name].flags.c_contiguous and values[name].shape == array.shape
     assert list(read_npz(tmp_path / "a.npz", {"text": Expected("U", 1)})) == ["text"]
 
 

@@ -1,4 +1,4 @@
-"""Files out of a tar archive: what may stand beside them, and what a reader does not wait for."""
+"""Reading files of a tar archive: which other members it may have, and which files are refused at once."""
 
 import io
 import tarfile

@@ -1,4 +1,4 @@
-"""The engines connect those who have met, and nobody else."""
+"""The engines connect the processes that have met, and no others."""
 
 import ctypes
 import socket
@@ -38,7 +38,7 @@ def test_a_group_of_those_who_have_met_passes(size):
 
 
 def test_a_group_with_somebody_else_ends_on_every_rank():
-    """The engine has a stranger in the place of rank 1, who gives numbers of his own."""
+    """The engine has connected a stranger in the place of rank 1; the stranger gives wrong numbers."""
     threads, met = Together(3), meet_all(places(3))
 
     def stranger(x):
@@ -103,9 +103,9 @@ def test_a_stranger_who_takes_the_place_of_rank_0_in_the_ring_gets_no_weights(se
                 connection.sendall(sends)
             if sends:
                 assert meeting.gather(True) == [True, False]
-            said = second.stderr.read().decode()
-            assert second.wait(60) == 1 and message in said, said
-            assert len(rest(left)) + len(rest(right)) <= 256  # its proof, and nothing that comes after it
+            stderr = second.stderr.read().decode()
+            assert second.wait(60) == 1 and message in stderr, stderr
+            assert len(rest(left)) + len(rest(right)) <= 256  # its proof, and nothing after it
     second.stderr.close()
     meeting.close()
 

@@ -1,4 +1,4 @@
-"""Ranks that others have started, on one machine or several: each `duoln run --ranks auto` is one of them."""
+"""Ranks that a launcher has started, on one machine or several: each is one `duoln run --ranks auto`."""
 
 import contextlib
 import os
@@ -32,10 +32,10 @@ def start(*words, within=(), **told):
 
 
 def finish(processes):
-    """What each said, once all have ended well."""
-    said = [process.communicate(timeout=PATIENCE)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), said
-    return said
+    """The stderr of each process, after all have ended without error."""
+    outputs = [process.communicate(timeout=PATIENCE)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), outputs
+    return outputs
 
 
 def check_losses(tmp_path):
@@ -46,7 +46,7 @@ def check_losses(tmp_path):
 
 
 def reach(address):
-    """Connect as soon as somebody listens."""
+    """Connect as soon as a process listens."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         with contextlib.suppress(ConnectionRefusedError):
@@ -56,7 +56,7 @@ def reach(address):
 
 
 def test_ranks_at_two_addresses_train_as_one_process_whoever_comes_first(tmp_path):
-    """One was started as by Slurm, one as by Open MPI; before the second one comes a stranger who talks nonsense."""
+    """One is started as by Slurm, one as by Open MPI. Before the second one, a stranger connects and sends nonsense."""
     if sys.platform == "darwin":
         pytest.skip("macOS has one loopback address")
     address = ("127.0.0.2", free_port("127.0.0.2"))
@@ -65,10 +65,10 @@ def test_ranks_at_two_addresses_train_as_one_process_whoever_comes_first(tmp_pat
     with reach(address) as stranger:
         stranger.sendall(b"let me in " * 10)
         second = start(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_LOCAL_RANK="0", **shared)
-        said = finish([first, second])
-    assert "ranks: refused a connection from 127.0.0.1:" in said[0] and "it does not know this run's token" in said[0]
-    assert "this is rank 0 of 2; they meet at 127.0.0.2" in said[0] and "this is rank 1 of 2" in said[1]
-    assert not any(SECRET in text for text in said)
+        outputs = finish([first, second])
+    assert "ranks: refused a connection from 127.0.0.1:" in outputs[0] and "it does not know this run's token" in outputs[0]
+    assert "this is rank 0 of 2; they meet at 127.0.0.2" in outputs[0] and "this is rank 1 of 2" in outputs[1]
+    assert not any(SECRET in text for text in outputs)
     check_losses(tmp_path)
 
 
@@ -80,9 +80,9 @@ def test_a_rank_that_dies_ends_the_others_without_a_launcher(tmp_path):
     while first.poll() is None and not (log.exists() and '"step": 3,' in log.read_text()):
         time.sleep(0.02)
     second.send_signal(signal.SIGKILL)
-    said = first.communicate(timeout=PATIENCE)[1]
+    stderr = first.communicate(timeout=PATIENCE)[1]
     second.communicate()
-    assert first.returncode == 1 and "rank 0 lost another rank" in said
+    assert first.returncode == 1 and "rank 0 lost another rank" in stderr
 
 
 # Two network namespaces, as two machines -------------------------------------------------------------------
@@ -112,7 +112,7 @@ def two_machines():
         yield names, "10.77.0.1"
     finally:
         for name in names:
-            ip("netns", "del", name)  # the cable goes with it
+            ip("netns", "del", name)  # the cable is removed with it
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""The ranks of one machine and who started them end together. The ranks here are processes that only sleep."""
+"""The ranks of one machine end together with the process that started them. The ranks here only sleep."""
 
 import signal
 import subprocess

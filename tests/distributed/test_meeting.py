@@ -1,4 +1,4 @@
-"""Only who knows the run's token meets the ranks, and a stranger neither learns anything nor stops the run."""
+"""Only a process with the run's token meets the ranks. A stranger learns nothing and cannot stop the run."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ def test_ranks_that_know_the_token_meet_and_exchange_values(size):
 
 
 def silent(connection):
-    """Says nothing."""
+    """Sends nothing."""
 
 
 def garbage(connection):
@@ -44,7 +44,7 @@ def wrong_token(connection):
 
 
 def sent_back(connection):
-    """Answers with what it was sent."""
+    """Sends back what it received."""
     connection.sendall(connection.recv(32) * 3)
 
 
@@ -176,7 +176,7 @@ def test_a_rank_that_goes_before_training_is_named():
 
 @pytest.fixture
 def ends():
-    """The two ends of a connection that have proved themselves, and their sockets."""
+    """The two ends of a connection after the handshake, and their sockets."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sockets = socket.create_connection(listener.getsockname()), listener.accept()[0]
     keys = in_threads(lambda: _welcome(sockets[0], TOKEN, FOREVER), lambda: _introduce(sockets[1], TOKEN, FOREVER))
@@ -188,7 +188,7 @@ def ends():
 
 
 def frame(connection):
-    """One message as it is on the wire."""
+    """The bytes of one message."""
     head = connection.recv(4, socket.MSG_WAITALL)
     return head + connection.recv(32 + struct.unpack(">I", head)[0], socket.MSG_WAITALL)
 

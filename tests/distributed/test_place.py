@@ -1,4 +1,4 @@
-"""Which rank a process is, as the variables of who started it say."""
+"""The rank of a process, from the variables of its launcher."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_a_launcher_says_who_we_are(launcher, environment, expected, named):
     place = find_place(launcher if named else "auto", environment)
     assert (place.rank, place.size, place.meeting, place.local_rank) == expected
     assert place.token == b"0123456789abcdef" and place.listener is None
-    assert "DUOLN_RANK_TOKEN" not in environment  # so no child of ours has it
+    assert "DUOLN_RANK_TOKEN" not in environment  # so that no child process has it
     assert "0123456789abcdef" not in repr(place)
 
 

@@ -1,4 +1,4 @@
-"""`duoln run --ranks N`, over MLX's ring: as one process trains, and one end for all."""
+"""`duoln run --ranks N` over MLX's ring: it trains as one process does, and all ranks end together."""
 
 import json
 import os
@@ -73,9 +73,9 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on_from_its_checkpoin
     started.wait_for_step(20)
     first, second = started.ranks()
     os.kill(second, signal.SIGKILL)
-    said = started.process.communicate(timeout=PATIENCE)[1]
+    stderr = started.process.communicate(timeout=PATIENCE)[1]
     assert started.process.returncode == 1
-    assert "rank 1 was killed by SIGKILL; the other ranks were ended" in said and "--resume auto" in said
+    assert "rank 1 was killed by SIGKILL; the other ranks were ended" in stderr and "--resume auto" in stderr
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
     step = states(tmp_path / "ln").step
@@ -89,8 +89,8 @@ def test_ctrl_c_stops_every_rank_at_one_step_and_going_on_equals_not_stopping(tm
     started = Started(tmp_path / "stopped", *LONG)
     started.wait_for_step(17)
     started.process.send_signal(signal.SIGINT)
-    said = started.process.communicate(timeout=PATIENCE)[1]
-    assert started.process.returncode == 130 and "go on with --resume auto" in said, said
+    stderr = started.process.communicate(timeout=PATIENCE)[1]
+    assert started.process.returncode == 130 and "go on with --resume auto" in stderr, stderr
     stopped = states(tmp_path / "stopped" / "ln").step
     epochs = str(stopped // 15 + 1)
     for folder in ("stopped", "whole"):

@@ -1,4 +1,4 @@
-"""A signal to any rank stops all of them after the same step, with a checkpoint."""
+"""A signal to any rank stops all of them after the same update, with a checkpoint."""
 
 import os
 import signal

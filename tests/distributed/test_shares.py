@@ -1,4 +1,4 @@
-"""Several processes, one model: shares of a batch, and steps as one process makes them."""
+"""Several processes train one model: they share each batch, and make the same updates as one process."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""One right call of every operator, with what each of its arguments is: from these the wrong calls are generated."""
+"""One right call of every operator, with the role of each argument. The wrong calls are generated from these."""
 
 from __future__ import annotations
 

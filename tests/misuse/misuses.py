@@ -64,7 +64,9 @@ Misuse = tuple[str, Callable[[], Any]]
 
 
 def of_tensors(call: Call, be: Any, elsewhere: Any) -> Iterator[Misuse]:
-    """Each tensor replaced: by what is none, by one of another dtype, rank or backend; and left out."""
+    """Each tensor is left out, or replaced by a value that is no tensor, or by a tensor of another dtype, rank or
+    backend.
+    """
     right = [as_tensor(a, be) for a, _ in call.tensors]
 
     def replaced(position: int, value: Any) -> Callable[[], Any]:
@@ -94,7 +96,7 @@ def of_tensors(call: Call, be: Any, elsewhere: Any) -> Iterator[Misuse]:
 
 
 def of_attributes(call: Call, be: Any) -> Iterator[Misuse]:
-    """Each attribute replaced by all that its kind is not, a tensor among it."""
+    """Each attribute is replaced by values of all wrong kinds, among them a tensor."""
     for key, (_, kind) in call.attrs.items():
         bad = {**BAD[kind], "tensor": as_tensor(floats(2), be)}
         for label, value in bad.items():
@@ -112,6 +114,6 @@ def outcome(name: str, call: Callable[[], Any], read: Callable[[Any], Any]) -> s
         if " found " not in text and " has " not in text:
             return f"an error that does not say what was found: {text}"
         return ""
-    except BaseException as error:  # what is not named is what this looks for
+    except BaseException as error:  # this test looks for errors without a name
         return f"{type(error).__name__} from inside: {error!s:.100}"
     return "no error"

@@ -19,6 +19,6 @@ def unnamed(rows: list[Row]) -> list[str]:
             text = str(error)
             if type(error) is not kind or not text.startswith(f"[{name}]") or "expected" not in text or "found" not in text:
                 faults.append(f"row {position}, [{name}] {kind.__name__}: {type(error).__name__}: {text}")
-        except Exception as error:  # an error from inside is what the table is against
+        except Exception as error:  # the table is there to catch errors from inside
             faults.append(f"row {position}, [{name}]: from inside, {type(error).__name__}: {error}")
     return faults

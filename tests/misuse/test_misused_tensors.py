@@ -65,11 +65,11 @@ def test_methods(be):
             ("sum", ShapeError, lambda: x.sum(2)), ("mean", DtypeError, lambda: x.mean("a")), ("max", ShapeError, lambda: x[:0].max()),
             ("add", DtypeError, lambda: sum([x, x], start=None)), ("add", ShapeError, lambda: x + flat), ("equal", DtypeError, lambda: x == None),  # noqa: E711
             ("stop_gradient", DtypeError, lambda: duoln.stop_gradient(1.0)), ("stop_gradient", DtypeError, lambda: duoln.stop_gradient([x]))]
-    rows += [(name, DtypeError, call) for other in (None, "a", [1.0], {}, np.ones((2, 3), np.float32), 1j, object()) for name, call in [
-        ("add", lambda o=other: x + o), ("add", lambda o=other: o + x), ("subtract", lambda o=other: x - o), ("subtract", lambda o=other: o - x),
-        ("multiply", lambda o=other: x * o), ("multiply", lambda o=other: o * x), ("divide", lambda o=other: x / o), ("divide", lambda o=other: o / x),
-        ("less", lambda o=other: x < o), ("less_equal", lambda o=other: x <= o), ("greater", lambda o=other: x > o),
-        ("greater_equal", lambda o=other: x >= o), ("equal", lambda o=other: x == o), ("not_equal", lambda o=other: x != o)]]
+    rows += [(name, DtypeError, call) for operand in (None, "a", [1.0], {}, np.ones((2, 3), np.float32), 1j, object()) for name, call in [
+        ("add", lambda o=operand: x + o), ("add", lambda o=operand: o + x), ("subtract", lambda o=operand: x - o), ("subtract", lambda o=operand: o - x),
+        ("multiply", lambda o=operand: x * o), ("multiply", lambda o=operand: o * x), ("divide", lambda o=operand: x / o), ("divide", lambda o=operand: o / x),
+        ("less", lambda o=operand: x < o), ("less_equal", lambda o=operand: x <= o), ("greater", lambda o=operand: x > o),
+        ("greater_equal", lambda o=operand: x >= o), ("equal", lambda o=operand: x == o), ("not_equal", lambda o=operand: x != o)]]
     assert unnamed(rows) == []
 
 

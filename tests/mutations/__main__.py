@@ -70,23 +70,23 @@ def choose(calls, file, mutation):
 
 
 def attempt(server, calls, tests):
-    """What became of a mutant: the test that found it, "hangs", "breaks" (nothing can be imported), or ""."""
+    """The outcome of a mutant: the test that found it, "hangs", "breaks" (nothing can be imported), or ""."""
     if not tests:
         return ""
-    code, said = server.pytest(*OPTIONS, *tests, limit=HANGS[0] + HANGS[1] * sum(calls.seconds[t] for t in tests))
+    code, output = server.pytest(*OPTIONS, *tests, limit=HANGS[0] + HANGS[1] * sum(calls.seconds[t] for t in tests))
     if code is None:
         return "hangs"
     if code == 0:
         return ""
-    failed = [line.removeprefix("FAILED ").removeprefix("ERROR ") for line in said.splitlines()
+    failed = [line.removeprefix("FAILED ").removeprefix("ERROR ") for line in output.splitlines()
               if line.startswith(("FAILED ", "ERROR "))]
-    if code in (1, 2) or "ImportError while loading conftest" in said or "Error" in said.partition("conftest")[2]:
+    if code in (1, 2) or "ImportError while loading conftest" in output or "Error" in output.partition("conftest")[2]:
         return failed[0][:200] if failed else "breaks"
-    raise RuntimeError(f"pytest ended with {code}: {said[-2000:]}")
+    raise RuntimeError(f"pytest ended with {code}: {output[-2000:]}")
 
 
 def main():
-    """Draw, run, tell."""
+    """Draw mutations, run the tests, print the outcomes."""
     words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--count", type=int, default=200)

@@ -15,8 +15,8 @@ def record(copy, file, limit):
     with tempfile.TemporaryDirectory() as folder, Server(copy, MUTATIONS_RECORD=folder) as server:
         for path in sorted((copy.folder / "tests").rglob("test_*.py")):
             name = path.relative_to(copy.folder).as_posix()
-            code, said = server.pytest(name, "-q", "-p", "no:cacheprovider", "-p", "recorder", limit=limit)
-            print(f"recorded {name}:", "cut off" if code is None else said.rstrip().rpartition("\n")[2], flush=True)
+            code, output = server.pytest(name, "-q", "-p", "no:cacheprovider", "-p", "recorder", limit=limit)
+            print(f"recorded {name}:", "cut off" if code is None else output.rstrip().rpartition("\n")[2], flush=True)
             with unfinished.open("a") as out:
                 for part in sorted(Path(folder).glob("*.jsonl")):
                     out.writelines(line for line in part.read_text().splitlines(keepends=True) if line.endswith("\n"))

@@ -47,7 +47,7 @@ class Server:
         self._process.stdin.write(json.dumps({"words": words, "limit": limit}) + "\n")
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline())
-        return answer["code"], answer["said"]
+        return answer["code"], answer["output"]
 
     def __enter__(self):
         return self

@@ -96,10 +96,10 @@ class _Walker(ast.NodeVisitor):
                                   *self._scope))
 
     def _changed(self, node, what, **fields):
-        other = copy.copy(node)
+        changed = copy.copy(node)
         for name, value in fields.items():
-            setattr(other, name, value)
-        self._add(node, f"({ast.unparse(other)})", what)
+            setattr(changed, name, value)
+        self._add(node, f"({ast.unparse(changed)})", what)
 
     def _condition(self, node):
         self._add(node.test, f"(not ({ast.unparse(node.test)}))", "condition turned over")
@@ -117,9 +117,9 @@ class _Walker(ast.NodeVisitor):
     def visit_Compare(self, node):
         """Another comparison, at each place of a chain."""
         for k, op in enumerate(node.ops):
-            other = COMPARISONS[type(op)]
-            self._changed(node, f"{type(op).__name__} -> {other.__name__}",
-                          ops=[*node.ops[:k], other(), *node.ops[k + 1:]])
+            replacement = COMPARISONS[type(op)]
+            self._changed(node, f"{type(op).__name__} -> {replacement.__name__}",
+                          ops=[*node.ops[:k], replacement(), *node.ops[k + 1:]])
         self.generic_visit(node)
 
     def visit_BinOp(self, node):
@@ -127,8 +127,8 @@ class _Walker(ast.NodeVisitor):
         if isinstance(node.op, ast.MatMult):
             self._changed(node, "factors swapped", left=node.right, right=node.left)
         elif not (isinstance(node.op, ast.BitOr) and self._are_types(node)):
-            other = ARITHMETIC[type(node.op)]
-            self._changed(node, f"{type(node.op).__name__} -> {other.__name__}", op=other())
+            replacement = ARITHMETIC[type(node.op)]
+            self._changed(node, f"{type(node.op).__name__} -> {replacement.__name__}", op=replacement())
         self.generic_visit(node)
 
     @staticmethod
@@ -139,8 +139,8 @@ class _Walker(ast.NodeVisitor):
 
     def visit_BoolOp(self, node):
         """`and` for `or`, and the other way round."""
-        other = ast.Or() if isinstance(node.op, ast.And) else ast.And()
-        self._changed(node, f"{type(node.op).__name__} -> {type(other).__name__}", op=other)
+        replacement = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+        self._changed(node, f"{type(node.op).__name__} -> {type(replacement).__name__}", op=replacement)
         self.generic_visit(node)
 
     def visit_UnaryOp(self, node):

@@ -1,6 +1,6 @@
 """pytest again and again, each time in a fork of a process that has imported everything but duoln: that is the quickest.
 
-Reads a JSON object a line, {"words": what pytest is told, "limit": seconds}; answers one, {"code", "said"}; the code is
+Reads a JSON object a line, {"words": what pytest is told, "limit": seconds}; answers one, {"code", "output"}; the code is
 null where the limit was reached.
 """
 
@@ -21,10 +21,10 @@ HEAVY = ("numpy", "numpy.testing", "hypothesis", "hypothesis.strategies", "mlx.c
          "rich.table", "matplotlib.pyplot", "sklearn.linear_model", "scipy.stats")
 
 
-def _child(words, said):
+def _child(words, output):
     os.setsid()
-    os.dup2(said.fileno(), 1)
-    os.dup2(said.fileno(), 2)
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     code = 3
@@ -38,10 +38,10 @@ def _child(words, said):
 
 def run(words, limit):
     """The exit code of pytest in a fork, None after `limit` seconds, and what it printed."""
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         child = os.fork()
         if child == 0:
-            _child(words, said)
+            _child(words, output)
         until, code = time.monotonic() + limit, None
         handle = os.pidfd_open(child)
         if select.select([handle], [], [], max(until - time.monotonic(), 0))[0]:
@@ -51,8 +51,8 @@ def run(words, limit):
             os.killpg(child, signal.SIGKILL)  # also what a test has left behind
         if code is None:
             os.waitpid(child, 0)
-        said.seek(0)
-        return code, said.read().decode(errors="replace")
+        output.seek(0)
+        return code, output.read().decode(errors="replace")
 
 
 def main():
@@ -63,8 +63,8 @@ def main():
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     for line in sys.stdin:
         asked = json.loads(line)
-        code, said = run(asked["words"], asked["limit"])
-        print(json.dumps({"code": code, "said": said[-20_000:]}), flush=True)
+        code, output = run(asked["words"], asked["limit"])
+        print(json.dumps({"code": code, "output": output[-20_000:]}), flush=True)
 
 
 if __name__ == "__main__":

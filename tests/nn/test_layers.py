@@ -96,11 +96,11 @@ class TestNormalisers:
         np.testing.assert_allclose(y.std(-1), 1, atol=1e-4)
 
     def test_weight_norm_starts_as_the_layer_it_wraps(self, be, rng):
-        for inner, x in ((nn.Linear(4, 3), _x(be, rng, 2, 4)), (nn.Conv2d(2, 3, 2), _x(be, rng, 2, 4, 4, 2))):
-            wrapped = nn.WeightNorm(inner)
+        for layer, x in ((nn.Linear(4, 3), _x(be, rng, 2, 4)), (nn.Conv2d(2, 3, 2), _x(be, rng, 2, 4, 4, 2))):
+            wrapped = nn.WeightNorm(layer)
             params = _start(wrapped, be)
             assert list(params) == ["direction", "gain", "bias"]
-            np.testing.assert_allclose(wrapped(params, x).numpy(), inner(_start(inner, be), x).numpy(), rtol=2e-5, atol=1e-6)
+            np.testing.assert_allclose(wrapped(params, x).numpy(), layer(_start(layer, be), x).numpy(), rtol=2e-5, atol=1e-6)
         check_error(UsageError, lambda: nn.WeightNorm(nn.LayerNorm(3)), "LayerNorm")
 
     def test_batch_norm_normalises_by_the_batch(self, be, rng):
@@ -115,28 +115,28 @@ class TestPopulation:
         model = nn.Sequential(norm=nn.BatchNorm(3))
         params = _start(model, be)
         batches = [_x(be, rng, 8, 3) for _ in range(4)]
-        found = nn.with_population(model, params, batches)
+        with_statistics = nn.with_population(model, params, batches)
         hosts = [b.numpy().astype(np.float64) for b in batches]
-        np.testing.assert_allclose(found["norm"]["mean"].numpy(), np.mean([h.mean(0) for h in hosts], 0), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(with_statistics["norm"]["mean"].numpy(), np.mean([h.mean(0) for h in hosts], 0), rtol=1e-4, atol=1e-6)
         variance = np.mean([h.var(0, ddof=1) for h in hosts], 0)
-        np.testing.assert_allclose(found["norm"]["variance"].numpy(), variance, rtol=1e-4)
-        assert "mean" not in params["norm"] and "gather" not in found["norm"]
+        np.testing.assert_allclose(with_statistics["norm"]["variance"].numpy(), variance, rtol=1e-4)
+        assert "mean" not in params["norm"] and "gather" not in with_statistics["norm"]
         x = _x(be, rng, 5, 3)
-        expected = (x.numpy() - found["norm"]["mean"].numpy()) / np.sqrt(variance + 1e-5)
-        np.testing.assert_allclose(model(found, x).numpy(), expected, rtol=1e-4, atol=1e-5)
+        expected = (x.numpy() - with_statistics["norm"]["mean"].numpy()) / np.sqrt(variance + 1e-5)
+        np.testing.assert_allclose(model(with_statistics, x).numpy(), expected, rtol=1e-4, atol=1e-5)
 
     def test_an_unbiased_layer_is_not_corrected_twice(self, numpy_backend, rng):
         model = nn.BatchNorm(3, unbiased=True)
         batch = _x(numpy_backend, rng, 4, 3)
-        found = nn.with_population(model, _start(model, numpy_backend), [batch])
-        np.testing.assert_allclose(found["variance"].numpy(), batch.numpy().var(0, ddof=1), rtol=1e-5)
+        with_statistics = nn.with_population(model, _start(model, numpy_backend), [batch])
+        np.testing.assert_allclose(with_statistics["variance"].numpy(), batch.numpy().var(0, ddof=1), rtol=1e-5)
 
     def test_one_row_at_evaluation_does_not_matter(self, numpy_backend, rng):
         model = nn.BatchNorm(3)
-        found = nn.with_population(model, _start(model, numpy_backend), [_x(numpy_backend, rng, 9, 3)])
+        with_statistics = nn.with_population(model, _start(model, numpy_backend), [_x(numpy_backend, rng, 9, 3)])
         x = _x(numpy_backend, rng, 4, 3)
-        together = model(found, x).numpy()
-        alone = np.concatenate([model(found, x[i:i + 1]).numpy() for i in range(4)])
+        together = model(with_statistics, x).numpy()
+        alone = np.concatenate([model(with_statistics, x[i:i + 1]).numpy() for i in range(4)])
         np.testing.assert_allclose(together, alone, rtol=1e-6)
 
     def test_errors(self, numpy_backend, rng):

@@ -92,12 +92,12 @@ def test_learned_states_get_gradients(numpy_backend, rng):
 
 
 def test_keeping_less_gives_the_same_gradients(be, rng):
-    x, found = _x(be, rng, 6, 3, 4), []
+    x, gradients = _x(be, rng, 6, 3, 4), []
     for remat in (False, True):
         layer = nn.LSTM(4, 5, layers=2, remat=remat)
-        found.append(duoln.value_and_grad(lambda p, f=layer: ops.sum(ops.square(f(p, x)[0])))(_start(layer, be))[1])
-    assert len(tree.leaves(found[0])) > 2
-    for a, b in zip(tree.leaves(found[0]), tree.leaves(found[1]), strict=True):
+        gradients.append(duoln.value_and_grad(lambda p, f=layer: ops.sum(ops.square(f(p, x)[0])))(_start(layer, be))[1])
+    assert len(tree.leaves(gradients[0])) > 2
+    for a, b in zip(tree.leaves(gradients[0]), tree.leaves(gradients[1]), strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-5)
 
 

@@ -57,8 +57,8 @@ def test_the_exact_fisher_is_the_expectation_over_all_labels(norm, numpy_backend
         chance = np.prod(np.where(labels, p, 1 - p), axis=1)
         score = np.einsum("nk,nkp->np", np.array(labels) - p, rows)
         total = total + np.einsum("n,np,nq->pq", chance, score, score) / len(p)
-    found = fisher.fisher(glm.jacobian(model, numpy_backend), fisher.covariance(family, natural), family.dispersion)
-    np.testing.assert_allclose(found, total, rtol=1e-8, atol=1e-9)
+    exact = fisher.fisher(glm.jacobian(model, numpy_backend), fisher.covariance(family, natural), family.dispersion)
+    np.testing.assert_allclose(exact, total, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -96,24 +96,24 @@ def test_families_are_what_their_names_say():
 
 
 @pytest.fixture(scope="module")
-def found():
+def measured():
     from duoln import runtime
 
     return geometry.examine(runtime.backend("numpy"), cases=200)
 
 
-def test_what_is_exact_and_what_is_not(found):
-    layer = [b for b in found.blocks if b.norm == "layer"]
-    others = [b for b in found.blocks if b.norm != "layer"]
+def test_what_is_exact_and_what_is_not(measured):
+    layer = [b for b in measured.blocks if b.norm == "layer"]
+    others = [b for b in measured.blocks if b.norm != "layer"]
     assert max(max(b.weights, b.weights_largest, b.cross, b.others) for b in others) < 1e-9
     assert all(0.5 < b.weights < 0.9 and 0.4 < b.weights_largest < 0.9 and b.cross > 0.01 and b.others < 1e-9 for b in layer)
-    assert found.shared < 1e-9
+    assert measured.shared < 1e-9
 
 
-def test_every_statement_is_as_it_is_known_to_be(found):
-    said = statements(found)
-    assert len(said) == 23 and all(s.agrees for s in said)
-    assert {(s.where, s.holds) for s in said} >= {("eq. 13", False), ("eq. 13", True), ("eq. 32", False), ("eq. 35", False)}
+def test_every_statement_is_as_it_is_known_to_be(measured):
+    checked = statements(measured)
+    assert len(checked) == 23 and all(s.agrees for s in checked)
+    assert {(s.where, s.holds) for s in checked} >= {("eq. 13", False), ("eq. 13", True), ("eq. 32", False), ("eq. 35", False)}
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -121,25 +121,25 @@ def test_whatever_the_seed(seed, numpy_backend):
     assert all(s.agrees for s in statements(geometry.examine(numpy_backend, seed, 40)))
 
 
-def test_a_wrong_measurement_is_told(found):
+def test_a_wrong_measurement_is_told(measured):
     def change(kind, key, value):
-        rows = [dataclasses.replace(row, **{key: value}) for row in getattr(found, kind)]
-        return [s.where for s in statements(dataclasses.replace(found, **{kind: rows})) if not s.agrees]
+        rows = [dataclasses.replace(row, **{key: value}) for row in getattr(measured, kind)]
+        return [s.where for s in statements(dataclasses.replace(measured, **{kind: rows})) if not s.agrees]
 
     assert set(change("blocks", "weights", 1e-6)) == {"eq. 11", "eq. 13"}
     assert change("doubled", "own", 0.5) == ["5.2.2", "instead", "instead"]
     assert set(change("gains", "error", 1e-6)) == {"eq. 32", "eq. 33", "eq. 34"}
     assert change("descents", "along", 0.1) == ["5.2.2"]
-    last = dataclasses.replace(found.blocks[-1], weights=float("nan"))
-    assert "eq. 13" in [s.where for s in statements(dataclasses.replace(found, blocks=[*found.blocks[:-1], last])) if not s.agrees]
+    last = dataclasses.replace(measured.blocks[-1], weights=float("nan"))
+    assert "eq. 13" in [s.where for s in statements(dataclasses.replace(measured, blocks=[*measured.blocks[:-1], last])) if not s.agrees]
 
 
-def test_longer_weights_learn_less(found, numpy_backend):
-    assert found.same_update and {d.norm for d in found.descents} == {"none", *geometry.NORMALISED}
-    for update in found.same_update:
+def test_longer_weights_learn_less(measured, numpy_backend):
+    assert measured.same_update and {d.norm for d in measured.descents} == {"none", *geometry.NORMALISED}
+    for update in measured.same_update:
         for norm in geometry.NORMALISED:
             assert update.divergence[norm] == pytest.approx(update.scale**-2, rel=0.02)
-    for descent in found.descents:
+    for descent in measured.descents:
         lengths = [length for _, length, _ in descent.points]
         if descent.norm == "none":
             assert descent.along > 0.1 and descent.squares > 0.1

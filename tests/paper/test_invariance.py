@@ -12,18 +12,18 @@ from duoln.paper.theory.invariance import NORMS, TABLE_1, TRANSFORMATIONS, table
 def _reference(norm, layer, eps):
     summed = layer.x @ layer.weight
     if norm == "weight":
-        normal = summed / np.sqrt((layer.weight**2).sum(0))
+        normalised = summed / np.sqrt((layer.weight**2).sum(0))
     else:
         axis = 0 if norm == "batch" else 1
-        normal = (summed - summed.mean(axis, keepdims=True)) / np.sqrt(summed.var(axis, keepdims=True) + eps)
-    return np.tanh(layer.gain * normal + layer.bias)
+        normalised = (summed - summed.mean(axis, keepdims=True)) / np.sqrt(summed.var(axis, keepdims=True) + eps)
+    return np.tanh(layer.gain * normalised + layer.bias)
 
 
 def test_all_cells_agree_on_every_backend(be):
-    found = table_one(be, draws=4)
-    assert found.agreeing == len(found.cells) == 18
-    assert found.dtype == ("float64" if be.name == "numpy" else "float32")
-    assert [c.expected for c in found.cells] == [word for norm in NORMS for word in TABLE_1[norm]]
+    table = table_one(be, draws=4)
+    assert table.agreeing == len(table.cells) == 18
+    assert table.dtype == ("float64" if be.name == "numpy" else "float32")
+    assert [c.expected for c in table.cells] == [word for norm in NORMS for word in TABLE_1[norm]]
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
@@ -32,7 +32,7 @@ def test_whatever_the_seed(seed, numpy_backend):
 
 
 def test_the_changes_are_those_of_the_formulas(numpy_backend):
-    found = {(c.norm, c.transformation): c for c in table_one(numpy_backend, seed=3, draws=3).cells}
+    cells = {(c.norm, c.transformation): c for c in table_one(numpy_backend, seed=3, draws=3).cells}
     for norm in NORMS:
         for name, change in TRANSFORMATIONS.items():
             changes = []
@@ -40,15 +40,15 @@ def test_the_changes_are_those_of_the_formulas(numpy_backend):
                 before, scale, rng = invariance._draw(3, name, draw)
                 a, b = (_reference(norm, layer, 1e-5) for layer in (before, change(before, scale, rng)))
                 changes.append(np.linalg.norm(b - a) / np.linalg.norm(a))
-            cell = found[norm, name]
+            cell = cells[norm, name]
             np.testing.assert_allclose([cell.least, cell.greatest], [min(changes), max(changes)], rtol=1e-6, atol=1e-14)
 
 
 def test_without_epsilon_only_rounding_is_left(numpy_backend):
-    found = table_one(numpy_backend, draws=4, eps=0.0)
-    assert found.agreeing == 18
-    assert max(c.greatest for c in found.cells if c.expected) < 1e-14
-    assert max(c.tolerance for c in found.cells) < 1e-13
+    table = table_one(numpy_backend, draws=4, eps=0.0)
+    assert table.agreeing == 18
+    assert max(c.greatest for c in table.cells if c.expected) < 1e-14
+    assert max(c.tolerance for c in table.cells) < 1e-13
 
 
 def test_transformations_are_what_table_1_says():

@@ -34,8 +34,8 @@ def test_a_plain_rnn_is_walked_as_its_formula_says(numpy_backend):
 
 def test_what_does_not_see_the_scale(be):
     """In few steps, so that no network magnifies rounding much."""
-    found = walks(be, steps=5, scales=(4.0,), eps=1e-10)
-    moved = {key: max(w.moved for w in found.of(*key)) for key in
+    measured = walks(be, steps=5, scales=(4.0,), eps=1e-10)
+    moved = {key: max(w.moved for w in measured.of(*key)) for key in
              ((cell, norm, scaled) for cell in ("rnn", "lstm", "gru") for norm in ("none", "layer") for scaled in stability.SCALED)}
     for (cell, norm, scaled), change in moved.items():
         stays = norm == "layer" and (cell, scaled) != ("rnn", "w_h")  # eq. 4 norms the sum of both sides
@@ -43,36 +43,36 @@ def test_what_does_not_see_the_scale(be):
 
 
 def test_plain_gradients_vanish_and_explode(numpy_backend):
-    found = walks(numpy_backend, steps=40)
+    measured = walks(numpy_backend, steps=40)
     spread = {}
     for cell in ("rnn", "lstm", "gru"):
         for norm in stability.NORMS:
-            first = [w.gradient[0] for w in found.of(cell, norm)]
+            first = [w.gradient[0] for w in measured.of(cell, norm)]
             spread[cell, norm] = np.log10(max(first) / min(first))
-            assert all(w.gradient[-1] == pytest.approx(1.0) for w in found.of(cell, norm))
+            assert all(w.gradient[-1] == pytest.approx(1.0) for w in measured.of(cell, norm))
     assert all(spread[cell, "none"] > 8 for cell in ("rnn", "lstm", "gru"))
     assert spread["lstm", "layer"] < 0.1 and spread["gru", "layer"] < 0.01
     assert spread["rnn", "layer"] < spread["rnn", "none"] / 2
 
 
 def test_picture_and_csv(tmp_path, numpy_backend):
-    found = walks(numpy_backend, steps=3, scales=(1.0, 8.0))
-    assert stability.draw(found, tmp_path / "stability.png").read_bytes()[:4] == b"\x89PNG"
-    rows = list(csv.DictReader(io.StringIO(stability.as_csv(found))))
-    assert len(rows) == 3 * len(found.walks) == 3 * 3 * 2 * 2 * 2
+    measured = walks(numpy_backend, steps=3, scales=(1.0, 8.0))
+    assert stability.draw(measured, tmp_path / "stability.png").read_bytes()[:4] == b"\x89PNG"
+    rows = list(csv.DictReader(io.StringIO(stability.as_csv(measured))))
+    assert len(rows) == 3 * len(measured.walks) == 3 * 3 * 2 * 2 * 2
     assert rows[0] == {"cell": "rnn", "norm": "none", "scaled": "w_h", "scale": "1", "step": "1",
-                       "state_rms": f"{found.walks[0].state[0]:.6g}", "gradient_norm": f"{found.walks[0].gradient[0]:.6g}"}
+                       "state_rms": f"{measured.walks[0].state[0]:.6g}", "gradient_norm": f"{measured.walks[0].gradient[0]:.6g}"}
 
 
 def test_a_gradient_that_is_gone_or_not_finite_can_be_drawn(tmp_path, numpy_backend):
-    found = walks(numpy_backend, steps=3, scales=(1.0,))
-    odd = found._replace(walks=[w._replace(gradient=[float("inf"), 0.0, 1.0]) for w in found.walks])
+    measured = walks(numpy_backend, steps=3, scales=(1.0,))
+    odd = measured._replace(walks=[w._replace(gradient=[float("inf"), 0.0, 1.0]) for w in measured.walks])
     assert stability.draw(odd, tmp_path / "a.png").exists()
 
 
 def test_an_explosion_is_a_finding_not_a_warning(numpy_backend):
-    found = walks(numpy_backend, steps=4, scales=(1e308,))
-    assert not all(np.isfinite(w.gradient[0]) for w in found.walks)
+    measured = walks(numpy_backend, steps=4, scales=(1e308,))
+    assert not all(np.isfinite(w.gradient[0]) for w in measured.walks)
 
 
 @pytest.mark.parametrize("bad", [{"steps": 0}, {"scales": (1.0, -2.0)}, {"scales": (float("nan"),)}, {"eps": 0.0}])

@@ -32,8 +32,8 @@ def runs(made, tmp_path):
 
 
 def _mnist(*folders, registry=ONLY_MNIST):
-    found, refused = standings(registry, folders)
-    return next(s for s in found if s.entry.task == "mnist"), refused
+    rows, refused = standings(registry, folders)
+    return next(s for s in rows if s.entry.task == "mnist"), refused
 
 
 def _rewrite(run, **start):
@@ -55,9 +55,9 @@ def test_every_table_and_figure_is_there():
 def test_every_entry_has_one_way_to_show_it_and_its_command_parses():
     for entry in CONTENTS:
         assert sum(map(bool, (entry.task, entry.analysis, entry.check))) == 1, entry.where
-    shown = standings(Registry(), [])[0]
-    assert len(shown) == len(CONTENTS) > 9 and any(standing.command for standing in shown)
-    for standing in shown:
+    rows = standings(Registry(), [])[0]
+    assert len(rows) == len(CONTENTS) > 9 and any(standing.command for standing in rows)
+    for standing in rows:
         if standing.command:
             build_parser().parse_args(standing.command.split()[1:])
         else:
@@ -67,12 +67,12 @@ def test_every_entry_has_one_way_to_show_it_and_its_command_parses():
 # Tasks and runs ---------------------------------------------------------------------------------------------
 
 def test_without_runs_everything_is_open():
-    found, refused = standings(ONLY_MNIST, [])
-    mnist = next(s for s in found if s.entry.task == "mnist")
-    assert refused == [] and mnist.command == "duoln run mnist --preset paper" and mnist.rung is None
+    rows, refused = standings(ONLY_MNIST, [])
+    mnist = next(s for s in rows if s.entry.task == "mnist")
+    assert refused == [] and mnist.command == "duoln run mnist --preset paper" and mnist.provenance is None
     assert mnist.open == ["no run", mnist.entry.open]
     assert {v.name: v.reference for v in mnist.variants} == dict(ONLY_MNIST.tasks["mnist"].task.references)
-    draw = next(s for s in found if s.entry.task == "draw")
+    draw = next(s for s in rows if s.entry.task == "draw")
     assert draw.open[0] == "no plug-in draw is loaded" and draw.command == "" and draw.variants == []
 
 
@@ -83,7 +83,7 @@ def test_a_broken_plugin_gives_its_reason():
 
 def test_our_figures_are_the_logs_last(runs):
     mnist, refused = _mnist(runs)
-    assert refused == [] and mnist.rung == "synthetic"
+    assert refused == [] and mnist.provenance == "synthetic"
     run = mnist.runs["ln"]
     last = [e for line in (runs / "a" / "ln" / "log.jsonl").read_text().splitlines()
             if (e := json.loads(line))["event"] == "evaluation"][-1]
@@ -116,9 +116,9 @@ def test_better_data_come_before_newer_runs_and_newer_before_older(runs):
     old, new = shutil.copytree(runs / "a", runs / "b"), shutil.copytree(runs / "a", runs / "c")
     _rewrite(new / "ln", time="2999-01-01T00:00:00+00:00")
     assert _mnist(runs)[0].runs["ln"].path == new / "ln"
-    _rewrite(old / "ln", time="2001-01-01T00:00:00+00:00", dataset={"name": "MNIST", "rung": "original"})
+    _rewrite(old / "ln", time="2001-01-01T00:00:00+00:00", dataset={"name": "MNIST", "provenance": "original"})
     mnist, _ = _mnist(runs)
-    assert mnist.runs["ln"].path == old / "ln" and mnist.rung == "synthetic"
+    assert mnist.runs["ln"].path == old / "ln" and mnist.provenance == "synthetic"
     assert "none on synthetic data only" in mnist.open
 
 
@@ -133,7 +133,7 @@ def test_variants_that_were_trained_apart_are_told(runs):
     ("log.jsonl", '{"event": "evaluation", "step": 1, "epoch": 1, "wall_s": 1}\n'
      '{"event": "end", "status": "done", "steps": 1, "epochs": 1, "test_error": "low"}\n', "test_error"),
     ("config.json", "{", "config.json"), ("config.json", "[1]", "a JSON object"), ("log.jsonl", "{\n{}\n{}\n", "log.jsonl"),
-    ("log.jsonl", '{"event": "start", "dataset": {"name": "x", "rung": "stolen"}}\n'
+    ("log.jsonl", '{"event": "start", "dataset": {"name": "x", "provenance": "stolen"}}\n'
      '{"event": "evaluation", "step": 1, "epoch": 1, "wall_s": 1}\n', "original, substitute, synthetic")])
 def test_a_damaged_run_is_told_and_the_others_stay(runs, file, content, words):
     (runs / "a" / "ln" / file).write_text(content)
@@ -172,9 +172,9 @@ def test_the_newest_finding_counts(tmp_path):
 @pytest.mark.parametrize("content", ["{", "[]", '{"analysis": "invariance", "summary": 3, "time": "x"}'])
 def test_a_damaged_finding_is_told(tmp_path, content):
     (tmp_path / "invariance.json").write_text(content)
-    found, refused = standings(ONLY_MNIST, [tmp_path])
+    rows, refused = standings(ONLY_MNIST, [tmp_path])
     assert len(refused) == 1 and "invariance.json" in refused[0]
-    assert not any(s.finding for s in found)
+    assert not any(s.finding for s in rows)
 
 
 # The command --------------------------------------------------------------------------------------------------
@@ -209,11 +209,11 @@ def test_json_and_damage(runs, capsys):
     (runs / "a" / "ln" / "config.json").write_text("{")
     assert main(["paper", "--runs", str(runs), "--json"]) == 0
     captured = capsys.readouterr()
-    said = json.loads(captured.out)
-    assert len(said["paper"]) == len(CONTENTS) and len(said["refused"]) == 1 and "left out: " in captured.err
-    mnist = next(s for s in said["paper"] if s["task"] == "mnist")
+    document = json.loads(captured.out)
+    assert len(document["paper"]) == len(CONTENTS) and len(document["refused"]) == 1 and "left out: " in captured.err
+    mnist = next(s for s in document["paper"] if s["task"] == "mnist")
     ours = {v["variant"]: v["ours"] for v in mnist["variants"]}
-    assert ours["ln"] is None and ours["none"]["dataset"] == {"name": "made digits", "rung": "synthetic"}
+    assert ours["ln"] is None and ours["none"]["dataset"] == {"name": "made digits", "provenance": "synthetic"}
 
 
 def test_without_a_folder_of_runs_it_says_so(tmp_path, capsys, monkeypatch):

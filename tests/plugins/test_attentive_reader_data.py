@@ -255,7 +255,7 @@ def test_a_batch_is_its_questions_with_entities_permuted(tmp_path):
     cfg = _config(corpus=str(_tar(tmp_path / "a.tgz", _files())), batch_size=3, dropout="none", pad_multiple=1,
                   sentences=None, last_token="dropped")
     splits = TASK.data(cfg)
-    assert splits.dataset.rung == "substitute" and splits.steps_per_epoch == 2
+    assert splits.dataset.provenance == "substitute" and splits.steps_per_epoch == 2
     plain = corpus.read(tmp_path / "a.tgz", Cut(None, None, "dropped"))
     words = vocabulary.count_words(plain, "", 600, 2)
     parts = vocabulary.encode(plain, words)["train"]
@@ -334,12 +334,12 @@ def test_settings_that_do_not_fit(tmp_path):
 def test_where_corpora_are_looked_for(tmp_path, monkeypatch):
     (tmp_path / "cloze").mkdir()
     cfg = _config(source="auto", batch_size=2)
-    assert TASK.data(cfg, tmp_path).dataset.rung == "synthetic"
+    assert TASK.data(cfg, tmp_path).dataset.provenance == "synthetic"
     _tar(tmp_path / "cloze" / "novel_cloze_questions.tar.gz", _files())
     assert TASK.data(cfg, tmp_path).dataset == data.DATASETS["novels"]
     _tar(tmp_path / "cloze" / "cnn.tgz", _files())
     monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
-    assert TASK.data(cfg).dataset == data.DATASETS["cnn"] and TASK.data(cfg).dataset.rung == "original"
+    assert TASK.data(cfg).dataset == data.DATASETS["cnn"] and TASK.data(cfg).dataset.provenance == "original"
     (tmp_path / "cloze" / "cnn.tgz").write_bytes(b"damaged")
     check_error(DataFormatError, lambda: TASK.data(cfg), "cnn.tgz")  # never silently another corpus
 

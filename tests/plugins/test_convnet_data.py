@@ -143,7 +143,7 @@ def test_mnist(tmp_path, monkeypatch):
 def test_without_files_images_are_made_and_labelled(name, shape, monkeypatch):
     monkeypatch.setattr(data, "MADE", {"train": 60, "test": 20})
     splits = TASK.data(make_config(TASK, "ln", "small", {"dataset": name}))
-    assert splits.dataset.rung == "synthetic" and "made digits" in splits.dataset.name
+    assert splits.dataset.provenance == "synthetic" and "made digits" in splits.dataset.name
     assert splits.evaluation["train"]["x"].shape == (60, *shape)
     check_error(DataMissingError, lambda: TASK.data(make_config(TASK, "ln", "small", {"dataset": name, "source": "real"})),
                 "DUOLN_OFFLINE", "sha256")

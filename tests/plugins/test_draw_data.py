@@ -42,7 +42,7 @@ def texts(tmp_path, images):
 
 def test_the_packed_file_is_read(packed, images, tmp_path):
     dataset, found = corpus.read(tmp_path)
-    assert dataset.rung == "substitute"  # not the bits of the literature
+    assert dataset.provenance == "substitute"  # not the bits of the literature
     assert all(np.array_equal(found[split], images[split]) for split in COUNTS)
 
 

@@ -123,7 +123,7 @@ def test_digits_are_spelled_and_the_last_takes_are_the_dev_set(tmp_path):
     assert {name: len(part) for name, part in found.sets.items()} == {"train": 4, "dev": 4, "test": 2}
     assert found.sets["dev"][1].symbols == tuple("one") and found.sets["dev"][1].length == 450
     assert np.array_equal(found.sets["dev"][1].read() * 2 ** 15, TONE[:450])
-    assert data.read("auto", 0, tmp_path / "nowhere").dataset.rung == "synthetic"
+    assert data.read("auto", 0, tmp_path / "nowhere").dataset.provenance == "synthetic"
     check_error(DataMissingError, lambda: data.read("digits", 0, tmp_path / "nowhere"), "fsdd_train.npz", "fsdd_test.npz")
 
 

@@ -59,7 +59,7 @@ def test_rare_words_are_unknown():
 
 def test_the_corpus_of_a_run(tmp_path, monkeypatch):
     monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
-    assert data.load_corpus("auto", None, 50, True, None, 0)[0].rung == "synthetic"
+    assert data.load_corpus("auto", None, 50, True, None, 0)[0].provenance == "synthetic"
     check_error(DataMissingError, lambda: data.load_corpus("books", None, 50, True, None, 0), "books/novels.txt.gz", "--set corpus")
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "novels.txt.gz").write_bytes(gzip.compress(b"One. Two three. Four.\n"))

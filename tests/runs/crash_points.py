@@ -28,7 +28,7 @@ from duoln.runs.trained import load_trained
 from duoln.tasks import registry
 
 CALLS = ("open", "write", "fsync", "replace", "unlink", "ftruncate", "mkdir")
-"""What duoln changes a disk with. The state before a call is also the one after the call before it."""
+"""The calls with which duoln changes a disk. The state before a call is the state after the previous call."""
 ENDED = 77
 
 
@@ -115,8 +115,8 @@ def calls_of(plan, folder):
 
 
 def outcome(plan, folder):
-    """Everything that a run leaves, without what clocks say."""
-    backend, found = runtime.backend("numpy"), {}
+    """Everything that a run leaves, without times."""
+    backend, results = runtime.backend("numpy"), {}
     for run in sorted(p for p in folder.iterdir() if p.is_dir()):
         steps = checkpoint.list_steps(run / "checkpoints")
         newest, refused = checkpoint.newest(run / "checkpoints")
@@ -126,15 +126,15 @@ def outcome(plan, folder):
             if entry["event"] in ("step", "evaluation"):
                 entries[f"{entry['event']} {entry['step']}"] = {k: v for k, v in entry.items() if k != "wall_s"}
         ends = [e for e in read_log(run) if e["event"] == "end"]
-        found[run.name] = {
+        results[run.name] = {
             "files": sorted(p.relative_to(run).as_posix() for p in run.rglob("*")), "refused": refused,
             "steps": [p.name for p in steps], "weights": _digest(newest.arrays), "last": newest.step,
             "best": model.step, "best weights": _digest(dict(tree.items(tree.map(lambda t: t.numpy(), model.params)))),
             "result": _no_times(json.loads((run / "result.json").read_text())), "end": _no_times(ends[-1]),
             "config": json.loads((run / "config.json").read_text()), "entries": dict(sorted(entries.items()))}
-    found["curves"] = (folder / "curves.csv").read_text().splitlines()[0].count(",")
-    found["beside"] = sorted(p.name for p in folder.iterdir())
-    return found
+    results["curves"] = (folder / "curves.csv").read_text().splitlines()[0].count(",")
+    results["beside"] = sorted(p.name for p in folder.iterdir())
+    return results
 
 
 def _no_times(entry):
@@ -146,7 +146,7 @@ def _digest(arrays):
 
 
 def drive(plan, folder):
-    """What came of the points of a plan."""
+    """The outcome of each point of a plan."""
     folder.mkdir(parents=True)
     calls = calls_of(plan, folder)
     expected = outcome(plan, folder / "run")
@@ -166,7 +166,7 @@ def drive(plan, folder):
 
 
 def _cut_and_go_on(plan, run, n, half, again, expected):
-    """Why the resumed run is not as the whole one; None if it is."""
+    """The difference between the resumed run and the uninterrupted one; None if they are equal."""
     def cut(n, half):
         Ending(n, half)
         return train(plan, run)
@@ -180,16 +180,16 @@ def _cut_and_go_on(plan, run, n, half, again, expected):
     if code:
         return f"expected the resumed run to end well, found exit code {code}"
     try:
-        found = outcome(plan, run)
+        results = outcome(plan, run)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     for name, whole in expected.items():
         if isinstance(whole, dict):
-            odd = [key for key in whole if found.get(name, {}).get(key) != whole[key]]
+            odd = [key for key in whole if results.get(name, {}).get(key) != whole[key]]
             if odd:
-                return f"{name} {odd[0]}: expected {str(whole[odd[0]])[:300]}, found {str(found[name][odd[0]])[:300]}"
-        elif found[name] != whole:
-            return f"{name}: expected {whole}, found {found[name]}"
+                return f"{name} {odd[0]}: expected {str(whole[odd[0]])[:300]}, found {str(results[name][odd[0]])[:300]}"
+        elif results[name] != whole:
+            return f"{name}: expected {whole}, found {results[name]}"
     return None
 
 

@@ -1,6 +1,7 @@
-"""Checkpoints: whole or absent, the newest good one, and nothing of another model."""
+"""Checkpoints: each is complete or absent, the newest readable one is used, and one of another model is refused."""
 
 import errno
+import json
 import os
 import stat
 
@@ -19,11 +20,11 @@ ARRAYS = {"params": {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": [np
 
 def test_round_trip(tmp_path):
     path = checkpoint.save(tmp_path / "new", 7, ARRAYS, {"task": "t", "text": "é"})
-    found = checkpoint.load(path)
-    assert found.step == 7 and found.notes["task"] == "t" and found.notes["text"] == "é"
-    assert set(found.arrays) == {"params.b.0", "params.w", "step"}
-    np.testing.assert_array_equal(found.arrays["params.w"], ARRAYS["params"]["w"])
-    assert found.arrays["step"].shape == () and found.arrays["step"].dtype == np.int32
+    loaded = checkpoint.load(path)
+    assert loaded.step == 7 and loaded.notes["task"] == "t" and loaded.notes["text"] == "é"
+    assert set(loaded.arrays) == {"params.b.0", "params.w", "step"}
+    np.testing.assert_array_equal(loaded.arrays["params.w"], ARRAYS["params"]["w"])
+    assert loaded.arrays["step"].shape == () and loaded.arrays["step"].dtype == np.int32
 
 
 def test_the_last_two_are_kept(tmp_path):
@@ -46,7 +47,7 @@ def test_the_best_is_kept_as_long_as_a_checkpoint_that_names_it(tmp_path):
     assert _steps(tmp_path) == [2, 4, 5] and {p.suffix for p in tmp_path.iterdir()} == {".safetensors"}
     assert checkpoint.load_best(checkpoint.newest(tmp_path)[0]).step == 2
     _save(tmp_path, 6, 6)
-    assert _steps(tmp_path) == [2, 5, 6]  # were 6 damaged, 5 would need 2
+    assert _steps(tmp_path) == [2, 5, 6]  # if 6 were damaged, 5 would need 2
     _save(tmp_path, 7, 6)
     assert _steps(tmp_path) == [6, 7]
 
@@ -72,7 +73,7 @@ def test_a_damaged_checkpoint_takes_no_ones_place(tmp_path):
 
 
 def test_the_best_of_a_folder_of_an_earlier_version(tmp_path):
-    """There best.json named it, which a kill could leave behind the checkpoints."""
+    """Earlier versions named it in best.json, which could be older than the checkpoints after a kill."""
     pointer = tmp_path / "best.json"
 
     def earlier(step, best, worse):
@@ -116,8 +117,8 @@ def test_the_newest_good_one_is_found(tmp_path):
     content = new.read_bytes()
     for damaged in (content[:-5], b"", content[:4], b"\xff" * 100, content + b"x"):
         new.write_bytes(damaged)
-        found, refused = checkpoint.newest(tmp_path)
-        assert found.path == old and len(refused) == 1 and new.name in refused[0]
+        newest, refused = checkpoint.newest(tmp_path)
+        assert newest.path == old and len(refused) == 1 and new.name in refused[0]
     assert checkpoint.newest(tmp_path / "nothing") == (None, [])
 
 
@@ -167,3 +168,15 @@ def test_restore_refuses_another_model(numpy_backend):
     check_error(CheckpointError, lambda: checkpoint.restore(like, {**good, "c": good["b"]}), "'c'", "unexpected")
     check_error(CheckpointError, lambda: checkpoint.restore(like, {**good, "b": np.ones(4, np.float32)}), "(3,)", "(4,)")
     check_error(CheckpointError, lambda: checkpoint.restore(like, {**good, "b": np.ones(3)}), "float32", "float64")
+
+
+def test_notes_are_json_that_every_reader_takes(tmp_path):
+    def no_json(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    notes = {"evaluated": {"loss": float("inf"), "error": 0.5, "worst": float("nan")}, "text": "é"}
+    path = checkpoint.save(tmp_path, 3, ARRAYS, notes)
+    header = path.read_bytes()[8:8 + int.from_bytes(path.read_bytes()[:8], "little")]
+    json.loads(json.loads(header)["__metadata__"]["duoln"], parse_constant=no_json)
+    read = checkpoint.load(path).notes
+    assert repr(read["evaluated"]) == repr(notes["evaluated"]) and read["text"] == "é"

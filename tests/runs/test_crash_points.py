@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from conftest import TESTS
@@ -18,11 +17,11 @@ def _drive(plans, folder):
     done = subprocess.run([sys.executable, "runs/crash_points.py", json.dumps(plans), str(folder)], cwd=TESTS,
                           env={**os.environ, "PYTHONPATH": str(TESTS), "OPENBLAS_NUM_THREADS": "1", "NO_COLOR": "1"}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    for line in found:
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    for line in lines:
         print(line)
         assert line["wrong"] == 0, line["first_wrong"]
-    return found
+    return lines
 
 
 def test_some_points(tmp_path):
@@ -35,6 +34,6 @@ def test_some_points(tmp_path):
 def test_every_point(tmp_path):
     plans = [{"patience": patience, "evaluate_every": every, "points": 0} for patience in (0, 3) for every in (2, 3, 0)]
     plans += [{"patience": 3, "evaluate_every": 2, "points": 200, "seed": seed, "twice": True} for seed in (1, 2, 3)]
-    found = _drive(plans, tmp_path / "runs")
-    print(sum(line["tried"] for line in found), "points")
-    assert sum(line["tried"] for line in found) > 2000
+    lines = _drive(plans, tmp_path / "runs")
+    print(sum(line["tried"] for line in lines), "points")
+    assert sum(line["tried"] for line in lines) > 2000

@@ -78,12 +78,12 @@ def _fill_and_go_on(n, half, tmp_path, monkeypatch, capsys, expected):
     with monkeypatch.context() as patch:
         Full(patch, n, half)
         code = train(PLAN, run)
-    said = capsys.readouterr().err.replace("\n", "")
-    assert code == 1 and "No space left on device" in said and str(run) in said, (n, code, said[-400:])
+    stderr = capsys.readouterr().err.replace("\n", "")
+    assert code == 1 and "No space left on device" in stderr and str(run) in stderr, (n, code, stderr[-400:])
     assert train(PLAN, run) == 0
-    found = outcome(PLAN, run)
+    results = outcome(PLAN, run)
     for name in expected:
-        assert found[name] == expected[name], (n, half)
+        assert results[name] == expected[name], (n, half)
 
 
 def test_each_kind_of_write(tmp_path, monkeypatch, capsys):
@@ -123,14 +123,14 @@ def test_a_disk_of_every_size(tmp_path, capsys):
         try:
             capsys.readouterr()
             code = train(PLAN, disk / "run")
-            said = capsys.readouterr().err.replace("\n", "")
+            stderr = capsys.readouterr().err.replace("\n", "")
             if code:
-                assert code == 1 and "No space left on device" in said, said[-400:]
-                told.add(said.rpartition(": cannot be written")[0].rpartition("/")[2])
+                assert code == 1 and "No space left on device" in stderr, stderr[-400:]
+                told.add(stderr.rpartition(": cannot be written")[0].rpartition("/")[2])
                 subprocess.run(["mount", "-o", "remount,size=16m", disk], check=True)
                 assert train(PLAN, disk / "run") == 0
-            found = outcome(PLAN, disk / "run")
-            assert {name: found[name] for name in expected} == expected
+            results = outcome(PLAN, disk / "run")
+            assert {name: results[name] for name in expected} == expected
         finally:
             subprocess.run(["umount", disk], check=True)
         if not code:

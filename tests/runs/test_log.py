@@ -22,7 +22,7 @@ def test_entries_hold_what_was_told(numpy_backend, tmp_path):
     start, *others = read_log(tmp_path)
     assert {k: start[k] for k in ("task", "variant", "seed", "dataset", "first_step", "last_step", "steps_per_epoch", "parameters",
                                   "refused", "log_every")} == {
-        "task": "line", "variant": "plain", "seed": 0, "dataset": {"name": "a line", "rung": "synthetic"}, "first_step": 3,
+        "task": "line", "variant": "plain", "seed": 0, "dataset": {"name": "a line", "provenance": "synthetic"}, "first_step": 3,
         "last_step": 40, "steps_per_epoch": 5, "parameters": 17, "refused": ["a file"], "log_every": 1}
     assert others == [
         {"event": "memory", "step_bytes": 1234},

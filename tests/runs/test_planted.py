@@ -1,4 +1,4 @@
-"""What somebody put at the names of a run folder: nothing behind a link is changed, and nothing is waited for."""
+"""Links and pipes at the names of a run folder: nothing behind a link is changed, and no pipe is waited for."""
 
 import os
 from pathlib import Path
@@ -49,8 +49,8 @@ def test_what_is_no_file_is_refused(name, kind, tmp_path, victim, capsys):
     target = absent if kind == "dangling link" else victim
     _plant(top, name, os.mkfifo if kind == "named pipe" else lambda path: path.symlink_to(target))
     assert _run(top) == 1
-    said = capsys.readouterr().err.replace("\n", "")
-    assert Path(name).name in said and f"found {'a named pipe' if kind == 'named pipe' else 'a symbolic link'}" in said
+    stderr = capsys.readouterr().err.replace("\n", "")
+    assert Path(name).name in stderr and f"found {'a named pipe' if kind == 'named pipe' else 'a symbolic link'}" in stderr
     assert victim.read_bytes() == CONTENT and not absent.exists()
 
 
@@ -103,7 +103,7 @@ def test_a_named_pipe_is_not_waited_for(read, tmp_path):
 
 
 def test_what_was_published_with_links_can_be_read(tmp_path, numpy_backend):
-    """Installers link files; only who writes minds."""
+    """Installers may link files, so a link is an error only for a file that is written."""
     fit_into(line_trainer(numpy_backend), tmp_path / "run", numpy_backend)
     (tmp_path / "linked").mkdir()
     for name in ("log.jsonl", "config.json"):

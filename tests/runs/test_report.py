@@ -68,8 +68,8 @@ def test_levels_stand_once_below_the_table(capsys):
     result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
               "seconds_per_epoch": 1.0}
     console.show_results(Reading(), Dataset("made", "synthetic"), [result, {**result, "variant": "none"}])
-    said = capsys.readouterr().err
-    assert said.count("by chance") == 1 and "by chance 0.75" in said and said.count("0.2500") == 2
+    stderr = capsys.readouterr().err
+    assert stderr.count("by chance") == 1 and "by chance 0.75" in stderr and stderr.count("0.2500") == 2
 
 
 def test_a_table_too_wide_for_the_terminal_lies_on_its_side(capsys, monkeypatch):

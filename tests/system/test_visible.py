@@ -1,4 +1,4 @@
-"""Texts of others reach a terminal or a picture as characters, never as commands."""
+"""Texts from outside reach a terminal or a picture as characters, never as commands."""
 
 import json
 import re
@@ -27,9 +27,9 @@ def test_what_anybody_writes_stays(text):
 
 @pytest.mark.parametrize("text", EVIL)
 def test_what_steers_is_shown(text):
-    shown = visible(f"a {text} b")
-    assert not STEERS.search(shown) and shown.startswith("a ") and shown.endswith(" b") and "\\" in shown
-    assert visible(shown) == shown
+    safe = visible(f"a {text} b")
+    assert not STEERS.search(safe) and safe.startswith("a ") and safe.endswith(" b") and "\\" in safe
+    assert visible(safe) == safe
 
 
 def test_how_it_is_shown():
@@ -45,11 +45,11 @@ def test_every_way_to_the_terminal(text, forced, capsys, monkeypatch):
     console.put(text)
     for data in (True, False):
         console.show(console.rows_table(text, ["one", "two", text], [["a", "b", text]], bad=[0]), data=data)
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     ours = re.compile("\x1b\\[[0-9;]*m")
-    for shown in said:
-        assert not STEERS.search(ours.sub("", shown) if forced else shown)
-    assert visible(text).split("\n")[0] in said.out and visible(text).split("\n")[0] in ours.sub("", said.err)
+    for stream in captured:
+        assert not STEERS.search(ours.sub("", stream) if forced else stream)
+    assert visible(text).split("\n")[0] in captured.out and visible(text).split("\n")[0] in ours.sub("", captured.err)
 
 
 @pytest.mark.parametrize("text", [*EVIL, *MARKUP])
@@ -63,9 +63,9 @@ def test_progress(text, capsys, monkeypatch):
         monkeypatch.setattr(console, "_PLAIN_SECONDS", 0.0)
         display.on_step(Step(1, 0.5, 0.1, 0.2))
         display.on_end("done", {})
-    shown = capsys.readouterr().err
-    assert "\x1b]" not in shown and "\x1b[31m" not in shown and "\u202e" not in shown and "\x9b" not in shown
-    assert visible(text) in shown
+    stderr = capsys.readouterr().err
+    assert "\x1b]" not in stderr and "\x1b[31m" not in stderr and "\u202e" not in stderr and "\x9b" not in stderr
+    assert visible(text) in stderr
 
 
 def test_cells_stay_in_their_columns(capsys):
@@ -87,7 +87,7 @@ def _runs_draw_nothing():
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    """A run whose every text is someone else's."""
+    """A run in which every text is hostile."""
     folder = tmp_path_factory.mktemp("runs") / "\x1b[31mr\u202e"
     assert main(["run", "mnist", "--plugin", "mnist", "--preset", "smoke", "--variant", "none", "--epochs", "1",
                  "--backend", "numpy", "--out", str(folder)]) == 0
@@ -109,9 +109,9 @@ def run(original, tmp_path):
                                    ["sample", "mnist", "--run", "RUN", "--out", "\x1b[31m"], ["report", "RUN/\x1b[31mnothing"]])
 def test_reports_of_such_a_run(run, capsys, words):
     main([word.replace("RUN", str(run)) for word in words])
-    said = capsys.readouterr()
-    assert not STEERS.search(said.out) and not STEERS.search(said.err)
-    assert words[0] != "report" or "\\x1b" in said.err
+    captured = capsys.readouterr()
+    assert not STEERS.search(captured.out) and not STEERS.search(captured.err)
+    assert words[0] != "report" or "\\x1b" in captured.err
 
 
 def test_damaged_files_are_quoted(run, capsys):
@@ -126,8 +126,8 @@ def test_plug_ins_that_cannot_be_loaded(install, capsys, monkeypatch):
     install("bad", "raise ValueError('\\x1b[31m[red]\\u202e')")
     for command in ("list", "doctor"):
         assert main([command, "--plugin", "bad"]) == 0
-        said = capsys.readouterr()
-        assert "\\x1b[31m[red]\\u202e" in said.out and not STEERS.search(said.out + said.err)
+        captured = capsys.readouterr()
+        assert "\\x1b[31m[red]\\u202e" in captured.out and not STEERS.search(captured.out + captured.err)
 
 
 FORMULAS = ["$x_{$", "$\\frac$ $", "$", "$$", "\\$", "$a$"]

@@ -1,4 +1,4 @@
-"""Whatever a plug-in does: its own row or its own error says it, and nothing else is disturbed."""
+"""Each failure of a plug-in is reported in its own row or its own error, and has no other effect."""
 
 import json
 import os
@@ -23,7 +23,7 @@ RUN = ["--preset", "smoke", "--backend", "numpy", "--epochs", "1", "--json", "--
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
-    """Whoever moves away is moved back, after the test at the latest; nothing is drawn."""
+    """The working folder is restored, after the test at the latest; nothing is drawn."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr("duoln.pictures.drawing.can_draw", lambda: False)
@@ -50,10 +50,10 @@ def test_what_cannot_be_offered_is_a_row_of_its_own(install, capsys, source, wor
 def test_what_fails_in_use_is_an_error_of_that_task(install, capsys, tmp_path, source, method, words):
     install("hostile", source)
     code = main(["run", "hostile", "--plugin", "hostile", "--variant", "ln", *RUN, "r"])
-    said = capsys.readouterr()
-    error = _documents(said.out)["error"]
+    captured = capsys.readouterr()
+    error = _documents(captured.out)["error"]
     assert code == error["exit_code"] == (1 if method else 2)
-    assert words in error["message"] and "Traceback" not in said.err
+    assert words in error["message"] and "Traceback" not in captured.err
     if method:
         assert error["class"] == "TaskError"
         assert error["message"].startswith(f"task 'hostile' of hostile-dist: {method}")
@@ -69,9 +69,9 @@ def test_another_task_runs_on(install, capsys, tmp_path, source, words):
     install("good", task("name = 'good'"))
     before = signal.getsignal(signal.SIGINT)
     code = main(["run", "good", "--variant", "ln", *RUN, "r"])
-    said = capsys.readouterr()
-    assert code == 0 and len(_documents(said.out)["results"]) == 1, said.err
-    assert words in " ".join(said.err.split()) and (tmp_path / "here" / "r" / "ln" / "result.json").exists()
+    captured = capsys.readouterr()
+    assert code == 0 and len(_documents(captured.out)["results"]) == 1, captured.err
+    assert words in " ".join(captured.err.split()) and (tmp_path / "here" / "r" / "ln" / "result.json").exists()
     assert os.getcwd() == str(tmp_path / "here") and signal.getsignal(signal.SIGINT) is before
 
 
@@ -119,8 +119,8 @@ def test_a_plug_in_that_prints_everywhere(install, capsys):
     install("hostile", task("def data(self, *a):\n    print('noise')\n    return super().data(*a)\n"
                             "def metrics(self, *a):\n    print('noise')\n    return super().metrics(*a)", "print('noise')"))
     assert main(["run", "hostile", "--variant", "ln", *RUN, "r"]) == 0
-    said = capsys.readouterr()
-    assert _documents(said.out)["results"] and said.err.count("noise") >= 3
+    captured = capsys.readouterr()
+    assert _documents(captured.out)["results"] and captured.err.count("noise") >= 3
 
 
 @pytest.mark.parametrize("file", ["METADATA", "entry_points.txt"])

@@ -1,4 +1,4 @@
-"""A task that fails in its own code: one message that names it, exit code 1, and everything else goes on."""
+"""A task that fails in its own code gives one message with its name and exit code 1; everything else continues."""
 
 import json
 from textwrap import dedent
@@ -53,12 +53,12 @@ def _source(where):
 def test_one_message_names_task_distribution_method_and_line(install, tmp_path, capsys, where):
     install("frail", _source(where))
     assert main([*ARGS, str(tmp_path / "r")]) == 1
-    said = capsys.readouterr()
-    words = " ".join(said.err.split())
+    captured = capsys.readouterr()
+    words = " ".join(captured.err.split())
     method = "data" if where == "batch" else where
     assert f"duoln: task 'frail' of frail-dist: {method} raised ValueError: what went wrong (" in words
-    assert "frail_module.py:" in words.replace(" ", "") and "Traceback" not in said.err and "and more" not in said.err
-    assert said.out == ""
+    assert "frail_module.py:" in words.replace(" ", "") and "Traceback" not in captured.err and "and more" not in captured.err
+    assert captured.out == ""
 
 
 @pytest.mark.parametrize("where", ["batch", "loss", "predict", "metrics"])
@@ -73,8 +73,8 @@ def test_the_traceback_is_shown_if_asked_for(install, tmp_path, capsys, monkeypa
     install("frail", _source("loss"))
     monkeypatch.setenv("DUOLN_TRACEBACK", "1")
     assert main([*ARGS, str(tmp_path / "r")]) == 1
-    said = capsys.readouterr().err
-    assert "Traceback" in said and "and more" in said and said.index("Traceback") < said.index("duoln: task")
+    stderr = capsys.readouterr().err
+    assert "Traceback" in stderr and "and more" in stderr and stderr.index("Traceback") < stderr.index("duoln: task")
 
 
 def test_other_tasks_go_on(install, tmp_path, capsys):
@@ -159,8 +159,8 @@ def test_every_command_names_the_task_that_failed(install, tmp_path, capsys, wor
     assert main([*ARGS, run]) == 0
     capsys.readouterr()
     assert main([run if word == "RUN" else word for word in words]) == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"duoln: task 'frail' of frail-dist: {method} raised ValueError: what went wrong (" in said
+    stderr = " ".join(capsys.readouterr().err.split())
+    assert f"duoln: task 'frail' of frail-dist: {method} raised ValueError: what went wrong (" in stderr
 
 
 @pytest.mark.parametrize("words", [["report", "RUN"], ["sample", "frail", "--run", "RUN", "--out", "x"],

@@ -1,4 +1,6 @@
-"""Plug-ins from outside, as real distributions on sys.path: good ones are found, broken ones stop nobody."""
+"""Plug-ins from outside, as real distributions on sys.path: good ones are loaded, broken ones do not stop the
+others.
+"""
 
 import json
 import re
@@ -51,7 +53,7 @@ def test_the_built_in_tasks():
     registry = Registry()
     assert registry.broken == []
     assert registry.tasks["mnist"].distribution == "duoln"
-    assert all(name == found.task.name for name, found in registry.tasks.items())
+    assert all(name == entry.task.name for name, entry in registry.tasks.items())
 
 
 def test_an_outside_plugin_is_found_with_its_distribution(install):
@@ -253,8 +255,8 @@ def test_autoload_can_be_switched_off(install, monkeypatch):
 def test_a_plugin_that_is_named_and_is_not_there(install, capsys, command):
     install("good", GOOD)
     assert main([*command, "--plugin", "good", "--plugin", "goood"]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"[--plugin] expected one of {', '.join(BUILT_IN)}, good; found 'goood'" in said
+    stderr = " ".join(capsys.readouterr().err.split())
+    assert f"[--plugin] expected one of {', '.join(BUILT_IN)}, good; found 'goood'" in stderr
 
 
 def test_only_the_plugins_that_are_named_are_loaded(install, capsys, monkeypatch):
@@ -262,8 +264,8 @@ def test_only_the_plugins_that_are_named_are_loaded(install, capsys, monkeypatch
     install("bad", "raise AssertionError('imported')")
     monkeypatch.setenv("DUOLN_DISABLE_PLUGIN_AUTOLOAD", "1")  # which is about those that are not named
     assert main(["list", "--json", "--plugin", "good"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert [t["name"] for t in shown["tasks"]] == ["mine"] and shown["broken"] == []
+    document = json.loads(capsys.readouterr().out)
+    assert [t["name"] for t in document["tasks"]] == ["mine"] and document["broken"] == []
     assert main(["doctor", "--json", "--plugin", "good", "--plugin", "mnist"]) == 0
     assert [p["name"] for p in json.loads(capsys.readouterr().out)["plugins"]] == ["mnist", "mine"]
     assert find_task("mine", ["good"]).name == "mine"
@@ -289,9 +291,9 @@ def test_a_slow_plugin_is_remarked_upon(install, capsys, monkeypatch):
     for command in (["list", "--json"], ["doctor", "--json"]):
         del sys.modules["slow_module"]
         assert main(command) == 0
-        said = capsys.readouterr()
-        assert re.search(r"plug-in 'slow' of slow-dist took \d+\.\d", " ".join(said.err.split()))
-        json.loads(said.out)  # the remark is no part of it
+        captured = capsys.readouterr()
+        assert re.search(r"plug-in 'slow' of slow-dist took \d+\.\d", " ".join(captured.err.split()))
+        json.loads(captured.out)  # the remark is no part of it
 
 
 # find_task --------------------------------------------------------------------------------------------
@@ -328,10 +330,10 @@ def test_list_shows_tasks_and_broken_rows(install, capsys):
     install("good", GOOD)
     install("bad", BROKEN["import"][0])
     assert main(["list", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert {t["name"]: t["distribution"] for t in shown["tasks"]} == {
+    document = json.loads(capsys.readouterr().out)
+    assert {t["name"]: t["distribution"] for t in document["tasks"]} == {
         **dict.fromkeys(BUILT_IN, "duoln"), "mine": "good-dist"}
-    assert shown["broken"] == [{"name": "bad", "distribution": "bad-dist", "reason": BROKEN["import"][1]}]
+    assert document["broken"] == [{"name": "bad", "distribution": "bad-dist", "reason": BROKEN["import"][1]}]
 
 
 def test_the_same_in_a_fresh_process(install, tmp_path):

@@ -25,7 +25,7 @@ class Settings(Config):
 
 
 class Thing(Task):
-    """A task with presets and variants that all speak of `count`."""
+    """A task with presets and variants that all set `count`."""
 
     name = "thing"
     config = Settings
@@ -70,8 +70,8 @@ def test_presets_and_variants_are_not_changed():
     ("rows", "5", 5), ("rows", 5, 5), ("rows", "none", None), ("rows", None, None),
     ("title", "5", "5"), ("title", "", ""), ("learning_rate", "0.5", 0.5), ("batch_size", "64", 64)])
 def test_a_value_is_read_by_its_fields_type(key, value, expected):
-    found = getattr(_config(**{key: value}), key)
-    assert found == expected and type(found) is type(expected)
+    setting = getattr(_config(**{key: value}), key)
+    assert setting == expected and type(setting) is type(expected)
 
 
 @pytest.mark.parametrize(("key", "value", "expected"), [

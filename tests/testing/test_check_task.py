@@ -1,4 +1,4 @@
-"""`check_task` sees what is wrong with a task, and says it."""
+"""`check_task` reports each error of a task."""
 
 import dataclasses
 import sys
@@ -41,7 +41,7 @@ class Partial(Spirals):
 
 
 class Random(Spirals):
-    """Makes another batch whenever it is asked."""
+    """Makes another batch at each call."""
 
     def data(self, cfg, root=None):
         splits, rng = super().data(cfg, root), np.random.default_rng()
@@ -73,11 +73,11 @@ def test_data_that_are_no_function_of_the_step():
         check_task(Random())
 
 
-@pytest.mark.parametrize(("line", "found"), [
+@pytest.mark.parametrize(("line", "module"), [
     ("import duoln.backends.numpy", "duoln.backends.numpy"), ("from duoln import kernels", "duoln.kernels"),
     ("from duoln.core.tape import Tape", "duoln.core.tape"), ("import numpy, mlx.core", "mlx.core"),
     ("from duoln.kernels.adam import cases", "duoln.kernels.adam"), ("def f():\n    import cupy", "cupy")])
-def test_a_module_that_imports_what_it_leaves_to_duoln(tmp_path, monkeypatch, line, found):
+def test_a_module_that_imports_what_it_leaves_to_duoln(tmp_path, monkeypatch, line, module):
     (tmp_path / "low_task.py").write_text(dedent("""
         from duoln.core import Op, Rule, Tensor, op
         from duoln.examples.own_task import Spirals
@@ -93,7 +93,7 @@ def test_a_module_that_imports_what_it_leaves_to_duoln(tmp_path, monkeypatch, li
 
     with pytest.raises(AssertionError, match=r"layering: .*low_task\.py:(9|10): expected") as caught:
         check_task(low_task.Low())
-    assert str(caught.value).endswith(f"found {found}")
+    assert str(caught.value).endswith(f"found {module}")
     monkeypatch.delitem(sys.modules, "low_task")
 
 
@@ -109,8 +109,8 @@ class FromFile(Spirals):
         splits = super().data(cfg, root)
         if root is None or not (root / "spirals").is_dir():
             return splits
-        found = self.read(root / "spirals" / "points.npz")
-        made = Batches({"x": found["x"], "label": found["label"]}, cfg.batch_size, cfg.seed)
+        arrays = self.read(root / "spirals" / "points.npz")
+        made = Batches({"x": arrays["x"], "label": arrays["label"]}, cfg.batch_size, cfg.seed)
         return dataclasses.replace(splits, dataset=Dataset("points", "original"), train=made)
 
 
@@ -162,7 +162,7 @@ def test_readers_that_are_wrong_are_seen(task, words, corpus):
 
 
 class Tall(Spirals):
-    """Its points stand along the second axis, which it does not say."""
+    """Its points lie along the second axis, but its `batch_axes` does not name that axis."""
 
     def data(self, cfg, root=None):
         splits = super().data(cfg, root)

@@ -21,7 +21,7 @@ def test_every_rule_of_every_backend(be, one_of_each):
 
 @pytest.fixture
 def broken(numpy_backend, monkeypatch):
-    """A way to put a rule in the place of NumPy's layer norm."""
+    """Replaces the rule of NumPy's layer norm."""
     good = ops.layer_norm.rules("numpy")[0]
 
     def put(forward=good.forward, vjp=good.vjp):
@@ -84,8 +84,8 @@ def test_the_command(capsys):
     out = capsys.readouterr().out
     assert "layer_norm" in out and "library: numpy" in out and "flags:" in out
     assert cli.main(["selftest", "--backend", "numpy", "--one-of-each", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["backend"]["name"] == "numpy" and all(r["failures"] == [] for r in found["rules"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["backend"]["name"] == "numpy" and all(r["failures"] == [] for r in document["rules"])
 
 
 def test_the_command_fails_where_a_rule_does(broken, capsys):

@@ -1,4 +1,4 @@
-"""What a step takes of memory: reckoned beforehand, against what it then takes."""
+"""The memory of an update: the estimate before it, compared with the measured memory."""
 
 import re
 import tracemalloc
@@ -72,11 +72,11 @@ def trainer_of(name, variant, settings, backend, **options):
 def test_the_estimate_is_near_the_peak_of_a_step(name, variant, settings, numpy_backend):
     trainer = trainer_of(name, variant, settings, numpy_backend)
     estimated = trainer.estimate_memory()
-    held = sum(t.data.nbytes for t in tree.leaves(trainer.state))
-    trainer.advance()  # what is made once for all steps stays out of the measurement
+    state_bytes = sum(t.data.nbytes for t in tree.leaves(trainer.state))
+    trainer.advance()  # arrays that are made once for all updates are not measured
     tracemalloc.start()
     trainer.advance()
-    peak = tracemalloc.get_traced_memory()[1] + held
+    peak = tracemalloc.get_traced_memory()[1] + state_bytes
     tracemalloc.stop()
     assert estimated.batch_size == trainer.cfg.batch_size
     assert 0.7 < estimated.total / peak < 1.4, (size(estimated.total), size(peak))
@@ -90,12 +90,12 @@ def test_mlx_keeps_at_least_what_is_estimated():
     trainer.advance()
     mx.reset_peak_memory()
     trainer.advance()
-    # How much more depends on when MLX's own thread frees what it has passed, and on what other tests have left.
+    # The rest depends on when MLX's own thread frees memory, and on memory that other tests have left.
     assert estimated < 1.1 * mx.get_peak_memory()
 
 
 class Whole(Line):
-    """A loss that wants its whole batch, in arrays that disagree about what an example is."""
+    """A loss that needs its whole batch; the arrays of the batch have different numbers of examples."""
 
     def loss(self, model, params, batch):
         assert batch["x"].shape[0] == 16

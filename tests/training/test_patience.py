@@ -1,4 +1,6 @@
-"""Runs with patience: they end early, with their best, and a run that was cut anywhere ends the same, to the bit."""
+"""Runs with patience end early with their best model. A run that was interrupted anywhere has the same end, to the
+bit.
+"""
 
 import json
 import os
@@ -46,7 +48,7 @@ def test_a_run_ends_after_so_many_evaluations_that_were_not_better_with_the_best
     ({"patience": 9}, [5, 10, 15, 20, 25, 30], 30), ({"patience": 1}, [5, 10, 15], 10),
     ({"patience": 9, "epochs": 4}, [5, 10, 15, 20], 10), ({"patience": 0, "epochs": 4}, [5, 10, 15, 20], 20)])
 def test_how_long_a_run_is(numpy_backend, tmp_path, settings, evaluated, ended):
-    """With patience a run ends with its best even where the epochs end first; without, with its last."""
+    """With patience a run ends with its best model, also if the epochs end first; without, with its last model."""
     result = fit_into(told_trainer(numpy_backend, **settings), tmp_path, numpy_backend)
     assert _steps(tmp_path) == evaluated and result["steps"] == ended and result["test_mse"] == VALUES[ended]
 
@@ -84,13 +86,13 @@ def test_an_evaluation_that_is_not_finite_is_not_better(numpy_backend, tmp_path,
 def test_what_is_read_back_and_reported_is_the_best(numpy_backend, tmp_path):
     trainer = told_trainer(numpy_backend)
     fit_into(trainer, tmp_path / "plain", numpy_backend)
-    found = load_trained(Told(), tmp_path / "plain", numpy_backend)
-    assert found.step == 10
-    assert [t.numpy().tobytes() for t in tree.leaves(found.params)] == [
+    trained = load_trained(Told(), tmp_path / "plain", numpy_backend)
+    assert trained.step == 10
+    assert [t.numpy().tobytes() for t in tree.leaves(trained.params)] == [
         t.numpy().tobytes() for t in tree.leaves(trainer.state["params"])]
     [curve] = report.read_curves([tmp_path / "plain"])
     assert _report_row(curve)["steps"] == 10 and _report_row(curve)["test_mse"] == 1.0
-    assert _report_row(curve._replace(result={}))["steps"] == 20  # a run that has not ended shows its last
+    assert _report_row(curve._replace(result={}))["steps"] == 20  # a run that has not ended has its last model
 
 
 def test_a_resumed_run_has_no_result_until_it_ends(numpy_backend, tmp_path):

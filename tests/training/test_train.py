@@ -36,7 +36,7 @@ def test_a_run_leaves_log_result_config_and_checkpoints(be, tmp_path):
     events = list(read_log(tmp_path))
     assert [e["event"] for e in events].count("step") == 15
     start = events[0]
-    assert start["dataset"] == {"name": "a line", "rung": "synthetic"} and start["backend"]["name"] == be.name
+    assert start["dataset"] == {"name": "a line", "provenance": "synthetic"} and start["backend"]["name"] == be.name
     assert {"duoln", "numpy", "python", "seed", "platform"} <= start.keys()
     assert [e["step"] for e in events if e["event"] == "evaluation"] == [5, 10, 15]
     assert events[-1]["event"] == "end" and events[-1]["status"] == "done"
@@ -120,9 +120,9 @@ def test_a_checkpoint_goes_on_on_another_backend(tmp_path):
     fit_into(whole, tmp_path / "whole", a)
     with pytest.raises(Interrupted):
         fit_into(line_trainer(a), tmp_path / "cut", a, [At(7, lambda: os.kill(os.getpid(), signal.SIGINT))])
-    other = line_trainer(b)
-    fit_into(other, tmp_path / "cut", b, resume=True)
-    for mine, theirs in zip(tree.leaves(other.state), tree.leaves(whole.state), strict=True):
+    resumed = line_trainer(b)
+    fit_into(resumed, tmp_path / "cut", b, resume=True)
+    for mine, theirs in zip(tree.leaves(resumed.state), tree.leaves(whole.state), strict=True):
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-3, atol=1e-5)
 
 

@@ -47,7 +47,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def of_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a case takes from a row of `sides.compare`."""
+    """What a case takes from a row of `turns.time_in_turns`."""
     return {"side": row["name"], "samples": row["samples"], "clock_name": "wall_run", "cache": "running",
             "warmups": row["facts"]["warmups"], "ratio": row["ratio"], "facts": row["facts"]}
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from duoln.bench import operators, recurrent
-from duoln.bench.sides import compare
+from duoln.bench.turns import time_in_turns
 from duoln.cli import console
 from duoln.cli.bench.options import add_common, check, numbers, of_row, record_rows, show_rows
 from duoln.kernels.recurrent import cases
@@ -41,7 +41,7 @@ def _rnn(args: argparse.Namespace) -> int:
         name = f"{cell} {norm} T{shape.steps} B{shape.batch} in{shape.n_in} H{shape.hidden}"
         console.say(f"{name}: {args.rounds} turns of {args.runs} runs a side")
         entries = recurrent.entries(cell, norm, shape, not args.forward, args.backend, args.peer)
-        rows = compare(entries, args.rounds, args.runs)
+        rows = time_in_turns(entries, args.rounds, args.runs)
         show_rows(f"{title}: {name}", rows, 1e6 / shape.steps, "us a time step")
         found += [{"op": f"{cell} {norm}", "passes": operators.passes(not args.forward), "shape": shape,
                    "moved": cases.least_bytes(cell, shape) if args.forward else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from duoln.bench.sides import Entry, compare, with_allocators
+from duoln.bench.turns import Entry, time_in_turns, with_allocators
 from duoln.cli import console
 from duoln.cli.bench.options import add_common, check, of_row, record_rows, show_rows
 from duoln.tasks import make_config, parse_settings
@@ -45,7 +45,7 @@ def _train(args: argparse.Namespace) -> int:
         for peer in peers:
             entries += with_allocators(peer, {**asked, "peer": peer})
         console.say(f"{task.name} {args.variant}, batch {size}: {args.rounds} turns of {args.runs} steps a side")
-        rows = compare(entries, args.rounds, args.runs)
+        rows = time_in_turns(entries, args.rounds, args.runs)
         show_rows(f"{title}: batch {size}", rows, 1e3, "ms")
         preset = {} if args.preset is None else {"preset": args.preset}
         found += [{"op": f"{task.name} {args.variant}", "passes": "step", "shape": [size],

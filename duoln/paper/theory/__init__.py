@@ -1,4 +1,4 @@
-"""The theory of the paper, measured: what it says of normalised models, checked on models and data.
+"""Measures the theory of the paper: its statements on normalised models are checked on models and data.
 
 `invariance` is table 1 (section 5.1); `geometry` the Fisher information of normalised generalised linear models
 (section 5.2 and the supplement), of `glm` and `fisher`, with `growth` of the weights, and `statements` what follows;

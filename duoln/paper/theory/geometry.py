@@ -1,4 +1,4 @@
-"""What the paper says of the geometry of normalised models (section 5.2, supplement), beside the exact numbers.
+"""Compares the paper's geometry of normalised models (section 5.2, supplement) with exact numbers.
 
 This module measures; `statements` says which of the paper's equations hold, and which, as printed, do not.
 """
@@ -19,7 +19,7 @@ from duoln.paper.theory.growth import Descent, SameUpdate
 from duoln.randomness import Stream
 
 CORRELATION = 0.5
-"""Of the outputs, where blocks of two outputs are looked at; independent outputs have none of their own."""
+"""The correlation of the outputs for blocks of two outputs; for independent outputs these blocks are zero."""
 STEPS = (1.0, 0.1, 0.01, 0.001)
 DIRECTIONS = 5
 NORMALISED: tuple[Norm, ...] = ("batch", "weight", "layer")
@@ -44,7 +44,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Doubled:
-    """What doubling weights does to the output and to the exact blocks, each by its least-squares ratio.
+    """The effect of doubled weights on the output and on the exact blocks; each ratio is by least squares.
 
     Logistic, outputs with a correlation of `CORRELATION`.
     """
@@ -56,7 +56,7 @@ class Doubled:
     """Block (w_1, w_1)."""
     bias: float
     gain: float
-    other: float
+    pair: float
     """Block (w_1, w_2)."""
 
 
@@ -99,12 +99,12 @@ class Step:
     nats: dict[str, float]
     errors: dict[str, float]
     paper_layer: float
-    """The relative error with eq. 13 for layer norm in the exact matrix's place."""
+    """The relative error for layer norm if eq. 13 replaces the exact matrix."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """All of it."""
+    """All measurements."""
 
     cases: int
     blocks: list[Blocks]
@@ -151,8 +151,8 @@ def examine(backend: Backend, seed: int = 0, cases: int = 500) -> Geometry:
         [growth.descend(models[n], seed, backend) for n in NORMS])
 
 
-def _relative(found: np.ndarray, exact: np.ndarray) -> float:
-    return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+def _relative(actual: np.ndarray, exact: np.ndarray) -> float:
+    return float(np.linalg.norm(actual - exact) / np.linalg.norm(exact))
 
 
 def _blocks(glm: Glm, rows: np.ndarray, natural: np.ndarray, name: str) -> Blocks:
@@ -160,12 +160,13 @@ def _blocks(glm: Glm, rows: np.ndarray, natural: np.ndarray, name: str) -> Block
     covariances = covariance(family, natural)
     exact, paper = fisher(rows, covariances, family.dispersion), paper_fisher(glm, covariances, family.dispersion)
     weights = np.arange(len(exact)) % glm.width < glm.inputs
-    inner, cross, outer = np.ix_(weights, weights), np.ix_(weights, ~weights), np.ix_(~weights, ~weights)
-    own, others = np.linalg.norm(exact[inner]), np.linalg.norm(exact[outer])
+    weight_block, cross, rest_block = np.ix_(weights, weights), np.ix_(weights, ~weights), np.ix_(~weights, ~weights)
+    own, others = np.linalg.norm(exact[weight_block]), np.linalg.norm(exact[rest_block])
     gap = exact - paper
-    return Blocks(glm.norm, name, float(np.linalg.norm(gap[inner]) / own),
-                  float(np.abs(gap[inner]).max() / np.abs(exact[inner]).max()),
-                  float(np.linalg.norm(gap[cross]) / np.sqrt(own * others)), float(np.linalg.norm(gap[outer]) / others))
+    return Blocks(glm.norm, name, float(np.linalg.norm(gap[weight_block]) / own),
+                  float(np.abs(gap[weight_block]).max() / np.abs(exact[weight_block]).max()),
+                  float(np.linalg.norm(gap[cross]) / np.sqrt(own * others)),
+                  float(np.linalg.norm(gap[rest_block]) / others))
 
 
 def _doubled(glm: Glm, rows: np.ndarray, natural: np.ndarray, everything: bool, backend: Backend) -> Doubled:
@@ -225,7 +226,7 @@ def _steps(models: Mapping[Norm, Glm], rows: Mapping[Norm, np.ndarray], naturals
     family = FAMILIES["logistic"]
     forms = {n: fisher(rows[n], covariance(family, naturals[n]), family.dispersion) for n in models}
     printed = paper_fisher(models["layer"], covariance(family, naturals["layer"]), family.dispersion)
-    found = []
+    lengths = []
     for length in STEPS:
         nats: dict[str, float] = {}
         errors: dict[str, float] = {}
@@ -241,5 +242,5 @@ def _steps(models: Mapping[Norm, Glm], rows: Mapping[Norm, np.ndarray], naturals
                 if norm == "layer":
                     paper_layer.append(abs(0.5 * change @ printed @ change - true[-1]) / true[-1])
             nats[norm], errors[norm] = float(np.max(true)), float(np.max(missed))
-        found.append(Step(length, nats, errors, float(np.max(paper_layer))))
-    return found
+        lengths.append(Step(length, nats, errors, float(np.max(paper_layer))))
+    return lengths

@@ -103,7 +103,7 @@ def predictor(glm: Glm, backend: Backend) -> np.ndarray:
 def jacobian(glm: Glm, backend: Backend) -> np.ndarray:
     """Derivatives of every natural parameter by every parameter: (cases, outputs, parameters).
 
-    One walk of the tape for each natural parameter; nothing is known of the formulas.
+    One walk of the tape for each natural parameter; the formulas of the derivatives are not used.
     """
     tape = Tape()
     x = _tensor(glm.x, backend)
@@ -115,9 +115,9 @@ def jacobian(glm: Glm, backend: Backend) -> np.ndarray:
     seed = np.zeros(out.shape)
     for case, output in np.ndindex(out.shape):
         seed[case, output] = 1.0
-        found = tape.backward(backend, {out.node.place: backend.asarray(seed, "float64")}, keep=True)
+        gradients = tape.backward(backend, {out.node.place: backend.asarray(seed, "float64")}, keep=True)
         seed[case, output] = 0.0
-        weight, gain, bias = (found[p.node.place] if p.node else None for p in params)
+        weight, gain, bias = (gradients[p.node.place] if p.node else None for p in params)
         rows[case, output, :, :glm.inputs] = backend.to_numpy(weight).T
         rows[case, output, :, glm.inputs] = backend.to_numpy(bias)
         if glm.norm != "none":

@@ -60,8 +60,8 @@ def same_updates(models: Mapping[Norm, Glm], seed: int, backend: Backend) -> lis
             update = Stream(seed, "growth.update").normal(glm.weight.shape)
             moved = longer._replace(weight=longer.weight + _SMALL * update / np.linalg.norm(update))
             nats[scale][norm] = divergence(family, predictor(longer, backend), predictor(moved, backend))
-    return [SameUpdate(scale, {norm: n / nats[1.0][norm] for norm, n in found.items()})
-            for scale, found in nats.items()]
+    return [SameUpdate(scale, {norm: n / nats[1.0][norm] for norm, n in by_norm.items()})
+            for scale, by_norm in nats.items()]
 
 
 def descend(glm: Glm, seed: int, backend: Backend, updates: int = UPDATES, rate: float = RATE) -> Descent:

@@ -23,7 +23,7 @@ NORMS: tuple[Norm, ...] = get_args(Norm)
 
 CASES, INPUTS, UNITS = 16, 12, 8
 CLEAR = 0.01
-"""A relative change of the output from here on is clearly one."""
+"""A relative change of the output of at least this size is a clear change."""
 _ROUNDINGS = 64.0
 """Roundings to allow for, in units of the dtype's: shifts make pre-activations larger than their spread."""
 
@@ -38,20 +38,22 @@ class Layer(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One cell of table 1: the relative change of the output, over all draws, and the paper's word."""
+    """One cell of table 1: the relative change of the output over all draws, and the paper's statement."""
 
     norm: Norm
     transformation: str
     expected: bool
-    """Whether the paper says that the output stays."""
+    """Whether the paper says that the output does not change."""
     least: float
     greatest: float
     tolerance: float
-    """How much epsilon and rounding may change an output that stays."""
+    """The change that epsilon and rounding may cause in an invariant output."""
 
     @property
     def measured(self) -> bool | None:
-        """Whether the output stays in every draw; None where it does in some only, or changes too little to tell."""
+        """Whether the output is invariant in every draw; None if only in some draws, or if its change is too small to
+        decide.
+        """
         if self.greatest <= self.tolerance:
             return True
         return False if self.least >= CLEAR else None
@@ -62,7 +64,7 @@ class Cell(NamedTuple):
 
 
 class Invariance(NamedTuple):
-    """Table 1, measured, and what goes beyond it."""
+    """The measured table 1, and one measurement that is not in the table."""
 
     cells: list[Cell]
     eps: float
@@ -104,7 +106,7 @@ TABLE_1: dict[Norm, tuple[bool, ...]] = {
     "weight": (True, False, True, False, False, False),
     "layer": (True, True, False, True, False, True),
 }
-"""The paper's word on each transformation. (The text beside it says that all three stay when the data are scaled;
+"""The paper's statement on each transformation. (The text beside it says that all three stay when the data are scaled;
 the table, which says that weight norm does not, is right.)"""
 
 
@@ -141,7 +143,7 @@ def table_one(backend: Backend, seed: int = 0, draws: int = 20, eps: float = 1e-
                 after = change(before, scale, rng)
                 changes.append(_relative_change(output(norm, before), output(norm, after)))
                 tolerances.append(eps / min(_least_variance(norm, before), _least_variance(norm, after)) + rounding)
-            # NumPy's extremes and not Python's: a NaN among the changes must not go by.
+            # NumPy's extremes, because Python's would ignore a NaN among the changes.
             cells.append(Cell(norm, name, expected, float(np.min(changes)), float(np.max(changes)), max(tolerances)))
     inside = []
     for draw in range(draws):
@@ -163,14 +165,14 @@ def _output(norm: Norm | Literal["bias inside"], eps: float, x: Tensor, weight: 
             bias: Tensor) -> np.ndarray:
     """The layer's output h (cases, units), float64. "bias inside" is layer norm with the bias added before it."""
     if norm == "weight":
-        normal = ops.linear(x, ops.weight_norm(weight, gain), bias)
+        normalised = ops.linear(x, ops.weight_norm(weight, gain), bias)
     elif norm == "batch":
-        normal = ops.batch_norm(ops.matmul(x, weight), gain, bias, eps=eps)[0]
+        normalised = ops.batch_norm(ops.matmul(x, weight), gain, bias, eps=eps)[0]
     elif norm == "layer":
-        normal = ops.layer_norm(ops.matmul(x, weight), gain, bias, eps=eps)
+        normalised = ops.layer_norm(ops.matmul(x, weight), gain, bias, eps=eps)
     else:
-        normal = ops.layer_norm(ops.linear(x, weight, bias), gain, eps=eps)
-    return ops.tanh(normal).numpy().astype(np.float64)
+        normalised = ops.layer_norm(ops.linear(x, weight, bias), gain, eps=eps)
+    return ops.tanh(normalised).numpy().astype(np.float64)
 
 
 def _relative_change(before: np.ndarray, after: np.ndarray) -> float:

@@ -1,9 +1,9 @@
 """Hidden states and gradients over time, plain and normalised (section 3.1).
 
-The paper: the summed inputs of a plain recurrent network tend to grow or shrink from step to step, so gradients
-explode or vanish; a layer-normalised one does not see a re-scaling of all summed inputs to a layer, so its
-hidden-to-hidden dynamics are much more stable. Here recurrent weights that start orthogonal are scaled, and a
-gradient of norm 1 at the last step is followed back.
+The paper: the summed inputs of a plain recurrent network tend to grow or shrink from one time step to the next, so
+gradients explode or vanish; a layer-normalised one does not see a re-scaling of all summed inputs to a layer, so its
+hidden-to-hidden dynamics are much more stable. Here recurrent weights that start orthogonal are scaled, and a gradient
+of norm 1 at the last time step is propagated back.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def walks(backend: Backend, seed: int = 0, steps: int = 100, scales: Sequence[fl
         eps: of the norms.
 
     Raises:
-        UsageError: no step, or a scale or eps that is not a positive number.
+        UsageError: no time step, or a scale or eps that is not a positive number.
     """
     if steps < 1:
         raise UsageError(f"[stability] expected at least 1 step, found {steps}")
@@ -87,24 +87,24 @@ def walks(backend: Backend, seed: int = 0, steps: int = 100, scales: Sequence[fl
         if not 0 < value < float("inf"):
             raise UsageError(f"[stability] expected a positive {what}, found {value:g}")
     dtype = "float64" if backend.name == "numpy" else "float32"
-    found = []
+    all_walks = []
     for cell in CELLS:
         for norm in NORMS:
             for scaled in SCALED:
-                with np.errstate(over="ignore", invalid="ignore"):  # an explosion is what this looks for
+                with np.errstate(over="ignore", invalid="ignore"):  # an overflow is a result here, and not an error
                     made = {scale: _walk(backend, dtype, cell, norm, scaled, scale, seed, steps, eps)
                             for scale in dict.fromkeys((1.0, *map(float, scales)))}
                 like = made[1.0][0]
                 for scale in map(float, scales):
                     hidden, gradient = made[scale]
-                    found.append(Walk(cell, norm, scaled, scale, np.sqrt((hidden**2).mean(axis=(1, 2))).tolist(),
+                    all_walks.append(Walk(cell, norm, scaled, scale, np.sqrt((hidden**2).mean(axis=(1, 2))).tolist(),
                                       gradient.tolist(), float(np.linalg.norm(hidden - like) / np.linalg.norm(like))))
-    return Stability(found, steps, eps, dtype)
+    return Stability(all_walks, steps, eps, dtype)
 
 
 def _walk(backend: Backend, dtype: str, cell: Cell, norm: Norm, scaled: Scaled, scale: float, seed: int, steps: int,
           eps: float) -> tuple[np.ndarray, np.ndarray]:
-    """Hidden states (steps, batch, hidden) and the norm of the gradient at each step."""
+    """Hidden states (steps, batch, hidden) and the norm of the gradient at each time step."""
     layer = _KINDS[cell](INPUTS, HIDDEN, norm, eps=eps)
     params = layer.init(Stream(seed, "stability.init"))
     for name in scaled.split(" and "):
@@ -121,7 +121,7 @@ def _walk(backend: Backend, dtype: str, cell: Cell, norm: Norm, scaled: Scaled, 
     inputs, end = tensor(x), tensor(direction)
 
     def run(nudges: list[tuple[Tensor, ...]]) -> tuple[Tensor, list[Tensor]]:
-        """A zero is added to every state: its gradient is the state's."""
+        """A zero is added to every state, because the gradient of the zero is that of the state."""
         states, hidden = layer.first_states(weights, BATCH), []
         for t, nudge in enumerate(nudges):
             states = tuple(s + n for s, n in zip(layer(weights, inputs[t], states), nudge, strict=True))
@@ -135,19 +135,19 @@ def _walk(backend: Backend, dtype: str, cell: Cell, norm: Norm, scaled: Scaled, 
     return np.stack([h.numpy().astype(np.float64) for h in hidden]), np.sqrt(np.array(squares) / BATCH)
 
 
-def as_csv(found: Stability) -> str:
-    """Every walk as a table, a line a step."""
+def as_csv(measured: Stability) -> str:
+    """All walks as a table with a line for each time step."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["cell", "norm", "scaled", "scale", "step", "state_rms", "gradient_norm"])
-    for walk in found.walks:
+    for walk in measured.walks:
         for step, (state, gradient) in enumerate(zip(walk.state, walk.gradient, strict=True), start=1):
             writer.writerow([walk.cell, walk.norm, walk.scaled, f"{walk.scale:g}", step, f"{state:.6g}",
                              f"{gradient:.6g}"])
     return text.getvalue()
 
 
-def draw(found: Stability, target: Path) -> Path:
+def draw(measured: Stability, target: Path) -> Path:
     """A column for each cell: above the hidden states over time, below the gradient followed back; W_h scaled.
 
     Plain networks are dashed, layer-normalised ones solid, scales are colours.
@@ -155,19 +155,19 @@ def draw(found: Stability, target: Path) -> Path:
     Raises:
         UsageError: matplotlib is not installed.
     """
-    scales = list(dict.fromkeys(w.scale for w in found.walks))
-    time = np.arange(1, found.steps + 1)
+    scales = list(dict.fromkeys(w.scale for w in measured.walks))
+    time = np.arange(1, measured.steps + 1)
     with figure(target, 2, len(CELLS), (9.6, 5.4), top=0.92, sharex=True, sharey="row") as (whole, panels):
         for column, cell in enumerate(CELLS):
             for norm in NORMS:
                 style, width = ("solid", 1.6) if norm == "layer" else ((0, (4, 2)), 1.2)
-                for index, walk in enumerate(found.of(cell, norm)):
+                for index, walk in enumerate(measured.of(cell, norm)):
                     colour = f"C{index % 10}"
                     look = {"color": colour, "linestyle": style, "linewidth": width}
                     label = f"{'layer norm' if norm == 'layer' else 'plain'}, W_h x {walk.scale:g}"
                     panels[0][column].plot(time, walk.state, label=label, **look)
-                    shown = [g if 0 < g < np.inf else np.nan for g in walk.gradient]  # a logarithm takes no others
-                    panels[1][column].plot(time, shown, **look)
+                    finite = [g if 0 < g < np.inf else np.nan for g in walk.gradient]  # for the logarithm
+                    panels[1][column].plot(time, finite, **look)
             panels[0][column].set_title(cell.upper(), fontsize=10)
             panels[1][column].set_yscale("log")
             panels[1][column].set_xlabel("time step")

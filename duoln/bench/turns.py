@@ -1,6 +1,7 @@
-"""Timing several sides turn by turn, each in a process of its own.
+"""Times several sides of a comparison in turns, each in a process of its own.
 
-The machine's moods then meet every side. Before anything is timed, the sides must agree on what they compute.
+The speed of a machine changes over time; because the sides take turns, each change affects every side. Before anything
+is timed, the sides must agree on what they compute.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ from duoln.errors import DuolnError
 from duoln.system import processes
 
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
-"""glibc's form of what duoln's NumPy backend asks of its allocator: a peer gets the same."""
+"""The allocator settings of duoln's NumPy backend, as variables of glibc, so that a peer can have the same ones."""
 
 _TOLERANCE = 1e-3
 
 
 class Entry(NamedTuple):
-    """One row of a comparison: its name, what its worker is asked, and the variables it runs under."""
+    """One side of a comparison: its name, the request to its process, and the variables that the process gets."""
 
     name: str
     asked: Mapping[str, Any]
     environment: Mapping[str, str] = {}
     checked: bool = True
-    """Whether it must agree with the first row."""
+    """Whether its figures must agree with those of the first side."""
 
 
 class Side:
-    """One process that makes runs when told to."""
+    """One process, which makes runs when it is asked to."""
 
     def __init__(self, entry: Entry) -> None:
         self.name, self.checked = entry.name, entry.checked
         self._process = subprocess.Popen(
-            processes.command("duoln.bench.worker", json.dumps(dict(entry.asked))), text=True,
+            processes.command("duoln.bench.timed_process", json.dumps(dict(entry.asked))), text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=processes.environment(entry.environment))
         self.samples: list[float] = []
@@ -68,11 +69,11 @@ class Side:
         return json.loads(line)
 
 
-def compare(entries: Sequence[Entry], rounds: int, runs: int) -> list[dict[str, Any]]:
-    """Time the entries turn by turn; a row for each, with every sample and the first row's time over its own.
+def time_in_turns(entries: Sequence[Entry], rounds: int, runs: int) -> list[dict[str, Any]]:
+    """Time the entries in turns. Each gives a row with every sample, and the ratio of the first row's time to its own.
 
     Raises:
-        DuolnError: a side cannot run, or disagrees with the first one.
+        DuolnError: a side cannot run, or does not agree with the first one.
     """
     sides: list[Side] = []
     try:
@@ -103,5 +104,5 @@ def check_agreement(ours: Any, theirs: Any) -> None:
 
 
 def with_allocators(name: str, asked: Mapping[str, Any], checked: bool = True) -> list[Entry]:
-    """A peer twice: with the allocator settings that duoln uses, and as installed."""
+    """Two entries of one peer: with the allocator settings of duoln, and as it is installed."""
     return [Entry(name, asked, KEEP_MEMORY, checked), Entry(f"{name} as installed", asked, {}, checked)]

@@ -1,8 +1,8 @@
-"""Launches in a row for the clock: which buffers each takes, what it takes of the one before, how long results live.
+"""Chains of launches for the clock: which buffers each launch reads, and how long each result is kept.
 
-Cold inputs rotate, and so do the results: as many stay alive as there are inputs, so that a result is not written
-over the one before, which is still in cache. A lazy library computes only what is still wanted, so there all results
-live until the wait, and memory bounds the number of launches.
+Cold inputs rotate through several buffers. As many results are kept as there are buffers, because a new result in the
+memory of the last one would be written into the cache. A lazy library computes only results that are kept, so all of
+them are kept until the wait, and memory limits the number of launches.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from duoln.bench.subjects import LEAST_COLD_BYTES, Shape, Subject, buffer_count,
 from duoln.core import Tensor
 
 LAZY = ("mlx",)
-"""Libraries that compute at the wait, and may run kernels side by side that do not depend on each other."""
-HELD_BYTES = 2 << 30
+"""Libraries that compute when they are waited for. They may run independent kernels at the same time."""
+RESULT_BYTES = 2 << 30
 """Memory that the results of one run may take on a lazy library."""
 
 
 def cache_for(shape: Shape, cold: bool) -> str:
-    """The state of the cache that a shape of this size is timed in: tiny ones are always warm."""
+    """"cold" or "warm", as inputs of this shape are timed; tiny inputs are always warm."""
     return "cold" if cold and 4 * shape[0] * shape[1] >= LEAST_COLD_BYTES else "warm"
 
 
 class Rotation:
-    """Goes round through a number of buffers, and keeps its place from one run to the next."""
+    """Numbers of buffers in a circle. The next run continues where the last one ended."""
 
     def __init__(self, count: int, cold: bool) -> None:
         self._count, self._cold, self._next = count, cold, 0
 
     def next(self) -> tuple[int, int]:
-        """The buffer to read x from, and the one, half a turn ahead, for the gradient."""
+        """The number of the buffer for x, and that of the buffer for the gradient, half a circle ahead."""
         k = self._next
         if self._cold:
             self._next = (k + 1) % self._count
@@ -59,12 +59,12 @@ class DuolnChain:
         self._rotation = Rotation(count, cold)
         self._gout_rotates = inputs["gout"].shape == shape
         self._lazy = backend.name in LAZY
-        self._link = subject.link if self._lazy else None  # an eager queue keeps its order by itself
+        self._link = subject.link if self._lazy else None  # an eager library runs launches in order
         self._results: deque[dict[str, Array]] = deque(maxlen=None if self._lazy else count if cold else 1)
         self.warmups = count if cold and not self._lazy else 1
         self.most = 2 * MOST_LAUNCHES
         if self._lazy:
-            self.most = max(HELD_BYTES // ((2 if backward else 1) * 4 * shape[0] * shape[1]), 1)
+            self.most = max(RESULT_BYTES // ((2 if backward else 1) * 4 * shape[0] * shape[1]), 1)
         self.device_seconds: DeviceSeconds | None = getattr(backend, "device_seconds", None)
 
     def launch(self, count: int) -> None:
@@ -80,7 +80,7 @@ class DuolnChain:
                 tensors[self._link] = Tensor(result["x" if self._backward else "value"][0], self._backend)
 
     def wait(self) -> None:
-        """Return when everything queued is computed."""
+        """Wait until every queued launch is computed."""
         if self._lazy:
             self._backend.wait([a for result in self._results for a in result.values()])
             self._results.clear()

@@ -1,8 +1,8 @@
-"""One side of a comparison, in a process of its own: thread pools and allocators do not disturb each other.
+"""One side of a comparison, in a process of its own, so that it shares no threads and no allocator with the others.
 
-    python -m duoln.bench.worker '{"kind": "train", "peer": null, ...}'
+    python -m duoln.bench.timed_process '{"kind": "train", "peer": null, ...}'
 
-prints one line of facts, then for each line `N` on stdin makes N runs and prints their seconds as JSON.
+prints one line of facts. For each line `N` on stdin it then makes N runs and prints their seconds as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHECKED_STEPS = 5
 
 
 def main() -> None:
-    """Serve runs until stdin ends."""
+    """Answer requests until stdin ends."""
     asked: dict[str, Any] = json.loads(sys.argv[1])
     work = (prepare_recurrent if asked["kind"] == "rnn" else prepare_training)(asked)
     side = asked["peer"] or "duoln"
@@ -54,9 +54,9 @@ def prepare_training(asked: dict[str, Any]) -> Work:
         losses = [trainer.advance() for _ in range(CHECKED_STEPS)]
         return Work(lambda k: trainer.advance(), losses, {"backend": machine.backend_facts(backend)},
                     warmups=CHECKED_STEPS)
-    step, facts = task.peer(asked["peer"])(cfg, task.model(cfg).init(Stream(cfg.seed, "init")))
-    losses = [float(step(splits.train(k))) for k in range(CHECKED_STEPS)]
-    return Work(lambda k: step(splits.train(k)), losses, facts, CHECKED_STEPS, CHECKED_STEPS)
+    train_step, facts = task.peer(asked["peer"])(cfg, task.model(cfg).init(Stream(cfg.seed, "init")))
+    losses = [float(train_step(splits.train(k))) for k in range(CHECKED_STEPS)]
+    return Work(lambda k: train_step(splits.train(k)), losses, facts, CHECKED_STEPS, CHECKED_STEPS)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,138 @@
+"""One word for one thing: the names in the sources are none of those that the design has retired."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("duoln", "kernels", "plugins", "examples", "tests")
+PENDING = ("kernels", "plugins", "duoln/ops", "duoln/core", "duoln/nn", "duoln/cli", "duoln/training", "duoln/optim.py",
+           "duoln/runtime.py", "tests/kernels", "tests/hostgpu", "tests/ops", "tests/plugins")
+"""Folders and files that still have retired words."""
+
+RETIRED = {
+    "found": "what the value is: actual, errors, rows",
+    "said": "what the value is: captured, stderr, output",
+    "shown": "c_norm or h in a cell; elsewhere what the value is",
+    "felt": "d_ and the name of the argument",
+    "rung": "provenance",
+    "held": "masked",
+    "moods": "changes of the machine's speed, in words",
+    "factor": "rstd for a norm, scale for a multiplier",
+    "into": "input_gate",
+    "candidate": "g in an LSTM, n in a GRU; elsewhere what the value is",
+    "outer": "x_gates; elsewhere what the value is",
+    "inner": "h_gates; elsewhere what the value is",
+    "question": "query",
+    "memory": "values",
+    "there": "mask",
+    "normal": "gaussian for a draw, normalised or xhat for the output of a norm",
+    "other": "what the value is: second, peer, resumed",
+    "it": "what the value is",
+}
+ATTENTION = ("plugins/las", "plugins/attentive_reader", "duoln/ops/attention.py", "duoln/ops/alignment.py")
+"""Where `memory` means attention's values; elsewhere it means bytes, and is the right word."""
+OPERATORS = frozenset(f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "eq", "ne", "lt", "le", "gt",
+    "ge"))
+"""Python's own documentation calls the argument of these methods `other`."""
+NUMPYS = frozenset({"outer", "inner"})
+"""`np.outer` and `np.inner` are NumPy's names."""
+
+C_ENDINGS = (".cu", ".cuh", ".h", ".metal", ".cpp")
+NO_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""", re.DOTALL)
+C_WORDS = re.compile(rf"\b({'|'.join(sorted(RETIRED.keys() - {'memory'}))})\b")
+
+
+def words_in_python(source: str, file: str) -> Iterator[tuple[int, str]]:
+    """Line and word of each retired identifier."""
+    yield from _visit(ast.parse(source), file, "")
+
+
+def _visit(node: ast.AST, file: str, function: str) -> Iterator[tuple[int, str]]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        function = node.name
+    for name in _names(node):
+        if name in RETIRED and not _allowed(name, node, file, function):
+            yield getattr(node, "lineno", 0), name
+    for child in ast.iter_child_nodes(node):
+        yield from _visit(child, file, function)
+
+
+def _names(node: ast.AST) -> tuple[str | None, ...]:
+    match node:
+        case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name) | ast.keyword(arg=name):
+            return (name,)
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return (name,)
+        case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name):
+            return (name,)
+        case ast.alias(name=name, asname=asname):
+            return (asname or name.rpartition(".")[2],)
+    return ()
+
+
+def _allowed(name: str, node: ast.AST, file: str, function: str) -> bool:
+    if name == "memory":
+        return not file.startswith(ATTENTION)
+    if name == "normal":  # `Stream.normal` and `nn.init.normal` are the field's name of the distribution
+        return not isinstance(node, ast.Name | ast.arg)
+    if name == "other":
+        return function in OPERATORS
+    if name in NUMPYS and isinstance(node, ast.Attribute):
+        return isinstance(node.value, ast.Name) and node.value.id == "np"
+    return False
+
+
+def words_in_c(source: str) -> Iterator[tuple[int, str]]:
+    """Line and word of each retired word outside comments and texts."""
+    code = NO_CODE.sub(lambda match: "\n" * match[0].count("\n") or " ", source)
+    for number, line in enumerate(code.splitlines(), start=1):
+        for match in C_WORDS.finditer(line):
+            yield number, match[0]
+
+
+def test_no_retired_word_is_a_name():
+    errors, files = [], 0
+    for path in sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*")):
+        file = path.relative_to(ROOT).as_posix()
+        if path.suffix not in (".py", *C_ENDINGS) or any(f"{file}/".startswith(f"{place}/") for place in PENDING):
+            continue
+        files += 1
+        source = path.read_text(encoding="utf-8")
+        words = words_in_python(source, file) if path.suffix == ".py" else words_in_c(source)
+        errors += [f"{file}:{line}: {word}; say {RETIRED[word]}" for line, word in words]
+    assert files > 100 and errors == [], "\n".join(errors)
+
+
+@pytest.mark.parametrize("word", sorted(RETIRED.keys() - {"memory", "normal"}))
+@pytest.mark.parametrize("source", [
+    "{} = 1", "x.{} = 1", "def f({}): pass", "def {}(): pass", "class {}: pass", "f({}=1)", "[{} for {} in x]",
+    "import x as {}", "from x import {}", "try: f()\nexcept E as {}: pass", "f'{{{}}}'", "lambda *, {}: 1",
+    "match x:\n case [1, *{}]: pass", "async def {}(): pass"])
+def test_each_kind_of_name_is_seen(source, word):
+    assert {w for _, w in words_in_python(source.replace("{}", word).replace("{{", "{").replace("}}", "}"), "x.py")} == {word}
+
+
+@pytest.mark.parametrize(("source", "file"), [
+    ("x = 'found'  # the other", "x.py"), ("np.outer(a, b)", "x.py"), ("rng.normal(3)", "x.py"), ("memory = 1", "x.py"),
+    ("def __add__(self, other): return self.x + other", "x.py"), ("founding = iterate = 1", "x.py")])
+def test_what_is_right_is_let_through(source, file):
+    assert list(words_in_python(source, file)) == []
+
+
+@pytest.mark.parametrize(("source", "file", "word"), [
+    ("memory = 1", "plugins/las/model.py", "memory"), ("normal = 1", "x.py", "normal"), ("x.outer", "x.py", "outer"),
+    ("def add(self, other): pass", "x.py", "other"), ("def f(normal): pass", "x.py", "normal")])
+def test_an_exception_is_no_wider_than_its_reason(source, file, word):
+    assert [w for _, w in words_in_python(source, file)] == [word]
+
+
+def test_c_is_read_without_comments_and_texts():
+    source = 'int a; // found\n/* held\n there */ float held = 1; char c = \'"\';\nconst char* s = "other"; float inner;'
+    assert list(words_in_c(source)) == [(3, "held"), (4, "inner")]
