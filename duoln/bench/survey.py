@@ -1,6 +1,6 @@
 """Everything that one device can show, an NVIDIA GPU or a Mac, in one command of less than eight minutes.
 
-    python -m duoln.bench.survey --out DIR
+    duoln bench survey --out DIR
 
 measures CuPy on an NVIDIA GPU. With `--backend mlx` it measures MLX on a Mac. It runs from a checkout that is not
 installed; it needs the array library, NumPy, pluggy and rich, and compares with PyTorch where that is installed. Each
@@ -10,13 +10,11 @@ unusable. DIR gets a JSON file for each part, and `summary.md`, which is written
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +22,7 @@ from duoln.system import processes
 
 SHAPES = ("100,64,256,256", "100,8,400,400", "30,64,620,1024")
 REPEATS = 200
+SUMMARY = "summary.md"
 
 
 class Part(NamedTuple):
@@ -148,25 +147,21 @@ def _case(case: dict[str, Any]) -> str:
             f"{case['median'] * 1e6:.1f} us{'' if share is None else f', {share:.0%} of a copy'}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run all parts; 0 if none failed."""
-    parser = argparse.ArgumentParser(prog="python -m duoln.bench.survey", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--backend", default="cupy", help="cupy for an NVIDIA GPU (default), mlx for a Mac")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it works, not how fast")
-    args = parser.parse_args(argv)
-    args.out.mkdir(parents=True, exist_ok=True)
-    waiting, outcomes = parts(args.backend, args.out, args.quick), []
+def survey(backend: str, out: Path, quick: bool, say: Callable[[str], None]) -> bool:
+    """Run all parts and write `out`; whether none failed.
+
+    Args:
+        backend: "cupy" for an NVIDIA GPU, "mlx" for a Mac, "numpy" for a CPU.
+        out: a folder; it is made if it is not there.
+        quick: tiny sizes: whether it works, not how fast.
+        say: takes lines of progress.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    waiting: list[Part] = parts(backend, out, quick)
+    outcomes: list[Outcome] = []
     while waiting:
-        print(f"{waiting[0].name}: {waiting[0].what}", file=sys.stderr)
-        outcomes.append(run_part(waiting.pop(0), args.out))
-        ended = "FAILED" if outcomes[-1].problem else "done"
-        print(f"  {ended} in {outcomes[-1].seconds:.0f} s", file=sys.stderr)
-        (args.out / "summary.md").write_text(summary(outcomes, waiting, args.out), encoding="utf-8")
-    print((args.out / "summary.md").read_text(encoding="utf-8"))
-    return 1 if any(o.problem for o in outcomes) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        say(f"{waiting[0].name}: {waiting[0].what}")
+        outcomes.append(run_part(waiting.pop(0), out))
+        say(f"  {'FAILED' if outcomes[-1].problem else 'done'} in {outcomes[-1].seconds:.0f} s")
+        (out / SUMMARY).write_text(summary(outcomes, waiting, out), encoding="utf-8")
+    return not any(outcome.problem for outcome in outcomes)

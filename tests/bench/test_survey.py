@@ -11,6 +11,7 @@ from conftest import GPU, PATIENCE, STAND_IN
 
 from duoln.bench import survey
 from duoln.bench.survey import Part
+from duoln.cli import main
 
 ROOT = Path(__file__).parents[2]
 PARTS = survey.parts
@@ -22,7 +23,7 @@ def _patient_parts(*args):
 
 def test_a_whole_survey_without_a_gpu(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(survey, "parts", _patient_parts)  # on a busy machine the parts take longer than on a GPU's
-    assert survey.main(["--out", str(tmp_path), "--backend", "numpy", "--quick"]) == 0
+    assert main(["bench", "survey", "--out", str(tmp_path), "--backend", "numpy", "--quick"]) == 0
     for name in ("selftest", "repeats", "ops", "rnn", "mnist"):
         assert json.loads((tmp_path / f"{name}.json").read_text())
     text = capsys.readouterr().out
@@ -40,7 +41,7 @@ def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path, capsys, monkeypatch
         Part("talks", "", python("print('not JSON')"), PATIENCE),
         Part("dies", "", python("import os; os.abort()"), PATIENCE),
         Part("works", "", python("print('{\"copy GB/s\": 12.5}')"), PATIENCE)])
-    assert survey.main(["--out", str(tmp_path / "new")]) == 1
+    assert main(["bench", "survey", "--out", str(tmp_path / "new")]) == 1
     text = capsys.readouterr().out
     for words in ("no such device", "stopped after 1 s", "no JSON", "exit code -6", "copy GB/s: 12.5"):
         assert words in text
@@ -82,7 +83,8 @@ def test_with_nothing_installed_but_numpy_pluggy_and_rich(tmp_path):
 from duoln.bench import survey
 parts = survey.parts
 survey.parts = lambda *args: [part._replace(seconds={PATIENCE}) for part in parts(*args)]
-raise SystemExit(survey.main(["--out", {str(tmp_path / "day")!r}, "--backend", "numpy", "--quick"]))
+from duoln.cli import main
+raise SystemExit(main(["bench", "survey", "--out", {str(tmp_path / "day")!r}, "--backend", "numpy", "--quick"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT,
                           env={**os.environ, "PYTHONPATH": str(tmp_path)})
