@@ -234,12 +234,12 @@ def clip_global_norm(limit: float) -> Clip:
     return scale_by_norm(lambda norm: _shrink(norm, limit))
 
 
-def scale_by_norm(factor: Callable[[Tensor], Tensor]) -> Clip:
-    """All gradients multiplied by `factor(norm)`, a 0-d tensor from the norm of all of them together."""
-    check_function("scale_by_norm", "factor", factor)
+def scale_by_norm(scale_of: Callable[[Tensor], Tensor]) -> Clip:
+    """All gradients multiplied by `scale_of(norm)`, a 0-d tensor from the norm of all of them together."""
+    check_function("scale_by_norm", "scale_of", scale_of)
 
     def scale(gradients: Params) -> Params:
-        by = factor(global_norm(gradients))
+        by = scale_of(global_norm(gradients))
         return tree.map(lambda g: g * by, gradients)
 
     return scale

@@ -45,15 +45,15 @@ def probe(name: str) -> Probe:
     raises ImportError, so everything that can go wrong is caught here and kept as the reason.
     """
     try:
-        found = backends.load(name)
+        loaded = backends.load(name)
     except UsageError:
         raise
     except Exception as error:
         text = str(error).strip().splitlines()
         return Probe(name, None, f"{type(error).__name__}: {text[0] if text else 'no message'}")
-    _attach(found)
-    on_cpu = name == "mlx" and not getattr(found, "on_gpu", True)
-    return Probe(name, found, "no Metal GPU; on a CPU numpy is many times faster" if on_cpu else "")
+    _attach(loaded)
+    on_cpu = name == "mlx" and not getattr(loaded, "on_gpu", True)
+    return Probe(name, loaded, "no Metal GPU; on a CPU numpy is many times faster" if on_cpu else "")
 
 
 def backend(name: str | None = None) -> Backend:
@@ -84,11 +84,11 @@ def choose(name: str | None = None) -> tuple[Backend, str]:
                                f"  try: {REMEDIES[name]}")
         return tried.backend, f"{name} on {tried.backend.device}: {asked_by}"
     refused = []
-    for candidate in ("cupy", "mlx"):
-        tried = probe(candidate)
+    for name_tried in ("cupy", "mlx"):
+        tried = probe(name_tried)
         if tried.backend is not None and not tried.reason:
-            return tried.backend, f"{candidate} on {tried.backend.device}: it ran a kernel"
-        refused.append(f"no {candidate} ({tried.reason})")
+            return tried.backend, f"{name_tried} on {tried.backend.device}: it ran a kernel"
+        refused.append(f"no {name_tried} ({tried.reason})")
     chosen = probe("numpy")
     assert chosen.backend is not None
     return chosen.backend, f"numpy on {chosen.backend.device}: {'; '.join(refused)}"
@@ -135,14 +135,14 @@ def to_tensors(values: Any, backend: Backend | str | None = None, dtype: str | N
     return tree.map(lambda x: tensor(x, where, dtype), values)
 
 
-def _attach(found: Backend) -> None:
+def _attach(loaded: Backend) -> None:
     """Import `kernels/*/NAME.py` for this backend; each adds its rules to the ops."""
-    if found.name in _attached:
+    if loaded.name in _attached:
         return
     for folder in sorted(m.name for m in pkgutil.iter_modules(duoln.kernels.__path__) if m.ispkg):
         package = importlib.import_module(f"duoln.kernels.{folder}")
         for module in (m.name for m in pkgutil.iter_modules(package.__path__)):
-            if module == found.name:
+            if module == loaded.name:
                 attach: Callable[[], None] = importlib.import_module(f"duoln.kernels.{folder}.{module}").attach
                 attach()
-    _attached.add(found.name)
+    _attached.add(loaded.name)

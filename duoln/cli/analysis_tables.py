@@ -34,18 +34,18 @@ def power(value: float) -> str:
     return f"{value:.0e}" if math.isfinite(value) else "overflow"
 
 
-def show_invariance(found: Invariance, summary: str) -> None:
+def show_invariance(table: Invariance, summary: str) -> None:
     """Table 1 with the change of the output in each cell."""
-    by = {(c.norm, c.transformation): c for c in found.cells}
-    _show(f"Table 1: does the output stay, and its relative change ({found.draws} draws, {found.dtype})",
+    by = {(c.norm, c.transformation): c for c in table.cells}
+    _show(f"Table 1: does the output stay, and its relative change ({table.draws} draws, {table.dtype})",
           ("", *(TITLES[n] for n in NORMS)), [(name, *(_cell(by[norm, name]) for norm in NORMS))
                                                for name in TRANSFORMATIONS],
           [k for k, name in enumerate(TRANSFORMATIONS) if not all(by[norm, name].agrees for norm in NORMS)], (1, 2, 3))
-    console.put(f"{summary}; eps {found.eps:g}; yes: the greatest change, no: the least")
+    console.put(f"{summary}; eps {table.eps:g}; yes: the greatest change, no: the least")
     console.put("The text of section 5.1 says that all three stay when the dataset is re-scaled; the table, which says "
                 "that weight norm does not, is right.")
     console.put("With its bias inside the norm, layer norm does not stay either: dataset re-scaling changes its output "
-                f"by {found.bias_inside:.2g} or more.")
+                f"by {table.bias_inside:.2g} or more.")
 
 
 def _cell(cell: Cell) -> str:
@@ -54,47 +54,47 @@ def _cell(cell: Cell) -> str:
     return f"{word:3} {change:.1e}" + ("" if cell.agrees else f"; the paper: {'yes' if cell.expected else 'no'}")
 
 
-def show_geometry(found: Geometry, said: Sequence[Statement], summary: str) -> None:
+def show_geometry(report: Geometry, statements: Sequence[Statement], summary: str) -> None:
     """Every statement, then the numbers behind them."""
     _show("The paper's statements, and their relative errors", ("where", "statement", "error", ""),
           [(s.where, s.text, _error(s.error), ("holds" if s.holds else "does not hold") if s.agrees else "UNEXPECTED")
-           for s in said], [k for k, s in enumerate(said) if not s.agrees], (0, 2, 3))
-    _show(f"Eq. 13 (plain: 11) against the exact Fisher information, {found.cases} cases: relative errors of blocks",
+           for s in statements], [k for k, s in enumerate(statements) if not s.agrees], (0, 2, 3))
+    _show(f"Eq. 13 (plain: 11) against the exact Fisher information, {report.cases} cases: relative errors of blocks",
           ("model", "family", "weights", "largest entry", "weights x others", "gains, biases"),
           [(TITLES[b.norm], b.family, *map(_error, (b.weights, b.weights_largest, b.cross, b.others)))
-           for b in found.blocks])
+           for b in report.blocks])
     _show(f"Weights doubled: change of the output, and factors of exact blocks (outputs correlated by {CORRELATION:g})",
           ("model", "doubled", "output", "w1,w1", "w1,b1", "w1,g1", "w1,w2"),
           [(TITLES[d.norm], d.what, _error(d.output_change), *(f"{r:.3f}" for r in (d.own, d.bias, d.gain, d.pair)))
-           for d in found.doubled])
+           for d in report.doubled])
     _show("Gains moved alone: coefficients of their squares, exact and by the paper",
           ("eq.", "model", "family", "exact", "the paper", "error", "correlated"),
           [(g.equation, TITLES[g.norm], g.family, " ".join(f"{v:.3f}" for v in g.exact),
             " ".join(f"{v:.3f}" for v in g.paper), _error(g.error), _error(g.correlated))
-           for g in sorted(found.gains, key=lambda g: g.equation)])
+           for g in sorted(report.gains, key=lambda g: g.equation)])
     _show(f"Eq. 8: error of the quadratic form, the greatest of {DIRECTIONS} directions (logistic)",
           ("step", *(TITLES[n] for n in MODELS), "layer norm by eq. 13"),
-          [(f"{s.length:g}", *(_error(s.errors[n]) for n in MODELS), _error(s.paper_layer)) for s in found.steps])
+          [(f"{s.length:g}", *(_error(s.errors[n]) for n in MODELS), _error(s.paper_layer)) for s in report.steps])
     _show("One small update of W, longer and longer W: KL, by that at length 1 (logistic)",
           ("length of W", *(TITLES[n] for n in MODELS)),
-          [(f"{s.scale:g}", *(f"{s.divergence[n]:.4f}" for n in MODELS)) for s in found.same_update])
+          [(f"{s.scale:g}", *(f"{s.divergence[n]:.4f}" for n in MODELS)) for s in report.same_update])
     _show("Gradient descent at a constant rate: |W|, and the effective rate: rate / |W|^2",
-          ("updates", *(TITLES[d.norm] for d in found.descents)),
+          ("updates", *(TITLES[d.norm] for d in report.descents)),
           [(str(points[0][0]), *(f"{length:.2f}  {rate:.3f}" for _, length, rate in points))
-           for points in zip(*(d.points for d in found.descents), strict=True)])
+           for points in zip(*(d.points for d in report.descents), strict=True)])
     console.put(summary)
 
 
-def show_stability(found: stability.Stability, summary: str) -> None:
+def show_stability(measured: stability.Stability, summary: str) -> None:
     """A row for each network and way of scaling, a column for each scale."""
-    scales = list(dict.fromkeys(w.scale for w in found.walks))
+    scales = list(dict.fromkeys(w.scale for w in measured.walks))
     rows = [(cell.upper(), TITLES[norm], scaled.replace("w_", "W_"), *(power(w.gradient[0]) for w in walks),
              _error(max(w.moved if math.isfinite(w.moved) else math.inf for w in walks)))
             for cell in CELLS for norm in stability.NORMS for scaled in stability.SCALED
-            if (walks := found.of(cell, norm, scaled))]
-    _show(f"A gradient of 1 at the last of {found.steps} steps, at the first ({found.dtype}); change of the states",
+            if (walks := measured.of(cell, norm, scaled))]
+    _show(f"A gradient of 1 at the last of {measured.steps} steps, at the first ({measured.dtype}); change of the states",
           ("cell", "norm", "scaled", *(f"x {s:g}" for s in scales), "states"), rows, whole=range(len(scales) + 4))
     console.put(summary)
     console.put("Layer norm's LSTM and GRU norm W_h h by itself, and do not see the scale of W_h. Its RNN (eq. 4) "
                 "norms the sum W_h h + W_x x: it sees that scale, and does not see a scale of both. Changes that are "
-                f"left come from epsilon ({found.eps:g}) and rounding, which a network can magnify from step to step.")
+                f"left come from epsilon ({measured.eps:g}) and rounding, which a network can magnify from step to step.")

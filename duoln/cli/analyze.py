@@ -58,12 +58,12 @@ def _invariance(args: argparse.Namespace) -> int:
     from duoln.paper.theory import invariance
 
     backend = _backend(args.backend)
-    found = invariance.table_one(backend, args.seed, args.draws, args.eps)
-    wrong = [cell for cell in found.cells if not cell.agrees]
-    summary = f"{found.agreeing} of {len(found.cells)} cells of table 1 as in the paper"
+    table = invariance.table_one(backend, args.seed, args.draws, args.eps)
+    wrong = [cell for cell in table.cells if not cell.agrees]
+    summary = f"{table.agreeing} of {len(table.cells)} cells of table 1 as in the paper"
     _finish(args, backend, summary, not wrong, {
-        **found._asdict(), "cells": [{**c._asdict(), "measured": c.measured} for c in found.cells]},
-        lambda: analysis_tables.show_invariance(found, summary))
+        **table._asdict(), "cells": [{**c._asdict(), "measured": c.measured} for c in table.cells]},
+        lambda: analysis_tables.show_invariance(table, summary))
     return 1 if wrong else 0
 
 
@@ -73,18 +73,18 @@ def _geometry(args: argparse.Namespace) -> int:
     from duoln.paper.theory.statements import statements
 
     backend = _backend(args.backend or "numpy")
-    found = geometry.examine(backend, args.seed, args.cases)
-    said = statements(found)
-    right = sum(s.agrees for s in said)
-    errors = {norm: max(max(b.weights, b.cross, b.others) for b in found.blocks if b.norm == norm)
+    report = geometry.examine(backend, args.seed, args.cases)
+    checked = statements(report)
+    right = sum(s.agrees for s in checked)
+    errors = {norm: max(max(b.weights, b.cross, b.others) for b in report.blocks if b.norm == norm)
               for norm in geometry.NORMALISED}
-    layer = next(b for b in found.blocks if b.norm == "layer")
+    layer = next(b for b in report.blocks if b.norm == "layer")
     summary = (f"eq. 13: exact for batch norm ({errors['batch']:.0e}) and weight norm ({errors['weight']:.0e}); "
                f"{layer.weights:.0%} off for layer norm's blocks of weights ({layer.family})")
-    _finish(args, backend, summary, right == len(said), {
-        "statements": [{**s._asdict(), "agrees": s.agrees} for s in said], **dataclasses.asdict(found)},
-        lambda: analysis_tables.show_geometry(found, said, summary))
-    return 0 if right == len(said) else 1
+    _finish(args, backend, summary, right == len(checked), {
+        "statements": [{**s._asdict(), "agrees": s.agrees} for s in checked], **dataclasses.asdict(report)},
+        lambda: analysis_tables.show_geometry(report, checked, summary))
+    return 0 if right == len(checked) else 1
 
 
 def _stability(args: argparse.Namespace) -> int:
@@ -93,20 +93,20 @@ def _stability(args: argparse.Namespace) -> int:
     from duoln.pictures import drawing
 
     backend = _backend(args.backend)
-    found = stability.walks(backend, args.seed, args.steps, args.scales, args.eps)
+    report = stability.walks(backend, args.seed, args.steps, args.scales, args.eps)
     ranges = []
     for norm in stability.NORMS:
-        first = [w.gradient[0] if math.isfinite(w.gradient[0]) else math.inf for w in found.of("rnn", norm)]
+        first = [w.gradient[0] if math.isfinite(w.gradient[0]) else math.inf for w in report.of("rnn", norm)]
         ranges.append(f"{analysis_tables.TITLES[norm]} {analysis_tables.power(min(first))} to "
                       f"{analysis_tables.power(max(first))}")
-    summary = f"RNN, gradient over {found.steps} steps at W_h x {min(args.scales):g} to {max(args.scales):g}: " \
+    summary = f"RNN, gradient over {report.steps} steps at W_h x {min(args.scales):g} to {max(args.scales):g}: " \
               f"{'; '.join(ranges)}"
-    _finish(args, backend, summary, None, {**found._asdict(), "walks": [w._asdict() for w in found.walks]},
-            lambda: analysis_tables.show_stability(found, summary))
+    _finish(args, backend, summary, None, {**report._asdict(), "walks": [w._asdict() for w in report.walks]},
+            lambda: analysis_tables.show_stability(report, summary))
     if args.out is not None:
-        _write(args.out / "stability.csv", stability.as_csv(found))
+        _write(args.out / "stability.csv", stability.as_csv(report))
         if drawing.can_draw():
-            _say_written(stability.draw(found, args.out / "stability.png"))
+            _say_written(stability.draw(report, args.out / "stability.png"))
         else:
             from duoln.cli import console
 

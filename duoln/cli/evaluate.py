@@ -38,11 +38,11 @@ def _evaluate(args: argparse.Namespace) -> int:
     console.say(f"backend: {why}")
     trained = load_trained(task, given["run"], backend)
     console.say(f"model: {task.name} {trained.variant} after {trained.step} updates")
-    found = task.evaluate(trained, options, console.say)
+    findings = task.evaluate(trained, options, console.say)
     if given["json"]:
-        console.put_json({"task": task.name, "variant": trained.variant, "step": trained.step, **found.figures})
+        console.put_json({"task": task.name, "variant": trained.variant, "step": trained.step, **findings.figures})
         return 0
-    console.show(console.rows_table(found.title, found.headings, found.rows, whole=[0]), data=True)
-    for remark in found.remarks:
+    console.show(console.rows_table(findings.title, findings.headings, findings.rows, whole=[0]), data=True)
+    for remark in findings.remarks:
         console.put(remark)
     return 0

@@ -68,8 +68,8 @@ def _check_free(name: str) -> None:
     from duoln.tasks.registry import Registry, plugins
 
     registry = Registry()
-    held = {task: found.distribution for task, found in registry.tasks.items()}
-    for plugin, distribution in [*((entry.name, owner) for entry, owner in plugins()), *held.items()]:
+    taken = {task: entry.distribution for task, entry in registry.tasks.items()}
+    for plugin, distribution in [*((plugin.name, owner) for plugin, owner in plugins()), *taken.items()]:
         if name == plugin:
             raise UsageError(f"[new-task] expected a name that is free, found {name!r}, which is {distribution}'s")
     if name == "tests" or importlib.util.find_spec(name) is not None:

@@ -36,26 +36,26 @@ def _paper(args: argparse.Namespace) -> int:
     folders = args.runs or ([_RUNS] if _RUNS.is_dir() else [])
     if not folders:
         console.say(f"no folder {_RUNS} here: no figure of ours; name the folder of your runs with --runs")
-    found, refused = standings(Registry(asked=args.plugins), folders)
+    standings_known, refused = standings(Registry(asked=args.plugins), folders)
     for line in refused:
         console.say(f"left out: {line}", style="yellow")
     if args.json:
-        console.put_json({"paper": [_as_json(s) for s in found], "refused": refused})
+        console.put_json({"paper": [_as_json(s) for s in standings_known], "refused": refused})
     elif console.width() >= _WIDE:
         console.show(console.rows_table("Layer Normalization, as far as it is reproduced here",
                                         ("where", "claim, and the command", "the paper's", "ours", "data", "open"),
-                                        [row for s in _numbered(found) for row in _rows(*s)]), data=True)
+                                        [row for s in _numbered(standings_known) for row in _rows(*s)]), data=True)
     else:
-        for s, first in _numbered(found):
+        for s, first in _numbered(standings_known):
             for line in _lines(s, first):
                 console.put(line)
     return 0
 
 
-def _numbered(found: Sequence[Standing]) -> Iterator[tuple[Standing, str]]:
+def _numbered(standings_known: Sequence[Standing]) -> Iterator[tuple[Standing, str]]:
     """Each entry, and where its task's runs stand already, if they do."""
     seen: dict[str, str] = {}
-    for s in found:
+    for s in standings_known:
         yield s, seen.get(s.entry.task, "")
         if s.variants:
             seen.setdefault(s.entry.task, s.entry.where)

@@ -87,9 +87,9 @@ def launch(count: int, args: argparse.Namespace) -> int:
             return exit_code(-first)  # it had not begun to train, or was asked twice
         if code > 0 and (dead == 0 or first > RankError.exit_code):
             return first  # rank 0 has said why; where it says no more than that it lost another one, that one tells
-        said = _last_words(heard[dead]) if dead else ""
+        last_words = _last_words(heard[dead]) if dead else ""
         raise RankError(f"rank {dead} {_how_it_ended(code)}; the other ranks were ended. Go on from the last "
-                        f"checkpoint with --resume auto{said}")
+                        f"checkpoint with --resume auto{last_words}")
 
 
 def _how_it_ended(code: int) -> str:

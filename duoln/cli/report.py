@@ -63,7 +63,7 @@ def _pictures(task: Task, curves: Sequence[Curve], out: Path) -> list[Path]:
 
     if type(task).pictures is tasks.Task.pictures or not drawing.can_draw():
         return []
-    shared = {c.name for c in curves if sum(other.name == c.name for other in curves) > 1}
+    shared = {c.name for c in curves if sum(twin.name == c.name for twin in curves) > 1}
     backend = runtime.backend("numpy")
     return task.pictures({f"{c.name}, {c.path}" if c.name in shared else c.name: load_trained(task, c.path, backend)
                           for c in curves}, out)

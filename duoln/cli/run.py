@@ -185,9 +185,9 @@ def _run_folder(task: Task, variants: Sequence[str], out: Path | None, resume: b
         return Path("runs") / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}"
     for name in CURVES:
         check_regular(out / name)  # before anything is trained
-    held = [name for name in variants if (out / name / "config.json").exists()]
-    if held and not resume:
-        raise CheckpointError(f"{out}: already holds a run of {', '.join(held)}; go on with --resume auto, "
+    taken = [name for name in variants if (out / name / "config.json").exists()]
+    if taken and not resume:
+        raise CheckpointError(f"{out}: already holds a run of {', '.join(taken)}; go on with --resume auto, "
                               "or choose another --out")
     return out
 

@@ -61,9 +61,9 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
     parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
     for field in dataclasses.fields(kind):
         default = str(field.default).lower() if isinstance(field.default, bool) else field.default
-        shown = "" if default is None else f" (default {default})"
+        default_text = "" if default is None else f" (default {default})"
         parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, metavar="VALUE",
-                            help=field.metadata.get("help", "") + shown)
+                            help=field.metadata.get("help", "") + default_text)
 
 
 def read_options(task: str, kind: type, given: Mapping[str, Any]) -> Any:

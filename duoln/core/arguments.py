@@ -70,8 +70,8 @@ def check_integer(name: str, role: str, value: Any, low: int = -LARGEST, high: i
             raise DtypeError(f"[{name}] {role}: expected an integer, found {described(value)}") from None
     if not low <= value <= high:
         bounds = f"of at least {low}" if value < low else f"of at most {high}"
-        found = value if value.bit_length() < 64 else described(value)
-        raise ShapeError(f"[{name}] {role}: expected an integer {bounds}, found {found}")
+        actual = value if value.bit_length() < 64 else described(value)
+        raise ShapeError(f"[{name}] {role}: expected an integer {bounds}, found {actual}")
     return value
 
 

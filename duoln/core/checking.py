@@ -31,8 +31,8 @@ def gradcheck(fn: Callable[..., Any], *args: Any, rtol: float = 1e-6, step: floa
     check_function("gradcheck", "fn", fn)
     checked = [i for i, a in enumerate(args) if isinstance(a, Tensor) and a.dtype in FLOATS]
     if not checked or any(args[i].dtype != "float64" for i in checked):
-        found = [args[i].dtype for i in checked]
-        raise DtypeError(f"[gradcheck] expected float64 tensors, found {found or 'no float tensor'}")
+        dtypes = [args[i].dtype for i in checked]
+        raise DtypeError(f"[gradcheck] expected float64 tensors, found {dtypes or 'no float tensor'}")
     backend = args[checked[0]].backend
     rng = np.random.default_rng(seed)
 

@@ -46,7 +46,7 @@ def _wrap(natives: Any, backend: Backend) -> Any:
 def _unwrap(tensors: Any, role: str) -> Any:
     def unwrap(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
-            path = next(p for p, other in tree.items(tensors) if other is leaf)
+            path = next(p for p, known in tree.items(tensors) if known is leaf)
             raise CompileError(f"[compile] {role} '{path}': expected a Tensor, found {type(leaf).__name__} "
                                f"({leaf!r:.40}); numbers become 0-d tensors with duoln.tensor(x)")
         return leaf.data

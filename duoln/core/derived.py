@@ -45,13 +45,13 @@ def derived(function: Callable[..., Any], name: str = "composed") -> Rule:
                 before = seeds.get(out.node.place)  # one tensor may be two outputs
                 seeds[out.node.place] = g if before is None else before + g
         gradients = saved.tape.backward(be, seeds, keep=True)
-        found: list[Array | None] = []
+        results: list[Array | None] = []
         for tensor, need in zip(saved.inputs, needs, strict=True):
             if not need or tensor is None or tensor.node is None:
-                found.append(None)
+                results.append(None)
                 continue
             gradient = gradients[tensor.node.place]
-            found.append(be.zeros(tensor.shape, tensor.dtype) if gradient is None else gradient)
-        return found
+            results.append(be.zeros(tensor.shape, tensor.dtype) if gradient is None else gradient)
+        return results
 
     return Rule(name, forward, vjp)

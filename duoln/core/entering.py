@@ -60,8 +60,8 @@ def _own_dtype(x: Any, values: np.ndarray, backend: Backend) -> str:
     if name == "float64" and not isinstance(x, np.ndarray | np.generic):
         return "int32" if _whole(x) else "float32"
     if name not in backend.dtypes:
-        found = described(x) if values.dtype.kind == "O" and not values.ndim else name
-        raise DtypeError(f"[tensor] expected one of {', '.join(backend.dtypes)} on {backend.name}, found {found}; "
+        actual = described(x) if values.dtype.kind == "O" and not values.ndim else name
+        raise DtypeError(f"[tensor] expected one of {', '.join(backend.dtypes)} on {backend.name}, found {actual}; "
                          "convert the array or pass dtype=")
     return name
 

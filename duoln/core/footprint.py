@@ -19,8 +19,8 @@ def kept_bytes(fn: Callable[..., Any], params: Any, *args: Any) -> int:
     result, _, tape = pullback(fn, params, *args)
     try:
         arrays = [array for record in tape.records for array in _arrays(record.saved)]
-        held = {id(whole): whole for whole in map(owner, [*arrays, *(t.data for t in tensors_of(result))])}
-        return sum(int(whole.nbytes) for key, whole in held.items() if key not in given)  # a view keeps all of it
+        kept = {id(whole): whole for whole in map(owner, [*arrays, *(t.data for t in tensors_of(result))])}
+        return sum(int(whole.nbytes) for key, whole in kept.items() if key not in given)  # a view keeps all of it
     finally:
         tape.close()
 

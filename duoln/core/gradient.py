@@ -93,8 +93,8 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
                                  f"found {described(result)}")
             value, aux = result if has_aux else (result, None)
             if not isinstance(value, Tensor) or value.shape != ():
-                found = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
-                raise ShapeError(f"[value_and_grad] expected a scalar tensor as the value, found {found}")
+                actual = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
+                raise ShapeError(f"[value_and_grad] expected a scalar tensor as the value, found {actual}")
             if value.dtype not in FLOATS:
                 raise DtypeError(f"[value_and_grad] expected a float value, found {value.dtype}: it has no gradient")
             backend = value.backend

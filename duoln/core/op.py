@@ -174,9 +174,9 @@ class Op(Generic[P, R]):
 
     def _check_one_float(self, args: Sequence[Any]) -> None:
         """Raises DtypeError where the tensors have several float dtypes."""
-        found = list(dict.fromkeys(a.dtype for a in args if isinstance(a, Tensor) and a.dtype in FLOATS))
-        if len(found) > 1:
-            raise DtypeError(f"[{self.name}] expected one float dtype, found {found[0]} and {found[1]}")
+        dtypes = list(dict.fromkeys(a.dtype for a in args if isinstance(a, Tensor) and a.dtype in FLOATS))
+        if len(dtypes) > 1:
+            raise DtypeError(f"[{self.name}] expected one float dtype, found {dtypes[0]} and {dtypes[1]}")
 
     def _no_tensor(self, arg: object) -> DtypeError:
         return DtypeError(f"[{self.name}] expected a duoln.Tensor, found {type(arg).__module__}."

@@ -25,10 +25,10 @@ def checked_step(fn: Callable[..., Any]) -> Callable[..., Any]:
             raise CompileError(f"[compile] {MAX_INPUT_FORMS + 1} different forms of input; each would be traced "
                                f"anew, so declare a small set of shapes. The last: {given}")
         result = fn(*args)
-        found = form(result)
-        expected = outputs_of.setdefault(given, found)
-        if found != expected:
-            raise CompileError(f"[compile] the step's result changed form: expected {expected}, found {found}")
+        actual = form(result)
+        expected = outputs_of.setdefault(given, actual)
+        if actual != expected:
+            raise CompileError(f"[compile] the step's result changed form: expected {expected}, found {actual}")
         return result
 
     return step

@@ -38,15 +38,15 @@ def _watched(op: Op[..., Any], rule: Rule) -> Rule:
     def vjp(be: Backend, saved: Any, gout: Any, needs: Sequence[bool]) -> Sequence[Array | None]:
         _look(be, name, "gradient of output", gout if isinstance(gout, tuple) else (gout,))
         assert rule.vjp is not None
-        found = rule.vjp(be, saved, gout, needs)
-        _look(be, name, "gradient of input", found)
-        return found
+        gradients = rule.vjp(be, saved, gout, needs)
+        _look(be, name, "gradient of input", gradients)
+        return gradients
 
     def pooled(argument: int, function: Callable[..., Array]) -> Callable[..., Array]:
         def of_all_uses(be: Backend, uses: Any) -> Array:
-            found = function(be, uses)
-            _look(be, name, f"gradient of all uses of input {argument}, part", (found,))
-            return found
+            gradient = function(be, uses)
+            _look(be, name, f"gradient of all uses of input {argument}, part", (gradient,))
+            return gradient
 
         return of_all_uses
 

@@ -146,10 +146,10 @@ class WeightNorm(Module):
         return {}  # the wrapped layer's weights are ours
 
     def weights(self, rng: Stream) -> Params:
-        inner = self.layer.init(rng)
-        direction = inner.pop("weight")
+        params = self.layer.init(rng)
+        direction = params.pop("weight")
         length = np.sqrt(np.sum(direction.astype(np.float64) ** 2, axis=tuple(range(direction.ndim - 1))))
-        return {"direction": direction, "gain": length.astype(np.float32), **inner}
+        return {"direction": direction, "gain": length.astype(np.float32), **params}
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         weight = ops.weight_norm(parameter("WeightNorm", params, "direction"), parameter("WeightNorm", params, "gain"))

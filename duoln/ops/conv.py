@@ -86,19 +86,19 @@ def _conv_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tu
     padded, weight, stride, padding = saved
     kernel, channels = weight.shape[:2], weight.shape[2]
     g = be.reshape(gout, (prod(gout.shape[:3]), gout.shape[3]))
-    gx = gw = None
+    dx = gw = None
     if needs[0]:
-        gx = be.zeros(padded.shape, be.dtype(padded))
+        dx = be.zeros(padded.shape, be.dtype(padded))
         for k, window in enumerate(_windows(padded.shape, kernel, stride)):
             plane = weight[k // kernel[1], k % kernel[1]]
             part = be.matmul(g, be.permute_dims(plane, (1, 0)))
-            gx = be.slice_add(gx, window, be.reshape(part, (*gout.shape[:3], channels)))
+            dx = be.slice_add(dx, window, be.reshape(part, (*gout.shape[:3], channels)))
         if padding:
-            gx = gx[:, padding:-padding, padding:-padding]
+            dx = dx[:, padding:-padding, padding:-padding]
     if needs[1]:
         patches = _patches(be, padded, kernel, stride)
         gw = be.reshape(be.matmul(be.permute_dims(patches, (1, 0)), g), weight.shape)
-    return gx, gw
+    return dx, gw
 
 
 conv2d.add(Rule("composed", _conv_forward, _conv_vjp))
@@ -136,10 +136,10 @@ def _max_pool_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -
     for window in windows:
         count = count + be.astype(x[window] == y, be.dtype(y))
     share = gout / count
-    gx = be.zeros(x.shape, be.dtype(x))
+    dx = be.zeros(x.shape, be.dtype(x))
     for window in windows:
-        gx = be.slice_add(gx, window, be.where(x[window] == y, share, 0.0))
-    return (gx,)
+        dx = be.slice_add(dx, window, be.where(x[window] == y, share, 0.0))
+    return (dx,)
 
 
 max_pool2d.add(Rule("composed", _max_pool_forward, _max_pool_vjp))
@@ -162,10 +162,10 @@ def _avg_pool_forward(be: Backend, x: Array, size: int, stride: int) -> tuple[Ar
 def _avg_pool_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
     shape, size, stride = saved
     share = gout * (1.0 / size ** 2)
-    gx = be.zeros(shape, be.dtype(gout))
+    dx = be.zeros(shape, be.dtype(gout))
     for window in _windows(shape, (size, size), stride):
-        gx = be.slice_add(gx, window, share)
-    return (gx,)
+        dx = be.slice_add(dx, window, share)
+    return (dx,)
 
 
 avg_pool2d.add(Rule("composed", _avg_pool_forward, _avg_pool_vjp))

@@ -125,12 +125,12 @@ def _take_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tu
         return None, None
     shape, indices, axis = saved
     flat = from_front(be, be.reshape(indices, (prod(indices.shape),)), shape[axis])
-    outer, inner = shape[:axis], shape[axis + 1:]
+    before, after = shape[:axis], shape[axis + 1:]
     k = flat.shape[0]
-    rows = be.permute_dims(be.reshape(gout, (prod(outer), k, prod(inner))), (1, 0, 2))
-    rows = be.reshape(rows, (k, prod(outer) * prod(inner)))
-    added = be.index_add(be.zeros((shape[axis], prod(outer) * prod(inner)), be.dtype(gout)), flat, rows)
-    added = be.permute_dims(be.reshape(added, (shape[axis], prod(outer), prod(inner))), (1, 0, 2))
+    rows = be.permute_dims(be.reshape(gout, (prod(before), k, prod(after))), (1, 0, 2))
+    rows = be.reshape(rows, (k, prod(before) * prod(after)))
+    added = be.index_add(be.zeros((shape[axis], prod(before) * prod(after)), be.dtype(gout)), flat, rows)
+    added = be.permute_dims(be.reshape(added, (shape[axis], prod(before), prod(after))), (1, 0, 2))
     return be.reshape(added, shape), None
 
 

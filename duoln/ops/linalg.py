@@ -68,14 +68,14 @@ def _matmul_forward(be: Backend, x: Array, y: Array) -> tuple[Array, Any]:
 
 def _matmul_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
     x, y = saved
-    gx = gy = None
+    dx = gy = None
     if len(y.shape) == 2:
-        gx = _times_matrix(be, gout, _transposed(be, y)) if needs[0] else None
+        dx = _times_matrix(be, gout, _transposed(be, y)) if needs[0] else None
         gy = _weight_gradient(be, [(saved, gout)]) if needs[1] else None
     else:
-        gx = unbroadcast(be, be.matmul(gout, _transposed(be, y)), x.shape) if needs[0] else None
+        dx = unbroadcast(be, be.matmul(gout, _transposed(be, y)), x.shape) if needs[0] else None
         gy = unbroadcast(be, be.matmul(_transposed(be, x), gout), y.shape) if needs[1] else None
-    return gx, gy
+    return dx, gy
 
 
 def _matmul_pooled(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:

@@ -98,8 +98,8 @@ def _bce_forward(be: Backend, logits: Array, targets: Array) -> tuple[Array, Any
 
 def _bce_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
     logits, targets = saved
-    gx = gout * (0.5 * be.tanh(0.5 * logits) + 0.5 - targets) if needs[0] else None
-    return gx, (-gout * logits if needs[1] else None)
+    dx = gout * (0.5 * be.tanh(0.5 * logits) + 0.5 - targets) if needs[0] else None
+    return dx, (-gout * logits if needs[1] else None)
 
 
 bce_with_logits.add(Rule("composed", _bce_forward, _bce_vjp))

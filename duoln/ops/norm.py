@@ -41,8 +41,8 @@ def check_affine(name: str, x: Tensor, gain: Tensor | None, bias: Tensor | None)
         raise ShapeError(f"[{name}] expected at least one axis, found shape {x.shape}")
     for role, p in (("gain", gain), ("bias", bias)):
         if p is not None and p.shape != (x.shape[-1],):
-            found = f"{role} has {p.shape[0]}" if p.ndim == 1 else f"{role} has shape {p.shape}"
-            raise ShapeError(f"[{name}] last axis is {x.shape[-1]}, {found}")
+            actual = f"{role} has {p.shape[0]}" if p.ndim == 1 else f"{role} has shape {p.shape}"
+            raise ShapeError(f"[{name}] last axis is {x.shape[-1]}, {actual}")
 
 
 def _row_axes(x: Array) -> tuple[int, ...]:
@@ -84,25 +84,25 @@ def _layer_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array |
         rstd = 1.0 / (sigma + eps)
         # d sigma / d x is (x - mean) / (n sigma): without a spread there is no direction, and no term.
         slope = be.where(sigma > 0, 1.0 / be.maximum(sigma, 1e-30), 0.0)
-    normal = centred * rstd
-    y = normal if gain is None else normal * gain
+    xhat = centred * rstd
+    y = xhat if gain is None else xhat * gain
     y = y if bias is None else y + bias
     if activation:
         y = be.maximum(y, 0.0) if activation == "relu" else be.tanh(y)
-    return y, (normal, rstd, slope, centred, gain, activation, y if activation else None)
+    return y, (xhat, rstd, slope, centred, gain, activation, y if activation else None)
 
 
 def _layer_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
-    normal, rstd, slope, centred, gain, activation, y = saved
+    xhat, rstd, slope, centred, gain, activation, y = saved
     if activation:
         gout = be.where(y > 0, gout, 0.0) if activation == "relu" else gout * (1.0 - y * y)
-    gx = None
+    dx = None
     if needs[0]:
         g = gout if gain is None else gout * gain
-        along = be.mean(g * normal, axis=-1, keepdims=True)
-        gx = rstd * (g - be.mean(g, axis=-1, keepdims=True)) - centred * (slope * along * rstd)
+        along = be.mean(g * xhat, axis=-1, keepdims=True)
+        dx = rstd * (g - be.mean(g, axis=-1, keepdims=True)) - centred * (slope * along * rstd)
     rows = _row_axes(gout)
-    return (gx, be.sum(gout * normal, axis=rows) if needs[1] else None,
+    return (dx, be.sum(gout * xhat, axis=rows) if needs[1] else None,
             be.sum(gout, axis=rows) if needs[2] else None)
 
 
@@ -140,29 +140,29 @@ def _batch_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array |
     centred = x - mean
     variance = be.sum(centred * centred, axis=axes) * (1.0 / divisor)
     rstd = 1.0 / be.sqrt(variance + eps)
-    normal = centred * rstd
-    y = normal if gain is None else normal * gain
-    return (y if bias is None else y + bias, mean, variance), (normal, centred, rstd, gain, divisor)
+    xhat = centred * rstd
+    y = xhat if gain is None else xhat * gain
+    return (y if bias is None else y + bias, mean, variance), (xhat, centred, rstd, gain, divisor)
 
 
 def _batch_norm_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...],
                     needs: Sequence[bool]) -> tuple[Array | None, ...]:
-    normal, centred, rstd, gain, divisor = saved
-    gout, gmean, gvariance = gouts
-    axes = _row_axes(normal)
-    rows = prod(normal.shape[:-1])
+    xhat, centred, rstd, gain, divisor = saved
+    gout, d_mean, d_variance = gouts
+    axes = _row_axes(xhat)
+    rows = prod(xhat.shape[:-1])
     if gout is None:
-        gout = be.zeros(normal.shape, be.dtype(normal))
-    gx = None
+        gout = be.zeros(xhat.shape, be.dtype(xhat))
+    dx = None
     if needs[0]:
         g = gout if gain is None else gout * gain
-        along = be.sum(g * normal, axis=axes)
-        gx = rstd * (g - be.mean(g, axis=axes) - normal * (along * (1.0 / divisor)))
-        if gmean is not None:
-            gx = gx + gmean * (1.0 / rows)
-        if gvariance is not None:
-            gx = gx + centred * (gvariance * (2.0 / divisor))
-    return (gx, be.sum(gout * normal, axis=axes) if needs[1] else None,
+        along = be.sum(g * xhat, axis=axes)
+        dx = rstd * (g - be.mean(g, axis=axes) - xhat * (along * (1.0 / divisor)))
+        if d_mean is not None:
+            dx = dx + d_mean * (1.0 / rows)
+        if d_variance is not None:
+            dx = dx + centred * (d_variance * (2.0 / divisor))
+    return (dx, be.sum(gout * xhat, axis=axes) if needs[1] else None,
             be.sum(gout, axis=axes) if needs[2] else None)
 
 

@@ -71,17 +71,17 @@ def estimate(task: Task, model: Module, state: State, batch: Batch, donates: boo
         return (kept_bytes(lambda p: task.loss(model, p, tensors), state["params"])
                 + sum(t.data.nbytes for t in tensors.values()))
 
-    held = sum(t.data.nbytes for t in tree.leaves(state)) * (1 if donates else 2)
+    state_bytes = sum(t.data.nbytes for t in tree.leaves(state)) * (1 if donates else 2)
     gradients = sum(t.data.nbytes for t in params)
     try:
         count = count_examples(batch, task.batch_axes)
         few, more = (kept(examples(batch, task.batch_axes, slice(0, min(n, count)))) for n in (_FEW, _MORE))
     except Exception:  # whatever is wrong with the whole batch too is raised by the next line
-        return StepMemory(held, gradients, 1, 0, kept(batch))
+        return StepMemory(state_bytes, gradients, 1, 0, kept(batch))
     if count <= _MORE:
-        return StepMemory(held, gradients, count, 0, more // count)
+        return StepMemory(state_bytes, gradients, count, 0, more // count)
     per_example = max(more - few, 0) // (_MORE - _FEW)
-    return StepMemory(held, gradients, count, max(few - _FEW * per_example, 0), per_example)
+    return StepMemory(state_bytes, gradients, count, max(few - _FEW * per_example, 0), per_example)
 
 
 def size(count: int) -> str:

@@ -23,8 +23,7 @@ def make_gradients(task: Task, model: Module) -> Callable[..., tuple[Tensor, Any
     """The first half of a step, `(params, batch) -> (loss, gradients)`."""
 
     def gradients(params: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
-        found: tuple[Tensor, Any] = value_and_grad(lambda p: task.loss(model, p, batch))(params)
-        return found
+        return value_and_grad(lambda p: task.loss(model, p, batch))(params)
 
     return gradients
 

@@ -123,16 +123,16 @@ class Trainer:
             MemoryExhaustedError: more than there is: some libraries would not survive the attempt.
         """
         batch = self._share(self.splits.train(self.step))
-        found = memory.estimate(self.task, self.model, self.state, batch, self.optimizer.donate)
+        needed = memory.estimate(self.task, self.model, self.state, batch, self.optimizer.donate)
         free = self.backend.free_memory()
-        if found.total > free:
-            raise MemoryExhaustedError(f"{self.task.name} {self.variant} takes about {found}, and {memory.size(free)} "
-                                       f"are free on {self.backend.device}; {self._smaller_batch(found, free)}")
-        self._memory = found
-        return found
+        if needed.total > free:
+            raise MemoryExhaustedError(f"{self.task.name} {self.variant} takes about {needed}, and {memory.size(free)} "
+                                       f"are free on {self.backend.device}; {self._smaller_batch(needed, free)}")
+        self._memory = needed
+        return needed
 
-    def _smaller_batch(self, found: StepMemory, free: int) -> str:
-        whole = found.largest_batch(free) * (self.ranks.size if self.ranks else 1)
+    def _smaller_batch(self, needed: StepMemory, free: int) -> str:
+        whole = needed.largest_batch(free) * (self.ranks.size if self.ranks else 1)
         return f"try a batch_size of {whole} at most" if whole else "try a smaller model"
 
     def agree_to_stop(self, wanted: bool) -> bool:
@@ -141,15 +141,15 @@ class Trainer:
 
     def _tell_divergence(self, loss: float, norm: float, before: Any, batch: dict[str, Tensor], rate: Tensor) -> None:
         """Raise the error of a step that diverged, having run it again if its state was kept."""
-        found = f"the loss is {loss} and the norm of its gradients {norm} at step {self.step + 1}"
+        text = f"the loss is {loss} and the norm of its gradients {norm} at step {self.step + 1}"
         if before is None:
-            raise DivergedError(f"{found}; --debug-nans tells which operator made the first such value")
+            raise DivergedError(f"{text}; --debug-nans tells which operator made the first such value")
         with watched():
             try:
                 make_step(self.task, self.model, self.optimizer)(to_tensors(before, self.backend), batch, rate)
             except NotFiniteError as error:
-                raise DivergedError(f"{found}. Run again operator by operator: {error}") from error
-        raise DivergedError(f"{found}. Run again operator by operator, every value was finite: the rules that compute "
+                raise DivergedError(f"{text}. Run again operator by operator: {error}") from error
+        raise DivergedError(f"{text}. Run again operator by operator, every value was finite: the rules that compute "
                             "several operators at once, or the compiled step, differ")
 
     def evaluate(self) -> dict[str, float]:
@@ -224,11 +224,11 @@ class Trainer:
             CheckpointError: it is of another task, variant or model, or of other settings (but for how long to train
             and when to evaluate).
         """
-        found = {**saved.notes, **saved.notes.get("config", {})}
+        noted = {**saved.notes, **saved.notes.get("config", {})}
         wanted = {"task": self.task.name, "variant": self.variant, **dataclasses.asdict(self.cfg)}
         for key, mine in wanted.items():
-            if key not in _MAY_CHANGE and found.get(key) != mine:
-                raise CheckpointError(f"{saved.path}: expected {key} {mine!r}, found {found.get(key)!r}")
+            if key not in _MAY_CHANGE and noted.get(key) != mine:
+                raise CheckpointError(f"{saved.path}: expected {key} {mine!r}, found {noted.get(key)!r}")
         self.state = to_tensors(checkpoint.restore(self.state, saved.arrays), self.backend)
         self.step = saved.step
         self.train_seconds = float(saved.notes.get("train_seconds", 0.0))

@@ -44,22 +44,22 @@ def _ops(args: argparse.Namespace) -> int:
     backend, why = runtime.choose(args.backend)
     console.say(f"backend: {why}")
     copied = operators.measure_copy(backend, args.rounds)
-    found = [copied]
+    cases = [copied]
     console.say(f"a copy: {copied['gbps']:.1f} GB/s")
     for k, plan in enumerate(plans):
         console.say(f"{plan.name} ({k + 1} of {len(plans)})")
-        found += operators.measure(plan, backend, list(dict.fromkeys(args.peer)), args.rounds, copied["gbps"])
-    record = make_record("ops", backend, args.label, copied["gbps"], found)
-    _show_operators(found)
+        cases += operators.measure(plan, backend, list(dict.fromkeys(args.peer)), args.rounds, copied["gbps"])
+    record = make_record("ops", backend, args.label, copied["gbps"], cases)
+    _show_operators(cases)
     if args.append is not None:
         console.say(f"added {append_timings(record, args.append)} lines to {args.append}")
     write_record(record, args.json)
     return 0
 
 
-def _show_operators(found: Sequence[Mapping[str, Any]]) -> None:
+def _show_operators(cases: Sequence[Mapping[str, Any]]) -> None:
     for name in SUBJECTS:
-        of_one = [case for case in found if case["op"] == name]
+        of_one = [case for case in cases if case["op"] == name]
         if of_one:
             title, headings, rows = text.operator_table(of_one)
             console.show(console.rows_table(title, headings, rows, whole=[0]))

@@ -52,7 +52,7 @@ def of_row(row: Mapping[str, Any]) -> dict[str, Any]:
             "warmups": row["facts"]["warmups"], "ratio": row["ratio"], "facts": row["facts"]}
 
 
-def record_rows(kind: str, args: argparse.Namespace, found: Sequence[Mapping[str, Any]]) -> None:
+def record_rows(kind: str, args: argparse.Namespace, cases: Sequence[Mapping[str, Any]]) -> None:
     """Write what `train` or `rnn` measured, if that is asked for, with the copy's bandwidth beside it."""
     if args.json is None:
         return
@@ -60,15 +60,15 @@ def record_rows(kind: str, args: argparse.Namespace, found: Sequence[Mapping[str
 
     backend = runtime.backend(args.backend)
     copy_gbps = operators.measure_copy(backend)["gbps"]
-    made = [make_case(**{"copy_gbps": copy_gbps, "runs": args.runs, **case}) for case in found]
+    made = [make_case(**{"copy_gbps": copy_gbps, "runs": args.runs, **case}) for case in cases]
     write_record(make_record(kind, backend, args.label, copy_gbps, made), args.json)
 
 
 def show_rows(title: str, rows: Sequence[Mapping[str, Any]], scale: float, unit: str) -> None:
     """Show what the sides took, with our share of each."""
-    shown = [(row["name"], f"{row['median'] * scale:.2f}", f"{row['p10'] * scale:.2f} - {row['p90'] * scale:.2f}",
+    table = [(row["name"], f"{row['median'] * scale:.2f}", f"{row['p10'] * scale:.2f} - {row['p90'] * scale:.2f}",
               f"{row['ratio']:.2f}") for row in rows]
-    console.show(console.rows_table(title, ("side", unit, "p10 - p90", "duoln / side"), shown))
+    console.show(console.rows_table(title, ("side", unit, "p10 - p90", "duoln / side"), table))
 
 
 def write_record(record: Mapping[str, Any], target: str | None) -> None:

@@ -36,17 +36,17 @@ def _rnn(args: argparse.Namespace) -> int:
     for cell, norm, _ in chosen:
         check_variant(cell, norm)
     title = "Forward" if args.forward else "Forward and backward"
-    found = []
+    timed = []
     for cell, norm, shape in chosen:
         name = f"{cell} {norm} T{shape.steps} B{shape.batch} in{shape.n_in} H{shape.hidden}"
         console.say(f"{name}: {args.rounds} turns of {args.runs} runs a side")
         entries = recurrent.entries(cell, norm, shape, not args.forward, args.backend, args.peer)
         rows = time_in_turns(entries, args.rounds, args.runs)
         show_rows(f"{title}: {name}", rows, 1e6 / shape.steps, "us a time step")
-        found += [{"op": f"{cell} {norm}", "passes": operators.passes(not args.forward), "shape": shape,
+        timed += [{"op": f"{cell} {norm}", "passes": operators.passes(not args.forward), "shape": shape,
                    "moved": cases.least_bytes(cell, shape) if args.forward else None,
                    "flops": cases.flops(cell, shape, not args.forward),
                    "rule": row["facts"].get("rule"), "source": recurrent.source_of(cell, row["facts"].get("rule")),
                    **of_row(row)} for row in rows]
-    record_rows("rnn", args, found)
+    record_rows("rnn", args, timed)
     return 0

@@ -35,7 +35,7 @@ def _train(args: argparse.Namespace) -> int:
         task.peer(peer)
     chosen = parse_settings(args.settings)
     title = f"One training step of {task.name} {args.variant}"
-    found = []
+    timed = []
     for size in dict.fromkeys(args.batch_size or [128, 4]):
         settings = {**chosen, "batch_size": size}
         cfg = make_config(task, args.variant, args.preset, settings)
@@ -48,8 +48,8 @@ def _train(args: argparse.Namespace) -> int:
         rows = time_in_turns(entries, args.rounds, args.runs)
         show_rows(f"{title}: batch {size}", rows, 1e3, "ms")
         preset = {} if args.preset is None else {"preset": args.preset}
-        found += [{"op": f"{task.name} {args.variant}", "passes": "step", "shape": [size],
+        timed += [{"op": f"{task.name} {args.variant}", "passes": "step", "shape": [size],
                    "settings": {**preset, **{key: getattr(cfg, key) for key in chosen}}, **of_row(row)}
                   for row in rows]
-    record_rows("train", args, found)
+    record_rows("train", args, timed)
     return 0
