@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.core import Tensor
+from duoln import Tensor, tensor
 from duoln.errors import DivergedError, UsageError
 from duoln.pictures import drawing
 from duoln.plugins.las import data, search
@@ -94,12 +94,12 @@ def spell(trained: Trained, heard: np.ndarray, alphabet: Alphabet) -> tuple[list
     be = params["speller"]["output"]["weight"].backend
     multiple = 2 ** trained.config.pyramids
     batch = data.as_batch([heard], [np.zeros(0, np.int32)], -(-len(heard) // multiple) * multiple, 1)
-    memory = model.hear(params, {name: Tensor(be.asarray(batch[name]), be) for name in ("x", "mask")})
-    beams = search.spell(model.speller, params["speller"], memory, model.beam, model.longest, model.length_penalty)
+    listened = model.hear(params, {name: tensor(batch[name], be) for name in ("x", "mask")})
+    beams = search.spell(model.speller, params["speller"], listened, model.beam, model.longest, model.length_penalty)
     best = search.walk_back(beams.symbols.numpy().astype(np.int64), beams.parents.numpy().astype(np.int64))[0]
     written = alphabet.decode(best)
     labels = best[:len(written) + 1, None].astype(np.int32)
-    weights = model.speller.follow(params["speller"], memory, Tensor(be.asarray(labels), be), {})[1].numpy()[:, 0]
+    weights = model.speller.follow(params["speller"], listened, tensor(labels, be), {})[1].numpy()[:, 0]
     if not np.isfinite(weights).all():
         raise DivergedError("[las] the model gives numbers that are not finite")
     return written, weights[:, :-(-len(heard) // multiple)]

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from duoln import ops, optim
-from duoln.core import Tensor
+from duoln import Tensor, ops, optim
 from duoln.data import Batch
-from duoln.errors import UsageError
 from duoln.nn import Module, Params
-from duoln.plugins.las import data, peer_torch, pictures, scoring, search, spoken
+from duoln.plugins.las import data, pictures, scoring, search, spoken
 from duoln.plugins.las.features import width
 from duoln.plugins.las.model import LasModel, Listener, ListenerNorm, Speller, SpellerNorm, SpellerState
 from duoln.tasks import Column, Config, Splits, Task, Trained
-from duoln.tasks.task import PeerBuilder, Predict
+from duoln.tasks.task import Predict
 
 _ROWS = 64
 """Utterances a forward pass of the evaluation."""
@@ -109,6 +106,7 @@ class Las(Task):
     x_axis = "step"
     batch_axes: ClassVar = data.BATCH_AXES
     sampling = pictures.Options
+    peers: ClassVar = {"torch": {}, "torch-hoisted": {"hoisted": True}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: LasConfig, root: Path | None = None) -> Splits:
         return data.splits(cfg, root)
@@ -116,8 +114,8 @@ class Las(Task):
     def model(self, cfg: LasConfig) -> Module:
         listener = Listener(width(cfg.mels), cfg.listener_hidden, cfg.pyramids, cfg.layers, cfg.listener_norm,
                             cfg.forget_bias)
-        memory = (2 if cfg.layers else 4) * cfg.listener_hidden
-        speller = Speller(data.alphabet_of(cfg.source).classes, memory, cfg.speller_hidden, cfg.speller_layers,
+        n_values = (2 if cfg.layers else 4) * cfg.listener_hidden
+        speller = Speller(data.alphabet_of(cfg.source).classes, n_values, cfg.speller_hidden, cfg.speller_layers,
                           cfg.attention, cfg.speller_norm, cfg.speller_state, cfg.forget_bias)
         return LasModel(listener, speller, cfg.beam, cfg.longest, cfg.length_penalty)
 
@@ -163,11 +161,3 @@ class Las(Task):
 
     def prepare(self, source: Path, target: Path) -> list[Path]:
         return spoken.prepare(source, target)
-
-    def peer(self, name: str) -> PeerBuilder:
-        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
-                                            "torch-hoisted": partial(peer_torch.build, hoisted=True),
-                                            "torch-fused": partial(peer_torch.build, fused=True)}
-        if name not in builders:
-            raise UsageError(f"[las] expected a peer of {', '.join(builders)}; found {name!r}")
-        return builders[name]

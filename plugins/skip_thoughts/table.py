@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from duoln.core import Tensor
+from duoln import tensor, to_tensors
 from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.nn import Params
@@ -84,11 +84,11 @@ def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
             found |= {f"{test.name}_{key}": value for key, value in figures.items()}
         return found
 
-    params = {**trained.params, "embedding": {"table": _tensor(np.concatenate(rows), table)}}
+    params = {**trained.params, "embedding": {"table": tensor(np.concatenate(rows), table.backend)}}
     ours = {f"{trained.variant}, {trained.step:,} updates":
             judge("the run", lambda test: _codes(model, params, test, number))}
     if options.baselines:
-        start = _tensors(model.init(Stream(cfg.seed, "init")), table)
+        start = to_tensors(model.init(Stream(cfg.seed, "init")), table.backend)
         plain = {word: k for k, word in enumerate(corpus.words)}
         ours["no update"] = judge("no update", lambda test: _codes(model, start, test, plain))
         ours["bag of words"] = judge("bag of words", lambda test: bag_of_words(test, plain))
@@ -118,22 +118,13 @@ def bag_of_words(test: sets.TestSet, number: Mapping[str, int]) -> Any:
 
 
 def _codes(model: SkipThoughts, params: Params, test: sets.TestSet, number: Mapping[str, int]) -> np.ndarray:
-    like = params["embedding"]["table"]
+    be = params["embedding"]["table"].backend
 
     def encode(batch: Batch) -> np.ndarray:
-        return model.code(params, _tensor(batch["words"], like), _tensor(batch["mask"], like)).numpy()
+        return model.code(params, tensor(batch["words"], be), tensor(batch["mask"], be)).numpy()
 
     batch = sets.as_batch(test, number)
     return judging.codes(encode, batch["words"], batch["lengths"])
-
-
-def _tensor(array: np.ndarray, like: Tensor) -> Tensor:
-    return Tensor(like.backend.asarray(array), like.backend)
-
-
-def _tensors(params: Params, like: Tensor) -> Params:
-    return {name: _tensors(value, like) if isinstance(value, dict) else _tensor(value, like)
-            for name, value in params.items()}
 
 
 def _findings(ours: Mapping[str, Mapping[str, float]], data_label: str, remarks: Sequence[str]) -> Findings:

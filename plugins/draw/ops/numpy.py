@@ -11,11 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duoln.backends.protocol import Array, Backend
-from duoln.core import Rule
-from duoln.kernels import host
-from duoln.ops import write_then_read
-from duoln.ops.attention import EPSILON, LIMIT, WHERE
+from duoln.extend import Array, Backend, Rule, host
+from duoln.plugins.draw.ops.grid import EPSILON, LIMIT, WHERE
 
 _LARGEST = 87.0
 _SIGNS = np.array((1.0, -1.0))
@@ -176,6 +173,4 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
     return [d_canvas if needs[0] else None, d_image, d_looked]
 
 
-def attach() -> None:
-    """Add the rule to `write_then_read`."""
-    write_then_read.add(Rule("one pass", _forward, _vjp), backend="numpy")
+write_then_read_in_one_pass = Rule("one pass", _forward, _vjp)
