@@ -41,8 +41,8 @@ What is here:
   `AT_LEAST_0`, `ABOVE_0`, `BELOW_1`), `check_flag`, `check_choice`, `check_function`, `normal_axis`, `normal_axes`;
 * shapes: `broadcast_shape`, and `unbroadcast` for its gradient;
 * `host`: blocks of rows, scratch memory and threads for rules on NumPy arrays;
-* loaded on first use: `cuda` and `metal`, each with a `Kernel` that compiles a file (give its whole path) and checks what
-  it launches; and `check_op`, `check_rule`, `check_close` and `check_error` of `duoln.testing`.
+* loaded on first use: `cuda` and `metal`, each with a `Kernel` that compiles a file (give its whole path) and checks
+  what it launches; and `check_op`, `check_rule`, `check_close` and `check_error` of `duoln.testing`.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ _MODULES = {"cuda": "duoln.kernels.launch", "metal": "duoln.kernels.metal"}
 _CHECKS = ("check_close", "check_error", "check_op", "check_rule")
 
 __all__ = [
-    "ABOVE_0", "AT_LEAST_0", "BELOW_1", "FINITE", "FLOATS", "NOT_NAN", "Array", "Backend", "Interval", "Op", "Rule", "Shape",
-    "Tensor", "broadcast_shape", "check_beside", "check_choice", "check_close", "check_dtype", "check_error",
-    "check_flag", "check_float", "check_function", "check_indices", "check_integer", "check_integers_in", "check_number",
-    "check_op", "check_room", "check_rule", "check_tensors", "cuda", "derived", "gradcheck", "host", "metal",
-    "normal_axes", "normal_axis", "op", "unbroadcast",
+    "ABOVE_0", "AT_LEAST_0", "BELOW_1", "FINITE", "FLOATS", "NOT_NAN", "Array", "Backend", "Interval", "Op", "Rule",
+    "Shape", "Tensor", "broadcast_shape", "check_beside", "check_choice", "check_close", "check_dtype", "check_error",
+    "check_flag", "check_float", "check_function", "check_indices", "check_integer", "check_integers_in",
+    "check_number", "check_op", "check_room", "check_rule", "check_tensors", "cuda", "derived", "gradcheck", "host",
+    "metal", "normal_axes", "normal_axis", "op", "unbroadcast",
 ]
 
 

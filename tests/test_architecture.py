@@ -21,7 +21,7 @@ LAYERS = (
     ("tree", "randomness", "core"),
     ("ops", "kernels"),
     ("nn", "optim", "data", "pictures"),
-    ("tasks", "runtime", "runs", "distributed", "training", "paper", "bench", "testing", "doctor"),
+    ("tasks", "runtime", "runs", "distributed", "training", "paper", "bench", "testing", "doctor", "extend"),
     ("plugins",),
     ("cli", "examples", "__main__"),
 )
@@ -43,12 +43,14 @@ OWNERS = {
 
 
 class Import(NamedTuple):
-    """One import: the file and line it is in, the module, and the name taken from it ("" for the module)."""
+    """One import: the file and line it is in, the module, the name taken from it ("" for the module), and whether a lazy
+    name of `duoln` itself was taken."""
 
     file: str
     line: int
     module: str
     name: str
+    lazy: bool = False
 
     def __str__(self):
         return f"{self.file}:{self.line} imports {self.module}{self.name and '.' + self.name}"
@@ -79,7 +81,7 @@ def imports_in(file, source):
                 if f"{base}.{alias.name}" in MODULES:
                     yield Import(file, node.lineno, f"{base}.{alias.name}", "")
                 elif base == "duoln" and alias.name in duoln._LAZY:
-                    yield Import(file, node.lineno, duoln._LAZY[alias.name], alias.name)
+                    yield Import(file, node.lineno, duoln._LAZY[alias.name], alias.name, lazy=True)
                 else:
                     yield Import(file, node.lineno, base, alias.name)
 
@@ -160,10 +162,12 @@ def test_nothing_low_asks_duoln_itself():
 # Special rules ----------------------------------------------------------------------------------------
 
 def test_only_runtime_knows_kernels():
-    """And bench and selftest, of their cases: shapes, formulas and arrays, plain data."""
+    """And `extend`, of what every rule uses; and bench and selftest, of their cases: shapes, formulas and arrays."""
     def allowed(i):
         importer = unit_of(_module_of(i.file))
         cases = f"{i.module}.{i.name}".rstrip(".")
+        if importer == "extend":
+            return i.module in {f"duoln.kernels.{name}" for name in ("host", "launch", "metal")}
         return importer in ("kernels", "runtime") or (
             importer in ("bench", "testing", "cli")
             and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|case_table|source)(\.\w+)?", cases))
@@ -178,19 +182,97 @@ def test_only_runtime_and_doctor_load_backends():
                    and unit_of(_module_of(i.file)) not in ("backends", "runtime", "doctor")) == []
 
 
-def test_plugins_import_nothing_below_nn():
-    def allowed(found):
-        if found.module.split(".")[0] == "duoln":
-            own = ".".join(_module_of(found.file).split(".")[:3])
-            if unit_of(found.module) == "core":
-                return (found.module, found.name) == ("duoln.core", "Tensor")
-            return (unit_of(found.module) in ("nn", "ops", "optim", "data", "pictures", "tasks", "errors", "randomness")
-                    or f"{found.module}.".startswith(f"{own}."))
-        return (found.module.split(".")[0] in {"numpy", *sys.stdlib_module_names}
-                or (found.module.split(".")[0] == "torch" and found.file.endswith("/peer_torch.py"))
-                or found.module.split(".")[0] in {"sklearn", "scipy", "soundfile"})  # which of them may is OWNERS' matter
+OF_PLUGINS = ("extend", "nn", "ops", "optim", "data", "tasks", "errors", "randomness", "pictures")
+"""What a plug-in may import, beside names of `duoln` itself, such as `from duoln import Tensor`, and its own folder."""
 
-    assert _listed(i for i in ALL if i.file.startswith("plugins/") and not allowed(i)) == []
+
+def fit_for_a_plugin(taken):
+    """Whether a plug-in may have an import: nothing of core, backends, kernels or another plug-in."""
+    top = taken.module.split(".")[0]
+    if top == "duoln":
+        own = ".".join(_module_of(taken.file).split(".")[:3])
+        return taken.lazy or unit_of(taken.module) in OF_PLUGINS or f"{taken.module}.".startswith(f"{own}.")
+    return (top in {"numpy", *sys.stdlib_module_names} or (top == "torch" and taken.file.endswith("/peer_torch.py"))
+            or top in {"sklearn", "scipy", "soundfile"})  # which files may have them, OWNERS says
+
+
+def test_plugins_import_nothing_below_nn():
+    assert _listed(i for i in ALL if i.file.startswith("plugins/") and not fit_for_a_plugin(i)) == []
+
+
+@pytest.mark.parametrize("source", [
+    "from duoln.core import Tensor", "from duoln.core import Rule", "from duoln import core", "import duoln.backends.numpy",
+    "from duoln.backends.protocol import Array", "from duoln.kernels import host", "from duoln import kernels",
+    "from duoln.plugins.draw.ops import filterbank", "from duoln import runtime", "import duoln.training", "import torch"])
+def test_a_wrong_import_of_a_plugin_would_be_seen(source):
+    [taken] = imports_in("plugins/mnist/model.py", source)
+    assert not fit_for_a_plugin(taken), taken
+
+
+@pytest.mark.parametrize("source", [
+    "from duoln import Tensor", "from duoln import to_tensors", "from duoln import ops", "from duoln.extend import Rule, op",
+    "from duoln.plugins.mnist import data", "from duoln.tasks import hookimpl", "import numpy as np"])
+def test_a_right_import_of_a_plugin_is_let_through(source):
+    [taken] = imports_in("plugins/mnist/model.py", source)
+    assert fit_for_a_plugin(taken), taken
+
+
+GENERAL = {
+    "attention": "additive_attention", "gradient": "clip_gradient", "linear_loss": "linear_cross_entropy", "loss": "bce_with_logits",
+}
+"""Modules of `duoln/ops` that hold an operator which only one plug-in uses today, and yet is of no one experiment: every
+framework has it, or any model may need it."""
+
+
+def _operators_of_modules():
+    """The names in `duoln.ops.__all__` by the module of `duoln/ops` that `duoln.ops` takes them from."""
+    from duoln import ops
+
+    taken = imports_in("duoln/ops/__init__.py", (ROOT / "duoln/ops/__init__.py").read_text(encoding="utf-8"))
+    modules = {}
+    for i in taken:
+        if i.name in ops.__all__:
+            modules.setdefault(i.module.removeprefix("duoln.ops.").split(".")[0], set()).add(i.name)
+    return modules
+
+
+def operators_used(file, source, names):
+    """The operators of duoln that a source text uses: `ops.NAME`, or a name imported from `duoln.ops` or below it."""
+    used = {i.name for i in imports_in(file, source) if i.module.split(".")[:2] == ["duoln", "ops"]}
+    for node in ast.walk(ast.parse(source, file)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ops":
+            used.add(node.attr)
+    return used & names
+
+
+def _users():
+    """Who uses each operator: plug-ins by name, other rooms by theirs; kernels only speed up what is there."""
+    names = set().union(*_operators_of_modules().values())
+    users = {name: set() for name in names}
+    for file in FILES:
+        if not file.startswith(("kernels/", "duoln/ops/")):
+            parts = _module_of(file).split(".")
+            user = f"plugin {parts[2]}" if parts[1:2] == ["plugins"] and len(parts) > 2 else unit_of(_module_of(file))
+            for name in operators_used(file, (ROOT / file).read_text(encoding="utf-8"), names):
+                users[name].add(user)
+    return users
+
+
+def test_no_module_of_ops_serves_one_experiment_alone():
+    """A plug-in's operators live in its folder: no module of `duoln/ops` is there for one plug-in."""
+    users = _users()
+    alone = {module for module, names in _operators_of_modules().items()
+             if len(all_users := set().union(*(users[name] for name in names))) == 1 and min(all_users).startswith("plugin ")}
+    assert sorted(alone - set(GENERAL)) == []
+
+
+def test_the_users_of_operators_are_seen():
+    names = {"exp", "tanh", "concat"}
+    source = "from duoln import ops\nfrom duoln.ops.shape import concat\ndef f(x):\n    return ops.exp(x)\n"
+    assert operators_used("plugins/draw/model.py", source, names) == {"exp", "concat"}
+    users = _users()
+    assert "plugin las" in users["additive_attention"] and "nn" in users["layer_norm"]
+    assert all(name in _operators_of_modules()[module] for module, name in GENERAL.items())
 
 
 def test_no_plugin_is_imported_but_by_itself_and_by_examples():

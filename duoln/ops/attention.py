@@ -11,7 +11,7 @@ from duoln.errors import ShapeError
 from duoln.ops.common import check_beside, check_float
 
 _NEVER = -1e30
-"""The score of a masked step: its weight becomes 0. With minus infinity, a row whose steps are all masked would be NaN."""
+"""The score of a masked step: its weight becomes 0. Minus infinity would make NaN of a row that is masked everywhere."""
 
 
 @op
@@ -21,7 +21,7 @@ def additive_attention(query: Tensor, keys: Tensor, score_vector: Tensor, values
 
         weights = softmax over t of score_vector . tanh(query + keys_t);  context = sum over t of weights_t values_t
 
-    Steps where `mask` is False get the weight 0. A row whose mask is False everywhere gets the same weight for all steps.
+    Steps where `mask` is False get the weight 0. Where it is False in a whole row, all steps get the same weight.
 
     Shape:
         query (B, A), keys (B, T, A), score_vector (A,), values (B, T, M), mask bool (B, T), T at least 1

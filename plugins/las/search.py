@@ -31,8 +31,8 @@ def spell(speller: Speller, params: Params, heard: Heard, beam: int, steps: int,
     """Beam search for the most probable text.
 
     Hypotheses are ranked by log P(text) / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14), the end
-    counted; one that has ended keeps its place in the beam. All steps are walked, also after every hypothesis has ended, because no value is read
-    on the host.
+    counted; one that has ended keeps its place in the beam. All steps are walked,
+    also after every hypothesis has ended, because no value is read on the host.
 
     Args:
         speller: the speller.

@@ -114,7 +114,8 @@ def read_patches(image: Tensor, error: Tensor, where: Tensor, *, size: int, cent
     """
     rows, columns = filterbank(where, size=size, pixels=image.shape[-1], centre=centre)
     # Both images are seen through the same columns: one product for the two.
-    both = ops.matmul(ops.concat(ops.matmul(rows, image), ops.matmul(rows, error), axis=1), ops.permute_dims(columns, axes=(0, 2, 1)))
+    between_rows = ops.concat(ops.matmul(rows, image), ops.matmul(rows, error), axis=1)
+    both = ops.matmul(between_rows, ops.permute_dims(columns, axes=(0, 2, 1)))
     return ops.reshape(both, shape=(image.shape[0], 2 * size * size))
 
 
