@@ -37,8 +37,9 @@ What is here:
 
 * `Op`, `op`, `Rule`, `derived`, `Tensor`, `gradcheck`; the types `Array`, `Backend`, `Shape`; the dtypes `FLOATS`;
 * checks of tensors: `check_tensors`, `check_float`, `check_beside`, `check_indices`, `check_dtype`, `check_room`;
-* checks of other arguments: `check_integer`, `check_integers_in`, `check_number` with an `Interval` (`NOT_NAN`, `FINITE`,
-  `AT_LEAST_0`, `ABOVE_0`, `BELOW_1`), `check_flag`, `check_choice`, `check_function`, `normal_axis`, `normal_axes`;
+* checks of other arguments: `check_integer`, `check_integers_in`, `check_flag`, `check_choice`, `check_function`,
+  `normal_axis`, `normal_axes`, and `check_number` with an `Interval`: `NOT_NAN`, `FINITE`, `AT_LEAST_0`, `ABOVE_0`,
+  `BELOW_1`;
 * shapes: `broadcast_shape`, and `unbroadcast` for its gradient;
 * `host`: blocks of rows, scratch memory and threads for rules on NumPy arrays;
 * loaded on first use: `cuda` and `metal`, each with a `Kernel` that compiles a file (give its whole path) and checks

@@ -11,7 +11,7 @@ from duoln.errors import ShapeError
 from duoln.ops.common import check_beside, check_float
 
 _NEVER = -1e30
-"""The score of a masked step: its weight becomes 0. Minus infinity would make NaN of a row that is masked everywhere."""
+"""The score of a masked step: its weight becomes 0. Minus infinity would make NaN of a row that is all masked."""
 
 
 @op
