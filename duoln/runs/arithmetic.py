@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from duoln.backends.protocol import Backend
-from duoln.runs.checkpoint import Checkpoint
 from duoln.errors import CheckpointError
+from duoln.runs.checkpoint import Checkpoint
 
 _VARIABLES = {"blas_threads": "OPENBLAS_NUM_THREADS", "blas_core": "OPENBLAS_CORETYPE"}
 """What of a backend's `info()` it is, and what sets it before duoln starts."""

@@ -20,14 +20,13 @@ from typing import Any
 import numpy as np
 
 import duoln
-from duoln.runs import checkpoint
-from duoln.data import strictjson
 from duoln.backends.protocol import Backend
-from duoln.data import json_text
+from duoln.data import json_text, strictjson
 from duoln.errors import CheckpointError, DataError, DataFormatError
-from duoln.system.filesystem import check_regular, make_folder, open_to_append, remove, write_all, write_own
+from duoln.runs import checkpoint
 from duoln.runs.log import NAME as LOG
 from duoln.runs.log import RunLog
+from duoln.system.filesystem import check_regular, make_folder, open_to_append, remove, write_all, write_own
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
 from duoln.tasks.task import Config
 

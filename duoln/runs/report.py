@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from duoln.errors import CheckpointError, DataFormatError
-from duoln.system.filesystem import write_own
 from duoln.pictures.drawing import figure
 from duoln.runs.folder import read_json, run_folders
 from duoln.runs.log import read_log
-from duoln.tasks.values import Column, Dataset, split_columns
+from duoln.system.filesystem import write_own
 from duoln.tasks.task import Task
+from duoln.tasks.values import Column, Dataset, split_columns
 
 _STRETCHES = 60
 """Points of a smoothed curve."""

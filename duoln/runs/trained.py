@@ -6,15 +6,15 @@ import dataclasses
 import typing
 from pathlib import Path
 
-from duoln.runs import checkpoint
 from duoln.backends.protocol import Backend
 from duoln.errors import CheckpointError, DataFormatError, DuolnError, UsageError
 from duoln.randomness import Stream
+from duoln.runs import checkpoint
 from duoln.runs.folder import read_json, run_folders
 from duoln.runtime import to_tensors
+from duoln.tasks.settings import convert
 from duoln.tasks.task import Task
 from duoln.tasks.values import Trained
-from duoln.tasks.settings import convert
 
 _PARAMS = "params."
 

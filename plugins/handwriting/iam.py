@@ -162,8 +162,8 @@ class _Reader:
         if len(self.points) < 2:
             raise DataFormatError(self.path, 0, "at least 2 points in strokes", len(self.points))
 
-    def _error(self, expected: object, found: object) -> DataFormatError:
-        return DataFormatError(self.path, max(self.parser.CurrentByteIndex, 0), expected, found)
+    def _error(self, expected: object, actual: object) -> DataFormatError:
+        return DataFormatError(self.path, max(self.parser.CurrentByteIndex, 0), expected, actual)
 
     def _declaration(self, _: str, encoding: str | None, __: int) -> None:
         if encoding is not None and encoding.lower() not in _ENCODINGS:
@@ -186,13 +186,13 @@ class _Reader:
             self.ends[-1] = 1
 
     def _number(self, attributes: dict[str, str], name: str) -> float:
-        found = attributes.get(name)
+        text = attributes.get(name)
         try:
-            value = float(found or "")
+            value = float(text or "")
         except ValueError:
-            raise self._error(f"a number as a point's {name}", repr(found)) from None
+            raise self._error(f"a number as a point's {name}", repr(text)) from None
         if not math.isfinite(value):
-            raise self._error(f"a finite {name} of a point", found)
+            raise self._error(f"a finite {name} of a point", text)
         return value
 
 

@@ -131,13 +131,13 @@ class Las(Task):
         if "labels" in batch:
             return model.misses(params, batch)
         heard = model.hear(params, batch)
-        found = [search.spell(model.speller, params["speller"], heard, beam, model.longest, model.length_penalty)
+        searches = [search.spell(model.speller, params["speller"], heard, beam, model.longest, model.length_penalty)
                  for beam in (1, model.beam)]
-        return ops.concat(*(ops.stack(f.symbols, f.parents) for f in found), axis=3)
+        return ops.concat(*(ops.stack(f.symbols, f.parents) for f in searches), axis=3)
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
         """Error rates by beam and by greedy search, and the mean cross-entropy; of words, too, where there are any."""
-        said: list[np.ndarray] = []
+        labels: list[np.ndarray] = []
         heard: dict[str, list[np.ndarray]] = {"": [], "_greedy": []}
         missed = 0.0
         for batch in data.parts(split, _ROWS):
@@ -145,8 +145,8 @@ class Las(Task):
             symbols, parents = predict({"x": batch["x"], "mask": batch["mask"]}).astype(np.int64)
             for name, places in (("_greedy", slice(0, 1)), ("", slice(1, None))):
                 heard[name] += search.walk_back(symbols[:, :, places], parents[:, :, places])
-            said += list(batch["labels"].T)
-        return {"nll": missed / len(said), **scoring.rates(said, heard, bool(split["phones"]))}
+            labels += list(batch["labels"].T)
+        return {"nll": missed / len(labels), **scoring.rates(labels, heard, bool(split["phones"]))}
 
     def optimizer(self, cfg: LasConfig) -> optim.Optimizer:
         rate = cfg.learning_rate

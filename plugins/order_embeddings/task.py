@@ -98,8 +98,9 @@ class OrderEmbeddings(Task):
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
         """The mean over folds of 1,000 images (or all, where there are fewer) of `retrieval.figures`."""
-        found = [retrieval.figures(_errors(predict, sentences, features)) for sentences, features in data.folds(split)]
-        return {key: float(np.mean([each[key] for each in found])) for key in found[0]}
+        of_folds = [retrieval.figures(_errors(predict, sentences, features))
+                    for sentences, features in data.folds(split)]
+        return {key: float(np.mean([each[key] for each in of_folds])) for key in of_folds[0]}
 
     def optimizer(self, cfg: OrderEmbeddingsConfig) -> optim.Optimizer:
         return optim.Adam(learning_rate=cfg.learning_rate, bias_correction=cfg.bias_correction, donate=True,

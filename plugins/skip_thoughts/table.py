@@ -76,13 +76,13 @@ def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
     remarks.append(f"words with a vector: {known}")
 
     def judge(label: str, of: Callable[[sets.TestSet], Any]) -> dict[str, float]:
-        found: dict[str, float] = {}
+        figures_by_name: dict[str, float] = {}
         for test in tests:
             say(f"{label}: {test.name}, {len(test.sentences):,} sentences")
             figures = judging.figures_of(of(test), test.answers, test.parts, test.name, cfg.seed,
                                          ROUNDS[options.sick_round], classify.GRID)
-            found |= {f"{test.name}_{key}": value for key, value in figures.items()}
-        return found
+            figures_by_name |= {f"{test.name}_{key}": value for key, value in figures.items()}
+        return figures_by_name
 
     params = {**trained.params, "embedding": {"table": tensor(np.concatenate(rows), table.backend)}}
     ours = {f"{trained.variant}, {trained.step:,} updates":
@@ -130,12 +130,12 @@ def _codes(model: SkipThoughts, params: Params, test: sets.TestSet, number: Mapp
 def _findings(ours: Mapping[str, Mapping[str, float]], data_label: str, remarks: Sequence[str]) -> Findings:
     rows = [(name, "BookCorpus", *(format(v, form) for v, (_, _, form) in zip(values, COLUMNS, strict=True)))
             for name, values in PAPER]
-    rows += [(name, data_label, *(format(found[key], form) if key in found else "-" for key, _, form in COLUMNS))
-             for name, found in ours.items()]
+    rows += [(name, data_label, *(format(results[key], form) if key in results else "-" for key, _, form in COLUMNS))
+             for name, results in ours.items()]
     headings = ("", "data", *(heading for _, heading, _ in COLUMNS))
     return Findings("Skip-thoughts (section 6.3, table 3)", headings, rows,
                     (*remarks, "SICK: r, rho and MSE on the test pairs; MR, CR, SUBJ, MPQA: accuracy in percent, ten "
                      "nested folds; the first four rows are the paper's, † after a month"),
-                    {"data": data_label, "results": {name: dict(found) for name, found in ours.items()},
+                    {"data": data_label, "results": {name: dict(results) for name, results in ours.items()},
                      "paper": {name: {key: v for v, (key, _, _) in zip(values, COLUMNS, strict=True)}
                                for name, values in PAPER}})

@@ -47,14 +47,14 @@ def _line(path: Path, file: Unpacked, number: int, longest: int) -> bytes:
     return line
 
 
-def at_line(path: Path, number: int, expected: object, found: object, offset: int = 0) -> DataFormatError:
+def at_line(path: Path, number: int, expected: object, actual: object, offset: int = 0) -> DataFormatError:
     """The error of a line; `offset` is the byte of the line."""
-    return DataFormatError(f"{path}: line {number}", offset, expected, found)
+    return DataFormatError(f"{path}: line {number}", offset, expected, actual)
 
 
 def _decoded(path: Path, number: int, line: bytes, encoding: str) -> str:
     try:
         return line.decode(encoding)
     except UnicodeDecodeError as error:
-        found = f"bytes {error.object[error.start:error.start + 4]!r}"
-        raise at_line(path, number, f"text in {encoding.upper()}", found, error.start) from error
+        shown = f"bytes {error.object[error.start:error.start + 4]!r}"
+        raise at_line(path, number, f"text in {encoding.upper()}", shown, error.start) from error

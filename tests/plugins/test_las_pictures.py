@@ -60,7 +60,7 @@ def test_what_is_drawn(trained, tmp_path, monkeypatch):
 
 def test_a_picture_of_phones_and_of_nothing_written(tmp_path):
     one = pictures.Spelled("a", np.zeros((9, 6)), ["sil", "ah"], ["ah"], np.full((2, 5), 0.2))
-    pictures.draw_attention([one, one._replace(said=None, written=[], weights=np.full((1, 5), 0.2))], 1, tmp_path / "a.png")
+    pictures.draw_attention([one, one._replace(symbols=None, written=[], weights=np.full((1, 5), 0.2))], 1, tmp_path / "a.png")
     assert pictures._text(["sil", "ah"]) == "sil ah" and pictures._text(["a", " ", "b"]) == "a b"
 
 
