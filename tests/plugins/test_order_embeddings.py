@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ops.cases import layer_norm_reference
 
-from duoln import nn, ops, runtime, tree, value_and_grad
+from duoln import nn, runtime, tree, value_and_grad
 from duoln.core import gradcheck
 from duoln.errors import DataMissingError, DivergedError, UsageError
 from duoln.plugins.order_embeddings import data, retrieval
