@@ -293,6 +293,13 @@ def test_backends_has_one_file_per_library():
         ["__init__.py", "cupy.py", "mlx.py", "numpy.py", "numpy_like.py", "protocol.py"]
 
 
+def test_plugins_are_all_alike():
+    wanted = {"__init__.py", "task.py", "model.py", "data.py", "peer_torch.py", "README.md"}
+    missing = {folder.name: wanted - {p.name for p in folder.iterdir()}
+               for folder in (ROOT / "plugins").iterdir() if (folder / "__init__.py").is_file()}
+    assert len(missing) == 8 and {name: files for name, files in missing.items() if files} == {}
+
+
 def test_every_folder_is_a_listed_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     listed = project["tool"]["setuptools"]["packages"]

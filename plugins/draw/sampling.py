@@ -69,9 +69,9 @@ def generate(trained: Trained, count: int, seed: int) -> tuple[np.ndarray, np.nd
 
 def squares(where: np.ndarray, centre: str) -> np.ndarray:
     """The outermost means of the grids that `filterbank` makes of `where` (..., 5): (..., 4)."""
-    held = np.clip(where, -LIMIT, LIMIT)
-    middle = (held[..., :2] + 1) / 2 * (PIXELS if centre == "edge" else PIXELS + 1)
-    reach = (PIXELS - 1) / 2 * np.exp(held[..., 3:4])
+    clamped = np.clip(where, -LIMIT, LIMIT)
+    middle = (clamped[..., :2] + 1) / 2 * (PIXELS if centre == "edge" else PIXELS + 1)
+    reach = (PIXELS - 1) / 2 * np.exp(clamped[..., 3:4])
     return np.concatenate((middle - reach, middle + reach), axis=-1)
 
 

@@ -84,9 +84,9 @@ def split_forms(source: Path, forms: Sequence[str]) -> dict[str, list[str]]:
     if all(name in lists for names in _LISTS.values() for name in names):
         valid = set(_words(lists[_LISTS["valid"][0]]))
         kept = [form for form in forms if _page(form) not in valid and form not in valid]
-        held = [form for form in forms if form not in set(kept)]
-        if kept and held:
-            return {"train": kept, "valid": held, "test": held}
+        left_out = [form for form in forms if form not in set(kept)]
+        if kept and left_out:
+            return {"train": kept, "valid": left_out, "test": left_out}
     count = max(round(_SHARE * len(forms)), 1)
     if len(forms) < 3:
         raise DataFormatError(source, 0, "at least 3 forms, for three sets", len(forms))

@@ -84,9 +84,9 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
 
         def forward(self, side: Any, h: Any, c: Any) -> tuple[Any, Any]:
             from_h = self.of_h(h)
-            forget, into, out, candidate = (side + (self.norm_h(from_h) if self.normed else from_h)).chunk(4, dim=-1)
-            c = torch.sigmoid(forget) * c + torch.sigmoid(into) * torch.tanh(candidate)
-            return torch.sigmoid(out) * torch.tanh(self.norm_c(c) if self.normed else c), c
+            f, i, o, g = (side + (self.norm_h(from_h) if self.normed else from_h)).chunk(4, dim=-1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            return torch.sigmoid(o) * torch.tanh(self.norm_c(c) if self.normed else c), c
 
     class Loop(nn.Module):  # type: ignore[name-defined]
         def __init__(self, params: Params) -> None:

@@ -39,9 +39,9 @@ def digits(folder: Path) -> Corpus:
     training, takes = _read(folder / DIGITS["train"], DIGITS_RATE, "word", "take")
     test, _ = _read(folder / DIGITS["test"], DIGITS_RATE, "word", "take")
     last = np.unique(takes)[-DEV_TAKES:]
-    held = np.isin(takes, last)
-    sets = {"train": [u for u, h in zip(training, held, strict=True) if not h],
-            "dev": [u for u, h in zip(training, held, strict=True) if h], "test": test}
+    in_dev = np.isin(takes, last)
+    sets = {"train": [u for u, h in zip(training, in_dev, strict=True) if not h],
+            "dev": [u for u, h in zip(training, in_dev, strict=True) if h], "test": test}
     if not sets["train"]:
         raise DataFormatError(f"{folder / DIGITS['train']}: take", 0, f"more than {DEV_TAKES} takes",
                               len(np.unique(takes)))
@@ -94,9 +94,9 @@ def utterances(folder: Path) -> Corpus:
     of_file, _ = _read(path, UTTERANCES_RATE, "text", None)
     if len(of_file) < 3:
         raise DataFormatError(path, 0, "at least 3 utterances, for three sets", len(of_file))
-    held = max(len(of_file) // 5, 1)
+    share = max(len(of_file) // 5, 1)
     return Corpus(Dataset(f"{len(of_file)} read utterances", "substitute"), LETTERS, UTTERANCES_RATE,
-                  {"train": of_file[2 * held:], "dev": of_file[:held], "test": of_file[held:2 * held]})
+                  {"train": of_file[2 * share:], "dev": of_file[:share], "test": of_file[share:2 * share]})
 
 
 def _read(path: Path, rate: int, texts: str, takes: str | None) -> tuple[list[Utterance], np.ndarray]:

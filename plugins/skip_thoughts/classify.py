@@ -82,9 +82,9 @@ def _accuracies(x: Any, classes: np.ndarray, train: np.ndarray, test: np.ndarray
                         f"{len(train)} of class {classes[train][0]} only")
     model = LogisticRegression(warm_start=True, max_iter=_ITERATIONS)
     accuracies = []
-    rows, answers, held = x[train], classes[train], x[test]
+    rows, answers, held_out = x[train], classes[train], x[test]
     for strength in grid:
         model.C = strength
         model.fit(rows, answers)
-        accuracies.append(float(np.mean(model.predict(held) == classes[test])))
+        accuracies.append(float(np.mean(model.predict(held_out) == classes[test])))
     return accuracies

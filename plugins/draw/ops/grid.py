@@ -21,14 +21,14 @@ from duoln.extend import (
 )
 
 Centre = Literal["edge", "draw"]
-"""Where 0 is: "edge" has the centre at (g + 1) / 2 * pixels, "draw" at (g + 1) / 2 * (pixels + 1) as eq. 22."""
+"""Where a grid's centre is: (g + 1) / 2 * pixels for "edge", (g + 1) / 2 * (pixels + 1) for "draw", as in eq. 22."""
 
 CENTRES = get_args(Centre)
 
 WHERE = 5
 """Numbers that place a grid: g_X, g_Y, log sigma^2, log delta, log gamma."""
 LIMIT = 20.0
-"""What the five numbers are held within: exp(20) squared and times a distance squared still fits a float32."""
+"""The five numbers are clamped to +-LIMIT: exp(LIMIT)^2 times the square of a distance then fits a float32."""
 EPSILON = 1e-4
 
 
@@ -44,8 +44,8 @@ def filterbank(where: Tensor, *, size: int, pixels: int, centre: Centre = "edge"
         F[i, a] = exp(-(a - mu_i)^2 / (2 sigma^2)) / (their sum over a + 1e-4)
 
     The row bank is multiplied by gamma, or divided by it with `inverse`: F_Y image F_X^T is then what is read, and
-    F_Y^T patch F_X what is written. The five numbers are held within +-20, so that no grid, however far away, dense
-    or sharp, gives a value or gradient that is not finite; a filter that sees no pixel is 0.
+    F_Y^T patch F_X what is written. The five numbers are clamped to +-20. So every value and gradient is finite, also for a
+    grid that is far away, dense or sharp. A filter that covers no pixel is 0.
 
     Shape:
         where (B, 5) -> rows F_Y (B, size, pixels), columns F_X (B, size, pixels).
@@ -67,13 +67,13 @@ def filterbank(where: Tensor, *, size: int, pixels: int, centre: Centre = "edge"
 def _filterbank_forward(be: Backend, where: Array, size: int, pixels: int, centre: Centre, inverse: bool,
                         ) -> tuple[tuple[Array, Array], Any]:
     batch, dtype = where.shape[0], be.dtype(where)
-    held = be.minimum(be.maximum(where, -LIMIT), LIMIT)
+    clamped = be.minimum(be.maximum(where, -LIMIT), LIMIT)
     half = (pixels if centre == "edge" else pixels + 1) / 2
-    scales = be.reshape(be.exp(held[:, 2:]), (batch, 3, 1, 1))
+    scales = be.reshape(be.exp(clamped[:, 2:]), (batch, 3, 1, 1))
     precision, stride = 1.0 / scales[:, 0:1], (pixels - 1) / (size - 1) * scales[:, 1:2]
     gamma = 1.0 / scales[:, 2] if inverse else scales[:, 2]
     steps = be.reshape(be.arange(size, dtype) - (size / 2 - 0.5), (1, 1, size, 1))
-    means = be.reshape((held[:, :2] + 1.0) * half, (batch, 2, 1, 1)) + stride * steps
+    means = be.reshape((clamped[:, :2] + 1.0) * half, (batch, 2, 1, 1)) + stride * steps
     away = be.reshape(be.arange(pixels, dtype), (1, 1, 1, pixels)) - means
     bells = be.exp(away * away * (-0.5 * precision))
     filters = bells / (be.sum(bells, axis=-1, keepdims=True) + EPSILON)
@@ -92,7 +92,7 @@ def _filterbank_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, Array | 
     scaled = of_rows * gamma
     d_gamma = be.sum(be.reshape(scaled * plain, (batch, -1)), axis=1, keepdims=True)
     g = be.concat((be.expand_dims(of_columns, 1), be.expand_dims(scaled, 1)), axis=1)
-    # The gradient at the exponents: that of a softmax, but for the epsilon, which the saved filters contain.
+    # The gradient of the exponents is that of a softmax; the epsilon is already in the saved filters.
     g = filters * (g - be.sum(g * filters, axis=-1, keepdims=True)) * precision
     toward = g * away
     d_means = be.sum(toward, axis=-1, keepdims=True)
@@ -113,7 +113,7 @@ def read_patches(image: Tensor, error: Tensor, where: Tensor, *, size: int, cent
         image and error (B, P, P), where (B, 5) -> (B, 2 size^2), the image's patch first, by rows.
     """
     rows, columns = filterbank(where, size=size, pixels=image.shape[-1], centre=centre)
-    # Both images are seen through the same columns: one product for the two.
+    # Both images have the same column filters, so that one product serves both.
     between_rows = ops.concat(ops.matmul(rows, image), ops.matmul(rows, error), axis=1)
     both = ops.matmul(between_rows, ops.permute_dims(columns, axes=(0, 2, 1)))
     return ops.reshape(both, shape=(image.shape[0], 2 * size * size))

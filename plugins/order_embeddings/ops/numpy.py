@@ -1,7 +1,7 @@
-"""Order violation on the CPU: a caption against a tile of images that stays in cache, without an array of all pairs.
+"""Order violation on the CPU: each caption is compared with a tile of images that stays in cache.
 
-The gradient computes the differences again, of those pairs alone that have a gradient: under a margin loss most
-pairs of a trained model have none.
+No array holds the differences of all pairs. The gradient computes them again, only for the pairs that have a
+gradient: with a margin loss, most pairs of a trained model have none.
 """
 
 from __future__ import annotations

@@ -9,15 +9,15 @@ from duoln.errors import ShapeError
 from duoln.extend import Array, Backend, Rule, Tensor, check_float, op
 
 _BLOCK_VALUES = 1 << 22
-"""Differences that are held at a time: all pairs of a batch of 128 in 1024 dimensions would be four times as many."""
+"""How many differences exist at a time. All pairs of a batch of 128 in 1024 dimensions have four times as many."""
 
 
 @op
 def order_violation(captions: Tensor, images: Tensor) -> Tensor:
     """E_ij = sum over k of max(0, captions_ik - images_jk)^2 (Vendrov et al. 2016, eq. 3), for all pairs.
 
-    It is 0 where the caption's point is nowhere above the image's: there the pair is in order. Neither the value nor
-    the gradient holds the differences of more than a few rows at a time.
+    It is 0 where no coordinate of the caption is above that of the image: then the pair is in order. The value and
+    the gradient compute the differences of a few rows at a time.
 
     Shape:
         captions (N, D), images (M, D) -> (N, M).
