@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pluggy
 
+from duoln.core import Op
 from duoln.errors import PluginError, UsageError
 from duoln.tasks import hookspecs
 from duoln.tasks.attributes import check_attributes
@@ -32,6 +33,8 @@ SLOW_SECONDS = 1.0
 """How long a plug-in may take to load without a remark."""
 _ruled: list[Any] = []
 """The plug-ins whose rules are attached: once a process, however many registries are made."""
+_operators: list[Op[..., Any]] = []
+"""The operators that these rules belong to."""
 _CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
@@ -114,7 +117,9 @@ class Registry:
                 check_attributes(task)
             if not any(plugin is other for other in _ruled):
                 for op, rule, backend in self._ask(plugin, "duoln_rules"):
+                    op.rules(backend)  # it raises where there is no composed rule to fall back on
                     op.add(rule, backend)
+                    _operators.append(op)
                 _ruled.append(plugin)
             for task in tasks:
                 self._add(task, entry.name, distribution)
@@ -141,6 +146,11 @@ class Registry:
         if os.environ.get("DUOLN_STRICT_PLUGINS") == "1":
             raise _StrictError(f"plug-in '{name}' of {distribution}: {reason}") from error
         self.broken.append(Broken(name, distribution, reason))
+
+    @property
+    def operators(self) -> list[Op[..., Any]]:
+        """The operators for which plug-ins have brought rules, in this process."""
+        return list(_operators)
 
     def listeners(self, say: Callable[[str], None]) -> list[Listener]:
         """Listeners that plug-ins bring, none of which can stop a run; one that fails becomes a broken row.

@@ -124,19 +124,21 @@ class Las(Task):
         return ops.mean(model.misses(params, batch))
 
     def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
-        """With labels, how badly each utterance's are foretold: (B,). Without, what is spelled, greedily and by beam
-        search, before it is walked back: (2, longest, B, 1 + beam), symbols and parents, the greedy one first.
+        """With labels, the cross-entropy of each utterance: (B,).
+
+        Without labels, the hypotheses of greedy search and of beam search, before `walk_back` makes texts of them:
+        symbols and parents (2, longest, B, 1 + beam), those of greedy search first.
         """
         assert isinstance(model, LasModel)
         if "labels" in batch:
             return model.misses(params, batch)
         heard = model.hear(params, batch)
         searches = [search.spell(model.speller, params["speller"], heard, beam, model.longest, model.length_penalty)
-                 for beam in (1, model.beam)]
-        return ops.concat(*(ops.stack(f.symbols, f.parents) for f in searches), axis=3)
+                    for beam in (1, model.beam)]
+        return ops.concat(*(ops.stack(one.symbols, one.parents) for one in searches), axis=3)
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
-        """Error rates by beam and by greedy search, and the mean cross-entropy; of words, too, where there are any."""
+        """The mean cross-entropy, and the error rates of beam search and greedy search: of symbols, and of words if any."""
         labels: list[np.ndarray] = []
         heard: dict[str, list[np.ndarray]] = {"": [], "_greedy": []}
         missed = 0.0

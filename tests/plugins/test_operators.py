@@ -12,7 +12,7 @@ from misuse.misuses import read, run, unnamed_misuses
 from operator_calls import CALLS
 from operator_cases import CASES
 
-from duoln import extend
+from duoln import doctor, extend
 from duoln.tasks.registry import Registry
 from duoln.testing import check_op
 
@@ -60,6 +60,11 @@ def test_the_hook_attaches_each_fused_rule_once(attached):
     assert rules.pop("write_then_read") == ["one pass", "composed"]
     assert rules.pop("order_violation") == ["cache tiles", "composed"]
     assert all(names == ["composed"] for names in rules.values())
+
+
+def test_doctor_shows_the_rules_that_the_hook_brings(attached):
+    shown = doctor.examine(with_ops=True)["ops"]
+    assert shown["write_then_read"]["numpy"] == "one pass > composed" and shown["layer_norm"]["numpy"].endswith("composed")
 
 
 def test_the_table_of_layouts_holds_every_operator_with_a_fused_rule(attached):

@@ -44,8 +44,8 @@ def filterbank(where: Tensor, *, size: int, pixels: int, centre: Centre = "edge"
         F[i, a] = exp(-(a - mu_i)^2 / (2 sigma^2)) / (their sum over a + 1e-4)
 
     The row bank is multiplied by gamma, or divided by it with `inverse`: F_Y image F_X^T is then what is read, and
-    F_Y^T patch F_X what is written. The five numbers are clamped to +-20. So every value and gradient is finite, also for a
-    grid that is far away, dense or sharp. A filter that covers no pixel is 0.
+    F_Y^T patch F_X what is written. The five numbers are clamped to +-20. So every value and gradient is finite, also
+    for a grid that is far away, dense or sharp. A filter that covers no pixel is 0.
 
     Shape:
         where (B, 5) -> rows F_Y (B, size, pixels), columns F_X (B, size, pixels).
