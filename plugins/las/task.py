@@ -138,7 +138,7 @@ class Las(Task):
         return ops.concat(*(ops.stack(one.symbols, one.parents) for one in searches), axis=3)
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
-        """The mean cross-entropy, and the error rates of beam search and greedy search: of symbols, and of words if any."""
+        """The mean cross-entropy, and the error rates of symbols and of words (if any), by beam search and greedily."""
         labels: list[np.ndarray] = []
         heard: dict[str, list[np.ndarray]] = {"": [], "_greedy": []}
         missed = 0.0
