@@ -30,7 +30,7 @@ if "numpy" not in sys.modules:
     openblas.choose_core()
 
 if TYPE_CHECKING:
-    from duoln import data, nn, ops, optim, testing
+    from duoln import data, extend, nn, ops, optim, testing
     from duoln.core import Tensor, compile, gradcheck, stop_gradient, value_and_grad
     from duoln.runtime import backend, tensor, to_tensors
     from duoln.training.train import train
@@ -40,13 +40,14 @@ _LAZY = {
     **dict.fromkeys(("backend", "tensor", "to_tensors"), "duoln.runtime"),
     "train": "duoln.training.train",
 }
-_MODULES = ("data", "nn", "ops", "optim", "testing")
+_MODULES = ("data", "extend", "nn", "ops", "optim", "testing")
 
 __all__ = [
     "Tensor",
     "backend",
     "compile",
     "data",
+    "extend",
     "gradcheck",
     "nn",
     "ops",

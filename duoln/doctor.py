@@ -43,7 +43,8 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
     }
     if with_ops:
         usable = {p.name: p.backend for p in probes if p.backend is not None}
-        every = {name: op for name in ops.__all__ if isinstance(op := getattr(ops, name), Op)}
+        every = {op.name: op for op in registry.operators}
+        every |= {name: op for name in ops.__all__ if isinstance(op := getattr(ops, name), Op)}
         facts["ops"] = {name: {b: " > ".join(rule.name for rule in op.rules(b)) for b in usable}
                         for name, op in every.items()}
         facts["remarks"] = [f"{name} on {b}, rule '{rule.name}': {rule.remark(backend)}"

@@ -21,6 +21,7 @@ import pytest
 import stand_in_cupy
 
 from duoln import runtime
+from duoln.kernels import host
 
 TESTS = Path(__file__).parent
 STAND_IN = "cupy-stand-in"
@@ -75,11 +76,23 @@ def rng():
     return np.random.default_rng(0)
 
 
+@pytest.fixture(params=[1, 2, 3], ids=lambda n: f"{n} threads")
+def threads(request, monkeypatch):
+    """Each number of threads for the NumPy rules, with blocks so small that every thread has several."""
+    host._pool.cache_clear()
+    monkeypatch.setattr(host, "workers", lambda: request.param)
+    monkeypatch.setattr(host, "PARALLEL_BYTES", 1)
+    monkeypatch.setattr(host, "BLOCK_BYTES", 1 << 12)
+    yield request.param
+    host._pool.cache_clear()
+
+
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="also run the tests that take minutes")
 
 
-_TASKS = "attentive_reader convnet draw handwriting las mnist order_embeddings skip_thoughts skip_thoughts_judging"
+_TASKS = "attentive_reader convnet draw handwriting las mnist order_embeddings skip_thoughts skip_thoughts_judging draw_ops "\
+    "handwriting_ops order_embeddings_ops operators"
 NUMERICAL = ("analysis/", "core/", "nn/", "ops/", "kernels/test_conv_rules.py", "kernels/test_large_means.py",
              "kernels/test_lines_rules.py", "kernels/test_recurrent_rules.py", "kernels/test_rules.py", "test_optim.py",
              *(f"plugins/test_{name}.py" for name in _TASKS.split()))

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 import duoln
@@ -21,7 +22,7 @@ LAYERS = (
     ("tree", "randomness", "core"),
     ("ops", "kernels"),
     ("nn", "optim", "data", "pictures"),
-    ("tasks", "runtime", "runs", "distributed", "training", "paper", "bench", "testing", "doctor"),
+    ("tasks", "runtime", "runs", "distributed", "training", "paper", "bench", "testing", "doctor", "extend"),
     ("plugins",),
     ("cli", "examples", "__main__"),
 )
@@ -43,12 +44,16 @@ OWNERS = {
 
 
 class Import(NamedTuple):
-    """One import: the file and line it is in, the module, and the name taken from it ("" for the module)."""
+    """One import: the file and line it is in, the module, and the name taken from it ("" for the module).
+
+    `lazy` says that the name was taken from `duoln` itself, which has it from that module.
+    """
 
     file: str
     line: int
     module: str
     name: str
+    lazy: bool = False
 
     def __str__(self):
         return f"{self.file}:{self.line} imports {self.module}{self.name and '.' + self.name}"
@@ -79,7 +84,7 @@ def imports_in(file, source):
                 if f"{base}.{alias.name}" in MODULES:
                     yield Import(file, node.lineno, f"{base}.{alias.name}", "")
                 elif base == "duoln" and alias.name in duoln._LAZY:
-                    yield Import(file, node.lineno, duoln._LAZY[alias.name], alias.name)
+                    yield Import(file, node.lineno, duoln._LAZY[alias.name], alias.name, lazy=True)
                 else:
                     yield Import(file, node.lineno, base, alias.name)
 
@@ -160,10 +165,12 @@ def test_nothing_low_asks_duoln_itself():
 # Special rules ----------------------------------------------------------------------------------------
 
 def test_only_runtime_knows_kernels():
-    """And bench and selftest, of their cases: shapes, formulas and arrays, plain data."""
+    """And `extend`, of what every rule uses; and bench and selftest, of their cases: shapes, formulas and arrays."""
     def allowed(i):
         importer = unit_of(_module_of(i.file))
         cases = f"{i.module}.{i.name}".rstrip(".")
+        if importer == "extend":
+            return i.module in {f"duoln.kernels.{name}" for name in ("host", "launch", "metal")}
         return importer in ("kernels", "runtime") or (
             importer in ("bench", "testing", "cli")
             and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|case_table|source)(\.\w+)?", cases))
@@ -178,19 +185,80 @@ def test_only_runtime_and_doctor_load_backends():
                    and unit_of(_module_of(i.file)) not in ("backends", "runtime", "doctor")) == []
 
 
-def test_plugins_import_nothing_below_nn():
-    def allowed(statement):
-        if statement.module.split(".")[0] == "duoln":
-            own = ".".join(_module_of(statement.file).split(".")[:3])
-            if unit_of(statement.module) == "core":
-                return (statement.module, statement.name) == ("duoln.core", "Tensor")
-            return (unit_of(statement.module) in ("nn", "ops", "optim", "data", "pictures", "tasks", "errors", "randomness")
-                    or f"{statement.module}.".startswith(f"{own}."))
-        return (statement.module.split(".")[0] in {"numpy", *sys.stdlib_module_names}
-                or (statement.module.split(".")[0] == "torch" and statement.file.endswith("/peer_torch.py"))
-                or statement.module.split(".")[0] in {"sklearn", "scipy", "soundfile"})  # which of them may is OWNERS' matter
+OF_PLUGINS = ("extend", "nn", "ops", "optim", "data", "tasks", "errors", "randomness", "pictures")
+"""What a plug-in may import, beside names of `duoln` itself, such as `from duoln import Tensor`, and its own folder."""
 
-    assert _listed(i for i in ALL if i.file.startswith("plugins/") and not allowed(i)) == []
+
+def fit_for_a_plugin(taken):
+    """Whether a plug-in may have an import: nothing of core, backends, kernels or another plug-in."""
+    top = taken.module.split(".")[0]
+    if top == "duoln":
+        own = ".".join(_module_of(taken.file).split(".")[:3])
+        return taken.lazy or unit_of(taken.module) in OF_PLUGINS or f"{taken.module}.".startswith(f"{own}.")
+    return (top in {"numpy", *sys.stdlib_module_names} or (top == "torch" and taken.file.endswith("/peer_torch.py"))
+            or top in {"sklearn", "scipy", "soundfile"})  # which files may have them, OWNERS says
+
+
+def test_plugins_import_nothing_below_nn():
+    assert _listed(i for i in ALL if i.file.startswith("plugins/") and not fit_for_a_plugin(i)) == []
+
+
+@pytest.mark.parametrize("source", [
+    "from duoln.core import Tensor", "from duoln.core import Rule", "from duoln import core", "import duoln.backends.numpy",
+    "from duoln.backends.protocol import Array", "from duoln.kernels import host", "from duoln import kernels",
+    "from duoln.plugins.draw.ops import filterbank", "from duoln import runtime", "import duoln.training", "import torch"])
+def test_a_wrong_import_of_a_plugin_would_be_seen(source):
+    [taken] = imports_in("plugins/mnist/model.py", source)
+    assert not fit_for_a_plugin(taken), taken
+
+
+@pytest.mark.parametrize("source", [
+    "from duoln import Tensor", "from duoln import to_tensors", "from duoln import ops", "from duoln.extend import Rule",
+    "from duoln.plugins.mnist import data", "from duoln.tasks import hookimpl", "import numpy as np"])
+def test_a_right_import_of_a_plugin_is_let_through(source):
+    [taken] = imports_in("plugins/mnist/model.py", source)
+    assert fit_for_a_plugin(taken), taken
+
+
+GENERAL = {"additive_attention", "clip_gradient", "leaky_relu", "linear_cross_entropy", "log_softmax", "max_pool2d", "softmax",
+           "unstack"}
+"""Operators that only one plug-in uses today, and that belong to no one experiment: other frameworks offer them too."""
+
+
+def operators_used(file, source, names):
+    """The operators of duoln that a source text uses: `ops.NAME`, or a name imported from `duoln.ops` or below it."""
+    used = {i.name for i in imports_in(file, source) if i.module.split(".")[:2] == ["duoln", "ops"]}
+    for node in ast.walk(ast.parse(source, file)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ops":
+            used.add(node.attr)
+    return used & names
+
+
+def _users():
+    """Who uses each operator: `plugins.NAME`, or another unit. Kernels are left out: they only make one faster."""
+    users = {name: set() for name in duoln.ops.__all__}
+    for file in FILES:
+        if not file.startswith(("kernels/", "duoln/ops/")):
+            parts = _module_of(file).split(".")[1:]
+            user = ".".join(parts[:2] if parts[:1] == ["plugins"] else parts[:1])
+            for name in operators_used(file, (ROOT / file).read_text(encoding="utf-8"), set(users)):
+                users[name].add(user)
+    return users
+
+
+def test_no_operator_of_the_library_serves_one_experiment_alone():
+    """An operator that one plug-in alone uses lives in its folder, unless NumPy or other frameworks have it."""
+    alone = {name for name, used_by in _users().items() if len(used_by) == 1 and min(used_by).startswith("plugins.")}
+    assert sorted(name for name in alone - GENERAL if not hasattr(np, name)) == []
+
+
+def test_the_users_of_operators_are_seen():
+    names = {"exp", "tanh", "concat"}
+    source = "from duoln import ops\nfrom duoln.ops.shape import concat\ndef f(x):\n    return ops.exp(x)\n"
+    assert operators_used("plugins/draw/model.py", source, names) == {"exp", "concat"}
+    users = _users()
+    assert users["additive_attention"] == {"plugins.las"} and {"nn", "plugins.convnet"} <= users["layer_norm"]
+    assert set(users) >= GENERAL
 
 
 def test_no_plugin_is_imported_but_by_itself_and_by_examples():
@@ -223,6 +291,13 @@ def test_backends_has_one_file_per_library():
     """Beside the protocol, and what the two libraries with NumPy's interface share."""
     assert sorted(p.name for p in (ROOT / "duoln/backends").glob("*.py")) == \
         ["__init__.py", "cupy.py", "mlx.py", "numpy.py", "numpy_like.py", "protocol.py"]
+
+
+def test_plugins_are_all_alike():
+    wanted = {"__init__.py", "task.py", "model.py", "data.py", "peer_torch.py", "README.md"}
+    missing = {folder.name: wanted - {p.name for p in folder.iterdir()}
+               for folder in (ROOT / "plugins").iterdir() if (folder / "__init__.py").is_file()}
+    assert len(missing) == 8 and {name: files for name, files in missing.items() if files} == {}
 
 
 def test_every_folder_is_a_listed_package():

@@ -92,9 +92,11 @@ def show_stability(measured: stability.Stability, summary: str) -> None:
              _error(max(w.moved if math.isfinite(w.moved) else math.inf for w in walks)))
             for cell in CELLS for norm in stability.NORMS for scaled in stability.SCALED
             if (walks := measured.of(cell, norm, scaled))]
-    _show(f"A gradient of 1 at the last of {measured.steps} steps, at the first ({measured.dtype}); change of the states",
+    _show(f"A gradient of 1 at the last of {measured.steps} steps, at the first ({measured.dtype}); "
+          "change of the states",
           ("cell", "norm", "scaled", *(f"x {s:g}" for s in scales), "states"), rows, whole=range(len(scales) + 4))
     console.put(summary)
     console.put("Layer norm's LSTM and GRU norm W_h h by itself, and do not see the scale of W_h. Its RNN (eq. 4) "
                 "norms the sum W_h h + W_x x: it sees that scale, and does not see a scale of both. Changes that are "
-                f"left come from epsilon ({measured.eps:g}) and rounding, which a network can magnify from step to step.")
+                f"left come from epsilon ({measured.eps:g}) and rounding, which a network can magnify from step to "
+                "step.")

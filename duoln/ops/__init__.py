@@ -8,8 +8,7 @@ from typing import Never
 
 from duoln.core.arguments import did_you_mean
 from duoln.core.tensor import OPERATORS
-from duoln.ops.alignment import additive_attention
-from duoln.ops.attention import filterbank, write_then_read
+from duoln.ops.attention import additive_attention
 from duoln.ops.conv import avg_pool2d, conv2d, max_pool2d
 from duoln.ops.creation import arange, full, ones, ones_like, zeros, zeros_like
 from duoln.ops.elementwise import (
@@ -53,13 +52,10 @@ from duoln.ops.elementwise import (
 )
 from duoln.ops.gradient import clip_gradient
 from duoln.ops.index import embedding, getitem, one_hot, take, take_along_axis
-from duoln.ops.latent import gaussian_latent
 from duoln.ops.linalg import linear, matmul
 from duoln.ops.linear_loss import linear_cross_entropy
 from duoln.ops.loss import bce_with_logits, softmax_cross_entropy
-from duoln.ops.mixture import mixture_density
 from duoln.ops.norm import batch_norm, layer_norm, weight_norm
-from duoln.ops.order import order_violation
 from duoln.ops.recurrent import gru, gru_step, lstm, lstm_cell, lstm_step, rnn, rnn_step
 from duoln.ops.reduce import (
     all,
@@ -88,7 +84,6 @@ from duoln.ops.shape import (
     unstack,
 )
 from duoln.ops.update import adam_update
-from duoln.ops.window import soft_window
 
 OPERATORS.update(
     add=add, subtract=subtract, multiply=multiply, divide=divide, power=power, negative=negative, matmul=matmul,
@@ -100,15 +95,15 @@ OPERATORS.update(
 __all__ = [
     "abs", "adam_update", "add", "additive_attention", "all", "any", "arange", "argmax", "astype", "avg_pool2d",
     "batch_norm", "bce_with_logits", "broadcast_to", "clip", "clip_gradient", "concat", "conv2d", "cos", "cumsum",
-    "divide", "embedding", "equal", "exp", "expand_dims", "expm1", "filterbank", "flip", "floor", "full",
-    "gaussian_latent", "getitem", "greater", "greater_equal", "gru", "gru_step", "isfinite", "layer_norm",
+    "divide", "embedding", "equal", "exp", "expand_dims", "expm1", "flip", "floor", "full",
+    "getitem", "greater", "greater_equal", "gru", "gru_step", "isfinite", "layer_norm",
     "leaky_relu", "less", "less_equal", "linear", "linear_cross_entropy", "log", "log1p", "log_softmax",
     "logical_and", "logical_not", "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul", "max",
-    "max_pool2d", "maximum", "mean", "min", "minimum", "mixture_density", "multiply", "negative", "not_equal",
-    "one_hot", "ones", "ones_like", "order_violation", "pad", "permute_dims", "power", "relu", "reshape", "rnn",
-    "rnn_step", "sigmoid", "sign", "sin", "soft_window", "softmax", "softmax_cross_entropy", "softplus", "split",
+    "max_pool2d", "maximum", "mean", "min", "minimum", "multiply", "negative", "not_equal",
+    "one_hot", "ones", "ones_like", "pad", "permute_dims", "power", "relu", "reshape", "rnn",
+    "rnn_step", "sigmoid", "sign", "sin", "softmax", "softmax_cross_entropy", "softplus", "split",
     "sqrt", "square", "squeeze", "stack", "subtract", "sum", "take", "take_along_axis", "tanh", "unstack",
-    "weight_norm", "where", "write_then_read", "zeros", "zeros_like",
+    "weight_norm", "where", "zeros", "zeros_like",
 ]
 
 

@@ -1,170 +1,91 @@
-"""Attention that looks at an image through a grid of Gaussians (Gregor et al. 2015, section 3.2)."""
+"""Attention: a mean of values, weighted by how well their keys fit a query."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import check_choice, check_flag, check_integer
-from duoln.core.derived import derived
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float, check_room
-from duoln.ops.elementwise import sigmoid
-from duoln.ops.index import getitem
-from duoln.ops.linalg import matmul
-from duoln.ops.shape import concat, permute_dims, reshape
+from duoln.ops.common import check_beside, check_float
 
-Centre = Literal["edge", "draw"]
-"""Where 0 is: "edge" has the centre at (g + 1) / 2 * pixels, "draw" at (g + 1) / 2 * (pixels + 1) as eq. 22."""
-
-CENTRES = get_args(Centre)
-
-WHERE = 5
-"""Numbers that place a grid: g_X, g_Y, log sigma^2, log delta, log gamma."""
-LIMIT = 20.0
-"""What the five numbers are held within: exp(20) squared and times a distance squared still fits a float32."""
-EPSILON = 1e-4
+_NEVER = -1e30
+"""The score of a masked step: its weight becomes 0. Minus infinity would make NaN of a row that is all masked."""
 
 
 @op
-def filterbank(where: Tensor, *, size: int, pixels: int, centre: Centre = "edge", inverse: bool = False,
-               ) -> tuple[Tensor, Tensor]:
-    """The filters of a size x size grid on a square image, one bank for its rows and one for its columns.
+def additive_attention(query: Tensor, keys: Tensor, score_vector: Tensor, values: Tensor, mask: Tensor,
+                       ) -> tuple[Tensor, Tensor]:
+    """The attention of Bahdanau et al. (2015), whose query and keys are added.
 
-    `where` holds g_X, g_Y, log sigma^2, log delta and log gamma. Filter i of N, from 0, is a Gaussian over the
-    pixels a = 0, 1, ... (eq. 19-26):
+        weights = softmax over t of score_vector . tanh(query + keys_t);  context = sum over t of weights_t values_t
 
-        mu_i = centre(g) + (i - N / 2 + 0.5) * stride,  stride = (pixels - 1) / (N - 1) * delta
-        F[i, a] = exp(-(a - mu_i)^2 / (2 sigma^2)) / (their sum over a + 1e-4)
-
-    The row bank is multiplied by gamma, or divided by it with `inverse`: F_Y image F_X^T is then what is read, and
-    F_Y^T patch F_X what is written. The five numbers are held within +-20, so that no grid, however far away, dense
-    or sharp, gives a value or gradient that is not finite; a filter that sees no pixel is 0.
+    Steps where `mask` is False get the weight 0. Where it is False in a whole row, all steps get the same weight.
 
     Shape:
-        where (B, 5) -> rows F_Y (B, size, pixels), columns F_X (B, size, pixels).
+        query (B, A), keys (B, T, A), score_vector (A,), values (B, T, M), mask bool (B, T), T at least 1
+        -> context (B, M), weights (B, T).
 
     Raises:
-        ShapeError: `where` of another shape, a grid smaller than 2 x 2, or no pixels.
-        UsageError: an unknown `centre`.
+        ShapeError, DtypeError: arrays that do not fit.
     """
-    check_float("filterbank", where)
-    if where.ndim != 2 or where.shape[1] != WHERE:
-        raise ShapeError(f"[filterbank] expected where (batch, 5), found shape {where.shape}")
-    size, pixels = check_integer("filterbank", "size", size, 2), check_integer("filterbank", "pixels", pixels, 1)
-    check_choice("filterbank", "centre", centre, CENTRES)
-    check_flag("filterbank", "inverse", inverse)
-    check_room("filterbank", where.backend, (where.shape[0], 2, size, pixels))
-    return filterbank.apply(where, size=size, pixels=pixels, centre=centre, inverse=inverse)
+    check_float("additive_attention", query, keys, score_vector, values)
+    check_beside("additive_attention", "mask", mask, "bool", keys)
+    rows, steps, width = keys.shape if keys.ndim == 3 else (-1, 0, -1)
+    expected = {"query": (query, (rows, width)), "score_vector": (score_vector, (width,)),
+                "mask": (mask, (rows, steps)), "values": (values, (rows, steps, *values.shape[2:3]))}
+    wrong = [name for name, (tensor, shape) in expected.items() if tensor.shape != shape]
+    if wrong or steps < 1 or values.ndim != 3:
+        shapes = ", ".join(f"{name} {tensor.shape}" for name, (tensor, _) in expected.items())
+        raise ShapeError(f"[additive_attention] expected query (B, A), score_vector (A,), mask (B, T), "
+                         f"values (B, T, M) and keys (B, T, A) with T of at least 1, found {shapes}, keys {keys.shape}")
+    return additive_attention.apply(query, keys, score_vector, values, mask)
 
 
-def _filterbank_forward(be: Backend, where: Array, size: int, pixels: int, centre: Centre, inverse: bool,
-                        ) -> tuple[tuple[Array, Array], Any]:
-    batch, dtype = where.shape[0], be.dtype(where)
-    held = be.minimum(be.maximum(where, -LIMIT), LIMIT)
-    half = (pixels if centre == "edge" else pixels + 1) / 2
-    scales = be.reshape(be.exp(held[:, 2:]), (batch, 3, 1, 1))
-    precision, stride = 1.0 / scales[:, 0:1], (pixels - 1) / (size - 1) * scales[:, 1:2]
-    gamma = 1.0 / scales[:, 2] if inverse else scales[:, 2]
-    steps = be.reshape(be.arange(size, dtype) - (size / 2 - 0.5), (1, 1, size, 1))
-    means = be.reshape((held[:, :2] + 1.0) * half, (batch, 2, 1, 1)) + stride * steps
-    away = be.reshape(be.arange(pixels, dtype), (1, 1, 1, pixels)) - means
-    bells = be.exp(away * away * (-0.5 * precision))
-    filters = bells / (be.sum(bells, axis=-1, keepdims=True) + EPSILON)
-    columns, rows = filters[:, 0], filters[:, 1] * gamma
-    return (rows, columns), (where, filters, away, precision, stride, steps, gamma, half, inverse)
+def _forward(be: Backend, query: Array, keys: Array, score_vector: Array, values: Array, mask: Array,
+             ) -> tuple[tuple[Array, Array], Any]:
+    rows, steps, width = keys.shape
+    compared = be.tanh(keys + be.expand_dims(query, 1))
+    scores = be.matmul(be.reshape(compared, (rows * steps, width)), be.reshape(score_vector, (width, 1)))
+    scores = be.where(mask, be.reshape(scores, (rows, steps)), _NEVER)
+    powers = be.exp(scores - be.max(scores, axis=1, keepdims=True))
+    weights = powers / be.sum(powers, axis=1, keepdims=True)
+    context = be.reshape(be.matmul(be.reshape(weights, (rows, 1, steps)), values), (rows, values.shape[2]))
+    return (context, weights), (compared, score_vector, values, mask, weights)
 
 
-def _filterbank_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, Array | None],
-                    needs: Sequence[bool]) -> tuple[Array | None]:
-    where, filters, away, precision, stride, steps, gamma, half, inverse = saved
-    if not needs[0]:
-        return (None,)
-    batch = where.shape[0]
-    plain = filters[:, 1]
-    of_rows, of_columns = (be.zeros(plain.shape, be.dtype(plain)) if g is None else g for g in gouts)
-    scaled = of_rows * gamma
-    d_gamma = be.sum(be.reshape(scaled * plain, (batch, -1)), axis=1, keepdims=True)
-    g = be.concat((be.expand_dims(of_columns, 1), be.expand_dims(scaled, 1)), axis=1)
-    # The gradient at the exponents: that of a softmax, but for the epsilon, which the saved filters contain.
-    g = filters * (g - be.sum(g * filters, axis=-1, keepdims=True)) * precision
-    toward = g * away
-    d_means = be.sum(toward, axis=-1, keepdims=True)
-    d_centres = be.reshape(be.sum(d_means, axis=2), (batch, 2)) * half
-    d_variance = be.sum(be.reshape(toward * away, (batch, -1)), axis=1, keepdims=True) * 0.5
-    d_stride = be.sum(be.reshape(d_means * steps * stride, (batch, -1)), axis=1, keepdims=True)
-    gradient = be.concat((d_centres, d_variance, d_stride, -d_gamma if inverse else d_gamma), axis=1)
-    return (be.where(be.abs(where) < LIMIT, gradient, 0.0),)
+def _vjp(be: Backend, saved: Any, gouts: tuple[Array | None, Array | None],
+         needs: Sequence[bool]) -> list[Array | None]:
+    compared, score_vector, values, mask, weights = saved
+    g_context, g_weights = gouts
+    rows, steps, width = compared.shape
+    gradients: list[Array | None] = [None] * 5
+    if needs[3]:
+        gradients[3] = _values_gradient(be, [(saved, gouts)])
+    if any(needs[:3]):
+        if g_context is not None:
+            through = be.reshape(be.matmul(values, be.reshape(g_context, (rows, -1, 1))), (rows, steps))
+            g_weights = through if g_weights is None else g_weights + through
+        mean = be.sum(weights * g_weights, axis=1, keepdims=True)
+        g_scores = be.where(mask, weights * (g_weights - mean), 0.0)
+        if needs[2]:
+            columns = be.permute_dims(be.reshape(compared, (rows * steps, width)), (1, 0))
+            gradients[2] = be.reshape(be.matmul(columns, be.reshape(g_scores, (rows * steps, 1))), (width,))
+        if needs[0] or needs[1]:
+            g_keys = (1.0 - compared * compared) * (be.expand_dims(g_scores, 2) * score_vector)
+            gradients[0], gradients[1] = be.sum(g_keys, axis=1), g_keys
+    return [g if need else None for g, need in zip(gradients, needs, strict=True)]
 
 
-filterbank.add(Rule("composed", _filterbank_forward, _filterbank_vjp))
+def _values_gradient(be: Backend, uses: Sequence[tuple[Any, tuple[Array | None, Array | None]]]) -> Array:
+    """The sum over queries of weights times the gradient of the context: one product for all of them."""
+    values = uses[0][0][2]
+    used = [(saved[4], g_context) for saved, (g_context, _) in uses if g_context is not None]
+    if not used:
+        return be.zeros(values.shape, be.dtype(values))
+    weights = be.concat([be.expand_dims(w, 2) for w, _ in used], axis=2)
+    return be.matmul(weights, be.concat([be.expand_dims(g, 1) for _, g in used], axis=1))
 
 
-def read_patches(image: Tensor, error: Tensor, where: Tensor, *, size: int, centre: Centre = "edge") -> Tensor:
-    """What a grid sees of two images, gamma F_Y [image, error] F_X^T (eq. 27).
-
-    Shape:
-        image and error (B, P, P), where (B, 5) -> (B, 2 size^2), the image's patch first, by rows.
-    """
-    rows, columns = filterbank(where, size=size, pixels=image.shape[-1], centre=centre)
-    # Both images are seen through the same columns: one product for the two.
-    both = matmul(concat(matmul(rows, image), matmul(rows, error), axis=1), permute_dims(columns, axes=(0, 2, 1)))
-    return reshape(both, shape=(image.shape[0], 2 * size * size))
-
-
-def write_patch(patch: Tensor, where: Tensor, *, pixels: int, centre: Centre = "edge") -> Tensor:
-    """1 / gamma F_Y^T patch F_X: a patch as it lands on the canvas (eq. 29).
-
-    Shape:
-        patch (B, N, N), where (B, 5) -> (B, pixels, pixels).
-    """
-    rows, columns = filterbank(where, size=patch.shape[-1], pixels=pixels, centre=centre, inverse=True)
-    return matmul(permute_dims(rows, axes=(0, 2, 1)), matmul(patch, columns))
-
-
-def split_look(looked: Tensor, write: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Where to read (B, 5), where to write (B, 5), and the patch to write (B, write, write)."""
-    patch = getitem(looked, key=(slice(None), slice(2 * WHERE, None)))
-    return (getitem(looked, key=(slice(None), slice(0, WHERE))),
-            getitem(looked, key=(slice(None), slice(WHERE, 2 * WHERE))),
-            reshape(patch, shape=(looked.shape[0], write, write)))
-
-
-@op
-def write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, *, read: int, write: int,
-                    centre: Centre = "edge") -> tuple[Tensor, Tensor]:
-    """What a state of DRAW's decoder does: it writes on the canvas, and reads for the next glimpse.
-
-        c = canvas + write_patch(patch, where to write)
-        seen = read_patches(image, image - sigmoid(c), where to read)
-
-    Shape:
-        canvas and image (B, P, P), looked (B, 10 + write^2): where to read, where to write, the patch by rows
-        -> canvas (B, P, P), seen (B, 2 read^2).
-
-    Raises:
-        ShapeError: sizes that do not fit. UsageError: an unknown `centre`.
-    """
-    check_float("write_then_read", canvas, image, looked)
-    if canvas.ndim != 3 or canvas.shape[1] != canvas.shape[2] or image.shape != canvas.shape:
-        raise ShapeError(f"[write_then_read] expected a canvas and an image (batch, pixels, pixels), "
-                         f"found {canvas.shape} and {image.shape}")
-    read, write = (check_integer("write_then_read", role, n, 2) for role, n in (("read", read), ("write", write)))
-    check_room("write_then_read", canvas.backend, (canvas.shape[0], 2, read, max(read, canvas.shape[1])))
-    if looked.shape != (canvas.shape[0], 2 * WHERE + write * write):
-        raise ShapeError(f"[write_then_read] expected looked {(canvas.shape[0], 2 * WHERE + write * write)}, "
-                         f"found {looked.shape}")
-    check_choice("write_then_read", "centre", centre, CENTRES)
-    return write_then_read.apply(canvas, image, looked, read=read, write=write, centre=centre)
-
-
-def _write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, read: int, write: int,
-                     centre: Centre) -> tuple[Tensor, Tensor]:
-    read_at, write_at, patch = split_look(looked, write)
-    canvas = canvas + write_patch(patch, write_at, pixels=canvas.shape[-1], centre=centre)
-    return canvas, read_patches(image, image - sigmoid(canvas), read_at, size=read, centre=centre)
-
-
-write_then_read.add(derived(_write_then_read))
+additive_attention.add(Rule("composed", _forward, _vjp, pooled={3: _values_gradient}))

@@ -114,5 +114,5 @@ def _batch_axes(value: Any) -> str:
 _CHECKS: dict[str, Callable[[Any], str]] = {
     "name": _name, "title": _text, "paper": _text, "config": _config, "presets": _tables, "variants": _tables,
     "references": _claims, "columns": _columns, "selection": _selection, "x_axis": _x_axis, "batch_axes": _batch_axes,
-    "sampling": _options, "evaluating": _options}
+    "sampling": _options, "evaluating": _options, "peers": _tables}
 """The error of an attribute in words; empty if there is none."""

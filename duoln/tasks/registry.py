@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pluggy
 
+from duoln.core import Op
 from duoln.core.arguments import did_you_mean
 from duoln.errors import PluginError, UsageError
 from duoln.tasks import hookspecs
@@ -32,7 +33,9 @@ GROUP = "duoln"
 SLOW_SECONDS = 1.0
 """A plug-in that takes longer to load gets a remark."""
 _ruled: list[Any] = []
-"""The plug-ins whose rules are attached. Each is attached once in a process, also if there are several registries."""
+"""The plug-ins whose rules are attached: once a process, however many registries are made."""
+_operators: list[Op[..., Any]] = []
+"""The operators that these rules belong to."""
 _CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
@@ -115,7 +118,9 @@ class Registry:
                 check_attributes(task)
             if not any(plugin is ruled for ruled in _ruled):
                 for op, rule, backend in self._ask(plugin, "duoln_rules"):
+                    op.rules(backend)  # it raises where there is no composed rule to fall back on
                     op.add(rule, backend)
+                    _operators.append(op)
                 _ruled.append(plugin)
             for task in tasks:
                 self._add(task, entry.name, distribution)
@@ -142,6 +147,11 @@ class Registry:
         if os.environ.get("DUOLN_STRICT_PLUGINS") == "1":
             raise _StrictError(f"plug-in '{name}' of {distribution}: {reason}") from error
         self.broken.append(Broken(name, distribution, reason))
+
+    @property
+    def operators(self) -> list[Op[..., Any]]:
+        """The operators for which plug-ins have brought rules, in this process."""
+        return list(_operators)
 
     def listeners(self, say: Callable[[str], None]) -> list[Listener]:
         """The listeners of plug-ins. None of them can stop a run; one that fails becomes a `Broken` row.

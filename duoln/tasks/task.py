@@ -6,8 +6,10 @@ A complete one in one file is `duoln.examples.own_task`.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -61,6 +63,8 @@ class Task:
             each made by `option`.
         evaluating: for a task whose trained models are judged by a protocol that takes longer than an evaluation during
             training, the same for `duoln evaluate NAME`.
+        peers: for each name that `duoln bench train --peer` may give, the keyword arguments of `build` in the module
+            `peer_torch` of the task's own package; `peer_LIBRARY` for a name that begins with another library's.
         owner: the distribution that brings the task; it is set where the task is found.
     """
 
@@ -78,6 +82,7 @@ class Task:
     batch_axes: ClassVar[Mapping[str, int | None]] = {}
     sampling: ClassVar[type | None] = None
     evaluating: ClassVar[type | None] = None
+    peers: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def data(self, cfg: Any, root: Path | None = None) -> Splits:
         """The data; `root` stands before DUOLN_DATA. Indices are range-checked here, on the host."""
@@ -157,6 +162,18 @@ class Task:
         """The same training step in another library, for `duoln bench train --peer NAME`.
 
         The result is called with the configuration and our starting parameters, and gives a function from a
-        batch to its loss, and facts about the library.
+        batch to its loss, and facts about the library. By default it is the `build` that `peers` declares.
+
+        Raises:
+            UsageError: no peer of that name.
         """
-        raise UsageError(f"[{self.name}] expected a peer that the task has, found {name!r}; it has none")
+        if not self.peers:
+            raise UsageError(f"[{self.name}] expected a peer that the task has, found {name!r}; it has none")
+        if name not in self.peers:
+            raise UsageError(f"[{self.name}] expected a peer of {', '.join(self.peers)}; found {name!r}")
+        declaring = next(kind for kind in type(self).__mro__ if "peers" in vars(kind))  # a subclass may be elsewhere
+        package, dot, _ = declaring.__module__.rpartition(".")
+        library = name.partition("-")[0]
+        build: PeerBuilder = importlib.import_module(f"{package}{dot}peer_{library}").build
+        options = self.peers[name]
+        return partial(build, **options) if options else build

@@ -85,9 +85,10 @@ class Training:
         if self._epoch is None or self._epoch[0] != epoch:
             self._epoch = (epoch, self._order(epoch))
         batch = as_batch(self.split, self._epoch[1][place], self.multiple)
-        other = np.arange(self.table, dtype=np.int32)
-        other[self.entities] = self.entities[Stream(self.seed, "entities", step=step).permutation(len(self.entities))]
-        batch |= {name: other[batch[name]] for name in ("passage", "question", "answer")}
+        permuted = np.arange(self.table, dtype=np.int32)
+        order = Stream(self.seed, "entities", step=step).permutation(len(self.entities))
+        permuted[self.entities] = self.entities[order]
+        batch |= {name: permuted[batch[name]] for name in ("passage", "question", "answer")}
         if self.dropout:
             rng, (keep, embedding, hidden) = Stream(self.seed, "dropout", step=step), self.dropout
             shapes = {"keep_passage": (*batch["passage"].shape, embedding),

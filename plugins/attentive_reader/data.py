@@ -39,10 +39,10 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         value = getattr(cfg, name)
         if value is not None and value < least:
             raise UsageError(f"[attentive_reader] expected {name} of at least {least}, found {value}")
-    dataset, found, where = _load(cfg, root)
-    words = (vocabulary.count_words(found, where, cfg.table, cfg.min_count) if cfg.vocabulary is None
+    dataset, read_sets, where = _load(cfg, root)
+    words = (vocabulary.count_words(read_sets, where, cfg.table, cfg.min_count) if cfg.vocabulary is None
              else vocabulary.read_words(Path(cfg.vocabulary), cfg.table))
-    parts = vocabulary.encode(found, words)
+    parts = vocabulary.encode(read_sets, words)
     if cfg.questions is not None:
         parts["train"] = _first(parts["train"], cfg.questions)
     dropout = None if cfg.dropout == "none" else Dropout(cfg.keep, cfg.width, cfg.hidden)

@@ -37,5 +37,5 @@ def _question(rng: Stream) -> Question:
         cut = int(rng.integers(length, ()))
         facts.append((first, f"verb{verb}", second))
         passage += [*filling[:cut], *facts[-1], *filling[cut:], "."]
-    answer, verb_word, other = facts[int(rng.integers(_FACTS, ()))]
-    return Question(passage, [PLACEHOLDER, verb_word, other, "."], answer)
+    answer, verb_word, object_word = facts[int(rng.integers(_FACTS, ()))]
+    return Question(passage, [PLACEHOLDER, verb_word, object_word, "."], answer)

@@ -7,8 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from duoln import nn, ops
-from duoln.core import Tensor
+from duoln import Tensor, nn, ops
 from duoln.errors import UsageError
 from duoln.nn import Params
 from duoln.ops.norm import EpsilonPlace

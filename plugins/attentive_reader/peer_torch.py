@@ -99,15 +99,15 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             c = torch.zeros_like(h)
             states = []
             for x, real in zip(xs, mask[..., None], strict=True):
-                forget, into, out, candidate = self.gates(x, h).chunk(4, dim=-1)
-                new_c = torch.sigmoid(forget) * c + torch.sigmoid(into) * torch.tanh(candidate)
+                f, i, o, g = self.gates(x, h).chunk(4, dim=-1)
+                new_c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
                 if cfg.norm == "none":
-                    shown = new_c
+                    c_norm = new_c
                 elif cfg.norm == "batch":
-                    shown = batch_norm(new_c, self.gain_c) + self.bias_c
+                    c_norm = batch_norm(new_c, self.gain_c) + self.bias_c
                 else:
-                    shown = self.norm_c(new_c)
-                h = torch.where(real, torch.sigmoid(out) * torch.tanh(shown), h)
+                    c_norm = self.norm_c(new_c)
+                h = torch.where(real, torch.sigmoid(o) * torch.tanh(c_norm), h)
                 c = torch.where(real, new_c, c)
                 states.append(h)
             return torch.stack(states), h

@@ -54,8 +54,9 @@ def parse(file: object, content: bytes) -> Question:
     parts = text.split("\n\n", len(_PARTS) - 1)
     starts = [sum(len(part) + 2 for part in parts[:k]) for k in range(len(parts))]
 
-    def wrong(at: int, expected: object, found: object) -> DataFormatError:
-        return DataFormatError(f"{file}, line {text[:at].count(chr(10)) + 1}", len(text[:at].encode()), expected, found)
+    def wrong(at: int, expected: object, actual: object) -> DataFormatError:
+        before = text[:at]
+        return DataFormatError(f"{file}, line {before.count(chr(10)) + 1}", len(before.encode()), expected, actual)
 
     if len(parts) < len(_PARTS):
         raise wrong(len(text), f"5 parts parted by empty lines ({', '.join(_PARTS)})",

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from duoln import ops, optim
-from duoln.core import Tensor
+from duoln import Tensor, ops, optim
 from duoln.data import Batch
-from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.ops.norm import EpsilonPlace
-from duoln.plugins.attentive_reader import data, optimizer, peer_torch, published
+from duoln.plugins.attentive_reader import data, optimizer, published
 from duoln.plugins.attentive_reader.batches import LastBatch, Order, evaluation_batches
 from duoln.plugins.attentive_reader.corpus import LastToken
 from duoln.plugins.attentive_reader.model import DropoutForm, Likelihood, Norm, Reader
 from duoln.plugins.attentive_reader.start import Start
 from duoln.plugins.attentive_reader.vocabulary import UNKNOWN
 from duoln.tasks import Column, Config, ReferenceCurve, Splits, Task
-from duoln.tasks.task import PeerBuilder, Predict
+from duoln.tasks.task import Predict
 
 
 @dataclass(frozen=True)
@@ -119,6 +116,7 @@ class AttentiveReader(Task):
     x_axis = "step"
     batch_axes: ClassVar = dict.fromkeys(("passage", "passage_mask", "question", "question_mask", "keep_passage",
                                           "keep_question"), 1)
+    peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: AttentiveReaderConfig, root: Path | None = None) -> Splits:
         return data.splits(cfg, root)
@@ -156,10 +154,3 @@ class AttentiveReader(Task):
 
     def reference_curves(self) -> Sequence[ReferenceCurve]:
         return published.curves()
-
-    def peer(self, name: str) -> PeerBuilder:
-        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
-                                            "torch-fused": partial(peer_torch.build, fused=True)}
-        if name not in builders:
-            raise UsageError(f"[attentive_reader] expected a peer of {', '.join(builders)}; found {name!r}")
-        return builders[name]

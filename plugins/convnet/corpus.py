@@ -87,14 +87,14 @@ def read_archive(path: Path) -> dict[str, Images]:
         DataFormatError: it is damaged, unpacks to more than CIFAR-10 has, names a place outside of itself, or lacks a
             file; or see `parse_batch`.
     """
-    found = {}
+    contents = {}
     for place, where, content in read_tar(path, _MAX_UNPACKED, RECORDS * _RECORD_BYTES, _is_wanted):
         _check_size(where, len(content))
-        found[place.name] = content
+        contents[place.name] = content
     for name in (name for names in FILES.values() for name in names):
-        if name not in found:
-            raise DataFormatError(path, 0, f"a file {BATCHES}/{name}", ", ".join(found) or "none of the six")
-    return _joined(path, found)
+        if name not in contents:
+            raise DataFormatError(path, 0, f"a file {BATCHES}/{name}", ", ".join(contents) or "none of the six")
+    return _joined(path, contents)
 
 
 def _is_wanted(place: PurePosixPath) -> bool:
@@ -111,8 +111,8 @@ def _check_size(where: object, size: int) -> None:
 def _joined(where: Path, contents: Mapping[str, bytes]) -> dict[str, Images]:
     parts = {split: [parse_batch(f"{where}/{name}", contents[name]) for name in names]
              for split, names in FILES.items()}
-    return {split: Images(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
-            for split, found in parts.items()}
+    return {split: Images(*(np.concatenate(arrays) for arrays in zip(*batches, strict=True)))
+            for split, batches in parts.items()}
 
 
 def parse_batch(where: str, content: bytes) -> Images:
@@ -147,7 +147,7 @@ def read_subset(path: Path) -> dict[str, Images]:
     """
     arrays = read_npz(path, {f"{split}_{what}": Expected("u1", rank) for split in FILES
                              for what, rank in (("images", 4), ("labels", 1))})
-    found = {}
+    images_of = {}
     for split in FILES:
         images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
         if images.shape[1:] != _SHAPE or not len(images):
@@ -158,5 +158,5 @@ def read_subset(path: Path) -> dict[str, Images]:
         if len(strange):
             raise DataFormatError(f"{path}: {split}_labels", int(strange[0]), f"labels of at most {CLASSES - 1}",
                                   int(labels[strange[0]]))
-        found[split] = Images(_channels_last(images), labels.astype(np.int32))
-    return found
+        images_of[split] = Images(_channels_last(images), labels.astype(np.int32))
+    return images_of

@@ -39,7 +39,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
     dataset, images = _load(cfg.dataset, cfg.source, cfg.seed, root)
     images["train"] = Images(*(a[:cfg.rows] for a in images["train"]))
     prepare = whitening.fit(images["train"].images, cfg.whitening, cfg.zca_epsilon)
-    arrays = {split: {"x": prepare(found.images), "label": found.labels} for split, found in images.items()}
+    arrays = {split: {"x": prepare(part.images), "label": part.labels} for split, part in images.items()}
     order = Batches(arrays["train"], cfg.batch_size, cfg.seed)
     shapes = mask_shapes(SHAPES[cfg.dataset], cfg.channels)
 
@@ -52,7 +52,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
                    for name, shape in shapes.items()}}
 
     return Splits(dataset, train, order.steps_per_epoch,
-                  {split: {k: a[:cfg.evaluate_images] for k, a in found.items()} for split, found in arrays.items()})
+                  {split: {k: a[:cfg.evaluate_images] for k, a in part.items()} for split, part in arrays.items()})
 
 
 def _mask(rng: Stream, shape: tuple[int, ...], keep: float) -> np.ndarray:
@@ -86,6 +86,6 @@ def _load(name: Corpus, source: Source, seed: int, root: Path | None) -> tuple[D
 
 
 def _mnist(root: Path | None) -> tuple[Dataset, dict[str, Images]]:
-    found = {split: Images(digits.images[..., None], digits.labels) for split, digits in read_mnist(root).items()}
-    found["train"] = Images(*(a[:-_VALID] for a in found["train"]))
-    return Dataset("MNIST", "substitute"), found
+    images = {split: Images(digits.images[..., None], digits.labels) for split, digits in read_mnist(root).items()}
+    images["train"] = Images(*(a[:-_VALID] for a in images["train"]))
+    return Dataset("MNIST", "substitute"), images

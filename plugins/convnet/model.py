@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Literal
 
-from duoln import nn, ops
-from duoln.core import Tensor
+from duoln import Tensor, nn, ops
 from duoln.errors import ShapeError
 from duoln.nn import Module, Params
 from duoln.nn.init import Initializer

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from duoln import ops, optim
-from duoln.core import Tensor
+from duoln import Tensor, ops, optim
 from duoln.data import Batch
-from duoln.errors import UsageError
 from duoln.nn import Module, Params
-from duoln.plugins.convnet import data, peer_torch
+from duoln.plugins.convnet import data
 from duoln.plugins.convnet.model import ConvNet, Gains, Norm, Start
 from duoln.plugins.convnet.schedule import linear_decay
 from duoln.plugins.convnet.whitening import Whitening
 from duoln.tasks import Column, Config, Splits, Task
-from duoln.tasks.task import PeerBuilder, Predict
+from duoln.tasks.task import Predict
 
 _CHUNK = 100
 """Images a forward pass of the evaluation."""
@@ -80,6 +77,7 @@ class ConvNetTask(Task):
     columns = (Column("train_nll", "train NLL"), Column("test_nll", "test NLL"),
                Column("test_error", "test error", ".2%"))
     x_axis = "step"
+    peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: ConvNetConfig, root: Path | None = None) -> Splits:
         return data.splits(cfg, root)
@@ -108,10 +106,3 @@ class ConvNetTask(Task):
 
     def optimizer(self, cfg: ConvNetConfig) -> optim.Optimizer:
         return optim.Adam(learning_rate=linear_decay(cfg.learning_rate, cfg.decay_from, cfg.decay_to), donate=True)
-
-    def peer(self, name: str) -> PeerBuilder:
-        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
-                                            "torch-fused": partial(peer_torch.build, fused=True)}
-        if name not in builders:
-            raise UsageError(f"[convnet] expected a peer of {', '.join(builders)}; found {name!r}")
-        return builders[name]

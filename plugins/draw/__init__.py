@@ -1,5 +1,8 @@
 """DRAW on fixed-binarised MNIST: the paper's section 6.4 and figure 4."""
 
+from duoln.extend import Op, Rule
+from duoln.plugins.draw.ops import write_then_read
+from duoln.plugins.draw.ops.numpy import write_then_read_in_one_pass
 from duoln.plugins.draw.task import DrawTask
 from duoln.tasks import Task, hookimpl
 
@@ -8,3 +11,9 @@ from duoln.tasks import Task, hookimpl
 def duoln_tasks() -> list[Task]:
     """The task `draw`."""
     return [DrawTask()]
+
+
+@hookimpl
+def duoln_rules() -> list[tuple[Op, Rule, str]]:
+    """The fused rule of `write_then_read` on NumPy."""
+    return [(write_then_read, write_then_read_in_one_pass, "numpy")]

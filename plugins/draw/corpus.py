@@ -68,12 +68,12 @@ def read_packed(path: Path) -> dict[str, np.ndarray]:
         DataError: the file cannot be read. DataFormatError: no .npz archive, or an array in it is missing, damaged,
             of another dtype or shape, or empty.
     """
-    found = read_npz(path, {split: Expected("u1", 2) for split in SPLITS})
-    for split, packed in found.items():
+    arrays = read_npz(path, {split: Expected("u1", 2) for split in SPLITS})
+    for split, packed in arrays.items():
         if packed.shape[1] != ROW_BYTES or not 1 <= len(packed) <= _MOST_IMAGES:
             raise DataFormatError(f"{path}: {split}", 0, f"shape (images, {ROW_BYTES}), at most {_MOST_IMAGES} images",
                                   packed.shape)
-    return found
+    return arrays
 
 
 # The text files ----------------------------------------------------------------------------------------

@@ -6,13 +6,19 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from duoln import nn, ops
-from duoln.core import Tensor
+from duoln import Tensor, nn, ops
 from duoln.errors import ShapeError
 from duoln.nn import Params
 from duoln.nn.init import Initializer
-from duoln.ops import attention
-from duoln.ops.attention import Centre
+from duoln.plugins.draw.ops import (
+    WHERE,
+    Centre,
+    gaussian_latent,
+    read_patches,
+    split_look,
+    write_patch,
+    write_then_read,
+)
 from duoln.randomness import Stream
 
 Norm = Literal["none", "weight", "layer-cell"]
@@ -73,7 +79,7 @@ class Draw(nn.Module):
         self.encoder = nn.LSTMCell(2 * read * read + hidden, hidden, cell_norm, input_init=init, recurrent_init=init)
         self.decoder = nn.LSTMCell(latent, hidden, cell_norm, input_init=init, recurrent_init=init)
         self.posterior = nn.Linear(hidden, 2 * latent, weight_init=init)
-        self.look = nn.Linear(hidden, 2 * attention.WHERE + write * write, weight_init=init)
+        self.look = nn.Linear(hidden, 2 * WHERE + write * write, weight_init=init)
 
     def init(self, rng: Stream) -> Params:
         params = super().init(rng)
@@ -88,18 +94,17 @@ class Draw(nn.Module):
         decoder = self.decoder.first_states(params["decoder"], rows)
         canvas = ops.zeros(image.shape, x.backend, x.dtype)
         looked = self.look(params["look"], decoder[0])
-        seen = attention.read_patches(image, image - ops.sigmoid(canvas), looked[:, :attention.WHERE], size=self.read,
-                                      centre=self.centre)
+        seen = read_patches(image, image - ops.sigmoid(canvas), looked[:, :WHERE], size=self.read, centre=self.centre)
         divergence: Tensor | None = None
         for t in range(self.glimpses):
             encoder = self.encoder(params["encoder"], ops.concat(seen, decoder[0], axis=1), encoder)
-            latent, nats = ops.gaussian_latent(self.posterior(params["posterior"], encoder[0]), noise[t])
+            latent, nats = gaussian_latent(self.posterior(params["posterior"], encoder[0]), noise[t])
             divergence = nats if divergence is None else divergence + nats
             decoder = self.decoder(params["decoder"], latent, decoder)
             looked = self.look(params["look"], decoder[0])
             if t < self.glimpses - 1:
-                canvas, seen = ops.write_then_read(canvas, image, looked, read=self.read, write=self.write,
-                                                   centre=self.centre)
+                canvas, seen = write_then_read(canvas, image, looked, read=self.read, write=self.write,
+                                               centre=self.centre)
             else:
                 canvas = canvas + self._write(looked)[0]
         assert divergence is not None
@@ -131,8 +136,8 @@ class Draw(nn.Module):
 
     def _write(self, looked: Tensor) -> tuple[Tensor, Tensor]:
         """What is added to the canvas, and where the grid was."""
-        _, where, patch = attention.split_look(looked, self.write)
-        return attention.write_patch(patch, where, pixels=PIXELS, centre=self.centre), where
+        _, where, patch = split_look(looked, self.write)
+        return write_patch(patch, where, pixels=PIXELS, centre=self.centre), where
 
 
 def _directions(params: Params) -> Params:

@@ -58,9 +58,9 @@ def _cell(torch: Any, start: Params, normalised: bool) -> Any:
 
         def forward(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
             gates = self.from_input(x) + self.from_state(h)
-            forget, into, out, candidate = gates.chunk(4, dim=1)
-            c = torch.sigmoid(forget) * c + torch.sigmoid(into) * torch.tanh(candidate)
-            return torch.sigmoid(out) * torch.tanh(self.norm(c)), c
+            f, i, o, g = gates.chunk(4, dim=1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            return torch.sigmoid(o) * torch.tanh(self.norm(c)), c
 
     return Cell()
 

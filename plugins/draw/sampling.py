@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from duoln.core import Tensor
+from duoln import tensor
 from duoln.errors import UsageError
-from duoln.ops.attention import LIMIT
 from duoln.pictures import drawing
 from duoln.plugins.draw.model import PIXELS, Draw
+from duoln.plugins.draw.ops import LIMIT
 from duoln.randomness import Stream
 from duoln.tasks import Trained, option
 
@@ -61,17 +61,17 @@ def generate(trained: Trained, count: int, seed: int) -> tuple[np.ndarray, np.nd
     model: Draw = trained.model  # type: ignore[assignment]
     backend = trained.params["look"]["bias"].backend
     noise = Stream(seed, "draw sample").normal((model.glimpses, count, model.latent)).astype(np.float32)
-    drawn = model.generate(trained.params, Tensor(backend.asarray(noise), backend))
+    drawn = model.generate(trained.params, tensor(noise, backend))
     logits = np.stack([canvas.numpy() for canvas in drawn.canvases]).astype(np.float64)
     where = np.stack([window.numpy() for window in drawn.windows]).astype(np.float64)
     return 0.5 * np.tanh(0.5 * logits) + 0.5, squares(where, model.centre)
 
 
 def squares(where: np.ndarray, centre: str) -> np.ndarray:
-    """The outermost means of the grids that `ops.filterbank` makes of `where` (..., 5): (..., 4)."""
-    held = np.clip(where, -LIMIT, LIMIT)
-    middle = (held[..., :2] + 1) / 2 * (PIXELS if centre == "edge" else PIXELS + 1)
-    reach = (PIXELS - 1) / 2 * np.exp(held[..., 3:4])
+    """The outermost means of the grids that `filterbank` makes of `where` (..., 5): (..., 4)."""
+    clamped = np.clip(where, -LIMIT, LIMIT)
+    middle = (clamped[..., :2] + 1) / 2 * (PIXELS if centre == "edge" else PIXELS + 1)
+    reach = (PIXELS - 1) / 2 * np.exp(clamped[..., 3:4])
     return np.concatenate((middle - reach, middle + reach), axis=-1)
 
 

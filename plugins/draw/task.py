@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from duoln import ops, optim
-from duoln.core import Tensor
+from duoln import Tensor, ops, optim
 from duoln.data import Batch
-from duoln.errors import UsageError
 from duoln.nn import Module, Params
-from duoln.ops.attention import Centre
-from duoln.plugins.draw import corpus, data, peer_torch, sampling
+from duoln.plugins.draw import corpus, data, sampling
 from duoln.plugins.draw.model import Draw, Norm, Start
+from duoln.plugins.draw.ops import Centre
 from duoln.tasks import Column, Config, Splits, Task, Trained
-from duoln.tasks.task import PeerBuilder, Predict
+from duoln.tasks.task import Predict
 
 Clip = Literal["norm", "value", "none"]
 
@@ -71,6 +68,7 @@ class DrawTask(Task):
     x_axis = "step"
     batch_axes: ClassVar[Mapping[str, int | None]] = {"noise": 1}
     sampling = sampling.Options
+    peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: DrawConfig, root: Path | None = None) -> Splits:
         return data.splits(cfg, root)
@@ -101,10 +99,3 @@ class DrawTask(Task):
 
     def prepare(self, source: Path, target: Path) -> list[Path]:
         return [corpus.prepare(source, target)]
-
-    def peer(self, name: str) -> PeerBuilder:
-        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
-                                            "torch-fused": partial(peer_torch.build, fused=True)}
-        if name not in builders:
-            raise UsageError(f"[draw] expected a peer of {', '.join(builders)}; found {name!r}")
-        return builders[name]

@@ -65,26 +65,26 @@ def read_lines(path: Path) -> list[Line]:
             offsets that do not climb from 0 to the last point; values that cannot be strokes; a line without text,
             or with more characters than points.
     """
-    found = read_npz(path, ARRAYS)
-    points = len(found["dx"])
+    arrays = read_npz(path, ARRAYS)
+    points = len(arrays["dx"])
     for name in ("dy", "pen_up"):
-        if len(found[name]) != points:
-            raise DataFormatError(f"{path}: {name}", 0, f"{points} values, as dx has", len(found[name]))
-    offsets = found["offsets"]
+        if len(arrays[name]) != points:
+            raise DataFormatError(f"{path}: {name}", 0, f"{points} values, as dx has", len(arrays[name]))
+    offsets = arrays["offsets"]
     count = len(offsets) - 1
     if count < 1 or offsets[0] != 0 or offsets[-1] != points or (np.diff(offsets) < 2).any():
         steps = f", the smallest step {np.diff(offsets).min()}" if count >= 1 else ""
         ends = f"{offsets[0]} to {offsets[-1]}{steps}" if len(offsets) else "none"
         raise DataFormatError(f"{path}: offsets", 0, f"offsets that climb from 0 to {points} by 2 or more", ends)
     for name in ("text", "line_id"):
-        if len(found[name]) != count:
-            raise DataFormatError(f"{path}: {name}", 0, f"{count} lines, as the offsets have", len(found[name]))
-    if found["pen_up"].max() > 1:
-        position = int(np.argmax(found["pen_up"] > 1))
-        raise DataFormatError(f"{path}: pen_up", position, "0 or 1", int(found["pen_up"][position]))
-    both = np.stack((found["dx"], found["dy"]), axis=1)
-    lines = [Line(name, text, both[a:b], found["pen_up"][a:b]) for name, text, a, b in
-             zip(found["line_id"].tolist(), found["text"].tolist(), offsets[:-1], offsets[1:], strict=True)]
+        if len(arrays[name]) != count:
+            raise DataFormatError(f"{path}: {name}", 0, f"{count} lines, as the offsets have", len(arrays[name]))
+    if arrays["pen_up"].max() > 1:
+        position = int(np.argmax(arrays["pen_up"] > 1))
+        raise DataFormatError(f"{path}: pen_up", position, "0 or 1", int(arrays["pen_up"][position]))
+    both = np.stack((arrays["dx"], arrays["dy"]), axis=1)
+    lines = [Line(name, text, both[a:b], arrays["pen_up"][a:b]) for name, text, a, b in
+             zip(arrays["line_id"].tolist(), arrays["text"].tolist(), offsets[:-1], offsets[1:], strict=True)]
     for line in lines:
         check_line(path, line)
     return lines

@@ -84,9 +84,9 @@ def split_forms(source: Path, forms: Sequence[str]) -> dict[str, list[str]]:
     if all(name in lists for names in _LISTS.values() for name in names):
         valid = set(_words(lists[_LISTS["valid"][0]]))
         kept = [form for form in forms if _page(form) not in valid and form not in valid]
-        held = [form for form in forms if form not in set(kept)]
-        if kept and held:
-            return {"train": kept, "valid": held, "test": held}
+        left_out = [form for form in forms if form not in set(kept)]
+        if kept and left_out:
+            return {"train": kept, "valid": left_out, "test": left_out}
     count = max(round(_SHARE * len(forms)), 1)
     if len(forms) < 3:
         raise DataFormatError(source, 0, "at least 3 forms, for three sets", len(forms))
@@ -162,8 +162,8 @@ class _Reader:
         if len(self.points) < 2:
             raise DataFormatError(self.path, 0, "at least 2 points in strokes", len(self.points))
 
-    def _error(self, expected: object, found: object) -> DataFormatError:
-        return DataFormatError(self.path, max(self.parser.CurrentByteIndex, 0), expected, found)
+    def _error(self, expected: object, actual: object) -> DataFormatError:
+        return DataFormatError(self.path, max(self.parser.CurrentByteIndex, 0), expected, actual)
 
     def _declaration(self, _: str, encoding: str | None, __: int) -> None:
         if encoding is not None and encoding.lower() not in _ENCODINGS:
@@ -186,13 +186,13 @@ class _Reader:
             self.ends[-1] = 1
 
     def _number(self, attributes: dict[str, str], name: str) -> float:
-        found = attributes.get(name)
+        text = attributes.get(name)
         try:
-            value = float(found or "")
+            value = float(text or "")
         except ValueError:
-            raise self._error(f"a number as a point's {name}", repr(found)) from None
+            raise self._error(f"a number as a point's {name}", repr(text)) from None
         if not math.isfinite(value):
-            raise self._error(f"a finite {name} of a point", found)
+            raise self._error(f"a finite {name} of a point", text)
         return value
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from duoln import nn, ops
-from duoln.core import Tensor
+from duoln import Tensor, nn, ops
 from duoln.nn import Params
 from duoln.nn.recurrent import States
 from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.handwriting.alphabet import CLASSES
+from duoln.plugins.handwriting.ops import soft_window
 from duoln.randomness import Stream
 
 Norm = Literal["none", "layer"]
@@ -110,9 +110,9 @@ class Synthesis(nn.Module):
         batch = characters.shape[0]
         be, dtype = characters.backend, characters.dtype
         window = (characters[:, 0] if self.first_window == "first_character"
-                  else Tensor(be.zeros((batch, CLASSES), dtype), be))
+                  else ops.zeros((batch, CLASSES), be, dtype))
         states = {name: getattr(self, name).first_states(params[name], batch) for name in _LAYERS}
-        return Walk(states, Tensor(be.zeros((batch, self.gaussians), dtype), be), window)
+        return Walk(states, ops.zeros((batch, self.gaussians), be, dtype), window)
 
     def step(self, params: Params, point: Tensor, characters: Tensor, walk: Walk) -> tuple[Walk, Tensor]:
         """One step of all layers: where the network then is, and phi (B, U), where in the text it looked."""
@@ -131,8 +131,8 @@ class Synthesis(nn.Module):
         """Layer 1 and the window."""
         seen = ops.concat(point, self._bound(walk.window), axis=-1)
         first = self.layer1(params["layer1"], seen, self._bounded(walk.states["layer1"]))
-        window, kappa, phi = ops.soft_window(self.window(params["window"], first[0]), walk.kappa, characters,
-                                             advance=self.advance)
+        window, kappa, phi = soft_window(self.window(params["window"], first[0]), walk.kappa, characters,
+                                         advance=self.advance)
         return Walk({**walk.states, "layer1": first}, kappa, window), phi
 
     def _bound(self, x: Tensor) -> Tensor:

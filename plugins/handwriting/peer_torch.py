@@ -94,10 +94,10 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             from_x, from_h = self.of_x(x), self.of_h(h)
             if self.normed:
                 from_x, from_h = self.norm_x(from_x), self.norm_h(from_h)
-            forget, into, out, candidate = (from_x + from_h + self.bias).chunk(4, dim=-1)
-            c = torch.sigmoid(forget) * c + torch.sigmoid(into) * torch.tanh(candidate)
-            shown = self.norm_c(c) if self.normed else c
-            return torch.sigmoid(out) * torch.tanh(shown), c
+            f, i, o, g = (from_x + from_h + self.bias).chunk(4, dim=-1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            c_norm = self.norm_c(c) if self.normed else c
+            return torch.sigmoid(o) * torch.tanh(c_norm), c
 
     class Network(nn.Module):  # type: ignore[name-defined]
         def __init__(self) -> None:
@@ -122,12 +122,12 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
                 window = (phi @ characters)[:, 0]
                 for k in (1, 2):
                     below = states[k - 1][0]
-                    held = states[k]
+                    state = states[k]
                     if cfg.form == "sequences":
                         below = bound(below)
                     else:
-                        held = tuple(map(bound, held))
-                    states[k] = self.cells[k](torch.cat((x[t], window, below), -1), *held)
+                        state = tuple(map(bound, state))
+                    states[k] = self.cells[k](torch.cat((x[t], window, below), -1), *state)
                 outputs.append(torch.cat([h for h, _ in states], -1))
             y = self.output(torch.stack(outputs))
             if cfg.clip_output:

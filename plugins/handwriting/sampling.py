@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duoln import ops
-from duoln.core import Tensor
+from duoln import ops, tensor
 from duoln.errors import DivergedError, UsageError
 from duoln.nn import Params
 from duoln.plugins.handwriting import drawing
@@ -90,13 +89,9 @@ def write(model: Synthesis, params: Params, classes: np.ndarray, bias: float, se
     if steps < 1:
         raise UsageError(f"[handwriting] steps: expected at least 1, found {steps}")
     be = params["output"]["weight"].backend
-
-    def tensor(values: np.ndarray) -> Tensor:
-        return Tensor(be.asarray(values), be)
-
     length = len(classes)
     padded = np.append(classes, PADDING).astype(np.int32)[None]  # one place more: there the line ends
-    characters = ops.one_hot(tensor(padded), size=CLASSES)
+    characters = ops.one_hot(tensor(padded, be), size=CLASSES)
     rng = Stream(seed, "handwriting.sample")
     walk = model.begin(params, characters)
     point = np.zeros(POINT, np.float32)
@@ -105,7 +100,7 @@ def write(model: Synthesis, params: Params, classes: np.ndarray, bias: float, se
     looks: list[np.ndarray] = []
     passed = False
     for _ in range(steps):
-        walk, phi = model.step(params, tensor(point[None]), characters, walk)
+        walk, phi = model.step(params, tensor(point[None], be), characters, walk)
         output = model.mixture(params, walk).numpy()[0].astype(np.float64)
         look = phi.numpy()[0]
         if not (np.isfinite(output).all() and np.isfinite(look).all()):

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from duoln import ops, optim
-from duoln.core import Tensor
+from duoln import Tensor, ops, optim
 from duoln.data import Batch, examples
-from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.ops.norm import EpsilonPlace
-from duoln.plugins.handwriting import data, iam, peer_torch
+from duoln.plugins.handwriting import data, iam
 from duoln.plugins.handwriting.model import Biases, FirstWindow, Form, Norm, Synthesis
+from duoln.plugins.handwriting.ops import mixture_density
 from duoln.plugins.handwriting.sampling import Options, sample
 from duoln.tasks import Column, Config, Splits, Task
-from duoln.tasks.task import PeerBuilder, Predict
+from duoln.tasks.task import Predict
 from duoln.tasks.values import Trained
 
 _LINES = 32
@@ -89,6 +87,7 @@ class Handwriting(Task):
     x_axis = "step"
     batch_axes: ClassVar = data.BATCH_AXES
     sampling = Options
+    peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: HandwritingConfig, root: Path | None = None) -> Splits:
         return data.splits(cfg.source, cfg.batch_size, cfg.seed, cfg.length, cfg.text_length, cfg.order, cfg.lines,
@@ -105,7 +104,7 @@ class Handwriting(Task):
     def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """The negative log-likelihood of each line, in nats: (B,)."""
         assert isinstance(model, Synthesis)
-        each = ops.mixture_density(model.outputs(params, batch["x"], batch["text"]), batch["target"])
+        each = mixture_density(model.outputs(params, batch["x"], batch["text"]), batch["target"])
         return ops.sum(ops.where(batch["mask"], each, 0.0), axis=0)
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
@@ -123,10 +122,3 @@ class Handwriting(Task):
 
     def prepare(self, source: Path, target: Path) -> list[Path]:
         return iam.prepare(source, target)
-
-    def peer(self, name: str) -> PeerBuilder:
-        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
-                                            "torch-fused": partial(peer_torch.build, fused=True)}
-        if name not in builders:
-            raise UsageError(f"[handwriting] expected a peer of {', '.join(builders)}; found {name!r}")
-        return builders[name]

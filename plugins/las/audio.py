@@ -48,12 +48,12 @@ def read_audio(path: Path, rate: int | None = None) -> Sound:
         UsageError: FLAC, and soundfile is not installed.
     """
     content = read_whole(path, _MAX_BYTES, "sound file")
-    found = _reader(path, content)(path, content)
-    if rate is not None and found.rate != rate:
-        raise DataFormatError(path, 0, f"a rate of {rate} Hz", found.rate)
-    if not 1 <= len(found.samples) <= MOST_SAMPLES:
-        raise DataFormatError(path, len(content), f"1 to {MOST_SAMPLES} samples", len(found.samples) or "none")
-    return found
+    sound = _reader(path, content)(path, content)
+    if rate is not None and sound.rate != rate:
+        raise DataFormatError(path, 0, f"a rate of {rate} Hz", sound.rate)
+    if not 1 <= len(sound.samples) <= MOST_SAMPLES:
+        raise DataFormatError(path, len(content), f"1 to {MOST_SAMPLES} samples", len(sound.samples) or "none")
+    return sound
 
 
 def audio_length(path: Path, rate: int) -> int:
@@ -66,9 +66,9 @@ def audio_length(path: Path, rate: int) -> int:
         if file.read(4) == b"fLaC":
             file.seek(0)
             with _opened(path, file) as flac:
-                found, count = int(flac.samplerate), int(flac.frames)
-            if found != rate or not 0 < count <= MOST_SAMPLES:
-                raise DataFormatError(path, 0, f"1 to {MOST_SAMPLES} samples at {rate} Hz", f"{count} at {found} Hz")
+                own_rate, count = int(flac.samplerate), int(flac.frames)
+            if own_rate != rate or not 0 < count <= MOST_SAMPLES:
+                raise DataFormatError(path, 0, f"1 to {MOST_SAMPLES} samples at {rate} Hz", f"{count} at {own_rate} Hz")
             return count
     return len(read_audio(path, rate).samples)
 

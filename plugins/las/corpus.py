@@ -51,9 +51,9 @@ def joined(source: Corpus, words: int, seed: int) -> Corpus:
                          lambda: np.concatenate([part.read() for part in parts]))
 
     sets = {}
-    for name, found in source.sets.items():
-        chosen = Stream(seed, f"las.joined.{name}").integers(len(found), (len(found), words))
-        sets[name] = [clip(f"{name} clip {k}", [found[i] for i in row]) for k, row in enumerate(chosen)]
+    for name, utterances in source.sets.items():
+        chosen = Stream(seed, f"las.joined.{name}").integers(len(utterances), (len(utterances), words))
+        sets[name] = [clip(f"{name} clip {k}", [utterances[i] for i in row]) for k, row in enumerate(chosen)]
     dataset = source.dataset._replace(name=f"{source.dataset.name}, {words} a clip")
     return source._replace(dataset=dataset, sets=sets)
 

@@ -56,10 +56,10 @@ def load(cfg: Any, root: Path | None) -> Corpus:
         DataMissingError: the corpus was asked for and is not to be had; the message says where to put it.
         DataError: a file is damaged. UsageError: phones are to be joined as words.
     """
-    found = read(cfg.source, cfg.seed, root)
-    if cfg.words > 1 and found.alphabet is not LETTERS:
+    source = read(cfg.source, cfg.seed, root)
+    if cfg.words > 1 and source.alphabet is not LETTERS:
         raise UsageError(f"[las] words: expected 1 where the symbols are phones, found {cfg.words}")
-    return found if cfg.words == 1 else corpus.joined(found, cfg.words, cfg.seed)
+    return source if cfg.words == 1 else corpus.joined(source, cfg.words, cfg.seed)
 
 
 def read(source: Source, seed: int, root: Path | None) -> Corpus:
@@ -90,18 +90,18 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         UsageError: a setting out of range.
     """
     check(cfg)
-    found = load(cfg, root)
-    for utterance in (u for part in found.sets.values() for u in part):
-        if not frame_count(utterance.length, found.rate):
+    source = load(cfg, root)
+    for utterance in (u for part in source.sets.values() for u in part):
+        if not frame_count(utterance.length, source.rate):
             raise DataFormatError(utterance.name, 0, "a clip of at least one frame (25 ms)",
-                                  f"{utterance.length} samples at {found.rate} Hz")
-    training = found.sets["train"][:cfg.utterances]
+                                  f"{utterance.length} samples at {source.rate} Hz")
+    training = source.sets["train"][:cfg.utterances]
     if not 1 <= cfg.batch_size <= len(training):
         raise UsageError(f"[las] expected a batch_size between 1 and {len(training)}, found {cfg.batch_size}")
-    train = Training(training, found, cfg)
-    evaluation = {name: as_split(spread(found.sets[name], cfg.evaluate_utterances), found, cfg.mels, 2 ** cfg.pyramids)
-                  for name in ("dev", "test")}
-    return Splits(found.dataset, train, train.steps_per_epoch, evaluation)
+    train = Training(training, source, cfg)
+    evaluation = {name: as_split(spread(source.sets[name], cfg.evaluate_utterances), source, cfg.mels,
+                                 2 ** cfg.pyramids) for name in ("dev", "test")}
+    return Splits(source.dataset, train, train.steps_per_epoch, evaluation)
 
 
 def check(cfg: Any) -> None:
@@ -162,22 +162,22 @@ class Training:
 
     def _randomness(self, rng: Stream, batch: Batch) -> Batch:
         """Noisy features, masks for dropout, and what scheduled sampling draws."""
-        cfg, found = self.cfg, {}
+        cfg, arrays = self.cfg, {}
         (steps, rows, _), labels = batch["x"].shape, len(batch["labels"])
         if cfg.noise:
             noise = rng.child("input").normal(batch["x"].shape).astype(np.float32)
-            found["x"] = batch["x"] + np.float32(cfg.noise) * noise
+            arrays["x"] = batch["x"] + np.float32(cfg.noise) * noise
         if cfg.dropout:
             keep = np.float32(1 - cfg.dropout)
             shapes = {f"keep_listener{k}": (steps >> min(k, cfg.pyramids), rows, 2 * cfg.listener_hidden)
                       for k in range(cfg.pyramids + cfg.layers)}
             shapes |= {f"keep_speller{k}": (labels, rows, cfg.speller_hidden) for k in range(cfg.speller_layers)}
-            found |= {name: rng.child(name).keep_mask(shape, float(keep)) / keep for name, shape in shapes.items()}
+            arrays |= {name: rng.child(name).keep_mask(shape, float(keep)) / keep for name, shape in shapes.items()}
         if cfg.sampling:
-            found["coin"] = rng.child("coin").uniform((labels, rows)) < cfg.sampling
+            arrays["coin"] = rng.child("coin").uniform((labels, rows)) < cfg.sampling
             unit = rng.child("gumbel").uniform((labels, rows, self.classes))
-            found["gumbel"] = (-np.log(-np.log(unit + 2.0 ** -54))).astype(np.float32)
-        return found
+            arrays["gumbel"] = (-np.log(-np.log(unit + 2.0 ** -54))).astype(np.float32)
+        return arrays
 
 
 def as_batch(heard: Sequence[np.ndarray], labels: Sequence[np.ndarray], steps: int, length: int) -> Batch:

@@ -35,8 +35,8 @@ def read(folder: Path) -> Corpus:
     top = folder / FOLDERS[0]
     sets = {name: [u for part in sorted(top.glob(pattern)) for path in sorted(part.rglob("*.trans.txt"))
                    for u in read_chapter(path)] for name, pattern in PARTS.items()}
-    for name, found in sets.items():
-        if not found:
+    for name, utterances in sets.items():
+        if not utterances:
             raise DataMissingError(f"{top}: expected {PARTS[name]} with SPEAKER/CHAPTER/*.trans.txt as LibriSpeech has "
                                    "them, found none")
     parts = ", ".join(p.name for p in sorted(top.glob(PARTS["train"])))
@@ -51,7 +51,7 @@ def read_chapter(path: Path) -> list[Utterance]:
         DataFormatError: a line without words, a name that leads elsewhere, or a strange character.
     """
     chapter = path.name.removesuffix(".trans.txt")
-    found = []
+    utterances = []
     for offset, line in read_lines(path):
         name, _, text = line.partition(" ")
         number = name.removeprefix(f"{chapter}-")
@@ -62,9 +62,9 @@ def read_chapter(path: Path) -> list[Utterance]:
         sound = path.parent / f"{name}.flac"
         if not sound.is_file():
             raise DataMissingError(f"{sound}: missing; {path.name} has a transcript of it")
-        found.append(Utterance(str(sound), spelled(f"{path}: {name}", text),
+        utterances.append(Utterance(str(sound), spelled(f"{path}: {name}", text),
                                audio_length(sound, RATE), partial(_samples, sound)))
-    return found
+    return utterances
 
 
 def _samples(path: Path) -> np.ndarray:

@@ -7,8 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from duoln import nn, ops
-from duoln.core import Tensor
+from duoln import Tensor, nn, ops
 from duoln.errors import ShapeError
 from duoln.nn import Params
 from duoln.nn.recurrent import States
@@ -24,12 +23,12 @@ Batch = Mapping[str, Tensor]
 class Heard(NamedTuple):
     """What the listener made of utterances."""
 
-    memory: Tensor
-    """(B, T', M): what can be attended to; 0 where there is nothing."""
+    values: Tensor
+    """(B, T', M): what can be attended to; 0 in the padding."""
     keys: Tensor
-    """(B, T', A): what the speller's question is compared with."""
-    there: Tensor
-    """bool (B, T'): where an utterance is, and not the padding after it."""
+    """(B, T', A): what the speller's query is compared with."""
+    mask: Tensor
+    """bool (B, T'): True in the utterance, False in the padding behind it."""
 
 
 class Walk(NamedTuple):
@@ -107,29 +106,29 @@ def dropped(x: Tensor, batch: Batch, name: str) -> Tensor:
 class Speller(nn.Module):
     """LSTMs that write one symbol after another: the first sees the last symbol and what was attended to with it.
 
-    The last layer's output h is the question (Bahdanau et al. 2015): the weight of memory m_t is the softmax over t of
+    The last layer's output h is the query (Bahdanau et al. 2015): the weight of the value m_t is the softmax over t of
     v^T tanh(W h + U m_t), and (h, context) gives the next symbol's logits. State "swapped" is what the author's code
     had: each cell takes for its hidden state what it put out as cell, and the other way round.
 
     Args:
         classes: symbols and the end, which also stands before the first symbol.
-        n_memory: width of what the listener gives.
+        n_values: width of what the listener gives.
         n_hidden: of each layer.
         layers: how many.
-        n_attention: width of question and keys.
+        n_attention: width of query and keys.
         norm: "layer" has eq. 7-9 of the chapter in every cell.
         state: what a cell hands to itself.
         forget_bias: of the cells.
     """
 
-    def __init__(self, classes: int, n_memory: int, n_hidden: int, layers: int, n_attention: int, norm: SpellerNorm,
+    def __init__(self, classes: int, n_values: int, n_hidden: int, layers: int, n_attention: int, norm: SpellerNorm,
                  state: SpellerState, forget_bias: float, eps: float = 1e-5) -> None:
-        self.classes, self.n_memory, self.n_attention, self.state = classes, n_memory, n_attention, state
-        self.cells = [nn.LSTMCell(classes + n_memory if k == 0 else n_hidden, n_hidden, norm, forget_bias=forget_bias,
+        self.classes, self.n_values, self.n_attention, self.state = classes, n_values, n_attention, state
+        self.cells = [nn.LSTMCell(classes + n_values if k == 0 else n_hidden, n_hidden, norm, forget_bias=forget_bias,
                                   eps=eps, input_init=nn.init.glorot) for k in range(layers)]
         self.query = nn.Linear(n_hidden, n_attention, bias=False)
-        self.keys = nn.Linear(n_memory, n_attention, bias=False)
-        self.output = nn.Linear(n_hidden + n_memory, classes)
+        self.keys = nn.Linear(n_values, n_attention, bias=False)
+        self.output = nn.Linear(n_hidden + n_values, classes)
 
     def children(self) -> dict[str, nn.Module]:
         return {**super().children(), **{f"layer{k}": cell for k, cell in enumerate(self.cells)}}
@@ -139,14 +138,14 @@ class Speller(nn.Module):
 
     def attend_to(self, params: Params, outputs: Tensor, mask: Tensor) -> Heard:
         """The listener's outputs (T', B, M) by utterance, with their keys."""
-        memory = ops.permute_dims(outputs, axes=(1, 0, 2))
-        return Heard(memory, self.keys(params["keys"], memory), ops.permute_dims(mask, axes=(1, 0)))
+        values = ops.permute_dims(outputs, axes=(1, 0, 2))
+        return Heard(values, self.keys(params["keys"], values), ops.permute_dims(mask, axes=(1, 0)))
 
     def begin(self, params: Params, rows: int) -> Walk:
         """Before the first symbol."""
         like = params["output"]["weight"]
         states = tuple(cell.first_states(params[f"layer{k}"], rows) for k, cell in enumerate(self.cells))
-        return Walk(states, ops.zeros((rows, self.n_memory), like.backend, like.dtype))
+        return Walk(states, ops.zeros((rows, self.n_values), like.backend, like.dtype))
 
     def step(self, params: Params, heard: Heard, walk: Walk, symbols: Tensor, batch: Batch, number: int,
              ) -> tuple[Walk, Tensor, Tensor]:
@@ -168,7 +167,7 @@ class Speller(nn.Module):
             name = f"keep_speller{k}"
             x = h * batch[name][number] if name in batch else h
         context, weights = ops.additive_attention(self.query(params["query"], x), heard.keys, params["score"],
-                                                  heard.memory, heard.there)
+                                                  heard.values, heard.mask)
         logits = self.output(params["output"], ops.concat(x, context, axis=1))
         return Walk(tuple(states), context), logits, weights
 

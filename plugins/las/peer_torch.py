@@ -84,9 +84,9 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
 
         def forward(self, side: Any, h: Any, c: Any) -> tuple[Any, Any]:
             from_h = self.of_h(h)
-            forget, into, out, candidate = (side + (self.norm_h(from_h) if self.normed else from_h)).chunk(4, dim=-1)
-            c = torch.sigmoid(forget) * c + torch.sigmoid(into) * torch.tanh(candidate)
-            return torch.sigmoid(out) * torch.tanh(self.norm_c(c) if self.normed else c), c
+            f, i, o, g = (side + (self.norm_h(from_h) if self.normed else from_h)).chunk(4, dim=-1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            return torch.sigmoid(o) * torch.tanh(self.norm_c(c) if self.normed else c), c
 
     class Loop(nn.Module):  # type: ignore[name-defined]
         def __init__(self, params: Params) -> None:
@@ -151,11 +151,11 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
             return x.transpose(0, 1), mask.T
 
         def forward(self, batch: dict[str, Any]) -> Any:
-            memory, there = self.hear(batch)
-            keys, labels = self.keys(memory), batch["labels"]
+            values, mask = self.hear(batch)
+            keys, labels = self.keys(values), batch["labels"]
             rows = labels.shape[1]
             states = [(torch.zeros(rows, cfg.speller_hidden),) * 2 for _ in self.cells]
-            context, symbols = torch.zeros(rows, memory.shape[2]), torch.full((rows,), Alphabet.end)
+            context, symbols = torch.zeros(rows, values.shape[2]), torch.full((rows,), Alphabet.end)
             outputs = []
             for t in range(len(labels)):
                 x = torch.cat((nn.functional.one_hot(symbols, self.output.out_features).float(), context), -1)
@@ -164,8 +164,8 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
                     states[k] = (c, h) if cfg.speller_state == "swapped" else (h, c)
                     x = h * batch[f"keep_speller{k}"][t] if cfg.dropout else h
                 scores = self.score(torch.tanh(keys + self.query(x)[:, None]))[..., 0]
-                weights = torch.softmax(scores.masked_fill(~there, -torch.inf), -1)
-                context = torch.bmm(weights[:, None], memory)[:, 0]
+                weights = torch.softmax(scores.masked_fill(~mask, -torch.inf), -1)
+                context = torch.bmm(weights[:, None], values)[:, 0]
                 outputs.append(self.output(torch.cat((x, context), -1)))
                 symbols = labels[t]
                 if cfg.sampling:

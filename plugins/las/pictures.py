@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.core import Tensor
+from duoln import Tensor, tensor
 from duoln.errors import DivergedError, UsageError
 from duoln.pictures import drawing
 from duoln.plugins.las import data, search
@@ -44,7 +44,7 @@ class Spelled(NamedTuple):
     name: str
     heard: np.ndarray
     """(frames, width): its features."""
-    said: list[str] | None
+    symbols: list[str] | None
     """None where nobody knows."""
     written: list[str]
     """By beam search."""
@@ -74,11 +74,11 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
         chosen: list[tuple[str, np.ndarray, list[str] | None]] = [(
             path.name, features(sound.samples, sound.rate, cfg.mels, str(path)), None)]
     else:
-        found = data.load(cfg, None)
-        chosen = [(f"{found.dataset.name}\n{options.set} {k + 1}",
-                   features(u.read(), found.rate, cfg.mels, u.name), list(u.symbols))
-                  for k, u in enumerate(data.spread(found.sets[options.set], options.count))]
-    draw_attention([Spelled(name, heard, said, *spell(trained, heard, alphabet)) for name, heard, said in chosen],
+        source = data.load(cfg, None)
+        chosen = [(f"{source.dataset.name}\n{options.set} {k + 1}",
+                   features(u.read(), source.rate, cfg.mels, u.name), list(u.symbols))
+                  for k, u in enumerate(data.spread(source.sets[options.set], options.count))]
+    draw_attention([Spelled(name, heard, symbols, *spell(trained, heard, alphabet)) for name, heard, symbols in chosen],
                    cfg.mels, out)
     return [out]
 
@@ -94,12 +94,12 @@ def spell(trained: Trained, heard: np.ndarray, alphabet: Alphabet) -> tuple[list
     be = params["speller"]["output"]["weight"].backend
     multiple = 2 ** trained.config.pyramids
     batch = data.as_batch([heard], [np.zeros(0, np.int32)], -(-len(heard) // multiple) * multiple, 1)
-    memory = model.hear(params, {name: Tensor(be.asarray(batch[name]), be) for name in ("x", "mask")})
-    beams = search.spell(model.speller, params["speller"], memory, model.beam, model.longest, model.length_penalty)
+    listened = model.hear(params, {name: tensor(batch[name], be) for name in ("x", "mask")})
+    beams = search.spell(model.speller, params["speller"], listened, model.beam, model.longest, model.length_penalty)
     best = search.walk_back(beams.symbols.numpy().astype(np.int64), beams.parents.numpy().astype(np.int64))[0]
     written = alphabet.decode(best)
     labels = best[:len(written) + 1, None].astype(np.int32)
-    weights = model.speller.follow(params["speller"], memory, Tensor(be.asarray(labels), be), {})[1].numpy()[:, 0]
+    weights = model.speller.follow(params["speller"], listened, tensor(labels, be), {})[1].numpy()[:, 0]
     if not np.isfinite(weights).all():
         raise DivergedError("[las] the model gives numbers that are not finite")
     return written, weights[:, :-(-len(heard) // multiple)]
@@ -117,8 +117,8 @@ def draw_attention(shown: list[Spelled], mels: int, out: Path) -> None:
             seconds = len(one.heard) * HOP_SECONDS
             extent = (0.0, seconds)
             top.imshow(one.heard[:, :mels].T, origin="lower", aspect="auto", extent=(*extent, 0, mels), cmap="magma")
-            said = "" if one.said is None else f"said “{_text(one.said)}”\n"
-            top.set_title(f"{one.name}\n{said}wrote “{_text(one.written)}”", fontsize=9)
+            heading = "" if one.symbols is None else f"said “{_text(one.symbols)}”\n"
+            top.set_title(f"{one.name}\n{heading}wrote “{_text(one.written)}”", fontsize=9)
             rows = len(one.weights)
             bottom.imshow(one.weights, aspect="auto", extent=(*extent, rows, 0), cmap="gray_r", vmin=0,
                           interpolation="nearest")
@@ -147,10 +147,10 @@ def draw_weights(runs: Mapping[str, Trained], out: Path) -> Path:
                 values[name] = np.concatenate(list(_weights(trained.params[part], kind)))
             reach = max(float(np.quantile(np.abs(v), _SHOWN)) for v in values.values())
             edges = np.linspace(-reach, reach, _BINS)
-            for name, found in values.items():
-                density = np.histogram(found, edges)[0] / (len(found) * (edges[1] - edges[0]))
+            for name, of_model in values.items():
+                density = np.histogram(of_model, edges)[0] / (len(of_model) * (edges[1] - edges[0]))
                 style: dict[str, Any] = {"color": "0.6", "linestyle": ":"} if name == "start" else {}
-                axis.stairs(density, edges, label=f"{name} (deviation {found.std():.3f})", **style)
+                axis.stairs(density, edges, label=f"{name} (deviation {of_model.std():.3f})", **style)
             axis.set_title(f"{part}, {'input' if kind == 'w_x' else 'recurrent'} weights", fontsize=9)
             axis.set_yscale("log")
             axis.set_ylim(bottom=axis.get_ylim()[1] / _DEPTH)

@@ -22,47 +22,48 @@ class Edits(NamedTuple):
         return self.substitutions + self.deletions + self.insertions
 
 
-def edits(said: Sequence[object], heard: Sequence[object]) -> Edits:
+def edits(reference: Sequence[object], heard: Sequence[object]) -> Edits:
     """The fewest substitutions, deletions and insertions (Levenshtein 1966).
 
     Of several ways with as few edits, the one with the most substitutions: those are the fewest deletions and
     insertions, whose difference the lengths fix.
     """
-    one = len(said) + len(heard) + 1  # an edit; a substitution is one less, so that more of them break a tie
+    one = len(reference) + len(heard) + 1  # an edit; a substitution is one less, so that more of them break a tie
     row = [j * one for j in range(len(heard) + 1)]
-    for i, a in enumerate(said, start=1):
+    for i, a in enumerate(reference, start=1):
         before, row = row, [i * one]
         for j, b in enumerate(heard, start=1):
             row.append(min(before[j - 1] + (one - 1 if a != b else 0), before[j] + one, row[-1] + one))
     total = -(-row[-1] // one)
     substitutions = total * one - row[-1]
-    insertions = (total - substitutions + len(heard) - len(said)) // 2
+    insertions = (total - substitutions + len(heard) - len(reference)) // 2
     return Edits(substitutions, total - substitutions - insertions, insertions)
 
 
-def error_rate(said: Sequence[Sequence[object]], heard: Sequence[Sequence[object]]) -> float:
+def error_rate(references: Sequence[Sequence[object]], heard: Sequence[Sequence[object]]) -> float:
     """(S + D + I) / N, added up over a corpus of at least one symbol; N counts what was said, without any end mark."""
-    wrong = sum(edits(a, b).total for a, b in zip(said, heard, strict=True))
-    return wrong / sum(len(a) for a in said)
+    wrong = sum(edits(a, b).total for a, b in zip(references, heard, strict=True))
+    return wrong / sum(len(a) for a in references)
 
 
-def rates(said: Sequence[np.ndarray], heard: Mapping[str, Sequence[np.ndarray]], phones: bool) -> dict[str, float]:
+def rates(references: Sequence[np.ndarray], heard: Mapping[str, Sequence[np.ndarray]], phones: bool,
+          ) -> dict[str, float]:
     """Error rates of several searches: `per` of symbols, and `wer` of words where the symbols are characters.
 
     Args:
-        said: the classes of each utterance; whatever follows an end is not part of it.
+        references: the classes of each utterance; whatever follows an end is not part of it.
         heard: what each search made of them, by what is put behind the metric's name.
         phones: whether the symbols are phones.
     """
     alphabet = TIMIT if phones else LETTERS
-    texts = [alphabet.decode(a) for a in said]
-    found = {}
+    texts = [alphabet.decode(a) for a in references]
+    error_rates = {}
     for name, search in heard.items():
         guesses = [alphabet.decode(a) for a in search]
-        found[f"per{name}"] = error_rate(texts, guesses)
+        error_rates[f"per{name}"] = error_rate(texts, guesses)
         if not phones:
-            found[f"wer{name}"] = error_rate([words(t) for t in texts], [words(g) for g in guesses])
-    return found
+            error_rates[f"wer{name}"] = error_rate([words(t) for t in texts], [words(g) for g in guesses])
+    return error_rates
 
 
 def words(characters: Sequence[str]) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
-from duoln import ops
-from duoln.core import Tensor
+from duoln import Tensor, ops, tensor
 from duoln.nn import Params
 from duoln.plugins.las.alphabet import Alphabet
 from duoln.plugins.las.model import Heard, Speller, Walk
@@ -31,8 +31,8 @@ def spell(speller: Speller, params: Params, heard: Heard, beam: int, steps: int,
     """Beam search for the most probable text.
 
     Hypotheses are ranked by log P(text) / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14), the end
-    counted; one that has ended keeps its place in the beam. All steps are walked, whatever is found: no value is read
-    on the host.
+    counted; one that has ended keeps its place in the beam. All steps are walked,
+    also after every hypothesis has ended, because no value is read on the host.
 
     Args:
         speller: the speller.
@@ -44,11 +44,9 @@ def spell(speller: Speller, params: Params, heard: Heard, beam: int, steps: int,
     """
     rows, classes = heard.keys.shape[0], speller.classes
     be, dtype = heard.keys.backend, heard.keys.dtype
+    constant = partial(tensor, backend=be)
     wide = Heard(*(_repeat(a, beam) for a in heard))
     walk = speller.begin(params, rows * beam)
-
-    def constant(values: np.ndarray) -> Tensor:
-        return Tensor(be.asarray(values), be)
 
     only_end = constant(np.where(np.arange(classes) == Alphabet.end, 0.0, _NEVER).astype(dtype))
     total = constant(np.tile(np.where(np.arange(beam) == 0, 0.0, _NEVER).astype(dtype), (rows, 1)))
@@ -93,12 +91,12 @@ def _penalty(length: Tensor, power: float) -> Tensor:
 
 def _best(ranks: Tensor, count: int) -> Tensor:
     """Where in each row the `count` largest values stand, the largest first: int32 (B, count)."""
-    found = []
+    places = []
     for _ in range(count):
         place = ops.argmax(ranks, axis=1)
-        found.append(ops.expand_dims(place, axis=1))
+        places.append(ops.expand_dims(place, axis=1))
         ranks = ops.where(ops.one_hot(place, size=ranks.shape[1], dtype="bool"), -inf, ranks)
-    return ops.concat(*found, axis=1)
+    return ops.concat(*places, axis=1)
 
 
 def _follow(walk: Walk, parent: Tensor) -> Walk:

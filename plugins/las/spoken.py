@@ -39,9 +39,9 @@ def digits(folder: Path) -> Corpus:
     training, takes = _read(folder / DIGITS["train"], DIGITS_RATE, "word", "take")
     test, _ = _read(folder / DIGITS["test"], DIGITS_RATE, "word", "take")
     last = np.unique(takes)[-DEV_TAKES:]
-    held = np.isin(takes, last)
-    sets = {"train": [u for u, h in zip(training, held, strict=True) if not h],
-            "dev": [u for u, h in zip(training, held, strict=True) if h], "test": test}
+    in_dev = np.isin(takes, last)
+    sets = {"train": [u for u, h in zip(training, in_dev, strict=True) if not h],
+            "dev": [u for u, h in zip(training, in_dev, strict=True) if h], "test": test}
     if not sets["train"]:
         raise DataFormatError(f"{folder / DIGITS['train']}: take", 0, f"more than {DEV_TAKES} takes",
                               len(np.unique(takes)))
@@ -58,10 +58,11 @@ def prepare(source: Path, target: Path) -> list[Path]:
     Raises:
         DataMissingError: no such recordings. DataError: one is damaged, or the target cannot be written.
     """
-    found = {part: [(path, match) for path in sorted(source.glob("*.wav")) if (match := _NAME.fullmatch(path.name))
-                    and (int(match["take"]) < TEST_TAKES) == (part == "test")] for part in DIGITS}
+    matches = [(path, match) for path in sorted(source.glob("*.wav")) if (match := _NAME.fullmatch(path.name))]
+    recordings_of = {part: [(path, match) for path, match in matches
+                            if (int(match["take"]) < TEST_TAKES) == (part == "test")] for part in DIGITS}
     written = []
-    for part, recordings in found.items():
+    for part, recordings in recordings_of.items():
         if not recordings:
             raise DataMissingError(f"{source}: expected DIGIT_SPEAKER_TAKE.wav, takes below {TEST_TAKES} for the test "
                                    f"set and others for training, found none for {part}")
@@ -90,12 +91,12 @@ def utterances(folder: Path) -> Corpus:
         DataError: the file is missing or damaged, or holds another rate or what the alphabet has not.
     """
     path = folder / UTTERANCES
-    found, _ = _read(path, UTTERANCES_RATE, "text", None)
-    if len(found) < 3:
-        raise DataFormatError(path, 0, "at least 3 utterances, for three sets", len(found))
-    held = max(len(found) // 5, 1)
-    return Corpus(Dataset(f"{len(found)} read utterances", "substitute"), LETTERS, UTTERANCES_RATE,
-                  {"train": found[2 * held:], "dev": found[:held], "test": found[held:2 * held]})
+    of_file, _ = _read(path, UTTERANCES_RATE, "text", None)
+    if len(of_file) < 3:
+        raise DataFormatError(path, 0, "at least 3 utterances, for three sets", len(of_file))
+    share = max(len(of_file) // 5, 1)
+    return Corpus(Dataset(f"{len(of_file)} read utterances", "substitute"), LETTERS, UTTERANCES_RATE,
+                  {"train": of_file[2 * share:], "dev": of_file[:share], "test": of_file[share:2 * share]})
 
 
 def _read(path: Path, rate: int, texts: str, takes: str | None) -> tuple[list[Utterance], np.ndarray]:
@@ -115,11 +116,11 @@ def _read(path: Path, rate: int, texts: str, takes: str | None) -> tuple[list[Ut
     longest = int(np.diff(offsets).max())
     if longest > MOST_SAMPLES:
         raise DataFormatError(f"{path}: offsets", 0, f"utterances of at most {MOST_SAMPLES} samples", longest)
-    found = []
+    of_file = []
     for k, (first, last) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
         name = f"{path}: utterance {k}"
-        found.append(Utterance(name, spelled(name, str(words[k])), last - first, _cut(audio, first, last)))
-    return found, arrays[takes] if takes else np.zeros(len(found), np.int16)
+        of_file.append(Utterance(name, spelled(name, str(words[k])), last - first, _cut(audio, first, last)))
+    return of_file, arrays[takes] if takes else np.zeros(len(of_file), np.int16)
 
 
 def _cut(audio: np.ndarray, first: int, last: int) -> Callable[[], np.ndarray]:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from duoln import ops, optim
-from duoln.core import Tensor
+from duoln import Tensor, ops, optim
 from duoln.data import Batch
-from duoln.errors import UsageError
 from duoln.nn import Module, Params
-from duoln.plugins.las import data, peer_torch, pictures, scoring, search, spoken
+from duoln.plugins.las import data, pictures, scoring, search, spoken
 from duoln.plugins.las.features import width
 from duoln.plugins.las.model import LasModel, Listener, ListenerNorm, Speller, SpellerNorm, SpellerState
 from duoln.tasks import Column, Config, Splits, Task, Trained
-from duoln.tasks.task import PeerBuilder, Predict
+from duoln.tasks.task import Predict
 
 _ROWS = 64
 """Utterances a forward pass of the evaluation."""
@@ -109,6 +106,7 @@ class Las(Task):
     x_axis = "step"
     batch_axes: ClassVar = data.BATCH_AXES
     sampling = pictures.Options
+    peers: ClassVar = {"torch": {}, "torch-hoisted": {"hoisted": True}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: LasConfig, root: Path | None = None) -> Splits:
         return data.splits(cfg, root)
@@ -116,8 +114,8 @@ class Las(Task):
     def model(self, cfg: LasConfig) -> Module:
         listener = Listener(width(cfg.mels), cfg.listener_hidden, cfg.pyramids, cfg.layers, cfg.listener_norm,
                             cfg.forget_bias)
-        memory = (2 if cfg.layers else 4) * cfg.listener_hidden
-        speller = Speller(data.alphabet_of(cfg.source).classes, memory, cfg.speller_hidden, cfg.speller_layers,
+        n_values = (2 if cfg.layers else 4) * cfg.listener_hidden
+        speller = Speller(data.alphabet_of(cfg.source).classes, n_values, cfg.speller_hidden, cfg.speller_layers,
                           cfg.attention, cfg.speller_norm, cfg.speller_state, cfg.forget_bias)
         return LasModel(listener, speller, cfg.beam, cfg.longest, cfg.length_penalty)
 
@@ -126,20 +124,22 @@ class Las(Task):
         return ops.mean(model.misses(params, batch))
 
     def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
-        """With labels, how badly each utterance's are foretold: (B,). Without, what is spelled, greedily and by beam
-        search, before it is walked back: (2, longest, B, 1 + beam), symbols and parents, the greedy one first.
+        """With labels, the cross-entropy of each utterance: (B,).
+
+        Without labels, the hypotheses of greedy search and of beam search, before `walk_back` makes texts of them:
+        symbols and parents (2, longest, B, 1 + beam), those of greedy search first.
         """
         assert isinstance(model, LasModel)
         if "labels" in batch:
             return model.misses(params, batch)
         heard = model.hear(params, batch)
-        found = [search.spell(model.speller, params["speller"], heard, beam, model.longest, model.length_penalty)
-                 for beam in (1, model.beam)]
-        return ops.concat(*(ops.stack(f.symbols, f.parents) for f in found), axis=3)
+        searches = [search.spell(model.speller, params["speller"], heard, beam, model.longest, model.length_penalty)
+                    for beam in (1, model.beam)]
+        return ops.concat(*(ops.stack(one.symbols, one.parents) for one in searches), axis=3)
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
-        """Error rates by beam and by greedy search, and the mean cross-entropy; of words, too, where there are any."""
-        said: list[np.ndarray] = []
+        """The mean cross-entropy, and the error rates of symbols and of words (if any), by beam search and greedily."""
+        labels: list[np.ndarray] = []
         heard: dict[str, list[np.ndarray]] = {"": [], "_greedy": []}
         missed = 0.0
         for batch in data.parts(split, _ROWS):
@@ -147,8 +147,8 @@ class Las(Task):
             symbols, parents = predict({"x": batch["x"], "mask": batch["mask"]}).astype(np.int64)
             for name, places in (("_greedy", slice(0, 1)), ("", slice(1, None))):
                 heard[name] += search.walk_back(symbols[:, :, places], parents[:, :, places])
-            said += list(batch["labels"].T)
-        return {"nll": missed / len(said), **scoring.rates(said, heard, bool(split["phones"]))}
+            labels += list(batch["labels"].T)
+        return {"nll": missed / len(labels), **scoring.rates(labels, heard, bool(split["phones"]))}
 
     def optimizer(self, cfg: LasConfig) -> optim.Optimizer:
         rate = cfg.learning_rate
@@ -163,11 +163,3 @@ class Las(Task):
 
     def prepare(self, source: Path, target: Path) -> list[Path]:
         return spoken.prepare(source, target)
-
-    def peer(self, name: str) -> PeerBuilder:
-        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
-                                            "torch-hoisted": partial(peer_torch.build, hoisted=True),
-                                            "torch-fused": partial(peer_torch.build, fused=True)}
-        if name not in builders:
-            raise UsageError(f"[las] expected a peer of {', '.join(builders)}; found {name!r}")
-        return builders[name]

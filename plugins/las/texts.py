@@ -18,13 +18,13 @@ def read_lines(path: Path) -> list[tuple[int, str]]:
         DataError: the file cannot be read. DataFormatError: it is too large, or no text in UTF-8.
     """
     content = read_whole(path, _MAX_BYTES, "transcript")
-    found, offset = [], 0
+    lines, offset = [], 0
     for line in content.split(b"\n"):
         try:
             text = line.decode("utf-8").strip()
         except UnicodeDecodeError as error:
             raise DataFormatError(path, offset, "text in UTF-8", repr(line[:40])) from error
         if text:
-            found.append((offset, text))
+            lines.append((offset, text))
         offset += len(line) + 1
-    return found
+    return lines

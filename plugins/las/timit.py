@@ -50,11 +50,11 @@ def read(folder: Path) -> Corpus:
             sets["train"].append(_utterance(path))
         elif kind == "test" and speaker in DEV | CORE_TEST:
             sets["dev" if speaker in DEV else "test"].append(_utterance(path))
-    empty = [name for name, found in sets.items() if not found]
+    empty = [name for name, utterances in sets.items() if not utterances]
     if empty:
         raise DataMissingError(f"{top}: expected TRAIN and TEST with DIALECT/SPEAKER/SENTENCE.WAV and .PHN, as in "
                                f"TIMIT; found no utterance of the {empty[0]} set")
-    counts = {name: len(found) for name, found in sets.items()}
+    counts = {name: len(utterances) for name, utterances in sets.items()}
     whole = counts == WHOLE
     name = "TIMIT" if whole else f"TIMIT, {counts['train']:,} utterances"
     return Corpus(Dataset(name, "original" if whole else "substitute"), TIMIT, RATE, sets)
@@ -77,7 +77,7 @@ def read_phones(path: Path) -> tuple[str, ...]:
     Raises:
         DataFormatError: another form of line, a label that TIMIT has not, or no phones.
     """
-    found: list[str] = []
+    phones: list[str] = []
     for offset, line in read_lines(path):
         words = line.split()
         if len(words) != 3 or not (words[0].isdigit() and words[1].isdigit()):
@@ -85,7 +85,7 @@ def read_phones(path: Path) -> tuple[str, ...]:
         if words[2] != LEFT_OUT:
             if words[2] not in FOLDED:
                 raise DataFormatError(path, offset, "one of TIMIT's 61 labels", repr(words[2][:20]))
-            found.append(FOLDED[words[2]])
-    if not found:
+            phones.append(FOLDED[words[2]])
+    if not phones:
         raise DataFormatError(path, 0, "phones", "none")
-    return tuple(found)
+    return tuple(phones)

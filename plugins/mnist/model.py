@@ -6,8 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Literal
 
-from duoln import nn, ops
-from duoln.core import Tensor
+from duoln import Tensor, nn, ops
 from duoln.nn.init import Initializer
 
 Norm = Literal["none", "layer", "batch"]

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from duoln import ops, optim
-from duoln.core import Tensor
+from duoln import Tensor, ops, optim
 from duoln.data import Batch
-from duoln.errors import UsageError
 from duoln.nn import Module, Params
-from duoln.plugins.mnist import data, peer_torch
+from duoln.plugins.mnist import data
 from duoln.plugins.mnist.model import Activation, Norm, Start, network
 from duoln.tasks import Column, Config, Splits, Task
-from duoln.tasks.task import PeerBuilder, Predict
+from duoln.tasks.task import Predict
 
 _ROWS = 1000
 """Rows a forward pass of the evaluation: a divisor of 55,000 and 10,000, so that it has one shape."""
@@ -57,6 +54,7 @@ class Mnist(Task):
         "ln": "fastest, at either batch size",
     }
     columns = (Column("train_nll", "train NLL"), Column("test_error", "test error", ".2%"))
+    peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: MnistConfig, root: Path | None = None) -> Splits:
         return data.splits(cfg.source, cfg.batch_size, cfg.seed, cfg.rows, root)
@@ -81,10 +79,3 @@ class Mnist(Task):
 
     def optimizer(self, cfg: MnistConfig) -> optim.Optimizer:
         return optim.Adam(learning_rate=cfg.learning_rate, donate=True)
-
-    def peer(self, name: str) -> PeerBuilder:
-        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
-                                            "torch-fused": partial(peer_torch.build, fused=True)}
-        if name not in builders:
-            raise UsageError(f"[mnist] expected a peer of {', '.join(builders)}; found {name!r}")
-        return builders[name]

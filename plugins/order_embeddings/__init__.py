@@ -1,5 +1,8 @@
 """Order embeddings of images and captions: the paper's section 6.1, table 2 and figure 1."""
 
+from duoln.extend import Op, Rule
+from duoln.plugins.order_embeddings.ops import order_violation
+from duoln.plugins.order_embeddings.ops.numpy import order_violation_tiles
 from duoln.plugins.order_embeddings.task import OrderEmbeddings
 from duoln.tasks import Task, hookimpl
 
@@ -8,3 +11,9 @@ from duoln.tasks import Task, hookimpl
 def duoln_tasks() -> list[Task]:
     """The task `order_embeddings`."""
     return [OrderEmbeddings()]
+
+
+@hookimpl
+def duoln_rules() -> list[tuple[Op, Rule, str]]:
+    """The fused rule of `order_violation` on NumPy."""
+    return [(order_violation, order_violation_tiles, "numpy")]

@@ -65,12 +65,12 @@ class Features:
         Raises:
             DataFormatError: one of them is all 0, or not finite: it has no direction.
         """
-        found = np.asarray(self.values[positions], np.float32)
-        norms = np.sqrt(np.einsum("ij,ij->i", found, found, dtype=np.float64))
+        rows = np.asarray(self.values[positions], np.float32)
+        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
         for k in np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))[:1]:
             raise DataEntryError(self.name, f"row {positions[k]}", "finite features, not all 0",
                                  f"a norm of {norms[k]:g}")
-        return found / norms[:, None].astype(np.float32)
+        return rows / norms[:, None].astype(np.float32)
 
 
 class Part(NamedTuple):

@@ -90,11 +90,11 @@ def _k_means(points: np.ndarray, count: int, rng: Stream) -> np.ndarray:
         nearest = np.argmin(0.5 * np.square(centres).sum(axis=1) - points @ centres.T, axis=1)
         sizes = np.bincount(nearest, minlength=count)
         order = np.argsort(nearest, kind="stable")
-        there = np.flatnonzero(sizes)
-        starts = (np.cumsum(sizes) - sizes)[there]
+        filled = np.flatnonzero(sizes)
+        starts = (np.cumsum(sizes) - sizes)[filled]
         lost = np.flatnonzero(sizes == 0)
         centres = np.empty_like(centres)
-        centres[there] = np.add.reduceat(points[order], starts, axis=0) / sizes[there, None]
+        centres[filled] = np.add.reduceat(points[order], starts, axis=0) / sizes[filled, None]
         centres[lost] = points[rng.integers(len(points), (len(lost),))]
     return centres
 

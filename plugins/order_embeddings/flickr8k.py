@@ -56,7 +56,7 @@ def read(root: Path) -> dict[str, Pictures]:
     folder = root / FOLDER
     captions = read_captions(folder / CAPTION_FILE)
     photographs = read_photographs(folder / PHOTOGRAPH_FILE, captions)
-    found = {}
+    parts = {}
     for split, file in LIST_FILES.items():
         chosen, sentences = [], []
         for number, name in enumerate(read_list(folder / file), start=1):
@@ -72,8 +72,8 @@ def read(root: Path) -> dict[str, Pictures]:
             sentences += [of_image[k] for k in range(CAPTIONS)]
         if not chosen:
             raise DataFormatError(folder / file, 0, f"images with photographs in {PHOTOGRAPH_FILE}", "none")
-        found[split] = Pictures(np.stack(chosen), sentences)
-    return found
+        parts[split] = Pictures(np.stack(chosen), sentences)
+    return parts
 
 
 def read_captions(path: Path) -> dict[str, dict[int, list[str]]]:
@@ -86,18 +86,18 @@ def read_captions(path: Path) -> dict[str, dict[int, list[str]]]:
     """
     captions: dict[str, dict[int, list[str]]] = {}
     for number, line in _lines(path):
-        found = _LINE.fullmatch(line)
-        if found is None:
+        match = _LINE.fullmatch(line)
+        if match is None:
             raise DataEntryError(path, f"line {number}", "NAME#NUMBER (0 to 4), a tab and a caption",
                                  repr(line[:_SHOWN]))
-        words = [w.lower() for w in found["text"].split() if any(c.isalnum() for c in w)]
+        words = [w.lower() for w in match["text"].split() if any(c.isalnum() for c in w)]
         if not words:
-            raise DataEntryError(path, f"line {number}", "a caption with a word in it", repr(found["text"][:_SHOWN]))
-        of_image = captions.setdefault(found["image"], {})
-        if int(found["number"]) in of_image:
+            raise DataEntryError(path, f"line {number}", "a caption with a word in it", repr(match["text"][:_SHOWN]))
+        of_image = captions.setdefault(match["image"], {})
+        if int(match["number"]) in of_image:
             raise DataEntryError(path, f"line {number}", "a caption of a new number",
-                                 f"{found['image']}#{found['number']} again")
-        of_image[int(found["number"])] = words
+                                 f"{match['image']}#{match['number']} again")
+        of_image[int(match["number"])] = words
     return captions
 
 
@@ -136,14 +136,14 @@ def read_photographs(path: Path, captions: dict[str, dict[int, list[str]]]) -> d
         raise DataFormatError(f"{path}: images", 0, f"at most {_MOST_PHOTOGRAPHS} images", len(images))
     if len(names) != len(images):
         raise DataFormatError(f"{path}: name", 0, f"{len(images)} names, as there are images", len(names))
-    found: dict[str, np.ndarray] = {}
+    photographs: dict[str, np.ndarray] = {}
     for k, (name, image) in enumerate(zip(names.tolist(), images, strict=True)):
-        if name in found:
+        if name in photographs:
             raise DataEntryError(path, f"name[{k}]", "a name once", f"{name} again")
         if name not in captions:
             raise DataEntryError(path, f"name[{k}]", f"an image that has captions in {CAPTION_FILE}", name)
-        found[name] = image
-    return found
+        photographs[name] = image
+    return photographs
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

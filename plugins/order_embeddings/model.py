@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from duoln import nn, ops, optim
-from duoln.core import Tensor
+from duoln import Tensor, nn, ops, optim
 from duoln.nn import Params
 from duoln.ops.norm import EpsilonPlace
+from duoln.plugins.order_embeddings.ops import order_violation
 from duoln.randomness import Stream
 
 Norm = Literal["none", "layer-theano", "layer"]
@@ -67,7 +67,7 @@ class OrderEmbedding(nn.Module):
     def errors(self, captions: Tensor, images: Tensor) -> Tensor:
         """The errors of all pairs."""
         if self.score == "order":
-            return ops.order_violation(captions, images)
+            return order_violation(captions, images)
         return -ops.matmul(captions, ops.permute_dims(images, axes=(1, 0)))
 
     def loss(self, captions: Tensor, images: Tensor) -> Tensor:
@@ -85,12 +85,12 @@ def contrastive_loss(errors: Tensor, margin: float) -> Tensor:
     Shape:
         errors (B, B), each caption's own image on the diagonal -> ().
     """
-    count, be = errors.shape[0], errors.backend
-    own = ops.one_hot(Tensor(be.arange(count), be), size=count, dtype=errors.dtype)
+    count = errors.shape[0]
+    own = ops.one_hot(ops.arange(count, errors.backend), size=count, dtype=errors.dtype)
     of_pairs = errors * own
     apart = margin - errors
-    felt = ops.relu(apart + ops.sum(of_pairs, axis=1, keepdims=True)) + ops.relu(apart + ops.sum(of_pairs, axis=0))
-    return ops.sum(felt * (1.0 - own))
+    each = ops.relu(apart + ops.sum(of_pairs, axis=1, keepdims=True)) + ops.relu(apart + ops.sum(of_pairs, axis=0))
+    return ops.sum(each * (1.0 - own))
 
 
 def clip_each_array(limit: float) -> optim.Clip:

@@ -66,8 +66,8 @@ def _loss(torch: Any, cfg: Any, captions: Any, images: Any) -> Any:
     else:
         errors = -captions @ images.T
     own = errors.diagonal()
-    felt = (cfg.margin - errors + own[:, None]).clamp(min=0) + (cfg.margin - errors + own[None]).clamp(min=0)
-    return felt.masked_fill(torch.eye(len(felt), dtype=torch.bool), 0).sum()
+    violations = (cfg.margin - errors + own[:, None]).clamp(min=0) + (cfg.margin - errors + own[None]).clamp(min=0)
+    return violations.masked_fill(torch.eye(len(violations), dtype=torch.bool), 0).sum()
 
 
 def _network(torch: Any, cfg: Any, start: Params) -> Any:

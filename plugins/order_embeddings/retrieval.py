@@ -57,11 +57,11 @@ def figures(errors: np.ndarray) -> dict[str, float]:
     Raises:
         DivergedError: an error that is not finite.
     """
-    found: dict[str, float] = {}
+    figures_by_name: dict[str, float] = {}
     for name, each in zip(("image", "caption"), ranks(errors), strict=True):
         recalls = {k: 100.0 * float((each < k).mean()) for k in RECALLS}
-        found |= {f"{name}_r{k}": value for k, value in recalls.items()}
-        found[f"{name}_sum"] = sum(recalls.values())
-        found[f"{name}_median_rank"] = float(np.floor(np.median(each)) + 1)
-        found[f"{name}_mean_rank"] = float(each.mean() + 1)
-    return found
+        figures_by_name |= {f"{name}_r{k}": value for k, value in recalls.items()}
+        figures_by_name[f"{name}_sum"] = sum(recalls.values())
+        figures_by_name[f"{name}_median_rank"] = float(np.floor(np.median(each)) + 1)
+        figures_by_name[f"{name}_mean_rank"] = float(each.mean() + 1)
+    return figures_by_name

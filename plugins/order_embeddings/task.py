@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from duoln import optim
-from duoln.core import Tensor
+from duoln import Tensor, optim
 from duoln.data import Batch
-from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.ops.norm import EpsilonPlace
-from duoln.plugins.order_embeddings import data, peer_torch, retrieval
+from duoln.plugins.order_embeddings import data, retrieval
 from duoln.plugins.order_embeddings.corpus import Sentences
 from duoln.plugins.order_embeddings.model import Norm, OrderEmbedding, Score, UpdateGate, clip_each_array
 from duoln.tasks import Column, Config, Splits, Task
-from duoln.tasks.task import PeerBuilder, Predict
+from duoln.tasks.task import Predict
 
 _RANKED = 250
 """Captions whose errors are computed at a time in the evaluation."""
@@ -77,6 +74,7 @@ class OrderEmbeddings(Task):
     selection = ("dev_image_sum", "highest")
     x_axis = "step"
     batch_axes: ClassVar = {"ids": 1, "mask": 1}
+    peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: OrderEmbeddingsConfig, root: Path | None = None) -> Splits:
         return data.splits(cfg.source, cfg.batch_size, cfg.seed, cfg.image_size, cfg.vocabulary, cfg.last_batch, root)
@@ -100,19 +98,13 @@ class OrderEmbeddings(Task):
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
         """The mean over folds of 1,000 images (or all, where there are fewer) of `retrieval.figures`."""
-        found = [retrieval.figures(_errors(predict, sentences, features)) for sentences, features in data.folds(split)]
-        return {key: float(np.mean([each[key] for each in found])) for key in found[0]}
+        of_folds = [retrieval.figures(_errors(predict, sentences, features))
+                    for sentences, features in data.folds(split)]
+        return {key: float(np.mean([each[key] for each in of_folds])) for key in of_folds[0]}
 
     def optimizer(self, cfg: OrderEmbeddingsConfig) -> optim.Optimizer:
         return optim.Adam(learning_rate=cfg.learning_rate, bias_correction=cfg.bias_correction, donate=True,
                           clip=clip_each_array(cfg.clip_each) if cfg.clip_each else None)
-
-    def peer(self, name: str) -> PeerBuilder:
-        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
-                                            "torch-fused": partial(peer_torch.build, fused=True)}
-        if name not in builders:
-            raise UsageError(f"[order_embeddings] expected a peer of {', '.join(builders)}; found {name!r}")
-        return builders[name]
 
 
 def _errors(predict: Predict, sentences: Sentences, features: np.ndarray) -> np.ndarray:

@@ -81,10 +81,10 @@ def _accuracies(x: Any, classes: np.ndarray, train: np.ndarray, test: np.ndarray
         raise DataError(f"[skip_thoughts] {name}: expected sentences of both classes in every training fold, found "
                         f"{len(train)} of class {classes[train][0]} only")
     model = LogisticRegression(warm_start=True, max_iter=_ITERATIONS)
-    found = []
-    rows, answers, held = x[train], classes[train], x[test]
+    accuracies = []
+    rows, answers, held_out = x[train], classes[train], x[test]
     for strength in grid:
         model.C = strength
         model.fit(rows, answers)
-        found.append(float(np.mean(model.predict(held) == classes[test])))
-    return found
+        accuracies.append(float(np.mean(model.predict(held_out) == classes[test])))
+    return accuracies

@@ -106,19 +106,19 @@ def read_vocabulary(path: Path, size: int) -> list[str]:
     Raises:
         DataFormatError: more words than the table has rows, an empty line, or a word that was there before.
     """
-    found: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     for number, word in read_lines(path):
         if not word.strip() or len(word.split()) != 1:
             raise at_line(path, number, "one word", repr(word[:40]))
-        if word in found:
-            raise at_line(path, number, f"a word that is not on line {found[word]}", repr(word[:40]))
-        if len(found) == size - FIRST:
+        if word in line_of:
+            raise at_line(path, number, f"a word that is not on line {line_of[word]}", repr(word[:40]))
+        if len(line_of) == size - FIRST:
             raise at_line(path, number, f"at most {size - FIRST} words, as the table has {size} rows and {FIRST} of "
                           "them are for the end and the unknown word", "one more")
-        found[word] = number
-    if not found:
+        line_of[word] = number
+    if not line_of:
         raise DataFormatError(path, 0, "at least one word", "an empty file")
-    return list(found)
+    return list(line_of)
 
 
 def check_table(words: Sequence[str], rows: int) -> None:

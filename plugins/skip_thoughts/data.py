@@ -47,8 +47,8 @@ class Triplets(NamedTuple):
     def fits(self) -> np.ndarray:
         """Whether all three sentences of a triplet are short enough: bool (triplets,)."""
         short = self.corpus.lengths < self.limit
-        found: np.ndarray = short[self.middles - 1] & short[self.middles] & short[self.middles + 1]
-        return found
+        fitting: np.ndarray = short[self.middles - 1] & short[self.middles] & short[self.middles + 1]
+        return fitting
 
     def batch(self, chosen: np.ndarray, rows: int) -> Batch:
         """Some triplets as a batch of so many rows; those that are missing have neither words nor targets.

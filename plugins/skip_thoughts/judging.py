@@ -29,11 +29,11 @@ def codes(encode: Callable[[Batch], np.ndarray], words: np.ndarray, lengths: np.
         longest = lengths[chosen].max()
         mask = np.arange(longest)[:, None] < lengths[chosen]
         parts.append(encode({"words": np.ascontiguousarray(words[chosen, :longest].T), "mask": mask}))
-    found = np.concatenate(parts)
-    found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), np.finfo(found.dtype).tiny)
+    rows = np.concatenate(parts)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(rows.dtype).tiny)
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
-    result: np.ndarray = found[back]
+    result: np.ndarray = rows[back]
     return result
 
 
@@ -52,8 +52,8 @@ def figures_of(x: Any, answers: np.ndarray, parts: np.ndarray, name: str, seed: 
     """
     if len(parts):
         half = len(answers)
-        found = relatedness.judge(x[:half], x[half:], answers, parts, seed, epochs_and_batch)
-        return {"r": found.r, "rho": found.rho, "mse": found.mse}
+        relatedness_figures = relatedness.judge(x[:half], x[half:], answers, parts, seed, epochs_and_batch)
+        return {"r": relatedness_figures.r, "rho": relatedness_figures.rho, "mse": relatedness_figures.mse}
     return {"accuracy": classify.nested(x, answers, name, grid=grid).percent}
 
 

@@ -74,8 +74,8 @@ def make_pairs(seed: int, part: str, count: int = 24) -> list[Pair]:
     for k in range(count):
         first, second = _pick(rng, tuple(_TOPICS)), _pick(rng, tuple(_TOPICS))
         one = _sentence(rng, first)
-        other = one if k % 4 == 0 else _sentence(rng, first if k % 2 else second)
+        second_sentence = one if k % 4 == 0 else _sentence(rng, first if k % 2 else second)
         noise = float(rng.uniform((1,), 0.0, 0.5)[0])
-        base = 5.0 if one == other else 3.0 if k % 2 or first == second else 1.0
-        pairs.append(Pair(one, other, min(max(base + noise - 0.25, 1.0), 5.0)))
+        base = 5.0 if one == second_sentence else 3.0 if k % 2 or first == second else 1.0
+        pairs.append(Pair(one, second_sentence, min(max(base + noise - 0.25, 1.0), 5.0)))
     return pairs

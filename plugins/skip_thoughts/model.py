@@ -6,8 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from duoln import nn, ops
-from duoln.core import Tensor
+from duoln import Tensor, nn, ops
 from duoln.nn import Params
 from duoln.ops.norm import EpsilonPlace
 from duoln.randomness import Stream

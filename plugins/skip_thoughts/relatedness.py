@@ -77,9 +77,9 @@ def judge(u: np.ndarray, v: np.ndarray, scores: np.ndarray, parts: np.ndarray, s
             break
         best, kept, rounds = score, model.weights.copy(), rounds + 1
     model.weights = kept
-    found, true = model.scores(x[test]), scores[test].astype(np.float64)
-    return Relatedness(figures.pearson(found, true), figures.spearman(found, true),
-                       figures.mean_squared_error(found, true), rounds)
+    predicted, true = model.scores(x[test]), scores[test].astype(np.float64)
+    return Relatedness(figures.pearson(predicted, true), figures.spearman(predicted, true),
+                       figures.mean_squared_error(predicted, true), rounds)
 
 
 class _Softmax:
@@ -98,8 +98,8 @@ class _Softmax:
 
     def scores(self, x: np.ndarray) -> np.ndarray:
         """The mean class, from 1 to 5."""
-        found: np.ndarray = self.probabilities(x) @ np.arange(1.0, CLASSES + 1)
-        return found
+        expected: np.ndarray = self.probabilities(x) @ np.arange(1.0, CLASSES + 1)
+        return expected
 
     def fit(self, x: np.ndarray, target: np.ndarray, epochs: int, batch: int) -> None:
         gradient = np.empty_like(self.weights)

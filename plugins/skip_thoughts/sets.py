@@ -52,17 +52,17 @@ def read_labelled(path: Path) -> list[tuple[str, int]]:
         DataError: the file cannot be read.
         DataFormatError: a line of another form, or a file of one class; the message names the line.
     """
-    found = []
+    labelled = []
     for number, line in read_lines(path, _TEXT, "latin-1"):
         _check_count(path, number)
         label, space, sentence = line.partition(" ")
         if label not in ("0", "1") or not space:
             raise at_line(path, number, "0 or 1, a space and a sentence", repr(line[:40]))
-        found.append((sentence, int(label)))
-    if len({label for _, label in found}) < 2:
-        raise DataFormatError(path, 0, "sentences of both classes, 0 and 1", f"{len(found)} lines of "
-                              f"{f'class {found[0][1]} only' if found else 'none'}")
-    return found
+        labelled.append((sentence, int(label)))
+    if len({label for _, label in labelled}) < 2:
+        raise DataFormatError(path, 0, "sentences of both classes, 0 and 1", f"{len(labelled)} lines of "
+                              f"{f'class {labelled[0][1]} only' if labelled else 'none'}")
+    return labelled
 
 
 def read_pairs(path: Path) -> list[Pair]:
@@ -77,7 +77,7 @@ def read_pairs(path: Path) -> list[Pair]:
     head = next(lines, (1, ""))[1].split("\t")
     if tuple(head[:len(_COLUMNS)]) != _COLUMNS:
         raise at_line(path, 1, f"the columns {', '.join(_COLUMNS)}", ", ".join(head)[:80] or "an empty line")
-    found = []
+    pairs = []
     for number, line in lines:
         _check_count(path, number)
         cells = line.split("\t")
@@ -86,10 +86,10 @@ def read_pairs(path: Path) -> list[Pair]:
         for cell in cells[1:3]:
             if not cell.strip():
                 raise at_line(path, number, "two sentences", "an empty one")
-        found.append(Pair(cells[1], cells[2], _score(path, number, cells[3])))
-    if not found:
+        pairs.append(Pair(cells[1], cells[2], _score(path, number, cells[3])))
+    if not pairs:
         raise DataFormatError(path, 0, "at least one pair", "none")
-    return found
+    return pairs
 
 
 def _check_count(path: Path, number: int) -> None:
@@ -116,22 +116,22 @@ def load(names: Sequence[str], synthetic: bool, lower_case: bool, seed: int, roo
     def cut(sentence: str) -> list[str]:
         return tokens.words(sentence.lower() if lower_case else sentence)
 
-    found = []
+    tests = []
     for name in names:
         if name == "sick":
             three = ([made.make_pairs(seed, part) for part in PAIRS] if synthetic else
                      [read_pairs(_find(part, root)) for part in PAIRS])
             pairs = [pair for part in three for pair in part]
-            found.append(TestSet(name, [cut(p.first) for p in pairs] + [cut(p.second) for p in pairs],
+            tests.append(TestSet(name, [cut(p.first) for p in pairs] + [cut(p.second) for p in pairs],
                                  np.array([p.score for p in pairs], np.float32),
                                  np.repeat(np.arange(3, dtype=np.int32), [len(part) for part in three])))
             continue
         rows = made.make_labelled(seed, name) if synthetic else read_labelled(_find(LABELLED[name], root))
         # First those of class 1, as the code behind the paper has them before it shuffles.
         rows = sorted(rows, key=lambda row: -row[1])
-        found.append(TestSet(name, [cut(sentence) for sentence, _ in rows], np.array([c for _, c in rows], np.int32),
+        tests.append(TestSet(name, [cut(sentence) for sentence, _ in rows], np.array([c for _, c in rows], np.int32),
                              np.zeros(0, np.int32)))
-    return found
+    return tests
 
 
 def _find(name: str, root: Path | None) -> Path:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from duoln.core import Tensor
+from duoln import tensor, to_tensors
 from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.nn import Params
@@ -76,19 +76,19 @@ def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
     remarks.append(f"words with a vector: {known}")
 
     def judge(label: str, of: Callable[[sets.TestSet], Any]) -> dict[str, float]:
-        found: dict[str, float] = {}
+        figures_by_name: dict[str, float] = {}
         for test in tests:
             say(f"{label}: {test.name}, {len(test.sentences):,} sentences")
             figures = judging.figures_of(of(test), test.answers, test.parts, test.name, cfg.seed,
                                          ROUNDS[options.sick_round], classify.GRID)
-            found |= {f"{test.name}_{key}": value for key, value in figures.items()}
-        return found
+            figures_by_name |= {f"{test.name}_{key}": value for key, value in figures.items()}
+        return figures_by_name
 
-    params = {**trained.params, "embedding": {"table": _tensor(np.concatenate(rows), table)}}
+    params = {**trained.params, "embedding": {"table": tensor(np.concatenate(rows), table.backend)}}
     ours = {f"{trained.variant}, {trained.step:,} updates":
             judge("the run", lambda test: _codes(model, params, test, number))}
     if options.baselines:
-        start = _tensors(model.init(Stream(cfg.seed, "init")), table)
+        start = to_tensors(model.init(Stream(cfg.seed, "init")), table.backend)
         plain = {word: k for k, word in enumerate(corpus.words)}
         ours["no update"] = judge("no update", lambda test: _codes(model, start, test, plain))
         ours["bag of words"] = judge("bag of words", lambda test: bag_of_words(test, plain))
@@ -118,33 +118,24 @@ def bag_of_words(test: sets.TestSet, number: Mapping[str, int]) -> Any:
 
 
 def _codes(model: SkipThoughts, params: Params, test: sets.TestSet, number: Mapping[str, int]) -> np.ndarray:
-    like = params["embedding"]["table"]
+    be = params["embedding"]["table"].backend
 
     def encode(batch: Batch) -> np.ndarray:
-        return model.code(params, _tensor(batch["words"], like), _tensor(batch["mask"], like)).numpy()
+        return model.code(params, tensor(batch["words"], be), tensor(batch["mask"], be)).numpy()
 
     batch = sets.as_batch(test, number)
     return judging.codes(encode, batch["words"], batch["lengths"])
 
 
-def _tensor(array: np.ndarray, like: Tensor) -> Tensor:
-    return Tensor(like.backend.asarray(array), like.backend)
-
-
-def _tensors(params: Params, like: Tensor) -> Params:
-    return {name: _tensors(value, like) if isinstance(value, dict) else _tensor(value, like)
-            for name, value in params.items()}
-
-
 def _findings(ours: Mapping[str, Mapping[str, float]], data_label: str, remarks: Sequence[str]) -> Findings:
     rows = [(name, "BookCorpus", *(format(v, form) for v, (_, _, form) in zip(values, COLUMNS, strict=True)))
             for name, values in PAPER]
-    rows += [(name, data_label, *(format(found[key], form) if key in found else "-" for key, _, form in COLUMNS))
-             for name, found in ours.items()]
+    rows += [(name, data_label, *(format(results[key], form) if key in results else "-" for key, _, form in COLUMNS))
+             for name, results in ours.items()]
     headings = ("", "data", *(heading for _, heading, _ in COLUMNS))
     return Findings("Skip-thoughts (section 6.3, table 3)", headings, rows,
                     (*remarks, "SICK: r, rho and MSE on the test pairs; MR, CR, SUBJ, MPQA: accuracy in percent, ten "
                      "nested folds; the first four rows are the paper's, † after a month"),
-                    {"data": data_label, "results": {name: dict(found) for name, found in ours.items()},
+                    {"data": data_label, "results": {name: dict(results) for name, results in ours.items()},
                      "paper": {name: {key: v for v, (key, _, _) in zip(values, COLUMNS, strict=True)}
                                for name, values in PAPER}})

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from duoln import ops, optim
-from duoln.core import Tensor
+from duoln import Tensor, ops, optim
 from duoln.data import Batch
-from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.ops.norm import EpsilonPlace
-from duoln.plugins.skip_thoughts import classify, data, judging, peer_torch, sets, table
+from duoln.plugins.skip_thoughts import classify, data, judging, sets, table
 from duoln.plugins.skip_thoughts.model import Norm, SkipThoughts
 from duoln.plugins.skip_thoughts.relatedness import ROUNDS, Round
 from duoln.tasks import Column, Config, Findings, Splits, Task
-from duoln.tasks.task import PeerBuilder, Predict
+from duoln.tasks.task import Predict
 from duoln.tasks.values import Trained
 
 _GRIDS = {"fixed": (1.0,), "nested": classify.GRID}
@@ -92,6 +89,7 @@ class SkipThoughtsTask(Task):
     x_axis = "step"
     batch_axes: ClassVar = {"words": 1, "mask": 1, "given": 2, "targets": 2}
     evaluating = table.Options
+    peers: ClassVar = {"torch": {}, "torch-packed": {"packed": True}}
 
     def data(self, cfg: SkipThoughtsConfig, root: Path | None = None) -> Splits:
         if cfg.judge != "none":
@@ -137,10 +135,3 @@ class SkipThoughtsTask(Task):
 
     def evaluate(self, trained: Trained, options: table.Options, say: Callable[[str], None]) -> Findings:
         return table.judge_run(trained, options, say)
-
-    def peer(self, name: str) -> PeerBuilder:
-        builders: dict[str, PeerBuilder] = {"torch": peer_torch.build,
-                                            "torch-packed": partial(peer_torch.build, packed=True)}
-        if name not in builders:
-            raise UsageError(f"[skip_thoughts] expected a peer of {', '.join(builders)}; found {name!r}")
-        return builders[name]

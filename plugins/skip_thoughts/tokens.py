@@ -23,15 +23,15 @@ _WORD = re.compile(r"""
 
 def sentences(paragraph: str) -> list[str]:
     """The sentences of a paragraph, in order."""
-    found, start = [], 0
+    parts, start = [], 0
     for end in _END.finditer(paragraph):
         word = end["word"] or ""
         if end["mark"] == "." and (word.lower() in _TITLES or (len(word) == 1 and word.isupper() and word != "I")):
             continue
-        found.append(paragraph[start:end.end()].strip())
+        parts.append(paragraph[start:end.end()].strip())
         start = end.end()
-    found.append(paragraph[start:].strip())
-    return [sentence for sentence in found if sentence]
+    parts.append(paragraph[start:].strip())
+    return [sentence for sentence in parts if sentence]
 
 
 def words(sentence: str) -> list[str]:

@@ -47,7 +47,7 @@ def read_vectors(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
 
 
 def _read_text(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
+    vectors: dict[str, np.ndarray] = {}
     width = 0
     for number, line in read_lines(path, _TEXT):
         word, _, rest = line.rstrip(" ").partition(" ")
@@ -61,11 +61,11 @@ def _read_text(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
         width = width or _width(f"{path}: line {number}", len(values))
         if len(values) != width:
             raise at_line(path, number, f"a word and {width} numbers", f"{len(values)} numbers after {word[:40]!r}")
-        if word in wanted and word not in found:
-            found[word] = _numbers(path, number, values)
+        if word in wanted and word not in vectors:
+            vectors[word] = _numbers(path, number, values)
     if not width:
         raise DataFormatError(path, 0, "at least one vector", "none")
-    return found
+    return vectors
 
 
 def _numbers(path: Path, number: int, values: Sequence[str]) -> np.ndarray:
@@ -95,7 +95,7 @@ def _records(path: Path, file: IO[bytes], wanted: Collection[str]) -> dict[str, 
     if len(parts) != 2 or not all(p.isdigit() for p in parts) or not head.endswith(b"\n"):
         raise DataFormatError(path, 0, "a line of two numbers, words and width", repr(head[:40]))
     width, at = _width(str(path), int(parts[1])), len(head)
-    found: dict[str, np.ndarray] = {}
+    vectors: dict[str, np.ndarray] = {}
     for _ in range(int(parts[0])):
         word = bytearray()
         while (byte := file.read(1)) not in (b" ", b""):
@@ -107,12 +107,12 @@ def _records(path: Path, file: IO[bytes], wanted: Collection[str]) -> dict[str, 
             raise DataFormatError(path, at, f"{int(parts[0])} words with {width} numbers each", "the end of the file")
         at += len(word) + 1 + len(vector)
         text = bytes(word).lstrip(b"\n").decode("utf-8", "replace")  # a word of other bytes is none of ours
-        if text in wanted and text not in found:
+        if text in wanted and text not in vectors:
             values = np.frombuffer(vector, "<f4").astype(np.float32)
             if not np.isfinite(values).all():
                 raise DataFormatError(path, at - len(vector), f"finite numbers for {text!r}", "others")
-            found[text] = values
-    return found
+            vectors[text] = values
+    return vectors
 
 
 def expand(known: Sequence[str], table: np.ndarray, others: dict[str, np.ndarray]) -> Expansion:

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).parents[1])]
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "plugins")]
 
 import guard_pages
+import operator_layouts
 from layout_cases import layout_cases, long_layout_cases
 from layout_table import Placing, Subject
 from layouts import FAR, PLAIN, Layout
@@ -29,6 +30,7 @@ from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from duoln import runtime
 from duoln.kernels import host
 from duoln.kernels.conv import numpy as conv
+from duoln.tasks.registry import Registry
 
 _TIGHT = replace(PLAIN, name="tight")
 
@@ -75,6 +77,10 @@ BROKEN = {"too-late": _shifted(1), "too-early": _shifted(-1), "unit-steps": _uni
 """Windows of the convolution that lie one value too far on, one too far back, and where no stride leads."""
 
 
+PLUGINS = ("draw", "order_embeddings")
+"""Those that bring fused rules."""
+
+
 def main(side: guard_pages.Side, which: str) -> int:
     """Run the cases; how many there were."""
     backend = runtime.backend("numpy")
@@ -83,6 +89,9 @@ def main(side: guard_pages.Side, which: str) -> int:
         conv.sliding_window_view = BROKEN[which]
         rule_cases = [rule_case for rule_case in rule_cases if rule_case.op == "conv2d"]
     subjects = [Subject(rule_case, backend) for rule_case in rule_cases]  # before the guards: these run the composed rules
+    if which not in BROKEN:
+        Registry(PLUGINS)  # it attaches their rules
+        subjects += [Subject(rule_case, backend, module) for rule_case, module in operator_layouts.layout_cases()]
     # The rules' own buffers lie between the guards without what they add for cache lines, and are never used again.
     host.empty = lambda shape, dtype: np.empty(shape, dtype)
     host.scratch = lambda name, size, dtype: np.empty(size, dtype)

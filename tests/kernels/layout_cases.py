@@ -18,7 +18,7 @@ def _floats(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.ndarr
 
 
 def rows() -> Iterator[RuleCase]:
-    """Layer norm, both cross-entropies, order violation, rows of a table."""
+    """Layer norm, both cross-entropies, rows of a table."""
     rng = np.random.default_rng(1)
     for shape in ((3, 5), (1, 7), (2, 1, 6), (5,)):
         for activation in (None, "relu", "tanh"):
@@ -33,15 +33,13 @@ def rows() -> Iterator[RuleCase]:
         labels.reshape(-1)[0] = 1
         arrays = _floats(rng, shape, (shape[-1], classes), (classes,))
         yield RuleCase("linear_cross_entropy", f"{shape} {classes}", [*arrays, labels], {}, 40)
-    for captions, images, width in ((4, 3, 5), (1, 3, 2), (3, 1, 4), (2, 3, 1)):
-        yield RuleCase("order_violation", f"{captions} {images} {width}", _floats(rng, (captions, width), (images, width)), {}, 20)
     for words, width, taken in ((5, 3, (4,)), (3, 1, (2, 3)), (1, 4, (3,)), (6, 2, (1, 2))):
         indices = rng.integers(0, words, taken).astype(np.int32)
         yield RuleCase("take", f"{words} {width} {taken}", [*_floats(rng, (words, width)), indices], {"axis": 0}, 10)
 
 
 def images() -> Iterator[RuleCase]:
-    """Convolution, pooling, what goes with them, and DRAW's glimpse."""
+    """Convolution, pooling, and what goes with them."""
     rng = np.random.default_rng(2)
     for x, weight, padding in (((2, 5, 4, 3), (3, 2, 3, 2), 1), ((2, 5, 5, 1), (3, 3, 1, 1), 0), ((1, 4, 5, 2), (2, 2, 2, 3), 0),
                                ((3, 1, 4, 2), (1, 3, 2, 1), 1), ((2, 4, 1, 3), (3, 1, 3, 2), 0), ((1, 1, 6, 1), (1, 2, 1, 2), 0),
@@ -57,11 +55,6 @@ def images() -> Iterator[RuleCase]:
             yield RuleCase("batch_norm", f"{shape} {unbiased}", arrays, {"eps": 1e-2, "unbiased": unbiased}, 60)
     for shape in ((2, 3, 3, 2), (3, 1, 4), (1, 5, 1)):
         yield RuleCase("add", f"{shape}", _floats(rng, shape, shape[-1:]), {}, 20)
-    for batch, pixels, read, write in ((3, 6, 2, 3), (1, 7, 3, 2)):
-        looked = [0.5 * a for a in _floats(rng, (batch, 10 + write * write))]
-        arrays = _floats(rng, (batch, pixels, pixels), (batch, pixels, pixels))
-        yield RuleCase("write_then_read", f"{batch} {pixels}", [*arrays, *looked],
-                    {"read": read, "write": write, "centre": "edge"}, 1000)
 
 
 def cells() -> Iterator[RuleCase]:
@@ -88,7 +81,7 @@ def all_cells() -> Iterator[RuleCase]:
     for norm in CELLS["lstm"]:
         yield _step(norm, 1, 4)
         again = _sequence("lstm", norm, (2, 3, 2, 4))
-        yield again._replace(attrs={**again.attrs, "remat": True}, case=f"{norm} remat")
+        yield again._replace(attrs={**again.attrs, "remat": True}, label=f"{norm} remat")
 
 
 def _sequence(cell: str, norm: str, sizes: tuple[int, ...], masked: bool = False) -> RuleCase:
@@ -105,7 +98,7 @@ def _masked(cell: str, norm: str) -> Iterator[RuleCase]:
     padded = _sequence(cell, norm, (3, 4, 2, 3))
     arrays = list(padded.inputs)
     arrays[6 if cell == "lstm" else 5] = np.arange(3)[:, None] < np.array([2, 3, 1, 1])
-    yield padded._replace(inputs=arrays, case=f"{norm} padded")
+    yield padded._replace(inputs=arrays, label=f"{norm} padded")
 
 
 def _step(norm: str, batch: int, hidden: int) -> RuleCase:

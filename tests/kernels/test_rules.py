@@ -10,17 +10,6 @@ from duoln.testing import check_rule
 SHAPES = [(1, 1), (1, 7), (3, 5), (5,), (2, 3, 33), (128, 1000), (130, 4097), (2, 300_001), (700, 1024)]
 
 
-@pytest.fixture(params=[1, 2, 3], ids=lambda n: f"{n} threads")
-def threads(request, monkeypatch):
-    """Blocks small enough that every thread has several."""
-    host._pool.cache_clear()
-    monkeypatch.setattr(host, "workers", lambda: request.param)
-    monkeypatch.setattr(host, "PARALLEL_BYTES", 1)
-    monkeypatch.setattr(host, "BLOCK_BYTES", 1 << 12)
-    yield request.param
-    host._pool.cache_clear()
-
-
 def _rule(op):
     return runtime.backend("numpy") and op.rules("numpy")[0]
 
@@ -61,24 +50,6 @@ def test_softmax_cross_entropy(shape, dtype, threads, rng, numpy_backend):
     labels = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
     check_rule(ops.softmax_cross_entropy, _rule(ops.softmax_cross_entropy), [logits, labels], {}, numpy_backend,
                length=shape[-1])
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 5, 7), (130, 70, 33), (5, 300, 1024), (2, 3, 100_001)], ids=str)
-def test_order_violation(sizes, dtype, threads, rng, numpy_backend):
-    captions, images, width = sizes
-    arrays = [np.abs(rng.standard_normal((rows, width))).astype(dtype) for rows in (captions, images)]
-    check_rule(ops.order_violation, _rule(ops.order_violation), arrays, {}, numpy_backend, length=max(sizes))
-
-
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
-def test_order_violation_of_pairs_without_a_gradient(share, threads, rng, numpy_backend):
-    arrays = [rng.standard_normal((rows, 33)) for rows in (20, 40)]
-    gout = rng.standard_normal((20, 40)) * (rng.random((20, 40)) < share)
-    found, expected = (rule.vjp(numpy_backend, rule.forward(numpy_backend, *arrays)[1], gout, (True, True))
-                       for rule in ops.order_violation.rules("numpy"))
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -117,3 +117,16 @@ def outcome(name: str, call: Callable[[], Any], read: Callable[[Any], Any]) -> s
     except BaseException as error:  # this test looks for errors without a name
         return f"{type(error).__name__} from inside: {error!s:.100}"
     return "no error"
+
+
+def read(result: Any) -> None:
+    """Wait for the values of a result."""
+    for tensor in result if isinstance(result, tuple) else (result,):
+        tensor.numpy()
+
+
+def unnamed_misuses(call: Call, be: Any, elsewhere: Any) -> dict[str, str]:
+    """What each wrong form of a call gave where it was no error that names the operator."""
+    wrong = [*of_tensors(call, be, elsewhere), *of_attributes(call, be)]
+    assert len(wrong) >= len(call.tensors) * 5
+    return {label: text for label, misuse in wrong if (text := outcome(call.name, misuse, read))}

@@ -275,123 +275,19 @@ case("bce_with_logits", ops.bce_with_logits, lambda rng: [3 * rng.standard_norma
      lambda x, t: t * np.log1p(np.exp(-x)) + (1 - t) * np.log1p(np.exp(x)), 16)
 
 
-# Attention and latent variables
-def _grids(n, pixels, size, centre, inverse):
-    """Banks of the rows and of the columns for each of n placements, filter by filter (Gregor et al. 2015)."""
-    def reference(where):
-        rows, columns = (np.zeros((n, size, pixels)) for _ in range(2))
-        for b in range(n):
-            gx, gy, log_variance, log_delta, log_gamma = np.clip(where[b], -20, 20)
-            strength = np.exp(-log_gamma if inverse else log_gamma)
-            stride = (pixels - 1) / (size - 1) * np.exp(log_delta)
-            for bank, g, scale in ((rows, gy, strength), (columns, gx, 1.0)):
-                for i in range(size):
-                    mean = (g + 1) / 2 * (pixels + (centre == "draw")) + (i - size / 2 + 0.5) * stride
-                    f = np.exp(-(np.arange(pixels) - mean) ** 2 / (2 * np.exp(log_variance)))
-                    bank[b, i] = scale * f / (f.sum() + 1e-4)
-        return rows, columns
-
-    return reference
-
-
-for size, pixels, centre, inverse in ((2, 28, "edge", False), (5, 28, "draw", True), (3, 7, "edge", True)):
-    options = {"size": size, "pixels": pixels, "centre": centre, "inverse": inverse}
-    case(f"filterbank {size} {pixels} {centre}", partial(ops.filterbank, **options),
-         lambda rng: [0.5 * rng.standard_normal((4, 5))], _grids(4, **options), 100)
-
-
-def _glimpse(read, write, centre):
-    def reference(canvas, image, looked):
-        n, pixels, _ = canvas.shape
-        wr, wc = _grids(n, pixels, write, centre, True)(looked[:, 5:10])
-        rr, rc = _grids(n, pixels, read, centre, False)(looked[:, :5])
-        drawn = np.stack([canvas[b] + wr[b].T @ looked[b, 10:].reshape(write, write) @ wc[b] for b in range(n)])
-        error = image - 1 / (1 + np.exp(-drawn))
-        seen = np.stack([np.concatenate([(rr[b] @ a[b] @ rc[b].T).ravel() for a in (image, error)]) for b in range(n)])
-        return drawn, seen
-
-    return reference
-
-
-for read, write, pixels, centre in ((2, 5, 28, "edge"), (3, 2, 6, "draw")):
-    options = {"read": read, "write": write, "centre": centre}
-    case(f"write_then_read {read} {write} {centre}", partial(ops.write_then_read, **options),
-         lambda rng, p=pixels, w=write: [rng.standard_normal((2, p, p)), rng.random((2, p, p)), 0.5 * rng.standard_normal((2, 10 + w * w))],
-         _glimpse(**options), 1000)
-
-
-def _latent(statistics, noise):
-    mean, log_sigma = np.split(statistics, 2, axis=1)
-    nats = np.zeros(len(mean))
-    for k in range(mean.shape[1]):
-        m, s = mean[:, k], np.exp(log_sigma[:, k])
-        nats += 0.5 * (m * m + s * s - 1) - np.log(s)
-    return mean + np.exp(log_sigma) * noise, nats
-
-
-case("gaussian_latent", ops.gaussian_latent, normal((3, 8), (3, 4)), _latent, 16)
-case("gaussian_latent of one", ops.gaussian_latent, normal((1, 2), (1, 1)), _latent, 16)
-
-
-# Handwriting
-def mixture_reference(output, points):
-    """From Graves 2013, eq. 16-26, as they are printed."""
-    count = output.shape[-1] // 6
-    end = 1 / (1 + np.exp(output[..., 0]))
-    p, m1, m2, s1, s2, r = np.split(output[..., 1:], 6, axis=-1)
-    assert p.shape[-1] == count
-    weight = np.exp(p) / np.exp(p).sum(-1, keepdims=True)
-    s1, s2, rho = np.exp(s1), np.exp(s2), np.tanh(r)
-    d1, d2 = points[..., :1] - m1, points[..., 1:2] - m2
-    z = (d1 / s1) ** 2 + (d2 / s2) ** 2 - 2 * rho * d1 * d2 / (s1 * s2)
-    density = np.exp(-z / (2 * (1 - rho ** 2))) / (2 * np.pi * s1 * s2 * np.sqrt(1 - rho ** 2))
-    bit = points[..., 2]
-    return -np.log((weight * density).sum(-1)) - bit * np.log(end) - (1 - bit) * np.log(1 - end)
-
-
-def window_reference(raw, kappa, characters, advance=1.0):
-    """Graves 2013, eq. 46-51, one number after another."""
-    (batch, count), length = kappa.shape, characters.shape[1]
-    new, phi = kappa.copy(), np.zeros((batch, length))
-    for b in range(batch):
-        for k in range(count):
-            new[b, k] += advance * np.exp(raw[b, 2 * count + k])
-            for u in range(length):
-                phi[b, u] += np.exp(raw[b, k]) * np.exp(-np.exp(raw[b, count + k]) * (new[b, k] - (u + 1)) ** 2)
-    return np.stack([phi[b] @ characters[b] for b in range(batch)]), new, phi
-
-
-for shape, count in [((5,), 1), ((), 3), ((3, 4), 20), ((0,), 2)]:
-    case(f"mixture_density{shape}{count}", ops.mixture_density, normal((*shape, 1 + 6 * count), (*shape, 3)),
-         mixture_reference, 40)
-for count, length in [(1, 1), (3, 7)]:
-    for advance in (1.0, 0.1):
-        case(f"soft_window {count} {length} {advance}", partial(ops.soft_window, advance=advance),
-             normal((2, 3 * count), (2, count), (2, length, 5)), partial(window_reference, advance=advance), 16)
-
-
-def additive_attention_reference(question, keys, vector, memory, there):
-    """Bahdanau et al. 2015, one step after another; a row in which nothing is there looks everywhere alike."""
-    (rows, steps, _), weights = keys.shape, np.zeros(there.shape)
+# Attention
+def additive_attention_reference(query, keys, score_vector, values, mask):
+    """Bahdanau et al. 2015, one step after another; a row that is masked everywhere weighs all steps alike."""
+    (rows, steps, _), weights = keys.shape, np.zeros(mask.shape)
     for b in range(rows):
-        powers = [np.exp(vector @ np.tanh(question[b] + keys[b, t])) if there[b, t] else 0.0 for t in range(steps)]
+        powers = [np.exp(score_vector @ np.tanh(query[b] + keys[b, t])) if mask[b, t] else 0.0 for t in range(steps)]
         weights[b] = np.array(powers) / sum(powers) if sum(powers) else 1 / steps
-    return np.stack([weights[b] @ memory[b] for b in range(rows)]), weights
+    return np.stack([weights[b] @ values[b] for b in range(rows)]), weights
 
 
-for rows, steps, width, values, first in [(1, 1, 1, 1, 1), (3, 7, 4, 5, 2), (2, 33, 8, 3, 0), (4, 65, 1, 2, 9)]:
+for rows, steps, width, n_values, first in [(1, 1, 1, 1, 1), (3, 7, 4, 5, 2), (2, 33, 8, 3, 0), (4, 65, 1, 2, 9)]:
     case(f"additive_attention {rows} {steps}", ops.additive_attention,
-         lambda rng, r=rows, t=steps, a=width, m=values, n=first: [
+         lambda rng, r=rows, t=steps, a=width, m=n_values, n=first: [
              *(rng.standard_normal(s) for s in ((r, a), (r, t, a), (a,), (r, t, m))),
              np.arange(t) < (n + np.arange(r) * 2)[:, None]], additive_attention_reference, 65)
 case("clip_gradient far off", partial(ops.clip_gradient, limit=1e6), normal((3, 5)), lambda x: x)
-
-
-# Order embeddings
-def order_violation_reference(captions, images):
-    """Pair by pair (Vendrov et al. 2016, eq. 3)."""
-    return np.array([[sum(max(0.0, s - m) ** 2 for s, m in zip(c, i, strict=True)) for i in images] for c in captions]).reshape(len(captions), len(images))
-
-
-for n, m, d in [(1, 1, 1), (0, 3, 4), (3, 0, 4), (3, 4, 0), (5, 3, 7), (2, 9, 33), (33, 17, 5)]:
-    case(f"order_violation{n}{m}{d}", ops.order_violation, normal((n, d), (m, d)), order_violation_reference, max(n, m, d))

@@ -1,87 +1,81 @@
-"""DRAW's attention: grids that see nothing or everything, the fused glimpse, and what is refused."""
-
-import itertools
+"""Additive attention: many queries of the same values, large scores, and arrays that do not fit."""
 
 import numpy as np
 import pytest
 
-from duoln import ops
-from duoln.core import value_and_grad
-from duoln.errors import ShapeError, UsageError
-from duoln.runtime import to_tensors
-from duoln.testing import check_error, check_rule
+from duoln import ops, runtime, tensor, to_tensors, value_and_grad
+from duoln.errors import DtypeError, ShapeError
+from duoln.testing import check_close, check_error
 
-# No stride, any stride; filters thinner than a pixel, wider than the image; a centre far outside; no strength.
-EXTREMES = [np.array(v) for v in itertools.product((0.0, 1e9, -1e9), (0.3,), (-1e9, -60.0, 0.0, 60.0, 1e9),
-                                                   (-1e9, 0.0, 1e9), (-1e9, 0.0, 60.0))]
+B, T, A, M = 3, 5, 4, 2
 
 
-@pytest.mark.parametrize("size", [2, 5])
-def test_degenerate_grids_are_finite(size, be):
-    where = np.stack(EXTREMES).astype(np.float32)
-    tensor = to_tensors({"where": where}, be)
-
-    def total(p):
-        rows, columns = ops.filterbank(p["where"], size=size, pixels=28)
-        return ops.sum(rows * 0.5) + ops.sum(columns)
-
-    value, gradient = value_and_grad(total)(tensor)
-    assert np.isfinite(float(value)) and np.isfinite(gradient["where"].numpy()).all()
-    rows, columns = (t.numpy() for t in ops.filterbank(tensor["where"], size=size, pixels=28))
-    assert np.isfinite(rows).all() and np.isfinite(columns).all() and columns.min() >= 0 and columns.max() <= 1
-    assert columns.sum(axis=2).max() < 1 + 1e-5
+def _arrays(dtype=np.float32):
+    rng = np.random.default_rng(0)
+    shapes = {"query": (B, A), "keys": (B, T, A), "score_vector": (A,), "values": (B, T, M)}
+    return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}, \
+        np.arange(T) < np.array([[5], [2], [1]])
 
 
-def test_degenerate_glimpses_are_finite(be):
-    where = np.stack(EXTREMES)
-    rng = np.random.default_rng(1)
-    n = len(where)
-    arrays = {"canvas": rng.standard_normal((n, 9, 9)), "looked": np.concatenate((where, where[::-1], rng.standard_normal((n, 9))), 1)}
-    image = to_tensors({"image": (rng.random((n, 9, 9)) < 0.5).astype(np.float32)}, be)["image"]
-
-    def total(p):
-        canvas, seen = ops.write_then_read(p["canvas"], image, p["looked"], read=2, write=3)
-        return ops.mean(ops.sigmoid(canvas)) + ops.mean(seen)
-
-    value, gradients = value_and_grad(total)(to_tensors({k: a.astype(np.float32) for k, a in arrays.items()}, be))
-    assert np.isfinite(float(value))
-    assert all(np.isfinite(g.numpy()).all() for g in gradients.values())
+def _steps(p, mask, count):
+    """Queries that depend on the context before them: the loss of so many."""
+    query, total = p["query"], 0.0
+    for k in range(count):
+        context, weights = ops.additive_attention(query, p["keys"], p["score_vector"], p["values"], mask)
+        query = ops.concat(context, query[:, :2], axis=1)
+        total = total + ops.sum(context * (k + 1.0)) + ops.sum(ops.square(weights))
+    return total
 
 
-def test_a_grid_outside_sees_nothing_and_a_wide_one_the_mean(numpy_backend):
-    where = np.array([[20.0, 20.0, -4.0, 0.0, 0.0], [0.0, 0.0, 18.0, 0.0, 0.0]])
-    tensor = to_tensors({"where": where}, numpy_backend)["where"]
-    rows, columns = (t.numpy() for t in ops.filterbank(tensor, size=3, pixels=28))
-    assert not rows[0].any() and not columns[0].any()
-    np.testing.assert_allclose(rows[1], 1 / 28, rtol=1e-4)
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_the_gradient_of_many_queries_is_that_of_simple_operators(be, count):
+    arrays, mask = _arrays(np.float64)
+    numpy = runtime.backend("numpy")
+
+    def plain(p, mask):
+        query, total = p["query"], 0.0
+        for k in range(count):
+            compared = ops.tanh(p["keys"] + ops.expand_dims(query, axis=1))
+            scores = ops.sum(compared * p["score_vector"], axis=2)
+            weights = ops.softmax(ops.where(mask, scores, -1e30), axis=1)
+            context = ops.sum(ops.expand_dims(weights, axis=2) * p["values"], axis=1)
+            query = ops.concat(context, query[:, :2], axis=1)
+            total = total + ops.sum(context * (k + 1.0)) + ops.sum(ops.square(weights))
+        return total
+
+    wide = to_tensors((arrays, mask), numpy)
+    expected, slopes = value_and_grad(plain)(*wide)
+    narrow = to_tensors(({k: a.astype(np.float32) for k, a in arrays.items()}, mask), be)
+    value, gradients = value_and_grad(lambda p, mask: _steps(p, mask, count))(*narrow)
+    assert float(value) == pytest.approx(float(expected), rel=1e-5)
+    for name in arrays:
+        check_close(gradients[name].numpy(), slopes[name].numpy(), 1e-5, name)
 
 
-@pytest.mark.parametrize(("batch", "pixels", "read", "write", "dtype"), [
-    (1, 28, 2, 5, "float32"), (3, 28, 5, 2, "float64"), (7, 5, 3, 4, "float32"), (128, 28, 2, 5, "float32")])
-@pytest.mark.parametrize("centre", ["edge", "draw"])
-def test_the_fused_glimpse(batch, pixels, read, write, dtype, centre, numpy_backend):
-    rng = np.random.default_rng(batch)
-    looked = 0.5 * rng.standard_normal((batch, 10 + write * write))
-    if batch > 1:
-        looked[0, :10] = 30 * np.sign(rng.standard_normal(10))  # beyond what the grids are held within
-    canvas = rng.standard_normal((batch, pixels, pixels))
-    canvas[0, 0, :2] = -1000, 1000
-    inputs = [canvas, rng.random((batch, pixels, pixels)), looked]
-    op = ops.write_then_read
-    assert op.rules("numpy")[0].name == "one pass"
-    check_rule(op, op.rules("numpy")[0], [a.astype(dtype) for a in inputs],
-               {"read": read, "write": write, "centre": centre}, numpy_backend, length=pixels ** 2)
+def test_scores_may_be_large(be):
+    arrays, mask = _arrays()
+    arrays["score_vector"] *= 1e4
+    p, t = to_tensors((arrays, mask), be)
+    value, gradients = value_and_grad(lambda p: _steps(p, t, 3))(p)
+    assert np.isfinite(float(value)) and all(np.isfinite(g.numpy()).all() for g in gradients.values())
 
 
-def test_what_is_refused(numpy_backend):
-    t = to_tensors({"where": np.zeros((2, 5)), "four": np.zeros((2, 4)), "canvas": np.zeros((2, 6, 6)),
-                    "looked": np.zeros((2, 14)), "flat": np.zeros((2, 36))}, numpy_backend)
-    check_error(ShapeError, lambda: ops.filterbank(t["four"], size=2, pixels=6), "[filterbank]", "(batch, 5)", "(2, 4)")
-    check_error(ShapeError, lambda: ops.filterbank(t["where"], size=1, pixels=6), "[filterbank]", "at least 2", "found 1")
-    check_error(UsageError, lambda: ops.filterbank(t["where"], size=2, pixels=6, centre="left"), "'edge' or 'draw'", "'left'")
-    glimpse = ops.write_then_read
-    check_error(ShapeError, lambda: glimpse(t["flat"], t["flat"], t["looked"], read=2, write=2), "(2, 36)")
-    check_error(ShapeError, lambda: glimpse(t["canvas"], t["canvas"], t["looked"], read=2, write=3), "(2, 19)", "(2, 14)")
-    check_error(ShapeError, lambda: glimpse(t["canvas"], t["canvas"], t["looked"], read=1, write=2), "at least 2")
-    check_error(UsageError, lambda: glimpse(t["canvas"], t["canvas"], t["looked"], read=2, write=2, centre="x"), "'x'")
-    check_error(ShapeError, lambda: ops.gaussian_latent(t["where"], t["four"]), "[gaussian_latent]", "(2, 5)", "(2, 4)")
+def test_a_masked_step_has_no_weight_and_no_gradient(be):
+    arrays, mask = _arrays()
+    p, t = to_tensors((arrays, mask), be)
+    weights = ops.additive_attention(p["query"], p["keys"], p["score_vector"], p["values"], t)[1].numpy()
+    assert (weights[~mask] == 0).all()
+    np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
+    _, gradients = value_and_grad(lambda p: _steps(p, t, 2))(p)
+    assert not gradients["keys"].numpy()[~mask].any() and not gradients["values"].numpy()[~mask].any()
+
+
+@pytest.mark.parametrize(("name", "shape"), [
+    ("query", (B, A + 1)), ("query", (B + 1, A)), ("score_vector", (A, 1)), ("values", (B, T + 1, M)), ("values", (B, T)),
+    ("keys", (B, A)), ("keys", (B, 0, A))])
+def test_shapes_that_do_not_fit(numpy_backend, name, shape):
+    arrays, mask = _arrays()
+    p, t = to_tensors(({**arrays, name: np.zeros(shape, np.float32)}, mask), numpy_backend)
+    call = lambda mask: ops.additive_attention(p["query"], p["keys"], p["score_vector"], p["values"], mask)  # noqa: E731
+    check_error(ShapeError, lambda: call(t), "additive_attention", name, str(shape))
+    check_error(DtypeError, lambda: call(tensor(mask.astype(np.int32), numpy_backend)), "bool", "int32")

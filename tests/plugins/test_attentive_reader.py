@@ -224,9 +224,9 @@ def test_one_seed_for_every_matrix():
 def test_gains():
     for variant, gain in (("ln", 1.0), ("ln-gain-0.1", 0.1), ("bn", 0.1), ("bn-everywhere", 0.1)):
         p = _init(variant)
-        found = {path: a for path, a in tree.items(p) if "gain" in path}
-        assert all((a == np.float32(gain)).all() for a in found.values())
-        assert len(found) == {"bn-everywhere": 11}.get(variant, 6)
+        gains = {path: a for path, a in tree.items(p) if "gain" in path}
+        assert all((a == np.float32(gain)).all() for a in gains.values())
+        assert len(gains) == {"bn-everywhere": 11}.get(variant, 6)
     assert not [path for path, _ in tree.items(_init("none")) if "gain" in path]
 
 
@@ -234,8 +234,8 @@ def test_the_bound_that_hardly_ever_binds(numpy_backend):
     clip = clip_as_published(10.0)
     for norm, after in ((50.0, 50.0), (99.9, 99.9), (400.0, 200.0), (10_000.0, 1000.0)):
         g = to_tensors({"a": np.array([0.6 * norm]), "b": np.array([0.8 * norm])}, numpy_backend)
-        found = clip(g)
-        assert np.hypot(*(float(found[k].numpy()[0]) for k in "ab")) == pytest.approx(after, rel=1e-9)
+        clipped = clip(g)
+        assert np.hypot(*(float(clipped[k].numpy()[0]) for k in "ab")) == pytest.approx(after, rel=1e-9)
 
 
 def test_the_protocol_of_the_paper():
@@ -275,12 +275,12 @@ def test_metrics_against_plain_python():
         given.extend(logits.astype(float).tolist())
         return logits
 
-    found = TASK.metrics(predict, split)
+    metrics = TASK.metrics(predict, split)
     wrong = [max(range(601), key=row.__getitem__) != a for row, a in zip(given, answers, strict=True)]
     nats = [np.logaddexp.reduce(row) - row[a] for row, a in zip(given, answers, strict=True)]
-    assert 0.2 < found["error"] < 0.8 and found["error"] == pytest.approx(sum(wrong) / 64)
-    assert found["nll"] == pytest.approx(sum(nats) / 64)
-    assert found["most_frequent_error"] == np.mean(split["most_frequent"] != split["answer"])
+    assert 0.2 < metrics["error"] < 0.8 and metrics["error"] == pytest.approx(sum(wrong) / 64)
+    assert metrics["nll"] == pytest.approx(sum(nats) / 64)
+    assert metrics["most_frequent_error"] == np.mean(split["most_frequent"] != split["answer"])
 
 
 def test_an_answer_that_the_table_does_not_have_is_never_found():
@@ -305,8 +305,8 @@ def test_it_learns_to_answer(numpy_backend):
     trainer = Trainer(TASK, "ln", cfg, TASK.data(cfg), numpy_backend)
     while trainer.step < trainer.last_step:
         trainer.advance()
-    found = trainer.evaluate()
-    assert found["valid_error"] < found["valid_most_frequent_error"] - 0.4
+    metrics = trainer.evaluate()
+    assert metrics["valid_error"] < metrics["valid_most_frequent_error"] - 0.4
 
 
 # The paper's curves -------------------------------------------------------------------------------------

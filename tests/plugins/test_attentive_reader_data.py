@@ -57,18 +57,18 @@ def test_what_a_passage_asks_by_itself():
     text = ("@entity1 met @entity2 in rome . it rained on @entity3 for days . did the long war end @entity3 or @entity1 ? "
             "@entity9 sang with nobody at all ! so @entity2 said .")
     passage = text.split()
-    found = list(within(passage, 1))
-    assert [" ".join(q.question) for q in found] == ["did the long war end @placeholder or @entity1 ?"]
-    assert found[0].answer == "@entity3" and found[0].passage == passage[:13]
+    questions = list(within(passage, 1))
+    assert [" ".join(q.question) for q in questions] == ["did the long war end @placeholder or @entity1 ?"]
+    assert questions[0].answer == "@entity3" and questions[0].passage == passage[:13]
     assert list(within(passage, 3)) == list(within([], 0)) == []
 
 
 def test_a_question():
-    found = parse("a.question", TEXT.encode())
-    assert found.passage[:5] == ["@entity3", "met", "@entity1", "in", "rome"] and len(found.passage) == 15
-    assert found.question == ["in", "rome", "@placeholder", "met", "@entity1", "."] and found.answer == "@entity3"
+    question = parse("a.question", TEXT.encode())
+    assert question.passage[:5] == ["@entity3", "met", "@entity1", "in", "rome"] and len(question.passage) == 15
+    assert question.question == ["in", "rome", "@placeholder", "met", "@entity1", "."] and question.answer == "@entity3"
     bare = parse("a.question", TEXT.partition("@entity1:")[0].encode())  # the names are left out in some corpora
-    assert bare == found
+    assert bare == question
 
 
 @pytest.mark.parametrize(("change", "words"), [
@@ -119,15 +119,15 @@ def test_folder_and_tar_are_read_alike(tmp_path):
     kinds = [tmp_path / "folder", _tar(tmp_path / "a.tar", backwards, "w"), _tar(tmp_path / "a.tgz", files)]
     rest = None
     for path in kinds:
-        found = corpus.read(path, WHOLE)
-        texts = {split: [[found.words[w] for w in s.questions.values[a:b]] for a, b in
-                         zip(s.questions.ends[:-1], s.questions.ends[1:], strict=True)] for split, s in found.splits.items()}
+        read = corpus.read(path, WHOLE)
+        texts = {split: [[read.words[w] for w in s.questions.values[a:b]] for a, b in
+                         zip(s.questions.ends[:-1], s.questions.ends[1:], strict=True)] for split, s in read.splits.items()}
         assert {split: [t[-1] for t in lines] for split, lines in texts.items()} == {
             "train": list("012345"), "valid": list("012"), "test": list("01")}
         rest = rest or texts
         assert texts == rest
-        assert [found.words[a] for a in found.splits["train"].answers] == ["@entity3"] * 6
-        assert [found.words[a] for a in found.splits["test"].most_frequent] == ["@entity3"] * 2
+        assert [read.words[a] for a in read.splits["train"].answers] == ["@entity3"] * 6
+        assert [read.words[a] for a in read.splits["test"].most_frequent] == ["@entity3"] * 2
 
 
 def _traversal(tmp_path):
@@ -205,17 +205,17 @@ def test_nothing_there_and_what_cannot_be_read(tmp_path):
 # Words --------------------------------------------------------------------------------------------------
 
 def test_words_of_the_training_set_that_occur_often_enough(tmp_path):
-    found = corpus.read(_tar(tmp_path / "a.tgz", _files()), WHOLE)
-    words = vocabulary.count_words(found, "a.tgz", 20, 2)
+    read = corpus.read(_tar(tmp_path / "a.tgz", _files()), WHOLE)
+    words = vocabulary.count_words(read, "a.tgz", 20, 2)
     counts = Counter(w for k in range(6) for w in " ".join(_question(k).split("\n\n")[1:3]).split())
     assert set(words.words) == {w for w, n in counts.items() if n > 1}  # "0" to "5" occur once each
     assert [counts[w] for w in words.words] == sorted((counts[w] for w in words.words), reverse=True)
     assert {words.words[row - 4] for row in words.entities} == {"@entity1", "@entity3"} and words.rows == 20
-    parts = vocabulary.encode(found, words)
+    parts = vocabulary.encode(read, words)
     assert (parts["valid"].questions.values == vocabulary.UNKNOWN).sum() == 3  # their numbers
-    check_error(DataError, lambda: vocabulary.count_words(found, "a.tgz", 10, 2), "a.tgz", "at most 6 words", "found 7", "11")
-    assert vocabulary.count_words(found, "a.tgz", 11, 2).rows == 11
-    rare = vocabulary.count_words(found, "a.tgz", 20, 1000)
+    check_error(DataError, lambda: vocabulary.count_words(read, "a.tgz", 10, 2), "a.tgz", "at most 6 words", "found 7", "11")
+    assert vocabulary.count_words(read, "a.tgz", 11, 2).rows == 11
+    rare = vocabulary.count_words(read, "a.tgz", 20, 1000)
     assert set(rare.words) == {"@entity1", "@entity3"}  # places for names, however rare
 
 
@@ -265,10 +265,10 @@ def test_a_batch_is_its_questions_with_entities_permuted(tmp_path):
         lengths = parts.passages.lengths
         assert batch["passage"].shape == (lengths.max() + 1, 3) and batch["passage_mask"].sum() == lengths[:3].sum()
         whole = parts.passages.values[:lengths[0]]
-        found = batch["passage"][:len(whole), 0]
+        passage = batch["passage"][:len(whole), 0]
         is_entity = np.isin(whole, words.entities)
-        assert np.array_equal(whole[~is_entity], found[~is_entity])
-        moved = dict(zip(whole[is_entity].tolist(), found[is_entity].tolist(), strict=True))
+        assert np.array_equal(whole[~is_entity], passage[~is_entity])
+        moved = dict(zip(whole[is_entity].tolist(), passage[is_entity].tolist(), strict=True))
         assert sorted(moved.values()) == sorted(moved) == sorted(words.entities.tolist())
         assert batch["answer"][0] == moved[parts.answers[step % 2 * 3]]
         seen.add(tuple(moved.values()))
@@ -291,13 +291,13 @@ def test_orders(order):
     assert rows.shape == (count, 6) and len(set(rows.ravel())) == rows.size
     if order == "by-length":
         spread = [np.ptp(split.passages.lengths[r]) for r in rows]
-        other = [np.ptp(split.passages.lengths[r]) for r in rows.ravel()[np.argsort(rows.ravel())].reshape(rows.shape)]
-        assert np.mean(spread) <= np.mean(other)
+        unsorted_spread = [np.ptp(split.passages.lengths[r]) for r in rows.ravel()[np.argsort(rows.ravel())].reshape(rows.shape)]
+        assert np.mean(spread) <= np.mean(unsorted_spread)
 
 
 def _made(sentences):
-    found = made.make(0, Cut(sentences, None, "dropped"))
-    return found, vocabulary.count_words(found, "made", 600, 2)
+    questions = made.make(0, Cut(sentences, None, "dropped"))
+    return questions, vocabulary.count_words(questions, "made", 600, 2)
 
 
 def test_lengths_come_from_a_small_set_and_masks_of_dropout_ride_along():
@@ -350,14 +350,14 @@ def test_a_damaged_corpus_is_an_error_of_the_command_line(tmp_path, capsys):
     path = _tar(tmp_path / "a.tgz", files)
     code = cli.main(["run", "attentive_reader", "--preset", "smoke", "--set", f"corpus={path}", "--backend", "numpy",
                      "--out", str(tmp_path / "run")])
-    said = capsys.readouterr().err.replace("\n", "")
-    assert code == 4 and "0003.question" in said and "line 7" in said and "@entity7" in said and "Traceback" not in said
+    message = capsys.readouterr().err.replace("\n", "")
+    assert code == 4 and "0003.question" in message and "line 7" in message and "@entity7" in message and "Traceback" not in message
 
 
 def test_members_come_with_their_split(tmp_path):
-    found = list(archive.members(_tar(tmp_path / "a.tgz", {**_files(1, 1, 1), "q/README": "x"})))
-    assert [m.split for m in found] == ["train", "valid", "test"]
-    assert found[0].content == _question(0).encode() and "q/training/0000.question" in found[0].where
+    members = list(archive.members(_tar(tmp_path / "a.tgz", {**_files(1, 1, 1), "q/README": "x"})))
+    assert [m.split for m in members] == ["train", "valid", "test"]
+    assert members[0].content == _question(0).encode() and "q/training/0000.question" in members[0].where
 
 
 def test_more_words_than_are_believed():

@@ -97,8 +97,8 @@ def test_the_network_against_plain_numpy(norm, gains, be):
     for dtype in set(be.dtypes) & {"float64", "float32"}:
         cast = tree.map(lambda a, d=dtype: a.astype(d) if a.dtype.kind == "f" else a, {"params": params, "batch": batch})
         t = to_tensors(cast, be)
-        found = model(t["params"], t["batch"]).numpy()
-        check_close(found, expected, 1e-11 if dtype == "float64" and be.name == "numpy" else 5e-5, f"{norm} on {be.name}")
+        logits = model(t["params"], t["batch"]).numpy()
+        check_close(logits, expected, 1e-11 if dtype == "float64" and be.name == "numpy" else 5e-5, f"{norm} on {be.name}")
 
 
 @pytest.mark.parametrize(("norm", "gains"), [("none", "unit"), ("batch", "unit"), ("layer", "unit"),
@@ -118,9 +118,9 @@ def test_an_evaluation_sees_the_images_as_they_are(numpy_backend):
     model, params, batch = _start("layer")
     plain = {"x": batch["x"]}
     ones = {"x": batch["x"], "noise": 0 * batch["noise"], "first": np.ones_like(batch["first"]), "second": np.ones_like(batch["second"])}
-    found = [model(to_tensors(params, numpy_backend), to_tensors(b, numpy_backend)).numpy() for b in (plain, ones, batch)]
-    np.testing.assert_array_equal(found[0], found[1])
-    assert not np.allclose(found[0], found[2])
+    logits = [model(to_tensors(params, numpy_backend), to_tensors(b, numpy_backend)).numpy() for b in (plain, ones, batch)]
+    np.testing.assert_array_equal(logits[0], logits[1])
+    assert not np.allclose(logits[0], logits[2])
 
 
 def test_layer_norm_does_not_see_the_scale_of_the_weights_and_no_norm_does(numpy_backend):
@@ -135,13 +135,13 @@ def test_layer_norm_does_not_see_the_scale_of_the_weights_and_no_norm_does(numpy
 
 def test_weight_norm_starts_as_the_function_it_replaces(numpy_backend):
     batch = TASK.data(_config("none")).train(0)
-    found = {}
+    logits = {}
     for variant in ("none", "wn"):
         model = TASK.model(_config(variant))
         params = model.init(Stream(0, "init"))
-        found[variant] = model(to_tensors(params, numpy_backend), to_tensors(batch, numpy_backend)).numpy()
+        logits[variant] = model(to_tensors(params, numpy_backend), to_tensors(batch, numpy_backend)).numpy()
     assert {p.rsplit(".", 1)[1] for p, _ in tree.items(params)} == {"direction", "gain", "bias"}
-    check_close(found["wn"], found["none"], 1e-5, "at the start")
+    check_close(logits["wn"], logits["none"], 1e-5, "at the start")
 
 
 # The protocol -------------------------------------------------------------------------------------------
@@ -188,10 +188,10 @@ def test_the_rate_goes_down_along_a_line():
 
 def test_noise_and_masks_belong_to_the_step():
     splits = TASK.data(_config("ln"))
-    first, again, other = splits.train(3), splits.train(3), splits.train(4)
+    first, again, next_step = splits.train(3), splits.train(3), splits.train(4)
     assert first.keys() == {"x", "label", "noise", "first", "second"}
     assert all(np.array_equal(first[k], again[k]) for k in first)
-    assert all(not np.array_equal(first[k], other[k]) for k in ("x", "noise", "first", "second"))
+    assert all(not np.array_equal(first[k], next_step[k]) for k in ("x", "noise", "first", "second"))
     assert first["first"].shape == (6, 16, 16, 2) and first["second"].shape == (6, 8, 8, 4)
     reseeded = TASK.data(_config("ln", seed=1)).train(3)
     assert not np.array_equal(first["first"], reseeded["first"])
@@ -219,9 +219,9 @@ def test_metrics_are_computed_in_float64():
         logits[:, 0] = 0.0
         return logits
 
-    found = TASK.metrics(predict, split)
+    metrics = TASK.metrics(predict, split)
     right, wrong = np.log1p(9 * np.exp(-20.0)), 20 + np.log1p(9 * np.exp(-20.0))
-    assert found["error"] == pytest.approx(0.9) and found["nll"] == pytest.approx(0.1 * right + 0.9 * wrong, rel=1e-12)
+    assert metrics["error"] == pytest.approx(0.9) and metrics["nll"] == pytest.approx(0.1 * right + 0.9 * wrong, rel=1e-12)
 
 
 def test_settings_that_do_not_fit():
@@ -255,12 +255,12 @@ def test_equal_training_on_numpy_and_mlx(variant):
 
 def test_batch_norm_is_evaluated_by_the_statistics_of_undisturbed_images(numpy_backend):
     """Neither noise nor masks change what an evaluation gives, nor does what stands beside an image."""
-    found = []
+    evaluations = []
     for disturbed in ({"noise": 0.0, "dropout": 0.0}, {"noise": 0.5, "dropout": 0.5}):
         cfg = _config("bn", **disturbed)
         trainer = Trainer(TASK, "bn", cfg, TASK.data(cfg), numpy_backend)
-        found.append(trainer.evaluate())
-    assert found[0] == found[1]
+        evaluations.append(trainer.evaluate())
+    assert evaluations[0] == evaluations[1]
     forward = trainer._population_forward()
     params = nn.with_population(trainer.model, trainer.state["params"], [trainer.splits.train(0)], forward)
     x = trainer.splits.evaluation["test"]["x"]

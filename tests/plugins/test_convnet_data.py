@@ -95,22 +95,22 @@ def subset(tmp_path):
 @pytest.mark.parametrize("form", ["folder", "archive"])
 def test_the_binary_version(form, request, tmp_path):
     request.getfixturevalue(form)
-    dataset, found = corpus.read(tmp_path)
+    dataset, splits = corpus.read(tmp_path)
     assert dataset.label == "CIFAR-10, substitute"
     labels, images = (np.concatenate(a) for a in zip(*(_records(k) for k in range(5)), strict=True))
-    assert np.array_equal(found["train"].labels, labels) and found["train"].labels.dtype == np.int32
-    assert found["train"].images.shape == (5 * RECORDS, 32, 32, 3) and found["train"].images.flags.c_contiguous
+    assert np.array_equal(splits["train"].labels, labels) and splits["train"].labels.dtype == np.int32
+    assert splits["train"].images.shape == (5 * RECORDS, 32, 32, 3) and splits["train"].images.flags.c_contiguous
     for channel in range(3):
-        assert np.array_equal(found["train"].images[..., channel], images[:, channel])
-    assert np.array_equal(found["test"].labels, _records(5)[0])
+        assert np.array_equal(splits["train"].images[..., channel], images[:, channel])
+    assert np.array_equal(splits["test"].labels, _records(5)[0])
     assert {p.name for p in tmp_path.rglob("*") if p.is_file()} <= {*NAMES, "cifar-10-binary.tar.gz"}  # nothing unpacked
 
 
 def test_a_part_of_it(subset, tmp_path):
-    dataset, found = corpus.read(tmp_path)
+    dataset, splits = corpus.read(tmp_path)
     labels, images = _records(0)
     assert dataset.label == "CIFAR-10, 7 images, substitute"
-    assert np.array_equal(found["train"].images, images.transpose(0, 2, 3, 1)) and np.array_equal(found["test"].labels, labels[:2])
+    assert np.array_equal(splits["train"].images, images.transpose(0, 2, 3, 1)) and np.array_equal(splits["test"].labels, labels[:2])
 
 
 def test_the_whole_comes_before_a_part(subset, tmp_path):
@@ -152,21 +152,21 @@ def test_without_files_images_are_made_and_labelled(name, shape, monkeypatch):
 def test_made_images_are_digits_in_two_colours():
     from duoln.plugins.convnet.made import make_coloured, make_grey
 
-    found, grey = make_coloured(30, 0, "train"), make_grey(30, 0, "train")
-    assert found.images.shape == (30, 32, 32, 3) and found.images.dtype == np.uint8
-    assert np.array_equal(found.labels, grey.labels)
-    corners = found.images[:, [0, 0, -1, -1], [0, -1, 0, -1]]
+    coloured, grey = make_coloured(30, 0, "train"), make_grey(30, 0, "train")
+    assert coloured.images.shape == (30, 32, 32, 3) and coloured.images.dtype == np.uint8
+    assert np.array_equal(coloured.labels, grey.labels)
+    corners = coloured.images[:, [0, 0, -1, -1], [0, -1, 0, -1]]
     assert (corners == corners[:, :1]).all() and len(np.unique(corners[:, 0], axis=0)) == 30  # a ground each
     where = grey.images[:, :, :, 0] > 128
-    apart = np.abs(found.images[:, 2:-2, 2:-2].astype(int) - corners[:, :1, None]).sum(-1)
+    apart = np.abs(coloured.images[:, 2:-2, 2:-2].astype(int) - corners[:, :1, None]).sum(-1)
     assert (apart[where] > 0).mean() > 0.95
 
 
 @pytest.mark.skipif(not (REAL / corpus.SUBSET).is_file(), reason="DUOLN_DATA has no CIFAR-10")
 def test_the_real_subset():
-    dataset, found = corpus.read(REAL)
-    assert dataset.name == "CIFAR-10, 1,700 images" and len(found["test"].labels) == 400
-    assert list(found["train"].labels[:5]) == [6, 9, 9, 4, 1] and list(found["test"].labels[:4]) == [3, 8, 8, 0]
+    dataset, splits = corpus.read(REAL)
+    assert dataset.name == "CIFAR-10, 1,700 images" and len(splits["test"].labels) == 400
+    assert list(splits["train"].labels[:5]) == [6, 9, 9, 4, 1] and list(splits["test"].labels[:4]) == [3, 8, 8, 0]
 
 
 # What is done to images ---------------------------------------------------------------------------------
@@ -178,23 +178,23 @@ def _correlated(count, rng):
 
 @pytest.mark.parametrize("count", [1, 5, 2500])
 def test_zca_against_its_formula(count, rng):
-    images, other = _correlated(count, rng), _correlated(30, rng)
-    x, y = ((i.reshape(len(i), -1).astype(np.float64) - 127.5) / 128 for i in (images, other))
+    images, unseen = _correlated(count, rng), _correlated(30, rng)
+    x, y = ((i.reshape(len(i), -1).astype(np.float64) - 127.5) / 128 for i in (images, unseen))
     covariance = (x - x.mean(0)).T @ (x - x.mean(0)) / count
     u, s, _ = np.linalg.svd(covariance)
     expected = (y - x.mean(0)) @ u @ np.diag((s + 1e-3) ** -0.5) @ u.T
-    found = whitening.fit(images, "zca", 1e-3)(other)
-    assert found.dtype == np.float32 and found.shape == other.shape
-    np.testing.assert_allclose(found.reshape(30, -1), expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(whitening.fit(images, "mean", 1e-3)(other).reshape(30, -1), y - x.mean(0), atol=1e-6)
+    whitened = whitening.fit(images, "zca", 1e-3)(unseen)
+    assert whitened.dtype == np.float32 and whitened.shape == unseen.shape
+    np.testing.assert_allclose(whitened.reshape(30, -1), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(whitening.fit(images, "mean", 1e-3)(unseen).reshape(30, -1), y - x.mean(0), atol=1e-6)
 
 
 def test_zca_makes_values_uncorrelated_and_stays_near_to_the_image(rng):
     images = _correlated(3000, rng)
-    found = whitening.fit(images, "zca", 1e-8)(images).reshape(3000, -1).astype(np.float64)
-    np.testing.assert_allclose(found.T @ found / 3000, np.eye(12), atol=1e-3)
+    whitened = whitening.fit(images, "zca", 1e-8)(images).reshape(3000, -1).astype(np.float64)
+    np.testing.assert_allclose(whitened.T @ whitened / 3000, np.eye(12), atol=1e-3)
     plain = whitening.fit(images, "mean", 1e-8)(images).reshape(3000, -1)
-    assert all(np.corrcoef(plain[:, k], found[:, k])[0, 1] > 0.3 for k in range(12))
+    assert all(np.corrcoef(plain[:, k], whitened[:, k])[0, 1] > 0.3 for k in range(12))
 
 
 def test_only_the_training_images_are_looked_at(subset, tmp_path):

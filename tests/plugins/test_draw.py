@@ -93,18 +93,18 @@ def test_the_network_against_plain_numpy(norm, be):
     for dtype in set(be.dtypes) & {"float64", "float32"}:
         cast = tree.map(lambda a, d=dtype: a.astype(d), {"params": params, "x": x, "noise": noise})
         t = to_tensors(cast, be)
-        found = model(t["params"], {"x": t["x"], "noise": t["noise"]}).numpy()
-        check_close(found, expected, 1e-12 if dtype == "float64" and be.name == "numpy" else 2e-5, f"bits on {be.name} in {dtype}")
+        nats = model(t["params"], {"x": t["x"], "noise": t["noise"]}).numpy()
+        check_close(nats, expected, 1e-12 if dtype == "float64" and be.name == "numpy" else 2e-5, f"bits on {be.name} in {dtype}")
 
 
 def test_weight_norm_starts_as_the_function_it_replaces_and_ignores_the_length_of_directions(numpy_backend):
     batch = TASK.data(_tiny_config("none")).train(0)
-    found = {}
+    started = {}
     for variant in ("none", "wn"):
         cfg = _tiny_config(variant)
-        found[variant] = TASK.model(cfg), TASK.model(cfg).init(Stream(0, "init"))
-    plain, params = found["none"]
-    normed, directions = found["wn"]
+        started[variant] = TASK.model(cfg), TASK.model(cfg).init(Stream(0, "init"))
+    plain, params = started["none"]
+    normed, directions = started["wn"]
     assert {p for p, _ in tree.items(directions) if p.endswith("direction")} == {
         f"{name}.direction" for name in ("encoder.w_x", "encoder.w_h", "decoder.w_x", "decoder.w_h",
                                          "posterior.weight", "look.weight")}
@@ -151,8 +151,8 @@ def test_the_divergence_has_half_a_nat_for_every_latent_dimension_of_every_glimp
 
 def test_noise_belongs_to_the_step_and_is_the_same_on_every_backend():
     splits = TASK.data(_tiny_config("ln"))
-    first, again, other = splits.train(3), splits.train(3), splits.train(4)
-    assert np.array_equal(first["noise"], again["noise"]) and not np.array_equal(first["noise"], other["noise"])
+    first, again, next_step = splits.train(3), splits.train(3), splits.train(4)
+    assert np.array_equal(first["noise"], again["noise"]) and not np.array_equal(first["noise"], next_step["noise"])
     assert first["noise"].shape == (2, 6, 3) and first["noise"].dtype == np.float32
     many = data.noise(0, "train", 0, (10, 100, 20))
     assert abs(many.mean()) < 0.03 and abs(many.std() - 1) < 0.03
@@ -170,10 +170,10 @@ def test_metrics_are_means_over_a_whole_split_with_noise_of_its_own():
         seen.append(batch)
         return np.stack((batch["x"].sum(1), batch["noise"].sum((0, 2))), axis=1)
 
-    found = TASK.metrics(predict, split)
+    metrics = TASK.metrics(predict, split)
     again = TASK.metrics(predict, split)
-    assert found == again and found["bound"] == found["reconstruction"] + found["divergence"]
-    assert found["reconstruction"] == pytest.approx(split["x"].sum(1).mean())
+    assert metrics == again and metrics["bound"] == metrics["reconstruction"] + metrics["divergence"]
+    assert metrics["reconstruction"] == pytest.approx(split["x"].sum(1).mean())
     half = len(seen) // 2
     assert sum(len(b["x"]) for b in seen[:half]) == 700
     assert not np.array_equal(seen[0]["noise"][:, :200], seen[1]["noise"][:, :200])

@@ -41,9 +41,9 @@ def texts(tmp_path, images):
 
 
 def test_the_packed_file_is_read(packed, images, tmp_path):
-    dataset, found = corpus.read(tmp_path)
+    dataset, splits = corpus.read(tmp_path)
     assert dataset.provenance == "substitute"  # not the bits of the literature
-    assert all(np.array_equal(found[split], images[split]) for split in COUNTS)
+    assert all(np.array_equal(splits[split], images[split]) for split in COUNTS)
 
 
 def test_by_columns_as_well(packed, images, tmp_path):
@@ -121,8 +121,8 @@ def test_text_files_may_end_as_they_like(tmp_path):
     path = tmp_path / "x.amat"
     for end in ("", "\n", "\n\n", " \r\n"):
         path.write_text("0 " * 783 + "1\n" + "1 " * 783 + "0" + end, newline="")
-        found = corpus.read_text(path)
-        assert found.shape == (2, 784) and found.sum() == 784 and found[0, 783] == 1 and found[1, 783] == 0
+        pixels = corpus.read_text(path)
+        assert pixels.shape == (2, 784) and pixels.sum() == 784 and pixels[0, 783] == 1 and pixels[1, 783] == 0
 
 
 def test_the_text_files_are_prepared(texts, images, tmp_path, capsys):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from conftest import get_backend
-from ops.cases import layer_norm_reference, mixture_reference, window_reference
+from operator_cases import mixture_reference, window_reference
+from ops.cases import layer_norm_reference
 
 from duoln import ops, runtime, tree
 from duoln.core import gradcheck
@@ -110,8 +111,8 @@ def test_outputs_and_loss_are_those_of_plain_numpy(norm, form, numpy_backend):
     model, params, batch = _tiny(norm, form)
     expected = _network(params, batch["x"], batch["text"], 2, 0.5)
     tensors = to_tensors((params, batch), numpy_backend)
-    found = model.outputs(tensors[0], tensors[1]["x"], tensors[1]["text"])
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-9)
+    outputs = model.outputs(tensors[0], tensors[1]["x"], tensors[1]["text"])
+    np.testing.assert_allclose(outputs.numpy(), expected, rtol=1e-9, atol=1e-9)
     nats = (mixture_reference(expected, batch["target"]) * batch["mask"]).sum()
     assert float(TASK.loss(model, tensors[0], tensors[1])) == pytest.approx(nats / 2, rel=1e-9)
     split = {k: tensors[1][k].numpy() for k in batch}
@@ -128,20 +129,20 @@ def test_the_gradient_of_the_whole_model(norm, form, numpy_backend):
     model, params, batch = _tiny(norm, form)
     tensors = to_tensors(batch, numpy_backend)
     leaves = tree.leaves(to_tensors(params, numpy_backend))
-    gradcheck(lambda *found: TASK.loss(model, tree.unflatten(params, list(found)), tensors), *leaves)
+    gradcheck(lambda *moved: TASK.loss(model, tree.unflatten(params, list(moved)), tensors), *leaves)
 
 
 def test_both_forms_and_bounds_that_are_not_reached_are_one_function(numpy_backend):
     from duoln import value_and_grad
 
-    found = []
+    results = []
     for form, clip in (("steps", 0.0), ("sequences", 0.0), ("steps", 1e6), ("sequences", 1e6)):
         model, params, batch = _tiny("layer", form, clip_steps=clip, clip_output=clip)
         tensors = to_tensors((params, batch), numpy_backend)
-        found.append(value_and_grad(lambda p, m=model, b=tensors[1]: TASK.loss(m, p, b))(tensors[0]))
-    for value, gradients in found[1:]:
-        assert float(value) == pytest.approx(float(found[0][0]), rel=1e-12)
-        for a, b in zip(tree.leaves(gradients), tree.leaves(found[0][1]), strict=True):
+        results.append(value_and_grad(lambda p, m=model, b=tensors[1]: TASK.loss(m, p, b))(tensors[0]))
+    for value, gradients in results[1:]:
+        assert float(value) == pytest.approx(float(results[0][0]), rel=1e-12)
+        for a, b in zip(tree.leaves(gradients), tree.leaves(results[0][1]), strict=True):
             np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-8, atol=1e-10)
 
 

@@ -51,8 +51,8 @@ def _same(a: Line, b: Line):
 
 
 def _rewrite(path, **changes):
-    with np.load(path, allow_pickle=False) as found:
-        arrays = {name: found[name] for name in found}
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive}
     arrays.update({name: change(arrays[name]) for name, change in changes.items()})
     np.savez_compressed(path, **arrays)
 
@@ -68,8 +68,8 @@ def prepared(tmp_path):
 def test_lines_are_written_and_read_back(prepared):
     path, lines = prepared
     assert all(_same(a, b) for a, b in zip(read_lines(path), lines, strict=True))
-    with np.load(path, allow_pickle=False) as found:
-        assert {name: found[name].dtype.kind for name in found} == {n: expected.dtype[0] for n, expected in ARRAYS.items()}
+    with np.load(path, allow_pickle=False) as archive:
+        assert {name: archive[name].dtype.kind for name in archive} == {n: expected.dtype[0] for n, expected in ARRAYS.items()}
 
 
 @pytest.mark.parametrize(("changes", "words"), [
@@ -89,8 +89,8 @@ def test_claims_of_a_prepared_file_are_checked(prepared, changes, words):
 
 def test_nothing_is_unpickled(prepared):
     path, _ = prepared
-    with np.load(path) as found:
-        arrays = dict(found) | {"text": np.array(["a", "b", "c", "d", object()], object)}
+    with np.load(path) as archive:
+        arrays = dict(archive) | {"text": np.array(["a", "b", "c", "d", object()], object)}
     np.savez(path, allow_pickle=True, **arrays)
     check_error(DataFormatError, lambda: read_lines(path), "text values", "object")
 
@@ -173,12 +173,12 @@ def source(tmp_path):
 
 def test_the_corpus_is_prepared(source, tmp_path, capsys):
     assert cli.main(["data", "prepare", "handwriting", "--from", str(source), "--out", str(tmp_path / "d")]) == 0
-    found = {split: read_lines(path_of(tmp_path / "d", split)) for split in corpus.SPLITS}
-    assert {split: len(lines) for split, lines in found.items()} == {"train": 6, "valid": 2, "test": 2}
-    line = found["train"][0]
+    lines_of = {split: read_lines(path_of(tmp_path / "d", split)) for split in corpus.SPLITS}
+    assert {split: len(lines) for split, lines in lines_of.items()} == {"train": 6, "valid": 2, "test": 2}
+    line = lines_of["train"][0]
     assert line.offsets.tolist() == [[0, 0], [4, -3], [6, 13], [20, 0], [1, 1], [4, 1]]
     assert line.pen_up.tolist() == [0, 0, 1, 0, 0, 1] and line.text == "By Tr" and line.name.endswith("u-01")
-    assert len({a.name for part in found.values() for a in part}) == 10
+    assert len({a.name for part in lines_of.values() for a in part}) == 10
 
 
 def test_official_lists_are_followed(source, tmp_path):
@@ -232,8 +232,8 @@ def test_folders_that_are_no_corpus(source, tmp_path):
 # Made strokes -------------------------------------------------------------------------------------------
 
 def test_made_lines_are_the_same_for_the_same_seed():
-    a, b, other = make_lines(4, 1, "train"), make_lines(4, 1, "train"), make_lines(4, 2, "train")
-    assert all(map(_same, a, b)) and not any(map(_same, a, other))
+    a, b, other_seed = make_lines(4, 1, "train"), make_lines(4, 1, "train"), make_lines(4, 2, "train")
+    assert all(map(_same, a, b)) and not any(map(_same, a, other_seed))
     assert {c for line in a for c in line.text} <= {*LETTERS, " "}
 
 

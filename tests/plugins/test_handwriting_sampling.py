@@ -62,9 +62,9 @@ def test_extreme_parameters_give_finite_points():
 
 def test_a_line_ends_when_the_window_has_passed_the_text(trained):
     """At the start the window of this preset takes about a character a point."""
-    found = write(trained.model, trained.params, encode("eel"), 0.0, 0, 100)
-    assert found.passed and 1 <= len(found.pen_up) < 10
-    assert found.phi.shape == (len(found.pen_up), 3) and found.offsets.shape == (len(found.pen_up), 2)
+    written = write(trained.model, trained.params, encode("eel"), 0.0, 0, 100)
+    assert written.passed and 1 <= len(written.pen_up) < 10
+    assert written.phi.shape == (len(written.pen_up), 3) and written.offsets.shape == (len(written.pen_up), 2)
     cut = write(trained.model, trained.params, encode("eel" * 4), 0.0, 0, 5)
     assert not cut.passed and len(cut.pen_up) == 5
 

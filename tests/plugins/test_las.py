@@ -137,7 +137,7 @@ def _spell(p, memory, labels, coin, gumbel, masks, swapped):
 
 
 def _reference(cfg, params, batch):
-    found = []
+    misses = []
     for b in range(batch["x"].shape[1]):
         count = cfg.pyramids + cfg.layers
         memory = _listen(params["listener"], batch["x"][:, b], int(batch["mask"][:, b].sum()), cfg.pyramids,
@@ -145,10 +145,10 @@ def _reference(cfg, params, batch):
         logits = _spell(params["speller"], memory, batch["labels"][:, b], batch["coin"][:, b], batch["gumbel"][:, b],
                         [batch[f"keep_speller{k}"][:, b] for k in range(cfg.speller_layers)],
                         cfg.speller_state == "swapped")
-        said = int((batch["weight"][:, b] > 0).sum())
+        length = int((batch["weight"][:, b] > 0).sum())
         wide = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-        found.append(-np.mean([wide[t, batch["labels"][t, b]] for t in range(said)]))
-    return np.array(found)
+        misses.append(-np.mean([wide[t, batch["labels"][t, b]] for t in range(length)]))
+    return np.array(misses)
 
 
 def _start(variant, **settings):
@@ -169,8 +169,8 @@ def test_the_network_against_plain_numpy(variant, be):
     for dtype in set(be.dtypes) & {"float64", "float32"}:
         cast = tree.map(lambda a, d=dtype: a.astype(d) if a.dtype.kind == "f" else a, {"p": params, "b": batch})
         t = to_tensors(cast, be)
-        found = TASK.model(cfg).misses(t["p"], t["b"]).numpy()
-        check_close(found, expected, 1e-11 if (dtype, be.name) == ("float64", "numpy") else 1e-4, f"{dtype} on {be.name}")
+        misses = TASK.model(cfg).misses(t["p"], t["b"]).numpy()
+        check_close(misses, expected, 1e-11 if (dtype, be.name) == ("float64", "numpy") else 1e-4, f"{dtype} on {be.name}")
 
 
 def test_without_layers_above_the_pyramid(numpy_backend):
@@ -192,9 +192,9 @@ def test_gradient_of_the_whole_model(variant, numpy_backend):
 def test_a_norm_over_time_is_not_one_over_features(numpy_backend):
     x = np.random.default_rng(0).standard_normal((6, 2, 3))
     gain, bias = np.array([1.0, 2, 3]), np.array([0.0, -1, 1])
-    found = normalise_over_time(*to_tensors((x, gain, bias), numpy_backend), 1e-5).numpy()
-    np.testing.assert_allclose(found.mean(0), np.tile(bias, (2, 1)), atol=1e-12)
-    np.testing.assert_allclose(found.std(0), np.tile(gain, (2, 1)), rtol=1e-4)
+    normalised = normalise_over_time(*to_tensors((x, gain, bias), numpy_backend), 1e-5).numpy()
+    np.testing.assert_allclose(normalised.mean(0), np.tile(bias, (2, 1)), atol=1e-12)
+    np.testing.assert_allclose(normalised.std(0), np.tile(gain, (2, 1)), rtol=1e-4)
 
 
 def test_padding_changes_nothing(numpy_backend):

@@ -55,9 +55,9 @@ WRITERS = [write_wav, write_sphere, pytest.param(write_flac, marks=FLAC)]
 @pytest.mark.parametrize("write", WRITERS)
 def test_sound_is_read_back(tmp_path, write):
     path = write(tmp_path / "a.wav")
-    found = read_audio(path, 16000)
-    assert found.rate == 16000 and found.samples.dtype == np.float32
-    assert np.array_equal(found.samples * 2 ** 15, TONE) and audio_length(path, 16000) == len(TONE)
+    sound = read_audio(path, 16000)
+    assert sound.rate == 16000 and sound.samples.dtype == np.float32
+    assert np.array_equal(sound.samples * 2 ** 15, TONE) and audio_length(path, 16000) == len(TONE)
     assert read_audio(path).rate == 16000
 
 

@@ -30,11 +30,11 @@ def make_timit(root, write=write_sphere):
 
 @pytest.mark.parametrize("write", [write_sphere, write_wav])
 def test_timit(tmp_path, write):
-    found = data.read("timit", 0, make_timit(tmp_path, write))
-    assert found.dataset == ("TIMIT, 2 utterances", "substitute") and found.alphabet is TIMIT and found.rate == 16000
-    assert {name: [u.name.rpartition("/")[2] for u in part] for name, part in found.sets.items()} == {
+    corpus = data.read("timit", 0, make_timit(tmp_path, write))
+    assert corpus.dataset == ("TIMIT, 2 utterances", "substitute") and corpus.alphabet is TIMIT and corpus.rate == 16000
+    assert {name: [u.name.rpartition("/")[2] for u in part] for name, part in corpus.sets.items()} == {
         "train": ["SI1027.PHN", "SX37.PHN"], "dev": ["SI943.PHN"], "test": ["SX36.PHN"]}  # no SA, no other test speaker
-    one = found.sets["train"][0]
+    one = corpus.sets["train"][0]
     assert one.symbols == ("sil", "ih", "sil", "p") and one.length == len(TONE) == len(one.read())
 
 
@@ -77,11 +77,11 @@ def make_librispeech(root, text="MISTER QUILTER'S MANNER"):
 
 @FLAC
 def test_librispeech(tmp_path):
-    found = data.read("librispeech", 0, make_librispeech(tmp_path))
-    assert found.dataset == ("LibriSpeech (train-clean-100)", "original") and found.alphabet is LETTERS
-    one = found.sets["dev"][0]
+    corpus = data.read("librispeech", 0, make_librispeech(tmp_path))
+    assert corpus.dataset == ("LibriSpeech (train-clean-100)", "original") and corpus.alphabet is LETTERS
+    one = corpus.sets["dev"][0]
     assert "".join(one.symbols) == "mister quilter's manner" and one.length == len(TONE) == len(one.read())
-    assert {name: len(part) for name, part in found.sets.items()} == {"train": 2, "dev": 2, "test": 2}
+    assert {name: len(part) for name, part in corpus.sets.items()} == {"train": 2, "dev": 2, "test": 2}
     check_error(DataFormatError, lambda: data.read("librispeech", 0, make_librispeech(tmp_path, "CAFÉ 9")),
                 "84-121123-0000", "letters", "'é'")
     check_error(DataMissingError, lambda: data.read("librispeech", 0, (tmp_path / "LibriSpeech" / "x").parent.parent / "x"))
@@ -118,11 +118,11 @@ def make_digits(root, **changes):
 
 def test_digits_are_spelled_and_the_last_takes_are_the_dev_set(tmp_path):
     for source in ("digits", "auto"):
-        found = data.read(source, 0, make_digits(tmp_path))
-        assert found.dataset == ("spoken digits, spelled", "substitute") and found.rate == data.rate_of(source) == 8000
-    assert {name: len(part) for name, part in found.sets.items()} == {"train": 4, "dev": 4, "test": 2}
-    assert found.sets["dev"][1].symbols == tuple("one") and found.sets["dev"][1].length == 450
-    assert np.array_equal(found.sets["dev"][1].read() * 2 ** 15, TONE[:450])
+        corpus = data.read(source, 0, make_digits(tmp_path))
+        assert corpus.dataset == ("spoken digits, spelled", "substitute") and corpus.rate == data.rate_of(source) == 8000
+    assert {name: len(part) for name, part in corpus.sets.items()} == {"train": 4, "dev": 4, "test": 2}
+    assert corpus.sets["dev"][1].symbols == tuple("one") and corpus.sets["dev"][1].length == 450
+    assert np.array_equal(corpus.sets["dev"][1].read() * 2 ** 15, TONE[:450])
     assert data.read("auto", 0, tmp_path / "nowhere").dataset.provenance == "synthetic"
     check_error(DataMissingError, lambda: data.read("digits", 0, tmp_path / "nowhere"), "fsdd_train.npz", "fsdd_test.npz")
 
@@ -159,10 +159,10 @@ def test_digits_are_made_of_their_recordings(tmp_path, capsys):
         write_wav(tmp_path / f"in/{name}.wav", TONE[:900 + int(name[0])], 8000)
     (tmp_path / "in/notes.wav").write_bytes(b"no recording")
     assert cli.main(["data", "prepare", "las", "--from", str(tmp_path / "in"), "--out", str(tmp_path)]) == 0
-    found = data.read("digits", 0, tmp_path)
-    assert {name: ["".join(u.symbols) for u in part] for name, part in found.sets.items()} == {
+    corpus = data.read("digits", 0, tmp_path)
+    assert {name: ["".join(u.symbols) for u in part] for name, part in corpus.sets.items()} == {
         "train": ["zero", "one"], "dev": ["zero", "one"], "test": ["seven", "seven"]}
-    assert np.array_equal(found.sets["test"][0].read() * 2 ** 15, TONE[:907])
+    assert np.array_equal(corpus.sets["test"][0].read() * 2 ** 15, TONE[:907])
     write_wav(tmp_path / "in/3_theo_9.wav", TONE, 16000)
     assert cli.main(["data", "prepare", "las", "--from", str(tmp_path / "in"), "--out", str(tmp_path)]) == 4
     assert "3_theo_9.wav" in capsys.readouterr().err
@@ -175,27 +175,27 @@ def test_read_utterances(tmp_path):
     arrays["sample_rate"] = np.int32(16000)
     (tmp_path / "speech").mkdir()
     np.savez_compressed(tmp_path / "speech/pocketsphinx_utterances.npz", **arrays)
-    found = data.read("utterances", 0, tmp_path)
-    assert {name: len(part) for name, part in found.sets.items()} == {"train": 6, "dev": 1, "test": 1}
-    assert found.rate == data.rate_of("utterances") == spoken.UTTERANCES_RATE and found.sets["dev"][0].symbols == tuple("a man")
+    corpus = data.read("utterances", 0, tmp_path)
+    assert {name: len(part) for name, part in corpus.sets.items()} == {"train": 6, "dev": 1, "test": 1}
+    assert corpus.rate == data.rate_of("utterances") == spoken.UTTERANCES_RATE and corpus.sets["dev"][0].symbols == tuple("a man")
 
 
 def test_recordings_are_joined(tmp_path):
     cfg = make_config(TASK, "none", "smoke", {"source": "digits", "words": 3})
-    single, found = data.read("digits", 0, make_digits(tmp_path)), data.load(cfg, tmp_path)
-    assert found.dataset == ("spoken digits, spelled, 3 a clip", "substitute")
-    assert {name: len(part) for name, part in found.sets.items()} == {"train": 4, "dev": 4, "test": 2}
-    for name, part in found.sets.items():
+    single, joined = data.read("digits", 0, make_digits(tmp_path)), data.load(cfg, tmp_path)
+    assert joined.dataset == ("spoken digits, spelled, 3 a clip", "substitute")
+    assert {name: len(part) for name, part in joined.sets.items()} == {"train": 4, "dev": 4, "test": 2}
+    for name, part in joined.sets.items():
         known = {u.length: (u.symbols, u.read()) for u in single.sets[name]}
         for clip in part:
             assert clip.length == len(clip.read()) and "".join(clip.symbols).count(" ") == 2
             first = next(n for n, (_, samples) in known.items() if np.array_equal(clip.read()[:n], samples)
                          and "".join(clip.symbols).startswith("".join(known[n][0]) + " "))
             assert first in known
-    again, other = data.load(cfg, tmp_path), data.load(make_config(TASK, "none", "smoke", {
+    again, other_seed = data.load(cfg, tmp_path), data.load(make_config(TASK, "none", "smoke", {
         "source": "digits", "words": 3, "seed": 1}), tmp_path)
-    assert [u.symbols for u in again.sets["train"]] == [u.symbols for u in found.sets["train"]]
-    assert [u.length for u in other.sets["train"]] != [u.length for u in found.sets["train"]]
+    assert [u.symbols for u in again.sets["train"]] == [u.symbols for u in joined.sets["train"]]
+    assert [u.length for u in other_seed.sets["train"]] != [u.length for u in joined.sets["train"]]
     phones = make_config(TASK, "none", "smoke", {"source": "timit", "words": 2})
     check_error(UsageError, lambda: data.load(phones, make_timit(tmp_path)), "words", "phones", "2")
 
@@ -219,12 +219,12 @@ def test_batches_hold_the_features_and_labels_of_their_utterances():
         shapes.add(batch["x"].shape)
         assert batch["x"].shape[0] % 2 == 0
         for b in range(4):
-            said = batch["labels"][:, b][batch["weight"][:, b] > 0]
-            assert said[-1] == 0 and (said[:-1] > 0).all() and not batch["labels"][len(said):, b].any()
+            labels = batch["labels"][:, b][batch["weight"][:, b] > 0]
+            assert labels[-1] == 0 and (labels[:-1] > 0).all() and not batch["labels"][len(labels):, b].any()
             assert batch["weight"][:, b].sum() == pytest.approx(1)
             frames = batch["x"][batch["mask"][:, b], b]
             assert not batch["x"][~batch["mask"][:, b], b].any()
-            near = [u for u in utterances if tuple(LETTERS.encode(u.symbols)) == tuple(said[:-1])]
+            near = [u for u in utterances if tuple(LETTERS.encode(u.symbols)) == tuple(labels[:-1])]
             assert any(np.array_equal(frames, features(u.read(), 8000, cfg.mels, u.name)) for u in near)
             seen += 1
     assert len(shapes) == 3 and seen == 24 and known
@@ -268,9 +268,9 @@ def test_a_whole_set_in_parts_is_the_set():
     assert [p["x"].shape[1] for p in parts] == [3, 3, 1] and sum(p["mask"].sum() for p in parts) == len(split["x"])
     lengths = [int(n) for p in parts for n in p["mask"].sum(0)]
     assert lengths == sorted(lengths) == sorted(np.diff(split["x_starts"]).tolist())
-    said = sorted(tuple(p["labels"][p["weight"][:, b] > 0, b]) for p in parts for b in range(p["x"].shape[1]))
+    labels = sorted(tuple(p["labels"][p["weight"][:, b] > 0, b]) for p in parts for b in range(p["x"].shape[1]))
     utterances = data.spread(made(0).sets["dev"], 7)
-    assert said == sorted((*LETTERS.encode(u.symbols), 0) for u in utterances)
+    assert labels == sorted((*LETTERS.encode(u.symbols), 0) for u in utterances)
 
 
 def test_metrics_are_of_the_whole_set():
@@ -289,10 +289,10 @@ def test_metrics_are_of_the_whole_set():
         symbols[:, :, 1] = labels
         return np.stack((symbols, np.tile(np.array([0, 0, 1.0]), (len(labels), rows, 1)).astype(np.float32)))
 
-    found = TASK.metrics(predict, split)
+    metrics = TASK.metrics(predict, split)
     symbols = len(split["labels"])
-    assert found == {"nll": 2.0, "per": 0.0, "wer": 0.0, "per_greedy": pytest.approx((symbols - 9) / symbols),
-                     "wer_greedy": found["wer_greedy"]}
+    assert metrics == {"nll": 2.0, "per": 0.0, "wer": 0.0, "per_greedy": pytest.approx((symbols - 9) / symbols),
+                     "wer_greedy": metrics["wer_greedy"]}
 
 
 @pytest.mark.parametrize(("wrong", "words"), [

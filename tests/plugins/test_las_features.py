@@ -35,9 +35,9 @@ def test_filters_against_straight_lines_between_corners(mels, rate):
     assert corners[-1] == pytest.approx(rate / 2)
     bins = [k * rate / f.fft_length(rate) for k in range(f.fft_length(rate) // 2 + 1)]
     expected = [np.interp(bins, corners[m:m + 3], [0, 1, 0], left=0, right=0) for m in range(mels)]
-    found = f.filterbank(mels, rate)
-    np.testing.assert_allclose(found, expected, atol=1e-12)
-    assert (found.sum(1) > 0).all()  # no filter falls between two bins
+    filters = f.filterbank(mels, rate)
+    np.testing.assert_allclose(filters, expected, atol=1e-12)
+    assert (filters.sum(1) > 0).all()  # no filter falls between two bins
 
 
 def test_frames_of_25_ms_every_10():
@@ -72,12 +72,12 @@ def test_a_sine(hertz, rate):
     samples = amplitude * np.cos(omega * np.arange(rate // 4) + phase)
     response = 1 - f.PRE_EMPHASIS * np.exp(-1j * omega)
     bins = 2 * np.pi * np.arange(size // 2 + 1) / size
-    found = f.power_spectra(samples, rate, "sine")
-    for frame in range(1, len(found)):  # the first has the first sample, which nothing stands before
+    spectra = f.power_spectra(samples, rate, "sine")
+    for frame in range(1, len(spectra)):  # the first has the first sample, which nothing stands before
         line = 0.5 * amplitude * response * np.exp(1j * (omega * frame * hop + phase))
         spectrum = line * _window_spectrum(bins - omega, n) + np.conj(line) * _window_spectrum(bins + omega, n)
-        np.testing.assert_allclose(found[frame], np.abs(spectrum) ** 2 / size, rtol=1e-8, atol=1e-13)
-    mels = found @ f.filterbank(40, rate).T
+        np.testing.assert_allclose(spectra[frame], np.abs(spectrum) ** 2 / size, rtol=1e-8, atol=1e-13)
+    mels = spectra @ f.filterbank(40, rate).T
     peaks = 700 * (10 ** (np.linspace(0, 2595 * np.log10(1 + rate / 1400), 42)[1:-1] / 2595) - 1)
     assert abs(mels.mean(0).argmax() - np.abs(peaks - hertz).argmin()) <= 1
 
@@ -89,18 +89,18 @@ def test_white_noise(rate):
     samples = sigma * np.random.default_rng(0).standard_normal(60 * rate)
     omega = 2 * np.pi * np.arange(size // 2 + 1) / size
     power = sigma ** 2 * ((1 + a * a) * (w @ w) - 2 * a * np.cos(omega) * (w[1:] @ w[:-1])) / size
-    found = _mel_energies(samples, rate, 23).mean(0)
-    np.testing.assert_allclose(found, f.filterbank(23, rate) @ power, rtol=0.05)
-    spread = found / (f.filterbank(23, rate) @ power) - 1
+    energies = _mel_energies(samples, rate, 23).mean(0)
+    np.testing.assert_allclose(energies, f.filterbank(23, rate) @ power, rtol=0.05)
+    spread = energies / (f.filterbank(23, rate) @ power) - 1
     assert abs(spread.mean()) < 0.01
 
 
 def test_differences_of_lines_and_parabolas():
     t = np.arange(12.0)
     values = np.stack((3 * t + 1, t * t, np.full(12, 7.0)), axis=1)
-    found = f.deltas(values)
-    np.testing.assert_allclose(found[2:-2], np.stack((np.full(8, 3.0), 2 * t[2:-2], np.zeros(8)), axis=1), atol=1e-12)
-    for k, row in enumerate(found):  # each as a sum over its neighbours, the ends repeated
+    deltas = f.deltas(values)
+    np.testing.assert_allclose(deltas[2:-2], np.stack((np.full(8, 3.0), 2 * t[2:-2], np.zeros(8)), axis=1), atol=1e-12)
+    for k, row in enumerate(deltas):  # each as a sum over its neighbours, the ends repeated
         at = [values[min(max(k + n, 0), 11)] for n in (-2, -1, 0, 1, 2)]
         np.testing.assert_allclose(row, (2 * (at[4] - at[0]) + (at[3] - at[1])) / 10, atol=1e-12)
     assert (f.deltas(np.ones((1, 2))) == 0).all()
@@ -109,20 +109,20 @@ def test_differences_of_lines_and_parabolas():
 def test_each_value_has_mean_0_and_deviation_1():
     rng = np.random.default_rng(1)
     samples = (0.1 * rng.standard_normal(9000) * np.linspace(0.1, 1, 9000)).astype(np.float32)
-    found = f.features(samples, 8000, 23, "x")
-    assert found.shape == (f.frame_count(9000, 8000), f.width(23)) == (111, 72) and found.dtype == np.float32
-    np.testing.assert_allclose(found.mean(0), 0, atol=1e-5)
-    np.testing.assert_allclose(found.std(0), 1, rtol=1e-4)
-    np.testing.assert_allclose(f.features(5 * samples, 8000, 23, "x"), found, atol=1e-3)  # loudness is taken out
+    values = f.features(samples, 8000, 23, "x")
+    assert values.shape == (f.frame_count(9000, 8000), f.width(23)) == (111, 72) and values.dtype == np.float32
+    np.testing.assert_allclose(values.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(values.std(0), 1, rtol=1e-4)
+    np.testing.assert_allclose(f.features(5 * samples, 8000, 23, "x"), values, atol=1e-3)  # loudness is taken out
     static = np.log(np.concatenate((_mel_energies(samples, 8000, 23),
                                     f.power_spectra(samples, 8000, "x").sum(1, keepdims=True)), axis=1))
-    np.testing.assert_allclose(found[:, :24], (static - static.mean(0)) / static.std(0), atol=1e-5)
+    np.testing.assert_allclose(values[:, :24], (static - static.mean(0)) / static.std(0), atol=1e-5)
 
 
 def test_silence_and_a_single_frame_are_zeros():
     for samples in (np.zeros(2000), np.ones(200)):
-        found = f.features(samples, 8000, 8, "x")
-        assert np.isfinite(found).all() and np.abs(found).max() < 1e-3
+        values = f.features(samples, 8000, 8, "x")
+        assert np.isfinite(values).all() and np.abs(values).max() < 1e-3
 
 
 @pytest.mark.parametrize(("samples", "words"), [
@@ -152,30 +152,30 @@ def _distances(text, strings):
 
     No longer strings are needed on the way: whatever is deleted or replaced may be so before anything is inserted.
     """
-    found, edge = {text: 0}, [text]
+    distances, edge = {text: 0}, [text]
     while edge:
         following = []
         for s in edge:
             near = {s[:k] + s[k + 1:] for k in range(len(s))}
             near |= {s[:k] + a + s[k + width:] for width in (0, 1) for a in "abc" for k in range(len(s) + 1 - width)}
-            following += (near & strings) - found.keys()
-            found |= {other: found[s] + 1 for other in following if other not in found}
+            following += (near & strings) - distances.keys()
+            distances |= {neighbour: distances[s] + 1 for neighbour in following if neighbour not in distances}
         edge = following
-    return found
+    return distances
 
 
 def test_edit_distance_against_brute_force():
     """All pairs of the 121 strings of at most 4 of three letters."""
     strings = {"".join(s) for n in range(5) for s in itertools.product("abc", repeat=n)}
     assert len(strings) == 121
-    for said in sorted(strings):
-        nearest = _distances(said, strings)
+    for reference in sorted(strings):
+        nearest = _distances(reference, strings)
         assert nearest.keys() == strings
         for heard in strings:
-            found = edits(said, heard)
-            assert found.total == nearest[heard], (said, heard)
-            assert found.insertions - found.deletions == len(heard) - len(said) and min(found) >= 0
-            assert edits(heard, said) == Edits(found.substitutions, found.insertions, found.deletions)
+            counted = edits(reference, heard)
+            assert counted.total == nearest[heard], (reference, heard)
+            assert counted.insertions - counted.deletions == len(heard) - len(reference) and min(counted) >= 0
+            assert edits(heard, reference) == Edits(counted.substitutions, counted.insertions, counted.deletions)
 
 
 @settings(max_examples=60, deadline=None)
@@ -194,9 +194,9 @@ def test_kinds_of_edits():
 
 def test_rates_are_added_up_over_the_corpus():
     assert error_rate(["abcd", "a"], ["abxd", "ba"]) == 2 / 5
-    said, heard = (LETTERS.encode(t) for t in ("one two", "one to x"))
-    found = scoring.rates([np.append(said, [0, 0])], {"": [heard], "_greedy": [np.append(said, 0)]}, phones=False)
-    assert found == {"per": 3 / 7, "wer": 1.0, "per_greedy": 0.0, "wer_greedy": 0.0}
+    reference, heard = (LETTERS.encode(t) for t in ("one two", "one to x"))
+    error_rates = scoring.rates([np.append(reference, [0, 0])], {"": [heard], "_greedy": [np.append(reference, 0)]}, phones=False)
+    assert error_rates == {"per": 3 / 7, "wer": 1.0, "per_greedy": 0.0, "wer_greedy": 0.0}
     assert scoring.words("  one two ") == ["one", "two"]
     phones = TIMIT.encode(["sil", "ah"])
     assert scoring.rates([phones], {"": [phones[:1]]}, phones=True) == {"per": 0.5}

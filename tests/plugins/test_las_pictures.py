@@ -51,7 +51,7 @@ def test_what_is_drawn(trained, tmp_path, monkeypatch):
     shown = []
     monkeypatch.setattr(pictures, "draw_attention", lambda spelled, mels, out: shown.extend(spelled))
     sample(trained, Options(count=3), tmp_path / "a.png")
-    assert [s.name for s in shown] == [f"made sounds\ntest {k}" for k in (1, 2, 3)] and all(s.said for s in shown)
+    assert [s.name for s in shown] == [f"made sounds\ntest {k}" for k in (1, 2, 3)] and all(s.symbols for s in shown)
     for one in shown:
         steps = -(-len(one.heard) // 2)
         assert one.weights.shape[1] == steps and len(one.weights) in (len(one.written), len(one.written) + 1)
@@ -60,7 +60,7 @@ def test_what_is_drawn(trained, tmp_path, monkeypatch):
 
 def test_a_picture_of_phones_and_of_nothing_written(tmp_path):
     one = pictures.Spelled("a", np.zeros((9, 6)), ["sil", "ah"], ["ah"], np.full((2, 5), 0.2))
-    pictures.draw_attention([one, one._replace(said=None, written=[], weights=np.full((1, 5), 0.2))], 1, tmp_path / "a.png")
+    pictures.draw_attention([one, one._replace(symbols=None, written=[], weights=np.full((1, 5), 0.2))], 1, tmp_path / "a.png")
     assert pictures._text(["sil", "ah"]) == "sil ah" and pictures._text(["a", " ", "b"]) == "a b"
 
 

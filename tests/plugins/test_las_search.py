@@ -39,7 +39,7 @@ def _log_probability(be, text):
     return sum(wide[t, :, c] for t, c in enumerate(text))
 
 
-def _found(be, beam, steps, penalty, scale=2.0):
+def _spelled(be, beam, steps, penalty, scale=2.0):
     speller, params, memory, there = _speller(scale)
     p, heard = _heard(be, params, memory, there)
     beams = spell(speller, p, heard, beam, steps, penalty)
@@ -55,15 +55,15 @@ def test_a_beam_that_holds_everything_finds_the_best(be, penalty):
     texts = [(*s, 0) for n in range(steps) for s in itertools.product((1, 2), repeat=n)]
     texts += list(itertools.product((1, 2), repeat=steps))
     ranks = np.array([_log_probability(be, t) / ((5 + len(t)) / 6) ** penalty for t in texts])
-    found, scores = _found(be, 15, steps, penalty)
+    spelled, scores = _spelled(be, 15, steps, penalty)
     for row in range(ROWS):
         best = texts[int(ranks[:, row].argmax())]
-        assert tuple(found[row][:len(best)]) == best and not found[row][len(best):].any()
+        assert tuple(spelled[row][:len(best)]) == best and not spelled[row][len(best):].any()
         np.testing.assert_allclose(scores[row], np.sort(ranks[:, row])[::-1], rtol=1e-4)
 
 
 def test_a_penalty_favours_longer_texts(numpy_backend):
-    short, long = (sum((t != 0).sum() for t in _found(numpy_backend, 15, 3, p, scale=0.3)[0]) for p in (0.0, 6.0))
+    short, long = (sum((t != 0).sum() for t in _spelled(numpy_backend, 15, 3, p, scale=0.3)[0]) for p in (0.0, 6.0))
     assert short < long
 
 
@@ -76,13 +76,13 @@ def test_a_beam_of_one_is_greedy(be):
         symbols = np.where(ended, 0, logits.numpy().argmax(1)).astype(np.int32)
         ended |= symbols == 0
         texts.append(symbols)
-    found, _ = _found(be, 1, 6, 1.0)
-    np.testing.assert_array_equal(np.array(found), np.array(texts).T)
+    written, _ = _spelled(be, 1, 6, 1.0)
+    np.testing.assert_array_equal(np.array(written), np.array(texts).T)
 
 
 def test_no_beam_finds_better_than_the_one_that_holds_everything(be):
-    everything = _found(be, 63, 5, 0.0, scale=0.3)[1][:, 0]
-    narrow = [_found(be, beam, 5, 0.0, scale=0.3)[1][:, 0] for beam in (1, 4)]
+    everything = _spelled(be, 63, 5, 0.0, scale=0.3)[1][:, 0]
+    narrow = [_spelled(be, beam, 5, 0.0, scale=0.3)[1][:, 0] for beam in (1, 4)]
     assert all((scores <= everything + 1e-5).all() for scores in narrow)
     assert (narrow[0] < everything - 1e-3).any()
 

@@ -59,10 +59,10 @@ def test_metrics_are_computed_in_float64():
         out[:, 0] = 0.0
         return out
 
-    found = TASK.metrics(predict, split)
+    metrics = TASK.metrics(predict, split)
     right, wrong = np.log1p(9 * np.exp(-20.0)), 20 + np.log1p(9 * np.exp(-20.0))
-    assert found["error"] == 0.9
-    assert found["nll"] == pytest.approx(0.1 * right + 0.9 * wrong, rel=1e-12)
+    assert metrics["error"] == 0.9
+    assert metrics["nll"] == pytest.approx(0.1 * right + 0.9 * wrong, rel=1e-12)
     perfect = {"x": split["x"][:1000], "label": np.zeros(1000, np.int32)}
     assert TASK.metrics(predict, perfect)["nll"] == pytest.approx(right, rel=1e-6)  # 1.9e-8: below float32's noise
 

@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ops.cases import layer_norm_reference
 
-from duoln import nn, ops, runtime, tree, value_and_grad
+from duoln import nn, runtime, tree, value_and_grad
 from duoln.core import gradcheck
 from duoln.errors import DataMissingError, DivergedError, UsageError
 from duoln.plugins.order_embeddings import data, retrieval
 from duoln.plugins.order_embeddings.corpus import CAPTIONS, Sentences
 from duoln.plugins.order_embeddings.model import OrderEmbedding, clip_each_array, contrastive_loss
+from duoln.plugins.order_embeddings.ops import order_violation
 from duoln.plugins.order_embeddings.task import OrderEmbeddings, _errors
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
@@ -63,8 +64,8 @@ def test_where_weights_start():
     assert 0.09 < np.abs(params["words"]["table"]).max() <= 0.1
     limit = np.sqrt(6 / (288 + 32))
     assert 0.95 * limit < np.abs(params["image"]["weight"]).max() <= limit
-    other = TASK.model(make_config(TASK, "ln", "smoke", {"update_gate": "renews"})).init(Stream(0, "init"))["sentence"]
-    assert (other["gain_x"] == 1).all() and 0.09 < np.abs(other["w_x"]).max() <= 0.1
+    renewing = TASK.model(make_config(TASK, "ln", "smoke", {"update_gate": "renews"})).init(Stream(0, "init"))["sentence"]
+    assert (renewing["gain_x"] == 1).all() and 0.09 < np.abs(renewing["w_x"]).max() <= 0.1
 
 
 # Against plain NumPy ------------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ def test_the_gradient_of_the_whole_model(variant, numpy_backend):
     model, params, batch = _tiny(variant)
     tensors = to_tensors(batch, numpy_backend)
     leaves = tree.leaves(to_tensors(params, numpy_backend))
-    gradcheck(lambda *found: TASK.loss(model, tree.unflatten(params, list(found)), tensors), *leaves)
+    gradcheck(lambda *moved: TASK.loss(model, tree.unflatten(params, list(moved)), tensors), *leaves)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -161,23 +162,23 @@ def test_padding_changes_nothing(numpy_backend):
     tensors = to_tensors(params, numpy_backend)
     alone, together = (data.pad(sentences, np.array(chosen)) for chosen in ([0], [0, 1]))
     assert alone["ids"].shape == (8, 1) and together["ids"].shape == (16, 2)
-    found = [model.captions(tensors, *to_tensors([b["ids"], b["mask"]], numpy_backend)).numpy()[0] for b in (alone, together)]
-    np.testing.assert_allclose(*found, rtol=1e-12)
+    points = [model.captions(tensors, *to_tensors([b["ids"], b["mask"]], numpy_backend)).numpy()[0] for b in (alone, together)]
+    np.testing.assert_allclose(*points, rtol=1e-12)
 
 
 def test_clipping_is_of_the_arrays_that_the_authors_have(numpy_backend):
     model, params, batch = _tiny("ln")
     tensors = to_tensors((params, batch), numpy_backend)
     gradients = value_and_grad(lambda p: TASK.loss(model, p, tensors[1]))(tensors[0])[1]
-    limit, clipped = 0.4, 0
-    found = clip_each_array(limit)(gradients)
-    for (name, after), (_, before) in zip(tree.items(found), tree.items(gradients), strict=True):
+    limit, above = 0.4, 0
+    clipped = clip_each_array(limit)(gradients)
+    for (name, after), (_, before) in zip(tree.items(clipped), tree.items(gradients), strict=True):
         a, b = after.numpy(), before.numpy()
         for part in (slice(0, 10), slice(10, 15)) if name.startswith("sentence") else (slice(None),):
             norm = np.linalg.norm(b[..., part])
-            clipped += norm > limit
+            above += norm > limit
             np.testing.assert_allclose(a[..., part], b[..., part] * min(1, limit / norm), rtol=1e-9)
-    assert 3 < clipped < 17
+    assert 3 < above < 17
 
 
 @pytest.mark.peers
@@ -215,20 +216,20 @@ def test_ranks_by_brute_force(images, values, seed):
     """Few values: many candidates of equal error."""
     errors = np.random.default_rng(seed).integers(0, values, (CAPTIONS * images, images)).astype(np.float32)
     of_images, of_captions = _positions(errors)
-    found = retrieval.ranks(errors)
-    assert found.of_images.tolist() == of_images and found.of_captions.tolist() == of_captions
+    ranked = retrieval.ranks(errors)
+    assert ranked.of_images.tolist() == of_images and ranked.of_captions.tolist() == of_captions
 
 
 def test_figures_by_brute_force(rng):
     errors = rng.random((300, 60)).astype(np.float32)
     errors[np.arange(300), np.arange(300) // 5] -= 0.3
-    found = retrieval.figures(errors)
+    figures = retrieval.figures(errors)
     for name, ranks in zip(("image", "caption"), _positions(errors), strict=True):
         for k in (1, 5, 10):
-            assert found[f"{name}_r{k}"] == pytest.approx(100 * sum(r < k for r in ranks) / len(ranks))
-        assert found[f"{name}_mean_rank"] == pytest.approx(np.mean(ranks) + 1)
-        assert found[f"{name}_median_rank"] == np.floor(np.median(ranks)) + 1
-    assert found["image_sum"] == pytest.approx(sum(found[f"image_r{k}"] for k in (1, 5, 10)))
+            assert figures[f"{name}_r{k}"] == pytest.approx(100 * sum(r < k for r in ranks) / len(ranks))
+        assert figures[f"{name}_mean_rank"] == pytest.approx(np.mean(ranks) + 1)
+        assert figures[f"{name}_median_rank"] == np.floor(np.median(ranks)) + 1
+    assert figures["image_sum"] == pytest.approx(sum(figures[f"image_r{k}"] for k in (1, 5, 10)))
 
 
 def test_the_best_and_the_worst(rng):
@@ -265,8 +266,8 @@ def test_test_figures_are_means_over_folds(monkeypatch, numpy_backend):
         images = predict({"features": split["features"][first:first + 10]})
         errors = [[np.square(np.maximum(s - m, 0)).sum() for m in images] for s in captions]
         each.append(retrieval.figures(np.array(errors)))
-    found = TASK.metrics(predict, split)
-    assert found == pytest.approx({key: (each[0][key] + each[1][key]) / 2 for key in each[0]})
+    metrics = TASK.metrics(predict, split)
+    assert metrics == pytest.approx({key: (each[0][key] + each[1][key]) / 2 for key in each[0]})
 
 
 @pytest.mark.parametrize("width", [64, pytest.param(1024, marks=pytest.mark.long)])
@@ -280,13 +281,13 @@ def test_ranking_a_whole_fold_takes_less_than_200_mb(width, numpy_backend, rng):
             return points[batch["ids"][0] // 5]
         if "features" in batch:
             return points
-        return ops.order_violation(*to_tensors([batch["captions"], batch["images"]], numpy_backend)).numpy()
+        return order_violation(*to_tensors([batch["captions"], batch["images"]], numpy_backend)).numpy()
 
     tracemalloc.start()
-    found = retrieval.figures(_errors(predict, sentences, points))
+    figures = retrieval.figures(_errors(predict, sentences, points))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found["image_r1"] == found["caption_r1"] == 100.0
+    assert figures["image_r1"] == figures["caption_r1"] == 100.0
     assert peak < 200e6
 
 

@@ -59,13 +59,13 @@ def _write(folder, whole):
 def test_coco_is_read(tmp_path):
     folder = make_coco(tmp_path)
     whole = json.loads((folder / coco.CAPTION_FILE).read_text())
-    found = coco.read(tmp_path, 6)
-    assert found.dataset == Dataset("COCO captions, 7 images", "substitute")
+    read = coco.read(tmp_path, 6)
+    assert read.dataset == Dataset("COCO captions, 7 images", "substitute")
     for name, splits in (("train", ("train", "restval")), ("dev", ("val",)), ("test", ("test",))):
         images = [e for e in whole["images"] if e["split"] in splits]
-        part = found.parts[name]
+        part = read.parts[name]
         tokens = [s["tokens"] for e in images for s in e["sentences"][:5]]
-        assert [[found.words[w] for w in part.captions[i]] for i in range(len(part.captions))] == tokens
+        assert [[read.words[w] for w in part.captions[i]] for i in range(len(part.captions))] == tokens
         stored = np.load(folder / coco.FEATURE_FOLDER / coco.FEATURE_FILES[name])
         rows = part.features.rows(np.arange(len(images)))
         np.testing.assert_allclose(rows, stored / np.linalg.norm(stored, axis=1, keepdims=True), rtol=1e-5)
@@ -174,11 +174,11 @@ def _lines(path):
 
 def test_flickr8k_is_read(tmp_path):
     make_flickr8k(tmp_path)
-    found = flickr8k.read(tmp_path)
-    assert {name: (len(p.images), len(p.captions)) for name, p in found.items()} == {"train": (6, 30), "dev": (3, 15), "test": (3, 15)}
+    parts = flickr8k.read(tmp_path)
+    assert {name: (len(p.images), len(p.captions)) for name, p in parts.items()} == {"train": (6, 30), "dev": (3, 15), "test": (3, 15)}
     pictures = make_pictures(14, 0, "test")
-    assert found["dev"].captions == pictures.captions[30:45]
-    np.testing.assert_array_equal(found["test"].images, pictures.images[9:12])
+    assert parts["dev"].captions == pictures.captions[30:45]
+    np.testing.assert_array_equal(parts["test"].images, pictures.images[9:12])
 
 
 @pytest.mark.parametrize(("number", "line", "words"), [
@@ -264,15 +264,15 @@ def test_the_real_captions():
     """Needs the corpus: 40,460 captions, 8,093 names of images, 991 photographs in the three lists."""
     captions = flickr8k.read_captions(REAL / flickr8k.FOLDER / flickr8k.CAPTION_FILE)
     assert sum(len(c) for c in captions.values()) == 40_460 and len(captions) == 8093
-    found = flickr8k.read(REAL)
-    assert {name: len(part.images) for name, part in found.items()} == {"train": 753, "dev": 113, "test": 125}
+    parts = flickr8k.read(REAL)
+    assert {name: len(part.images) for name, part in parts.items()} == {"train": 753, "dev": 113, "test": 125}
     names = flickr8k.read_list(REAL / flickr8k.FOLDER / flickr8k.LIST_FILES["dev"])
     with np.load(REAL / flickr8k.FOLDER / flickr8k.PHOTOGRAPH_FILE) as stored:
         known = stored["name"].tolist()
         there = [n for n in names if n in set(known)]
         for k in (0, 57, 112):
-            np.testing.assert_array_equal(found["dev"].images[k], stored["images"][known.index(there[k])])
-            assert found["dev"].captions[5 * k:5 * k + 5] == [captions[there[k]][c] for c in range(5)]
+            np.testing.assert_array_equal(parts["dev"].images[k], stored["images"][known.index(there[k])])
+            assert parts["dev"].captions[5 * k:5 * k + 5] == [captions[there[k]][c] for c in range(5)]
 
 
 # Vocabularies and sentences -----------------------------------------------------------------------------
@@ -294,9 +294,9 @@ def test_the_vocabulary_is_by_frequency_and_without_the_words_of_test():
 
 
 def test_sentences():
-    found = Sentences.of([[3, 4], [], [5]])
-    assert len(found) == 3 and [found[i].tolist() for i in range(3)] == [[3, 4], [], [5]]
-    assert found.first(1).flat.tolist() == [3, 4] and len(Sentences.of([])) == 0
+    sentences = Sentences.of([[3, 4], [], [5]])
+    assert len(sentences) == 3 and [sentences[i].tolist() for i in range(3)] == [[3, 4], [], [5]]
+    assert sentences.first(1).flat.tolist() == [3, 4] and len(Sentences.of([])) == 0
     numbers = np.concatenate([n for n, _ in data.in_batches(Sentences.of([[2] * (k % 7) for k in range(600)]))])
     assert sorted(numbers.tolist()) == list(range(600))
 
@@ -310,8 +310,8 @@ def test_features_are_the_same_again_and_tell_pictures_apart():
     for a, b in zip(first, second, strict=True):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_allclose(first[0].mean(axis=0), 0, atol=1e-4)
-    other = extractor.extract(train, [dev], 320, 1)
-    assert not np.array_equal(other[0], first[0])
+    other_seed = extractor.extract(train, [dev], 320, 1)
+    assert not np.array_equal(other_seed[0], first[0])
     # What another picture adds to the same dictionary changes nothing of the others.
     np.testing.assert_allclose(extractor.extract(train, [dev[:3]], 320, 0)[1], first[1][:3], rtol=1e-3, atol=1e-4)
 
@@ -326,7 +326,7 @@ def test_a_patch_is_described_as_in_the_paper():
     """One image, position by position."""
     train = make_pictures(12, 0, "train").images
     dictionary = extractor.fit(train, 5, 0)
-    found = extractor._describe(dictionary, train[:1])[0].reshape(4, 5 + extractor.COLOURS)
+    patches = extractor._describe(dictionary, train[:1])[0].reshape(4, 5 + extractor.COLOURS)
     near = np.zeros((27, 27, 5))
     for r in range(27):
         for c in range(27):
@@ -336,8 +336,8 @@ def test_a_patch_is_described_as_in_the_paper():
             distances = np.linalg.norm(z - dictionary.entries, axis=1)
             near[r, c] = np.maximum(distances.mean() - distances, 0)
     quarters = [near[a, b].mean(axis=(0, 1)) for a in (slice(0, 13), slice(13, 27)) for b in (slice(0, 13), slice(13, 27))]
-    np.testing.assert_allclose(found[:, :5], quarters, rtol=1e-3, atol=1e-4)
-    shares = np.square(found[:, 5:])
+    np.testing.assert_allclose(patches[:, :5], quarters, rtol=1e-3, atol=1e-4)
+    shares = np.square(patches[:, 5:])
     np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-5)
     corner = train[0, :16, :16].reshape(-1, 3) // 64
     np.testing.assert_allclose(shares[0], np.bincount(corner @ [16, 4, 1], minlength=64) / 256, atol=1e-6)

@@ -81,7 +81,7 @@ def _gru(p, x, h):
 def _nats(params, batch, floor):
     """The loss of each word, sentence by sentence, word by word."""
     table, size = params["embedding"]["table"], params["encoder"]["w_h"].shape[0]
-    found = np.zeros(batch["targets"].shape)
+    nats = np.zeros(batch["targets"].shape)
     for b in range(batch["words"].shape[1]):
         code = np.zeros((1, size))
         for t in range(batch["words"].shape[0]):
@@ -94,10 +94,10 @@ def _nats(params, batch, floor):
                 logits = (h @ params["output"]["weight"] + params["output"]["bias"])[0]
                 target = batch["targets"][k, t, b]
                 if target >= 0:
-                    found[k, t, b] = -np.log(np.exp(logits[target]) / np.exp(logits).sum() + floor)
+                    nats[k, t, b] = -np.log(np.exp(logits[target]) / np.exp(logits).sum() + floor)
                 if t < batch["given"].shape[1]:
                     x = table[batch["given"][k, t, b]][None]
-    return found
+    return nats
 
 
 def _tiny(norm, floor=1e-8):
@@ -123,28 +123,28 @@ def test_loss_and_code_are_those_of_plain_numpy(norm, floor, numpy_backend):
     code = np.zeros((1, 4))
     for word in (5, 8, 0):
         code = _gru(params["encoder"], params["embedding"]["table"][word][None], code)
-    found = TASK.predict(model, tensors[0], {key: tensors[1][key] for key in ("words", "mask")}).numpy()
-    np.testing.assert_allclose(found[1], code[0], rtol=1e-9)
-    assert not found[2].any()
+    predicted = TASK.predict(model, tensors[0], {key: tensors[1][key] for key in ("words", "mask")}).numpy()
+    np.testing.assert_allclose(predicted[1], code[0], rtol=1e-9)
+    assert not predicted[2].any()
 
 
 @pytest.mark.parametrize("norm", ["none", "layer-theano"])
 def test_the_gradient_of_the_whole_model(norm, numpy_backend):
     model, params, batch = _tiny(norm, 1e-2)
     tensors, leaves = to_tensors(batch, numpy_backend), tree.leaves(to_tensors(params, numpy_backend))
-    gradcheck(lambda *found: TASK.loss(model, tree.unflatten(params, list(found)), tensors), *leaves)
+    gradcheck(lambda *moved: TASK.loss(model, tree.unflatten(params, list(moved)), tensors), *leaves)
 
 
 def test_missing_rows_change_nothing(numpy_backend):
     from duoln import value_and_grad
 
     model, params, batch = _tiny("layer-theano")
-    found = []
+    results = []
     for rows in (slice(None), slice(0, 2)):
         tensors = to_tensors((params, {k: np.ascontiguousarray(a[..., rows]) for k, a in batch.items()}), numpy_backend)
-        found.append(value_and_grad(lambda p, b=tensors[1]: TASK.loss(model, p, b))(tensors[0]))
-    assert float(found[0][0]) == pytest.approx(float(found[1][0]), rel=1e-12)
-    for a, b in zip(*(tree.leaves(g) for _, g in found), strict=True):
+        results.append(value_and_grad(lambda p, b=tensors[1]: TASK.loss(model, p, b))(tensors[0]))
+    assert float(results[0][0]) == pytest.approx(float(results[1][0]), rel=1e-12)
+    for a, b in zip(*(tree.leaves(g) for _, g in results), strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9, atol=1e-12)
 
 
@@ -185,11 +185,11 @@ def test_a_run_learns_what_a_sentence_tells_of_its_neighbours():
     trainer = Trainer(TASK, "ln", cfg, splits, runtime.backend("numpy"))
     for _ in range(4 * splits.steps_per_epoch):
         trainer.advance()
-    found = trainer.evaluate()
-    assert found["valid_nats"] < 0.6 * found["valid_unigram"]
+    metrics = trainer.evaluate()
+    assert metrics["valid_nats"] < 0.6 * metrics["valid_unigram"]
     blind = splits.evaluation["valid"] | {"mask": np.zeros_like(splits.evaluation["valid"]["mask"])}
 
     def predict(batch):
         return TASK.predict(trainer.model, trainer.state["params"], to_tensors(batch, trainer.backend)).numpy()
 
-    assert TASK.metrics(predict, blind)["nats"] > found["valid_nats"] + 0.02
+    assert TASK.metrics(predict, blind)["nats"] > metrics["valid_nats"] + 0.02

@@ -91,8 +91,8 @@ def test_a_batch_is_three_sentences_with_their_ends():
     for row, middle in enumerate((1, 2)):
         words = [*_sentence(triplets, middle), END]
         assert batch["words"][:len(words), row].tolist() == words and batch["mask"][:, row].sum() == len(words)
-        for k, other in enumerate((middle - 1, middle + 1)):
-            target = [*_sentence(triplets, other), END]
+        for k, neighbour in enumerate((middle - 1, middle + 1)):
+            target = [*_sentence(triplets, neighbour), END]
             assert batch["targets"][k, :, row].tolist() == target + [-1] * (5 - len(target))
             assert batch["given"][k, :len(target) - 1, row].tolist() == target[:-1]
     assert not batch["mask"][:, 2].any() and (batch["targets"][:, :, 2] == -1).all()
@@ -119,10 +119,10 @@ def test_an_epoch_has_every_short_triplet_once_in_batches_of_one_length(filterin
 
 def test_a_batch_depends_on_the_step_alone():
     triplets = _triplets(np.random.default_rng(1).integers(1, 12, 200), 9)
-    one, other = (HomogeneousBatches(triplets, 8, 3, "batch") for _ in range(2))
+    one, again = (HomogeneousBatches(triplets, 8, 3, "batch") for _ in range(2))
     steps = [0, 5, one.steps_per_epoch, 3 * one.steps_per_epoch + 1, 2]
     for step in steps:
-        first, second = one(step), other(step)
+        first, second = one(step), again(step)
         assert all(np.array_equal(first[k], second[k]) for k in first)
     assert not np.array_equal(one(0)["targets"], one(one._ends[0])["targets"])
 
@@ -130,8 +130,8 @@ def test_a_batch_depends_on_the_step_alone():
 def test_few_forms_and_no_sentence_of_another_book():
     assert len({encoder_length(n, 30) for n in range(2, 31)}) == 15 and encoder_length(30, 30) == 30
     for limit in (2, 7, 16, 31, 60):
-        found = {n: encoder_length(n, limit) for n in range(1, limit + 1)}
-        assert len(set(found.values())) <= 15 and all(n <= m <= limit for n, m in found.items())
+        length_of = {n: encoder_length(n, limit) for n in range(1, limit + 1)}
+        assert len(set(length_of.values())) <= 15 and all(n <= m <= limit for n, m in length_of.items())
     triplets = _triplets([1] * 20, 3, books=[0, 10, 20])
     train, valid = data.parts(triplets.corpus, 3, 0.3)
     assert train.middles.tolist() == [1, 2, 3, 4, 5, 11, 12, 13, 14, 15] and valid.middles.tolist() == [8, 18]
@@ -144,8 +144,8 @@ def test_unigram_counts_are_of_the_training_targets():
     split = data.valid_split(triplets, triplets, 10, 2)
     expected = np.zeros(len(triplets.corpus.words), int)
     for middle in (3, 4):
-        for other in (middle - 1, middle + 1):
-            for word in [*_sentence(triplets, other), END]:
+        for neighbour in (middle - 1, middle + 1):
+            for word in [*_sentence(triplets, neighbour), END]:
                 expected[word] += 1
     np.testing.assert_array_equal(split["counts"], expected)
     assert (split["targets"] >= 0).sum() == expected.sum()
@@ -250,8 +250,8 @@ ROWS = [("cat", [1, 2, 3]), ("New_York", [0, 0, 0]), ("dog", [4, 5, 6.5])]
     ("v.txt", b"3 3\ncat 1 2 3\nNew_York 0 0 0\ndog 4 5 6.5 \n"), ("v.txt", b"cat 1 2 3\ndog 4 5 6.5\n")])
 def test_vectors_of_both_forms(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    found = vectors.read_vectors(tmp_path / name, ["cat", "dog", "cow", "New_York"])
-    assert {k: v.tolist() for k, v in found.items()} == {"cat": [1, 2, 3], "dog": [4, 5, 6.5]}
+    vectors_of = vectors.read_vectors(tmp_path / name, ["cat", "dog", "cow", "New_York"])
+    assert {k: v.tolist() for k, v in vectors_of.items()} == {"cat": [1, 2, 3], "dog": [4, 5, 6.5]}
 
 
 @pytest.mark.parametrize(("name", "content", "words"), [
@@ -275,17 +275,17 @@ def test_expansion_is_least_squares_with_an_intercept():
     table = np.zeros((len(known), 6), np.float32)
     for k, word in enumerate(known[FIRST:-1], start=FIRST):
         table[k] = others[word] @ matrix + shift
-    found = vectors.expand(known, table, others)
-    assert found.fitted == 30 and found.words == [f"w{k}" for k in range(30, 40)]
-    expected = np.stack([others[word] for word in found.words]) @ matrix + shift
-    np.testing.assert_allclose(found.vectors, expected, atol=1e-4)
+    expansion = vectors.expand(known, table, others)
+    assert expansion.fitted == 30 and expansion.words == [f"w{k}" for k in range(30, 40)]
+    expected = np.stack([others[word] for word in expansion.words]) @ matrix + shift
+    np.testing.assert_allclose(expansion.vectors, expected, atol=1e-4)
     # With noise there is no exact map: against scikit-learn's.
     from sklearn.linear_model import LinearRegression
 
     table += 0.3 * rng.standard_normal(table.shape).astype(np.float32)
     reference = LinearRegression().fit([others[w] for w in known[FIRST:-1]], table[FIRST:-1])
     np.testing.assert_allclose(vectors.expand(known, table, others).vectors,
-                               reference.predict([others[w] for w in found.words]), atol=1e-4)
+                               reference.predict([others[w] for w in expansion.words]), atol=1e-4)
     check_error(DataError, lambda: vectors.expand(known[:5], table, others), "more than 4 words", "found 3")
     check_error(DataError, lambda: vectors.expand(known, table, {}), "found 0")
 

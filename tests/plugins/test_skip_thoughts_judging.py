@@ -45,10 +45,10 @@ def test_correlations_at_the_edge():
 
 def test_sparse_targets():
     scores = np.array([1.0, 1.25, 3.5, 4.9, 5.0])
-    found = relatedness.sparse_target(scores)
+    targets = relatedness.sparse_target(scores)
     expected = [[1, 0, 0, 0, 0], [.75, .25, 0, 0, 0], [0, 0, .5, .5, 0], [0, 0, 0, .1, .9], [0, 0, 0, 0, 1]]
-    np.testing.assert_allclose(found, expected, atol=1e-12)
-    np.testing.assert_allclose(found @ np.arange(1, 6), scores)
+    np.testing.assert_allclose(targets, expected, atol=1e-12)
+    np.testing.assert_allclose(targets @ np.arange(1, 6), scores)
 
 
 def _pairs(count=300, width=6, noise=0.3, seed=0):
@@ -87,21 +87,21 @@ def test_softmax_regression_is_that_of_torch():
 @pytest.mark.parametrize("form", relatedness.ROUNDS)
 def test_rounds_end_at_the_first_without_gain(form):
     u, v, scores, parts = _pairs(120, noise=1.0)
-    found = relatedness.judge(u, v, scores, parts, 0, relatedness.ROUNDS[form])
+    judged = relatedness.judge(u, v, scores, parts, 0, relatedness.ROUNDS[form])
     # Again, by hand.
     x, target = relatedness.features(u, v), relatedness.sparse_target(scores)
     model, order = relatedness._Softmax(x.shape[1], 0), np.flatnonzero(parts == 0)
     np.random.RandomState(1234).shuffle(order)
     seen, kept = [], []
-    for _ in range(found.rounds + 1):
+    for _ in range(judged.rounds + 1):
         model.fit(x[order], target[order], *relatedness.ROUNDS[form])
         seen.append(scipy.stats.pearsonr(model.scores(x[parts == 1]), scores[parts == 1])[0])
         kept.append(model.weights.copy())
-    assert found.rounds >= 1 and (np.diff(seen[:-1]) > 0).all() and seen[-1] <= seen[-2] + 1e-12
+    assert judged.rounds >= 1 and (np.diff(seen[:-1]) > 0).all() and seen[-1] <= seen[-2] + 1e-12
     model.weights = kept[-2]
     test = parts == 2
-    assert found.r == pytest.approx(scipy.stats.pearsonr(model.scores(x[test]), scores[test])[0], abs=1e-9)
-    assert found.rho == pytest.approx(scipy.stats.spearmanr(model.scores(x[test]), scores[test])[0], abs=1e-9)
+    assert judged.r == pytest.approx(scipy.stats.pearsonr(model.scores(x[test]), scores[test])[0], abs=1e-9)
+    assert judged.rho == pytest.approx(scipy.stats.spearmanr(model.scores(x[test]), scores[test])[0], abs=1e-9)
 
 
 # Classes ------------------------------------------------------------------------------------------------
@@ -109,8 +109,8 @@ def test_rounds_end_at_the_first_without_gain(form):
 @pytest.mark.parametrize("count", [10, 11, 19, 101])
 def test_folds_are_scikit_learns(count):
     expected = [test for _, test in KFold(10).split(np.zeros(count))]
-    for found, test in zip(classify.folds(count), expected, strict=True):
-        np.testing.assert_array_equal(found, test)
+    for fold, test in zip(classify.folds(count), expected, strict=True):
+        np.testing.assert_array_equal(fold, test)
 
 
 def test_nested_folds_are_those_of_plain_loops():
@@ -119,7 +119,7 @@ def test_nested_folds_are_those_of_plain_loops():
     x = rng.standard_normal((70, 3))
     y = (x[:, 0] + 1.2 * rng.standard_normal(70) > 0).astype(int)
     grid = (0.01, 1.0, 100.0)
-    found = classify.nested(x, y, "made", parts=4, grid=grid)
+    judged = classify.nested(x, y, "made", parts=4, grid=grid)
     order = np.arange(70)
     np.random.RandomState(1234).shuffle(order)
     xs, ys = x[order], y[order]
@@ -133,8 +133,8 @@ def test_nested_folds_are_those_of_plain_loops():
         inner = [np.mean([accuracy(train[a], train[b], c) for a, b in KFold(4).split(train)]) for c in grid]
         chosen.append(grid[int(np.argmax(inner))])
         outer.append(accuracy(train, test, chosen[-1]))
-    assert found.chosen == tuple(chosen) and len(set(chosen)) > 1
-    assert found.percent == pytest.approx(100 * np.mean(outer), abs=1e-9)
+    assert judged.chosen == tuple(chosen) and len(set(chosen)) > 1
+    assert judged.percent == pytest.approx(100 * np.mean(outer), abs=1e-9)
 
 
 def test_a_fold_of_one_class_and_too_few_sentences():
@@ -157,21 +157,21 @@ def test_codes_keep_the_order_and_have_length_one():
     def encode(batch):
         return np.stack(((batch["words"] * batch["mask"]).sum(0), batch["mask"].sum(0)), 1).astype(np.float32)
 
-    found = judging.codes(encode, words, lengths)
+    codes = judging.codes(encode, words, lengths)
     plain = np.stack([(words[k, :n].sum(), n) for k, n in enumerate(lengths)])
     norms = np.linalg.norm(plain, axis=1, keepdims=True)
-    np.testing.assert_allclose(found, plain / np.where(norms > 0, norms, 1), rtol=1e-6)
+    np.testing.assert_allclose(codes, plain / np.where(norms > 0, norms, 1), rtol=1e-6)
 
 
 def test_a_bag_of_words():
     [pairs, labelled] = sets.load(["sick", "mr"], True, True, 0)
     number = {"<end>": 0, "<unknown>": 1, "the": 2, "ship": 3}
     for test in (pairs, labelled):
-        found = table.bag_of_words(test, number)
-        found = found if isinstance(found, np.ndarray) else found.toarray()
-        np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
+        bag = table.bag_of_words(test, number)
+        bag = bag if isinstance(bag, np.ndarray) else bag.toarray()
+        np.testing.assert_allclose(np.linalg.norm(bag, axis=1), 1, rtol=1e-6)
         counts = np.array([[s.count("the"), s.count("ship")] for s in test.sentences], float)
-        ratio = found[:, 2] / np.maximum(found[:, 3], 1e-9)
+        ratio = bag[:, 2] / np.maximum(bag[:, 3], 1e-9)
         both = (counts > 0).all(1)
         np.testing.assert_allclose(ratio[both], counts[both, 0] / counts[both, 1], rtol=1e-5)
 
@@ -198,9 +198,9 @@ def test_evaluate_prints_table_3_with_our_rows(run, capsys, monkeypatch):
     for words in ("Ours + LN", "0.854", "BookCorpus", "made books, synthetic", "no update", "bag of words", "ln, 27 updates"):
         assert words in text
     assert main([*asked, "--json", "--baselines", "false"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["paper"]["Ours + LN"]["mr_accuracy"] == 79.5 and list(found["results"]) == ["ln, 27 updates"]
-    assert found["results"]["ln, 27 updates"].keys() == {"sick_r", "sick_rho", "sick_mse", "mr_accuracy"}
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["paper"]["Ours + LN"]["mr_accuracy"] == 79.5 and list(printed["results"]) == ["ln, 27 updates"]
+    assert printed["results"]["ln, 27 updates"].keys() == {"sick_r", "sick_rho", "sick_mse", "mr_accuracy"}
 
 
 def test_evaluate_with_vectors_for_unknown_words(run, capsys, monkeypatch, tmp_path):

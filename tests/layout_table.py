@@ -7,7 +7,7 @@ write to what it was given, which NumPy's views refuse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,11 +45,11 @@ class Placing(NamedTuple):
 
 
 class Subject:
-    """One case: its plain arrays, its incoming gradients, and what the composed rule makes of them."""
+    """One case of an operator of `module`: its plain arrays, its incoming gradients, and what the composed rule makes of them."""
 
-    def __init__(self, rule_case: RuleCase, backend: Backend) -> None:
+    def __init__(self, rule_case: RuleCase, backend: Backend, module: Any = ops) -> None:
         self.case, self.backend = rule_case, backend
-        self.op: Op[..., Any] = getattr(ops, rule_case.op)
+        self.op: Op[..., Any] = getattr(module, rule_case.op)
         self.arrays: list[Host] = [None if a is None else np.asarray(a) for a in rule_case.inputs]
         self.needs = tuple(a is not None and a.dtype.kind == "f" for a in self.arrays)
         composed = self.op.rules(backend.name)[-1]
@@ -82,14 +82,14 @@ class Subject:
     def check(self, placing: Placing) -> str:
         """Raises AssertionError unless the rule is right in these layouts; the rule that ran."""
         backend, place = self.backend, self._placer
-        views, felt = place(self.arrays, placing.arrays), place(self.gouts, placing.gouts)
+        views, gouts = place(self.arrays, placing.arrays), place(self.gouts, placing.gouts)
         expected = self._expected
         if not placing.same_values:
-            plain, plain_felt = ([None if v is None else np.ascontiguousarray(backend.to_numpy(v)).reshape(v.shape)
-                                  for v in given] for given in (views, felt))
-            expected = self._run(self.op.rules(backend.name)[-1], self._plain(plain), self._plain(plain_felt))
+            plain, plain_gouts = ([None if v is None else np.ascontiguousarray(backend.to_numpy(v)).reshape(v.shape)
+                                  for v in given] for given in (views, gouts))
+            expected = self._run(self.op.rules(backend.name)[-1], self._plain(plain), self._plain(plain_gouts))
         rule = self.op.select(backend, views, self.case.attrs)
-        mine = self._run(rule, views, felt)
+        mine = self._run(rule, views, gouts)
         limit = tolerance("float32", self.case.length)
         for which, factor in (("outs", 1.0), ("gradients", _GRADIENTS)):
             triples = zip(*(getattr(result, which) for result in (mine, expected, self._expected)), strict=True)
@@ -130,16 +130,15 @@ class Tally:
         self.cases: dict[str, int] = {}
         self.fused: dict[str, int] = {}
 
-    def run(self, rule_cases: Sequence[RuleCase], backend: Backend, begin: Callable[[str], None] = lambda name: None) -> None:
-        """Check every placing of every case; `begin` hears of each before it runs.
+    def run(self, rule_cases: Sequence[RuleCase], backend: Backend, module: Any = ops) -> None:
+        """Check every placing of every case of operators of `module`.
 
         Raises:
             AssertionError: a rule is wrong in a layout; the message names the case, the layout and the rule.
         """
         for rule_case in rule_cases:
-            subject = Subject(rule_case, backend)
+            subject = Subject(rule_case, backend, module)
             for placing in subject.placings():
-                begin(placing.name)
                 try:
                     rule = subject.check(placing)
                 except Exception as error:

@@ -1,7 +1,7 @@
-"""Order violation on the CPU: a caption against a tile of images that stays in cache, without an array of all pairs.
+"""Order violation on the CPU: each caption is compared with a tile of images that stays in cache.
 
-The gradient computes the differences again, of those pairs alone that have a gradient: under a margin loss most
-pairs of a trained model have none.
+No array holds the differences of all pairs. The gradient computes them again, only for the pairs that have a
+gradient: with a margin loss, most pairs of a trained model have none.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.backends.protocol import Array, Backend
-from duoln.core import Rule
-from duoln.kernels import host
-from duoln.ops import order_violation
+from duoln.extend import Array, Backend, Rule, host
 
 _TILE_BYTES = 1 << 18
 """A tile of images and the differences from one caption stay in L2 together."""
@@ -58,13 +55,13 @@ def _vjp(be: Backend, saved: tuple[Array, Array], gout: Array, needs: Sequence[b
         of_captions = np.zeros_like(captions)
         for tile in _tiles(first, last, images):
             for i, caption in enumerate(captions):
-                felt = gout[i, tile]
-                which = np.flatnonzero(felt)
+                g_errors = gout[i, tile]
+                which = np.flatnonzero(g_errors)
                 if not len(which):
                     continue
-                # Most of them: what has no gradient costs less than to pick out the rest.
-                some: Any = which if 2 * len(which) < len(felt) else slice(None)
-                weights = 2 * felt[some]
+                # Where most pairs have a gradient, all of them cost less than a copy of those that have one.
+                some: Any = which if 2 * len(which) < len(g_errors) else slice(None)
+                weights = 2 * g_errors[some]
                 above = _above(caption, images[tile][some])
                 of_captions[i] += weights @ above
                 above *= weights[:, None]
@@ -74,8 +71,8 @@ def _vjp(be: Backend, saved: tuple[Array, Array], gout: Array, needs: Sequence[b
     tasks: list[Callable[[], Array]] = [partial(part, a, b) for a, b in bounds]
     done = host.side_by_side(tasks)
     total = done[0]
-    for other in done[1:]:
-        total += other
+    for of_part in done[1:]:
+        total += of_part
     return [total if needs[0] else None, of_images if needs[1] else None]
 
 
@@ -83,6 +80,4 @@ def _supports(be: Backend, captions: Array, images: Array) -> str | None:
     return None if captions.size and images.size else "there are no values"
 
 
-def attach() -> None:
-    """Add the rule to `order_violation`."""
-    order_violation.add(Rule("cache tiles", _forward, _vjp, _supports), backend="numpy")
+order_violation_tiles = Rule("cache tiles", _forward, _vjp, _supports)

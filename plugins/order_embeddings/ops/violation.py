@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from duoln.backends.protocol import Array, Backend
-from duoln.core import Rule, Tensor, op
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float
+from duoln.extend import Array, Backend, Rule, Tensor, check_float, op
 
 _BLOCK_VALUES = 1 << 22
-"""Differences that are held at a time: all pairs of a batch of 128 in 1024 dimensions would be four times as many."""
+"""How many differences exist at a time. All pairs of a batch of 128 in 1024 dimensions have four times as many."""
 
 
 @op
 def order_violation(captions: Tensor, images: Tensor) -> Tensor:
     """E_ij = sum over k of max(0, captions_ik - images_jk)^2 (Vendrov et al. 2016, eq. 3), for all pairs.
 
-    It is 0 where the caption's point is nowhere above the image's: there the pair is in order. Neither the value nor
-    the gradient holds the differences of more than a few rows at a time.
+    It is 0 where no coordinate of the caption is above that of the image: then the pair is in order. The value and
+    the gradient compute the differences of a few rows at a time.
 
     Shape:
         captions (N, D), images (M, D) -> (N, M).
@@ -57,9 +55,9 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
     captions, images = saved
     of_captions, of_images = [], be.zeros(images.shape, be.dtype(images))
     for rows in _blocks(captions, images):
-        felt = _above(be, captions[rows], images) * be.expand_dims(2.0 * gout[rows], 2)
-        of_captions.append(be.sum(felt, axis=1))
-        of_images = of_images - be.sum(felt, axis=0)
+        g_above = _above(be, captions[rows], images) * be.expand_dims(2.0 * gout[rows], 2)
+        of_captions.append(be.sum(g_above, axis=1))
+        of_images = of_images - be.sum(g_above, axis=0)
     if not of_captions:
         return be.zeros(captions.shape, be.dtype(captions)), of_images
     return be.concat(of_captions, axis=0) if needs[0] else None, of_images if needs[1] else None

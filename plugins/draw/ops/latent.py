@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from duoln.backends.protocol import Array, Backend
-from duoln.core import Rule, Tensor, op
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float
+from duoln.extend import Array, Backend, Rule, Tensor, check_float, op
 
 
 @op

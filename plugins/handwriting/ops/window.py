@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from duoln.backends.protocol import Array, Backend
-from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import AT_LEAST_0, check_number
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float
+from duoln.extend import AT_LEAST_0, Array, Backend, Rule, Tensor, check_float, check_number, op
 
 
 @op
@@ -66,14 +63,14 @@ def _vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...], needs: Sequen
         zero = be.zeros(step.shape, be.dtype(phi))
         g_kappa = zero if g_new is None else g_new
         return [be.concat([zero, zero, g_kappa * step], axis=1), g_kappa, g_characters]
-    felt = bumps * be.expand_dims(g_phi, 1)
-    far = felt * distance
+    g_bumps = bumps * be.expand_dims(g_phi, 1)
+    far = g_bumps * distance
     g_beta = be.sum(far * distance, axis=2)
     width = beta[:, :, 0]
     g_kappa = -2.0 * width * be.sum(far, axis=2)
     if g_new is not None:
         g_kappa = g_kappa + g_new
-    g_raw = be.concat([be.sum(felt, axis=2), -width * g_beta, g_kappa * step], axis=1)
+    g_raw = be.concat([be.sum(g_bumps, axis=2), -width * g_beta, g_kappa * step], axis=1)
     return [g_raw, g_kappa, g_characters]
 
 

@@ -1,7 +1,7 @@
-"""DRAW's glimpse on the CPU: both grids' filters in one pass, and images that are written where they lie.
+"""A glimpse of DRAW on the CPU: the filters of both grids in one pass, and sums in place.
 
-Saved for the gradient, per row: the chances of the canvas (one image), and the filters and what went between them and
-the images, which are small.
+The gradient needs, for each row, the chances of the canvas (one image), the filters, and the products of filters with
+images, which are small.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duoln.backends.protocol import Array, Backend
-from duoln.core import Rule
-from duoln.kernels import host
-from duoln.ops import write_then_read
-from duoln.ops.attention import EPSILON, LIMIT, WHERE
+from duoln.extend import Array, Backend, Rule, host
+from duoln.plugins.draw.ops.grid import EPSILON, LIMIT, WHERE
 
 _LARGEST = 87.0
 _SIGNS = np.array((1.0, -1.0))
@@ -43,7 +40,7 @@ class _Grids(NamedTuple):
 class _Saved(NamedTuple):
     image: Array
     looked: Array
-    shown: Array
+    chances: Array
     """sigmoid(canvas)."""
     grids: _Grids
     rows: tuple[Array, Array]
@@ -56,15 +53,15 @@ class _Saved(NamedTuple):
 
 def _make_grids(looked: Array, sizes: tuple[int, int], pixels: int, centre: str) -> _Grids:
     batch, dtype = len(looked), looked.dtype
-    held = np.clip(looked[:, :2 * WHERE], -LIMIT, LIMIT).reshape(batch, 2, WHERE)
+    clamped = np.clip(looked[:, :2 * WHERE], -LIMIT, LIMIT).reshape(batch, 2, WHERE)
     half = (pixels if centre == "edge" else pixels + 1) / 2
-    scales = np.exp(held[:, :, 2:])
+    scales = np.exp(clamped[:, :, 2:])
     spans = np.array([(pixels - 1) / (n - 1) for n in sizes], dtype)
     strides, gammas = scales[:, :, 1] * spans, scales[:, :, 2].copy()
     np.divide(1.0, gammas[:, 1], gammas[:, 1])
     precision = np.repeat(1.0 / scales[:, :, 0], sizes, axis=1)[:, None, :, None]
     steps = np.concatenate([np.arange(n) - (n / 2 - 0.5) for n in sizes]).astype(dtype)
-    centres = np.repeat((held[:, :, :2] + 1.0) * dtype.type(half), sizes, axis=1)  # (B, grid points, x and y)
+    centres = np.repeat((clamped[:, :, :2] + 1.0) * dtype.type(half), sizes, axis=1)  # (B, grid points, x and y)
     means = centres + (np.repeat(strides, sizes, axis=1) * steps)[:, :, None]
     away = np.subtract(np.arange(pixels, dtype=dtype), means.transpose(0, 2, 1)[..., None])
     bells = np.multiply(away, away)
@@ -77,7 +74,7 @@ def _make_grids(looked: Array, sizes: tuple[int, int], pixels: int, centre: str)
 
 
 def _sums(x: Array) -> Array:
-    """Over the last axis, by a product: it reaches BLAS, a sum over short rows does not."""
+    """Sums over the last axis, as a product: BLAS is faster than NumPy's sum of short rows."""
     return (x.reshape(-1, x.shape[-1]) @ np.ones(x.shape[-1], x.dtype)).reshape(*x.shape[:-1], 1)
 
 
@@ -110,13 +107,13 @@ def _grids_gradient(grids: _Grids, looked: Array, of_rows: tuple[Array, Array], 
 
 
 def _chances(logits: Array) -> Array:
-    """1 / (1 + exp(-logits)): NumPy's exp takes half the time of its tanh."""
-    # Below this the chance is 0 in float32, and the exponential of what is further below would overflow.
-    shown = np.maximum(logits, np.full(logits.shape[-1], -_LARGEST, logits.dtype), out=host.empty_like(logits))
-    np.negative(shown, shown)
-    np.exp(shown, shown)
-    shown += 1.0
-    return np.divide(1.0, shown, shown)
+    """1 / (1 + exp(-logits)). NumPy's exp takes half the time of its tanh."""
+    # Below -_LARGEST a chance is 0 in float32. The exponential of a smaller logit would overflow.
+    chances = np.maximum(logits, np.full(logits.shape[-1], -_LARGEST, logits.dtype), out=host.empty_like(logits))
+    np.negative(chances, chances)
+    np.exp(chances, chances)
+    chances += 1.0
+    return np.divide(1.0, chances, chances)
 
 
 def _forward(be: Backend, canvas: Array, image: Array, looked: Array, read: int, write: int,
@@ -130,17 +127,17 @@ def _forward(be: Backend, canvas: Array, image: Array, looked: Array, read: int,
     landed = patch @ columns[:, read:]
     drawn = np.matmul(write_rows.transpose(0, 2, 1), landed, out=host.empty_like(canvas))
     drawn += canvas
-    shown = _chances(drawn)
-    seen_rows = np.concatenate((read_rows @ image, read_rows @ shown), axis=1)
+    chances = _chances(drawn)
+    seen_rows = np.concatenate((read_rows @ image, read_rows @ chances), axis=1)
     seen = (seen_rows @ columns[:, :read].transpose(0, 2, 1)).reshape(batch, 2, read * read)
     np.subtract(seen[:, 0], seen[:, 1], seen[:, 1])  # the error is the image less what is shown
-    saved = _Saved(image, looked, shown, grids, (read_rows, write_rows), patch, landed, seen_rows)
+    saved = _Saved(image, looked, chances, grids, (read_rows, write_rows), patch, landed, seen_rows)
     return (drawn, seen.reshape(batch, -1)), saved
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
          needs: Sequence[bool]) -> list[Array | None]:
-    image, looked, shown, grids, (read_rows, write_rows), patch, landed, seen_rows = saved
+    image, looked, chances, grids, (read_rows, write_rows), patch, landed, seen_rows = saved
     batch, (read, write) = len(looked), grids.sizes
     columns = grids.filters[:, 0]
     of_canvas, of_seen = gouts
@@ -151,12 +148,12 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
         d_seen_rows = halves @ columns[:, :read]
         d_read_columns = halves.transpose(0, 2, 1) @ seen_rows
         d_read_rows = d_seen_rows[:, :read] @ image.transpose(0, 2, 1)
-        d_read_rows += d_seen_rows[:, read:] @ shown.transpose(0, 2, 1)
+        d_read_rows += d_seen_rows[:, read:] @ chances.transpose(0, 2, 1)
         turned = read_rows.transpose(0, 2, 1)
         if needs[1]:
             d_image = turned @ d_seen_rows[:, :read]
-        d_canvas = np.multiply(shown, shown, host.empty_like(shown))
-        np.subtract(shown, d_canvas, d_canvas)
+        d_canvas = np.multiply(chances, chances, host.empty_like(chances))
+        np.subtract(chances, d_canvas, d_canvas)
         d_canvas *= turned @ d_seen_rows[:, read:]
         if of_canvas is not None:
             d_canvas += of_canvas
@@ -176,6 +173,4 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
     return [d_canvas if needs[0] else None, d_image, d_looked]
 
 
-def attach() -> None:
-    """Add the rule to `write_then_read`."""
-    write_then_read.add(Rule("one pass", _forward, _vjp), backend="numpy")
+write_then_read_in_one_pass = Rule("one pass", _forward, _vjp)

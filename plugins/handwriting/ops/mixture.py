@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from math import log, pi
 from typing import Any
 
-from duoln.backends.protocol import Array, Backend
-from duoln.core import Rule, Tensor, op
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float
+from duoln.extend import Array, Backend, Rule, Tensor, check_float, op
 
 _LOG_TWO_PI = log(2 * pi)
 
@@ -76,15 +74,16 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
     g = be.expand_dims(gout, -1)
     minus, plus = a - b, a + b
     from_minus, from_plus = 0.5 * minus * (1.0 + up), 0.5 * plus * (1.0 + down)
-    felt = share * g
+    g_each = share * g
     # Half the derivatives of the quadratic by a and b: those of the loss, each component's by its share.
     by_a, by_b = 0.5 * (from_plus + from_minus), 0.5 * (from_plus - from_minus)
-    g_m1, g_m2 = -felt * by_a * inverse1, -felt * by_b * inverse2
+    g_m1, g_m2 = -g_each * by_a * inverse1, -g_each * by_b * inverse2
     g_output = None
     if needs[0]:
         g_end = g * be.expand_dims(0.5 * be.tanh(0.5 * end) + 0.5 - (1.0 - bit), -1)
-        g_r = felt * (0.25 * (minus * minus * up - plus * plus * down) - rho)
-        g_output = be.concat([g_end, weight * g - felt, g_m1, g_m2, felt * (1.0 - a * by_a), felt * (1.0 - b * by_b),
+        g_r = g_each * (0.25 * (minus * minus * up - plus * plus * down) - rho)
+        g_output = be.concat([g_end, weight * g - g_each, g_m1, g_m2, g_each * (1.0 - a * by_a),
+                              g_each * (1.0 - b * by_b),
                               g_r], axis=-1)
     g_points = None
     if needs[1]:

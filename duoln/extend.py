@@ -1,0 +1,111 @@
+"""The one page for authors of operators and rules. An operator has a composed rule, and may have faster ones.
+
+    from duoln import extend, ops
+    from duoln.tasks import hookimpl
+
+    @extend.op
+    def softsign(x: extend.Tensor) -> extend.Tensor:
+        '''x / (1 + |x|) of each value.'''
+        extend.check_float("softsign", x)
+        return softsign.apply(x)
+
+    def forward(be, x):                                     # arrays of the backend `be`, whichever it is
+        size = 1.0 + be.abs(x)
+        return x / size, size                               # the value, and what the gradient needs
+
+    def vjp(be, size, gout, needs):                         # a gradient for each array argument
+        return (gout / (size * size),)
+
+    softsign.add(extend.Rule("composed", forward, vjp))     # or: softsign.add(extend.derived(function of tensors))
+
+    def fast_forward(be, x):                                # for NumPy arrays alone, on all cores
+        size = np.abs(x, out=extend.host.empty_like(x))
+        size += 1.0
+        return x / size, size
+
+    fast = extend.Rule("in place", fast_forward, vjp, lambda be, x: None if x.size else "there are no values")
+
+    @hookimpl
+    def duoln_rules():                                      # in the module that the plug-in's entry point names
+        return [(softsign, fast, "numpy")]
+
+`supports`, the last argument of the fast rule, gives the reason why it cannot run; the operator then runs the composed
+rule. No rule writes into its inputs, into what it has saved or into `gout`. `check_op` compares an operator with a
+NumPy formula and its gradient with central differences; `check_rule` compares a fast rule with the composed one.
+
+What is here:
+
+* `Op`, `op`, `Rule`, `derived`, `Tensor`, `gradcheck`; the types `Array`, `Backend`, `Shape`; the dtypes `FLOATS`;
+* checks of tensors: `check_tensors`, `check_float`, `check_beside`, `check_indices`, `check_dtype`, `check_room`;
+* checks of other arguments: `check_integer`, `check_integers_in`, `check_flag`, `check_choice`, `check_function`,
+  `normal_axis`, `normal_axes`, and `check_number` with an `Interval`: `NOT_NAN`, `FINITE`, `AT_LEAST_0`, `ABOVE_0`,
+  `BELOW_1`;
+* shapes: `broadcast_shape`, and `unbroadcast` for its gradient;
+* `host`: blocks of rows, scratch memory and threads for rules on NumPy arrays;
+* loaded on first use: `cuda` and `metal`, each with a `Kernel` that compiles a file (give its whole path) and checks
+  what it launches; and `check_op`, `check_rule`, `check_close` and `check_error` of `duoln.testing`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from duoln.backends.protocol import FLOATS, Array, Backend, Shape
+from duoln.core import Op, Rule, Tensor, derived, gradcheck, op
+from duoln.core.arguments import (
+    ABOVE_0,
+    AT_LEAST_0,
+    BELOW_1,
+    FINITE,
+    NOT_NAN,
+    Interval,
+    check_choice,
+    check_flag,
+    check_function,
+    check_integer,
+    check_integers_in,
+    check_number,
+)
+from duoln.kernels import host
+from duoln.ops.common import (
+    broadcast_shape,
+    check_beside,
+    check_dtype,
+    check_float,
+    check_indices,
+    check_room,
+    check_tensors,
+    normal_axes,
+    normal_axis,
+    unbroadcast,
+)
+
+if TYPE_CHECKING:
+    from duoln.kernels import launch as cuda
+    from duoln.kernels import metal
+    from duoln.testing import check_close, check_error, check_op, check_rule
+
+_MODULES = {"cuda": "duoln.kernels.launch", "metal": "duoln.kernels.metal"}
+"""They import CuPy and MLX, so that they are loaded where a rule uses them."""
+_CHECKS = ("check_close", "check_error", "check_op", "check_rule")
+
+__all__ = [
+    "ABOVE_0", "AT_LEAST_0", "BELOW_1", "FINITE", "FLOATS", "NOT_NAN", "Array", "Backend", "Interval", "Op", "Rule",
+    "Shape", "Tensor", "broadcast_shape", "check_beside", "check_choice", "check_close", "check_dtype", "check_error",
+    "check_flag", "check_float", "check_function", "check_indices", "check_integer", "check_integers_in",
+    "check_number", "check_op", "check_room", "check_rule", "check_tensors", "cuda", "derived", "gradcheck", "host",
+    "metal", "normal_axes", "normal_axis", "op", "unbroadcast",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    if name in _CHECKS:
+        return getattr(importlib.import_module("duoln.testing"), name)
+    raise AttributeError(f"module 'duoln.extend' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

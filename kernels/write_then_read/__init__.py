@@ -1,1 +1,0 @@
-"""Fused rules for `write_then_read`."""

@@ -1,0 +1,52 @@
+"""A glimpse of DRAW: the decoder's state writes on the canvas and reads for the next glimpse."""
+
+from __future__ import annotations
+
+from duoln import ops
+from duoln.errors import ShapeError
+from duoln.extend import Tensor, check_choice, check_float, check_integer, check_room, derived, op
+from duoln.plugins.draw.ops.grid import CENTRES, WHERE, Centre, read_patches, write_patch
+
+
+def split_look(looked: Tensor, write: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Where to read (B, 5), where to write (B, 5), and the patch to write (B, write, write)."""
+    patch = ops.reshape(looked[:, 2 * WHERE:], shape=(looked.shape[0], write, write))
+    return looked[:, :WHERE], looked[:, WHERE:2 * WHERE], patch
+
+
+@op
+def write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, *, read: int, write: int,
+                    centre: Centre = "edge") -> tuple[Tensor, Tensor]:
+    """What a state of DRAW's decoder does: it writes on the canvas, and reads for the next glimpse.
+
+        c = canvas + write_patch(patch, where to write)
+        seen = read_patches(image, image - sigmoid(c), where to read)
+
+    Shape:
+        canvas and image (B, P, P), looked (B, 10 + write^2): where to read, where to write, the patch by rows
+        -> canvas (B, P, P), seen (B, 2 read^2).
+
+    Raises:
+        ShapeError: sizes that do not fit. UsageError: an unknown `centre`.
+    """
+    check_float("write_then_read", canvas, image, looked)
+    if canvas.ndim != 3 or canvas.shape[1] != canvas.shape[2] or image.shape != canvas.shape:
+        raise ShapeError(f"[write_then_read] expected a canvas and an image (batch, pixels, pixels), "
+                         f"found {canvas.shape} and {image.shape}")
+    read, write = (check_integer("write_then_read", role, n, 2) for role, n in (("read", read), ("write", write)))
+    check_room("write_then_read", canvas.backend, (canvas.shape[0], 2, read, max(read, canvas.shape[1])))
+    if looked.shape != (canvas.shape[0], 2 * WHERE + write * write):
+        raise ShapeError(f"[write_then_read] expected looked {(canvas.shape[0], 2 * WHERE + write * write)}, "
+                         f"found {looked.shape}")
+    check_choice("write_then_read", "centre", centre, CENTRES)
+    return write_then_read.apply(canvas, image, looked, read=read, write=write, centre=centre)
+
+
+def _write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, read: int, write: int,
+                     centre: Centre) -> tuple[Tensor, Tensor]:
+    read_at, write_at, patch = split_look(looked, write)
+    canvas = canvas + write_patch(patch, write_at, pixels=canvas.shape[-1], centre=centre)
+    return canvas, read_patches(image, image - ops.sigmoid(canvas), read_at, size=read, centre=centre)
+
+
+write_then_read.add(derived(_write_then_read))

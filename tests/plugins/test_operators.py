@@ -1,0 +1,85 @@
+"""The operators that one experiment alone uses: values, gradients, wrong calls, layouts, and rules that the hook brings."""
+
+import importlib
+
+import numpy as np
+import operator_layouts
+import pytest
+from composed_layouts import check_layouts
+from conftest import get_backend
+from layout_table import Tally
+from misuse.misuses import read, run, unnamed_misuses
+from operator_calls import CALLS
+from operator_cases import CASES
+
+from duoln import doctor, extend
+from duoln.tasks.registry import Registry
+from duoln.testing import check_op
+
+PLUGINS = ("draw", "handwriting", "order_embeddings")
+
+
+@pytest.fixture
+def attached():
+    """The rules of the plug-ins, attached as in every run."""
+    registry = Registry(PLUGINS)
+    assert registry.broken == []
+
+
+def _operators():
+    """Every operator of the plug-ins, by name."""
+    modules = [importlib.import_module(f"duoln.plugins.{name}.ops") for name in PLUGINS]
+    return {name: op for module in modules for name, op in vars(module).items() if isinstance(op, extend.Op)}
+
+
+def test_every_operator_has_cases_and_a_call():
+    names = set(_operators())
+    assert len(names) == 6 and {call.name for call in CALLS} == names
+    assert [name for name in names if not any(case.name.startswith(name) for case in CASES)] == []
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_float32_values_and_gradients(case, be):
+    check_op(case.fn, case.inputs(np.random.default_rng(3)), case.reference, be, case.length)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_float64_against_central_differences(case, numpy_backend):
+    check_op(case.fn, case.inputs(np.random.default_rng(3)), case.reference, numpy_backend, case.length, dtype="float64")
+
+
+@pytest.mark.parametrize("call", CALLS, ids=str)
+def test_wrong_tensors_and_attributes_are_named(call, be):
+    read(run(call, be))
+    assert unnamed_misuses(call, be, get_backend("mlx" if be.name == "numpy" else "numpy")) == {}
+
+
+def test_the_hook_attaches_each_fused_rule_once(attached):
+    Registry(PLUGINS)
+    rules = {name: [rule.name for rule in op.rules("numpy")] for name, op in _operators().items()}
+    assert rules.pop("write_then_read") == ["one pass", "composed"]
+    assert rules.pop("order_violation") == ["cache tiles", "composed"]
+    assert all(names == ["composed"] for names in rules.values())
+
+
+def test_doctor_shows_the_rules_that_the_hook_brings(attached):
+    shown = doctor.examine(with_ops=True)["ops"]
+    assert shown["write_then_read"]["numpy"] == "one pass > composed" and shown["layer_norm"]["numpy"].endswith("composed")
+
+
+def test_the_table_of_layouts_holds_every_operator_with_a_fused_rule(attached):
+    assert {name for name, op in _operators().items() if len(op.rules("numpy")) > 1} == set(operator_layouts.LEAST)
+
+
+@pytest.mark.parametrize("op", operator_layouts.LEAST)
+def test_no_layout_changes_a_fused_rule(op, attached, numpy_backend):
+    tally = Tally()
+    for rule_case, module in operator_layouts.layout_cases():
+        if rule_case.op == op:
+            tally.run([rule_case], numpy_backend, module)
+    assert tally.cases[op] >= operator_layouts.LEAST[op]
+    assert tally.fused[op] >= 0.98 * tally.cases[op]
+
+
+def test_no_layout_changes_a_composed_rule():
+    assert check_layouts(CASES) >= 200

@@ -1,0 +1,76 @@
+"""`duoln.extend`: its own example runs, it has all that it lists, and it loads no device library."""
+
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+from duoln import extend, ops
+from duoln.errors import KernelError
+from duoln.testing import check_error
+
+
+def _example():
+    """The names that the example of the docstring defines, which stands below its first line."""
+    lines = extend.__doc__.splitlines()[1:]
+    code = []
+    for line in lines:
+        if line and not line.startswith("    "):
+            break
+        code.append(line)
+    names = {"np": np}
+    exec(dedent("\n".join(code)), names)
+    return names
+
+
+def test_the_example_is_an_operator_with_a_right_gradient(be):
+    softsign = _example()["softsign"]
+    extend.check_op(softsign, [np.random.default_rng(0).standard_normal((3, 5))], lambda x: x / (1 + np.abs(x)), be)
+
+
+def test_the_fast_rule_of_the_example_agrees_with_the_composed_one(numpy_backend):
+    [(softsign, rule, backend)] = _example()["duoln_rules"]()
+    assert backend == "numpy"
+    x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
+    extend.check_rule(softsign, rule, [x], {}, numpy_backend)
+    assert rule.supports(numpy_backend, x[:0]) == "there are no values"
+
+
+def test_it_has_all_that_it_lists():
+    modules = ("cuda", "metal")  # they need their device's library
+    assert [name for name in extend.__all__ if name not in modules and not hasattr(extend, name)] == []
+    assert set(extend.__all__) <= set(dir(extend))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = extend.no_such_name
+
+
+def test_its_page_names_all_that_it_lists():
+    assert [name for name in extend.__all__ if f"`{name}`" not in extend.__doc__] == []
+
+
+def test_an_author_launches_a_kernel_of_a_file_of_their_own(gpu, tmp_path):
+    file = tmp_path / "twice.cu"
+    file.write_text('extern "C" __global__ void twice(const float* x, float* y, int size) {\n'
+                    '    if (threadIdx.x < size) y[threadIdx.x] = 2 * x[threadIdx.x];\n}\n')
+    kernel = extend.cuda.Kernel(str(file), "twice", "x: float32[1], y: float32[1], size: int32")
+    x, y = gpu.asarray(np.arange(5, dtype=np.float32)), gpu.zeros((5,), "float32")
+    kernel(grid=(1,), block=(32,), arguments=(x, y, 5))
+    assert gpu.to_numpy(y).tolist() == [0, 2, 4, 6, 8]
+    check_error(KernelError, lambda: kernel(grid=(1,), block=(32,), arguments=(x, y)), "[twice] expected 3 arguments, found 2")
+
+
+def test_it_loads_no_device_library():
+    code = "import duoln; duoln.extend.Op, duoln.extend.host, duoln.extend.Rule; import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          cwd=Path(__file__).parents[1])
+    loaded = set(done.stdout.split())
+    assert "duoln.kernels.host" in loaded
+    assert sorted(loaded & {"cupy", "mlx", "mlx.core", "torch", "pluggy", "duoln.kernels.launch", "duoln.kernels.metal",
+                            "duoln.testing"}) == []
+
+
+def test_the_operators_of_the_library_and_of_an_author_are_of_one_kind():
+    assert isinstance(ops.tanh, extend.Op)
