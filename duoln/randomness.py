@@ -34,7 +34,7 @@ class Stream:
         unit = (self._raw(prod(shape)) >> np.uint64(11)).astype(np.float64) * 2.0 ** -53
         return (low + (high - low) * unit).reshape(shape)
 
-    def normal(self, shape: Shape) -> np.ndarray:
+    def gaussian(self, shape: Shape) -> np.ndarray:
         """float64 values of a standard Gaussian, by the transform of Box and Muller."""
         pairs = (prod(shape) + 1) // 2
         radius = np.sqrt(-2.0 * np.log1p(-self.uniform((pairs,))))

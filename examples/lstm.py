@@ -38,7 +38,7 @@ def make_batch(update: int, batch: int = 64, longest: int = 30) -> Batch:
     label = (rng.child("label").uniform((batch,)) < 0.5).astype(np.int32)
     time = np.arange(longest, dtype=np.float32)[:, None]
     phase = 0.5 * time + 0.02 * label * time ** 2
-    x = np.sin(phase) + 0.3 * rng.child("noise").normal((longest, batch))
+    x = np.sin(phase) + 0.3 * rng.child("noise").gaussian((longest, batch))
     mask = np.arange(longest)[:, None] < lengths
     return {"x": (x * mask).astype(np.float32)[..., None], "mask": mask, "label": label}
 

@@ -64,7 +64,7 @@ def _spirals(points: int, seed: int, split: str) -> Batch:
     label = rng.integers(2, (points,)).astype(np.int32)
     turn = 3 * np.pi * np.sqrt(rng.uniform((points,)))
     angle = turn + np.pi * label
-    x = np.stack((np.cos(angle), np.sin(angle)), axis=1) * turn[:, None] / 9 + 0.02 * rng.normal((points, 2))
+    x = np.stack((np.cos(angle), np.sin(angle)), axis=1) * turn[:, None] / 9 + 0.02 * rng.gaussian((points, 2))
     return {"x": x.astype(np.float32), "label": label}
 
 

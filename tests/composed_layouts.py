@@ -61,13 +61,13 @@ class Laid:
             expected = self.results([PLAIN] * len(layouts), PLAIN, again)
             self.gouts = before
         limit = tolerance("float32", self.case.length)
-        for kind, factor, mine, theirs, usual in zip(("output", "gradient"), (1, 4), self.results(layouts, layout), expected,
+        for kind, times, mine, theirs, usual in zip(("output", "gradient"), (1, 4), self.results(layouts, layout), expected,
                                                      self.plain, strict=True):
             for k, (a, b, c) in enumerate(zip(mine, theirs, usual, strict=True)):
                 what = f"{self.case}: array {which} {layout}: {kind} {k}"
                 assert a.dtype == b.dtype, what
                 scale, usual_scale = (max(_largest(x), 1e-30) for x in (b, c))
-                check_close(a, b, factor * limit * max(usual_scale / scale, 1.0), what)
+                check_close(a, b, times * limit * max(usual_scale / scale, 1.0), what)
 
 
 def _largest(x: np.ndarray) -> float:

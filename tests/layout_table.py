@@ -91,11 +91,11 @@ class Subject:
         rule = self.op.select(backend, views, self.case.attrs)
         mine = self._run(rule, views, gouts)
         limit = tolerance("float32", self.case.length)
-        for which, factor in (("outs", 1.0), ("gradients", _GRADIENTS)):
+        for which, times in (("outs", 1.0), ("gradients", _GRADIENTS)):
             triples = zip(*(getattr(result, which) for result in (mine, expected, self._expected)), strict=True)
             for k, (a, b, usual) in enumerate(triples):
                 if b is not None:
-                    _check_like(a, b, usual, factor * limit, f"{placing.name}, '{rule.name}': {which} {k}")
+                    _check_like(a, b, usual, times * limit, f"{placing.name}, '{rule.name}': {which} {k}")
         return rule.name
 
     def _placer(self, arrays: Sequence[Host], layouts: Sequence[Layout]) -> list[Array | None]:

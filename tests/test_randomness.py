@@ -13,7 +13,7 @@ def test_pinned_values():
 
 
 def test_equal_names_draw_equal_numbers():
-    np.testing.assert_array_equal(Stream(1, "a", 2, 3).normal((5,)), Stream(1, "a", 2, 3).normal((5,)))
+    np.testing.assert_array_equal(Stream(1, "a", 2, 3).gaussian((5,)), Stream(1, "a", 2, 3).gaussian((5,)))
 
 
 @pytest.mark.parametrize("name", [(2, "a", 0, 0), (1, "b", 0, 0), (1, "a", 1, 0), (1, "a", 0, 1)])
@@ -29,7 +29,7 @@ def test_children_do_not_depend_on_what_the_parent_drew():
 
 def test_distributions():
     n = 100_000
-    u, z = Stream(0, "u").uniform((n,), -1.0, 3.0), Stream(0, "z").normal((n + 1,))
+    u, z = Stream(0, "u").uniform((n,), -1.0, 3.0), Stream(0, "z").gaussian((n + 1,))
     assert u.min() >= -1.0 and u.max() < 3.0 and abs(u.mean() - 1.0) < 0.02
     assert z.shape == (n + 1,) and np.isfinite(z).all()
     assert abs(z.mean()) < 0.02 and abs(z.std() - 1.0) < 0.02 and abs((z ** 4).mean() - 3.0) < 0.15
@@ -42,7 +42,7 @@ def test_distributions():
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (2, 3)])
 def test_shapes(shape):
     s = Stream(0, "s")
-    assert s.uniform(shape).shape == s.normal(shape).shape == s.integers(5, shape).shape == shape
+    assert s.uniform(shape).shape == s.gaussian(shape).shape == s.integers(5, shape).shape == shape
 
 
 PINNED_UNIFORM = [0.37053335653520825, 0.8952752246986835, 0.9738529153728618]

@@ -80,7 +80,7 @@ def _names(node: ast.AST) -> tuple[str | None, ...]:
 def _allowed(name: str, node: ast.AST, file: str, function: str) -> bool:
     if name == "memory":
         return not file.startswith(ATTENTION)
-    if name == "normal":  # `Stream.normal` and `nn.init.normal` are the field's name of the distribution
+    if name == "normal":  # an attribute of another library, such as `np.random.Generator.normal`
         return not isinstance(node, ast.Name | ast.arg)
     if name == "other":
         return function in OPERATORS

@@ -73,7 +73,7 @@ def _lstm(steps: int, backend: Backend) -> tuple[Callable[..., Any], list[Any]]:
         return {"params": params, "slots": slots}, loss
 
     params = runtime.to_tensors(model.init(Stream(0, "init")), backend)
-    x = Stream(0, "compiling").normal((steps, _BATCH, _INPUTS)).astype(np.float32)
+    x = Stream(0, "compiling").gaussian((steps, _BATCH, _INPUTS)).astype(np.float32)
     return train_step, [{"params": params, "slots": adam.init(params)}, runtime.tensor(x, backend),
                   runtime.tensor(np.float32(0.01), backend)]
 

@@ -142,11 +142,11 @@ class TITLETask(Task):
 
 def make_rows(count: int, seed: int, split: str) -> Batch:
     """Rows and their patterns, the same for the same seed and split."""
-    patterns = Stream(seed, "NAME patterns").normal((PATTERNS, VALUES))
+    patterns = Stream(seed, "NAME patterns").gaussian((PATTERNS, VALUES))
     rng = Stream(seed, f"NAME {split}")
     label = rng.integers(PATTERNS, (count,))
-    x = patterns[label] + 0.5 * rng.normal((count, VALUES))
-    x = x * rng.uniform((count, 1), 0.2, 5.0) + 3 * rng.normal((count, 1))
+    x = patterns[label] + 0.5 * rng.gaussian((count, VALUES))
+    x = x * rng.uniform((count, 1), 0.2, 5.0) + 3 * rng.gaussian((count, 1))
     return {"x": x.astype(np.float32), "label": check_range("NAME", label, PATTERNS)}
 '''
 

@@ -76,7 +76,7 @@ def _draw(strokes: list[np.ndarray], count: int, rng: Stream) -> np.ndarray:
     px, py = (g.reshape(1, 784) for g in np.meshgrid(grid, grid))
     nearest = np.full((count, 784), np.inf, np.float32)
     for stroke in strokes:
-        points = stroke[None] + 0.022 * rng.normal((count, *stroke.shape))
+        points = stroke[None] + 0.022 * rng.gaussian((count, *stroke.shape))
         bent = points + np.stack([
             sum(waves[:, a, b, None] * np.sin((b + 1) * np.pi * points[:, :, 1 - a] + phases[:, a, b, None])
                 for b in range(2)) for a in range(2)], axis=2)

@@ -41,10 +41,10 @@ def uniform(scale: float) -> Initializer:
     return partial(_uniform, scale)
 
 
-def normal(scale: float) -> Initializer:
+def gaussian(scale: float) -> Initializer:
     """Gaussian with standard deviation `scale`."""
-    check_number("normal", "scale", scale, AT_LEAST_0)
-    return partial(_normal, scale)
+    check_number("gaussian", "scale", scale, AT_LEAST_0)
+    return partial(_gaussian, scale)
 
 
 # Functions with names, and not closures, so that a module can be pickled.
@@ -57,8 +57,8 @@ def _uniform(scale: float, rng: Stream, shape: Shape) -> np.ndarray:
     return rng.uniform(shape, -scale, scale).astype(np.float32)
 
 
-def _normal(scale: float, rng: Stream, shape: Shape) -> np.ndarray:
-    return (scale * rng.normal(shape)).astype(np.float32)
+def _gaussian(scale: float, rng: Stream, shape: Shape) -> np.ndarray:
+    return (scale * rng.gaussian(shape)).astype(np.float32)
 
 
 def fans(shape: Shape) -> tuple[int, int]:
@@ -76,12 +76,12 @@ def glorot(rng: Stream, shape: Shape) -> np.ndarray:
 
 def he(rng: Stream, shape: Shape) -> np.ndarray:
     """Gaussian with standard deviation sqrt(2 / fan in) (He et al. 2015, eq. 10)."""
-    return normal(sqrt(2.0 / fans(shape)[0]))(rng, shape)
+    return gaussian(sqrt(2.0 / fans(shape)[0]))(rng, shape)
 
 
 def orthogonal(rng: Stream, shape: Shape) -> np.ndarray:
     """A matrix with orthonormal rows or columns, from the singular vectors of a Gaussian (Saxe et al. 2014)."""
     if len(shape) != 2:
         raise ShapeError(f"[init] expected a matrix for orthogonal, found shape {shape}")
-    left, _, right = np.linalg.svd(rng.normal(shape), full_matrices=False)
+    left, _, right = np.linalg.svd(rng.gaussian(shape), full_matrices=False)
     return (left if left.shape == shape else right).astype(np.float32)

@@ -147,19 +147,19 @@ class RecurrentCell(Module):
 class RNNCell(RecurrentCell):
     """A tanh RNN's cell (eq. 4). See `RecurrentCell`."""
 
-    cell, _step, _sequence = "rnn", ops.rnn_step, ops.rnn
+    cell, _step, _sequence = "rnn", staticmethod(ops.rnn_step), staticmethod(ops.rnn)
 
 
 class LSTMCell(RecurrentCell):
     """An LSTM's cell (eq. 20-22). See `RecurrentCell`."""
 
-    cell, _step, _sequence = "lstm", ops.lstm_step, ops.lstm
+    cell, _step, _sequence = "lstm", staticmethod(ops.lstm_step), staticmethod(ops.lstm)
 
 
 class GRUCell(RecurrentCell):
     """A GRU's cell (eq. 26-28). See `RecurrentCell`."""
 
-    cell, _step, _sequence = "gru", ops.gru_step, ops.gru
+    cell, _step, _sequence = "gru", staticmethod(ops.gru_step), staticmethod(ops.gru)
 
 
 class Recurrent(Module):

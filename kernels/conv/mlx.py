@@ -49,8 +49,8 @@ def accuracy() -> Figure:
 
 def _measure() -> Figure:
     rng = Stream(0, "convolution")
-    x = rng.normal((_IMAGES, _SIDE, _SIDE, _CHANNELS)).astype(np.float32)
-    weight = rng.normal((3, 3, _CHANNELS, _CHANNELS)).astype(np.float32)
+    x = rng.gaussian((_IMAGES, _SIDE, _SIDE, _CHANNELS)).astype(np.float32)
+    weight = rng.gaussian((3, 3, _CHANNELS, _CHANNELS)).astype(np.float32)
     places = rng.integers(_IMAGES * (_SIDE - 2) ** 2, (_POSITIONS,))
     image, row, column = np.unravel_index(places, (_IMAGES, _SIDE - 2, _SIDE - 2))
     patches = np.stack([x[i, r:r + 3, c:c + 3].reshape(-1) for i, r, c in zip(image, row, column, strict=True)])

@@ -66,4 +66,4 @@ def weights(start: Start) -> Weights:
     """
     if start == "paper":
         return Weights(_shrunk_orthogonal, _uniform, _fan_in_anew, _uniform)
-    return Weights(init.glorot, init.glorot, _fan_in, init.normal(0.5))
+    return Weights(init.glorot, init.glorot, _fan_in, init.gaussian(0.5))

@@ -46,7 +46,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
     def train(step: int) -> Batch:
         batch = order(step)
         rng = Stream(cfg.seed, "convnet", step=step)
-        noise = rng.child("noise").normal(batch["x"].shape).astype(np.float32)
+        noise = rng.child("noise").gaussian(batch["x"].shape).astype(np.float32)
         return {**batch, "noise": np.float32(cfg.noise) * noise,
                 **{name: _mask(rng.child(name), (cfg.batch_size, *shape), 1 - cfg.dropout)
                    for name, shape in shapes.items()}}

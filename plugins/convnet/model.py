@@ -21,7 +21,7 @@ SLOPE = 0.1
 """Of the leaky ReLU below 0."""
 _SMALLEST = 12
 """Pixels a side of the smallest image of which the last 3 x 3 kernel still has something to see."""
-STARTS: dict[str, Initializer] = {"gaussian": nn.init.normal(0.05), "he": nn.init.he}
+STARTS: dict[str, Initializer] = {"gaussian": nn.init.gaussian(0.05), "he": nn.init.he}
 
 
 class ImageLayerNorm(Module):

@@ -26,7 +26,7 @@ _TRAIN_EVALUATED = 10_000
 
 def noise(seed: int, name: str, step: int, shape: tuple[int, int, int]) -> np.ndarray:
     """Standard normal float32 values, a function of their name and number alone."""
-    return Stream(seed, f"draw noise {name}", step=step).normal(shape).astype(np.float32)
+    return Stream(seed, f"draw noise {name}", step=step).gaussian(shape).astype(np.float32)
 
 
 def splits(cfg: Any, root: Path | None) -> Splits:

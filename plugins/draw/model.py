@@ -33,7 +33,7 @@ def fan_in(rng: Stream, shape: tuple[int, ...]) -> np.ndarray:
     return nn.init.uniform(shape[0] ** -0.5)(rng, shape)
 
 
-STARTS: dict[str, Initializer] = {"fan-in": fan_in, "gaussian": nn.init.normal(0.01)}
+STARTS: dict[str, Initializer] = {"fan-in": fan_in, "gaussian": nn.init.gaussian(0.01)}
 
 
 class Drawing(NamedTuple):

@@ -60,7 +60,7 @@ def generate(trained: Trained, count: int, seed: int) -> tuple[np.ndarray, np.nd
     """
     model: Draw = trained.model  # type: ignore[assignment]
     backend = trained.params["look"]["bias"].backend
-    noise = Stream(seed, "draw sample").normal((model.glimpses, count, model.latent)).astype(np.float32)
+    noise = Stream(seed, "draw sample").gaussian((model.glimpses, count, model.latent)).astype(np.float32)
     drawn = model.generate(trained.params, tensor(noise, backend))
     logits = np.stack([canvas.numpy() for canvas in drawn.canvases]).astype(np.float64)
     where = np.stack([window.numpy() for window in drawn.windows]).astype(np.float64)

@@ -49,7 +49,7 @@ def _line(rng: Stream, name: str, words: int) -> Line:
     ends: list[int] = []
     for k, character in enumerate(text):
         for stroke in LETTERS.get(character, []):
-            here = np.array(stroke) + 0.02 * rng.normal((len(stroke), 2))
+            here = np.array(stroke) + 0.02 * rng.gaussian((len(stroke), 2))
             here[:, 0] += _WIDTH * k + float(slant[0]) * (1 - here[:, 1])
             points.append(here)
             ends += [0] * (len(stroke) - 1) + [1]

@@ -122,7 +122,7 @@ def draw_point(output: np.ndarray, bias: float, rng: Stream) -> np.ndarray:
     powers = np.exp(logits - logits.max())
     k = int(np.searchsorted(np.cumsum(powers), float(rng.uniform((), 0.0, powers.sum())), side="right"))
     k = min(k, len(powers) - 1)
-    u, v = rng.normal((2,))
+    u, v = rng.gaussian((2,))
     rho = math.tanh(r[k])
     x = m1[k] + math.exp(s1[k]) * u
     y = m2[k] + math.exp(s2[k]) * (rho * u + math.sqrt(max(1 - rho * rho, 0.0)) * v)

@@ -165,7 +165,7 @@ class Training:
         cfg, arrays = self.cfg, {}
         (steps, rows, _), labels = batch["x"].shape, len(batch["labels"])
         if cfg.noise:
-            noise = rng.child("input").normal(batch["x"].shape).astype(np.float32)
+            noise = rng.child("input").gaussian(batch["x"].shape).astype(np.float32)
             arrays["x"] = batch["x"] + np.float32(cfg.noise) * noise
         if cfg.dropout:
             keep = np.float32(1 - cfg.dropout)

@@ -39,5 +39,5 @@ def _utterance(rng: Stream, name: str) -> Utterance:
         parts.append(0.2 * tones * np.sin(np.pi * np.arange(length) / length))
         parts.append(np.zeros(RATE // 100))
     samples = np.concatenate(parts)
-    samples += 0.002 * rng.normal(samples.shape)
+    samples += 0.002 * rng.gaussian(samples.shape)
     return Utterance(name, tuple(word), len(samples), partial(np.copy, samples.astype(np.float32)))

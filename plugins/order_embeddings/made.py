@@ -28,7 +28,7 @@ def make_pictures(count: int, seed: int, split: str) -> Pictures:
         for column, shape, colour in ((PIXELS // 4, shapes[0], left), (3 * PIXELS // 4, shapes[1], right)):
             row = PIXELS // 4 + int(rng.integers(PIXELS // 2, ()))
             image[_inside(shape, row, column)] = COLOURS[colour]
-        image[:] = np.clip(image + 8 * rng.normal(image.shape), 0, 255)
+        image[:] = np.clip(image + 8 * rng.gaussian(image.shape), 0, 255)
         words = (left, shapes[0], right, shapes[1], ground)
         captions += [form.format(*words).split() for form in _FORMS[:CAPTIONS]]
     return Pictures(images, captions)

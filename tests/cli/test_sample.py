@@ -66,7 +66,7 @@ def test_a_run_read_back_predicts_as_it_did(run, task):
         trainer.advance()
     trained = load_trained(task, run, backend)
     assert (trained.config, trained.variant, trained.step) == (cfg, "ln", trainer.last_step)
-    x = runtime.tensor(Stream(0, "x").normal((5, 2)).astype(np.float32), backend)
+    x = runtime.tensor(Stream(0, "x").gaussian((5, 2)).astype(np.float32), backend)
     assert np.array_equal(trained.model(trained.params, x).numpy(), trainer.model(trainer.state["params"], x).numpy())
 
 

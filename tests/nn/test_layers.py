@@ -84,7 +84,7 @@ class TestStarts:
 
     def test_uniform_normal_constant(self):
         assert np.abs(nn.init.uniform(0.1)(Stream(0, "w"), (1000,))).max() <= 0.1
-        assert abs(nn.init.normal(0.5)(Stream(0, "w"), (10_000,)).std() - 0.5) < 0.02
+        assert abs(nn.init.gaussian(0.5)(Stream(0, "w"), (10_000,)).std() - 0.5) < 0.02
         assert set(nn.init.constant(0.1)(Stream(0, "w"), (3,))) == {np.float32(0.1)}
 
 

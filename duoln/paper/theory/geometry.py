@@ -235,7 +235,7 @@ def _steps(models: Mapping[Norm, Glm], rows: Mapping[Norm, np.ndarray], naturals
             rng = Stream(seed, "geometry.step")
             true, missed = [], []
             for _ in range(DIRECTIONS):
-                change = rng.normal((glm.outputs * glm.width,))
+                change = rng.gaussian((glm.outputs * glm.width,))
                 change *= length / np.linalg.norm(change)
                 true.append(divergence(family, naturals[norm], predictor(glm.moved(change), backend)))
                 missed.append(abs(0.5 * change @ forms[norm] @ change - true[-1]) / true[-1])

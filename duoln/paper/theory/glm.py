@@ -79,8 +79,8 @@ class Glm(NamedTuple):
 def random_glm(norm: Norm, seed: int, cases: int, inputs: int = 4, outputs: int = 3) -> Glm:
     """A model and data from a seed: inputs with means of their own, gains of 0.5 to 1.5."""
     rng = Stream(seed, "geometry")
-    x = rng.normal((cases, inputs)) + 0.5 * rng.normal((inputs,))
-    return Glm(norm, x, rng.normal((inputs, outputs)), 0.5 + rng.uniform((outputs,)), 0.5 * rng.normal((outputs,)))
+    x = rng.gaussian((cases, inputs)) + 0.5 * rng.gaussian((inputs,))
+    return Glm(norm, x, rng.gaussian((inputs, outputs)), 0.5 + rng.uniform((outputs,)), 0.5 * rng.gaussian((outputs,)))
 
 
 def predict(norm: Norm, x: Tensor, weight: Tensor, gain: Tensor, bias: Tensor) -> Tensor:

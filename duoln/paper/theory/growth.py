@@ -57,7 +57,7 @@ def same_updates(models: Mapping[Norm, Glm], seed: int, backend: Backend) -> lis
         nats[scale] = {}
         for norm, glm in models.items():
             longer = glm._replace(weight=scale * glm.weight)
-            update = Stream(seed, "growth.update").normal(glm.weight.shape)
+            update = Stream(seed, "growth.update").gaussian(glm.weight.shape)
             moved = longer._replace(weight=longer.weight + _SMALL * update / np.linalg.norm(update))
             nats[scale][norm] = divergence(family, predictor(longer, backend), predictor(moved, backend))
     return [SameUpdate(scale, {norm: n / nats[1.0][norm] for norm, n in by_norm.items()})
@@ -68,7 +68,7 @@ def descend(glm: Glm, seed: int, backend: Backend, updates: int = UPDATES, rate:
     """Learn labels that a plain model draws, from weights of length 1; gain and bias stay."""
     rng = Stream(seed, "growth.descent")
     family = FAMILIES["logistic"]
-    teacher = rng.normal(glm.weight.shape)
+    teacher = rng.gaussian(glm.weight.shape)
     labels = (rng.uniform((len(glm.x), glm.outputs)) < family.mean(glm.x @ teacher)).astype(np.float64)
     gain, bias = (Tensor(backend.asarray(a, "float64"), backend) for a in (glm.gain, glm.bias))
 

@@ -93,10 +93,10 @@ def _scaled_case(layer: Layer, scale: float, rng: Stream) -> Layer:
 TRANSFORMATIONS: dict[str, Callable[[Layer, float, Stream], Layer]] = {
     "weight matrix re-scaling": lambda layer, scale, rng: layer._replace(weight=layer.weight * scale),
     "weight matrix re-centring":
-        lambda layer, scale, rng: layer._replace(weight=layer.weight + scale * rng.normal((INPUTS, 1))),
+        lambda layer, scale, rng: layer._replace(weight=layer.weight + scale * rng.gaussian((INPUTS, 1))),
     "weight vector re-scaling": _scaled_unit,
     "dataset re-scaling": lambda layer, scale, rng: layer._replace(x=layer.x * scale),
-    "dataset re-centring": lambda layer, scale, rng: layer._replace(x=layer.x + scale * rng.normal((INPUTS,))),
+    "dataset re-centring": lambda layer, scale, rng: layer._replace(x=layer.x + scale * rng.gaussian((INPUTS,))),
     "single training case re-scaling": _scaled_case,
 }
 """The columns of table 1: a layer, a positive scale and a stream of randomness -> the changed layer."""
@@ -156,8 +156,8 @@ def table_one(backend: Backend, seed: int = 0, draws: int = 20, eps: float = 1e-
 def _draw(seed: int, name: str, draw: int) -> tuple[Layer, float, Stream]:
     """A random layer with data, a scale of 1/4 to 1/2 or 2 to 4, and the stream that they came from."""
     rng = Stream(seed, f"invariance.{name}", step=draw)
-    layer = Layer(rng.normal((CASES, INPUTS)), rng.normal((INPUTS, UNITS)), 0.5 + rng.uniform((UNITS,)),
-                  rng.normal((UNITS,)))
+    layer = Layer(rng.gaussian((CASES, INPUTS)), rng.gaussian((INPUTS, UNITS)), 0.5 + rng.uniform((UNITS,)),
+                  rng.gaussian((UNITS,)))
     return layer, float(2.0 ** (rng.uniform((), 1.0, 2.0) * (1 if draw % 2 else -1))), rng
 
 

@@ -110,8 +110,8 @@ def _walk(backend: Backend, dtype: str, cell: Cell, norm: Norm, scaled: Scaled, 
     for name in scaled.split(" and "):
         params[name] = params[name] * scale
     rng = Stream(seed, "stability")
-    x = rng.normal((steps, BATCH, INPUTS))
-    direction = rng.normal((BATCH, HIDDEN))
+    x = rng.gaussian((steps, BATCH, INPUTS))
+    direction = rng.gaussian((BATCH, HIDDEN))
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
 
     def tensor(array: np.ndarray) -> Tensor:
