@@ -21,20 +21,20 @@ MIB = 256
 _THREADS = 256
 _ROUNDS = 1000
 """Exchanges, or rounds of products, of one launch."""
-_copy = launch.Kernel("limits/memory.cu", "device_copy", "x: float32[1], y: float32[1], count: int32")
-_write = launch.Kernel("limits/memory.cu", "device_write", "y: float32[1], count: int32")
-_read = launch.Kernel("limits/memory.cu", "device_read", "x: float32[1], never: float32[1], count: int32")
-_nothing = launch.Kernel("limits/memory.cu", "device_nothing", "count: int32")
+_copy = launch.Kernel("device_limits/memory.cu", "device_copy", "x: float32[1], y: float32[1], count: int32")
+_write = launch.Kernel("device_limits/memory.cu", "device_write", "y: float32[1], count: int32")
+_read = launch.Kernel("device_limits/memory.cu", "device_read", "x: float32[1], never: float32[1], count: int32")
+_nothing = launch.Kernel("device_limits/memory.cu", "device_nothing", "count: int32")
 
 
-_by_counter = launch.Kernel("limits/exchange.cu", "exchange_by_counter", "arrived: uint32[1], rounds: int32")
-_by_flags = launch.Kernel("limits/exchange.cu", "exchange_by_flags", "flags: uint32[1], rounds: int32")
-_in_cluster = launch.Kernel("limits/exchange.cu", "exchange_in_cluster", "heard: uint32[1], rounds: int32")
-_gather_near = launch.Kernel("limits/exchange.cu", "gather_in_cluster", "never: float32[1], rounds: int32")
-_gather_far = launch.Kernel("limits/exchange.cu", "gather_from_memory",
+_by_counter = launch.Kernel("device_limits/exchange.cu", "exchange_by_counter", "arrived: uint32[1], rounds: int32")
+_by_flags = launch.Kernel("device_limits/exchange.cu", "exchange_by_flags", "flags: uint32[1], rounds: int32")
+_in_cluster = launch.Kernel("device_limits/exchange.cu", "exchange_in_cluster", "heard: uint32[1], rounds: int32")
+_gather_near = launch.Kernel("device_limits/exchange.cu", "gather_in_cluster", "never: float32[1], rounds: int32")
+_gather_far = launch.Kernel("device_limits/exchange.cu", "gather_from_memory",
                             "x: float32[1], never: float32[1], rounds: int32")
-_bf16 = launch.Kernel("limits/products.cu", "products_bf16", "never: float32[1], rounds: int32")
-_tf32 = launch.Kernel("limits/products.cu", "products_tf32", "never: float32[1], rounds: int32")
+_bf16 = launch.Kernel("device_limits/products.cu", "products_bf16", "never: float32[1], rounds: int32")
+_tf32 = launch.Kernel("device_limits/products.cu", "products_tf32", "never: float32[1], rounds: int32")
 _EXCHANGING = 128
 """Blocks, at most one a multiprocessor, so that all are on the device at once; and threads of each."""
 _CLUSTER = 8

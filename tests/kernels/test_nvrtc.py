@@ -64,4 +64,4 @@ def test_compiles_and_keeps_its_values_in_registers(file, architecture, nvrtc):
 def test_an_error_names_the_header_and_the_line(nvrtc):
     text = source.text("lstm/lstm.cu").replace("constexpr int WARP = 32;", "constexpr int WARP = thirty_two;")
     with pytest.raises(AssertionError, match=r"common\.cuh\(\d+\)"):
-        _compile(nvrtc, text, {"THREADS": 32, "UNITS": 1, "NORM_SIDES": 1, "NORM_CELL": 1}, "sm_90")
+        _compile(nvrtc, text, {"THREADS": 32, "UNITS": 1, "NORM_GATES": 1, "NORM_CELL": 1}, "sm_90")

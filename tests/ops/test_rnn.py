@@ -243,7 +243,7 @@ class TestErrors:
 
 
 class TestCell:
-    """`lstm_cell`: a step whose products are made elsewhere."""
+    """`lstm_cell`: a time step whose products the caller makes."""
 
     @pytest.mark.parametrize("norm", ["none", "layer", "layer-cell", "layer-theano", "layer-per-gate", "batch"])
     def test_it_is_what_a_step_does_after_its_products(self, norm, rng, numpy_backend):
@@ -252,23 +252,23 @@ class TestCell:
         step = ops.lstm_step(x[0], h, c, w_x, w_h, bias, norms, norm=norm)
         cell = ops.lstm_cell(x[0] @ w_x, h @ w_h, c, bias, norms, norm=norm)
         assert all(np.array_equal(a.numpy(), b.numpy()) for a, b in zip(step, cell, strict=True))
-        names, held = list(norms), [*([] if bias is None else [bias]), *norms.values()]
+        names, parameters = list(norms), [*([] if bias is None else [bias]), *norms.values()]
 
-        def of_floats(side, product, c, *rest):
+        def of_floats(x_proj, h_proj, c, *rest):
             rest = list(rest)
             own = rest.pop(0) if bias is not None else None
-            return ops.lstm_cell(side, product, c, own, dict(zip(names, rest, strict=True)), norm=norm)
+            return ops.lstm_cell(x_proj, h_proj, c, own, dict(zip(names, rest, strict=True)), norm=norm)
 
-        duoln.gradcheck(of_floats, x[0] @ w_x, h @ w_h, c, *held)
-        duoln.gradcheck(lambda *a: of_floats(*a)[1], x[0] @ w_x, h @ w_h, c, *held)  # nothing asks for h
+        duoln.gradcheck(of_floats, x[0] @ w_x, h @ w_h, c, *parameters)
+        duoln.gradcheck(lambda *a: of_floats(*a)[1], x[0] @ w_x, h @ w_h, c, *parameters)  # nothing asks for h
 
     def test_arrays_that_do_not_fit(self, rng, numpy_backend):
-        def cell(side=(2, 12), product=(2, 12), c=(2, 3), bias=(12,), norm="none", norms=None):
-            made = [None if s is None else Tensor(numpy_backend.zeros(s), numpy_backend) for s in (side, product, c, bias)]
+        def cell(x_proj=(2, 12), h_proj=(2, 12), c=(2, 3), bias=(12,), norm="none", norms=None):
+            made = [None if s is None else Tensor(numpy_backend.zeros(s), numpy_backend) for s in (x_proj, h_proj, c, bias)]
             return lambda: ops.lstm_cell(*made, norms, norm=norm)
 
-        check_error(ShapeError, cell(side=(2, 11)), "side", "(2, 12)", "(2, 11)")
-        check_error(ShapeError, cell(product=(3, 12)), "product", "(2, 12)", "(3, 12)")
+        check_error(ShapeError, cell(x_proj=(2, 11)), "x_proj", "(2, 12)", "(2, 11)")
+        check_error(ShapeError, cell(h_proj=(3, 12)), "h_proj", "(2, 12)", "(3, 12)")
         check_error(ShapeError, cell(c=(2, 3, 1)), "c", "(B, H)")
         check_error(ShapeError, cell(bias=None), "expected a bias")
         check_error(ShapeError, cell(norm="layer-cell"), "gain_c, bias_c", "none")
