@@ -17,7 +17,7 @@ from duoln.kernels import launch
 from duoln.kernels.recurrent import cuda
 from duoln.kernels.recurrent.plan import plan
 from duoln.ops import gru
-from duoln.ops.h_proj.variants import norm_shapes
+from duoln.ops.recurrent.variants import norm_shapes
 
 _VARIANTS = ("none", "layer", "layer-theano")
 _PARAMETERS = ("gain_x", "bias_x", "gain_h", "bias_h")

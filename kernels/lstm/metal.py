@@ -12,7 +12,7 @@ from duoln.kernels import metal
 from duoln.kernels.layer_norm.metal import backward as layer_norm_backward
 from duoln.kernels.recurrent.plan import plan
 from duoln.kernels.recurrent.steps import Gradient, States
-from duoln.ops.h_proj.formulas import Settings
+from duoln.ops.recurrent.formulas import Settings
 
 _COMMON = ("x_gates: float32[2], h_proj: float32[2], c: float32[2], gain_h: float32[1]?, bias_h: float32[1]?, "
            "gain_c: float32[1], bias_c: float32[1], mask: bool[1]?, ")
