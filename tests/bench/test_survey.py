@@ -61,7 +61,7 @@ def test_what_measures_the_device(gpu, monkeypatch):
 
     exchanges = cuda._exchanges(1)
     assert len(exchanges) == 3
-    assert f" GATHERED = {cuda._GATHERED // 16};" in source.text("limits/exchange.cu")  # there in units of 16 bytes
+    assert f" GATHERED = {cuda._GATHERED // 16};" in source.text("device_limits/exchange.cu")  # there in units of 16 bytes
     if GPU == STAND_IN:  # threads that spin until another writes never give hostgpu their turn
         monkeypatch.setattr(cuda, "_exchanges", lambda rounds: {})
         monkeypatch.setattr(cuda, "_ROUNDS", 1)

@@ -82,14 +82,14 @@ class Subject:
     def check(self, placing: Placing) -> str:
         """Raises AssertionError unless the rule is right in these layouts; the rule that ran."""
         backend, place = self.backend, self._placer
-        views, felt = place(self.arrays, placing.arrays), place(self.gouts, placing.gouts)
+        views, gradients = place(self.arrays, placing.arrays), place(self.gouts, placing.gouts)
         expected = self._expected
         if not placing.same_values:
             plain, plain_felt = ([None if v is None else np.ascontiguousarray(backend.to_numpy(v)).reshape(v.shape)
-                                  for v in given] for given in (views, felt))
+                                  for v in given] for given in (views, gradients))
             expected = self._run(self.op.rules(backend.name)[-1], self._plain(plain), self._plain(plain_felt))
         rule = self.op.select(backend, views, self.case.attrs)
-        mine = self._run(rule, views, felt)
+        mine = self._run(rule, views, gradients)
         limit = tolerance("float32", self.case.length)
         for which, factor in (("outs", 1.0), ("gradients", _GRADIENTS)):
             triples = zip(*(getattr(result, which) for result in (mine, expected, self._expected)), strict=True)

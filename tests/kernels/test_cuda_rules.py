@@ -55,7 +55,7 @@ def _case(*words):
 BROKEN = [
     ("no barrier before the sums are read", _case("layer_norm 3 x 2048"), "value[n];\n    __syncthreads();", "value[n];"),
     ("no barrier before the sums are overwritten", _case("layer_norm 3 x 2048"),
-     "    __syncthreads();  // whoever still reads the last sums\n", ""),
+     "    __syncthreads();  // other threads may still read the last sums\n", ""),
     ("no bounds check in a load", _case("layer_norm 3 x 1000"),
      "column(c, 0) < width ? *reinterpret_cast<const float4*>(from + column(c, 0))\n", "true ? *reinterpret_cast<const float4*>(from + column(c, 0))\n"),
     ("no bounds check in a store", _case("layer_norm 3 x 1025"), "if (column(c, k) < width) to[column(c, k)]", "to[column(c, k)]"),

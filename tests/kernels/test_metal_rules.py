@@ -72,7 +72,7 @@ def _case(*words):
 
 BROKEN = [
     ("no barrier before the sums are read", _case("layer_norm 3 x 2048"), "value[n];\n    threadgroup_barrier(mem_flags::mem_threadgroup);", "value[n];"),
-    ("no barrier before the sums are overwritten", _case("layer_norm 3 x 2048"), "    threadgroup_barrier(mem_flags::mem_threadgroup);  // whoever still reads the last sums\n", ""),
+    ("no barrier before the sums are overwritten", _case("layer_norm 3 x 2048"), "    threadgroup_barrier(mem_flags::mem_threadgroup);  // other threads may still read the last sums\n", ""),
     ("no bounds check in a load", _case("layer_norm 3 x 1000"), "u * THREADS + t < width ? x[start + u * THREADS + t] : 0;", "x[start + u * THREADS + t];"),
     ("no bounds check in a store", _case("layer_norm 3 x 1025"), "        if (u * THREADS + t < width)\n            dx[", "        dx["),
     ("the last values are skipped", _case("layer_norm 3 x 500"), "for (int u = 0; u < UNITS; ++u) {", "for (int u = 0; u < UNITS - 1; ++u) {"),

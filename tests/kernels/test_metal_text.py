@@ -29,7 +29,7 @@ def texts(batch, hidden):
     made = []
 
     def metal_kernel(name, input_names, output_names, source, header):
-        def run(inputs, output_shapes, **others):
+        def run(inputs, output_shapes, **unused):
             given = {n: np.array(x) for n, x in zip(input_names, inputs, strict=True)}
             out = {n: np.zeros(s, np.float32) for n, s in zip(output_names, output_shapes, strict=True)}
             everything = stand_in_metal.arguments(given, out, source)
@@ -64,13 +64,13 @@ def complaints(text):
     unit = cindex.Index.create().parse(
         "kernel.cpp", args=["-x", "c++", "-std=c++14", "-nostdinc", "-Wno-unknown-attributes", "-Wno-pragma-once-outside-header"],
         unsaved_files=[("kernel.cpp", f"{WORDS}\n{body}")])
-    found = [str(d) for d in unit.diagnostics if d.severity >= cindex.Diagnostic.Warning]
+    messages = [str(d) for d in unit.diagnostics if d.severity >= cindex.Diagnostic.Warning]
     for node in unit.cursor.walk_preorder():
         if node.kind == cindex.CursorKind.LAMBDA_EXPR:
-            found.append(f"{node.location}: Metal has no lambdas before version 3.2")
+            messages.append(f"{node.location}: Metal has no lambdas before version 3.2")
         if node.type.get_canonical().kind in (cindex.TypeKind.DOUBLE, cindex.TypeKind.LONGDOUBLE):
-            found.append(f"{node.location}: Metal has no double: {node.spelling or node.kind}")
-    return found
+            messages.append(f"{node.location}: Metal has no double: {node.spelling or node.kind}")
+    return messages
 
 
 @pytest.mark.parametrize(("name", "text"), EVERY, ids=[name for name, _ in EVERY])

@@ -53,9 +53,9 @@ def test_compiles_and_keeps_its_values_in_registers(file, architecture, nvrtc):
     with ThreadPoolExecutor(2) as pool:
         logs = list(pool.map(lambda macros: _compile(nvrtc, source.text(file), macros, architecture), settings))
     for macros, log in zip(settings, logs, strict=True):
-        found = _ENTRY.findall(log)
-        assert found, log
-        for entry, stores, loads, registers in found:
+        entries = _ENTRY.findall(log)
+        assert entries, log
+        for entry, stores, loads, registers in entries:
             print(f"{architecture} {entry} {macros}: {registers} registers, {stores} + {loads} bytes spilled")
             assert int(stores) + int(loads) <= _FEW_BYTES or macros.get("THREADS") == _MOST_THREADS, (entry, macros, stores)
             assert int(registers) * macros.get("THREADS", 256) <= 65536, (entry, macros, registers)

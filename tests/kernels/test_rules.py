@@ -75,9 +75,9 @@ def test_order_violation(sizes, dtype, threads, rng, numpy_backend):
 def test_order_violation_of_pairs_without_a_gradient(share, threads, rng, numpy_backend):
     arrays = [rng.standard_normal((rows, 33)) for rows in (20, 40)]
     gout = rng.standard_normal((20, 40)) * (rng.random((20, 40)) < share)
-    found, expected = (rule.vjp(numpy_backend, rule.forward(numpy_backend, *arrays)[1], gout, (True, True))
+    fused, composed = (rule.vjp(numpy_backend, rule.forward(numpy_backend, *arrays)[1], gout, (True, True))
                        for rule in ops.order_violation.rules("numpy"))
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(fused, composed, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
@@ -115,10 +115,10 @@ class TestAdam:
         kept = [a.copy() for a in arrays]
         attrs = {"beta1": 0.9, "beta2": 0.999}
         expected, _ = _rule(ops.adam_update).forward(numpy_backend, rate, eps, *arrays, **attrs, donate=False)
-        found, _ = _rule(ops.adam_update).forward(numpy_backend, rate, eps, *arrays, **attrs, donate=True)
-        for a, b in zip(found, expected, strict=True):
+        updated, _ = _rule(ops.adam_update).forward(numpy_backend, rate, eps, *arrays, **attrs, donate=True)
+        for a, b in zip(updated, expected, strict=True):
             np.testing.assert_array_equal(a, b)
-        assert all(f is a for f, a in zip(found, [*arrays[:n], *arrays[2 * n:]], strict=True))
+        assert all(f is a for f, a in zip(updated, [*arrays[:n], *arrays[2 * n:]], strict=True))
         for a, b in zip(arrays[n:2 * n], kept[n:2 * n], strict=True):
             np.testing.assert_array_equal(a, b)  # the gradients
 

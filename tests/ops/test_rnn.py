@@ -81,8 +81,8 @@ class TestSequences:
             self._check_float64(self._problem(cell, norm, rng, shape), numpy_backend)
 
     def _check_float64(self, p, numpy_backend):
-        found = p.op(*(duoln.tensor(a, numpy_backend) for a in p.arrays))
-        for a, b in zip(found, p.reference(*p.arrays), strict=True):
+        outs = p.op(*(duoln.tensor(a, numpy_backend) for a in p.arrays))
+        for a, b in zip(outs, p.reference(*p.arrays), strict=True):
             np.testing.assert_allclose(a.numpy(), b, rtol=1e-12, atol=1e-12)
         duoln.gradcheck(p.op, *(duoln.tensor(a, numpy_backend) for a in p.arrays))
 
@@ -141,7 +141,7 @@ class TestInvariances:
             w_h = 2 + p.n_states
             arrays[w_h] *= 3
             if cell == "rnn":
-                arrays[w_h - 1] *= 3  # eq. 4 normalises the sum of both sides
+                arrays[w_h - 1] *= 3  # eq. 4 normalises the sum of both products
             elif cell == "gru":
                 hidden = arrays[w_h].shape[0]
                 shift = rng.standard_normal((hidden, 1))
@@ -169,7 +169,7 @@ class TestInvariances:
         before, after = self._outputs(cell, rng, numpy_backend, change)
         np.testing.assert_array_equal(after[:, [0, 2]], before[:, [0, 2]])
         if cell == "rnn":
-            assert np.abs(after - before).max() > 1e-3  # one norm over both sides: no invariance of one of them
+            assert np.abs(after - before).max() > 1e-3  # one norm over the sum of both products: it is invariant to the scale of neither
         else:
             np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-8)
 
@@ -178,8 +178,8 @@ def test_step_models_cost_one_weight_product(monkeypatch, rng, numpy_backend):
     p = Problem("lstm", "layer", rng, steps=6)
     tensors = [duoln.tensor(a, numpy_backend) for a in p.arrays]
     shapes = []
-    inner = numpy_backend.matmul
-    monkeypatch.setattr(numpy_backend, "matmul", lambda x, y: shapes.append((x.shape, y.shape)) or inner(x, y))
+    multiply = numpy_backend.matmul
+    monkeypatch.setattr(numpy_backend, "matmul", lambda x, y: shapes.append((x.shape, y.shape)) or multiply(x, y))
     for form in (p.steps, p.op):
         shapes.clear()
         with composed_only():
