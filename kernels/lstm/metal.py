@@ -110,8 +110,8 @@ class MetalLstm:
         """As in `Steps`, without what the bias and the norms of the input get through x_gates."""
         gradients: dict[str, Array] = {}
         if self._p.gain_h is not None:
-            h_proj, d_x_gates = (mx.stack(arrays) for arrays in zip(
-                *((kept.h_proj, own.x_gates) for (kept, _), own in walked), strict=True))
+            h_proj = mx.stack([kept.h_proj for (kept, _), _ in walked])
+            d_x_gates = mx.stack([own.x_gates for _, own in walked])
             gradients["gain_h"], gradients["bias_h"] = _of_norm(h_proj, d_x_gates, self._eps)
         # The cell of a masked row is not what was normalised at that time step, but its gradient there is zero.
         cells = mx.stack([next_c for (_, next_c), _ in walked])

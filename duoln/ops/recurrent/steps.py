@@ -57,7 +57,7 @@ def lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None = N
     if c.ndim != 2:
         raise ShapeError(f"[lstm_cell] c: expected (B, H), found shape {c.shape}")
     wide = (c.shape[0], 4 * c.shape[1])
-    products = {"x_proj": (x_proj, wide), "h_proj": (h_proj, wide)}
+    products: dict[str, tuple[Tensor, tuple[int, ...]]] = {"x_proj": (x_proj, wide), "h_proj": (h_proj, wide)}
     check_shapes("lstm_cell", "lstm", norm, c.shape[1], products, bias, norms)
     return lstm_cell.apply(x_proj, h_proj, c, bias, *norms.values(), norm=norm, eps=eps, eps_place=eps_place)
 
