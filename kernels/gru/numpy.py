@@ -65,9 +65,9 @@ def _centred(weight: Array) -> Array:
     return np.concatenate([recurrent.centred(weight[:, part]) for part in _parts(weight.shape[1])], axis=1)
 
 
-def _normalise(proj: Array, eps: float, rstd: Array) -> None:
-    """Divide z and r together, and n, by their deviations, in place; `rstd` receives one over these, (rows, 2)."""
-    for k, part in enumerate(_parts(proj.shape[1])):
+def _normalise(proj: Array, parts: Sequence[slice], eps: float, rstd: Array) -> None:
+    """Divide each of the parts by its deviation, in place; `rstd` receives one over these, (rows, parts)."""
+    for k, part in enumerate(parts):
         rstd[:, k:k + 1] = recurrent.normalise_rows(proj[:, part], eps)
 
 
@@ -94,7 +94,7 @@ class _NormedGates:
     def __init__(self, x: Array, w_x: Array, w_h: Array, inner_bias: Array | None, terms: _Terms, eps: float) -> None:
         self._w_h, self._inner_bias, self._terms, self._eps = w_h, inner_bias, terms, eps
         xhat_x = recurrent.project_input(x, w_x)
-        two_a_row = (*x.shape[:2], 2)
+        two_a_row, self._parts = (*x.shape[:2], 2), _parts(xhat_x.shape[2])
         self.normalised = recurrent.Normalised(xhat_x, host.empty(xhat_x.shape, x.dtype),
                                                host.empty(two_a_row, x.dtype), host.empty(two_a_row, x.dtype))
         self._gates, self._h_gates = host.empty((2, *xhat_x.shape[1:]), x.dtype)
@@ -105,9 +105,9 @@ class _NormedGates:
         x_proj, h_proj = xhat_x[t], xhat_h[t]
         if self._inner_bias is not None:
             np.add(x_proj, self._inner_bias, x_proj)
-        _normalise(x_proj, self._eps, rstd_x[t])
+        _normalise(x_proj, self._parts, self._eps, rstd_x[t])
         np.matmul(h, self._w_h, out=h_proj)
-        _normalise(h_proj, self._eps, rstd_h[t])
+        _normalise(h_proj, self._parts, self._eps, rstd_h[t])
         gates = _affine(x_proj, terms.gain_x, terms.bias_x, self._gates)
         _activate(gates, _affine(h_proj, terms.gain_h, terms.bias_h, self._h_gates), h.shape[1], self._h_n)
         return gates
