@@ -88,7 +88,7 @@ def all_cells() -> Iterator[RuleCase]:
     for norm in CELLS["lstm"]:
         yield _step(norm, 1, 4)
         again = _sequence("lstm", norm, (2, 3, 2, 4))
-        yield again._replace(attrs={**again.attrs, "remat": True}, case=f"{norm} remat")
+        yield again._replace(attrs={**again.attrs, "remat": True}, label=f"{norm} remat")
 
 
 def _sequence(cell: str, norm: str, sizes: tuple[int, ...], masked: bool = False) -> RuleCase:
@@ -105,7 +105,7 @@ def _masked(cell: str, norm: str) -> Iterator[RuleCase]:
     padded = _sequence(cell, norm, (3, 4, 2, 3))
     arrays = list(padded.inputs)
     arrays[6 if cell == "lstm" else 5] = np.arange(3)[:, None] < np.array([2, 3, 1, 1])
-    yield padded._replace(inputs=arrays, case=f"{norm} padded")
+    yield padded._replace(inputs=arrays, label=f"{norm} padded")
 
 
 def _step(norm: str, batch: int, hidden: int) -> RuleCase:
