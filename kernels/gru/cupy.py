@@ -41,22 +41,17 @@ class _Saved(NamedTuple):
     stats: Array
 
 
-def settings(norm: str) -> dict[str, int]:
-    """The macros of a variant."""
-    return {"NORM_GATES": int(norm != "none")}
-
-
 def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
              *norm_arrays: Array, norm: str, eps: float, reverse: bool,
              **unused: Any) -> tuple[tuple[Array, Array], _Saved]:
     time_steps, (batch, hidden) = x.shape[0], h.shape
     norms = dict(zip(norm_shapes("gru", norm, 1), launch.packed(*norm_arrays), strict=True))
-    walk, p, macros = cuda.Walk.of(x, mask, reverse), plan(hidden), settings(norm)
+    walk, p, macros = cuda.Walk.of(x, mask, reverse), plan(hidden), cuda.norm_macros(norm != "none")
     x_proj = cuda.projection(walk.x, w_x, bias)
     h_proj, hs = cupy.empty_like(x_proj), cuda.states(h, time_steps)
     stats = cupy.empty((4 * macros["NORM_GATES"], time_steps * batch, 3), dtype=x.dtype)
     parameters = [norms.get(name) for name in _PARAMETERS]
-    grid, block = (-(-batch // p.rows),), (p.threads, p.rows)
+    grid, block = p.launch(batch)
     for t in range(time_steps):
         cupy.matmul(hs[t], w_h, out=h_proj[t])
         _forward_step(grid, block, (x_proj, h_proj, *parameters, walk.mask, hs, stats, t, time_steps, batch, hidden,
@@ -71,11 +66,11 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
     dh = cuda.start(gouts[1], saved.h[0])
     carry = cupy.zeros_like(dh)
-    p, macros = plan(hidden), {"NORM_GATES": int(bool(norms))}
+    p, macros = plan(hidden), cuda.norm_macros(bool(norms))
     d_x_proj, d_h_proj = cupy.empty_like(saved.x_proj), cupy.empty_like(saved.x_proj)
     d_x_gates, d_h_gates = ((cupy.empty_like(d_x_proj), cupy.empty_like(d_x_proj)) if norms else (None, None))
     parameters = [norms.get(name) for name in _PARAMETERS]
-    grid, block = (-(-batch // p.rows),), (p.threads, p.rows)
+    grid, block = p.launch(batch)
     w_back = w_h.T
     for t in range(time_steps - 1, -1, -1):
         _backward_step(grid, block, (saved.x_proj, saved.h_proj, *parameters, walk.mask, saved.h, saved.stats, d_hs,

@@ -66,7 +66,7 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
     h_proj = cupy.empty_like(x_proj)
     hs, cs = cuda.states(h, time_steps), cuda.states(c, time_steps)
     stats = cupy.empty((2 * macros["NORM_GATES"] + macros["NORM_CELL"], time_steps * batch, 3), dtype=x.dtype)
-    grid, block = (-(-batch // p.rows),), (p.threads, p.rows)
+    grid, block = p.launch(batch)
     for t in range(time_steps):
         cupy.matmul(hs[t], w_h, out=h_proj[t])
         _forward_step(grid, block, (x_proj, h_proj, *_parameters(bias, norms), walk.mask, hs, cs, stats, t, time_steps,
@@ -86,7 +86,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     apart = bool(macros["NORM_GATES"])  # without norms x_proj, h_proj and the gates have one gradient
     d_h_proj, d_gates = (cupy.empty_like(d_x_proj) if apart else d_x_proj for _ in range(2))
     d_c_norm = cupy.empty((time_steps, batch, hidden), dtype=d_x_proj.dtype) if macros["NORM_CELL"] else None
-    grid, block = (-(-batch // p.rows),), (p.threads, p.rows)
+    grid, block = p.launch(batch)
     w_back = w_h.T
     for t in range(time_steps - 1, -1, -1):
         _backward_step(grid, block, (saved.x_proj, saved.h_proj, *_parameters(bias, norms), walk.mask, saved.c,
@@ -129,7 +129,7 @@ def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Arr
     x_proj = cupy.ascontiguousarray(x_proj + bias if norm == "layer-theano" else x_proj)[None]
     h_proj, hs, cs = cupy.ascontiguousarray(h_proj)[None], cuda.states(c, 1), cuda.states(c, 1)
     stats = cupy.empty((2 * macros["NORM_GATES"] + macros["NORM_CELL"], batch, 3), dtype=x_proj.dtype)
-    _forward_step((-(-batch // p.rows),), (p.threads, p.rows), (
+    _forward_step(*p.launch(batch), (
         x_proj, h_proj, *_parameters(bias, norms), None, hs, cs, stats, 0, 1, batch, hidden, eps),
         p.macros(**macros))
     saved = _Saved(cuda.Walk(x_proj, None, False), (bias, bias, bias), norms, x_proj, h_proj, hs, cs, stats, norm)
@@ -145,7 +145,7 @@ def _cell_vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | Non
     d_x_proj = cupy.empty_like(saved.x_proj)
     d_h_proj, d_gates = (cupy.empty_like(d_x_proj) if apart else d_x_proj for _ in range(2))
     d_c_norm = cupy.empty((1, batch, hidden), dtype=d_x_proj.dtype) if macros["NORM_CELL"] else None
-    _backward_step((-(-batch // p.rows),), (p.threads, p.rows), (
+    _backward_step(*p.launch(batch), (
         saved.x_proj, saved.h_proj, *_parameters(saved.weights[2], saved.norms), None, saved.c, saved.stats, None,
         dh, None, dc, d_x_proj, d_h_proj if apart else None, d_gates if apart else None, d_c_norm, 0, 1, batch, hidden),
         p.macros(**macros))

@@ -36,6 +36,11 @@ def supports(variants: Sequence[str]) -> Callable[..., str | None]:
     return reason
 
 
+def norm_macros(normed: bool) -> dict[str, int]:
+    """The macros of a cell whose norms, if it has any, are all over its gates."""
+    return {"NORM_GATES": int(normed)}
+
+
 class Walk(NamedTuple):
     """A sequence in the order in which the network walks through it."""
 

@@ -24,6 +24,10 @@ class Plan(NamedTuple):
         """Rows of a block."""
         return _ROWS_OF_A_WARP if self.threads == 32 else 1
 
+    def launch(self, batch: int) -> tuple[tuple[int], tuple[int, int]]:
+        """The grid and the block for so many rows."""
+        return (-(-batch // self.rows),), (self.threads, self.rows)
+
     def macros(self, **norms: int) -> dict[str, int]:
         """What the source is compiled with."""
         return {"THREADS": self.threads, "UNITS": self.units, **norms}

@@ -37,20 +37,15 @@ class _Saved(NamedTuple):
     stats: Array
 
 
-def settings(norm: str) -> dict[str, int]:
-    """The macros of a variant."""
-    return {"NORM_GATES": int(norm != "none")}
-
-
 def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
              *norms: Array, norm: str, eps: float, reverse: bool, **unused: Any) -> tuple[tuple[Array, Array], _Saved]:
     time_steps, (batch, hidden) = x.shape[0], h.shape
-    walk, p, macros = cuda.Walk.of(x, mask, reverse), plan(hidden), settings(norm)
+    walk, p, macros = cuda.Walk.of(x, mask, reverse), plan(hidden), cuda.norm_macros(norm != "none")
     sums = cuda.projection(walk.x, w_x, bias)
     norms = launch.packed(*norms)
     h_proj, hs = cupy.empty(h.shape, dtype=h.dtype), cuda.states(h, time_steps)
     stats = cupy.empty((time_steps * batch * macros["NORM_GATES"], 3), dtype=x.dtype)
-    grid, block = (-(-batch // p.rows),), (p.threads, p.rows)
+    grid, block = p.launch(batch)
     for t in range(time_steps):
         cupy.matmul(hs[t], w_h, out=h_proj)
         _forward_step(grid, block, (sums, h_proj, *(norms or (None, None)), walk.mask, hs, stats, t, time_steps, batch,
@@ -64,10 +59,10 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
     dh = cuda.start(gouts[1], saved.h[0])
     carry = None if walk.mask is None else cupy.zeros_like(dh)
-    p, macros = plan(hidden), {"NORM_GATES": int(bool(norms))}
+    p, macros = plan(hidden), cuda.norm_macros(bool(norms))
     d_sums = cupy.empty_like(saved.sums)
     d_gates = cupy.empty_like(d_sums) if norms else None
-    grid, block = (-(-batch // p.rows),), (p.threads, p.rows)
+    grid, block = p.launch(batch)
     w_back = w_h.T
     for t in range(time_steps - 1, -1, -1):
         _backward_step(grid, block, (saved.sums, *(norms or (None, None)), walk.mask, saved.stats, d_hs, dh, carry,
