@@ -1,7 +1,7 @@
 """NumPy: arrays with few channels at many positions, as rows of a whole line of positions each.
 
-A pass with a vector of channels beside each position is made of short loops. With the vector repeated along a line the
-loops are long, and what is summed over lines goes through BLAS.
+A pass that combines each position with a vector of channels is made of short loops. With the vector repeated along a
+line the loops are long, and BLAS adds up the lines.
 """
 
 from __future__ import annotations
