@@ -25,5 +25,6 @@ class Lines:
 
     def sums(self, rows: np.ndarray) -> np.ndarray:
         """The sum of each channel over all positions."""
-        line: np.ndarray = np.ones(len(rows), rows.dtype) @ rows
-        return line.reshape(self.repeats, self.channels).sum(axis=0)
+        line = np.ones(len(rows), rows.dtype) @ rows
+        channels: np.ndarray = line.reshape(self.repeats, self.channels).sum(axis=0)
+        return channels

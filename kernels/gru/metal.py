@@ -115,5 +115,5 @@ def differentiable(eps: float = 1e-5) -> Callable[..., Array]:
         d = backward(kept, gain_h, bias_h, d_h)
         return d.x_gates, d.h_proj, d.h, *_of_norms(h_proj, d.h_gates, eps)
 
-    function: Any = gru_cell
-    return function
+    differentiable_function: Callable[..., Array] = gru_cell
+    return differentiable_function

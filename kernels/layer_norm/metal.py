@@ -73,5 +73,5 @@ def differentiable(eps: float = 1e-5) -> Callable[[Array, Array, Array], Array]:
         x, gain, bias = primals
         return tuple(backward(x, gain, bias, dy, eps, None, (True, True, True)))
 
-    function: Any = layer_norm
-    return function
+    differentiable_function: Callable[[Array, Array, Array], Array] = layer_norm
+    return differentiable_function

@@ -148,5 +148,5 @@ def differentiable(eps: float = 1e-5) -> Callable[..., tuple[Array, Array]]:
         return (d.x_gates, d.h_proj, mx.zeros_like(h), d.c, *_of_norm(h_proj, d.x_gates, eps),
                 *_of_norm(next_c, d.c_norm, eps))
 
-    function: Any = lstm_cell
-    return function
+    differentiable_function: Callable[..., tuple[Array, Array]] = lstm_cell
+    return differentiable_function

@@ -233,8 +233,8 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     if saved.attrs["norm"] in NORMED_GATES:  # the means that `centred` took out
         d_w_x, d_w_h = recurrent.centred(d_w_x), recurrent.centred(d_w_h)
         if saved.attrs["norm"] == "layer-theano":
-            inner = recurrent.column_sums(gradients.x_proj.reshape(-1, len(d_bias)))
-            d_bias = d_bias + inner - inner.mean()
+            d_inner_bias = recurrent.column_sums(gradients.x_proj.reshape(-1, len(d_bias)))
+            d_bias = d_bias + d_inner_bias - d_inner_bias.mean()
     return [d_x, gradients.h, gradients.c, d_w_x, d_w_h, d_bias, None,
             *(gradients.norms[name] for name in saved.norms)]
 
