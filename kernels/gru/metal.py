@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import mlx.core as mx
 
@@ -115,5 +115,4 @@ def differentiable(eps: float = 1e-5) -> Callable[..., Array]:
         d = backward(kept, gain_h, bias_h, d_h)
         return d.x_gates, d.h_proj, d.h, *_of_norms(h_proj, d.h_gates, eps)
 
-    differentiable_function: Callable[..., Array] = gru_cell
-    return differentiable_function
+    return cast(Callable[..., Array], gru_cell)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import mlx.core as mx
 
@@ -148,5 +148,4 @@ def differentiable(eps: float = 1e-5) -> Callable[..., tuple[Array, Array]]:
         return (d.x_gates, d.h_proj, mx.zeros_like(h), d.c, *_of_norm(h_proj, d.x_gates, eps),
                 *_of_norm(next_c, d.c_norm, eps))
 
-    differentiable_function: Callable[..., tuple[Array, Array]] = lstm_cell
-    return differentiable_function
+    return cast(Callable[..., tuple[Array, Array]], lstm_cell)
