@@ -135,14 +135,19 @@ def to_tensors(values: Any, backend: Backend | str | None = None, dtype: str | N
     return tree.map(lambda x: tensor(x, where, dtype), values)
 
 
+_MODULES = {"numpy": ("numpy", "native")}
+"""What rules for a backend are in, where that is not the backend's name alone; what comes later is tried first."""
+
+
 def _attach(loaded: Backend) -> None:
     """Import `kernels/*/NAME.py` for this backend; each adds its rules to the ops."""
     if loaded.name in _attached:
         return
     for folder in sorted(m.name for m in pkgutil.iter_modules(duoln.kernels.__path__) if m.ispkg):
         package = importlib.import_module(f"duoln.kernels.{folder}")
-        for module in (m.name for m in pkgutil.iter_modules(package.__path__)):
-            if module == loaded.name:
+        modules = {m.name for m in pkgutil.iter_modules(package.__path__)}
+        for module in _MODULES.get(loaded.name, (loaded.name,)):
+            if module in modules:
                 attach: Callable[[], None] = importlib.import_module(f"duoln.kernels.{folder}.{module}").attach
                 attach()
     _attached.add(loaded.name)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from duoln.errors import DataError, DataMissingError
+from duoln.system.cache import cache_folder
 
 _TIMEOUT = 10.0
 _CHUNK = 1 << 20
@@ -41,15 +42,6 @@ class Resource:
 def data_folders() -> list[Path]:
     """The folders of DUOLN_DATA."""
     return [Path(os.path.expanduser(p)) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep) if p]
-
-
-def cache_folder() -> Path:
-    """Where downloads are kept."""
-    if os.environ.get("DUOLN_CACHE"):
-        return Path(os.path.expanduser(os.environ["DUOLN_CACHE"]))
-    import pooch  # imported here, because only a search for data needs it
-
-    return Path(pooch.os_cache("duoln"))
 
 
 def find(resource: Resource) -> Path:
