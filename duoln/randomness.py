@@ -43,7 +43,8 @@ class Stream:
 
     def integers(self, high: int, shape: Shape) -> np.ndarray:
         """int64 values in 0 .. high - 1."""
-        return np.floor(self.uniform(shape, 0.0, high)).astype(np.int64)
+        array: np.ndarray = np.floor(self.uniform(shape, 0.0, high)).astype(np.int64)
+        return array
 
     def permutation(self, n: int) -> np.ndarray:
         """0 .. n - 1 in random order, int64."""

@@ -54,7 +54,8 @@ def main(updates: int = 300) -> float:
     wrong = ops.argmax(MODEL(params, test["x"]), axis=-1) != test["label"]
     error = wrong.astype("float32").mean().item()
     print(f"test error {error:.1%}")
-    return error
+    result: float = error
+    return result
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ class CupyBackend(NumpyLikeBackend):
         return cupy.array(host, dtype=self.native_dtype(dtype) if dtype else None)
 
     def to_numpy(self, x: Array) -> np.ndarray:
-        return cupy.asnumpy(x)
+        array: np.ndarray = cupy.asnumpy(x)
+        return array
 
     def wait(self, arrays: Sequence[Array]) -> None:
         if len(arrays):

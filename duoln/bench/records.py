@@ -81,7 +81,8 @@ def spread(samples: Sequence[float]) -> dict[str, float]:
 
 def ratio(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
     """The median over rounds of our time over theirs in the same round."""
-    return statistics.median(a / b for a, b in zip(ours["samples"], theirs["samples"], strict=True))
+    number: float = statistics.median(a / b for a, b in zip(ours["samples"], theirs["samples"], strict=True))
+    return number
 
 
 def source_hash(root: Path, folders: Iterable[str]) -> str:

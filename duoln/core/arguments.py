@@ -72,7 +72,8 @@ def check_integer(name: str, role: str, value: Any, low: int = -LARGEST, high: i
         bounds = f"of at least {low}" if value < low else f"of at most {high}"
         actual = value if value.bit_length() < 64 else described(value)
         raise ShapeError(f"[{name}] {role}: expected an integer {bounds}, found {actual}")
-    return value
+    count: int = value
+    return count
 
 
 def check_integers_in(name: str, role: str, values: Any, low: int = -LARGEST, high: int = LARGEST,
@@ -99,7 +100,8 @@ def check_number(name: str, role: str, value: Any, among: Interval = FINITE) -> 
             raise UsageError(f"[{name}] {role}: expected {among.words} within float64, found an integer beyond it")
     if not among.holds(value):
         raise UsageError(f"[{name}] {role}: expected {among.words}, found {value}")
-    return value
+    number: float = value
+    return number
 
 
 def check_flag(name: str, role: str, value: Any) -> bool:

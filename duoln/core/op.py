@@ -161,7 +161,8 @@ class Op(Generic[P, R]):
             rule = watch(self, rule)
         out, saved = rule.forward(backend, *natives, **attrs)
         if tape is not None and self._has_gradient(rule, out, backend):
-            return _record(tape, rule, args, out, saved, backend)
+            result: R = _record(tape, rule, args, out, saved, backend)
+            return result
         if isinstance(out, tuple):
             return cast(R, tuple([Tensor(o, backend) for o in out]))
         return cast(R, Tensor(out, backend))

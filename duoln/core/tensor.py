@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Union
+from typing import Any, Union, cast
 
 import numpy as np
 
@@ -17,7 +17,7 @@ Operand = Union["Tensor", float, int]
 _MOST_SHOWN = 1000
 """Values that are printed in full, as by NumPy."""
 
-OPERATORS: dict[str, Callable[..., Any]] = {}
+OPERATORS: dict[str, Callable[..., Tensor]] = {}
 """The functions behind the methods below, by name. `duoln.ops` fills it; core does not know the operators."""
 
 
@@ -163,7 +163,7 @@ class Tensor:
         """The slices along the first axis."""
         if not self.shape:
             raise DtypeError("[iter] expected a tensor with axes, found one of no dimensions")
-        return iter(OPERATORS["unstack"](self))
+        return iter(cast(Any, OPERATORS["unstack"])(self))
 
     def __repr__(self) -> str:
         """Values as NumPy prints them, cut where there are many; within a compiled step, which reads none, the form."""

@@ -93,7 +93,8 @@ def count_examples(batch: Batch, axes: Axes) -> int:
     if len(set(counts.values())) != 1 or () in counts.values():
         told = ", ".join(f"{name} {'none' if not n else n[0]}" for name, n in counts.items())
         raise ShapeError(f"[batch_axes] expected one number of examples in all arrays of a batch, found {told}")
-    return next(iter(counts.values()))[0]
+    count: int = next(iter(counts.values()))[0]
+    return count
 
 
 def examples(batch: Batch, axes: Axes, chosen: slice | np.ndarray) -> Batch:

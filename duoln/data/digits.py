@@ -85,7 +85,8 @@ def _draw(strokes: list[np.ndarray], count: int, rng: Stream) -> np.ndarray:
             np.minimum(nearest, _distance(px, py, placed[:, i], placed[:, i + 1]), out=nearest)
     ink = np.clip((thickness - np.sqrt(nearest)) / 0.03 + 0.5, 0.0, 1.0)
     noise = rng.uniform((count, 784), 0.85, 1.0).astype(np.float32)
-    return (ink * noise * 255).astype(np.uint8).reshape(count, 28, 28)
+    array: np.ndarray = (ink * noise * 255).astype(np.uint8).reshape(count, 28, 28)
+    return array
 
 
 def _affine(count: int, rng: Stream) -> tuple[np.ndarray, np.ndarray]:
@@ -107,4 +108,5 @@ def _distance(px: np.ndarray, py: np.ndarray, a: np.ndarray, b: np.ndarray) -> n
     along = np.clip((rx * dx + ry * dy) / (dx * dx + dy * dy + 1e-9), 0.0, 1.0)
     rx -= along * dx
     ry -= along * dy
-    return rx * rx + ry * ry
+    array: np.ndarray = rx * rx + ry * ry
+    return array

@@ -55,6 +55,13 @@ class Module:
         params = self.weights(rng)
         for name, child in self.children().items():
             params[name] = child.init(rng.child(name))
+        return self.adapted(params, rng)
+
+    def adapted(self, params: Params, rng: Stream) -> Params:
+        """The starting parameters of this module and all below it, from those that `init` made; by default the same.
+
+        A model overrides it to start some of its layers otherwise.
+        """
         return params
 
     def modules(self, path: str = "") -> Iterator[tuple[str, Module]]:
@@ -91,7 +98,8 @@ def _line_of(part: Any) -> str:
 
 def parameter(name: str, params: Params, key: str) -> Tensor:
     """`params[key]`, an array, with an error that says which layer missed what."""
-    return parameters(name, params, (key,))[0]
+    y: Tensor = parameters(name, params, (key,))[0]
+    return y
 
 
 def branch(name: str, params: Params, key: str) -> Params:

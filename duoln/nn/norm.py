@@ -69,7 +69,8 @@ class BatchNorm(Module):
         gain, bias = parameter("BatchNorm", params, "gain"), parameter("BatchNorm", params, "bias")
         if "mean" in params:
             scale = gain / ops.sqrt(parameter("BatchNorm", params, "variance") + self.eps)
-            return x * scale + (bias - params["mean"] * scale)
+            result: Tensor = x * scale + (bias - params["mean"] * scale)
+            return result
         y, mean, variance = ops.batch_norm(x, gain, bias, eps=self.eps, unbiased=self.unbiased)
         if "gather" in params:
             rows = prod(x.shape[:-1])
@@ -105,7 +106,7 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
         _at(gathering, path)["gather"] = []
     for batch in batches:
         (forward or model)(gathering, batch)
-    result = tree.map(lambda x: x, params)
+    result: Params = tree.map(lambda x: x, params)
     for path, module in layers.items():
         gathered = _at(gathering, path)["gather"]
         if not gathered:

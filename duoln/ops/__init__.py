@@ -4,7 +4,7 @@ Elementwise, reductions, shape, index, linear algebra, convolution, normalisatio
 of Adam. Faster rules for single backends live in `duoln.kernels` and are attached by `duoln.runtime`.
 """
 
-from typing import Never
+from typing import Any, Never, cast
 
 from duoln.core.arguments import did_you_mean
 from duoln.core.tensor import OPERATORS
@@ -88,8 +88,8 @@ from duoln.ops.update import adam_update
 OPERATORS.update(
     add=add, subtract=subtract, multiply=multiply, divide=divide, power=power, negative=negative, matmul=matmul,
     equal=equal, not_equal=not_equal, less=less, less_equal=less_equal, greater=greater,
-    greater_equal=greater_equal, getitem=getitem, unstack=unstack, sum=sum, mean=mean, max=max, min=min,
-    reshape=reshape, permute_dims=permute_dims, astype=astype,
+    greater_equal=greater_equal, getitem=getitem, unstack=cast(Any, unstack), sum=sum, mean=mean, max=max,
+    min=min, reshape=reshape, permute_dims=permute_dims, astype=astype,
 )
 
 __all__ = [

@@ -151,7 +151,8 @@ def normal_axis(name: str, axis: Any, ndim: int) -> int:
     if not -ndim <= axis < ndim:
         allowed = f"an axis between {-ndim} and {ndim - 1}" if ndim else "a tensor with axes"
         raise ShapeError(f"[{name}] expected {allowed}, found {axis if ndim else f'axis {axis} of shape ()'}")
-    return axis % ndim
+    count: int = axis % ndim
+    return count
 
 
 def normal_axes(name: str, axis: Any, ndim: int) -> tuple[int, ...]:

@@ -49,7 +49,7 @@ def named(task: Task, owner: str) -> Task:
     """
     check_attributes(task)
     author = _Author(task.name, owner, _file_of(task))
-    result = _call(author, "copy", copy.copy, task)
+    result: Task = _call(author, "copy", copy.copy, task)
     vars(result)["owner"] = owner
     for method in METHODS:
         vars(result)[method] = _named(_call(author, method, getattr, task, method), method, author)

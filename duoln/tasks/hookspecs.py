@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -33,7 +33,7 @@ def duoln_tasks() -> Sequence[Task]:  # type: ignore[empty-body]
 
 
 @hookspec
-def duoln_rules() -> Sequence[tuple[Op, Rule, str]]:  # type: ignore[empty-body]
+def duoln_rules() -> Sequence[tuple[Op[..., Any], Rule, str]]:  # type: ignore[empty-body]
     """Rules to add, as (op, rule, backend name); they are tried before duoln's own."""
 
 

@@ -68,8 +68,9 @@ def estimate(task: Task, model: Module, state: State, batch: Batch, donates: boo
 
     def kept(part: Batch) -> int:
         tensors = to_tensors(part, backend)
-        return (kept_bytes(lambda p: task.loss(model, p, tensors), state["params"])
+        count: int = (kept_bytes(lambda p: task.loss(model, p, tensors), state["params"])
                 + sum(t.data.nbytes for t in tensors.values()))
+        return count
 
     state_bytes = sum(t.data.nbytes for t in tree.leaves(state)) * (1 if donates else 2)
     gradients = sum(t.data.nbytes for t in params)

@@ -123,7 +123,7 @@ def _checked(task: Any) -> Task:
 def _variant(task: Task, variant: str | None) -> str:
     if variant is None and len(task.variants) == 1:
         return next(iter(task.variants))
-    if variant not in task.variants:
+    if variant is None or variant not in task.variants:
         raise UsageError(f"[train] expected a variant of {', '.join(task.variants)}; found {variant!r}"
                          f"{did_you_mean(variant, task.variants)}")
     return variant

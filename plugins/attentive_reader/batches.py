@@ -109,7 +109,8 @@ class Training:
         pools = [rows[i:i + pool] for i in range(0, count, pool)]
         sorted_rows = np.concatenate([part[np.argsort(lengths[part], kind="stable")] for part in pools])
         batches = sorted_rows.reshape(-1, self.batch_size)
-        return batches[rng.child("batches").permutation(len(batches))]
+        array: np.ndarray = batches[rng.child("batches").permutation(len(batches))]
+        return array
 
 
 def evaluated(split: Split, count: int | None, batch_size: int, multiple: int, last: LastBatch) -> Batch:

@@ -44,7 +44,8 @@ class ImageLayerNorm(Module):
         flat = ops.reshape(x, shape=(x.shape[0], prod(self.shape)))
         if self.gains == "unit":
             return ops.reshape(ops.layer_norm(flat, params["gain"], params["bias"]), shape=x.shape)
-        return ops.reshape(ops.layer_norm(flat), shape=x.shape) * params["gain"] + params["bias"]
+        y: Tensor = ops.reshape(ops.layer_norm(flat), shape=x.shape) * params["gain"] + params["bias"]
+        return y
 
 
 class Block(Module):

@@ -1,5 +1,7 @@
 """DRAW on fixed-binarised MNIST: the paper's section 6.4 and figure 4."""
 
+from typing import Any
+
 from duoln.extend import Op, Rule
 from duoln.plugins.draw.ops import write_then_read
 from duoln.plugins.draw.ops.numpy import write_then_read_in_one_pass
@@ -14,6 +16,6 @@ def duoln_tasks() -> list[Task]:
 
 
 @hookimpl
-def duoln_rules() -> list[tuple[Op, Rule, str]]:
+def duoln_rules() -> list[tuple[Op[..., Any], Rule, str]]:
     """The fused rule of `write_then_read` on NumPy."""
     return [(write_then_read, write_then_read_in_one_pass, "numpy")]

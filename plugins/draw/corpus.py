@@ -106,7 +106,8 @@ def read_text(path: Path) -> np.ndarray:
         line = int(wrong[0]) if len(wrong) else 0
         raise DataFormatError(path, int(ends[line - 1]) + 1 if line else 0, f"{PIXELS} values in line {line + 1}",
                               int(each[line]) if len(each) else "an empty file")
-    return (text[is_value] - ord("0")).reshape(-1, PIXELS)
+    array: np.ndarray = (text[is_value] - ord("0")).reshape(-1, PIXELS)
+    return array
 
 
 def prepare(source: Path, target: Path) -> Path:

@@ -81,8 +81,7 @@ class Draw(nn.Module):
         self.posterior = nn.Linear(hidden, 2 * latent, weight_init=init)
         self.look = nn.Linear(hidden, 2 * WHERE + write * write, weight_init=init)
 
-    def init(self, rng: Stream) -> Params:
-        params = super().init(rng)
+    def adapted(self, params: Params, rng: Stream) -> Params:
         return _directions(params) if self.norm == "weight" else params
 
     def __call__(self, params: Params, batch: dict[str, Tensor]) -> Tensor:
@@ -158,5 +157,6 @@ def _weights(params: Params) -> Params:
     """The matrices of directions and gains, made once for all glimpses; other parameters as they are."""
     if "direction" in params:
         made: Any = ops.weight_norm(params["direction"], params["gain"])
-        return made
+        result: Params = made
+        return result
     return {name: _weights(value) if isinstance(value, dict) else value for name, value in params.items()}

@@ -78,7 +78,8 @@ class DrawTask(Task):
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         nats = model(params, batch)
-        return ops.sum(nats) * (1.0 / nats.shape[0])
+        y: Tensor = ops.sum(nats) * (1.0 / nats.shape[0])
+        return y
 
     def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         result: Tensor = model(params, batch)

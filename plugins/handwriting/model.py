@@ -75,8 +75,7 @@ class Synthesis(nn.Module):
         self.window = nn.Linear(hidden, 3 * gaussians, weight_init=self.start)
         self.output = nn.Linear(3 * hidden, 1 + 6 * mixtures, weight_init=self.start)
 
-    def init(self, rng: Stream) -> Params:
-        params = super().init(rng)
+    def adapted(self, params: Params, rng: Stream) -> Params:
         if self.biases == "uniform":
             for name in (*_LAYERS, "window", "output"):
                 params[name]["bias"] = self.start(rng.child(name).child("bias"), params[name]["bias"].shape)

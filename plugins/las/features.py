@@ -126,4 +126,5 @@ def features(samples: np.ndarray, rate: int, mels: int, name: str) -> np.ndarray
     slopes = deltas(static)
     whole = np.concatenate((static, slopes, deltas(slopes)), axis=1)
     whole -= whole.mean(axis=0)
-    return (whole / np.maximum(whole.std(axis=0), _LEAST_DEVIATION)).astype(np.float32)
+    array: np.ndarray = (whole / np.maximum(whole.std(axis=0), _LEAST_DEVIATION)).astype(np.float32)
+    return array

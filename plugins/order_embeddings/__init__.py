@@ -1,5 +1,7 @@
 """Order embeddings of images and captions: the paper's section 6.1, table 2 and figure 1."""
 
+from typing import Any
+
 from duoln.extend import Op, Rule
 from duoln.plugins.order_embeddings.ops import order_violation
 from duoln.plugins.order_embeddings.ops.numpy import order_violation_tiles
@@ -14,6 +16,6 @@ def duoln_tasks() -> list[Task]:
 
 
 @hookimpl
-def duoln_rules() -> list[tuple[Op, Rule, str]]:
+def duoln_rules() -> list[tuple[Op[..., Any], Rule, str]]:
     """The fused rule of `order_violation` on NumPy."""
     return [(order_violation, order_violation_tiles, "numpy")]

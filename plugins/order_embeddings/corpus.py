@@ -70,7 +70,8 @@ class Features:
         for k in np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))[:1]:
             raise DataEntryError(self.name, f"row {positions[k]}", "finite features, not all 0",
                                  f"a norm of {norms[k]:g}")
-        return rows / norms[:, None].astype(np.float32)
+        array: np.ndarray = rows / norms[:, None].astype(np.float32)
+        return array
 
 
 class Part(NamedTuple):

@@ -96,7 +96,8 @@ def _k_means(points: np.ndarray, count: int, rng: Stream) -> np.ndarray:
         centres = np.empty_like(centres)
         centres[filled] = np.add.reduceat(points[order], starts, axis=0) / sizes[filled, None]
         centres[lost] = points[rng.integers(len(points), (len(lost),))]
-    return centres
+    array: np.ndarray = centres
+    return array
 
 
 def _normalised(patches: np.ndarray) -> np.ndarray:

@@ -48,8 +48,7 @@ class OrderEmbedding(nn.Module):
         self.sentence = nn.GRUCell(word_size, joint_size, norm, eps=eps, eps_place=eps_place, input_init=start)
         self.image = nn.Linear(image_size, joint_size)
 
-    def init(self, rng: Stream) -> Params:
-        params = super().init(rng)
+    def adapted(self, params: Params, rng: Stream) -> Params:
         if self.norm != "none" and self.update_gate == "keeps":
             for side in ("gain_x", "gain_h"):
                 params["sentence"][side][:self.joint_size] *= -1  # the update gate comes first

@@ -94,7 +94,8 @@ class _Softmax:
         logits = x @ self.weights[:-1] + self.weights[-1]
         logits -= logits.max(axis=1, keepdims=True)
         np.exp(logits, logits)
-        return logits / logits.sum(axis=1, keepdims=True)
+        array: np.ndarray = logits / logits.sum(axis=1, keepdims=True)
+        return array
 
     def scores(self, x: np.ndarray) -> np.ndarray:
         """The mean class, from 1 to 5."""

@@ -38,22 +38,22 @@ def test_settings_of_layers():
         rows += [(name, UsageError, lambda m=make, k=k, v=v: m(**{k: v})) for k in numbers for v in (float("nan"), float("inf"))]
         rows += [(name, DtypeError, lambda m=make, k=k, v=v: m(**{k: v})) for k in flags for v in NO_FLAGS]
         rows += [(name, DtypeError, lambda m=make, k=k, v=v: m(**{k: v})) for k in functions for v in (None, "glorot", 1.0, np.ones(2))]
-        rows += [(name, DtypeError, lambda m=make, v=v: m().init(v)) for v in (None, 0, "seed", np.random.default_rng(0))]
+        rows += [(name, DtypeError, lambda m=make, v=v: m().init(v)) for v in (None, 0.0, "seed", True, np.random.default_rng(0))]
     rows += [("Conv2d", ShapeError, lambda: nn.Conv2d(3, 2, 2, padding=-1)), ("Conv2d", DtypeError, lambda: nn.Conv2d(3, 2, 2, padding=0.5)),
              ("Conv2d", DtypeError, lambda: nn.Conv2d(3, 2, 2, padding="same")), ("LayerNorm", UsageError, lambda: nn.LayerNorm(3, eps_place="up")),
              ("LayerNorm", UsageError, lambda: nn.LayerNorm(3, activation="gelu")), ("LayerNorm", DtypeError, lambda: nn.LayerNorm(3, activation=1)),
              ("LSTM", UsageError, lambda: nn.LSTM(3, 2, dropout=1.0)), ("LSTM", UsageError, lambda: nn.LSTM(3, 2, dropout=-0.1)),
-             ("LSTMCell", UsageError, lambda: nn.LSTM(3, 2, eps=-1.0)), ("WeightNorm", UsageError, lambda: nn.WeightNorm(None)),
+             ("LSTM", UsageError, lambda: nn.LSTM(3, 2, eps=-1.0)), ("WeightNorm", UsageError, lambda: nn.WeightNorm(None)),
              ("Sequential", UsageError, lambda: nn.Sequential(None)), ("with_population", DtypeError, lambda: nn.with_population(None, {}, []))]
-    rows += [("lstm", UsageError, lambda n=n: nn.LSTM(3, 2, norm=n)) for n in (None, "group", 1, ["layer"], {})]
+    rows += [("LSTM", UsageError, lambda n=n: nn.LSTM(3, 2, norm=n)) for n in (None, "group", 1, ["layer"], {})]
     assert len(rows) > 300
     assert unnamed(rows) == []
 
 
 def test_initialisers():
-    rows = [(name, kind, lambda f=getattr(nn.init, name), v=v: f(v)) for name in ("constant", "uniform", "normal")
+    rows = [(name, kind, lambda f=getattr(nn.init, name), v=v: f(v)) for name in ("constant", "uniform", "gaussian")
             for kind, values in ((DtypeError, NO_NUMBERS), (UsageError, (float("nan"), float("inf")))) for v in values]
-    rows += [(name, UsageError, lambda f=getattr(nn.init, name): f(-1.0)) for name in ("uniform", "normal")]
+    rows += [(name, UsageError, lambda f=getattr(nn.init, name): f(-1.0)) for name in ("uniform", "gaussian")]
     rows += [("init", ShapeError, lambda f=f: f(Stream(0, "w"), (3,))) for f in (nn.init.glorot, nn.init.he, nn.init.orthogonal)]
     assert unnamed(rows) == []
 
@@ -71,9 +71,9 @@ def test_layers_called_wrongly(be):
     rows += [("linear", ShapeError, lambda: linear(params, x[:, :2])), ("linear", DtypeError, lambda: linear(linear.init(Stream(0, "w")), x)),
              ("flatten", DtypeError, lambda: nn.flatten(None)), ("flatten", ShapeError, lambda: nn.flatten(x[0, 0]))]
     rows += [("LSTM", DtypeError, lambda v=v: lstm(of_lstm, v)) for v in (None, 1.0, np.ones((4, 2, 3)), [steps])]
-    rows += [("LSTMCell", ShapeError, lambda: lstm(of_lstm, x)), ("LSTM", ShapeError, lambda: lstm({}, steps)),
+    rows += [("LSTM", ShapeError, lambda: lstm(of_lstm, x)), ("LSTM", ShapeError, lambda: lstm({}, steps)),
              ("LSTM", ShapeError, lambda: lstm(of_lstm, steps, states=x)), ("LSTM", ShapeError, lambda: lstm(of_lstm, steps, states=[])),
-             ("LSTM", ShapeError, lambda: lstm(of_lstm, steps, dropout_masks=[x])), ("LSTMCell", ShapeError, lambda: lstm(of_lstm, steps, states=[x])),
+             ("LSTM", ShapeError, lambda: lstm(of_lstm, steps, dropout_masks=[x])), ("LSTM", ShapeError, lambda: lstm(of_lstm, steps, states=[x])),
              ("lstm", DtypeError, lambda: lstm(of_lstm, steps, mask=steps)), ("LSTMCell", ShapeError, lambda: cell(of_cell, steps)),
              ("LSTMCell", ShapeError, lambda: cell(of_cell, x, x)), ("LSTMCell", ShapeError, lambda: cell({"w_h": of_cell["w_h"]}, x)),
              ("LSTMCell", DtypeError, lambda: cell(of_cell, None)), ("lstm_step", DtypeError, lambda: cell(of_cell, x, (None, None)))]
@@ -112,7 +112,7 @@ def test_updates_called_wrongly(be):
     for name, kind in (("SGD", lambda: optim.SGD(0.1, momentum=0.9)), ("RMSProp", lambda: optim.RMSProp(0.1)), ("Adam", lambda: optim.Adam(0.1))):
         made = kind()
         slots = made.init(params)
-        rows += [(name, DtypeError, lambda m=made, s=slots, r=r: m.update(params, params, s, r)) for r in (None, 0.1, np.float32(0.1), "a")]
+        rows += [(name, DtypeError, lambda m=made, s=slots, r=r: m.update(params, params, s, r)) for r in (None, True, [0.1], "a", np.ones(2))]
         rows += [(name, ShapeError, lambda m=made, s=slots: m.update(params, params, s, params["w"])),
                  (name, DtypeError, lambda m=made: m.update(params, params, None, rate)), (name, ShapeError, lambda m=made: m.update(params, params, {}, rate)),
                  (name, DtypeError, lambda m=made, s=slots: m.update(params, {"w": None}, s, rate)),

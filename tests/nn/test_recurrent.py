@@ -56,16 +56,16 @@ def test_a_cell_step_by_step_is_the_layer(cell, be, rng):
 
 
 def test_backward_is_forward_on_the_reversed_sequence(numpy_backend, rng):
-    layer = nn.LSTM(4, 5, bidirectional=True)
+    layer = nn.LSTM(4, 5, "layer", bidirectional=True)
     params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 6, 2, 4)
     both = layer(params, x)[0].numpy()
-    single = nn.LSTM(4, 5)
+    single = nn.LSTM(4, 5, "layer")
     turned = single({"forward0": params["backward0"]}, ops.flip(x, axis=0))[0].numpy()[::-1]
     np.testing.assert_allclose(both[:, :, 5:], turned, rtol=1e-5, atol=1e-6)
 
 
 def test_a_state_carries_a_sequence_on(numpy_backend, rng):
-    layer = nn.GRU(4, 5, layers=2)
+    layer = nn.GRU(4, 5, "layer", layers=2)
     params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 6, 2, 4)
     whole, _ = layer(params, x)
     first, states = layer(params, x[:4])
@@ -74,7 +74,7 @@ def test_a_state_carries_a_sequence_on(numpy_backend, rng):
 
 
 def test_masks_reach_every_layer_and_direction(numpy_backend, rng):
-    layer = nn.LSTM(4, 5, layers=2, bidirectional=True, return_sequences=False)
+    layer = nn.LSTM(4, 5, "layer", layers=2, bidirectional=True, return_sequences=False)
     params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 5, 2, 4)
     mask = duoln.tensor(np.arange(5)[:, None] < np.array([[5, 3]]), numpy_backend)
     padded, _ = layer(params, x, mask=mask)
@@ -83,7 +83,7 @@ def test_masks_reach_every_layer_and_direction(numpy_backend, rng):
 
 
 def test_learned_states_get_gradients(numpy_backend, rng):
-    layer = nn.LSTM(4, 5, learned_state=True)
+    layer = nn.LSTM(4, 5, "layer", learned_state=True)
     params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 3, 2, 4)
     _, grads = duoln.value_and_grad(lambda p: ops.sum(layer(p, x)[0]))(params)
     assert params["forward0"]["h0"].shape == (5,)
@@ -94,7 +94,7 @@ def test_learned_states_get_gradients(numpy_backend, rng):
 def test_keeping_less_gives_the_same_gradients(be, rng):
     x, gradients = _x(be, rng, 6, 3, 4), []
     for remat in (False, True):
-        layer = nn.LSTM(4, 5, layers=2, remat=remat)
+        layer = nn.LSTM(4, 5, "layer", layers=2, remat=remat)
         gradients.append(duoln.value_and_grad(lambda p, f=layer: ops.sum(ops.square(f(p, x)[0])))(_start(layer, be))[1])
     assert len(tree.leaves(gradients[0])) > 2
     for a, b in zip(tree.leaves(gradients[0]), tree.leaves(gradients[1]), strict=True):
@@ -103,26 +103,26 @@ def test_keeping_less_gives_the_same_gradients(be, rng):
 
 class TestDropout:
     def test_masks_come_from_a_stream_and_keep_the_mean(self):
-        layer = nn.GRU(4, 500, layers=3, dropout=0.25)
+        layer = nn.GRU(4, 500, "layer", layers=3, dropout=0.25)
         masks = layer.dropout_masks(Stream(0, "noise"), 10, 20)
         assert [m.shape for m in masks] == [(10, 20, 500)] * 2 and masks[0].dtype == np.float32
         assert set(np.unique(masks[0])) == {np.float32(0), np.float32(1 / 0.75)} and abs(masks[0].mean() - 1) < 0.01
         assert not np.array_equal(masks[0], masks[1])
 
     def test_it_acts_between_layers_and_only_with_masks(self, numpy_backend, rng):
-        layer = nn.GRU(4, 5, layers=2, dropout=0.5)
+        layer = nn.GRU(4, 5, "layer", layers=2, dropout=0.5)
         params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 3, 2, 4)
         zero = duoln.tensor(np.zeros((3, 2, 5), np.float32), numpy_backend)
         one = duoln.tensor(np.ones((3, 2, 5), np.float32), numpy_backend)
         plain = layer(params, x)[0].numpy()
         np.testing.assert_array_equal(layer(params, x, dropout_masks=[one])[0].numpy(), plain)
-        silent = nn.GRU(5, 5)({"forward0": params["forward1"]}, zero)[0].numpy()
+        silent = nn.GRU(5, 5, "layer")({"forward0": params["forward1"]}, zero)[0].numpy()
         np.testing.assert_array_equal(layer(params, x, dropout_masks=[zero])[0].numpy(), silent)
 
 
 class TestStarts:
     def test_recurrent_weights_are_orthogonal_gate_by_gate(self):
-        params = nn.LSTMCell(4, 6).init(Stream(0, "init"))
+        params = nn.LSTMCell(4, 6, "layer").init(Stream(0, "init"))
         for k in range(4):
             gate = params["w_h"][:, 6 * k:6 * (k + 1)]
             np.testing.assert_allclose(gate.T @ gate, np.eye(6), atol=1e-6)
@@ -130,22 +130,22 @@ class TestStarts:
         assert np.abs(params["w_x"]).max() <= 0.1 and not params["bias"].any()
 
     def test_gains_biases_and_forget_bias(self):
-        assert set(nn.LSTMCell(4, 6).init(Stream(0, "i"))["gain_h"]) == {1.0}
+        assert set(nn.LSTMCell(4, 6, "layer").init(Stream(0, "i"))["gain_h"]) == {1.0}
         assert set(nn.LSTMCell(4, 6, norm="batch").init(Stream(0, "i"))["gain_h"]) == {np.float32(0.1)}
-        assert set(nn.LSTMCell(4, 6, gain=0.5).init(Stream(0, "i"))["gain_c"]) == {0.5}
-        bias = nn.LSTMCell(4, 6, forget_bias=1.0).init(Stream(0, "i"))["bias"]
+        assert set(nn.LSTMCell(4, 6, "layer", gain=0.5).init(Stream(0, "i"))["gain_c"]) == {0.5}
+        bias = nn.LSTMCell(4, 6, "layer", forget_bias=1.0).init(Stream(0, "i"))["bias"]
         assert bias[:6].tolist() == [1.0] * 6 and not bias[6:].any()
 
 
 def test_errors(numpy_backend, rng):
     x = _x(numpy_backend, rng, 3, 2, 4)
-    check_error(UsageError, lambda: nn.GRU(4, 5, norm="layer-cell"), "gru", "layer-cell")
-    check_error(UsageError, lambda: nn.GRU(4, 5, forget_bias=1.0), "forget")
-    check_error(UsageError, lambda: nn.LSTM(4, 5, dropout=1.0), "[LSTM]", "1.0")
+    check_error(UsageError, lambda: nn.GRU(4, 5, norm="layer-cell"), "GRU", "layer-cell")
+    check_error(UsageError, lambda: nn.GRU(4, 5, "layer", forget_bias=1.0), "forget")
+    check_error(UsageError, lambda: nn.LSTM(4, 5, "layer", dropout=1.0), "[LSTM]", "1.0")
     check_error(ShapeError, lambda: nn.LSTM(4, 0), "n_hidden", "0")
-    check_error(ShapeError, lambda: nn.LSTM(4, 5, layers=0), "layers", "0")
-    check_error(UsageError, lambda: nn.GRU(4, 5, remat=True), "LSTM only")
-    layer = nn.LSTM(4, 5, layers=2)
+    check_error(ShapeError, lambda: nn.LSTM(4, 5, "layer", layers=0), "layers", "0")
+    check_error(UsageError, lambda: nn.GRU(4, 5, "layer", remat=True), "LSTM only")
+    layer = nn.LSTM(4, 5, "layer", layers=2)
     params = _start(layer, numpy_backend)
     check_error(ShapeError, lambda: layer(params, x[0]), "(time, batch, in)", "(2, 4)")
     check_error(ShapeError, lambda: layer(params, x, []), "2 pairs of states", "found 0")

@@ -5,8 +5,10 @@ import pytest
 
 import duoln
 from duoln import nn, ops, tree
+from duoln.errors import DtypeError, ShapeError
 from duoln.ops.recurrent.variants import _PARAMETERS, NORMS
 from duoln.randomness import Stream
+from duoln.testing import check_error
 
 _CELLS = {"lstm": nn.LSTMCell, "gru": nn.GRUCell, "rnn": nn.RNNCell}
 # Recurrent batch norm takes its statistics over all rows, padding included: it is documented to.
@@ -54,18 +56,19 @@ def test_recurrent_layers(be, rng, cell, norm, reverse, kind, bad):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("ignored", [-1, -100, 3])
 @pytest.mark.parametrize("classes", [7, 300])
-def test_linear_cross_entropy(be, rng, classes):
+def test_linear_cross_entropy(be, rng, classes, ignored):
     labels = rng.integers(0, classes, (5, 4)).astype(np.int32)
-    labels[2:, 1] = labels[4] = -1
+    labels[2:, 1] = labels[4] = ignored
     clean = rng.standard_normal((5, 4, 3)).astype(np.float32)
-    hostile = np.where((labels >= 0)[..., None], clean, np.float32(np.nan))
+    hostile = np.where((labels != ignored)[..., None], clean, np.float32(np.nan))
     start = {"weight": _t(be, rng.standard_normal((3, classes)).astype(np.float32)),
              "bias": _t(be, rng.standard_normal(classes).astype(np.float32))}
 
     def values(x):
         def loss(p):
-            each = ops.linear_cross_entropy(p["x"], p["weight"], p["bias"], _t(be, labels))
+            each = ops.linear_cross_entropy(p["x"], p["weight"], p["bias"], _t(be, labels), ignore_index=ignored)
             return ops.sum(each), each
 
         (_, each), gradients = duoln.value_and_grad(loss, has_aux=True)({**start, "x": _t(be, x)})
@@ -73,3 +76,41 @@ def test_linear_cross_entropy(be, rng, classes):
 
     for a, b in zip(values(hostile), values(clean), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("ignored", [-1, -100, 3])
+def test_softmax_cross_entropy(be, rng, ignored):
+    labels = rng.integers(0, 7, (5, 4)).astype(np.int32)
+    labels[2:, 1] = labels[4] = ignored
+    clean = rng.standard_normal((5, 4, 7)).astype(np.float32)
+    hostile = np.where((labels != ignored)[..., None], clean, np.float32(np.nan))
+
+    def values(logits):
+        def loss(p):
+            each = ops.softmax_cross_entropy(p, _t(be, labels), ignore_index=ignored)
+            return ops.sum(each), each
+
+        (_, each), gradient = duoln.value_and_grad(loss, has_aux=True)(_t(be, logits))
+        return each.numpy(), gradient.numpy()
+
+    (each, gradient), (same, same_gradient) = values(hostile), values(clean)
+    np.testing.assert_array_equal(each, same)
+    np.testing.assert_array_equal(gradient, same_gradient)
+    counted = labels != ignored
+    expected = ops.softmax_cross_entropy(_t(be, clean), _t(be, np.where(counted, labels, 0))).numpy()
+    np.testing.assert_allclose(each, np.where(counted, expected, 0), rtol=1e-6)
+    assert (gradient[~counted] == 0).all() and (gradient[counted] != 0).all()
+
+
+def test_labels_that_nothing_tells_to_ignore(rng, numpy_backend):
+    logits, weight, bias = (_t(numpy_backend, rng.standard_normal(s).astype(np.float32)) for s in ((3, 5), (5, 4), (4,)))
+    for wrong in (-1, -4, 5):
+        labels = _t(numpy_backend, np.array([0, wrong, 3], np.int32))
+        for ignored in (None, -2, 1):
+            check_error(ShapeError, lambda g=ignored, y=labels: ops.softmax_cross_entropy(logits, y, g),
+                        "[softmax_cross_entropy] labels", "0 .. 4", str(wrong))
+            check_error(ShapeError, lambda g=ignored, y=labels: ops.linear_cross_entropy(logits, weight, bias, y, g),
+                        "[linear_cross_entropy] labels", "0 .. 3", str(wrong))
+    for bad in (0.5, "no", True):
+        check_error(DtypeError, lambda b=bad: ops.softmax_cross_entropy(logits, labels, ignore_index=b), "ignore_index")
+        check_error(DtypeError, lambda b=bad: ops.linear_cross_entropy(logits, weight, bias, labels, b), "ignore_index")

@@ -67,7 +67,12 @@ def check_variant(cell: str, norm: str, name: str = "") -> None:
 
 
 def norm_shapes(cell: str, norm: str, hidden: int) -> dict[str, tuple[int]]:
-    """The normalisation parameters of a variant that exists, with their shapes, in the operators' order."""
+    """The normalisation parameters of a variant with their shapes, in the order of the operators.
+
+    Raises as `check_variant`.
+    """
+    if not isinstance(norm, str) or (cell, norm) not in _PARAMETERS:
+        check_variant(cell, norm)
     wide = GATES[cell] * hidden
     return {name: (hidden if name.endswith("_c") else wide,) for name in _PARAMETERS[cell, norm]}
 

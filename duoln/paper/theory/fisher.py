@@ -78,7 +78,8 @@ def paper_fisher(glm: Glm, covariances: np.ndarray, dispersion: float) -> np.nda
     vectors = paper_vectors(glm)
     blocks = np.einsum("nij,nip,njq->ipjq", covariances, vectors, vectors, optimize=True)
     size = glm.outputs * glm.width
-    return blocks.reshape(size, size) / (len(glm.x) * dispersion**2)
+    array: np.ndarray = blocks.reshape(size, size) / (len(glm.x) * dispersion**2)
+    return array
 
 
 def layer_norm_jacobian(glm: Glm) -> np.ndarray:

@@ -57,11 +57,13 @@ class Glm(NamedTuple):
 
     @property
     def inputs(self) -> int:
-        return self.weight.shape[0]
+        count: int = self.weight.shape[0]
+        return count
 
     @property
     def outputs(self) -> int:
-        return self.weight.shape[1]
+        count: int = self.weight.shape[1]
+        return count
 
     @property
     def width(self) -> int:
