@@ -16,10 +16,9 @@ import typing
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
-import pdoc
 import pdoc.doc
 import pdoc.render
 
@@ -39,7 +38,7 @@ def public_names(module: ModuleType) -> list[str]:
             if f"{module.__name__}.{name}" not in NEEDS_A_DEVICE and not inspect.ismodule(getattr(module, name))]
 
 
-def prepare(module: ModuleType) -> list[Op[..., Any]]:
+def prepare(module: ModuleType, shown: set[type]) -> list[Op[..., Any]]:
     """Make a module such that pdoc shows what it offers; the operators among that."""
     names = public_names(module)
     values = {name: getattr(module, name) for name in names}
@@ -47,9 +46,21 @@ def prepare(module: ModuleType) -> list[Op[..., Any]]:
         if inspect.isclass(value) and issubclass(value, tuple):
             # A NamedTuple's constructor is in a module that lacks the names of its annotations.
             value.__new__.__annotations__ = typing.get_type_hints(value)
+        if inspect.isclass(value):
+            take_from_hidden_bases(value, shown)
         vars(module)[name] = function_of(value) if isinstance(value, Op) else value
     vars(module)["__all__"] = names
     return [value for value in values.values() if isinstance(value, Op)]
+
+
+def take_from_hidden_bases(cls: type, shown: set[type]) -> None:
+    """Give a class what it has from bases that no page shows: their words, constructor and methods."""
+    for base in cls.__mro__[1:]:
+        if base.__module__.startswith("duoln.") and base not in shown:
+            cls.__doc__ = "\n\n".join(inspect.cleandoc(text.__doc__ or "") for text in (cls, base))
+            for name, member in vars(base).items():
+                if name not in vars(cls) and (not name.startswith("_") or name in ("__init__", "__call__")):
+                    setattr(cls, name, member)
 
 
 def function_of(operator: Op[..., Any]) -> Callable[..., Any]:
@@ -66,6 +77,9 @@ def gaps(page: pdoc.doc.Module, names: list[str], operators: list[Op[..., Any]])
     for name, member in page.members.items():
         if isinstance(member, pdoc.doc.Function | pdoc.doc.Class) and not member.docstring.strip():
             lacking.append(f"{name} has no docstring")
+        if isinstance(member, pdoc.doc.Class) and isinstance(member.obj.__init__, FunctionType) \
+                and "__init__" not in {own.name for own in member.own_members}:
+            lacking.append(f"{name} has no constructor")
         if isinstance(member, pdoc.doc.Function) and "unknown" in member.signature.parameters:
             lacking.append(f"{name} has no signature")
     for operator in operators:
@@ -77,22 +91,34 @@ def gaps(page: pdoc.doc.Module, names: list[str], operators: list[Op[..., Any]])
     return [f"{page.modulename}: {gap}" for gap in lacking]
 
 
+def write(folder: Path, pages: dict[str, pdoc.doc.Module]) -> None:
+    """The pages as files, with an index and a search."""
+    pdoc.render.configure(docformat="google", show_source=False)
+    texts = {f"{name.replace('.', '/')}.html": pdoc.render.html_module(page, pages) for name, page in pages.items()}
+    texts |= {"index.html": pdoc.render.html_index(pages), "search.js": pdoc.render.search_index(pages)}
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
 def main(folder: Path) -> int:
     """Write the pages; 1 if something is missing in them. A warning, such as of a failed import, is an error."""
     warnings.simplefilter("error")
     modules = [importlib.import_module(name) for name in MODULES]
-    lacking, shown = [], 0
+    values = [getattr(module, name) for module in modules for name in public_names(module)]
+    pages, lacking = {}, []
     for module in modules:
-        operators = prepare(module)
-        names = public_names(module)
-        shown += len(names)
-        lacking += gaps(pdoc.doc.Module(module), names, operators)
-    modules[0].__doc__ = f"{modules[0].__doc__}\n\nPages: " + ", ".join(f"`{name}`" for name in MODULES[1:]) + "."
-    pdoc.render.configure(docformat="google", show_source=False)
-    pdoc.pdoc(*MODULES, output_directory=folder)
+        operators, names = prepare(module, {value for value in values if inspect.isclass(value)}), public_names(module)
+        pages[module.__name__] = page = pdoc.doc.Module(module)
+        lacking += gaps(page, names, operators)
+        for member in page.members.values():
+            if isinstance(member, pdoc.doc.Class) and "__call__" in member.members:
+                member.members["__call__"].docstring += "\n\n@public"  # pdoc hides it: how a layer is used
+    pages["duoln"].docstring += "\n\nPages: " + ", ".join(f"`{name}`" for name in MODULES[1:]) + "."
+    write(folder, pages)
     for gap in lacking:
         print(gap, file=sys.stderr)
-    print(f"{folder / 'index.html'}: {shown} names of {len(MODULES)} modules")
+    print(f"{folder / 'index.html'}: {len(values)} names of {len(MODULES)} modules")
     return 1 if lacking else 0
 
 
