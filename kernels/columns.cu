@@ -1,6 +1,6 @@
 // The sum of each column, in one fixed order: the second half of every gradient that many rows share.
 //
-// A block has 32 columns; its warps take every blockDim.y-th row, and warp 0 adds what they found, in their order.
+// A block has 32 columns; its warps take every blockDim.y-th row, and warp 0 adds their sums, in their order.
 #include "common.cuh"
 
 extern "C" __global__ void sum_columns(const float* __restrict__ x, float* __restrict__ sums, int rows, int width) {

@@ -27,7 +27,7 @@ template <int PER_ROW, int N>
 __device__ __forceinline__ void block_sum(float (&value)[N], float* shared) {
     row_sum<PER_ROW>(value);
     if (PER_ROW <= WARP) return;
-    __syncthreads();  // whoever still reads the last sums
+    __syncthreads();  // other threads may still read the last sums
     if (threadIdx.x % WARP == 0)
 #pragma unroll
         for (int n = 0; n < N; ++n) shared[threadIdx.x / WARP * N + n] = value[n];

@@ -13,7 +13,7 @@ template <int N>
 inline void row_sum(thread float (&value)[N], threadgroup float* shared, int t) {
     for (int n = 0; n < N; ++n) value[n] = simd_sum(value[n]);
     if (THREADS == SIMD) return;
-    threadgroup_barrier(mem_flags::mem_threadgroup);  // whoever still reads the last sums
+    threadgroup_barrier(mem_flags::mem_threadgroup);  // other threads may still read the last sums
     if (t % SIMD == 0)
         for (int n = 0; n < N; ++n) shared[t / SIMD * N + n] = value[n];
     threadgroup_barrier(mem_flags::mem_threadgroup);

@@ -22,8 +22,8 @@ import numpy as np
 from duoln.system import openblas
 
 BLOCK_BYTES = 1 << 19
-"""A block and all that goes with it stay in L2 and L3. Smaller ones cost more in calls than they save: a
-NumPy call is about a microsecond, and a thread that waits for the interpreter lock some tens of them."""
+"""A block and its scratch stay in L2 and L3. Smaller blocks cost more in calls than they save: a NumPy call takes about
+a microsecond, and waiting for the interpreter lock some tens of microseconds."""
 PARALLEL_BYTES = 1 << 20
 """Below this much data waking a thread costs more than it saves."""
 
@@ -79,12 +79,12 @@ if hasattr(os, "register_at_fork"):
 def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """`np.empty` that starts on a cache line.
 
-    NumPy's own start anywhere, and a pass over rows a page long (1024 floats) can then take up to ten times as long:
-    the CPU mistakes a load for one that must wait for a store at the same place in another page.
+    NumPy's own arrays start anywhere, and a pass over rows a page long (1024 floats) can then take up to ten times as
+    long: the CPU takes a load for one that must wait for a store at the same place in another page.
     """
     count = prod(shape)
     raw = np.empty(count + _LINE_BYTES // dtype.itemsize, dtype)
-    first = -raw.ctypes.data % _LINE_BYTES // dtype.itemsize
+    first = -raw.__array_interface__["data"][0] % _LINE_BYTES // dtype.itemsize
     return raw[first:first + count].reshape(shape)
 
 
@@ -96,11 +96,11 @@ def empty_like(values: np.ndarray) -> np.ndarray:
 def scratch(name: str, size: int, dtype: np.dtype) -> np.ndarray:
     """A flat buffer of this thread, whose content is whatever was left in it."""
     key = f"{name} {dtype}"
-    found: np.ndarray | None = getattr(_scratch, key, None)
-    if found is None or found.size < size:
-        found = np.empty(size, dtype)
-        setattr(_scratch, key, found)
-    return found[:size]
+    buffer: np.ndarray | None = getattr(_scratch, key, None)
+    if buffer is None or buffer.size < size:
+        buffer = np.empty(size, dtype)
+        setattr(_scratch, key, buffer)
+    return buffer[:size]
 
 
 def rows_per_block(width: int, itemsize: int) -> int:
@@ -118,8 +118,8 @@ def over_rows(rows: int, row_bytes: int, work: Callable[[int, int], None]) -> No
     waiting = [_pool().submit(copy_context().run, work, a, b) for a, b in pairwise(bounds[1:]) if b > a]
     if bounds[1] > 0:
         work(0, bounds[1])
-    for other in waiting:
-        other.result()
+    for task in waiting:
+        task.result()
 
 
 def independent_workers() -> int:
@@ -130,8 +130,8 @@ def independent_workers() -> int:
 def side_by_side(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
     """The results of all tasks, a thread each, with BLAS staying in the thread that calls it.
 
-    The interpreter's switch interval is short meanwhile: a thread that comes back from a NumPy call would else wait
-    up to 5 ms while another one makes short calls.
+    The interpreter's switch interval is short meanwhile. With the usual one a thread that comes back from a NumPy call
+    would wait up to 5 ms while another thread makes short calls.
     """
     if len(tasks) == 1:
         return [tasks[0]()]
@@ -146,7 +146,7 @@ def side_by_side(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
                     first = tasks[0]()
                 finally:
                     wait(waiting)
-                return [first, *(other.result() for other in waiting)]
+                return [first, *(task.result() for task in waiting)]
         finally:
             sys.setswitchinterval(interval)
             _settings.before = None

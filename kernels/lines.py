@@ -1,7 +1,7 @@
 """NumPy: arrays with few channels at many positions, as rows of a whole line of positions each.
 
-A pass with a vector of channels beside each position is made of short loops. With the vector repeated along a line the
-loops are long, and what is summed over lines goes through BLAS.
+A pass that combines each position with a vector of channels is made of short loops. With the vector repeated along a
+line the loops are long, and BLAS adds up the lines.
 """
 
 from __future__ import annotations
@@ -25,5 +25,6 @@ class Lines:
 
     def sums(self, rows: np.ndarray) -> np.ndarray:
         """The sum of each channel over all positions."""
-        line: np.ndarray = np.ones(len(rows), rows.dtype) @ rows
-        return line.reshape(self.repeats, self.channels).sum(axis=0)
+        line = np.ones(len(rows), rows.dtype) @ rows
+        channels: np.ndarray = line.reshape(self.repeats, self.channels).sum(axis=0)
+        return channels

@@ -1,5 +1,5 @@
-// The words in which CUDA and Metal differ, so that arithmetic on single values is written once, in `.h` files.
-// What follows it uses `exp`, `sqrt` and `tanh` of floats, which both languages have.
+// What CUDA and Metal spell differently, so that arithmetic on single values is written once, in `.h` files.
+// These files use `exp`, `sqrt` and `tanh` of floats, which both languages have.
 #pragma once
 #ifdef __METAL_VERSION__
 #include <metal_stdlib>

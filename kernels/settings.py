@@ -16,8 +16,8 @@ CROSS_ENTROPY = ({"THREADS": 32}, {"THREADS": 256})
 """Few classes, a warp each row; many, a block."""
 ADAM = {"CHUNK": 4096}
 
-_SIDES = [{"NORM_SIDES": 0}, {"NORM_SIDES": 1}]
-_LSTM = [{"NORM_SIDES": 0, "NORM_CELL": 0}, {"NORM_SIDES": 0, "NORM_CELL": 1}, {"NORM_SIDES": 1, "NORM_CELL": 1}]
+_CELL = [{"NORM_GATES": 0}, {"NORM_GATES": 1}]
+_LSTM = [{"NORM_GATES": 0, "NORM_CELL": 0}, {"NORM_GATES": 0, "NORM_CELL": 1}, {"NORM_GATES": 1, "NORM_CELL": 1}]
 
 
 def every_setting() -> list[tuple[str, Macros]]:
@@ -25,8 +25,8 @@ def every_setting() -> list[tuple[str, Macros]]:
     rows, wide = layer_norm.every_setting()
     sources: dict[str, list[dict[str, int]]] = {
         "layer_norm/layer_norm.cu": rows, "layer_norm/wide.cu": wide, "columns.cu": [{}],
-        "lstm/lstm.cu": recurrent.every_setting(_LSTM), "gru/gru.cu": recurrent.every_setting(_SIDES),
-        "rnn/rnn.cu": recurrent.every_setting(_SIDES),
+        "lstm/lstm.cu": recurrent.every_setting(_LSTM), "gru/gru.cu": recurrent.every_setting(_CELL),
+        "rnn/rnn.cu": recurrent.every_setting(_CELL),
         "softmax_cross_entropy/softmax_cross_entropy.cu": list(CROSS_ENTROPY), "adam/adam.cu": [ADAM],
         "take/take.cu": [{}], "device_limits/memory.cu": [{}], "device_limits/exchange.cu": [{}],
         "device_limits/products.cu": [{}]}

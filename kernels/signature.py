@@ -26,11 +26,11 @@ class Parameter(NamedTuple):
 
 def parameters(signature: str) -> list[Parameter]:
     """The parameters that a signature declares."""
-    found = []
+    declared = []
     for piece in signature.split(","):
         match = _PARAMETER.match(" ".join(piece.split()))
         if not match:
             raise ValueError(f"expected 'name: dtype', 'name: dtype[rank]' or 'name: dtype[rank]?', found {piece!r}")
         name, dtype, rank, optional = match.groups()
-        found.append(Parameter(name, dtype, int(rank) if rank else None, bool(optional)))
-    return found
+        declared.append(Parameter(name, dtype, int(rank) if rank else None, bool(optional)))
+    return declared

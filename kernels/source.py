@@ -28,10 +28,10 @@ def text(file: str) -> str:
 def metal(file: str) -> tuple[str, str]:
     """The header and the body of a Metal kernel: what its `#include` lines bring, and what follows the last of them.
 
-    MLX writes the signature around a body, so that what is declared outside of it comes apart.
+    MLX writes the signature around a body, so the text that stands outside of it is given apart.
     """
     own = (FOLDER / file).read_text(encoding="utf-8")
-    cut = max((found.end() for found in _OURS.finditer(own)), default=0)
+    cut = max((include.end() for include in _OURS.finditer(own)), default=0)
     whole = text(file)
     body = own[cut:]
     return whole.removesuffix(body), body
@@ -46,11 +46,11 @@ def _pasted(path: Path, seen: set[Path]) -> str:
     seen.add(path)
     own = path.read_text(encoding="utf-8")
     pieces, last = [f'#line 1 "{path.name}"\n'], 0
-    for found in _OURS.finditer(own):
-        pieces.append(own[last:found.start()])
-        header = (path.parent / found.group(1)).resolve()
+    for include in _OURS.finditer(own):
+        pieces.append(own[last:include.start()])
+        header = (path.parent / include.group(1)).resolve()
         if header not in seen:
             pieces.append(_pasted(header, seen))
-        pieces.append(f'\n#line {own.count(chr(10), 0, found.end()) + 2} "{path.name}"')
-        last = found.end()
+        pieces.append(f'\n#line {own.count(chr(10), 0, include.end()) + 2} "{path.name}"')
+        last = include.end()
     return "".join((*pieces, own[last:]))

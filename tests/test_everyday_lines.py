@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import duoln
-from duoln import nn, ops
+from duoln import nn, ops, optim
 from duoln.core import Tensor
 from duoln.randomness import Stream
 
@@ -46,6 +46,16 @@ LINES = {
     "ops.take(x, i[:1], 1)": X[:, 1:2], "ops.one_hot(i[:2], 4).shape": (2, 4), "ops.zeros((2, 2), be)": np.zeros((2, 2), np.float32),
     "ops.zeros_like(x)": np.zeros_like(X), "ops.ones_like(i)": np.ones(3, np.int32), "ops.full((2,), 7.0, be)": np.full(2, 7, np.float32),
     "ops.arange(3, be)": np.arange(3, dtype=np.int32),
+    "ops.logical_and(x > 1, x < 4)": (X > 1) & (X < 4), "(x > 1) & (x < 4)": (X > 1) & (X < 4), "(x < 1) | (x > 4)": (X < 1) | (X > 4), "~(x > 1)": X <= 1,
+    "ops.where(x > 2, x, 0.0)": np.where(X > 2, X, 0), "ops.maximum(x, 2.0)": np.maximum(X, 2), "abs(-x)": X, "+x": X, "x.tolist()": X.tolist(),
+    # NumPy's functions give NumPy values
+    "np.mean(x).item()": 2.5, "np.sum(x, axis=0)": X.sum(0), "np.max(x).item()": 5.0, "np.concatenate([x, x])": np.concatenate([X, X]),
+    "np.stack((x, x)).shape": (2, 2, 3), "np.isclose(x, X).all().item()": True, "np.argmax(x, axis=1)": X.argmax(1), "np.shape(x)": (2, 3),
+    # Layers, optimisers
+    "repr(nn.Linear(2, 3))": "Linear(n_in=2, n_out=3)", "repr(nn.LSTM(8, 16))": "LSTM(n_in=8, n_hidden=16)",
+    "repr(nn.Sequential(nn.Linear(2, 3), ops.tanh))": "Sequential(\n  (0): Linear(n_in=2, n_out=3)\n  (1): tanh\n)",
+    "sorted(nn.Linear(2, 3).init(0))": ["bias", "weight"], "'gain_h' in nn.LSTM(8, 16).init(0)['forward0']": False,
+    "optim.SGD(0.1).update({'w': x}, {'w': x}, {}, 0.5)[0]['w']": X / 2, "ops.softmax_cross_entropy(x, i[:2], ignore_index=2).shape": (2,),
     # Copies
     "copy.copy(x)": X, "copy.deepcopy({'w': [x]})['w'][0]": X, "copy.deepcopy(nn.Linear(2, 3)).init(Stream(0, 'a'))['weight'].shape": (2, 3),
 }
@@ -54,7 +64,7 @@ LINES = {
 @pytest.mark.parametrize("line", LINES)
 def test_a_line_gives_what_one_expects(line, be):
     names = {"x": duoln.tensor(X, be), "v": duoln.tensor([1.0, 2.0, 3.0], be), "i": duoln.tensor([1, 2, 3], be), "s": duoln.tensor(2.0, be),
-             "be": be, "np": np, "ops": ops, "nn": nn, "copy": copy, "Stream": Stream}
+             "be": be, "np": np, "ops": ops, "nn": nn, "optim": optim, "X": X, "copy": copy, "Stream": Stream}
     result, expected = eval(line, names), LINES[line]
     if isinstance(result, Tensor):
         assert result.dtype == (expected.dtype.name if isinstance(expected, np.ndarray) else "float32")

@@ -108,6 +108,10 @@ class Tensor:
         value: float | int | bool = self.numpy().item()
         return value
 
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers; a number for a tensor without axes."""
+        return self.numpy().tolist()
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         """A tensor with values of its own: an optimiser that donates may overwrite those of the original.
 
@@ -206,6 +210,21 @@ class Tensor:
 
     def __neg__(self) -> Tensor:
         return OPERATORS["negative"](self)
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __abs__(self) -> Tensor:
+        return OPERATORS["abs"](self)
+
+    def __and__(self, other: Tensor) -> Tensor:
+        return OPERATORS["logical_and"](self, other)
+
+    def __or__(self, other: Tensor) -> Tensor:
+        return OPERATORS["logical_or"](self, other)
+
+    def __invert__(self) -> Tensor:
+        return OPERATORS["logical_not"](self)
 
     def __matmul__(self, other: Tensor) -> Tensor:
         return OPERATORS["matmul"](self, other)

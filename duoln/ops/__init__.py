@@ -86,6 +86,7 @@ from duoln.ops.shape import (
 from duoln.ops.update import adam_update
 
 OPERATORS.update(
+    abs=abs, logical_and=logical_and, logical_or=logical_or, logical_not=logical_not,
     add=add, subtract=subtract, multiply=multiply, divide=divide, power=power, negative=negative, matmul=matmul,
     equal=equal, not_equal=not_equal, less=less, less_equal=less_equal, greater=greater,
     greater_equal=greater_equal, getitem=getitem, unstack=cast(Any, unstack), sum=sum, mean=mean, max=max,

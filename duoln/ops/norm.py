@@ -56,7 +56,8 @@ def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
 
     y = gain * (x - mean) / sqrt(var + eps) + bias, or / (sqrt(var) + eps) with `eps_place="outside"`; the
     variance divides by the width. Computed in two passes, so that a large mean costs no accuracy. With an
-    `activation`, relu(y) or tanh(y): the same values as in two operators, in one pass over memory.
+    `activation`, relu(y) or tanh(y): the same values as in two operators, in one pass over memory. An `eps` of 0 is
+    allowed; a row of equal values then has no spread to divide by and gives NaN.
 
     Shape:
         x (..., width), gain and bias (width,) or None -> like x.

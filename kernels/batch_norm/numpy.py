@@ -28,39 +28,39 @@ def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps:
     values = lines.of(x)
     count = values.size // lines.channels
     mean = lines.sums(values) * x.dtype.type(1 / count)
-    normal, y = host.empty_like(values), host.empty_like(values)
-    np.subtract(values, lines.along(mean), out=normal)
-    np.multiply(normal, normal, out=y)
+    xhat, y = host.empty_like(values), host.empty_like(values)
+    np.subtract(values, lines.along(mean), out=xhat)
+    np.multiply(xhat, xhat, out=y)
     variance = lines.sums(y) * x.dtype.type(1 / (count - unbiased))
     rstd = 1 / np.sqrt(variance + x.dtype.type(eps))
-    normal *= lines.along(rstd)
-    np.multiply(normal, lines.along(np.ones_like(rstd) if gain is None else gain), out=y)
+    xhat *= lines.along(rstd)
+    np.multiply(xhat, lines.along(np.ones_like(rstd) if gain is None else gain), out=y)
     if bias is not None:
         y += lines.along(bias)
-    return (y.reshape(x.shape), mean, variance), (normal, rstd, gain, count - unbiased, x.shape)
+    return (y.reshape(x.shape), mean, variance), (xhat, rstd, gain, count - unbiased, x.shape)
 
 
 def _vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
-    normal, rstd, gain, divisor, shape = saved
-    gout, of_mean, of_variance = gouts
+    xhat, rstd, gain, divisor, shape = saved
+    gout, d_mean, d_variance = gouts
     lines = Lines(shape)
-    g = np.zeros_like(normal) if gout is None else lines.of(gout)
-    count, number = g.size // lines.channels, g.dtype.type
-    gx = np.multiply(g, normal, out=host.empty_like(g))
-    along, total = lines.sums(gx), lines.sums(g)
+    dy = np.zeros_like(xhat) if gout is None else lines.of(gout)
+    count, number = dy.size // lines.channels, dy.dtype.type
+    dx = np.multiply(dy, xhat, out=host.empty_like(dy))
+    d_gain, d_bias = lines.sums(dx), lines.sums(dy)
     if needs[0]:
         scale = rstd if gain is None else rstd * gain
-        # x is normal / rstd and a constant, so what the variance hands back goes along normal, too.
-        direction = -scale * along * number(1 / divisor)
-        constant = -scale * total * number(1 / count)
-        if of_variance is not None:
-            direction = direction + of_variance * number(2 / divisor) / rstd
-        if of_mean is not None:
-            constant = constant + of_mean * number(1 / count)
-        np.multiply(normal, lines.along(direction), out=gx)
-        gx += lines.along(constant)
-        gx += g * lines.along(scale)
-    return [gx.reshape(shape) if needs[0] else None, along if needs[1] else None, total if needs[2] else None]
+        # x is xhat / rstd and a constant, so the variance's gradient has the direction of xhat, too.
+        direction = -scale * d_gain * number(1 / divisor)
+        constant = -scale * d_bias * number(1 / count)
+        if d_variance is not None:
+            direction = direction + d_variance * number(2 / divisor) / rstd
+        if d_mean is not None:
+            constant = constant + d_mean * number(1 / count)
+        np.multiply(xhat, lines.along(direction), out=dx)
+        dx += lines.along(constant)
+        dx += dy * lines.along(scale)
+    return [dx.reshape(shape) if needs[0] else None, d_gain if needs[1] else None, d_bias if needs[2] else None]
 
 
 def attach() -> None:

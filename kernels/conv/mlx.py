@@ -31,7 +31,7 @@ beyond it.
 class Figure(NamedTuple):
     """Errors against float64, as a share of the largest value."""
 
-    found: float
+    error: float
     """Of `mx.conv2d`."""
     allowed: float
     """What sums of products in float32 need: eps sqrt(n) for sums of n."""
@@ -55,8 +55,8 @@ def _measure() -> Figure:
     image, row, column = np.unravel_index(places, (_IMAGES, _SIDE - 2, _SIDE - 2))
     patches = np.stack([x[i, r:r + 3, c:c + 3].reshape(-1) for i, r, c in zip(image, row, column, strict=True)])
     exact = patches.astype(np.float64) @ weight.reshape(-1, _CHANNELS).astype(np.float64)
-    found = np.asarray(_convolve(mx.array(x), mx.array(weight), 1, 0))[image, row, column]
-    return Figure(float(np.abs(found - exact).max() / np.abs(exact).max()), _ALLOWED)
+    convolved = np.asarray(_convolve(mx.array(x), mx.array(weight), 1, 0))[image, row, column]
+    return Figure(float(np.abs(convolved - exact).max() / np.abs(exact).max()), _ALLOWED)
 
 
 class _Saved(NamedTuple):
@@ -76,12 +76,12 @@ def _forward(be: Backend, x: Array, weight: Array, stride: int, padding: int) ->
 
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
     x, weight, stride, padding = saved
-    gx = gw = None
+    dx = d_weight = None
     if needs[0]:
-        gx = mx.vjp(lambda a: _convolve(a, weight, stride, padding), [x], [gout])[1][0]
+        dx = mx.vjp(lambda a: _convolve(a, weight, stride, padding), [x], [gout])[1][0]
     if needs[1]:
-        gw = mx.vjp(lambda a: _convolve(x, a, stride, padding), [weight], [gout])[1][0]
-    return [gx, gw]
+        d_weight = mx.vjp(lambda a: _convolve(x, a, stride, padding), [weight], [gout])[1][0]
+    return [dx, d_weight]
 
 
 def _supports(be: Backend, x: Array, weight: Array, stride: int = 1, padding: int = 0) -> str | None:
@@ -90,14 +90,14 @@ def _supports(be: Backend, x: Array, weight: Array, stride: int = 1, padding: in
     if x.dtype != mx.float32:
         return f"it was measured for float32, not for {x.dtype}"
     figure = accuracy()
-    return None if figure.found <= figure.allowed else \
-        f"the error of mx.conv2d is {figure.found:.1e}; {figure.allowed:.1e} is allowed"
+    return None if figure.error <= figure.allowed else \
+        f"the error of mx.conv2d is {figure.error:.1e}; {figure.allowed:.1e} is allowed"
 
 
 def _remark(be: Backend) -> str:
     figure = accuracy()
-    return (f"largest error of mx.conv2d against float64, 3 x 3 and {_CHANNELS} channels: {figure.found:.1e}; "
-            f"{figure.allowed:.1e} is allowed. So it is {'' if figure.found <= figure.allowed else 'not '}used")
+    return (f"largest error of mx.conv2d against float64, 3 x 3 and {_CHANNELS} channels: {figure.error:.1e}; "
+            f"{figure.allowed:.1e} is allowed. So it is {'' if figure.error <= figure.allowed else 'not '}used")
 
 
 def attach() -> None:

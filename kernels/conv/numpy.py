@@ -43,11 +43,11 @@ def _forward(be: Backend, x: Array, weight: Array, stride: int, padding: int) ->
 
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
     padded, weight, padding = saved
-    gx = None
+    dx = None
     if needs[0]:
         turned = weight[::-1, ::-1].transpose(0, 1, 3, 2)
-        gx = _convolve(_bordered(gout, *(n - 1 - padding for n in weight.shape[:2])), turned)
-    return [gx, _weight_gradient(padded, gout, weight.shape) if needs[1] else None]
+        dx = _convolve(_bordered(gout, *(n - 1 - padding for n in weight.shape[:2])), turned)
+    return [dx, _weight_gradient(padded, gout, weight.shape) if needs[1] else None]
 
 
 def _bordered(x: Array, rows: int, columns: int) -> Array:

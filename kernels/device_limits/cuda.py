@@ -50,13 +50,13 @@ def measure(mib: int = MIB, rounds: int = 9, launches: int = 200) -> dict[str, f
     figures: dict[str, Callable[[], float]] = {
         **_memory(mib, rounds, max(launches // 20, 1)), **_steps(rounds, launches), **_exchanges(rounds),
         **_gathers(rounds), **_products(rounds)}
-    found: dict[str, float | str] = {"multiprocessors": launch.multiprocessors()}
+    medians: dict[str, float | str] = {"multiprocessors": launch.multiprocessors()}
     for name, figure in figures.items():
         try:
-            found[name] = figure()
+            medians[name] = figure()
         except Exception as error:  # whatever the driver or the compiler says of one of them
-            found[name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    return found
+            medians[name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return medians
 
 
 def _memory(mib: int, rounds: int, launches: int) -> dict[str, Callable[[], float]]:

@@ -1,4 +1,4 @@
-// How long blocks take to hear of each other: what a kernel that stays on the device for many steps would pay a step.
+// How long an exchange between blocks takes: a kernel that stays on the device for many time steps needs one each.
 //
 // All blocks of a launch must be on the device at once; each kernel does `rounds` exchanges.
 #include "../common.cuh"
@@ -71,9 +71,9 @@ extern "C" __global__ void CLUSTER gather_in_cluster(float* never, int rounds) {
     const unsigned local = static_cast<unsigned>(__cvta_generic_to_shared(own));
     float sum = 0;
     for (int round = 0; round < rounds; ++round)
-        for (unsigned other = 1; other < 8; ++other) {
+        for (unsigned neighbour = 1; neighbour < 8; ++neighbour) {
             unsigned remote;
-            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"((rank + other) % 8));
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"((rank + neighbour) % 8));
             for (int i = threadIdx.x; i < GATHERED; i += blockDim.x) {
                 float4 v;
                 asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -91,9 +91,9 @@ extern "C" __global__ void CLUSTER gather_in_cluster(float* never, int rounds) {
 extern "C" __global__ void gather_from_memory(const float4* x, float* never, int rounds) {
     float sum = 0;
     for (int round = 0; round < rounds; ++round)
-        for (int other = 1; other < 8; ++other)
+        for (int neighbour = 1; neighbour < 8; ++neighbour)
             for (int i = threadIdx.x; i < GATHERED; i += blockDim.x) {
-                const float4 v = __ldcg(x + (blockIdx.x + other) % 8 * GATHERED + i);  // not from L1
+                const float4 v = __ldcg(x + (blockIdx.x + neighbour) % 8 * GATHERED + i);  // not from L1
                 sum += v.x + v.y + v.z + v.w;
             }
     if (sum == 1e-30f) *never = sum;

@@ -1,6 +1,6 @@
-"""The GRU on CUDA: one product for all inputs, then one product and one kernel a step, one product per weight after.
+"""The GRU on CUDA: one product for all inputs, then one product and one kernel a time step, one per weight after.
 
-Saved for the gradient, per step and row: both sides as products 3 H each, the hidden state, and three floats for
+Saved for the gradient, per time step and row: x_proj and h_proj 3 H each, the hidden state, and three floats for
 each of four norms: 7 H.
 """
 
@@ -21,13 +21,13 @@ from duoln.ops.recurrent.variants import norm_shapes
 
 _VARIANTS = ("none", "layer", "layer-theano")
 _PARAMETERS = ("gain_x", "bias_x", "gain_h", "bias_h")
-_COMMON = ("x_side: float32[3], recurrent: float32[3], gain_x: float32[1]?, bias_x: float32[1]?, "
+_COMMON = ("x_proj: float32[3], h_proj: float32[3], gain_x: float32[1]?, bias_x: float32[1]?, "
            "gain_h: float32[1]?, bias_h: float32[1]?, mask: bool[2]?, h: float32[3], stats: float32[3], ")
-_SIZES = "step: int32, steps: int32, batch: int32, hidden: int32"
+_SIZES = "time_step: int32, time_steps: int32, batch: int32, hidden: int32"
 _forward_step = launch.Kernel("gru/gru.cu", "gru_forward", _COMMON + _SIZES + ", eps: float32")
 _backward_step = launch.Kernel(
-    "gru/gru.cu", "gru_backward", _COMMON + "g_out: float32[3]?, dh: float32[2], carry: float32[2], d_x: float32[3], "
-    "d_recurrent: float32[3], dz_x: float32[3]?, dz_h: float32[3]?, " + _SIZES)
+    "gru/gru.cu", "gru_backward", _COMMON + "d_hs: float32[3]?, dh: float32[2], carry: float32[2], "
+    "d_x_proj: float32[3], d_h_proj: float32[3], d_x_gates: float32[3]?, d_h_gates: float32[3]?, " + _SIZES)
 
 
 class _Saved(NamedTuple):
@@ -35,68 +35,63 @@ class _Saved(NamedTuple):
     weights: tuple[Array, Array]
     has_bias: bool
     norms: dict[str, Array]
-    x_side: Array
-    recurrent: Array
+    x_proj: Array
+    h_proj: Array
     h: Array
     stats: Array
 
 
-def settings(norm: str) -> dict[str, int]:
-    """The macros of a variant."""
-    return {"NORM_SIDES": int(norm != "none")}
-
-
 def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
              *norm_arrays: Array, norm: str, eps: float, reverse: bool,
-             **others: Any) -> tuple[tuple[Array, Array], _Saved]:
-    steps, (batch, hidden) = x.shape[0], h.shape
+             **unused: Any) -> tuple[tuple[Array, Array], _Saved]:
+    time_steps, (batch, hidden) = x.shape[0], h.shape
     norms = dict(zip(norm_shapes("gru", norm, 1), launch.packed(*norm_arrays), strict=True))
-    walk, p, macros = cuda.Walk.of(x, mask, reverse), plan(hidden), settings(norm)
-    x_side = cuda.product(walk.x, w_x, bias)
-    recurrent, hs = cupy.empty_like(x_side), cuda.states(h, steps)
-    stats = cupy.empty((4 * macros["NORM_SIDES"], steps * batch, 3), dtype=x.dtype)
+    walk, p, macros = cuda.Walk.of(x, mask, reverse), plan(hidden), cuda.norm_macros(norm != "none")
+    x_proj = cuda.projection(walk.x, w_x, bias)
+    h_proj, hs = cupy.empty_like(x_proj), cuda.states(h, time_steps)
+    stats = cupy.empty((4 * macros["NORM_GATES"], time_steps * batch, 3), dtype=x.dtype)
     parameters = [norms.get(name) for name in _PARAMETERS]
-    grid, block = (-(-batch // p.rows),), (p.threads, p.rows)
-    for step in range(steps):
-        cupy.matmul(hs[step], w_h, out=recurrent[step])
-        _forward_step(grid, block, (x_side, recurrent, *parameters, walk.mask, hs, stats, step, steps, batch, hidden,
+    grid, block = p.launch(batch)
+    for t in range(time_steps):
+        cupy.matmul(hs[t], w_h, out=h_proj[t])
+        _forward_step(grid, block, (x_proj, h_proj, *parameters, walk.mask, hs, stats, t, time_steps, batch, hidden,
                                     eps), p.macros(**macros))
-    saved = _Saved(walk, (w_x, w_h), bias is not None, norms, x_side, recurrent, hs, stats)
+    saved = _Saved(walk, (w_x, w_h), bias is not None, norms, x_proj, h_proj, hs, stats)
     return (walk.in_time(hs[1:]), hs[-1].copy()), saved
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
     (w_x, w_h), norms, walk = saved.weights, saved.norms, saved.walk
-    steps, (batch, hidden) = walk.x.shape[0], saved.h.shape[1:]
-    g_out = None if gouts[0] is None else walk.in_time(gouts[0])
+    time_steps, (batch, hidden) = walk.x.shape[0], saved.h.shape[1:]
+    d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
     dh = cuda.start(gouts[1], saved.h[0])
     carry = cupy.zeros_like(dh)
-    p, macros = plan(hidden), {"NORM_SIDES": int(bool(norms))}
-    d_x, d_recurrent = cupy.empty_like(saved.x_side), cupy.empty_like(saved.x_side)
-    dz_x, dz_h = ((cupy.empty_like(d_x), cupy.empty_like(d_x)) if norms else (None, None))
+    p, macros = plan(hidden), cuda.norm_macros(bool(norms))
+    d_x_proj, d_h_proj = cupy.empty_like(saved.x_proj), cupy.empty_like(saved.x_proj)
+    d_x_gates, d_h_gates = ((cupy.empty_like(d_x_proj), cupy.empty_like(d_x_proj)) if norms else (None, None))
     parameters = [norms.get(name) for name in _PARAMETERS]
-    grid, block = (-(-batch // p.rows),), (p.threads, p.rows)
+    grid, block = p.launch(batch)
     w_back = w_h.T
-    for step in range(steps - 1, -1, -1):
-        _backward_step(grid, block, (saved.x_side, saved.recurrent, *parameters, walk.mask, saved.h, saved.stats, g_out,
-                                     dh, carry, d_x, d_recurrent, dz_x, dz_h, step, steps, batch, hidden),
+    for t in range(time_steps - 1, -1, -1):
+        _backward_step(grid, block, (saved.x_proj, saved.h_proj, *parameters, walk.mask, saved.h, saved.stats, d_hs,
+                                     dh, carry, d_x_proj, d_h_proj, d_x_gates, d_h_gates, t, time_steps, batch, hidden),
                        p.macros(**macros))
-        cupy.matmul(d_recurrent[step], w_back, out=dh)
+        cupy.matmul(d_h_proj[t], w_back, out=dh)
     dh += carry
-    found: dict[str, Array] = {}
+    d_norms: dict[str, Array] = {}
     if norms:
-        found["gain_x"], found["bias_x"] = _in_parts(saved.x_side, saved.stats[:2], dz_x, hidden)
-        found["gain_h"], found["bias_h"] = _in_parts(saved.recurrent, saved.stats[2:], dz_h, hidden)
-    d_bias = launch.sum_columns(cuda.rows(d_x)) if saved.has_bias else None
-    return [cuda.input_gradient(d_x, w_x, walk) if needs[0] else None, dh, cuda.weight_gradient(walk.x, d_x),
-            cuda.weight_gradient(saved.h[:-1], d_recurrent), d_bias, None, *(found[name] for name in norms)]
+        d_norms["gain_x"], d_norms["bias_x"] = _in_parts(saved.x_proj, saved.stats[:2], d_x_gates, hidden)
+        d_norms["gain_h"], d_norms["bias_h"] = _in_parts(saved.h_proj, saved.stats[2:], d_h_gates, hidden)
+    d_bias = launch.sum_columns(cuda.rows(d_x_proj)) if saved.has_bias else None
+    return [cuda.input_gradient(d_x_proj, w_x, walk) if needs[0] else None, dh, cuda.weight_gradient(walk.x, d_x_proj),
+            cuda.weight_gradient(saved.h[:-1], d_h_proj), d_bias, None, *(d_norms[name] for name in norms)]
 
 
-def _in_parts(side: Array, stats: Array, dz: Array, hidden: int) -> tuple[Array, Array]:
-    """Gradients of gain and bias of a side, whose gates and candidate are normalised apart."""
-    gates = cuda.gain_and_bias(side, stats[0], dz, 0, 2 * hidden)
-    candidate = cuda.gain_and_bias(side, stats[1], dz, 2 * hidden)
-    return cupy.concatenate((gates[0], candidate[0])), cupy.concatenate((gates[1], candidate[1]))
+def _in_parts(proj: Array, stats: Array, d_gates: Array, hidden: int) -> tuple[Array, Array]:
+    """Gradients of gain and bias of x_proj or h_proj, whose z and r are normalised apart from n."""
+    d_zr = cuda.gain_and_bias(proj, stats[0], d_gates, 0, 2 * hidden)
+    d_n = cuda.gain_and_bias(proj, stats[1], d_gates, 2 * hidden)
+    return cupy.concatenate((d_zr[0], d_n[0])), cupy.concatenate((d_zr[1], d_n[1]))
 
 
 def attach() -> None:

@@ -1,18 +1,18 @@
-// One step of a GRU between two products, and its gradient (Ba, Kiros, Hinton 2016, eq. 26-28).
+// One time step of a GRU between two products, and its gradient (Ba, Kiros, Hinton 2016, eq. 26-28).
 //
-// Macros: THREADS and UNITS (see cell.cuh); NORM_SIDES 1 if the input's and the recurrent side are normalised, each
-// with one norm over update and reset and one over the candidate. Gates: update, reset, candidate.
+// Macros: THREADS and UNITS (see cell.cuh); NORM_GATES 1 if x_proj and h_proj are normalised, each with one norm over
+// z and r and one over n. Gates: z, r, n (update, reset and new gate).
 //
-// x_side and recurrent (T, B, 3H); h (T + 1, B, H) begins with the first state; stats [norm][T * B][3].
+// x_proj = x W_x and h_proj = h W_h (T, B, 3H); h (T + 1, B, H) begins with the first state; stats [norm][T * B][3].
 #include "../recurrent/cell.cuh"
 #include "gru.h"
 
-struct Gates {
+struct GatesOfUnit {
     GruGates s;
-    float of_state;  // the candidate's recurrent side, before the reset
+    float h_n;  // what the state gives the new gate, before the reset
 };
 
-__device__ __forceinline__ Gates gates(const Side<Gru> (&v)[2], int u, const float* gain_x, const float* bias_x,
+__device__ __forceinline__ GatesOfUnit gates(const Values<Gru> (&v)[2], int u, const float* gain_x, const float* bias_x,
                                        const float* gain_h, const float* bias_h, int hidden) {
     float x[3], h[3];
 #pragma unroll
@@ -25,74 +25,75 @@ __device__ __forceinline__ Gates gates(const Side<Gru> (&v)[2], int u, const flo
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
-gru_forward(const float* __restrict__ x_side, const float* __restrict__ recurrent, const float* __restrict__ gain_x,
+gru_forward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
             const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-            const bool* __restrict__ mask, float* __restrict__ h, float* __restrict__ stats, int step, int steps,
-            int batch, int hidden, float eps) {
+            const bool* __restrict__ mask, float* __restrict__ h, float* __restrict__ stats, int time_step,
+            int time_steps, int batch, int hidden, float eps) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;
-    const size_t rows = size_t(steps) * batch, row = size_t(step) * batch + (inside ? b : 0);
-    Side<Gru> v[2];
-    load<Gru>(v[0], x_side, row, hidden);
-    load<Gru>(v[1], recurrent, row, hidden);
-#if NORM_SIDES
+    const size_t rows = size_t(time_steps) * batch, row = size_t(time_step) * batch + (inside ? b : 0);
+    Values<Gru> v[2];
+    load<Gru>(v[0], x_proj, row, hidden);
+    load<Gru>(v[1], h_proj, row, hidden);
+#if NORM_GATES
     standardise<Gru, 2>(v, hidden, eps, stats, row, rows, inside, shared);
 #endif
     if (!inside) return;
-    const bool held = mask && !mask[row];
+    const bool masked = mask && !mask[row];
     each<State>(hidden, [&](int, int u) {
-        const Gates now = gates(v, u, gain_x, bias_x, gain_h, bias_h, hidden);
-        const float before = h[row * hidden + unit(u)];
-        h[(row + batch) * hidden + unit(u)] = held ? before : gru_state(now.s, before);
+        const GatesOfUnit now = gates(v, u, gain_x, bias_x, gain_h, bias_h, hidden);
+        const float h_before = h[row * hidden + unit(u)];
+        h[(row + batch) * hidden + unit(u)] = masked ? h_before : gru_state(now.s, h_before);
     });
 }
 
-// carry is what reaches the earlier state beside the product, in and out; dh is what the product of the later step
-// gave back; g_out (T, B, H) may be null. Written: d_x and d_recurrent (T, B, 3H), before the norms; dz_x and dz_h,
-// after them, where there are norms.
+// The gradient of the state after the time step has three parts: dh comes through the h_proj of the next time step,
+// carry around it, d_hs (T, B, H) from the outputs (null if there is none). The kernel writes carry anew, for the time
+// step before, and d_x_proj and d_h_proj (T, B, 3H), the gradients before the norms; where there are norms also
+// d_x_gates and d_h_gates, the gradients after them.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-gru_backward(const float* __restrict__ x_side, const float* __restrict__ recurrent, const float* __restrict__ gain_x,
+gru_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
              const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
              const bool* __restrict__ mask, const float* __restrict__ h, const float* __restrict__ stats,
-             const float* __restrict__ g_out, const float* __restrict__ dh, float* __restrict__ carry,
-             float* __restrict__ d_x, float* __restrict__ d_recurrent, float* __restrict__ dz_x,
-             float* __restrict__ dz_h, int step, int steps, int batch, int hidden) {
+             const float* __restrict__ d_hs, const float* __restrict__ dh, float* __restrict__ carry,
+             float* __restrict__ d_x_proj, float* __restrict__ d_h_proj, float* __restrict__ d_x_gates,
+             float* __restrict__ d_h_gates, int time_step, int time_steps, int batch, int hidden) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;
-    const size_t rows = size_t(steps) * batch, at = inside ? b : 0, row = size_t(step) * batch + at;
-    const bool held = mask && !mask[row];
-    Side<Gru> v[2], g[2];
-    load<Gru>(v[0], x_side, row, hidden);
-    load<Gru>(v[1], recurrent, row, hidden);
-#if NORM_SIDES
+    const size_t rows = size_t(time_steps) * batch, at = inside ? b : 0, row = size_t(time_step) * batch + at;
+    const bool masked = mask && !mask[row];
+    Values<Gru> v[2], d_v[2];
+    load<Gru>(v[0], x_proj, row, hidden);
+    load<Gru>(v[1], h_proj, row, hidden);
+#if NORM_GATES
     standardise_again<Gru, 2>(v, hidden, stats, row, rows);
 #endif
     each<State>(hidden, [&](int, int u) {
-        const Gates now = gates(v, u, gain_x, bias_x, gain_h, bias_h, hidden);
+        const GatesOfUnit now = gates(v, u, gain_x, bias_x, gain_h, bias_h, hidden);
         const size_t here = at * hidden + unit(u);
-        const float upstream = dh[here] + carry[here] + (g_out ? g_out[row * hidden + unit(u)] : 0);
-        const float d = held ? 0 : upstream;
-        const GruGates of_gates = gru_gradient(now.s, h[row * hidden + unit(u)], now.of_state, d);
-        const float z[3] = {of_gates.update, of_gates.reset, of_gates.candidate};
+        const float upstream = dh[here] + carry[here] + (d_hs ? d_hs[row * hidden + unit(u)] : 0);
+        const float d = masked ? 0 : upstream;
+        const GruGates d_s = gru_gradient(now.s, h[row * hidden + unit(u)], now.h_n, d);
+        const float d_sum[3] = {d_s.z, d_s.r, d_s.n};
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
             const int place = gate * hidden + unit(u);
-            const float of_state = gate == 2 ? z[gate] * now.s.reset : z[gate];
-            g[0][gate][u] = gain_x ? z[gate] * gain_x[place] : z[gate];
-            g[1][gate][u] = gain_h ? of_state * gain_h[place] : of_state;
-            if (dz_x && inside) {
-                dz_x[row * 3 * hidden + place] = z[gate];
-                dz_h[row * 3 * hidden + place] = of_state;
+            const float d_h_sum = gate == 2 ? d_sum[gate] * now.s.r : d_sum[gate];
+            d_v[0][gate][u] = gain_x ? d_sum[gate] * gain_x[place] : d_sum[gate];
+            d_v[1][gate][u] = gain_h ? d_h_sum * gain_h[place] : d_h_sum;
+            if (d_x_gates && inside) {
+                d_x_gates[row * 3 * hidden + place] = d_sum[gate];
+                d_h_gates[row * 3 * hidden + place] = d_h_sum;
             }
         }
-        if (inside) carry[here] = held ? upstream : d * (1 - now.s.update);
+        if (inside) carry[here] = masked ? upstream : d * (1 - now.s.z);
     });
-#if NORM_SIDES
-    standardise_gradient<Gru, 2>(g, v, hidden, stats, row, rows, shared);
+#if NORM_GATES
+    standardise_gradient<Gru, 2>(d_v, v, hidden, stats, row, rows, shared);
 #endif
     if (!inside) return;
-    store<Gru>(g[0], d_x, row, hidden);
-    store<Gru>(g[1], d_recurrent, row, hidden);
+    store<Gru>(d_v[0], d_x_proj, row, hidden);
+    store<Gru>(d_v[1], d_h_proj, row, hidden);
 }

@@ -2,28 +2,27 @@
 #pragma once
 #include "../recurrent/sigmoid.h"
 
-struct GruGates {
-    float update, reset, candidate;
+struct GruGates {  // update gate, reset gate, new gate
+    float z, r, n;
 };
 
-// From the input's sums and the state's; the reset gate acts on what the state brings to the candidate.
-FUNCTION GruGates gru_gates(float x_update, float x_reset, float x_candidate, float h_update, float h_reset,
-                            float h_candidate) {
+// From what the input and the state give the gates; the reset gate multiplies what the state gives the new gate.
+FUNCTION GruGates gru_gates(float x_z, float x_r, float x_n, float h_z, float h_r, float h_n) {
     GruGates s;
-    s.update = sigmoid(x_update + h_update);
-    s.reset = sigmoid(x_reset + h_reset);
-    s.candidate = tanh(x_candidate + s.reset * h_candidate);
+    s.z = sigmoid(x_z + h_z);
+    s.r = sigmoid(x_r + h_r);
+    s.n = tanh(x_n + s.r * h_n);
     return s;
 }
 
-FUNCTION float gru_state(GruGates s, float before) { return before + s.update * (s.candidate - before); }
+FUNCTION float gru_state(GruGates s, float h_before) { return h_before + s.z * (s.n - h_before); }
 
-// Gradients before the non-linearities, from that of the new state. The candidate's is that of the input's side; the
-// state's side of it is `candidate * s.reset`.
-FUNCTION GruGates gru_gradient(GruGates s, float before, float h_candidate, float d) {
-    GruGates g;
-    g.candidate = d * s.update * (1 - s.candidate * s.candidate);
-    g.update = d * (s.candidate - before) * s.update * (1 - s.update);
-    g.reset = g.candidate * h_candidate * s.reset * (1 - s.reset);
-    return g;
+// Gradients before the non-linearities, from dh, that of the new state. The new gate's is the gradient of x_n; that of
+// h_n is the same times s.r.
+FUNCTION GruGates gru_gradient(GruGates s, float h_before, float h_n, float dh) {
+    GruGates d;
+    d.n = dh * s.z * (1 - s.n * s.n);
+    d.z = dh * (s.n - h_before) * s.z * (1 - s.z);
+    d.r = d.n * h_n * s.r * (1 - s.r);
+    return d;
 }

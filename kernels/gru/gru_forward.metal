@@ -1,9 +1,9 @@
-// One step of a GRU after its product (Ba, Kiros, Hinton 2016, eq. 26-28), both sides normalised: each with one norm
-// over update and reset and one over the candidate.
+// One time step of a GRU after its product (Ba, Kiros, Hinton 2016, eq. 26-28), with norms: x W_x and h W_h each have
+// one norm over z and r and one over n.
 //
-// Macros: THREADS and UNITS (see cell.metal.h); HAS_MASK. Gates: update, reset, candidate. Inputs: side (B, 3H), the
-// input's side with its norms and bias; recurrent (B, 3H), the state's product; h (B, H); gain_h and bias_h (3H);
-// mask (B): a row that is 0 keeps its state; eps. Outputs: next_h (B, H); stats (2, B, 3).
+// Macros: THREADS and UNITS (see cell.metal.h); HAS_MASK. Gates: z, r, n (update, reset and new gate). Inputs:
+// x_gates (B, 3H), what the input gives the gates, with norms and bias; h_proj = h W_h (B, 3H); h (B, H); gain_h and
+// bias_h (3H); mask (B): a row that is 0 keeps its state; eps. Outputs: next_h (B, H); stats (2, B, 3).
 #include "../recurrent/cell.metal.h"
 #include "gru.h"
 
@@ -12,20 +12,20 @@ const int row = threadgroup_position_in_grid.x, t = thread_position_in_threadgro
 threadgroup float shared[SHARED];
 
 float v[3][UNITS], stat[2][STATS];
-load<Gru>(v, recurrent, row, hidden, t);
+load<Gru>(v, h_proj, row, hidden, t);
 standardise<Gru>(v, stat, hidden, eps, shared, t);
 if (t == 0)
     for (int part = 0; part < 2; ++part)
         for (int k = 0; k < STATS; ++k) stats[(part * batch + row) * STATS + k] = stat[part][k];
 EACH_UNIT(u) {
     const int at = u * THREADS + t, state = row * hidden + at;
-    float x[3], s[3];
+    float x[3], h_gates[3];
     for (int gate = 0; gate < 3; ++gate) {
         const int place = gate * hidden + at;
-        x[gate] = side[row * 3 * hidden + place];
-        s[gate] = v[gate][u] * gain_h[place] + bias_h[place];
+        x[gate] = x_gates[row * 3 * hidden + place];
+        h_gates[gate] = v[gate][u] * gain_h[place] + bias_h[place];
     }
-    const float next = gru_state(gru_gates(x[0], x[1], x[2], s[0], s[1], s[2]), h[state]);
+    const float next = gru_state(gru_gates(x[0], x[1], x[2], h_gates[0], h_gates[1], h_gates[2]), h[state]);
 #if HAS_MASK
     next_h[state] = mask[row] ? next : h[state];
 #else

@@ -1,8 +1,8 @@
-"""The GRU on the CPU: one product for all inputs, a step in preallocated buffers, one product per weight after.
+"""The GRU on the CPU: one product for all inputs, time steps in preallocated buffers, one product per weight after.
 
-Saved for the gradient, per step and row: for `layer` and `layer-theano` 7 H floats (the normalised input and
-recurrent sides 3 H each, hidden state) and four scale factors; the gates are computed again from them. For
-`none` 5 H: the gates 3 H, the recurrent side of the candidate and the hidden state.
+Saved for the gradient, per time step and row: for `layer` and `layer-theano` 7 H floats (x_proj and h_proj after their
+norms 3 H each, hidden state) and rstd of four norms; the gates are computed again from them. For `none` 5 H: the gates
+3 H, what the state gives the new gate, and the hidden state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VARIANTS = ("none", "layer", "layer-theano")
 
 
 class _Terms(NamedTuple):
-    """Gains of both sides and their biases; halved for the gates, whole for the candidate."""
+    """Gains and biases of x_proj and h_proj; halved for z and r, whole for n."""
 
     gain_x: Array
     bias_x: Array
@@ -34,20 +34,16 @@ class _Terms(NamedTuple):
 
 
 class _Saved(NamedTuple):
-    x: Array
-    first: Array
-    weights: tuple[Array, Array]
-    mask: Array | None
+    walked: recurrent.Walked
     norms: dict[str, Array]
-    attrs: dict[str, Any]
+    norm: str
     terms: _Terms
-    outer: Array
-    """The normalised input's side where there is one, else the gates with the candidate: (T, B, 3 H)."""
-    inner: Array
-    """The normalised recurrent side where there is one, else that of the candidate: (T, B, 3 H or H)."""
-    factors: tuple[Array, Array] | None
-    """One over the deviation of both sides, for gates and candidate: (T, B, 2) each."""
-    hidden: Array
+    normalised: recurrent.Normalised | None
+    """Where there are norms."""
+    gates: Array | None
+    """(T, B, 3 H), where there are none."""
+    h_n: Array | None
+    """What the state gives the new gate, (T, B, H), where there are no norms."""
 
 
 def _terms(norms: dict[str, Array], bias: Array | None, width: int, dtype: np.dtype) -> _Terms:
@@ -58,168 +54,179 @@ def _terms(norms: dict[str, Array], bias: Array | None, width: int, dtype: np.dt
     return _Terms(half * norms["gain_x"], half * norms["bias_x"], half * norms["gain_h"], half * norms["bias_h"])
 
 
-def _centred_parts(weight: Array) -> Array:
-    """Each norm's part of the matrix without its rows' means."""
-    cut = weight.shape[1] * 2 // 3
-    return np.concatenate((recurrent.centred(weight[:, :cut]), recurrent.centred(weight[:, cut:])), axis=1)
+def _parts(width: int) -> tuple[slice, slice]:
+    """The columns of the two norms: z and r, and n."""
+    cut = width * 2 // 3
+    return slice(0, cut), slice(cut, None)
 
 
-def _scale_parts(x: Array, eps: float) -> Array:
-    """Divide gates and candidate by their deviations, in place; the two factors of each row, (rows, 2)."""
-    cut = x.shape[1] * 2 // 3
-    return np.concatenate((recurrent.scale_rows(x[:, :cut], eps), recurrent.scale_rows(x[:, cut:], eps)), axis=1)
+def _centred(weight: Array) -> Array:
+    """The matrix without its rows' means, those of each norm apart."""
+    return np.concatenate([recurrent.centred(weight[:, part]) for part in _parts(weight.shape[1])], axis=1)
 
 
-def _scale_parts_gradient(gradient: Array, normal: Array, factors: Array, scratch: Array) -> None:
-    """Turn the gradient after `_scale_parts` into the one before it, in place."""
-    cut = gradient.shape[1] * 2 // 3
-    for part, factor in ((slice(0, cut), factors[:, :1]), (slice(cut, None), factors[:, 1:])):
-        recurrent.scale_rows_gradient(gradient[:, part], normal[:, part], factor, scratch[:, part])
+def _normalise(proj: Array, parts: Sequence[slice], eps: float, rstd: Array) -> None:
+    """Divide each of the parts by its deviation, in place; `rstd` receives one over these, (rows, parts)."""
+    for k, part in enumerate(parts):
+        rstd[:, k:k + 1] = recurrent.normalise_rows(proj[:, part], eps)
 
 
-def _scaled(normal: Array, gain: Array, bias: Array, out: Array) -> Array:
-    np.multiply(normal, gain, out)
+def _affine(xhat: Array, gain: Array, bias: Array, out: Array) -> Array:
+    np.multiply(xhat, gain, out)
     return np.add(out, bias, out)
 
 
-def _finish(z: Array, recurrent_side: Array, hidden: int, new_h: Array) -> None:
-    """Gates and candidate from both sides: z becomes update, reset, candidate; `new_h` keeps the recurrent part."""
+def _activate(x_gates: Array, h_gates: Array, hidden: int, h_n: Array) -> None:
+    """Turn `x_gates` into z, r, n, in place; `h_n` keeps what the state gives n. `h_gates` is scratch after that."""
     cut = 2 * hidden
-    gates = z[:, :cut]
-    np.add(gates, recurrent_side[:, :cut], gates)
-    recurrent.finish_gates(gates, cut)
-    np.copyto(new_h, recurrent_side[:, cut:])
-    candidate = z[:, cut:]
-    np.multiply(z[:, hidden:cut], new_h, recurrent_side[:, cut:])
-    np.add(candidate, recurrent_side[:, cut:], candidate)
-    np.tanh(candidate, candidate)
+    zr, n = x_gates[:, :cut], x_gates[:, cut:]
+    np.add(zr, h_gates[:, :cut], zr)
+    recurrent.activate(zr, cut)
+    np.copyto(h_n, h_gates[:, cut:])
+    np.multiply(x_gates[:, hidden:cut], h_n, h_gates[:, cut:])
+    np.add(n, h_gates[:, cut:], n)
+    np.tanh(n, n)
+
+
+class _NormedGates:
+    """z, r, n of each time step, with the norms of x_proj and h_proj, which stay for the gradient."""
+
+    def __init__(self, x: Array, w_x: Array, w_h: Array, inner_bias: Array | None, terms: _Terms, eps: float) -> None:
+        self._w_h, self._inner_bias, self._terms, self._eps = w_h, inner_bias, terms, eps
+        xhat_x = recurrent.project_input(x, w_x)
+        two_a_row, self._parts = (*x.shape[:2], 2), _parts(xhat_x.shape[2])
+        self.normalised = recurrent.Normalised(xhat_x, host.empty(xhat_x.shape, x.dtype),
+                                               host.empty(two_a_row, x.dtype), host.empty(two_a_row, x.dtype))
+        self._gates, self._h_gates = host.empty((2, *xhat_x.shape[1:]), x.dtype)
+        self._h_n = host.empty((len(self._gates), len(w_h)), x.dtype)
+
+    def __call__(self, t: int, h: Array) -> Array:
+        terms, (xhat_x, xhat_h, rstd_x, rstd_h) = self._terms, self.normalised
+        x_proj, h_proj = xhat_x[t], xhat_h[t]
+        if self._inner_bias is not None:
+            np.add(x_proj, self._inner_bias, x_proj)
+        _normalise(x_proj, self._parts, self._eps, rstd_x[t])
+        np.matmul(h, self._w_h, out=h_proj)
+        _normalise(h_proj, self._parts, self._eps, rstd_h[t])
+        gates = _affine(x_proj, terms.gain_x, terms.bias_x, self._gates)
+        _activate(gates, _affine(h_proj, terms.gain_h, terms.bias_h, self._h_gates), h.shape[1], self._h_n)
+        return gates
+
+
+class _PlainGates:
+    """z, r, n of each time step without norms, each in the place of its x_proj, where they stay for the gradient."""
+
+    def __init__(self, x: Array, w_x: Array, w_h: Array, terms: _Terms) -> None:
+        self.gates = recurrent.project_input(x, w_x * terms.gain_x)
+        self.h_n = host.empty((*x.shape[:2], len(w_h)), x.dtype)
+        self._w_h, self._bias = w_h * terms.gain_h, terms.bias_x
+        self._h_proj = host.empty(self.gates.shape[1:], x.dtype)
+
+    def __call__(self, t: int, h: Array) -> Array:
+        gates = self.gates[t]
+        np.add(gates, self._bias, gates)
+        np.matmul(h, self._w_h, out=self._h_proj)
+        _activate(gates, self._h_proj, h.shape[1], self.h_n[t])
+        return gates
 
 
 def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
              *norm_arrays: Array, **attrs: Any) -> tuple[tuple[Array, Array], _Saved]:
-    eps, first = attrs["eps"], h
-    steps, batch, _ = x.shape
-    hidden = h.shape[1]
-    norms = dict(zip(norm_shapes("gru", attrs["norm"], 1), norm_arrays, strict=True))
-    terms = _terms(norms, bias, 3 * hidden, x.dtype)
-    factors, inner_bias = None, None
+    norm, h0, size = attrs["norm"], h, h.shape[1]
+    norms = dict(zip(norm_shapes("gru", norm, 1), norm_arrays, strict=True))
+    terms = _terms(norms, bias, 3 * size, x.dtype)
+    gates_at: _NormedGates | _PlainGates
     if norms:
-        w_x, w_h = _centred_parts(w_x), _centred_parts(w_h)
-        w_x_step, w_h_step = w_x, w_h
-        if attrs["norm"] == "layer-theano" and bias is not None:
-            inner_bias = _centred_parts(bias[None])[0]
+        w_x, w_h = _centred(w_x), _centred(w_h)
+        inner_bias = _centred(bias[None])[0] if norm == "layer-theano" and bias is not None else None
+        gates_at = normed = _NormedGates(x, w_x, w_h, inner_bias, terms, attrs["eps"])
+        normalised, all_gates, h_n = normed.normalised, None, None
     else:
-        w_x_step, w_h_step = w_x * terms.gain_x, w_h * terms.gain_h
-    outer = recurrent.input_side(x, w_x_step)
-    if norms:
-        factors = host.empty((steps, batch, 2), x.dtype), host.empty((steps, batch, 2), x.dtype)
-    inner = host.empty((steps, batch, (3 if norms else 1) * hidden), x.dtype)
-    outs = host.empty((steps, *h.shape), x.dtype)
-    wide, scratch, small = host.empty_like(outer[0]), host.empty_like(outer[0]), host.empty_like(h)
-    for t in recurrent.order(steps, attrs["reverse"]):
-        z, out, kept = outer[t], outs[t], inner[t]
-        if factors is not None:
-            if inner_bias is not None:
-                np.add(z, inner_bias, z)
-            factors[0][t] = _scale_parts(z, eps)
-            np.matmul(h, w_h_step, out=kept)
-            factors[1][t] = _scale_parts(kept, eps)
-            z = _scaled(z, terms.gain_x, terms.bias_x, scratch)
-            _scaled(kept, terms.gain_h, terms.bias_h, wide)
-            kept = small
-        else:
-            np.add(z, terms.bias_x, z)
-            np.matmul(h, w_h_step, out=wide)
-        _finish(z, wide, hidden, kept)
-        np.subtract(z[:, 2 * hidden:], h, out)
-        np.multiply(out, z[:, :hidden], out)
-        np.add(out, h, out)
+        gates_at = plain = _PlainGates(x, w_x, w_h, terms)
+        normalised, all_gates, h_n = None, plain.gates, plain.h_n
+    hidden = host.empty((len(x), *h.shape), x.dtype)
+    for t in recurrent.order(len(x), attrs["reverse"]):
+        gates, h_new = gates_at(t, h), hidden[t]
+        np.subtract(gates[:, 2 * size:], h, h_new)
+        np.multiply(h_new, gates[:, :size], h_new)
+        np.add(h_new, h, h_new)
         if mask is not None:
-            np.copyto(out, h, where=~mask[t][:, None])
-        h = out
-    saved = _Saved(x, first, (w_x, w_h), mask, norms, attrs, terms, outer, inner, factors, outs)
-    return (outs, h.copy()), saved
+            np.copyto(h_new, h, where=~mask[t][:, None])
+        h = h_new
+    walked = recurrent.Walked(x, h0, w_x, w_h, mask, hidden, attrs["reverse"])
+    return (hidden, h.copy()), _Saved(walked, norms, norm, terms, normalised, all_gates, h_n)
 
 
 class _Gradients(NamedTuple):
     """What the walk back leaves: gradients of both products (T, B, 3 H), of the first state, and of the norms."""
 
-    outer: Array
-    inner: Array
+    x_proj: Array
+    h_proj: Array
     h: Array
     bias: Array
     norms: dict[str, Array]
 
 
 def _walk_back(saved: _Saved, gouts: tuple[Array | None, ...]) -> _Gradients:
-    h0, (_, w_h), terms, norms = saved.first, saved.weights, saved.terms, saved.norms
-    steps, batch, hidden = saved.hidden.shape
-    cut, w_back = 2 * hidden, np.ascontiguousarray(w_h.T)
-    g_out, g_h = gouts
-    dh = np.zeros_like(h0) if g_h is None else np.array(g_h)
-    d_outer, d_inner = host.empty_like(saved.outer), host.empty_like(saved.outer)
-    z, wide, d_step, h_step = (host.empty_like(d_outer[0]) for _ in range(4))
-    small, new_h, ones = host.empty_like(h0), host.empty_like(h0), np.ones(batch, h0.dtype)
-    d_gain_x, d_bias_x, d_gain_h, d_bias_h = (np.zeros(3 * hidden, h0.dtype) for _ in range(4))
-    times = recurrent.order(steps, saved.attrs["reverse"])
+    walked, terms, norms, normalised = saved.walked, saved.terms, saved.norms, saved.normalised
+    steps, batch, hidden = walked.hidden.shape
+    wide, small, dtype = (batch, 3 * hidden), (batch, hidden), walked.h.dtype
+    cut, parts, w_back = 2 * hidden, _parts(3 * hidden), np.ascontiguousarray(walked.w_h.T)
+    d_hidden, d_last = gouts
+    dh = np.zeros(small, dtype) if d_last is None else np.array(d_last)
+    d_x_proj, d_h_proj = host.empty((steps, *wide), dtype), host.empty((steps, *wide), dtype)
+    gates_again, scratch, d_of_step, d_h_of_step = (host.empty(wide, dtype) for _ in range(4))
+    narrow, h_n_again, ones = host.empty(small, dtype), host.empty(small, dtype), np.ones(batch, dtype)
+    d_gain_x, d_bias_x, d_gain_h, d_bias_h = np.zeros((4, 3 * hidden), dtype)
+    times = recurrent.order(steps, walked.reverse)
     for position in range(steps - 1, -1, -1):
         t = times[position]
-        h_before = saved.hidden[times[position - 1]] if position else h0
-        if g_out is not None:
-            np.add(dh, g_out[t], dh)
-        held: Array | None = None
-        if saved.mask is not None:
-            still = ~saved.mask[t][:, None]
-            held = np.where(still, dh, 0)
-            np.copyto(dh, 0, where=still)
-        if saved.factors is not None:
-            gates = _scaled(saved.outer[t], terms.gain_x, terms.bias_x, z)
-            _finish(gates, _scaled(saved.inner[t], terms.gain_h, terms.bias_h, wide), hidden, new_h)
-            d, d_h = d_step, h_step
+        h_before = walked.hidden[times[position - 1]] if position else walked.h
+        if d_hidden is not None:
+            np.add(dh, d_hidden[t], dh)
+        aside = [] if walked.mask is None else recurrent.set_aside(walked.mask[t], dh)
+        if normalised is None:
+            assert saved.gates is not None and saved.h_n is not None
+            gates, h_n, d, d_h = saved.gates[t], saved.h_n[t], d_x_proj[t], d_h_proj[t]
         else:
-            gates, new_h, d, d_h = saved.outer[t], saved.inner[t], d_outer[t], d_inner[t]
-        update, reset, candidate = gates[:, :hidden], gates[:, hidden:cut], gates[:, cut:]
-        np.subtract(candidate, h_before, small)
-        np.multiply(small, dh, d[:, :hidden])
-        np.multiply(dh, update, d[:, cut:])
-        recurrent.slopes(gates, cut, wide)
-        np.multiply(d[:, cut:], wide[:, cut:], d[:, cut:])
-        np.multiply(d[:, cut:], new_h, d[:, hidden:cut])
-        np.multiply(d[:, :cut], wide[:, :cut], d[:, :cut])
+            gates, h_n, d, d_h = gates_again, h_n_again, d_of_step, d_h_of_step
+            _affine(normalised.xhat_x[t], terms.gain_x, terms.bias_x, gates)
+            _activate(gates, _affine(normalised.xhat_h[t], terms.gain_h, terms.bias_h, scratch), hidden, h_n)
+        z, r, n = gates[:, :hidden], gates[:, hidden:cut], gates[:, cut:]
+        np.subtract(n, h_before, narrow)
+        np.multiply(narrow, dh, d[:, :hidden])
+        np.multiply(dh, z, d[:, cut:])
+        recurrent.slopes(gates, cut, scratch)
+        np.multiply(d[:, cut:], scratch[:, cut:], d[:, cut:])
+        np.multiply(d[:, cut:], h_n, d[:, hidden:cut])
+        np.multiply(d[:, :cut], scratch[:, :cut], d[:, :cut])
         np.copyto(d_h[:, :cut], d[:, :cut])
-        np.multiply(d[:, cut:], reset, d_h[:, cut:])
-        np.multiply(dh, update, small)
-        np.subtract(dh, small, dh)
+        np.multiply(d[:, cut:], r, d_h[:, cut:])
+        np.multiply(dh, z, narrow)
+        np.subtract(dh, narrow, dh)
         np.add(d_bias_x, ones @ d, d_bias_x)
-        if saved.factors is not None:
+        if normalised is not None:
             np.add(d_bias_h, ones @ d_h, d_bias_h)
-            for gradient, normal, factors, gain, d_gain, product in (
-                    (d, saved.outer[t], saved.factors[0][t], norms["gain_x"], d_gain_x, d_outer[t]),
-                    (d_h, saved.inner[t], saved.factors[1][t], norms["gain_h"], d_gain_h, d_inner[t])):
-                np.multiply(gradient, normal, wide)
-                np.add(d_gain, ones @ wide, d_gain)
-                np.multiply(gradient, gain, product)
-                _scale_parts_gradient(product, normal, factors, wide)
-        dh += d_inner[t] @ w_back
-        if held is not None:
-            dh += held
-    found = {"gain_x": d_gain_x, "bias_x": d_bias_x, "gain_h": d_gain_h, "bias_h": d_bias_h}
-    return _Gradients(d_outer, d_inner, dh, d_bias_x, found)
+            for d_gates, xhat, rstd, gain, d_gain, d_proj in (
+                    (d, normalised.xhat_x, normalised.rstd_x, norms["gain_x"], d_gain_x, d_x_proj),
+                    (d_h, normalised.xhat_h, normalised.rstd_h, norms["gain_h"], d_gain_h, d_h_proj)):
+                recurrent.norm_gradient(d_gates, xhat[t], rstd[t], gain, parts, d_gain, d_proj[t], scratch, ones)
+        dh += d_h_proj[t] @ w_back
+        for part in aside:
+            dh += part
+    return _Gradients(d_x_proj, d_h_proj, dh, d_bias_x,
+                      {"gain_x": d_gain_x, "bias_x": d_bias_x, "gain_h": d_gain_h, "bias_h": d_bias_h})
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
-    walked = _walk_back(saved, gouts)
-    d_outer, d_inner = (a.reshape(-1, a.shape[2]) for a in (walked.outer, walked.inner))
-    rows = len(d_outer)
-    before = recurrent.states_before(saved.hidden, saved.first, saved.attrs["reverse"])
-    d_w_h, d_w_x = before.reshape(rows, -1).T @ d_inner, saved.x.reshape(rows, -1).T @ d_outer
-    d_bias = None if saved.norms else walked.bias
-    if saved.norms:  # the means that were taken out
-        d_w_h, d_w_x = _centred_parts(d_w_h), _centred_parts(d_w_x)
-        if saved.attrs["norm"] == "layer-theano":
-            d_bias = _centred_parts(recurrent.column_sums(d_outer)[None])[0]
-    d_x = (d_outer @ saved.weights[0].T).reshape(saved.x.shape) if needs[0] else None
-    return [d_x, walked.h, d_w_x, d_w_h, d_bias, None, *(walked.norms[name] for name in saved.norms)]
+    gradients = _walk_back(saved, gouts)
+    d_x, d_w_x, d_w_h = recurrent.product_gradients(saved.walked, gradients.x_proj, gradients.h_proj, needs[0])
+    d_bias: Array | None = gradients.bias
+    if saved.norms:  # the means that `_centred` took out
+        d_w_x, d_w_h, d_bias = _centred(d_w_x), _centred(d_w_h), None
+        if saved.norm == "layer-theano":
+            d_bias = _centred(recurrent.column_sums(gradients.x_proj.reshape(-1, gradients.x_proj.shape[2]))[None])[0]
+    return [d_x, gradients.h, d_w_x, d_w_h, d_bias, None, *(gradients.norms[name] for name in saved.norms)]
 
 
 def attach() -> None:

@@ -1,4 +1,4 @@
-// What may follow the norm: nothing, relu or tanh; and the slope of it, from the value before.
+// What may follow the norm: nothing, relu or tanh; and its slope, from the value before it.
 #pragma once
 #include "../portable.h"
 
@@ -9,6 +9,6 @@ FUNCTION float activated(float y, int activation) {
 FUNCTION float slope(float y, int activation) {
     if (activation == 0) return 1;
     if (activation == 1) return y > 0 ? 1 : 0;
-    const float shown = tanh(y);
-    return 1 - shown * shown;
+    const float tanh_y = tanh(y);
+    return 1 - tanh_y * tanh_y;
 }

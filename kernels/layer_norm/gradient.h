@@ -2,8 +2,8 @@
 #pragma once
 #include "../portable.h"
 
-// From g, the gradient after the norm times the gain, to the one before it. `normal` is the normalised value,
-// `mean_g` the mean of g over the row and `mean_along` that of g * normal.
-FUNCTION float through_norm(float g, float normal, float rstd, float mean_g, float mean_along) {
-    return rstd * (g - mean_g - normal * mean_along);
+// From d, the gradient after the norm times the gain, to the one before the norm. xhat is the normalised value,
+// mean_d the mean of d over the row, and mean_d_xhat the mean of d * xhat.
+FUNCTION float through_norm(float d, float xhat, float rstd, float mean_d, float mean_d_xhat) {
+    return rstd * (d - mean_d - xhat * mean_d_xhat);
 }

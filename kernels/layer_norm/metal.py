@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import cast
 
 import mlx.core as mx
 
@@ -19,7 +19,7 @@ MOST_COLUMNS = 8192
 _MOST_GROUPS = 512
 """Partial sums of the parameters' gradients: few enough that adding them up costs little beside the rows."""
 _LADDER = ((32, 1), (32, 4), (128, 2), (128, 4), (256, 4), (256, 8), (512, 8), (1024, 8))
-"""Threads and values of each; a step holds their product."""
+"""Threads and values of each; an entry holds rows up to their product."""
 _ACTIVATIONS = {None: 0, "relu": 1, "tanh": 2}
 
 _backward = metal.Kernel("layer_norm/layer_norm_backward.metal",
@@ -47,18 +47,18 @@ def backward(x: Array, gain: Array | None, bias: Array | None, dy: Array, eps: f
         x and dy (..., width), gain and bias (width,) or None -> like x, (width,), (width,).
     """
     width, rows = x.shape[-1], prod(x.shape[:-1])
-    threads, units = next(step for step in _LADDER if width <= step[0] * step[1])
+    threads, units = next(entry for entry in _LADDER if width <= entry[0] * entry[1])
     groups = min(rows, _MOST_GROUPS)
     outputs = {"dx": (rows, width)} if needs[0] else {}
     if needs[1] or needs[2]:
         outputs |= {"d_gain": (groups, width), "d_bias": (groups, width)}
-    found = dict(zip(outputs, _backward(
+    gradients = dict(zip(outputs, _backward(
         groups, threads, (x.reshape(rows, width), gain, bias, dy.reshape(rows, width), eps), outputs,
         {"THREADS": threads, "UNITS": units, "WITH_DX": int("dx" in outputs),
          "WITH_PARAMETERS": int("d_gain" in outputs), "ACTIVATION": _ACTIVATIONS[activation]}), strict=True))
-    return [found["dx"].reshape(x.shape) if needs[0] else None,
-            mx.sum(found["d_gain"], axis=0) if needs[1] else None,
-            mx.sum(found["d_bias"], axis=0) if needs[2] else None]
+    return [gradients["dx"].reshape(x.shape) if needs[0] else None,
+            mx.sum(gradients["d_gain"], axis=0) if needs[1] else None,
+            mx.sum(gradients["d_bias"], axis=0) if needs[2] else None]
 
 
 def differentiable(eps: float = 1e-5) -> Callable[[Array, Array, Array], Array]:
@@ -73,5 +73,4 @@ def differentiable(eps: float = 1e-5) -> Callable[[Array, Array, Array], Array]:
         x, gain, bias = primals
         return tuple(backward(x, gain, bias, dy, eps, None, (True, True, True)))
 
-    function: Any = layer_norm
-    return function
+    return cast(Callable[[Array, Array, Array], Array], layer_norm)

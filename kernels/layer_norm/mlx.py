@@ -50,7 +50,7 @@ def large_means(be: Backend) -> list[Figure]:
 
 def _measure(be: Backend) -> list[Figure]:
     composed = layer_norm.rules("mlx")[-1]
-    found = []
+    figures = []
     for mean in _MEANS:
         x = (Stream(0, "large means").gaussian(_SHAPE) + mean).astype(np.float32)
         wide = x.astype(np.float64)
@@ -61,8 +61,8 @@ def _measure(be: Backend) -> list[Figure]:
         ours, _ = composed.forward(be, native, None, None, eps=_EPS, eps_place="inside")
         fast, own, two_pass = (float(np.abs(np.asarray(y, np.float64) - exact).max())
                                for y in (mx.fast.layer_norm(native, None, None, _EPS), ours, plain))
-        found.append(Figure(mean, fast, own, 2 * two_pass + 4e-7))
-    return found
+        figures.append(Figure(mean, fast, own, 2 * two_pass + 4e-7))
+    return figures
 
 
 def _inaccurate(be: Backend) -> str | None:
@@ -105,12 +105,12 @@ def _fast_vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) ->
 
     primals: list[Any] = [saved[i] for i in asked]
     _, gradients = mx.vjp(of_asked, primals, [gout])
-    found = dict(zip(asked, gradients, strict=True))
-    return [found.get(i) for i in range(len(needs))]
+    by_place = dict(zip(asked, gradients, strict=True))
+    return [by_place.get(i) for i in range(len(needs))]
 
 
 def _fast_supports(be: Backend, x: Array, *arrays: Array | None, eps: float, eps_place: str,
-                   **others: Any) -> str | None:
+                   **unused: Any) -> str | None:
     if eps_place != "inside":
         return "epsilon is outside the root"
     if x.dtype != mx.float32 or not x.size:
@@ -130,7 +130,7 @@ def _metal_vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -
     return metal.backward(saved.x, saved.gain, saved.bias, gout, saved.eps, saved.activation, needs)
 
 
-def _metal_supports(be: Backend, x: Array, *arrays: Array | None, eps_place: str, **others: Any) -> str | None:
+def _metal_supports(be: Backend, x: Array, *arrays: Array | None, eps_place: str, **unused: Any) -> str | None:
     return metal_kernels.missing() or metal.supports(x, eps_place)
 
 

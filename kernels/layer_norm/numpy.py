@@ -36,7 +36,7 @@ def forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: 
     width = x.shape[-1]
     rows = prod(x.shape[:-1])
     flat = np.ascontiguousarray(x).reshape(rows, width)
-    normal, y = np.empty_like(flat), np.empty_like(flat)
+    xhat, y = np.empty_like(flat), np.empty_like(flat)
     rstd = np.empty((rows, 1), flat.dtype)
     mean_of, zeros = np.full((width, 1), 1 / width, flat.dtype), np.zeros(width, flat.dtype)
     step = host.rows_per_block(width, flat.itemsize)
@@ -44,26 +44,26 @@ def forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: 
     def work(first: int, last: int) -> None:
         for start in range(first, last, step):
             part = slice(start, min(start + step, last))
-            n, out = normal[part], y[part]
-            np.subtract(flat[part], flat[part] @ mean_of, out=n)
-            offset = n @ mean_of  # what the rounding of a large mean left
+            hat, out = xhat[part], y[part]
+            np.subtract(flat[part], flat[part] @ mean_of, out=hat)
+            offset = hat @ mean_of  # a large mean rounds: this is the rest of it
             r = rstd[part]
-            np.vecdot(n, n, out=r[:, 0])
+            np.vecdot(hat, hat, out=r[:, 0])
             r *= 1 / width
             if np.any(offset * offset > _OFFSET ** 2 * r):
-                n -= offset
-                np.vecdot(n, n, out=r[:, 0])
+                hat -= offset
+                np.vecdot(hat, hat, out=r[:, 0])
                 r *= 1 / width
             r += eps
             np.sqrt(r, out=r)
             np.reciprocal(r, out=r)
-            n *= r
+            hat *= r
             if gain is not None:
-                np.multiply(n, gain, out=out)
+                np.multiply(hat, gain, out=out)
             if bias is not None:
-                np.add(n if gain is None else out, bias, out=out)
+                np.add(hat if gain is None else out, bias, out=out)
             if activation:
-                before = n if gain is None and bias is None else out
+                before = hat if gain is None and bias is None else out
                 if activation == "relu":
                     np.maximum(before, zeros, out=out)
                 else:
@@ -71,16 +71,16 @@ def forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: 
 
     host.over_rows(rows, width * flat.itemsize, work)
     if gain is None and bias is None and not activation:
-        y = normal
-    return y.reshape(x.shape), (normal, rstd, gain, activation, y if activation else None)
+        y = xhat
+    return y.reshape(x.shape), (xhat, rstd, gain, activation, y if activation else None)
 
 
 def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     """Gradients of rows, gain and bias in one pass over the rows."""
-    normal, rstd, gain, activation, y = saved
-    rows, width = normal.shape
+    xhat, rstd, gain, activation, y = saved
+    rows, width = xhat.shape
     g = np.ascontiguousarray(gout).reshape(rows, width)
-    gx = np.empty_like(normal) if needs[0] else None
+    dx = np.empty_like(xhat) if needs[0] else None
     mean_of = np.full((width, 1), 1 / width, g.dtype)
     step = host.rows_per_block(width, g.itemsize)
     blocks = range(0, rows, step)
@@ -91,36 +91,36 @@ def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Ar
     def work(first: int, last: int) -> None:
         for k in range(first, last):
             part = slice(k * step, min((k + 1) * step, rows))
-            n, gy = normal[part], g[part]
-            t = host.scratch("layer_norm", n.size, n.dtype).reshape(n.shape)
-            ones = np.ones(len(n), n.dtype)
+            hat, dy = xhat[part], g[part]
+            t = host.scratch("layer_norm", hat.size, hat.dtype).reshape(hat.shape)
+            ones = np.ones(len(hat), hat.dtype)
             if activation:
-                before = host.scratch("layer_norm activation", n.size, n.dtype).reshape(n.shape)
+                before = host.scratch("layer_norm activation", hat.size, hat.dtype).reshape(hat.shape)
                 if activation == "relu":
-                    np.multiply(gy, y[part] > 0, out=before)
+                    np.multiply(dy, y[part] > 0, out=before)
                 else:
                     np.multiply(y[part], y[part], out=before)
                     np.subtract(1.0, before, out=before)
-                    np.multiply(gy, before, out=before)
-                gy = before
+                    np.multiply(dy, before, out=before)
+                dy = before
             if bias_parts is not None:
-                np.matmul(ones, gy, out=bias_parts[k])
+                np.matmul(ones, dy, out=bias_parts[k])
             if gain_parts is not None:
-                np.multiply(gy, n, out=t)
+                np.multiply(dy, hat, out=t)
                 np.matmul(ones, t, out=gain_parts[k])
-            if gx is not None:
-                out = gx[part]
-                scaled = gy
+            if dx is not None:
+                out = dx[part]
+                scaled = dy
                 if gain is not None:
-                    scaled = np.multiply(gy, gain, out=out)
-                along = np.vecdot(scaled, n)[:, None] * (1 / width)
-                np.multiply(n, along, out=t)
+                    scaled = np.multiply(dy, gain, out=out)
+                mean_d_xhat = np.vecdot(scaled, hat)[:, None] * (1 / width)
+                np.multiply(hat, mean_d_xhat, out=t)
                 np.subtract(scaled, scaled @ mean_of, out=out)
                 out -= t
                 out *= rstd[part]
 
     host.over_rows(len(blocks), step * width * g.itemsize, work)
-    return (None if gx is None else gx.reshape(gout.shape),
+    return (None if dx is None else dx.reshape(gout.shape),
             None if gain_parts is None else gain_parts.sum(axis=0),
             None if bias_parts is None else bias_parts.sum(axis=0))
 

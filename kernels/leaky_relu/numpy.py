@@ -41,20 +41,20 @@ def _forward(be: Backend, x: Array, slope: float) -> tuple[Array, Any]:
 def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
     y, slope = saved
     g = np.ascontiguousarray(gout).reshape(-1)
-    gx = host.empty_like(g)
+    dx = host.empty_like(g)
     step = host.rows_per_block(1, g.itemsize)
     above = g.dtype.type(1 - slope)
 
     def work(first: int, last: int) -> None:
         for start in range(first, last, step):
             part = slice(start, min(start + step, last))
-            out = gx[part]
+            out = dx[part]
             np.multiply(y[part] > 0, above, out=out)
             out += slope
             out *= g[part]
 
     host.over_rows(g.size, g.itemsize, work)
-    return (gx.reshape(gout.shape),)
+    return (dx.reshape(gout.shape),)
 
 
 def attach() -> None:

@@ -81,9 +81,9 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list
     rows, classes = len(x), weight.shape[1]
     g = np.reshape(gout, -1)[saved.real]
     scale = g[:, None] / saved.total
-    of_x = np.zeros((prod(gout.shape), weight.shape[0]), x.dtype) if needs[0] else None
-    of_weight = np.empty_like(weight) if needs[1] else None
-    of_bias = np.empty_like(saved.bias) if needs[2] else None
+    d_x = np.zeros((prod(gout.shape), weight.shape[0]), x.dtype) if needs[0] else None
+    d_weight = np.empty_like(weight) if needs[1] else None
+    d_bias = np.empty_like(saved.bias) if needs[2] else None
     ones, share = np.ones((1, rows), x.dtype), np.zeros_like(x)
     step = max(BLOCK // max(rows, 1), 1)
     scratch = host.empty((rows * min(step, classes),), x.dtype)
@@ -96,16 +96,16 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list
         np.multiply(_exponentials(saved, part, d), scale, d)
         here = by_label[bounds[k]:bounds[k + 1]]
         d[here, target[here] - start] -= g[here]
-        if of_x is not None:
+        if d_x is not None:
             share += d @ weight[:, part].T
-        if of_weight is not None:
-            np.matmul(x.T, d, out=of_weight[:, part])
-        if of_bias is not None:
-            of_bias[part] = (ones @ d)[0]
-    if of_x is not None:
-        of_x[saved.real] = share
-        of_x = of_x.reshape(saved.shape)
-    return [of_x, of_weight, of_bias, None]
+        if d_weight is not None:
+            np.matmul(x.T, d, out=d_weight[:, part])
+        if d_bias is not None:
+            d_bias[part] = (ones @ d)[0]
+    if d_x is not None:
+        d_x[saved.real] = share
+        d_x = d_x.reshape(saved.shape)
+    return [d_x, d_weight, d_bias, None]
 
 
 def _exponentials(saved: _Saved, part: slice, out: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What the NumPy rules of a whole LSTM and of one step share: the gates' terms and the norm of the cell."""
+"""What the NumPy rules of a whole LSTM and of one time step share: the gates' terms and the norm of the cell."""
 
 from __future__ import annotations
 
@@ -8,55 +8,47 @@ from duoln.backends.protocol import Array
 from duoln.kernels import host
 from duoln.kernels.recurrent import shared as recurrent
 
-NORMED_SIDES = ("layer", "layer-theano")
-"""The variants with a norm over the input's side and one over the state's."""
+NORMED_GATES = ("layer", "layer-theano")
+"""The variants with one norm over x_proj and one over h_proj."""
 
 
 def make_terms(norms: dict[str, Array], bias: Array, norm: str) -> recurrent.Terms:
-    """What multiplies and is added to the two sides, from the norms' parameters and the bias."""
+    """What multiplies x_proj and h_proj and is added to them, from the norms' parameters and the bias."""
     half = recurrent.halves(len(bias), len(bias) * 3 // 4, bias.dtype)
-    if norm not in NORMED_SIDES:
+    if norm not in NORMED_GATES:
         return recurrent.Terms(half, half, half * bias)
     biases = norms["bias_x"] + norms["bias_h"] + bias
     return recurrent.Terms(half * norms["gain_x"], half * norms["gain_h"], half * biases)
 
 
-def split_gates(z: Array) -> list[Array]:
-    """Views of the four gates of (B, 4H): forget, input, output, candidate."""
-    hidden = z.shape[1] // 4
-    return [z[:, k * hidden:(k + 1) * hidden] for k in range(4)]
+def split_gates(gates: Array) -> Array:
+    """Views of the gates f, i, o, g of contiguous rows: (B, 4H) to (4, B, H)."""
+    return gates.reshape(len(gates), 4, -1).swapaxes(0, 1)
 
 
 class CellNorm:
-    """Layer norm of the cell, in buffers of one step."""
+    """Layer norm of the cell, in a buffer of one time step."""
 
     def __init__(self, norms: dict[str, Array], eps: float, like: Array) -> None:
         self.gain, self.bias, self.eps = norms["gain_c"], norms["bias_c"], eps
-        self.mean_of = np.full((like.shape[1], 1), 1 / like.shape[1], like.dtype)
-        self.normal = host.empty_like(like)
-        self.d_gain, self.d_bias = np.zeros_like(self.gain), np.zeros_like(self.bias)
+        self.mean_of = np.empty((like.shape[1], 1), like.dtype)
+        self.mean_of.fill(1 / like.shape[1])
+        self.xhat = host.empty(like.shape, like.dtype)
 
     def __call__(self, c: Array, out: Array) -> Array:
-        """The normalised cell into `out`; one over the deviation."""
-        np.subtract(c, c @ self.mean_of, self.normal)
-        factor = recurrent.scale_rows(self.normal, self.eps)
-        np.multiply(self.normal, self.gain, out)
+        """The normalised cell into `out`; returns rstd."""
+        np.subtract(c, c @ self.mean_of, self.xhat)
+        rstd = recurrent.normalise_rows(self.xhat, self.eps)
+        np.multiply(self.xhat, self.gain, out)
         np.add(out, self.bias, out)
-        return factor
+        return rstd
 
-    def gradient(self, g: Array, factor: Array, scratch: Array) -> None:
-        """Turn the gradient after the norm into the one before it, in place, and add to those of gain and bias."""
-        d_gain, d_bias = self.parameters(g, scratch)
-        self.d_gain += d_gain
-        self.d_bias += d_bias
-        self.input(g, factor, scratch)
+    def parameters(self, d: Array, scratch: Array | None = None) -> tuple[Array, Array]:
+        """The gradients of gain and bias of one time step, from the gradient after the norm."""
+        return recurrent.column_sums(np.multiply(d, self.xhat, scratch)), recurrent.column_sums(d)
 
-    def parameters(self, g: Array, scratch: Array | None = None) -> tuple[Array, Array]:
-        """The gradients of gain and bias of one step, from the gradient after the norm."""
-        return recurrent.column_sums(np.multiply(g, self.normal, scratch)), recurrent.column_sums(g)
-
-    def input(self, g: Array, factor: Array, scratch: Array) -> None:
+    def input(self, d: Array, rstd: Array, scratch: Array) -> None:
         """Turn the gradient after the norm into the one before it, in place."""
-        np.multiply(g, self.gain, g)
-        np.subtract(g, g @ self.mean_of, g)
-        recurrent.scale_rows_gradient(g, self.normal, factor, scratch)
+        np.multiply(d, self.gain, d)
+        np.subtract(d, d @ self.mean_of, d)
+        recurrent.normalise_rows_gradient(d, self.xhat, rstd, scratch)

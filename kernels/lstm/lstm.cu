@@ -1,141 +1,145 @@
-// One step of an LSTM between two products, and its gradient (Ba, Kiros, Hinton 2016, eq. 20-22 and 29-31).
+// One time step of an LSTM between two products, and its gradient (Ba, Kiros, Hinton 2016, eq. 20-22 and 29-31).
 //
-// Macros: THREADS and UNITS (see cell.cuh); NORM_SIDES 1 if the input's and the recurrent side are normalised,
-// NORM_CELL 1 if the cell is before it is shown. Gates: forget, input, output, candidate.
+// Macros: THREADS and UNITS (see cell.cuh); NORM_GATES 1 if x_proj and h_proj are normalised, NORM_CELL 1 if the cell
+// is normalised for the output. Gates: f, i, o, g (forget, input, output and cell gate).
 //
-// x_side (T, B, 4H) is the input's product, recurrent (T, B, 4H) the state's; c and h (T + 1, B, H) begin with the
-// first states. stats [norm][T * B][3]: both sides, then the cell. A null mask means that no row is held.
+// x_proj = x W_x and h_proj = h W_h (T, B, 4H); c and h (T + 1, B, H) begin with the first states.
+// stats [norm][T * B][3]: x_proj, h_proj, then the cell. A null mask means that no row is masked.
 #include "../recurrent/cell.cuh"
 #include "lstm.h"
 
-constexpr int CELL_STATS = NORM_SIDES ? 2 : 0;
+constexpr int CELL_STATS = NORM_GATES ? 2 : 0;
 
-__device__ __forceinline__ LstmGates gates(const Side<Lstm> (&v)[2], int u, const float* gain_x, const float* bias_x,
+__device__ __forceinline__ LstmGates gates(const Values<Lstm> (&v)[2], int u, const float* gain_x, const float* bias_x,
                                        const float* gain_h, const float* bias_h, const float* bias, int hidden) {
-    float z[4];
+    float sum[4];
 #pragma unroll
     for (int gate = 0; gate < 4; ++gate) {
         const int at = gate * hidden + unit(u);
-        z[gate] = affine(v[0][gate][u], gain_x, bias_x, at) + affine(v[1][gate][u], gain_h, bias_h, at) + bias[at];
+        sum[gate] = affine(v[0][gate][u], gain_x, bias_x, at) + affine(v[1][gate][u], gain_h, bias_h, at) + bias[at];
     }
-    return lstm_gates(z[0], z[1], z[2], z[3]);
+    return lstm_gates(sum[0], sum[1], sum[2], sum[3]);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
-lstm_forward(const float* __restrict__ x_side, const float* __restrict__ recurrent, const float* __restrict__ gain_x,
+lstm_forward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
              const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
              const float* __restrict__ bias, const float* __restrict__ gain_c, const float* __restrict__ bias_c,
              const bool* __restrict__ mask, float* __restrict__ h, float* __restrict__ c, float* __restrict__ stats,
-             int step, int steps, int batch, int hidden, float eps) {
+             int time_step, int time_steps, int batch, int hidden, float eps) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;
-    const size_t rows = size_t(steps) * batch, row = size_t(step) * batch + (inside ? b : 0);
-    Side<Lstm> v[2];
-    load<Lstm>(v[0], x_side, row, hidden);
-    load<Lstm>(v[1], recurrent, row, hidden);
-#if NORM_SIDES
+    const size_t rows = size_t(time_steps) * batch, row = size_t(time_step) * batch + (inside ? b : 0);
+    Values<Lstm> v[2];
+    load<Lstm>(v[0], x_proj, row, hidden);
+    load<Lstm>(v[1], h_proj, row, hidden);
+#if NORM_GATES
     standardise<Lstm, 2>(v, hidden, eps, stats, row, rows, inside, shared);
 #endif
-    Side<State> before, cell[1];
-    load<State>(before, c, row, hidden);
+    Values<State> c_before, c_new[1];
+    load<State>(c_before, c, row, hidden);
     each<State>(hidden, [&](int, int u) {
         const LstmGates s = gates(v, u, gain_x, bias_x, gain_h, bias_h, bias, hidden);
-        cell[0][0][u] = lstm_cell(s, before[0][u]);
-        v[0][2][u] = s.out;
+        c_new[0][0][u] = lstm_cell(s, c_before[0][u]);
+        v[0][2][u] = s.o;
     });
-    const bool held = mask && !mask[row];
+    const bool masked = mask && !mask[row];
     const size_t after = row + batch;
     if (inside)
-        each<State>(hidden, [&](int, int u) { c[after * hidden + unit(u)] = held ? before[0][u] : cell[0][0][u]; });
+        each<State>(hidden, [&](int, int u) {
+            c[after * hidden + unit(u)] = masked ? c_before[0][u] : c_new[0][0][u];
+        });
 #if NORM_CELL
-    standardise<State, 1>(cell, hidden, eps, stats + CELL_STATS * rows * 3, row, rows, inside, shared);
+    standardise<State, 1>(c_new, hidden, eps, stats + CELL_STATS * rows * 3, row, rows, inside, shared);
 #endif
     if (!inside) return;
     each<State>(hidden, [&](int, int u) {
-        const float shown = v[0][2][u] * tanhf(affine(cell[0][0][u], gain_c, bias_c, unit(u)));
-        h[after * hidden + unit(u)] = held ? h[row * hidden + unit(u)] : shown;
+        const float h_new = v[0][2][u] * tanhf(affine(c_new[0][0][u], gain_c, bias_c, unit(u)));
+        h[after * hidden + unit(u)] = masked ? h[row * hidden + unit(u)] : h_new;
     });
 }
 
-// dh is what the product of the later step gave back, carry what reached its state beside the product (null without
-// a mask), g_out (T, B, H) the gradient of the outputs (null if nobody asked). dc is that of the cell, in and out.
-// Written: d_x (T, B, 4H) and d_recurrent (T, B, 4H), before the norms; dz (T, B, 4H), after them; d_shown (T, B, H),
-// after the norm of the cell. The gains' gradients are sums over all steps, so they are left to layer_norm_backward.
+// The gradient of the state after the time step has three parts: dh comes through the h_proj of the next time step,
+// carry around it (null without a mask), d_hs (T, B, H) from the outputs (null if there is none). dc is the cell's
+// gradient: the kernel reads that after the time step and writes that before it. It also writes d_x_proj and d_h_proj
+// (T, B, 4H), the gradients before the norms; d_gates (T, B, 4H), after them; d_c_norm (T, B, H), after the norm of the
+// cell. The gains' gradients are sums over all time steps, so layer_norm_backward computes them later.
 extern "C" __global__ void __launch_bounds__(BLOCK)
-lstm_backward(const float* __restrict__ x_side, const float* __restrict__ recurrent, const float* __restrict__ gain_x,
+lstm_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
               const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
               const float* __restrict__ bias, const float* __restrict__ gain_c, const float* __restrict__ bias_c,
               const bool* __restrict__ mask, const float* __restrict__ c, const float* __restrict__ stats,
-              const float* __restrict__ g_out, const float* __restrict__ dh, float* __restrict__ carry,
-              float* __restrict__ dc, float* __restrict__ d_x, float* __restrict__ d_recurrent,
-              float* __restrict__ dz, float* __restrict__ d_shown, int step, int steps, int batch, int hidden) {
+              const float* __restrict__ d_hs, const float* __restrict__ dh, float* __restrict__ carry,
+              float* __restrict__ dc, float* __restrict__ d_x_proj, float* __restrict__ d_h_proj,
+              float* __restrict__ d_gates, float* __restrict__ d_c_norm, int time_step, int time_steps, int batch,
+              int hidden) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;
-    const size_t rows = size_t(steps) * batch, at = inside ? b : 0, row = size_t(step) * batch + at;
-    const bool held = mask && !mask[row];
-    Side<Lstm> v[2], g[2];
-    load<Lstm>(v[0], x_side, row, hidden);
-    load<Lstm>(v[1], recurrent, row, hidden);
-#if NORM_SIDES
+    const size_t rows = size_t(time_steps) * batch, at = inside ? b : 0, row = size_t(time_step) * batch + at;
+    const bool masked = mask && !mask[row];
+    Values<Lstm> v[2], d_v[2];
+    load<Lstm>(v[0], x_proj, row, hidden);
+    load<Lstm>(v[1], h_proj, row, hidden);
+#if NORM_GATES
     standardise_again<Lstm, 2>(v, hidden, stats, row, rows);
 #endif
-    // The cell as it was before the mask is not kept: the gates give it again.
-    Side<State> before, cell[1], upstream, d_cell[1];
-    load<State>(before, c, row, hidden);
+    // The cell before masking is not kept: the gates give it again.
+    Values<State> c_before, c_new[1], upstream, dc_new[1];
+    load<State>(c_before, c, row, hidden);
     load<State>(upstream, dh, at, hidden);
     each<State>(hidden, [&](int, int u) {
         const LstmGates s = gates(v, u, gain_x, bias_x, gain_h, bias_h, bias, hidden);
-        cell[0][0][u] = lstm_cell(s, before[0][u]);
-        if (g_out) upstream[0][u] += g_out[row * hidden + unit(u)];
+        c_new[0][0][u] = lstm_cell(s, c_before[0][u]);
+        if (d_hs) upstream[0][u] += d_hs[row * hidden + unit(u)];
         if (carry) upstream[0][u] += carry[at * hidden + unit(u)];
-        g[0][0][u] = s.forget, g[0][1][u] = s.into, g[0][2][u] = s.out, g[0][3][u] = s.candidate;
+        d_v[0][0][u] = s.f, d_v[0][1][u] = s.i, d_v[0][2][u] = s.o, d_v[0][3][u] = s.g;
     });
 #if NORM_CELL
-    Side<State> normal[1];
+    Values<State> xhat[1];
 #pragma unroll
-    for (int u = 0; u < UNITS; ++u) normal[0][0][u] = unit(u) < hidden ? cell[0][0][u] : 0;
-    standardise_again<State, 1>(normal, hidden, stats + CELL_STATS * rows * 3, row, rows);
+    for (int u = 0; u < UNITS; ++u) xhat[0][0][u] = unit(u) < hidden ? c_new[0][0][u] : 0;
+    standardise_again<State, 1>(xhat, hidden, stats + CELL_STATS * rows * 3, row, rows);
 #else
-    Side<State>(&normal)[1] = cell;
+    Values<State>(&xhat)[1] = c_new;
 #endif
-    float d_out[UNITS];
+    float d_o[UNITS];
     each<State>(hidden, [&](int, int u) {
-        const float shown = tanhf(affine(normal[0][0][u], gain_c, bias_c, unit(u)));
-        const float upward = held ? 0 : upstream[0][u];
-        d_out[u] = upward * shown;
-        d_cell[0][0][u] = upward * g[0][2][u] * (1 - shown * shown);
+        const float tanh_c = tanhf(affine(xhat[0][0][u], gain_c, bias_c, unit(u)));
+        const float d_h = masked ? 0 : upstream[0][u];
+        d_o[u] = d_h * tanh_c;
+        dc_new[0][0][u] = d_h * d_v[0][2][u] * (1 - tanh_c * tanh_c);
 #if NORM_CELL
-        if (inside) d_shown[row * hidden + unit(u)] = d_cell[0][0][u];
-        d_cell[0][0][u] *= gain_c[unit(u)];
+        if (inside) d_c_norm[row * hidden + unit(u)] = dc_new[0][0][u];
+        dc_new[0][0][u] *= gain_c[unit(u)];
 #endif
     });
 #if NORM_CELL
-    standardise_gradient<State, 1>(d_cell, normal, hidden, stats + CELL_STATS * rows * 3, row, rows, shared);
+    standardise_gradient<State, 1>(dc_new, xhat, hidden, stats + CELL_STATS * rows * 3, row, rows, shared);
 #endif
     each<State>(hidden, [&](int, int u) {
         const size_t here = at * hidden + unit(u);
-        const LstmGates s = {g[0][0][u], g[0][1][u], g[0][2][u], g[0][3][u]};
-        const float later = dc[here], d = held ? 0 : later + d_cell[0][0][u];
-        const LstmGates of_gates = lstm_gradient(s, before[0][u], d, d_out[u]);
-        const float z[4] = {of_gates.forget, of_gates.into, of_gates.out, of_gates.candidate};
+        const LstmGates s = {d_v[0][0][u], d_v[0][1][u], d_v[0][2][u], d_v[0][3][u]};
+        const float dc_after = dc[here], d = masked ? 0 : dc_after + dc_new[0][0][u];
+        const LstmGates d_s = lstm_gradient(s, c_before[0][u], d, d_o[u]);
+        const float d_sum[4] = {d_s.f, d_s.i, d_s.o, d_s.g};
 #pragma unroll
         for (int gate = 0; gate < 4; ++gate) {
             const int place = gate * hidden + unit(u);
-            g[0][gate][u] = gain_x ? z[gate] * gain_x[place] : z[gate];
-            g[1][gate][u] = gain_h ? z[gate] * gain_h[place] : z[gate];
-            if (dz && inside) dz[row * 4 * hidden + place] = z[gate];
+            d_v[0][gate][u] = gain_x ? d_sum[gate] * gain_x[place] : d_sum[gate];
+            d_v[1][gate][u] = gain_h ? d_sum[gate] * gain_h[place] : d_sum[gate];
+            if (d_gates && inside) d_gates[row * 4 * hidden + place] = d_sum[gate];
         }
         if (inside) {
-            dc[here] = held ? later : d * s.forget;
-            if (carry) carry[here] = held ? upstream[0][u] : 0;
+            dc[here] = masked ? dc_after : d * s.f;
+            if (carry) carry[here] = masked ? upstream[0][u] : 0;
         }
     });
-#if NORM_SIDES
-    standardise_gradient<Lstm, 2>(g, v, hidden, stats, row, rows, shared);
+#if NORM_GATES
+    standardise_gradient<Lstm, 2>(d_v, v, hidden, stats, row, rows, shared);
 #endif
     if (!inside) return;
-    store<Lstm>(g[0], d_x, row, hidden);
-    if (d_recurrent) store<Lstm>(g[1], d_recurrent, row, hidden);
+    store<Lstm>(d_v[0], d_x_proj, row, hidden);
+    if (d_h_proj) store<Lstm>(d_v[1], d_h_proj, row, hidden);
 }

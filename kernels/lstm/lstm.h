@@ -2,28 +2,28 @@
 #pragma once
 #include "../recurrent/sigmoid.h"
 
-struct LstmGates {
-    float forget, into, out, candidate;
+struct LstmGates {  // forget gate, input gate, output gate, cell gate
+    float f, i, o, g;
 };
 
-// From the four sums before the non-linearities.
-FUNCTION LstmGates lstm_gates(float forget, float into, float out, float candidate) {
+// From the gates' values before the non-linearities.
+FUNCTION LstmGates lstm_gates(float f, float i, float o, float g) {
     LstmGates s;
-    s.forget = sigmoid(forget);
-    s.into = sigmoid(into);
-    s.out = sigmoid(out);
-    s.candidate = tanh(candidate);
+    s.f = sigmoid(f);
+    s.i = sigmoid(i);
+    s.o = sigmoid(o);
+    s.g = tanh(g);
     return s;
 }
 
-FUNCTION float lstm_cell(LstmGates s, float before) { return s.forget * before + s.into * s.candidate; }
+FUNCTION float lstm_cell(LstmGates s, float c_before) { return s.f * c_before + s.i * s.g; }
 
-// Gradients before the non-linearities, from that of the new cell and that of the output gate.
-FUNCTION LstmGates lstm_gradient(LstmGates s, float before, float d_cell, float d_out) {
+// Gradients before the non-linearities, from dc, that of the new cell, and d_o, that of the output gate.
+FUNCTION LstmGates lstm_gradient(LstmGates s, float c_before, float dc, float d_o) {
     LstmGates d;
-    d.forget = d_cell * before * s.forget * (1 - s.forget);
-    d.into = d_cell * s.candidate * s.into * (1 - s.into);
-    d.out = d_out * s.out * (1 - s.out);
-    d.candidate = d_cell * s.into * (1 - s.candidate * s.candidate);
+    d.f = dc * c_before * s.f * (1 - s.f);
+    d.i = dc * s.g * s.i * (1 - s.i);
+    d.o = d_o * s.o * (1 - s.o);
+    d.g = dc * s.i * (1 - s.g * s.g);
     return d;
 }

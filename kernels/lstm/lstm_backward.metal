@@ -1,82 +1,82 @@
 // The gradient of `lstm_forward.metal`: macros and inputs as there, with its stats, and d_h and d_c (B, H), the
 // gradients of the next states.
 //
-// Outputs: d_side (B, 4H), which is also the gradient after the recurrent side's norm; d_recurrent (B, 4H), before it
-// (with NORM_SIDE); d_shown (B, H), after the norm of the cell; d_before (B, H), of the cell before the step; d_held
-// (B, H), of the state before it beside the product (with HAS_MASK). The gains' gradients are sums over all steps, so
-// they are left to layer_norm_backward.
+// Outputs: d_x_gates (B, 4H), which is also the gradient after the norm of h_proj; d_h_proj (B, 4H), before it (with
+// NORM_H); d_c_norm (B, H), after the norm of the cell; d_c_before (B, H), of the cell before the time step; d_h_masked
+// (B, H), of the state before it where the row is masked (with HAS_MASK). The gains' gradients are sums over all time
+// steps, so layer_norm_backward computes them later.
 #include "../recurrent/cell.metal.h"
 #include "lstm.h"
 
 const int batch = c_shape[0], hidden = c_shape[1];
 const int row = threadgroup_position_in_grid.x, t = thread_position_in_threadgroup.x;
 #if HAS_MASK
-const bool held = !mask[row];
+const bool masked = !mask[row];
 #else
-const bool held = false;
+const bool masked = false;
 #endif
 threadgroup float shared[SHARED];
 
-float v[4][UNITS], g[4][UNITS], cell[1][UNITS], d_cell[1][UNITS], d_out[UNITS], stat[1][STATS], of_cell[1][STATS];
-load<Lstm>(v, recurrent, row, hidden, t);
-#if NORM_SIDE
+float v[4][UNITS], d_v[4][UNITS], c_new[1][UNITS], dc_new[1][UNITS], d_o[UNITS], stat[1][STATS], c_stat[1][STATS];
+load<Lstm>(v, h_proj, row, hidden, t);
+#if NORM_H
 for (int k = 0; k < STATS; ++k) stat[0][k] = stats[row * STATS + k];
 standardise_again<Lstm>(v, stat, hidden, t);
 #endif
-for (int k = 0; k < STATS; ++k) of_cell[0][k] = stats[(NORM_SIDE * batch + row) * STATS + k];
-// The cell as it was before the mask is not kept: the gates give it again.
-for (int u = 0; u < UNITS; ++u) cell[0][u] = d_cell[0][u] = 0;
+for (int k = 0; k < STATS; ++k) c_stat[0][k] = stats[(NORM_H * batch + row) * STATS + k];
+// The cell before masking is not kept: the gates give it again.
+for (int u = 0; u < UNITS; ++u) c_new[0][u] = dc_new[0][u] = 0;
 EACH_UNIT(u) {
     const int at = u * THREADS + t;
-    float z[4];
+    float sum[4];
     for (int gate = 0; gate < 4; ++gate) {
         const int place = gate * hidden + at;
-#if NORM_SIDE
-        z[gate] = side[row * 4 * hidden + place] + v[gate][u] * gain_h[place] + bias_h[place];
+#if NORM_H
+        sum[gate] = x_gates[row * 4 * hidden + place] + v[gate][u] * gain_h[place] + bias_h[place];
 #else
-        z[gate] = side[row * 4 * hidden + place] + v[gate][u];
+        sum[gate] = x_gates[row * 4 * hidden + place] + v[gate][u];
 #endif
     }
-    const LstmGates s = lstm_gates(z[0], z[1], z[2], z[3]);
-    cell[0][u] = lstm_cell(s, c[row * hidden + at]);
-    g[0][u] = s.forget;
-    g[1][u] = s.into;
-    g[2][u] = s.out;
-    g[3][u] = s.candidate;
+    const LstmGates s = lstm_gates(sum[0], sum[1], sum[2], sum[3]);
+    c_new[0][u] = lstm_cell(s, c[row * hidden + at]);
+    d_v[0][u] = s.f;
+    d_v[1][u] = s.i;
+    d_v[2][u] = s.o;
+    d_v[3][u] = s.g;
 }
-standardise_again<State>(cell, of_cell, hidden, t);
+standardise_again<State>(c_new, c_stat, hidden, t);
 EACH_UNIT(u) {
     const int at = u * THREADS + t, state = row * hidden + at;
-    const float shown = tanh(cell[0][u] * gain_c[at] + bias_c[at]), upward = held ? 0.0f : d_h[state];
-    d_out[u] = upward * shown;
-    d_cell[0][u] = upward * g[2][u] * (1 - shown * shown);
-    d_shown[state] = d_cell[0][u];
-    d_cell[0][u] *= gain_c[at];
+    const float tanh_c = tanh(c_new[0][u] * gain_c[at] + bias_c[at]), dh = masked ? 0.0f : d_h[state];
+    d_o[u] = dh * tanh_c;
+    dc_new[0][u] = dh * d_v[2][u] * (1 - tanh_c * tanh_c);
+    d_c_norm[state] = dc_new[0][u];
+    dc_new[0][u] *= gain_c[at];
 #if HAS_MASK
-    d_held[state] = held ? d_h[state] : 0.0f;
+    d_h_masked[state] = masked ? d_h[state] : 0.0f;
 #endif
 }
-standardise_gradient<State>(d_cell, cell, of_cell, hidden, shared, t);
+standardise_gradient<State>(dc_new, c_new, c_stat, hidden, shared, t);
 EACH_UNIT(u) {
     const int at = u * THREADS + t, state = row * hidden + at;
     LstmGates s;
-    s.forget = g[0][u];
-    s.into = g[1][u];
-    s.out = g[2][u];
-    s.candidate = g[3][u];
-    const float d = held ? 0.0f : d_c[state] + d_cell[0][u];
-    const LstmGates of_gates = lstm_gradient(s, c[state], d, d_out[u]);
-    const float z[4] = {of_gates.forget, of_gates.into, of_gates.out, of_gates.candidate};
+    s.f = d_v[0][u];
+    s.i = d_v[1][u];
+    s.o = d_v[2][u];
+    s.g = d_v[3][u];
+    const float d = masked ? 0.0f : d_c[state] + dc_new[0][u];
+    const LstmGates d_s = lstm_gradient(s, c[state], d, d_o[u]);
+    const float d_sum[4] = {d_s.f, d_s.i, d_s.o, d_s.g};
     for (int gate = 0; gate < 4; ++gate) {
         const int place = gate * hidden + at;
-        d_side[row * 4 * hidden + place] = z[gate];
-#if NORM_SIDE
-        g[gate][u] = z[gate] * gain_h[place];
+        d_x_gates[row * 4 * hidden + place] = d_sum[gate];
+#if NORM_H
+        d_v[gate][u] = d_sum[gate] * gain_h[place];
 #endif
     }
-    d_before[state] = held ? d_c[state] : d * s.forget;
+    d_c_before[state] = masked ? d_c[state] : d * s.f;
 }
-#if NORM_SIDE
-standardise_gradient<Lstm>(g, v, stat, hidden, shared, t);
-store<Lstm>(g, d_recurrent, row, hidden, t);
+#if NORM_H
+standardise_gradient<Lstm>(d_v, v, stat, hidden, shared, t);
+store<Lstm>(d_v, d_h_proj, row, hidden, t);
 #endif

@@ -1,9 +1,9 @@
-"""The LSTM's cell on Apple GPUs: after the product one kernel a step, and one for its gradient."""
+"""The LSTM's cell on Apple GPUs: one kernel for a time step after its product, and one for its gradient."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import mlx.core as mx
 
@@ -14,14 +14,14 @@ from duoln.kernels.recurrent.plan import plan
 from duoln.kernels.recurrent.steps import Gradient, States
 from duoln.ops.recurrent.formulas import Settings
 
-_COMMON = ("side: float32[2], recurrent: float32[2], c: float32[2], gain_h: float32[1]?, bias_h: float32[1]?, "
+_COMMON = ("x_gates: float32[2], h_proj: float32[2], c: float32[2], gain_h: float32[1]?, bias_h: float32[1]?, "
            "gain_c: float32[1], bias_c: float32[1], mask: bool[1]?, ")
 _forward = metal.Kernel("lstm/lstm_forward.metal", _COMMON + "h: float32[2]?, eps: float32")
 _backward = metal.Kernel("lstm/lstm_backward.metal", _COMMON + "stats: float32[3], d_h: float32[2], d_c: float32[2]")
 
 
 class Parameters(NamedTuple):
-    """Of the norms; the first two are None where the recurrent side is not normalised (eq. 29-31)."""
+    """Of the norms; the first two are None where h_proj is not normalised (eq. 29-31)."""
 
     gain_h: Array | None
     bias_h: Array | None
@@ -30,60 +30,61 @@ class Parameters(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What the gradient of a step needs."""
+    """What the gradient of a time step needs."""
 
-    side: Array
-    recurrent: Array
+    x_gates: Array
+    h_proj: Array
     c: Array
     mask: Array | None
     stats: Array
 
 
-def forward(side: Array, recurrent: Array, h: Array, c: Array, p: Parameters, mask: Array | None,
+def forward(x_gates: Array, h_proj: Array, h: Array, c: Array, p: Parameters, mask: Array | None,
             eps: float) -> tuple[Array, Array, Kept]:
-    """The next hidden state and cell (B, H), from both sides (B, 4H), and what the gradient needs."""
+    """The next hidden state and cell (B, H), from x_gates and h_proj (B, 4H), and what the gradient needs."""
     batch, hidden = c.shape
-    with_side = p.gain_h is not None
-    threads, macros = _macros(hidden, with_side)
+    norm_h = p.gain_h is not None
+    threads, macros = _macros(hidden, norm_h)
     next_h, next_c, stats = _forward(
-        batch, threads, (side, recurrent, c, *p, mask, None if mask is None else h, eps),
-        {"next_h": c.shape, "next_c": c.shape, "stats": (1 + with_side, batch, 3)}, macros)
-    return next_h, next_c, Kept(side, recurrent, c, mask, stats)
+        batch, threads, (x_gates, h_proj, c, *p, mask, None if mask is None else h, eps),
+        {"next_h": c.shape, "next_c": c.shape, "stats": (1 + norm_h, batch, 3)}, macros)
+    return next_h, next_c, Kept(x_gates, h_proj, c, mask, stats)
 
 
 class StepGradient(NamedTuple):
-    """Gradients of one step, (B, 4H) and (B, H)."""
+    """Gradients of one time step, (B, 4H) and (B, H)."""
 
-    side: Array
-    """After the norm of the recurrent side too."""
-    recurrent: Array
-    shown: Array
-    """After the norm of the cell."""
+    x_gates: Array
+    """It is also the gradient after the norm of h_proj."""
+    h_proj: Array
+    c_norm: Array
     c: Array
-    held: Array | None
-    """Of the state before the step beside the product, with a mask."""
+    """Of the cell before the time step."""
+    h_masked: Array | None
+    """Of the hidden state before the time step where the row is masked; None without a mask."""
 
 
 def backward(kept: Kept, p: Parameters, d_h: Array, d_c: Array) -> StepGradient:
     """From the gradients of the next hidden state and cell."""
     batch, hidden = kept.c.shape
-    with_side = p.gain_h is not None
-    threads, macros = _macros(hidden, with_side)
-    outputs = {"d_side": kept.side.shape, "d_shown": kept.c.shape, "d_before": kept.c.shape}
-    if with_side:
-        outputs["d_recurrent"] = kept.side.shape
+    norm_h = p.gain_h is not None
+    threads, macros = _macros(hidden, norm_h)
+    outputs = {"d_x_gates": kept.x_gates.shape, "d_c_norm": kept.c.shape, "d_c_before": kept.c.shape}
+    if norm_h:
+        outputs["d_h_proj"] = kept.x_gates.shape
     if kept.mask is not None:
-        outputs["d_held"] = kept.c.shape
-    found = dict(zip(outputs, _backward(
-        batch, threads, (kept.side, kept.recurrent, kept.c, *p, kept.mask, kept.stats, d_h, d_c), outputs,
+        outputs["d_h_masked"] = kept.c.shape
+    gradients = dict(zip(outputs, _backward(
+        batch, threads, (kept.x_gates, kept.h_proj, kept.c, *p, kept.mask, kept.stats, d_h, d_c), outputs,
         macros), strict=True))
-    return StepGradient(found["d_side"], found.get("d_recurrent", found["d_side"]), found["d_shown"],
-                        found["d_before"], found.get("d_held"))
+    d_x_gates = gradients["d_x_gates"]
+    return StepGradient(d_x_gates, gradients.get("d_h_proj", d_x_gates), gradients["d_c_norm"], gradients["d_c_before"],
+                        gradients.get("d_h_masked"))
 
 
-def _macros(hidden: int, with_side: bool) -> tuple[int, dict[str, int]]:
+def _macros(hidden: int, norm_h: bool) -> tuple[int, dict[str, int]]:
     p = plan(hidden)
-    return p.threads, p.macros(NORM_SIDE=int(with_side))
+    return p.threads, p.macros(NORM_H=int(norm_h))
 
 
 class MetalLstm:
@@ -94,57 +95,57 @@ class MetalLstm:
         self._p = Parameters(norms.get("gain_h"), norms.get("bias_h"), norms["gain_c"], norms["bias_c"])
         self._names, self._norms, self._bias, self._eps = list(norms), norms, bias, settings.eps
 
-    def forward(self, side: Array, product: Array, states: States, keep: Array | None) -> tuple[States, Any]:
+    def forward(self, x_gates: Array, h_proj: Array, states: States, mask: Array | None) -> tuple[States, Any]:
         """As in `Steps`."""
-        next_h, next_c, kept = forward(side, product, states[0], states[1], self._p, keep, self._eps)
+        next_h, next_c, kept = forward(x_gates, h_proj, states[0], states[1], self._p, mask, self._eps)
         return (next_h, next_c), (kept, next_c)
 
     def backward(self, kept: Any, gradients: list[Array]) -> Gradient:
         """As in `Steps`."""
-        found = backward(kept[0], self._p, gradients[0], gradients[1])
-        before = mx.zeros_like(found.c) if found.held is None else found.held
-        return Gradient(found.side, found.recurrent, [before, found.c], found)
+        own = backward(kept[0], self._p, gradients[0], gradients[1])
+        d_h = mx.zeros_like(own.c) if own.h_masked is None else own.h_masked
+        return Gradient(own.x_gates, own.h_proj, [d_h, own.c], own)
 
     def parameters(self, walked: Sequence[tuple[Any, Any]]) -> list[Array]:
-        """As in `Steps`: the input's side has had its own share of the bias and the norms."""
-        found: dict[str, Array] = {}
-        of_side = mx.stack([g.side for _, g in walked])
+        """As in `Steps`, without what the bias and the norms of the input get through x_gates."""
+        gradients: dict[str, Array] = {}
         if self._p.gain_h is not None:
-            recurrent = mx.stack([kept.recurrent for (kept, _), _ in walked])
-            found["gain_h"], found["bias_h"] = _of_norm(recurrent, of_side, self._eps)
-        # A held row's cell is not what was normalised at that step, but its gradient there is zero.
-        cells, shown = mx.stack([next_c for (_, next_c), _ in walked]), mx.stack([g.shown for _, g in walked])
-        found["gain_c"], found["bias_c"] = _of_norm(cells, shown, self._eps)
-        none = [] if self._bias is None else [mx.zeros_like(self._bias)]
-        return [*none, *(found.get(name, mx.zeros_like(self._norms[name])) for name in self._names)]
+            h_proj = mx.stack([kept.h_proj for (kept, _), _ in walked])
+            d_x_gates = mx.stack([own.x_gates for _, own in walked])
+            gradients["gain_h"], gradients["bias_h"] = _of_norm(h_proj, d_x_gates, self._eps)
+        # The cell of a masked row is not what was normalised at that time step, but its gradient there is zero.
+        cells = mx.stack([next_c for (_, next_c), _ in walked])
+        d_c_norm = mx.stack([own.c_norm for _, own in walked])
+        gradients["gain_c"], gradients["bias_c"] = _of_norm(cells, d_c_norm, self._eps)
+        d_bias = [] if self._bias is None else [mx.zeros_like(self._bias)]
+        return [*d_bias, *(gradients.get(name, mx.zeros_like(self._norms[name])) for name in self._names)]
 
 
 def _of_norm(x: Array, dy: Array, eps: float) -> tuple[Array, Array]:
-    """Gradients of a norm's gain and bias from all steps at once."""
-    _, gain, bias = layer_norm_backward(x, None, None, dy, eps, None, (False, True, True))
-    assert gain is not None and bias is not None
-    return gain, bias
+    """Gradients of a norm's gain and bias from all time steps at once."""
+    _, d_gain, d_bias = layer_norm_backward(x, None, None, dy, eps, None, (False, True, True))
+    assert d_gain is not None and d_bias is not None
+    return d_gain, d_bias
 
 
 def differentiable(eps: float = 1e-5) -> Callable[..., tuple[Array, Array]]:
-    """One step for `mx.grad`: (side, recurrent, h, c, gain_h, bias_h, gain_c, bias_c) -> the next h and c (eq. 20-22).
+    """One time step for `mx.grad` (eq. 20-22): x_gates, h_proj, h, c and the norms' parameters -> the next h and c.
 
     Shape:
-        side and recurrent (B, 4H), h and c (B, H), gain_h and bias_h (4H,), gain_c and bias_c (H,) -> (B, H) each.
+        x_gates and h_proj (B, 4H), h and c (B, H), gain_h and bias_h (4H,), gain_c and bias_c (H,) -> (B, H) each.
     """
 
     @mx.custom_function
-    def lstm_cell(side: Array, recurrent: Array, h: Array, c: Array, *norms: Array) -> tuple[Array, Array]:
-        return forward(side, recurrent, h, c, Parameters(*norms), None, eps)[:2]
+    def lstm_cell(x_gates: Array, h_proj: Array, h: Array, c: Array, *norms: Array) -> tuple[Array, Array]:
+        return forward(x_gates, h_proj, h, c, Parameters(*norms), None, eps)[:2]
 
     @lstm_cell.vjp
     def lstm_cell_vjp(primals: Sequence[Array], gradients: Sequence[Array], new: Sequence[Array]) -> tuple[Array, ...]:
-        side, recurrent, h, c, *norms = primals
+        x_gates, h_proj, h, c, *norms = primals
         p = Parameters(*norms)
-        _, next_c, kept = forward(side, recurrent, h, c, p, None, eps)
-        found = backward(kept, p, *gradients)
-        return (found.side, found.recurrent, mx.zeros_like(h), found.c, *_of_norm(recurrent, found.side, eps),
-                *_of_norm(next_c, found.shown, eps))
+        _, next_c, kept = forward(x_gates, h_proj, h, c, p, None, eps)
+        d = backward(kept, p, *gradients)
+        return (d.x_gates, d.h_proj, mx.zeros_like(h), d.c, *_of_norm(h_proj, d.x_gates, eps),
+                *_of_norm(next_c, d.c_norm, eps))
 
-    function: Any = lstm_cell
-    return function
+    return cast(Callable[..., tuple[Array, Array]], lstm_cell)

@@ -1,7 +1,7 @@
-"""One step of an LSTM after its products, on NumPy: for models whose next input depends on the last output.
+"""One time step of an LSTM after its products, on NumPy: for models whose next input depends on the last output.
 
-Saved per row: what the gradient reads, so that nothing is computed twice: both normalised sides and the gates 4 H
-each, the normalised cell, its tanh and the cell before.
+Saved per row is all that the gradient reads, so nothing is computed twice: x_proj and h_proj after their norms and the
+gates 4 H each, the normalised cell, its tanh and the cell before.
 """
 
 from __future__ import annotations
@@ -14,126 +14,127 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host
-from duoln.kernels.lstm.gates import NORMED_SIDES, CellNorm, make_terms, split_gates
+from duoln.kernels.lstm.gates import NORMED_GATES, CellNorm, make_terms, split_gates
 from duoln.kernels.recurrent import shared as recurrent
 from duoln.ops.recurrent.variants import norm_shapes
 
 _VARIANTS = ("none", "layer", "layer-cell", "layer-theano")
 
 
-class _Side(NamedTuple):
-    """A normalised side (B, 4H) and one over its deviation (B, 1)."""
+class _Normalised(NamedTuple):
+    """A product after its norm, before gain and bias: (B, 4H) and (B, 1)."""
 
-    normal: Array
-    factor: Array
+    xhat: Array
+    rstd: Array
 
 
 class _Saved(NamedTuple):
     norm: str
     norms: dict[str, Array]
-    sides: tuple[_Side, _Side] | None
+    normalised: dict[str, _Normalised]
+    """By "x" and "h", where x_proj and h_proj are normalised."""
     gates: Array
     c: Array
+    """Before the time step."""
     cell_norm: CellNorm | None
-    cell_factor: Array | None
-    shown: Array
+    rstd_c: Array | None
+    tanh_c: Array
+    """tanh of the cell, after its norm where there is one."""
 
 
-def _normalised(side: Array, eps: float, more: Array | None = None) -> _Side:
-    normal = host.empty_like(side)
-    np.subtract(side, side.mean(axis=1, keepdims=True), normal)
-    if more is not None:
-        np.add(normal, more, normal)
-    return _Side(normal, recurrent.scale_rows(normal, eps))
+def _normalised(proj: Array, eps: float, inner_bias: Array | None = None) -> _Normalised:
+    xhat = host.empty_like(proj)
+    np.subtract(proj, proj.mean(axis=1, keepdims=True), xhat)
+    if inner_bias is not None:
+        np.add(xhat, inner_bias, xhat)
+    return _Normalised(xhat, recurrent.normalise_rows(xhat, eps))
 
 
-def _forward(be: Backend, side: Array, product: Array, c: Array, bias: Array, *norm_arrays: Array, norm: str,
+def _forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Array, *norm_arrays: Array, norm: str,
              eps: float, eps_place: str) -> tuple[tuple[Array, Array], _Saved]:
     norms = dict(zip(norm_shapes("lstm", norm, 1), norm_arrays, strict=True))
     terms = make_terms(norms, bias, norm)
-    z, sides = host.empty_like(side), None
-    if norm in NORMED_SIDES:
-        inside = bias - bias.mean() if norm == "layer-theano" else None
-        sides = _normalised(side, eps, inside), _normalised(product, eps)
-        recurrent.both_sides(sides[0].normal, sides[1].normal, terms, z, host.empty_like(side))
+    gates, normalised = host.empty_like(x_proj), {}
+    if norm in NORMED_GATES:
+        inner_bias = bias - bias.mean() if norm == "layer-theano" else None
+        normalised = {"x": _normalised(x_proj, eps, inner_bias), "h": _normalised(h_proj, eps)}
+        recurrent.add_gates(normalised["x"].xhat, normalised["h"].xhat, terms, gates, host.empty_like(x_proj))
     else:
-        np.add(side, product, z)
-        np.multiply(z, terms.gain_x, z)
-        np.add(z, terms.biases, z)
-    recurrent.finish_gates(z, 3 * c.shape[1])
-    forget, into, out, candidate = split_gates(z)
-    cell, h, shown = into * candidate, host.empty_like(c), host.empty_like(c)
-    np.multiply(forget, c, h)
-    np.add(cell, h, cell)
-    cell_norm, factor = None, None
+        np.add(x_proj, h_proj, gates)
+        np.multiply(gates, terms.gain_x, gates)
+        np.add(gates, terms.biases, gates)
+    recurrent.activate(gates, 3 * c.shape[1])
+    f, i, o, g = split_gates(gates)
+    c_new, h, tanh_c = i * g, host.empty_like(c), host.empty_like(c)
+    np.multiply(f, c, h)
+    np.add(c_new, h, c_new)
+    cell_norm, rstd_c = None, None
     if "gain_c" in norms:
         cell_norm = CellNorm(norms, eps, c)
-        factor = cell_norm(cell, shown)
-        np.tanh(shown, shown)
+        rstd_c = cell_norm(c_new, tanh_c)
+        np.tanh(tanh_c, tanh_c)
     else:
-        np.tanh(cell, shown)
-    np.multiply(out, shown, h)
-    return (h, cell), _Saved(norm, norms, sides, z, c, cell_norm, factor, shown)
+        np.tanh(c_new, tanh_c)
+    np.multiply(o, tanh_c, h)
+    return (h, c_new), _Saved(norm, norms, normalised, gates, c, cell_norm, rstd_c, tanh_c)
 
 
-def _through(g: Array, side: _Side, gain: Array) -> Array:
-    """The gradient before a side's norm, from the one after it."""
-    found = g * gain
-    np.subtract(found, found.mean(axis=1, keepdims=True), found)
-    recurrent.scale_rows_gradient(found, side.normal, side.factor, host.empty_like(found))
-    return found
+def _through_norm(d: Array, normalised: _Normalised, gain: Array) -> Array:
+    """The gradient before the norm of a product, from the one after it."""
+    d_proj = d * gain
+    np.subtract(d_proj, d_proj.mean(axis=1, keepdims=True), d_proj)
+    recurrent.normalise_rows_gradient(d_proj, normalised.xhat, normalised.rstd, host.empty_like(d_proj))
+    return d_proj
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
          needs: Sequence[bool]) -> list[Array | None]:
     d_h, d_c = gouts
     hidden = saved.c.shape[1]
-    forget, into, out, candidate = split_gates(saved.gates)
-    found: dict[str, Array] = {}
-    dz = host.empty_like(saved.gates)
-    d_forget, d_into, d_out, d_candidate = split_gates(dz)
+    f, i, o, g = split_gates(saved.gates)
+    d_norms: dict[str, Array] = {}
+    d_gates = host.empty_like(saved.gates)
+    d_f, d_i, d_o, d_g = split_gates(d_gates)
     if d_h is None:
-        of_cell = np.zeros_like(saved.c)
-        d_out[:] = 0
-        found |= {name: np.zeros_like(a) for name, a in saved.norms.items() if name.endswith("_c")}
+        dc = np.zeros_like(saved.c)
+        d_o[:] = 0
+        d_norms |= {name: np.zeros_like(a) for name, a in saved.norms.items() if name.endswith("_c")}
     else:
-        np.multiply(d_h, saved.shown, d_out)
-        of_cell = saved.shown * saved.shown
-        np.subtract(1.0, of_cell, of_cell)
-        np.multiply(of_cell, d_h, of_cell)
-        np.multiply(of_cell, out, of_cell)
-        if saved.cell_norm is not None and saved.cell_factor is not None:
-            found["gain_c"], found["bias_c"] = saved.cell_norm.parameters(of_cell)
-            saved.cell_norm.input(of_cell, saved.cell_factor, host.empty_like(of_cell))
+        np.multiply(d_h, saved.tanh_c, d_o)
+        dc = saved.tanh_c * saved.tanh_c
+        np.subtract(1.0, dc, dc)
+        np.multiply(dc, d_h, dc)
+        np.multiply(dc, o, dc)
+        if saved.cell_norm is not None and saved.rstd_c is not None:
+            d_norms["gain_c"], d_norms["bias_c"] = saved.cell_norm.parameters(dc)
+            saved.cell_norm.input(dc, saved.rstd_c, host.empty_like(dc))
     if d_c is not None:
-        np.add(of_cell, d_c, of_cell)
-    np.multiply(of_cell, saved.c, d_forget)
-    np.multiply(of_cell, candidate, d_into)
-    np.multiply(of_cell, into, d_candidate)
-    np.multiply(of_cell, forget, of_cell)
-    slopes = host.empty_like(dz)
-    recurrent.slopes(saved.gates, 3 * hidden, slopes)
-    np.multiply(dz, slopes, dz)
-    d_bias = recurrent.column_sums(dz)
-    d_side = d_product = dz
-    if saved.sides is not None:
-        for name, side in zip(("x", "h"), saved.sides, strict=True):
-            np.multiply(dz, side.normal, slopes)
-            found[f"gain_{name}"], found[f"bias_{name}"] = recurrent.column_sums(slopes), d_bias
-        d_side, d_product = (_through(dz, side, saved.norms[f"gain_{name}"])
-                             for name, side in zip(("x", "h"), saved.sides, strict=True))
-        if saved.norm == "layer-theano":  # the bias is inside the input's norm, too
-            d_bias = d_bias + recurrent.column_sums(d_side)
-    return [d_side, d_product, of_cell, d_bias, *(found[name] for name in saved.norms)]
+        np.add(dc, d_c, dc)
+    np.multiply(dc, saved.c, d_f)
+    np.multiply(dc, g, d_i)
+    np.multiply(dc, i, d_g)
+    np.multiply(dc, f, dc)
+    scratch = host.empty_like(d_gates)
+    recurrent.slopes(saved.gates, 3 * hidden, scratch)
+    np.multiply(d_gates, scratch, d_gates)
+    d_bias = recurrent.column_sums(d_gates)
+    d_proj = {"x": d_gates, "h": d_gates}
+    for name, normalised in saved.normalised.items():
+        np.multiply(d_gates, normalised.xhat, scratch)
+        d_norms[f"gain_{name}"], d_norms[f"bias_{name}"] = recurrent.column_sums(scratch), d_bias
+        d_proj[name] = _through_norm(d_gates, normalised, saved.norms[f"gain_{name}"])
+    if saved.norm == "layer-theano":  # the bias is inside the input's norm, too
+        d_bias = d_bias + recurrent.column_sums(d_proj["x"])
+    return [d_proj["x"], d_proj["h"], dc, d_bias, *(d_norms[name] for name in saved.norms)]
 
 
-def _supports(be: Backend, side: Array, product: Array, c: Array, *arrays: Array, norm: str, eps_place: str,
-              **others: Any) -> str | None:
+def _supports(be: Backend, x_proj: Array, h_proj: Array, c: Array, *arrays: Array, norm: str, eps_place: str,
+              **unused: Any) -> str | None:
     if norm not in _VARIANTS:
         return f"norm '{norm}' has no fused rule"
     if eps_place != "inside":
         return "epsilon is outside the root"
-    return None if side.size else "there are no values"
+    return None if x_proj.size else "there are no values"
 
 
 def step_rule() -> Rule:

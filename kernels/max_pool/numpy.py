@@ -36,9 +36,9 @@ def _forward(be: Backend, x: Array, size: int, stride: int) -> tuple[Array, Any]
 
     def work(first: int, last: int) -> None:
         for i in range(first, last):  # an image at a time stays in cache
-            first_place, *others = _places(x[i:i + 1], y, size)
+            first_place, *more_places = _places(x[i:i + 1], y, size)
             y[i:i + 1] = first_place
-            for pixels in others:
+            for pixels in more_places:
                 np.maximum(y[i:i + 1], pixels, out=y[i:i + 1])
 
     host.over_rows(batch, x[0].nbytes, work)
@@ -47,20 +47,20 @@ def _forward(be: Backend, x: Array, size: int, stride: int) -> tuple[Array, Any]
 
 def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
     x, y, size = saved
-    gx = host.empty_like(x)
-    gx[:, y.shape[1] * size:] = 0  # what no window reaches
-    gx[:, :, y.shape[2] * size:] = 0
+    dx = host.empty_like(x)
+    dx[:, y.shape[1] * size:] = 0  # what no window reaches
+    dx[:, :, y.shape[2] * size:] = 0
 
     def work(first: int, last: int) -> None:
         for i in range(first, last):
             here = slice(i, i + 1)
             greatest = [pixels == y[here] for pixels in _places(x[here], y, size)]
             share = gout[here] / sum(greatest[1:], start=greatest[0].astype(gout.dtype))
-            for target, is_greatest in zip(_places(gx[here], y, size), greatest, strict=True):
+            for target, is_greatest in zip(_places(dx[here], y, size), greatest, strict=True):
                 np.multiply(is_greatest, share, out=target)
 
     host.over_rows(len(x), x[0].nbytes, work)
-    return (gx,)
+    return (dx,)
 
 
 def attach() -> None:

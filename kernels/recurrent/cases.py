@@ -21,7 +21,7 @@ SHAPES = (Shape(100, 8, 3, 400), Shape(100, 128, 256, 256), Shape(30, 64, 620, 1
 
 KEPT = {("lstm", "layer"): 10, ("lstm", "layer-theano"): 10, ("lstm", "layer-cell"): 6, ("lstm", "none"): 6,
         ("gru", "layer"): 7, ("gru", "layer-theano"): 7, ("gru", "none"): 5, ("rnn", "layer"): 2, ("rnn", "none"): 1}
-"""Floats kept for the gradient per step, row and hidden unit, by the fused NumPy rules."""
+"""Floats kept for the gradient per time step, row and hidden unit, by the fused NumPy rules."""
 
 
 def flops(cell: str, shape: Shape, backward: bool) -> int:
@@ -31,7 +31,7 @@ def flops(cell: str, shape: Shape, backward: bool) -> int:
 
 
 def least_bytes(cell: str, shape: Shape, itemsize: int = 4) -> int:
-    """What forward must move: inputs and weights in once, the input's side out and in, hidden states out."""
+    """What forward must move: inputs and weights in once, x_proj out and in, hidden states out."""
     t, b, n, h = shape
     gates = GATES[cell] * h
     return itemsize * (t * b * (n + 2 * gates + h) + (n + h) * gates)

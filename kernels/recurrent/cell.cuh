@@ -2,15 +2,16 @@
 //
 // A row of the batch belongs to THREADS threads (32 or more), each with UNITS hidden units: unit u of a thread is
 // u * THREADS + threadIdx.x. A block has blockDim.y rows if THREADS is 32, else one. All arrays of a sequence are
-// in the order of the walk; (T, B, .) of step t begins at t * B rows.
+// in the order of the walk; in (T, B, .), time step t begins at row t * B.
 //
-// A side is what comes from the input or from the state, before or after its norms: [gate][unit of the thread].
+// Values<Cell> is [gate][unit of the thread]: what one source gives the gates of a row, before its norms or after them.
+// Source 0 is the input (x_proj), source 1 the state (h_proj).
 #pragma once
 #include "../common.cuh"
 #include "../layer_norm/gradient.h"
 #include "sigmoid.h"
 
-// Which gates are normalised together: all of an LSTM's, a GRU's two gates and its candidate apart (eq. 26, 27).
+// Which gates are normalised together: all of an LSTM's, a GRU's z and r, apart from its n (eq. 26, 27).
 struct Lstm {
     static constexpr int GATES = 4, PARTS = 1;
     static __device__ constexpr int part(int) { return 0; }
@@ -32,9 +33,9 @@ constexpr int SHARED = 8 * WARP;  // the sums of four norms, two each, from 32 w
 __device__ __forceinline__ int unit(int u) { return u * THREADS + int(threadIdx.x); }
 
 template <class Cell>
-using Side = float[Cell::GATES][UNITS];
+using Values = float[Cell::GATES][UNITS];
 
-// f(gate, u) for all values of a side that exist.
+// f(gate, u) for all values that exist.
 template <class Cell, class F>
 __device__ __forceinline__ void each(int hidden, F f) {
 #pragma unroll
@@ -46,7 +47,7 @@ __device__ __forceinline__ void each(int hidden, F f) {
 
 // A row of (rows, GATES * H); values that do not exist are zero.
 template <class Cell>
-__device__ __forceinline__ void load(Side<Cell>& v, const float* __restrict__ from, size_t row, int hidden) {
+__device__ __forceinline__ void load(Values<Cell>& v, const float* __restrict__ from, size_t row, int hidden) {
 #pragma unroll
     for (int gate = 0; gate < Cell::GATES; ++gate)
 #pragma unroll
@@ -55,7 +56,7 @@ __device__ __forceinline__ void load(Side<Cell>& v, const float* __restrict__ fr
 }
 
 template <class Cell>
-__device__ __forceinline__ void store(const Side<Cell>& v, float* __restrict__ to, size_t row, int hidden) {
+__device__ __forceinline__ void store(const Values<Cell>& v, float* __restrict__ to, size_t row, int hidden) {
     each<Cell>(hidden, [&](int gate, int u) { to[(row * Cell::GATES + gate) * hidden + unit(u)] = v[gate][u]; });
 }
 
@@ -65,22 +66,23 @@ __device__ __forceinline__ float affine(float v, const float* gain, const float*
     return bias ? v + bias[at] : v;
 }
 
-// Layer norm of SIDES sides at once, in place. `stats` keeps mean, what was left of it, and one over the deviation
-// of every norm, [norm][row][3]: the numbers that the gradient and layer_norm_backward read.
-template <class Cell, int SIDES>
-__device__ __forceinline__ void standardise(Side<Cell> (&v)[SIDES], int hidden, float eps, float* __restrict__ stats,
-                                            size_t row, size_t rows, bool inside, float* shared) {
-    constexpr int NORMS = SIDES * Cell::PARTS;
+// Layer norm of the values of SOURCES sources at once, in place. `stats` keeps mean, residual and rstd of every norm,
+// [norm][row][3] (see layer_norm.cu): the gradient and layer_norm_backward read them.
+template <class Cell, int SOURCES>
+__device__ __forceinline__ void standardise(Values<Cell> (&v)[SOURCES], int hidden, float eps,
+                                            float* __restrict__ stats, size_t row, size_t rows, bool inside,
+                                            float* shared) {
+    constexpr int NORMS = SOURCES * Cell::PARTS;
     float sums[NORMS], stat[3][NORMS];
 #pragma unroll
     for (int pass = 0; pass < 3; ++pass) {
 #pragma unroll
         for (int n = 0; n < NORMS; ++n) sums[n] = 0;
 #pragma unroll
-        for (int side = 0; side < SIDES; ++side)
+        for (int source = 0; source < SOURCES; ++source)
             each<Cell>(hidden, [&](int gate, int u) {
-                const float value = v[side][gate][u];
-                sums[side * Cell::PARTS + Cell::part(gate)] += pass < 2 ? value : value * value;
+                const float value = v[source][gate][u];
+                sums[source * Cell::PARTS + Cell::part(gate)] += pass < 2 ? value : value * value;
             });
         block_sum<THREADS>(sums, shared);
 #pragma unroll
@@ -89,10 +91,10 @@ __device__ __forceinline__ void standardise(Side<Cell> (&v)[SIDES], int hidden, 
             stat[pass][n] = pass < 2 ? mean : 1.0f / sqrtf(mean + eps);
         }
 #pragma unroll
-        for (int side = 0; side < SIDES; ++side)
+        for (int source = 0; source < SOURCES; ++source)
             each<Cell>(hidden, [&](int gate, int u) {
-                const float of_norm = stat[pass][side * Cell::PARTS + Cell::part(gate)];
-                v[side][gate][u] = pass < 2 ? v[side][gate][u] - of_norm : v[side][gate][u] * of_norm;
+                const float of_norm = stat[pass][source * Cell::PARTS + Cell::part(gate)];
+                v[source][gate][u] = pass < 2 ? v[source][gate][u] - of_norm : v[source][gate][u] * of_norm;
             });
     }
     if (threadIdx.x != 0 || !inside) return;
@@ -102,41 +104,41 @@ __device__ __forceinline__ void standardise(Side<Cell> (&v)[SIDES], int hidden, 
         for (int k = 0; k < 3; ++k) stats[(n * rows + row) * 3 + k] = stat[k][n];
 }
 
-// The same again from what was kept: no sums.
-template <class Cell, int SIDES>
-__device__ __forceinline__ void standardise_again(Side<Cell> (&v)[SIDES], int hidden, const float* __restrict__ stats,
-                                                  size_t row, size_t rows) {
+// The same values again, from the statistics that were kept.
+template <class Cell, int SOURCES>
+__device__ __forceinline__ void standardise_again(Values<Cell> (&v)[SOURCES], int hidden,
+                                                  const float* __restrict__ stats, size_t row, size_t rows) {
 #pragma unroll
-    for (int side = 0; side < SIDES; ++side)
+    for (int source = 0; source < SOURCES; ++source)
         each<Cell>(hidden, [&](int gate, int u) {
-            const float* stat = stats + ((side * Cell::PARTS + Cell::part(gate)) * rows + row) * 3;
-            v[side][gate][u] = (v[side][gate][u] - stat[0] - stat[1]) * stat[2];
+            const float* stat = stats + ((source * Cell::PARTS + Cell::part(gate)) * rows + row) * 3;
+            v[source][gate][u] = (v[source][gate][u] - stat[0] - stat[1]) * stat[2];
         });
 }
 
-// From the gradient after the norms (times the gain) to the one before them, in place.
-template <class Cell, int SIDES>
-__device__ __forceinline__ void standardise_gradient(Side<Cell> (&g)[SIDES], const Side<Cell> (&normal)[SIDES],
+// From the gradient after the norms (times the gain) to the one before the norms, in place.
+template <class Cell, int SOURCES>
+__device__ __forceinline__ void standardise_gradient(Values<Cell> (&d)[SOURCES], const Values<Cell> (&xhat)[SOURCES],
                                                      int hidden, const float* __restrict__ stats, size_t row,
                                                      size_t rows, float* shared) {
-    constexpr int NORMS = SIDES * Cell::PARTS;
+    constexpr int NORMS = SOURCES * Cell::PARTS;
     float sums[2 * NORMS];
 #pragma unroll
     for (int n = 0; n < 2 * NORMS; ++n) sums[n] = 0;
 #pragma unroll
-    for (int side = 0; side < SIDES; ++side)
+    for (int source = 0; source < SOURCES; ++source)
         each<Cell>(hidden, [&](int gate, int u) {
-            const int n = side * Cell::PARTS + Cell::part(gate);
-            sums[2 * n] += g[side][gate][u];
-            sums[2 * n + 1] += g[side][gate][u] * normal[side][gate][u];
+            const int n = source * Cell::PARTS + Cell::part(gate);
+            sums[2 * n] += d[source][gate][u];
+            sums[2 * n + 1] += d[source][gate][u] * xhat[source][gate][u];
         });
     block_sum<THREADS>(sums, shared);
 #pragma unroll
-    for (int side = 0; side < SIDES; ++side)
+    for (int source = 0; source < SOURCES; ++source)
         each<Cell>(hidden, [&](int gate, int u) {
-            const int n = side * Cell::PARTS + Cell::part(gate), width = Cell::width(Cell::part(gate), hidden);
+            const int n = source * Cell::PARTS + Cell::part(gate), width = Cell::width(Cell::part(gate), hidden);
             const float rstd = stats[(n * rows + row) * 3 + 2];
-            g[side][gate][u] = through_norm(g[side][gate][u], normal[side][gate][u], rstd, sums[2 * n] / width,
+            d[source][gate][u] = through_norm(d[source][gate][u], xhat[source][gate][u], rstd, sums[2 * n] / width,
                                             sums[2 * n + 1] / width);
         });
 }

@@ -1,13 +1,13 @@
-// What the Metal cell kernels share: the recurrent side of a row in registers, its norms, and their gradients.
+// What the Metal cell kernels share: h_proj of a row in registers, its norms, and their gradients.
 //
 // A row of the batch belongs to one threadgroup of THREADS threads, each with UNITS hidden units: unit u of thread t
-// is u * THREADS + t. The input's side comes normalised, for all steps at once, so only what depends on the state is
-// normalised here. A side is [gate][unit of the thread]; values that do not exist are zero.
+// is u * THREADS + t. x_gates is normalised before, for all time steps at once, so a kernel normalises only what
+// depends on the state. Values of a row are [gate][unit of the thread]; those that do not exist are zero.
 #pragma once
 #include "../common.metal.h"
 #include "../layer_norm/gradient.h"
 
-// Which gates are normalised together: all of an LSTM's, a GRU's two gates and its candidate apart (eq. 26, 27).
+// Which gates are normalised together: all of an LSTM's, a GRU's z and r, apart from its n (eq. 26, 27).
 struct Lstm {
     enum { GATES = 4, PARTS = 1 };
     static int part(int gate) { return 0; }
@@ -24,7 +24,7 @@ struct State {  // a cell by itself
     static int width(int part, int hidden) { return hidden; }
 };
 
-#define STATS 3  // of each norm and row: the mean, what was left of it, one over the deviation
+#define STATS 3  // of each norm and row: mean, residual and rstd, as in layer_norm.cu
 #define SHARED (4 * THREADS / SIMD)  // two sums of two norms
 #define EACH_UNIT(u) for (int u = 0; u < UNITS; ++u) if (u * THREADS + t < hidden)
 
@@ -63,7 +63,7 @@ inline void standardise(thread float (&v)[Cell::GATES][UNITS], thread float (&st
     }
 }
 
-// The same again from what was kept: no sums.
+// The same values again, from the statistics that were kept.
 template <class Cell>
 inline void standardise_again(thread float (&v)[Cell::GATES][UNITS], thread const float (&stat)[Cell::PARTS][STATS],
                               int hidden, int t) {
@@ -74,24 +74,24 @@ inline void standardise_again(thread float (&v)[Cell::GATES][UNITS], thread cons
         }
 }
 
-// From the gradient after the norms (times the gain) to the one before them, in place.
+// From the gradient after the norms (times the gain) to the one before the norms, in place.
 template <class Cell>
-inline void standardise_gradient(thread float (&g)[Cell::GATES][UNITS],
-                                 thread const float (&normal)[Cell::GATES][UNITS],
+inline void standardise_gradient(thread float (&d)[Cell::GATES][UNITS],
+                                 thread const float (&xhat)[Cell::GATES][UNITS],
                                  thread const float (&stat)[Cell::PARTS][STATS], int hidden,
                                  threadgroup float* shared, int t) {
     float sums[2 * Cell::PARTS];
     for (int n = 0; n < 2 * Cell::PARTS; ++n) sums[n] = 0;
     for (int gate = 0; gate < Cell::GATES; ++gate)
         EACH_UNIT(u) {
-            sums[2 * Cell::part(gate)] += g[gate][u];
-            sums[2 * Cell::part(gate) + 1] += g[gate][u] * normal[gate][u];
+            sums[2 * Cell::part(gate)] += d[gate][u];
+            sums[2 * Cell::part(gate) + 1] += d[gate][u] * xhat[gate][u];
         }
     row_sum(sums, shared, t);
     for (int gate = 0; gate < Cell::GATES; ++gate)
         EACH_UNIT(u) {
             const int part = Cell::part(gate), width = Cell::width(part, hidden);
-            g[gate][u] = through_norm(g[gate][u], normal[gate][u], stat[part][2], sums[2 * part] / width,
+            d[gate][u] = through_norm(d[gate][u], xhat[gate][u], stat[part][2], sums[2 * part] / width,
                                       sums[2 * part + 1] / width);
         }
 }

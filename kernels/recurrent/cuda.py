@@ -1,7 +1,7 @@
 """What the CUDA rules of the recurrent operators share: products outside the walk, order, gradients of gains.
 
-Per step there is one product and one kernel, both on the current stream. Everything of a sequence is in the order of
-the walk, so a reversed sequence is turned once before and once after.
+A time step is one product and one kernel, both on the current stream. All arrays of a sequence are in the order of the
+walk, so a reversed sequence is turned once before the walk and once after it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def supports(variants: Sequence[str]) -> Callable[..., str | None]:
     """What a rule for some variants says of its arguments: None, or the reason why it cannot run."""
 
     def reason(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", eps_place: str = "inside",
-               **others: Any) -> str | None:
+               **unused: Any) -> str | None:
         if norm not in variants:
             return f"norm '{norm}' has no kernel"
         if eps_place != "inside":
@@ -34,6 +34,11 @@ def supports(variants: Sequence[str]) -> Callable[..., str | None]:
         return launch.too_large(x) if x.size and h.size else "there are no values"
 
     return reason
+
+
+def norm_macros(normed: bool) -> dict[str, int]:
+    """The macros of a cell whose norms, if it has any, are all over its gates."""
+    return {"NORM_GATES": int(normed)}
 
 
 class Walk(NamedTuple):
@@ -58,12 +63,12 @@ def _turned(array: Array, reverse: bool) -> Array:
     return cupy.ascontiguousarray(array[::-1] if reverse else array)
 
 
-def product(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    """X (T, B, n) times weight (n, m), plus bias: (T, B, m)."""
-    made = cupy.matmul(rows(x), weight)
+def projection(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """`x @ weight + bias` of all time steps at once: (T, B, n) by (n, m) to (T, B, m)."""
+    proj = cupy.matmul(rows(x), weight)
     if bias is not None:
-        made += bias
-    return made.reshape(*x.shape[:2], weight.shape[1])
+        proj += bias
+    return proj.reshape(*x.shape[:2], weight.shape[1])
 
 
 def rows(x: Array) -> Array:
@@ -71,39 +76,39 @@ def rows(x: Array) -> Array:
     return x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
-def states(first: Array, steps: int) -> Array:
-    """Room for the states before, between and after all steps, (T + 1, B, H), with the first in place."""
-    made = cupy.empty((steps + 1, *first.shape), dtype=first.dtype)
-    made[0] = first
-    return made
+def states(first: Array, time_steps: int) -> Array:
+    """Room for the states before, between and after all time steps, (T + 1, B, H), with the first in place."""
+    room = cupy.empty((time_steps + 1, *first.shape), dtype=first.dtype)
+    room[0] = first
+    return room
 
 
 def start(gradient: Array | None, like: Array) -> Array:
-    """A buffer for the gradient of a state that begins with what is known of it."""
+    """A buffer for the gradient of a state: a copy of the one that was given, or zeros."""
     return cupy.zeros_like(like) if gradient is None else gradient.copy()
 
 
-def gain_and_bias(normed: Array, stats: Array, dz: Array, first: int = 0,
+def gain_and_bias(x: Array, stats: Array, dy: Array, first: int = 0,
                   width: int | None = None) -> tuple[Array, Array]:
-    """Gradients of a norm's gain and bias from all steps at once.
+    """Gradients of a norm's gain and bias from all time steps at once.
 
     Args:
-        normed: what was normalised, (T, B, stride), of which columns `first` to `first + width`.
+        x: what was normalised, (T, B, stride), of which columns `first` to `first + width`.
         stats: three floats a row, (T * B, 3).
-        dz: the gradient after the norm, like `normed`.
+        dy: the gradient after the norm, like `x`.
         first: the first column.
         width: how many; all from `first` if None.
     """
-    _, gain, bias = layer_norm.backward(rows(normed), stats, None, rows(dz), (False, True, True), first, width)
-    assert gain is not None and bias is not None
-    return gain, bias
+    _, d_gain, d_bias = layer_norm.backward(rows(x), stats, None, rows(dy), (False, True, True), first, width)
+    assert d_gain is not None and d_bias is not None
+    return d_gain, d_bias
 
 
-def weight_gradient(left: Array, d_product: Array) -> Array:
-    """The gradient of a weight that multiplied `left` (T, B, n) at every step: one product."""
-    return cupy.matmul(rows(left).T, rows(d_product))
+def weight_gradient(x: Array, d_proj: Array) -> Array:
+    """The gradient of a weight that multiplied `x` (T, B, n) at every time step: one product."""
+    return cupy.matmul(rows(x).T, rows(d_proj))
 
 
-def input_gradient(d_product: Array, weight: Array, walk: Walk) -> Array:
+def input_gradient(d_proj: Array, weight: Array, walk: Walk) -> Array:
     """The gradient of the input, (T, B, in), in the order of time."""
-    return walk.in_time(cupy.matmul(rows(d_product), weight.T).reshape(walk.x.shape))
+    return walk.in_time(cupy.matmul(rows(d_proj), weight.T).reshape(walk.x.shape))

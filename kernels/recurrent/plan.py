@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _LADDER = ((32, 1), (128, 1), (128, 2), (128, 4), (256, 4), (512, 4), (1024, 4))
-"""Threads and hidden units of each; a step holds their product."""
+"""Threads and hidden units of each; an entry holds rows up to their product."""
 MOST_HIDDEN = 4096
 _ROWS_OF_A_WARP = 4
 
@@ -24,13 +24,17 @@ class Plan(NamedTuple):
         """Rows of a block."""
         return _ROWS_OF_A_WARP if self.threads == 32 else 1
 
+    def launch(self, batch: int) -> tuple[tuple[int], tuple[int, int]]:
+        """The grid and the block for so many rows."""
+        return (-(-batch // self.rows),), (self.threads, self.rows)
+
     def macros(self, **norms: int) -> dict[str, int]:
         """What the source is compiled with."""
         return {"THREADS": self.threads, "UNITS": self.units, **norms}
 
 
 def plan(hidden: int) -> Plan:
-    """The first step of the ladder that holds a row of `hidden` units.
+    """The first entry of the ladder that holds a row of `hidden` units.
 
     Raises:
         ValueError: more than MOST_HIDDEN.
@@ -43,4 +47,4 @@ def plan(hidden: int) -> Plan:
 
 def every_setting(norms: Sequence[dict[str, int]]) -> list[dict[str, int]]:
     """All macros that a cell's source is ever compiled with, given the settings of its norms."""
-    return [Plan(*step).macros(**n) for step in _LADDER for n in norms]
+    return [Plan(*entry).macros(**n) for entry in _LADDER for n in norms]

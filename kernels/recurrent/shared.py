@@ -1,8 +1,9 @@
-"""What the NumPy rules of the recurrent operators share: the input's side, norms without temporaries, gates.
+"""What the NumPy rules of the recurrent operators share: the products, norms without temporaries, gates, masked rows.
 
-Two facts make a step cheap. Layer norm does not see the mean of its input, so the column mean is taken out of
-W_h once (`centred`) and no step has to; the gradient gets its mean taken out once, too. And sigmoid(x) is
-(1 + tanh(x / 2)) / 2: with the half folded into the gains and biases, all gates of a step are one `tanh`.
+Two facts make a time step cheap. Layer norm does not see the mean of its input, so the mean of each row is taken out of
+the weights once (`centred`) and no time step has to do it; the gradients of the weights get their means taken out once,
+too. And sigmoid(x) is (1 + tanh(x / 2)) / 2: the half is folded into the gains and biases, so all gates of a time step
+are one `tanh`.
 """
 
 from __future__ import annotations
@@ -17,18 +18,45 @@ from duoln.kernels import host
 
 
 class Terms(NamedTuple):
-    """What multiplies and what is added to the two sides of the gates, halved where a sigmoid follows."""
+    """What multiplies x_proj and h_proj and what is added to their sum, halved where a sigmoid follows."""
 
     gain_x: Array
     gain_h: Array
     biases: Array
 
 
+class Normalised(NamedTuple):
+    """x_proj and h_proj of all time steps after their norms, before gain and bias.
+
+    Shape:
+        xhat_x and xhat_h (T, B, gates * H); rstd_x and rstd_h (T, B, norms of a row).
+    """
+
+    xhat_x: Array
+    xhat_h: Array
+    rstd_x: Array
+    rstd_h: Array
+
+
+class Walked(NamedTuple):
+    """What every cell keeps of a walk through time."""
+
+    x: Array
+    h: Array
+    """The first hidden state."""
+    w_x: Array
+    w_h: Array
+    mask: Array | None
+    hidden: Array
+    """The hidden state after each time step, (T, B, H)."""
+    reverse: bool
+
+
 def supports(variants: Sequence[str]) -> Callable[..., str | None]:
     """What a rule for some variants says of its arguments: None, or the reason why it cannot run."""
 
     def reason(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", eps: float = 1e-5,
-               eps_place: str = "inside", **others: Any) -> str | None:
+               eps_place: str = "inside", **unused: Any) -> str | None:
         if norm not in variants:
             return f"norm '{norm}' has no fused rule"
         if eps_place != "inside":
@@ -38,53 +66,53 @@ def supports(variants: Sequence[str]) -> Callable[..., str | None]:
     return reason
 
 
+# Norms -----------------------------------------------------------------------------------------------------
+
 def centred(weight: Array) -> Array:
     """The matrix without its rows' means: layer norm of its product is the same, and has no mean."""
-    return weight - weight.mean(axis=1, keepdims=True)
+    return weight - np.add.reduce(weight, axis=1, keepdims=True) * (1 / weight.shape[1])
 
 
-def scale_rows(x: Array, eps: float) -> Array:
-    """Divide rows without a mean by their deviation, in place; the factor of each row, (rows, 1)."""
-    factor = np.vecdot(x, x)[:, None]
-    factor *= 1 / x.shape[1]
-    factor += eps
-    np.sqrt(factor, factor)
-    np.reciprocal(factor, factor)
-    np.multiply(x, factor, x)
-    return factor
+def normalise_rows(x: Array, eps: float) -> Array:
+    """Divide rows without a mean by their deviation, in place; returns rstd, (rows, 1)."""
+    rstd = np.vecdot(x, x)[:, None]
+    rstd *= 1 / x.shape[1]
+    rstd += eps
+    np.sqrt(rstd, rstd)
+    np.reciprocal(rstd, rstd)
+    np.multiply(x, rstd, x)
+    return rstd
 
 
-def scale_rows_gradient(gradient: Array, normal: Array, factor: Array, scratch: Array) -> None:
-    """Turn the gradient after `scale_rows` into the one before it, in place; the mean is left to the weights."""
-    along = np.vecdot(gradient, normal)[:, None]
-    along *= 1 / normal.shape[1]
-    np.multiply(normal, along, scratch)
-    np.subtract(gradient, scratch, gradient)
-    np.multiply(gradient, factor, gradient)
+def normalise_rows_gradient(d: Array, xhat: Array, rstd: Array, scratch: Array) -> None:
+    """Turn the gradient after `normalise_rows` into the one before it, in place; `centred` takes its mean out later."""
+    mean_d_xhat = np.vecdot(d, xhat)[:, None]
+    mean_d_xhat *= 1 / xhat.shape[1]
+    np.multiply(xhat, mean_d_xhat, scratch)
+    np.subtract(d, scratch, d)
+    np.multiply(d, rstd, d)
 
 
-def both_sides(outer: Array, inner: Array, terms: Terms, out: Array, scratch: Array) -> Array:
-    """The gates' inputs from two normalised sides, into `out`."""
-    np.multiply(outer, terms.gain_x, out)
-    np.multiply(inner, terms.gain_h, scratch)
-    np.add(out, scratch, out)
-    np.add(out, terms.biases, out)
-    return out
+def norm_gradient(d: Array, xhat: Array, rstd: Array, gain: Array, parts: Sequence[slice], d_gain: Array,
+                  d_proj: Array, scratch: Array, ones: Array) -> None:
+    """The gradient before a norm of one time step, into `d_proj`; the gain's is added to `d_gain`.
 
-
-def finish_gates(z: Array, sigmoids: int) -> None:
-    """Take tanh of everything, and from it the sigmoid of the first columns, in place (their inputs are halved)."""
-    np.tanh(z, z)
-    front = z[:, :sigmoids]
-    np.multiply(front, 0.5, front)
-    np.add(front, 0.5, front)
-
-
-def slopes(z: Array, sigmoids: int, out: Array) -> None:
-    """The derivatives of gates: s (1 - s) of the first columns, 1 - t^2 of the rest."""
-    np.multiply(z, z, out)
-    np.subtract(z[:, :sigmoids], out[:, :sigmoids], out[:, :sigmoids])
-    np.subtract(1.0, out[:, sigmoids:], out[:, sigmoids:])
+    Args:
+        d: the gradient after the norm, (B, gates * H).
+        xhat: what was normalised, like `d`.
+        rstd: of each norm, (B, norms).
+        gain: (gates * H,).
+        parts: the columns of each norm.
+        d_gain: like `gain`.
+        d_proj: like `d`.
+        scratch: like `d`.
+        ones: (B,).
+    """
+    np.multiply(d, xhat, scratch)
+    np.add(d_gain, ones @ scratch, d_gain)
+    np.multiply(d, gain, d_proj)
+    for k, part in enumerate(parts):
+        normalise_rows_gradient(d_proj[:, part], xhat[:, part], rstd[:, k:k + 1], scratch[:, part])
 
 
 def column_sums(x: Array) -> Array:
@@ -92,26 +120,81 @@ def column_sums(x: Array) -> Array:
     return np.ones(len(x), x.dtype) @ x
 
 
+# Gates -----------------------------------------------------------------------------------------------------
+
 def halves(width: int, sigmoids: int, dtype: np.dtype) -> Array:
     """One half for the columns that become sigmoids, one for the rest."""
-    factors = np.ones(width, dtype)
+    factors = np.empty(width, dtype)
+    factors.fill(1)
     factors[:sigmoids] = 0.5
     return factors
 
 
-def input_side(x: Array, weight: Array) -> Array:
-    """The input's product of all steps and rows at once: (T, B, in) by (in, G) to (T, B, G)."""
-    steps, batch, n_in = x.shape
-    product = host.empty((steps * batch, weight.shape[1]), x.dtype)
-    np.matmul(x.reshape(steps * batch, n_in), weight, out=product)
-    return product.reshape(steps, batch, -1)
+def add_gates(xhat_x: Array, xhat_h: Array, terms: Terms, out: Array, scratch: Array) -> Array:
+    """The gates before their non-linearities, from two normalised products, into `out`."""
+    np.multiply(xhat_x, terms.gain_x, out)
+    np.multiply(xhat_h, terms.gain_h, scratch)
+    np.add(out, scratch, out)
+    np.add(out, terms.biases, out)
+    return out
 
 
-def states_before(states: Array, first: Array, reverse: bool) -> Array:
-    """The state that each step started from: (T, B, H)."""
-    return np.concatenate((states[1:], first[None])) if reverse else np.concatenate((first[None], states[:-1]))
+def activate(z: Array, sigmoids: int) -> None:
+    """Take tanh of everything, and from it the sigmoid of the first columns, in place (their inputs are halved)."""
+    np.tanh(z, z)
+    front = z[:, :sigmoids]
+    np.multiply(front, 0.5, front)
+    np.add(front, 0.5, front)
 
+
+def slopes(gates: Array, sigmoids: int, out: Array) -> None:
+    """The derivatives of gates: s (1 - s) of the first columns, 1 - t^2 of the rest."""
+    np.multiply(gates, gates, out)
+    np.subtract(gates[:, :sigmoids], out[:, :sigmoids], out[:, :sigmoids])
+    np.subtract(1.0, out[:, sigmoids:], out[:, sigmoids:])
+
+
+# Time ------------------------------------------------------------------------------------------------------
 
 def order(steps: int, reverse: bool) -> Sequence[int]:
-    """The times in the order in which the network walks."""
+    """The time steps in the order of the walk."""
     return range(steps - 1, -1, -1) if reverse else range(steps)
+
+
+def states_before(walked: Walked) -> Array:
+    """The hidden state that each time step started from: (T, B, H)."""
+    first, hidden = walked.h[None], walked.hidden
+    return np.concatenate((hidden[1:], first) if walked.reverse else (first, hidden[:-1]))
+
+
+def set_aside(mask: Array, *gradients: Array) -> list[Array]:
+    """Move the gradients of masked rows out of what a time step sees; the time step before gets them unchanged.
+
+    Shape:
+        mask bool (B,), gradients (B, H): masked rows become 0 in place -> those rows, and 0 in the others.
+    """
+    masked = ~mask[:, None]
+    aside = [np.where(masked, d, 0) for d in gradients]
+    for d in gradients:
+        np.copyto(d, 0, where=masked)
+    return aside
+
+
+# Products --------------------------------------------------------------------------------------------------
+
+def project_input(x: Array, weight: Array) -> Array:
+    """`x @ weight` of all time steps and rows at once: (T, B, in) by (in, G) to (T, B, G)."""
+    steps, batch, n_in = x.shape
+    x_proj = host.empty((steps * batch, weight.shape[1]), x.dtype)
+    np.matmul(x.reshape(steps * batch, n_in), weight, out=x_proj)
+    return x_proj.reshape(steps, batch, -1)
+
+
+def product_gradients(walked: Walked, d_x_proj: Array, d_h_proj: Array,
+                      need_x: bool) -> tuple[Array | None, Array, Array]:
+    """The gradients of x (if needed), w_x and w_h from those of the products of all time steps: one product each."""
+    d_x_rows, d_h_rows = (d.reshape(-1, d.shape[2]) for d in (d_x_proj, d_h_proj))
+    rows = len(d_x_rows)
+    d_w_h = states_before(walked).reshape(rows, -1).T @ d_h_rows
+    d_w_x = walked.x.reshape(rows, -1).T @ d_x_rows
+    return (d_x_rows @ walked.w_x.T).reshape(walked.x.shape) if need_x else None, d_w_x, d_w_h

@@ -1,4 +1,4 @@
-"""What the MLX rule of the recurrent operators asks of a step, whoever computes it."""
+"""What the MLX walk through time asks of a time step: the formula and the Metal kernels both answer it."""
 
 from __future__ import annotations
 
@@ -11,36 +11,34 @@ States = tuple[Array, ...]
 
 
 class Gradient(NamedTuple):
-    """What one step gives back."""
+    """The gradients that one time step gives."""
 
-    side: Array
-    """Of the input's side."""
-    product: Array
-    """Of the state's product."""
+    x_gates: Array
+    h_proj: Array
     states: list[Array]
-    """Of the states before the step, beside the product."""
+    """Of the states before the time step, without the part that comes through `h_proj`."""
     own: Any
     """What `parameters` makes the gradients of the bias and the norms from."""
 
 
 class Steps(Protocol):
-    """The steps of one sequence, with the parameters that they read. Nothing of a walk is kept in here."""
+    """The time steps of one sequence, with the parameters that they read. It keeps nothing of a walk."""
 
-    def forward(self, side: Array, product: Array, states: States, keep: Array | None) -> tuple[States, Any]:
-        """The next states (B, H), and what the gradient needs of this step.
+    def forward(self, x_gates: Array, h_proj: Array, states: States, mask: Array | None) -> tuple[States, Any]:
+        """The next states (B, H), and what the gradient needs of this time step.
 
         Args:
-            side: what the input brings, (B, gates * H).
-            product: the state's product, (B, gates * H).
-            states: before the step.
-            keep: (B,) bool, False where a row keeps its state; None if none does.
+            x_gates: what the input gives the gates, (B, gates * H).
+            h_proj: h W_h, (B, gates * H).
+            states: before the time step.
+            mask: (B,) bool, False where a row is masked and keeps its state; None if no row is.
         """
         ...
 
     def backward(self, kept: Any, gradients: list[Array]) -> Gradient:
-        """From the gradients of the next states to those of what the step read."""
+        """From the gradients of the next states to those of what the time step read."""
         ...
 
     def parameters(self, walked: Sequence[tuple[Any, Any]]) -> list[Array]:
-        """The gradients of the bias, if there is one, and the norms, from (kept, own) of all steps."""
+        """The gradients of the bias, if there is one, and the norms, from (kept, own) of all time steps."""
         ...

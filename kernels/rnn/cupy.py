@@ -1,6 +1,6 @@
-"""The tanh RNN on CUDA: one product for all inputs, then one product and one kernel a step, one product per weight.
+"""The tanh RNN on CUDA: one product for all inputs, then one product and one kernel a time step, one per weight after.
 
-Saved for the gradient, per step and row: the sum of both sides, the hidden state, and three floats: 2 H.
+Saved for the gradient, per time step and row: the sum of x_proj and h_proj, the hidden state, and three floats: 2 H.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from duoln.kernels.recurrent.plan import plan
 from duoln.ops import rnn
 
 _VARIANTS = ("none", "layer")
-_SIZES = "step: int32, steps: int32, batch: int32, hidden: int32"
+_SIZES = "time_step: int32, time_steps: int32, batch: int32, hidden: int32"
 _forward_step = launch.Kernel(
-    "rnn/rnn.cu", "rnn_forward", "sums: float32[3], recurrent: float32[2], gain: float32[1]?, bias: float32[1]?, "
+    "rnn/rnn.cu", "rnn_forward", "sums: float32[3], h_proj: float32[2], gain: float32[1]?, bias: float32[1]?, "
     "mask: bool[2]?, h: float32[3], stats: float32[2], " + _SIZES + ", eps: float32")
 _backward_step = launch.Kernel(
     "rnn/rnn.cu", "rnn_backward", "sums: float32[3], gain: float32[1]?, bias: float32[1]?, mask: bool[2]?, "
-    "stats: float32[2], g_out: float32[3]?, dh: float32[2], carry: float32[2]?, d_sums: float32[3], "
-    "dz: float32[3]?, " + _SIZES)
+    "stats: float32[2], d_hs: float32[3]?, dh: float32[2], carry: float32[2]?, d_sums: float32[3], "
+    "d_gates: float32[3]?, " + _SIZES)
 
 
 class _Saved(NamedTuple):
@@ -37,45 +37,40 @@ class _Saved(NamedTuple):
     stats: Array
 
 
-def settings(norm: str) -> dict[str, int]:
-    """The macros of a variant."""
-    return {"NORM_SIDES": int(norm != "none")}
-
-
 def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
-             *norms: Array, norm: str, eps: float, reverse: bool, **others: Any) -> tuple[tuple[Array, Array], _Saved]:
-    steps, (batch, hidden) = x.shape[0], h.shape
-    walk, p, macros = cuda.Walk.of(x, mask, reverse), plan(hidden), settings(norm)
-    sums = cuda.product(walk.x, w_x, bias)
+             *norms: Array, norm: str, eps: float, reverse: bool, **unused: Any) -> tuple[tuple[Array, Array], _Saved]:
+    time_steps, (batch, hidden) = x.shape[0], h.shape
+    walk, p, macros = cuda.Walk.of(x, mask, reverse), plan(hidden), cuda.norm_macros(norm != "none")
+    sums = cuda.projection(walk.x, w_x, bias)
     norms = launch.packed(*norms)
-    recurrent, hs = cupy.empty(h.shape, dtype=h.dtype), cuda.states(h, steps)
-    stats = cupy.empty((steps * batch * macros["NORM_SIDES"], 3), dtype=x.dtype)
-    grid, block = (-(-batch // p.rows),), (p.threads, p.rows)
-    for step in range(steps):
-        cupy.matmul(hs[step], w_h, out=recurrent)
-        _forward_step(grid, block, (sums, recurrent, *(norms or (None, None)), walk.mask, hs, stats, step, steps, batch,
+    h_proj, hs = cupy.empty(h.shape, dtype=h.dtype), cuda.states(h, time_steps)
+    stats = cupy.empty((time_steps * batch * macros["NORM_GATES"], 3), dtype=x.dtype)
+    grid, block = p.launch(batch)
+    for t in range(time_steps):
+        cupy.matmul(hs[t], w_h, out=h_proj)
+        _forward_step(grid, block, (sums, h_proj, *(norms or (None, None)), walk.mask, hs, stats, t, time_steps, batch,
                                     hidden, eps), p.macros(**macros))
     return (walk.in_time(hs[1:]), hs[-1].copy()), _Saved(walk, (w_x, w_h), norms, sums, hs, stats)
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
     (w_x, w_h), norms, walk = saved.weights, saved.norms, saved.walk
-    steps, (batch, hidden) = walk.x.shape[0], saved.h.shape[1:]
-    g_out = None if gouts[0] is None else walk.in_time(gouts[0])
+    time_steps, (batch, hidden) = walk.x.shape[0], saved.h.shape[1:]
+    d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
     dh = cuda.start(gouts[1], saved.h[0])
     carry = None if walk.mask is None else cupy.zeros_like(dh)
-    p, macros = plan(hidden), {"NORM_SIDES": int(bool(norms))}
+    p, macros = plan(hidden), cuda.norm_macros(bool(norms))
     d_sums = cupy.empty_like(saved.sums)
-    dz = cupy.empty_like(d_sums) if norms else None
-    grid, block = (-(-batch // p.rows),), (p.threads, p.rows)
+    d_gates = cupy.empty_like(d_sums) if norms else None
+    grid, block = p.launch(batch)
     w_back = w_h.T
-    for step in range(steps - 1, -1, -1):
-        _backward_step(grid, block, (saved.sums, *(norms or (None, None)), walk.mask, saved.stats, g_out, dh, carry,
-                                     d_sums, dz, step, steps, batch, hidden), p.macros(**macros))
-        cupy.matmul(d_sums[step], w_back, out=dh)
+    for t in range(time_steps - 1, -1, -1):
+        _backward_step(grid, block, (saved.sums, *(norms or (None, None)), walk.mask, saved.stats, d_hs, dh, carry,
+                                     d_sums, d_gates, t, time_steps, batch, hidden), p.macros(**macros))
+        cupy.matmul(d_sums[t], w_back, out=dh)
     if carry is not None:
         dh += carry
-    d_norms = cuda.gain_and_bias(saved.sums, saved.stats, dz) if norms else ()
+    d_norms = cuda.gain_and_bias(saved.sums, saved.stats, d_gates) if norms else ()
     return [cuda.input_gradient(d_sums, w_x, walk) if needs[0] else None, dh, cuda.weight_gradient(walk.x, d_sums),
             cuda.weight_gradient(saved.h[:-1], d_sums), None if norms else launch.sum_columns(cuda.rows(d_sums)), None,
             *d_norms]

@@ -1,6 +1,6 @@
-"""The tanh RNN on the CPU: one product for all inputs, a step in preallocated buffers, one product per weight after.
+"""The tanh RNN on the CPU: one product for all inputs, time steps in preallocated buffers, one per weight after.
 
-Saved for the gradient, per step and row: 2 H floats for `layer` (the normalised sum and the hidden state), H for
+Saved for the gradient, per time step and row: 2 H floats for `layer` (the normalised sum and the hidden state), H for
 `none`.
 """
 
@@ -23,87 +23,74 @@ _VARIANTS = ("none", "layer")
 
 
 class _Saved(NamedTuple):
-    x: Array
-    first: Array
-    weights: tuple[Array, Array]
-    mask: Array | None
+    walked: recurrent.Walked
     gain: Array | None
-    reverse: bool
-    normal: Array | None
-    """The normalised sum of both sides: (T, B, H)."""
-    factors: Array | None
-    """One over its deviation: (T, B, 1)."""
-    shown: Array
-    """tanh of each step, before the mask: (T, B, H)."""
-    hidden: Array
-
+    xhat: Array | None
+    """x_proj + h_proj after the norm: (T, B, H)."""
+    rstd: Array | None
+    """(T, B, 1)."""
+    unmasked: Array
+    """The hidden state of each time step before the mask: (T, B, H)."""
 
 
 def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
              *norms: Array, **attrs: Any) -> tuple[tuple[Array, Array], _Saved]:
-    steps, batch, _ = x.shape
-    first = h
+    h0, shape = h, (len(x), *h.shape)
     gain, norm_bias = norms if norms else (None, None)
-    if gain is not None:  # the norm sees neither side's mean
+    if gain is not None:  # the norm sees the mean of neither product
         w_x, w_h = recurrent.centred(w_x), recurrent.centred(w_h)
-    sums = recurrent.input_side(x, w_x)
+    sums = recurrent.project_input(x, w_x)
     if bias is not None:
         sums += bias
-    factors = None if gain is None else host.empty((steps, batch, 1), x.dtype)
-    shown = host.empty((steps, *h.shape), x.dtype)
-    outs = shown if mask is None else host.empty_like(shown)
-    product = host.empty_like(h)
-    for t in recurrent.order(steps, attrs["reverse"]):
-        np.matmul(h, w_h, out=product)
-        np.add(sums[t], product, sums[t])
-        if factors is None:
-            np.tanh(sums[t], shown[t])
+    rstd = None if gain is None else host.empty((*shape[:2], 1), x.dtype)
+    unmasked = host.empty(shape, x.dtype)
+    hidden = unmasked if mask is None else host.empty(shape, x.dtype)
+    h_proj = host.empty(h.shape, h.dtype)
+    for t in recurrent.order(len(x), attrs["reverse"]):
+        total, h_new = sums[t], unmasked[t]
+        np.matmul(h, w_h, out=h_proj)
+        np.add(total, h_proj, total)
+        if rstd is None:
+            np.tanh(total, h_new)
         else:
-            factors[t] = recurrent.scale_rows(sums[t], attrs["eps"])
-            np.multiply(sums[t], gain, shown[t])
-            np.add(shown[t], norm_bias, shown[t])
-            np.tanh(shown[t], shown[t])
+            rstd[t] = recurrent.normalise_rows(total, attrs["eps"])
+            np.multiply(total, gain, h_new)
+            np.add(h_new, norm_bias, h_new)
+            np.tanh(h_new, h_new)
         if mask is not None:
-            np.copyto(outs[t], np.where(mask[t][:, None], shown[t], h))
-        h = outs[t]
-    saved = _Saved(x, first, (w_x, w_h), mask, gain, attrs["reverse"], None if gain is None else sums, factors, shown,
-                   outs)
-    return (outs, h.copy()), saved
+            np.copyto(hidden[t], np.where(mask[t][:, None], h_new, h))
+        h = hidden[t]
+    walked = recurrent.Walked(x, h0, w_x, w_h, mask, hidden, attrs["reverse"])
+    return (hidden, h.copy()), _Saved(walked, gain, None if gain is None else sums, rstd, unmasked)
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
-    g_out, g_h = gouts
-    w_x, w_h = saved.weights
-    steps, _, hidden = saved.hidden.shape
-    dh = np.zeros_like(saved.first) if g_h is None else np.array(g_h)
-    d_shown, w_back = host.empty_like(saved.hidden), np.ascontiguousarray(w_h.T)
-    d_sums = d_shown if saved.gain is None else host.empty_like(d_shown)
-    scratch = host.empty_like(saved.first)
-    for t in reversed(recurrent.order(steps, saved.reverse)):
-        if g_out is not None:
-            np.add(dh, g_out[t], dh)
-        held: Array | None = None
-        if saved.mask is not None:
-            still = ~saved.mask[t][:, None]
-            held = np.where(still, dh, 0)
-            np.copyto(dh, 0, where=still)
-        np.multiply(saved.shown[t], saved.shown[t], scratch)
+    d_hidden, d_last = gouts
+    walked = saved.walked
+    steps, _, hidden = walked.hidden.shape
+    dh = np.zeros_like(walked.h) if d_last is None else np.array(d_last)
+    d_normed, w_back = host.empty_like(walked.hidden), np.ascontiguousarray(walked.w_h.T)
+    d_sums = d_normed if saved.gain is None else host.empty_like(d_normed)
+    scratch = host.empty_like(walked.h)
+    for t in reversed(recurrent.order(steps, walked.reverse)):
+        if d_hidden is not None:
+            np.add(dh, d_hidden[t], dh)
+        aside = [] if walked.mask is None else recurrent.set_aside(walked.mask[t], dh)
+        np.multiply(saved.unmasked[t], saved.unmasked[t], scratch)
         np.subtract(1.0, scratch, scratch)
-        np.multiply(dh, scratch, d_shown[t])
-        if saved.gain is not None and saved.normal is not None and saved.factors is not None:
-            np.multiply(d_shown[t], saved.gain, d_sums[t])
-            recurrent.scale_rows_gradient(d_sums[t], saved.normal[t], saved.factors[t], scratch)
+        np.multiply(dh, scratch, d_normed[t])
+        if saved.gain is not None and saved.xhat is not None and saved.rstd is not None:
+            np.multiply(d_normed[t], saved.gain, d_sums[t])
+            recurrent.normalise_rows_gradient(d_sums[t], saved.xhat[t], saved.rstd[t], scratch)
         np.matmul(d_sums[t], w_back, out=dh)
-        if held is not None:
-            dh += held
-    d, d_sum = d_shown.reshape(-1, hidden), d_sums.reshape(-1, hidden)
-    before = recurrent.states_before(saved.hidden, saved.first, saved.reverse).reshape(d.shape)
-    d_w_h, d_w_x = before.T @ d_sum, saved.x.reshape(len(d), -1).T @ d_sum
-    d_bias, d_norms = recurrent.column_sums(d), []
-    if saved.normal is not None:  # the means that `centred` took out
-        d_w_h, d_w_x = recurrent.centred(d_w_h), recurrent.centred(d_w_x)
-        d_norms = [recurrent.column_sums(d * saved.normal.reshape(d.shape)), d_bias]
-    d_x = (d_sum @ w_x.T).reshape(saved.x.shape) if needs[0] else None
+        for part in aside:
+            dh += part
+    d_x, d_w_x, d_w_h = recurrent.product_gradients(walked, d_sums, d_sums, needs[0])
+    d_rows = d_normed.reshape(-1, hidden)
+    d_bias, d_norms = recurrent.column_sums(d_rows), []
+    if saved.xhat is not None:  # the means that `centred` took out
+        d_w_x, d_w_h = recurrent.centred(d_w_x), recurrent.centred(d_w_h)
+        d_norms = [recurrent.column_sums(d_rows * saved.xhat.reshape(d_rows.shape)), d_bias]
     return [d_x, dh, d_w_x, d_w_h, None if d_norms else d_bias, None, *d_norms]
 
 

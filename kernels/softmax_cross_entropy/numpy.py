@@ -49,9 +49,9 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
         return None, None
     probability, target, shape = saved
     g = np.reshape(gout, -1)
-    gx = probability * g[:, None]
-    gx[np.arange(len(g)), target] -= g
-    return gx.reshape(shape), None
+    dx = probability * g[:, None]
+    dx[np.arange(len(g)), target] -= g
+    return dx.reshape(shape), None
 
 
 def attach() -> None:

@@ -99,18 +99,18 @@ class Reader(nn.Module):
 
         def encoder() -> Encoder:
             return Encoder(nn.LSTMCell(width, hidden, norm, eps=eps, eps_place=eps_place, gain=gain, remat=remat,
-                                       input_init=begin.inner, recurrent_init=begin.inner), bias_twice)
+                                       input_init=begin.lstm, recurrent_init=begin.lstm), bias_twice)
 
         def linear(bias: bool, how: nn.init.Initializer, out: int = hidden) -> nn.Linear:
             return nn.Linear(hidden, out, bias, how)
 
         self.embedding = nn.Embedding(words, width, begin.table)
         self.passage, self.question = encoder(), encoder()
-        self.match = linear(False, begin.inner)
-        self.of_passage, self.of_question = linear(True, begin.inner), linear(False, begin.outer)
-        self.context, self.asked, self.mean = (linear(bias, begin.outer) for bias in (False, True, False))
+        self.match = linear(False, begin.lstm)
+        self.of_passage, self.of_question = linear(True, begin.lstm), linear(False, begin.dense)
+        self.context, self.asked, self.mean = (linear(bias, begin.dense) for bias in (False, True, False))
         if not tied:
-            self.output = linear(True, begin.outer, words + 1)
+            self.output = linear(True, begin.dense, words + 1)
 
     def weights(self, rng: Stream) -> Params:
         params: Params = {"score": self._score(rng.child("score"), (self.hidden, 1))}
@@ -164,8 +164,8 @@ class Reader(nn.Module):
         if not self.everywhere:
             y: Tensor = getattr(self, name)(own, x)
             return y
-        normal = ops.batch_norm(ops.matmul(x, own["weight"]), params[f"gain_{name}"], eps=self.eps)[0]
-        return normal + own["bias"] if "bias" in own else normal
+        xhat = ops.batch_norm(ops.matmul(x, own["weight"]), params[f"gain_{name}"], eps=self.eps)[0]
+        return xhat + own["bias"] if "bias" in own else xhat
 
     @staticmethod
     def _mean(states: Tensor, mask: Tensor) -> Tensor:

@@ -132,8 +132,8 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             layer = getattr(self, name)
             if not cfg.everywhere:
                 return layer(x)
-            normal = batch_norm(nn.functional.linear(x, layer.weight), getattr(self, f"gain_{name}"))
-            return normal if layer.bias is None else normal + layer.bias
+            xhat = batch_norm(nn.functional.linear(x, layer.weight), getattr(self, f"gain_{name}"))
+            return xhat if layer.bias is None else xhat + layer.bias
 
         def dropped(self, x: Any, keep: Any) -> Any:
             if keep is None:

@@ -19,9 +19,9 @@ _SHRINK = 0.05
 class Weights(NamedTuple):
     """The initialisers of a start."""
 
-    inner: init.Initializer
+    lstm: init.Initializer
     """Of the LSTMs, gate by gate, of the bilinear match and of the passage's side of the attention."""
-    outer: init.Initializer
+    dense: init.Initializer
     """Of all other matrices."""
     score: init.Initializer
     """Of the vector that makes a score of the attention's tanh."""

@@ -89,9 +89,9 @@ def _grid(digits: np.ndarray, out: Path) -> None:
 
 def _sequences(canvases: np.ndarray, windows: np.ndarray, out: Path) -> None:
     glimpses, count = canvases.shape[:2]
-    shown = np.unique(np.linspace(0, glimpses - 1, min(glimpses, _COLUMNS)).round().astype(int))
-    with drawing.figure(out, count, len(shown), (0.75 * len(shown), 0.85 * count)) as (_, axes):
-        for k, t in enumerate(shown):
+    times = np.unique(np.linspace(0, glimpses - 1, min(glimpses, _COLUMNS)).round().astype(int))
+    with drawing.figure(out, count, len(times), (0.75 * len(times), 0.85 * count)) as (_, axes):
+        for k, t in enumerate(times):
             axes[0, k].set_title(f"{t + 1}", fontsize=8)
             for row in range(count):
                 ax = axes[row, k]

@@ -105,15 +105,15 @@ def spell(trained: Trained, heard: np.ndarray, alphabet: Alphabet) -> tuple[list
     return written, weights[:, :-(-len(heard) // multiple)]
 
 
-def draw_attention(shown: list[Spelled], mels: int, out: Path) -> None:
+def draw_attention(spellings: list[Spelled], mels: int, out: Path) -> None:
     """Above what was heard, below where the speller listened for each symbol, time from left to right.
 
     The darkest place of each clip is that of its greatest weight.
     """
-    low = max(1.6, 0.15 * max(len(one.weights) for one in shown))
-    with drawing.figure(out, 2, len(shown), (2.8 * len(shown) + 0.6, 2.6 + low), sharex="col",
+    low = max(1.6, 0.15 * max(len(one.weights) for one in spellings))
+    with drawing.figure(out, 2, len(spellings), (2.8 * len(spellings) + 0.6, 2.6 + low), sharex="col",
                          gridspec_kw={"height_ratios": (1.6, low)}) as (_, axes):
-        for (top, bottom), one in zip(axes.T, shown, strict=True):
+        for (top, bottom), one in zip(axes.T, spellings, strict=True):
             seconds = len(one.heard) * HOP_SECONDS
             extent = (0.0, seconds)
             top.imshow(one.heard[:, :mels].T, origin="lower", aspect="auto", extent=(*extent, 0, mels), cmap="magma")

@@ -67,8 +67,8 @@ def nested(x: Any, classes: np.ndarray, name: str, parts: int = FOLDS, grid: Seq
 
 def _best(x: Any, classes: np.ndarray, name: str, parts: int, grid: Sequence[float]) -> float:
     totals = np.zeros(len(grid))
-    for held in folds(len(classes), parts):
-        totals += _accuracies(x, classes, np.setdiff1d(np.arange(len(classes)), held), held, name, grid)
+    for validation in folds(len(classes), parts):
+        totals += _accuracies(x, classes, np.setdiff1d(np.arange(len(classes)), validation), validation, name, grid)
     return grid[int(np.argmax(totals))]  # the first of the largest
 
 

@@ -63,10 +63,10 @@ class SkipThoughts(nn.Module):
         flat = ops.concat(ops.reshape(words, shape=(words.size,)), ops.reshape(given, shape=(given.size,)))
         vectors = self.embedding(params["embedding"], flat)
         seen = ops.reshape(vectors[:words.size], shape=(length, batch, self.width))
-        shown = ops.reshape(vectors[words.size:], shape=(2, steps, batch, self.width))
+        inputs = ops.reshape(vectors[words.size:], shape=(2, steps, batch, self.width))
         code = self._encode(params, seen, mask)
         nothing = ops.zeros((1, batch, self.width), code.backend, code.dtype)
-        states = [cell.sequence(params[name], ops.concat(nothing, shown[k], axis=0), (code,))[0]
+        states = [cell.sequence(params[name], ops.concat(nothing, inputs[k], axis=0), (code,))[0]
                   for k, (name, cell) in enumerate((("previous", self.previous), ("next", self.next)))]
         output = params["output"]
         nats = ops.linear_cross_entropy(ops.stack(states), output["weight"], output["bias"], targets, ignore_index=-1)

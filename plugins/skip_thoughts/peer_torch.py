@@ -120,8 +120,8 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             last = (mask.sum(0) - 1).clamp(min=0)
             code = self.encoder(self.table(words), torch.zeros(batch, hidden))[last, torch.arange(batch)]
             code = code * mask.any(0)[:, None]
-            shown = nn.functional.pad(self.table(given), (0, 0, 0, 0, 1, 0))
-            states = torch.stack((self.previous(shown[0], code), self.next(shown[1], code)))
+            inputs = nn.functional.pad(self.table(given), (0, 0, 0, 0, 1, 0))
+            states = torch.stack((self.previous(inputs[0], code), self.next(inputs[1], code)))
             states, targets = states.reshape(-1, hidden), targets.reshape(-1)
             if self.packed:
                 states, targets = states[targets >= 0], targets[targets >= 0]

@@ -65,7 +65,7 @@ def test_a_child_of_a_process_whose_pool_was_used():
 def test_a_child_forked_while_another_thread_has_blas_limited():
     """The child gets the settings from before, and a lock that nobody holds."""
     lines = _run("""
-        from duoln.backends import openblas
+        from duoln.system import openblas
         before = openblas.threads(), sys.getswitchinterval()
         print(values(), flush=True)
         limited, go_on = threading.Event(), threading.Event()

@@ -50,15 +50,15 @@ class Parameter(NamedTuple):
 
 def kernels(text: str) -> dict[str, list[Parameter]]:
     """The entry points of a source text, with their parameters."""
-    found = {}
+    entries = {}
     for name, inside in _KERNEL.findall(text):
         parameters = []
         for piece in filter(None, (" ".join(p.split()) for p in inside.split(","))):
             kind, _, last = piece.replace("__restrict__", " ").rpartition(" ")
             stars = last.count("*") + kind.count("*")
             parameters.append(Parameter(kind.replace("*", "").strip() + "*" * stars, last.strip("* ")))
-        found[name] = parameters
-    return found
+        entries[name] = parameters
+    return entries
 
 
 def compile(text: str, defines: Mapping[str, object] | None = None, prelude: str = "cuda.h") -> Program:

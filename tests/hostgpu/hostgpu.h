@@ -129,16 +129,16 @@ inline uint64_t exchange(unsigned mask, uint64_t value, unsigned source, uint64_
     if (!(mask >> lane & 1)) fail("lane %u exchanges under mask %08x, which does not name it", lane, mask);
     if (!(mask >> source & 1)) fail("lane %u reads from lane %u, which mask %08x does not name", lane, source, mask);
     unsigned first = now->linear - lane;
-    for (unsigned other = 0; other < WARP; ++other)
-        if (mask >> other & 1) {
-            if (first + other >= threads_of_block()) fail("mask %08x names lane %u, which does not exist", mask, other);
-            if (launch->fibers[now - launch->fibers.data() - lane + other].state == State::done)
-                fail("mask %08x names lane %u, which has returned", mask, other);
+    for (unsigned peer = 0; peer < WARP; ++peer)
+        if (mask >> peer & 1) {
+            if (first + peer >= threads_of_block()) fail("mask %08x names lane %u, which does not exist", mask, peer);
+            if (launch->fibers[now - launch->fibers.data() - lane + peer].state == State::done)
+                fail("mask %08x names lane %u, which has returned", mask, peer);
         }
     auto& all = now->block->warps[now->linear / WARP].exchanges;
     Exchange* e = nullptr;
-    for (auto& candidate : all)
-        if (candidate.mask == mask) e = &candidate;
+    for (auto& exchange : all)
+        if (exchange.mask == mask) e = &exchange;
     if (!e) {
         if (all.size() == all.capacity()) fail("more than %zu masks in one warp", all.capacity());
         all.emplace_back();
@@ -184,7 +184,7 @@ inline void begin(Block& b, uint3 index, Fiber* fibers) {
     }
 }
 
-inline void live() {  // a fiber's whole life: one thread of one block after the other
+inline void live() {  // a fiber's whole life: one thread of one block after the peer
     for (;;) {
         launch->kernel(launch->arguments);
         now->state = State::done;

@@ -73,7 +73,7 @@ def more_cells() -> Iterator[RuleCase]:
 
 
 def all_cells() -> Iterator[RuleCase]:
-    """The same of every variant, and the sides computed again."""
+    """The same of every variant, and the gates computed again."""
     for cell, norms in CELLS.items():
         for norm in norms:
             yield from _masked(cell, norm)
@@ -127,6 +127,6 @@ def layout_cases() -> list[RuleCase]:
 def long_layout_cases() -> list[RuleCase]:
     """What is left over for the long run: all variants, and the smaller of the cases on which kernels are proved."""
     of_cells = [*CELLS, "lstm_cell"]
-    others = (p for p in rule_cases() if p.op not in of_cells and not p.misaligned)
-    small = (p for p in others if sum(a.size for a in p.inputs if a is not None) < 3000)
+    without_cells = (p for p in rule_cases() if p.op not in of_cells and not p.misaligned)
+    small = (p for p in without_cells if sum(a.size for a in p.inputs if a is not None) < 3000)
     return [*all_cells(), *(_forgiving(p) for p in small)]

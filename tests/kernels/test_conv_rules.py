@@ -131,7 +131,7 @@ def test_conv2d_of_mlx_is_used_where_it_is_accurate(monkeypatch):
     rule = next(r for r in ops.conv2d.rules("mlx") if r.name == "mx.conv2d")
     x, w = be.ones((1, 4, 4, 2)), be.ones((3, 3, 2, 2))
     figure = mlx_conv.accuracy()
-    assert 0 < figure.found <= figure.allowed and rule.supports(be, x, w) is None
+    assert 0 < figure.error <= figure.allowed and rule.supports(be, x, w) is None
     assert "so it is used" in rule.remark(be).lower()
     monkeypatch.setattr(mlx_conv, "_measured", [mlx_conv.Figure(1e-3, 1e-5)])  # as a Winograd transform could have it
     assert "1.0e-03" in rule.supports(be, x, w) and "not used" in rule.remark(be)
@@ -161,7 +161,7 @@ def test_the_measure_refuses_winograds_transform(monkeypatch):
     """It is right but for its rounding, and that is beyond what is allowed."""
     monkeypatch.setattr(mlx_conv, "_convolve", _winograd)
     figure = mlx_conv._measure()
-    assert figure.allowed < figure.found < 1e-4
+    assert figure.allowed < figure.error < 1e-4
 
 
 def test_the_measure_allows_sums_in_the_least_accurate_order(monkeypatch):
@@ -175,4 +175,4 @@ def test_the_measure_allows_sums_in_the_least_accurate_order(monkeypatch):
     monkeypatch.setattr(mlx_conv, "_convolve", in_order)
     monkeypatch.setattr(mlx_conv, "_IMAGES", 1)
     figure = mlx_conv._measure()
-    assert 0 < figure.found < figure.allowed
+    assert 0 < figure.error < figure.allowed

@@ -55,17 +55,17 @@ def _case(*words):
 BROKEN = [
     ("no barrier before the sums are read", _case("layer_norm 3 x 2048"), "value[n];\n    __syncthreads();", "value[n];"),
     ("no barrier before the sums are overwritten", _case("layer_norm 3 x 2048"),
-     "    __syncthreads();  // whoever still reads the last sums\n", ""),
+     "    __syncthreads();  // other threads may still read the last sums\n", ""),
     ("no bounds check in a load", _case("layer_norm 3 x 1000"),
      "column(c, 0) < width ? *reinterpret_cast<const float4*>(from + column(c, 0))\n", "true ? *reinterpret_cast<const float4*>(from + column(c, 0))\n"),
     ("no bounds check in a store", _case("layer_norm 3 x 1025"), "if (column(c, k) < width) to[column(c, k)]", "to[column(c, k)]"),
     ("the last chunk is skipped", _case("layer_norm 3 x 500"), "for (int c = 0; c < CHUNKS; ++c)", "for (int c = 0; c < CHUNKS - 1; ++c)"),
     ("rows behind the last one are written", _case("layer_norm 3 x 32"), "    if (!inside) return;\n    r.each", "    r.each"),
-    ("the activation has no slope", _case("layer_norm 4 x 500, tanh"), "return 1 - shown * shown;", "return 1;"),
+    ("the activation has no slope", _case("layer_norm 4 x 500, tanh"), "return 1 - tanh_y * tanh_y;", "return 1;"),
     ("no barrier between the sums of two norms", _case("lstm layer T2 B2 in3 H130"), "value[n];\n    __syncthreads();", "value[n];"),
     ("the LSTM's units behind the last one are stored", _case("lstm layer T2 B3 in2 H33"), "if (unit(u) < hidden) f(gate, u);", "f(gate, u);"),
-    ("the GRU's candidate shares the gates' norm", _case("gru layer T3 B5"), "return gate == 2; }", "return 0; }"),
-    ("held rows go on", _case("rnn layer T3 B5", "masked"), "held ? h[row * hidden + unit(u)] : shown", "shown"),
+    ("the GRU's new gate shares the norm of the two before it", _case("gru layer T3 B5"), "return gate == 2; }", "return 0; }"),
+    ("masked rows go on", _case("rnn layer T3 B5", "masked"), "masked ? h[row * hidden + unit(u)] : h_new", "h_new"),
     ("a warp's largest logit is not shared", _case("softmax_cross_entropy 3 x 1025"), "shared[threadIdx.x / WARP] = value;\n    __syncthreads();", "shared[threadIdx.x / WARP] = value;"),
     ("the tail of Adam's last chunk", _case("adam_update (4095,)"), "min(first + CHUNK, sizes[tensor])", "min(first + CHUNK, sizes[tensor] / 4 * 4)"),
     ("words that were taken twice count once", _case("take 20 of 7"), "for (int k = first; k < taken && sorted[k] == row; ++k)", "for (int k = first; k < min(first + 1, taken) && sorted[k] == row; ++k)"),
@@ -76,11 +76,11 @@ BROKEN = [
 @pytest.mark.parametrize(("what", "case", "old", "new"), BROKEN, ids=[b[0] for b in BROKEN])
 def test_a_broken_kernel_fails_its_proof(what, case, old, new, gpu, monkeypatch):
     """A mutation of the text, at a few seeds of the scheduler: a case that the broken kernel passes proves nothing."""
-    found = []
+    in_text = []
 
     def compiled(self, macros):
         text = source.text(self.file)
-        found.append(old in text)
+        in_text.append(old in text)
         options = tuple(f"-D{k}={v}" for k, v in macros.items())
         return launch.cupy.RawModule(code=text.replace(old, new), options=options).get_function(self.entry)
 
@@ -88,7 +88,7 @@ def test_a_broken_kernel_fails_its_proof(what, case, old, new, gpu, monkeypatch)
 
     monkeypatch.setattr(launch.Kernel, "compiled", compiled)
     outcomes = list(selftest.run(gpu, [case] * 4))
-    assert any(found), "the text to break is not there any more"
+    assert any(in_text), "the text to break is not there any more"
     assert not all(o.passed for o in outcomes)
 
 

@@ -26,7 +26,7 @@ def _losses(folder):
 
 def test_mnist_by_name(cupy, tmp_path, capsys):
     """`duoln run mnist --backend cupy`: the kernels run, and the losses are NumPy's."""
-    found = {}
+    losses = {}
     before = len(stand_in_cupy.launches)
     for name in ("cupy", "numpy"):
         folder = tmp_path / name
@@ -34,9 +34,9 @@ def test_mnist_by_name(cupy, tmp_path, capsys):
                          str(folder)]) == 0
         logs = sorted(folder.rglob("log.jsonl"))
         assert logs
-        found[name] = _losses(logs[0].parent)
-    assert len(found["cupy"]) > 3
-    np.testing.assert_allclose(found["cupy"], found["numpy"], rtol=1e-3)
+        losses[name] = _losses(logs[0].parent)
+    assert len(losses["cupy"]) > 3
+    np.testing.assert_allclose(losses["cupy"], losses["numpy"], rtol=1e-3)
     if GPU == STAND_IN:
         assert {"layer_norm_forward", "layer_norm_backward", "cross_entropy_forward", "cross_entropy_backward",
                 "adam_update"} <= set(stand_in_cupy.launches[before:])

@@ -29,7 +29,7 @@ def texts(batch, hidden):
     made = []
 
     def metal_kernel(name, input_names, output_names, source, header):
-        def run(inputs, output_shapes, **others):
+        def run(inputs, output_shapes, **unused):
             given = {n: np.array(x) for n, x in zip(input_names, inputs, strict=True)}
             out = {n: np.zeros(s, np.float32) for n, s in zip(output_names, output_shapes, strict=True)}
             everything = stand_in_metal.arguments(given, out, source)
@@ -44,13 +44,13 @@ def texts(batch, hidden):
             for gain, bias, activation in ((row, row, "tanh"), (row, None, None), (None, None, "relu")):
                 layer_norm_metal.backward(state, gain, bias, state, 1e-5, activation, needs)
         for mask in (None, mx.ones((batch,), mx.bool_)):
-            wide, side = mx.zeros((4 * hidden,)), mx.zeros((batch, 4 * hidden))
-            for of_side in ((wide, wide), (None, None)):
-                p = lstm_metal.Parameters(*of_side, row, row)
-                kept = lstm_metal.forward(side, side, state, state, p, mask, 1e-5)[-1]
+            wide, proj = mx.zeros((4 * hidden,)), mx.zeros((batch, 4 * hidden))
+            for of_h_proj in ((wide, wide), (None, None)):
+                p = lstm_metal.Parameters(*of_h_proj, row, row)
+                kept = lstm_metal.forward(proj, proj, state, state, p, mask, 1e-5)[-1]
                 lstm_metal.backward(kept, p, state, state)
-            wide, side = mx.zeros((3 * hidden,)), mx.zeros((batch, 3 * hidden))
-            kept = gru_metal.forward(side, side, state, wide, wide, mask, 1e-5)[-1]
+            wide, proj = mx.zeros((3 * hidden,)), mx.zeros((batch, 3 * hidden))
+            kept = gru_metal.forward(proj, proj, state, wide, wide, mask, 1e-5)[-1]
             gru_metal.backward(kept, wide, wide, state)
     return made
 
@@ -64,13 +64,13 @@ def complaints(text):
     unit = cindex.Index.create().parse(
         "kernel.cpp", args=["-x", "c++", "-std=c++14", "-nostdinc", "-Wno-unknown-attributes", "-Wno-pragma-once-outside-header"],
         unsaved_files=[("kernel.cpp", f"{WORDS}\n{body}")])
-    found = [str(d) for d in unit.diagnostics if d.severity >= cindex.Diagnostic.Warning]
+    messages = [str(d) for d in unit.diagnostics if d.severity >= cindex.Diagnostic.Warning]
     for node in unit.cursor.walk_preorder():
         if node.kind == cindex.CursorKind.LAMBDA_EXPR:
-            found.append(f"{node.location}: Metal has no lambdas before version 3.2")
+            messages.append(f"{node.location}: Metal has no lambdas before version 3.2")
         if node.type.get_canonical().kind in (cindex.TypeKind.DOUBLE, cindex.TypeKind.LONGDOUBLE):
-            found.append(f"{node.location}: Metal has no double: {node.spelling or node.kind}")
-    return found
+            messages.append(f"{node.location}: Metal has no double: {node.spelling or node.kind}")
+    return messages
 
 
 @pytest.mark.parametrize(("name", "text"), EVERY, ids=[name for name, _ in EVERY])
@@ -81,7 +81,7 @@ def test_clang_accepts_it(name, text):
 @pytest.mark.parametrize(("old", "new", "word"), [
     ("thread float (&value)[N], threadgroup float* shared", "thread float (&value)[N], device float* shared", "no matching function"),
     ("template <class Cell, class Floats>", "template <class Cell>\nvoid load(thread float (&v)[Cell::GATES][UNITS], const device float* from, int row, int hidden, int t);\ntemplate <class Cell, class Unused>", "Floats"),
-    ("tanh(candidate)", "tanh(candidate) * 1.0", "double"),
+    ("tanh(g)", "tanh(g) * 1.0", "double"),
     ("mem_flags::mem_threadgroup", "mem_flags::mem_all", "mem_all")])
 def test_clang_would_complain(old, new, word):
     text = next(t for name, t in EVERY if name.startswith("duoln_lstm_forward") and name.endswith("3 x 600"))
@@ -91,6 +91,6 @@ def test_clang_would_complain(old, new, word):
 def test_small_arrays_are_in_constant_memory():
     small, large = (next(t for name, t in EVERY if name.startswith("duoln_gru_forward") and name.endswith(end))
                     for end in ("1 x 1", "3 x 600"))
-    assert "const constant float* recurrent" in small and "const device float* recurrent" in large
+    assert "const constant float* h_proj" in small and "const device float* h_proj" in large
     assert "const constant float& eps" in small and "const constant int* h_shape" in small
     assert source.metal("gru/gru_forward.metal")[1] in large

@@ -76,10 +76,10 @@ def _formula(cell, norm, be, eps):
 
     names = ["gain_h", "bias_h", "gain_c", "bias_c"]
 
-    def step(side, recurrent, h, *rest):
+    def step(x_gates, h_proj, h, *rest):
         tensors = [Tensor(a, be) for a in rest]
         states = (Tensor(h, be), tensors.pop(0)) if cell == "lstm" else (Tensor(h, be),)
-        new = formulas.next_states(cell, Tensor(side, be), Tensor(recurrent, be), states, None,
+        new = formulas.next_states(cell, Tensor(x_gates, be), Tensor(h_proj, be), states, None,
                                    dict(zip(names, tensors, strict=False)), formulas.Settings(norm, eps, "inside"))
         return [t.data for t in new]
 
@@ -119,5 +119,5 @@ def test_custom_functions_have_the_gradients_of_the_formula(cell, mlx, rng):
 
     (value, gradients), (expected, exact) = scalar(kernel)(*arguments), scalar(plain)(*arguments)
     np.testing.assert_allclose(np.array(value), np.array(expected), rtol=1e-4)
-    for found, wanted in zip(gradients, exact, strict=True):
-        np.testing.assert_allclose(np.array(found), np.array(wanted), atol=2e-4)
+    for gradient, expected in zip(gradients, exact, strict=True):
+        np.testing.assert_allclose(np.array(gradient), np.array(expected), atol=2e-4)

@@ -53,9 +53,9 @@ def test_compiles_and_keeps_its_values_in_registers(file, architecture, nvrtc):
     with ThreadPoolExecutor(2) as pool:
         logs = list(pool.map(lambda macros: _compile(nvrtc, source.text(file), macros, architecture), settings))
     for macros, log in zip(settings, logs, strict=True):
-        found = _ENTRY.findall(log)
-        assert found, log
-        for entry, stores, loads, registers in found:
+        entries = _ENTRY.findall(log)
+        assert entries, log
+        for entry, stores, loads, registers in entries:
             print(f"{architecture} {entry} {macros}: {registers} registers, {stores} + {loads} bytes spilled")
             assert int(stores) + int(loads) <= _FEW_BYTES or macros.get("THREADS") == _MOST_THREADS, (entry, macros, stores)
             assert int(registers) * macros.get("THREADS", 256) <= 65536, (entry, macros, registers)
@@ -64,4 +64,4 @@ def test_compiles_and_keeps_its_values_in_registers(file, architecture, nvrtc):
 def test_an_error_names_the_header_and_the_line(nvrtc):
     text = source.text("lstm/lstm.cu").replace("constexpr int WARP = 32;", "constexpr int WARP = thirty_two;")
     with pytest.raises(AssertionError, match=r"common\.cuh\(\d+\)"):
-        _compile(nvrtc, text, {"THREADS": 32, "UNITS": 1, "NORM_SIDES": 1, "NORM_CELL": 1}, "sm_90")
+        _compile(nvrtc, text, {"THREADS": 32, "UNITS": 1, "NORM_GATES": 1, "NORM_CELL": 1}, "sm_90")

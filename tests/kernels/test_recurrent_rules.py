@@ -75,10 +75,10 @@ def test_no_gradient_at_the_outputs_of_padded_sequences(cell, rng, numpy_backend
     gout = (None, *(rng.standard_normal((7, 6)) for _ in range(problem.n_states)))
     attrs.update(_options(cell)[0])
     needs = [a is not None and a.dtype.kind == "f" for a in arguments]
-    found, expected = ([g for g in rule.vjp(numpy_backend, rule.forward(numpy_backend, *arguments, **attrs)[1], gout, needs)
+    fused, composed = ([g for g in rule.vjp(numpy_backend, rule.forward(numpy_backend, *arguments, **attrs)[1], gout, needs)
                         if g is not None] for rule in getattr(ops, cell).rules("numpy"))
-    assert len(found) >= sum(needs) // 2
-    for a, b in zip(found, expected, strict=True):
+    assert len(fused) >= sum(needs) // 2
+    for a, b in zip(fused, composed, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
@@ -121,7 +121,7 @@ def test_memory_for_the_gradient(cell, norm, options, kept, rng, numpy_backend):
 
 @pytest.mark.parametrize(("cell", "norm"), [("lstm", "batch"), ("lstm", "layer-per-gate"), ("gru", "batch"),
                                             ("rnn", "layer-theano")])
-def test_other_variants_are_left_to_the_composed_rule(cell, norm, rng, numpy_backend):
+def test_the_remaining_variants_are_left_to_the_composed_rule(cell, norm, rng, numpy_backend):
     p = Problem(cell, norm, rng)
     rule = getattr(ops, cell).rules("numpy")[0]
     arguments = _arguments(p, "float32")
@@ -136,11 +136,11 @@ class TestPartsOfTheBatch:
     @pytest.fixture
     def three_workers(self, monkeypatch):
         monkeypatch.setenv("DUOLN_THREADS", "3")
-        for found in (host.workers, host._pool):
-            found.cache_clear()
+        for cached in (host.workers, host._pool):
+            cached.cache_clear()
         yield
-        for found in (host.workers, host._pool):
-            found.cache_clear()
+        for cached in (host.workers, host._pool):
+            cached.cache_clear()
 
     @pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
     @pytest.mark.parametrize(("cell", "norm"), CASES)
@@ -161,7 +161,7 @@ class TestPartsOfTheBatch:
         assert parts.bounds(100, 1000, 256) == [slice(0, 1000)]
 
     def test_two_callers_at_once_leave_the_settings_as_they_were(self, three_workers):
-        """Each remembers what it found: the second must not find, and bring back, what the first has set."""
+        """Each brings back the settings that it read: the second must not read those that the first has set."""
         get, interval = host.openblas._function("get_num_threads"), sys.getswitchinterval()
         before, first_is_in = get(), threading.Event()
         first = threading.Thread(target=host.side_by_side, args=([lambda: first_is_in.set() or time.sleep(0.1), int],))

@@ -86,10 +86,10 @@ class TestAdam:
         kept = [a.copy() for a in arrays]
         attrs = {"beta1": 0.9, "beta2": 0.999}
         expected, _ = _rule(ops.adam_update).forward(numpy_backend, rate, eps, *arrays, **attrs, donate=False)
-        found, _ = _rule(ops.adam_update).forward(numpy_backend, rate, eps, *arrays, **attrs, donate=True)
-        for a, b in zip(found, expected, strict=True):
+        updated, _ = _rule(ops.adam_update).forward(numpy_backend, rate, eps, *arrays, **attrs, donate=True)
+        for a, b in zip(updated, expected, strict=True):
             np.testing.assert_array_equal(a, b)
-        assert all(f is a for f, a in zip(found, [*arrays[:n], *arrays[2 * n:]], strict=True))
+        assert all(f is a for f, a in zip(updated, [*arrays[:n], *arrays[2 * n:]], strict=True))
         for a, b in zip(arrays[n:2 * n], kept[n:2 * n], strict=True):
             np.testing.assert_array_equal(a, b)  # the gradients
 

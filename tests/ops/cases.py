@@ -35,7 +35,7 @@ def case(name, fn, inputs, reference, length=1, differentiable=True):
     CASES.append(Case(name, fn, inputs, reference, length, differentiable))
 
 
-def normal(*shapes):
+def gaussians(*shapes):
     """Gaussian arrays."""
     return lambda rng: [rng.standard_normal(s) for s in shapes]
 
@@ -49,22 +49,22 @@ SHAPES = [(), (1,), (7,), (0,), (3, 5), (2, 0, 3), (33, 129)]
 
 # Elementwise, one argument
 UNARY = {
-    "abs": (ops.abs, np.abs, normal), "cos": (ops.cos, np.cos, normal), "exp": (ops.exp, np.exp, normal),
-    "expm1": (ops.expm1, np.expm1, normal), "log": (ops.log, np.log, positive), "log1p": (ops.log1p, np.log1p, positive),
-    "negative": (ops.negative, np.negative, normal), "relu": (ops.relu, lambda x: np.where(x > 0, x, 0), normal),
-    "sigmoid": (ops.sigmoid, lambda x: 1 / (1 + np.exp(-x)), normal), "sin": (ops.sin, np.sin, normal),
-    "softplus": (ops.softplus, lambda x: np.log(1 + np.exp(x)), normal), "sqrt": (ops.sqrt, np.sqrt, positive),
-    "square": (ops.square, lambda x: x ** 2, normal), "tanh": (ops.tanh, np.tanh, normal),
-    "floor": (ops.floor, np.floor, normal), "sign": (ops.sign, np.sign, normal),
+    "abs": (ops.abs, np.abs, gaussians), "cos": (ops.cos, np.cos, gaussians), "exp": (ops.exp, np.exp, gaussians),
+    "expm1": (ops.expm1, np.expm1, gaussians), "log": (ops.log, np.log, positive), "log1p": (ops.log1p, np.log1p, positive),
+    "negative": (ops.negative, np.negative, gaussians), "relu": (ops.relu, lambda x: np.where(x > 0, x, 0), gaussians),
+    "sigmoid": (ops.sigmoid, lambda x: 1 / (1 + np.exp(-x)), gaussians), "sin": (ops.sin, np.sin, gaussians),
+    "softplus": (ops.softplus, lambda x: np.log(1 + np.exp(x)), gaussians), "sqrt": (ops.sqrt, np.sqrt, positive),
+    "square": (ops.square, lambda x: x ** 2, gaussians), "tanh": (ops.tanh, np.tanh, gaussians),
+    "floor": (ops.floor, np.floor, gaussians), "sign": (ops.sign, np.sign, gaussians),
 }
 for name, (fn, reference, make) in UNARY.items():
     for shape in SHAPES:
         case(f"{name}{shape}", fn, make(shape), reference, 16)
-case("power 3", lambda x: x ** 3, normal((3, 5)), lambda x: x * x * x, 4)
+case("power 3", lambda x: x ** 3, gaussians((3, 5)), lambda x: x * x * x, 4)
 case("power -0.5", lambda x: x ** -0.5, positive((3, 5)), lambda x: 1 / np.sqrt(x), 4)
-case("power 0", lambda x: x ** 0, normal((3, 5)), lambda x: np.ones_like(x))
-case("leaky_relu", lambda x: ops.leaky_relu(x, slope=0.1), normal((3, 5)), lambda x: np.where(x > 0, x, 0.1 * x))
-case("clip", lambda x: ops.clip(x, -0.5, 0.5), normal((9, 5)), lambda x: np.clip(x, -0.5, 0.5))
+case("power 0", lambda x: x ** 0, gaussians((3, 5)), lambda x: np.ones_like(x))
+case("leaky_relu", lambda x: ops.leaky_relu(x, slope=0.1), gaussians((3, 5)), lambda x: np.where(x > 0, x, 0.1 * x))
+case("clip", lambda x: ops.clip(x, -0.5, 0.5), gaussians((9, 5)), lambda x: np.clip(x, -0.5, 0.5))
 case("isfinite", ops.isfinite, lambda rng: [np.array([1.0, np.inf, np.nan])], np.isfinite, differentiable=False)
 
 # Elementwise, two arguments, with broadcasting
@@ -85,8 +85,8 @@ for name in ("logical_and", "logical_or"):
     case(name, getattr(ops, name), lambda rng: [rng.random((4, 5)) < 0.5 for _ in range(2)], getattr(np, name),
          differentiable=False)
 case("logical_not", ops.logical_not, lambda rng: [rng.random((4, 5)) < 0.5], np.logical_not, differentiable=False)
-case("where", ops.where, lambda rng: [rng.random((4, 5)) < 0.5, *normal((4, 5), (5,))(rng)], np.where, 4)
-case("where number", lambda c, x: ops.where(c, x, 2.0), lambda rng: [rng.random((4, 5)) < 0.5, *normal((4, 5))(rng)],
+case("where", ops.where, lambda rng: [rng.random((4, 5)) < 0.5, *gaussians((4, 5), (5,))(rng)], np.where, 4)
+case("where number", lambda c, x: ops.where(c, x, 2.0), lambda rng: [rng.random((4, 5)) < 0.5, *gaussians((4, 5))(rng)],
      lambda c, x: np.where(c, x, 2.0))
 
 case("astype", lambda x: ops.astype(x, dtype="int32"), lambda rng: [rng.random((4, 5)) < 0.5],
@@ -96,13 +96,13 @@ case("astype", lambda x: ops.astype(x, dtype="int32"), lambda rng: [rng.random((
 for shape, axis in [((7,), None), ((3, 5), 0), ((3, 5), -1), ((3, 5), (0, 1)), ((2, 3, 4), (0, 2)), ((33, 129), 1),
                     ((), None), ((3, 0), 0)]:
     for keep in (False, True):
-        case(f"sum{shape}{axis}{keep}", lambda x, a=axis, k=keep: ops.sum(x, axis=a, keepdims=k), normal(shape),
+        case(f"sum{shape}{axis}{keep}", lambda x, a=axis, k=keep: ops.sum(x, axis=a, keepdims=k), gaussians(shape),
              lambda x, a=axis, k=keep: np.sum(x, axis=a, keepdims=k), 129)
 for shape, axis in [((7,), None), ((3, 5), 0), ((3, 5), -1), ((2, 3, 4), (0, 2)), ((33, 129), 1), ((1,), 0)]:
     for keep in (False, True):
         for name in ("mean", "max", "min"):
             case(f"{name}{shape}{axis}{keep}",
-                 lambda x, f=getattr(ops, name), a=axis, k=keep: f(x, axis=a, keepdims=k), normal(shape),
+                 lambda x, f=getattr(ops, name), a=axis, k=keep: f(x, axis=a, keepdims=k), gaussians(shape),
                  lambda x, f=getattr(np, name), a=axis, k=keep: f(x, axis=a, keepdims=k), 129)
 case("sum of bool", ops.sum, lambda rng: [rng.random((4, 5)) < 0.5], lambda x: np.sum(x).astype(np.int32),
      differentiable=False)
@@ -110,15 +110,15 @@ case("all", lambda x: ops.all(x, axis=1), lambda rng: [rng.random((9, 2)) < 0.5]
      differentiable=False)
 case("any", lambda x: ops.any(x, axis=1), lambda rng: [rng.random((9, 2)) < 0.5], lambda x: np.any(x, axis=1),
      differentiable=False)
-case("argmax", lambda x: ops.argmax(x, axis=0), normal((9, 5)), lambda x: np.argmax(x, axis=0).astype(np.int32),
+case("argmax", lambda x: ops.argmax(x, axis=0), gaussians((9, 5)), lambda x: np.argmax(x, axis=0).astype(np.int32),
      differentiable=False)
 for axis in (0, 1, -1):
-    case(f"cumsum {axis}", lambda x, a=axis: ops.cumsum(x, axis=a), normal((6, 7)), lambda x, a=axis: np.cumsum(x, a), 7)
-    case(f"logsumexp {axis}", lambda x, a=axis: ops.logsumexp(x, axis=a), normal((6, 7)),
+    case(f"cumsum {axis}", lambda x, a=axis: ops.cumsum(x, axis=a), gaussians((6, 7)), lambda x, a=axis: np.cumsum(x, a), 7)
+    case(f"logsumexp {axis}", lambda x, a=axis: ops.logsumexp(x, axis=a), gaussians((6, 7)),
          lambda x, a=axis: np.log(np.sum(np.exp(x), axis=a)), 7)
-    case(f"softmax {axis}", lambda x, a=axis: ops.softmax(x, axis=a), normal((6, 7)),
+    case(f"softmax {axis}", lambda x, a=axis: ops.softmax(x, axis=a), gaussians((6, 7)),
          lambda x, a=axis: np.exp(x) / np.sum(np.exp(x), axis=a, keepdims=True), 49)
-    case(f"log_softmax {axis}", lambda x, a=axis: ops.log_softmax(x, axis=a), normal((6, 7)),
+    case(f"log_softmax {axis}", lambda x, a=axis: ops.log_softmax(x, axis=a), gaussians((6, 7)),
          lambda x, a=axis: x - np.log(np.sum(np.exp(x), axis=a, keepdims=True)), 49)
 case("logsumexp huge", ops.logsumexp, lambda rng: [np.array([[1000.0, 1000.0], [-1000.0, -1001.0]])],
      lambda x: np.logaddexp(x[:, 0], x[:, 1]), 4)
@@ -126,41 +126,41 @@ case("logsumexp of -inf", lambda x: ops.logsumexp(x), lambda rng: [np.array([[-n
      lambda x: np.logaddexp(x[:, 0], x[:, 1]), differentiable=False)
 
 # Shape
-case("reshape", lambda x: ops.reshape(x, shape=(5, -1)), normal((3, 5)), lambda x: x.reshape(5, 3))
-case("reshape empty", lambda x: ops.reshape(x, shape=(3, 0)), normal((0, 3)), lambda x: x.reshape(3, 0))
-case("permute_dims", lambda x: ops.permute_dims(x, axes=(2, 0, 1)), normal((2, 3, 4)), lambda x: x.transpose(2, 0, 1))
-case("expand_dims", lambda x: ops.expand_dims(x, axis=1), normal((2, 3)), lambda x: x[:, None])
-case("squeeze", lambda x: ops.squeeze(x, axis=-2), normal((2, 1, 3)), lambda x: x[:, 0])
-case("broadcast_to", lambda x: ops.broadcast_to(x, shape=(4, 2, 3)), normal((2, 1)),
+case("reshape", lambda x: ops.reshape(x, shape=(5, -1)), gaussians((3, 5)), lambda x: x.reshape(5, 3))
+case("reshape empty", lambda x: ops.reshape(x, shape=(3, 0)), gaussians((0, 3)), lambda x: x.reshape(3, 0))
+case("permute_dims", lambda x: ops.permute_dims(x, axes=(2, 0, 1)), gaussians((2, 3, 4)), lambda x: x.transpose(2, 0, 1))
+case("expand_dims", lambda x: ops.expand_dims(x, axis=1), gaussians((2, 3)), lambda x: x[:, None])
+case("squeeze", lambda x: ops.squeeze(x, axis=-2), gaussians((2, 1, 3)), lambda x: x[:, 0])
+case("broadcast_to", lambda x: ops.broadcast_to(x, shape=(4, 2, 3)), gaussians((2, 1)),
      lambda x: np.broadcast_to(x, (4, 2, 3)), 12)
-case("concat", lambda *x: ops.concat(*x, axis=1), normal((2, 3), (2, 0), (2, 4)), lambda *x: np.concatenate(x, axis=1))
-case("concat one", lambda x: ops.concat(x), normal((2, 3)), lambda x: x)
-case("stack", lambda *x: ops.stack(*x, axis=-1), normal((2, 3), (2, 3)), lambda *x: np.stack(x, axis=-1))
-case("split", lambda x: ops.split(x, 3), normal((2, 9)), lambda x: tuple(np.split(x, 3, axis=-1)))
-case("unstack", ops.unstack, normal((3, 2, 2)), lambda x: tuple(x))
-case("unstack last", lambda x: ops.unstack(x, axis=-1)[1:], normal((2, 3)), lambda x: (x[:, 1], x[:, 2]))
-case("flip", lambda x: ops.flip(x, axis=0), normal((4, 3)), lambda x: x[::-1])
-case("pad", lambda x: ops.pad(x, widths=((1, 0), (0, 2)), value=3.0), normal((4, 3)),
+case("concat", lambda *x: ops.concat(*x, axis=1), gaussians((2, 3), (2, 0), (2, 4)), lambda *x: np.concatenate(x, axis=1))
+case("concat one", lambda x: ops.concat(x), gaussians((2, 3)), lambda x: x)
+case("stack", lambda *x: ops.stack(*x, axis=-1), gaussians((2, 3), (2, 3)), lambda *x: np.stack(x, axis=-1))
+case("split", lambda x: ops.split(x, 3), gaussians((2, 9)), lambda x: tuple(np.split(x, 3, axis=-1)))
+case("unstack", ops.unstack, gaussians((3, 2, 2)), lambda x: tuple(x))
+case("unstack last", lambda x: ops.unstack(x, axis=-1)[1:], gaussians((2, 3)), lambda x: (x[:, 1], x[:, 2]))
+case("flip", lambda x: ops.flip(x, axis=0), gaussians((4, 3)), lambda x: x[::-1])
+case("pad", lambda x: ops.pad(x, widths=((1, 0), (0, 2)), value=3.0), gaussians((4, 3)),
      lambda x: np.pad(x, ((1, 0), (0, 2)), constant_values=3.0))
 for text, key in {"int": 1, "negative": -1, "slice": slice(1, 3), "step": slice(None, None, 2),
                   "pair": (slice(None), 2), "dots": (..., 0), "new axis": (None, slice(0, 2)), "nothing": slice(2, 2),
                   "reversed": slice(None, None, -1)}.items():
-    case(f"getitem {text}", lambda x, k=key: x[k], normal((4, 5)), lambda x, k=key: x[k])
+    case(f"getitem {text}", lambda x, k=key: x[k], gaussians((4, 5)), lambda x, k=key: x[k])
 
 # Index
-case("take rows", lambda x, i: ops.take(x, i), lambda rng: [*normal((5, 3))(rng), np.array([4, 0, 4, 2], np.int32)],
+case("take rows", lambda x, i: ops.take(x, i), lambda rng: [*gaussians((5, 3))(rng), np.array([4, 0, 4, 2], np.int32)],
      lambda x, i: x[i], 4)
 case("take columns", lambda x, i: ops.take(x, i, axis=1),
-     lambda rng: [*normal((3, 5))(rng), np.array([[4, 0], [4, 2]], np.int32)], lambda x, i: x[:, i], 4)
-case("take nothing", lambda x, i: ops.take(x, i), lambda rng: [*normal((5, 3))(rng), np.array([], np.int32)],
+     lambda rng: [*gaussians((3, 5))(rng), np.array([[4, 0], [4, 2]], np.int32)], lambda x, i: x[:, i], 4)
+case("take nothing", lambda x, i: ops.take(x, i), lambda rng: [*gaussians((5, 3))(rng), np.array([], np.int32)],
      lambda x, i: x[i])
-case("embedding", ops.embedding, lambda rng: [*normal((50, 7))(rng), rng.integers(0, 50, (6, 9)).astype(np.int32)],
+case("embedding", ops.embedding, lambda rng: [*gaussians((50, 7))(rng), rng.integers(0, 50, (6, 9)).astype(np.int32)],
      lambda t, i: t[i], 54)
 case("take_along_axis", lambda x, i: ops.take_along_axis(x, i, axis=1),
-     lambda rng: [*normal((4, 6))(rng), rng.integers(0, 6, (4, 3)).astype(np.int32)],
+     lambda rng: [*gaussians((4, 6))(rng), rng.integers(0, 6, (4, 3)).astype(np.int32)],
      lambda x, i: np.take_along_axis(x, i, axis=1), 3)
 case("take_along_axis 3d", lambda x, i: ops.take_along_axis(x, i, axis=0),
-     lambda rng: [*normal((4, 2, 3))(rng), rng.integers(0, 4, (5, 2, 3)).astype(np.int32)],
+     lambda rng: [*gaussians((4, 2, 3))(rng), rng.integers(0, 4, (5, 2, 3)).astype(np.int32)],
      lambda x, i: np.take_along_axis(x, i, axis=0), 5)
 case("one_hot", lambda i: ops.one_hot(i, size=4) == 1.0, lambda rng: [np.array([[0, 3], [2, 9]], np.int32)],
      lambda i: i[..., None] == np.arange(4), differentiable=False)
@@ -168,11 +168,11 @@ case("one_hot", lambda i: ops.one_hot(i, size=4) == 1.0, lambda rng: [np.array([
 # Products
 for a, b in [((3, 4), (4, 5)), ((1, 1), (1, 1)), ((0, 4), (4, 5)), ((3, 0), (0, 5)), ((2, 3, 4), (4, 5)),
              ((2, 3, 4), (2, 4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((65, 129), (129, 33))]:
-    case(f"matmul{a}{b}", ops.matmul, normal(a, b), np.matmul, 130)
-case("linear", ops.linear, normal((6, 4), (4, 3), (3,)), lambda x, w, b: x @ w + b, 6)
-case("linear 3d", ops.linear, normal((2, 6, 4), (4, 3), (3,)), lambda x, w, b: x @ w + b, 12)
-case("linear no bias", ops.linear, normal((6, 4), (4, 3)), lambda x, w: x @ w, 6)
-case("linear no rows", ops.linear, normal((0, 4), (4, 3), (3,)), lambda x, w, b: x @ w + b, 6)
+    case(f"matmul{a}{b}", ops.matmul, gaussians(a, b), np.matmul, 130)
+case("linear", ops.linear, gaussians((6, 4), (4, 3), (3,)), lambda x, w, b: x @ w + b, 6)
+case("linear 3d", ops.linear, gaussians((2, 6, 4), (4, 3), (3,)), lambda x, w, b: x @ w + b, 12)
+case("linear no bias", ops.linear, gaussians((6, 4), (4, 3)), lambda x, w: x @ w, 6)
+case("linear no rows", ops.linear, gaussians((0, 4), (4, 3), (3,)), lambda x, w, b: x @ w + b, 6)
 
 
 # Convolution and pooling
@@ -200,12 +200,12 @@ for x, w, stride, padding in [((2, 6, 7, 3), (3, 3, 3, 4), 1, 1), ((1, 5, 5, 1),
                               ((2, 7, 6, 2), (3, 2, 2, 3), 2, 0), ((2, 4, 4, 2), (4, 4, 2, 1), 3, 2),
                               ((0, 4, 4, 2), (3, 3, 2, 2), 1, 0)]:
     case(f"conv2d{x}{w}{stride}{padding}", lambda x, w, s=stride, p=padding: ops.conv2d(x, w, stride=s, padding=p),
-         normal(x, w), lambda x, w, s=stride, p=padding: conv_reference(x, w, s, p), 60)
+         gaussians(x, w), lambda x, w, s=stride, p=padding: conv_reference(x, w, s, p), 60)
 for shape, size, stride in [((2, 6, 6, 3), 2, 2), ((1, 7, 5, 2), 3, 2), ((2, 3, 3, 1), 3, 1), ((2, 4, 4, 1), 1, 1)]:
     case(f"max_pool2d{shape}{size}{stride}", lambda x, k=size, s=stride: ops.max_pool2d(x, size=k, stride=s),
-         normal(shape), lambda x, k=size, s=stride: pool_reference(x, k, s, np.max), 9)
+         gaussians(shape), lambda x, k=size, s=stride: pool_reference(x, k, s, np.max), 9)
     case(f"avg_pool2d{shape}{size}{stride}", lambda x, k=size, s=stride: ops.avg_pool2d(x, size=k, stride=s),
-         normal(shape), lambda x, k=size, s=stride: pool_reference(x, k, s, np.mean), 9)
+         gaussians(shape), lambda x, k=size, s=stride: pool_reference(x, k, s, np.mean), 9)
 
 
 # Normalisation
@@ -227,26 +227,26 @@ def batch_norm_reference(x, gain=None, bias=None, eps=1e-5, unbiased=False):
 
 for shape in [(3, 5), (5,), (1, 1), (2, 3, 7), (0, 4), (128, 1000), (33, 129)]:
     width = shape[-1]
-    case(f"layer_norm{shape}", ops.layer_norm, normal(shape, (width,), (width,)), layer_norm_reference, 4 * width)
+    case(f"layer_norm{shape}", ops.layer_norm, gaussians(shape, (width,), (width,)), layer_norm_reference, 4 * width)
 for _name, _follow in (("relu", lambda y: np.maximum(y, 0)), ("tanh", np.tanh)):
-    case(f"layer_norm {_name}", partial(ops.layer_norm, activation=_name), normal((4, 6), (6,), (6,)),
+    case(f"layer_norm {_name}", partial(ops.layer_norm, activation=_name), gaussians((4, 6), (6,), (6,)),
          lambda x, g, b, f=_follow: f(layer_norm_reference(x, g, b)), 24)
-    case(f"layer_norm alone, {_name}", partial(ops.layer_norm, activation=_name), normal((3, 300)),
+    case(f"layer_norm alone, {_name}", partial(ops.layer_norm, activation=_name), gaussians((3, 300)),
          lambda x, f=_follow: f(layer_norm_reference(x)), 600)
-case("layer_norm alone", ops.layer_norm, normal((4, 6)), layer_norm_reference, 24)
-case("layer_norm gain", ops.layer_norm, normal((4, 6), (6,)), layer_norm_reference, 24)
-case("layer_norm bias", lambda x, b: ops.layer_norm(x, None, b), normal((4, 6), (6,)),
+case("layer_norm alone", ops.layer_norm, gaussians((4, 6)), layer_norm_reference, 24)
+case("layer_norm gain", ops.layer_norm, gaussians((4, 6), (6,)), layer_norm_reference, 24)
+case("layer_norm bias", lambda x, b: ops.layer_norm(x, None, b), gaussians((4, 6), (6,)),
      lambda x, b: layer_norm_reference(x, None, b), 24)
-case("layer_norm outside", lambda x, g, b: ops.layer_norm(x, g, b, eps_place="outside"), normal((4, 6), (6,), (6,)),
+case("layer_norm outside", lambda x, g, b: ops.layer_norm(x, g, b, eps_place="outside"), gaussians((4, 6), (6,), (6,)),
      lambda x, g, b: layer_norm_reference(x, g, b, place="outside"), 24)
 for shape in [(4, 5), (2, 3), (3, 4, 5), (2, 3, 3, 2), (128, 33)]:
     for unbiased in (False, True):
         case(f"batch_norm{shape}{unbiased}", lambda x, g, b, u=unbiased: ops.batch_norm(x, g, b, unbiased=u),
-             normal(shape, shape[-1:], shape[-1:]),
+             gaussians(shape, shape[-1:], shape[-1:]),
              lambda x, g, b, u=unbiased: batch_norm_reference(x, g, b, unbiased=u), 600)
-case("batch_norm alone", ops.batch_norm, normal((6, 3)), batch_norm_reference, 60)
+case("batch_norm alone", ops.batch_norm, gaussians((6, 3)), batch_norm_reference, 60)
 for shape in [(4, 5), (1, 1), (3, 3, 2, 4)]:
-    case(f"weight_norm{shape}", ops.weight_norm, normal(shape, shape[-1:]),
+    case(f"weight_norm{shape}", ops.weight_norm, gaussians(shape, shape[-1:]),
          lambda v, g: g * v / np.sqrt((v ** 2).sum(tuple(range(v.ndim - 1)))), 20)
 
 
@@ -269,7 +269,7 @@ def linear_cross_entropy_reference(x, weight, bias, labels):
 
 for shape, classes in [((4, 5), 10), ((1, 1), 1), ((2, 3, 5), 7), ((0, 4), 6), ((5,), 3), ((70, 5), 4097)]:
     case(f"linear_cross_entropy{shape}{classes}", partial(ops.linear_cross_entropy, ignore_index=-1),
-         lambda rng, s=shape, c=classes: [*normal(s, (s[-1], c), (c,))(rng), rng.integers(-1, c, s[:-1]).astype(np.int32)],
+         lambda rng, s=shape, c=classes: [*gaussians(s, (s[-1], c), (c,))(rng), rng.integers(-1, c, s[:-1]).astype(np.int32)],
          linear_cross_entropy_reference, 70 * classes)
 case("bce_with_logits", ops.bce_with_logits, lambda rng: [3 * rng.standard_normal((5, 7)), rng.random((5, 7))],
      lambda x, t: t * np.log1p(np.exp(-x)) + (1 - t) * np.log1p(np.exp(x)), 16)
@@ -290,4 +290,4 @@ for rows, steps, width, n_values, first in [(1, 1, 1, 1, 1), (3, 7, 4, 5, 2), (2
          lambda rng, r=rows, t=steps, a=width, m=n_values, n=first: [
              *(rng.standard_normal(s) for s in ((r, a), (r, t, a), (a,), (r, t, m))),
              np.arange(t) < (n + np.arange(r) * 2)[:, None]], additive_attention_reference, 65)
-case("clip_gradient far off", partial(ops.clip_gradient, limit=1e6), normal((3, 5)), lambda x: x)
+case("clip_gradient far off", partial(ops.clip_gradient, limit=1e6), gaussians((3, 5)), lambda x: x)

@@ -1,7 +1,7 @@
-"""Plain NumPy for every cell and variant, one step each, written from the equations alone.
+"""Plain NumPy for every cell and variant, one time step each, written from the equations alone.
 
-`p` holds w_x, w_h, b and the norms' gains g_* and biases b_*. Gates: LSTM forget, input, output, candidate; GRU
-update, reset, candidate.
+`p` holds w_x, w_h, b and the norms' gains g_* and biases b_*. Gates: LSTM f, i, o, g (forget, input, output
+and cell gate); GRU z, r, n (update, reset and new gate).
 """
 
 import numpy as np
@@ -60,8 +60,8 @@ def lstm_batch(p, x, h, c):  # Cooijmans et al., eq. 6-8
     return sigmoid(o) * np.tanh(bn(c, p["g_c"]) + p["b_c"]), c
 
 
-def _gru(z, r, x_new, h_new, h):
-    return (1 - sigmoid(z)) * h + sigmoid(z) * np.tanh(x_new + sigmoid(r) * h_new)
+def _gru(z, r, x_n, h_n, h):
+    return (1 - sigmoid(z)) * h + sigmoid(z) * np.tanh(x_n + sigmoid(r) * h_n)
 
 
 def gru_none(p, x, h):
@@ -75,9 +75,9 @@ def gru_layer(p, x, h, inner_bias=0.0, **e):  # eq. 26-28
     a, b = x @ p["w_x"] + inner_bias, h @ p["w_h"]
     gates = (ln(b[:, :2 * n], p["g_h"][:2 * n], p["b_h"][:2 * n], **e)
              + ln(a[:, :2 * n], p["g_x"][:2 * n], p["b_x"][:2 * n], **e))
-    x_new = ln(a[:, 2 * n:], p["g_x"][2 * n:], p["b_x"][2 * n:], **e)
-    h_new = ln(b[:, 2 * n:], p["g_h"][2 * n:], p["b_h"][2 * n:], **e)
-    return _gru(gates[:, :n], gates[:, n:], x_new, h_new, h)
+    x_n = ln(a[:, 2 * n:], p["g_x"][2 * n:], p["b_x"][2 * n:], **e)
+    h_n = ln(b[:, 2 * n:], p["g_h"][2 * n:], p["b_h"][2 * n:], **e)
+    return _gru(gates[:, :n], gates[:, n:], x_n, h_n, h)
 
 
 def gru_layer_theano(p, x, h):  # the authors' layers.py, with u = 1 - sigmoid(z)

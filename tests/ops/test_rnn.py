@@ -81,8 +81,8 @@ class TestSequences:
             self._check_float64(self._problem(cell, norm, rng, shape), numpy_backend)
 
     def _check_float64(self, p, numpy_backend):
-        found = p.op(*(duoln.tensor(a, numpy_backend) for a in p.arrays))
-        for a, b in zip(found, p.reference(*p.arrays), strict=True):
+        outs = p.op(*(duoln.tensor(a, numpy_backend) for a in p.arrays))
+        for a, b in zip(outs, p.reference(*p.arrays), strict=True):
             np.testing.assert_allclose(a.numpy(), b, rtol=1e-12, atol=1e-12)
         duoln.gradcheck(p.op, *(duoln.tensor(a, numpy_backend) for a in p.arrays))
 
@@ -141,7 +141,7 @@ class TestInvariances:
             w_h = 2 + p.n_states
             arrays[w_h] *= 3
             if cell == "rnn":
-                arrays[w_h - 1] *= 3  # eq. 4 normalises the sum of both sides
+                arrays[w_h - 1] *= 3  # eq. 4 normalises the sum of both products
             elif cell == "gru":
                 hidden = arrays[w_h].shape[0]
                 shift = rng.standard_normal((hidden, 1))
@@ -169,7 +169,7 @@ class TestInvariances:
         before, after = self._outputs(cell, rng, numpy_backend, change)
         np.testing.assert_array_equal(after[:, [0, 2]], before[:, [0, 2]])
         if cell == "rnn":
-            assert np.abs(after - before).max() > 1e-3  # one norm over both sides: no invariance of one of them
+            assert np.abs(after - before).max() > 1e-3  # one norm over the sum of both products: it is invariant to the scale of neither
         else:
             np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-8)
 
@@ -178,8 +178,8 @@ def test_step_models_cost_one_weight_product(monkeypatch, rng, numpy_backend):
     p = Problem("lstm", "layer", rng, steps=6)
     tensors = [duoln.tensor(a, numpy_backend) for a in p.arrays]
     shapes = []
-    inner = numpy_backend.matmul
-    monkeypatch.setattr(numpy_backend, "matmul", lambda x, y: shapes.append((x.shape, y.shape)) or inner(x, y))
+    multiply = numpy_backend.matmul
+    monkeypatch.setattr(numpy_backend, "matmul", lambda x, y: shapes.append((x.shape, y.shape)) or multiply(x, y))
     for form in (p.steps, p.op):
         shapes.clear()
         with composed_only():
@@ -243,7 +243,7 @@ class TestErrors:
 
 
 class TestCell:
-    """`lstm_cell`: a step whose products are made elsewhere."""
+    """`lstm_cell`: a time step whose products the caller makes."""
 
     @pytest.mark.parametrize("norm", ["none", "layer", "layer-cell", "layer-theano", "layer-per-gate", "batch"])
     def test_it_is_what_a_step_does_after_its_products(self, norm, rng, numpy_backend):
@@ -252,23 +252,23 @@ class TestCell:
         step = ops.lstm_step(x[0], h, c, w_x, w_h, bias, norms, norm=norm)
         cell = ops.lstm_cell(x[0] @ w_x, h @ w_h, c, bias, norms, norm=norm)
         assert all(np.array_equal(a.numpy(), b.numpy()) for a, b in zip(step, cell, strict=True))
-        names, held = list(norms), [*([] if bias is None else [bias]), *norms.values()]
+        names, parameters = list(norms), [*([] if bias is None else [bias]), *norms.values()]
 
-        def of_floats(side, product, c, *rest):
+        def of_floats(x_proj, h_proj, c, *rest):
             rest = list(rest)
             own = rest.pop(0) if bias is not None else None
-            return ops.lstm_cell(side, product, c, own, dict(zip(names, rest, strict=True)), norm=norm)
+            return ops.lstm_cell(x_proj, h_proj, c, own, dict(zip(names, rest, strict=True)), norm=norm)
 
-        duoln.gradcheck(of_floats, x[0] @ w_x, h @ w_h, c, *held)
-        duoln.gradcheck(lambda *a: of_floats(*a)[1], x[0] @ w_x, h @ w_h, c, *held)  # nothing asks for h
+        duoln.gradcheck(of_floats, x[0] @ w_x, h @ w_h, c, *parameters)
+        duoln.gradcheck(lambda *a: of_floats(*a)[1], x[0] @ w_x, h @ w_h, c, *parameters)  # nothing asks for h
 
     def test_arrays_that_do_not_fit(self, rng, numpy_backend):
-        def cell(side=(2, 12), product=(2, 12), c=(2, 3), bias=(12,), norm="none", norms=None):
-            made = [None if s is None else Tensor(numpy_backend.zeros(s), numpy_backend) for s in (side, product, c, bias)]
+        def cell(x_proj=(2, 12), h_proj=(2, 12), c=(2, 3), bias=(12,), norm="none", norms=None):
+            made = [None if s is None else Tensor(numpy_backend.zeros(s), numpy_backend) for s in (x_proj, h_proj, c, bias)]
             return lambda: ops.lstm_cell(*made, norms, norm=norm)
 
-        check_error(ShapeError, cell(side=(2, 11)), "side", "(2, 12)", "(2, 11)")
-        check_error(ShapeError, cell(product=(3, 12)), "product", "(2, 12)", "(3, 12)")
+        check_error(ShapeError, cell(x_proj=(2, 11)), "x_proj", "(2, 12)", "(2, 11)")
+        check_error(ShapeError, cell(h_proj=(3, 12)), "h_proj", "(2, 12)", "(3, 12)")
         check_error(ShapeError, cell(c=(2, 3, 1)), "c", "(B, H)")
         check_error(ShapeError, cell(bias=None), "expected a bias")
         check_error(ShapeError, cell(norm="layer-cell"), "gain_c, bias_c", "none")

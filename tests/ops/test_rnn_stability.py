@@ -33,16 +33,16 @@ def _run(layer, scale, backend, dtype):
 
 @pytest.mark.parametrize(("kind", "rtol"), [(nn.LSTM, 1e-4), (nn.GRU, 1e-8)])
 def test_layer_norm_does_not_see_the_scale(kind, rtol, numpy_backend):
-    found = [_run(kind(8, HIDDEN, norm="layer", eps=1e-12), scale, numpy_backend, np.float64) for scale in SCALES]
-    assert all(state <= 1.0 for state, _ in found)
-    np.testing.assert_allclose([g for _, g in found], found[0][1], rtol=rtol)
+    runs = [_run(kind(8, HIDDEN, norm="layer", eps=1e-12), scale, numpy_backend, np.float64) for scale in SCALES]
+    assert all(state <= 1.0 for state, _ in runs)
+    np.testing.assert_allclose([g for _, g in runs], runs[0][1], rtol=rtol)
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_float32_stays_finite(kind, numpy_backend):
-    found = [_run(kind(8, HIDDEN, norm="layer"), scale, numpy_backend, np.float32) for scale in SCALES]
-    states = [state for state, _ in found]
-    assert np.isfinite([g for _, g in found]).all() and max(states) < 1.01 * min(states)
+    runs = [_run(kind(8, HIDDEN, norm="layer"), scale, numpy_backend, np.float32) for scale in SCALES]
+    states = [state for state, _ in runs]
+    assert np.isfinite([g for _, g in runs]).all() and max(states) < 1.01 * min(states)
 
 
 def test_the_plain_gru_sees_it(numpy_backend):

@@ -55,12 +55,12 @@ def test_outputs_and_all_gradients(cell, module, rng, numpy_backend):
     sum((o * torch.tensor(w)).sum() for o, w in zip(outs, weights, strict=True)).backward()
 
     def value(tensors):
-        found = p.op(*tensors)
-        total = [ops.sum(o * duoln.tensor(w, numpy_backend)) for o, w in zip(found, weights, strict=True)]
-        return sum(total[1:], total[0]), list(found)
+        results = p.op(*tensors)
+        total = [ops.sum(o * duoln.tensor(w, numpy_backend)) for o, w in zip(results, weights, strict=True)]
+        return sum(total[1:], total[0]), list(results)
 
-    (_, found), grads = duoln.value_and_grad(value, has_aux=True)([duoln.tensor(a, numpy_backend) for a in p.arrays])
-    for a, b in zip(found, outs, strict=True):
+    (_, results), grads = duoln.value_and_grad(value, has_aux=True)([duoln.tensor(a, numpy_backend) for a in p.arrays])
+    for a, b in zip(results, outs, strict=True):
         np.testing.assert_allclose(a.numpy(), b.detach().numpy(), rtol=1e-10, atol=1e-10)
     for a, b in zip(grads, theirs, strict=True):
         np.testing.assert_allclose(a.numpy(), b.grad.numpy(), rtol=1e-10, atol=1e-10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from ops.cases import Case, normal
+from ops.cases import Case, gaussians
 
 from duoln.plugins.draw import ops as draw_ops
 from duoln.plugins.handwriting import ops as handwriting_ops
@@ -72,8 +72,8 @@ def _latent(statistics, noise):
     return mean + np.exp(log_sigma) * noise, nats
 
 
-case("gaussian_latent", draw_ops.gaussian_latent, normal((3, 8), (3, 4)), _latent, 16)
-case("gaussian_latent of one", draw_ops.gaussian_latent, normal((1, 2), (1, 1)), _latent, 16)
+case("gaussian_latent", draw_ops.gaussian_latent, gaussians((3, 8), (3, 4)), _latent, 16)
+case("gaussian_latent of one", draw_ops.gaussian_latent, gaussians((1, 2), (1, 1)), _latent, 16)
 
 
 # Handwriting
@@ -105,12 +105,12 @@ def window_reference(raw, kappa, characters, advance=1.0):
 
 
 for shape, count in [((5,), 1), ((), 3), ((3, 4), 20), ((0,), 2)]:
-    case(f"mixture_density{shape}{count}", handwriting_ops.mixture_density, normal((*shape, 1 + 6 * count), (*shape, 3)),
+    case(f"mixture_density{shape}{count}", handwriting_ops.mixture_density, gaussians((*shape, 1 + 6 * count), (*shape, 3)),
          mixture_reference, 40)
 for count, length in [(1, 1), (3, 7)]:
     for advance in (1.0, 0.1):
         case(f"soft_window {count} {length} {advance}", partial(handwriting_ops.soft_window, advance=advance),
-             normal((2, 3 * count), (2, count), (2, length, 5)), partial(window_reference, advance=advance), 16)
+             gaussians((2, 3 * count), (2, count), (2, length, 5)), partial(window_reference, advance=advance), 16)
 
 
 # Order embeddings
@@ -120,4 +120,4 @@ def order_violation_reference(captions, images):
 
 
 for n, m, d in [(1, 1, 1), (0, 3, 4), (3, 0, 4), (3, 4, 0), (5, 3, 7), (2, 9, 33), (33, 17, 5)]:
-    case(f"order_violation{n}{m}{d}", order_ops.order_violation, normal((n, d), (m, d)), order_violation_reference, max(n, m, d))
+    case(f"order_violation{n}{m}{d}", order_ops.order_violation, gaussians((n, d), (m, d)), order_violation_reference, max(n, m, d))

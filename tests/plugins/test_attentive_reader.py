@@ -67,12 +67,12 @@ def _lstm(p, xs, mask, norm):
             z = _ln(a + p["bias"], p["gain_x"], p["bias_x"]) + _ln(b, p["gain_h"], p["bias_h"]) + p["bias"]
         f, i, o, g = np.split(z, 4, axis=1)
         new_c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
-        shown = new_c
+        c_norm = new_c
         if norm == "batch":
-            shown = _bn(new_c, p["gain_c"]) + p["bias_c"]
+            c_norm = _bn(new_c, p["gain_c"]) + p["bias_c"]
         elif norm == "layer-theano":
-            shown = _ln(new_c, p["gain_c"], p["bias_c"])
-        new_h = _sigmoid(o) * np.tanh(shown)
+            c_norm = _ln(new_c, p["gain_c"], p["bias_c"])
+        new_h = _sigmoid(o) * np.tanh(c_norm)
         h, c = np.where(real[:, None], new_h, h), np.where(real[:, None], new_c, c)
         states.append(h)
     return np.array(states)

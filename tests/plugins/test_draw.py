@@ -46,10 +46,10 @@ def _banks(where, n):
 def _lstm(p, x, h, c, normalised):
     f, i, o, g = np.split(x @ p["w_x"] + h @ p["w_h"] + p["bias"], 4)
     c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
-    shown = c
+    c_norm = c
     if normalised:
-        shown = p["gain_c"] * (c - c.mean()) / np.sqrt(c.var() + 1e-5) + p["bias_c"]
-    return _sigmoid(o) * np.tanh(shown), c
+        c_norm = p["gain_c"] * (c - c.mean()) / np.sqrt(c.var() + 1e-5) + p["bias_c"]
+    return _sigmoid(o) * np.tanh(c_norm), c
 
 
 def _reference(p, image, noise, normalised, read=2, write=5):
@@ -164,19 +164,19 @@ def test_metrics_are_means_over_a_whole_split_with_noise_of_its_own():
     splits = TASK.data(_tiny_config("ln", evaluate_images=700))
     split = splits.evaluation["test"]
     assert len(split["x"]) == 700 and split["x"].dtype == np.uint8
-    seen = []
+    c_norm = []
 
     def predict(batch):
-        seen.append(batch)
+        c_norm.append(batch)
         return np.stack((batch["x"].sum(1), batch["noise"].sum((0, 2))), axis=1)
 
     metrics = TASK.metrics(predict, split)
     again = TASK.metrics(predict, split)
     assert metrics == again and metrics["bound"] == metrics["reconstruction"] + metrics["divergence"]
     assert metrics["reconstruction"] == pytest.approx(split["x"].sum(1).mean())
-    half = len(seen) // 2
-    assert sum(len(b["x"]) for b in seen[:half]) == 700
-    assert not np.array_equal(seen[0]["noise"][:, :200], seen[1]["noise"][:, :200])
+    half = len(c_norm) // 2
+    assert sum(len(b["x"]) for b in c_norm[:half]) == 700
+    assert not np.array_equal(c_norm[0]["noise"][:, :200], c_norm[1]["noise"][:, :200])
 
 
 def test_rows_are_the_images_that_it_trains_on():

@@ -75,9 +75,9 @@ def test_the_seed_decides(trained):
 
 
 def test_both_backends_write_the_same(trained):
-    there = runtime.to_tensors(tree.map(lambda t: t.numpy(), trained.params), "mlx")
+    elsewhere = runtime.to_tensors(tree.map(lambda t: t.numpy(), trained.params), "mlx")
     a = write(trained.model, trained.params, encode("tea"), 0.5, 1, 40)
-    b = write(trained.model, there, encode("tea"), 0.5, 1, 40)
+    b = write(trained.model, elsewhere, encode("tea"), 0.5, 1, 40)
     np.testing.assert_allclose(a.offsets, b.offsets, rtol=1e-3, atol=1e-2)
 
 
@@ -95,8 +95,8 @@ def test_from_the_command_line(run, tmp_path, capsys):
                          (["--steps", "-3"], ["steps", "-3"]), (["--attention", "a.txt"], [".png", ".txt"])):
         capsys.readouterr()
         assert cli.main([*argv, str(out), "--text", "ten", *extra]) == 2, extra
-        shown = capsys.readouterr().err
-        assert all(word in shown for word in words), shown
+        stderr = capsys.readouterr().err
+        assert all(word in stderr for word in words), stderr
     assert cli.main([*argv, str(tmp_path / "out.gif")]) == 2
 
 

@@ -82,14 +82,14 @@ def _sigmoid(x):
 
 def _cell(p, x, h, c):
     """Eq. 20-22, or without norms."""
-    from_x, from_h, shown = x @ p["w_x"], h @ p["w_h"], lambda c: c
+    from_x, from_h, c_norm = x @ p["w_x"], h @ p["w_h"], lambda c: c
     if "gain_x" in p:
         from_x = layer_norm_reference(from_x, p["gain_x"], p["bias_x"])
         from_h = layer_norm_reference(from_h, p["gain_h"], p["bias_h"])
-        shown = lambda c: layer_norm_reference(c, p["gain_c"], p["bias_c"])  # noqa: E731
+        c_norm = lambda c: layer_norm_reference(c, p["gain_c"], p["bias_c"])  # noqa: E731
     f, i, o, g = np.split(from_x + from_h + p["bias"], 4, axis=-1)
     c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
-    return _sigmoid(o) * np.tanh(shown(c)), c
+    return _sigmoid(o) * np.tanh(c_norm(c)), c
 
 
 def _listen(p, x, length, pyramids, masks):

@@ -43,16 +43,16 @@ def test_sample_from_the_command_line(runs, tmp_path, capsys):
                         (["--audio", str(write_wav(tmp_path / "y.wav", TONE, 16000))], ["y.wav", "8000", "16000"]),
                         (["--audio", str(write_sphere(tmp_path / "z.wav", TONE[:150], 8000))], ["z.wav", "one frame", "150"])):
         assert cli.main([*argv, *more]) in (2, 4)
-        shown = capsys.readouterr().err
-        assert all(word in shown for word in words) and "Traceback" not in shown, shown
+        stderr = capsys.readouterr().err
+        assert all(word in stderr for word in words) and "Traceback" not in stderr, stderr
 
 
 def test_what_is_drawn(trained, tmp_path, monkeypatch):
-    shown = []
-    monkeypatch.setattr(pictures, "draw_attention", lambda spelled, mels, out: shown.extend(spelled))
+    stderr = []
+    monkeypatch.setattr(pictures, "draw_attention", lambda spelled, mels, out: stderr.extend(spelled))
     sample(trained, Options(count=3), tmp_path / "a.png")
-    assert [s.name for s in shown] == [f"made sounds\ntest {k}" for k in (1, 2, 3)] and all(s.symbols for s in shown)
-    for one in shown:
+    assert [s.name for s in stderr] == [f"made sounds\ntest {k}" for k in (1, 2, 3)] and all(s.symbols for s in stderr)
+    for one in stderr:
         steps = -(-len(one.heard) // 2)
         assert one.weights.shape[1] == steps and len(one.weights) in (len(one.written), len(one.written) + 1)
         np.testing.assert_allclose(one.weights.sum(1), 1, rtol=1e-5)

@@ -20,19 +20,19 @@ def _speller(scale=2.0):
     rng = np.random.default_rng(3)
     params = tree.map(lambda a: (a + scale * rng.standard_normal(a.shape)).astype(np.float32), speller.init(Stream(0, "init")))
     memory = rng.standard_normal((ROWS, 5, 3)).astype(np.float32)
-    there = np.arange(5) < np.array([[5], [3], [4], [1]])
-    return speller, params, memory, there
+    mask = np.arange(5) < np.array([[5], [3], [4], [1]])
+    return speller, params, memory, mask
 
 
-def _heard(be, params, memory, there):
-    p, m, t = to_tensors((params, memory, there), be)
+def _heard(be, params, memory, mask):
+    p, m, t = to_tensors((params, memory, mask), be)
     return p, Heard(m, m @ p["keys"]["weight"], t)
 
 
 def _log_probability(be, text):
     """Of a text, its end included, for every row: by following it."""
-    speller, params, memory, there = _speller()
-    p, heard = _heard(be, params, memory, there)
+    speller, params, memory, mask = _speller()
+    p, heard = _heard(be, params, memory, mask)
     labels = np.tile(np.array(text, np.int32)[:, None], (1, ROWS))
     logits = speller.follow(p, heard, to_tensors(labels, be), {})[0].numpy().astype(np.float64)
     wide = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -40,8 +40,8 @@ def _log_probability(be, text):
 
 
 def _spelled(be, beam, steps, penalty, scale=2.0):
-    speller, params, memory, there = _speller(scale)
-    p, heard = _heard(be, params, memory, there)
+    speller, params, memory, mask = _speller(scale)
+    p, heard = _heard(be, params, memory, mask)
     beams = spell(speller, p, heard, beam, steps, penalty)
     symbols, parents = beams.symbols.numpy().astype(int), beams.parents.numpy().astype(int)
     assert symbols.shape == parents.shape == (steps, ROWS, beam)
@@ -68,8 +68,8 @@ def test_a_penalty_favours_longer_texts(numpy_backend):
 
 
 def test_a_beam_of_one_is_greedy(be):
-    speller, params, memory, there = _speller()
-    p, heard = _heard(be, params, memory, there)
+    speller, params, memory, mask = _speller()
+    p, heard = _heard(be, params, memory, mask)
     walk, symbols, texts, ended = speller.begin(p, ROWS), np.zeros(ROWS, np.int32), [], np.zeros(ROWS, bool)
     for t in range(6):
         walk, logits, _ = speller.step(p, heard, walk, to_tensors(symbols, be), {}, t)

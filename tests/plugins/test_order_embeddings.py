@@ -94,8 +94,8 @@ def _authors_gru(cell, x, mask, normed):
     for t in range(len(x)):
         gates = _sigmoid(norm(x[t] @ w + b, "x", "gates") + norm(h @ u, "h", "gates"))
         reset, keep = gates[:, :size], gates[:, size:]
-        candidate = np.tanh(norm(x[t] @ wx + bx, "x", "new") + reset * norm(h @ ux, "h", "new"))
-        h = np.where(mask[t][:, None], keep * h + (1 - keep) * candidate, h)
+        better = np.tanh(norm(x[t] @ wx + bx, "x", "new") + reset * norm(h @ ux, "h", "new"))
+        h = np.where(mask[t][:, None], keep * h + (1 - keep) * better, h)
     return h
 
 

@@ -269,10 +269,10 @@ def test_the_real_captions():
     names = flickr8k.read_list(REAL / flickr8k.FOLDER / flickr8k.LIST_FILES["dev"])
     with np.load(REAL / flickr8k.FOLDER / flickr8k.PHOTOGRAPH_FILE) as stored:
         known = stored["name"].tolist()
-        there = [n for n in names if n in set(known)]
+        present = [n for n in names if n in set(known)]
         for k in (0, 57, 112):
-            np.testing.assert_array_equal(parts["dev"].images[k], stored["images"][known.index(there[k])])
-            assert parts["dev"].captions[5 * k:5 * k + 5] == [captions[there[k]][c] for c in range(5)]
+            np.testing.assert_array_equal(parts["dev"].images[k], stored["images"][known.index(present[k])])
+            assert parts["dev"].captions[5 * k:5 * k + 5] == [captions[present[k]][c] for c in range(5)]
 
 
 # Vocabularies and sentences -----------------------------------------------------------------------------

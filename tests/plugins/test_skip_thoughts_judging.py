@@ -128,13 +128,13 @@ def test_nested_folds_are_those_of_plain_loops():
         model = LogisticRegression(C=strength, solver="newton-cholesky", tol=1e-10).fit(xs[train], ys[train])
         return model.score(xs[test], ys[test])
 
-    outer, chosen = [], []
+    folds_outside, chosen = [], []
     for train, test in KFold(4).split(xs):
-        inner = [np.mean([accuracy(train[a], train[b], c) for a, b in KFold(4).split(train)]) for c in grid]
-        chosen.append(grid[int(np.argmax(inner))])
-        outer.append(accuracy(train, test, chosen[-1]))
+        folds_inside = [np.mean([accuracy(train[a], train[b], c) for a, b in KFold(4).split(train)]) for c in grid]
+        chosen.append(grid[int(np.argmax(folds_inside))])
+        folds_outside.append(accuracy(train, test, chosen[-1]))
     assert judged.chosen == tuple(chosen) and len(set(chosen)) > 1
-    assert judged.percent == pytest.approx(100 * np.mean(outer), abs=1e-9)
+    assert judged.percent == pytest.approx(100 * np.mean(folds_outside), abs=1e-9)
 
 
 def test_a_fold_of_one_class_and_too_few_sentences():

@@ -1,7 +1,8 @@
-"""Recurrent operators: RNN, LSTM and GRU, each over a sequence and as one step, with every "LN" of the literature.
+"""Recurrent operators: RNN, LSTM and GRU, each over a sequence and as one time step, in every
+variant with layer norm that the literature has.
 
-`variants` says which parameters a variant has, `formulas` what a cell computes, `sequences` and `steps` are
-the operators.
+`variants` says which parameters a variant has, `formulas` what a cell computes; `sequences` and `steps`
+are the operators.
 """
 
 from duoln.ops.recurrent.sequences import gru, lstm, rnn

@@ -1,7 +1,7 @@
-"""What each cell computes in one step, written once from the equations, in operators on tensors.
+"""What each cell computes in one time step, written once from the equations, in operators on tensors.
 
-The input's side `x` of a step is what `input_side` made of all steps at once, `recurrent` is the product h W_h,
-and `n` holds the normalisation parameters by name (see `variants`).
+`x_gates` is what the input gives the gates of a time step: `input_to_gates` makes it from `x_proj` = x W_x for all time
+steps at once. `h_proj` is h W_h. `norms` holds the parameters of the norms by name (see `variants`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Settings(NamedTuple):
 Norms = Mapping[str, Tensor]
 
 
-def _ln(x: Tensor, n: Norms, side: str, s: Settings) -> Tensor:
-    return layer_norm(x, n[f"gain_{side}"], n[f"bias_{side}"], eps=s.eps, eps_place=s.eps_place)
+def _ln(x: Tensor, norms: Norms, name: str, s: Settings) -> Tensor:
+    return layer_norm(x, norms[f"gain_{name}"], norms[f"bias_{name}"], eps=s.eps, eps_place=s.eps_place)
 
 
 def _bn(x: Tensor, gain: Tensor, s: Settings) -> Tensor:
@@ -36,102 +36,104 @@ def _bn(x: Tensor, gain: Tensor, s: Settings) -> Tensor:
 
 
 def _parts(x: Tensor, gates: int, first: int) -> tuple[Tensor, Tensor]:
-    """The first gates of a stack, and the rest."""
+    """The first gates along the last axis, and the rest."""
     cut = x.shape[-1] // gates * first
     return getitem(x, key=(..., slice(0, cut))), getitem(x, key=(..., slice(cut, None)))
 
 
-def _in_parts(x: Tensor, n: Norms, side: str, s: Settings) -> Tensor:
-    """A GRU's norms: one over the two gates together, one over the candidate (eq. 26 and 27)."""
-    pieces = zip(_parts(x, 3, 2), _parts(n[f"gain_{side}"], 3, 2), _parts(n[f"bias_{side}"], 3, 2), strict=True)
-    return concat(*(layer_norm(p, g, b, eps=s.eps, eps_place=s.eps_place) for p, g, b in pieces), axis=-1)
+def _gru_ln(x: Tensor, norms: Norms, name: str, s: Settings) -> Tensor:
+    """A GRU's norms: one over z and r together, one over n (eq. 26 and 27)."""
+    pieces = zip(_parts(x, 3, 2), _parts(norms[f"gain_{name}"], 3, 2), _parts(norms[f"bias_{name}"], 3, 2), strict=True)
+    return concat(*(layer_norm(part, g, b, eps=s.eps, eps_place=s.eps_place) for part, g, b in pieces), axis=-1)
 
 
-def _each_gate(x: Tensor, gates: int, n: Norms, s: Settings) -> list[Tensor]:
-    pieces = zip(split(x, gates), split(n["gain_h"], gates), split(n["bias_h"], gates), strict=True)
-    return [layer_norm(p, g, b, eps=s.eps, eps_place=s.eps_place) for p, g, b in pieces]
+def _each_gate(x: Tensor, gates: int, gain: Tensor, bias: Tensor, s: Settings) -> list[Tensor]:
+    pieces = zip(split(x, gates), split(gain, gates), split(bias, gates), strict=True)
+    return [layer_norm(part, g, b, eps=s.eps, eps_place=s.eps_place) for part, g, b in pieces]
 
 
-def input_side(cell: str, xw: Tensor, bias: Tensor | None, n: Norms, s: Settings) -> Tensor:
-    """All that does not depend on the state, for one step or for all of them: x W, normalised, with its biases.
+def input_to_gates(cell: str, x_proj: Tensor, bias: Tensor | None, norms: Norms, s: Settings) -> Tensor:
+    """`x_gates`, from x W_x of one time step or of all: with the norms and biases that do not depend on the state.
 
-    Batch norm's statistics belong to a time step, so it is left to the step.
+    Batch norm's statistics belong to a time step, so `next_states` applies it.
     """
     if s.norm == "layer-theano":
         assert bias is not None
-        inner = xw + bias
-        y = _in_parts(inner, n, "x", s) if cell == "gru" else _ln(inner, n, "x", s)
-        return y if cell == "gru" else y + bias
+        if cell == "gru":
+            return _gru_ln(x_proj + bias, norms, "x", s)
+        return _ln(x_proj + bias, norms, "x", s) + bias
     if s.norm == "layer" and cell != "rnn":
-        y = _in_parts(xw, n, "x", s) if cell == "gru" else _ln(xw, n, "x", s)
-        return y if bias is None else y + bias
+        x_gates = _gru_ln(x_proj, norms, "x", s) if cell == "gru" else _ln(x_proj, norms, "x", s)
+        return x_gates if bias is None else x_gates + bias
     if s.norm == "batch" or bias is None:
-        return xw
-    return xw + bias
+        return x_proj
+    return x_proj + bias
 
 
-def next_states(cell: str, x: Tensor, recurrent: Tensor, states: tuple[Tensor, ...], bias: Tensor | None, n: Norms,
-                s: Settings) -> tuple[Tensor, ...]:
-    """The next states of any cell: hidden state, and cell if it has one."""
+def next_states(cell: str, x_gates: Tensor, h_proj: Tensor, states: tuple[Tensor, ...], bias: Tensor | None,
+                norms: Norms, s: Settings) -> tuple[Tensor, ...]:
+    """The next states of any cell: the hidden state, and an LSTM's cell."""
     if cell == "lstm":
-        return lstm_cell(x, recurrent, states[1], bias, n, s)
-    return (gru_cell(x, recurrent, states[0], bias, n, s) if cell == "gru" else rnn_cell(x, recurrent, bias, n, s),)
+        return lstm_cell(x_gates, h_proj, states[1], bias, norms, s)
+    if cell == "gru":
+        return (gru_cell(x_gates, h_proj, states[0], bias, norms, s),)
+    return (rnn_cell(x_gates, h_proj, bias, norms, s),)
 
 
-def rnn_cell(x: Tensor, recurrent: Tensor, bias: Tensor | None, n: Norms, s: Settings) -> Tensor:
+def rnn_cell(x_gates: Tensor, h_proj: Tensor, bias: Tensor | None, norms: Norms, s: Settings) -> Tensor:
     """The next hidden state of an RNN: tanh of eq. 4."""
     if s.norm in ("layer", "layer-per-gate"):
-        return tanh(_ln(x + recurrent, n, "h", s))
+        return tanh(_ln(x_gates + h_proj, norms, "h", s))
     if s.norm == "layer-theano":
-        return tanh(x + _ln(recurrent, n, "h", s))
+        return tanh(x_gates + _ln(h_proj, norms, "h", s))
     if s.norm == "batch":
         assert bias is not None
-        return tanh(_bn(x, n["gain_x"], s) + _bn(recurrent, n["gain_h"], s) + bias)
-    return tanh(x + recurrent)
+        return tanh(_bn(x_gates, norms["gain_x"], s) + _bn(h_proj, norms["gain_h"], s) + bias)
+    return tanh(x_gates + h_proj)
 
 
-def lstm_cell(x: Tensor, recurrent: Tensor, c: Tensor, bias: Tensor | None, n: Norms, s: Settings,
+def lstm_cell(x_gates: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None, norms: Norms, s: Settings,
               ) -> tuple[Tensor, Tensor]:
-    """The next hidden state and cell of an LSTM (eq. 20-22); gates are forget, input, output, candidate."""
+    """The next hidden state and cell of an LSTM (eq. 20-22)."""
     if s.norm == "layer-per-gate":
-        forget, into, out, candidate = _each_gate(x + recurrent, 4, n, s)
-        c = _ln(sigmoid(forget) * c + sigmoid(into) * tanh(candidate), n, "c", s)
-        return sigmoid(out) * tanh(c), c
+        f, i, o, g = _each_gate(x_gates + h_proj, 4, norms["gain_h"], norms["bias_h"], s)
+        c = _ln(sigmoid(f) * c + sigmoid(i) * tanh(g), norms, "c", s)
+        return sigmoid(o) * tanh(c), c
     if s.norm in ("layer", "layer-theano"):
-        gates = x + _ln(recurrent, n, "h", s)
+        gates = x_gates + _ln(h_proj, norms, "h", s)
     elif s.norm == "batch":
         assert bias is not None
-        gates = _bn(x, n["gain_x"], s) + _bn(recurrent, n["gain_h"], s) + bias
+        gates = _bn(x_gates, norms["gain_x"], s) + _bn(h_proj, norms["gain_h"], s) + bias
     else:
-        gates = x + recurrent
-    forget, into, out, candidate = split(gates, 4)
-    c = sigmoid(forget) * c + sigmoid(into) * tanh(candidate)
-    shown = c
+        gates = x_gates + h_proj
+    f, i, o, g = split(gates, 4)
+    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+    c_norm = c
     if s.norm in ("layer", "layer-theano", "layer-cell"):
-        shown = _ln(c, n, "c", s)  # the carried cell stays as it is
+        c_norm = _ln(c, norms, "c", s)  # the cell that the next time step reads is c itself
     elif s.norm == "batch":
-        shown = _bn(c, n["gain_c"], s) + n["bias_c"]
-    return sigmoid(out) * tanh(shown), c
+        c_norm = _bn(c, norms["gain_c"], s) + norms["bias_c"]
+    return sigmoid(o) * tanh(c_norm), c
 
 
-def gru_cell(x: Tensor, recurrent: Tensor, h: Tensor, bias: Tensor | None, n: Norms, s: Settings) -> Tensor:
-    """The next hidden state of a GRU (eq. 26-28); gates are update, reset, candidate.
+def gru_cell(x_gates: Tensor, h_proj: Tensor, h: Tensor, bias: Tensor | None, norms: Norms, s: Settings) -> Tensor:
+    """The next hidden state of a GRU (eq. 26-28).
 
-    h <- (1 - z) h + z tanh(x + r * (h U)): the reset gate acts after the product with h, as in eq. 27.
+    h <- (1 - z) h + z tanh(x_n + r * h_n): the reset gate r multiplies what the product with h gave, as in eq. 27.
     """
+    h_gates = h_proj
     if s.norm in ("layer", "layer-theano"):
-        recurrent = _in_parts(recurrent, n, "h", s)
+        h_gates = _gru_ln(h_proj, norms, "h", s)
     elif s.norm == "batch":
         assert bias is not None
-        x = _bn(x, n["gain_x"], s) + bias
-        recurrent = _bn(recurrent, n["gain_h"], s)
-    (x_gates, x_new), (h_gates, h_new) = _parts(x, 3, 2), _parts(recurrent, 3, 2)
+        x_gates = _bn(x_gates, norms["gain_x"], s) + bias
+        h_gates = _bn(h_proj, norms["gain_h"], s)
+    (x_zr, x_n), (h_zr, h_n) = _parts(x_gates, 3, 2), _parts(h_gates, 3, 2)
     if s.norm == "layer-per-gate":
-        gain, bias_h = _parts(n["gain_h"], 3, 2), _parts(n["bias_h"], 3, 2)
-        gates = _each_gate(x_gates + h_gates, 2, {"gain_h": gain[0], "bias_h": bias_h[0]}, s)
-        z, r = sigmoid(gates[0]), sigmoid(gates[1])
-        new = tanh(layer_norm(x_new + r * h_new, gain[1], bias_h[1], eps=s.eps, eps_place=s.eps_place))
+        (gain_zr, gain_n), (bias_zr, bias_n) = _parts(norms["gain_h"], 3, 2), _parts(norms["bias_h"], 3, 2)
+        z, r = (sigmoid(gate) for gate in _each_gate(x_zr + h_zr, 2, gain_zr, bias_zr, s))
+        n = tanh(layer_norm(x_n + r * h_n, gain_n, bias_n, eps=s.eps, eps_place=s.eps_place))
     else:
-        z, r = split(sigmoid(x_gates + h_gates), 2)
-        new = tanh(x_new + r * h_new)
-    return (1.0 - z) * h + z * new
+        z, r = split(sigmoid(x_zr + h_zr), 2)
+        n = tanh(x_n + r * h_n)
+    return (1.0 - z) * h + z * n

@@ -4,10 +4,10 @@ Shape:
     x (T, B, in), states (B, H), w_x (in, gates * H), w_h (H, gates * H), bias (gates * H,), norms as
     `norm_shapes` says, mask bool (T, B) -> hidden states (T, B, H) and the last states. T may be 0.
 
-Where the mask is False the state is copied and x is taken as 0, so a padded sequence ends in the state that it has
-alone, and no gradient depends on what its padding holds. (Not so for `norm="batch"`, whose statistics are those of all
-rows.) With `reverse` the sequence runs from its end; the
-outputs keep the order of the inputs.
+Where the mask is False the row is masked: its state is copied and x counts as 0. So a padded sequence ends in the state
+that it has without padding, and no gradient depends on the padding's values. `norm="batch"` is the exception: its
+statistics are those of all rows. With `reverse` the sequence runs from its end; the outputs keep the order of the
+inputs.
 """
 
 from __future__ import annotations
@@ -92,20 +92,20 @@ def check_shapes(name: str, cell: str, norm: str, hidden: int, shapes: dict[str,
 
 
 def _without_padding(x: Tensor, mask: Tensor | None, norm: str) -> Tensor:
-    """The input with 0 where the mask is False.
+    """The input with 0 where a row is masked.
 
-    In the weights' gradient 0 times what is not finite would not be 0.
+    The weights' gradient multiplies x by 0 there, and 0 times a value that is not finite would not be 0.
     """
     return x if mask is None or norm == "batch" else where(expand_dims(mask, axis=2), x, 0.0)
 
 
-def _each_step(cell: str, x: Tensor, w_x: Tensor, bias: Tensor | None, mask: Tensor | None, norms: NormParameters,
-               s: Settings, reverse: bool) -> list[tuple[int, Tensor, Tensor | None]]:
-    """Time, input side and mask of each step, in the order in which the network walks."""
-    sides = unstack(formulas.input_side(cell, linear(x, w_x), bias, norms, s))
-    masks = [None] * len(sides) if mask is None else [expand_dims(m, axis=1) for m in unstack(mask)]
-    steps = list(zip(range(len(sides)), sides, masks, strict=True))
-    return steps[::-1] if reverse else steps
+def _time_steps(cell: str, x: Tensor, w_x: Tensor, bias: Tensor | None, mask: Tensor | None, norms: NormParameters,
+                s: Settings, reverse: bool) -> list[tuple[int, Tensor, Tensor | None]]:
+    """Index, `x_gates` and mask of each time step, in the order of the walk."""
+    x_gates = unstack(formulas.input_to_gates(cell, linear(x, w_x), bias, norms, s))
+    masks = [None] * len(x_gates) if mask is None else [expand_dims(m, axis=1) for m in unstack(mask)]
+    time_steps = list(zip(range(len(x_gates)), x_gates, masks, strict=True))
+    return time_steps[::-1] if reverse else time_steps
 
 
 def _together(hidden: dict[int, Tensor], h: Tensor) -> Tensor:
@@ -117,12 +117,12 @@ def _together(hidden: dict[int, Tensor], h: Tensor) -> Tensor:
 def _walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
           mask: Tensor | None, *norm_arrays: Tensor, norm: str, eps: float, eps_place: EpsilonPlace,
           reverse: bool) -> tuple[Tensor, ...]:
-    """The composed rule: the formula of a cell, step by step."""
+    """The composed rule: the formula of a cell, one time step after another."""
     s, norms = Settings(norm, eps, eps_place), named(cell, norm, norm_arrays)
     hidden: dict[int, Tensor] = {}
-    for t, side, keep in _each_step(cell, x, w_x, bias, mask, norms, s, reverse):
-        new = formulas.next_states(cell, side, matmul(states[0], w_h), states, bias, norms, s)
-        states = new if keep is None else tuple(where(keep, a, b) for a, b in zip(new, states, strict=True))
+    for t, x_gates, real in _time_steps(cell, x, w_x, bias, mask, norms, s, reverse):
+        new = formulas.next_states(cell, x_gates, matmul(states[0], w_h), states, bias, norms, s)
+        states = new if real is None else tuple(where(real, a, b) for a, b in zip(new, states, strict=True))
         hidden[t] = states[0]
     return _together(hidden, states[0]), *states
 
@@ -151,11 +151,11 @@ def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor
          ) -> tuple[Tensor, Tensor, Tensor]:
     """An LSTM over a sequence: hidden states (T, B, H), the last hidden state and the last cell (B, H).
 
-    Gates stand in the order forget, input, output, candidate. See the module for shapes, `NORMS` for variants.
+    Gates stand in the order f, i, o, g. See the module for shapes, `NORMS` for variants.
 
-    With `remat` the fused NumPy rule keeps 2 H floats per step and row instead of 10 H (6 H without norms): the
-    states. The rest is computed again for the gradient, by one product over all steps for each weight; it may
-    differ from the first time in the last bits. Other rules keep what they keep.
+    With `remat` the fused NumPy rule keeps 2 H floats per time step and row instead of 10 H (6 H without norms): the
+    states. The rest is computed again for the gradient, by one product over all time steps for each weight; it
+    may differ from the first time in the last bits. The other rules ignore `remat`.
 
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
@@ -166,8 +166,8 @@ def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor
     remat = check_flag("lstm", "remat", remat)
     check_cell("lstm", norm, x, (h, c), w_x, w_h, bias, norms, mask)
     x = _without_padding(x, mask, norm)
-    return lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), norm=norm,
-                                                       eps=eps, eps_place=eps_place, reverse=reverse, remat=remat)
+    return lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps, eps_place=eps_place,
+                      reverse=reverse, remat=remat)
 
 
 @op
@@ -176,7 +176,7 @@ def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
         eps_place: EpsilonPlace = "inside", reverse: bool = False) -> tuple[Tensor, Tensor]:
     """A GRU over a sequence: hidden states (T, B, H) and the last one (B, H).
 
-    Gates stand in the order update, reset, candidate. See the module for shapes, `NORMS` for variants.
+    Gates stand in the order z, r, n. See the module for shapes, `NORMS` for variants.
 
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
@@ -187,7 +187,7 @@ def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     check_cell("gru", norm, x, (h,), w_x, w_h, bias, norms, mask)
     x = _without_padding(x, mask, norm)
     return gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps,
-                                              eps_place=eps_place, reverse=reverse)
+                     eps_place=eps_place, reverse=reverse)
 
 
 @op
@@ -207,7 +207,7 @@ def rnn(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     check_cell("rnn", norm, x, (h,), w_x, w_h, bias, norms, mask)
     x = _without_padding(x, mask, norm)
     return rnn.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps,
-                                              eps_place=eps_place, reverse=reverse)
+                     eps_place=eps_place, reverse=reverse)
 
 
 lstm.add(derived(_lstm))

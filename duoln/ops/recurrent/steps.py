@@ -1,10 +1,10 @@
-"""One step of a recurrent network, for models with feedback: the next input depends on the last output.
+"""One time step of a recurrent network, for models with feedback: the next input depends on the last output.
 
 Shape:
     x (B, in), states (B, H) -> the next states (B, H); weights and norms as in `sequences`.
 
-The weights' gradients of all steps are computed together: one product for w_x and one for w_h, however many
-steps there are.
+The weights' gradients of all time steps are computed together: one product for w_x and one for w_h, for any
+number of time steps.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ def lstm_step(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: T
     norms = check_norms("lstm_step", norms)
     eps, eps_place = check_epsilon("lstm_step", eps, eps_place)
     check_cell("lstm_step", norm, x, (h, c), w_x, w_h, bias, norms)
-    return lstm_cell.apply(linear(x, w_x), matmul(h, w_h), c, bias, *norms.values(), norm=norm,
-                                                    eps=eps, eps_place=eps_place)
+    return lstm_cell.apply(linear(x, w_x), matmul(h, w_h), c, bias, *norms.values(), norm=norm, eps=eps,
+                           eps_place=eps_place)
 
 
 @op
-def lstm_cell(side: Tensor, product: Tensor, c: Tensor, bias: Tensor | None = None,
-                  norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
-                  eps_place: EpsilonPlace = "inside") -> tuple[Tensor, Tensor]:
+def lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None = None,
+              norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
+              eps_place: EpsilonPlace = "inside") -> tuple[Tensor, Tensor]:
     """The next hidden state and cell of an LSTM from its two products: what `lstm_step` does after them.
 
-    For inputs that are made of parts: part of the input's product may be computed for all steps at once.
+    A model whose input has several parts can compute the products of some parts for all time steps at once, and add
+    those of the others at each.
 
     Shape:
-        side, x W_x, and product, h W_h, (B, 4H), c (B, H) -> (B, H) each.
+        x_proj = x W_x and h_proj = h W_h (B, 4H), c (B, H) -> (B, H) each.
 
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
@@ -52,19 +53,20 @@ def lstm_cell(side: Tensor, product: Tensor, c: Tensor, bias: Tensor | None = No
     norms = check_norms("lstm_cell", norms)
     eps, eps_place = check_epsilon("lstm_cell", eps, eps_place)
     check_variant("lstm", norm, "lstm_cell")
-    check_float("lstm_cell", side, product, c, *norms.values(), *([] if bias is None else [bias]))
+    check_float("lstm_cell", x_proj, h_proj, c, *norms.values(), *([] if bias is None else [bias]))
     if c.ndim != 2:
         raise ShapeError(f"[lstm_cell] c: expected (B, H), found shape {c.shape}")
     wide = (c.shape[0], 4 * c.shape[1])
-    check_shapes("lstm_cell", "lstm", norm, c.shape[1], {"side": (side, wide), "product": (product, wide)}, bias, norms)
-    return lstm_cell.apply(side, product, c, bias, *norms.values(), norm=norm, eps=eps,
-                                                    eps_place=eps_place)
+    products: dict[str, tuple[Tensor, tuple[int, ...]]] = {"x_proj": (x_proj, wide), "h_proj": (h_proj, wide)}
+    check_shapes("lstm_cell", "lstm", norm, c.shape[1], products, bias, norms)
+    return lstm_cell.apply(x_proj, h_proj, c, bias, *norms.values(), norm=norm, eps=eps, eps_place=eps_place)
 
 
-def _lstm_cell(side: Tensor, product: Tensor, c: Tensor, bias: Tensor | None, *norm_arrays: Tensor, norm: str,
+def _lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None, *norm_arrays: Tensor, norm: str,
                eps: float, eps_place: EpsilonPlace) -> tuple[Tensor, Tensor]:
     norms, s = named("lstm", norm, norm_arrays), Settings(norm, eps, eps_place)
-    return formulas.lstm_cell(formulas.input_side("lstm", side, bias, norms, s), product, c, bias, norms, s)
+    x_gates = formulas.input_to_gates("lstm", x_proj, bias, norms, s)
+    return formulas.lstm_cell(x_gates, h_proj, c, bias, norms, s)
 
 
 def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
@@ -77,8 +79,8 @@ def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None
     """
     norms, s = check_norms("gru_step", norms), Settings(norm, *check_epsilon("gru_step", eps, eps_place))
     check_cell("gru_step", norm, x, (h,), w_x, w_h, bias, norms)
-    side = formulas.input_side("gru", linear(x, w_x), bias, norms, s)
-    return formulas.gru_cell(side, matmul(h, w_h), h, bias, norms, s)
+    x_gates = formulas.input_to_gates("gru", linear(x, w_x), bias, norms, s)
+    return formulas.gru_cell(x_gates, matmul(h, w_h), h, bias, norms, s)
 
 
 def rnn_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
@@ -91,8 +93,8 @@ def rnn_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None
     """
     norms, s = check_norms("rnn_step", norms), Settings(norm, *check_epsilon("rnn_step", eps, eps_place))
     check_cell("rnn_step", norm, x, (h,), w_x, w_h, bias, norms)
-    side = formulas.input_side("rnn", linear(x, w_x), bias, norms, s)
-    return formulas.rnn_cell(side, matmul(h, w_h), bias, norms, s)
+    x_gates = formulas.input_to_gates("rnn", linear(x, w_x), bias, norms, s)
+    return formulas.rnn_cell(x_gates, matmul(h, w_h), bias, norms, s)
 
 
 lstm_cell.add(derived(_lstm_cell))

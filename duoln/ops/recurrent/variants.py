@@ -9,8 +9,8 @@
 | `layer-per-gate` | each gate normalised alone; the LSTM carries the normalised cell (TensorFlow contrib) |
 | `batch` | recurrent batch norm (Cooijmans et al. 2017): statistics of the batch at each time step |
 
-Gates stand in this order along the last axis: LSTM forget, input, output, candidate (eq. 20); GRU update,
-reset, candidate (eq. 26, 27).
+Gates stand in this order along the last axis: an LSTM's f, i, o, g (forget, input, output and cell gate; eq. 20), a
+GRU's z, r, n (update, reset and new gate; eq. 26, 27).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ NORMS: tuple[Norm, ...] = get_args(Norm)
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 """How many gates a cell has: weights are (in, gates * hidden) and (hidden, gates * hidden)."""
 
-# Which norms exist: x and h are over the gates' pre-activations, c over the LSTM's cell.
+# Which norms exist: x is the norm of x W_x, h that of h W_h, c that of the LSTM's cell.
 _LAYER: dict[str, tuple[str, ...]] = {"rnn": ("gain_h", "bias_h"), "gru": ("gain_x", "bias_x", "gain_h", "bias_h"),
                                       "lstm": ("gain_x", "bias_x", "gain_h", "bias_h", "gain_c", "bias_c")}
-_TWO_SIDES = ("gain_x", "bias_x", "gain_h", "bias_h")
+_X_AND_H = ("gain_x", "bias_x", "gain_h", "bias_h")
 _PARAMETERS: dict[tuple[str, str], tuple[str, ...]] = {
     **{(cell, "none"): () for cell in CELLS},
     **{(cell, "layer"): names for cell, names in _LAYER.items()},
     ("lstm", "layer-cell"): ("gain_c", "bias_c"),
-    ("rnn", "layer-theano"): _TWO_SIDES,
-    ("gru", "layer-theano"): _TWO_SIDES,
-    ("lstm", "layer-theano"): (*_TWO_SIDES, "gain_c", "bias_c"),
+    ("rnn", "layer-theano"): _X_AND_H,
+    ("gru", "layer-theano"): _X_AND_H,
+    ("lstm", "layer-theano"): (*_X_AND_H, "gain_c", "bias_c"),
     ("rnn", "layer-per-gate"): ("gain_h", "bias_h"),
     ("gru", "layer-per-gate"): ("gain_h", "bias_h"),
     ("lstm", "layer-per-gate"): ("gain_h", "bias_h", "gain_c", "bias_c"),
@@ -50,13 +50,13 @@ _PARAMETERS: dict[tuple[str, str], tuple[str, ...]] = {
 
 _WITHOUT_BIAS = {("rnn", "layer"), ("gru", "layer"), ("rnn", "layer-per-gate"), ("gru", "layer-per-gate"),
                  ("lstm", "layer-per-gate")}
-"""Variants whose norms' own biases are all there is."""
+"""Variants that have no bias but those of their norms."""
 
 
 def check_variant(cell: str, norm: str, name: str = "") -> None:
     """Raises UsageError for a cell or variant that does not exist; the message lists those that do.
 
-    It begins with `name`, that of the operator, or of the cell where there is none.
+    It begins with `name`, that of the operator; without one, with the cell.
     """
     if cell not in CELLS:
         raise UsageError(f"[{name or 'rnn'}] expected a cell of {', '.join(CELLS)}; found {cell!r}")

@@ -63,8 +63,8 @@ def test_the_hook_attaches_each_fused_rule_once(attached):
 
 
 def test_doctor_shows_the_rules_that_the_hook_brings(attached):
-    shown = doctor.examine(with_ops=True)["ops"]
-    assert shown["write_then_read"]["numpy"] == "one pass > composed" and shown["layer_norm"]["numpy"].endswith("composed")
+    rules = doctor.examine(with_ops=True)["ops"]
+    assert rules["write_then_read"]["numpy"] == "one pass > composed" and rules["layer_norm"]["numpy"].endswith("composed")
 
 
 def test_the_table_of_layouts_holds_every_operator_with_a_fused_rule(attached):

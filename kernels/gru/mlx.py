@@ -1,0 +1,19 @@
+"""The GRU on MLX: the walk of `recurrent.mlx_walk`, with Metal kernels where there is a Metal device."""
+
+from __future__ import annotations
+
+from duoln.kernels.gru.metal import MetalGru
+from duoln.kernels.layer_norm.metal import MOST_COLUMNS
+from duoln.kernels.recurrent import mlx_walk
+from duoln.ops import gru
+
+_VARIANTS = ("layer", "layer-theano")
+_MOST_HIDDEN = MOST_COLUMNS // 2
+"""The norm of z and r together must fit layer_norm's kernel, which gives the gains' gradients."""
+
+
+def attach() -> None:
+    """Add the rules to `gru`."""
+    gru.add(mlx_walk.formula_rule("gru"), backend="mlx")
+    gru.add(mlx_walk.rule("metal cells", "gru", MetalGru, mlx_walk.metal_supports(_VARIANTS, _MOST_HIDDEN)),
+            backend="mlx")

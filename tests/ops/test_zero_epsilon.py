@@ -1,0 +1,25 @@
+"""Layer norm without epsilon: exact where a row has a spread, not a number where it has none."""
+
+import numpy as np
+
+import duoln
+from duoln import ops
+from duoln.core import composed_only
+
+
+def test_rows_with_and_without_a_spread(be):
+    x = np.array([[1.0, 2.0, 3.0, 6.0], [5.0, 5.0, 5.0, 5.0]], np.float32)
+    expected = (x[0] - x[0].mean()) / x[0].std()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for y in (_norm(x, be), _composed(x, be)):
+            np.testing.assert_allclose(y[0], expected, rtol=1e-6)
+            assert np.isnan(y[1]).all()
+
+
+def _norm(x, be):
+    return ops.layer_norm(duoln.tensor(x, be), eps=0.0).numpy()
+
+
+def _composed(x, be):
+    with composed_only():
+        return _norm(x, be)
