@@ -14,8 +14,8 @@ import numpy as np
 
 import duoln
 from duoln import Tensor, nn, ops, optim
-from duoln.backends.protocol import Backend
 from duoln.data import Batch
+from duoln.extend import Backend
 from duoln.randomness import Stream
 
 

@@ -169,12 +169,15 @@ class Recurrent(Module):
     first to last, forward before backward.
 
     Args:
-        n_in, n_hidden, norm: as for the cell.
+        n_in: size of the input.
+        n_hidden: size of the state.
+        norm: a variant of `ops.recurrent.NORMS`; "none" is the plain cell, "layer" the paper's.
         layers: how many, one upon the other.
         bidirectional: run each layer both ways; outputs are (..., 2 n_hidden), forward first.
         dropout: the share of values dropped between layers, by masks that ride with the batch.
         return_sequences: outputs of all steps (T, B, ...), or of the last (B, ...).
-        **cell_options: further options of the cell.
+        **cell_options: `learned_state`, `forget_bias`, `eps`, `eps_place`, `gain`, `remat`, `input_init` and
+            `recurrent_init`, as for `RecurrentCell`.
 
     Shape:
         x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), states (B, n_hidden) each.

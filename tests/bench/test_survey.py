@@ -41,11 +41,21 @@ def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path, capsys, monkeypatch
         Part("talks", "", python("print('not JSON')"), PATIENCE),
         Part("dies", "", python("import os; os.abort()"), PATIENCE),
         Part("works", "", python("print('{\"copy GB/s\": 12.5}')"), PATIENCE)])
-    assert main(["bench", "survey", "--out", str(tmp_path / "new")]) == 1
+    assert main(["bench", "survey", "--backend", "numpy", "--out", str(tmp_path / "new")]) == 1
     text = capsys.readouterr().out
     for words in ("no such device", "stopped after 1 s", "no JSON", "exit code -6", "copy GB/s: 12.5"):
         assert words in text
     assert text.count("FAILED") == 4
+
+
+def test_a_backend_that_is_not_there_is_one_error(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("duoln.backends.load", _no_backend)
+    assert main(["bench", "survey", "--out", str(tmp_path / "new")]) == 3
+    assert "no such device" in capsys.readouterr().err and not (tmp_path / "new").exists()
+
+
+def _no_backend(name):
+    raise RuntimeError("no such device")
 
 
 def test_the_device_is_measured_where_there_is_one(tmp_path):

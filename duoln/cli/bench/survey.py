@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from duoln import runtime
 from duoln.bench.survey import SUMMARY, survey
 from duoln.cli import console
 
@@ -21,6 +22,7 @@ def add_kind(kinds: Any) -> None:
 
 
 def _survey(args: argparse.Namespace) -> int:
+    runtime.backend(args.backend)  # an error, where it cannot be used: every part would fail
     good = survey(args.backend, args.out, args.quick, console.say)
     console.put((args.out / SUMMARY).read_text(encoding="utf-8"))
     return 0 if good else 1
