@@ -35,6 +35,7 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
             "info": p.backend.info() if p.backend else {},
         } for p in probes],
         "choice": choice,
+        "native": runtime.native_facts(),
         "advice": [line for line in (openblas.advice(),) if line],
         "data": {"folders": [str(f) for f in data.data_folders()], "cache": str(data.cache_folder())},
         "plugins": [{"name": f.task.name, "distribution": f.distribution, "reason": ""}

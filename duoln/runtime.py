@@ -16,6 +16,7 @@ from duoln.core.arguments import described, did_you_mean
 from duoln.core.entering import host_array
 from duoln.data.batches import check_pair, check_range
 from duoln.errors import BackendError, DtypeError, UsageError
+from duoln.kernels import native
 
 CHOICES = ("auto", *backends.NAMES)
 
@@ -133,6 +134,11 @@ def to_tensors(values: Any, backend: Backend | str | None = None, dtype: str | N
     """`tensor` at every leaf of a tree."""
     where = _backend_of(backend)
     return tree.map(lambda x: tensor(x, where, dtype), values)
+
+
+def native_facts() -> dict[str, str]:
+    """Whether the NumPy backend's rules are compiled on this machine, with what, or why not and what mends it."""
+    return native.facts()
 
 
 _MODULES = {"numpy": ("numpy", "native")}

@@ -37,6 +37,7 @@ from duoln.system.cache import cache_folder
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", "-fno-math-errno",
          "-fno-trapping-math", "-ffp-contract=fast", "-fopenmp-simd")
+REMEDY = "install a C++ compiler (Debian: apt install g++; macOS: xcode-select --install), or name one in DUOLN_CXX"
 _VERSION_SECONDS = 20
 _COMPILE_SECONDS = 300
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -176,21 +177,33 @@ def _load(file: str) -> None:
         return
     try:
         _state.libraries[file] = _opened(path)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         path.unlink(missing_ok=True)  # it was cut short, or its bits have changed: it is made again, once
         compile_all(chosen)
         try:
             _state.libraries[file] = _opened(path)
-        except OSError:
+        except (OSError, ValueError):
             _state.failures[file] = f"{path} cannot be loaded: {error}"
 
 
 def _opened(path: Path) -> ctypes.CDLL:
-    facts = path.lstat()
-    if not stat.S_ISREG(facts.st_mode) or (hasattr(os, "getuid") and facts.st_uid != os.getuid()) \
-            or facts.st_mode & _OTHERS_MAY_WRITE:
-        raise OSError(f"{path} is not a file of this user alone")
+    for each in (path, _checksum_path(path)):
+        facts = each.lstat()
+        if not stat.S_ISREG(facts.st_mode) or (hasattr(os, "getuid") and facts.st_uid != os.getuid()) \
+                or facts.st_mode & _OTHERS_MAY_WRITE:
+            raise OSError(f"{each} is not a file of this user alone")
+    if _checksum(path) != _checksum_path(path).read_text(encoding="ascii"):
+        raise OSError(f"{path} is not what was compiled")  # to load half a library ends the process
     return ctypes.CDLL(str(path))
+
+
+def _checksum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _checksum_path(path: Path) -> Path:
+    """The file that holds a library's SHA-256."""
+    return path.with_suffix(".sha256")
 
 
 def sources() -> list[str]:
@@ -203,7 +216,7 @@ def compile_all(chosen: Compiler) -> None:
     missing = [file for file in sources() if not library_path(file, chosen).is_file()]
     if not missing:
         return
-    _say(f"duoln: compiling {len(missing)} kernels for this CPU with {chosen.version} (once)")
+    _tell(f"duoln: compiling {len(missing)} kernels for this CPU with {chosen.version} (once)")
     with tempfile.TemporaryDirectory(dir=_folder(), prefix="building-") as aside:
         waiting, running = list(missing), []
         while waiting or running:
@@ -226,11 +239,30 @@ def _finish(file: str, command: Sequence[str], built: Path, process: subprocess.
         process.kill()
         log = f"stopped after {_COMPILE_SECONDS} s"
     if process.returncode == 0 and built.is_file():
-        built.chmod(0o600)
-        built.replace(library_path(file, chosen))
+        path = library_path(file, chosen)
+        checksum = _checksum_path(built)
+        checksum.write_text(_checksum(built), encoding="ascii")
+        for made in (checksum, built):
+            made.chmod(0o600)
+        checksum.replace(_checksum_path(path))
+        built.replace(path)
         return
     _state.failures[file] = f"{file} does not compile"
     _say(f"duoln: {file} does not compile, NumPy's rule runs instead\n  {' '.join(command)}\n{log}")
+
+
+def facts() -> dict[str, str]:
+    """What `duoln doctor` and the records of benchmarks say of compiled kernels on this machine."""
+    problem, chosen = reason(), compiler()
+    if problem is not None or chosen is None:
+        return {"rules": "interpreted", "reason": problem or "there is no compiler", "remedy": REMEDY}
+    return {"rules": "compiled", "compiler": chosen.version, "flags": " ".join(FLAGS), "folder": str(_folder())}
+
+
+def _tell(line: str) -> None:
+    """One line for a person who waits; a pipe or a log is spared it."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(line, file=sys.stderr, flush=True)
 
 
 def _say(line: str) -> None:

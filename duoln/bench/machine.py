@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import duoln
+from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.system import openblas
 
@@ -35,7 +36,8 @@ def host() -> dict[str, Any]:
 
 def side() -> dict[str, Any]:
     """The libraries and settings of the process of one side."""
-    return {"duoln": duoln.__version__, "numpy": np.__version__, "blas_core": openblas.loaded_core(), "flags": flags()}
+    return {"duoln": duoln.__version__, "numpy": np.__version__, "blas_core": openblas.loaded_core(), "flags": flags(),
+            "native": runtime.native_facts()}
 
 
 def backend_facts(backend: Backend) -> dict[str, str]:

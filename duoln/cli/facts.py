@@ -79,6 +79,10 @@ def _doctor(args: argparse.Namespace) -> int:
             if text:
                 console.put(f"  {key}: {text}")
     console.put(f"auto chooses {facts['choice']}")
+    native = facts["native"]
+    console.put(f"rules of numpy: {native['rules']}, " + (
+        f"{native['compiler']} {native['flags']}, kept in {native['folder']}" if native["rules"] == "compiled" else
+        f"{native['reason']}; for faster ones {native['remedy']}"))
     for line in facts["advice"]:
         console.put(f"advice: {line}")
     console.put(f"DUOLN_DATA: {facts['data']['folders'] or 'not set'}; cache: {facts['data']['cache']}")
