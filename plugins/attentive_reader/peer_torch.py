@@ -10,15 +10,10 @@ from duoln.tasks.torch_peer import adam, cell_norm, embedding, linear, parameter
 
 
 def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
-    """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
+    """See `Task.peer`; with `fused`, PyTorch's fused Adam in the place of its default one.
 
     A loop over time around a cell of `nn.Linear` and `nn.LayerNorm`, the attention and the output as the equations have
     them, cross-entropy, Adam. Masks, losses and gradients are ours.
-
-    Args:
-        cfg: the task's configuration.
-        start: our starting parameters, as NumPy arrays.
-        fused: use PyTorch's fused Adam instead of its default one.
     """
     import torch
 

@@ -13,15 +13,10 @@ from duoln.tasks.torch_peer import adam, cell_norm, linear, parameter, training_
 
 
 def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
-    """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
+    """See `Task.peer`; with `fused`, PyTorch's fused Adam in the place of its default one.
 
     A loop over time around cells made of `nn.Linear` and `nn.LayerNorm`, the loss with `logsumexp`, Adam. The bounds
     on gradients between steps are hooks; the loss and its gradients are ours.
-
-    Args:
-        cfg: the task's configuration.
-        start: our starting parameters, as NumPy arrays.
-        fused: use PyTorch's fused Adam instead of its default one.
     """
     import torch
 
@@ -66,18 +61,12 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             super().__init__()
             self.of_x, self.of_h = linear(torch, params["w_x"]), linear(torch, params["w_h"])
             self.bias = parameter(torch, params["bias"])
-            self.normed = "gain_x" in params
-            if self.normed:
-                self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, params, side, cfg.eps) for side in "xhc")
+            self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, params, side, cfg.eps) for side in "xhc")
 
         def forward(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
-            from_x, from_h = self.of_x(x), self.of_h(h)
-            if self.normed:
-                from_x, from_h = self.norm_x(from_x), self.norm_h(from_h)
-            f, i, o, g = (from_x + from_h + self.bias).chunk(4, dim=-1)
+            f, i, o, g = (self.norm_x(self.of_x(x)) + self.norm_h(self.of_h(h)) + self.bias).chunk(4, dim=-1)
             c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-            c_norm = self.norm_c(c) if self.normed else c
-            return torch.sigmoid(o) * torch.tanh(c_norm), c
+            return torch.sigmoid(o) * torch.tanh(self.norm_c(c)), c
 
     class Network(nn.Module):  # type: ignore[name-defined]
         def __init__(self) -> None:

@@ -16,15 +16,10 @@ _GATES = (1, 0, 3, 2)
 
 
 def build(cfg: Any, start: Params, fused: bool = False, hoisted: bool = False) -> Peer:
-    """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
+    """See `Task.peer`; with `fused`, PyTorch's fused Adam in the place of its default one.
 
     Layers without norms are `torch.nn.LSTM` over packed sequences; with norms a loop over time, as the speller is.
-
-    Args:
-        cfg: the task's configuration.
-        start: our starting parameters, as NumPy arrays.
-        fused: use PyTorch's fused Adam instead of its default one.
-        hoisted: project and normalise a layer's inputs of all steps before its loop.
+    With `hoisted` a layer's inputs of all steps are projected and normalised before its loop.
     """
     import torch
 
@@ -51,19 +46,15 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
             super().__init__()
             self.of_x, self.of_h = linear(torch, params["w_x"]), linear(torch, params["w_h"])
             self.bias = parameter(torch, params["bias"])
-            self.normed = "gain_x" in params
-            if self.normed:
-                self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, params, side, 1e-5) for side in "xhc")
+            self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, params, side, 1e-5) for side in "xhc")
 
         def side(self, x: Any) -> Any:
-            from_x = self.of_x(x)
-            return (self.norm_x(from_x) if self.normed else from_x) + self.bias
+            return self.norm_x(self.of_x(x)) + self.bias
 
         def forward(self, side: Any, h: Any, c: Any) -> tuple[Any, Any]:
-            from_h = self.of_h(h)
-            f, i, o, g = (side + (self.norm_h(from_h) if self.normed else from_h)).chunk(4, dim=-1)
+            f, i, o, g = (side + self.norm_h(self.of_h(h))).chunk(4, dim=-1)
             c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-            return torch.sigmoid(o) * torch.tanh(self.norm_c(c) if self.normed else c), c
+            return torch.sigmoid(o) * torch.tanh(self.norm_c(c)), c
 
     class Loop(nn.Module):  # type: ignore[name-defined]
         def __init__(self, params: Params) -> None:

@@ -11,13 +11,7 @@ from duoln.tasks.torch_peer import adam, linear, parameter, training_step
 
 
 def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
-    """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
-
-    Args:
-        cfg: the task's configuration.
-        start: our starting parameters, as NumPy arrays.
-        fused: use PyTorch's fused Adam instead of its default one.
-    """
+    """See `Task.peer`; with `fused`, PyTorch's fused Adam in the place of its default one."""
     import torch
 
     model = _network(torch, cfg.norm, cfg.activation, start)

@@ -13,16 +13,11 @@ from duoln.tasks.torch_peer import adam, cell_norm, embedding, linear, parameter
 
 
 def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
-    """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
+    """See `Task.peer`; with `fused`, PyTorch's fused Adam in the place of its default one.
 
     Without norms the sentence encoder is `nn.GRU` over packed sequences; with them a loop over time around a cell of
     `nn.Linear` and `nn.LayerNorm`, for PyTorch has no such layer.
     PyTorch's Adam corrects its moments as they should be: for "kiros2015" its rate and epsilon change with the step.
-
-    Args:
-        cfg: the task's configuration.
-        start: our starting parameters, as NumPy arrays.
-        fused: use PyTorch's fused Adam instead of its default one.
     """
     import torch
 

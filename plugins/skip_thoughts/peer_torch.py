@@ -13,16 +13,11 @@ from duoln.tasks.torch_peer import adam, cell_norm, embedding, linear, parameter
 
 
 def build(cfg: Any, start: Params, packed: bool = False) -> Peer:
-    """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
+    """See `Task.peer`; with `packed`, padding is left out before the output layer: many users do not do that.
 
     Without norms `nn.GRU`; with them a loop over time around `nn.Linear` and `nn.LayerNorm`, the input's side hoisted.
     Logits for all words, `cross_entropy`, `clip_grad_norm_` and Adam, whose rate makes up for its bias correction where
     ours has another.
-
-    Args:
-        cfg: the task's configuration.
-        start: our starting parameters, as NumPy arrays.
-        packed: leave padding out before the output layer; many users do not.
     """
     import torch
 
