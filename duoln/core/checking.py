@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from duoln.backends.protocol import FLOATS
+from duoln.backends.protocol import FLOATS, Array
 from duoln.core.arguments import check_function
 from duoln.core.gradient import pullback, tensors_of
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, GradientError
+
+
+def projected_gradients(fn: Callable[..., Any], args: Sequence[Any], places: Sequence[int], rng: np.random.Generator,
+                        ) -> tuple[list[Array], list[np.ndarray | None]]:
+    """The gradients of sum(w * fn(*args)) with respect to the arguments at `places`, tensors of one dtype.
+
+    Returns:
+        The gradients, and the weights w: standard normal for each float output, and None for another one.
+    """
+    def call(params: list[Tensor]) -> Any:
+        full = list(args)
+        for i, p in zip(places, params, strict=True):
+            full[i] = p
+        return fn(*full)
+
+    first = args[places[0]]
+    outputs, back, tape = pullback(call, [args[i] for i in places])
+    weights = [rng.standard_normal(o.shape) if o.dtype in FLOATS else None for o in tensors_of(outputs)]
+    try:
+        return back([None if w is None else first.backend.asarray(w, first.dtype) for w in weights]), weights
+    finally:
+        tape.close()
 
 
 def gradcheck(fn: Callable[..., Any], *args: Any, rtol: float = 1e-6, step: float = 1e-6, seed: int = 0) -> float:
@@ -35,24 +57,10 @@ def gradcheck(fn: Callable[..., Any], *args: Any, rtol: float = 1e-6, step: floa
         raise DtypeError(f"[gradcheck] expected float64 tensors, found {dtypes or 'no float tensor'}")
     backend = args[checked[0]].backend
     rng = np.random.default_rng(seed)
-
-    def call(params: list[Tensor]) -> Any:
-        full = list(args)
-        for i, p in zip(checked, params, strict=True):
-            full[i] = p
-        return fn(*full)
-
-    outputs, back, tape = pullback(call, [args[i] for i in checked])
-    outs = [o for o in tensors_of(outputs)]
-    weights = [rng.standard_normal(o.shape) if o.dtype in FLOATS else None for o in outs]
-    try:
-        gradients = back([None if w is None else backend.asarray(w) for w in weights])
-    finally:
-        tape.close()
+    gradients, weights = projected_gradients(fn, args, checked, rng)
 
     def projected(index: int, moved: np.ndarray) -> float:
-        params = [Tensor(backend.asarray(moved), backend) if i == index else args[i] for i in checked]
-        values = tensors_of(call(params))
+        values = tensors_of(fn(*args[:index], Tensor(backend.asarray(moved), backend), *args[index + 1:]))
         return float(sum(np.sum(w * v.numpy()) for w, v in zip(weights, values, strict=True) if w is not None))
 
     worst = 0.0

@@ -23,7 +23,8 @@ from duoln.optim import Adam, Optimizer
 from duoln.tasks.values import Column, Findings, ReferenceCurve, Splits, Trained
 
 Predict = Callable[[Batch], np.ndarray]
-PeerBuilder = Callable[[Any, Params], tuple[Callable[[Batch], float], dict[str, str]]]
+Peer = tuple[Callable[[Batch], float], dict[str, str]]
+PeerBuilder = Callable[[Any, Params], Peer]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from duoln import runtime
 from duoln.backends.protocol import FLOATS, Backend
 from duoln.core import Op, Rule, Tensor, gradcheck
-from duoln.core.gradient import pullback, tensors_of
+from duoln.core.checking import projected_gradients
 from duoln.testing.closeness import check_close, tolerance
 
 
@@ -62,18 +62,7 @@ def _gradients(fn: Callable[..., Any], args: Sequence[Tensor]) -> list[np.ndarra
     """The gradients of sum(w * outputs); w is the same on every backend."""
     floats = [i for i, a in enumerate(args) if a.dtype in FLOATS]
     backend = args[0].backend
-
-    def call(params: list[Tensor]) -> Any:
-        full = list(args)
-        for i, p in zip(floats, params, strict=True):
-            full[i] = p
-        return fn(*full)
-
-    outs, back, tape = pullback(call, [args[i] for i in floats])
-    rng = np.random.default_rng(1)
-    weights = [rng.standard_normal(o.shape) if o.dtype in FLOATS else None for o in tensors_of(outs)]
-    gradients = back([None if w is None else backend.asarray(w, args[floats[0]].dtype) for w in weights])
-    tape.closed = True
+    gradients, _ = projected_gradients(fn, args, floats, np.random.default_rng(1))
     for g, i in zip(gradients, floats, strict=True):
         if backend.dtype(g) != args[i].dtype or tuple(g.shape) != args[i].shape:
             raise AssertionError(f"gradient of input {i}: expected {args[i].dtype} of shape {args[i].shape}, "

@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from duoln.data import Batch
 from duoln.nn import Params
+from duoln.tasks.task import Peer
+from duoln.tasks.torch_peer import adam, cell_norm, embedding, linear, parameter, training_step
 
 
-def build(cfg: Any, start: Params, fused: bool = False) -> tuple[Callable[[Batch], float], dict[str, str]]:
-    """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
+def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
+    """See `Task.peer`; with `fused`, PyTorch's fused Adam in the place of its default one.
 
     A loop over time around a cell of `nn.Linear` and `nn.LayerNorm`, the attention and the output as the equations have
     them, cross-entropy, Adam. Masks, losses and gradients are ours.
-
-    Args:
-        cfg: the task's configuration.
-        start: our starting parameters, as NumPy arrays.
-        fused: use PyTorch's fused Adam instead of its default one.
     """
     import torch
 
     model = _network(torch, cfg, start)
-    optimizer = torch.optim.Adam(model.parameters(), lr=cfg.learning_rate, fused=fused or None)
 
-    def step(batch: Batch) -> float:
-        given = {name: torch.from_numpy(a.astype(np.int64) if a.dtype == np.int32 else a) for name, a in batch.items()}
-        nats = torch.nn.functional.cross_entropy(model(given), given["answer"], reduction="none")
-        loss = (-torch.log(torch.exp(-nats) + 1e-8) if cfg.likelihood == "paper" else nats).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        _clip(torch, cfg, model)
-        optimizer.step()
-        return float(loss.item())
+    def loss_of(batch: dict[str, Any]) -> Any:
+        nats = torch.nn.functional.cross_entropy(model(batch), batch["answer"], reduction="none")
+        return (-torch.log(torch.exp(-nats) + 1e-8) if cfg.likelihood == "paper" else nats).mean()
 
-    return step, {"library": f"torch {torch.__version__}", "threads": str(torch.get_num_threads())}
+    return training_step(torch, adam(torch, model, cfg, fused), loss_of, lambda _: _clip(torch, cfg, model))
 
 
 def _clip(torch: Any, cfg: Any, model: Any) -> None:
@@ -53,21 +39,6 @@ def _clip(torch: Any, cfg: Any, model: Any) -> None:
 def _network(torch: Any, cfg: Any, start: Params) -> Any:
     nn = torch.nn
 
-    def own(values: np.ndarray) -> Any:
-        return nn.Parameter(torch.from_numpy(np.ascontiguousarray(values)))
-
-    def linear(params: Params, weight: str = "weight") -> Any:
-        layer = nn.Linear(*params[weight].shape, bias="bias" in params and weight == "weight")
-        layer.weight = own(params[weight].T)
-        if layer.bias is not None:
-            layer.bias = own(params["bias"])
-        return layer
-
-    def norm(params: Params, side: str) -> Any:
-        layer = nn.LayerNorm(len(params[f"gain_{side}"]), eps=cfg.eps)
-        layer.weight, layer.bias = own(params[f"gain_{side}"]), own(params[f"bias_{side}"])
-        return layer
-
     def batch_norm(x: Any, gain: Any) -> Any:
         return nn.functional.batch_norm(x.reshape(-1, x.shape[-1]), None, None, gain, None, True, 0.0,
                                         cfg.eps).reshape(x.shape)
@@ -76,13 +47,13 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
         def __init__(self, params: Params) -> None:
             super().__init__()
             cell = params["cell"]
-            self.first, self.bias = own(params["first"]), own(cell["bias"])
-            self.of_x, self.of_h = linear(cell, "w_x"), linear(cell, "w_h")
+            self.first, self.bias = parameter(torch, params["first"]), parameter(torch, cell["bias"])
+            self.of_x, self.of_h = linear(torch, cell["w_x"]), linear(torch, cell["w_h"])
             if cfg.norm in ("layer", "layer-theano"):
-                self.norm_x, self.norm_h, self.norm_c = (norm(cell, side) for side in "xhc")
+                self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, cell, side, cfg.eps) for side in "xhc")
             elif cfg.norm == "batch":
-                self.gain_x, self.gain_h, self.gain_c = (own(cell[f"gain_{side}"]) for side in "xhc")
-                self.bias_c = own(cell["bias_c"])
+                self.gain_x, self.gain_h, self.gain_c = (parameter(torch, cell[f"gain_{side}"]) for side in "xhc")
+                self.bias_c = parameter(torch, cell["bias_c"])
 
         def gates(self, x: Any, h: Any) -> Any:
             from_x, from_h = self.of_x(x), self.of_h(h)
@@ -115,18 +86,17 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
     class Network(nn.Module):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.embedding = nn.Embedding(*start["embedding"]["table"].shape)
-            self.embedding.weight = own(start["embedding"]["table"])
+            self.embedding = embedding(torch, start["embedding"]["table"])
             self.passage, self.question = LSTM(start["passage"]), LSTM(start["question"])
-            self.match, self.score = linear(start["match"]), own(start["score"])
+            self.match, self.score = linear(torch, **start["match"]), parameter(torch, start["score"])
             for name in ("of_passage", "of_question", "context", "asked", "mean"):
-                setattr(self, name, linear(start[name]))
+                setattr(self, name, linear(torch, **start[name]))
                 if cfg.everywhere:
-                    setattr(self, f"gain_{name}", own(start[f"gain_{name}"]))
+                    setattr(self, f"gain_{name}", parameter(torch, start[f"gain_{name}"]))
             if cfg.tied:
-                self.bias = own(start["bias"])
+                self.bias = parameter(torch, start["bias"])
             else:
-                self.output = linear(start["output"])
+                self.output = linear(torch, **start["output"])
 
         def term(self, name: str, x: Any) -> Any:
             layer = getattr(self, name)

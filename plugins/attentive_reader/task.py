@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -86,7 +86,7 @@ class AttentiveReader(Task):
     title = "Attentive reader of CNN questions"
     paper = "section 6.2, figure 2"
     config = AttentiveReaderConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets: ClassVar = {
         # Figure 2 goes to 800,000 updates: 135 passes over CNN's 380,298 questions.
         "paper": {"epochs": 135, "evaluate_every": 1000},
         "small": {"epochs": 8, "batch_size": 32, "evaluate_every": 69, "learning_rate": 5e-3, "table": 5_000,
@@ -99,10 +99,10 @@ class AttentiveReader(Task):
                   "clip": "norm", "likelihood": "exact", "learning_rate": 1e-2, "source": "made",
                   "evaluate_questions": 64},
     }
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    variants: ClassVar = {
         "none": {"norm": "none"}, "bn": {"norm": "batch"}, "bn-everywhere": {"norm": "batch", "everywhere": True},
         "ln": {"norm": "layer-theano"}, "ln-gain-0.1": {"norm": "layer-theano", "gain": 0.1}}
-    references: ClassVar[Mapping[str, str]] = {
+    references: ClassVar = {
         "none": "least valid error 50.3 % (at 759,000 updates, read off figure 2)",
         "bn": "least valid error 49.5 % (at 228,000)",
         "bn-everywhere": "least valid error 50.0 % (at 126,000)",

@@ -2,58 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from duoln.data import Batch
 from duoln.nn import Params
 from duoln.plugins.convnet.data import SHAPES
 from duoln.plugins.convnet.model import SLOPE
 from duoln.plugins.convnet.schedule import linear_decay
+from duoln.tasks.task import Peer
+from duoln.tasks.torch_peer import adam, parameter, training_step
 
 
-def build(cfg: Any, start: Params, fused: bool = False) -> tuple[Callable[[Batch], float], dict[str, str]]:
-    """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
-
-    Args:
-        cfg: the task's configuration.
-        start: our starting parameters, as NumPy arrays.
-        fused: use PyTorch's fused Adam instead of its default one.
-    """
+def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
+    """See `Task.peer`; with `fused`, PyTorch's fused Adam in the place of its default one."""
     import torch
 
     model = _network(torch, cfg, start)
-    optimizer = torch.optim.Adam(model.parameters(), lr=cfg.learning_rate, fused=fused or None)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, linear_decay(1.0, cfg.decay_from, cfg.decay_to))
-    loss_of = torch.nn.CrossEntropyLoss()
+    optimizer = adam(torch, model, cfg, fused)
+    decay = linear_decay(1.0, cfg.decay_from, cfg.decay_to)
+    cross_entropy = torch.nn.CrossEntropyLoss()
 
-    def images(values: np.ndarray) -> Any:
-        return torch.from_numpy(values).permute(0, 3, 1, 2).contiguous()
+    def images(values: Any) -> Any:
+        return values.permute(0, 3, 1, 2).contiguous()
 
-    def step(batch: Batch) -> float:
+    def loss_of(batch: dict[str, Any]) -> Any:
         logits = model(images(batch["x"] + batch["noise"]), images(batch["first"]), images(batch["second"]))
-        loss = loss_of(logits, torch.from_numpy(batch["label"].astype(np.int64)))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        return float(loss.item())
+        return cross_entropy(logits, batch["label"])
 
-    return step, {"library": f"torch {torch.__version__}", "threads": str(torch.get_num_threads())}
+    def set_rate(done: int) -> None:
+        optimizer.param_groups[0]["lr"] = cfg.learning_rate * decay(done)
+
+    return training_step(torch, optimizer, loss_of, set_rate)
 
 
 def _layer(torch: Any, params: Params, padding: int = 0) -> Any:
     """A convolution or, from a matrix, a linear layer, with our weight or with our direction and gain of it."""
     ours = params["direction"] if "direction" in params else params["weight"]
-    weight = torch.from_numpy(np.moveaxis(ours, (-1, -2), (0, 1)).copy())
+    weight = parameter(torch, np.moveaxis(ours, (-1, -2), (0, 1)))
     bias = "bias" in params
     layer = (torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias) if weight.ndim == 2 else
              torch.nn.Conv2d(weight.shape[1], weight.shape[0], tuple(weight.shape[2:]), padding=padding, bias=bias))
-    layer.weight.data = weight
+    layer.weight = weight
     if bias:
-        layer.bias.data = torch.from_numpy(params["bias"].copy())
+        layer.bias = parameter(torch, params["bias"])
     return torch.nn.utils.parametrizations.weight_norm(layer) if "direction" in params else layer
 
 
@@ -64,11 +56,11 @@ def _norm(torch: Any, cfg: Any, params: Params, side: int, channels: int) -> Any
         layer = torch.nn.GroupNorm(1, channels)  # one group of all channels
     else:
         layer = torch.nn.LayerNorm((channels, side, side))
-    for ours, theirs in (("gain", layer.weight), ("bias", layer.bias)):
+    for ours, theirs in (("gain", "weight"), ("bias", "bias")):
         values = params[ours]
-        if theirs.ndim == 3:
+        if getattr(layer, theirs).ndim == 3:
             values = values.reshape(side, side, channels).transpose(2, 0, 1)
-        theirs.data = torch.from_numpy(values.copy())
+        setattr(layer, theirs, parameter(torch, values))
     return layer
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -57,7 +56,7 @@ class ConvNetTask(Task):
     title = "A small ConvNet on CIFAR-10 and MNIST"
     paper = "section 6.7"
     config = ConvNetConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets: ClassVar = {
         "paper": {"epochs": 200},
         "small": {"epochs": 6, "channels": 16, "start": "he", "batch_size": 50, "whitening": "mean",
                   "evaluate_images": 1_000},
@@ -66,9 +65,9 @@ class ConvNetTask(Task):
         "smoke": {"epochs": 1, "channels": 4, "start": "he", "batch_size": 20, "whitening": "mean", "source": "made",
                   "rows": 200, "evaluate_images": 100},
     }
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    variants: ClassVar = {
         "none": {"norm": "none"}, "bn": {"norm": "batch"}, "ln": {"norm": "layer"}, "wn": {"norm": "weight"}}
-    references: ClassVar[Mapping[str, str]] = {
+    references: ClassVar = {
         "none": "slower than LN",
         "bn": "ahead of the others",
         "ln": "faster than no norm, behind BN",

@@ -2,50 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from duoln.data import Batch
 from duoln.nn import Params
+from duoln.tasks.task import Peer
+from duoln.tasks.torch_peer import adam, linear, training_step
 
 
-def build(cfg: Any, start: Params, fused: bool = False) -> tuple[Callable[[Batch], float], dict[str, str]]:
-    """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
-
-    Args:
-        cfg: the task's configuration.
-        start: our starting parameters, as NumPy arrays.
-        fused: use PyTorch's fused Adam instead of its default one.
-    """
+def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
+    """See `Task.peer`; with `fused`, PyTorch's fused Adam in the place of its default one."""
     import torch
 
     model = _network(torch, cfg, start)
-    optimizer = torch.optim.Adam(model.parameters(), lr=cfg.learning_rate, fused=fused or None)
 
-    def step(batch: Batch) -> float:
-        loss = model(torch.from_numpy(batch["x"]), torch.from_numpy(batch["noise"]))
-        optimizer.zero_grad()
-        loss.backward()
+    def clip(_: int) -> None:
         if cfg.clip == "norm":
             torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip_limit)
         elif cfg.clip == "value":
             torch.nn.utils.clip_grad_value_(model.parameters(), cfg.clip_limit)
-        optimizer.step()
-        return float(loss.item())
 
-    return step, {"library": f"torch {torch.__version__}", "threads": str(torch.get_num_threads())}
+    return training_step(torch, adam(torch, model, cfg, fused), lambda batch: model(batch["x"], batch["noise"]), clip)
 
 
-def _linear(torch: Any, weight: np.ndarray | Params, bias: np.ndarray | None) -> Any:
+def _linear(torch: Any, weight: np.ndarray | Params, bias: np.ndarray | None = None) -> Any:
     """A layer with our weight (in, out), or with our direction and gain of it."""
-    matrix = weight["direction"] if isinstance(weight, dict) else weight
-    layer = torch.nn.Linear(*matrix.shape, bias=bias is not None)
-    layer.weight.data = torch.from_numpy(matrix.T.copy())
-    if bias is not None:
-        layer.bias.data = torch.from_numpy(bias.copy())
-    return torch.nn.utils.parametrizations.weight_norm(layer) if isinstance(weight, dict) else layer
+    if isinstance(weight, dict):
+        return torch.nn.utils.parametrizations.weight_norm(linear(torch, weight["direction"], bias))
+    return linear(torch, weight, bias)
 
 
 def _cell(torch: Any, start: Params, normalised: bool) -> Any:
@@ -53,7 +38,7 @@ def _cell(torch: Any, start: Params, normalised: bool) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.from_input = _linear(torch, start["w_x"], start["bias"])
-            self.from_state = _linear(torch, start["w_h"], None)
+            self.from_state = _linear(torch, start["w_h"])
             self.norm = torch.nn.LayerNorm(len(start["bias"]) // 4) if normalised else torch.nn.Identity()
 
         def forward(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
@@ -72,8 +57,8 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             normalised = cfg.norm == "layer-cell"
             self.encoder = _cell(torch, start["encoder"], normalised)
             self.decoder = _cell(torch, start["decoder"], normalised)
-            self.posterior = _linear(torch, start["posterior"]["weight"], start["posterior"]["bias"])
-            self.look = _linear(torch, start["look"]["weight"], start["look"]["bias"])
+            self.posterior = _linear(torch, **start["posterior"])
+            self.look = _linear(torch, **start["look"])
 
         def filters(self, where: Any, size: int) -> tuple[Any, Any, Any]:
             center_x, center_y, log_variance, log_delta, log_gamma = where.clamp(-20, 20).split(1, dim=1)

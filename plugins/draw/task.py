@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -50,23 +49,23 @@ class DrawTask(Task):
     title = "DRAW on binarised MNIST"
     paper = "section 6.4, figure 4"
     config = DrawConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets: ClassVar = {
         "paper": {"epochs": 200},
         "small": {"epochs": 5, "glimpses": 8, "hidden": 128, "latent": 32, "read": 5, "learning_rate": 2e-3,
                   "evaluate_every": 130, "evaluate_images": 1000},
         "smoke": {"epochs": 1, "glimpses": 3, "hidden": 16, "latent": 4, "batch_size": 20, "source": "made",
                   "rows": 200, "evaluate_images": 100},
     }
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    variants: ClassVar = {
         "none": {"norm": "none"}, "wn": {"norm": "weight"}, "ln": {"norm": "layer-cell"}}
-    references: ClassVar[Mapping[str, str]] = {
+    references: ClassVar = {
         "none": "82.36 nats on test after 200 epochs",
         "wn": "a curve in figure 4, no number",
         "ln": "82.09 nats on test after 200 epochs; almost twice as fast",
     }
     columns = (Column("test_bound", "test bound, nats", ".2f"),)
     x_axis = "step"
-    batch_axes: ClassVar[Mapping[str, int | None]] = {"noise": 1}
+    batch_axes: ClassVar = {"noise": 1}
     sampling = sampling.Options
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 

@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from duoln.data import Batch
 from duoln.nn import Params
 from duoln.plugins.handwriting.alphabet import CLASSES
+from duoln.tasks.task import Peer
+from duoln.tasks.torch_peer import adam, cell_norm, linear, parameter, training_step
 
 
-def build(cfg: Any, start: Params, fused: bool = False) -> tuple[Callable[[Batch], float], dict[str, str]]:
-    """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
+def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
+    """See `Task.peer`; with `fused`, PyTorch's fused Adam in the place of its default one.
 
     A loop over time around cells made of `nn.Linear` and `nn.LayerNorm`, the loss with `logsumexp`, Adam. The bounds
     on gradients between steps are hooks; the loss and its gradients are ours.
-
-    Args:
-        cfg: the task's configuration.
-        start: our starting parameters, as NumPy arrays.
-        fused: use PyTorch's fused Adam instead of its default one.
     """
     import torch
 
     model = _network(torch, cfg, start)
-    optimizer = torch.optim.Adam(model.parameters(), lr=cfg.learning_rate, eps=cfg.adam_eps, fused=fused or None)
 
-    def step(batch: Batch) -> float:
-        x, target, mask = (torch.from_numpy(batch[name]) for name in ("x", "target", "mask"))
-        text = torch.from_numpy(batch["text"].astype(np.int64))
+    def loss_of(batch: dict[str, Any]) -> Any:
+        text = batch["text"]
         real = (text >= 0)[..., None]
         characters = torch.nn.functional.one_hot(text.clamp(min=0), CLASSES).float() * real
-        loss = (_nll(torch, model(x, characters), target) * mask).sum() / len(text)
-        optimizer.zero_grad()
-        loss.backward()
+        return (_nll(torch, model(batch["x"], characters), batch["target"]) * batch["mask"]).sum() / len(text)
+
+    def clip(_: int) -> None:
         if cfg.clip_weights:
             torch.nn.utils.clip_grad_value_(model.parameters(), cfg.clip_weights)
-        optimizer.step()
-        return float(loss.item())
 
-    return step, {"library": f"torch {torch.__version__}", "threads": str(torch.get_num_threads())}
+    return training_step(torch, adam(torch, model, cfg, fused, cfg.adam_eps), loss_of, clip)
 
 
 def _nll(torch: Any, output: Any, target: Any) -> Any:
@@ -59,22 +50,6 @@ def _nll(torch: Any, output: Any, target: Any) -> Any:
 def _network(torch: Any, cfg: Any, start: Params) -> Any:
     nn = torch.nn
 
-    def put(parameter: Any, values: np.ndarray) -> None:
-        parameter.data = torch.from_numpy(np.ascontiguousarray(values))
-
-    def linear(weight: np.ndarray, bias: np.ndarray | None = None) -> Any:
-        layer = nn.Linear(*weight.shape, bias=bias is not None)
-        put(layer.weight, weight.T)
-        if bias is not None:
-            put(layer.bias, bias)
-        return layer
-
-    def norm(params: Params, side: str) -> Any:
-        layer = nn.LayerNorm(len(params[f"gain_{side}"]), eps=cfg.eps)
-        put(layer.weight, params[f"gain_{side}"])
-        put(layer.bias, params[f"bias_{side}"])
-        return layer
-
     def bound(x: Any) -> Any:
         if cfg.clip_steps and x.requires_grad:
             x = x.view_as(x)  # a tensor of its own, so that only what this edge hands back is bounded
@@ -84,27 +59,21 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
     class Cell(nn.Module):  # type: ignore[name-defined]
         def __init__(self, params: Params) -> None:
             super().__init__()
-            self.of_x, self.of_h = linear(params["w_x"]), linear(params["w_h"])
-            self.bias = nn.Parameter(torch.from_numpy(params["bias"].copy()))
-            self.normed = "gain_x" in params
-            if self.normed:
-                self.norm_x, self.norm_h, self.norm_c = (norm(params, side) for side in "xhc")
+            self.of_x, self.of_h = linear(torch, params["w_x"]), linear(torch, params["w_h"])
+            self.bias = parameter(torch, params["bias"])
+            self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, params, side, cfg.eps) for side in "xhc")
 
         def forward(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
-            from_x, from_h = self.of_x(x), self.of_h(h)
-            if self.normed:
-                from_x, from_h = self.norm_x(from_x), self.norm_h(from_h)
-            f, i, o, g = (from_x + from_h + self.bias).chunk(4, dim=-1)
+            f, i, o, g = (self.norm_x(self.of_x(x)) + self.norm_h(self.of_h(h)) + self.bias).chunk(4, dim=-1)
             c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-            c_norm = self.norm_c(c) if self.normed else c
-            return torch.sigmoid(o) * torch.tanh(c_norm), c
+            return torch.sigmoid(o) * torch.tanh(self.norm_c(c)), c
 
     class Network(nn.Module):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.cells = nn.ModuleList([Cell(start[f"layer{k}"]) for k in (1, 2, 3)])
-            self.window = linear(start["window"]["weight"], start["window"]["bias"])
-            self.output = linear(start["output"]["weight"], start["output"]["bias"])
+            self.window = linear(torch, **start["window"])
+            self.output = linear(torch, **start["output"])
 
         def forward(self, x: Any, characters: Any) -> Any:
             steps, batch, _ = x.shape

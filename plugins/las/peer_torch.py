@@ -2,91 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from duoln.data import Batch
 from duoln.nn import Params
 from duoln.plugins.las.alphabet import Alphabet
+from duoln.tasks.task import Peer
+from duoln.tasks.torch_peer import adam, cell_norm, linear, parameter, training_step
 
 _GATES = (1, 0, 3, 2)
 """PyTorch's input, forget, candidate, output among our forget, input, output, candidate."""
 
 
-def build(cfg: Any, start: Params, fused: bool = False, hoisted: bool = False,
-          ) -> tuple[Callable[[Batch], float], dict[str, str]]:
-    """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
+def build(cfg: Any, start: Params, fused: bool = False, hoisted: bool = False) -> Peer:
+    """See `Task.peer`; with `fused`, PyTorch's fused Adam in the place of its default one.
 
     Layers without norms are `torch.nn.LSTM` over packed sequences; with norms a loop over time, as the speller is.
-
-    Args:
-        cfg: the task's configuration.
-        start: our starting parameters, as NumPy arrays.
-        fused: use PyTorch's fused Adam instead of its default one.
-        hoisted: project and normalise a layer's inputs of all steps before its loop.
+    With `hoisted` a layer's inputs of all steps are projected and normalised before its loop.
     """
     import torch
 
     model = _network(torch, cfg, start, hoisted)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(trained, lr=cfg.learning_rate, fused=fused or None)
-    count = 0
+    optimizer = adam(torch, model, cfg, fused)
 
-    def step(batch: Batch) -> float:
-        nonlocal count
-        given = {name: torch.from_numpy(a.astype(np.int64) if a.dtype == np.int32 else a) for name, a in batch.items()}
-        each = torch.nn.functional.cross_entropy(model(given).transpose(1, 2), given["labels"], reduction="none")
-        loss = (each * given["weight"]).sum(0).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_value_(trained, cfg.clip)
+    def loss_of(batch: dict[str, Any]) -> Any:
+        each = torch.nn.functional.cross_entropy(model(batch).transpose(1, 2), batch["labels"], reduction="none")
+        return (each * batch["weight"]).sum(0).mean()
+
+    def clip_and_set_rate(done: int) -> None:
+        torch.nn.utils.clip_grad_value_(model.parameters(), cfg.clip)
         if cfg.decay_steps:
-            optimizer.param_groups[0]["lr"] = cfg.learning_rate * 10 ** (-count / cfg.decay_steps)
-        optimizer.step()
-        count += 1
-        return float(loss.item())
+            optimizer.param_groups[0]["lr"] = cfg.learning_rate * 10 ** (-done / cfg.decay_steps)
 
-    return step, {"library": f"torch {torch.__version__}", "threads": str(torch.get_num_threads())}
+    return training_step(torch, optimizer, loss_of, clip_and_set_rate)
 
 
 def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
     nn = torch.nn
 
-    def parameter(values: np.ndarray) -> Any:
-        return nn.Parameter(torch.from_numpy(np.ascontiguousarray(values)))
-
-    def linear(weight: np.ndarray, bias: np.ndarray | None = None) -> Any:
-        layer = nn.Linear(*weight.shape, bias=bias is not None)
-        layer.weight = parameter(weight.T)
-        if bias is not None:
-            layer.bias = parameter(bias)
-        return layer
-
-    def norm(params: Params, side: str) -> Any:
-        layer = nn.LayerNorm(len(params[f"gain_{side}"]), eps=1e-5)
-        layer.weight, layer.bias = parameter(params[f"gain_{side}"]), parameter(params[f"bias_{side}"])
-        return layer
-
     class Cell(nn.Module):  # type: ignore[name-defined]
         def __init__(self, params: Params) -> None:
             super().__init__()
-            self.of_x, self.of_h = linear(params["w_x"]), linear(params["w_h"])
-            self.bias = parameter(params["bias"])
-            self.normed = "gain_x" in params
-            if self.normed:
-                self.norm_x, self.norm_h, self.norm_c = (norm(params, side) for side in "xhc")
+            self.of_x, self.of_h = linear(torch, params["w_x"]), linear(torch, params["w_h"])
+            self.bias = parameter(torch, params["bias"])
+            self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, params, side, 1e-5) for side in "xhc")
 
         def side(self, x: Any) -> Any:
-            from_x = self.of_x(x)
-            return (self.norm_x(from_x) if self.normed else from_x) + self.bias
+            return self.norm_x(self.of_x(x)) + self.bias
 
         def forward(self, side: Any, h: Any, c: Any) -> tuple[Any, Any]:
-            from_h = self.of_h(h)
-            f, i, o, g = (side + (self.norm_h(from_h) if self.normed else from_h)).chunk(4, dim=-1)
+            f, i, o, g = (side + self.norm_h(self.of_h(h))).chunk(4, dim=-1)
             c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-            return torch.sigmoid(o) * torch.tanh(self.norm_c(c) if self.normed else c), c
+            return torch.sigmoid(o) * torch.tanh(self.norm_c(c)), c
 
     class Loop(nn.Module):  # type: ignore[name-defined]
         def __init__(self, params: Params) -> None:
@@ -115,7 +83,7 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
                 own = params[name]
                 for mine, theirs in (("w_x", "weight_ih_l0"), ("w_h", "weight_hh_l0"), ("bias", "bias_ih_l0")):
                     gates = np.split(own[mine].T, 4)
-                    setattr(self.lstm, theirs + suffix, parameter(np.concatenate([gates[k] for k in _GATES])))
+                    setattr(self.lstm, theirs + suffix, parameter(torch, np.concatenate([gates[k] for k in _GATES])))
                 second = getattr(self.lstm, "bias_hh_l0" + suffix)  # ours has one bias
                 second.data.zero_()
                 second.requires_grad_(False)
@@ -131,11 +99,11 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
             kind = Loop if cfg.listener_norm == "layer" else Packed
             self.layers = nn.ModuleList([kind(listener[f"layer{k}"]) for k in range(cfg.pyramids + cfg.layers)])
             if cfg.listener_norm == "over-time":
-                self.gain, self.bias = parameter(listener["gain"]), parameter(listener["bias"])
+                self.gain, self.bias = (parameter(torch, listener[name]) for name in ("gain", "bias"))
             self.cells = nn.ModuleList([Cell(speller[f"layer{k}"]) for k in range(cfg.speller_layers)])
-            self.query, self.keys = (linear(speller[n]["weight"]) for n in ("query", "keys"))
-            self.score = linear(speller["score"][:, None])
-            self.output = linear(speller["output"]["weight"], speller["output"]["bias"])
+            self.query, self.keys = (linear(torch, **speller[n]) for n in ("query", "keys"))
+            self.score = linear(torch, speller["score"][:, None])
+            self.output = linear(torch, **speller["output"])
 
         def hear(self, batch: dict[str, Any]) -> tuple[Any, Any]:
             x, mask = batch["x"], batch["mask"]

@@ -75,7 +75,7 @@ class Las(Task):
     title = "Listen, attend and spell"
     paper = "Ben Othman 2018"
     config = LasConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets: ClassVar = {
         "paper": {},
         "small": {"epochs": 56, "batch_size": 32, "evaluate_every": 60, "patience": 4, "decay_steps": 840,
                   "learning_rate": 3e-3, "source": "auto", "mels": 23, "noise": 0.5, "dropout": 0.1,
@@ -86,7 +86,7 @@ class Las(Task):
                   "listener_hidden": 8, "pyramids": 1, "speller_hidden": 12, "speller_layers": 1, "attention": 8,
                   "beam": 3, "longest": 4, "buckets": 2},
     }
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    variants: ClassVar = {
         "none": {},
         "encoder": {"listener_norm": "layer"},
         "decoder": {"speller_norm": "layer"},
@@ -94,7 +94,7 @@ class Las(Task):
         "decoder-swapped-state": {"speller_norm": "layer", "speller_state": "swapped"},
         "encoder-over-time": {"listener_norm": "over-time"},
     }
-    references: ClassVar[Mapping[str, str]] = {
+    references: ClassVar = {
         "none": "TIMIT: PER .268 after 15,947 steps",
         "encoder": "TIMIT: PER .245 after 9,976 steps",
         "decoder": "TIMIT: PER .666 after 15,600 steps",

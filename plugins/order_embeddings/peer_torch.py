@@ -3,53 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from duoln.data import Batch
 from duoln.nn import Params
+from duoln.tasks.task import Peer
+from duoln.tasks.torch_peer import adam, cell_norm, embedding, linear, parameter, training_step
 
 
-def build(cfg: Any, start: Params, fused: bool = False) -> tuple[Callable[[Batch], float], dict[str, str]]:
-    """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
+def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
+    """See `Task.peer`; with `fused`, PyTorch's fused Adam in the place of its default one.
 
     Without norms the sentence encoder is `nn.GRU` over packed sequences; with them a loop over time around a cell of
     `nn.Linear` and `nn.LayerNorm`, for PyTorch has no such layer.
     PyTorch's Adam corrects its moments as they should be: for "kiros2015" its rate and epsilon change with the step.
-
-    Args:
-        cfg: the task's configuration.
-        start: our starting parameters, as NumPy arrays.
-        fused: use PyTorch's fused Adam instead of its default one.
     """
     import torch
 
     model = _network(torch, cfg, start)
-    optimizer = torch.optim.Adam(model.parameters(), lr=cfg.learning_rate, fused=fused or None)
-    done = [0]
+    optimizer = adam(torch, model, cfg, fused)
 
-    def step(batch: Batch) -> float:
-        ids, mask = torch.from_numpy(batch["ids"].astype(np.int64)), torch.from_numpy(batch["mask"])
-        captions, images = model(ids, mask, torch.from_numpy(batch["features"]))
-        loss = _loss(torch, cfg, captions, images)
-        optimizer.zero_grad()
-        loss.backward()
-        done[0] += 1
+    def loss_of(batch: dict[str, Any]) -> Any:
+        return _loss(torch, cfg, *model(batch["ids"], batch["mask"], batch["features"]))
+
+    def set_rate_and_clip(done: int) -> None:
         if cfg.bias_correction == "kiros2015":
             for group in optimizer.param_groups:
-                group["lr"], group["eps"] = _kiros2015(cfg.learning_rate, done[0])
+                group["lr"], group["eps"] = _kiros2015(cfg.learning_rate, done + 1)
         if cfg.clip_each:
             for name, parameter in model.named_parameters():
                 # The authors have arrays of their own for the two gates and for the candidate.
                 apart = name.startswith("sentence.") and len(parameter) == 3 * cfg.joint_size
                 for part in parameter.grad.split(2 * cfg.joint_size) if apart else (parameter.grad,):
                     part.mul_((cfg.clip_each / part.norm()).clamp(max=1.0))
-        optimizer.step()
-        return float(loss.item())
 
-    return step, {"library": f"torch {torch.__version__}", "threads": str(torch.get_num_threads())}
+    return training_step(torch, optimizer, loss_of, set_rate_and_clip)
 
 
 def _kiros2015(rate: float, t: int, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
@@ -74,29 +63,13 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
     nn = torch.nn
     size, cell = cfg.joint_size, start["sentence"]
 
-    def put(parameter: Any, values: np.ndarray) -> None:
-        parameter.data = torch.from_numpy(np.ascontiguousarray(values))
-
-    def linear(weight: np.ndarray, bias: np.ndarray | None) -> Any:
-        layer = nn.Linear(*weight.shape, bias=bias is not None)
-        put(layer.weight, weight.T)
-        if bias is not None:
-            put(layer.bias, bias)
-        return layer
-
-    def norm(side: str, part: slice) -> Any:
-        layer = nn.LayerNorm(len(cell[f"gain_{side}"][part]), eps=cfg.eps)
-        put(layer.weight, cell[f"gain_{side}"][part])
-        put(layer.bias, cell[f"bias_{side}"][part])
-        return layer
-
     class NormedGRU(nn.Module):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.of_x, self.of_h = linear(cell["w_x"], cell.get("bias")), linear(cell["w_h"], None)
+            self.of_x, self.of_h = linear(torch, cell["w_x"], cell.get("bias")), linear(torch, cell["w_h"])
             gates, new = slice(0, 2 * size), slice(2 * size, None)
             self.x_gates, self.h_gates, self.x_new, self.h_new = (
-                norm(side, part) for part in (gates, new) for side in "xh")
+                cell_norm(torch, cell, side, cfg.eps, part) for part in (gates, new) for side in "xh")
 
         def forward(self, x: Any, mask: Any) -> Any:
             h = x.new_zeros(x.shape[1], size)
@@ -116,7 +89,8 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             update, reset, new = (slice(k * size, (k + 1) * size) for k in range(3))
             for name, values in (("weight_ih_l0", cell["w_x"].T), ("weight_hh_l0", cell["w_h"].T),
                                  ("bias_ih_l0", cell["bias"]), ("bias_hh_l0", np.zeros_like(cell["bias"]))):
-                put(getattr(self.gru, name), np.concatenate((values[reset], -values[update], values[new])))
+                rows = np.concatenate((values[reset], -values[update], values[new]))
+                setattr(self.gru, name, parameter(torch, rows))
             del self.gru.bias_hh_l0  # a second bias, which the authors' cell has not
             self.gru.register_buffer("bias_hh_l0", torch.zeros(3 * size))
 
@@ -127,9 +101,8 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
     class Network(nn.Module):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.words = nn.Embedding(*start["words"]["table"].shape)
-            put(self.words.weight, start["words"]["table"])
-            self.image = linear(start["image"]["weight"], start["image"]["bias"])
+            self.words = embedding(torch, start["words"]["table"])
+            self.image = linear(torch, **start["image"])
             self.sentence = PlainGRU() if cfg.norm == "none" else NormedGRU()
 
         def forward(self, ids: Any, mask: Any, features: Any) -> tuple[Any, Any]:

@@ -2,66 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
 import numpy as np
 
-from duoln.data import Batch
 from duoln.nn import Params
+from duoln.tasks.task import Peer
+from duoln.tasks.torch_peer import adam, cell_norm, embedding, linear, parameter, training_step
 
 
-def build(cfg: Any, start: Params, packed: bool = False) -> tuple[Callable[[Batch], float], dict[str, str]]:
-    """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
+def build(cfg: Any, start: Params, packed: bool = False) -> Peer:
+    """See `Task.peer`; with `packed`, padding is left out before the output layer: many users do not do that.
 
     Without norms `nn.GRU`; with them a loop over time around `nn.Linear` and `nn.LayerNorm`, the input's side hoisted.
     Logits for all words, `cross_entropy`, `clip_grad_norm_` and Adam, whose rate makes up for its bias correction where
     ours has another.
-
-    Args:
-        cfg: the task's configuration.
-        start: our starting parameters, as NumPy arrays.
-        packed: leave padding out before the output layer; many users do not.
     """
     import torch
 
     model = _network(torch, cfg, start)
-    optimizer = torch.optim.Adam(model.parameters(), lr=cfg.learning_rate)
-    updates = 0
+    model.packed = packed
+    optimizer = adam(torch, model, cfg)
 
-    def step(batch: Batch) -> float:
-        nonlocal updates
-        updates += 1
-        words, given, targets = (torch.from_numpy(batch[key].astype(np.int64)) for key in ("words", "given", "targets"))
-        loss = model(words, torch.from_numpy(batch["mask"]), given, targets)
-        optimizer.zero_grad()
-        loss.backward()
+    def loss_of(batch: dict[str, Any]) -> Any:
+        return model(batch["words"], batch["mask"], batch["given"], batch["targets"])
+
+    def clip_and_set_rate(done: int) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip)
         if cfg.bias_correction == "kiros2015":
-            undone = (1 - 0.9 ** updates) / sqrt(1 - 0.999 ** updates)
-            ratio = undone * sqrt(1 - 0.001 ** updates) / (1 - 0.1 ** updates)
+            update = done + 1
+            undone = (1 - 0.9 ** update) / sqrt(1 - 0.999 ** update)
+            ratio = undone * sqrt(1 - 0.001 ** update) / (1 - 0.1 ** update)
             optimizer.param_groups[0]["lr"] = cfg.learning_rate * ratio
-        optimizer.step()
-        return float(loss.item())
 
-    model.packed = packed
-    return step, {"library": f"torch {torch.__version__}", "threads": str(torch.get_num_threads())}
+    return training_step(torch, optimizer, loss_of, clip_and_set_rate)
 
 
 def _network(torch: Any, cfg: Any, start: Params) -> Any:
     nn = torch.nn
     hidden = cfg.hidden
-
-    def of(values: np.ndarray) -> Any:
-        return nn.Parameter(torch.from_numpy(np.ascontiguousarray(values)))
-
-    def linear(weight: np.ndarray, bias: np.ndarray | None) -> Any:
-        layer = nn.Linear(*weight.shape, bias=bias is not None)
-        layer.weight = of(weight.T)
-        if bias is not None:
-            layer.bias = of(bias)
-        return layer
 
     def reset_first(a: np.ndarray) -> np.ndarray:
         """PyTorch's gates are reset, update, candidate; its update gate is one less ours."""
@@ -72,11 +52,11 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
         def __init__(self, params: Params) -> None:
             super().__init__()
             self.gru = nn.GRU(cfg.width, hidden)
-            self.gru.weight_ih_l0 = of(reset_first(params["w_x"]).T)
-            self.gru.weight_hh_l0 = of(reset_first(params["w_h"]).T)
-            self.gru.bias_ih_l0 = of(reset_first(params["bias"]))
+            self.gru.weight_ih_l0 = parameter(torch, reset_first(params["w_x"]).T)
+            self.gru.weight_hh_l0 = parameter(torch, reset_first(params["w_h"]).T)
+            self.gru.bias_ih_l0 = parameter(torch, reset_first(params["bias"]))
             # One bias, as ours: PyTorch's second one would be trained as well.
-            self.gru.bias_hh_l0 = of(np.zeros_like(params["bias"])).requires_grad_(False)
+            self.gru.bias_hh_l0 = parameter(torch, np.zeros_like(params["bias"])).requires_grad_(False)
 
         def forward(self, x: Any, h: Any) -> Any:
             return self.gru(x, h[None])[0]
@@ -84,13 +64,10 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
     class Normed(nn.Module):  # type: ignore[name-defined]
         def __init__(self, params: Params) -> None:
             super().__init__()
-            self.of_x, self.of_h = linear(params["w_x"], params.get("bias")), linear(params["w_h"], None)
-            self.norms = nn.ModuleList()
-            for side in "xh":
-                for part in (slice(0, 2 * hidden), slice(2 * hidden, None)):
-                    norm = nn.LayerNorm(len(params[f"gain_{side}"][part]), eps=cfg.eps)
-                    norm.weight, norm.bias = of(params[f"gain_{side}"][part]), of(params[f"bias_{side}"][part])
-                    self.norms.append(norm)
+            self.of_x, self.of_h = linear(torch, params["w_x"], params.get("bias")), linear(torch, params["w_h"])
+            gates, new = slice(0, 2 * hidden), slice(2 * hidden, None)
+            self.norms = nn.ModuleList([cell_norm(torch, params, side, cfg.eps, part)
+                                        for side in "xh" for part in (gates, new)])
 
         def forward(self, x: Any, h: Any) -> Any:
             gates_x, new_x = self.of_x(x).split((2 * hidden, hidden), dim=-1)
@@ -109,11 +86,10 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.table = nn.Embedding(cfg.words, cfg.width)
-            self.table.weight = of(start["embedding"]["table"].copy())
+            self.table = embedding(torch, start["embedding"]["table"])
             kind = Plain if cfg.norm == "none" else Normed
             self.encoder, self.previous, self.next = (kind(start[name]) for name in ("encoder", "previous", "next"))
-            self.output = linear(start["output"]["weight"], start["output"]["bias"])
+            self.output = linear(torch, **start["output"])
 
         def forward(self, words: Any, mask: Any, given: Any, targets: Any) -> Any:
             batch = words.shape[1]

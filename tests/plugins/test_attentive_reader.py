@@ -5,6 +5,7 @@ from math import sqrt
 import numpy as np
 import pytest
 from conftest import get_backend
+from task_checks import check_peer, sigmoid
 
 from duoln import nn, tree
 from duoln.core import gradcheck
@@ -39,10 +40,6 @@ def test_it_is_a_task_elsewhere(variant, be, monkeypatch):
 
 # The network, from the equations ------------------------------------------------------------------------
 
-def _sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
 def _ln(x, gain, bias):
     return gain * (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) + bias
 
@@ -66,13 +63,13 @@ def _lstm(p, xs, mask, norm):
         else:
             z = _ln(a + p["bias"], p["gain_x"], p["bias_x"]) + _ln(b, p["gain_h"], p["bias_h"]) + p["bias"]
         f, i, o, g = np.split(z, 4, axis=1)
-        new_c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
+        new_c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
         c_norm = new_c
         if norm == "batch":
             c_norm = _bn(new_c, p["gain_c"]) + p["bias_c"]
         elif norm == "layer-theano":
             c_norm = _ln(new_c, p["gain_c"], p["bias_c"])
-        new_h = _sigmoid(o) * np.tanh(c_norm)
+        new_h = sigmoid(o) * np.tanh(c_norm)
         h, c = np.where(real[:, None], new_h, h), np.where(real[:, None], new_c, c)
         states.append(h)
     return np.array(states)
@@ -339,16 +336,10 @@ def test_equal_training_on_numpy_and_mlx(variant):
     ("bn-everywhere", {"dropout": "inverted", "likelihood": "exact", "clip": "norm", "clip_limit": 0.05}),
     ("none", {"dropout": "none", "clip_limit": 0.1, "bias_twice": False}),
     ("ln", {"tied": True, "width": 4})])
-def test_the_peer_trains_as_we_do(variant, options, numpy_backend):
+def test_the_peer_trains_as_we_do(variant, options):
     cfg = make_config(TASK, variant, "smoke", {**TINY, **options})
-    splits = TASK.data(cfg)
-    trainer = Trainer(TASK, variant, cfg, splits, numpy_backend)
-    step, facts = TASK.peer("torch")(cfg, tree.map(lambda t: t.numpy(), trainer.state["params"]))
-    theirs = [step(splits.train(k)) for k in range(4)]
-    np.testing.assert_allclose([trainer.advance() for _ in range(4)], theirs, rtol=1e-4)
-    assert facts["library"].startswith("torch")
+    check_peer(TASK, variant, cfg, 4, rtol=1e-4)
 
 
-def test_unknown_peers_and_settings():
-    check_error(UsageError, lambda: TASK.peer("jax"), "torch", "jax")
+def test_unknown_settings():
     check_error(UsageError, lambda: Reader(9, 3, 4, "none", keep=0.0), "keep", "0.0")

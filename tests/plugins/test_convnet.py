@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 from conftest import get_backend
+from task_checks import check_peer
 
 from duoln import nn, tree
 from duoln.core import gradcheck
@@ -232,7 +233,6 @@ def test_settings_that_do_not_fit():
     check_error(UsageError, lambda: _config("ln", dataset="svhn"), "cifar10, mnist", "svhn")
     check_error(ShapeError, lambda: ConvNet((11, 32, 3), 4, "none", "unit", "he"), "12 x 12", "(11, 32)")
     check_error(ShapeError, lambda: ConvNet((32, 32, 3), 0, "none", "unit", "he"), "1 channel", "0")
-    check_error(UsageError, lambda: TASK.peer("jax"), "torch", "jax")
 
 
 def test_the_smallest_image(numpy_backend):
@@ -272,11 +272,6 @@ def test_batch_norm_is_evaluated_by_the_statistics_of_undisturbed_images(numpy_b
 @pytest.mark.parametrize(("variant", "gains"), [("none", "unit"), ("bn", "unit"), ("ln", "unit"), ("ln", "channel"),
                                                 ("wn", "unit")])
 @pytest.mark.parametrize("dataset", ["cifar10", "mnist"])
-def test_the_peer_trains_as_we_do(variant, gains, dataset, numpy_backend):
+def test_the_peer_trains_as_we_do(variant, gains, dataset):
     cfg = _config(variant, gains=gains, dataset=dataset, decay_from=1, decay_to=6, channels=3)
-    splits = TASK.data(cfg)
-    trainer = Trainer(TASK, variant, cfg, splits, numpy_backend)
-    step, facts = TASK.peer("torch")(cfg, tree.map(lambda t: t.numpy().copy(), trainer.state["params"]))
-    theirs = [step(splits.train(k)) for k in range(4)]
-    np.testing.assert_allclose([trainer.advance() for _ in range(4)], theirs, rtol=1e-4)
-    assert facts["library"].startswith("torch")
+    check_peer(TASK, variant, cfg, 4, rtol=1e-4)

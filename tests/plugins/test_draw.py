@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 from conftest import get_backend
+from task_checks import check_peer, sigmoid
 
 from duoln import nn, tree
 from duoln.core import gradcheck
@@ -27,10 +28,6 @@ def test_it_is_a_task(be):
 
 # The network, from the equations ------------------------------------------------------------------------
 
-def _sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
 def _bank(middle, log_variance, log_delta, n):
     means = middle + (np.arange(n) - n / 2 + 0.5) * 27 / (n - 1) * np.exp(log_delta)
     f = np.exp(-(np.arange(28) - means[:, None]) ** 2 / (2 * np.exp(log_variance)))
@@ -45,11 +42,11 @@ def _banks(where, n):
 
 def _lstm(p, x, h, c, normalised):
     f, i, o, g = np.split(x @ p["w_x"] + h @ p["w_h"] + p["bias"], 4)
-    c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     c_norm = c
     if normalised:
         c_norm = p["gain_c"] * (c - c.mean()) / np.sqrt(c.var() + 1e-5) + p["bias_c"]
-    return _sigmoid(o) * np.tanh(c_norm), c
+    return sigmoid(o) * np.tanh(c_norm), c
 
 
 def _reference(p, image, noise, normalised, read=2, write=5):
@@ -61,7 +58,7 @@ def _reference(p, image, noise, normalised, read=2, write=5):
     for e in noise:
         looked = h_dec @ p["look"]["weight"] + p["look"]["bias"]
         fy, fx, gamma = _banks(looked[:5], read)
-        error = x - _sigmoid(canvas)
+        error = x - sigmoid(canvas)
         r = gamma * np.concatenate([(fy @ a @ fx.T).ravel() for a in (x, error)])
         h_enc, c_enc = _lstm(p["encoder"], np.concatenate([r, h_dec]), h_enc, c_enc, normalised)
         s = h_enc @ p["posterior"]["weight"] + p["posterior"]["bias"]
@@ -72,7 +69,7 @@ def _reference(p, image, noise, normalised, read=2, write=5):
         looked = h_dec @ p["look"]["weight"] + p["look"]["bias"]
         fy, fx, gamma = _banks(looked[5:10], write)
         canvas = canvas + fy.T @ looked[10:].reshape(write, write) @ fx / gamma
-    chance = _sigmoid(canvas)
+    chance = sigmoid(canvas)
     return -(x * np.log(chance) + (1 - x) * np.log(1 - chance)).sum(), divergence
 
 
@@ -252,18 +249,9 @@ def test_equal_training_on_numpy_and_mlx(variant):
 @pytest.mark.peers
 @pytest.mark.parametrize("variant", ["none", "wn", "ln"])
 @pytest.mark.parametrize(("centre", "clip"), [("edge", "norm"), ("draw", "value")])
-def test_the_peer_trains_as_we_do(variant, centre, clip, numpy_backend):
+def test_the_peer_trains_as_we_do(variant, centre, clip):
     cfg = _tiny_config(variant, hidden=12, centre=centre, clip=clip, clip_limit=0.05)
-    splits = TASK.data(cfg)
-    trainer = Trainer(TASK, variant, cfg, splits, numpy_backend)
-    step, facts = TASK.peer("torch")(cfg, tree.map(lambda t: t.numpy(), trainer.state["params"]))
-    theirs = [step(splits.train(k)) for k in range(4)]
-    np.testing.assert_allclose([trainer.advance() for _ in range(4)], theirs, rtol=1e-5)
-    assert facts["library"].startswith("torch")
-
-
-def test_unknown_peers():
-    check_error(UsageError, lambda: TASK.peer("jax"), "torch", "jax")
+    check_peer(TASK, variant, cfg, 4, rtol=1e-5)
 
 
 def test_cells_are_those_of_the_paper():

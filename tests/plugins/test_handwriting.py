@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from conftest import get_backend
 from operator_cases import mixture_reference, window_reference
-from ops.cases import layer_norm_reference
+from task_checks import check_one_start, check_peer, lstm_reference
 
-from duoln import ops, runtime, tree
+from duoln import ops, tree
 from duoln.core import gradcheck
 from duoln.data import examples
 from duoln.errors import DataMissingError, UsageError
@@ -18,7 +17,6 @@ from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
 from duoln.testing import check_error, check_task
-from duoln.training.trainer import Trainer
 
 TASK = Handwriting()
 FORMS = ("steps", "sequences")
@@ -58,22 +56,6 @@ def test_weights_and_biases_start_uniform_and_norms_at_one():
 
 # Against plain NumPy ------------------------------------------------------------------------------------
 
-def _sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
-def _lstm(p, x, h, c):
-    """Eq. 20-22, or without norms."""
-    from_x, from_h, c_norm = x @ p["w_x"], h @ p["w_h"], lambda c: c
-    if "gain_x" in p:
-        from_x = layer_norm_reference(from_x, p["gain_x"], p["bias_x"])
-        from_h = layer_norm_reference(from_h, p["gain_h"], p["bias_h"])
-        c_norm = lambda c: layer_norm_reference(c, p["gain_c"], p["bias_c"])  # noqa: E731
-    f, i, o, g = np.split(from_x + from_h + p["bias"], 4, axis=-1)
-    c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
-    return _sigmoid(o) * np.tanh(c_norm(c)), c
-
-
 def _network(params, x, text, gaussians, advance):
     """The network of protocols and Graves 2013, section 5, step by step."""
     (steps, batch, _), hidden = x.shape, params["layer1"]["w_h"].shape[0]
@@ -83,11 +65,11 @@ def _network(params, x, text, gaussians, advance):
     states = {k: (np.zeros((batch, hidden)), np.zeros((batch, hidden))) for k in (1, 2, 3)}
     kappa, window, outputs = np.zeros((batch, gaussians)), characters[:, 0], []
     for t in range(steps):
-        states[1] = _lstm(params["layer1"], np.concatenate((x[t], window), 1), *states[1])
+        states[1] = lstm_reference(params["layer1"], np.concatenate((x[t], window), 1), *states[1])
         raw = states[1][0] @ params["window"]["weight"] + params["window"]["bias"]
         window, kappa, _ = window_reference(raw, kappa, characters, advance)
         for k in (2, 3):
-            states[k] = _lstm(params[f"layer{k}"], np.concatenate((x[t], window, states[k - 1][0]), 1), *states[k])
+            states[k] = lstm_reference(params[f"layer{k}"], np.concatenate((x[t], window, states[k - 1][0]), 1), *states[k])
         hidden_all = np.concatenate([states[k][0] for k in (1, 2, 3)], 1)
         outputs.append(hidden_all @ params["output"]["weight"] + params["output"]["bias"])
     return np.stack(outputs)
@@ -170,21 +152,7 @@ def test_the_window_stands_still_on_padding(numpy_backend):
 # One start everywhere -----------------------------------------------------------------------------------
 
 def test_equal_start_and_batches_on_numpy_and_mlx():
-    runs = {}
-    for name in ("numpy", "mlx"):
-        losses = {}
-        for variant in TASK.variants:
-            cfg = make_config(TASK, variant, "smoke", {"length": 12})
-            splits = TASK.data(cfg)
-            trainer = Trainer(TASK, variant, cfg, splits, get_backend(name))
-            start = [t.numpy() for t in tree.leaves(trainer.state["params"])]
-            losses[variant] = (start, [splits.train(k)["x"] for k in range(3)], [trainer.advance() for _ in range(3)])
-        runs[name] = losses
-    for variant in TASK.variants:
-        (start_a, batches_a, a), (start_b, batches_b, b) = runs["numpy"][variant], runs["mlx"][variant]
-        assert all(np.array_equal(x, y) for x, y in zip(start_a, start_b, strict=True))
-        assert all(np.array_equal(x, y) for x, y in zip(batches_a, batches_b, strict=True))
-        np.testing.assert_allclose(a, b, rtol=1e-4)
+    check_one_start(TASK, {"length": 12}, 3, rtol=1e-4)
 
 
 @pytest.mark.peers
@@ -192,16 +160,7 @@ def test_equal_start_and_batches_on_numpy_and_mlx():
 @pytest.mark.parametrize("variant", ["none", "ln"])
 def test_pytorch_gives_the_same_losses(variant, form):
     cfg = make_config(TASK, variant, "smoke", {"form": form, "clip_steps": 0.5, "clip_output": 0.2, "length": 10})
-    splits = TASK.data(cfg)
-    trainer = Trainer(TASK, variant, cfg, splits, runtime.backend("numpy"))
-    step, facts = TASK.peer("torch")(cfg, tree.map(lambda t: t.numpy().copy(), trainer.state["params"]))
-    assert facts["library"].startswith("torch")
-    for k in range(4):
-        assert trainer.advance() == pytest.approx(step(splits.train(k)), rel=2e-4), k
-
-
-def test_an_unknown_peer():
-    check_error(UsageError, lambda: TASK.peer("jax"), "torch-fused", "'jax'")
+    check_peer(TASK, variant, cfg, 4, rtol=2e-4)
 
 
 # Batches ------------------------------------------------------------------------------------------------

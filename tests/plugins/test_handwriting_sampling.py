@@ -4,6 +4,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from task_checks import untrained
 
 from duoln import cli, runtime, tree
 from duoln.errors import DataError, DivergedError, UsageError
@@ -13,7 +14,7 @@ from duoln.plugins.handwriting.sampling import Options, draw_point, sample, writ
 from duoln.plugins.handwriting.task import Handwriting
 from duoln.randomness import Stream
 from duoln.runs.folder import RunFolder
-from duoln.tasks import Trained, make_config
+from duoln.tasks import make_config
 from duoln.testing import check_error
 from duoln.training.loop import fit
 from duoln.training.trainer import Trainer
@@ -33,9 +34,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def trained():
-    cfg = make_config(TASK, "ln", "smoke")
-    model = TASK.model(cfg)
-    return Trained(cfg, "ln", 1, model, runtime.to_tensors(model.init(Stream(0, "init")), "numpy"))
+    return untrained(TASK, "ln")
 
 
 def test_points_are_drawn_from_the_mixture():

@@ -5,11 +5,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from conftest import get_backend
-from ops.cases import layer_norm_reference
+from task_checks import check_peer, lstm_reference
 
 from duoln import runtime, tree
 from duoln.core import gradcheck
-from duoln.errors import ShapeError, UsageError
+from duoln.errors import ShapeError
 from duoln.plugins.las.model import normalise_over_time
 from duoln.plugins.las.task import Las
 from duoln.randomness import Stream
@@ -76,22 +76,6 @@ def test_the_rate_falls_to_a_tenth_over_the_planned_run():
 
 # Against plain NumPy ------------------------------------------------------------------------------------
 
-def _sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
-def _cell(p, x, h, c):
-    """Eq. 20-22, or without norms."""
-    from_x, from_h, c_norm = x @ p["w_x"], h @ p["w_h"], lambda c: c
-    if "gain_x" in p:
-        from_x = layer_norm_reference(from_x, p["gain_x"], p["bias_x"])
-        from_h = layer_norm_reference(from_h, p["gain_h"], p["bias_h"])
-        c_norm = lambda c: layer_norm_reference(c, p["gain_c"], p["bias_c"])  # noqa: E731
-    f, i, o, g = np.split(from_x + from_h + p["bias"], 4, axis=-1)
-    c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
-    return _sigmoid(o) * np.tanh(c_norm(c)), c
-
-
 def _listen(p, x, length, pyramids, masks):
     """One utterance, (frames, width) -> (steps, 2 H): nothing of the padding but what a norm over time sees of it.
 
@@ -105,7 +89,7 @@ def _listen(p, x, length, pyramids, masks):
             h = c = np.zeros(len(cell["w_h"]))
             out = np.zeros((padded, len(h)))
             for t in order:
-                h, c = _cell(cell, x[t], h, c)
+                h, c = lstm_reference(cell, x[t], h, c)
                 out[t] = h
             outs.append(out)
         x = np.concatenate(outs, 1) * masks[k]
@@ -125,7 +109,7 @@ def _spell(p, memory, labels, coin, gumbel, masks, swapped):
     for t in range(len(labels)):
         x = np.concatenate((np.arange(classes) == symbol, context))
         for k, q in enumerate(layers):
-            h, c = _cell(q, x, *states[k])
+            h, c = lstm_reference(q, x, *states[k])
             states[k] = (c, h) if swapped else (h, c)
             x = h * masks[k][t]
         scores = [p["score"] @ np.tanh(m @ p["keys"]["weight"] + x @ p["query"]["weight"]) for m in memory]
@@ -233,18 +217,9 @@ def test_equal_training_on_numpy_and_mlx(variant):
 
 @pytest.mark.peers
 @pytest.mark.parametrize(("variant", "peer"), [*((v, "torch") for v in TASK.variants), ("both", "torch-hoisted")])
-def test_the_peer_trains_as_we_do(variant, peer, numpy_backend):
+def test_the_peer_trains_as_we_do(variant, peer):
     cfg = _tiny(variant, speller_layers=2, sampling=0.3, dropout=0.2, decay_steps=10, learning_rate=1e-3)
-    splits = TASK.data(cfg)
-    trainer = Trainer(TASK, variant, cfg, splits, numpy_backend)
-    step, facts = TASK.peer(peer)(cfg, tree.map(lambda t: t.numpy(), trainer.state["params"]))
-    theirs = [step(splits.train(k)) for k in range(3)]
-    np.testing.assert_allclose([trainer.advance() for _ in range(3)], theirs, rtol=3e-5)
-    assert facts["library"].startswith("torch")
-
-
-def test_unknown_peers():
-    check_error(UsageError, lambda: TASK.peer("jax"), "torch", "jax")
+    check_peer(TASK, variant, cfg, 3, 3e-5, peer)
 
 
 def test_the_smoke_preset_learns():

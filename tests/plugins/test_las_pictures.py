@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
+from task_checks import untrained
 from test_las_audio import TONE, write_sphere, write_wav
 
-from duoln import cli, runtime
+from duoln import cli
 from duoln.errors import DataError, DataFormatError, DivergedError, UsageError
 from duoln.plugins.las import pictures
 from duoln.plugins.las.alphabet import LETTERS
 from duoln.plugins.las.pictures import Options, sample, spell
 from duoln.plugins.las.task import Las
-from duoln.randomness import Stream
-from duoln.tasks import Trained, make_config
 from duoln.testing import check_error
 
 TASK = Las()
@@ -28,9 +27,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def trained():
-    cfg = make_config(TASK, "none", "smoke")
-    model = TASK.model(cfg)
-    return Trained(cfg, "none", 1, model, runtime.to_tensors(model.init(Stream(0, "init")), "numpy"))
+    return untrained(TASK, "none")
 
 
 def test_sample_from_the_command_line(runs, tmp_path, capsys):

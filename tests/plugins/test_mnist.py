@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import get_backend
+from task_checks import check_one_start, check_peer
 
 from duoln import nn, tree
 from duoln.data import write_idx
@@ -17,7 +17,6 @@ from duoln.plugins.mnist.model import network
 from duoln.plugins.mnist.task import Mnist
 from duoln.tasks import make_config
 from duoln.testing import check_error, check_task
-from duoln.training.trainer import Trainer
 
 TASK = Mnist()
 
@@ -75,22 +74,13 @@ def test_equal_start_and_batches_on_numpy_and_mlx():
     three CPUs and on MLX, and of 16 seeds on two of these CPUs, were 6e-7 apart at most; those of the one seed after
     twenty 2.5e-5, after a hundred 7e-3.
     """
-    runs = {}
-    for name in ("numpy", "mlx"):
-        losses = {}
-        for variant in TASK.variants:
-            cfg = make_config(TASK, variant, "smoke", {"hidden": 200, "batch_size": 20})
-            splits = TASK.data(cfg)
-            trainer = Trainer(TASK, variant, cfg, splits, get_backend(name))
-            start = [t.numpy() for t in tree.leaves(trainer.state["params"])]
-            batches = [splits.train(k)["x"] for k in range(10)]
-            losses[variant] = (start, batches, [trainer.advance() for _ in range(10)])
-        runs[name] = losses
-    for variant in TASK.variants:
-        (start_a, batches_a, a), (start_b, batches_b, b) = runs["numpy"][variant], runs["mlx"][variant]
-        assert all(np.array_equal(x, y) for x, y in zip(start_a, start_b, strict=True))
-        assert all(np.array_equal(x, y) for x, y in zip(batches_a, batches_b, strict=True))
-        np.testing.assert_allclose(a, b, rtol=1e-5)
+    check_one_start(TASK, {"hidden": 200, "batch_size": 20}, 10, rtol=1e-5)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("variant", TASK.variants)
+def test_the_peer_trains_as_we_do(variant):
+    check_peer(TASK, variant, make_config(TASK, variant, "smoke"), 4, rtol=1e-4)
 
 
 class TestData:

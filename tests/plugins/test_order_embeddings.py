@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ops.cases import layer_norm_reference
+from task_checks import check_peer, sigmoid
 
-from duoln import nn, runtime, tree, value_and_grad
+from duoln import nn, tree, value_and_grad
 from duoln.core import gradcheck
 from duoln.errors import DataMissingError, DivergedError, UsageError
 from duoln.plugins.order_embeddings import data, retrieval
@@ -20,7 +21,6 @@ from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
 from duoln.testing import check_error, check_task
-from duoln.training.trainer import Trainer
 
 TASK = OrderEmbeddings()
 
@@ -70,10 +70,6 @@ def test_where_weights_start():
 
 # Against plain NumPy ------------------------------------------------------------------------------------
 
-def _sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
 def _authors_gru(cell, x, mask, normed):
     """The authors' cell (protocol 1.2): gates r and u, of which u keeps the state; norms over both gates together."""
     size = cell["w_h"].shape[0]
@@ -92,7 +88,7 @@ def _authors_gru(cell, x, mask, normed):
 
     h = np.zeros((x.shape[1], size))
     for t in range(len(x)):
-        gates = _sigmoid(norm(x[t] @ w + b, "x", "gates") + norm(h @ u, "h", "gates"))
+        gates = sigmoid(norm(x[t] @ w + b, "x", "gates") + norm(h @ u, "h", "gates"))
         reset, keep = gates[:, :size], gates[:, size:]
         better = np.tanh(norm(x[t] @ wx + bx, "x", "new") + reset * norm(h @ ux, "h", "new"))
         h = np.where(mask[t][:, None], keep * h + (1 - keep) * better, h)
@@ -186,16 +182,7 @@ def test_clipping_is_of_the_arrays_that_the_authors_have(numpy_backend):
 @pytest.mark.parametrize("variant", TASK.variants)
 def test_pytorch_gives_the_same_losses(variant, correction):
     cfg = make_config(TASK, variant, "smoke", {"bias_correction": correction, "clip_each": 0.5})
-    splits = TASK.data(cfg)
-    trainer = Trainer(TASK, variant, cfg, splits, runtime.backend("numpy"))
-    step, facts = TASK.peer("torch")(cfg, tree.map(lambda t: t.numpy().copy(), trainer.state["params"]))
-    assert facts["library"].startswith("torch")
-    for k in range(6):
-        assert trainer.advance() == pytest.approx(step(splits.train(k)), rel=1e-3), k
-
-
-def test_an_unknown_peer():
-    check_error(UsageError, lambda: TASK.peer("jax"), "torch-fused", "'jax'")
+    check_peer(TASK, variant, cfg, 6, rtol=1e-3)
 
 
 # Ranks --------------------------------------------------------------------------------------------------

@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 from conftest import get_backend
 from ops.cases import layer_norm_reference
+from task_checks import check_peer, sigmoid
 
 from duoln import runtime, tree
 from duoln.core import gradcheck
-from duoln.errors import UsageError
-from duoln.plugins.skip_thoughts import peer_torch
 from duoln.plugins.skip_thoughts.model import SkipThoughts
 from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_error, check_task
+from duoln.testing import check_task
 from duoln.training.trainer import Trainer
 
 TASK = SkipThoughtsTask()
@@ -58,10 +57,6 @@ def test_matrices_start_orthogonal_if_square_else_uniform():
 
 # Against plain NumPy ------------------------------------------------------------------------------------
 
-def _sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
 def _gru(p, x, h):
     """Protocols 1.2: with u the share that is kept, gates r and u; here z = 1 - u. Biases are inside of the norms."""
     n = h.shape[1]
@@ -73,7 +68,7 @@ def _gru(p, x, h):
         parts = slice(0, 2 * n), slice(2 * n, None)
         xs = np.concatenate([normed(xs, "x", part) for part in parts], 1)
         hs = np.concatenate([normed(hs, "h", part) for part in parts], 1)
-    z, r = np.split(_sigmoid(xs[:, :2 * n] + hs[:, :2 * n]), 2, axis=1)
+    z, r = np.split(sigmoid(xs[:, :2 * n] + hs[:, :2 * n]), 2, axis=1)
     new = np.tanh(xs[:, 2 * n:] + r * hs[:, 2 * n:])
     return (1 - z) * h + z * new
 
@@ -162,20 +157,11 @@ def test_equal_training_on_numpy_and_mlx():
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("peer", TASK.peers)
 @pytest.mark.parametrize("variant", ["none", "ln"])
-def test_the_peer_computes_the_same(variant, packed):
+def test_the_peer_computes_the_same(variant, peer):
     cfg = make_config(TASK, variant, "smoke", {**TINY, "learning_rate": 1e-3})
-    splits = TASK.data(cfg)
-    step, _ = TASK.peer("torch-packed" if packed else "torch")(cfg, TASK.model(cfg).init(Stream(0, "init")))
-    trainer = Trainer(TASK, variant, cfg, splits, runtime.backend("numpy"))
-    for k in range(4):
-        assert step(splits.train(k)) == pytest.approx(trainer.advance(), rel=2e-5)
-
-
-def test_no_such_peer():
-    assert TASK.peer("torch") is peer_torch.build
-    check_error(UsageError, lambda: TASK.peer("jax"), "torch-packed", "'jax'")
+    check_peer(TASK, variant, cfg, 4, 2e-5, peer)
 
 
 def test_a_run_learns_what_a_sentence_tells_of_its_neighbours():

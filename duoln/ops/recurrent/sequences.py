@@ -139,6 +139,17 @@ def _rnn(x: Tensor, h: Tensor, *rest: Tensor, **attrs: Any) -> tuple[Tensor, ...
     return _walk("rnn", x, (h,), *rest, **attrs)
 
 
+def _checked(cell: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
+             mask: Tensor | None, norms: NormParameters | None, eps: float, eps_place: EpsilonPlace, reverse: bool,
+             ) -> tuple[Tensor, NormParameters, dict[str, Any]]:
+    """The input without padding, the norms' parameters, and the attributes, after the checks of a sequence operator."""
+    norms = check_norms(cell, norms)
+    eps, eps_place = check_epsilon(cell, eps, eps_place)
+    attrs = {"norm": norm, "eps": eps, "eps_place": eps_place, "reverse": check_flag(cell, "reverse", reverse)}
+    check_cell(cell, norm, x, states, w_x, w_h, bias, norms, mask)
+    return _without_padding(x, mask, norm), norms, attrs
+
+
 def named(cell: str, norm: str, arrays: tuple[Tensor, ...]) -> NormParameters:
     """The norms' parameters by name, from the operators' order."""
     return dict(zip(norm_shapes(cell, norm, 1), arrays, strict=True))
@@ -160,14 +171,9 @@ def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms = check_norms("lstm", norms)
-    eps, eps_place = check_epsilon("lstm", eps, eps_place)
-    reverse = check_flag("lstm", "reverse", reverse)
     remat = check_flag("lstm", "remat", remat)
-    check_cell("lstm", norm, x, (h, c), w_x, w_h, bias, norms, mask)
-    x = _without_padding(x, mask, norm)
-    return lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps, eps_place=eps_place,
-                      reverse=reverse, remat=remat)
+    x, norms, attrs = _checked("lstm", norm, x, (h, c), w_x, w_h, bias, mask, norms, eps, eps_place, reverse)
+    return lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), **attrs, remat=remat)
 
 
 @op
@@ -181,13 +187,8 @@ def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms = check_norms("gru", norms)
-    eps, eps_place = check_epsilon("gru", eps, eps_place)
-    reverse = check_flag("gru", "reverse", reverse)
-    check_cell("gru", norm, x, (h,), w_x, w_h, bias, norms, mask)
-    x = _without_padding(x, mask, norm)
-    return gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps,
-                     eps_place=eps_place, reverse=reverse)
+    x, norms, attrs = _checked("gru", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, eps_place, reverse)
+    return gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), **attrs)
 
 
 @op
@@ -201,13 +202,8 @@ def rnn(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms = check_norms("rnn", norms)
-    eps, eps_place = check_epsilon("rnn", eps, eps_place)
-    reverse = check_flag("rnn", "reverse", reverse)
-    check_cell("rnn", norm, x, (h,), w_x, w_h, bias, norms, mask)
-    x = _without_padding(x, mask, norm)
-    return rnn.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps,
-                     eps_place=eps_place, reverse=reverse)
+    x, norms, attrs = _checked("rnn", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, eps_place, reverse)
+    return rnn.apply(x, h, w_x, w_h, bias, mask, *norms.values(), **attrs)
 
 
 lstm.add(derived(_lstm))

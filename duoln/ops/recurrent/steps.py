@@ -77,10 +77,7 @@ def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms, s = check_norms("gru_step", norms), Settings(norm, *check_epsilon("gru_step", eps, eps_place))
-    check_cell("gru_step", norm, x, (h,), w_x, w_h, bias, norms)
-    x_gates = formulas.input_to_gates("gru", linear(x, w_x), bias, norms, s)
-    return formulas.gru_cell(x_gates, matmul(h, w_h), h, bias, norms, s)
+    return _composed_step("gru", norm, x, h, w_x, w_h, bias, norms, eps, eps_place)
 
 
 def rnn_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
@@ -91,10 +88,18 @@ def rnn_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms, s = check_norms("rnn_step", norms), Settings(norm, *check_epsilon("rnn_step", eps, eps_place))
-    check_cell("rnn_step", norm, x, (h,), w_x, w_h, bias, norms)
-    x_gates = formulas.input_to_gates("rnn", linear(x, w_x), bias, norms, s)
-    return formulas.rnn_cell(x_gates, matmul(h, w_h), bias, norms, s)
+    return _composed_step("rnn", norm, x, h, w_x, w_h, bias, norms, eps, eps_place)
+
+
+def _composed_step(cell: str, norm: str, x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None,
+                   norms: NormParameters | None, eps: float, eps_place: EpsilonPlace) -> Tensor:
+    """The next state of a cell that has but one, by its formula."""
+    name = f"{cell}_step"
+    norms, s = check_norms(name, norms), Settings(norm, *check_epsilon(name, eps, eps_place))
+    check_cell(name, norm, x, (h,), w_x, w_h, bias, norms)
+    x_gates = formulas.input_to_gates(cell, linear(x, w_x), bias, norms, s)
+    [state] = formulas.next_states(cell, x_gates, matmul(h, w_h), (h,), bias, norms, s)
+    return state
 
 
 lstm_cell.add(derived(_lstm_cell))

@@ -1,0 +1,59 @@
+"""What tests of several experiments share: peers, one start everywhere, an untrained model, the paper's LSTM."""
+
+import numpy as np
+from conftest import get_backend
+from ops.cases import layer_norm_reference
+
+from duoln import runtime, tree
+from duoln.randomness import Stream
+from duoln.tasks import Trained, make_config
+from duoln.training.trainer import Trainer
+
+
+def check_peer(task, variant, cfg, steps, rtol, peer="torch"):
+    """A peer's losses are ours, from the same start on the same batches."""
+    splits = task.data(cfg)
+    trainer = Trainer(task, variant, cfg, splits, runtime.backend("numpy"))
+    step, facts = task.peer(peer)(cfg, tree.map(lambda t: t.numpy(), trainer.state["params"]))
+    theirs = [step(splits.train(k)) for k in range(steps)]
+    np.testing.assert_allclose([trainer.advance() for _ in range(steps)], theirs, rtol=rtol)
+    assert facts["library"].startswith("torch")
+
+
+def check_one_start(task, settings, steps, rtol):
+    """On NumPy and MLX the start and the batches of every variant are equal to the bit, and the losses nearly."""
+    for variant in task.variants:
+        runs = []
+        for name in ("numpy", "mlx"):
+            cfg = make_config(task, variant, "smoke", settings)
+            splits = task.data(cfg)
+            trainer = Trainer(task, variant, cfg, splits, get_backend(name))
+            start = [t.numpy() for t in tree.leaves(trainer.state["params"])]
+            exact = [*start, *(splits.train(k)["x"] for k in range(steps))]
+            runs.append((exact, [trainer.advance() for _ in range(steps)]))
+        (exact_a, a), (exact_b, b) = runs
+        assert all(np.array_equal(x, y) for x, y in zip(exact_a, exact_b, strict=True)), variant
+        np.testing.assert_allclose(a, b, rtol=rtol)
+
+
+def untrained(task, variant):
+    """The model at its start, as `Task.sample` is given one."""
+    cfg = make_config(task, variant, "smoke")
+    model = task.model(cfg)
+    return Trained(cfg, variant, 1, model, runtime.to_tensors(model.init(Stream(0, "init")), "numpy"))
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def lstm_reference(p, x, h, c):
+    """A step of eq. 20-22, or of the plain LSTM where `p` has no norms."""
+    from_x, from_h, c_norm = x @ p["w_x"], h @ p["w_h"], lambda c: c
+    if "gain_x" in p:
+        from_x = layer_norm_reference(from_x, p["gain_x"], p["bias_x"])
+        from_h = layer_norm_reference(from_h, p["gain_h"], p["bias_h"])
+        c_norm = lambda c: layer_norm_reference(c, p["gain_c"], p["bias_c"])  # noqa: E731
+    f, i, o, g = np.split(from_x + from_h + p["bias"], 4, axis=-1)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c_norm(c)), c
