@@ -169,4 +169,4 @@ def test_what_is_not_a_number_comes_out(value, numpy_backend):
     y = ops.layer_norm.rules("numpy")[0].forward(numpy_backend, x, None, None, 1e-5, "inside", "relu")[0]
     loss = ops.softmax_cross_entropy.rules("numpy")[0].forward(numpy_backend, x, np.zeros(4, np.int32))[0]
     assert np.isnan(y[1]).all() and np.isfinite(y[[0, 2, 3]]).all()
-    assert np.isfinite(loss[[0, 2, 3]]).all() and not np.isfinite(loss[1]) or value == -np.inf
+    assert (np.isfinite(loss[[0, 2, 3]]).all() and not np.isfinite(loss[1])) or value == -np.inf
