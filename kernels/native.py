@@ -218,7 +218,8 @@ def compile_all(chosen: Compiler) -> None:
         return
     _tell(f"duoln: compiling {len(missing)} kernels for this CPU with {chosen.version} (once)")
     with tempfile.TemporaryDirectory(dir=_folder(), prefix="building-") as aside:
-        waiting, running = list(missing), []
+        waiting = list(missing)
+        running: list[tuple[str, list[str], Path, subprocess.Popen[str]]] = []
         while waiting or running:
             while waiting and len(running) < host.workers():
                 running.append(_started(waiting.pop(0), chosen, Path(aside)))
