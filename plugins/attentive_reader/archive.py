@@ -10,7 +10,7 @@ from duoln.data import read_tar, read_whole
 from duoln.errors import DataFormatError, DataMissingError
 
 SPLITS = {"training": "train", "validation": "valid", "test": "test"}
-"""The folders of the distribution, and what they are called here."""
+"""The folders of the distribution, and their names here."""
 _ENDING = ".question"
 _MAX_QUESTION = 1 << 17
 """Bytes of a question; those of CNN have some 4,000."""

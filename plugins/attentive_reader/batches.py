@@ -55,8 +55,8 @@ class Dropout(NamedTuple):
 class Training:
     """Training batches as a function of the step.
 
-    Each has a random bijection of all entities of its own, applied to passages, questions and answers: an entity means
-    nothing beyond its question. Questions left over at the end of a pass are not used in it.
+    Each has its own random bijection of all entities, applied to passages, questions and answers, so that an entity has
+    no meaning outside its question. Questions that remain at the end of a pass are not used in it.
 
     Args:
         split: the questions.

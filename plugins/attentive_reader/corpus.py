@@ -1,4 +1,4 @@
-"""Questions as numbers: each split's passages, questions and answers, with what the words are."""
+"""Questions as numbers: each split's passages, questions and answers, with the words that the numbers mean."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Cut(NamedTuple):
         return self._shortened(passage), self._shortened(question.question)
 
     def _shortened(self, words: list[str]) -> list[str]:
-        # A text of one word keeps it: nothing can be read in none.
+        # A text of one word keeps it, because an empty text cannot be read.
         return words[:-1] if self.last_token == "dropped" and len(words) > 1 else words
 
 
@@ -119,7 +119,7 @@ class Collector:
         """Add a question; `name` is what it is sorted by.
 
         Raises:
-            DataFormatError: with it there are more words than are believed.
+            DataFormatError: with this question there are more words than the limit.
         """
         names, passages, questions, answers, frequent = self._rows.setdefault(
             split, ([], _Rows(), _Rows(), array("i"), array("i")))

@@ -1,4 +1,4 @@
-"""The same training step in PyTorch, as its users write it: what `duoln bench train --peer torch` times."""
+"""The same training step in PyTorch, as its users write it; `duoln bench train --peer torch` times it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from duoln.nn import Params
 
 
 def build(cfg: Any, start: Params, fused: bool = False) -> tuple[Callable[[Batch], float], dict[str, str]]:
-    """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
+    """A step on PyTorch's CPU with the initial weights of duoln: `step(batch) -> loss`.
 
     Args:
         cfg: the task's configuration.
-        start: our starting parameters, as NumPy arrays.
+        start: the initial parameters of duoln, as NumPy arrays.
         fused: use PyTorch's fused Adam instead of its default one.
     """
     import torch

@@ -24,9 +24,9 @@ class Heard(NamedTuple):
     """What the listener made of utterances."""
 
     values: Tensor
-    """(B, T', M): what can be attended to; 0 in the padding."""
+    """(B, T', M): the values of the attention; 0 in the padding."""
     keys: Tensor
-    """(B, T', A): what the speller's query is compared with."""
+    """(B, T', A): the keys, with which the speller's query is compared."""
     mask: Tensor
     """bool (B, T'): True in the utterance, False in the padding behind it."""
 
@@ -37,7 +37,7 @@ class Walk(NamedTuple):
     states: tuple[States, ...]
     """Of each layer: hidden state and cell, (B, H)."""
     context: Tensor
-    """(B, M): what it attended to last."""
+    """(B, M): the last context."""
 
 
 class Listener(nn.Module):
@@ -104,7 +104,7 @@ def dropped(x: Tensor, batch: Batch, name: str) -> Tensor:
 
 
 class Speller(nn.Module):
-    """LSTMs that write one symbol after another: the first sees the last symbol and what was attended to with it.
+    """LSTMs that write one symbol after another; the inputs of the first one are the last symbol and its context.
 
     The last layer's output h is the query (Bahdanau et al. 2015): the weight of the value m_t is the softmax over t of
     v^T tanh(W h + U m_t), and (h, context) gives the next symbol's logits. State "swapped" is what the author's code
@@ -112,7 +112,7 @@ class Speller(nn.Module):
 
     Args:
         classes: symbols and the end, which also stands before the first symbol.
-        n_values: width of what the listener gives.
+        n_values: width of the listener's outputs.
         n_hidden: of each layer.
         layers: how many.
         n_attention: width of query and keys.

@@ -1,4 +1,4 @@
-"""How far what was heard is from what was said: edit distance, and the error rate over a corpus."""
+"""The distance between the recognised and the spoken text: edit distance, and the error rate over a corpus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from duoln.plugins.las.alphabet import LETTERS, TIMIT
 
 
 class Edits(NamedTuple):
-    """The fewest edits that turn what was said into what was heard."""
+    """The fewest edits that turn the spoken text into the recognised one."""
 
     substitutions: int
     deletions: int

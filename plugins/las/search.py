@@ -1,4 +1,4 @@
-"""What the speller writes by itself: beam search, of which greedy search is the narrowest."""
+"""The speller's own output: beam search; greedy search is the beam search with one hypothesis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Beams(NamedTuple):
     """The hypotheses of a search, not yet walked back."""
 
     symbols: Tensor
-    """float32 (steps, B, K): what each one wrote."""
+    """float32 (steps, B, K): the symbol of each hypothesis."""
     parents: Tensor
     """float32 (steps, B, K): of which one before it goes on."""
     scores: Tensor
@@ -90,7 +90,7 @@ def _penalty(length: Tensor, power: float) -> Tensor:
 
 
 def _best(ranks: Tensor, count: int) -> Tensor:
-    """Where in each row the `count` largest values stand, the largest first: int32 (B, count)."""
+    """The positions of the `count` largest values in each row, the largest first: int32 (B, count)."""
     places = []
     for _ in range(count):
         place = ops.argmax(ranks, axis=1)

@@ -146,10 +146,10 @@ def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, 
         lower_case: whether the text is lower-cased.
         vocabulary: a file of words, the most frequent first; by default those of the corpus are counted.
         seed: of made books.
-        root: stands before DUOLN_DATA.
+        root: a folder that is searched before DUOLN_DATA.
 
     Raises:
-        DataMissingError: a corpus was asked for and is not to be had. DataError: a file is damaged.
+        DataMissingError: a corpus was requested and is not available. DataError: a file is damaged.
         UsageError: a table without a row for a word.
     """
     if words <= FIRST:

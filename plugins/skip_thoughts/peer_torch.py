@@ -1,4 +1,4 @@
-"""The same training step in PyTorch, as its users write it: what `duoln bench train --peer torch` times."""
+"""The same training step in PyTorch, as its users write it; `duoln bench train --peer torch` times it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from duoln.nn import Params
 
 
 def build(cfg: Any, start: Params, packed: bool = False) -> tuple[Callable[[Batch], float], dict[str, str]]:
-    """A step on PyTorch's CPU with our starting weights: `step(batch) -> loss`.
+    """A step on PyTorch's CPU with the initial weights of duoln: `step(batch) -> loss`.
 
     Without norms `nn.GRU`; with them a loop over time around `nn.Linear` and `nn.LayerNorm`, the input's side hoisted.
     Logits for all words, `cross_entropy`, `clip_grad_norm_` and Adam, whose rate makes up for its bias correction where
@@ -21,7 +21,7 @@ def build(cfg: Any, start: Params, packed: bool = False) -> tuple[Callable[[Batc
 
     Args:
         cfg: the task's configuration.
-        start: our starting parameters, as NumPy arrays.
+        start: the initial parameters of duoln, as NumPy arrays.
         packed: leave padding out before the output layer; many users do not.
     """
     import torch
@@ -64,7 +64,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
         return layer
 
     def reset_first(a: np.ndarray) -> np.ndarray:
-        """PyTorch's gates are reset, update, candidate; its update gate is one less ours."""
+        """PyTorch's gates are reset, update, candidate; its update gate is 1 minus that of duoln."""
         z, r, n = np.split(a, 3, axis=-1)
         return np.concatenate((r, -z, n), axis=-1)
 
@@ -75,7 +75,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             self.gru.weight_ih_l0 = of(reset_first(params["w_x"]).T)
             self.gru.weight_hh_l0 = of(reset_first(params["w_h"]).T)
             self.gru.bias_ih_l0 = of(reset_first(params["bias"]))
-            # One bias, as ours: PyTorch's second one would be trained as well.
+            # One bias, as in duoln: PyTorch's second one would be trained as well.
             self.gru.bias_hh_l0 = of(np.zeros_like(params["bias"])).requires_grad_(False)
 
         def forward(self, x: Any, h: Any) -> Any:

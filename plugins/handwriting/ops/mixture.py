@@ -14,7 +14,7 @@ _LOG_TWO_PI = log(2 * pi)
 
 @op
 def mixture_density(output: Tensor, points: Tensor) -> Tensor:
-    """Negative log-likelihood, in nats, of an offset and a bit, from what a network puts out.
+    """Negative log-likelihood, in nats, of an offset and a bit, from the outputs of a network.
 
     Along its last axis `output` holds e (1), then M each of the weights' logits p, the means m1 and m2, the log
     deviations s1 and s2, and r with correlation rho = tanh r. The bit is 1 with probability sigmoid(-e), and
