@@ -1,8 +1,8 @@
 """Sentences and words of plain English text, by two regular expressions.
 
 Words are split as in the Penn Treebank: punctuation marks and n't, 's, 're, 've, 'll, 'd and 'm are separate words.
-Text that is already split does not change. A sentence ends at a full stop, question or exclamation mark before white space
-and a capital, digit or opening quote, unless the full stop belongs to a title or an initial.
+Text that is already split does not change. A sentence ends at a full stop, question or exclamation mark before white
+space and a capital, digit or opening quote, unless the full stop belongs to a title or an initial.
 """
 
 from __future__ import annotations
