@@ -1,4 +1,4 @@
-"""The `.question` files below a folder or in a tar archive, of which nothing is believed and nothing is unpacked."""
+"""The `.question` files below a folder or in a tar archive; every value is checked, and nothing is unpacked to disk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def members(path: Path) -> Iterator[Member]:
     """The question files of a folder, in order of their names, or of a tar archive (gzip or not), in its order.
 
     Raises:
-        DataMissingError: there is nothing, or nothing in it.
+        DataMissingError: the path does not exist, or it holds no question file.
         DataError: a file cannot be read.
         DataFormatError: a truncated or damaged archive, a member whose path leads out of it, a link or device, a
             question that is too large or in none of the folders training, validation and test.

@@ -36,7 +36,7 @@ class Cut(NamedTuple):
     sentences: int | None
     """So many sentences of a passage, those nearest to the question; None is all."""
     window: int | None
-    """Of what is left of a passage, the words at most so far from an entity; None is all."""
+    """The largest distance between a word of the shortened passage and an entity; None keeps all words."""
     last_token: LastToken
     """Of passages and questions."""
 
@@ -116,7 +116,7 @@ class Collector:
         self._rows: dict[str, tuple[list[str], _Rows, _Rows, array[int], array[int]]] = {}
 
     def add(self, split: str, name: str, question: Question) -> None:
-        """Add a question; `name` is what it is sorted by.
+        """Add a question; questions are sorted by `name`.
 
         Raises:
             DataFormatError: with this question there are more words than the limit.
@@ -153,8 +153,8 @@ def read(path: Path, cut: Cut, within_from: int | None = None) -> Corpus:
 
     Args:
         path: the folder or archive.
-        cut: how much is read.
-        within_from: train also on what training passages answer by themselves, see `questions.within`.
+        cut: the length of the text that is read.
+        within_from: train also on questions that training passages answer by themselves, see `questions.within`.
 
     Raises:
         DataError: see `archive.members`. DataFormatError: see `questions.parse`; also no training or validation set.

@@ -43,9 +43,9 @@ class Synthesis(nn.Module):
         norm: "layer" has eq. 20-22 in all three LSTMs.
         hidden: size of each LSTM.
         gaussians: of the window.
-        mixtures: of the pen's offset.
-        form: "steps" walks all layers step by step and bounds what each step hands back; "sequences" runs layers 2
-            and 3 by the fused sequence operator, where only what goes down to the layer below is bounded.
+        mixtures: the number of mixture components of the pen's offset.
+        form: "steps" computes all layers step by step and bounds the gradients of each step; "sequences" runs layers 2
+            and 3 by the fused sequence operator, and bounds only the gradients that flow to the layer below.
         clip_steps: the bound on the gradients of h, c and the window between steps; 0 for none.
         clip_output: the bound on the gradient of the output; 0 for none.
         advance: factor of the window's steps.
