@@ -41,7 +41,7 @@ def _as_array(x: Any) -> np.ndarray:
         values = np.asarray(x)
     except (TypeError, ValueError, RuntimeError) as error:
         if isinstance(x, list | tuple):
-            raise ShapeError("[tensor] expected numbers in lists of equal lengths, found others") from error
+            raise ShapeError("[tensor] expected numbers in lists of equal lengths, found different lengths") from error
         raise DtypeError(f"[tensor] expected what NumPy reads as an array, found {described(x)}: {error}") from error
     if values.dtype == object and all(isinstance(v, int) for v in values.flat):
         return values.astype(np.float64)  # integers beyond 64 bits

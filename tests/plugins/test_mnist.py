@@ -71,9 +71,9 @@ def test_equal_start_and_batches_on_numpy_and_mlx():
     """Weights and batches equal to the bit, and the losses of ten steps as near as rounding allows.
 
     More steps would differ: Adam moves a weight by its rate even if the gradient is small, so a weight whose gradient is
-    only rounding (batch norm has many) moves differently on each library. In ten steps the losses of one seed on OpenBLAS's
-    kernels for three CPUs and on MLX, and of 16 seeds on two of these CPUs, were 6e-7 apart at most; those of the one seed after
-    twenty 2.5e-5, after a hundred 7e-3.
+    only rounding (batch norm has many) moves differently on each library. In ten steps the losses of one seed on
+    OpenBLAS's kernels for three CPUs and on MLX, and of 16 seeds on two of these CPUs, differed by at most 6e-7. Those of
+    the one seed differed by 2.5e-5 after twenty steps and by 7e-3 after a hundred.
     """
     runs = {}
     for name in ("numpy", "mlx"):
