@@ -1,4 +1,4 @@
-"""The one page for authors of operators and rules. An operator has a composed rule, and may have faster ones.
+"""Everything that authors of operators and rules need. An operator has a composed rule and may have faster ones.
 
     from duoln import extend, ops
     from duoln.tasks import hookimpl
@@ -18,7 +18,7 @@
 
     softsign.add(extend.Rule("composed", forward, vjp))     # or: softsign.add(extend.derived(function of tensors))
 
-    def fast_forward(be, x):                                # for NumPy arrays alone, on all cores
+    def fast_forward(be, x):                                # only for NumPy arrays, on all cores
         size = np.abs(x, out=extend.host.empty_like(x))
         size += 1.0
         return x / size, size
@@ -29,8 +29,8 @@
     def duoln_rules():                                      # in the module that the plug-in's entry point names
         return [(softsign, fast, "numpy")]
 
-`supports`, the last argument of the fast rule, gives the reason why it cannot run; the operator then runs the composed
-rule. No rule writes into its inputs, into what it has saved or into `gout`. `check_op` compares an operator with a
+`supports`, the last argument of the fast rule, returns the reason why the rule cannot run; the operator then runs the
+composed rule. No rule writes into its inputs, its saved values or `gout`. `check_op` compares an operator with a
 NumPy formula and its gradient with central differences; `check_rule` compares a fast rule with the composed one.
 
 What is here:
@@ -43,7 +43,7 @@ What is here:
 * shapes: `broadcast_shape`, and `unbroadcast` for its gradient;
 * `host`: blocks of rows, scratch memory and threads for rules on NumPy arrays;
 * loaded on first use: `cuda` and `metal`, each with a `Kernel` that compiles a file (give its whole path) and checks
-  what it launches; and `check_op`, `check_rule`, `check_close` and `check_error` of `duoln.testing`.
+  its launches; and `check_op`, `check_rule`, `check_close` and `check_error` of `duoln.testing`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from duoln.testing import check_close, check_error, check_op, check_rule
 
 _MODULES = {"cuda": "duoln.kernels.launch", "metal": "duoln.kernels.metal"}
-"""They import CuPy and MLX, so that they are loaded where a rule uses them."""
+"""These modules import CuPy and MLX, so they are loaded only when a rule uses them."""
 _CHECKS = ("check_close", "check_error", "check_op", "check_rule")
 
 __all__ = [

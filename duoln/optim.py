@@ -4,8 +4,8 @@
     slots = optimizer.init(params)
     params, slots = optimizer.update(params, gradients, slots, rate)
 
-`rate` is a number or a 0-d tensor; a step that is compiled takes it as a tensor, since a number would be frozen in it.
-Slots mirror the parameters.
+`rate` is a number or a 0-d tensor. A compiled step takes it as a tensor, because a number would become a constant of
+the step. Slots have the form of the parameters.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ Clip = Callable[[Params], Params]
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The base: a learning rate, a number or a function of the step, and an optional clipping of gradients.
+    """The base class: it has a learning rate, which is a number or a function of the step, and may clip gradients.
 
-    With `donate`, `update` may overwrite the parameters and slots that it is given.
+    With `donate`, `update` may overwrite its parameters and slots.
     """
 
     learning_rate: float | Schedule
@@ -60,7 +60,7 @@ class Optimizer:
         return float(check_number("optim", f"the learning rate at step {step}", rate, AT_LEAST_0))
 
     def init(self, params: Params) -> dict[str, Any]:
-        """The slots at the start."""
+        """The initial slots."""
         return {}
 
     def update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
@@ -68,8 +68,8 @@ class Optimizer:
         """New parameters and slots.
 
         Raises:
-            ShapeError: gradients or slots of another form than the parameters, or a rate with axes.
-            DtypeError: leaves that are no tensors, or a rate that is no number. UsageError: a rate below 0.
+            ShapeError: gradients or slots have another form than the parameters, or the rate has axes.
+            DtypeError: a leaf is not a tensor, or the rate is not a number. UsageError: the rate is below 0.
         """
         name = type(self).__name__
         leaves = tree.leaves(params)
@@ -142,9 +142,9 @@ class RMSProp(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, algorithm 1).
 
-    `bias_correction="kiros2015"` is that of the code behind the paper's order-embedding and skip-thoughts
-    experiments: it divides by 1 - 0.1^t and 1 - 0.001^t, and leaves epsilon uncorrected, so early steps are up
-    to 6.6 times larger than Adam's.
+    `bias_correction="kiros2015"` is the correction in the code of the paper's order-embedding and skip-thoughts
+    experiments: it divides by 1 - 0.1^t and 1 - 0.001^t and does not correct epsilon, so that early updates are up to
+    6.6 times larger than Adam's.
 
     The slots m and v hold the moments divided by 1 - beta1 and 1 - beta2.
     """
@@ -184,7 +184,7 @@ class Adam(Optimizer):
             root = ops.sqrt(_one_minus_power(1 - self.beta2, t))
             scaled, eps = rate * root / _one_minus_power(1 - self.beta1, t), rate * 0.0 + self.eps
         scaled, eps = scaled * (of_m / of_v), eps * (1.0 / of_v)
-        tree.map(lambda p, g, m, v: None, params, gradients, *moments)  # one form, or an error
+        tree.map(lambda p, g, m, v: None, params, gradients, *moments)  # raises unless all have one form
         new = ops.adam_update(scaled, eps, *tree.leaves((params, gradients, *moments)), beta1=self.beta1,
                               beta2=self.beta2, donate=self.donate)
         n = len(new) // 3
@@ -193,21 +193,21 @@ class Adam(Optimizer):
 
 
 def _one_minus_power(beta: float, t: Tensor) -> Tensor:
-    """1 - beta^t, exact for small t where 1 - exp(...) would cancel."""
+    """1 - beta^t, exact also for small t, where 1 - exp(...) would lose digits."""
     if beta == 0.0:
         return t * 0.0 + 1.0
     return -ops.expm1(t * math.log(beta))
 
 
 def _slot(name: str, slots: dict[str, Any], key: str) -> Any:
-    """A slot, with an error that says which optimiser missed what."""
+    """A slot. The error for a missing slot names the optimiser and the slot."""
     if key not in slots:
         raise ShapeError(f"[{name}] slots: expected '{key}', found {', '.join(map(str, slots)) or 'none'}")
     return slots[key]
 
 
 def zeros_like(params: Params) -> Params:
-    """Zeros in the form of the parameters. Raises DtypeError for a leaf that is no tensor."""
+    """Zeros in the form of the parameters. Raises DtypeError for a leaf that is not a tensor."""
     check_tensors("zeros_like", *tree.leaves(params))
     return tree.map(ops.zeros_like, params)
 
@@ -220,7 +220,7 @@ def global_norm(gradients: Params) -> Tensor:
     leaves = tree.leaves(gradients)
     check_float("global_norm", *leaves)
     for g in leaves:
-        # A product and not a sum of squares: one pass over memory, without an array of squares.
+        # A matrix product makes one pass over memory and needs no array of squares.
         square = ops.matmul(ops.reshape(g, shape=(1, g.size)), ops.reshape(g, shape=(g.size, 1)))
         total = square if total is None else total + square
     if total is None:
@@ -229,13 +229,13 @@ def global_norm(gradients: Params) -> Tensor:
 
 
 def clip_global_norm(limit: float) -> Clip:
-    """All gradients scaled alike, so that their norm together is at most `limit` (Pascanu et al. 2013)."""
+    """Scale all gradients by one number, so that their common norm is at most `limit` (Pascanu et al. 2013)."""
     _check_limit("clip_global_norm", limit)
     return scale_by_norm(lambda norm: _shrink(norm, limit))
 
 
 def scale_by_norm(scale_of: Callable[[Tensor], Tensor]) -> Clip:
-    """All gradients multiplied by `scale_of(norm)`, a 0-d tensor from the norm of all of them together."""
+    """Multiply all gradients by `scale_of(norm)`, a 0-d tensor; `norm` is the common norm of all gradients."""
     check_function("scale_by_norm", "scale_of", scale_of)
 
     def scale(gradients: Params) -> Params:
@@ -246,13 +246,13 @@ def scale_by_norm(scale_of: Callable[[Tensor], Tensor]) -> Clip:
 
 
 def clip_each_norm(limit: float) -> Clip:
-    """Each gradient scaled on its own, so that its norm is at most `limit` (order-embedding's `maxnorm`)."""
+    """Scale each gradient separately, so that its norm is at most `limit` (order-embedding's `maxnorm`)."""
     _check_limit("clip_each_norm", limit)
     return lambda gradients: tree.map(lambda g: g * _shrink(ops.sqrt(ops.sum(ops.square(g))), limit), gradients)
 
 
 def clip_value(limit: float) -> Clip:
-    """Each entry of each gradient kept within -limit .. limit."""
+    """Clip each entry of each gradient to -limit .. limit."""
     _check_limit("clip_value", limit)
     return lambda gradients: tree.map(lambda g: ops.clip(g, -limit, limit), gradients)
 

@@ -1,4 +1,4 @@
-"""The composition root: picks a backend and attaches the fused rules to it."""
+"""The choice of a backend, and the registration of its fused rules."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ REMEDIES = {
 
 
 class Probe(NamedTuple):
-    """What trying one backend gave."""
+    """The result of a trial of one backend."""
 
     name: str
     backend: Backend | None
     reason: str
-    """Why it cannot be used, or why auto would not choose it; empty if nothing speaks against it."""
+    """The reason why it cannot be used, or why auto would not choose it; empty if there is no such reason."""
 
 
 _attached: set[str] = set()
@@ -42,8 +42,8 @@ _attached: set[str] = set()
 def probe(name: str) -> Probe:
     """Try one backend by running a kernel on it.
 
-    Finding a package proves little: CuPy imports without a GPU, and MLX's package without its library
-    raises ImportError, so everything that can go wrong is caught here and kept as the reason.
+    An installed package is not enough: CuPy imports without a GPU, and MLX's package raises ImportError without its
+    library. So every exception is caught here and kept as the reason.
     """
     try:
         loaded = backends.load(name)
@@ -58,19 +58,19 @@ def probe(name: str) -> Probe:
 
 
 def backend(name: str | None = None) -> Backend:
-    """The backend of that name; None or "auto" chooses.
+    """The backend of that name; for None or "auto" this function chooses one.
 
     The choice is DUOLN_BACKEND, then CuPy if a CUDA device runs a kernel, then MLX if it has a GPU, then NumPy.
 
     Raises:
-        UsageError: no such name.
-        BackendError: it was asked for and cannot be used here; the message gives the reason and a remedy.
+        UsageError: there is no backend of that name.
+        BackendError: the requested backend cannot be used here; the message gives the reason and a remedy.
     """
     return choose(name)[0]
 
 
 def choose(name: str | None = None) -> tuple[Backend, str]:
-    """As `backend`, with one line that says what was chosen and why."""
+    """As `backend`, with one line that names the chosen backend and the reason."""
     asked_by = "asked for"
     if name is None and os.environ.get("DUOLN_BACKEND"):
         name, asked_by = os.environ["DUOLN_BACKEND"], "set by DUOLN_BACKEND"
@@ -99,20 +99,20 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
            within: tuple[int, int] | None = None) -> Tensor:
     """A tensor with the values of a NumPy array, nested lists or a number.
 
-    Python floats and lists of them become float32; integers of any kind, arrays of them too, int32; bools stay bool;
-    arrays and NumPy scalars of floats keep their dtype, if the backend has it. With `dtype` floats are rounded to it.
-    No value is turned into another one: what a dtype does not hold is an error.
+    Python floats and lists of them become float32. Integers of any kind, also in arrays, become int32. Bools stay
+    bool. Arrays and NumPy scalars of floats keep their dtype, if the backend has it. With `dtype`, floats are rounded
+    to it. No other conversion changes a value: a value that the dtype cannot hold raises an error.
 
     Args:
         x: the values.
-        backend: where the tensor lives; by default what `backend()` chooses.
-        dtype: one that the backend has.
+        backend: the backend of the tensor; by default the one that `backend()` chooses.
+        dtype: a dtype that the backend has.
         within: for indices and labels, `(low, stop)`: every value must be at least `low` and below `stop`. Devices do
-            not check indices, so this is where a wrong one is found.
+            not check indices, so wrong ones must be detected here.
 
     Raises:
-        DtypeError: a dtype that the backend does not have, or a value that the dtype does not hold.
-        ShapeError: lists of different lengths. DataError: a value that is not within the range.
+        DtypeError: the backend does not have the dtype, or the dtype cannot hold a value.
+        ShapeError: lists have different lengths. DataError: a value is not within the range.
     """
     where = _backend_of(backend)
     host = host_array(x, where, dtype)

@@ -1,7 +1,7 @@
-"""The cases on which every fused rule is proved: widths around every boundary of the kernels, odd and misaligned ones.
+"""The cases that test every fused rule: widths around every boundary of the kernels, odd widths, misaligned arrays.
 
-Plain data, made on the host from fixed seeds. `duoln.testing.selftest` runs them on the machine at hand, the tests on
-the CPU.
+They are plain data, made on the host from fixed seeds. `duoln.testing.selftest` runs them on the user's machine, and
+the tests run them on the CPU.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class RuleCase(NamedTuple):
     inputs: Sequence[np.ndarray | None]
     attrs: Mapping[str, Any]
     length: int
-    """How many values its longest sum adds up: what the tolerance grows with."""
+    """The number of values in its longest sum; the tolerance grows with it."""
     misaligned: bool = False
-    """Whether the arrays are to begin 4 bytes behind an aligned address."""
+    """Whether the arrays begin 4 bytes after an aligned address."""
 
     def __str__(self) -> str:
         return f"{self.op} {self.label}"
@@ -35,7 +35,7 @@ _WIDTHS = (1, 2, 7, 31, 32, 33, 64, 65, 100, 128, 129, 255, 256, 257, 500, 512, 
            4096, 4097, 8192, 8193, 10_001)
 _CELL_SIZES = ((1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 5, 70), (2, 2, 3, 130), (2, 2, 1, 300),
                (1, 3, 2, 600), (2, 1, 1, 1100))
-"""Time steps, rows, inputs, hidden units: one for each step of the cell kernels' ladder up to 2048."""
+"""Time steps, rows, inputs, hidden units: one case for each launch plan of the cell kernels up to 2048."""
 LONG_CELL_SIZES = ((1, 2, 1, 2100), (1, 1, 1, 4096))
 _VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "layer"), ("lstm", "layer-cell"),
              ("lstm", "layer-theano"), ("gru", "none"), ("gru", "layer"), ("gru", "layer-theano"))
@@ -52,7 +52,7 @@ def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def _eps(width: int) -> float:
-    """Large where a norm hardly sees its input (two values become +1 and -1): else there is no gradient to compare."""
+    """Large for narrow rows: a norm turns two values into +1 and -1, so a small eps leaves no gradient to compare."""
     return 1e-5 if width > 2 else 1.0
 
 

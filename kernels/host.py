@@ -1,7 +1,7 @@
-"""How the NumPy rules use the CPU: blocks that stay in cache, scratch that is reused, threads over blocks.
+"""The use of the CPU by the NumPy rules: blocks that stay in cache, scratch that is reused, threads over blocks.
 
-NumPy's ufuncs release the interpreter lock, so two threads over row blocks run side by side. Each thread
-keeps its scratch buffers: fresh memory costs more than the arithmetic.
+NumPy's ufuncs release the interpreter lock, so two threads can work on row blocks at the same time. Each thread
+keeps its scratch buffers, because new memory costs more time than the arithmetic.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import numpy as np
 from duoln.system import openblas
 
 BLOCK_BYTES = 1 << 19
-"""A block and its scratch stay in L2 and L3. Smaller blocks cost more in calls than they save: a NumPy call takes about
-a microsecond, and waiting for the interpreter lock some tens of microseconds."""
+"""A block and its scratch stay in L2 and L3. Smaller blocks cost more time in calls than they save: a NumPy call takes
+about a microsecond, and a wait for the interpreter lock takes some tens of microseconds."""
 PARALLEL_BYTES = 1 << 20
-"""Below this much data waking a thread costs more than it saves."""
+"""For less data than this, it costs more time to wake a thread than the thread saves."""
 
 _LINE_BYTES = 64
 _SWITCH_SECONDS = 5e-5
@@ -36,12 +36,12 @@ _scratch = threading.local()
 
 
 class _Settings:
-    """What belongs to the whole process while tasks run side by side, and its values before that."""
+    """Settings of the whole process that change while tasks run side by side, and their values before that."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.before: tuple[float, int] | None = None
-        """The interpreter's switch interval and the threads of BLAS; None where nobody has changed them."""
+        """The interpreter's switch interval and the threads of BLAS; None if they have not been changed."""
 
 
 _settings = _Settings()
@@ -49,7 +49,7 @@ _settings = _Settings()
 
 @cache
 def workers() -> int:
-    """How many threads: DUOLN_THREADS, else OMP_NUM_THREADS, else the cores this process may use."""
+    """The number of threads: DUOLN_THREADS, else OMP_NUM_THREADS, else the cores of this process."""
     for name in ("DUOLN_THREADS", "OMP_NUM_THREADS"):
         if os.environ.get(name, "").isdigit():
             return max(int(os.environ[name]), 1)
@@ -62,7 +62,7 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def _forget_threads() -> None:
-    """A forked child has the thread that forked and no other: it makes its pool and its lock anew."""
+    """Make a new pool and lock in a forked child, which has only the thread that forked."""
     global _settings  # noqa: PLW0603
     if _settings.before is not None:
         interval, blas_threads = _settings.before
@@ -79,8 +79,8 @@ if hasattr(os, "register_at_fork"):
 def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """`np.empty` that starts on a cache line.
 
-    NumPy's own arrays start anywhere, and a pass over rows a page long (1024 floats) can then take up to ten times as
-    long: the CPU takes a load for one that must wait for a store at the same place in another page.
+    NumPy's own arrays start anywhere. A pass over rows of one page (1024 floats) can then take up to ten times as
+    long, because the CPU delays a load if a store has the same offset in another page.
     """
     count = prod(shape)
     raw = np.empty(count + _LINE_BYTES // dtype.itemsize, dtype)
@@ -94,7 +94,7 @@ def empty_like(values: np.ndarray) -> np.ndarray:
 
 
 def scratch(name: str, size: int, dtype: np.dtype) -> np.ndarray:
-    """A flat buffer of this thread, whose content is whatever was left in it."""
+    """A flat buffer of this thread; its content is not defined."""
     key = f"{name} {dtype}"
     buffer: np.ndarray | None = getattr(_scratch, key, None)
     if buffer is None or buffer.size < size:
@@ -104,7 +104,7 @@ def scratch(name: str, size: int, dtype: np.dtype) -> np.ndarray:
 
 
 def rows_per_block(width: int, itemsize: int) -> int:
-    """How many rows of `width` values make a block."""
+    """The number of rows of `width` values in a block."""
     return max(BLOCK_BYTES // max(width * itemsize, 1), 1)
 
 
@@ -123,19 +123,19 @@ def over_rows(rows: int, row_bytes: int, work: Callable[[int, int], None]) -> No
 
 
 def independent_workers() -> int:
-    """How many threads may each call BLAS by itself: one where BLAS cannot be told to stay in its thread."""
+    """The number of threads that may call BLAS at once: one if BLAS cannot be limited to its caller."""
     return workers() if openblas.can_limit() else 1
 
 
 def side_by_side(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
-    """The results of all tasks, a thread each, with BLAS staying in the thread that calls it.
+    """The results of all tasks. Each task has its own thread, and BLAS uses only the calling thread.
 
-    The interpreter's switch interval is short meanwhile. With the usual one a thread that comes back from a NumPy call
-    would wait up to 5 ms while another thread makes short calls.
+    The interpreter's switch interval is short during this time. With the usual interval, a thread that returns from a
+    NumPy call would wait up to 5 ms while another thread makes short calls.
     """
     if len(tasks) == 1:
         return [tasks[0]()]
-    with _settings.lock:  # they belong to the process: two callers would bring back each other's
+    with _settings.lock:  # they belong to the process: two callers would restore each other's values
         interval = sys.getswitchinterval()
         _settings.before = interval, openblas.threads() or 1
         sys.setswitchinterval(_SWITCH_SECONDS)

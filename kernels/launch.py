@@ -1,7 +1,7 @@
 """Typed launches of CUDA kernels through CuPy.
 
-A RawKernel checks nothing: it ignores strides, takes a Python float for a double, and reads whatever an argument
-points to. A `Kernel` is declared with its parameters, and a launch that does not fit them is an error.
+A RawKernel checks nothing: it ignores strides, passes a Python float as a double, and reads any memory to which an
+argument points. A `Kernel` declares its parameters, and a launch that does not fit them raises an error.
 
     forward = Kernel("layer_norm/layer_norm.cu", "layer_norm_forward",
                      "x: float32[2], gain: float32[1]?, y: float32[2], width: int32, eps: float32")
@@ -24,11 +24,11 @@ from duoln.kernels.signature import Parameter, parameters
 
 _OPTIONS = ("--std=c++17",)
 _STATIC_LIMIT = 48 << 10
-"""More dynamic shared memory than this has to be asked for."""
+"""A kernel must request dynamic shared memory beyond this size."""
 
 
 class Kernel:
-    """One entry point of a source file, compiled at its first launch for each set of macros."""
+    """One entry point of a source file. The first launch with each set of macros compiles it."""
 
     def __init__(self, file: str, entry: str, signature: str) -> None:
         self.file, self.entry, self.parameters = file, entry, parameters(signature)
@@ -39,15 +39,15 @@ class Kernel:
         """Launch on the current stream.
 
         Args:
-            grid: blocks, one to three numbers.
-            block: threads a block, one to three numbers.
+            grid: the number of blocks, one to three numbers.
+            block: the number of threads per block, one to three numbers.
             arguments: one for each parameter.
-            macros: `-D` settings; another set is another compilation.
+            macros: `-D` settings; each set is compiled separately.
             shared: bytes of dynamic shared memory.
 
         Raises:
-            KernelError: an argument that is not what was declared; a compiler's error, with its log; a launch that
-                the driver refuses.
+            KernelError: an argument does not fit its declaration; the compiler fails (the message has its log); the
+                driver refuses the launch.
         """
         if len(arguments) != len(self.parameters):
             raise KernelError(f"[{self.entry}] expected {len(self.parameters)} arguments, found {len(arguments)}")
@@ -65,7 +65,7 @@ class Kernel:
         """CuPy's function for these macros.
 
         Raises:
-            KernelError: file, entry, macros, and the compiler's log.
+            KernelError: the compiler fails; the message has the file, the entry, the macros and the compiler's log.
         """
         key = tuple(sorted(macros.items()))
         if key not in self._compiled:
@@ -100,27 +100,27 @@ class Kernel:
 
 
 def address(array: Any) -> int:
-    """Where an array begins on the device; 0 for None."""
+    """The address of an array on the device; 0 for None."""
     return 0 if array is None else int(array.data.ptr)
 
 
 def packed(*arrays: Any) -> tuple[Any, ...]:
-    """The same arrays, or contiguous copies of those that are not, as a kernel needs them; None stays None."""
+    """The arrays in contiguous memory, as a kernel needs them: others are copied, and None stays None."""
     return tuple(None if a is None else cupy.ascontiguousarray(a) for a in arrays)
 
 
 def vector_width(width: int, *arrays: Any) -> int:
-    """4 where rows of `width` float32 can be read 16 bytes at a time in all these arrays, else 1."""
+    """4 if rows of `width` float32 can be read 16 bytes at a time in all these arrays, else 1."""
     return 4 if width % 4 == 0 and all(address(a) % 16 == 0 for a in arrays) else 1
 
 
 def multiprocessors() -> int:
-    """How many multiprocessors the current device has."""
+    """The number of multiprocessors of the current device."""
     return int(cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["multiProcessorCount"])
 
 
 def too_large(*arrays: Any) -> str | None:
-    """Why a kernel that counts rows and columns in 32 bits cannot take these arrays; None if it can."""
+    """The reason why a kernel with 32-bit row and column numbers cannot take these arrays; None if it can."""
     largest = max((a.size for a in arrays if a is not None), default=0)
     return f"{largest} values are more than 2^31" if largest >= 1 << 31 else None
 

@@ -1,7 +1,7 @@
-"""NumPy: arrays with few channels at many positions, as rows of a whole line of positions each.
+"""NumPy: arrays with few channels at many positions, as rows that each hold many positions.
 
-A pass that combines each position with a vector of channels is made of short loops. With the vector repeated along a
-line the loops are long, and BLAS adds up the lines.
+A pass that combines each position with a vector of channels consists of short loops. If the vector is repeated along a
+row, the loops are long, and BLAS computes the sums over the rows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Lines:
-    """An array of that shape as rows of `repeats` positions."""
+    """Arrays of one shape as rows of `repeats` positions."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.repeats, self.channels = shape[-2] if len(shape) > 2 else 1, shape[-1]

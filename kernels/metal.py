@@ -4,8 +4,8 @@
     dx, = backward(groups=512, threads=128, inputs=(x, gain, 1e-5), outputs={"dx": x.shape}, macros={"UNITS": 8})
 
 A `.metal` file is the body of a function: MLX writes the signature from the names and the arrays. Macros are lines
-above it, and `HAS_<NAME>` says of an optional input (see `signature`) whether it is there. A kernel is compiled at its
-first launch for each set of macros, inputs and outputs.
+above it, and `HAS_<NAME>` says whether an optional input (see `signature`) is given. A kernel is compiled at its first
+launch for each set of macros, inputs and outputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DTYPES = {"float32": mx.float32, "int32": mx.int32, "bool": mx.bool_}
 
 
 def missing() -> str | None:
-    """Why no Metal kernel can run here; None if one can."""
+    """The reason why no Metal kernel can run here; None if one can."""
     return None if mx.metal.is_available() else "there is no Metal device"
 
 
@@ -41,11 +41,11 @@ class Kernel:
         """The outputs, in their order; MLX computes them when they are needed.
 
         Args:
-            groups: threadgroups.
-            threads: of each threadgroup.
+            groups: the number of threadgroups.
+            threads: the number of threads in each threadgroup.
             inputs: one for each parameter.
-            outputs: the shape of each.
-            macros: what the source is compiled with.
+            outputs: the shape of each output.
+            macros: the macros with which the source is compiled.
 
         Raises:
             KernelError: the inputs do not fit the declaration.
@@ -65,7 +65,7 @@ class Kernel:
         if key not in self._made:
             header, body = source.metal(self.file)
             defines = "".join(f"#define {k} {v}\n" for k, v in sorted(macros.items()))
-            # MLX knows a compiled kernel by its name, so each variation has one of its own.
+            # MLX identifies a compiled kernel by its name, so each variation needs its own name.
             name = "_".join(["duoln", self.name, *(f"{k}{v}" for k, v in sorted(macros.items()))]).lower()
             self._made[key] = mx.fast.metal_kernel(name=name, input_names=inputs, output_names=outputs, source=body,
                                                    header=defines + header)

@@ -1,4 +1,4 @@
-"""Every CUDA source with all the macros that it is ever compiled with: what has to compile, and what is timed."""
+"""Every CUDA source with all sets of macros in use: the tests compile each of them, and benchmarks time them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"
 """Turing to Blackwell: the GPUs that duoln's kernels are compiled for in the tests."""
 
 CROSS_ENTROPY = ({"THREADS": 32}, {"THREADS": 256})
-"""Few classes, a warp each row; many, a block."""
+"""For few classes a warp works on a row, for many classes a block does."""
 ADAM = {"CHUNK": 4096}
 
 _CELL = [{"NORM_GATES": 0}, {"NORM_GATES": 1}]

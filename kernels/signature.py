@@ -1,4 +1,4 @@
-"""What a kernel's parameters are declared to be: `"x: float32[2], gain: float32[1]?, width: int32, eps: float32"`.
+"""The declaration of a kernel's parameters: `"x: float32[2], gain: float32[1]?, width: int32, eps: float32"`.
 
 A parameter is a number or an array of a dtype and rank; `?` lets it be None.
 """
@@ -12,7 +12,7 @@ _PARAMETER = re.compile(r"(\w+): (\w+)(?:\[(\d)\])?(\?)?$")
 
 
 class Parameter(NamedTuple):
-    """What a kernel expects in one place."""
+    """One parameter of a kernel."""
 
     name: str
     dtype: str

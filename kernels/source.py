@@ -1,7 +1,7 @@
-"""The text of a kernel with our own headers pasted in.
+"""The text of a kernel, into which the headers of this folder are inserted.
 
-CuPy's disk cache knows a kernel by its text and options, and not by what the text includes, so a header that is
-included by name could change without a new compilation.
+CuPy's disk cache identifies a kernel by its text and options, but not by the headers that it includes. A header that is
+included by name could therefore change without a new compilation.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _OURS = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.M)
 
 @cache
 def text(file: str) -> str:
-    """The source of `kernels/<file>`, each of our headers pasted in where it is first included.
+    """The source of `kernels/<file>`; each header of this folder is inserted where it is first included.
 
     Raises:
-        FileNotFoundError: no such file, or one that includes a header that is not there.
+        FileNotFoundError: the file or a header that it includes does not exist.
     """
     return _pasted(FOLDER / file, set())
 
 
 def metal(file: str) -> tuple[str, str]:
-    """The header and the body of a Metal kernel: what its `#include` lines bring, and what follows the last of them.
+    """The header and the body of a Metal kernel: the included text, and the text after the last `#include` line.
 
-    MLX writes the signature around a body, so the text that stands outside of it is given apart.
+    MLX writes the signature around the body, so it needs the text outside the function separately.
     """
     own = (FOLDER / file).read_text(encoding="utf-8")
     cut = max((include.end() for include in _OURS.finditer(own)), default=0)
@@ -38,7 +38,7 @@ def metal(file: str) -> tuple[str, str]:
 
 
 def digest(file: str) -> str:
-    """The SHA-256 of that text, in hexadecimal: what a timing belongs to."""
+    """The SHA-256 of that text, in hexadecimal; it identifies the source of a timing."""
     return hashlib.sha256(text(file).encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""One file per array library behind one Protocol (`protocol.py`). Nothing here is imported before it is asked for."""
+"""One file per array library, with one Protocol (`protocol.py`). A file is imported when its backend is requested."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _loaded: dict[str, Backend] = {}
 
 
 def load(name: str) -> Backend:
-    """The backend object of one array library, made once per process.
+    """The backend object of one array library; each process makes it once.
 
     Raises:
-        UsageError: no such backend.
-        Exception: whatever the library raises where it cannot work here; `runtime` turns it into a reason.
+        UsageError: there is no such backend.
+        Exception: the library cannot work here and raises this exception; `runtime` keeps it as the reason.
     """
     if name not in NAMES:
         raise UsageError(f"[backend] expected one of {', '.join(NAMES)}, auto; found {name!r}")
@@ -33,7 +33,7 @@ def load(name: str) -> Backend:
 
 
 class OnePerProcess:
-    """The base of the backends: a copy is the object itself, and a pickle is read as this process's own."""
+    """The base of the backends: a copy is the object itself, and a pickle loads as the object of this process."""
 
     name: str
 

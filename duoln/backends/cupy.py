@@ -36,7 +36,7 @@ class CupyBackend(NumpyLikeBackend):
             cupy.cuda.get_current_stream().synchronize()
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """`fn` itself: steps run eagerly (CuPy refuses cuBLAS while it captures a graph)."""
+        """`fn` itself: steps run eagerly, because CuPy refuses cuBLAS while it captures a graph."""
         return fn
 
     def clock(self) -> float:
@@ -44,7 +44,7 @@ class CupyBackend(NumpyLikeBackend):
         return time.perf_counter()
 
     def device_seconds(self, run: Callable[[], None]) -> float:
-        """Seconds that the device spends on what `run` queues, by its own clock: for benchmarks."""
+        """The seconds that the device needs for the work that `run` queues, by its own clock; for benchmarks."""
         first, last = cupy.cuda.Event(), cupy.cuda.Event()
         first.record()
         run()
@@ -69,7 +69,7 @@ class CupyBackend(NumpyLikeBackend):
 
 
 def create() -> CupyBackend:
-    """The backend object. Raises whatever CuPy raises where no CUDA device runs a kernel."""
+    """The backend object. Raises CuPy's exception if no CUDA device can run a kernel."""
     probe = cupy.asnumpy(cupy.ones(1, dtype=np.float32) + np.float32(1))
     if probe[0] != 2.0:
         raise RuntimeError(f"the probe kernel computed {probe[0]} where 2.0 was expected")

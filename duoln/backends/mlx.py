@@ -24,13 +24,13 @@ _LONG_ROW = 64
 
 
 class MlxBackend(OnePerProcess):
-    """Arrays are mlx.core.array: lazy, computed at `wait` or when read."""
+    """Arrays are mlx.core.array. They are lazy: they are computed at `wait` or when they are read."""
 
     name = "mlx"
 
     def __init__(self) -> None:
         self.on_gpu = mx.default_device() == mx.Device(mx.gpu)
-        # Metal has no float64; the CPU stream does, and gradient checks use it.
+        # Metal has no float64. The CPU stream has it, and gradient checks use it.
         self.dtypes = ("float32", "int32", "bool") if self.on_gpu else ("float32", "float64", "int32", "bool")
         self._process = os.getpid()
         facts = mx.device_info()
@@ -42,7 +42,7 @@ class MlxBackend(OnePerProcess):
         if isinstance(host, mx.array):
             return host.astype(self._native(dtype)) if dtype else host
         values = np.asarray(host)
-        # MLX reads neither steps backwards in memory nor another order of bytes.
+        # MLX reads neither negative strides nor another byte order.
         plain = np.ascontiguousarray(values, values.dtype.newbyteorder("=")).reshape(values.shape)
         return mx.array(plain, dtype=self._native(dtype or values.dtype.name))
 
@@ -67,13 +67,13 @@ class MlxBackend(OnePerProcess):
         return time.perf_counter()
 
     def _check_process(self) -> None:
-        """Raises BackendError in a forked child: MLX's threads stayed behind, and it would wait for them for ever."""
+        """Raises BackendError in a forked child: it does not have MLX's threads and would wait for them for ever."""
         if os.getpid() != self._process:
             raise BackendError(f"[mlx] expected the process {self._process}, which loaded MLX, found its forked child "
                                f"{os.getpid()}; start processes with the method 'spawn', or use numpy in them")
 
     def graph_size(self, arrays: Sequence[Array]) -> int:
-        """How many operations are behind these arrays and not computed yet."""
+        """The number of operations that these arrays need and that are not computed yet."""
         text = io.StringIO()
         mx.export_to_dot(text, *arrays)
         return text.getvalue().count("shape=rectangle")
@@ -97,7 +97,7 @@ class MlxBackend(OnePerProcess):
             raise DtypeError(f"[dtype] expected one of {', '.join(self.dtypes)}, found {x.dtype}") from None
 
     def stray_index(self, indices: Array, low: int, stop: int) -> int | None:
-        """None: the values may not be computed yet."""
+        """Always None, because the values may not be computed yet."""
         return None
 
     def _native(self, name: str) -> Any:
@@ -178,7 +178,7 @@ class MlxBackend(OnePerProcess):
 
     # Reductions
     def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-        if not x.size:  # MLX 0.32.4 can hang on the CPU when it adds up nothing
+        if not x.size:  # MLX 0.32.4 can hang on the CPU when it sums an empty array
             x = mx.zeros([max(n, 1) if _is_reduced(i, axis, x.ndim) else n for i, n in enumerate(x.shape)], x.dtype)
         if not self.on_gpu and x.ndim and axis in (-1, x.ndim - 1) and x.shape[-1] >= _LONG_ROW:
             return _sum_in_parts(x, keepdims)
@@ -251,7 +251,7 @@ class MlxBackend(OnePerProcess):
 
 
 def _sum_in_parts(x: Array, keepdims: bool) -> Array:
-    """Row sums as sums of partial sums: MLX's CPU build adds one value after the other, and the error grows."""
+    """Row sums as sums of partial sums: MLX's CPU build adds one value after another, so its rounding error grows."""
     parts = int(x.shape[-1] ** 0.5)
     whole = x.shape[-1] // parts * parts
     partial = mx.sum(mx.reshape(x[..., :whole], (*x.shape[:-1], parts, whole // parts)), axis=-1)
@@ -264,7 +264,7 @@ def _is_reduced(position: int, axis: Axis, ndim: int) -> bool:
 
 
 def create() -> MlxBackend:
-    """The backend object. Raises whatever MLX raises where it cannot run a kernel."""
+    """The backend object. Raises MLX's exception if it cannot run a kernel."""
     backend = MlxBackend()
     probe = backend.to_numpy(backend.ones((1,)) + 1.0)
     if probe[0] != 2.0:

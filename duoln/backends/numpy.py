@@ -18,7 +18,7 @@ from duoln.backends.protocol import Array
 from duoln.errors import CompileError
 from duoln.system import host_memory, openblas
 
-# mallopt's parameter numbers, from glibc's malloc.h
+# The numbers of mallopt's parameters in glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
 
@@ -27,7 +27,7 @@ _within_step: ContextVar[bool] = ContextVar("within_step", default=False)
 
 
 class NumpyBackend(NumpyLikeBackend):
-    """Arrays are numpy.ndarray; everything is computed at once."""
+    """Arrays are numpy.ndarray; every operation is computed immediately."""
 
     name = "numpy"
 
@@ -46,27 +46,27 @@ class NumpyBackend(NumpyLikeBackend):
 
     def maximum(self, x: Array, y: Array | float) -> Array:
         if isinstance(y, float) and np.ndim(x):
-            y = np.full(x.shape[-1], y, x.dtype)  # against a number NumPy takes three times as long
+            y = np.full(x.shape[-1], y, x.dtype)  # with a number instead of an array NumPy takes three times as long
         return np.maximum(x, y)
 
     def stray_index(self, indices: Array, low: int, stop: int) -> int | None:
         """The largest index that is out of range, else the smallest one."""
         if not indices.size:
             return None
-        # Counted from `low` without a sign, an index below it is a large one: one pass finds both ends.
+        # As unsigned numbers counted from `low`, smaller indices become large ones, so one pass detects both kinds.
         moved = indices if low == 0 else np.subtract(indices, np.int32(low))
         largest = int(moved.view(np.uint32).max())
         return None if largest < stop - low else (largest + low + (1 << 31)) % (1 << 32) - (1 << 31)
 
     def wait(self, arrays: Sequence[Array]) -> None:
-        """Nothing: NumPy has computed everything already."""
+        """Does nothing, because NumPy has already computed everything."""
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """`fn`, within which no value may be read on the host, as a backend that traces cannot."""
+        """`fn` with a check: it must not read values on the host, because a backend that traces cannot read them."""
         def step(*args: Any) -> Any:
             token = _within_step.set(True)
             try:
-                # Overflow is found by the check of the loss, as on every backend, and not by a warning here.
+                # The check of the loss detects overflow, as on every backend, so NumPy need not warn.
                 with np.errstate(all="ignore"):
                     return fn(*args)
             finally:
@@ -93,8 +93,8 @@ class NumpyBackend(NumpyLikeBackend):
 def keep_freed_memory() -> bool:
     """Ask glibc to keep freed arrays for the next allocation instead of returning them to the kernel.
 
-    Fresh pages cost more than the arithmetic of a training step. Only on Linux with glibc; `DUOLN_MALLOPT=0`
-    switches it off. Returns whether it is on.
+    New pages cost more time than the arithmetic of a training step. This works only on Linux with glibc;
+    `DUOLN_MALLOPT=0` switches it off. Returns whether it is on.
     """
     if not sys.platform.startswith("linux") or os.environ.get("DUOLN_MALLOPT") == "0":
         return False

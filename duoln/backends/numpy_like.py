@@ -1,4 +1,4 @@
-"""The primitives of the Protocol for libraries that speak NumPy's dialect: NumPy itself and CuPy."""
+"""The primitives of the Protocol for libraries with NumPy's interface: NumPy itself and CuPy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from duoln.errors import DtypeError
 
 
 class NumpyLikeBackend(OnePerProcess):
-    """Everything but the edges, written once against the module `xp`."""
+    """All primitives except those that exchange data with the host; they use the module `xp`."""
 
     def __init__(self, xp: ModuleType, dtypes: tuple[str, ...]) -> None:
         self.xp = xp
@@ -35,7 +35,7 @@ class NumpyLikeBackend(OnePerProcess):
             raise DtypeError(f"[dtype] expected one of {', '.join(self.dtypes)}, found {name!r}") from None
 
     def stray_index(self, indices: Array, low: int, stop: int) -> int | None:
-        """None: the values are on a device."""
+        """Always None, because the values are on a device."""
         return None
 
     # Creation
@@ -171,8 +171,8 @@ class NumpyLikeBackend(OnePerProcess):
         return self.xp.take_along_axis(x, indices, axis=axis)
 
     def index_add(self, x: Array, indices: Array, values: Array) -> Array:
-        # Rows are sorted and runs of equal ones added: as fast as `add.at` in NumPy, and on a GPU repeatable to
-        # the bit, which float atomics are not.
+        # Rows are sorted, and runs of equal rows are added. In NumPy this is as fast as `add.at`. On a GPU it gives
+        # the same bits in every run, which float atomics do not.
         xp, out = self.xp, x.copy()
         if len(indices):
             order = xp.argsort(indices, kind="stable")

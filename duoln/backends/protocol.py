@@ -1,12 +1,12 @@
-"""What an array library must offer: about fifty primitives under the array API standard's names.
+"""The primitives that every backend has: about fifty, with the names of the array API standard.
 
 Arithmetic, comparison and basic slicing (`+ - * / ** @ < == [...]`) are the native arrays' own operators,
-which agree in all three libraries once dtypes agree; the operators of duoln check that they do. Dtypes
-are named by strings. Nothing is promoted: every primitive returns the dtype of its input, comparisons
-return bool, `argmax` int32, and sums of bool int32.
+which give the same results in all three libraries if the dtypes are equal; the operators of duoln check that they
+are. Dtypes are named by strings. Nothing is promoted: every primitive returns the dtype of its input, comparisons
+return bool, `argmax` returns int32, and sums of bool are int32.
 
-Indices are *not* range-checked on the device (CuPy wraps round, MLX reads stray memory): the host checks
-them where a batch is made, see `duoln.data.check_range`.
+Devices do *not* check the range of indices (CuPy wraps round, MLX reads other memory). The host checks them when it
+makes a batch, see `duoln.data.check_range`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ FLOATS = ("float32", "float64")
 
 
 class Backend(Protocol):
-    """One array library on one device. Tensors carry it; there is no hidden current backend."""
+    """One array library on one device. Every tensor has its backend; there is no hidden current backend."""
 
     name: str
     device: str
-    """What a person calls the device."""
+    """The name of the device, for people."""
     dtypes: tuple[str, ...]
 
     # The edges -----------------------------------------------------------------------------------
@@ -39,29 +39,29 @@ class Backend(Protocol):
         """A native array with the values of a NumPy array or a number."""
 
     def to_numpy(self, x: Array) -> np.ndarray:
-        """The values on the host. Waits for the device; refused inside a compiled step."""
+        """The values on the host. Waits for the device; raises CompileError inside a compiled step."""
 
     def wait(self, arrays: Sequence[Array]) -> None:
-        """The step boundary: returns when the arrays are computed."""
+        """Ends a step: returns when the arrays are computed."""
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of trees of native arrays with the same values, perhaps faster."""
+        """A function of trees of native arrays that gives the same values and may be faster."""
 
     def clock(self) -> float:
-        """Seconds, from an arbitrary start, once the device is idle."""
+        """Waits until the device is idle; returns seconds from an arbitrary start."""
 
     def info(self) -> dict[str, str]:
-        """Library, version, device, memory and the flags that change arithmetic."""
+        """The library, its version, the device, its memory and the flags that change arithmetic."""
 
     def free_memory(self) -> int:
-        """Bytes that are left where the arrays live."""
+        """The free bytes of the memory that holds the arrays."""
 
     def dtype(self, x: Array) -> str: ...
 
     def stray_index(self, indices: Array, low: int, stop: int) -> int | None:
         """An int32 index that is not in low .. stop - 1; None if there is none.
 
-        None, too, where reading the values would wait for a device.
+        It also returns None if reading the values would wait for a device.
         """
 
     # Creation ------------------------------------------------------------------------------------
@@ -126,8 +126,8 @@ class Backend(Protocol):
 
 EDGES = ("asarray", "to_numpy", "wait", "compile", "clock", "info", "free_memory", "dtype", "stray_index")
 OPTIONAL_EDGES = ("device_seconds", "graph_size")
-"""What only some libraries can do, for benchmarks: time work by the device's own clock; count the nodes of a graph
-that is yet to be computed."""
+"""Functions of some libraries only, for benchmarks: they time work by the device's own clock, and count the nodes of a
+graph that is not computed yet."""
 PRIMITIVES = tuple(
     name for name, member in vars(Backend).items()
     if callable(member) and not name.startswith("_") and name not in EDGES

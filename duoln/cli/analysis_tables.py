@@ -1,4 +1,4 @@
-"""What `duoln analyze` prints: its findings as tables."""
+"""The tables that `duoln analyze` prints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from duoln.paper.theory.statements import Statement
 
 TITLES = {"batch": "batch norm", "weight": "weight norm", "layer": "layer norm", "none": "plain"}
 _PERCENT = 0.005
-"""Errors from here on are shown in percent; those below in powers of ten."""
+"""Errors of at least this size are shown in percent, smaller ones in powers of ten."""
 
 
 def _show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], bad: Sequence[int] = (),
@@ -30,7 +30,7 @@ def _error(value: float) -> str:
 
 
 def power(value: float) -> str:
-    """A value of any size, of which the power of ten matters."""
+    """A value as text in powers of ten."""
     return f"{value:.0e}" if math.isfinite(value) else "overflow"
 
 
@@ -55,7 +55,7 @@ def _cell(cell: Cell) -> str:
 
 
 def show_geometry(report: Geometry, statements: Sequence[Statement], summary: str) -> None:
-    """Every statement, then the numbers behind them."""
+    """Every statement, then the figures on which it is based."""
     _show("The paper's statements, and their relative errors", ("where", "statement", "error", ""),
           [(s.where, s.text, _error(s.error), ("holds" if s.holds else "does not hold") if s.agrees else "UNEXPECTED")
            for s in statements], [k for k, s in enumerate(statements) if not s.agrees], (0, 2, 3))
@@ -96,7 +96,7 @@ def show_stability(measured: stability.Stability, summary: str) -> None:
           "change of the states",
           ("cell", "norm", "scaled", *(f"x {s:g}" for s in scales), "states"), rows, whole=range(len(scales) + 4))
     console.put(summary)
-    console.put("Layer norm's LSTM and GRU norm W_h h by itself, and do not see the scale of W_h. Its RNN (eq. 4) "
-                "norms the sum W_h h + W_x x: it sees that scale, and does not see a scale of both. Changes that are "
-                f"left come from epsilon ({measured.eps:g}) and rounding, which a network can magnify from step to "
-                "step.")
+    console.put("Layer norm's LSTM and GRU normalise W_h h alone, so the scale of W_h does not change them. Its RNN "
+                "(eq. 4) normalises the sum W_h h + W_x x: the scale of W_h changes it, a common scale of both does "
+                f"not. Other changes come from epsilon ({measured.eps:g}) and rounding, which a network can magnify "
+                "from step to step.")

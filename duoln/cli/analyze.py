@@ -1,4 +1,4 @@
-"""`duoln analyze`: what the paper proves or claims of normalised models, measured."""
+"""`duoln analyze`: measurements of what the paper proves or claims about normalised models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_command(commands: Any) -> None:
     """Add `analyze` to the command line."""
-    analyze = commands.add_parser("analyze", help="what the paper proves of normalised models, measured")
+    analyze = commands.add_parser("analyze", help="measure what the paper proves about normalised models")
     kinds = analyze.add_subparsers(dest="kind", metavar="KIND", required=True)
 
     invariance = kinds.add_parser("invariance", help="table 1: which changes of weights and data leave the output")
@@ -114,7 +114,7 @@ def _stability(args: argparse.Namespace) -> int:
     return 0
 
 
-# What the three share ------------------------------------------------------------------------------------
+# Shared by the three commands ----------------------------------------------------------------------------
 
 def _backend(name: str | None) -> Backend:
     from duoln import runtime
@@ -127,7 +127,7 @@ def _backend(name: str | None) -> Backend:
 
 def _finish(args: argparse.Namespace, backend: Backend, summary: str, agrees: bool | None, content: Mapping[str, Any],
             show: Callable[[], None]) -> None:
-    """Print the finding, or write it as JSON, with what it was made on."""
+    """Print the finding or write it as JSON, with the backend and the device that computed it."""
     from duoln.cli import console
     from duoln.data import strictjson
 

@@ -1,4 +1,4 @@
-"""`duoln compare`: what several machines have measured, beside each other."""
+"""`duoln compare`: the measurements of several machines side by side."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from duoln.bench.records import check_target
 
 def add_command(commands: Any) -> None:
     """Add `compare` to the command line."""
-    versus = commands.add_parser("compare", help="what `duoln bench ... --json FILE` wrote on several machines")
-    versus.add_argument("files", nargs="+", type=Path, metavar="FILE", help="the first is what others are measured by")
+    versus = commands.add_parser("compare", help="compare files of `duoln bench ... --json FILE` from several machines")
+    versus.add_argument("files", nargs="+", type=Path, metavar="FILE", help="the others are compared with the first")
     versus.add_argument("--plot", type=Path, metavar="FILE.png", help="also draw the times (needs matplotlib)")
     versus.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     versus.set_defaults(run=_compare)

@@ -1,7 +1,7 @@
-"""Everything a person sees: progress, tables, colours. The only part, with bench's report, that knows rich.
+"""The output for people: progress, tables, colours. Only this module and the report of bench use rich.
 
-stdout is for data, stderr for talk. On a terminal progress is a bar; through a pipe it is a plain line now
-and then. `NO_COLOR` and the width of the terminal are respected, by rich.
+stdout is for data, stderr for remarks. On a terminal, progress is a bar; in a pipe, it is a plain line every few
+seconds. rich respects `NO_COLOR` and the width of the terminal.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ _Cells = tuple[str, str, list[str]]
 _PLAIN_SECONDS = 5.0
 _BAR_SECONDS = 0.1
 _CLAIM = 30
-"""Columns of the terminal without which the paper's claim stands below the table of results, not in it."""
+"""If the terminal has fewer columns, the paper's claim is printed below the table of results, not in it."""
 _AROUND_CELL = 3
 
 _LEAST_WIDTH, _LARGEST_WIDTH = 20, 10_000
 
 
 class _Plain(Console):
-    """Rich's console for texts of anybody's: no markup is read in them, and `visible` shows their control characters.
+    """Rich's console for texts from any source: it reads no markup in them and shows control characters by `visible`.
 
-    All that is printed passes here, so that nobody who prints has to think of it.
+    All output passes through this class, so that no other code has to care about it.
     """
 
     def __init__(self, file: Any) -> None:
         super().__init__(file=file, highlight=False, markup=False, emoji=False, _environ=_environment())
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """A text on its way; its width is measured after this."""
+        """A text before its width is measured."""
         return super().render_str(visible(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Everything on its way; rich's own commands to the terminal are marked as such."""
+        """All segments of the output; rich's own commands to the terminal are marked as such."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
 
 def _environment() -> dict[str, str]:
-    """The variables that rich reads, without a width or height that no terminal has, nor a name of one.
+    """The variables that rich reads, without an impossible width or height and without an unknown terminal's name.
 
-    What nobody has named is taken for a terminal that knows no commands.
+    A terminal without a name counts as one that knows no commands.
     """
     def good(text: str) -> bool:
         return text.isascii() and text.isdecimal() and _LEAST_WIDTH <= int(text[:9]) <= _LARGEST_WIDTH
@@ -75,15 +75,15 @@ talk = _Plain(streams.Talk())
 
 
 def say(text: str, style: str = "") -> None:
-    """One remark on stderr. Long lines are left to the terminal to wrap."""
+    """One remark on stderr. The terminal wraps long lines."""
     talk.print(text, style=style or None, soft_wrap=True)
 
 
 def put(text: str) -> None:
-    """A line or several of the result, on stdout.
+    """One or more lines of the result, on stdout.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the result cannot be written.
     """
     streams.Results().write(f"{visible(text)}\n")
 
@@ -92,22 +92,22 @@ def put_json(value: Any) -> None:
     """The result as one JSON document on stdout.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the result cannot be written.
     """
     streams.Results().write(f"{strictjson.dumps(value)}\n")
 
 
 def show(table: Table, data: bool = False) -> None:
-    """A table, on stderr, or on stdout where it is the result.
+    """A table on stderr, or on stdout if it is the result.
 
     Raises:
-        OutputError: it is the result, and cannot be written.
+        OutputError: the table is the result and cannot be written.
     """
     (_Plain(streams.Results()) if data else talk).print(table)
 
 
 def width() -> int:
-    """Columns that a table on stdout may have; 0 where stdout is not a terminal."""
+    """The number of columns that a table on stdout may have; 0 if stdout is not a terminal."""
     out = _Plain(streams.Results())
     return out.width if out.is_terminal else 0
 
@@ -122,7 +122,7 @@ def number(value: Any, form: str) -> str:
 
 
 class ProgressDisplay(Listener):
-    """The way of one run: a bar on a terminal, a line every few seconds elsewhere, a line per evaluation."""
+    """The progress of one run: a bar on a terminal, else a line every few seconds, and a line for each evaluation."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self.columns = split_columns(columns)[0]
@@ -176,10 +176,10 @@ class ProgressDisplay(Listener):
 
 
 def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, Any]]) -> None:
-    """Our figures beside the paper's claim; data that are not the original are named in every row.
+    """The measured figures beside the paper's claim; every row names data that are not the original.
 
-    What all runs have in common stands below the table. On a narrow terminal the claims do too, and a table that would
-    be too wide lies on its side, a column for each variant.
+    Properties that all runs share are printed below the table. On a narrow terminal the claims are printed there too,
+    and a table that would be too wide has a column for each variant instead of a row.
     """
     metrics, levels = split_columns(task.columns)
     length, made = ("steps", "updates") if task.x_axis == "step" else ("epochs", "epochs")
@@ -217,7 +217,7 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
 
 
 def _on_its_side(columns: Sequence[_Cells]) -> list[_Cells]:
-    """The same table with its first column as the headings."""
+    """The transposed table, whose headings are the first column."""
     (first, _, names), *others = columns
     return [(first, "left", [heading for heading, _, _ in others]),
             *((name, "right", [cells[i] for _, _, cells in others]) for i, name in enumerate(names))]

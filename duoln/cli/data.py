@@ -1,4 +1,4 @@
-"""`duoln data prepare TASK --from DIR`: a corpus as it is distributed, made ready for a task."""
+"""`duoln data prepare TASK --from DIR`: it converts a corpus, as it is distributed, to the files that a task reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from duoln.errors import DataMissingError
 
 def add_command(commands: Any) -> None:
     """Add `data` to the command line."""
-    data = commands.add_parser("data", help="make a corpus of your own ready for a task")
+    data = commands.add_parser("data", help="prepare a corpus of your own for a task")
     kinds = data.add_subparsers(dest="kind", metavar="KIND", required=True)
     prepare = kinds.add_parser("prepare", help="read a corpus as it is distributed, write what the task reads")
     prepare.add_argument("task")

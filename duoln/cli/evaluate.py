@@ -1,4 +1,4 @@
-"""`duoln evaluate TASK`: a trained model judged by the task's own protocol."""
+"""`duoln evaluate TASK`: the evaluation of a trained model by the task's own protocol."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from duoln.errors import UsageError
 
 
 def add_command(commands: Any) -> None:
-    """Add `evaluate` to the command line; each task has options of its own, which are read once it is known."""
-    evaluate = commands.add_parser("evaluate", help="a trained model by the task's own protocol",
+    """Add `evaluate` to the command line. Each task has its own options, which are read after the task's name."""
+    evaluate = commands.add_parser("evaluate", help="evaluate a trained model by the task's own protocol",
                                    epilog="`duoln evaluate TASK --help` has the options of one task")
     evaluate.add_argument("task")
     evaluate.add_argument("options", nargs=argparse.REMAINDER, metavar="--run RUN ...")
@@ -29,7 +29,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     if task.evaluating is None:
         raise UsageError(f"[{task.name}] the task has no evaluation of its own beside that of `duoln run`")
     parser = Parser(prog=f"duoln evaluate {task.name}",
-                    description="A trained model by the task's own protocol.")
+                    description="Evaluate a trained model by the task's own protocol.")
     parser.add_argument("--json", action="store_true", help="the figures as one JSON object on stdout")
     add_options(parser, task.evaluating)
     given = vars(parser.parse_args(args.options))

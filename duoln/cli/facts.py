@@ -1,4 +1,4 @@
-"""What there is: `duoln list`, `duoln doctor` and `duoln selftest`."""
+"""The commands that inform: `duoln list`, `duoln doctor` and `duoln selftest`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def add_commands(commands: Any) -> None:
     add_plugin_option(listing)
     listing.set_defaults(run=_list)
 
-    doctor = commands.add_parser("doctor", help="what this machine can use, and what mends the rest")
+    doctor = commands.add_parser("doctor", help="which backends this machine can use, and how to repair the others")
     doctor.add_argument("--ops", action="store_true", help="which rule each operator runs on each backend")
     doctor.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     add_plugin_option(doctor)
     doctor.set_defaults(run=_doctor)
 
-    test = commands.add_parser("selftest", help="every fused rule of this machine's backend against float64")
+    test = commands.add_parser("selftest", help="compare every fused rule of this machine's backend with float64")
     test.add_argument("--backend", help="default: DUOLN_BACKEND, else auto")
     test.add_argument("--repeats", type=_count, default=2, metavar="N", help="runs that must be equal to the bit (2)")
     test.add_argument("--one-of-each", action="store_true", help="only the largest case of each operator and variant")
@@ -72,10 +72,10 @@ def _doctor(args: argparse.Namespace) -> int:
     if args.json:
         console.put_json(facts)
         return 0
-    # Lines and not a table: a reason or a pip line must stay whole, to be copied.
+    # These are lines, not a table, because a reason or a pip command must stay on one line to be copied.
     for b in facts["backends"]:
         console.put(f"{b['name']}: {'usable, ' + b['device'] if b['usable'] else 'not usable'}")
-        for key, text in (("reason", b["reason"]), ("to mend it", b["remedy"]), *b["info"].items()):
+        for key, text in (("reason", b["reason"]), ("remedy", b["remedy"]), *b["info"].items()):
             if text:
                 console.put(f"  {key}: {text}")
     console.put(f"auto chooses {facts['choice']}")

@@ -1,4 +1,4 @@
-"""From a command to its exit code: errors become one message on stderr, and one JSON document under --json."""
+"""The exit code of a command. An error becomes one message on stderr, and with --json also one JSON document."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from duoln.system.starting import EXIT_CODE, raise_on_interrupt
 from duoln.system.stopping import Interrupted
 
 _SIGNALS = 128
-"""Exit codes above are those of signals that asked to stop: no failure."""
+"""Exit codes above this one come from signals that asked the command to stop; they are not failures."""
 
 THREAD_SECONDS = 10.0
-"""How long a thread of a plug-in may keep the process from ending."""
+"""The longest time for which a thread of a plug-in may delay the end of the process."""
 
 
 def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
@@ -28,10 +28,10 @@ def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
 
     Args:
         run: the command.
-        words: its command line, which says whether errors are to be JSON too.
+        words: its command line, which says whether errors are written as JSON too.
 
     Raises:
-        SystemExit: as the reading of the command line ends.
+        SystemExit: the parser of the command line raised it.
     """
     from duoln.cli import console, streams
 
@@ -46,7 +46,7 @@ def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
             code, message, error = 1, f"expected nobody but duoln to end the program, found SystemExit: {end.code}", end
         except Interrupted as stop:
             code, message, error = stop.exit_code, words_of(stop), stop
-        except DuolnError as failure:  # of its class, not its own: one of a plug-in may carry any
+        except DuolnError as failure:  # the exit code of its class, because an error of a plug-in may carry any code
             code, message, error = type(failure).exit_code, words_of(failure), failure
         except KeyboardInterrupt as stop:
             code, message, error = EXIT_CODE, "interrupted", stop
@@ -61,7 +61,7 @@ def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
             console.say(message if isinstance(error, ParsedError) else f"duoln: {message}",
                         style="yellow" if code > _SIGNALS else "bold red")
         if message and wants_json(words) and not claim.written and not isinstance(error, OutputError):
-            with contextlib.suppress(OutputError):  # stderr has the message, and the exit code is its own
+            with contextlib.suppress(OutputError):  # stderr has the message, and the exit code stays the same
                 console.put_json({"error": as_document(error, message, code)})
         if isinstance(error, ParsedError):
             raise error
@@ -69,13 +69,13 @@ def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
 
 
 def as_document(error: BaseException, message: str, code: int) -> dict[str, Any]:
-    """An error as `--json` has it: its class, what it says, and the exit code."""
+    """An error in the form of `--json`: its class, its message, and the exit code."""
     name = "UsageError" if isinstance(error, ParsedError) else type(error).__name__
     return {"class": name, "message": message, "exit_code": code}
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with an exit code, within THREAD_SECONDS of a plug-in's thread that does not end."""
+    """End the process with an exit code; a plug-in's thread that does not end delays this by at most THREAD_SECONDS."""
     def end() -> None:
         from duoln.cli import console
 

@@ -1,4 +1,4 @@
-"""`duoln new-task NAME`: a package with a task that runs as it stands, to be changed into one's own."""
+"""`duoln new-task NAME`: it writes a package with a task that runs at once and that its user then changes."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def _new_task(args: argparse.Namespace) -> int:
 
 
 def write_task(name: str, parent: Path) -> Path:
-    """Write the package of a new task to the folder `name` in `parent`; the folder.
+    """Write the package of a new task to the folder `name` in `parent`; returns the folder.
 
     Raises:
-        UsageError: a name that cannot be a task's and a package's, or is taken, or a folder that is there.
-        DuolnError: the folder cannot be written; nothing is left of it.
+        UsageError: the name cannot name a task and a package, or is not free, or the folder exists.
+        DuolnError: the folder cannot be written; no part of it remains.
     """
     target = parent / name
     _check_name(name)
@@ -46,7 +46,7 @@ def write_task(name: str, parent: Path) -> Path:
         raise UsageError(f"[new-task] expected no folder {target} yet, found one; choose another name")
     _check_free(name)
     try:
-        # Written aside and moved as a whole, so that a full disk or a kill leaves no half of a package.
+        # The package is written elsewhere and moved as a whole, so that a full disk or a kill leaves no part of it.
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=parent) as aside:
             for path, text in fill(name).items():
                 file = Path(aside) / name / path
@@ -61,7 +61,7 @@ def write_task(name: str, parent: Path) -> Path:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise UsageError("[new-task] expected a name of lower-case letters, digits and underscores that starts with a "
-                         f"letter, ends with none of the last and is no keyword of Python; found {name!r}")
+                         f"letter, does not end with an underscore and is not a keyword of Python; found {name!r}")
 
 
 def _check_free(name: str) -> None:

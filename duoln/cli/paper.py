@@ -1,4 +1,4 @@
-"""`duoln paper`: every figure, table and numbered claim of the paper, how to reproduce it, and where we stand."""
+"""`duoln paper`: every figure, table and numbered claim of the paper, the command for it, and the results so far."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _RUNS = Path("runs")
 _WIDE = 140
-"""Columns of the terminal from which on the table is one; below, and in a pipe, it is lines."""
+"""On a terminal with at least so many columns the result is a table; on a narrower one and in a pipe it is lines."""
 
 
 def add_command(commands: Any) -> None:
     """Add `paper` to the command line."""
-    paper = commands.add_parser("paper", help="every figure, table and claim of the paper, and where we stand")
+    paper = commands.add_parser("paper", help="every figure, table and claim of the paper, and the results so far")
     paper.add_argument("--runs", action="append", type=Path, metavar="DIR",
                        help="runs to look in, or one run; may be repeated (default: runs)")
     facts.add_plugin_option(paper)
@@ -35,7 +35,7 @@ def _paper(args: argparse.Namespace) -> int:
 
     folders = args.runs or ([_RUNS] if _RUNS.is_dir() else [])
     if not folders:
-        console.say(f"no folder {_RUNS} here: no figure of ours; name the folder of your runs with --runs")
+        console.say(f"no folder {_RUNS} here, so no results are shown; name the folder of your runs with --runs")
     standings_known, refused = standings(Registry(asked=args.plugins), folders)
     for line in refused:
         console.say(f"left out: {line}", style="yellow")
@@ -53,7 +53,7 @@ def _paper(args: argparse.Namespace) -> int:
 
 
 def _numbered(standings_known: Sequence[Standing]) -> Iterator[tuple[Standing, str]]:
-    """Each entry, and where its task's runs stand already, if they do."""
+    """Each entry, and the earlier entry that already shows the runs of its task, if there is one."""
     seen: dict[str, str] = {}
     for s in standings_known:
         yield s, seen.get(s.entry.task, "")

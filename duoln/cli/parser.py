@@ -1,4 +1,4 @@
-"""The reading of a command line: argparse, whose words go where all of ours go."""
+"""The parser of a command line: argparse, whose output goes to the same streams as all other output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _QUOTED = re.compile(r"'([^']+)'")
 
 
 class ParsedError(SystemExit):
-    """The command line is done with: help or the version was shown, or it is wrong, and `message` says how."""
+    """The parser has ended: it showed help or the version, or the command line is wrong and `message` says why."""
 
     def __init__(self, code: int, message: str = "") -> None:
         super().__init__(code)
@@ -20,7 +20,7 @@ class ParsedError(SystemExit):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, with help on our stdout and errors as `ParsedError`."""
+    """argparse's parser, which writes help as a result and raises errors as `ParsedError`."""
 
     def print_help(self, file: Any = None) -> None:
         """The help, as a result."""
@@ -29,11 +29,11 @@ class Parser(argparse.ArgumentParser):
         console.put(self.format_help().rstrip())
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """End the reading."""
+        """End the parser."""
         raise ParsedError(status, message or "")
 
     def error(self, message: str) -> NoReturn:
-        """End the reading of a command line that is wrong."""
+        """End the parser because the command line is wrong."""
         from duoln.cli import console
         from duoln.core.arguments import did_you_mean
 
@@ -59,9 +59,9 @@ class ShowVersion(argparse.Action):
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Whether a command line, right or wrong, asks for JSON on stdout.
+    """Whether a command line asks for JSON on stdout; the command line may be wrong.
 
-    `--json` may be abbreviated; for `bench` it takes a file, of which `-` is stdout.
+    `--json` may be abbreviated; for `bench` it takes a file, and the file `-` is stdout.
     """
     for k, word in enumerate(words):
         name, _, value = word.partition("=")

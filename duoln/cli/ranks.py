@@ -1,4 +1,4 @@
-"""`duoln run --ranks`: one command as N processes of this machine, or as one of those that somebody else started."""
+"""`duoln run --ranks`: one command as N processes of this machine, or as one of the processes of a launcher."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST = 64
 
 
 def parse_ranks(word: str) -> int | str:
-    """The value of --ranks: a number of processes, or who has started them."""
+    """The value of --ranks: a number of processes, or the launcher that has started them."""
     from duoln.distributed.place import LAUNCHERS
 
     if word == "auto" or word in LAUNCHERS:
@@ -31,7 +31,7 @@ def parse_ranks(word: str) -> int | str:
 
 
 def take_place(launcher: str) -> Place | None:
-    """Our place among processes that somebody else started; None where there is only this one.
+    """The place of this process among those that a launcher started; None if there is only this one.
 
     Raises:
         UsageError: the variables of the launcher are incomplete or contradict each other.
@@ -52,14 +52,14 @@ def take_place(launcher: str) -> Place | None:
 
 
 def launch(count: int, args: argparse.Namespace) -> int:
-    """Run the command line `args.words` in `count` processes; the exit code.
+    """Run the command line `args.words` in `count` processes; returns the exit code.
 
-    Rank 0 has our terminal; what the others say is shown where one of them fails. Ctrl-C, SIGTERM and SIGHUP go to
-    rank 0, which tells the others; a second one ends it at once.
+    Rank 0 uses this terminal. The output of another rank is shown if that rank fails. Ctrl-C, SIGTERM and SIGHUP go
+    to rank 0, which informs the others; a second signal ends rank 0 at once.
 
     Raises:
-        UsageError: a number of ranks, or a backend, that cannot be.
-        RankError: a rank died; the others have been ended.
+        UsageError: the number of ranks or the backend is not possible.
+        RankError: a rank ended by an error; the others have been ended.
     """
     from duoln import runtime
     from duoln.cli import console
@@ -84,9 +84,9 @@ def launch(count: int, args: argparse.Namespace) -> int:
             return 0
         code, first = children.ranks[dead].returncode, children.ranks[0].returncode
         if -first in children.sent:
-            return exit_code(-first)  # it had not begun to train, or was asked twice
+            return exit_code(-first)  # it had not begun to train, or got a second signal
         if code > 0 and (dead == 0 or first > RankError.exit_code):
-            return first  # rank 0 has said why; where it says no more than that it lost another one, that one tells
+            return first  # rank 0 has reported the error, unless its error is only that another rank ended
         last_words = _last_words(heard[dead]) if dead else ""
         raise RankError(f"rank {dead} {_how_it_ended(code)}; the other ranks were ended. Go on from the last "
                         f"checkpoint with --resume auto{last_words}")
@@ -99,4 +99,4 @@ def _how_it_ended(code: int) -> str:
 def _last_words(heard: Path) -> str:
     lines = [line for line in heard.read_text(encoding="utf-8", errors="replace").splitlines()
              if line.strip() and not line.startswith("[ring]")]
-    return "".join(f"\n  it said: {line}" for line in lines[-3:])
+    return "".join(f"\n  its output: {line}" for line in lines[-3:])

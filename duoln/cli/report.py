@@ -56,7 +56,7 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _pictures(task: Task, curves: Sequence[Curve], out: Path) -> list[Path]:
-    """What a task draws of its runs' models; most draw nothing, and then no model is read."""
+    """The pictures that a task draws from its runs' models; most tasks draw none, and then no model is read."""
     from duoln import runtime, tasks
     from duoln.pictures import drawing
     from duoln.runs.trained import load_trained
@@ -70,7 +70,7 @@ def _pictures(task: Task, curves: Sequence[Curve], out: Path) -> list[Path]:
 
 
 def _report_row(curve: Curve) -> dict[str, Any]:
-    """What a run ended with: its last evaluation, or an earlier one where patience chose that."""
+    """The result of a run: its last evaluation, or an earlier one if patience chose that."""
     last = curve.points[-1] if curve.points else {"step": 0, "epoch": 0.0, "wall_s": 0.0}
     last = next((p for p in curve.points if p["step"] == curve.result.get("steps")), last)
     epochs = last["epoch"]

@@ -1,4 +1,4 @@
-"""`duoln run`, and the same for one task by itself, as the examples have it."""
+"""`duoln run`, and the same command for one task, which the examples use."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def run_task(make: Callable[[], Task], argv: Sequence[str], prog: str | None = None, description: str | None = None,
              preset: str = "small") -> int:
-    """A command line of its own for one task: every variant, with the options of `duoln run`; the exit code.
+    """Run a command line for one task: every variant, with the options of `duoln run`; returns the exit code.
 
     Args:
-        make: gives the task, such as its class; what it raises becomes an exit code too.
+        make: makes the task, such as its class; an exception of it becomes an exit code too.
         argv: the command line.
         prog: the program's name in messages.
-        description: what `--help` says of it.
-        preset: the one to train; `--paper` chooses "paper", where the task has one.
+        description: the description that `--help` prints.
+        preset: the preset to train; `--paper` chooses "paper", if the task has it.
     """
     return guarded(lambda: _run_alone(make(), argv, prog, description, preset), argv)
 
@@ -83,7 +83,7 @@ def _run_alone(task: Task, argv: Sequence[str], prog: str | None, description: s
     add_run_options(parser)
     args = parser.parse_args(argv)
     chosen = "paper" if getattr(args, "paper", False) else preset
-    # Its module stands for the distribution: it may be no plug-in.
+    # The task may not belong to a plug-in, so its module is used as the name of the distribution.
     return run_variants(named(task, task.owner or type(task).__module__), list(task.variants), args, chosen, {})
 
 
@@ -103,7 +103,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, preset: str | None,
                  settings: Mapping[str, Any], plugins: Sequence[str] | None = None, place: Place | None = None) -> int:
-    """Train some variants of a task one after another, then show, draw and print what they gave.
+    """Train some variants of a task one after another, then show, draw and print their results.
 
     With a `place` this process is one of several that train each model together.
 
@@ -161,7 +161,7 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
 
 
 def _data_settings(task: Task, cfg: Config) -> tuple[Any, ...]:
-    """The configuration without what a variant changes: equal ones share their data."""
+    """The settings that decide the data; configurations in which they are equal share their data."""
     changed = {key for overrides in task.variants.values() for key in overrides}
     return tuple((key, value) for key, value in vars(cfg).items() if key not in changed)
 
@@ -171,8 +171,8 @@ def _say_data(task: Task, splits: Splits) -> None:
 
     console.say(f"data: {splits.dataset.label}", style="" if splits.dataset.provenance == "original" else "yellow")
     if splits.dataset.provenance == "synthetic":
-        console.say("  the original is not to be had here, or was not asked for; see `duoln doctor` and DUOLN_DATA. "
-                    "Figures on made data say nothing about the paper's", style="yellow")
+        console.say("  the original is not available here, or was not requested; see `duoln doctor` and DUOLN_DATA. "
+                    "Figures on made data cannot be compared with the paper's", style="yellow")
 
 
 def _run_folder(task: Task, variants: Sequence[str], out: Path | None, resume: bool) -> Path:

@@ -1,4 +1,4 @@
-"""`duoln sample TASK`: what a trained model generates."""
+"""`duoln sample TASK`: samples of a trained model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from duoln.errors import UsageError
 
 
 def add_command(commands: Any) -> None:
-    """Add `sample` to the command line; each task has options of its own, which are read once it is known."""
+    """Add `sample` to the command line. Each task has its own options, which are read after the task's name."""
     sample = commands.add_parser("sample", help="what a trained model generates",
                                  epilog="`duoln sample TASK --help` has the options of one task")
     facts.add_plugin_option(sample)
@@ -40,7 +40,7 @@ def _sample(args: argparse.Namespace) -> int:
     trained = load_trained(task, given["run"], backend)
     console.say(f"model: {task.name} {trained.variant} after {trained.step} updates")
     if trained.step == 0:
-        console.say("  it has not been trained: what follows is what chance gives", style="yellow")
+        console.say("  it has not been trained, so its samples are random", style="yellow")
     for path in task.sample(trained, options, given["out"]):
         console.say(f"wrote {path}")
     return 0
@@ -67,10 +67,10 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
 
 
 def read_options(task: str, kind: type, given: Mapping[str, Any]) -> Any:
-    """What the user gave as an instance of the task's dataclass.
+    """The user's options as an instance of the task's dataclass.
 
     Raises:
-        UsageError: a value that does not fit.
+        UsageError: a value does not fit.
     """
     from duoln.tasks.settings import convert
 

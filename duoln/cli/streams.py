@@ -1,7 +1,7 @@
-"""stdout and stderr: results have the one for themselves, and nothing that happens to the other stops the work.
+"""stdout and stderr: stdout is for results only, and an error on stderr does not stop the work.
 
-While a command runs, what plug-ins, libraries and their processes print goes to stderr. A result that cannot be written
-is an error. Remarks that cannot be written are lost: the files of a run say everything that they said.
+While a command runs, the output of plug-ins, libraries and their processes goes to stderr. A result that cannot be
+written is an error. Remarks that cannot be written are lost, because the files of a run contain the same information.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _STDOUT, _STDERR = 1, 2
 
 
 class Claim:
-    """What a command has of the streams.
+    """The streams of a command.
 
     Attributes:
-        stdout: where results go; None where stdout is closed.
-        stderr: where talk goes; None where stderr is closed.
-        written: whether anything has gone to stdout.
+        stdout: the stream for results; None if stdout is closed.
+        stderr: the stream for remarks; None if stderr is closed.
+        written: whether anything has been written to stdout.
     """
 
     def __init__(self, stdout: TextIO | None, stderr: TextIO | None) -> None:
@@ -38,7 +38,7 @@ _claim: Claim | None = None
 
 @contextlib.contextmanager
 def claimed() -> Iterator[Claim]:
-    """For the time of a command, stdout is for results alone; a command inside a command shares its claim."""
+    """While a command runs, stdout is for results only; a command inside a command shares its claim."""
     global _claim  # noqa: PLW0603 - the streams are the process's own, and so is the claim on them
     if _claim is not None:
         yield _claim
@@ -54,18 +54,18 @@ def claimed() -> Iterator[Claim]:
 
 
 def child_stdout() -> int | None:
-    """What the stdout of a process that works in our place is to be: a descriptor, or None for our own."""
+    """The stdout for a child process that does the work of this one: a descriptor, or None for this process's own."""
     return _descriptor(_claim.stdout) if _claim is not None and _claim.stdout is not None else None
 
 
 class _Stream(io.TextIOBase):
-    """One of the two streams as it is at the moment, for those who want a file."""
+    """One of the two streams in its current state, for callers that need a file."""
 
     def _target(self) -> TextIO | None:
         raise NotImplementedError
 
     def _send(self, text: str) -> None:
-        """Raises OSError or ValueError where the text cannot be written."""
+        """Raises OSError or ValueError if the text cannot be written."""
         target = self._target()
         if target is None:
             raise OSError(errno.EBADF, "it is closed")
@@ -91,7 +91,7 @@ class _Stream(io.TextIOBase):
         return target.fileno()
 
     def close(self) -> None:
-        """Nothing: the stream is not ours to close."""
+        """Does nothing, because this object does not own the stream."""
 
 
 class Results(_Stream):
@@ -104,7 +104,7 @@ class Results(_Stream):
         """Write a part of the result.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the text cannot be written.
         """
         try:
             self._send(text)
@@ -121,10 +121,10 @@ class Talk(_Stream):
 
     def _target(self) -> TextIO | None:
         target = sys.stderr if _claim is None else _claim.stderr
-        return getattr(target, "rich_proxied_file", target)  # a progress display stands before it
+        return getattr(target, "rich_proxied_file", target)  # a progress display may have replaced the file
 
     def write(self, text: str) -> int:
-        """Write a remark, or lose it where stderr takes none."""
+        """Write a remark; it is lost if stderr cannot be written."""
         try:
             self._send(text)
         except (OSError, ValueError):
@@ -133,9 +133,9 @@ class Talk(_Stream):
 
 
 def _set_aside(stack: contextlib.ExitStack, stdout: Any) -> TextIO | None:
-    """The process's own stdout under another number, while number 1 leads to stderr: libraries in C print there too.
+    """The process's stdout under another number, while number 1 leads to stderr, because C libraries print to it.
 
-    A stdout that somebody put in its place, as notebooks and tests do, is used as it is.
+    A stdout that notebooks or tests have replaced is used unchanged.
     """
     ours = sys.__stdout__
     if ours is None or stdout is not ours or _descriptor(ours) != _STDOUT:
@@ -151,14 +151,14 @@ def _set_aside(stack: contextlib.ExitStack, stdout: Any) -> TextIO | None:
 
 
 def _flush(stdout: TextIO) -> None:
-    """What somebody wrote past us to the process's stdout goes where its number leads by now: to stderr."""
+    """Write out the text that other code left in the process's stdout; its number now leads to stderr."""
     with contextlib.suppress(OSError, ValueError):
         stdout.flush()
 
 
 @contextlib.contextmanager
 def _closed_quietly(file: TextIO) -> Iterator[TextIO]:
-    """A file that is closed at the end; what it could not take has been told of when it was written."""
+    """A file that is closed at the end; an error of a write has already been reported at that write."""
     try:
         yield file
     finally:
@@ -175,7 +175,7 @@ def _descriptor(file: Any) -> int | None:
 
 
 def _abandon(file: TextIO | None, number: int) -> None:
-    """Lead a stream of the process nowhere, once it is broken: what it still holds would fail again at our end."""
+    """Redirect a broken stream to nowhere, because the text that it still holds would fail again at the exit."""
     if file is not None and _descriptor(file) == number:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, number)
@@ -183,12 +183,12 @@ def _abandon(file: TextIO | None, number: int) -> None:
 
 
 def _hold_descriptors() -> None:
-    """Open those of the first three descriptors that are closed: else a file of ours would be given such a number.
+    """Open those of the first three descriptors that are closed. Otherwise the next file would get such a number.
 
-    Whatever a library then prints would go into that file.
+    The output of a library would then go into that file.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # which takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # this takes the lowest free number

@@ -1,4 +1,4 @@
-"""What `duoln new-task` writes: a package that is complete as it stands. NAME and TITLE stand for the new names."""
+"""The files that `duoln new-task` writes: a complete package. NAME and TITLE stand for the new names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME = "NAME"
 
 [tool.setuptools]
 packages = ["NAME"]
-# With it an editable install is a plain path, which Python finds before a folder that only has the same name.
+# With this line an editable install is a plain path, which Python finds before a folder of the same name.
 package-dir = {"" = "."}
 
 [tool.pytest.ini_options]
@@ -40,8 +40,8 @@ select = ["E", "F", "I", "UP", "B"]
 README = '''\
 # NAME
 
-A task for duoln: which of several patterns a row of numbers shows, where each row
-has a scale and an offset of its own. Layer norm takes both out. The data are made on the spot.
+A task for duoln: the model recognises which of several patterns a row of numbers shows. Each row
+has its own scale and offset, and layer norm removes both. The task makes its data itself.
 
 ```sh
 pip install -e ".[test]"
@@ -52,7 +52,7 @@ pytest
 ```
 
 `NAME/task.py` holds everything: change `data` to your data, `model` to your model, `loss` and `metrics` to what you
-measure. `check_task`, which the test calls, says what a task still lacks.
+measure. The test calls `check_task`, which reports what a task still lacks.
 '''
 
 INIT = '''\
@@ -87,7 +87,7 @@ from duoln.randomness import Stream
 from duoln.tasks import Column, Config, Dataset, Splits, Task
 
 PATTERNS, VALUES = 8, 16
-"""How many patterns there are, and how many numbers a row has."""
+"""The number of patterns, and the number of values in a row."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,11 @@ class TITLETask(Task):
         return nn.Sequential(*layers, nn.Linear(cfg.width, PATTERNS))
 
     def loss(self, model: nn.Module, params: nn.Params, batch: dict[str, Any]) -> Any:
-        """What training lowers: a scalar."""
+        """The scalar that training minimises."""
         return ops.mean(ops.softmax_cross_entropy(model(params, batch["x"]), batch["label"]))
 
     def metrics(self, predict: Any, split: Batch) -> dict[str, float]:
-        """Figures of a split; `predict` gives what the model makes of `x`."""
+        """Figures of a split; `predict` returns the model's outputs for `x`."""
         logits = predict(split).astype(np.float64)
         logits -= logits.max(axis=1, keepdims=True)
         log_probability = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
@@ -151,7 +151,7 @@ def make_rows(count: int, seed: int, split: str) -> Batch:
 '''
 
 TEST = '''\
-"""The task is one: data, every preset and variant, training, metrics, exact resume."""
+"""The task is complete: data, every preset and variant, training, metrics, exact resume."""
 
 from duoln.testing import check_task
 
@@ -169,7 +169,7 @@ FILES = {"pyproject.toml": PYPROJECT, "README.md": README, "NAME/__init__.py": I
 
 def fill(name: str) -> dict[str, str]:
     """The files of a task of that name."""
-    # The plain words are no part of any other word of the texts; TITLE goes first, as it holds no NAME.
+    # NAME and TITLE are not parts of other words in the texts. TITLE is replaced first: it does not contain NAME.
     title = "".join(part.capitalize() for part in name.split("_"))
     words = (("TITLE", title), ("DIST", name.replace("_", "-")), ("NAME", name))
 

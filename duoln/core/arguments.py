@@ -1,7 +1,7 @@
-"""The checks of arguments that are no tensors: integers, numbers, switches, names and functions.
+"""The checks of arguments that are not tensors: integers, numbers, switches, names and functions.
 
-Each check gives the argument back as plain Python, so that a NumPy scalar does as well as a Python number, and raises
-an error that begins with the operator: `[split] parts: expected an integer, found 2.0 (float)`.
+Each check returns the argument as a plain Python value, so that a NumPy scalar may replace a Python number. Its error
+begins with the operator: `[split] parts: expected an integer, found 2.0 (float)`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LARGEST = int(INT32.max)
 
 
 class Interval(NamedTuple):
-    """Which numbers an argument may be: in words, and as a test."""
+    """The numbers that an argument may be, in words and as a test."""
 
     words: str
     holds: Callable[[float], bool]
@@ -36,7 +36,7 @@ BELOW_1 = Interval("a number in [0, 1)", lambda x: 0 <= x < 1)
 
 
 def described(value: Any) -> str:
-    """A value in a few words: itself where it is short, and of what kind it is."""
+    """A value in a few words: its text, which is cut where it is long, and its class."""
     kind = type(value)
     if value is None:
         return "None"
@@ -49,16 +49,16 @@ def described(value: Any) -> str:
 
 
 def kind_name(kind: type) -> str:
-    """A class with the library that it comes from, as a user writes it."""
+    """The name of a class, with the library that defines it, as a user writes it."""
     library = kind.__module__.partition(".")[0]
     return kind.__qualname__ if library == "builtins" else f"{library}.{kind.__qualname__}"
 
 
 def check_integer(name: str, role: str, value: Any, low: int = -LARGEST, high: int = LARGEST) -> int:
-    """An integer of any library, as Python's.
+    """An integer of any library, as a Python integer.
 
     Raises:
-        DtypeError: it is no integer; a bool is none.
+        DtypeError: it is not an integer; a bool does not count as one.
         ShapeError: it is not in low .. high.
     """
     if type(value) is not int:
@@ -78,17 +78,17 @@ def check_integer(name: str, role: str, value: Any, low: int = -LARGEST, high: i
 
 def check_integers_in(name: str, role: str, values: Any, low: int = -LARGEST, high: int = LARGEST,
                       ) -> tuple[int, ...]:
-    """A tuple or list of integers, as a tuple of Python's. Raises as `check_integer`."""
+    """A tuple or list of integers, as a tuple of Python integers. It raises the errors of `check_integer`."""
     if not isinstance(values, tuple | list):
         raise DtypeError(f"[{name}] {role}: expected a tuple of integers, found {described(values)}")
     return tuple([check_integer(name, role, value, low, high) for value in values])
 
 
 def check_number(name: str, role: str, value: Any, among: Interval = FINITE) -> float:
-    """A number of any library, as Python's.
+    """A number of any library, as a Python number.
 
     Raises:
-        DtypeError: it is no number; a bool is none.
+        DtypeError: it is not a number; a bool does not count as one.
         UsageError: it is not in the interval.
     """
     if type(value) is not float:
@@ -114,7 +114,7 @@ def check_flag(name: str, role: str, value: Any) -> bool:
 
 
 def check_choice(name: str, role: str, value: Any, choices: Sequence[str | None]) -> Any:
-    """One of a few names. Raises UsageError for another one, DtypeError for what is no name at all."""
+    """One of a few names. Raises UsageError for another name, DtypeError for a value that is not a name."""
     if (value is None or isinstance(value, str)) and value in choices:
         return value
     quoted = [repr(c) for c in choices]
@@ -125,7 +125,7 @@ def check_choice(name: str, role: str, value: Any, choices: Sequence[str | None]
 
 
 def did_you_mean(name: Any, names: Iterable[Any]) -> str:
-    """The end of an error about an unknown name: the known name that is nearest to it, if one is near."""
+    """The end of an error about an unknown name: it proposes the nearest known name, if there is a near one."""
     if not isinstance(name, str):
         return ""
     near = difflib.get_close_matches(name.lower(), [known for known in names if isinstance(known, str)], n=1)

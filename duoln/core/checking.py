@@ -39,16 +39,16 @@ def projected_gradients(fn: Callable[..., Any], args: Sequence[Any], places: Seq
 def gradcheck(fn: Callable[..., Any], *args: Any, rtol: float = 1e-6, step: float = 1e-6, seed: int = 0) -> float:
     """Check the gradient of `fn(*args)` with respect to every float64 tensor among the arguments.
 
-    For each such argument a random direction d and random weights w over the outputs are drawn, and the
-    derivative of sum(w * fn) along d is compared with its central difference, so the cost does not grow
-    with the size. Other arguments are constants.
+    For each such argument, a random direction d and random weights w over the outputs are drawn. The derivative of
+    sum(w * fn) along d is compared with its central difference, so the cost does not grow with the size. Other
+    arguments are constants.
 
     Returns:
         The greatest relative error seen.
 
     Raises:
-        GradientError: an error above `rtol`, naming the argument.
-        DtypeError: a float32 argument, or no float64 one; float32 differences are too coarse to judge by.
+        GradientError: an error is above `rtol`; the message names the argument.
+        DtypeError: an argument is float32, or none is float64; differences in float32 are too inexact for this check.
     """
     check_function("gradcheck", "fn", fn)
     checked = [i for i, a in enumerate(args) if isinstance(a, Tensor) and a.dtype in FLOATS]
@@ -73,7 +73,7 @@ def gradcheck(fn: Callable[..., Any], *args: Any, rtol: float = 1e-6, step: floa
         analytic = float(np.sum(terms))
         upper, lower = projected(index, x + step * direction), projected(index, x - step * direction)
         numeric = (upper - lower) / (2 * step)
-        # The terms' own size, not only their sum, is the scale: a sum that cancels is not an error.
+        # The scale also counts the size of the terms: where they cancel, rounding is large beside their sum.
         scale = max(abs(analytic), abs(numeric), float(np.linalg.norm(terms)))
         noise = 4 * np.finfo(np.float64).eps * (abs(upper) + abs(lower)) / step
         error = max(abs(analytic - numeric) - noise, 0.0) / max(scale, 1e-12)

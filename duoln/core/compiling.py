@@ -14,14 +14,14 @@ from duoln.errors import CompileError, MixedBackendError
 
 
 def compile(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The same step, compiled where the backend can: traced and fused on MLX, checked on NumPy, eager on CuPy.
+    """The same step, compiled where the backend can: MLX traces and fuses it, NumPy checks it, CuPy runs it eagerly.
 
     `step(*trees) -> trees` must be pure: it reads no values on the host, and the same input shapes give the
     same output shapes. Every leaf that goes in or comes out is a tensor; a learning rate is a 0-d tensor,
-    because a Python number would be frozen into the first trace.
+    because a Python number would become a constant of the first trace.
 
     Raises:
-        DtypeError: `step` is no function.
+        DtypeError: `step` is not a function.
         CompileError: a leaf that is not a tensor, or a step that breaks the contract.
         MixedBackendError: the tensors live on different backends.
     """

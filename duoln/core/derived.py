@@ -1,4 +1,4 @@
-"""A composed rule from a function of tensors: its gradient is that of the operators it is made of."""
+"""A composed rule from a function of tensors. Its gradient comes from the operators that the function calls."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class _Saved(NamedTuple):
 def derived(function: Callable[..., Any], name: str = "composed") -> Rule:
     """A rule that runs `function` on tensors, on a tape of its own.
 
-    `function(*tensors, **attrs)` takes what the op takes (tensors, None) and returns a tensor or a tuple of
-    them. The formula is written once; the tape gives its gradient, with one product for a weight that the
-    function uses many times.
+    `function(*tensors, **attrs)` takes the arguments of the op (tensors, None) and returns a tensor or a tuple of
+    tensors. The formula is written once, and the tape gives its gradient. A weight that the function uses many times
+    costs one product.
     """
 
     def forward(be: Backend, *arrays: Array | None, **attrs: Any) -> tuple[Any, _Saved]:
@@ -32,7 +32,7 @@ def derived(function: Callable[..., Any], name: str = "composed") -> Rule:
         try:
             result = function(*inputs, **attrs)
         finally:
-            tape.closed = True  # the records stay: the gradient walks them
+            tape.closed = True  # the records stay, because the gradient reads them
         outputs = result if isinstance(result, tuple) else (result,)
         natives = tuple(o.data for o in outputs)
         return natives if isinstance(result, tuple) else natives[0], _Saved(tape, inputs, outputs)

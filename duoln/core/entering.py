@@ -1,4 +1,4 @@
-"""What becomes of values that enter from the host: which dtype they get, and which values no dtype holds."""
+"""Values that enter from the host: the dtype that they get, and the values that a dtype cannot hold."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def host_array(x: Any, backend: Backend, dtype: str | None) -> np.ndarray:
     """`x` as an array of a dtype that the backend has; see `duoln.tensor` for the rules.
 
     Raises:
-        DtypeError: what is no number, a dtype that the backend lacks, or a value that the dtype does not hold.
-        ShapeError: lists of different lengths.
+        DtypeError: a value is not a number, the backend lacks the dtype, or the dtype cannot hold a value.
+        ShapeError: lists have different lengths.
     """
     values = _as_array(x)
     if dtype is not None and (not isinstance(dtype, str) or dtype not in backend.dtypes):
@@ -41,7 +41,7 @@ def _as_array(x: Any) -> np.ndarray:
         values = np.asarray(x)
     except (TypeError, ValueError, RuntimeError) as error:
         if isinstance(x, list | tuple):
-            raise ShapeError("[tensor] expected numbers in lists of equal lengths, found others") from error
+            raise ShapeError("[tensor] expected numbers in lists of equal lengths, found different lengths") from error
         raise DtypeError(f"[tensor] expected what NumPy reads as an array, found {described(x)}: {error}") from error
     if values.dtype == object and all(isinstance(v, int) for v in values.flat):
         return values.astype(np.float64)  # integers beyond 64 bits
@@ -53,7 +53,7 @@ def _holds_tensor(x: Any) -> bool:
 
 
 def _own_dtype(x: Any, values: np.ndarray, backend: Backend) -> str:
-    """The dtype of values for which none was asked."""
+    """The dtype of values for which the caller asked for none."""
     if values.dtype.kind in "iu":
         return "int32"
     name = values.dtype.name
@@ -67,12 +67,12 @@ def _own_dtype(x: Any, values: np.ndarray, backend: Backend) -> str:
 
 
 def _whole(x: Any) -> bool:
-    """Whether lists hold integers only, some of which 64 bits do not hold."""
+    """Whether lists hold integers only; some of them may need more than 64 bits."""
     return all(_whole(v) for v in x) if isinstance(x, list | tuple) and len(x) else isinstance(x, int)
 
 
 def _check_values(values: np.ndarray, wanted: str) -> None:
-    """Raises DtypeError for a value that a conversion would change into another one; rounding is none."""
+    """Raises DtypeError for a value that the conversion would change; rounding does not count as a change."""
     if values.dtype.kind not in "biuf":
         raise DtypeError(f"[tensor] expected real numbers, found {values.dtype.name}")
     if wanted == "bool":

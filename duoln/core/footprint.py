@@ -1,4 +1,4 @@
-"""How much memory a call keeps for its gradient."""
+"""The memory that a call keeps for its gradient."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from duoln.core.gradient import pullback, tensors_of
 
 
 def kept_bytes(fn: Callable[..., Any], params: Any, *args: Any) -> int:
-    """The bytes of all that `fn(params, *args)` computes and keeps until its gradient is computed.
+    """The bytes of the values that `fn(params, *args)` computes and keeps until its gradient is computed.
 
-    The parameters and arguments themselves do not count, nor does what an operator uses and gives back at once.
-    `fn` is run once; a library that computes lazily computes nothing.
+    The parameters and the arguments do not count, and neither does memory that an operator frees before it returns.
+    `fn` is called once; a library that computes lazily computes nothing.
     """
     given = {id(owner(t.data)) for t in [*tree.leaves(params), *tensors_of(args)]}
     result, _, tape = pullback(fn, params, *args)
@@ -37,7 +37,7 @@ def _arrays(saved: Any) -> Iterator[Any]:
 
 
 def owner(array: Any) -> Any:
-    """The array whose memory this one lies in: itself, or what it is a view of."""
+    """The array that owns this array's memory: the array itself, or the one of which it is a view."""
     base = getattr(array, "base", None)
     while base is not None and hasattr(base, "nbytes"):
         array, base = base, getattr(base, "base", None)

@@ -1,7 +1,7 @@
-"""Gradients of functions of tensors: one call on a tape, one walk back over it.
+"""Gradients of functions of tensors: one call is recorded on a tape, and the tape is read once in reverse order.
 
-First order only: rules work on native arrays and record nothing themselves, so fused gradients stay first-class and a
-gradient inside a gradient is refused.
+Only first-order gradients exist: rules work on native arrays and record nothing, so that a fused gradient is a rule
+like any other. A gradient inside a gradient is therefore refused.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _recording: ContextVar[bool] = ContextVar("duoln_recording", default=False)
 def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Callable[[list[Array | None]], Any], Tape]:
     """Run `fn(params, *args)` on a new tape.
 
-    Returns `fn`'s result; a function that takes one native gradient per tensor of the result and gives the
-    tree of gradients (native arrays) of the parameters; and the tape, which the caller closes.
+    Returns three things: the result of `fn`; a function that takes one native gradient per tensor of the result and
+    returns the tree of the parameters' gradients (native arrays); and the tape, which the caller closes.
     """
     if _recording.get():
         raise GradientError("[value_and_grad] a gradient inside a gradient is not supported: duoln is first "
@@ -47,7 +47,7 @@ def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Call
     try:
         result = fn(tracked, *args)
     except BaseException:
-        tape.close()  # what `fn` kept of it must not record on it any more
+        tape.close()  # tensors that `fn` kept must not record on this tape any more
         raise
     finally:
         _recording.reset(token)
@@ -70,17 +70,17 @@ def tensors_of(result: Any) -> list[Tensor]:
 
 
 def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..., tuple[Any, Any]]:
-    """A function that gives `fn`'s value and its gradient with respect to the first argument.
+    """A function that returns the value of `fn` and its gradient with respect to the first argument.
 
     `fn(params, *args)` returns a scalar tensor, or `(scalar, aux)` with `has_aux`. The result returns
     `(value, gradients)`, or `((value, aux), gradients)`; gradients have the form, shapes and dtypes of
-    `params`. Parameters that the value does not depend on get zeros. Values that leave the call are off
-    the tape.
+    `params`. A parameter that does not affect the value gets a gradient of zeros. Values that leave the call are not
+    on the tape.
 
     Raises:
-        ShapeError: the value is not a scalar, or with `has_aux` the result is no pair.
+        ShapeError: the value is not a scalar, or `has_aux` is set and the result is not a pair.
         DtypeError: a parameter or the value is not a float tensor.
-        GradientError: called inside another gradient.
+        GradientError: the call is inside another gradient.
     """
     check_function("value_and_grad", "fn", fn)
     check_flag("value_and_grad", "has_aux", has_aux)

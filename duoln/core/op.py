@@ -1,8 +1,9 @@
 """Operators and their rules.
 
-An `Op` is a name, a signature and a set of rules. A `Rule` is a pair of functions on native arrays: the
-value, and its gradient from what the value left behind. Each op has one rule, `composed`, that every
-backend can run; a backend may have faster ones. The op picks, so a rule's author never writes a fallback.
+An `Op` is a name, a signature and a set of rules. A `Rule` is a pair of functions on native arrays: one computes the
+value, the other computes the gradient from what the first one saved. Each op has one rule, `composed`, that every
+backend can run, and a backend may have faster rules. The op picks the rule, so the author of a rule never writes a
+fallback.
 
     @op
     def tanh(x: Tensor) -> Tensor:
@@ -41,12 +42,12 @@ _watch: ContextVar[Callable[[Op[..., Any], Rule], Rule] | None] = ContextVar("wa
 
 
 def composed_only() -> contextlib.AbstractContextManager[None]:
-    """Within it every op of this thread runs its composed rule, as under DUOLN_RULES=composed."""
+    """Within this context every op of this thread runs its composed rule, as under DUOLN_RULES=composed."""
     return _held(_composed_only, True)
 
 
 def each_rule(through: Callable[[Op[..., Any], Rule], Rule]) -> contextlib.AbstractContextManager[None]:
-    """Within it every rule that an op of this thread picks is replaced by `through(op, rule)`."""
+    """Within this context `through(op, rule)` replaces every rule that an op of this thread picks."""
     return _held(_watch, through)
 
 
@@ -60,11 +61,11 @@ def _held(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 
 
 class Op(Generic[P, R]):
-    """An operator on tensors. Calling it checks the arguments, picks a rule, and records the call on a tape.
+    """An operator on tensors. A call checks the arguments, picks a rule and records itself on a tape.
 
     Args:
-        function: what is called: it checks its arguments and ends with `apply`.
-        name, doc: of the op; by default those of the function.
+        function: the function that a call runs: it checks its arguments and ends with `apply`.
+        name, doc: name and docstring of the op; by default those of the function.
     """
 
     def __init__(self, function: Callable[P, R], name: str | None = None, doc: str | None = None) -> None:
@@ -74,7 +75,7 @@ class Op(Generic[P, R]):
         self.__module__ = function.__module__
         self.__doc__ = doc or function.__doc__
         self.name = self.__name__ = self.__qualname__ = name or function.__name__
-        self.__wrapped__ = function  # inspect.signature follows it
+        self.__wrapped__ = function  # inspect.signature reads the signature from this attribute
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -84,7 +85,7 @@ class Op(Generic[P, R]):
 
     # Rules ----------------------------------------------------------------------------------------
     def add(self, rule: Rule, backend: str | None = None) -> None:
-        """Register a rule: the composed one without `backend`, else one tried on that backend, newest first."""
+        """Register a rule: the composed rule if `backend` is None, else a rule of that backend, tried newest first."""
         if backend is None:
             self._composed = rule
         else:
@@ -98,7 +99,7 @@ class Op(Generic[P, R]):
         return [*fused, self._composed]
 
     def select(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
-        """The rule that runs these native arrays."""
+        """The rule that runs on these native arrays."""
         if not _composed_only.get():
             for rule in self._rules.get(backend.name, ()):
                 if rule.supports is None or rule.supports(backend, *arrays, **attrs) is None:
@@ -108,7 +109,7 @@ class Op(Generic[P, R]):
         return self._composed
 
     def explain(self, *args: Tensor | float | None, **attrs: Any) -> list[tuple[str, str]]:
-        """Pairs (rule, verdict) in the order tried: "runs", or the reason why not."""
+        """Pairs (rule, verdict) in the order of trial; a verdict is "runs" or the reason why the rule cannot run."""
         backend = next(a.backend for a in args if isinstance(a, Tensor))
         natives = [a.data if isinstance(a, Tensor) else a for a in args]
         verdicts = []
@@ -121,11 +122,11 @@ class Op(Generic[P, R]):
 
     # Application ----------------------------------------------------------------------------------
     def apply(self, *args: Tensor | float | None, **attrs: Any) -> R:
-        """Run the op's rule on checked arguments; what the public function of each op ends with.
+        """Run the op's rule on checked arguments; the public function of each op ends with this call.
 
         Raises:
             MixedBackendError, DtypeError: the tensors do not belong together.
-            GradientError: a gradient is wanted through a rule that has none, or the tensors belong to two gradients.
+            GradientError: a gradient is needed and the rule has none, or the tensors belong to two gradients.
         """
         backend: Backend | None = None
         tape: Tape | None = None
@@ -168,13 +169,13 @@ class Op(Generic[P, R]):
         return cast(R, Tensor(out, backend))
 
     def _has_gradient(self, rule: Rule, out: Any, backend: Backend) -> bool:
-        """Whether the result depends on the inputs smoothly; that of a comparison is a constant."""
+        """Whether the result has a derivative by the inputs; the result of a comparison is a constant."""
         if rule.vjp is None and any(backend.dtype(o) in FLOATS for o in (out if isinstance(out, tuple) else (out,))):
             raise GradientError(f"[{self.name}] rule '{rule.name}' has no gradient; pass it stop_gradient(x)")
         return rule.vjp is not None
 
     def _check_one_float(self, args: Sequence[Any]) -> None:
-        """Raises DtypeError where the tensors have several float dtypes."""
+        """Raises DtypeError if the tensors have several float dtypes."""
         dtypes = list(dict.fromkeys(a.dtype for a in args if isinstance(a, Tensor) and a.dtype in FLOATS))
         if len(dtypes) > 1:
             raise DtypeError(f"[{self.name}] expected one float dtype, found {dtypes[0]} and {dtypes[1]}")
@@ -185,7 +186,7 @@ class Op(Generic[P, R]):
 
 
 def _record(tape: Tape, rule: Rule, args: Sequence[Any], out: Any, saved: Any, backend: Backend) -> Any:
-    """Put one op that ran on the tape; the outputs as tensors with places."""
+    """Record one call of an op on the tape; returns the outputs as tensors with places on it."""
     inputs = tuple([
         a.node.place if isinstance(a, Tensor) and a.node is not None and not a.node.tape.closed else None
         for a in args
@@ -201,5 +202,5 @@ def _record(tape: Tape, rule: Rule, args: Sequence[Any], out: Any, saved: Any, b
 
 
 def op(function: Callable[P, R]) -> Op[P, R]:
-    """Make an operator of a function that checks its arguments and ends with `return NAME.apply(...)`."""
+    """Make an operator from a function that checks its arguments and ends with `return NAME.apply(...)`."""
     return Op(function)

@@ -19,12 +19,12 @@ class Rule:
     Attributes:
         forward: `forward(backend, *arrays, **attrs) -> (out, saved)`; `out` is an array or a tuple of them.
         vjp: `vjp(backend, saved, gout, needs) -> gradients`, one per array argument, None where `needs` is
-            False. `gout` is a tuple where `out` is one, with None for outputs that nothing used. None for
+            False. `gout` is a tuple if `out` is one, with None for outputs that nothing used. `vjp` is None for
             an op without a derivative.
         supports: `supports(backend, *arrays, **attrs)`: None, or the reason why this rule cannot run.
         pooled: for argument i, `pooled[i](backend, [(saved, gout), ...]) -> gradient` of an argument that
             was used many times: one large product instead of many small ones.
-        remark: `remark(backend)`: what `duoln doctor --ops` has to say of this rule on this machine.
+        remark: `remark(backend)`: the note that `duoln doctor --ops` prints about this rule on this machine.
 
     A rule never writes into its inputs, `saved` or `gout`.
     """

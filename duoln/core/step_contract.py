@@ -1,7 +1,7 @@
-"""What a compiled step promises, checked on every backend, those that compile nothing among them.
+"""The contract of a compiled step, checked on every backend, also on those that compile nothing.
 
-A step that passes can be traced once and replayed: it gives the same tree of shapes and dtypes for the same input, and
-sees few different forms of input.
+A step that passes can be traced once and replayed: inputs of one form always give outputs of one form (the tree of
+shapes and dtypes), and the step sees few different forms of input.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_INPUT_FORMS = 16
 
 
 def checked_step(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn`, raising CompileError when its outputs change form or its inputs keep changing form."""
+    """`fn` with a check: it raises CompileError if its outputs change form or its inputs have too many forms."""
     outputs_of: dict[Any, Any] = {}
 
     def step(*args: Any) -> Any:
@@ -35,7 +35,7 @@ def checked_step(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def form(tree: Any) -> Any:
-    """The shape of a tree of arrays: hashable, equal for trees with equal paths, shapes and dtypes."""
+    """The form of a tree of arrays: it is hashable, and equal for trees with equal paths, shapes and dtypes."""
     if isinstance(tree, dict):
         return ("dict", tuple((key, form(branch)) for key, branch in tree.items()))
     if isinstance(tree, list | tuple):

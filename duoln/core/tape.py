@@ -1,7 +1,7 @@
-"""The tape: what happened during one call, walked backwards once, then dropped.
+"""The tape: the record of one call. The gradient reads it once in reverse order and then drops it.
 
-A gradient makes a tape for its call and gives each parameter a place on it; every op that meets a tensor with a place
-adds a record. The tape holds native arrays only.
+A gradient makes a tape for its call and gives each parameter a place on it. Every op with an argument on the tape adds
+a record. The tape holds native arrays only.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Tape:
         return Node(self, len(self.uses) - 1)
 
     def close(self) -> None:
-        """End the call: what is still on the tape becomes a constant, and the records are dropped."""
+        """End the call: tensors that are still on the tape become constants, and the records are dropped."""
         self.closed = True
         self.records.clear()
 
     def backward(self, backend: Backend, seeds: dict[int, Array], keep: bool = False) -> list[Array | None]:
         """The gradient at every place, from the gradients of some outputs.
 
-        Frees the records as it goes, unless `keep`: then the tape can be walked again.
+        Each record is freed once it is read, unless `keep` is set: then the tape can be read again.
         """
         gradients: list[Array | None] = [None] * len(self.uses)
         pools: dict[int, dict[tuple[Rule, int], list[tuple[Any, Any]]]] = {}
@@ -76,11 +76,11 @@ class Tape:
                 flush(index)
             gouts = tuple(gradients[index] for index in outputs)
             for index in outputs:
-                gradients[index] = None  # nothing later in the walk reads it
+                gradients[index] = None  # no later record reads it
             if all(g is None for g in gouts):
                 continue
             gout = gouts if is_tuple else gouts[0]
-            # A weight used at T steps costs one product over all T, not T products.
+            # The gradient of a weight that T time steps use costs one product over all T, not T products.
             pooled = {i: index for i, index in enumerate(inputs)
                       if index is not None and i in rule.pooled and self.uses[index] > 1}
             for argument, index in pooled.items():

@@ -15,7 +15,7 @@ from duoln.errors import CompileError, DtypeError, GradientError, ShapeError
 Operand = Union["Tensor", float, int]
 
 _MOST_SHOWN = 1000
-"""Values that are printed in full, as by NumPy."""
+"""The largest number of values that is printed in full; NumPy has the same limit."""
 
 OPERATORS: dict[str, Callable[..., Tensor]] = {}
 """The functions behind the methods below, by name. `duoln.ops` fills it; core does not know the operators."""
@@ -24,16 +24,17 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {}
 class Tensor:
     """An immutable array on one backend.
 
-    Tensors come from `duoln.tensor` and from operators. Mixed dtypes or backends in one operation raise;
-    Python numbers take the dtype of the tensor they meet. `x += y` makes a new tensor and binds `x` to it: no
+    Tensors come from `duoln.tensor` and from operators. Mixed dtypes or backends in one operation raise an error.
+    A Python number takes the dtype of the tensor beside it. `x += y` makes a new tensor and binds `x` to it: no
     operation writes into a tensor.
 
-    Comparisons, `==` and `!=` among them, are elementwise and give bool tensors. A tensor is hashed by what it is, not
-    by its values, so that it can be a key; `in` and `list.index`, which compare by `==`, are of no use with tensors.
+    Comparisons, also `==` and `!=`, are elementwise and give bool tensors. The hash of a tensor depends on its
+    identity, not on its values, so that it can be a key. `in` and `list.index` do not work with tensors, because they
+    compare by `==`.
     """
 
     __slots__ = ("backend", "data", "node")
-    __array_ufunc__ = None  # numpy_array * tensor must reach our __rmul__, which explains the mistake
+    __array_ufunc__ = None  # numpy_array * tensor must reach __rmul__ below, which explains the mistake
 
     def __init__(self, data: Array, backend: Backend, node: Node | None = None) -> None:
         self.data = data
@@ -66,26 +67,26 @@ class Tensor:
         """The transposed matrix.
 
         Raises:
-            ShapeError: not two axes; `ops.permute_dims` takes any number.
+            ShapeError: the tensor has not two axes; `ops.permute_dims` takes any number.
         """
         if self.ndim != 2:
             raise ShapeError(f"[T] expected two axes, found shape {self.shape}; use ops.permute_dims")
         return OPERATORS["permute_dims"](self, axes=(1, 0))
 
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The sum along axes, all of them for None."""
+        """The sum along axes; None means all axes."""
         return OPERATORS["sum"](self, axis=axis, keepdims=keepdims)
 
     def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The arithmetic mean along axes, all of them for None."""
+        """The arithmetic mean along axes; None means all axes."""
         return OPERATORS["mean"](self, axis=axis, keepdims=keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The greatest value along axes, all of them for None."""
+        """The greatest value along axes; None means all axes."""
         return OPERATORS["max"](self, axis=axis, keepdims=keepdims)
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The smallest value along axes, all of them for None."""
+        """The smallest value along axes; None means all axes."""
         return OPERATORS["min"](self, axis=axis, keepdims=keepdims)
 
     def reshape(self, *shape: Any) -> Tensor:
@@ -98,10 +99,10 @@ class Tensor:
         return OPERATORS["astype"](self, dtype=dtype)
 
     def item(self) -> float | int | bool:
-        """The one value as a Python number.
+        """The only value as a Python number.
 
         Raises:
-            ShapeError: the tensor has more or fewer than one value.
+            ShapeError: the tensor has not exactly one value.
         """
         if self.size != 1:
             raise ShapeError(f"[item] expected one value, found shape {self.shape}")
@@ -113,7 +114,7 @@ class Tensor:
         return self.numpy().tolist()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        """A tensor with values of its own: an optimiser that donates may overwrite those of the original.
+        """A tensor with its own copy of the values, because an optimiser that donates may overwrite the original.
 
         Raises:
             GradientError: the tensor is part of a gradient that is still being computed.
@@ -130,10 +131,10 @@ class Tensor:
         return Tensor(self.data, self.backend, self.node)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """The values for NumPy's functions, always a copy: a tensor never changes by what is done to an array.
+        """The values for NumPy's functions, always a copy, so that a change of the array never changes the tensor.
 
         Raises:
-            ValueError: `copy=False` was asked for.
+            ValueError: the caller asked for `copy=False`.
         """
         if copy is False:
             raise ValueError("[array] expected copy=None or copy=True, found copy=False: a tensor's values are copied")
@@ -141,7 +142,7 @@ class Tensor:
         return values if dtype is None else values.astype(dtype)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
-        """NumPy's functions, such as `np.mean(x)`, take the values as arrays and give what NumPy gives."""
+        """NumPy's functions, such as `np.mean(x)`, take the values as arrays and return NumPy's result."""
         return function(*_on_host(args), **_on_host(kwargs))
 
     def __float__(self) -> float:
@@ -170,7 +171,7 @@ class Tensor:
         return iter(cast(Any, OPERATORS["unstack"])(self))
 
     def __repr__(self) -> str:
-        """Values as NumPy prints them, cut where there are many; within a compiled step, which reads none, the form."""
+        """Values as NumPy prints them, cut where there are many. A compiled step reads no values: the form only."""
         form = f"shape={self.shape}, dtype={self.dtype}, backend={self.backend.name}"
         try:
             values = self.numpy()
@@ -257,7 +258,7 @@ class Tensor:
 
 
 def _on_host(values: Any) -> Any:
-    """Tuples, lists and dicts of arguments, with NumPy arrays in the place of tensors."""
+    """Tuples, lists and dicts of arguments, with NumPy arrays instead of tensors."""
     if isinstance(values, Tensor):
         return values.numpy()
     if isinstance(values, dict):
@@ -270,10 +271,10 @@ def _from_host(values: np.ndarray, backend: Backend) -> Tensor:
 
 
 def stop_gradient(x: Tensor) -> Tensor:
-    """The same values, off the tape: no gradient flows back through the result.
+    """The same values as a constant: no gradient flows back through the result.
 
     Raises:
-        DtypeError: no tensor.
+        DtypeError: `x` is not a tensor.
     """
     if not isinstance(x, Tensor):
         raise DtypeError(f"[stop_gradient] expected a duoln.Tensor, found {described(x)}")

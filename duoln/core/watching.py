@@ -1,4 +1,4 @@
-"""Watching every operator for values that are not finite: how a step that diverged is told apart, op by op."""
+"""A check of every operator for values that are not finite: it shows which operator made a step diverge."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from duoln.errors import NotFiniteError
 
 
 def watched() -> contextlib.AbstractContextManager[None]:
-    """Within it every operator's inputs, outputs and gradients are read and checked. Slow; not for compiled steps.
+    """Within this context all inputs, outputs and gradients of operators are checked. Slow; not for compiled steps.
 
     Raises:
-        NotFiniteError: the operator that made or met the first value that is not finite, what it was (an input, an
-            output, a gradient), its shape, and where in it the value stands.
+        NotFiniteError: a value is not finite. The message names the first operator with such a value, its role (input,
+            output or gradient), the shape, and the position of the value.
     """
     return each_rule(_watched)
 
 
 def _watched(op: Op[..., Any], rule: Rule) -> Rule:
-    """The same rule with every value looked at."""
+    """The same rule, which checks every value."""
     name = f"[{op.name}] rule '{rule.name}'"
 
     def forward(be: Backend, *arrays: Array | None, **attrs: Any) -> tuple[Any, Any]:

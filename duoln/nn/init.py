@@ -1,4 +1,4 @@
-"""How weights start. An initialiser takes a random stream and a shape and gives a float32 NumPy array.
+"""Initial values of weights. An initialiser takes a random stream and a shape and returns a float32 NumPy array.
 
 Weights are stored (in, out), convolutions (kernel height, kernel width, in, out).
 """
@@ -20,12 +20,12 @@ Initializer = Callable[[Stream, Shape], np.ndarray]
 
 
 def zeros(rng: Stream, shape: Shape) -> np.ndarray:
-    """All 0: biases."""
+    """All 0, for biases."""
     return np.zeros(shape, np.float32)
 
 
 def ones(rng: Stream, shape: Shape) -> np.ndarray:
-    """All 1: gains."""
+    """All 1, for gains."""
     return np.ones(shape, np.float32)
 
 
@@ -47,7 +47,7 @@ def gaussian(scale: float) -> Initializer:
     return partial(_gaussian, scale)
 
 
-# Functions with names, and not closures, so that a module can be pickled.
+# These are functions with names, not closures, so that a module can be pickled.
 
 def _constant(value: float, rng: Stream, shape: Shape) -> np.ndarray:
     return np.full(shape, value, np.float32)
@@ -62,7 +62,7 @@ def _gaussian(scale: float, rng: Stream, shape: Shape) -> np.ndarray:
 
 
 def fans(shape: Shape) -> tuple[int, int]:
-    """How many inputs an output sees, and how many outputs an input reaches."""
+    """The number of inputs of an output, and the number of outputs of an input."""
     if len(shape) < 2:
         raise ShapeError(f"[init] expected a weight of at least 2 axes, found shape {shape}")
     return prod(shape[:-1]), prod(shape[:-2]) * shape[-1]

@@ -16,7 +16,7 @@ from duoln.randomness import Stream
 
 
 def check_sizes(name: str, **sizes: int) -> None:
-    """Raises ShapeError for a size below 1, DtypeError for what is no integer."""
+    """Raises ShapeError for a size below 1, DtypeError for a size that is not an integer."""
     for role, size in sizes.items():
         check_integer(name, role, size, 1)
 
@@ -92,10 +92,10 @@ class Conv2d(Module):
 
 
 def flatten(x: Tensor) -> Tensor:
-    """All axes but the first as one.
+    """Merge all axes after the first into one.
 
     Raises:
-        DtypeError: no tensor. ShapeError: a tensor of no dimensions.
+        DtypeError: `x` is not a tensor. ShapeError: the tensor has no axes.
     """
     check_tensors("flatten", x)
     if not x.ndim:

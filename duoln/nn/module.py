@@ -1,4 +1,4 @@
-"""What every layer is: hyper-parameters, child modules, a way to start, and a function."""
+"""The base of every layer: hyper-parameters, child modules, initial parameters, and a function."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Params = dict[str, Any]
 
 
 class Module:
-    """A layer or model. It holds no arrays: `init` makes a nested dict of them, and calls take it back.
+    """A layer or model. It holds no arrays: `init` makes a nested dict of them, and each call takes this dict.
 
-    A subclass assigns child modules to attributes, overrides `weights` if it has arrays of its own, and
-    `__call__`. The parameters of a child are under the attribute's name.
+    A subclass assigns child modules to attributes and overrides `__call__`. It also overrides `weights` if it has
+    arrays of its own. The parameters of a child are under the attribute's name.
 
         class Classifier(nn.Module):
             def __init__(self, n_in, classes):
@@ -31,7 +31,7 @@ class Module:
     """
 
     def weights(self, rng: Stream) -> Params:
-        """This module's own arrays at the start, without its children's."""
+        """The initial arrays of this module, without those of its children."""
         return {}
 
     def children(self) -> dict[str, Module]:
@@ -39,13 +39,13 @@ class Module:
         return {name: child for name, child in vars(self).items() if isinstance(child, Module)}
 
     def init(self, rng: Stream | int) -> Params:
-        """Starting parameters, as NumPy arrays. Each array has a random stream of its own name.
+        """The initial parameters, as NumPy arrays. Each array has a random stream with its own name.
 
         Args:
-            rng: a stream, or a seed: then the parameters are those with which a run of that seed starts.
+            rng: a stream, or a seed; a seed gives the parameters with which a run of that seed starts.
 
         Raises:
-            DtypeError: neither a stream nor a seed.
+            DtypeError: `rng` is neither a stream nor a seed.
         """
         if not isinstance(rng, Stream):
             if isinstance(rng, bool) or not isinstance(rng, int | np.integer):
@@ -58,14 +58,14 @@ class Module:
         return self.adapted(params, rng)
 
     def adapted(self, params: Params, rng: Stream) -> Params:
-        """The starting parameters of this module and all below it, from those that `init` made; by default the same.
+        """Adapt the initial parameters that `init` made for this module and its children; by default nothing changes.
 
-        A model overrides it to start some of its layers otherwise.
+        A model overrides this method to give some of its layers other initial parameters.
         """
         return params
 
     def modules(self, path: str = "") -> Iterator[tuple[str, Module]]:
-        """This module and all below it, each with its dotted path in the parameters."""
+        """This module and all modules inside it, each with its dotted path in the parameters."""
         yield path, self
         for name, child in self.children().items():
             yield from child.modules(f"{path}.{name}" if path else name)
@@ -74,7 +74,7 @@ class Module:
         raise TypeError(f"{type(self).__name__} does not define __call__")
 
     def __repr__(self) -> str:
-        """The class with its sizes and the settings that are no defaults; below it its parts, one a line."""
+        """The class with its sizes and with the settings that differ from the defaults; then one line for each part."""
         head = f"{type(self).__name__}({', '.join(self._settings())}"
         lines = [f"  ({name}): " + _line_of(part).replace("\n", "\n  ") for name, part in self._parts().items()]
         return "\n".join([head, *lines, ")"]) if lines else f"{head})"
@@ -84,7 +84,7 @@ class Module:
         return self.children()
 
     def _settings(self) -> Iterator[str]:
-        """The arguments of the constructor that are numbers or names, no defaults, and attributes too."""
+        """The constructor's arguments that are also attributes, hold numbers or names, and differ from the defaults."""
         for name, argument in inspect.signature(type(self)).parameters.items():
             value = vars(self).get(name)
             if isinstance(value, int | float | str) and value != argument.default:
@@ -92,18 +92,18 @@ class Module:
 
 
 def _line_of(part: Any) -> str:
-    """A module in its own words, a function by its name."""
+    """The `repr` of a module, or the name of a function."""
     return repr(part) if isinstance(part, Module) else getattr(part, "__name__", repr(part))
 
 
 def parameter(name: str, params: Params, key: str) -> Tensor:
-    """`params[key]`, an array, with an error that says which layer missed what."""
+    """`params[key]`, an array. The error for a missing entry names the layer and the entry."""
     y: Tensor = parameters(name, params, (key,))[0]
     return y
 
 
 def branch(name: str, params: Params, key: str) -> Params:
-    """`params[key]`, the parameters of a child, with an error that says which layer missed what."""
+    """`params[key]`, the parameters of a child. The error for a missing entry names the layer and the entry."""
     entry: Params = parameters(name, params, (key,))[0]
     return entry
 
@@ -112,7 +112,7 @@ def parameters(name: str, params: Params, keys: Sequence[str]) -> list[Any]:
     """Several entries of `params`.
 
     Raises:
-        ShapeError: one is not there; the message names the layer, the entry and those that are there.
+        ShapeError: an entry is missing; the message names the layer, the entry and the entries that exist.
     """
     try:
         return [params[key] for key in keys]

@@ -1,4 +1,4 @@
-"""The normalising layers, and the pass that gathers batch normalisation's population statistics."""
+"""The normalising layers, and the computation of population statistics for batch normalisation."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from duoln.randomness import Stream
 
 
 class LayerNorm(Module):
-    """Layer normalisation over the last axis: `ops.layer_norm` with a gain (1 at the start) and bias (0).
+    """Layer normalisation over the last axis: `ops.layer_norm` with a gain (initially 1) and a bias (initially 0).
 
-    With an activation, "relu" or "tanh", what follows the norm is part of the same operator.
+    An activation, "relu" or "tanh", is computed by the same operator.
 
     Shape:
         x (..., width) -> the same; parameters gain and bias (width,).
@@ -48,8 +48,8 @@ class LayerNorm(Module):
 class BatchNorm(Module):
     """Batch normalisation over all axes but the last.
 
-    By the statistics of the batch, unless the parameters hold a population's: see `with_population`. There
-    is no hidden running state and no training flag.
+    It uses the statistics of the batch, unless the parameters hold those of a population: see `with_population`.
+    There is no hidden running state and no training flag.
 
     Shape:
         x (..., width) -> the same; parameters gain and bias (width,).
@@ -89,12 +89,12 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
     Args:
         model: the model.
         params: its parameters, as tensors.
-        batches: what `forward` takes; a few hundred rows or more in all.
+        batches: the inputs of `forward`; together a few hundred rows or more.
         forward: `forward(params, batch)`; the model itself if None.
 
     Raises:
-        ShapeError: a batch of one row, which has no variance.
-        UsageError: no batches.
+        ShapeError: a batch has one row and therefore no variance.
+        UsageError: there are no batches.
     """
     if not isinstance(model, Module):
         raise DtypeError(f"[with_population] model: expected a Module, found {described(model)}")
@@ -132,10 +132,10 @@ def _at(params: Params, path: str) -> Params:
 class WeightNorm(Module):
     """A Linear or Conv2d whose weight is gain * direction / |direction| (Salimans and Kingma 2016).
 
-    The gain starts at |direction|, so that the layer starts as the one it wraps.
+    The initial gain is |direction|, so that the layer initially computes the same as the wrapped one.
 
     Shape:
-        As the wrapped layer; parameters direction like its weight, gain (n_out,), bias (n_out,).
+        As for the wrapped layer; parameters direction like its weight, gain (n_out,), bias (n_out,).
     """
 
     def __init__(self, layer: Linear | Conv2d) -> None:
@@ -144,7 +144,7 @@ class WeightNorm(Module):
         self.layer = layer
 
     def children(self) -> dict[str, Module]:
-        return {}  # the wrapped layer's weights are ours
+        return {}  # this layer holds the wrapped layer's weights itself
 
     def weights(self, rng: Stream) -> Params:
         params = self.layer.init(rng)

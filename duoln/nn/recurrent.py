@@ -1,6 +1,6 @@
 """Recurrent layers: RNN, LSTM and GRU over sequences, and their cells for models with feedback.
 
-Sequences are time-major, (T, B, in). Dropout masks ride with the batch, as all randomness does.
+Sequences are time-major, (T, B, in). Dropout masks are part of the batch, like all random values.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ States = tuple[Tensor, ...]
 
 
 class RecurrentCell(Module):
-    """One cell: `cell(params, x, states)` makes a step, `cell.sequence(...)` walks a sequence.
+    """One cell: `cell(params, x, states)` computes one time step, `cell.sequence(...)` computes a sequence.
 
-    Recurrent weights start orthogonal, gate by gate; input weights uniform in +-0.1; biases 0; gains 1, or 0.1
-    for batch norm (Cooijmans et al. 2017).
+    Initially the recurrent weights of each gate are orthogonal, input weights are uniform in +-0.1, biases are 0, and
+    gains are 1, or 0.1 for batch norm (Cooijmans et al. 2017).
 
     Args:
         n_in: size of the input.
         n_hidden: size of the state.
         norm: a variant of `ops.recurrent.NORMS`; "layer" is the paper's.
-        learned_state: whether the first state is a parameter, starting at 0.
-        forget_bias: added to an LSTM's forget gate at the start; the paper has none.
-        remat: keep less for an LSTM's gradient and compute it again, see `ops.lstm`.
+        learned_state: whether the first state is a parameter, initially 0.
+        forget_bias: the initial bias of an LSTM's forget gate; the paper has none.
+        remat: keep fewer values for an LSTM's gradient and compute them again, see `ops.lstm`.
         eps, eps_place: as in `ops.layer_norm`.
-        gain: what the norms' gains start at.
-        input_init, recurrent_init: how each gate's weights start.
-        name: what errors begin with; by default the class.
+        gain: the initial gain of the norms.
+        input_init, recurrent_init: the initialisers of each gate's weights.
+        name: the first word of errors; by default the class.
 
     Raises:
-        UsageError: an unknown variant. ShapeError: a size below 1.
+        UsageError: the variant is unknown. ShapeError: a size is below 1.
     """
 
     cell: ClassVar[Cell]
@@ -98,7 +98,7 @@ class RecurrentCell(Module):
         return params
 
     def first_states(self, params: Params, batch: int) -> States:
-        """The states before the first step: zeros, or the learned ones, for a batch."""
+        """The states of a batch before the first time step: zeros, or the learned states."""
         like = parameter(self._name, params, "w_h")
         check_tensors(self._name, like)
         shape = (batch, self.n_hidden)
@@ -172,10 +172,10 @@ class Recurrent(Module):
         n_in: size of the input.
         n_hidden: size of the state.
         norm: a variant of `ops.recurrent.NORMS`; "none" is the plain cell, "layer" the paper's.
-        layers: how many, one upon the other.
-        bidirectional: run each layer both ways; outputs are (..., 2 n_hidden), forward first.
-        dropout: the share of values dropped between layers, by masks that ride with the batch.
-        return_sequences: outputs of all steps (T, B, ...), or of the last (B, ...).
+        layers: the number of layers; each one takes the outputs of the one before.
+        bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
+        dropout: the share of values dropped between layers, by masks that are part of the batch.
+        return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
         **cell_options: `learned_state`, `forget_bias`, `eps`, `eps_place`, `gain`, `remat`, `input_init` and
             `recurrent_init`, as for `RecurrentCell`.
 
@@ -205,7 +205,7 @@ class Recurrent(Module):
         return dict(self.cells)
 
     def _parts(self) -> dict[str, Module]:
-        return {}  # the layer's own settings say what its cells are
+        return {}  # the settings of the layer already describe its cells
 
     def dropout_masks(self, rng: Stream, steps: int, batch: int) -> list[np.ndarray]:
         """Masks for the inputs of layers 2, 3, ...: float32 (steps, batch, width), scaled to keep the mean."""
@@ -219,7 +219,7 @@ class Recurrent(Module):
         """Run the layers. Without `dropout_masks` nothing is dropped.
 
         Raises:
-            ShapeError: another number of states or masks than the layers have.
+            ShapeError: the number of states or masks does not fit the layers.
         """
         kind = type(self).__name__
         check_tensors(kind, x)

@@ -1,4 +1,4 @@
-"""Attention: a mean of values, weighted by how well their keys fit a query."""
+"""Attention: a mean of values; the weight of a value is larger if its key fits the query better."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from duoln.errors import ShapeError
 from duoln.ops.common import check_beside, check_float
 
 _NEVER = -1e30
-"""The score of a masked step: its weight becomes 0. Minus infinity would make NaN of a row that is all masked."""
+"""The score of a masked time step: its weight becomes 0. With minus infinity, a row of masked steps would give NaN."""
 
 
 @op
 def additive_attention(query: Tensor, keys: Tensor, score_vector: Tensor, values: Tensor, mask: Tensor,
                        ) -> tuple[Tensor, Tensor]:
-    """The attention of Bahdanau et al. (2015), whose query and keys are added.
+    """The attention of Bahdanau et al. (2015), which adds the query to each key.
 
         weights = softmax over t of score_vector . tanh(query + keys_t);  context = sum over t of weights_t values_t
 
-    Steps where `mask` is False get the weight 0. Where it is False in a whole row, all steps get the same weight.
+    A time step where `mask` is False gets the weight 0. If `mask` is False in a whole row, all steps of the row get
+    the same weight.
 
     Shape:
         query (B, A), keys (B, T, A), score_vector (A,), values (B, T, M), mask bool (B, T), T at least 1
         -> context (B, M), weights (B, T).
 
     Raises:
-        ShapeError, DtypeError: arrays that do not fit.
+        ShapeError, DtypeError: the arrays do not fit together.
     """
     check_float("additive_attention", query, keys, score_vector, values)
     check_beside("additive_attention", "mask", mask, "bool", keys)
@@ -79,7 +80,7 @@ def _vjp(be: Backend, saved: Any, gouts: tuple[Array | None, Array | None],
 
 
 def _values_gradient(be: Backend, uses: Sequence[tuple[Any, tuple[Array | None, Array | None]]]) -> Array:
-    """The sum over queries of weights times the gradient of the context: one product for all of them."""
+    """The sum, over all queries, of the weights times the gradient of the context, as one product."""
     values = uses[0][0][2]
     used = [(saved[4], g_context) for saved, (g_context, _) in uses if g_context is not None]
     if not used:

@@ -1,6 +1,6 @@
-"""What the operators share: checks of tensors whose errors begin with the op, and the sum that undoes broadcasting.
+"""Shared by all operators: checks of tensors, whose errors begin with the op, and the gradient of broadcasting.
 
-The checks of arguments that are no tensors are in `duoln.core.arguments`.
+The checks of arguments that are not tensors are in `duoln.core.arguments`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from duoln.core.arguments import LARGEST, check_integer, kind_name
 from duoln.errors import DtypeError, MemoryExhaustedError, MixedBackendError, ShapeError
 
 _ROOM_ALWAYS = 1 << 28
-"""Values that a result may have without a look at the free memory."""
+"""The number of values up to which a result needs no check of the free memory."""
 
 
 def unbroadcast(backend: Backend, gradient: Array, shape: Shape) -> Array:
@@ -32,7 +32,7 @@ def broadcast_shape(name: str, *shapes: Shape) -> Shape:
     """The shape that the arguments broadcast to.
 
     Raises:
-        ShapeError: they do not.
+        ShapeError: the shapes do not broadcast.
     """
     rank = max(len(s) for s in shapes)
     out = [1] * rank
@@ -46,10 +46,10 @@ def broadcast_shape(name: str, *shapes: Shape) -> Shape:
 
 
 def check_tensors(name: str, *tensors: Tensor) -> None:
-    """Tensors of any dtype, on one backend.
+    """Check that all arguments are tensors of one backend; their dtypes may differ.
 
     Raises:
-        DtypeError: one is no tensor; the message says what to do. MixedBackendError: they are on several backends.
+        DtypeError: one is not a tensor; the message says what to do. MixedBackendError: they are on several backends.
     """
     for x in tensors:
         if not isinstance(x, Tensor):
@@ -89,7 +89,7 @@ def check_float(name: str, *tensors: Tensor) -> None:
 
 
 def check_beside(name: str, role: str, x: Tensor, dtype: str, like: Tensor) -> None:
-    """Raises DtypeError unless `x` is a tensor of that dtype, MixedBackendError unless it is where `like` is."""
+    """Raises DtypeError unless `x` is a tensor of that dtype, MixedBackendError unless `like` has the same backend."""
     if not isinstance(x, Tensor) or x.dtype != dtype:
         raise DtypeError(f"[{name}] {role}: expected {'an' if dtype[0] == 'i' else 'a'} {dtype} tensor, "
                          f"found {x.dtype if isinstance(x, Tensor) else kind_name(type(x))}")
@@ -98,18 +98,18 @@ def check_beside(name: str, role: str, x: Tensor, dtype: str, like: Tensor) -> N
 
 
 def check_indices(name: str, role: str, x: Tensor, count: int, like: Tensor, low: int = 0) -> None:
-    """Indices into `count` entries: their dtype everywhere, their range where values can be read without a wait.
+    """Check indices into `count` entries: always their dtype, and their range if no wait for a device is needed.
 
     Args:
-        name, role: of the operator and its argument.
+        name, role: the names of the operator and of its argument.
         x: the indices.
-        count: how many entries there are.
+        count: the number of entries.
         like: a tensor on the backend where `x` should be.
-        low: the smallest one allowed; what negative ones mean is the operator's business.
+        low: the smallest index allowed; the operator defines what a negative index means.
 
     Raises:
-        DtypeError: no int32 tensor.
-        ShapeError: one is out of range.
+        DtypeError: `x` is not an int32 tensor.
+        ShapeError: an index is out of range.
     """
     check_beside(name, role, x, "int32", like)
     stray = x.backend.stray_index(x.data, low, count)
@@ -126,11 +126,11 @@ def check_dtype(name: str, dtype: Any, backend: Backend) -> str:
 
 
 def check_room(name: str, backend: Backend, shape: Shape) -> None:
-    """A result whose size an argument decides, before memory is asked for.
+    """Check the shape of a result whose size an argument decides, before memory is allocated.
 
     Raises:
-        ShapeError: an axis is longer than any backend can count.
-        MemoryExhaustedError: more values than the device has room for.
+        ShapeError: an axis is longer than the backends allow.
+        MemoryExhaustedError: the device has not enough memory for so many values.
     """
     if max(shape, default=0) > LARGEST:
         raise ShapeError(f"[{name}] expected axes of at most {LARGEST}, found shape {shape}")
@@ -144,7 +144,7 @@ def normal_axis(name: str, axis: Any, ndim: int) -> int:
     """The axis counted from the front.
 
     Raises:
-        DtypeError: no integer. ShapeError: there is no such axis.
+        DtypeError: `axis` is not an integer. ShapeError: there is no such axis.
     """
     if type(axis) is not int:
         axis = check_integer(name, "axis", axis)
@@ -156,7 +156,7 @@ def normal_axis(name: str, axis: Any, ndim: int) -> int:
 
 
 def normal_axes(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
-    """All axes for None, else each counted from the front, ascending. Raises as `normal_axis`."""
+    """The axes counted from the front, in ascending order; None means all. It raises the errors of `normal_axis`."""
     if axis is None:
         return tuple(range(ndim))
     several = isinstance(axis, tuple | list)

@@ -18,7 +18,7 @@ from duoln.ops.common import check_float, check_room
 
 
 def _windows(shape: Shape, kernel: tuple[int, int], stride: int) -> Iterator[tuple[slice, ...]]:
-    """For each place in the kernel, the slice of the image that it meets over all output positions."""
+    """For each entry of the kernel, the slice of the image that it multiplies over all output positions."""
     height, width = _out_size(shape, kernel, stride)
     for i in range(kernel[0]):
         for j in range(kernel[1]):
@@ -42,13 +42,13 @@ def _check_image(name: str, x: Tensor, kernel: tuple[int, int], padding: int = 0
 
 @op
 def conv2d(x: Tensor, weight: Tensor, *, stride: int = 1, padding: int = 0) -> Tensor:
-    """Two-dimensional convolution (cross-correlation, as everywhere in the field).
+    """Two-dimensional convolution: a cross-correlation, as is usual for neural networks.
 
     Shape:
         x (B, H, W, in), weight (KH, KW, in, out) -> (B, (H + 2 padding - KH) // stride + 1, ..., out).
 
     Raises:
-        ShapeError: channels that differ, or a kernel larger than the padded image.
+        ShapeError: the channels differ, or the kernel is larger than the padded image.
     """
     check_float("conv2d", x, weight)
     if weight.ndim != 4:

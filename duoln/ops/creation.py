@@ -15,8 +15,8 @@ def zeros(shape: int | tuple[int, ...], backend: Backend, dtype: str = "float32"
     """All 0.
 
     Raises:
-        DtypeError: a dtype that the backend lacks, or a shape that is none. ShapeError: a negative size.
-        MemoryExhaustedError: there is no room for the result.
+        DtypeError: the backend lacks the dtype, or the shape is not a shape. ShapeError: a size is negative.
+        MemoryExhaustedError: the device has not enough memory for the result.
     """
     sizes = _checked("zeros", shape, backend, dtype)
     return Tensor(backend.zeros(sizes, dtype), backend)

@@ -1,7 +1,7 @@
 """Elementwise operators.
 
 Shape:
-    Two-argument operators broadcast as NumPy does. Which dtypes and numbers go together: see `operands`.
+    Two-argument operators broadcast as NumPy does. `operands` describes which dtypes and numbers may be combined.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def _unary(name: str, doc: str, value: Value, keeps: Literal["x", "y", ""] = "",
     """An op of one float tensor.
 
     Args:
-        name, doc: of the op.
+        name, doc: name and docstring of the op.
         value: `y = value(be, x)`.
-        keeps: what its slope is computed from and the tape therefore holds: the input, the output or nothing.
-        slope: `slope(be, kept, gout)`, the gradient of x; None where there is none.
+        keeps: the value that the tape keeps, because the slope is computed from it: the input, the output or nothing.
+        slope: `slope(be, kept, gout)`, the gradient of x; None if there is no gradient.
     """
 
     def function(x: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ log = _unary("log", "Natural logarithm.", lambda be, x: be.log(x), "x", lambda b
 log1p = _unary("log1p", "log(1 + x), exact near 0.", lambda be, x: be.log1p(x), "x", lambda be, x, g: g / (1 + x))
 negative = _unary("negative", "-x.", lambda be, x: -x, "", lambda be, kept, g: -g)
 relu = _unary("relu", "max(x, 0); the gradient at 0 is 0.", lambda be, x: be.maximum(x, 0.0),
-              "y", lambda be, y, g: g * (y > 0))  # NumPy's `where` takes ten times as long
+              "y", lambda be, y, g: g * (y > 0))  # NumPy's `where` would take ten times as long
 sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)), finite for every x.", _sigmoid,
                  "y", lambda be, y, g: g * (y * (1 - y)))
 sign = _unary("sign", "-1, 0 or 1; the gradient is 0.", lambda be, x: be.sign(x), "", _zero)
@@ -91,7 +91,7 @@ def power(x: Operand, exponent: Operand) -> Tensor:
     """The power x ** exponent of a tensor by a number, or of a number above 0 by a tensor.
 
     Raises:
-        DtypeError: no float tensor, or two tensors. UsageError: a base that is not above 0.
+        DtypeError: neither is a float tensor, or both are tensors. UsageError: the base is a number, but not above 0.
     """
     if isinstance(exponent, Tensor):
         check_float("power", exponent)
@@ -140,10 +140,11 @@ def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
     """An op of two broadcast arguments.
 
     Args:
-        name, doc: of the op.
+        name, doc: name and docstring of the op.
         value: `value(be, x, y)`.
-        slope_x, slope_y: `slope(be, x, y, gout)`, the gradients before the sums that undo broadcasting.
-        reads: which of x and y each slope is computed from; the others are None in it, and the tape does not hold them.
+        slope_x, slope_y: `slope(be, x, y, gout)`, the gradients before they are summed over broadcast axes.
+        reads: for each slope, which of x and y it reads; it gets None for an argument that it does not read, and the
+            tape keeps only arguments that a slope reads.
     """
 
     def function(x: Operand, y: Operand) -> Tensor:
@@ -151,7 +152,7 @@ def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
 
     def forward(be: Backend, x: Array | float, y: Array | float) -> tuple[Array, Any]:
         shapes = [getattr(a, "shape", None) for a in (x, y)]
-        # A number has no gradient, so nothing is held for one.
+        # A number has no gradient, so nothing is kept for it.
         read = "".join(names for names, shape in zip(reads, shapes, strict=True) if shape is not None)
         return value(be, x, y), (x if "x" in read else None, y if "y" in read else None, *shapes)
 
@@ -167,7 +168,7 @@ def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
 
 
 def _chosen(be: Backend, mine: Array, theirs: Array | float, g: Array, wins: Callable[[Any, Any], Array]) -> Array:
-    """The gradient of the winner of max or min; at a tie each gets half."""
+    """The gradient of the argument that max or min has chosen; of two equal arguments each gets half."""
     return be.where(wins(mine, theirs), g, be.where(mine == theirs, 0.5 * g, 0.0))
 
 
@@ -201,21 +202,21 @@ def _check_bools(name: str, x: Tensor, y: Tensor) -> None:
 
 @op
 def logical_and(x: Tensor, y: Tensor) -> Tensor:
-    """Both, of two bool tensors."""
+    """True where both of two bool tensors are True."""
     _check_bools("logical_and", x, y)
     return logical_and.apply(x, y)
 
 
 @op
 def logical_or(x: Tensor, y: Tensor) -> Tensor:
-    """Either, of two bool tensors."""
+    """True where at least one of two bool tensors is True."""
     _check_bools("logical_or", x, y)
     return logical_or.apply(x, y)
 
 
 @op
 def logical_not(x: Tensor) -> Tensor:
-    """The opposite, of a bool tensor."""
+    """True where a bool tensor is False."""
     check_beside("logical_not", "x", x, "bool", x)
     return logical_not.apply(x)
 
@@ -226,10 +227,12 @@ logical_not.add(Rule("composed", lambda be, x: (be.logical_not(x), None)))
 
 
 def clip(x: Tensor, low: float = -math.inf, high: float = math.inf) -> Tensor:
-    """Values below `low` become `low`, above `high` become `high`, with gradient 0 there and half at the bounds.
+    """Values below `low` become `low`, and values above `high` become `high`.
+
+    The gradient is 0 outside the bounds and half of `gout` at a bound.
 
     Raises:
-        DtypeError: no float tensor, or a bound that is no number. UsageError: `low` above `high`, or NaN.
+        DtypeError: `x` is not a float tensor, or a bound is not a number. UsageError: `low` is above `high`, or NaN.
     """
     check_float("clip", x)
     low, high = check_number("clip", "low", low, NOT_NAN), check_number("clip", "high", high, NOT_NAN)
@@ -242,7 +245,7 @@ def clip(x: Tensor, low: float = -math.inf, high: float = math.inf) -> Tensor:
 
 @op
 def where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
-    """`x` where the bool `condition` holds, else `y`; gradients flow to the chosen side only."""
+    """`x` where the bool `condition` is True, else `y`; gradients flow to the chosen argument only."""
     x, y = operands("where", x, y)
     check_beside("where", "condition", condition, "bool", x if isinstance(x, Tensor) else cast(Tensor, y))
     broadcast_shape("where", *(a.shape for a in (condition, x, y) if isinstance(a, Tensor)))

@@ -1,4 +1,4 @@
-"""Operators that change nothing but the gradient."""
+"""Operators that change only the gradient."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from duoln.ops.common import check_float
 def clip_gradient(x: Tensor, *, limit: float) -> Tensor:
     """`x` itself, with each entry of its gradient kept within -limit .. limit.
 
-    Put on the edges between the steps of a recurrent network it bounds what is handed back in time, as Graves
-    (2013, section 2.1) does; clipping the gradients of the weights afterwards is another thing (see `duoln.optim`).
-    The result is not the derivative of anything where the limit is reached.
+    Between the time steps of a recurrent network it bounds the gradient that flows back in time, as in Graves (2013,
+    section 2.1). It differs from the clipping of weight gradients after the pullback (see `duoln.optim`). Where the
+    limit is reached, the result is not the derivative of a function.
 
     Shape:
         x (...) -> the same.
 
     Raises:
-        UsageError: a limit that is not a finite number above 0.
+        UsageError: the limit is not a finite number above 0.
     """
     check_float("clip_gradient", x)
     return clip_gradient.apply(x, limit=float(check_number("clip_gradient", "limit", limit, ABOVE_0)))

@@ -1,6 +1,6 @@
-"""Operators that select. Shapes never depend on values: for conditions use `where` and masks.
+"""Operators that select entries. Shapes never depend on values: use `where` and masks for conditions.
 
-Indices are range-checked on NumPy only: a device would have to wait. Check them on the host where they enter, with
+The range of indices is checked on NumPy only, because a device would have to wait. Check them on the host, with
 `duoln.tensor(x, within=(0, n))`, `duoln.data.Batches(..., within=...)` or `duoln.data.check_range`.
 """
 
@@ -18,9 +18,9 @@ from duoln.errors import AxisIndexError, DtypeError, ShapeError
 from duoln.ops.common import check_beside, check_dtype, check_indices, check_room, check_tensors, normal_axis
 
 MOST_AXES = 32
-"""Axes that NumPy, CuPy and MLX all carry."""
+"""The largest number of axes that NumPy, CuPy and MLX all support."""
 _PLAIN = 1 << 30
-"""Bounds of slices up to which no library's sums overflow."""
+"""The largest bound of a slice with which no library's sums overflow."""
 
 
 @op
@@ -29,7 +29,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
 
     Raises:
         DtypeError: `key` holds an array; the message names the operator to use.
-        AxisIndexError: too many indices, or an integer out of range; it is a ShapeError and an IndexError.
+        AxisIndexError: there are too many indices, or one is out of range; it is a ShapeError and an IndexError.
     """
     check_tensors("getitem", x)
     keys = [_plain(k) for k in (key if isinstance(key, tuple) else (key,))]
@@ -54,14 +54,14 @@ def getitem(x: Tensor, key: Any) -> Tensor:
 
 
 def _plain(key: Any) -> Any:
-    """One index of `getitem` in Python's own integers, which every library reads alike."""
+    """One index of `getitem` in Python integers, which every library reads in the same way."""
     if key is None or key is Ellipsis or (type(key) is int and abs(key) <= LARGEST):
         return key
     if isinstance(key, slice):
         start, stop = key.start, key.stop
         if key.step is None and (start is None or (type(start) is int and abs(start) <= _PLAIN)) and (
                 stop is None or (type(stop) is int and abs(stop) <= _PLAIN)):
-            return key  # nearly all calls
+            return key  # the usual case
         step = 1 if key.step is None else _slice_part(key.step)
         if step == 0:  # MLX would end the process
             raise ShapeError("[getitem] expected a step other than 0, found 0")
@@ -81,7 +81,7 @@ def _slice_part(part: Any) -> int:
 
 
 def _bounded(key: slice, beyond: int) -> slice:
-    """The same slice of an axis shorter than `beyond`: what lies beyond is cut, because MLX adds bounds and steps."""
+    """The same slice of an axis shorter than `beyond`. Larger bounds are cut, because MLX adds bounds and steps."""
     return slice(*(None if part is None else min(max(part, -beyond), beyond)
                    for part in (key.start, key.stop, key.step)))
 
@@ -103,7 +103,7 @@ def take(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
         the end.
 
     Raises:
-        DtypeError: indices that are no int32 tensor. ShapeError: no such axis; on NumPy, an index out of range.
+        DtypeError: indices are not an int32 tensor. ShapeError: no such axis; on NumPy, an index is out of range.
     """
     check_tensors("take", x)
     axis = normal_axis("take", axis, x.ndim)
@@ -112,7 +112,7 @@ def take(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
 
 
 def from_front(be: Backend, indices: Array, size: int) -> Array:
-    """The same entries of an axis, each counted from its start: what a sum over equal indices needs."""
+    """The same indices, counted from the start of the axis: a sum over equal indices needs this form."""
     return be.where(indices < 0, indices + size, indices)
 
 
@@ -155,7 +155,7 @@ def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
     """One entry along `axis` for each position of `indices`.
 
     Shape:
-        x (..., n, ...), int32 indices (..., k, ...) equal to x but at `axis` -> shape of indices. Indices lie in
+        x (..., n, ...), int32 indices (..., k, ...) like x except at `axis` -> shape of indices. Indices lie in
         -n .. n - 1; a negative one counts from the end.
     """
     check_tensors("take_along_axis", x)
@@ -177,7 +177,7 @@ def _take_along_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool])
     if not needs[0]:
         return None, None
     shape, indices, axis = saved
-    # Where each value came from, counted along the flattened tensor.
+    # The position of each value's source in the flattened tensor.
     stride = prod(shape[axis + 1:])
     source = from_front(be, indices, shape[axis]) * stride
     for i, n in enumerate(indices.shape):

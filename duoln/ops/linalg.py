@@ -18,7 +18,7 @@ def _transposed(be: Backend, x: Array) -> Array:
 
 
 def _rows(be: Backend, x: Array) -> Array:
-    """All leading axes as one, so that a product with a matrix is one GEMM."""
+    """Merge all leading axes into one, so that a product with a matrix is one GEMM."""
     return x if len(x.shape) == 2 else be.reshape(x, (prod(x.shape[:-1]), x.shape[-1]))
 
 
@@ -28,7 +28,7 @@ def _times_matrix(be: Backend, x: Array, w: Array) -> Array:
 
 
 def _weight_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
-    """The gradient of a matrix that multiplied many inputs: one GEMM over all of them, concatenated."""
+    """The gradient of a matrix that multiplied many inputs: one GEMM over the concatenated inputs."""
     inputs = [_rows(be, saved[0]) for saved, _ in uses]
     gouts = [_rows(be, gout) for _, gout in uses]
     x = inputs[0] if len(inputs) == 1 else be.concat(inputs, axis=0)
@@ -39,7 +39,7 @@ def _weight_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
 def _bias_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
     gouts = [_rows(be, gout) for _, gout in uses]
     g = gouts[0] if len(gouts) == 1 else be.concat(gouts, axis=0)
-    # A product with ones reaches BLAS; a sum over rows does not.
+    # A product with ones uses BLAS, which is faster than a sum over rows.
     return be.reshape(be.matmul(be.ones((1, g.shape[0]), be.dtype(g)), g), (g.shape[1],))
 
 
@@ -51,7 +51,7 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
         x (..., n, k), y (..., k, m) -> (..., n, m).
 
     Raises:
-        ShapeError: fewer than two axes, or inner sizes that differ.
+        ShapeError: an argument has fewer than two axes, or the inner sizes differ.
     """
     check_float("matmul", x, y)
     if x.ndim < 2 or y.ndim < 2:
@@ -94,7 +94,7 @@ matmul.add(Rule("composed", _matmul_forward, _matmul_vjp, pooled={1: _matmul_poo
 
 @op
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """X @ weight + bias.
+    """`x @ weight + bias`.
 
     Shape:
         x (..., in), weight (in, out), bias (out,) or None -> (..., out).
@@ -114,7 +114,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _linear_forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:
     y = _times_matrix(be, x, weight)
     if bias is not None:
-        y += bias  # y is ours: in place where arrays are mutable
+        y += bias  # y is a new array, so this may work in place where arrays are mutable
     return y, (x, weight)
 
 

@@ -1,8 +1,8 @@
 """Softmax cross-entropy over a large vocabulary: the last layer and its loss as one operator.
 
-The logits are made in blocks and never held whole. Kept for the gradient is one number a row, the logarithm of the
-sum of exponentials; the gradient computes each block again. The value is that of `linear` and
-`softmax_cross_entropy`, to rounding.
+The logits are computed in blocks and never stored as a whole. For the gradient the operator keeps one number per row,
+the logarithm of the sum of exponentials, and the gradient computes each block again. The value equals that of `linear`
+and `softmax_cross_entropy`, except for rounding.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from duoln.ops.loss import counted_rows
 from duoln.ops.shape import expand_dims
 
 _IGNORED = -1
-"""The label by which a rule knows a row that does not count; rules take any negative one."""
+"""The label of a row that does not count; a rule treats every negative label so."""
 BLOCK = 1 << 22
-"""Logits that are held at a time: 16 MiB in float32."""
+"""The number of logits that are stored at a time: 16 MiB in float32."""
 
 
 @op
@@ -39,7 +39,7 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
         -> (...).
 
     Raises:
-        ShapeError: the sizes do not fit, or there are no classes.
+        ShapeError: the sizes do not fit together, or there are no classes.
     """
     check_float("linear_cross_entropy", x, weight, bias)
     check_beside("linear_cross_entropy", "labels", labels, "int32", x)
@@ -51,7 +51,7 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
                          f"found {bias.shape} and {labels.shape}")
     counted = counted_rows("linear_cross_entropy", labels, x, weight.shape[1], ignore_index)
     if counted is not None:
-        # 0 times what is not finite would not be 0 in the weight's gradient.
+        # In the weight's gradient, 0 times a value that is not finite would not be 0.
         x = where(expand_dims(counted, axis=-1), x, 0.0)
         labels = where(counted, labels, _IGNORED)
     return linear_cross_entropy.apply(x, weight, bias, labels)
@@ -76,7 +76,7 @@ def _forward(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -
 
 
 def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
-    """In blocks of classes, so that each part of the weight's gradient is made once."""
+    """Compute in blocks of classes, so that each part of the weight's gradient is computed once."""
     shape, x, weight, bias, target, log_sum = saved
     rows, classes = x.shape[0], weight.shape[1]
     if not rows:

@@ -1,4 +1,4 @@
-"""Losses, each one value per row or entry; the caller averages or sums."""
+"""Losses. Each gives one value per row or entry, and the caller averages or sums them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | No
         logits (..., classes), labels int32 (...) in 0 .. classes - 1 or `ignore_index` -> (...).
 
     Raises:
-        ShapeError: labels that do not fit the logits, or no classes.
+        ShapeError: the labels do not fit the logits, or there are no classes.
     """
     check_float("softmax_cross_entropy", logits)
     check_beside("softmax_cross_entropy", "labels", labels, "int32", logits)
@@ -36,16 +36,16 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | No
     counted = counted_rows("softmax_cross_entropy", labels, logits, logits.shape[-1], ignore_index)
     if counted is None:
         return softmax_cross_entropy.apply(logits, labels)
-    # 0 times what is not finite would not be 0 in the gradient.
+    # In the gradient, 0 times a value that is not finite would not be 0.
     logits = where(expand_dims(counted, axis=-1), logits, 0.0)
     return where(counted, softmax_cross_entropy.apply(logits, where(counted, labels, 0)), 0.0)
 
 
 def counted_rows(name: str, labels: Tensor, like: Tensor, classes: int, ignore_index: int | None) -> Tensor | None:
-    """Where labels are not `ignore_index`, as bool; None where every row counts.
+    """A bool tensor, True where the label is not `ignore_index`; None if every row counts.
 
     Raises:
-        ShapeError: another label is not in 0 .. classes - 1. DtypeError: `ignore_index` is no integer.
+        ShapeError: another label is not in 0 .. classes - 1. DtypeError: `ignore_index` is not an integer.
     """
     if ignore_index is None:
         check_indices(name, "labels", labels, classes, like)
@@ -83,7 +83,7 @@ def bce_with_logits(logits: Tensor, targets: Tensor) -> Tensor:
         logits and targets of one shape -> the same.
 
     Raises:
-        ShapeError: shapes that differ.
+        ShapeError: the shapes differ.
     """
     check_float("bce_with_logits", logits, targets)
     if logits.shape != targets.shape:

@@ -1,7 +1,7 @@
 """The three normalisations that the paper compares: layer, batch and weight.
 
 Source: Ba, Kiros, Hinton 2016, "Layer Normalization", eq. 3 and table 1; Ioffe, Szegedy 2015; Salimans,
-Kingma 2016. The paper has no epsilon; we add 1e-5 to the variance, inside the root, unless told otherwise.
+Kingma 2016. The paper has no epsilon; by default these operators add 1e-5 to the variance, inside the root.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from duoln.ops.common import check_float
 EpsilonPlace = Literal["inside", "outside"]
 PLACES = get_args(EpsilonPlace)
 Activation = Literal["relu", "tanh"]
-"""What may follow a layer norm within the same pass over memory."""
+"""The activations that a layer norm may compute in the same pass over memory."""
 
 
 ACTIVATIONS = (*get_args(Activation), None)
 
 
 def check_epsilon(name: str, eps: float, eps_place: EpsilonPlace) -> tuple[float, EpsilonPlace]:
-    """Raises UsageError for an `eps` below 0 or an unknown place, DtypeError for what is no number or name."""
+    """Raises UsageError for an `eps` below 0 or an unknown place, DtypeError for a value of another kind."""
     return check_number(name, "eps", eps, AT_LEAST_0), check_choice(name, "eps_place", eps_place, PLACES)
 
 
 def check_affine(name: str, x: Tensor, gain: Tensor | None, bias: Tensor | None) -> None:
-    """The checks of a normalisation over the last axis, or with parameters along it.
+    """The checks of a normalisation over the last axis, or of one with parameters along it.
 
     Raises:
-        ShapeError: no last axis, or a gain or bias of another size.
+        ShapeError: `x` has no axes, or the gain or bias has another size.
     """
     check_float(name, x, *(p for p in (gain, bias) if p is not None))
     if x.ndim < 1:
@@ -55,15 +55,15 @@ def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
     """Layer normalisation over the last axis (eq. 3, with the gain and bias of eq. 4).
 
     y = gain * (x - mean) / sqrt(var + eps) + bias, or / (sqrt(var) + eps) with `eps_place="outside"`; the
-    variance divides by the width. Computed in two passes, so that a large mean costs no accuracy. With an
-    `activation`, relu(y) or tanh(y): the same values as in two operators, in one pass over memory. An `eps` of 0 is
-    allowed; a row of equal values then has no spread to divide by and gives NaN.
+    variance divides by the width. It is computed in two passes, so that a large mean costs no accuracy. With an
+    `activation` the result is relu(y) or tanh(y): the values of two operators, in one pass over memory. An `eps` of 0
+    is allowed; a row of equal values then has no spread to divide by and gives NaN.
 
     Shape:
         x (..., width), gain and bias (width,) or None -> like x.
 
     Raises:
-        ShapeError: `[layer_norm] last axis is 5, gain has 4`. UsageError: an `eps` below 0, or an unknown name.
+        ShapeError: `[layer_norm] last axis is 5, gain has 4`. UsageError: `eps` is below 0, or a name is unknown.
     """
     check_affine("layer_norm", x, gain, bias)
     eps, eps_place = check_epsilon("layer_norm", eps, eps_place)
@@ -74,7 +74,7 @@ def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
 def _layer_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
                         eps_place: EpsilonPlace, activation: Activation | None = None) -> tuple[Array, Any]:
     centred = x - be.mean(x, axis=-1, keepdims=True)
-    # The rounding of a large mean leaves an offset; a second centring takes it out.
+    # The rounding of a large mean leaves an offset, which a second subtraction of the mean removes.
     centred = centred - be.mean(centred, axis=-1, keepdims=True)
     variance = be.mean(centred * centred, axis=-1, keepdims=True)
     if eps_place == "inside":
@@ -83,7 +83,7 @@ def _layer_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array |
     else:
         sigma = be.sqrt(variance)
         rstd = 1.0 / (sigma + eps)
-        # d sigma / d x is (x - mean) / (n sigma): without a spread there is no direction, and no term.
+        # d sigma / d x is (x - mean) / (n sigma). Where sigma is 0 it is not defined, and the term is left out.
         slope = be.where(sigma > 0, 1.0 / be.maximum(sigma, 1e-30), 0.0)
     xhat = centred * rstd
     y = xhat if gain is None else xhat * gain
@@ -113,16 +113,16 @@ layer_norm.add(Rule("composed", _layer_norm_forward, _layer_norm_vjp))
 @op
 def batch_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5,
                unbiased: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch normalisation over all axes but the last, by the statistics of this batch.
+    """Batch normalisation over all axes but the last, with the statistics of this batch.
 
-    Returns the normalised batch, and the mean and variance that it was normalised by. The variance divides by
-    the number of rows, or by one less with `unbiased` (the paper's choice at batch 4, section 6.6).
+    Returns the normalised batch, and the mean and variance used for it. The variance divides by the number of rows,
+    or by one less with `unbiased` (the paper's choice at batch 4, section 6.6).
 
     Shape:
         x (..., width), gain and bias (width,) or None -> like x, (width,), (width,).
 
     Raises:
-        ShapeError: a gain or bias of another size, or too few rows to have a variance.
+        ShapeError: the gain or bias has another size, or there are too few rows for a variance.
     """
     check_affine("batch_norm", x, gain, bias)
     eps, unbiased = check_number("batch_norm", "eps", eps, AT_LEAST_0), check_flag("batch_norm", "unbiased", unbiased)
@@ -178,7 +178,7 @@ def weight_norm(direction: Tensor, gain: Tensor) -> Tensor:
         direction (..., out), gain (out,) -> like direction; the norm runs over all axes but the last.
 
     Raises:
-        ShapeError: fewer than two axes, or a gain of another size.
+        ShapeError: the direction has fewer than two axes, or the gain has another size.
     """
     check_float("weight_norm", direction, gain)
     check_affine("weight_norm", direction, gain, None)

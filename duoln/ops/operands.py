@@ -1,4 +1,4 @@
-"""What may stand on both sides of a two-argument operator, and of what dtype the result is.
+"""The arguments that a two-argument operator accepts, and the dtype of its result.
 
 | operators | tensors | result |
 | --- | --- | --- |
@@ -7,8 +7,8 @@
 | equal, not_equal, less, less_equal, greater, greater_equal | any | bool |
 | where | any | that dtype |
 
-Two tensors have one dtype: nothing is promoted. Beside a tensor a Python number takes the tensor's dtype, a NumPy
-scalar counts as the Python number that it is, and a NumPy array is wrapped with `duoln.tensor` first:
+Two tensors must have one dtype: nothing is promoted. A Python number takes the dtype of the tensor beside it, and a
+NumPy scalar counts as a Python number. A NumPy array must be wrapped with `duoln.tensor` first:
 
 | tensor | the number beside it |
 | --- | --- |
@@ -16,9 +16,10 @@ scalar counts as the Python number that it is, and a NumPy array is wrapped with
 | int32 | an integer that int32 holds |
 | bool | True or False |
 
-All else is a DtypeError that names what to do. Tensors of no dimensions follow the same rules. Reductions: `sum`
-keeps float32, float64 and int32 and counts bools in int32; `mean`, `max`, `min` and the soft ones want floats; `all`
-and `any` want bools. The same holds on every backend; the two tables below are what the operators read.
+All other combinations raise a DtypeError that names the remedy. Tensors without axes follow the same rules. Among the
+reductions, `sum` keeps float32, float64 and int32 and counts bools in int32; `mean`, `max`, `min`, `logsumexp` and
+`softmax` need floats; `all` and `any` need bools. These rules hold on every backend. The operators read them from the
+two tables below.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ _WORDS = {"float32": "a number", "float64": "a number", "int32": "an integer", "
 
 
 def operands(name: str, x: Any, y: Any) -> tuple[Operand, Operand]:
-    """Both arguments, numbers as Python's, once they go together.
+    """Both arguments after a check that they fit together; numbers become Python numbers.
 
     Raises:
-        DtypeError: kinds that do not. ShapeError: shapes that do not broadcast. MixedBackendError: two backends.
+        DtypeError: their kinds do not fit. ShapeError: their shapes do not broadcast. MixedBackendError: two backends.
     """
     if not isinstance(x, Tensor):
         if not isinstance(y, Tensor):
@@ -80,7 +81,7 @@ def _number(name: str, tensor: Tensor, value: Any) -> float | int | bool:
     if dtype not in TENSORS[name]:
         raise _unfit(name, dtype)
     if type(value) is float and dtype in FLOATS and -_LARGEST[dtype] <= value <= _LARGEST[dtype]:
-        return value  # nearly all calls
+        return value  # the usual case
     number = value.item() if isinstance(value, np.generic) else value
     kind = next((k for k in (bool, int, float) if isinstance(number, k)), None)
     if kind is None:
@@ -94,7 +95,7 @@ def _number(name: str, tensor: Tensor, value: Any) -> float | int | bool:
                              f"found {described(value)}")
         return int(number)
     if dtype in FLOATS:
-        # NaN and infinity are what they are in every dtype; `abs` of neither lies between the two bounds.
+        # NaN and infinity exist in every float dtype, and the absolute value of neither is between the two bounds.
         if _LARGEST[dtype] < (number if number >= 0 else -number) < float("inf"):
             raise DtypeError(f"[{name}] expected a number that {dtype} holds, up to {_LARGEST[dtype]:.6g}, "
                              f"found {described(value)}")

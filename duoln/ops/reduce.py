@@ -1,7 +1,7 @@
-"""Reductions along axes, and the two soft ones: logsumexp and softmax.
+"""Reductions along axes, and logsumexp and softmax.
 
 Shape:
-    `axis` is an int, a tuple of ints or None for all; reduced axes vanish unless `keepdims`.
+    `axis` is an int, a tuple of ints or None for all; reduced axes are removed unless `keepdims` is set.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _check_nonempty(name: str, x: Tensor, axes: tuple[int, ...]) -> None:
 
 @op
 def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """Sum of float or int32 values; of bool, their count."""
+    """The sum of float or int32 values, or the number of True values."""
     check_tensors("sum", x)
     axes = normal_axes("sum", axis, x.ndim)
     return sum.apply(x, axis=axes, keepdims=check_flag("sum", "keepdims", keepdims))
@@ -54,7 +54,7 @@ def mean(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Arithmetic mean.
 
     Raises:
-        ShapeError: there is nothing to average.
+        ShapeError: there are no values to average.
     """
     check_float("mean", x)
     check_flag("mean", "keepdims", keepdims)
@@ -119,14 +119,14 @@ min.add(Rule("composed", _min_forward, _extreme_vjp))
 
 
 def all(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """Whether every bool along the axes holds."""
+    """Whether every bool along the axes is True."""
     check_beside("all", "x", x, "bool", x)
     check_flag("all", "keepdims", keepdims)
     return Tensor(x.backend.all(x.data, axis=normal_axes("all", axis, x.ndim), keepdims=keepdims), x.backend)
 
 
 def any(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """Whether one bool along the axes holds."""
+    """Whether at least one bool along the axes is True."""
     check_beside("any", "x", x, "bool", x)
     check_flag("any", "keepdims", keepdims)
     return Tensor(x.backend.any(x.data, axis=normal_axes("any", axis, x.ndim), keepdims=keepdims), x.backend)
@@ -203,7 +203,7 @@ softmax.add(Rule("composed", _softmax_forward, _softmax_vjp))
 
 @op
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """X - logsumexp(x) along one axis."""
+    """`x - logsumexp(x)` along one axis."""
     return log_softmax.apply(x, axis=_one_axis("log_softmax", x, axis))
 
 

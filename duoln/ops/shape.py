@@ -67,7 +67,7 @@ def expand_dims(x: Tensor, axis: int) -> Tensor:
 
 
 def squeeze(x: Tensor, axis: int) -> Tensor:
-    """Without the axis, which must have size 1."""
+    """The tensor without one axis, which must have size 1."""
     check_tensors("squeeze", x)
     axis = normal_axis("squeeze", axis, x.ndim)
     if x.shape[axis] != 1:
@@ -77,7 +77,7 @@ def squeeze(x: Tensor, axis: int) -> Tensor:
 
 @op
 def broadcast_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Repeated along new axes and axes of size 1 until the shape is `shape`."""
+    """Repeat the values along new axes and along axes of size 1, so that the result has this shape."""
     check_tensors("broadcast_to", x)
     shape = check_integers_in("broadcast_to", "shape", shape, 0, 1 << 62)
     padded = (1,) * (len(shape) - x.ndim) + x.shape
@@ -96,7 +96,7 @@ def concat(*arrays: Tensor | Sequence[Tensor], axis: int = 0) -> Tensor:
     """Several tensors one after another along an axis: `concat(x, y)` or `concat([x, y])`.
 
     Raises:
-        ShapeError: no tensors, or shapes that differ along another axis. DtypeError: several dtypes, or no tensors.
+        ShapeError: no argument, or shapes that differ along another axis. DtypeError: several dtypes, or no tensor.
     """
     tensors = _several("concat", arrays)
     axis = normal_axis("concat", axis, tensors[0].ndim)
@@ -133,7 +133,7 @@ def stack(*arrays: Tensor | Sequence[Tensor], axis: int = 0) -> Tensor:
     """Several tensors of one shape along a new axis: `stack(x, y)` or `stack([x, y])`.
 
     Raises:
-        ShapeError: no tensors, or shapes that differ. DtypeError: several dtypes, or no tensors.
+        ShapeError: no argument, or shapes that differ. DtypeError: several dtypes, or an argument is not a tensor.
     """
     tensors = _several("stack", arrays)
     axis = normal_axis("stack", axis, tensors[0].ndim + 1)
@@ -171,7 +171,7 @@ def split(x: Tensor, parts: int, axis: int = -1) -> tuple[Tensor, ...]:
 
 @op
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
-    """The slices along an axis, without it; their gradients are put together once, not slice by slice."""
+    """The slices along an axis, which they no longer have. Their gradients are joined in one step, not one by one."""
     check_tensors("unstack", x)
     return unstack.apply(x, axis=normal_axis("unstack", axis, x.ndim))
 
@@ -207,8 +207,8 @@ def pad(x: Tensor, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> T
     """A border of `value`, `(before, after)` wide at each axis.
 
     Raises:
-        ShapeError: another number of pairs, or a width below 0. DtypeError: widths or a value of another kind.
-        MemoryExhaustedError: there is no room for the result.
+        ShapeError: the number of pairs is wrong, or a width is below 0. DtypeError: widths or value of a wrong kind.
+        MemoryExhaustedError: the device has not enough memory for the result.
     """
     check_tensors("pad", x)
     if not isinstance(widths, tuple | list):

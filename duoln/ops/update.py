@@ -1,4 +1,4 @@
-"""The arithmetic of Adam over a whole list of tensors: an op, so that a backend can fuse it."""
+"""The arithmetic of Adam over a whole list of tensors. It is an op, so that a backend can fuse it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def adam_update(rate: Tensor, eps: Tensor, *arrays: Tensor, beta1: float, beta2:
     """One step of Adam (Kingma and Ba 2015, algorithm 1) on n tensors at once; it has no gradient.
 
     m <- beta1 m + g;  v <- beta2 v + g^2;  p <- p - rate m / (sqrt(v) + eps).
-    The factors 1 - beta of the moments, and the bias correction, are in the 0-d tensors `rate` and `eps`: two
-    passes over every array fewer.
+    The 0-d tensors `rate` and `eps` include the factors 1 - beta of the moments and the bias correction. This saves
+    two passes over every array.
 
     Shape:
         `arrays` is n parameters, n gradients, n first and n second moments; the result is the 3 n new
         parameters, first and second moments.
 
-    With `donate` the parameters and moments may be overwritten: the caller promises not to use them again. Where two of
-    the tensors lie in the same memory nothing is overwritten: one would be updated with what the other has become.
+    With `donate` the parameters and moments may be overwritten: the caller promises not to use them again. If two of
+    the tensors share memory, nothing is overwritten, because the update of one would change the values of the other.
 
     Raises:
-        ShapeError: the number of tensors is not a multiple of 4, or shapes that differ.
+        ShapeError: the number of tensors is not a multiple of 4, or their shapes differ.
     """
     check_float("adam_update", rate, eps, *arrays)
     beta1 = check_number("adam_update", "beta1", beta1, BELOW_1)

@@ -1,1 +1,1 @@
-"""How a task becomes a run: the train step as a pure function, the trainer with its state, and the loop around it."""
+"""The training of a task: the training step as a pure function, the trainer with its state, and the training loop."""

@@ -1,4 +1,4 @@
-"""The training loop: updates, evaluations, checkpoints, and the ways in which it ends."""
+"""The training loop: updates, evaluations, checkpoints, and the end of a run."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
         same_bits: bool = True) -> dict[str, Any]:
     """Train to the end, evaluating and writing a checkpoint once an epoch (or every `evaluate_every` steps).
 
-    With `patience` in the configuration the end may come early, and the trainer and the result are then those of the
-    best checkpoint. Resuming a run that has ended gives the same.
+    With `patience` in the configuration the run may end early, and then the trainer and the result are those of the
+    best checkpoint. If a run that has ended is resumed, the result is the same.
 
-    Ctrl-C, SIGTERM or SIGHUP finishes the step under way, writes a checkpoint and raises `Interrupted`.
+    After Ctrl-C, SIGTERM or SIGHUP the current step ends, a checkpoint is written and `Interrupted` is raised.
 
     Args:
         trainer: what to train.
-        folder: where to write the log, checkpoints and the result.
-        listeners: who else is told of what happens.
+        folder: the folder for the log, the checkpoints and the result.
+        listeners: objects that receive every event of the run.
         resume: go on from the newest checkpoint that can be read, if there is one.
-        same_bits: and only where that gives the bits that a run without a stop gives, see `check_arithmetic`.
+        same_bits: resume only if the result has the same bits as that of a run without a stop, see `check_arithmetic`.
 
     Raises:
         DivergedError: the loss or a weight is not finite; the last checkpoint is from before that.
-        Interrupted: the user stopped it.
-        CheckpointError: the folder cannot be written, holds a run of something else, or one that is not to be resumed.
+        Interrupted: the user stopped the run.
+        CheckpointError: the folder cannot be written, or it holds another run or a run that must not be resumed.
     """
     everyone: list[Listener] = [folder, *listeners]
     task, splits = trainer.task, trainer.splits
@@ -72,14 +72,14 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
         kept = checkpoint.list_steps(folder.checkpoints)
         raise DivergedError(f"{error}; the last good checkpoint is {kept[-1] if kept else 'none'}") from error
     finally:
-        with ExitStack() as told:  # every listener is told, whatever another one raises
+        with ExitStack() as told:  # every listener gets the event, even if another one raises
             for listener in reversed(everyone):
                 told.callback(listener.on_end, status, trainer.result())
     return trainer.result()
 
 
 def _take_up(trainer: Trainer, folder: RunFolder, same_bits: bool) -> list[str]:
-    """Go on from the newest checkpoint that can be read, if there is one; why newer ones were refused."""
+    """Go on from the newest readable checkpoint, if there is one; returns the reasons why newer ones were refused."""
     saved, refused = checkpoint.newest(folder.checkpoints)
     if saved is None:
         if refused:
@@ -89,7 +89,7 @@ def _take_up(trainer: Trainer, folder: RunFolder, same_bits: bool) -> list[str]:
         check_arithmetic(saved, trainer.backend)
     trainer.resume(saved)
     if trainer.cfg.patience:
-        checkpoint.load_best(saved)  # better now than when the run ends with it
+        checkpoint.load_best(saved)  # an unreadable best checkpoint must fail now, not at the end of the run
     return refused
 
 
@@ -108,7 +108,7 @@ def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) ->
                 folder.sync()
                 trainer.save(folder.checkpoints, best=trainer.note_best())
             number = stop.number
-            agreed = trainer.agree_to_stop(number is not None or trainer.finished)  # of patience only process 0 knows
+            agreed = trainer.agree_to_stop(number is not None or trainer.finished)  # only process 0 knows the patience
             if number is not None or (agreed and not trainer.finished):
                 folder.sync()
                 path = trainer.save(folder.checkpoints)
@@ -117,14 +117,14 @@ def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) ->
 
 
 def follow(trainer: Trainer) -> None:
-    """Train beside process 0, which alone evaluates, logs and writes checkpoints.
+    """Train together with process 0; only process 0 evaluates, logs and writes checkpoints.
 
-    Who started the ranks may tell each of them to stop, so a signal to any of them stops all after the same step.
+    The program that started the ranks may stop any of them, so a signal to one rank stops all after the same step.
 
     Raises:
         Interrupted: this process was asked to stop; process 0 has written a checkpoint.
-        DivergedError: as process 0 does.
-        RankError: another process is gone.
+        DivergedError: the loss or a weight is not finite; process 0 raises it too.
+        RankError: another process has ended.
     """
     trainer.meet()
     trainer.estimate_memory()

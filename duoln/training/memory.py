@@ -1,4 +1,4 @@
-"""What a training step takes of memory, before it is taken."""
+"""An estimate of the memory that a training step needs, before the step runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from duoln.tasks.task import Task
 from duoln.training.train_step import State
 
 _FEW, _MORE = 2, 4
-"""Examples of the two batches from which a whole one is reckoned; batch norm wants two at least."""
+"""The sizes of the two batches from which the memory of a whole batch is computed; batch norm needs at least two."""
 
 
 class StepMemory(NamedTuple):
-    """Bytes that a training step holds at its widest point, where the way back begins.
+    """The bytes that a training step holds at its peak, when the computation of the gradients begins.
 
-    What single operators use in passing comes on top; so does the library itself.
+    The temporary memory of single operators and the memory of the library are not included.
     """
 
     state: int
@@ -27,7 +27,7 @@ class StepMemory(NamedTuple):
     gradients: int
     batch_size: int
     fixed: int
-    """Kept for the gradient whatever the batch."""
+    """Kept for the gradient, independent of the batch."""
     per_example: int
     """Kept for the gradient for each example, and its data."""
 
@@ -36,7 +36,7 @@ class StepMemory(NamedTuple):
         return self.state + self.gradients + self.fixed + self.per_example * self.batch_size
 
     def largest_batch(self, free: int) -> int:
-        """How many examples fit into so many bytes; 0 if none does."""
+        """The number of examples that fit into `free` bytes; 0 if none does."""
         room = free - self.state - self.gradients - self.fixed
         if room < 0:
             return 0
@@ -45,23 +45,23 @@ class StepMemory(NamedTuple):
     def __str__(self) -> str:
         kept = self.fixed + self.per_example * self.batch_size
         return (f"{size(self.total)} a step (parameters and slots {size(self.state)}, gradients "
-                f"{size(self.gradients)}, kept for the way back {size(kept)})")
+                f"{size(self.gradients)}, kept for the backward pass {size(kept)})")
 
 
 def estimate(task: Task, model: Module, state: State, batch: Batch, donates: bool) -> StepMemory:
-    """The memory of a step on this batch, from the loss of two small parts of it.
+    """The memory of a step on this batch, estimated from the loss of two small parts of the batch.
 
-    It takes what is kept to grow evenly with the number of examples. Where a batch cannot be taken apart (a task
-    without its `batch_axes`, a loss that wants whole batches) it is looked at as a whole, and as one example.
+    The estimate assumes that the kept memory grows linearly with the number of examples. A batch that cannot be split
+    (the task has no `batch_axes`, or the loss needs whole batches) is measured as a whole and counts as one example.
 
-    On NumPy it comes within a third of a step's peak; on MLX, whose graph holds more than can be seen from here, it is
-    a lower bound (tests/test_memory.py).
+    On NumPy the estimate differs from a step's peak by less than a third. On MLX it is a lower bound, because MLX's
+    graph holds more memory than this function can measure (tests/test_memory.py).
 
     Args:
-        task, model: what is trained.
+        task, model: the task and the model that will be trained.
         state: parameters and slots.
-        batch: of the size that will be trained on.
-        donates: whether the optimiser overwrites the state, instead of making another one.
+        batch: a batch of the size of the training batches.
+        donates: whether the optimiser overwrites the state instead of making a new one.
     """
     params = tree.leaves(state["params"])
     backend = params[0].backend
@@ -77,7 +77,7 @@ def estimate(task: Task, model: Module, state: State, batch: Batch, donates: boo
     try:
         count = count_examples(batch, task.batch_axes)
         few, more = (kept(examples(batch, task.batch_axes, slice(0, min(n, count)))) for n in (_FEW, _MORE))
-    except Exception:  # whatever is wrong with the whole batch too is raised by the next line
+    except Exception:  # an error that also occurs with the whole batch is raised by the next line
         return StepMemory(state_bytes, gradients, 1, 0, kept(batch))
     if count <= _MORE:
         return StepMemory(state_bytes, gradients, count, 0, more // count)
@@ -86,7 +86,7 @@ def estimate(task: Task, model: Module, state: State, batch: Batch, donates: boo
 
 
 def size(count: int) -> str:
-    """Bytes as a person reads them, such as "48 MB"."""
+    """A number of bytes as readable text, such as "48 MB"."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= scale:
             return f"{count / scale:.3g} {unit}" if count < 1000 * scale else f"{count / scale:,.0f} {unit}"

@@ -1,4 +1,4 @@
-"""`duoln.train`: one run of a task from Python, and what it gives."""
+"""`duoln.train`: one run of a task from Python, and its result."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from duoln.training.loop import fit
 from duoln.training.trainer import Trainer
 
 _NO_METRICS = ("event", "step", "epoch", "wall_s")
-"""What an evaluation's entry in the log has beside its metrics."""
+"""The keys of an evaluation's entry in the log that are not metrics."""
 
 
 class TrainedRun(NamedTuple):
-    """What a run of `train` gave."""
+    """The result of a run of `train`."""
 
     task: str
     variant: str
     config: Config
     dataset: Dataset
-    """What it was trained on: a figure on made data says nothing about the paper's."""
+    """The training data; a figure on made data cannot be compared with the paper's."""
     backend: str
     figures: dict[str, Any]
     """The last evaluation's metrics, such as "test_error", with "steps", "epochs" and "seconds", as in result.json."""
@@ -50,7 +50,7 @@ class TrainedRun(NamedTuple):
     params: Params
     """The trained parameters, tensors on the backend: `run.model(run.params, x)`."""
     folder: Path | None
-    """The run folder, where one was asked for."""
+    """The run folder, if the caller asked for one."""
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{key}={value:.4g}" for key, value in self.figures.items() if isinstance(value, float))
@@ -67,19 +67,19 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
 
     Args:
         task: a task's name, or a task.
-        variant: what to train; it may be left out where the task has one variant only.
-        preset: "paper", "small" or "smoke", where the task has them; by default the task's own defaults.
-        backend: a backend or its name; by default what `duoln.backend()` chooses.
+        variant: the variant to train; it may be omitted if the task has only one.
+        preset: "paper", "small" or "smoke", if the task has them; by default the task's own defaults.
+        backend: a backend or its name; by default the one that `duoln.backend()` chooses.
         out: a run folder to keep, for `duoln report`, `duoln sample` and `resume`; by default nothing is kept.
         data: a folder that is searched before DUOLN_DATA.
         resume: go on from the newest checkpoint in `out`, if there is one.
-        listeners: objects that are told of every update and evaluation.
-        **settings: of the task, such as `epochs=2` or `learning_rate=1e-3`; `duoln list` names the tasks' variants.
+        listeners: objects that receive every update and evaluation.
+        **settings: settings of the task, such as `epochs=2` or `learning_rate=1e-3`; `duoln list` names the variants.
 
     Raises:
-        UsageError: an unknown task, variant, preset, setting or backend, or `resume` without `out`.
-        DataError, DivergedError, CheckpointError, MemoryExhaustedError: as `duoln run` fails.
-        Interrupted: Ctrl-C; where there is `out`, a checkpoint was written.
+        UsageError: a task, variant, preset, setting or backend is unknown, or `resume` is given without `out`.
+        DataError, DivergedError, CheckpointError, MemoryExhaustedError: for the same reasons as in `duoln run`.
+        Interrupted: the user pressed Ctrl-C; if there is `out`, a checkpoint was written.
     """
     if resume and out is None:
         raise UsageError("[train] expected the run folder `out` to resume from, found none")
@@ -106,7 +106,7 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
 
 def train_in_folder(trainer: Trainer, path: Path, listeners: Sequence[Listener] = (), resume: bool = False,
                     same_bits: bool = True) -> dict[str, Any]:
-    """`fit` with a run folder that is closed afterwards, whatever happens; the figures. Raises as `fit`."""
+    """Run `fit` with a run folder, which is always closed afterwards; returns the figures. Raises as `fit`."""
     folder = RunFolder(path, trainer.backend)
     try:
         return fit(trainer, folder, listeners, resume, same_bits)
@@ -130,7 +130,7 @@ def _variant(task: Task, variant: str | None) -> str:
 
 
 def _evaluations(curve: Curve) -> dict[str, np.ndarray]:
-    """The evaluations of a run as columns; a metric that one of them lacks is NaN there."""
+    """The evaluations of a run as columns; a metric that an evaluation lacks is NaN."""
     metrics = dict.fromkeys(key for point in curve.points for key in point if key not in _NO_METRICS)
     return {"step": np.array([point["step"] for point in curve.points], np.int64),
             "epoch": np.array([point["epoch"] for point in curve.points], np.float64),

@@ -32,7 +32,7 @@ def make_update(optimizer: Optimizer) -> Callable[..., tuple[State, Figures]]:
     """The second half, `(state, loss, gradients, rate) -> (state, figures)`."""
 
     def update(state: State, loss: Tensor, gradients: Any, rate: Tensor) -> tuple[State, Figures]:
-        norm = global_norm(gradients)  # before the update, which may write over what it is given
+        norm = global_norm(gradients)  # before the update, because that may overwrite its arguments
         params, slots = optimizer.update(state["params"], gradients, state["slots"], rate)
         return {"params": params, "slots": slots}, {"loss": loss, "gradient_norm": norm}
 
@@ -42,8 +42,8 @@ def make_update(optimizer: Optimizer) -> Callable[..., tuple[State, Figures]]:
 def make_step(task: Task, model: Module, optimizer: Optimizer) -> Callable[..., tuple[State, Figures]]:
     """The training step `(state, batch, rate) -> (state, figures)`.
 
-    `rate` is the learning rate as a 0-d tensor. The figures are 0-d too: the loss, and the norm of all gradients
-    together before any clipping.
+    `rate` is the learning rate as a 0-d tensor. The figures are 0-d tensors too: the loss, and the common norm of all
+    gradients before they are clipped.
     """
     gradients_of, update = make_gradients(task, model), make_update(optimizer)
 
@@ -54,14 +54,14 @@ def make_step(task: Task, model: Module, optimizer: Optimizer) -> Callable[..., 
 
 
 def start_state(model: Module, optimizer: Optimizer, seed: int, backend: Backend) -> State:
-    """Parameters and slots before the first step; equal to the bit on every backend."""
+    """Parameters and slots before the first step; they have the same bits on every backend."""
     params = to_tensors(model.init(Stream(seed, "init")), backend)
     return {"params": params, "slots": optimizer.init(params)}
 
 
 def make_ranked_step(task: Task, model: Module, optimizer: Optimizer, ranks: Ranks,
                      ) -> Callable[..., tuple[State, Figures]]:
-    """As `make_step`, with our share of the batch; compiled in two halves, between which the gradients meet."""
+    """As `make_step`, for this rank's share of the batch; the gradients are exchanged between two compiled halves."""
     gradients_of, update = compile(make_gradients(task, model)), compile(make_update(optimizer))
 
     def step(state: State, batch: dict[str, Tensor], rate: Tensor) -> tuple[State, Figures]:

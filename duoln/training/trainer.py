@@ -1,4 +1,4 @@
-"""One run of one variant: its state, its train step, and what it writes down."""
+"""One run of one variant: its state, its training step, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from duoln.training.train_step import make_ranked_step, make_step, start_state
 _POPULATION_ROWS = 10_000
 _POPULATION_BATCHES = 1_000
 _MAY_CHANGE = ("epochs", "evaluate_every", "patience")
-"""Settings that a resumed run may have otherwise."""
+"""Settings that may differ in a resumed run."""
 
 
 class Trainer:
-    """One run of one variant: its state, its step, and the way through it.
+    """One run of one variant: its state, its training step, and its evaluations and checkpoints.
 
     Args:
-        task: what to train.
+        task: the task to train.
         variant: the variant's name, for the log.
         cfg: its configuration.
         splits: its data.
-        backend: where to compute.
-        debug_nans: keep a copy of the state before each step, and run a step that diverges again, operator by operator,
-            to tell which one made the first value that is not finite.
-        ranks: the processes that train this model together; None where it is this one alone.
+        backend: the backend that computes.
+        debug_nans: keep a copy of the state before each step. A step that diverges then runs again, operator by
+            operator, to show which operator made the first value that is not finite.
+        ranks: the processes that train this model together; None if this process trains alone.
     """
 
     def __init__(self, task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend,
@@ -62,9 +62,9 @@ class Trainer:
         self.best_step: int | None = None
         """The step of the checkpoint with that value."""
         self.worse = 0
-        """Evaluations in a row that were not the best."""
+        """The number of evaluations since the best one."""
         self.gradient_norm = math.nan
-        """Of the last step: all gradients together, before any clipping."""
+        """The common norm of all gradients of the last step, before they are clipped."""
         self._memory: StepMemory | None = None
         self._debug_nans = debug_nans
         self.ranks = ranks
@@ -72,7 +72,7 @@ class Trainer:
                       make_ranked_step(task, self.model, self.optimizer, ranks))
 
     def advance(self) -> float:
-        """Make one update; the loss before it.
+        """Make one update; returns the loss before it.
 
         Raises:
             DivergedError: the loss or the norm of the gradients is not finite.
@@ -102,7 +102,7 @@ class Trainer:
         return batch if self.ranks is None else self.ranks.share(batch, self.task.batch_axes)
 
     def meet(self) -> None:
-        """Begin at the step and state of process 0, if there are others.
+        """Take over the step and state of process 0, if there are several processes.
 
         Raises:
             UsageError: the variant's batches cannot be shared out.
@@ -117,10 +117,10 @@ class Trainer:
             self.ranks.check_splits(self.task, self.model, self.state["params"], self.splits.train(self.step))
 
     def estimate_memory(self) -> StepMemory:
-        """What a step takes of memory.
+        """The memory that a step needs.
 
         Raises:
-            MemoryExhaustedError: more than there is: some libraries would not survive the attempt.
+            MemoryExhaustedError: it is more than is free; some libraries would end the process in such a step.
         """
         batch = self._share(self.splits.train(self.step))
         needed = memory.estimate(self.task, self.model, self.state, batch, self.optimizer.donate)
@@ -136,11 +136,11 @@ class Trainer:
         return f"try a batch_size of {whole} at most" if whole else "try a smaller model"
 
     def agree_to_stop(self, wanted: bool) -> bool:
-        """Whether any of the processes wants to stop after this step: then all do."""
+        """Whether any of the processes wants to stop after this step; then all processes stop."""
         return wanted if self.ranks is None else self.ranks.any(wanted)
 
     def _tell_divergence(self, loss: float, norm: float, before: Any, batch: dict[str, Tensor], rate: Tensor) -> None:
-        """Raise the error of a step that diverged, having run it again if its state was kept."""
+        """Raise the error of a step that diverged. If the state was kept, the step first runs again."""
         text = f"the loss is {loss} and the norm of its gradients {norm} at step {self.step + 1}"
         if before is None:
             raise DivergedError(f"{text}; --debug-nans tells which operator made the first such value")
@@ -165,7 +165,7 @@ class Trainer:
         return self.evaluated
 
     def note_best(self) -> bool:
-        """Whether the last evaluation is the best so far by the task's selection; that is remembered."""
+        """Whether the last evaluation is the best so far by the task's selection; a best one is stored."""
         columns = self.task.columns
         key, which = self.task.selection or (columns[0].key if columns else "", "lowest")
         value = self.evaluated.get(key, math.nan)
@@ -178,7 +178,7 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        """Whether the last step is done, or patience is at its end."""
+        """Whether the last step is done, or too many evaluations have passed since the best one (`patience`)."""
         return self.step >= self.last_step or 0 < self.cfg.patience <= self.worse
 
     def _population_forward(self) -> Callable[[Any, Batch], Any]:
@@ -189,7 +189,7 @@ class Trainer:
         return (self.splits.train(k) for k in range(min(count, self.splits.steps_per_epoch)))
 
     def result(self) -> dict[str, Any]:
-        """What the run gave so far."""
+        """The figures of the run so far."""
         steps = max(self.step, 1)
         epochs = self.step / self.splits.steps_per_epoch
         return {"variant": self.variant, "batch_size": self.cfg.batch_size,
@@ -199,11 +199,11 @@ class Trainer:
 
     # Checkpoints
     def save(self, folder: Path, best: bool = False) -> Path:
-        """Write a checkpoint of the present state; `best` if it is to be kept as the best so far.
+        """Write a checkpoint of the current state; with `best` it is kept as the best so far.
 
         Raises:
-            DivergedError: a parameter is not finite, so this state is not worth keeping.
-            CheckpointError: it cannot be written.
+            DivergedError: a parameter is not finite, so this state is of no use.
+            CheckpointError: the checkpoint cannot be written.
         """
         arrays = tree.map(lambda t: t.numpy(), self.state)
         for name, array in tree.items(arrays):
@@ -221,8 +221,8 @@ class Trainer:
         """Go on from a checkpoint of this task and variant, of any backend.
 
         Raises:
-            CheckpointError: it is of another task, variant or model, or of other settings (but for how long to train
-            and when to evaluate).
+            CheckpointError: the task, the variant, the model or a setting differs; only settings for the length of
+                the training and the times of evaluations may differ.
         """
         noted = {**saved.notes, **saved.notes.get("config", {})}
         wanted = {"task": self.task.name, "variant": self.variant, **dataclasses.asdict(self.cfg)}

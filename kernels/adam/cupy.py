@@ -1,4 +1,4 @@
-"""Adam on CUDA: every tensor of the model in one launch, in place where the caller gives its arrays away."""
+"""Adam on CUDA: one launch updates every tensor of the model, in place if the caller donates its arrays."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _chunks(sizes: tuple[int, ...]) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=8)
 def _table(addresses: tuple[int, ...]) -> Array:
-    """Addresses on the device; a training loop meets the same few again and again."""
+    """Addresses on the device; a training loop uses the same few addresses many times."""
     return cupy.array(np.array(addresses, np.uint64).reshape(7, -1))
 
 

@@ -1,4 +1,4 @@
-"""Adam on the CPU: all of a block's arithmetic while the block is in cache, in place where donated."""
+"""Adam on the CPU: all arithmetic of a block runs while the block is in cache, in place if the arrays are donated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _forward(be: Backend, rate: Array, eps: Array, *arrays: Array, beta1: float,
     else:
         new = [tuple(np.empty_like(a) for a in group) for group in (params, moments, squares)]
     block = host.BLOCK_BYTES // 4
-    # Blocks of all tensors as one list, so that threads share large and small tensors alike.
+    # The blocks of all tensors form one list, so that the threads share large and small tensors evenly.
     pieces = [(i, start) for i, p in enumerate(params) for start in range(0, p.size, block)]
     flat = [[np.reshape(a, -1) for a in group] for group in (params, gradients, moments, squares, *new)]
     rate, eps = rate[()], eps[()]

@@ -1,4 +1,4 @@
-"""A bias for each channel of images on the CPU, in long rows; its gradient is a sum that goes through BLAS."""
+"""The sum of images and a bias for each channel on the CPU, in long rows; BLAS computes the gradient of the bias."""
 
 from __future__ import annotations
 

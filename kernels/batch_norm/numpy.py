@@ -1,6 +1,6 @@
-"""Batch norm on the CPU: sums of channels as products, and passes over long lines.
+"""Batch norm on the CPU: sums of channels are products, and passes work on long rows.
 
-What is kept for the gradient is the normalised values and one reciprocal deviation a channel.
+For the gradient, the rule keeps the normalised values and one reciprocal deviation per channel.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...], needs: Sequen
     d_gain, d_bias = lines.sums(dx), lines.sums(dy)
     if needs[0]:
         scale = rstd if gain is None else rstd * gain
-        # x is xhat / rstd and a constant, so the variance's gradient has the direction of xhat, too.
+        # x is xhat / rstd plus a constant, so the gradient of the variance also has the direction of xhat.
         direction = -scale * d_gain * number(1 / divisor)
         constant = -scale * d_bias * number(1 / count)
         if d_variance is not None:

@@ -1,7 +1,7 @@
-"""Convolution on MLX by its own kernels, where they are as accurate as sums of products in float32.
+"""Convolution on MLX by its own kernels, if they are as accurate as sums of products in float32.
 
-On a GPU MLX takes Winograd's transform for some sizes, which rounds more. Whether it does is measured, once a process,
-at a size for which it would. `duoln doctor --ops` shows the figures.
+On a GPU MLX uses Winograd's transform for some sizes, which has larger rounding errors. Each process measures the error
+once, at such a size. `duoln doctor --ops` shows the figures.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _SIDE, _CHANNELS, _IMAGES = 32, 128, 4
 _POSITIONS = 200
 """Output positions at which the error is measured."""
 _ALLOWED = float(np.finfo(np.float32).eps * np.sqrt(9 * _CHANNELS))
-"""A sum of n products in float32, added one after another, is off by about eps sqrt(n) / 5 of its own spread.
+"""A sum of n products in float32, added one after another, has an error of about eps sqrt(n) / 5 of its own spread.
 
-No order of adding is worse, so this limit holds for every library and CPU. Winograd's F(6 x 6, 3 x 3) is three times
-beyond it.
+No order of addition is worse, so this limit holds for every library and CPU. The error of Winograd's F(6 x 6, 3 x 3) is
+three times as large.
 """
 
 
@@ -32,16 +32,16 @@ class Figure(NamedTuple):
     """Errors against float64, as a share of the largest value."""
 
     error: float
-    """Of `mx.conv2d`."""
+    """The error of `mx.conv2d`."""
     allowed: float
-    """What sums of products in float32 need: eps sqrt(n) for sums of n."""
+    """The error that sums of products in float32 may have: eps sqrt(n) for sums of n."""
 
 
 _measured: list[Figure] = []
 
 
 def accuracy() -> Figure:
-    """The error of a 3 x 3 convolution of 128 channels; measured once."""
+    """The error of a 3 x 3 convolution of 128 channels; it is measured once."""
     if not _measured:
         _measured.append(_measure())
     return _measured[0]

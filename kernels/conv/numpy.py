@@ -1,9 +1,9 @@
-"""Convolution on the CPU: patches of a few images at a time, and one product for each such block.
+"""Convolution on the CPU: it gathers patches of a few images at a time and computes one product for each such block.
 
 The composed rule writes all patches of the batch to memory, KH x KW times the images, and reads them again. Here a
-block of them stays in cache between being gathered and being multiplied. The gradient at the images is a convolution
-itself, of the gradient at the outputs with the kernel turned round, so it goes the same way. Only BLAS
-has threads here: a share of the images for each thread took 1.3 times as long in whole training steps.
+block of patches stays in cache until it is multiplied. The gradient of the images is a convolution of the outputs'
+gradient with the reversed kernel, so it is computed in the same way. Only BLAS uses threads here: with a share of the
+images for each thread, whole training steps took 1.3 times as long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from duoln.kernels import host
 from duoln.ops import conv2d
 
 BLOCK_BYTES = 1 << 21
-"""Of patches. A smaller block would leave the product too few rows for the weights that it packs each time."""
+"""The size of a block of patches. The product packs the weights for each block, so a smaller block would not pay."""
 
 
 class _Saved(NamedTuple):
@@ -51,7 +51,7 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list
 
 
 def _bordered(x: Array, rows: int, columns: int) -> Array:
-    """The images with so many zero rows above and below, and columns on both sides; fewer than none are cut off."""
+    """The images with zero rows above and below and zero columns on both sides; a negative number removes pixels."""
     x = x[:, max(-rows, 0):x.shape[1] - max(-rows, 0), max(-columns, 0):x.shape[2] - max(-columns, 0)]
     rows, columns = max(rows, 0), max(columns, 0)
     if not rows and not columns:
@@ -66,9 +66,9 @@ def _bordered(x: Array, rows: int, columns: int) -> Array:
 
 
 class _Patches:
-    """What each output position sees, gathered block by block.
+    """The input pixels of each output position, gathered block by block.
 
-    A row of a patch, KW pixels with all their channels, lies in one piece in memory, and is copied as one piece.
+    A row of a patch, KW pixels with all their channels, is contiguous in memory and is copied as one piece.
     """
 
     def __init__(self, padded: Array, kernel: tuple[int, int]) -> None:
@@ -80,7 +80,7 @@ class _Patches:
     def blocks(self) -> Iterator[tuple[tuple[slice, slice], Array]]:
         """Images and rows of the output for each block, with the patches (..., width).
 
-        The array is the same one each time.
+        Every block uses the same array.
         """
         count, height, width = self.out
         row_bytes = width * self.width * self._view.itemsize

@@ -1,8 +1,8 @@
-"""What the device can do at best: memory, launches, exchanges between blocks, tensor cores.
+"""The limits of the device: memory, launches, exchanges between blocks, tensor cores.
 
     python -m duoln.kernels.device_limits.cuda        one JSON object on stdout
 
-A figure that cannot be had is the reason why; the rest is measured all the same.
+If a figure cannot be measured, the reason takes its place, and the other figures are still measured.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _gather_far = launch.Kernel("device_limits/exchange.cu", "gather_from_memory",
 _bf16 = launch.Kernel("device_limits/products.cu", "products_bf16", "never: float32[1], rounds: int32")
 _tf32 = launch.Kernel("device_limits/products.cu", "products_tf32", "never: float32[1], rounds: int32")
 _EXCHANGING = 128
-"""Blocks, at most one a multiprocessor, so that all are on the device at once; and threads of each."""
+"""The number of blocks, at most one per multiprocessor, so that all run at once; and the threads of each block."""
 _CLUSTER = 8
 _GATHERED = 16 << 10
 """Bytes that a block of a cluster offers to each of the others."""
 _SUMS, _WARPS = 8, 8
 _FLOPS = {"bf16": 2 * 16 * 8 * 16, "tf32": 2 * 16 * 8 * 8}
-"""Of one product of a warp."""
+"""Floating-point operations of one product of a warp."""
 
 
 def measure(mib: int = MIB, rounds: int = 9, launches: int = 200) -> dict[str, float | str]:
@@ -54,7 +54,7 @@ def measure(mib: int = MIB, rounds: int = 9, launches: int = 200) -> dict[str, f
     for name, figure in figures.items():
         try:
             medians[name] = figure()
-        except Exception as error:  # whatever the driver or the compiler says of one of them
+        except Exception as error:  # the driver or the compiler may fail for one of them
             medians[name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return medians
 
@@ -80,7 +80,7 @@ def _steps(rounds: int, launches: int) -> dict[str, Callable[[], float]]:
         cupy.matmul(left, right, out=product)
 
     def in_graph() -> float:
-        """One of many launches that follow each other in a graph."""
+        """The seconds of one launch in a graph of many launches."""
         stream = cupy.cuda.Stream(non_blocking=True)
         with stream:
             nothing()  # compiled before the capture
@@ -128,7 +128,7 @@ def _gathers(rounds: int) -> dict[str, Callable[[], float]]:
     never, x = cupy.zeros(1, dtype="float32"), cupy.zeros(_CLUSTER * _GATHERED // 4, dtype="float32")
 
     def rate(run: Callable[[], None]) -> float:
-        """GB/s into one block, eight of them at work."""
+        """GB/s into one block while eight blocks work."""
         return (_CLUSTER - 1) * _GATHERED * _ROUNDS / 1e9 / _slope(run, 2, rounds)
 
     return {"gathered in a cluster, GB/s a block":
@@ -150,7 +150,7 @@ def _products(rounds: int) -> dict[str, Callable[[], float]]:
 
 
 def _slope(run: Callable[[], None], launches: int, rounds: int) -> float:
-    """Seconds a launch."""
+    """The seconds of one launch."""
     def seconds(count: int) -> float:
         stream = cupy.cuda.get_current_stream()
         stream.synchronize()

@@ -1,4 +1,4 @@
-"""The GRU on CUDA: one product for all inputs, then one product and one kernel a time step, one per weight after.
+"""The GRU on CUDA: one product for all inputs, one product and one kernel per time step, and one product per weight.
 
 Saved for the gradient, per time step and row: x_proj and h_proj 3 H each, the hidden state, and three floats for
 each of four norms: 7 H.
@@ -88,7 +88,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
 
 
 def _in_parts(proj: Array, stats: Array, d_gates: Array, hidden: int) -> tuple[Array, Array]:
-    """Gradients of gain and bias of x_proj or h_proj, whose z and r are normalised apart from n."""
+    """Gradients of gain and bias of x_proj or h_proj; one norm is over z and r, a second one over n."""
     d_zr = cuda.gain_and_bias(proj, stats[0], d_gates, 0, 2 * hidden)
     d_n = cuda.gain_and_bias(proj, stats[1], d_gates, 2 * hidden)
     return cupy.concatenate((d_zr[0], d_n[0])), cupy.concatenate((d_zr[1], d_n[1]))

@@ -1,4 +1,4 @@
-"""The GRU's cell on Apple GPUs: one kernel for a time step after its product, and one for its gradient."""
+"""The GRU's cell on Apple GPUs: one kernel computes a time step after its product, and one computes its gradient."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _backward = metal.Kernel("gru/gru_backward.metal", _COMMON + "stats: float32[3],
 
 
 class Kept(NamedTuple):
-    """What the gradient of a time step needs."""
+    """The arrays that the gradient of a time step needs."""
 
     x_gates: Array
     h_proj: Array
@@ -44,14 +44,14 @@ class StepGradient(NamedTuple):
 
     x_gates: Array
     h_gates: Array
-    """After the norms of h_proj."""
+    """The gradient after the norms of h_proj."""
     h_proj: Array
     h: Array
-    """Of the state before the time step, without the part that comes through h_proj."""
+    """The gradient of the state before the time step, without the part that comes through h_proj."""
 
 
 def backward(kept: Kept, gain_h: Array, bias_h: Array, d_h: Array) -> StepGradient:
-    """From the gradient of the next hidden state."""
+    """The gradients of one time step, from the gradient of the next hidden state."""
     p, wide = plan(kept.h.shape[1]), kept.x_gates.shape
     return StepGradient(*_backward(
         len(kept.h), p.threads, (kept.x_gates, kept.h_proj, kept.h, gain_h, bias_h, kept.mask, kept.stats, d_h),
@@ -77,7 +77,7 @@ class MetalGru:
         return Gradient(own.x_gates, own.h_proj, [own.h], own)
 
     def parameters(self, walked: Sequence[tuple[Any, Any]]) -> list[Array]:
-        """As in `Steps`, without what the bias and the norms of the input get through x_gates."""
+        """As in `Steps`, without the gradients that the bias and the norms of the input get through x_gates."""
         h_proj = mx.stack([kept.h_proj for kept, _ in walked])
         d_h_gates = mx.stack([own.h_gates for _, own in walked])
         gradients = dict(zip(("gain_h", "bias_h"), _of_norms(h_proj, d_h_gates, self._eps), strict=True))
@@ -86,7 +86,7 @@ class MetalGru:
 
 
 def _of_norms(h_proj: Array, d_h_gates: Array, eps: float) -> tuple[Array, Array]:
-    """Gradients of gain and bias of h_proj, whose z and r are normalised apart from n."""
+    """Gradients of gain and bias of h_proj; one norm is over z and r, a second one over n."""
     cut = h_proj.shape[-1] // 3 * 2
     d_gains: list[Any] = []
     d_biases: list[Any] = []

@@ -1,4 +1,4 @@
-"""The GRU on MLX: the walk of `recurrent.mlx_walk`, with Metal kernels where there is a Metal device."""
+"""The GRU on MLX: the time loop of `recurrent.mlx_walk`, with Metal kernels if there is a Metal device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from duoln.ops import gru
 
 _VARIANTS = ("layer", "layer-theano")
 _MOST_HIDDEN = MOST_COLUMNS // 2
-"""The norm of z and r together must fit layer_norm's kernel, which gives the gains' gradients."""
+"""The common norm of z and r must fit layer_norm's kernel, which computes the gradients of the gains."""
 
 
 def attach() -> None:

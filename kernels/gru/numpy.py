@@ -1,8 +1,8 @@
-"""The GRU on the CPU: one product for all inputs, time steps in preallocated buffers, one product per weight after.
+"""The GRU on the CPU: one product for all inputs, time steps in preallocated buffers, then one product per weight.
 
 Saved for the gradient, per time step and row: for `layer` and `layer-theano` 7 H floats (x_proj and h_proj after their
 norms 3 H each, hidden state) and rstd of four norms; the gates are computed again from them. For `none` 5 H: the gates
-3 H, what the state gives the new gate, and the hidden state.
+3 H, the contribution of the state to n, and the hidden state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VARIANTS = ("none", "layer", "layer-theano")
 
 
 class _Terms(NamedTuple):
-    """Gains and biases of x_proj and h_proj; halved for z and r, whole for n."""
+    """Gains and biases of x_proj and h_proj; those of z and r are halved, those of n are not."""
 
     gain_x: Array
     bias_x: Array
@@ -39,11 +39,11 @@ class _Saved(NamedTuple):
     norm: str
     terms: _Terms
     normalised: recurrent.Normalised | None
-    """Where there are norms."""
+    """Set if there are norms."""
     gates: Array | None
-    """(T, B, 3 H), where there are none."""
+    """(T, B, 3 H), set if there are no norms."""
     h_n: Array | None
-    """What the state gives the new gate, (T, B, H), where there are no norms."""
+    """The contribution of the state to n, (T, B, H), set if there are no norms."""
 
 
 def _terms(norms: dict[str, Array], bias: Array | None, width: int, dtype: np.dtype) -> _Terms:
@@ -55,18 +55,18 @@ def _terms(norms: dict[str, Array], bias: Array | None, width: int, dtype: np.dt
 
 
 def _parts(width: int) -> tuple[slice, slice]:
-    """The columns of the two norms: z and r, and n."""
+    """The columns of the two norms: those of z and r, and those of n."""
     cut = width * 2 // 3
     return slice(0, cut), slice(cut, None)
 
 
 def _centred(weight: Array) -> Array:
-    """The matrix without its rows' means, those of each norm apart."""
+    """The matrix without its rows' means; each norm's columns have their own mean."""
     return np.concatenate([recurrent.centred(weight[:, part]) for part in _parts(weight.shape[1])], axis=1)
 
 
 def _normalise(proj: Array, parts: Sequence[slice], eps: float, rstd: Array) -> None:
-    """Divide each of the parts by its deviation, in place; `rstd` receives one over these, (rows, parts)."""
+    """Divide each part by its deviation, in place; `rstd` receives the reciprocal deviations, (rows, parts)."""
     for k, part in enumerate(parts):
         rstd[:, k:k + 1] = recurrent.normalise_rows(proj[:, part], eps)
 
@@ -77,7 +77,7 @@ def _affine(xhat: Array, gain: Array, bias: Array, out: Array) -> Array:
 
 
 def _activate(x_gates: Array, h_gates: Array, hidden: int, h_n: Array) -> None:
-    """Turn `x_gates` into z, r, n, in place; `h_n` keeps what the state gives n. `h_gates` is scratch after that."""
+    """Turn `x_gates` into z, r, n, in place; `h_n` keeps the state's contribution to n. `h_gates` is overwritten."""
     cut = 2 * hidden
     zr, n = x_gates[:, :cut], x_gates[:, cut:]
     np.add(zr, h_gates[:, :cut], zr)
@@ -89,7 +89,7 @@ def _activate(x_gates: Array, h_gates: Array, hidden: int, h_n: Array) -> None:
 
 
 class _NormedGates:
-    """z, r, n of each time step, with the norms of x_proj and h_proj, which stay for the gradient."""
+    """z, r, n of each time step, with normalised x_proj and h_proj, which are kept for the gradient."""
 
     def __init__(self, x: Array, w_x: Array, w_h: Array, inner_bias: Array | None, terms: _Terms, eps: float) -> None:
         self._w_h, self._inner_bias, self._terms, self._eps = w_h, inner_bias, terms, eps
@@ -114,7 +114,7 @@ class _NormedGates:
 
 
 class _PlainGates:
-    """z, r, n of each time step without norms, each in the place of its x_proj, where they stay for the gradient."""
+    """z, r, n of each time step without norms. They overwrite x_proj and are kept there for the gradient."""
 
     def __init__(self, x: Array, w_x: Array, w_h: Array, terms: _Terms) -> None:
         self.gates = recurrent.project_input(x, w_x * terms.gain_x)
@@ -158,7 +158,7 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
 
 
 class _Gradients(NamedTuple):
-    """What the walk back leaves: gradients of both products (T, B, 3 H), of the first state, and of the norms."""
+    """The results of the backward time loop: gradients of both products (T, B, 3 H), the first state and the norms."""
 
     x_proj: Array
     h_proj: Array
@@ -222,7 +222,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     gradients = _walk_back(saved, gouts)
     d_x, d_w_x, d_w_h = recurrent.product_gradients(saved.walked, gradients.x_proj, gradients.h_proj, needs[0])
     d_bias: Array | None = gradients.bias
-    if saved.norms:  # the means that `_centred` took out
+    if saved.norms:  # remove the means that `_centred` removed from the weights
         d_w_x, d_w_h, d_bias = _centred(d_w_x), _centred(d_w_h), None
         if saved.norm == "layer-theano":
             d_bias = _centred(recurrent.column_sums(gradients.x_proj.reshape(-1, gradients.x_proj.shape[2]))[None])[0]

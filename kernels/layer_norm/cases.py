@@ -1,4 +1,4 @@
-"""The shapes at which layer norm is timed, and what a run must move and compute, as plain data."""
+"""The shapes of layer norm's benchmarks, and the bytes and operations that a run needs, as plain data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHAPES: tuple[Shape, ...] = (
     *((4096, width) for width in (100, 1000, 1600, 2400, 9600)),
     (8, 400), (32, 1024), (128, 256),
 )
-"""Widths of transformers, widths that no vector length divides, and batches so small that a launch is all there is."""
+"""Widths of transformers, widths that no vector length divides, and batches so small that only the launch counts."""
 
 SMALL: tuple[Shape, ...] = ((4096, 256), (4096, 1000), (1024, 4096), (32, 1024))
 """A reduced suite, for a CPU."""
@@ -23,16 +23,16 @@ _BACKWARD_UNITS = 3
 _FORWARD_FLOPS = 7
 """Per value: add up, subtract the mean, square, add up, scale, gain, bias."""
 _BACKWARD_FLOPS = 11
-"""Per value: four for dy * gain, its sum, and its product with the normalised row and that one's sum; four for dx;
-a product and a sum for the gain's gradient, a sum for the bias's."""
+"""Per value: four for dy * gain, its sum, its product with the normalised row and the sum of this product; four for dx;
+a product and a sum for the gradient of the gain, a sum for that of the bias."""
 
 
 def bytes_moved(rows: int, width: int, backward: bool, itemsize: int = 4) -> int:
-    """What a run must read and write at least; gain, bias and two numbers a row are not counted.
+    """The least number of bytes that a run reads and writes, without gain, bias and two numbers per row.
 
     Args:
         rows, width: the shape.
-        backward: forward and backward, else forward alone.
+        backward: whether the run computes the gradient too.
         itemsize: bytes of a value.
     """
     return (_FORWARD_UNITS + (_BACKWARD_UNITS if backward else 0)) * rows * width * itemsize

@@ -1,6 +1,6 @@
 """Layer norm on CUDA: a row is read once and stays in registers; the gradient reads x and dy once.
 
-Kept for the gradient: x itself, and three floats a row.
+For the gradient the rule keeps x and three floats per row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _backward_wide = launch.Kernel("layer_norm/wide.cu", "layer_norm_backward_wide",
 
 
 _ACTIVATIONS = {None: 0, "relu": 1, "tanh": 2}
-"""As activation.h numbers them."""
+"""The numbers of the activations in activation.h."""
 
 
 class _Saved(NamedTuple):
@@ -58,15 +58,15 @@ def backward(x: Array, stats: Array, gain: Array | None, dy: Array, needs: Seque
     """Gradients of rows, gain and bias.
 
     Args:
-        x: (rows, stride); of it, columns `first` to `first + width` were normalised.
-        stats: what `forward` kept, (rows, 3).
+        x: (rows, stride); the columns `first` to `first + width` were normalised.
+        stats: the floats that `forward` kept, (rows, 3).
         gain: (width,), or None.
         dy: like x.
         needs: whether to compute dx, d_gain and d_bias.
         first: the first column.
-        width: how many; all from `first` if None.
-        bias: (width,), or None: read where there is an activation.
-        activation: what followed the norm.
+        width: the number of columns; all from `first` if None.
+        bias: (width,), or None; it is read if there is an activation.
+        activation: the activation after the norm.
     """
     rows, stride = x.shape
     width = stride - first if width is None else width

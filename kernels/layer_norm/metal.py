@@ -1,7 +1,7 @@
 """The gradient of a layer norm on Apple GPUs: one kernel over groups of rows, then one sum over the groups.
 
-MLX's own writes the gain's gradient of every row before it adds them up, in the input's dtype; here a threadgroup adds
-its rows up in registers, in float32. `differentiable` is for code that uses MLX's own differentiation.
+MLX's own kernel writes the gain's gradient of every row and then adds them, in the input's dtype. Here a threadgroup
+adds its rows in registers, in float32. `differentiable` is for code that uses MLX's own differentiation.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from duoln.kernels import metal
 
 MOST_COLUMNS = 8192
 _MOST_GROUPS = 512
-"""Partial sums of the parameters' gradients: few enough that adding them up costs little beside the rows."""
+"""The number of partial sums of the parameters' gradients; it is small, so that their sum costs little time."""
 _LADDER = ((32, 1), (32, 4), (128, 2), (128, 4), (256, 4), (256, 8), (512, 8), (1024, 8))
-"""Threads and values of each; an entry holds rows up to their product."""
+"""The threads, and the values of each thread; an entry holds rows up to the product of both."""
 _ACTIVATIONS = {None: 0, "relu": 1, "tanh": 2}
 
 _backward = metal.Kernel("layer_norm/layer_norm_backward.metal",
@@ -27,7 +27,7 @@ _backward = metal.Kernel("layer_norm/layer_norm_backward.metal",
 
 
 def supports(x: Array, eps_place: str = "inside") -> str | None:
-    """Why the kernel cannot take these rows; None if it can."""
+    """The reason why the kernel cannot take these rows; None if it can."""
     if x.dtype != mx.float32:
         return f"the kernel is for float32, not {x.dtype}"
     if eps_place != "inside":
@@ -41,7 +41,7 @@ def supports(x: Array, eps_place: str = "inside") -> str | None:
 
 def backward(x: Array, gain: Array | None, bias: Array | None, dy: Array, eps: float, activation: str | None,
              needs: Sequence[bool]) -> list[Array | None]:
-    """Gradients of x, gain and bias, where `needs` asks for them.
+    """The gradients of x, gain and bias that `needs` requests.
 
     Shape:
         x and dy (..., width), gain and bias (width,) or None -> like x, (width,), (width,).

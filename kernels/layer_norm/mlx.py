@@ -1,7 +1,7 @@
-"""Layer norm on MLX: its own kernel where that is accurate, and our gradient on Apple GPUs.
+"""Layer norm on MLX: MLX's kernel if it is accurate, and the gradient of `metal` on Apple GPUs.
 
-Whether MLX's kernel is accurate is measured, once a process, on rows with a large mean: some builds take the mean out
-once or the variance as a difference, and lose what rounds off. `duoln doctor --ops` shows the figures.
+Each process measures the accuracy of MLX's kernel once, on rows with a large mean: some builds subtract the mean only
+once, or compute the variance as a difference, and lose digits. `duoln doctor --ops` shows the figures.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Figure(NamedTuple):
 
     mean: float
     fast: float
-    """Of `mx.fast.layer_norm`."""
+    """The error of `mx.fast.layer_norm`."""
     composed: float
-    """Of our own formula on MLX."""
+    """The error of duoln's formula on MLX."""
     allowed: float
-    """Twice that of the two-pass formula in float32 NumPy."""
+    """Twice the error of the two-pass formula in float32 NumPy."""
 
 
 _measured: list[Figure] = []
 
 
 def large_means(be: Backend) -> list[Figure]:
-    """Errors of MLX's kernel and of our formula on rows of width 1000, deviation 1 and growing means; measured once."""
+    """Errors of MLX's kernel and of duoln's formula on rows of width 1000, deviation 1, growing means."""
     if not _measured:
         _measured.extend(_measure(be))
     return _measured
@@ -66,7 +66,7 @@ def _measure(be: Backend) -> list[Figure]:
 
 
 def _inaccurate(be: Backend) -> str | None:
-    """Why MLX's kernel is not used; None if it passes the gate."""
+    """The reason why MLX's kernel is not used; None if its errors are within the limits."""
     bad = [f for f in large_means(be) if not f.fast <= f.allowed]
     if not bad:
         return None

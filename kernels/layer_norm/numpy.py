@@ -1,7 +1,7 @@
-"""Layer norm on the CPU: a block of rows goes through all passes while it is in cache.
+"""Layer norm on the CPU: all passes work on a block of rows while it is in cache.
 
-Row sums are products with ones and sums of squares are `vecdot`: these reach BLAS, `mean` does not. What is
-kept for the gradient is the normalised rows and one reciprocal deviation a row.
+Row sums are products with ones, and sums of squares are `vecdot`, because these use BLAS and `mean` does not. For the
+gradient the rule keeps the normalised rows and one reciprocal deviation per row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from duoln.kernels import host
 from duoln.ops import layer_norm
 
 _OFFSET = 1e-7
-"""A leftover mean above this share of the deviation is worth a second centring."""
+"""If the remaining mean is above this share of the deviation, it is subtracted again."""
 
 
 def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float = 1e-5,
@@ -32,7 +32,7 @@ def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps
 
 def forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
             eps_place: str, activation: str | None = None) -> tuple[Array, Any]:
-    """The normalised rows; keeps the rows before gain and bias, and one over their deviation."""
+    """The normalised rows; it saves the rows before gain and bias, and their reciprocal deviations."""
     width = x.shape[-1]
     rows = prod(x.shape[:-1])
     flat = np.ascontiguousarray(x).reshape(rows, width)
@@ -46,7 +46,7 @@ def forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: 
             part = slice(start, min(start + step, last))
             hat, out = xhat[part], y[part]
             np.subtract(flat[part], flat[part] @ mean_of, out=hat)
-            offset = hat @ mean_of  # a large mean rounds: this is the rest of it
+            offset = hat @ mean_of  # the rest of a large mean, after rounding
             r = rstd[part]
             np.vecdot(hat, hat, out=r[:, 0])
             r *= 1 / width
@@ -84,7 +84,7 @@ def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Ar
     mean_of = np.full((width, 1), 1 / width, g.dtype)
     step = host.rows_per_block(width, g.itemsize)
     blocks = range(0, rows, step)
-    # One row of partial sums a block, added up in order afterwards: the same on every run.
+    # Each block has one row of partial sums. They are added in order, so that every run gives the same bits.
     gain_parts = np.empty((len(blocks), width), g.dtype) if needs[1] else None
     bias_parts = np.empty((len(blocks), width), g.dtype) if needs[2] else None
 

@@ -1,4 +1,4 @@
-"""Which threads work on a row of which width: the settings that the CUDA kernels are compiled with, as plain data."""
+"""The number of threads for each width of a row: the settings of the CUDA kernels' compilation, as plain data."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ _BLOCK = 128
 
 
 class Plan(NamedTuple):
-    """How a launch is laid out."""
+    """The layout of a launch."""
 
     threads: int
     """Threads for a row."""
     chunks: int
-    """Chunks of four values for each of them; 0 where the row is walked over instead of kept."""
+    """Chunks of four values for each thread; 0 if a loop reads the row instead of keeping it."""
     vector: int
     """Values read at a time: 4 or 1."""
     blocks_per_processor: int
-    """How many blocks the gradient's grid has for each multiprocessor, at most."""
+    """The largest number of blocks in the gradient's grid for each multiprocessor."""
 
     @property
     def wide(self) -> bool:
@@ -32,7 +32,7 @@ class Plan(NamedTuple):
 
     @property
     def macros(self) -> dict[str, int]:
-        """What the source is compiled with."""
+        """The macros with which the source is compiled."""
         if self.wide:
             return {"THREADS": self.threads}
         return {"THREADS": self.threads, "CHUNKS": self.chunks, "VECTOR": self.vector}
@@ -40,12 +40,12 @@ class Plan(NamedTuple):
 
 _LADDER = ((8, 1, 16), (16, 1, 16), (32, 1, 16), (32, 2, 16), (32, 4, 8), (128, 2, 8), (128, 4, 4), (256, 4, 4),
            (256, 8, 2))
-"""Threads, chunks and blocks a multiprocessor; a step holds threads * chunks * 4 values."""
+"""Threads, chunks and blocks per multiprocessor; an entry holds threads * chunks * 4 values."""
 _WIDE = Plan(512, 0, 1, 4)
 
 
 def plan(width: int, vector: int) -> Plan:
-    """The first step of the ladder that holds a row of this width."""
+    """The first entry of the table that holds a row of this width."""
     for threads, chunks, blocks in _LADDER:
         if width <= threads * chunks * 4:
             return Plan(threads, chunks, vector, blocks)

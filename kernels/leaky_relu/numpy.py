@@ -1,7 +1,7 @@
-"""Leaky ReLU on the CPU without `where`, which in NumPy takes some eight times as long as a product.
+"""Leaky ReLU on the CPU without `where`, which in NumPy takes about eight times as long as a product.
 
-Between 0 and 1 a slope makes max(x, slope * x) of it. What is kept for the gradient is the result, which has the
-signs of x. All passes over a block find it in cache.
+For a slope between 0 and 1 the value is max(x, slope * x). For the gradient the rule keeps the result, which has the
+signs of x. All passes over a block run while it is in cache.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The last layer with its softmax cross-entropy on the CPU: padding left out, exponentials in place.
+"""The last layer with its softmax cross-entropy on the CPU: it skips padding and computes exponentials in place.
 
-Rows of padding (a negative label) are never multiplied. The exponentials of all logits are kept for the gradient while
-they take no more than `KEEP_BYTES`; beyond that they are computed again, a block of classes at a time.
+Rows of padding (with a negative label) are never multiplied. The exponentials of all logits are kept for the gradient
+if they take at most `KEEP_BYTES`. Otherwise they are computed again, one block of classes at a time.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ KEEP_BYTES = 1 << 28
 
 class _Saved(NamedTuple):
     shape: tuple[int, ...]
-    """Of x."""
+    """The shape of x."""
     real: Array
-    """Which rows are no padding."""
+    """The numbers of the rows that are not padding."""
     x: Array
-    """Those rows."""
+    """The rows that are not padding."""
     weight: Array
     bias: Array
     target: Array
     largest: Array
     """The largest logit of each row: (rows, 1)."""
     total: Array
-    """The sum of exponentials above it: (rows, 1)."""
+    """The sum of the exponentials relative to the largest logit: (rows, 1)."""
     kept: Array | None
-    """The exponentials themselves: (rows, classes)."""
+    """The exponentials, if they are kept: (rows, classes)."""
 
 
 def _supports(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -> str | None:
@@ -109,7 +109,7 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list
 
 
 def _exponentials(saved: _Saved, part: slice, out: Array) -> Array:
-    """Those of a block of classes: kept, or computed again into `out`."""
+    """The exponentials of a block of classes: the kept ones, or new ones in `out`."""
     if saved.kept is not None:
         return saved.kept[:, part]
     np.matmul(saved.x, saved.weight[:, part], out=out)

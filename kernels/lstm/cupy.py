@@ -1,4 +1,4 @@
-"""The LSTM on CUDA: one product for all inputs, then one product and one kernel a time step, one per weight after.
+"""The LSTM on CUDA: one product for all inputs, one product and one kernel per time step, and one product per weight.
 
 Saved for the gradient, per time step and row: x_proj and h_proj 4 H each, cell, hidden state, and three floats for
 each norm: 10 H.
@@ -110,7 +110,7 @@ def _of_parameters(saved: _Saved, d_x_proj: Array, d_gates: Array | None, d_c_no
         gradients["gain_x"], gradients["bias_x"] = cuda.gain_and_bias(saved.x_proj, saved.stats[0], d_gates)
         gradients["gain_h"], gradients["bias_h"] = cuda.gain_and_bias(saved.h_proj, saved.stats[1], d_gates)
     if d_c_norm is not None:
-        # The cell of a masked row is not what was normalised at that time step, but its gradient there is zero.
+        # The cell of a masked row is not the one normalised at this time step, but its gradient here is zero.
         gradients["gain_c"], gradients["bias_c"] = cuda.gain_and_bias(saved.c[1:], saved.stats[-1], d_c_norm)
     gradients["bias"] = launch.sum_columns(cuda.rows(d_x_proj)) if d_gates is None else gradients["bias_x"]
     if saved.norm == "layer-theano":  # the bias inside the input's norm
@@ -118,7 +118,7 @@ def _of_parameters(saved: _Saved, d_x_proj: Array, d_gates: Array | None, d_c_no
     return gradients
 
 
-# `lstm_cell`: a walk of one time step whose products come from the caller ----------------------------------
+# `lstm_cell`: one time step; the caller computes the products ----------------------------------------------
 
 def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Array, *norm_arrays: Array, norm: str,
                   eps: float, **unused: Any) -> tuple[tuple[Array, Array], _Saved]:

@@ -1,4 +1,4 @@
-"""What the NumPy rules of a whole LSTM and of one time step share: the gates' terms and the norm of the cell."""
+"""Shared by the NumPy rules of a whole LSTM and of one time step: the terms of the gates and the norm of the cell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NORMED_GATES = ("layer", "layer-theano")
 
 
 def make_terms(norms: dict[str, Array], bias: Array, norm: str) -> recurrent.Terms:
-    """What multiplies x_proj and h_proj and is added to them, from the norms' parameters and the bias."""
+    """The multipliers of x_proj and h_proj and the terms added to them, from the norms' parameters and the bias."""
     half = recurrent.halves(len(bias), len(bias) * 3 // 4, bias.dtype)
     if norm not in NORMED_GATES:
         return recurrent.Terms(half, half, half * bias)
@@ -22,7 +22,7 @@ def make_terms(norms: dict[str, Array], bias: Array, norm: str) -> recurrent.Ter
 
 
 def split_gates(gates: Array) -> Array:
-    """Views of the gates f, i, o, g of contiguous rows: (B, 4H) to (4, B, H)."""
+    """Views of the gates f, i, o, g in contiguous rows: (B, 4H) to (4, B, H)."""
     return gates.reshape(len(gates), 4, -1).swapaxes(0, 1)
 
 
@@ -36,7 +36,7 @@ class CellNorm:
         self.xhat = host.empty(like.shape, like.dtype)
 
     def __call__(self, c: Array, out: Array) -> Array:
-        """The normalised cell into `out`; returns rstd."""
+        """Write the normalised cell to `out`; returns rstd."""
         np.subtract(c, c @ self.mean_of, self.xhat)
         rstd = recurrent.normalise_rows(self.xhat, self.eps)
         np.multiply(self.xhat, self.gain, out)

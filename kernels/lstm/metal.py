@@ -1,4 +1,4 @@
-"""The LSTM's cell on Apple GPUs: one kernel for a time step after its product, and one for its gradient."""
+"""The LSTM's cell on Apple GPUs: one kernel computes a time step after its product, and one computes its gradient."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _backward = metal.Kernel("lstm/lstm_backward.metal", _COMMON + "stats: float32[3
 
 
 class Parameters(NamedTuple):
-    """Of the norms; the first two are None where h_proj is not normalised (eq. 29-31)."""
+    """The parameters of the norms; the first two are None if h_proj is not normalised (eq. 29-31)."""
 
     gain_h: Array | None
     bias_h: Array | None
@@ -30,7 +30,7 @@ class Parameters(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What the gradient of a time step needs."""
+    """The arrays that the gradient of a time step needs."""
 
     x_gates: Array
     h_proj: Array
@@ -59,13 +59,13 @@ class StepGradient(NamedTuple):
     h_proj: Array
     c_norm: Array
     c: Array
-    """Of the cell before the time step."""
+    """The gradient of the cell before the time step."""
     h_masked: Array | None
-    """Of the hidden state before the time step where the row is masked; None without a mask."""
+    """The gradient of the hidden state before the time step, for masked rows; None without a mask."""
 
 
 def backward(kept: Kept, p: Parameters, d_h: Array, d_c: Array) -> StepGradient:
-    """From the gradients of the next hidden state and cell."""
+    """The gradients of one time step, from those of the next hidden state and cell."""
     batch, hidden = kept.c.shape
     norm_h = p.gain_h is not None
     threads, macros = _macros(hidden, norm_h)
@@ -107,13 +107,13 @@ class MetalLstm:
         return Gradient(own.x_gates, own.h_proj, [d_h, own.c], own)
 
     def parameters(self, walked: Sequence[tuple[Any, Any]]) -> list[Array]:
-        """As in `Steps`, without what the bias and the norms of the input get through x_gates."""
+        """As in `Steps`, without the gradients that the bias and the norms of the input get through x_gates."""
         gradients: dict[str, Array] = {}
         if self._p.gain_h is not None:
             h_proj = mx.stack([kept.h_proj for (kept, _), _ in walked])
             d_x_gates = mx.stack([own.x_gates for _, own in walked])
             gradients["gain_h"], gradients["bias_h"] = _of_norm(h_proj, d_x_gates, self._eps)
-        # The cell of a masked row is not what was normalised at that time step, but its gradient there is zero.
+        # The cell of a masked row is not the one normalised at this time step, but its gradient here is zero.
         cells = mx.stack([next_c for (_, next_c), _ in walked])
         d_c_norm = mx.stack([own.c_norm for _, own in walked])
         gradients["gain_c"], gradients["bias_c"] = _of_norm(cells, d_c_norm, self._eps)

@@ -1,4 +1,4 @@
-"""The LSTM on MLX: the walk of `recurrent.mlx_walk`, with Metal kernels where there is a Metal device."""
+"""The LSTM on MLX: the time loop of `recurrent.mlx_walk`, with Metal kernels if there is a Metal device."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from duoln.ops.recurrent.variants import norm_shapes
 
 _VARIANTS = ("layer", "layer-cell", "layer-theano")
 _MOST_HIDDEN = MOST_COLUMNS // 4
-"""The norm of all four gates must fit layer_norm's kernel, which gives the gains' gradients."""
+"""The norm of all four gates must fit layer_norm's kernel, which computes the gradients of the gains."""
 
 
 class _CellSaved(NamedTuple):
     steps: MetalLstm
     kept: Any
     x_gates: tuple[Rule, Any]
-    """The rule that made them, and what it saved for its gradient."""
+    """The rule that computed x_gates, and the values that it saved for its gradient."""
     norms: int
 
 

@@ -1,9 +1,9 @@
-"""The LSTM on the CPU: one product for all inputs, time steps in preallocated buffers, one product per weight after.
+"""The LSTM on the CPU: one product for all inputs, time steps in preallocated buffers, then one product per weight.
 
 Saved for the gradient, per time step and row: for `layer` and `layer-theano` 10 H floats (x_proj and h_proj after their
 norms 4 H each, cell, hidden state) and rstd of both norms; the gates are computed again from them. For `none` and
-`layer-cell` 6 H: the gates, cell and hidden state. With `remat` 2 H, cell and hidden state: since all states are known,
-the rest is computed again by one product over all time steps for each weight.
+`layer-cell` 6 H: the gates, cell and hidden state. With `remat` 2 H: cell and hidden state. As all states are known,
+one product per weight over all time steps computes the rest again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from duoln.ops.recurrent.variants import norm_shapes
 
 _VARIANTS = ("none", "layer", "layer-cell", "layer-theano")
 _ALL_GATES = (slice(None),)
-"""The columns of each norm over gates: one norm over all."""
+"""The columns of each norm over gates; here one norm is over all gates."""
 
 
 class _Saved(NamedTuple):
@@ -40,13 +40,13 @@ class _Saved(NamedTuple):
     attrs: dict[str, Any]
     terms: recurrent.Terms
     normalised: recurrent.Normalised | None
-    """Where x_proj and h_proj are normalised and are not to be computed again."""
+    """Set if x_proj and h_proj are normalised and will not be computed again."""
     gates: Array | None
-    """(T, B, 4 H), where the products are not normalised and the gates are not to be computed again."""
+    """(T, B, 4 H), set if the products are not normalised and the gates will not be computed again."""
 
 
 class _NormedGates:
-    """f, i, o, g of each time step, with one norm over x_proj and one over h_proj; both stay for the gradient."""
+    """f, i, o, g of each time step, with one norm over x_proj and one over h_proj; both are kept for the gradient."""
 
     def __init__(self, x: Array, w_x: Array, w_h: Array, inner_bias: Array | None, terms: recurrent.Terms,
                  eps: float) -> None:
@@ -72,7 +72,7 @@ class _NormedGates:
 
 
 class _PlainGates:
-    """f, i, o, g of each time step without norms, each in the place of its x_proj, where they stay for the gradient."""
+    """f, i, o, g of each time step without norms. They overwrite x_proj and are kept there for the gradient."""
 
     def __init__(self, x: Array, w_x: Array, w_h: Array, terms: recurrent.Terms) -> None:
         self.gates = recurrent.project_input(x, w_x * terms.gain_x)
@@ -129,7 +129,7 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
 
 
 def _complete(saved: _Saved) -> _Saved:
-    """With what `remat` left out, computed from the states: one product for each weight."""
+    """The saved values with those that `remat` omits; one product per weight computes them from the states."""
     if saved.normalised is not None or saved.gates is not None:
         return saved
     x, w_x, w_h, terms = saved.walked.x, saved.walked.w_x, saved.walked.w_h, saved.terms
@@ -152,7 +152,7 @@ def _complete(saved: _Saved) -> _Saved:
 
 
 class _Gradients(NamedTuple):
-    """What the walk back leaves: gradients of both products (T, B, 4 H), of the first states, and of the norms."""
+    """The results of the backward time loop: gradients of both products (T, B, 4 H), the first states and the norms."""
 
     x_proj: Array
     h_proj: Array
@@ -230,7 +230,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     gradients = _walk_back(_complete(saved), gouts)
     d_x, d_w_x, d_w_h = recurrent.product_gradients(saved.walked, gradients.x_proj, gradients.h_proj, needs[0])
     d_bias = gradients.biases
-    if saved.attrs["norm"] in NORMED_GATES:  # the means that `centred` took out
+    if saved.attrs["norm"] in NORMED_GATES:  # remove the means that `centred` removed from the weights
         d_w_x, d_w_h = recurrent.centred(d_w_x), recurrent.centred(d_w_h)
         if saved.attrs["norm"] == "layer-theano":
             d_inner_bias = recurrent.column_sums(gradients.x_proj.reshape(-1, len(d_bias)))

@@ -1,7 +1,7 @@
 """One time step of an LSTM after its products, on NumPy: for models whose next input depends on the last output.
 
-Saved per row is all that the gradient reads, so nothing is computed twice: x_proj and h_proj after their norms and the
-gates 4 H each, the normalised cell, its tanh and the cell before.
+The rule saves everything that the gradient reads, so nothing is computed twice. Per row these are x_proj and h_proj
+after their norms and the gates, 4 H each, the normalised cell, its tanh and the previous cell.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class _Saved(NamedTuple):
     norm: str
     norms: dict[str, Array]
     normalised: dict[str, _Normalised]
-    """By "x" and "h", where x_proj and h_proj are normalised."""
+    """With the keys "x" and "h", set if x_proj and h_proj are normalised."""
     gates: Array
     c: Array
-    """Before the time step."""
+    """The cell before the time step."""
     cell_norm: CellNorm | None
     rstd_c: Array | None
     tanh_c: Array
-    """tanh of the cell, after its norm where there is one."""
+    """tanh of the cell, after its norm if it has one."""
 
 
 def _normalised(proj: Array, eps: float, inner_bias: Array | None = None) -> _Normalised:
@@ -80,7 +80,7 @@ def _forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Array, *
 
 
 def _through_norm(d: Array, normalised: _Normalised, gain: Array) -> Array:
-    """The gradient before the norm of a product, from the one after it."""
+    """The gradient before the norm of a product, from the gradient after the norm."""
     d_proj = d * gain
     np.subtract(d_proj, d_proj.mean(axis=1, keepdims=True), d_proj)
     recurrent.normalise_rows_gradient(d_proj, normalised.xhat, normalised.rstd, host.empty_like(d_proj))

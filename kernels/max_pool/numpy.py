@@ -1,6 +1,7 @@
-"""The gradient of max pooling on the CPU where the windows lie side by side: each pixel is written once.
+"""The gradient of max pooling on the CPU for windows that do not overlap: each pixel is written once.
 
-The composed rule adds one place of all windows after the other to an array of zeros, and copies the array each time.
+The composed rule adds the entries of all windows to an array of zeros, one position in the window after another, and
+copies the array each time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def _supports(be: Backend, x: Array, size: int, stride: int) -> str | None:
 
 
 def _places(x: Array, pooled: Array, size: int) -> Iterator[Array]:
-    """For each place in the window, the pixels there."""
+    """For each position in the window, the pixels of all windows at this position."""
     height, width = (n * size for n in pooled.shape[1:3])
     for i in range(size):
         for j in range(size):
@@ -35,7 +36,7 @@ def _forward(be: Backend, x: Array, size: int, stride: int) -> tuple[Array, Any]
     y = host.empty((batch, height // size, width // size, channels), x.dtype)
 
     def work(first: int, last: int) -> None:
-        for i in range(first, last):  # an image at a time stays in cache
+        for i in range(first, last):  # one image at a time, because it fits into the cache
             first_place, *more_places = _places(x[i:i + 1], y, size)
             y[i:i + 1] = first_place
             for pixels in more_places:
@@ -48,7 +49,7 @@ def _forward(be: Backend, x: Array, size: int, stride: int) -> tuple[Array, Any]
 def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
     x, y, size = saved
     dx = host.empty_like(x)
-    dx[:, y.shape[1] * size:] = 0  # what no window reaches
+    dx[:, y.shape[1] * size:] = 0  # pixels that are in no window
     dx[:, :, y.shape[2] * size:] = 0
 
     def work(first: int, last: int) -> None:

@@ -1,1 +1,1 @@
-"""What the recurrent operators' rules share, and their rule on MLX, which is one for all cells."""
+"""Shared parts of the recurrent operators' rules, and their rule on MLX, which is the same for all cells."""

@@ -1,4 +1,4 @@
-"""The arrays of a recurrent operator by name, so that no rule has to count them."""
+"""The arrays of a recurrent operator by name, so that rules need not know their positions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Arguments(NamedTuple):
     x: Array | None
     """(T, B, in)."""
     states: tuple[Array | None, ...]
-    """(B, H) each."""
+    """The states, (B, H) each."""
     w_x: Array | None
     w_h: Array | None
     bias: Array | None
@@ -24,7 +24,7 @@ class Arguments(NamedTuple):
 
     @classmethod
     def of(cls, arrays: Sequence[Array | None], states: int) -> Arguments:
-        """From the arrays of an operator with so many states."""
+        """The arguments from the arrays of an operator with this number of states."""
         w_x, w_h, bias, mask, *norms = arrays[1 + states:]
         return cls(arrays[0], tuple(arrays[1:1 + states]), w_x, w_h, bias, mask, tuple(norms))
 
@@ -33,7 +33,7 @@ class Arguments(NamedTuple):
         return [self.x, *self.states, self.w_x, self.w_h, self.bias, self.mask, *self.norms]
 
     def of_rows(self, rows: slice) -> Arguments:
-        """The same with some rows of the batch; all rows share the weights, the bias and the norms."""
+        """The arguments for some rows of the batch; all rows share the weights, the bias and the norms."""
         return self._replace(x=None if self.x is None else self.x[:, rows],
                              states=tuple(None if state is None else state[rows] for state in self.states),
                              mask=None if self.mask is None else self.mask[:, rows])

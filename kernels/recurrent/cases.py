@@ -1,4 +1,4 @@
-"""The shapes at which recurrent rules are timed, and what a run must compute and move, as plain data."""
+"""The shapes of the recurrent rules' benchmarks, and the operations and bytes that a run needs, as plain data."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ KEPT = {("lstm", "layer"): 10, ("lstm", "layer-theano"): 10, ("lstm", "layer-cel
 
 
 def flops(cell: str, shape: Shape, backward: bool) -> int:
-    """Floating-point operations of the products of one run; backward makes two more for each of forward's."""
+    """Floating-point operations of the products of one run; backward adds two products for each one of forward."""
     t, b, n, h = shape
     return 2 * t * b * (n + h) * GATES[cell] * h * (3 if backward else 1)
 
 
 def least_bytes(cell: str, shape: Shape, itemsize: int = 4) -> int:
-    """What forward must move: inputs and weights in once, x_proj out and in, hidden states out."""
+    """The least bytes that forward moves: it reads inputs, weights and x_proj, and writes x_proj and hidden states."""
     t, b, n, h = shape
     gates = GATES[cell] * h
     return itemsize * (t * b * (n + 2 * gates + h) + (n + h) * gates)

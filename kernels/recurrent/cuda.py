@@ -1,7 +1,7 @@
-"""What the CUDA rules of the recurrent operators share: products outside the walk, order, gradients of gains.
+"""Shared parts of the recurrent operators' CUDA rules: products outside the time loop, order, gradients of gains.
 
-A time step is one product and one kernel, both on the current stream. All arrays of a sequence are in the order of the
-walk, so a reversed sequence is turned once before the walk and once after it.
+A time step is one product and one kernel, both on the current stream. All arrays of a sequence are in the order of
+computation, so a reversed sequence is flipped once before the time loop and once after it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from duoln.kernels.recurrent.plan import MOST_HIDDEN
 
 
 def supports(variants: Sequence[str]) -> Callable[..., str | None]:
-    """What a rule for some variants says of its arguments: None, or the reason why it cannot run."""
+    """A function of the arguments: it returns None, or the reason why a rule for these variants cannot run."""
 
     def reason(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", eps_place: str = "inside",
                **unused: Any) -> str | None:
@@ -37,12 +37,12 @@ def supports(variants: Sequence[str]) -> Callable[..., str | None]:
 
 
 def norm_macros(normed: bool) -> dict[str, int]:
-    """The macros of a cell whose norms, if it has any, are all over its gates."""
+    """The macros of a cell that has norms over its gates only, or none."""
     return {"NORM_GATES": int(normed)}
 
 
 class Walk(NamedTuple):
-    """A sequence in the order in which the network walks through it."""
+    """A sequence in the order of computation."""
 
     x: Array
     """(T, B, in)."""
@@ -51,11 +51,11 @@ class Walk(NamedTuple):
 
     @classmethod
     def of(cls, x: Array, mask: Array | None, reverse: bool) -> Walk:
-        """From arrays in the order of time."""
+        """The sequence from arrays in the order of time."""
         return cls(_turned(x, reverse), None if mask is None else _turned(mask, reverse), reverse)
 
     def in_time(self, array: Array) -> Array:
-        """From the order of the walk to that of time, or back."""
+        """The array in the order of time, from the order of computation, or the reverse."""
         return _turned(array, self.reverse)
 
 
@@ -72,19 +72,19 @@ def projection(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 
 def rows(x: Array) -> Array:
-    """All but the last axis as one."""
+    """Merge all axes but the last into one."""
     return x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
 def states(first: Array, time_steps: int) -> Array:
-    """Room for the states before, between and after all time steps, (T + 1, B, H), with the first in place."""
+    """A buffer for the states before, between and after all time steps, (T + 1, B, H); it holds the first state."""
     room = cupy.empty((time_steps + 1, *first.shape), dtype=first.dtype)
     room[0] = first
     return room
 
 
 def start(gradient: Array | None, like: Array) -> Array:
-    """A buffer for the gradient of a state: a copy of the one that was given, or zeros."""
+    """A buffer for the gradient of a state: a copy of `gradient`, or zeros if it is None."""
     return cupy.zeros_like(like) if gradient is None else gradient.copy()
 
 
@@ -93,11 +93,11 @@ def gain_and_bias(x: Array, stats: Array, dy: Array, first: int = 0,
     """Gradients of a norm's gain and bias from all time steps at once.
 
     Args:
-        x: what was normalised, (T, B, stride), of which columns `first` to `first + width`.
-        stats: three floats a row, (T * B, 3).
+        x: (T, B, stride); the columns `first` to `first + width` were normalised.
+        stats: three floats per row, (T * B, 3).
         dy: the gradient after the norm, like `x`.
         first: the first column.
-        width: how many; all from `first` if None.
+        width: the number of columns; all from `first` if None.
     """
     _, d_gain, d_bias = layer_norm.backward(rows(x), stats, None, rows(dy), (False, True, True), first, width)
     assert d_gain is not None and d_bias is not None

@@ -1,9 +1,9 @@
-"""The recurrent operators on MLX: all inputs at once, then one time step after another, one product per weight after.
+"""The recurrent operators on MLX: all inputs at once, then one time step after another, then one product per weight.
 
-What a time step does between its products is `Steps`: on Apple GPUs one kernel each way for the cells with layer norm,
-and for every variant, on any device, the formula of `ops.recurrent` as a function of arrays. The formula's gradient is
-`mx.vjp` of that function, which computes the time step again, so only x_gates, h_proj and the states are kept. On a GPU
-MLX compiles the function; on a CPU it does not, because compiling takes seconds there.
+`Steps` computes a time step between its products. On Apple GPUs the cells with layer norm have one kernel forward and
+one backward. Every variant, on any device, can use the formula of `ops.recurrent` as a function of arrays. The gradient
+of the formula is `mx.vjp` of that function, which computes the time step again, so only x_gates, h_proj and the states
+are kept. MLX compiles the function on a GPU, but not on a CPU, because the compilation takes seconds there.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class FormulaSteps:
 class _Saved(NamedTuple):
     steps: Steps
     x_gates: tuple[Rule, Any]
-    """The rule that made them, and what it saved for its gradient."""
+    """The rule that computed x_gates, and the values that it saved for its gradient."""
     kept: list[Any]
-    """What each time step keeps, in the order of the walk."""
+    """The values that each time step keeps, in the order of computation."""
     hidden: list[Array]
     """The hidden state before each time step."""
     first: States
@@ -86,7 +86,7 @@ class _Saved(NamedTuple):
 
 
 def input_rule(cell: str, settings: Settings, names: Sequence[str]) -> Rule:
-    """`x_gates` of all time steps as a rule: x, w_x, bias, norms -> (T, B, gates * H)."""
+    """A rule for `x_gates` of all time steps: x, w_x, bias, norms -> (T, B, gates * H)."""
 
     def x_gates(x: Tensor, w_x: Tensor, bias: Tensor | None, *norms: Tensor) -> Tensor:
         return formulas.input_to_gates(cell, linear(x, w_x), bias, dict(zip(names, norms, strict=True)), settings)
@@ -95,7 +95,7 @@ def input_rule(cell: str, settings: Settings, names: Sequence[str]) -> Rule:
 
 
 def rule(name: str, cell: str, make_steps: MakeSteps, supports: Callable[..., str | None]) -> Rule:
-    """The rule of a cell over a sequence, whose time steps are `make_steps`."""
+    """The rule of a cell over a sequence; `make_steps` makes its time steps."""
     n_states = 2 if cell == "lstm" else 1
 
     def forward(be: Backend, x: Array, *arrays: Any, **attrs: Any) -> tuple[States, _Saved]:
@@ -154,7 +154,7 @@ def supports_any(be: Backend, x: Array, *arrays: Array, **attrs: Any) -> str | N
 
 
 def metal_supports(variants: Sequence[str], most: int) -> Callable[..., str | None]:
-    """What a Metal rule for some variants, up to `most` hidden units, says of its arguments."""
+    """A function of the arguments: None, or why a Metal rule for these variants and sizes cannot run."""
 
     def supports(be: Backend, x: Array, h: Array, *arrays: Array, norm: str, eps_place: str,
                  **unused: Any) -> str | None:

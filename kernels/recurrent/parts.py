@@ -1,7 +1,7 @@
-"""Parts of a batch side by side: no row depends on another, so each thread walks through time with its own rows.
+"""Parts of a batch side by side: no row depends on another, so each thread computes all time steps of its own rows.
 
 NumPy and BLAS release the interpreter lock while they compute, so all cores work on the elementwise passes of a time
-step. Threads within a time step would not gain anything: to wake a thread takes as long as a pass.
+step. Threads within one time step would save no time, because to wake a thread takes as long as a pass.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from duoln.kernels import host
 from duoln.kernels.recurrent.arguments import Arguments
 
 FEWEST_ROWS = 16
-"""A product with fewer rows takes as long as reading the weights, and two parts read them twice."""
+"""A product with fewer rows takes as long as it takes to read the weights, and two parts read them twice."""
 
 FEWEST_VALUES = 2_000_000
 """Hidden values of a whole sequence (steps x rows x hidden) below which parts take longer: two threads that make many
@@ -31,7 +31,7 @@ Vjp = Callable[[Backend, Any, tuple[Array | None, ...], Sequence[bool]], list[Ar
 
 
 def bounds(steps: int, batch: int, hidden: int) -> list[slice]:
-    """The rows of each part: equal parts, one for each thread, none smaller than FEWEST_ROWS; one of little work."""
+    """The rows of each part: one equal part per thread, at least FEWEST_ROWS each; one part for little work."""
     if steps * batch * hidden < FEWEST_VALUES:
         return [slice(0, batch)]
     parts = max(min(host.independent_workers(), batch // FEWEST_ROWS), 1)
@@ -41,13 +41,13 @@ def bounds(steps: int, batch: int, hidden: int) -> list[slice]:
 class _Saved(NamedTuple):
     slices: list[slice]
     kept: list[Any]
-    """What the rule saved for each part."""
+    """The values that the rule saved for each part."""
 
 
 def side_by_side(forward: Forward, vjp: Vjp, states: int) -> tuple[Forward, Vjp]:
-    """The same pair over parts of the batch; `states` says how many states follow the input.
+    """The same pair over parts of the batch; `states` is the number of states after the input.
 
-    The parts depend on sizes alone, and what they share is added in their order: the same to the bit on every run.
+    The parts depend only on sizes, and shared gradients are added in their order, so every run gives the same bits.
     """
 
     def in_parts(be: Backend, *arrays: Array | None, **attrs: Any) -> tuple[tuple[Array, ...], Any]:

@@ -1,9 +1,9 @@
-"""What the NumPy rules of the recurrent operators share: the products, norms without temporaries, gates, masked rows.
+"""Shared parts of the recurrent operators' NumPy rules: products, norms without temporaries, gates, masked rows.
 
-Two facts make a time step cheap. Layer norm does not see the mean of its input, so the mean of each row is taken out of
-the weights once (`centred`) and no time step has to do it; the gradients of the weights get their means taken out once,
-too. And sigmoid(x) is (1 + tanh(x / 2)) / 2: the half is folded into the gains and biases, so all gates of a time step
-are one `tanh`.
+Two facts make a time step cheap. First, the mean of its input does not change layer norm, so the mean of each row is
+subtracted from the weights once (`centred`) instead of at each time step. The means of the weights' gradients are
+subtracted once, too. Second, sigmoid(x) is (1 + tanh(x / 2)) / 2. The gains and biases include the factor 1 / 2, so one
+`tanh` computes all gates of a time step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from duoln.kernels import host
 
 
 class Terms(NamedTuple):
-    """What multiplies x_proj and h_proj and what is added to their sum, halved where a sigmoid follows."""
+    """The multipliers of x_proj and h_proj and the term added to their sum; they are halved if a sigmoid follows."""
 
     gain_x: Array
     gain_h: Array
@@ -39,7 +39,7 @@ class Normalised(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """What every cell keeps of a walk through time."""
+    """The values that every cell keeps of the time loop."""
 
     x: Array
     h: Array
@@ -53,7 +53,7 @@ class Walked(NamedTuple):
 
 
 def supports(variants: Sequence[str]) -> Callable[..., str | None]:
-    """What a rule for some variants says of its arguments: None, or the reason why it cannot run."""
+    """A function of the arguments: it returns None, or the reason why a rule for these variants cannot run."""
 
     def reason(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", eps: float = 1e-5,
                eps_place: str = "inside", **unused: Any) -> str | None:
@@ -69,7 +69,7 @@ def supports(variants: Sequence[str]) -> Callable[..., str | None]:
 # Norms -----------------------------------------------------------------------------------------------------
 
 def centred(weight: Array) -> Array:
-    """The matrix without its rows' means: layer norm of its product is the same, and has no mean."""
+    """The matrix without its rows' means: layer norm of its product is the same, and the product has no mean."""
     return weight - np.add.reduce(weight, axis=1, keepdims=True) * (1 / weight.shape[1])
 
 
@@ -85,7 +85,7 @@ def normalise_rows(x: Array, eps: float) -> Array:
 
 
 def normalise_rows_gradient(d: Array, xhat: Array, rstd: Array, scratch: Array) -> None:
-    """Turn the gradient after `normalise_rows` into the one before it, in place; `centred` takes its mean out later."""
+    """Turn the gradient after `normalise_rows` into the one before it, in place; `centred` later removes its mean."""
     mean_d_xhat = np.vecdot(d, xhat)[:, None]
     mean_d_xhat *= 1 / xhat.shape[1]
     np.multiply(xhat, mean_d_xhat, scratch)
@@ -95,11 +95,11 @@ def normalise_rows_gradient(d: Array, xhat: Array, rstd: Array, scratch: Array) 
 
 def norm_gradient(d: Array, xhat: Array, rstd: Array, gain: Array, parts: Sequence[slice], d_gain: Array,
                   d_proj: Array, scratch: Array, ones: Array) -> None:
-    """The gradient before a norm of one time step, into `d_proj`; the gain's is added to `d_gain`.
+    """Write the gradient before a norm of one time step to `d_proj`; the gain's gradient is added to `d_gain`.
 
     Args:
         d: the gradient after the norm, (B, gates * H).
-        xhat: what was normalised, like `d`.
+        xhat: the normalised values, like `d`.
         rstd: of each norm, (B, norms).
         gain: (gates * H,).
         parts: the columns of each norm.
@@ -123,7 +123,7 @@ def column_sums(x: Array) -> Array:
 # Gates -----------------------------------------------------------------------------------------------------
 
 def halves(width: int, sigmoids: int, dtype: np.dtype) -> Array:
-    """One half for the columns that become sigmoids, one for the rest."""
+    """0.5 for the columns that become sigmoids, 1 for the others."""
     factors = np.empty(width, dtype)
     factors.fill(1)
     factors[:sigmoids] = 0.5
@@ -131,7 +131,7 @@ def halves(width: int, sigmoids: int, dtype: np.dtype) -> Array:
 
 
 def add_gates(xhat_x: Array, xhat_h: Array, terms: Terms, out: Array, scratch: Array) -> Array:
-    """The gates before their non-linearities, from two normalised products, into `out`."""
+    """Write the gates before their non-linearities, from two normalised products, to `out`."""
     np.multiply(xhat_x, terms.gain_x, out)
     np.multiply(xhat_h, terms.gain_h, scratch)
     np.add(out, scratch, out)
@@ -140,7 +140,7 @@ def add_gates(xhat_x: Array, xhat_h: Array, terms: Terms, out: Array, scratch: A
 
 
 def activate(z: Array, sigmoids: int) -> None:
-    """Take tanh of everything, and from it the sigmoid of the first columns, in place (their inputs are halved)."""
+    """Compute tanh of all columns and from it the sigmoid of the first ones, in place (their inputs are halved)."""
     np.tanh(z, z)
     front = z[:, :sigmoids]
     np.multiply(front, 0.5, front)
@@ -157,18 +157,18 @@ def slopes(gates: Array, sigmoids: int, out: Array) -> None:
 # Time ------------------------------------------------------------------------------------------------------
 
 def order(steps: int, reverse: bool) -> Sequence[int]:
-    """The time steps in the order of the walk."""
+    """The time steps in the order of computation."""
     return range(steps - 1, -1, -1) if reverse else range(steps)
 
 
 def states_before(walked: Walked) -> Array:
-    """The hidden state that each time step started from: (T, B, H)."""
+    """The hidden state before each time step: (T, B, H)."""
     first, hidden = walked.h[None], walked.hidden
     return np.concatenate((hidden[1:], first) if walked.reverse else (first, hidden[:-1]))
 
 
 def set_aside(mask: Array, *gradients: Array) -> list[Array]:
-    """Move the gradients of masked rows out of what a time step sees; the time step before gets them unchanged.
+    """Remove the gradients of masked rows from a time step; the time step before gets them unchanged.
 
     Shape:
         mask bool (B,), gradients (B, H): masked rows become 0 in place -> those rows, and 0 in the others.
@@ -192,7 +192,7 @@ def project_input(x: Array, weight: Array) -> Array:
 
 def product_gradients(walked: Walked, d_x_proj: Array, d_h_proj: Array,
                       need_x: bool) -> tuple[Array | None, Array, Array]:
-    """The gradients of x (if needed), w_x and w_h from those of the products of all time steps: one product each."""
+    """The gradients of x (if needed), w_x and w_h from those of all time steps' products; each costs one product."""
     d_x_rows, d_h_rows = (d.reshape(-1, d.shape[2]) for d in (d_x_proj, d_h_proj))
     rows = len(d_x_rows)
     d_w_h = states_before(walked).reshape(rows, -1).T @ d_h_rows

@@ -1,4 +1,4 @@
-"""What the MLX walk through time asks of a time step: the formula and the Metal kernels both answer it."""
+"""The interface between the MLX time loop and a time step; the formula and the Metal kernels implement it."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ States = tuple[Array, ...]
 
 
 class Gradient(NamedTuple):
-    """The gradients that one time step gives."""
+    """The gradients of one time step."""
 
     x_gates: Array
     h_proj: Array
     states: list[Array]
-    """Of the states before the time step, without the part that comes through `h_proj`."""
+    """The gradients of the states before the time step, without the part that comes through `h_proj`."""
     own: Any
-    """What `parameters` makes the gradients of the bias and the norms from."""
+    """The values from which `parameters` computes the gradients of the bias and the norms."""
 
 
 class Steps(Protocol):
-    """The time steps of one sequence, with the parameters that they read. It keeps nothing of a walk."""
+    """The time steps of one sequence, with the parameters that they read. It stores no values of a call."""
 
     def forward(self, x_gates: Array, h_proj: Array, states: States, mask: Array | None) -> tuple[States, Any]:
-        """The next states (B, H), and what the gradient needs of this time step.
+        """The next states (B, H), and the values of this time step that the gradient needs.
 
         Args:
-            x_gates: what the input gives the gates, (B, gates * H).
+            x_gates: the contribution of the input to the gates, (B, gates * H).
             h_proj: h W_h, (B, gates * H).
-            states: before the time step.
+            states: the states before the time step.
             mask: (B,) bool, False where a row is masked and keeps its state; None if no row is.
         """
         ...
 
     def backward(self, kept: Any, gradients: list[Array]) -> Gradient:
-        """From the gradients of the next states to those of what the time step read."""
+        """The gradients of the time step's arguments, from those of the next states."""
         ...
 
     def parameters(self, walked: Sequence[tuple[Any, Any]]) -> list[Array]:

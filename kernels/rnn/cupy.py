@@ -1,4 +1,4 @@
-"""The tanh RNN on CUDA: one product for all inputs, then one product and one kernel a time step, one per weight after.
+"""The tanh RNN on CUDA: one product for all inputs, a product and a kernel per time step, and one product per weight.
 
 Saved for the gradient, per time step and row: the sum of x_proj and h_proj, the hidden state, and three floats: 2 H.
 """

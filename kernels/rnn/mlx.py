@@ -1,4 +1,4 @@
-"""The tanh RNN on MLX: the walk of `recurrent.mlx_walk`; there is no Metal kernel for it."""
+"""The tanh RNN on MLX: the time loop of `recurrent.mlx_walk`; there is no Metal kernel for it."""
 
 from __future__ import annotations
 

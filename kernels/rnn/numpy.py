@@ -1,4 +1,4 @@
-"""The tanh RNN on the CPU: one product for all inputs, time steps in preallocated buffers, one per weight after.
+"""The tanh RNN on the CPU: one product for all inputs, time steps in preallocated buffers, one product per weight.
 
 Saved for the gradient, per time step and row: 2 H floats for `layer` (the normalised sum and the hidden state), H for
 `none`.
@@ -37,7 +37,7 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
              *norms: Array, **attrs: Any) -> tuple[tuple[Array, Array], _Saved]:
     h0, shape = h, (len(x), *h.shape)
     gain, norm_bias = norms if norms else (None, None)
-    if gain is not None:  # the norm sees the mean of neither product
+    if gain is not None:  # the means of the products do not change the norm
         w_x, w_h = recurrent.centred(w_x), recurrent.centred(w_h)
     sums = recurrent.project_input(x, w_x)
     if bias is not None:
@@ -88,7 +88,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_x, d_w_x, d_w_h = recurrent.product_gradients(walked, d_sums, d_sums, needs[0])
     d_rows = d_normed.reshape(-1, hidden)
     d_bias, d_norms = recurrent.column_sums(d_rows), []
-    if saved.xhat is not None:  # the means that `centred` took out
+    if saved.xhat is not None:  # remove the means that `centred` removed from the weights
         d_w_x, d_w_h = recurrent.centred(d_w_x), recurrent.centred(d_w_h)
         d_norms = [recurrent.column_sums(d_rows * saved.xhat.reshape(d_rows.shape)), d_bias]
     return [d_x, dh, d_w_x, d_w_h, None if d_norms else d_bias, None, *d_norms]

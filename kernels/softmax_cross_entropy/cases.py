@@ -1,4 +1,4 @@
-"""The shapes at which softmax cross-entropy is timed, and what a run must move and compute, as plain data."""
+"""The shapes of softmax cross-entropy's benchmarks, and the bytes and operations that a run needs, as plain data."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _BACKWARD_FLOPS = 3
 
 
 def bytes_moved(rows: int, width: int, backward: bool, itemsize: int = 4) -> int:
-    """What a run must read and write at least.
+    """The least number of bytes that a run reads and writes.
 
-    Forward reads logits and labels and writes a loss a row; backward reads logits, labels and the gradient of the
-    losses, and writes that of the logits.
+    Forward reads logits and labels and writes one loss per row. Backward reads logits, labels and the gradient of the
+    losses, and writes the gradient of the logits.
     """
     forward = rows * (width * itemsize + _LABEL_BYTES + itemsize)
     return forward + (rows * (2 * width * itemsize + _LABEL_BYTES + itemsize) if backward else 0)
 
 
 def flops(rows: int, width: int, backward: bool) -> int:
-    """Floating-point operations of the formulas, an exponential counted as one."""
+    """Floating-point operations of the formulas; an exponential counts as one."""
     return (_FORWARD_FLOPS + (_BACKWARD_FLOPS if backward else 0)) * rows * width

@@ -1,4 +1,4 @@
-"""Softmax cross-entropy on CUDA: the logits are read, never copied; two floats a row are kept for the gradient."""
+"""Softmax cross-entropy on CUDA: it reads the logits without a copy and keeps two floats per row for the gradient."""
 
 from __future__ import annotations
 

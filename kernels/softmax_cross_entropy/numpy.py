@@ -1,4 +1,4 @@
-"""Softmax cross-entropy on the CPU: one pass of exponentials, kept for the gradient."""
+"""Softmax cross-entropy on the CPU: one pass computes the exponentials, which are kept for the gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `.question` files below a folder or in a tar archive, of which nothing is believed and nothing is unpacked."""
+"""The `.question` files below a folder or in a tar archive; every value is checked, and nothing is unpacked to disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from duoln.data import read_tar, read_whole
 from duoln.errors import DataFormatError, DataMissingError
 
 SPLITS = {"training": "train", "validation": "valid", "test": "test"}
-"""The folders of the distribution, and what they are called here."""
+"""The folders of the distribution, and their names here."""
 _ENDING = ".question"
 _MAX_QUESTION = 1 << 17
 """Bytes of a question; those of CNN have some 4,000."""
@@ -30,7 +30,7 @@ def members(path: Path) -> Iterator[Member]:
     """The question files of a folder, in order of their names, or of a tar archive (gzip or not), in its order.
 
     Raises:
-        DataMissingError: there is nothing, or nothing in it.
+        DataMissingError: the path does not exist, or it holds no question file.
         DataError: a file cannot be read.
         DataFormatError: a truncated or damaged archive, a member whose path leads out of it, a link or device, a
             question that is too large or in none of the folders training, validation and test.

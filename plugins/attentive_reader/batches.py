@@ -17,7 +17,7 @@ Order = Literal["sequential", "shuffled", "by-length"]
 LastBatch = Literal["dropped", "kept"]
 
 _POOL = 8
-"""Batches whose questions are sorted by length together."""
+"""Batches whose questions are sorted by length."""
 
 
 def pad(texts: Ragged, rows: np.ndarray, multiple: int) -> tuple[np.ndarray, np.ndarray]:
@@ -55,17 +55,17 @@ class Dropout(NamedTuple):
 class Training:
     """Training batches as a function of the step.
 
-    Each has a random bijection of all entities of its own, applied to passages, questions and answers: an entity means
-    nothing beyond its question. Questions left over at the end of a pass are not used in it.
+    Each has its own random bijection of all entities, applied to passages, questions and answers, so that an entity has
+    no meaning outside its question. Questions that remain at the end of a pass are not used in it.
 
     Args:
         split: the questions.
         entities: the rows of the table that are entities.
         table: how many rows there are.
         batch_size: questions a batch.
-        seed: of the order, the bijections and the masks.
+        seed: the seed of the order, the bijections and the masks.
         order: as they stand, over and over; a new order each pass; or a new one in which batches have like lengths.
-        multiple: lengths of texts are rounded up to one.
+        multiple: lengths of texts are rounded up to a multiple of this number.
         dropout: None for none.
     """
 
@@ -126,7 +126,7 @@ def evaluated(split: Split, count: int | None, batch_size: int, multiple: int, l
 
 
 def evaluation_batches(split: Batch) -> Iterator[Batch]:
-    """An evaluated split batch by batch, in order; no entity is permuted and nothing dropped."""
+    """An evaluated split batch by batch, in order, without permuted entities and without dropout."""
     whole = Split(Ragged(split["passage"], split["passage_ends"]), Ragged(split["question"], split["question_ends"]),
                   split["answer"], split["most_frequent"])
     size, multiple = (int(v) for v in split["cut"])

@@ -1,4 +1,4 @@
-"""Questions as numbers: each split's passages, questions and answers, with what the words are."""
+"""Questions as numbers: each split's passages, questions and answers, with the words that the numbers mean."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Cut(NamedTuple):
     sentences: int | None
     """So many sentences of a passage, those nearest to the question; None is all."""
     window: int | None
-    """Of what is left of a passage, the words at most so far from an entity; None is all."""
+    """The largest distance between a word of the shortened passage and an entity; None keeps all words."""
     last_token: LastToken
     """Of passages and questions."""
 
@@ -50,7 +50,7 @@ class Cut(NamedTuple):
         return self._shortened(passage), self._shortened(question.question)
 
     def _shortened(self, words: list[str]) -> list[str]:
-        # A text of one word keeps it: nothing can be read in none.
+        # A text of one word keeps it, because an empty text cannot be read.
         return words[:-1] if self.last_token == "dropped" and len(words) > 1 else words
 
 
@@ -116,10 +116,10 @@ class Collector:
         self._rows: dict[str, tuple[list[str], _Rows, _Rows, array[int], array[int]]] = {}
 
     def add(self, split: str, name: str, question: Question) -> None:
-        """Add a question; `name` is what it is sorted by.
+        """Add a question; questions are sorted by `name`.
 
         Raises:
-            DataFormatError: with it there are more words than are believed.
+            DataFormatError: with this question there are more words than the limit.
         """
         names, passages, questions, answers, frequent = self._rows.setdefault(
             split, ([], _Rows(), _Rows(), array("i"), array("i")))
@@ -153,8 +153,8 @@ def read(path: Path, cut: Cut, within_from: int | None = None) -> Corpus:
 
     Args:
         path: the folder or archive.
-        cut: how much is read.
-        within_from: train also on what training passages answer by themselves, see `questions.within`.
+        cut: the length of the text that is read.
+        within_from: train also on questions that training passages answer by themselves, see `questions.within`.
 
     Raises:
         DataError: see `archive.members`. DataFormatError: see `questions.parse`; also no training or validation set.

@@ -1,4 +1,4 @@
-"""Which questions a run reads: CNN's own, a stand-in, the user's, or made ones."""
+"""The questions that a run reads: CNN's, a stand-in, the user's, or made ones."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ DATASETS = {"cnn": Dataset("CNN questions", "original"), "novels": Dataset("nove
 
 
 def splits(cfg: Any, root: Path | None) -> Splits:
-    """Training batches, and the splits for evaluation; of the training set the first questions.
+    """Training batches, and the splits for evaluation; for the training set these are its first questions.
 
     Source "auto" falls back to made questions only where no corpus is found; a damaged one is an error.
 
     Raises:
-        DataMissingError: a corpus was asked for and is not to be had.
+        DataMissingError: a corpus was requested and is not available.
         DataError: a file is damaged, or there are more words than the table has rows.
         UsageError: settings out of range.
     """

@@ -1,4 +1,4 @@
-"""Questions made on the spot: facts about entities, one of which is asked for again."""
+"""Made questions: a passage states facts about entities, and the question asks for one of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ENTITIES, _IN_A_PASSAGE = 20, 5
 _VERBS, _OTHERS = 12, 400
 _FACTS = 6
 _FILLING = (12, 28)
-"""Words of a sentence that say nothing: four sentences are then about as long as those of the paper's cut."""
+"""Words of a sentence without information: four sentences are then about as long as those of the paper's cut."""
 
 
 def make(seed: int, cut: Cut) -> Corpus:
@@ -31,7 +31,7 @@ def _question(rng: Stream) -> Question:
     facts, passage = [], list[str]()
     for verb in rng.permutation(_VERBS)[:_FACTS]:
         first, second = (here[k] for k in rng.permutation(_IN_A_PASSAGE)[:2])
-        # Words that say nothing: the common ones are drawn far more often, as in any language.
+        # Words without information: the common ones are drawn far more often, as in any language.
         length = _FILLING[0] + int(rng.integers(_FILLING[1] - _FILLING[0] + 1, ()))
         filling = [f"word{int(u * u * u * _OTHERS)}" for u in rng.uniform((length,))]
         cut = int(rng.integers(length, ()))

@@ -10,10 +10,10 @@ Clip = Literal["paper", "norm", "none"]
 
 
 def clip_as_published(limit: float) -> optim.Clip:
-    """The bound that the code behind the paper has in the place of `clip_global_norm`.
+    """The bound that the paper's code uses instead of `clip_global_norm`.
 
-    It compares the norm n of all gradients with limit^2 and, where that is passed, multiplies by limit / sqrt(n): below
-    limit^2 nothing happens, and above it the norm becomes limit * sqrt(n).
+    It compares the norm n of all gradients with limit^2. If n is larger, it multiplies them by limit / sqrt(n), so that
+    the norm becomes limit * sqrt(n). Otherwise nothing changes.
     """
     return optim.scale_by_norm(
         lambda norm: ops.where(norm > limit * limit, limit / ops.sqrt(ops.maximum(norm, limit * limit)), 1.0))

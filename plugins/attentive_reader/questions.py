@@ -107,7 +107,7 @@ def most_relevant(passage: Sequence[str], question: Sequence[str], count: int) -
 
 
 def near_entities(passage: Sequence[str], reach: int) -> list[str]:
-    """The words that stand at most `reach` words from an entity (the windows of Hill et al. 2016), in their order."""
+    """The words at most `reach` words away from an entity (the windows of Hill et al. 2016), in their order."""
     kept = {k for at, word in enumerate(passage) if is_entity(word) for k in range(at - reach, at + reach + 1)}
     return [word for k, word in enumerate(passage) if k in kept]
 
@@ -115,8 +115,8 @@ def near_entities(passage: Sequence[str], reach: int) -> list[str]:
 def within(passage: Sequence[str], first: int) -> Iterator[Question]:
     """Questions that a passage answers by itself: its sentences from the `first` on, each after those before it.
 
-    Of a sentence of 6 to 40 words the first entity that was named before it is left out; one that names no such entity
-    asks nothing.
+    In a sentence of 6 to 40 words, the first entity that an earlier sentence names is left out. A sentence without such
+    an entity gives no question.
     """
     before, known = list[str](), set[str]()
     for number, sentence in enumerate(split_sentences(passage)):

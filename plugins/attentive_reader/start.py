@@ -30,7 +30,7 @@ class Weights(NamedTuple):
 
 
 def _anew(rng: Stream) -> Stream:
-    """The same stream for every weight: what seeding the generator anew before each matrix amounts to."""
+    """The same stream for every weight, as if the generator were seeded again before each matrix."""
     return Stream(rng.seed, "attentive_reader.start")
 
 
@@ -60,9 +60,9 @@ def _fan_in_anew(rng: Stream, shape: init.Shape) -> np.ndarray:
 def weights(start: Start) -> Weights:
     """The initialisers of that name.
 
-    "paper": the generator is seeded anew before every matrix, so that matrices of one shape and kind are equal: all
+    "paper": the generator is seeded again before every matrix, so that matrices of one shape and kind are equal: all
     gates of both LSTMs, the match and the passage's side of the attention; and likewise the other square ones.
-    "glorot": every matrix on its own, Glorot's uniform, and words normal with deviation 0.5.
+    "glorot": every matrix is drawn separately, by Glorot's uniform; words are normal with deviation 0.5.
     """
     if start == "paper":
         return Weights(_shrunk_orthogonal, _uniform, _fan_in_anew, _uniform)

@@ -55,7 +55,7 @@ class AttentiveReaderConfig(Config):
     last_batch: LastBatch = "dropped"
     """Of an evaluation, where it is not full."""
     pad_multiple: int = 1
-    """Lengths are rounded up to one: with 1 nearly every batch has a shape of its own, to be compiled anew."""
+    """Lengths are rounded up to a multiple of this; with 1 nearly every batch is compiled again."""
     start: Start = "paper"
     tied: bool = False
     """Scores of words are products with their vectors, in the place of a matrix of their own."""
@@ -137,7 +137,7 @@ class AttentiveReader(Task):
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
         """Shares of questions whose answer is not the highest of all words, and the mean negative log-likelihood.
 
-        `most_frequent_error` is that of answering with the entity that the whole passage names most often.
+        `most_frequent_error` is the error of the answer that is the entity named most often in the whole passage.
         """
         errors, nats, count = 0.0, 0.0, len(split["answer"])
         for batch in evaluation_batches(split):

@@ -78,7 +78,7 @@ def read_words(path: Path, rows: int) -> Vocabulary:
 
 
 def _add(known: dict[str, int], where: str, at: int, line: bytes, rows: int) -> None:
-    """Note a word of a vocabulary and its line; the arguments say where it stands."""
+    """Note a word of a vocabulary and its line; the arguments give its position."""
     if len(line) == _LONGEST_LINE:
         raise DataFormatError(where, at, f"a line of less than {_LONGEST_LINE} bytes", "a longer one")
     try:

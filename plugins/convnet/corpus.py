@@ -44,7 +44,7 @@ def read(root: Path | None = None) -> tuple[Dataset, dict[str, Images]]:
     corpus for its section 6.7, so all of them are substitutes.
 
     Raises:
-        DataMissingError: CIFAR-10 is not to be had. DataError: a file cannot be read, or one of six is missing.
+        DataMissingError: CIFAR-10 is not available. DataError: a file cannot be read, or one of six is missing.
         DataFormatError: a file is damaged, or not what its format promises.
     """
     for folder in [*([root] if root is not None else []), *data_folders(), cache_folder()]:

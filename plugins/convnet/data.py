@@ -28,10 +28,10 @@ _VALID = 5_000
 def splits(cfg: Any, root: Path | None) -> Splits:
     """The images of a configuration; each training batch brings its noise and the masks of its dropout.
 
-    Source "auto" falls back to made images only where the corpus is nowhere to be had; a damaged file is an error.
+    Source "auto" falls back to made images only if the corpus is not available; a damaged file is an error.
 
     Raises:
-        DataMissingError: the corpus was asked for and is not to be had.
+        DataMissingError: the corpus was requested and is not available.
         DataError: a file is damaged.
         UsageError: `rows`, `evaluate_images`, `noise`, `dropout` or `zca_epsilon` out of range.
     """

@@ -20,7 +20,7 @@ Shape = tuple[int, int, int]
 SLOPE = 0.1
 """Of the leaky ReLU below 0."""
 _SMALLEST = 12
-"""Pixels a side of the smallest image of which the last 3 x 3 kernel still has something to see."""
+"""The side, in pixels, of the smallest image with an input for the last 3 x 3 kernel."""
 STARTS: dict[str, Initializer] = {"gaussian": nn.init.gaussian(0.05), "he": nn.init.he}
 
 
@@ -51,8 +51,8 @@ class ImageLayerNorm(Module):
 class Block(Module):
     """Convolution, norm, leaky ReLU.
 
-    With "layer" and "batch" the norm's bias takes the place of the convolution's; "weight" normalises the
-    convolution's weights and "none" nothing.
+    With "layer" and "batch" the norm's bias replaces that of the convolution; "weight" normalises the convolution's
+    weights, and "none" normalises nothing.
 
     Shape:
         x (B, *shape) -> (B, *self.out).
@@ -79,8 +79,8 @@ class ConvNet(Module):
     """Noise; 3 x conv 3x3; pool; dropout; 3 x conv 3x3, twice the channels; pool; dropout; conv 3x3 without padding,
     2 x conv 1x1; mean over all positions; ten logits: the network of the code beside Salimans and Kingma 2016.
 
-    The noise and the masks of the dropout come with a training batch; where there are none, as in an evaluation, the
-    images are seen as they are. The logits are not normalised, but for the weights of "weight".
+    The noise and the dropout masks are part of a training batch; an evaluation has none, so its images are unchanged.
+    The logits are not normalised, except for the weights of "weight".
 
     Shape:
         batch["x"] (B, H, W, C), batch["noise"] like it, batch["first"] and batch["second"] (B, *shape) with the shapes

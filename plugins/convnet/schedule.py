@@ -1,4 +1,4 @@
-"""How the learning rate goes down."""
+"""The decrease of the learning rate."""
 
 from __future__ import annotations
 

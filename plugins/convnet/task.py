@@ -40,7 +40,7 @@ class ConvNetConfig(Config):
     whitening: Whitening = "zca"
     zca_epsilon: float = 1e-5
     decay_from: int = 50_000
-    """The update from which on the learning rate goes down; it is 0 at `decay_to`."""
+    """The update after which the learning rate decreases; it is 0 at `decay_to`."""
     decay_to: int = 100_000
     source: data.Source = "auto"
     rows: int | None = None

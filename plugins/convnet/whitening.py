@@ -1,4 +1,4 @@
-"""What is done to images before the network sees them, fitted on the training images alone."""
+"""The preprocessing of images, fitted on the training images only."""
 
 from __future__ import annotations
 

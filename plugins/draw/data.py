@@ -1,4 +1,4 @@
-"""Batches of binarised images with the noise that goes with them."""
+"""Batches of binarised images and their noise."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def noise(seed: int, name: str, step: int, shape: tuple[int, int, int]) -> np.nd
 def splits(cfg: Any, root: Path | None) -> Splits:
     """The binarised digits of a configuration; each batch brings the noise of its latent variables.
 
-    Source "auto" falls back to made digits only where binarised MNIST is nowhere to be had; a damaged file is an
+    Source "auto" falls back to made digits only if binarised MNIST is not available; a damaged file is an
     error.
 
     Raises:
-        DataMissingError: binarised MNIST was asked for and is not to be had.
+        DataMissingError: binarised MNIST was requested and is not available.
         DataError: a file is damaged.
         UsageError: `rows` or `evaluate_images` out of range.
     """

@@ -111,7 +111,7 @@ class Draw(nn.Module):
         return ops.stack(missed, divergence, axis=1)
 
     def generate(self, params: Params, noise: Tensor) -> Drawing:
-        """Digits from the prior: `noise` (glimpses, B, latent) is what the decoder is fed."""
+        """Digits from the prior: `noise` (glimpses, B, latent) is the input of the decoder."""
         params = _weights(params)
         _, rows, _ = noise.shape
         decoder = self.decoder.first_states(params["decoder"], rows)

@@ -13,22 +13,22 @@ OTHER = len(CHARACTERS)
 """The class of every other character."""
 CLASSES = OTHER + 1
 PADDING = -1
-"""No class: its one-hot row is all 0, so the window takes nothing from it."""
+"""Not a class: its one-hot row is all 0, so it adds nothing to the window."""
 
 _INDEX = {character: k for k, character in enumerate(CHARACTERS)}
 
 
 def encode(text: str) -> np.ndarray:
-    """The classes of a corpus's text, int32; what is not in the alphabet is `OTHER`."""
+    """The classes of a corpus's text, int32; characters outside the alphabet are `OTHER`."""
     return np.array([_INDEX.get(character, OTHER) for character in text], np.int32)
 
 
 def encode_strictly(text: str, longest: int) -> np.ndarray:
-    """The classes of a text that is to be written.
+    """The classes of a text to write.
 
     Raises:
-        UsageError: it is empty, longer than `longest`, or has a character that the alphabet has not: the model
-            knows all those as one class, so it cannot write any of them.
+        UsageError: the text is empty, longer than `longest`, or has a character outside the alphabet. The model has
+            one class for all those characters, so it cannot write any of them.
     """
     if not text:
         raise UsageError("[handwriting] text: expected at least one character, found none")

@@ -42,12 +42,12 @@ def splits(source: Source, batch_size: int, seed: int, length: int, text_length:
         order: of the lines: as the corpus has them, over and over, or a new order each epoch.
         lines: train on the first so many only.
         evaluate_lines: how many lines of each set are evaluated.
-        root: stands before DUOLN_DATA.
+        root: a folder that is searched before DUOLN_DATA.
 
     Raises:
-        DataMissingError: the corpus was asked for and is not to be had.
+        DataMissingError: the corpus was requested and is not available.
         DataError: a file is damaged.
-        UsageError: more lines are asked for than there are.
+        UsageError: more lines are requested than exist.
     """
     if length < 1 or text_length < 1 or evaluate_lines < 1:
         raise UsageError(f"[handwriting] expected length, text_length and evaluate_lines of at least 1, "
@@ -112,7 +112,7 @@ def _load(source: Source, seed: int, root: Path | None) -> tuple[Dataset, dict[s
         home = next((f for f in folders if any(corpus.path_of(f, split).is_file() for split in corpus.SPLITS)), None)
         if home is not None:
             sets = {split: corpus.read_lines(corpus.path_of(home, split)) for split in corpus.SPLITS}
-            # Forms of a list may stand in two sets, so a line is counted once.
+            # A form may be in two sets, so each line is counted once.
             count = len({line.name for part in sets.values() for line in part})
             if count >= WHOLE_CORPUS:
                 return Dataset("IAM-OnDB", "original"), sets

@@ -1,4 +1,4 @@
-"""IAM-OnDB as it is distributed: `lineStrokes/*/*/*.xml` and `ascii/*/*/*.txt`, made into prepared files."""
+"""IAM-OnDB as it is distributed, `lineStrokes/*/*/*.xml` and `ascii/*/*/*.txt`, is converted to prepared files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_XML = 1 << 23
 _MAX_TEXT = 1 << 20
 """Bytes of a transcript, which has some 1,000, or of a list of forms, which has some 10,000."""
 _ENCODINGS = frozenset(("utf-8", "iso-8859-1", "us-ascii", "utf-16"))
-"""Those that the parser knows by itself; for others it would look for a codec of Python, by a name from the file."""
+"""The encodings that the parser reads itself; for others it would load a Python codec by a name from the file."""
 _LISTS = {"valid": ("testset_v.txt",), "train": ("trainset.txt", "testset_t.txt", "testset_f.txt")}
 """Forms by split, where the official lists of the recognition task lie in the folder. Graves (2013) trains on all but
 the validation part; the database has no list of a test set beyond these."""
@@ -32,8 +32,8 @@ _SHARE = 0.05
 def prepare(source: Path, target: Path) -> list[Path]:
     """Read the corpus below `source` and write its three prepared files, and a list of what was left out.
 
-    A form (a page) whose transcript has another number of lines than it has stroke files is left out, as the
-    distribution has two of them: no line of it could be trusted. Everything else that is wrong is an error.
+    A form (a page) is left out if its transcript and its stroke files have different numbers of lines, because none of
+    its lines could be trusted; the distribution has two such forms. Every other fault is an error.
 
     Raises:
         DataMissingError: `source` has no lineStrokes or ascii.
@@ -105,7 +105,7 @@ def _words(path: Path) -> list[str]:
 
 
 def read_transcript(path: Path) -> list[str]:
-    """The lines of the CSR part of a transcript: what the writer wrote, line by line.
+    """The lines of the CSR part of a transcript: the written text, line by line.
 
     Raises:
         DataFormatError: there is no such part, or one of its lines is empty.

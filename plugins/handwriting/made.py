@@ -1,4 +1,4 @@
-"""Lines of handwriting made on the spot: each character has a few strokes, bent and slanted a little anew each time."""
+"""Made lines of handwriting: each character has a few strokes, which are bent and slanted a little at random."""
 
 from __future__ import annotations
 

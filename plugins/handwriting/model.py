@@ -36,20 +36,20 @@ class Walk(NamedTuple):
 class Synthesis(nn.Module):
     """x_t and the text -> the parameters of the mixture for x_{t+1}.
 
-    layer1 sees (x_t, w_{t-1}), the window is a linear map of its output, and layers 2 and 3 see (x_t, w_t, the
-    hidden state below). With several sources eq. 20 has one W_x: the norm is over the sum of all their terms.
+    The inputs of layer1 are x_t and w_{t-1}. The window is a linear map of its output. The inputs of layers 2 and 3 are
+    x_t, w_t and the hidden state below. Several inputs have one W_x in eq. 20: the norm is over the sum of their terms.
 
     Args:
         norm: "layer" has eq. 20-22 in all three LSTMs.
         hidden: size of each LSTM.
         gaussians: of the window.
-        mixtures: of the pen's offset.
-        form: "steps" walks all layers step by step and bounds what each step hands back; "sequences" runs layers 2
-            and 3 by the fused sequence operator, where only what goes down to the layer below is bounded.
+        mixtures: the number of mixture components of the pen's offset.
+        form: "steps" computes all layers step by step and bounds the gradients of each step; "sequences" runs layers 2
+            and 3 by the fused sequence operator, and bounds only the gradients that flow to the layer below.
         clip_steps: the bound on the gradients of h, c and the window between steps; 0 for none.
         clip_output: the bound on the gradient of the output; 0 for none.
         advance: factor of the window's steps.
-        first_window: what layer 1 sees before the first step.
+        first_window: the window that layer 1 gets before the first time step.
         scale: weights start uniform in +-scale, and so do biases if `biases` says so.
         biases: how they start.
         eps, eps_place: of the norms.

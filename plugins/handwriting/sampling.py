@@ -21,7 +21,7 @@ from duoln.tasks import option
 from duoln.tasks.values import Trained
 
 _POINTS_A_CHARACTER = 40
-"""About twice what people need: a window that has not moved on by then will not."""
+"""About twice the number that people need; a window that has not moved until then will not move."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
 
 
 def write(model: Synthesis, params: Params, classes: np.ndarray, bias: float, seed: int, steps: int) -> Written:
-    """Sample a line, primed by nothing: the first point is (0, 0), as every line of the corpus begins.
+    """Sample a line without priming: the first point is (0, 0), as in every line of the corpus.
 
     Graves 2013, section 5.3-5.5: with bias b deviations are exp(s - b) and weights softmax(p (1 + b)); the line ends
     when the window looks at the place after the last character more than at any other.
 
     Raises:
         UsageError: a bias below 0 or not finite, or no steps.
-        DivergedError: what the network puts out is not finite.
+        DivergedError: the outputs of the network are not finite.
     """
     if not (math.isfinite(bias) and bias >= 0):
         raise UsageError(f"[handwriting] bias: expected a finite number of at least 0, found {bias}")

@@ -41,11 +41,11 @@ class HandwritingConfig(Config):
     """Characters a line at most; a shorter longest text makes the batches narrower."""
     order: data.Order = "sequential"
     form: Form = "steps"
-    """Whether layers 2 and 3 are walked step by step, each step's gradients bounded, or as fused sequences."""
+    """Whether layers 2 and 3 run step by step with bounded gradients of each step, or as fused sequences."""
     clip_output: float = 100.0
     """Bound on the gradient of the output layer's pre-activations; 0 for none."""
     clip_steps: float = 10.0
-    """Bound on the gradients that a step hands to the one before it; 0 for none."""
+    """Bound on the gradients that flow from a time step to the one before it; 0 for none."""
     clip_weights: float = 10.0
     """Bound on each entry of the parameters' gradients; 0 for none."""
     window_advance: float = 1.0
@@ -70,7 +70,7 @@ class Handwriting(Task):
     paper = "section 6.5, figure 5"
     config = HandwritingConfig
     presets: ClassVar = {
-        # Figure 5 goes to 200,000 updates: 132 passes over IAM-OnDB's 12,179 lines.
+        # Figure 5 ends at 200,000 updates: 132 passes over IAM-OnDB's 12,179 lines.
         "paper": {"epochs": 132, "evaluate_every": 2000},
         "small": {"epochs": 1, "hidden": 128, "gaussians": 6, "mixtures": 8, "length": 150, "lines": 3200,
                   "form": "sequences", "learning_rate": 5e-4, "window_advance": 0.05, "evaluate_lines": 64,

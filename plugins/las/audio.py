@@ -26,7 +26,7 @@ _SPHERE_SMALLEST, _SPHERE_LARGEST = 16, 1 << 16
 
 
 class Sound(NamedTuple):
-    """Samples, and what they are."""
+    """Samples and their description."""
 
     rate: int
     """Samples a second."""
@@ -35,17 +35,17 @@ class Sound(NamedTuple):
 
 
 def read_audio(path: Path, rate: int | None = None) -> Sound:
-    """A clip; which format it has is seen by its first bytes, since TIMIT calls SPHERE files .WAV.
+    """A clip. Its first bytes decide the format, because TIMIT calls SPHERE files .WAV.
 
     Args:
         path: the file.
-        rate: what its rate must be; None takes any.
+        rate: the rate that it must have; None accepts any.
 
     Raises:
         DataError: the file cannot be read.
-        DataFormatError: none of the formats, compressed otherwise than as FLAC, not mono or not of 16 bits, damaged,
-            truncated, empty, or of another rate.
-        UsageError: FLAC, and soundfile is not installed.
+        DataFormatError: the file has none of the formats, a compression other than FLAC, several channels, samples of
+            other than 16 bits or another rate, or is damaged, truncated or empty.
+        UsageError: the file is FLAC, and soundfile is not installed.
     """
     content = read_whole(path, _MAX_BYTES, "sound file")
     sound = _reader(path, content)(path, content)
@@ -110,7 +110,7 @@ def _riff(path: Path, content: bytes) -> Sound:
 
 
 def _riff_rate(path: Path, place: int, chunk: bytes) -> int:
-    """The rate, once it is known that the samples are mono PCM of 16 bits."""
+    """The rate, after a check that the samples are mono PCM of 16 bits."""
     if len(chunk) < 16:
         raise DataFormatError(path, place, "a format of at least 16 bytes", len(chunk))
     kind, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", chunk)
@@ -169,7 +169,7 @@ def _whole(path: Path, fields: dict[str, str], name: str) -> int:
 # FLAC -------------------------------------------------------------------------------------------------
 
 def _flac(path: Path, content: bytes) -> Sound:
-    """By soundfile, block by block: what the header claims allocates nothing."""
+    """Samples by soundfile, block by block, so that a false count in the header allocates no memory."""
     blocks: list[np.ndarray] = []
     with _opened(path, io.BytesIO(content)) as file:
         claimed, rate = int(file.frames), int(file.samplerate)

@@ -17,7 +17,7 @@ SETS = ("train", "dev", "test")
 
 
 class Utterance(NamedTuple):
-    """One utterance; its samples are read when they are asked for."""
+    """One utterance; its samples are read when they are needed."""
 
     name: str
     """Of the file, and the utterance in it: what errors name."""

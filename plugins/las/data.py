@@ -1,4 +1,4 @@
-"""Utterances as batches: features in buckets of like length, labels, and the randomness that goes with them."""
+"""Utterances as batches: features in buckets of similar length, labels, and the random values of each batch."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def load(cfg: Any, root: Path | None) -> Corpus:
     """The corpus of a configuration, with as many recordings a clip as it asks for.
 
     Raises:
-        DataMissingError: the corpus was asked for and is not to be had; the message says where to put it.
+        DataMissingError: the corpus was requested and is not available; the message says where to put it.
         DataError: a file is damaged. UsageError: phones are to be joined as words.
     """
     source = read(cfg.source, cfg.seed, root)
@@ -66,7 +66,7 @@ def read(source: Source, seed: int, root: Path | None) -> Corpus:
     """The corpus of a source; "auto" is the spoken digits, and made sounds only where they are nowhere to be had.
 
     Raises:
-        DataMissingError: the corpus was asked for and is not to be had; the message says where to put it.
+        DataMissingError: the corpus was requested and is not available; the message says where to put it.
         DataError: a file is damaged.
     """
     if source == "made":
@@ -132,8 +132,8 @@ def spread(utterances: Sequence[Utterance], count: int | None) -> list[Utterance
 class Training:
     """The training batch of a step, a pure function of its number.
 
-    Utterances stand in buckets by length; a batch comes from one bucket, so there is one shape a bucket. Each epoch
-    has a new order in every bucket, and of the buckets' batches. A bucket smaller than a batch is a batch.
+    Utterances are in buckets by length. A batch comes from one bucket, so each bucket has one shape. In each epoch
+    every bucket and the buckets' batches have a new order. A bucket that is smaller than a batch is one batch.
     """
 
     def __init__(self, utterances: Sequence[Utterance], source: Corpus, cfg: Any) -> None:
@@ -161,7 +161,7 @@ class Training:
         return {**batch, **self._randomness(Stream(self.cfg.seed, "las.noise", step=step), batch)}
 
     def _randomness(self, rng: Stream, batch: Batch) -> Batch:
-        """Noisy features, masks for dropout, and what scheduled sampling draws."""
+        """Noisy features, masks for dropout, and the draws of scheduled sampling."""
         cfg, arrays = self.cfg, {}
         (steps, rows, _), labels = batch["x"].shape, len(batch["labels"])
         if cfg.noise:

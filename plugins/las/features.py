@@ -17,7 +17,7 @@ _FLOOR = 1e-10
 """Least energy that is believed, of samples in -1 .. 1: the square of a 16-bit step is 9e-10."""
 _LEAST_DEVIATION = 1e-5
 _BLOCK = 4096
-"""Frames whose spectra are in memory at a time: 41 seconds, so that no utterance of a real corpus is parted."""
+"""Frames whose spectra are in memory at a time: 41 seconds, so that no utterance of a real corpus is split."""
 
 
 def frame_length(rate: int) -> int:

@@ -1,4 +1,4 @@
-"""LibriSpeech as it is distributed: a FLAC file an utterance, and a transcript a chapter."""
+"""LibriSpeech as it is distributed: one FLAC file per utterance, and one transcript per chapter."""
 
 from __future__ import annotations
 

@@ -21,30 +21,30 @@ SpellerState = Literal["kept", "swapped"]
 Batch = Mapping[str, Tensor]
 
 class Heard(NamedTuple):
-    """What the listener made of utterances."""
+    """The listener's outputs for utterances."""
 
     values: Tensor
-    """(B, T', M): what can be attended to; 0 in the padding."""
+    """(B, T', M): the values of the attention; 0 in the padding."""
     keys: Tensor
-    """(B, T', A): what the speller's query is compared with."""
+    """(B, T', A): the keys, with which the speller's query is compared."""
     mask: Tensor
     """bool (B, T'): True in the utterance, False in the padding behind it."""
 
 
 class Walk(NamedTuple):
-    """Where the speller is after a symbol."""
+    """The state of the speller after a symbol."""
 
     states: tuple[States, ...]
-    """Of each layer: hidden state and cell, (B, H)."""
+    """Hidden state and cell of each layer, (B, H)."""
     context: Tensor
-    """(B, M): what it attended to last."""
+    """(B, M): the last context."""
 
 
 class Listener(nn.Module):
     """Bidirectional LSTMs; after each of the first `pyramids`, two steps become one of twice the width.
 
-    Norm "layer" has eq. 7-9 of the chapter (20-22 of the paper) in every cell. "over-time" is what its author's code
-    had: plain cells, and what each pyramid layer puts out normalised over time, padding included, value by value,
+    Norm "layer" has eq. 7-9 of the chapter (20-22 of the paper) in every cell. "over-time" is the norm of its author's
+    code: the cells are plain, and each value of a pyramid layer's output is normalised over time, padding included,
     with one gain and bias for all those layers.
 
     Shape:
@@ -104,21 +104,21 @@ def dropped(x: Tensor, batch: Batch, name: str) -> Tensor:
 
 
 class Speller(nn.Module):
-    """LSTMs that write one symbol after another: the first sees the last symbol and what was attended to with it.
+    """LSTMs that write one symbol after another; the inputs of the first one are the last symbol and its context.
 
     The last layer's output h is the query (Bahdanau et al. 2015): the weight of the value m_t is the softmax over t of
-    v^T tanh(W h + U m_t), and (h, context) gives the next symbol's logits. State "swapped" is what the author's code
-    had: each cell takes for its hidden state what it put out as cell, and the other way round.
+    v^T tanh(W h + U m_t), and (h, context) gives the next symbol's logits. State "swapped" is that of the author's
+    code: each LSTM uses its last cell as hidden state, and its last hidden state as cell.
 
     Args:
-        classes: symbols and the end, which also stands before the first symbol.
-        n_values: width of what the listener gives.
+        classes: symbols and the end mark, which is also the input before the first symbol.
+        n_values: width of the listener's outputs.
         n_hidden: of each layer.
         layers: how many.
         n_attention: width of query and keys.
         norm: "layer" has eq. 7-9 of the chapter in every cell.
-        state: what a cell hands to itself.
-        forget_bias: of the cells.
+        state: the order in which a cell gets its last states, "swapped" or not.
+        forget_bias: the forget bias of the cells.
     """
 
     def __init__(self, classes: int, n_values: int, n_hidden: int, layers: int, n_attention: int, norm: SpellerNorm,
@@ -149,15 +149,15 @@ class Speller(nn.Module):
 
     def step(self, params: Params, heard: Heard, walk: Walk, symbols: Tensor, batch: Batch, number: int,
              ) -> tuple[Walk, Tensor, Tensor]:
-        """One symbol: where the speller then is, the next one's logits (B, classes), and the weights (B, T').
+        """One symbol: the new state of the speller, the next symbol's logits (B, classes), and the weights (B, T').
 
         Args:
             params: the parameters.
-            heard: what to attend to.
-            walk: where the speller is.
-            symbols: int32 (B,), the classes written last.
-            batch: with masks for dropout, in training.
-            number: of the step, from 0, for those masks.
+            heard: the listener's keys and values.
+            walk: the state of the speller.
+            symbols: int32 (B,), the last classes.
+            batch: the batch; in training it holds masks for dropout.
+            number: the number of the step, from 0, which selects those masks.
         """
         x = ops.concat(ops.one_hot(symbols, size=self.classes, dtype=walk.context.dtype), walk.context, axis=1)
         states: list[States] = []
@@ -174,8 +174,8 @@ class Speller(nn.Module):
     def follow(self, params: Params, heard: Heard, labels: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits (L, B, classes) and weights (L, B, T') at each of the labels (L, B), given those before it.
 
-        Where the batch brings `coin` (L, B) and `gumbel` (L, B, classes), a symbol drawn from the last logits stands
-        in the place of the label wherever the coin says so (Bengio et al. 2015); no gradient flows through it.
+        If the batch has `coin` (L, B) and `gumbel` (L, B, classes), a symbol drawn from the last logits replaces the
+        label where `coin` says so (Bengio et al. 2015); no gradient flows through it.
         """
         rows = labels.shape[1]
         walk = self.begin(params, rows)
@@ -196,8 +196,8 @@ class LasModel(nn.Module):
     """Listener and speller.
 
     Args:
-        listener, speller: the two.
-        beam, longest, length_penalty: of the search in evaluation, see `search.spell`.
+        listener, speller: the two parts of the model.
+        beam, longest, length_penalty: settings of the search in evaluation, see `search.spell`.
     """
 
     def __init__(self, listener: Listener, speller: Speller, beam: int, longest: int, length_penalty: float) -> None:

@@ -24,7 +24,7 @@ from duoln.tasks import Trained, option
 _MOST = 16
 _BINS = 61
 _DEPTH = 1e4
-"""How many times lower the lowest density shown is than the highest; the legend stands where none is."""
+"""The ratio of the highest to the lowest density shown; the legend is placed where there is none."""
 _SHOWN = 0.999
 """Share of the weights that the histograms have room for."""
 
@@ -39,13 +39,13 @@ class Options:
 
 
 class Spelled(NamedTuple):
-    """One utterance, and what was made of it."""
+    """One utterance and its transcription."""
 
     name: str
     heard: np.ndarray
     """(frames, width): its features."""
     symbols: list[str] | None
-    """None where nobody knows."""
+    """None if it is unknown."""
     written: list[str]
     """By beam search."""
     weights: np.ndarray
@@ -106,7 +106,7 @@ def spell(trained: Trained, heard: np.ndarray, alphabet: Alphabet) -> tuple[list
 
 
 def draw_attention(spellings: list[Spelled], mels: int, out: Path) -> None:
-    """Above what was heard, below where the speller listened for each symbol, time from left to right.
+    """The features above, the attention weights of each symbol below, and time from left to right.
 
     The darkest place of each clip is that of its greatest weight.
     """

@@ -1,4 +1,4 @@
-"""How far what was heard is from what was said: edit distance, and the error rate over a corpus."""
+"""The distance between the recognised and the spoken text: edit distance, and the error rate over a corpus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from duoln.plugins.las.alphabet import LETTERS, TIMIT
 
 
 class Edits(NamedTuple):
-    """The fewest edits that turn what was said into what was heard."""
+    """The fewest edits that turn the spoken text into the recognised one."""
 
     substitutions: int
     deletions: int
@@ -25,8 +25,8 @@ class Edits(NamedTuple):
 def edits(reference: Sequence[object], heard: Sequence[object]) -> Edits:
     """The fewest substitutions, deletions and insertions (Levenshtein 1966).
 
-    Of several ways with as few edits, the one with the most substitutions: those are the fewest deletions and
-    insertions, whose difference the lengths fix.
+    Of several ways with equally few edits it takes the one with the most substitutions, and so with the fewest
+    deletions and insertions; the lengths determine the difference of these two.
     """
     one = len(reference) + len(heard) + 1  # an edit; a substitution is one less, so that more of them break a tie
     row = [j * one for j in range(len(heard) + 1)]
@@ -41,7 +41,7 @@ def edits(reference: Sequence[object], heard: Sequence[object]) -> Edits:
 
 
 def error_rate(references: Sequence[Sequence[object]], heard: Sequence[Sequence[object]]) -> float:
-    """(S + D + I) / N, added up over a corpus of at least one symbol; N counts what was said, without any end mark."""
+    """(S + D + I) / N, summed over a corpus of at least one symbol; N counts the spoken symbols, without end marks."""
     wrong = sum(edits(a, b).total for a, b in zip(references, heard, strict=True))
     return wrong / sum(len(a) for a in references)
 
@@ -51,8 +51,8 @@ def rates(references: Sequence[np.ndarray], heard: Mapping[str, Sequence[np.ndar
     """Error rates of several searches: `per` of symbols, and `wer` of words where the symbols are characters.
 
     Args:
-        references: the classes of each utterance; whatever follows an end is not part of it.
-        heard: what each search made of them, by what is put behind the metric's name.
+        references: the classes of each utterance; classes after an end mark do not belong to it.
+        heard: the results of each search; the key is the ending of the metric's name.
         phones: whether the symbols are phones.
     """
     alphabet = TIMIT if phones else LETTERS

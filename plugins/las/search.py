@@ -1,4 +1,4 @@
-"""What the speller writes by itself: beam search, of which greedy search is the narrowest."""
+"""The speller's own output: beam search; greedy search is the beam search with one hypothesis."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _NEVER = -1e30
 
 
 class Beams(NamedTuple):
-    """The hypotheses of a search, not yet walked back."""
+    """The hypotheses of a search, as symbols and parents."""
 
     symbols: Tensor
-    """float32 (steps, B, K): what each one wrote."""
+    """float32 (steps, B, K): the symbol of each hypothesis."""
     parents: Tensor
-    """float32 (steps, B, K): of which one before it goes on."""
+    """float32 (steps, B, K): the number of the hypothesis that each one continues."""
     scores: Tensor
     """(steps, B, K): log-probability by the length's penalty, the best first."""
 
@@ -30,8 +30,8 @@ class Beams(NamedTuple):
 def spell(speller: Speller, params: Params, heard: Heard, beam: int, steps: int, length_penalty: float) -> Beams:
     """Beam search for the most probable text.
 
-    Hypotheses are ranked by log P(text) / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14), the end
-    counted; one that has ended keeps its place in the beam. All steps are walked,
+    Hypotheses are ranked by log P(text) / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14); the end
+    mark counts. A hypothesis that has ended keeps its place in the beam. All steps are computed,
     also after every hypothesis has ended, because no value is read on the host.
 
     Args:
@@ -53,7 +53,7 @@ def spell(speller: Speller, params: Params, heard: Heard, beam: int, steps: int,
     length = constant(np.zeros((rows, beam), dtype))
     ended = constant(np.zeros((rows, beam), bool))
     symbols = constant(np.full((rows * beam,), Alphabet.end, np.int32))
-    # What stands where: candidate k * classes + c goes on from hypothesis k with class c.
+    # Candidate k * classes + c continues hypothesis k with class c.
     of_class = constant(np.tile(np.arange(classes, dtype=dtype), beam))
     of_parent = constant(np.repeat(np.arange(beam, dtype=dtype), classes))
     written, parents, scores = [], [], []
@@ -90,7 +90,7 @@ def _penalty(length: Tensor, power: float) -> Tensor:
 
 
 def _best(ranks: Tensor, count: int) -> Tensor:
-    """Where in each row the `count` largest values stand, the largest first: int32 (B, count)."""
+    """The positions of the `count` largest values in each row, the largest first: int32 (B, count)."""
     places = []
     for _ in range(count):
         place = ops.argmax(ranks, axis=1)
@@ -100,7 +100,7 @@ def _best(ranks: Tensor, count: int) -> Tensor:
 
 
 def _follow(walk: Walk, parent: Tensor) -> Walk:
-    """The walk of each hypothesis that goes on."""
+    """The speller's state for each hypothesis that is continued."""
     rows, beam = parent.shape
 
     def pick(x: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def _follow(walk: Walk, parent: Tensor) -> Walk:
 
 
 def walk_back(symbols: np.ndarray, parents: np.ndarray) -> list[np.ndarray]:
-    """The classes of each utterance's best hypothesis, its end and what follows included.
+    """The classes of each utterance's best hypothesis, with its end mark and the classes after it.
 
     Shape:
         symbols, parents (steps, B, K) -> B arrays (steps,).

@@ -1,4 +1,4 @@
-"""MNIST from the user's folder, the cache or a mirror; else digits made on the spot."""
+"""MNIST from the user's folder, the cache or a mirror; otherwise made digits."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MADE_TRAIN, MADE_TEST = 20_000, 4_000
 def splits(source: Source, batch_size: int, seed: int, rows: int | None, root: Path | None) -> Splits:
     """55,000 training digits, the 10,000 test digits; or made ones.
 
-    Source "auto" falls back to made digits only where MNIST is nowhere to be had; a damaged file is an error.
+    Source "auto" falls back to made digits only if MNIST is not available; a damaged file is an error.
 
     Raises:
-        DataMissingError: MNIST was asked for and is not to be had.
+        DataMissingError: MNIST was requested and is not available.
         DataError: a file is damaged.
     """
     dataset, train, test = _load(source, seed, root)

@@ -21,9 +21,8 @@ STARTS: dict[str, Initializer] = {"glorot": nn.init.glorot, "he": nn.init.he, "u
 def network(norm: Norm, hidden: int, activation: Activation, start: Start, unbiased: bool) -> nn.Sequential:
     """The classifier.
 
-    Layer norm is on the hidden layers and not on the logits; batch norm on all layers, the logits too, and
-    with the unbiased variance where asked (section 6.6). A normalised layer's own bias takes the place of the
-    linear one.
+    Layer norm is applied to the hidden layers but not to the logits. Batch norm is applied to all layers, also to the
+    logits, with the unbiased variance if requested (section 6.6). The norm's bias replaces that of the linear layer.
 
     Shape:
         images (B, 784) -> logits (B, 10).

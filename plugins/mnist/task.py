@@ -22,7 +22,7 @@ _ROWS = 1000
 
 @dataclass(frozen=True)
 class MnistConfig(Config):
-    """Settings; what the paper leaves open has the plainest choice as its default."""
+    """Settings; if the paper leaves a setting open, the default is the simplest choice."""
 
     epochs: int = 2
     norm: Norm = "layer"
@@ -42,7 +42,7 @@ class Mnist(Task):
     paper = "section 6.6, figure 6"
     config = MnistConfig
     presets: ClassVar = {
-        # The paper gives no learning rate: this one shows its order of the three (see README.md here).
+        # The paper gives no learning rate; with this one the variants have the paper's order (see README.md here).
         "paper": {"epochs": 60, "learning_rate": 3e-4},
         "small": {"epochs": 2},
         "smoke": {"epochs": 1, "hidden": 64, "source": "made", "rows": 2000},

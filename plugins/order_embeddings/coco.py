@@ -15,7 +15,7 @@ CAPTION_FILE = "dataset_coco.json"
 FEATURE_FOLDER = Path("images") / "10crop"
 FEATURE_FILES = {"train": "train.npy", "dev": "val.npy", "test": "test.npy"}
 _SPLITS = {"train": "train", "restval": "train", "val": "dev", "test": "test"}
-"""Karpathy's names, and ours."""
+"""Karpathy's names of the splits, and duoln's."""
 WHOLE_TRAIN = 113_287
 _DEV_IMAGES = 1_000
 _MAX_BYTES = 1 << 28
@@ -29,7 +29,7 @@ class _Image(NamedTuple):
 
 
 def is_in(root: Path) -> bool:
-    """Whether the captions stand below a data folder."""
+    """Whether the captions are below a data folder."""
     return (root / FOLDER / CAPTION_FILE).is_file()
 
 

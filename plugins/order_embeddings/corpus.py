@@ -110,7 +110,7 @@ class Words:
 def in_vocabulary(corpus: Corpus, rows: int) -> dict[str, Part]:
     """The parts with words as rows of the table: all words of train and dev, the most frequent first, from row 2 on.
 
-    Words that are in test alone are `UNKNOWN`. Words of one frequency stand in alphabetical order.
+    Words that are only in test are `UNKNOWN`. Words of equal frequency are in alphabetical order.
 
     Raises:
         UsageError: there are more of them than the table has rows.

@@ -51,10 +51,10 @@ def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabula
         vocabulary: rows of the word table.
         last_batch: as the authors' code has it, an epoch's last batch is "dropped", even a full one that takes the
             last image; or a full one is "kept".
-        root: stands before DUOLN_DATA.
+        root: a folder that is searched before DUOLN_DATA.
 
     Raises:
-        DataMissingError: the corpus was asked for and is not to be had.
+        DataMissingError: the corpus was requested and is not available.
         DataError: a file is damaged.
         UsageError: more words than the table has rows, or a batch larger than the data.
     """

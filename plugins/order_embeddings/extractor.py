@@ -1,10 +1,10 @@
-"""`patch-kmeans`: image features from single layers of patches and from colours, in the place of a trained network.
+"""`patch-kmeans`: image features from single layers of patches and from colours, instead of a trained network.
 
 After Coates, Lee and Ng (2011, section 3): patches of 6 x 6 pixels at every position, each less its mean and divided by
 its deviation, whitened; a dictionary of K patches by k-means, fitted on training images; for each patch and entry
-max(0, mean distance - distance), averaged over each quarter of the image. Beside them, for each quarter, the roots of
-the shares of 4 x 4 x 4 colours. Every feature is then standardised by the training images. Nothing of it has learnt
-what is in a picture: it is no stand-in for the features of a deep network.
+max(0, mean distance - distance), averaged over each quarter of the image. Further features are, for each quarter, the
+roots of the shares of 4 x 4 x 4 colours. Every feature is then standardised by the training images. The extractor has
+not learnt the content of pictures, so it does not replace the features of a deep network.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def fit(images: np.ndarray, entries: int, seed: int) -> Dictionary:
 
 
 def _k_means(points: np.ndarray, count: int, rng: Stream) -> np.ndarray:
-    """Lloyd's algorithm from random points; a centre that loses all its points starts anew at a random one."""
+    """Lloyd's algorithm from random points; a centre that loses all its points moves to a random point."""
     centres = points[rng.integers(len(points), (count,))]
     for _ in range(_ROUNDS):
         nearest = np.argmin(0.5 * np.square(centres).sum(axis=1) - points @ centres.T, axis=1)

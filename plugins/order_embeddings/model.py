@@ -95,10 +95,10 @@ def contrastive_loss(errors: Tensor, margin: float) -> Tensor:
 def clip_each_array(limit: float) -> optim.Clip:
     """The gradient of each array of the authors' code scaled on its own, so that its norm is at most `limit`.
 
-    Their GRU has arrays of its own for the two gates and for the candidate, which are side by side in ours.
+    Their GRU has separate arrays for the two gates and for the candidate; duoln keeps them side by side in one array.
 
     Raises:
-        UsageError: a limit that is not finite or not above 0.
+        UsageError: the limit is not finite or not above 0.
     """
     clip = optim.clip_each_norm(limit)
 

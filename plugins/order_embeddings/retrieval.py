@@ -22,7 +22,7 @@ class Ranks(NamedTuple):
 
 
 def ranks(errors: np.ndarray) -> Ranks:
-    """The ranks under a matrix of errors; candidates of equal error stand in the order of their numbers.
+    """The ranks by a matrix of errors; candidates of equal error are in the order of their numbers.
 
     Shape:
         errors (5 N, N): captions 5 j to 5 j + 4 belong to image j.

@@ -47,7 +47,7 @@ def read_books(path: Path) -> Iterator[Iterator[str]]:
     end of a line.
 
     Raises:
-        DataError: the file cannot be read. DataFormatError: it is no UTF-8; the message names the line.
+        DataError: the file cannot be read. DataFormatError: it is not UTF-8; the message names the line.
     """
     number = 0
 

@@ -27,10 +27,10 @@ Source = Literal["auto", "books", "made"]
 Filter = Literal["batch", "corpus"]
 
 WHOLE_CORPUS = 70_000_000
-"""Sentences from which on a corpus is BookCorpus (about 74 million) and not a stand-in."""
+"""A corpus with at least so many sentences is BookCorpus (about 74 million); a smaller one is a stand-in."""
 CORPORA = ("books/bookcorpus.txt.gz", "books/bookcorpus.txt", "books/novels.txt.gz")
 FORMS = 15
-"""Lengths of the encoder's input that a compiled step sees: each is a shape of its own."""
+"""The lengths of the encoder's input in a compiled step; each length is a different shape."""
 PADDING = -1
 
 
@@ -88,7 +88,7 @@ class HomogeneousBatches:
 
     Args:
         triplets: what to train on.
-        batch_size: rows a batch.
+        batch_size: rows per batch.
         seed: of the order.
         filtering: "batch" draws batches by the length of the middle sentence alone and then leaves out triplets with
             a longer neighbour, as that code does; "corpus" leaves them out before, so that batches are full.
@@ -146,10 +146,10 @@ def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, 
         lower_case: whether the text is lower-cased.
         vocabulary: a file of words, the most frequent first; by default those of the corpus are counted.
         seed: of made books.
-        root: stands before DUOLN_DATA.
+        root: a folder that is searched before DUOLN_DATA.
 
     Raises:
-        DataMissingError: a corpus was asked for and is not to be had. DataError: a file is damaged.
+        DataMissingError: a corpus was requested and is not available. DataError: a file is damaged.
         UsageError: a table without a row for a word.
     """
     if words <= FIRST:

@@ -19,7 +19,7 @@ def pearson(x: np.ndarray, y: np.ndarray) -> float:
     _check("pearson", x, y)
     a, b = x.astype(np.float64), y.astype(np.float64)
     a, b = a - a.mean(), b - b.mean()
-    a, b = a / (np.abs(a).max() or 1.0), b / (np.abs(b).max() or 1.0)  # else the squares of tiny values vanish
+    a, b = a / (np.abs(a).max() or 1.0), b / (np.abs(b).max() or 1.0)  # otherwise the squares of tiny values become 0
     size = float(np.sqrt((a @ a) * (b @ b)))
     return float(np.clip(a @ b / size, -1.0, 1.0)) if size else 0.0
 

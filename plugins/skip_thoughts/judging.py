@@ -45,10 +45,10 @@ def figures_of(x: Any, answers: np.ndarray, parts: np.ndarray, name: str, seed: 
         x: codes, (sentences, width).
         answers: as in `sets.TestSet`.
         parts: as in `sets.TestSet`.
-        name: of the set, for errors.
-        seed: of the first weights of SICK's regression.
-        epochs_and_batch: of a round of SICK's regression.
-        grid: strengths of the penalty for classes.
+        name: the name of the set, for errors.
+        seed: the seed of the initial weights of SICK's regression.
+        epochs_and_batch: the epochs and the batch size of a round of SICK's regression.
+        grid: the strengths of the penalty for classes.
     """
     if len(parts):
         half = len(answers)
@@ -58,7 +58,7 @@ def figures_of(x: Any, answers: np.ndarray, parts: np.ndarray, name: str, seed: 
 
 
 def nats_of(nats: Callable[[Batch], np.ndarray], split: Batch) -> dict[str, float]:
-    """Nats a word of the sentences around, and what the frequencies of the training targets alone would give.
+    """Nats per word of the neighbouring sentences, and the same figure from the frequencies of the training targets.
 
     `unigram` is the cross-entropy of the same words under the frequency of each as a target in training, with one added
     to every count.

@@ -1,7 +1,7 @@
-"""Books and test sets made on the spot, so that everything runs without a corpus.
+"""Made books and test sets, so that everything runs without a corpus.
 
-A book wanders through a few topics; a sentence has words of its topic, and the topic stays for some sentences, so that
-a sentence tells of those around it.
+A book has a few topics, one after another. A sentence has words of its topic, and a topic lasts for some sentences, so
+that a sentence contains information about its neighbours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Skip-thoughts (Kiros et al. 2015), with decoders that see the code as their first state and nowhere else."""
+"""Skip-thoughts (Kiros et al. 2015), with decoders that get the code only as their first state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Norm = Literal["none", "layer", "layer-theano"]
 
 
 def start_matrix(rng: Stream, shape: tuple[int, ...]) -> np.ndarray:
-    """How the code behind the paper starts a matrix: orthogonal if it is square, else uniform in +-0.1."""
+    """The initial matrix of the paper's code: orthogonal if it is square, otherwise uniform in +-0.1."""
     square = len(shape) == 2 and shape[0] == shape[1]
     return (nn.init.orthogonal if square else nn.init.uniform(0.1))(rng, shape)
 

@@ -1,8 +1,8 @@
-"""SICK as the code behind the paper judges it: softmax regression of a pair's features on a sparse target.
+"""The evaluation of SICK as in the paper's code: softmax regression of a pair's features on a sparse target.
 
 The features are |u - v| and u * v. A score y gives its share floor(y) - y + 1 to the class floor(y) and the rest to the
-one above (Tai et al. 2015). The prediction is the mean class. Training goes in rounds; after each the correlation on
-the trial pairs is taken, and the first round without gain ends it, its weights left aside.
+one above (Tai et al. 2015). The prediction is the mean class. Training runs in rounds. After each round the
+correlation on the trial pairs is measured. Training ends at the first round without a gain and drops its weights.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from duoln.randomness import Stream
 
 Round = Literal["keras0", "keras1"]
 ROUNDS: dict[Round, tuple[int, int]] = {"keras0": (100, 128), "keras1": (10, 32)}
-"""Epochs and batch of a round: what Keras did by itself until early 2016, and from 1.0 on."""
+"""Epochs and batch of a round: the defaults of Keras until early 2016, and from 1.0 on."""
 CLASSES = 5
 SHUFFLE = 1234
 _TRAIN, _TRIAL, _TEST = 0, 1, 2

@@ -24,15 +24,15 @@ FOLDER = "sentences"
 _TEXT = Cap(1 << 23, 1 << 11)
 """The largest set has 1.3 million bytes, its longest line 695."""
 _MOST_LINES = 1 << 16
-"""The largest set has 10,662. All sentences stand side by side in one array, as long as the longest."""
+"""The largest set has 10,662. All sentences are in one array, which is as long as the longest sentence."""
 _COLUMNS = ("pair_ID", "sentence_A", "sentence_B", "relatedness_score")
 
 
 class TestSet(NamedTuple):
-    """Sentences as words, and what is asked of them.
+    """Sentences as words, and their classes or scores.
 
-    Of SICK `sentences` has the first of all pairs, then the second of all, and `parts` says of each pair whether it is
-    for training (0), trial (1) or testing (2). Of the others `parts` is empty.
+    For SICK `sentences` holds the first sentences of all pairs, then the second ones, and `parts` says whether a pair
+    is for training (0), trial (1) or testing (2). For the other sets `parts` is empty.
     """
 
     name: str

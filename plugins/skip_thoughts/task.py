@@ -61,7 +61,7 @@ class SkipThoughtsConfig(Config):
 
 
 class SkipThoughtsTask(Task):
-    """Skip-thoughts with a GRU encoder and two GRU decoders, nats a word, and what its codes are good for."""
+    """Skip-thoughts with a GRU encoder and two GRU decoders: nats per word, and the quality of the codes."""
 
     name = "skip_thoughts"
     title = "Skip-thoughts"
@@ -115,7 +115,7 @@ class SkipThoughtsTask(Task):
         return ops.sum(self.predict(model, params, batch))
 
     def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
-        """The nats of the words around where a batch has targets, (2, T, B); else the codes, (B, hidden)."""
+        """The nats of the neighbours' words, (2, T, B), if the batch has targets; else the codes, (B, hidden)."""
         assert isinstance(model, SkipThoughts)
         if "targets" in batch:
             return model.nats(params, batch["words"], batch["mask"], batch["given"], batch["targets"])

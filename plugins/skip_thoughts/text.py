@@ -1,4 +1,4 @@
-"""Lines of a text file, plain or gzipped, read one by one: a line is what ends with a newline byte, and no longer."""
+"""Lines of a text file, plain or gzipped, read one by one; only a newline byte ends a line."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Sentences and words of plain English text, by two regular expressions.
 
-Words are parted as in the Penn Treebank: marks stand alone, and so do n't, 's, 're, 've, 'll, 'd and 'm. What is parted
-already stays as it is. Sentences end at a full stop, question or exclamation mark that white space and a capital,
-digit or opening quote follow, unless the full stop belongs to a title or an initial.
+Words are split as in the Penn Treebank: punctuation marks and n't, 's, 're, 've, 'll, 'd and 'm are separate words.
+Text that is already split does not change. A sentence ends at a full stop, question or exclamation mark before white
+space and a capital, digit or opening quote, unless the full stop belongs to a title or an initial.
 """
 
 from __future__ import annotations

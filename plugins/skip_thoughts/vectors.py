@@ -106,7 +106,7 @@ def _records(path: Path, file: IO[bytes], wanted: Collection[str]) -> dict[str, 
         if len(vector) < 4 * width:
             raise DataFormatError(path, at, f"{int(parts[0])} words with {width} numbers each", "the end of the file")
         at += len(word) + 1 + len(vector)
-        text = bytes(word).lstrip(b"\n").decode("utf-8", "replace")  # a word of other bytes is none of ours
+        text = bytes(word).lstrip(b"\n").decode("utf-8", "replace")  # a word of other bytes is not in the vocabulary
         if text in wanted and text not in vectors:
             values = np.frombuffer(vector, "<f4").astype(np.float32)
             if not np.isfinite(values).all():

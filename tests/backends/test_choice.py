@@ -1,4 +1,4 @@
-"""Which backend is chosen, why the others are refused, and what the user is told."""
+"""The choice of a backend, the reasons against the others, and the messages to the user."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The points at which CuPy and its stand-in may differ, on whichever of them is there."""
+"""The points at which CuPy and its stand-in may differ; the tests run on the one that is installed."""
 
 import numpy as np
 import pytest

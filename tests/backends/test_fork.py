@@ -63,7 +63,7 @@ def test_a_child_of_a_process_whose_pool_was_used():
 
 
 def test_a_child_forked_while_another_thread_has_blas_limited():
-    """The child gets the settings from before, and a lock that nobody holds."""
+    """The child gets the earlier settings, and a lock that is free."""
     lines = _run("""
         from duoln.system import openblas
         before = openblas.threads(), sys.getswitchinterval()

@@ -63,9 +63,9 @@ def test_traced_once_and_equal_to_eager(name):
 
 @pytest.fixture
 def exact_memory():
-    """MLX gives a freed buffer to the next smaller array, so what is active depends on which were free.
+    """MLX reuses a freed buffer for the next smaller array, so the active memory depends on the free buffers.
 
-    Without a cache it is the sum of the arrays that live.
+    Without a cache it is the sum of the arrays that exist.
     """
     before = mx.set_cache_limit(0)
     yield
@@ -79,14 +79,14 @@ def test_memory_does_not_grow(exact_memory):
     for k in range(500):
         state, figures = compiled(state, batches[k % 2], rate)
         be.wait([leaf.data for leaf in tree.leaves((state, figures))])
-        mx.synchronize()  # what the step made on its way is freed by MLX's own thread
+        mx.synchronize()  # MLX's own thread frees the temporary arrays of the step
         if k in (99, 499):
             active_bytes[k] = mx.get_active_memory()
     assert active_bytes[499] <= active_bytes[99]
 
 
 def test_wait_evaluates_everything(monkeypatch):
-    """MLX computes when it is asked to; without this a run's graph would grow from update to update."""
+    """MLX computes only on request; without this a run's graph would grow with every update."""
     from duoln.backends import mlx
 
     be, evaluated = get_backend("mlx"), []

@@ -1,14 +1,14 @@
-"""Where a command may find itself: streams that are closed, full or gone, and variables that say odd things.
+"""The conditions of a command's streams: closed, full or gone, and environment variables with unusual values.
 
-Each condition is a line of shell in which COMMAND stands for the command, variables, and what the command then gives:
-the exit code where it only talks, and the exit code where it has a result for stdout.
+Each condition has a line of shell, in which COMMAND stands for the command, variables, and the expected results: the
+exit code of a command that only writes remarks, and the exit code of a command with a result for stdout.
 """
 
 from types import MappingProxyType
 from typing import NamedTuple
 
 NO_READER = "mkfifo pipe; (: < pipe) & exec 3> pipe; wait"
-"""Descriptor 3 is a pipe whose reader is gone."""
+"""Descriptor 3 is a pipe without a reader."""
 LOST = 7
 """The result could not be written; everything else was done."""
 

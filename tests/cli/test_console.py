@@ -1,4 +1,4 @@
-"""What a person sees of a run: lines now and then through a pipe, a bar on a terminal."""
+"""The display of a run: a line every few seconds in a pipe, a bar on a terminal."""
 
 import io
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ COLUMNS = (Column("test_nll", "test NLL"), Column("test_error", "test error", ".
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still until it is moved."""
+    """A clock that changes only when the test moves it."""
     made = SimpleNamespace(now=100.0)
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: made.now))
     return made
@@ -56,7 +56,7 @@ def test_lines_through_a_pipe(clock, monkeypatch):
     display.on_evaluation(Evaluation(15, 1.0, {"test_nll": 0.00001, "test_error": 0.0123}, 1.0))
     assert _lines(out) == ["ln: epoch 1  test NLL 1.0e-05  test error 1.23% [made digits, synthetic]"]
     clock.now += 4.0
-    display.on_step(Step(16, 0.25, 1.0, 0.1))  # an evaluation has just been told
+    display.on_step(Step(16, 0.25, 1.0, 0.1))  # the listener has just received an evaluation
     display.on_end("done", {})
     assert _lines(out) == []
 

@@ -58,7 +58,7 @@ def _kill_again_and_again(folder, kills, seed, backend="numpy"):
         saved, refused = checkpoint.newest(folder / "checkpoints")
         assert refused == [] and (saved is not None or not (folder / "checkpoints").exists()
                                   or not checkpoint.list_steps(folder / "checkpoints"))
-        if done:  # it was through before the signal came: begin anew
+        if done:  # the run ended before the signal came: try again
             for file in sorted(folder.rglob("*"), reverse=True):
                 file.unlink() if file.is_file() else file.rmdir()
             longest *= 0.8
@@ -111,7 +111,7 @@ class Failing:
 
 
 def test_every_single_write_may_fail(tmp_path, numpy_backend, monkeypatch):
-    """The n-th call fails, for n = 1, 2, 3 ... until none does: an error is told, and the run goes on from there."""
+    """The n-th call fails, for n = 1, 2, 3 ... until none fails: the command reports the error, and the run can be resumed."""
     n, failed = 0, []
     while True:
         n += 1

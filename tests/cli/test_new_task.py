@@ -1,4 +1,4 @@
-"""`duoln new-task`: what it writes is installed, listed, run, tested and linted as it stands."""
+"""`duoln new-task`: the package that it writes is installed, listed, run, tested and linted without a change."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def _can_build():
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Where the command wrote a task, and what it printed."""
+    """The folder to which the command wrote a task, and its output."""
     folder = tmp_path_factory.mktemp("made")
     return folder, _run("duoln", "new-task", NAME, cwd=folder)
 
@@ -55,7 +55,7 @@ def installed(made, tmp_path_factory):
 
 def test_what_is_written_and_said(made):
     folder, done = made
-    assert [p.name for p in folder.iterdir()] == [NAME]  # nothing was left beside it
+    assert [p.name for p in folder.iterdir()] == [NAME]  # no other file remains in the folder
     files = {p.relative_to(folder / NAME).as_posix() for p in (folder / NAME).rglob("*") if p.is_file()}
     assert files == {"pyproject.toml", "README.md", f"{NAME}/__init__.py", f"{NAME}/task.py", f"tests/test_{NAME}.py"}
     assert done.stdout.splitlines() == [f"pip install -e ./{NAME}", f"duoln run {NAME} --preset smoke", f"pytest ./{NAME}"]
@@ -79,7 +79,7 @@ def test_its_own_test_passes(made, installed, tmp_path):
 
 
 def test_an_editable_install_is_found_beside_its_folder(made, tmp_path):
-    """`python -m duoln` sees ./NAME, a folder without __init__.py, before what is installed."""
+    """`python -m duoln` finds ./NAME, a folder without __init__.py, before the installed package."""
     if not _can_build():
         pytest.skip("setuptools and wheel are needed to build without fetching them")
     shutil.copytree(made[0] / NAME, tmp_path / NAME)

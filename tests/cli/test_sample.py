@@ -26,7 +26,7 @@ class Options:
 
 
 class Generative(Spirals):
-    """Spirals that can be sampled: writes what it was asked and the sum of its parameters."""
+    """Spirals that can be sampled: a sample holds its options and the sum of the parameters."""
 
     name = "generative"
     sampling: ClassVar = Options

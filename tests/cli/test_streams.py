@@ -1,4 +1,4 @@
-"""Whatever becomes of the streams: no traceback, complete files, and an exit code that says what happened."""
+"""In every condition of the streams: no traceback, complete files, and the right exit code."""
 
 import json
 import os
@@ -75,7 +75,7 @@ def test_a_run_whose_result_is_asked_for_is_complete(name, tmp_path):
 
 
 def _check_complete(run):
-    """Every file of the run is there, whole, and holds nothing but what belongs in it."""
+    """Every file of the run exists, is complete, and contains no foreign text."""
     assert {p.name for p in run.iterdir()} == FILES
     entries = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     assert (entries[0]["event"], entries[-1]["event"], entries[-1]["status"]) == ("start", "end", "done")
@@ -124,15 +124,15 @@ def test_on_a_terminal(term, columns, tmp_path):
     try:
         while part := os.read(ours, 65536):
             output += part
-    except OSError:  # which is how Linux tells that the other end is closed
+    except OSError:  # Linux reports a closed other end in this way
         pass
     os.close(ours)
     assert child.wait(PATIENCE) == 0 and b"Traceback" not in output
-    assert term == "xterm" or b"\x1b[?25l" not in output  # no cursor is hidden where it cannot be
+    assert term == "xterm" or b"\x1b[?25l" not in output  # no cursor is hidden where there is no terminal
     _check_complete(tmp_path / "r" / "none")
 
 
-# Who else prints ----------------------------------------------------------------------------------------
+# Output of other code -----------------------------------------------------------------------------------
 
 NOISE = """
 import ctypes, os, subprocess, sys

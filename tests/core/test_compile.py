@@ -1,4 +1,4 @@
-"""compile: the same values as eager, and errors for what a traced step may not do."""
+"""compile: the same values as eager, and errors for operations that a traced step must not contain."""
 
 import numpy as np
 import pytest

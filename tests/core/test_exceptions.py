@@ -1,4 +1,4 @@
-"""A call that raises leaves nothing behind: every later gradient is right, whichever operator failed."""
+"""A call that raises leaves no state: every later gradient is right, whichever operator failed."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_tensors_kept_from_a_derived_rule_that_raised_are_constants_afterwards(b
 
     @op
     def failing(x):
-        """Keeps what it is given, and fails."""
+        """Keeps its arguments, and fails."""
         return failing.apply(x)
 
     def function(x):

@@ -1,4 +1,4 @@
-"""Tensors: making them, reading them, operators, and what they refuse."""
+"""Tensors: their creation, their values, their operators, and the arguments that they refuse."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Threads of one process: what a step keeps belongs to its thread or its call."""
+"""Threads of one process: the values that a step keeps belong to its thread or its call."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ THREADS = 8
 
 
 def _together(work, count=THREADS):
-    """The results of `work(0) ... work(count - 1)`, a thread each, all of which start at the same moment."""
+    """The results of `work(0) ... work(count - 1)`; each has its own thread, and all threads start at the same moment."""
     gate = threading.Barrier(count)
 
     def start(k):

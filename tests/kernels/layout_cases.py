@@ -1,4 +1,4 @@
-"""Every operator with a fused rule, at sizes that take no time: what the table of layouts is generated from."""
+"""Every operator with a fused rule, at small sizes; the table of layouts is generated from these cases."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rows() -> Iterator[RuleCase]:
 
 
 def images() -> Iterator[RuleCase]:
-    """Convolution, pooling, and what goes with them."""
+    """Convolution, pooling, and the operators used with them."""
     rng = np.random.default_rng(2)
     for x, weight, padding in (((2, 5, 4, 3), (3, 2, 3, 2), 1), ((2, 5, 5, 1), (3, 3, 1, 1), 0), ((1, 4, 5, 2), (2, 2, 2, 3), 0),
                                ((3, 1, 4, 2), (1, 3, 2, 1), 1), ((2, 4, 1, 3), (3, 1, 3, 2), 0), ((1, 1, 6, 1), (1, 2, 1, 2), 0),
@@ -120,7 +120,7 @@ def updates() -> Iterator[RuleCase]:
 
 
 def layout_cases() -> list[RuleCase]:
-    """What every run of the tests goes through."""
+    """The cases of every test run."""
     return [*rows(), *images(), *cells(), *more_cells(), *updates()]
 
 

@@ -1,4 +1,4 @@
-"""The NumPy rules of what a convolutional network is made of, against the composed ones: odd sizes, blocks, threads."""
+"""The NumPy rules of a convolutional network's operators, against the composed rules: odd sizes, blocks, threads."""
 
 import numpy as np
 import pytest
@@ -158,7 +158,7 @@ def _winograd(x, weight, stride, padding):
 
 
 def test_the_measure_refuses_winograds_transform(monkeypatch):
-    """It is right but for its rounding, and that is beyond what is allowed."""
+    """It is right except for its rounding, and the rounding error is above the limit."""
     monkeypatch.setattr(mlx_conv, "_convolve", _winograd)
     figure = mlx_conv._measure()
     assert figure.allowed < figure.error < 1e-4

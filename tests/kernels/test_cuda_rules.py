@@ -75,7 +75,7 @@ BROKEN = [
 @pytest.mark.skipif(GPU != STAND_IN, reason="a broken kernel could take a real device with it")
 @pytest.mark.parametrize(("what", "case", "old", "new"), BROKEN, ids=[b[0] for b in BROKEN])
 def test_a_broken_kernel_fails_its_proof(what, case, old, new, gpu, monkeypatch):
-    """A mutation of the text, at a few seeds of the scheduler: a case that the broken kernel passes proves nothing."""
+    """A mutation of the text, at a few seeds of the scheduler: a case that the broken kernel passes tests nothing."""
     in_text = []
 
     def compiled(self, macros):

@@ -1,4 +1,4 @@
-"""Each backend's rules of an operator stand in that operator's folder."""
+"""Each backend's rules of an operator are in that operator's folder."""
 
 import importlib
 

@@ -1,4 +1,4 @@
-"""The machine that runs kernels on the CPU: it computes what a GPU would, and catches what a GPU would not say."""
+"""The emulator that runs kernels on the CPU: it computes what a GPU computes, and detects errors that a GPU hides."""
 
 import sys
 

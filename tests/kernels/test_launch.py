@@ -1,4 +1,4 @@
-"""The launcher and the source loader: what does not fit a kernel's declaration never reaches the GPU."""
+"""The launcher and the source loader: arguments that do not fit a kernel's declaration never reach the GPU."""
 
 import numpy as np
 import pytest

@@ -33,7 +33,7 @@ def test_no_layout_changes_a_fused_rule(op, numpy_backend):
     tally = Tally()
     tally.run(_of(op), numpy_backend)
     assert tally.cases[op] >= LEAST[op]
-    # Adam's rule leaves what is not contiguous to the composed one.
+    # Adam's rule leaves arrays that are not contiguous to the composed rule.
     assert tally.fused[op] >= (0.98 * tally.cases[op] if op != "adam_update" else 50)
 
 

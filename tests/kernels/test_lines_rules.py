@@ -19,7 +19,7 @@ def _rule():
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_batch_norm(shape, parts, unbiased, dtype, rng, numpy_backend):
     x, gain, bias = (rng.standard_normal(s).astype(dtype) for s in (shape, shape[-1:], shape[-1:]))
-    # With two rows the values become +1 and -1, and hardly depend on x: a larger epsilon leaves something to compare.
+    # With two rows the values become +1 and -1 and hardly depend on x, so a larger epsilon is needed for a comparison.
     check_rule(ops.batch_norm, _rule(), [x, gain if "gain" in parts else None, bias if "bias" in parts else None],
                {"eps": 1e-5 if x.size > 2 * shape[-1] else 1.0, "unbiased": unbiased}, numpy_backend, length=4 * x.size // shape[-1])
 

@@ -1,7 +1,7 @@
-"""What Metal's compiler would say of every kernel, as far as Clang can tell: Metal is C++14 with address spaces.
+"""A check of every Metal kernel by Clang instead of Metal's compiler: Metal is C++14 with address spaces.
 
-Every text that the cases launch is parsed with its signature as MLX writes it, `device`, `constant` and `threadgroup`
-being address spaces of their own; and what Metal has not (lambdas, double) may not be in it.
+Every text that the cases launch is parsed with its signature as MLX writes it. `device`, `constant` and `threadgroup`
+are different address spaces. Features that Metal does not have (lambdas, double) must not be in the text.
 """
 
 import re
@@ -25,7 +25,7 @@ WORDS = (Path(hostgpu.HERE) / "metal_words.h").read_text()
 
 
 def texts(batch, hidden):
-    """Each kernel, with and without what is optional, as MLX would hand it to the compiler."""
+    """Each kernel, with and without optional inputs, as MLX would give it to the compiler."""
     made = []
 
     def metal_kernel(name, input_names, output_names, source, header):

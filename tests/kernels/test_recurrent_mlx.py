@@ -1,4 +1,4 @@
-"""The recurrent rule on MLX: compiled steps give what eager ones give, and each weight's gradient is one product."""
+"""The recurrent rule on MLX: compiled and eager steps give the same values, and each weight's gradient is one product."""
 
 import pytest
 from conftest import get_backend

@@ -1,5 +1,5 @@
-"""The fused NumPy rules of the recurrent operators: against the composed rule, to the bit on every run, and what
-they keep for the gradient.
+"""The fused NumPy rules of the recurrent operators: they agree with the composed rule, give the same bits on every run,
+and keep as little for the gradient as they promise.
 """
 
 import sys
@@ -46,7 +46,7 @@ def test_rule(cell, norm, reverse, masked, dtype, rng, numpy_backend):
                    length=2000)
 
 
-# Sequences of many lengths: the rules leave out what padding added.
+# Sequences of many lengths: the rules skip padding.
 
 LENGTHS = {"falling": [9, 7, 4, 1], "any": [3, 9, 0, 5, 1, 9, 2], "one long": [9] + [1] * 30, "short": [2, 1, 2],
            "none": [0, 0], "many": [1 + 7 * k % 9 for k in range(50)]}
@@ -67,7 +67,7 @@ def test_padded_sequences(cell, norm, lengths, rng, numpy_backend):
 
 @pytest.mark.parametrize("cell", FUSED)
 def test_no_gradient_at_the_outputs_of_padded_sequences(cell, rng, numpy_backend):
-    """A loss on last states alone hands nothing back to the outputs."""
+    """A loss on last states only gives no gradient to the outputs."""
     problem = Problem(cell, "layer", rng, steps=9, batch=7, n_in=4, hidden=6, masked=True)
     arguments = _arguments(problem, "float64")
     arguments[problem.n_states + 4] = np.arange(9)[:, None] < np.array(LENGTHS["any"])
@@ -131,7 +131,7 @@ def test_the_remaining_variants_are_left_to_the_composed_rule(cell, norm, rng, n
 
 
 class TestPartsOfTheBatch:
-    """A large batch goes through time in parts, side by side."""
+    """A large batch is computed in parts, side by side."""
 
     @pytest.fixture
     def three_workers(self, monkeypatch):

@@ -152,7 +152,7 @@ class TestPopulation:
 
 
 class TestInvariances:
-    """Table 1 of the paper, on one layer: what re-scaling and re-centring the weights does to each norm."""
+    """Table 1 of the paper, on one layer: the effect of re-scaling and re-centring the weights on each norm."""
 
     def _norms(self, numpy_backend, rng):
         x, w = rng.standard_normal((30, 8)), rng.standard_normal((8, 5))

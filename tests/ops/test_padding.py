@@ -1,4 +1,4 @@
-"""What stands in padding reaches neither a value nor a gradient, not even where it is not a number."""
+"""The values in padding change neither a result nor a gradient, even if they are NaN."""
 
 import numpy as np
 import pytest

@@ -128,7 +128,7 @@ def test_a_padded_batch_gives_what_its_sequences_give_alone(cell, norm, rng, num
 
 @pytest.mark.parametrize("cell", recurrent.CELLS)
 class TestInvariances:
-    """Section 5.1: what re-scaling and re-centring all of W_h, or re-scaling one case, does."""
+    """Section 5.1: the effect of re-scaling and re-centring all of W_h, and of re-scaling one case."""
 
     def _outputs(self, cell, rng, numpy_backend, change):
         p = Problem(cell, "layer", rng, eps=1e-12)
@@ -243,7 +243,7 @@ class TestErrors:
 
 
 class TestCell:
-    """`lstm_cell`: a time step whose products the caller makes."""
+    """`lstm_cell`: a time step; the caller computes its products."""
 
     @pytest.mark.parametrize("norm", ["none", "layer", "layer-cell", "layer-theano", "layer-per-gate", "batch"])
     def test_it_is_what_a_step_does_after_its_products(self, norm, rng, numpy_backend):
@@ -260,7 +260,7 @@ class TestCell:
             return ops.lstm_cell(x_proj, h_proj, c, own, dict(zip(names, rest, strict=True)), norm=norm)
 
         duoln.gradcheck(of_floats, x[0] @ w_x, h @ w_h, c, *parameters)
-        duoln.gradcheck(lambda *a: of_floats(*a)[1], x[0] @ w_x, h @ w_h, c, *parameters)  # nothing asks for h
+        duoln.gradcheck(lambda *a: of_floats(*a)[1], x[0] @ w_x, h @ w_h, c, *parameters)  # the loss does not depend on h
 
     def test_arrays_that_do_not_fit(self, rng, numpy_backend):
         def cell(x_proj=(2, 12), h_proj=(2, 12), c=(2, 3), bias=(12,), norm="none", norms=None):

@@ -1,8 +1,8 @@
 """2,000 steps forward and backward with recurrent weights scaled by 0.5, 1 and 4.
 
-Layer norm does not see the scale of W_h, so neither states nor gradients change with it. That is the formula; in
-float32 a chaotic network (an LN-LSTM without forget bias can be one) magnifies rounding over so many steps, so the
-exact statement is tested in float64 with a tiny epsilon, and finiteness in float32.
+The scale of W_h does not change layer norm, so neither states nor gradients depend on it. This holds for the formula.
+In float32 a chaotic network (an LN-LSTM without forget bias can be one) magnifies rounding over so many time steps.
+Therefore the exact statement is tested in float64 with a tiny epsilon, and finiteness is tested in float32.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""What `help()` shows of an operator is what it takes."""
+"""`help()` shows the arguments that an operator takes."""
 
 import inspect
 

@@ -254,7 +254,7 @@ def test_equal_training_on_numpy_and_mlx(variant):
 
 
 def test_batch_norm_is_evaluated_by_the_statistics_of_undisturbed_images(numpy_backend):
-    """Neither noise nor masks change what an evaluation gives, nor does what stands beside an image."""
+    """Neither noise, nor masks, nor the other images of a batch change the result of an evaluation."""
     evaluations = []
     for disturbed in ({"noise": 0.0, "dropout": 0.0}, {"noise": 0.5, "dropout": 0.5}):
         cfg = _config("bn", **disturbed)

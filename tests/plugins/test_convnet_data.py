@@ -1,4 +1,4 @@
-"""The images of the ConvNet task: CIFAR-10 in its three forms, MNIST, made ones; whitening; and what is refused."""
+"""The images of the ConvNet task: CIFAR-10 in its three forms, MNIST, made ones; whitening; and refused files."""
 
 import gzip
 import io
@@ -172,7 +172,7 @@ def test_the_real_subset():
 # What is done to images ---------------------------------------------------------------------------------
 
 def _correlated(count, rng):
-    """Images of 2 x 2 x 3 whose values hang together."""
+    """Images of 2 x 2 x 3 whose values are correlated."""
     return (rng.random((count, 3)) @ rng.random((3, 12)) * 60 + rng.random((count, 12)) * 60).astype(np.uint8).reshape(-1, 2, 2, 3)
 
 

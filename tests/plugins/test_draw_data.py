@@ -1,4 +1,4 @@
-"""Binarised MNIST on disk: the packed file, the text files, what is refused, and what is made instead."""
+"""Binarised MNIST on disk: the packed file, the text files, refused files, and made digits."""
 
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""DRAW's attention: grids that see nothing or everything, the fused glimpse, and what is refused."""
+"""DRAW's attention: grids that cover no pixel or all pixels, the fused glimpse, and refused arguments."""
 
 import itertools
 
@@ -65,7 +65,7 @@ def test_the_fused_glimpse(batch, pixels, read, write, dtype, centre, numpy_back
     rng = np.random.default_rng(batch)
     looked = 0.5 * rng.standard_normal((batch, 10 + write * write))
     if batch > 1:
-        looked[0, :10] = 30 * np.sign(rng.standard_normal(10))  # beyond what the grids are held within
+        looked[0, :10] = 30 * np.sign(rng.standard_normal(10))  # beyond the range to which the numbers of a grid are clamped
     canvas = rng.standard_normal((batch, pixels, pixels))
     canvas[0, 0, :2] = -1000, 1000
     inputs = [canvas, rng.random((batch, pixels, pixels)), looked]

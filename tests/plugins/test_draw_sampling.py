@@ -1,4 +1,4 @@
-"""Digits that DRAW generates: the pictures, the same for a seed, and what is refused."""
+"""Digits that DRAW generates: the pictures, the same for a seed, and refused options."""
 
 import numpy as np
 import pytest

@@ -141,7 +141,7 @@ def test_bounds_that_are_reached_change_the_gradient(numpy_backend):
 
 
 def test_the_window_stands_still_on_padding(numpy_backend):
-    """What a line is beside, and what pads it, changes nothing."""
+    """The other lines of a batch and the padding do not change the results of a line."""
     model, params, batch = _tiny("layer", "sequences")
     tensors = to_tensors(params, numpy_backend)
     together = model.outputs(tensors, *to_tensors([batch["x"], batch["text"]], numpy_backend)).numpy()

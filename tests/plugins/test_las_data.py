@@ -128,7 +128,7 @@ def test_digits_are_spelled_and_the_last_takes_are_the_dev_set(tmp_path):
 
 
 def _no_unicode(words):
-    """Words whose first four bytes are no character."""
+    """Words whose first four bytes are not a character."""
     changed = np.ascontiguousarray(words)
     changed.view(np.uint32)[0] = 0x11_0000
     return changed

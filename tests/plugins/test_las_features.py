@@ -73,7 +73,7 @@ def test_a_sine(hertz, rate):
     response = 1 - f.PRE_EMPHASIS * np.exp(-1j * omega)
     bins = 2 * np.pi * np.arange(size // 2 + 1) / size
     spectra = f.power_spectra(samples, rate, "sine")
-    for frame in range(1, len(spectra)):  # the first has the first sample, which nothing stands before
+    for frame in range(1, len(spectra)):  # the first frame has the first sample, which has no sample before it
         line = 0.5 * amplitude * response * np.exp(1j * (omega * frame * hop + phase))
         spectrum = line * _window_spectrum(bins - omega, n) + np.conj(line) * _window_spectrum(bins + omega, n)
         np.testing.assert_allclose(spectra[frame], np.abs(spectrum) ** 2 / size, rtol=1e-8, atol=1e-13)

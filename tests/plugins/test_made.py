@@ -1,4 +1,4 @@
-"""What the tasks make where no data are there: it stays as it is, so that curves on it can be compared."""
+"""The made data of the tasks: they do not change, so that curves on them can be compared."""
 
 import hashlib
 

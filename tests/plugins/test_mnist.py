@@ -69,10 +69,10 @@ def test_metrics_are_computed_in_float64():
 def test_equal_start_and_batches_on_numpy_and_mlx():
     """Weights and batches equal to the bit, and the losses of ten steps as near as rounding allows.
 
-    No longer: Adam moves a weight by its rate however small the gradient, so one whose gradient is nothing but rounding
-    (batch norm has many) goes another way on each library. In ten steps the losses of one seed on OpenBLAS's kernels for
-    three CPUs and on MLX, and of 16 seeds on two of these CPUs, were 6e-7 apart at most; those of the one seed after
-    twenty 2.5e-5, after a hundred 7e-3.
+    More steps would differ: Adam moves a weight by its rate even if the gradient is small, so a weight whose gradient is
+    only rounding (batch norm has many) moves differently on each library. In ten steps the losses of one seed on
+    OpenBLAS's kernels for three CPUs and on MLX, and of 16 seeds on two of these CPUs, differed by at most 6e-7. Those of
+    the one seed differed by 2.5e-5 after twenty steps and by 7e-3 after a hundred.
     """
     check_one_start(TASK, {"hidden": 200, "batch_size": 20}, 10, rtol=1e-5)
 
@@ -162,7 +162,7 @@ class TestDigits:
         assert images.shape == (500, 28, 28) and images.dtype == np.uint8 and set(labels) == set(range(10))
         assert 0.05 < images.mean() / 255 < 0.25  # MNIST: 0.13
         assert images.reshape(500, -1).max(1).min() > 150  # none is empty
-        assert images[:, [0, 27]].mean() < 1 and images[:, :, [0, 27]].mean() < 1  # hardly any is cut off
+        assert images[:, [0, 27]].mean() < 1 and images[:, :, [0, 27]].mean() < 1  # almost no digit is cut off
 
 
 # The mean ink of 16 squares, over the pictures of each digit.

@@ -33,7 +33,7 @@ def test_sentences(text, expected):
     ("wait--no... ``hi''", "wait -- no ... `` hi ''"), ("café naïve", "café naïve"), ("  ", "")])
 def test_words(text, expected):
     assert tokens.words(text) == expected.split()
-    assert tokens.words(expected) == expected.split()  # what is parted stays so
+    assert tokens.words(expected) == expected.split()  # split text does not change
 
 
 def test_books_and_the_vocabulary_by_frequency(tmp_path):

@@ -52,7 +52,7 @@ def test_sparse_targets():
 
 
 def _pairs(count=300, width=6, noise=0.3, seed=0):
-    """Codes whose relatedness is a matter of their distance."""
+    """Codes whose relatedness depends on their distance."""
     rng = np.random.default_rng(seed)
     u, v = rng.standard_normal((count, width)), rng.standard_normal((count, width))
     near = rng.random((count, 1))
@@ -180,7 +180,7 @@ def test_a_bag_of_words():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of the smoke preset, judged by nothing."""
+    """A run of the smoke preset without an evaluation."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DUOLN_OFFLINE", "1")
         out = tmp_path_factory.mktemp("skip") / "run"

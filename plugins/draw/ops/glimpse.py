@@ -17,7 +17,7 @@ def split_look(looked: Tensor, write: int) -> tuple[Tensor, Tensor, Tensor]:
 @op
 def write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, *, read: int, write: int,
                     centre: Centre = "edge") -> tuple[Tensor, Tensor]:
-    """What a state of DRAW's decoder does: it writes on the canvas, and reads for the next glimpse.
+    """The use of a state of DRAW's decoder: it writes on the canvas, and reads for the next glimpse.
 
         c = canvas + write_patch(patch, where to write)
         seen = read_patches(image, image - sigmoid(c), where to read)
@@ -27,7 +27,7 @@ def write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, *, read: int,
         -> canvas (B, P, P), seen (B, 2 read^2).
 
     Raises:
-        ShapeError: sizes that do not fit. UsageError: an unknown `centre`.
+        ShapeError: the sizes do not fit. UsageError: `centre` is unknown.
     """
     check_float("write_then_read", canvas, image, looked)
     if canvas.ndim != 3 or canvas.shape[1] != canvas.shape[2] or image.shape != canvas.shape:

@@ -107,7 +107,7 @@ filterbank.add(Rule("composed", _filterbank_forward, _filterbank_vjp))
 
 
 def read_patches(image: Tensor, error: Tensor, where: Tensor, *, size: int, centre: Centre = "edge") -> Tensor:
-    """What a grid sees of two images, gamma F_Y [image, error] F_X^T (eq. 27).
+    """The patches that a grid reads from two images, gamma F_Y [image, error] F_X^T (eq. 27).
 
     Shape:
         image and error (B, P, P), where (B, 5) -> (B, 2 size^2), the image's patch first, by rows.

@@ -130,7 +130,7 @@ def _forward(be: Backend, canvas: Array, image: Array, looked: Array, read: int,
     chances = _chances(drawn)
     seen_rows = np.concatenate((read_rows @ image, read_rows @ chances), axis=1)
     seen = (seen_rows @ columns[:, :read].transpose(0, 2, 1)).reshape(batch, 2, read * read)
-    np.subtract(seen[:, 0], seen[:, 1], seen[:, 1])  # the error is the image less what is shown
+    np.subtract(seen[:, 0], seen[:, 1], seen[:, 1])  # the error patch: that of the image minus `chances`
     saved = _Saved(image, looked, chances, grids, (read_rows, write_rows), patch, landed, seen_rows)
     return (drawn, seen.reshape(batch, -1)), saved
 

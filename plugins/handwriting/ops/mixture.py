@@ -14,14 +14,14 @@ _LOG_TWO_PI = log(2 * pi)
 
 @op
 def mixture_density(output: Tensor, points: Tensor) -> Tensor:
-    """Negative log-likelihood, in nats, of an offset and a bit, from what a network puts out.
+    """Negative log-likelihood, in nats, of an offset and a bit, from the outputs of a network.
 
     Along its last axis `output` holds e (1), then M each of the weights' logits p, the means m1 and m2, the log
     deviations s1 and s2, and r with correlation rho = tanh r. The bit is 1 with probability sigmoid(-e), and
 
     -log sum over M of softmax(p) N(x | m, exp(s), tanh(r)) - log P(bit).
 
-    All is in log space, and nothing is divided by 1 - rho^2, which is 0 in float32 from r = 9 on: with
+    All values are in log space. No value is divided by 1 - rho^2, because it is 0 in float32 from r = 9 on: with
     a = (x1 - m1) / sigma1 and b = (x2 - m2) / sigma2,
 
     Z / (1 - rho^2) = [(a - b)^2 (1 + exp(2 r)) + (a + b)^2 (1 + exp(-2 r))] / 4,   -log(1 - rho^2) / 2 = log cosh r,

@@ -1,4 +1,4 @@
-"""The soft window of Graves (2013): attention that walks forward over a text by Gaussians in its positions."""
+"""The soft window of Graves (2013): attention that moves forward over a text, with Gaussians over its positions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def soft_window(raw: Tensor, kappa: Tensor, characters: Tensor, *, advance: floa
         Rows of `characters` that are all 0 are padding: they add nothing to the window.
 
     Raises:
-        ShapeError: arrays that do not fit.
+        ShapeError: the arrays do not fit together.
     """
     check_float("soft_window", raw, kappa, characters)
     if kappa.ndim != 2 or characters.ndim != 3 or characters.shape[0] != kappa.shape[0] \
