@@ -48,6 +48,8 @@ LINES = {
     "ops.arange(3, be)": np.arange(3, dtype=np.int32),
     "ops.logical_and(x > 1, x < 4)": (X > 1) & (X < 4), "(x > 1) & (x < 4)": (X > 1) & (X < 4), "(x < 1) | (x > 4)": (X < 1) | (X > 4), "~(x > 1)": X <= 1,
     "ops.where(x > 2, x, 0.0)": np.where(X > 2, X, 0), "ops.maximum(x, 2.0)": np.maximum(X, 2), "abs(-x)": X, "+x": X, "x.tolist()": X.tolist(),
+    "f'{s:.3f}'": "2.000", "'{:.1f}'.format(s)": "2.0", "round(s, 1)": 2.0, "x.astype(np.float32) is x": True, "x.astype(bool).tolist()[0][0]": False,
+    "duoln.tensor([1, 2], be, np.float32).dtype": "float32", "ops.concat([x, x], 1)": np.concatenate([X, X], 1), "ops.stack([x, x], -1)": np.stack([X, X], -1),
     # NumPy's functions give NumPy values
     "np.mean(x).item()": 2.5, "np.sum(x, axis=0)": X.sum(0), "np.max(x).item()": 5.0, "np.concatenate([x, x])": np.concatenate([X, X]),
     "np.stack((x, x)).shape": (2, 2, 3), "np.isclose(x, X).all().item()": True, "np.argmax(x, axis=1)": X.argmax(1), "np.shape(x)": (2, 3),
@@ -64,7 +66,7 @@ LINES = {
 @pytest.mark.parametrize("line", LINES)
 def test_a_line_gives_what_one_expects(line, be):
     names = {"x": duoln.tensor(X, be), "v": duoln.tensor([1.0, 2.0, 3.0], be), "i": duoln.tensor([1, 2, 3], be), "s": duoln.tensor(2.0, be),
-             "be": be, "np": np, "ops": ops, "nn": nn, "optim": optim, "X": X, "copy": copy, "Stream": Stream}
+             "be": be, "np": np, "ops": ops, "nn": nn, "optim": optim, "X": X, "duoln": duoln, "copy": copy, "Stream": Stream}
     result, expected = eval(line, names), LINES[line]
     if isinstance(result, Tensor):
         assert result.dtype == (expected.dtype.name if isinstance(expected, np.ndarray) else "float32")

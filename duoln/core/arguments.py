@@ -132,6 +132,13 @@ def did_you_mean(name: Any, names: Iterable[Any]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def dtype_name(dtype: Any) -> Any:
+    """The name of one of NumPy's dtypes or types, or of Python's `float`, `int` and `bool`; else what was given."""
+    if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, np.generic | float | int)):
+        return np.dtype(dtype).name
+    return dtype
+
+
 def check_function(name: str, role: str, value: Any) -> Any:
     """Something that can be called. Raises DtypeError for anything else."""
     if not callable(value):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from duoln.backends.protocol import Backend
-from duoln.core.arguments import INT32, described
+from duoln.core.arguments import INT32, described, dtype_name
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, ShapeError
 
@@ -19,7 +19,7 @@ def host_array(x: Any, backend: Backend, dtype: str | None) -> np.ndarray:
         DtypeError: a value is not a number, the backend lacks the dtype, or the dtype cannot hold a value.
         ShapeError: lists have different lengths.
     """
-    values = _as_array(x)
+    values, dtype = _as_array(x), dtype_name(dtype)
     if dtype is not None and (not isinstance(dtype, str) or dtype not in backend.dtypes):
         raise DtypeError(f"[tensor] dtype: expected one of {', '.join(backend.dtypes)} on {backend.name}, "
                          f"found {dtype!r:.60}")

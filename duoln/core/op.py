@@ -28,11 +28,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
+from duoln.backends import NAMES
 from duoln.backends.protocol import FLOATS, Backend
+from duoln.core.arguments import described
 from duoln.core.rule import Rule
 from duoln.core.tape import Record, Tape
 from duoln.core.tensor import Tensor
-from duoln.errors import DtypeError, DuolnError, GradientError, MixedBackendError
+from duoln.errors import DtypeError, DuolnError, GradientError, MixedBackendError, UsageError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,7 +76,9 @@ class Op(Generic[P, R]):
         self._rules: dict[str, list[Rule]] = {}
         self.__module__ = function.__module__
         self.__doc__ = doc or function.__doc__
-        self.name = self.__name__ = self.__qualname__ = name or function.__name__
+        if name is not None:
+            function.__name__ = function.__qualname__ = name  # Python's own errors about arguments name it
+        self.name = self.__name__ = self.__qualname__ = function.__name__
         self.__wrapped__ = function  # inspect.signature reads the signature from this attribute
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -86,6 +90,10 @@ class Op(Generic[P, R]):
     # Rules ----------------------------------------------------------------------------------------
     def add(self, rule: Rule, backend: str | None = None) -> None:
         """Register a rule: the composed rule if `backend` is None, else a rule of that backend, tried newest first."""
+        if not isinstance(rule, Rule):
+            raise DtypeError(f"[{self.name}] add: expected a Rule, found {described(rule)}")
+        if backend is not None and backend not in NAMES:
+            raise UsageError(f"[{self.name}] add: expected a backend of {', '.join(NAMES)}, found {described(backend)}")
         if backend is None:
             self._composed = rule
         else:
@@ -160,7 +168,11 @@ class Op(Generic[P, R]):
         watch = _watch.get()
         if watch is not None:
             rule = watch(self, rule)
-        out, saved = rule.forward(backend, *natives, **attrs)
+        computed = rule.forward(backend, *natives, **attrs)
+        if not isinstance(computed, tuple) or len(computed) != 2:
+            raise UsageError(f"[{self.name}] rule '{rule.name}': expected the pair (value, what the gradient needs) of "
+                             f"forward, found {described(computed)}")
+        out, saved = computed
         if tape is not None and self._has_gradient(rule, out, backend):
             result: R = _record(tape, rule, args, out, saved, backend)
             return result

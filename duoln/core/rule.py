@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from duoln.backends.protocol import Array, Backend
+from duoln.core.arguments import check_function, described
+from duoln.errors import DtypeError
 
 Forward = Callable[..., tuple[Any, Any]]
 Vjp = Callable[..., Sequence[Array | None]]
@@ -35,3 +37,11 @@ class Rule:
     supports: Callable[..., str | None] | None = None
     pooled: Mapping[int, Callable[..., Array]] = field(default_factory=dict)
     remark: Callable[[Backend], str] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise DtypeError(f"[Rule] name: expected a text, found {described(self.name)}")
+        check_function("Rule", "forward", self.forward)
+        for role, function in (("vjp", self.vjp), ("supports", self.supports), ("remark", self.remark)):
+            if function is not None:
+                check_function("Rule", role, function)

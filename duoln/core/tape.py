@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from duoln.backends.protocol import Array, Backend
+from duoln.core.arguments import described
 from duoln.core.rule import Rule
+from duoln.errors import GradientError
 
 
 class Node(NamedTuple):
@@ -88,7 +90,11 @@ class Tape:
             needs = tuple(index is not None and i not in pooled for i, index in enumerate(inputs))
             if any(needs):
                 assert rule.vjp is not None
-                for target, need, gradient in zip(inputs, needs, rule.vjp(backend, saved, gout, needs), strict=True):
+                results = rule.vjp(backend, saved, gout, needs)
+                if not isinstance(results, tuple | list) or len(results) != len(needs):
+                    raise GradientError(f"[vjp] rule '{rule.name}': expected a tuple of {len(needs)} gradients, one "
+                                        f"for each array, found {described(results)}")
+                for target, need, gradient in zip(inputs, needs, results, strict=True):
                     if need and target is not None:
                         accumulate(target, gradient)
         for index in list(pools):

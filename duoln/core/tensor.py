@@ -145,6 +145,13 @@ class Tensor:
         """NumPy's functions, such as `np.mean(x)`, take the values as arrays and return NumPy's result."""
         return function(*_on_host(args), **_on_host(kwargs))
 
+    def __format__(self, form: str) -> str:
+        """One value in a number's format, such as `f"{loss:.3f}"`; without a format, as `str`."""
+        return format(self.item(), form) if form else str(self)
+
+    def __round__(self, digits: int | None = None) -> float | int:
+        return round(self.item(), digits)
+
     def __float__(self) -> float:
         return float(self.item())
 

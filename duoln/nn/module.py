@@ -10,7 +10,7 @@ import numpy as np
 
 from duoln.core import Tensor
 from duoln.core.arguments import described
-from duoln.errors import DtypeError, ShapeError
+from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.randomness import Stream
 
 Params = dict[str, Any]
@@ -35,7 +35,16 @@ class Module:
         return {}
 
     def children(self) -> dict[str, Module]:
-        """Child modules by name: by default, the attributes that are modules."""
+        """Child modules by name: by default, the attributes that are modules.
+
+        Raises:
+            UsageError: an attribute is a list, tuple or dict of modules, whose parameters would be lost.
+        """
+        for name, value in vars(self).items():
+            parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+            if any(isinstance(part, Module) for part in parts):
+                raise UsageError(f"[{type(self).__name__}] {name}: expected a module, found a {type(value).__name__} "
+                                 "of modules; put them into nn.Sequential, or override `children`")
         return {name: child for name, child in vars(self).items() if isinstance(child, Module)}
 
     def init(self, rng: Stream | int) -> Params:

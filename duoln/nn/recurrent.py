@@ -12,7 +12,7 @@ import numpy as np
 
 from duoln import ops
 from duoln.core import Tensor
-from duoln.core.arguments import BELOW_1, check_flag, check_function, check_number, described
+from duoln.core.arguments import BELOW_1, check_flag, check_function, check_number, described, did_you_mean
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init
 from duoln.nn.layers import check_sizes
@@ -23,6 +23,8 @@ from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_b
 from duoln.randomness import Stream
 
 States = tuple[Tensor, ...]
+_OPTIONS = ("learned_state", "forget_bias", "eps", "eps_place", "gain", "remat", "input_init", "recurrent_init")
+"""What a layer hands on to its cells."""
 
 
 class RecurrentCell(Module):
@@ -192,6 +194,9 @@ class Recurrent(Module):
         check_number(kind, "dropout", dropout, BELOW_1)
         check_flag(kind, "bidirectional", bidirectional)
         check_flag(kind, "return_sequences", return_sequences)
+        for option in cell_options.keys() - _OPTIONS:
+            raise UsageError(f"[{kind}] expected options of {', '.join(_OPTIONS)}, found {option!r}"
+                             f"{did_you_mean(option, [*_OPTIONS, 'layers', 'bidirectional', 'dropout'])}")
         self.n_in, self.n_hidden, self.norm, self.layers = n_in, n_hidden, norm, layers
         self.bidirectional, self.dropout, self.return_sequences = bidirectional, dropout, return_sequences
         self.directions = ("forward", "backward") if bidirectional else ("forward",)
@@ -229,7 +234,8 @@ class Recurrent(Module):
                 continue
             if not isinstance(given_list, tuple | list) or len(given_list) != count:
                 many = len(given_list) if isinstance(given_list, tuple | list) else described(given_list)
-                raise ShapeError(f"[{kind}] expected {count} {role}, found {many}")
+                hint = "; a mask goes by name, mask=" if role[0] == "p" and isinstance(given_list, Tensor) else ""
+                raise ShapeError(f"[{kind}] expected {count} {role}, found {many}{hint}")
         given: dict[str, States | None] = dict.fromkeys(self.cells)
         if states is not None:
             given.update(zip(self.cells, states, strict=True))

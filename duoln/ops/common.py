@@ -10,7 +10,7 @@ from typing import Any
 
 from duoln.backends.protocol import FLOATS, Array, Backend, Shape
 from duoln.core import Tensor
-from duoln.core.arguments import LARGEST, check_integer, kind_name
+from duoln.core.arguments import LARGEST, check_integer, dtype_name, kind_name
 from duoln.errors import DtypeError, MemoryExhaustedError, MixedBackendError, ShapeError
 
 _ROOM_ALWAYS = 1 << 28
@@ -118,7 +118,8 @@ def check_indices(name: str, role: str, x: Tensor, count: int, like: Tensor, low
 
 
 def check_dtype(name: str, dtype: Any, backend: Backend) -> str:
-    """Raises DtypeError unless the backend has a dtype of that name."""
+    """The name of a dtype, also of one of NumPy's or of Python's types. Raises DtypeError unless the backend has it."""
+    dtype = dtype_name(dtype)
     if not isinstance(dtype, str) or dtype not in backend.dtypes:
         raise DtypeError(f"[{name}] expected a dtype of {', '.join(backend.dtypes)} on {backend.name}, "
                          f"found {dtype!r:.60}")

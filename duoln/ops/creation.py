@@ -18,26 +18,26 @@ def zeros(shape: int | tuple[int, ...], backend: Backend, dtype: str = "float32"
         DtypeError: the backend lacks the dtype, or the shape is not a shape. ShapeError: a size is negative.
         MemoryExhaustedError: the device has not enough memory for the result.
     """
-    sizes = _checked("zeros", shape, backend, dtype)
+    sizes, dtype = _checked("zeros", shape, backend, dtype)
     return Tensor(backend.zeros(sizes, dtype), backend)
 
 
 def ones(shape: int | tuple[int, ...], backend: Backend, dtype: str = "float32") -> Tensor:
     """All 1. Raises as `zeros`."""
-    sizes = _checked("ones", shape, backend, dtype)
+    sizes, dtype = _checked("ones", shape, backend, dtype)
     return Tensor(backend.ones(sizes, dtype), backend)
 
 
 def full(shape: int | tuple[int, ...], value: float, backend: Backend, dtype: str = "float32") -> Tensor:
     """All `value`. Raises as `zeros`."""
-    sizes = _checked("full", shape, backend, dtype)
+    sizes, dtype = _checked("full", shape, backend, dtype)
     return Tensor(backend.full(sizes, check_number("full", "value", value, NOT_NAN), dtype), backend)
 
 
 def arange(stop: int, backend: Backend, dtype: str = "int32") -> Tensor:
     """The integers 0, 1, ... stop - 1. Raises as `zeros`."""
     stop = check_integer("arange", "stop", stop, 0)
-    _checked("arange", stop, backend, dtype)
+    _, dtype = _checked("arange", stop, backend, dtype)
     return Tensor(backend.arange(stop, dtype), backend)
 
 
@@ -53,11 +53,11 @@ def ones_like(x: Tensor) -> Tensor:
     return Tensor(x.backend.ones(x.shape, x.dtype), x.backend)
 
 
-def _checked(name: str, shape: Any, backend: Any, dtype: str) -> tuple[int, ...]:
+def _checked(name: str, shape: Any, backend: Any, dtype: str) -> tuple[tuple[int, ...], str]:
     if not hasattr(backend, "zeros") or isinstance(backend, Tensor):
         raise DtypeError(f"[{name}] backend: expected a backend, as duoln.backend('numpy') gives it, "
                          f"found {type(backend).__name__}")
-    check_dtype(name, dtype, backend)
+    dtype = check_dtype(name, dtype, backend)
     sizes = check_integers_in(name, "shape", shape if isinstance(shape, tuple | list) else (shape,), 0, 1 << 62)
     check_room(name, backend, sizes)
-    return sizes
+    return sizes, dtype

@@ -271,7 +271,7 @@ where.add(Rule("composed", _where_forward, _where_vjp))
 def astype(x: Tensor, dtype: str) -> Tensor:
     """The values as another dtype; a gradient flows between float dtypes only."""
     check_tensors("astype", x)
-    check_dtype("astype", dtype, x.backend)
+    dtype = check_dtype("astype", dtype, x.backend)
     if x.dtype == dtype:
         return x
     if x.dtype in FLOATS and dtype in FLOATS:

@@ -201,7 +201,7 @@ def one_hot(ids: Tensor, size: int, dtype: str = "float32") -> Tensor:
     """
     check_beside("one_hot", "ids", ids, "int32", ids)
     be = ids.backend
-    check_dtype("one_hot", dtype, be)
+    dtype = check_dtype("one_hot", dtype, be)
     size = check_integer("one_hot", "size", size, 1, high=1 << 62)
     check_room("one_hot", be, (*ids.shape, size))
     return Tensor(be.astype(be.expand_dims(ids.data, -1) == be.arange(size), dtype), be)

@@ -92,13 +92,13 @@ broadcast_to.add(Rule("composed", lambda be, x, shape: (be.broadcast_to(x, shape
 
 
 @op
-def concat(*arrays: Tensor | Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Several tensors one after another along an axis: `concat(x, y)` or `concat([x, y])`.
+def concat(*arrays: Tensor | Sequence[Tensor] | int, axis: int = 0) -> Tensor:
+    """Several tensors one after another along an axis: `concat(x, y, axis=1)` or `concat([x, y], 1)`.
 
     Raises:
         ShapeError: no argument, or shapes that differ along another axis. DtypeError: several dtypes, or no tensor.
     """
-    tensors = _several("concat", arrays)
+    tensors, axis = _several("concat", arrays, axis)
     axis = normal_axis("concat", axis, tensors[0].ndim)
     first = tensors[0].shape
     for x in tensors:
@@ -129,13 +129,13 @@ def _concat_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
 concat.add(Rule("composed", _concat_forward, _concat_vjp))
 
 
-def stack(*arrays: Tensor | Sequence[Tensor], axis: int = 0) -> Tensor:
+def stack(*arrays: Tensor | Sequence[Tensor] | int, axis: int = 0) -> Tensor:
     """Several tensors of one shape along a new axis: `stack(x, y)` or `stack([x, y])`.
 
     Raises:
         ShapeError: no argument, or shapes that differ. DtypeError: several dtypes, or an argument is not a tensor.
     """
-    tensors = _several("stack", arrays)
+    tensors, axis = _several("stack", arrays, axis)
     axis = normal_axis("stack", axis, tensors[0].ndim + 1)
     forms = {(x.shape, x.dtype): x for x in tensors}
     if len(forms) > 1:
@@ -145,13 +145,15 @@ def stack(*arrays: Tensor | Sequence[Tensor], axis: int = 0) -> Tensor:
     return concat(*(expand_dims(x, axis=axis) for x in tensors), axis=axis)
 
 
-def _several(name: str, arrays: Sequence[Any]) -> Sequence[Tensor]:
-    """The tensors that were given one by one, or as one list or tuple of them."""
-    tensors: Sequence[Any] = arrays[0] if len(arrays) == 1 and isinstance(arrays[0], list | tuple) else arrays
+def _several(name: str, arrays: Sequence[Any], axis: int) -> tuple[Sequence[Tensor], int]:
+    """The tensors that were given one by one, or as one list or tuple of them, behind which the axis may stand."""
+    tensors: Sequence[Any] = arrays
+    if arrays and isinstance(arrays[0], list | tuple) and len(arrays) <= 2:
+        tensors, axis = arrays[0], arrays[1] if len(arrays) == 2 else axis
     if not tensors:
         raise ShapeError(f"[{name}] expected at least one tensor, found none")
     check_tensors(name, *tensors)
-    return tensors
+    return tensors, axis
 
 
 def split(x: Tensor, parts: int, axis: int = -1) -> tuple[Tensor, ...]:

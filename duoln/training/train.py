@@ -12,7 +12,7 @@ import numpy as np
 
 from duoln import runtime
 from duoln.backends.protocol import Backend
-from duoln.core.arguments import did_you_mean
+from duoln.core.arguments import check_flag, described, did_you_mean
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.runs.folder import RunFolder
@@ -41,7 +41,7 @@ class TrainedRun(NamedTuple):
     """The training data; a figure on made data cannot be compared with the paper's."""
     backend: str
     figures: dict[str, Any]
-    """The last evaluation's metrics, such as "test_error", with "steps", "epochs" and "seconds", as in result.json."""
+    """The last evaluation's metrics, such as "test_error", with "steps", "epochs" and "seconds_per_epoch"."""
     curves: dict[str, np.ndarray]
     """An array for each metric and for "step", "epoch" and "seconds": an entry for each evaluation."""
     losses: dict[str, np.ndarray]
@@ -81,6 +81,14 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
         DataError, DivergedError, CheckpointError, MemoryExhaustedError: for the same reasons as in `duoln run`.
         Interrupted: the user pressed Ctrl-C; if there is `out`, a checkpoint was written.
     """
+    check_flag("train", "resume", resume)
+    for role, place in (("out", out), ("data", data)):
+        if place is not None and not isinstance(place, str | Path):
+            raise UsageError(f"[train] {role}: expected a path, found {described(place)}")
+    if data is not None and not Path(data).is_dir():
+        raise UsageError(f"[train] data: expected a folder, found {data} where none is")
+    if not isinstance(listeners, list | tuple) or not all(isinstance(each, Listener) for each in listeners):
+        raise UsageError(f"[train] listeners: expected a list of Listener objects, found {described(listeners)}")
     if resume and out is None:
         raise UsageError("[train] expected the run folder `out` to resume from, found none")
     chosen = find_task(task) if isinstance(task, str) else _checked(task)
@@ -123,7 +131,7 @@ def _checked(task: Any) -> Task:
 def _variant(task: Task, variant: str | None) -> str:
     if variant is None and len(task.variants) == 1:
         return next(iter(task.variants))
-    if variant is None or variant not in task.variants:
+    if not isinstance(variant, str) or variant not in task.variants:
         raise UsageError(f"[train] expected a variant of {', '.join(task.variants)}; found {variant!r}"
                          f"{did_you_mean(variant, task.variants)}")
     return variant

@@ -73,6 +73,8 @@ def test_ctrl_c_without_a_folder_says_that_nothing_is_kept(numpy_backend):
     ({"task": "mnist", "variant": None}, ["[train]", "none, bn, ln", "None"]), ({"variant": "nl"}, ["plain, fast", "'nl'"]),
     ({"preset": "smok"}, ["'smok'", "did you mean 'smoke'"]), ({"epoch": 1}, ["'epoch'", "did you mean 'epochs'"]),
     ({"epochs": -1}, ["epochs of at least 0", "-1"]), ({"epochs": "many"}, ["epochs", "'many'"]),
-    ({"backend": "nunpy"}, ["[backend]", "did you mean 'numpy'"]), ({"resume": True}, ["`out`", "none"])])
+    ({"backend": "nunpy"}, ["[backend]", "did you mean 'numpy'"]), ({"resume": True}, ["`out`", "none"]),
+    ({"variant": ["plain"]}, ["plain, fast", "['plain']"]), ({"out": 3}, ["[train] out", "3 (int)"]),
+    ({"listeners": [print]}, ["[train] listeners", "Listener"]), ({"data": "/nonexistent"}, ["[train] data", "/nonexistent"])])
 def test_wrong_calls_are_named(arguments, words):
     check_error(UsageError, lambda: duoln.train(**{"task": Line(), "variant": "plain", **arguments}), *words)

@@ -1,0 +1,73 @@
+"""Rules that their authors wrote wrongly, and modules that would lose parameters: named where they are used."""
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import extend, nn, ops
+from duoln.errors import DtypeError, GradientError, ShapeError, UsageError
+from duoln.testing import check_error, check_op
+
+
+def _op(forward, vjp=None):
+    @extend.op
+    def squash(x: extend.Tensor) -> extend.Tensor:
+        """X / (1 + |x|)."""
+        return squash.apply(x)
+
+    squash.add(extend.Rule("composed", forward, vjp))
+    return squash
+
+
+def _forward(be, x):
+    scale = 1 / (1 + be.abs(x))
+    return x * scale, scale
+
+
+def _reference(x):
+    return x / (1 + np.abs(x))
+
+
+@pytest.mark.parametrize(("vjp", "words"), [
+    (lambda be, s, gout, needs: (gout * s,), ["[gradcheck]", "expected a derivative"]),
+    (lambda be, s, gout, needs: (gout * 0,), ["[gradcheck]"]), (lambda be, s, gout, needs: (None,), ["[gradcheck]"]),
+    (lambda be, s, gout, needs: gout * s * s, ["'composed'", "a tuple of 1 gradients", "ndarray"]),
+    (lambda be, s, gout, needs: (gout, gout), ["'composed'", "a tuple of 1 gradients", "tuple"])])
+def test_a_wrong_gradient_is_found_at_the_usual_dtype(vjp, words, be):
+    op = _op(_forward, vjp)
+    check_error(GradientError, lambda: check_op(op, [np.linspace(-3, 3, 7)], _reference, be), *words)
+
+
+def test_a_right_gradient_is_let_through(be):
+    check_op(_op(_forward, lambda be, s, gout, needs: (gout * s * s,)), [np.linspace(-3, 3, 7)], _reference, be)
+
+
+def test_rules_that_are_none(be):
+    x = duoln.tensor([1.0], be)
+    check_error(UsageError, lambda: _op(lambda be, x: x)(x), "[squash] rule 'composed'", "the pair")
+    check_error(DtypeError, lambda: extend.Rule("a", 1), "[Rule] forward", "1 (int)")
+    check_error(DtypeError, lambda: extend.Rule("a", _forward, 2), "[Rule] vjp", "2 (int)")
+    check_error(DtypeError, lambda: ops.relu.add(print), "[relu] add: expected a Rule")
+    check_error(UsageError, lambda: ops.relu.add(ops.relu.rules("numpy")[0], "numpi"), "[relu] add", "numpy, cupy, mlx", "'numpi'")
+
+
+@pytest.mark.parametrize("layers", [[nn.Linear(2, 3)], (nn.Linear(2, 3), None), {"a": nn.Linear(2, 3)}])
+def test_modules_in_lists_would_lose_their_parameters(layers):
+    class Model(nn.Module):
+        def __init__(self):
+            self.layers = layers
+
+    check_error(UsageError, lambda: Model().init(0), "[Model] layers", f"a {type(layers).__name__} of modules", "nn.Sequential")
+
+
+def test_recurrent_layers_name_options_and_masks(be):
+    check_error(UsageError, lambda: nn.LSTM(8, 16, num_layers=2), "[LSTM]", "'num_layers'", "did you mean 'layers'")
+    layer = nn.LSTM(2, 3)
+    x, mask = duoln.tensor(np.ones((4, 2, 2), np.float32), be), duoln.tensor(np.ones((4, 2), bool), be)
+    check_error(ShapeError, lambda: layer(duoln.to_tensors(layer.init(0), be), x, mask), "[LSTM]", "pairs of states", "mask=")
+
+
+@pytest.mark.parametrize("name", ["relu", "add", "logical_not"])
+def test_pythons_own_errors_about_arguments_name_the_operator(name):
+    with pytest.raises(TypeError, match=rf"^{name}\(\) missing"):
+        getattr(ops, name)()
