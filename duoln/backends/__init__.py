@@ -6,12 +6,13 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
+from duoln.backends.protocol import NAMES
 from duoln.errors import UsageError
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
 
-NAMES = ("numpy", "cupy", "mlx")
+__all__ = ["NAMES", "OnePerProcess", "load"]
 
 _loaded: dict[str, Backend] = {}
 

@@ -16,6 +16,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+NAMES = ("numpy", "cupy", "mlx")
+"""The backends."""
+
 Array = Any
 """A native array: numpy.ndarray, cupy.ndarray or mlx.core.array."""
 

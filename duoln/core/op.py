@@ -28,8 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from duoln.backends import NAMES
-from duoln.backends.protocol import FLOATS, Backend
+from duoln.backends.protocol import FLOATS, NAMES, Backend
 from duoln.core.arguments import described
 from duoln.core.rule import Rule
 from duoln.core.tape import Record, Tape

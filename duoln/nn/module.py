@@ -35,16 +35,7 @@ class Module:
         return {}
 
     def children(self) -> dict[str, Module]:
-        """Child modules by name: by default, the attributes that are modules.
-
-        Raises:
-            UsageError: an attribute is a list, tuple or dict of modules, whose parameters would be lost.
-        """
-        for name, value in vars(self).items():
-            parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-            if any(isinstance(part, Module) for part in parts):
-                raise UsageError(f"[{type(self).__name__}] {name}: expected a module, found a {type(value).__name__} "
-                                 "of modules; put them into nn.Sequential, or override `children`")
+        """Child modules by name: by default, the attributes that are modules."""
         return {name: child for name, child in vars(self).items() if isinstance(child, Module)}
 
     def init(self, rng: Stream | int) -> Params:
@@ -55,6 +46,7 @@ class Module:
 
         Raises:
             DtypeError: `rng` is neither a stream nor a seed.
+            UsageError: an attribute is a list, tuple or dict of modules, whose parameters would be lost.
         """
         if not isinstance(rng, Stream):
             if isinstance(rng, bool) or not isinstance(rng, int | np.integer):
@@ -62,9 +54,19 @@ class Module:
                                  f"duoln.randomness.Stream(seed, name) makes it, found {described(rng)}")
             rng = Stream(int(rng), "init")
         params = self.weights(rng)
+        self._check_lists()
         for name, child in self.children().items():
             params[name] = child.init(rng.child(name))
         return self.adapted(params, rng)
+
+    def _check_lists(self) -> None:
+        """Raises UsageError for a list, tuple or dict of modules that are not children: parameters would be lost."""
+        children = {id(child) for child in self.children().values()}
+        for name, value in vars(self).items():
+            parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+            if any(isinstance(part, Module) and id(part) not in children for part in parts):
+                raise UsageError(f"[{type(self).__name__}] {name}: expected a module, found a {type(value).__name__} "
+                                 "of modules; put them into nn.Sequential, or override `children`")
 
     def adapted(self, params: Params, rng: Stream) -> Params:
         """Adapt the initial parameters that `init` made for this module and its children; by default nothing changes.

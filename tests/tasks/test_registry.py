@@ -150,7 +150,7 @@ BROKEN = {
     "half good": (dedent(GOOD).replace("[Mine()]", "[Mine(), 3]"), "expected Task objects, found 3"),
     "rules": (HOOK + "def duoln_rules():\n    return [('add', 'rule')]", "ValueError: not enough values to unpack"),
     "no composed rule": (HOOK + "def duoln_rules():\n    from duoln.extend import Rule, op\n"
-                         "    return [(op(lambda x: x), Rule('fast', None), 'numpy')]", "DuolnError: [<lambda>] has no composed rule"),
+                         "    return [(op(lambda x: x), Rule('fast', abs), 'numpy')]", "DuolnError: [<lambda>] has no composed rule"),
     "no operator": (HOOK + "def duoln_rules():\n    return [(1, 2, 3)]", "AttributeError: 'int' object has no"),
     "good task, bad rules": (dedent(GOOD) + "\n@hookimpl\ndef duoln_rules():\n    return 1\n", "TypeError"),
 }
