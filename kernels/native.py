@@ -103,13 +103,12 @@ def reason() -> str | None:
         asked = os.environ.get("DUOLN_CXX")
         return f"DUOLN_CXX={asked} is no compiler that answers" if asked else \
             f"no C++ compiler of {', '.join(COMPILERS)} is on the PATH"
-    return _folder_problem()
+    return _folder_problem(_folder())
 
 
 @cache
-def _folder_problem() -> str | None:
+def _folder_problem(folder: Path) -> str | None:
     """Why compiled kernels cannot be kept, if they cannot."""
-    folder = _folder()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         facts = folder.stat()
@@ -170,20 +169,20 @@ def _load(file: str) -> None:
     if problem is not None or chosen is None:
         _state.failures[file] = problem or "there is no compiler"
         return
-    if not library_path(file, chosen).is_file():
-        compile_all(chosen)
     path = library_path(file, chosen)
-    if file in _state.failures:
-        return
     try:
-        _state.libraries[file] = _opened(path)
-    except (OSError, ValueError) as error:
-        path.unlink(missing_ok=True)  # it was cut short, or its bits have changed: it is made again, once
-        compile_all(chosen)
+        if not path.is_file():
+            compile_all(chosen)
+        if file in _state.failures:
+            return
         try:
             _state.libraries[file] = _opened(path)
         except (OSError, ValueError):
-            _state.failures[file] = f"{path} cannot be loaded: {error}"
+            path.unlink(missing_ok=True)  # it was cut short, or its bits have changed: it is made again, once
+            compile_all(chosen)
+            _state.libraries[file] = _opened(path)
+    except (OSError, ValueError) as error:
+        _state.failures[file] = f"no library of it can be kept in {path.parent}: {error}"
 
 
 def _opened(path: Path) -> ctypes.CDLL:

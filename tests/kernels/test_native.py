@@ -122,6 +122,27 @@ def test_a_compiler_that_fails_is_told_once_with_its_log(tmp_path):
     assert "-march=native" in done.stderr  # the command, so that one can try it
 
 
+@pytest.mark.parametrize("call", ["tempfile.TemporaryDirectory", "pathlib.Path.write_text", "pathlib.Path.replace"])
+def test_a_full_disk_costs_the_speed_and_nothing_else(call, tmp_path):
+    module, _, name = call.rpartition(".")
+    full = f"""
+import errno, pathlib, tempfile
+def full(*args, **options):
+    raise OSError(errno.ENOSPC, "No space left on device")
+{module}.{name} = full
+"""
+    done = _run(tmp_path, full + PROGRAM)
+    assert "No space left on device" in done.stdout.split("|")[0] and not _libraries(tmp_path), done.stdout + done.stderr
+
+
+def test_another_folder_in_the_same_process_is_made_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(native, "_state", native._State())
+    for name in ("a", "b"):
+        monkeypatch.setenv("DUOLN_CACHE", str(tmp_path / name))
+        native._state.libraries.clear()
+        assert native.failure("adam/adam.cpp") is None and len(_libraries(tmp_path / name)) == len(native.sources())
+
+
 def test_the_same_bits_for_any_number_of_threads(numpy_backend, monkeypatch, rng):
     x, gout = (rng.standard_normal((1000, 300)).astype(np.float32) for _ in range(2))
     labels = rng.integers(0, 300, 1000).astype(np.int32)
