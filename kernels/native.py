@@ -221,10 +221,15 @@ def compile_all(chosen: Compiler) -> None:
     with tempfile.TemporaryDirectory(dir=_folder(), prefix="building-") as aside:
         waiting = list(missing)
         running: list[tuple[str, list[str], Path, subprocess.Popen[str]]] = []
-        while waiting or running:
-            while waiting and len(running) < host.workers():
-                running.append(_started(waiting.pop(0), chosen, Path(aside)))
-            _finish(*running.pop(0), chosen)
+        try:
+            while waiting or running:
+                while waiting and len(running) < host.workers():
+                    running.append(_started(waiting.pop(0), chosen, Path(aside)))
+                _finish(*running.pop(0), chosen)
+        finally:  # after Ctrl-C or a full disk no compiler stays behind
+            for *_, process in running:
+                process.kill()
+                process.wait()
 
 
 def _started(file: str, chosen: Compiler, aside: Path) -> tuple[str, list[str], Path, subprocess.Popen[str]]:
@@ -239,6 +244,7 @@ def _finish(file: str, command: Sequence[str], built: Path, process: subprocess.
         log, _ = process.communicate(timeout=_COMPILE_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
+        process.wait()
         log = f"stopped after {_COMPILE_SECONDS} s"
     if process.returncode == 0 and built.is_file():
         path = library_path(file, chosen)

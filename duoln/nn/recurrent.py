@@ -194,7 +194,7 @@ class Recurrent(Module):
         check_number(kind, "dropout", dropout, BELOW_1)
         check_flag(kind, "bidirectional", bidirectional)
         check_flag(kind, "return_sequences", return_sequences)
-        for option in cell_options.keys() - _OPTIONS:
+        for option in sorted(cell_options.keys() - set(_OPTIONS)):
             raise UsageError(f"[{kind}] expected options of {', '.join(_OPTIONS)}, found {option!r}"
                              f"{did_you_mean(option, [*_OPTIONS, 'layers', 'bidirectional', 'dropout'])}")
         self.n_in, self.n_hidden, self.norm, self.layers = n_in, n_hidden, norm, layers
@@ -228,14 +228,14 @@ class Recurrent(Module):
         """
         kind = type(self).__name__
         check_tensors(kind, x)
-        for role, given_list, count in (("pairs of states", states, len(self.cells)),
-                                        ("dropout masks", dropout_masks, self.layers - 1)):
+        for role, given_list, count, advice in (("pairs of states", states, len(self.cells), "a mask goes by mask="),
+                                                 ("dropout masks", dropout_masks, self.layers - 1, "give a list")):
             if given_list is None:
                 continue
             if not isinstance(given_list, tuple | list) or len(given_list) != count:
                 many = len(given_list) if isinstance(given_list, tuple | list) else described(given_list)
-                hint = "; a mask goes by name, mask=" if role[0] == "p" and isinstance(given_list, Tensor) else ""
-                raise ShapeError(f"[{kind}] expected {count} {role}, found {many}{hint}")
+                remedy = f"; {advice}" if isinstance(given_list, Tensor) else ""
+                raise ShapeError(f"[{kind}] expected {count} {role}, found {many}{remedy}")
         given: dict[str, States | None] = dict.fromkeys(self.cells)
         if states is not None:
             given.update(zip(self.cells, states, strict=True))

@@ -9,6 +9,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import native
+from duoln.kernels.adam.numpy import supports
 from duoln.ops import adam_update
 
 _FILE = "adam/adam.cpp"
@@ -20,9 +21,7 @@ _update = native.Function(_FILE, "adam", "addresses: int64[2], ends: int64[1], r
 
 
 def _supports(be: Backend, rate: Array, eps: Array, *arrays: Array, **attrs: Any) -> str | None:
-    if not all(a.flags.c_contiguous for a in arrays):
-        return "an array is not contiguous"
-    return native.failure(_FILE)
+    return supports(be, rate, eps, *arrays, **attrs) or native.failure(_FILE)
 
 
 def _forward(be: Backend, rate: Array, eps: Array, *arrays: Array, beta1: float, beta2: float,

@@ -12,7 +12,8 @@ from duoln.kernels import host
 from duoln.ops import adam_update
 
 
-def _supports(be: Backend, rate: Array, eps: Array, *arrays: Array, **attrs: Any) -> str | None:
+def supports(be: Backend, rate: Array, eps: Array, *arrays: Array, **attrs: Any) -> str | None:
+    """The reason why this rule cannot run; None if it can."""
     if not all(a.flags.c_contiguous for a in arrays):
         return "an array is not contiguous"
     return None
@@ -53,4 +54,4 @@ def _forward(be: Backend, rate: Array, eps: Array, *arrays: Array, beta1: float,
 
 def attach() -> None:
     """Add the rule to `adam_update`."""
-    adam_update.add(Rule("cache blocks", _forward, supports=_supports), backend="numpy")
+    adam_update.add(Rule("cache blocks", _forward, supports=supports), backend="numpy")

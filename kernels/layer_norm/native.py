@@ -11,6 +11,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import native
+from duoln.kernels.layer_norm.numpy import supports
 from duoln.ops import layer_norm
 
 _FILE = "layer_norm/layer_norm.cpp"
@@ -39,11 +40,7 @@ class _Saved(NamedTuple):
 
 def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float = 1e-5,
               eps_place: str = "inside", activation: str | None = None) -> str | None:
-    if eps_place != "inside":
-        return "epsilon is outside the root"
-    if x.size == 0:
-        return "there are no values"
-    return native.failure(_FILE)
+    return supports(be, x, gain, bias, eps, eps_place, activation) or native.failure(_FILE)
 
 
 def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float, eps_place: str,

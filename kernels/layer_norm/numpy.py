@@ -21,8 +21,9 @@ _OFFSET = 1e-7
 """If the remaining mean is above this share of the deviation, it is subtracted again."""
 
 
-def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float = 1e-5,
+def supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float = 1e-5,
               eps_place: str = "inside", activation: str | None = None) -> str | None:
+    """The reason why this rule cannot run; None if it can."""
     if eps_place != "inside":
         return "epsilon is outside the root"
     if x.size == 0:
@@ -127,4 +128,4 @@ def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Ar
 
 def attach() -> None:
     """Add the rule to `layer_norm`."""
-    layer_norm.add(Rule("cache blocks", forward, vjp, _supports), backend="numpy")
+    layer_norm.add(Rule("cache blocks", forward, vjp, supports), backend="numpy")
