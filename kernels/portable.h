@@ -1,10 +1,23 @@
-// What CUDA and Metal spell differently, so that arithmetic on single values is written once, in `.h` files.
-// These files use `exp`, `sqrt` and `tanh` of floats, which both languages have.
+// What CUDA, Metal and C++ spell differently, so that arithmetic on single values is written once, in `.h` files.
+// CUDA and Metal have it for float; in C++ every FUNCTION and STRUCT is a template over the type `real`.
 #pragma once
-#ifdef __METAL_VERSION__
+#if defined(__METAL_VERSION__)
 #include <metal_stdlib>
 using namespace metal;
 #define FUNCTION inline
+#elif defined(CPU_KERNEL)
+#define FUNCTION template <class real> static inline
 #else
 #define FUNCTION __device__ __forceinline__
+#endif
+
+#ifdef CPU_KERNEL
+#define STRUCT template <class real> struct
+#define OF(name) name<real>
+#else
+#define STRUCT struct
+#define OF(name) name
+#define exponential exp
+#define hyperbolic_tangent tanh
+typedef float real;
 #endif

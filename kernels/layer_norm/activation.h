@@ -2,13 +2,13 @@
 #pragma once
 #include "../portable.h"
 
-FUNCTION float activated(float y, int activation) {
-    return activation == 0 ? y : activation == 1 ? (y > 0 ? y : 0.0f) : tanh(y);
+FUNCTION real activated(real y, int activation) {
+    return activation == 0 ? y : activation == 1 ? (y < 0 ? real(0) : y) : hyperbolic_tangent(y);
 }
 
-FUNCTION float slope(float y, int activation) {
+FUNCTION real slope(real y, int activation) {
     if (activation == 0) return 1;
     if (activation == 1) return y > 0 ? 1 : 0;
-    const float tanh_y = tanh(y);
+    const real tanh_y = hyperbolic_tangent(y);
     return 1 - tanh_y * tanh_y;
 }

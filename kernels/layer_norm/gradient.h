@@ -4,6 +4,6 @@
 
 // From d, the gradient after the norm times the gain, to the one before the norm. xhat is the normalised value,
 // mean_d the mean of d over the row, and mean_d_xhat the mean of d * xhat.
-FUNCTION float through_norm(float d, float xhat, float rstd, float mean_d, float mean_d_xhat) {
+FUNCTION real through_norm(real d, real xhat, real rstd, real mean_d, real mean_d_xhat) {
     return rstd * (d - mean_d - xhat * mean_d_xhat);
 }

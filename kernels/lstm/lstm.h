@@ -2,25 +2,25 @@
 #pragma once
 #include "../recurrent/sigmoid.h"
 
-struct LstmGates {  // forget gate, input gate, output gate, cell gate
-    float f, i, o, g;
+STRUCT LstmGates {  // forget gate, input gate, output gate, cell gate
+    real f, i, o, g;
 };
 
 // From the gates' values before the non-linearities.
-FUNCTION LstmGates lstm_gates(float f, float i, float o, float g) {
-    LstmGates s;
+FUNCTION OF(LstmGates) lstm_gates(real f, real i, real o, real g) {
+    OF(LstmGates) s;
     s.f = sigmoid(f);
     s.i = sigmoid(i);
     s.o = sigmoid(o);
-    s.g = tanh(g);
+    s.g = hyperbolic_tangent(g);
     return s;
 }
 
-FUNCTION float lstm_cell(LstmGates s, float c_before) { return s.f * c_before + s.i * s.g; }
+FUNCTION real lstm_cell(OF(LstmGates) s, real c_before) { return s.f * c_before + s.i * s.g; }
 
 // Gradients before the non-linearities, from dc, that of the new cell, and d_o, that of the output gate.
-FUNCTION LstmGates lstm_gradient(LstmGates s, float c_before, float dc, float d_o) {
-    LstmGates d;
+FUNCTION OF(LstmGates) lstm_gradient(OF(LstmGates) s, real c_before, real dc, real d_o) {
+    OF(LstmGates) d;
     d.f = dc * c_before * s.f * (1 - s.f);
     d.i = dc * s.g * s.i * (1 - s.i);
     d.o = d_o * s.o * (1 - s.o);

@@ -1,4 +1,4 @@
 #pragma once
 #include "../portable.h"
 
-FUNCTION float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+FUNCTION real sigmoid(real x) { return 1.0f / (1.0f + exponential(-x)); }

@@ -1,0 +1,326 @@
+// An LSTM over a whole sequence (Ba, Kiros, Hinton 2016, eq. 20-22 and 29-31), forward and backward.
+//
+// The input's product x_proj for all positions comes in, and the gradients of both products go out; large products are
+// not made here. With norms over the gates both weights come without the means of their rows, so that no norm need
+// subtract one.
+#include "../recurrent/walk.h"
+#include "lstm.h"
+
+static const index_t GATES = 4;
+
+template <class T>
+struct Lstm {
+    Sizes sizes;
+    T eps;
+    T *x_proj, *h_proj;  // (positions, 4 * stride); without norms x_proj is their sum, and there is no h_proj
+    const T *gain_x, *gain_h, *inner_bias, *bias;  // (4 * stride)
+    const T *gain_c, *bias_c;  // (stride)
+    T *hidden, *cells;  // (steps + 1, batch, stride)
+    T* norms;  // (positions, 4): rstd of x_proj and h_proj, mean and rstd of the cell
+
+    index_t stride() const { return sizes.panels * Panel<T>::width; }
+    T* state(T* states, index_t block, index_t row) const { return states + (block * sizes.batch + row) * stride(); }
+};
+
+template <class T>
+struct LstmGradients {
+    const T* d_hidden;  // (steps, batch, hidden), or null
+    T *dh, *dc;  // (batch, stride)
+    T *d_x_proj, *d_h_proj;  // (positions, 4 * stride); one array without norms
+    T *d_bias, *d_gain_x, *d_gain_h;  // (blocks of rows, 4 * stride)
+    T *d_gain_c, *d_bias_c;  // (blocks of rows, stride)
+};
+
+// The products of one row, and what turns them into gates.
+template <class T, bool NORMED>
+struct Products {
+    using vector = typename Vector<T>::type;
+    const Lstm<T>& l;
+    const T *x, *h;
+    T rstd_x, rstd_h;
+
+    Products(const Lstm<T>& l, index_t slot) : l(l), rstd_x(0), rstd_h(0) {
+        x = l.x_proj + slot * GATES * l.stride();
+        h = NORMED ? l.h_proj + slot * GATES * l.stride() : nullptr;
+        if (NORMED) {
+            rstd_x = l.norms[slot * 4];
+            rstd_h = l.norms[slot * 4 + 1];
+        }
+    }
+    vector xhat_x(index_t k) const { return (load(x + k) + load(l.inner_bias + k)) * rstd_x; }
+    vector xhat_h(index_t k) const { return load(h + k) * rstd_h; }
+    // A gate before its non-linearity, at column k of all gates.
+    vector sum(index_t k) const {
+        if constexpr (NORMED)
+            return xhat_x(k) * load(l.gain_x + k) + xhat_h(k) * load(l.gain_h + k) + load(l.bias + k);
+        else return load(x + k) + load(l.bias + k);
+    }
+    LstmGates<vector> gates(index_t unit) const {
+        const index_t S = l.stride();
+        return lstm_gates(sum(unit), sum(S + unit), sum(2 * S + unit), sum(3 * S + unit));
+    }
+};
+
+// The norm of one row's cell.
+template <class T>
+struct CellNorm {
+    using vector = typename Vector<T>::type;
+    const Lstm<T>& l;
+    const T* c;
+    T mean, rstd;
+
+    vector xhat(index_t unit) const { return (load(c + unit) - mean) * rstd; }
+    vector after(index_t unit) const { return xhat(unit) * load(l.gain_c + unit) + load(l.bias_c + unit); }
+};
+
+template <class T, bool NORMED, bool CELL>
+static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& s, Barrier& barrier) {
+    using vector = typename Vector<T>::type;
+    const Sizes& sizes = l.sizes;
+    const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = l.stride(), wide = GATES * S;
+    const index_t L = Vector<T>::lanes, first = s.first_panel * W, last = s.last_panel * W;
+    Rows<T> rows;
+    for (index_t position = 0; position < sizes.steps; ++position) {
+        const index_t t = sizes.time(position), before = sizes.before(t), after = sizes.after(t);
+        rows.clear();
+        for (index_t row = s.first_row; row < s.last_row; ++row) {
+            const index_t slot = sizes.slot(t, row);
+            if (slot >= 0) {
+                rows.add(row, slot, l.state(l.hidden, before, row), (NORMED ? l.h_proj : l.x_proj) + slot * wide);
+                continue;
+            }
+            for (T* states : {l.hidden, l.cells})
+                std::copy(l.state(states, before, row) + first, l.state(states, before, row) + last,
+                          l.state(states, after, row) + first);
+        }
+        for (index_t gate = 0; gate < GATES; ++gate)
+            product(rows.in.data(), rows.count(), packed, gate * P + s.first_panel, gate * P + s.last_panel, H,
+                    rows.out.data(), !NORMED);
+        if constexpr (NORMED) {
+            for (index_t r = 0; r < rows.count(); ++r) {
+                const T *x = l.x_proj + rows.slot[r] * wide, *h = rows.out[r];
+                for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+                    vector of_x{}, of_h{};
+                    for (index_t gate = 0; gate < GATES; ++gate)
+                        for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
+                            const vector value = load(x + k) + load(l.inner_bias + k);
+                            of_x += value * value;
+                            of_h += load(h + k) * load(h + k);
+                        }
+                    T* sums = panel_sums + (rows.row[r] * P + p) * 4;
+                    sums[0] = total<T>(of_x);
+                    sums[1] = total<T>(of_h);
+                }
+            }
+            barrier.wait();
+        }
+        for (index_t r = 0; r < rows.count(); ++r) {
+            const index_t row = rows.row[r];
+            Products<T, NORMED> products(l, rows.slot[r]);
+            if constexpr (NORMED) {
+                const T* sums = panel_sums + row * P * 4;
+                products.rstd_x = T(1) / std::sqrt(row_sum(sums, P, 4) / T(GATES * H) + l.eps);
+                products.rstd_h = T(1) / std::sqrt(row_sum(sums + 1, P, 4) / T(GATES * H) + l.eps);
+                if (s.first_panel == 0) {
+                    l.norms[rows.slot[r] * 4] = products.rstd_x;
+                    l.norms[rows.slot[r] * 4 + 1] = products.rstd_h;
+                }
+            }
+            const T* c = l.state(l.cells, before, row);
+            T *c_new = l.state(l.cells, after, row), *h_new = l.state(l.hidden, after, row);
+            for (index_t j = first; j < last; j += L) {
+                const LstmGates<vector> gates = products.gates(j);
+                const vector cell = lstm_cell(gates, load(c + j));
+                store(c_new + j, cell);
+                store(h_new + j, CELL ? gates.o : gates.o * hyperbolic_tangent(cell));
+            }
+            if constexpr (CELL)
+                for (index_t p = s.first_panel; p < s.last_panel; ++p)
+                    panel_spread(c_new + p * W, H - p * W < W ? H - p * W : W, panel_sums + (row * P + p) * 4 + 2);
+        }
+        if constexpr (CELL) {
+            barrier.wait();
+            for (index_t r = 0; r < rows.count(); ++r) {
+                const index_t row = rows.row[r];
+                const Spread<T> spread = merged(panel_sums + row * P * 4 + 2, 4, H, l.eps);
+                if (s.first_panel == 0) {
+                    l.norms[rows.slot[r] * 4 + 2] = spread.mean;
+                    l.norms[rows.slot[r] * 4 + 3] = spread.rstd;
+                }
+                const CellNorm<T> norm{l, l.state(l.cells, after, row), spread.mean, spread.rstd};
+                T* h = l.state(l.hidden, after, row);
+                for (index_t j = first; j < last; j += L) store(h + j, load(h + j) * hyperbolic_tangent(norm.after(j)));
+            }
+        }
+        barrier.wait();
+    }
+}
+
+template <class T, bool NORMED, bool CELL>
+static void walk_back(const Lstm<T>& l, const LstmGradients<T>& d, const T* packed, T* panel_sums, T* d_cell,
+                      const Share& s, Barrier& barrier) {
+    using vector = typename Vector<T>::type;
+    const Sizes& sizes = l.sizes;
+    const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = l.stride(), wide = GATES * S;
+    const index_t L = Vector<T>::lanes, first = s.first_panel * W, last = s.last_panel * W, real_last = last < H ? last : H;
+    Rows<T> rows;
+    for (index_t position = sizes.steps - 1; position >= 0; --position) {
+        const index_t t = sizes.time(position), before = sizes.before(t), after = sizes.after(t);
+        rows.clear();
+        for (index_t row = s.first_row; row < s.last_row; ++row) {
+            const index_t slot = sizes.slot(t, row);
+            T* dh = d.dh + row * S;
+            if (d.d_hidden) {
+                const T* given = d.d_hidden + (t * sizes.batch + row) * H;
+                for (index_t j = first; j < real_last; ++j) dh[j] += given[j];
+            }
+            if (slot >= 0) rows.add(row, slot, d.d_h_proj + slot * wide, dh);
+        }
+        if constexpr (CELL) {
+            for (index_t r = 0; r < rows.count(); ++r) {
+                const index_t row = rows.row[r], block = row / ROW_BLOCK * S;
+                const T *dh = rows.out[r], *norms = l.norms + rows.slot[r] * 4;
+                const Products<T, NORMED> products(l, rows.slot[r]);
+                const CellNorm<T> norm{l, l.state(l.cells, after, row), norms[2], norms[3]};
+                for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+                    vector sum{}, along{};
+                    for (index_t j = p * W; j < (p + 1) * W; j += L) {
+                        const vector xhat = norm.xhat(j), tanh_c = hyperbolic_tangent(norm.after(j));
+                        const vector d_after = load(dh + j) * sigmoid(products.sum(2 * S + j)) * (1 - tanh_c * tanh_c);
+                        add_to(d.d_gain_c + block + j, d_after * xhat);
+                        add_to(d.d_bias_c + block + j, d_after);
+                        const vector d_xhat = d_after * load(l.gain_c + j);
+                        store(d_cell + row * S + j, d_xhat);
+                        sum += d_xhat;
+                        along += d_xhat * xhat;
+                    }
+                    T* sums = panel_sums + (row * P + p) * 4;
+                    sums[2] = total<T>(sum);
+                    sums[3] = total<T>(along);
+                }
+            }
+            barrier.wait();
+        }
+        for (index_t r = 0; r < rows.count(); ++r) {
+            const index_t row = rows.row[r], slot = rows.slot[r], block = row / ROW_BLOCK * wide;
+            const Products<T, NORMED> products(l, slot);
+            const T *dh = rows.out[r], *c_before = l.state(l.cells, before, row);
+            T *dc = d.dc + row * S, *d_gates = d.d_h_proj + slot * wide;
+            CellNorm<T> norm{l, l.state(l.cells, after, row), 0, 0};
+            T d_mean = 0, d_along = 0;
+            if constexpr (CELL) {
+                norm.mean = l.norms[slot * 4 + 2];
+                norm.rstd = l.norms[slot * 4 + 3];
+                d_mean = row_sum(panel_sums + row * P * 4 + 2, P, 4) / T(H);
+                d_along = row_sum(panel_sums + row * P * 4 + 3, P, 4) / T(H);
+            }
+            for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+                vector sum_x{}, sum_h{};
+                for (index_t j = p * W; j < (p + 1) * W; j += L) {
+                    const LstmGates<vector> gates = products.gates(j);
+                    vector tanh_c, d_c = load(dc + j);
+                    if constexpr (CELL) {
+                        tanh_c = hyperbolic_tangent(norm.after(j));
+                        d_c += (load(d_cell + row * S + j) - d_mean - norm.xhat(j) * d_along) * norm.rstd;
+                    } else {
+                        tanh_c = hyperbolic_tangent(load(norm.c + j));
+                        d_c += load(dh + j) * gates.o * (1 - tanh_c * tanh_c);
+                    }
+                    const LstmGates<vector> of = lstm_gradient(gates, load(c_before + j), d_c, load(dh + j) * tanh_c);
+                    store(dc + j, d_c * gates.f);
+                    const auto through_sum = [&](index_t k, vector value) {
+                        store(d_gates + k, value);
+                        add_to(d.d_bias + block + k, value);
+                        if constexpr (NORMED) {
+                            const vector of_gain_x = value * products.xhat_x(k), of_gain_h = value * products.xhat_h(k);
+                            add_to(d.d_gain_x + block + k, of_gain_x);
+                            add_to(d.d_gain_h + block + k, of_gain_h);
+                            sum_x += of_gain_x * load(l.gain_x + k);
+                            sum_h += of_gain_h * load(l.gain_h + k);
+                        }
+                    };
+                    through_sum(j, of.f);
+                    through_sum(S + j, of.i);
+                    through_sum(2 * S + j, of.o);
+                    through_sum(3 * S + j, of.g);
+                }
+                panel_sums[(row * P + p) * 4] = total<T>(sum_x);
+                panel_sums[(row * P + p) * 4 + 1] = total<T>(sum_h);
+            }
+        }
+        barrier.wait();
+        if constexpr (NORMED) {
+            for (index_t r = 0; r < rows.count(); ++r) {
+                const index_t slot = rows.slot[r];
+                const T* sums = panel_sums + rows.row[r] * P * 4;
+                const Products<T, NORMED> products(l, slot);
+                const T along_x = row_sum(sums, P, 4) / T(GATES * H), along_h = row_sum(sums + 1, P, 4) / T(GATES * H);
+                T *d_x = d.d_x_proj + slot * wide, *d_h = d.d_h_proj + slot * wide;
+                for (index_t gate = 0; gate < GATES; ++gate)
+                    for (index_t k = gate * S + first; k < gate * S + last; k += L) {
+                        const vector value = load(d_h + k);
+                        store(d_x + k, (value * load(l.gain_x + k) - products.xhat_x(k) * along_x) * products.rstd_x);
+                        store(d_h + k, (value * load(l.gain_h + k) - products.xhat_h(k) * along_h) * products.rstd_h);
+                    }
+            }
+            barrier.wait();
+        }
+        product(rows.in.data(), rows.count(), packed, s.first_panel, s.last_panel, wide, rows.out.data(), false);
+    }
+}
+
+// The variants: which of the gates and the cell are normalised.
+enum Variant : int32_t { NONE = 0, CELL_ONLY = 1, GATES_AND_CELL = 2 };
+
+template <class T, bool NORMED, bool CELL>
+static void forward(const Lstm<T>& l, const T* w_h, int threads, bool by_units) {
+    const Sizes& sizes = l.sizes;
+    const Aligned<T> packed(GATES * l.stride() * sizes.hidden), panel_sums(sizes.batch * sizes.panels * 4);
+    pack(w_h, sizes.hidden, GATES, sizes.hidden, packed.data());
+    as_team(sizes, threads, by_units, [&](const Share& share, Barrier& barrier) {
+        walk<T, NORMED, CELL>(l, packed.data(), panel_sums.data(), share, barrier);
+    });
+}
+
+template <class T, bool NORMED, bool CELL>
+static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, int threads, bool by_units) {
+    const Sizes& sizes = l.sizes;
+    const Aligned<T> packed(GATES * l.stride() * l.stride()), panel_sums(sizes.batch * sizes.panels * 4),
+        d_cell(sizes.batch * l.stride());
+    pack_transposed(w_h, sizes.hidden, GATES, sizes.hidden, packed.data());
+    as_team(sizes, threads, by_units, [&](const Share& share, Barrier& barrier) {
+        walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), d_cell.data(), share, barrier);
+    });
+}
+
+#define CALL(FUNCTION, ...)                                                       \
+    switch (variant) {                                                            \
+        case GATES_AND_CELL: FUNCTION<T, true, true>(__VA_ARGS__); break;         \
+        case CELL_ONLY: FUNCTION<T, false, true>(__VA_ARGS__); break;             \
+        default: FUNCTION<T, false, false>(__VA_ARGS__);                          \
+    }
+
+// The arguments that forward and backward share, and what they make of them.
+#define SHARED_PARAMETERS(T)                                                                                          \
+    const T *w_h, T *x_proj, T *h_proj, const T *gain_x, const T *gain_h, const T *inner_bias, const T *bias,         \
+        const T *gain_c, const T *bias_c, T *hidden, T *cells, T *norms, const int64_t *slots, int64_t steps,         \
+        int64_t batch, int64_t units, double eps, int32_t variant, int32_t reverse, int32_t threads, int32_t by_units
+#define SHARED_VALUES                                                                                                 \
+    const Lstm<T> l{{steps, batch, units, Panel<T>::count(units), reverse != 0, slots}, T(eps), x_proj, h_proj,       \
+                    gain_x, gain_h, inner_bias, bias, gain_c, bias_c, hidden, cells, norms};
+
+#define LSTM(TYPE, NAME)                                                                                              \
+    extern "C" void lstm_forward_##NAME(SHARED_PARAMETERS(TYPE)) {                                                    \
+        using T = TYPE;                                                                                               \
+        SHARED_VALUES                                                                                                 \
+        CALL(forward, l, w_h, threads, by_units != 0)                                                                 \
+    }                                                                                                                 \
+    extern "C" void lstm_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* dc,           \
+                                         TYPE* d_x_proj, TYPE* d_h_proj, TYPE* d_bias, TYPE* d_gain_x,                \
+                                         TYPE* d_gain_h, TYPE* d_gain_c, TYPE* d_bias_c) {                            \
+        using T = TYPE;                                                                                               \
+        SHARED_VALUES                                                                                                 \
+        const LstmGradients<T> d{d_hidden, dh, dc, d_x_proj, d_h_proj, d_bias, d_gain_x, d_gain_h, d_gain_c, d_bias_c}; \
+        CALL(backward, l, d, w_h, threads, by_units != 0)                                                             \
+    }
+ENTRIES(LSTM)

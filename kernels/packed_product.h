@@ -1,0 +1,116 @@
+// Products of few rows with a matrix that is packed once and used many times.
+//
+// A packed matrix (depth, columns) stands in panels of 64 bytes of columns: the values of one row of a panel are side by
+// side, and its rows follow one another. Each value of a product is one sum over the depth, in order, whatever
+// rows and columns are computed with it: so its bits do not depend on who computes what.
+#pragma once
+#include <memory>
+
+#include "native.h"
+
+#if VECTOR_BYTES == 64
+static const int TALL_ROWS = 8, TALL_PANELS = 2, FLAT_ROWS = 4, FLAT_PANELS = 4;
+#elif VECTOR_BYTES == 32
+static const int TALL_ROWS = 6, TALL_PANELS = 1, FLAT_ROWS = 3, FLAT_PANELS = 2;
+#else
+static const int TALL_ROWS = 3, TALL_PANELS = 1, FLAT_ROWS = 3, FLAT_PANELS = 1;
+#endif
+// TALL and FLAT are the rows and panels whose sums fit in the registers; a flat tile is for few rows.
+static const index_t PANEL_BYTES = 64;
+static const index_t DEPTH_BLOCK = 256;  // rows of a panel that stay in the first cache
+static const index_t MOST_FLAT_ROWS = 9;
+
+template <class T>
+struct Panel {
+    static constexpr index_t width = PANEL_BYTES / sizeof(T);
+    static constexpr int vectors = PANEL_BYTES / VECTOR_BYTES;
+    static index_t count(index_t columns) { return (columns + width - 1) / width; }
+};
+
+// Memory that begins on a cache line. Its values are not defined.
+template <class T>
+class Aligned {
+  public:
+    explicit Aligned(index_t size) : raw_(new T[size + PANEL_BYTES / sizeof(T)]) {
+        const auto address = reinterpret_cast<uintptr_t>(raw_.get());
+        first_ = raw_.get() + (PANEL_BYTES - address % PANEL_BYTES) % PANEL_BYTES / sizeof(T);
+    }
+    T* data() const { return first_; }
+
+  private:
+    std::unique_ptr<T[]> raw_;
+    T* first_;
+};
+
+// out[r][column...] = a[r] * panels, or added to what is there. `between` is the distance of two panels.
+template <class T, int ROWS, int PANELS>
+static inline void tile(const T* const* a, const T* panel, index_t between, index_t first, index_t last, T* const* out,
+                        index_t column, bool add) {
+    using vector = typename Vector<T>::type;
+    constexpr int V = Panel<T>::vectors, N = PANELS * V;
+    constexpr index_t L = Vector<T>::lanes, W = Panel<T>::width;
+    vector sums[ROWS][N];
+    const T* rows[ROWS];
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r) {
+        rows[r] = a[r];
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) sums[r][n] = add ? load(out[r] + column + n * L) : vector{};
+    }
+    for (index_t k = first; k < last; ++k) {
+        vector b[N];
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) b[n] = load(panel + n / V * between + k * W + n % V * L);
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; ++r) {
+            const T x = rows[r][k];
+#pragma GCC unroll 16
+            for (int n = 0; n < N; ++n) sums[r][n] += x * b[n];
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) store(out[r] + column + n * L, sums[r][n]);
+}
+
+template <class T, int ROWS, int PANELS>
+static void tile_of(index_t rows, const T* const* a, const T* panel, index_t between, index_t first, index_t last,
+                    T* const* out, index_t column, bool add) {
+    if constexpr (ROWS > 0) {
+        if (rows == ROWS) tile<T, ROWS, PANELS>(a, panel, between, first, last, out, column, add);
+        else tile_of<T, ROWS - 1, PANELS>(rows, a, panel, between, first, last, out, column, add);
+    }
+}
+
+template <class T, int ROWS, int PANELS>
+static void columns_of(const T* const* a, index_t rows, const T* panel, index_t depth, T* const* out, index_t column,
+                       bool add) {
+    const index_t groups = (rows + ROWS - 1) / ROWS, between = depth * Panel<T>::width;
+    for (index_t k = 0; k < depth; k += DEPTH_BLOCK) {
+        const index_t end = k + DEPTH_BLOCK < depth ? k + DEPTH_BLOCK : depth;
+        for (index_t g = 0; g < groups; ++g) {
+            const index_t r = rows * g / groups, next = rows * (g + 1) / groups;
+            tile_of<T, ROWS, PANELS>(next - r, a + r, panel, between, k, end, out + r, column, add || k > 0);
+        }
+    }
+}
+
+template <class T, int ROWS, int PANELS>
+static void panels_of(const T* const* a, index_t rows, const T* packed, index_t first, index_t last, index_t depth,
+                      T* const* out, bool add) {
+    const index_t W = Panel<T>::width;
+    index_t p = first;
+    for (; p + PANELS <= last; p += PANELS)
+        columns_of<T, ROWS, PANELS>(a, rows, packed + p * depth * W, depth, out, p * W, add);
+    for (; p < last; ++p) columns_of<T, ROWS, 1>(a, rows, packed + p * depth * W, depth, out, p * W, add);
+}
+
+// The panels [first, last) of a product: out[r] = a[r] * packed, or out[r] += a[r] * packed. Rows are given by their
+// addresses.
+template <class T>
+__attribute__((noinline)) static void product(const T* const* a, index_t rows, const T* packed, index_t first, index_t last, index_t depth,
+                    T* const* out, bool add) {
+    if (rows <= MOST_FLAT_ROWS) panels_of<T, FLAT_ROWS, FLAT_PANELS>(a, rows, packed, first, last, depth, out, add);
+    else panels_of<T, TALL_ROWS, TALL_PANELS>(a, rows, packed, first, last, depth, out, add);
+}

@@ -1,0 +1,138 @@
+"""Shared parts of the compiled recurrent rules: units in panels, positions without padding, and the large products.
+
+A compiled walk gets the input's product for all positions and gives the gradients of both products; the large products
+before and after it are BLAS's. Its arrays hold the H columns of a gate in `stride` columns, filled up with zeros, so that
+no vector ends beyond a gate. Positions (time step, row) that a mask takes out have no place in the products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln.backends.protocol import Array, Backend
+from duoln.kernels import host
+
+PANEL_BYTES = 64
+"""As in packed_product.h."""
+BY_UNITS_BELOW = 16
+"""With fewer rows than this, threads share the units of all rows; else each has its own rows."""
+_WORTH_THREADS = 1 << 20
+"""Multiplications of a time step below which a second thread costs more than it saves."""
+
+
+class Units(NamedTuple):
+    """How the columns of the gates stand in the arrays of a walk."""
+
+    gates: int
+    hidden: int
+    stride: int
+    """The columns that a gate takes."""
+
+    @classmethod
+    def of(cls, gates: int, hidden: int, dtype: np.dtype) -> Units:
+        """The units of a cell."""
+        width = PANEL_BYTES // dtype.itemsize
+        return cls(gates, hidden, -(-hidden // width) * width)
+
+    def filled(self, x: Array, gates: int | None = None) -> Array:
+        """Columns of gates (or of so many) with zeros up to the stride: (..., gates * H) to (..., gates * stride)."""
+        count = self.gates if gates is None else gates
+        if self.hidden == self.stride:
+            return np.ascontiguousarray(x)
+        wide = np.zeros((*x.shape[:-1], count, self.stride), x.dtype)
+        wide[..., :self.hidden] = x.reshape(*x.shape[:-1], count, self.hidden)
+        return wide.reshape(*x.shape[:-1], count * self.stride)
+
+    def cut(self, x: Array, gates: int | None = None) -> Array:
+        """The opposite of `filled`."""
+        count = self.gates if gates is None else gates
+        if self.hidden == self.stride:
+            return x
+        return np.ascontiguousarray(x.reshape(*x.shape[:-1], count, self.stride)[..., :self.hidden]).reshape(
+            *x.shape[:-1], count * self.hidden)
+
+
+class Positions(NamedTuple):
+    """The time steps and rows of a sequence that no mask takes out, and the order of the walk."""
+
+    steps: int
+    batch: int
+    reverse: bool
+    places: Array | None
+    """The index of each position among all (time step, row); None for all of them."""
+    slots: Array | None
+    """The place of each (time step, row) among the positions, or -1: int64 (T, B); None as for `places`."""
+
+    @classmethod
+    def of(cls, steps: int, batch: int, mask: Array | None, reverse: bool) -> Positions:
+        """The positions of a sequence of this shape."""
+        if mask is None or mask.all():
+            return cls(steps, batch, reverse, None, None)
+        places = np.flatnonzero(mask)
+        slots = np.full(mask.shape, -1, np.int64)
+        slots.ravel()[places] = np.arange(places.size)
+        return cls(steps, batch, reverse, places, slots)
+
+    def rows(self, x: Array) -> Array:
+        """Values of the positions: (T, B, n) to (positions, n)."""
+        flat = np.ascontiguousarray(x).reshape(-1, x.shape[2])
+        return flat if self.places is None else flat[self.places]
+
+    def spread(self, rows: Array) -> Array:
+        """The opposite of `rows`, with zeros elsewhere."""
+        if self.places is None:
+            return rows.reshape(self.steps, self.batch, -1)
+        flat = np.zeros((self.steps * self.batch, rows.shape[1]), rows.dtype)
+        flat[self.places] = rows
+        return flat.reshape(self.steps, self.batch, -1)
+
+    def blocks(self, states: Array) -> tuple[Array, Array]:
+        """The states before and after each time step, of (T + 1, B, stride); views."""
+        return (states[1:], states[:-1]) if self.reverse else (states[:-1], states[1:])
+
+    def first(self, states: Array) -> Array:
+        """The block of the first state, in the order of the walk."""
+        return states[-1 if self.reverse else 0]
+
+    def last(self, states: Array) -> Array:
+        """The block of the last state, in the order of the walk."""
+        return states[0 if self.reverse else -1]
+
+
+def states(units: Units, positions: Positions, first: Array) -> Array:
+    """Room for a state before and after each time step, with the first one in its place: (T + 1, B, stride)."""
+    room = host.empty((positions.steps + 1, positions.batch, units.stride), first.dtype)
+    positions.first(room)[:] = units.filled(first, 1)
+    return room
+
+
+def given(units: Units, d_state: Array | None, like: Array) -> Array:
+    """The gradient of a last state as (B, stride), in new memory; zeros for None."""
+    filled = np.zeros((like.shape[1], units.stride), like.dtype)
+    if d_state is not None:
+        filled[:, :units.hidden] = d_state
+    return filled
+
+
+def threads(units: Units, positions: Positions) -> tuple[int, int]:
+    """How many threads walk, and whether (1 or 0) they share units instead of rows."""
+    work = positions.batch * units.hidden * units.hidden * units.gates
+    count = host.workers() if work >= _WORTH_THREADS else 1
+    return count, int(positions.batch < BY_UNITS_BELOW)
+
+
+def product(rows: Array, weight: Array) -> Array:
+    """`rows @ weight`, which begins on a cache line."""
+    out = host.empty((len(rows), weight.shape[1]), rows.dtype)
+    np.matmul(rows, weight, out=out)
+    return out
+
+
+def sums(parts: Mapping[str, Array | None]) -> dict[str, Array]:
+    """The sums over the blocks of rows, of those that exist."""
+    return {name: part.sum(axis=0) for name, part in parts.items() if part is not None}
+
+
