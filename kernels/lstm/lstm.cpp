@@ -74,7 +74,7 @@ struct CellNorm {
 };
 
 template <class T, bool NORMED, bool CELL>
-static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& s, Barrier& barrier) {
+static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     using vector = typename Vector<T>::type;
     const Sizes& sizes = l.sizes;
     const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = l.stride(), wide = GATES * S;
@@ -158,7 +158,7 @@ static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& 
 
 template <class T, bool NORMED, bool CELL>
 static void walk_back(const Lstm<T>& l, const LstmGradients<T>& d, const T* packed, T* panel_sums, T* d_cell,
-                      const Share& s, Barrier& barrier) {
+                      const Share& s, const Barrier& barrier) {
     using vector = typename Vector<T>::type;
     const Sizes& sizes = l.sizes;
     const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = l.stride(), wide = GATES * S;
@@ -277,7 +277,7 @@ static void forward(const Lstm<T>& l, const T* w_h, int threads, bool by_units) 
     const Sizes& sizes = l.sizes;
     const Aligned<T> packed(GATES * l.stride() * sizes.hidden), panel_sums(sizes.batch * sizes.panels * 4);
     pack(w_h, sizes.hidden, GATES, sizes.hidden, packed.data());
-    as_team(sizes, threads, by_units, [&](const Share& share, Barrier& barrier) {
+    as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk<T, NORMED, CELL>(l, packed.data(), panel_sums.data(), share, barrier);
     });
 }
@@ -288,7 +288,7 @@ static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, 
     const Aligned<T> packed(GATES * l.stride() * l.stride()), panel_sums(sizes.batch * sizes.panels * 4),
         d_cell(sizes.batch * l.stride());
     pack_transposed(w_h, sizes.hidden, GATES, sizes.hidden, packed.data());
-    as_team(sizes, threads, by_units, [&](const Share& share, Barrier& barrier) {
+    as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), d_cell.data(), share, barrier);
     });
 }

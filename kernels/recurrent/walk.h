@@ -3,42 +3,58 @@
 // Hidden units stand in panels (`packed_product.h`), so a gate takes `stride` columns: H, filled up with zeros. Only the
 // positions (time step, row) that no mask takes out have a place in the products: `slots` gives the place, or -1.
 #pragma once
-#include <atomic>
-
 #include "../packed_product.h"
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 // Rows whose shares of a parameter's gradient are added up together. Threads get whole blocks.
 static const index_t ROW_BLOCK = 8;
 
-// Waits until all members of a team have come. It spins, because a step is short; after some microseconds it lets others
-// have the core, because a member may be waiting for it.
-class Barrier {
+// Who walks together. A thread that wakes late, because another process has its core, is not waited for: those that have
+// come within a short time share the work, and who comes later finds nothing to do.
+class Roster {
   public:
-    explicit Barrier(int members) : members_(members) {}
-    void wait() {
-        if (members_ == 1) return;
+    // The place of the caller, or -1 if the others have begun.
+    int join() {
+        int joined = joined_;
+        while (!(joined & BEGUN))
+            if (joined_.compare_exchange_weak(joined, joined + 1)) return joined;
+        return -1;
+    }
+    // How many have come; waits for `most`, but not for long.
+    int begin(int most) {
+        duoln::spin_until([&] { return (joined_ & BEGUN) || joined_ == most; }, ARRIVAL);
+        return (joined_.fetch_or(BEGUN)) & ~BEGUN;
+    }
+    // Waits until all members have come here. It spins, because a step is short; after some microseconds it lets others
+    // have the core, because a member may be waiting for it.
+    void meet(int members) {
+        if (members == 1) return;
         const unsigned round = round_.load(std::memory_order_acquire);
-        if (arrived_.fetch_add(1, std::memory_order_acq_rel) == members_ - 1) {
+        if (arrived_.fetch_add(1, std::memory_order_acq_rel) == members - 1) {
             arrived_.store(0, std::memory_order_relaxed);
             round_.store(round + 1, std::memory_order_release);
             return;
         }
         for (int spins = 0; round_.load(std::memory_order_acquire) == round;) {
             if (++spins > SPINS) std::this_thread::yield();
-#if defined(__x86_64__)
-            else _mm_pause();
-#endif
+            else duoln::relax();
         }
     }
 
   private:
-    static const int SPINS = 2000;
-    const int members_;
+    static constexpr std::chrono::microseconds ARRIVAL{200};
+    static const int BEGUN = 1 << 30, SPINS = 2000;
+    alignas(64) std::atomic<int> joined_{0};
     alignas(64) std::atomic<int> arrived_{0};
     alignas(64) std::atomic<unsigned> round_{0};
+};
+
+// The barrier of a member: those that have their own rows wait for nobody.
+struct Barrier {
+    Roster* roster;
+    int members;
+    void wait() const {
+        if (roster) roster->meet(members);
+    }
 };
 
 // The rows and the panels of units that one member of the team computes.
@@ -58,40 +74,47 @@ struct Sizes {
     index_t time(index_t position) const { return reverse ? steps - 1 - position : position; }
 };
 
-// Calls work(share, barrier) for each member. Either every member has its own rows and none waits for another, or all have
-// all rows and their own units, and wait for each other.
+// The first block of rows of each member, so that all have about as many positions, and the end.
+static inline std::vector<index_t> row_bounds(const Sizes& sizes, int members) {
+    const index_t blocks = (sizes.batch + ROW_BLOCK - 1) / ROW_BLOCK;
+    std::vector<index_t> until(blocks + 1, 0), bounds(members + 1, blocks);  // until: positions before each block
+    for (index_t t = 0; t < sizes.steps; ++t)
+        for (index_t row = 0; row < sizes.batch; ++row) until[row / ROW_BLOCK + 1] += sizes.slot(t, row) >= 0;
+    for (index_t b = 0; b < blocks; ++b) until[b + 1] += until[b];
+    index_t block = 0;
+    for (int k = 0; k < members; ++k) {
+        bounds[k] = block;
+        while (block < blocks && (until[block] + until[block + 1]) * members < 2 * until[blocks] * (k + 1)) ++block;
+    }
+    return bounds;
+}
+
+// Calls work(share, barrier) for each member of a team. Either every member has its own rows and none waits for another,
+// or all have all rows and their own units, and wait for each other.
 template <class Work>
 static void as_team(const Sizes& sizes, int threads, bool by_units, const Work& work) {
     const index_t blocks = (sizes.batch + ROW_BLOCK - 1) / ROW_BLOCK;
-    const index_t most = by_units ? sizes.panels : blocks;
-    if (threads > most) threads = int(most);
-    std::vector<Share> shares(threads, Share{0, sizes.batch, 0, sizes.panels});
+    const int most = int(std::min<index_t>(threads, by_units ? sizes.panels : blocks));
+    const auto alone = [&] { work(Share{0, sizes.batch, 0, sizes.panels}, Barrier{nullptr, 1}); };
+    if (most <= 1) return alone();
     if (by_units) {
-        for (index_t k = 0; k < threads; ++k) {
-            shares[k].first_panel = sizes.panels * k / threads;
-            shares[k].last_panel = sizes.panels * (k + 1) / threads;
-        }
+        Roster roster;
+        const auto member = [&](index_t, index_t) {
+            const index_t k = roster.join();
+            if (k < 0) return;
+            const index_t members = roster.begin(most);
+            work(Share{0, sizes.batch, sizes.panels * k / members, sizes.panels * (k + 1) / members},
+                 Barrier{&roster, int(members)});
+        };
+        if (!on_team(most, member)) alone();
     } else {
-        std::vector<index_t> until(blocks + 1, 0);  // positions before each block
-        for (index_t row = 0; row < sizes.batch; ++row) {
-            index_t& count = until[row / ROW_BLOCK + 1];
-            for (index_t t = 0; t < sizes.steps; ++t) count += sizes.slot(t, row) >= 0;
-        }
-        for (index_t b = 0; b < blocks; ++b) until[b + 1] += until[b];
-        index_t block = 0;
-        for (index_t k = 0; k < threads; ++k) {
-            shares[k].first_row = block * ROW_BLOCK;
-            while (block < blocks && (until[block] + until[block + 1]) * threads < 2 * until[blocks] * (k + 1)) ++block;
-            if (k == threads - 1) block = blocks;
-            shares[k].last_row = block * ROW_BLOCK < sizes.batch ? block * ROW_BLOCK : sizes.batch;
-        }
+        const std::vector<index_t> bounds = row_bounds(sizes, most);
+        const auto member = [&](index_t k, index_t) {
+            work(Share{bounds[k] * ROW_BLOCK, std::min(bounds[k + 1] * ROW_BLOCK, sizes.batch), 0, sizes.panels},
+                 Barrier{nullptr, 1});
+        };
+        if (!on_team(most, member)) alone();
     }
-    Barrier barrier(by_units ? threads : 1);
-    std::vector<std::thread> team;
-    team.reserve(threads - 1);
-    for (int k = 1; k < threads; ++k) team.emplace_back([&, k] { work(shares[k], barrier); });
-    work(shares[0], barrier);
-    for (auto& one : team) one.join();
 }
 
 // Packs a matrix (depth, gates * hidden) into panels of each gate: (gates * panels, depth, width).
