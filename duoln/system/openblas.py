@@ -1,8 +1,11 @@
-"""Which CPU kernels OpenBLAS uses under NumPy: chosen before NumPy loads, and read back afterwards.
+"""How OpenBLAS works under NumPy: which CPU kernels it takes, and how long its threads spin after a product.
 
 The OpenBLAS in NumPy's wheels can take AVX2 kernels on an AMD CPU that has AVX-512 (its list of CPU
 models is older than the CPU). `OPENBLAS_CORETYPE=SkylakeX`, set before the library loads, mends that.
 On Intel CPUs, and on AMD ones without AVX-512, its own choice is never lower, so it is left alone.
+
+After a product OpenBLAS's threads spin for 2^26 cycles, some 20 to 80 ms. On two cores a compiled kernel that follows then
+shares its core with one of them and takes two to three times as long, so they shall spin for microseconds.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -18,6 +22,9 @@ from typing import Any
 
 AVX512 = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"})
 _CPUINFO = Path("/proc/cpuinfo")
+_SPIN = "OPENBLAS_THREAD_TIMEOUT"
+_SPIN_CYCLES = "14"
+"""As a power of two; OpenBLAS takes 4 to 30."""
 
 
 def preferred_core(cpuinfo: str) -> str | None:
@@ -30,6 +37,22 @@ def preferred_core(cpuinfo: str) -> str | None:
     if fields.get("vendor_id") == "AuthenticAMD" and AVX512.issubset(has_avx512):
         return "SkylakeX"
     return None
+
+
+def spin_briefly() -> None:
+    """Let OpenBLAS's threads sleep some microseconds after a product, unless the user has set how long they spin.
+
+    If NumPy is loaded already, its OpenBLAS reads the setting again and starts new threads at the next product, provided
+    that no other thread of Python can be in a product now.
+    """
+    if _SPIN in os.environ:
+        return
+    os.environ[_SPIN] = _SPIN_CYCLES
+    if "numpy" in sys.modules and threading.active_count() == 1:
+        for library in map(ctypes.CDLL, _loaded_libraries()):
+            if hasattr(library, "openblas_read_env") and hasattr(library, "blas_thread_shutdown_"):
+                library.openblas_read_env()
+                library.blas_thread_shutdown_()
 
 
 def choose_core() -> None:

@@ -17,9 +17,6 @@ struct Lstm {
     const T *gain_c, *bias_c;  // (stride)
     T *hidden, *cells;  // (steps + 1, batch, stride)
     T* norms;  // (positions, 4): rstd of x_proj and h_proj, mean and rstd of the cell
-
-    index_t stride() const { return sizes.panels * Panel<T>::width; }
-    T* state(T* states, index_t block, index_t row) const { return states + (block * sizes.batch + row) * stride(); }
 };
 
 template <class T>
@@ -40,8 +37,8 @@ struct Products {
     T rstd_x, rstd_h;
 
     Products(const Lstm<T>& l, index_t slot) : l(l), rstd_x(0), rstd_h(0) {
-        x = l.x_proj + slot * GATES * l.stride();
-        h = NORMED ? l.h_proj + slot * GATES * l.stride() : nullptr;
+        x = l.x_proj + slot * GATES * l.sizes.stride;
+        h = NORMED ? l.h_proj + slot * GATES * l.sizes.stride : nullptr;
         if (NORMED) {
             rstd_x = l.norms[slot * 4];
             rstd_h = l.norms[slot * 4 + 1];
@@ -56,7 +53,7 @@ struct Products {
         else return load(x + k) + load(l.bias + k);
     }
     LstmGates<vector> gates(index_t unit) const {
-        const index_t S = l.stride();
+        const index_t S = l.sizes.stride;
         return lstm_gates(sum(unit), sum(S + unit), sum(2 * S + unit), sum(3 * S + unit));
     }
 };
@@ -77,22 +74,12 @@ template <class T, bool NORMED, bool CELL>
 static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     using vector = typename Vector<T>::type;
     const Sizes& sizes = l.sizes;
-    const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = l.stride(), wide = GATES * S;
+    const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = sizes.stride, wide = GATES * S;
     const index_t L = Vector<T>::lanes, first = s.first_panel * W, last = s.last_panel * W;
     Rows<T> rows;
     for (index_t position = 0; position < sizes.steps; ++position) {
         const index_t t = sizes.time(position), before = sizes.before(t), after = sizes.after(t);
-        rows.clear();
-        for (index_t row = s.first_row; row < s.last_row; ++row) {
-            const index_t slot = sizes.slot(t, row);
-            if (slot >= 0) {
-                rows.add(row, slot, l.state(l.hidden, before, row), (NORMED ? l.h_proj : l.x_proj) + slot * wide);
-                continue;
-            }
-            for (T* states : {l.hidden, l.cells})
-                std::copy(l.state(states, before, row) + first, l.state(states, before, row) + last,
-                          l.state(states, after, row) + first);
-        }
+        begin_step(rows, sizes, s, t, {l.hidden, l.cells}, NORMED ? l.h_proj : l.x_proj, wide);
         for (index_t gate = 0; gate < GATES; ++gate)
             product(rows.in.data(), rows.count(), packed, gate * P + s.first_panel, gate * P + s.last_panel, H,
                     rows.out.data(), !NORMED);
@@ -126,8 +113,8 @@ static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& 
                     l.norms[rows.slot[r] * 4 + 1] = products.rstd_h;
                 }
             }
-            const T* c = l.state(l.cells, before, row);
-            T *c_new = l.state(l.cells, after, row), *h_new = l.state(l.hidden, after, row);
+            const T* c = sizes.state(l.cells, before, row);
+            T *c_new = sizes.state(l.cells, after, row), *h_new = sizes.state(l.hidden, after, row);
             for (index_t j = first; j < last; j += L) {
                 const LstmGates<vector> gates = products.gates(j);
                 const vector cell = lstm_cell(gates, load(c + j));
@@ -147,8 +134,8 @@ static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& 
                     l.norms[rows.slot[r] * 4 + 2] = spread.mean;
                     l.norms[rows.slot[r] * 4 + 3] = spread.rstd;
                 }
-                const CellNorm<T> norm{l, l.state(l.cells, after, row), spread.mean, spread.rstd};
-                T* h = l.state(l.hidden, after, row);
+                const CellNorm<T> norm{l, sizes.state(l.cells, after, row), spread.mean, spread.rstd};
+                T* h = sizes.state(l.hidden, after, row);
                 for (index_t j = first; j < last; j += L) store(h + j, load(h + j) * hyperbolic_tangent(norm.after(j)));
             }
         }
@@ -161,27 +148,18 @@ static void walk_back(const Lstm<T>& l, const LstmGradients<T>& d, const T* pack
                       const Share& s, const Barrier& barrier) {
     using vector = typename Vector<T>::type;
     const Sizes& sizes = l.sizes;
-    const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = l.stride(), wide = GATES * S;
-    const index_t L = Vector<T>::lanes, first = s.first_panel * W, last = s.last_panel * W, real_last = last < H ? last : H;
+    const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = sizes.stride, wide = GATES * S;
+    const index_t L = Vector<T>::lanes, first = s.first_panel * W, last = s.last_panel * W;
     Rows<T> rows;
     for (index_t position = sizes.steps - 1; position >= 0; --position) {
         const index_t t = sizes.time(position), before = sizes.before(t), after = sizes.after(t);
-        rows.clear();
-        for (index_t row = s.first_row; row < s.last_row; ++row) {
-            const index_t slot = sizes.slot(t, row);
-            T* dh = d.dh + row * S;
-            if (d.d_hidden) {
-                const T* given = d.d_hidden + (t * sizes.batch + row) * H;
-                for (index_t j = first; j < real_last; ++j) dh[j] += given[j];
-            }
-            if (slot >= 0) rows.add(row, slot, d.d_h_proj + slot * wide, dh);
-        }
+        begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh, d.d_h_proj, wide);
         if constexpr (CELL) {
             for (index_t r = 0; r < rows.count(); ++r) {
                 const index_t row = rows.row[r], block = row / ROW_BLOCK * S;
                 const T *dh = rows.out[r], *norms = l.norms + rows.slot[r] * 4;
                 const Products<T, NORMED> products(l, rows.slot[r]);
-                const CellNorm<T> norm{l, l.state(l.cells, after, row), norms[2], norms[3]};
+                const CellNorm<T> norm{l, sizes.state(l.cells, after, row), norms[2], norms[3]};
                 for (index_t p = s.first_panel; p < s.last_panel; ++p) {
                     vector sum{}, along{};
                     for (index_t j = p * W; j < (p + 1) * W; j += L) {
@@ -204,9 +182,9 @@ static void walk_back(const Lstm<T>& l, const LstmGradients<T>& d, const T* pack
         for (index_t r = 0; r < rows.count(); ++r) {
             const index_t row = rows.row[r], slot = rows.slot[r], block = row / ROW_BLOCK * wide;
             const Products<T, NORMED> products(l, slot);
-            const T *dh = rows.out[r], *c_before = l.state(l.cells, before, row);
+            const T *dh = rows.out[r], *c_before = sizes.state(l.cells, before, row);
             T *dc = d.dc + row * S, *d_gates = d.d_h_proj + slot * wide;
-            CellNorm<T> norm{l, l.state(l.cells, after, row), 0, 0};
+            CellNorm<T> norm{l, sizes.state(l.cells, after, row), 0, 0};
             T d_mean = 0, d_along = 0;
             if constexpr (CELL) {
                 norm.mean = l.norms[slot * 4 + 2];
@@ -275,7 +253,7 @@ enum Variant : int32_t { NONE = 0, CELL_ONLY = 1, GATES_AND_CELL = 2 };
 template <class T, bool NORMED, bool CELL>
 static void forward(const Lstm<T>& l, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = l.sizes;
-    const Aligned<T> packed(GATES * l.stride() * sizes.hidden), panel_sums(sizes.batch * sizes.panels * 4);
+    const Aligned<T> packed(GATES * l.sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels * 4);
     pack(w_h, sizes.hidden, GATES, sizes.hidden, packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk<T, NORMED, CELL>(l, packed.data(), panel_sums.data(), share, barrier);
@@ -285,8 +263,8 @@ static void forward(const Lstm<T>& l, const T* w_h, int threads, bool by_units) 
 template <class T, bool NORMED, bool CELL>
 static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = l.sizes;
-    const Aligned<T> packed(GATES * l.stride() * l.stride()), panel_sums(sizes.batch * sizes.panels * 4),
-        d_cell(sizes.batch * l.stride());
+    const Aligned<T> packed(GATES * l.sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels * 4),
+        d_cell(sizes.batch * sizes.stride);
     pack_transposed(w_h, sizes.hidden, GATES, sizes.hidden, packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), d_cell.data(), share, barrier);
@@ -306,7 +284,7 @@ static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, 
         const T *gain_c, const T *bias_c, T *hidden, T *cells, T *norms, const int64_t *slots, int64_t steps,         \
         int64_t batch, int64_t units, double eps, int32_t variant, int32_t reverse, int32_t threads, int32_t by_units
 #define SHARED_VALUES                                                                                                 \
-    const Lstm<T> l{{steps, batch, units, Panel<T>::count(units), reverse != 0, slots}, T(eps), x_proj, h_proj,       \
+    const Lstm<T> l{sizes_of<T>(steps, batch, units, reverse != 0, slots), T(eps), x_proj, h_proj,       \
                     gain_x, gain_h, inner_bias, bias, gain_c, bias_c, hidden, cells, norms};
 
 #define LSTM(TYPE, NAME)                                                                                              \

@@ -24,8 +24,6 @@ _FILE = "lstm/lstm.cpp"
 _VARIANTS = {"none": 0, "layer-cell": 1, "layer": 2, "layer-theano": 2}
 """The numbers of lstm.cpp: nothing, the cell, or gates and cell are normalised."""
 _GATES = GATES["lstm"]
-_ROW_BLOCK = 8
-"""As in walk.h."""
 
 _SHARED = ("w_h: real[2], x_proj: real[2], h_proj: real[2]?, gain_x: real[1]?, gain_h: real[1]?, inner_bias: real[1]?, "
            "bias: real[1], gain_c: real[1]?, bias_c: real[1]?, hidden: real[3], cells: real[3], norms: real[2]?, "
@@ -40,10 +38,6 @@ _walk_back = native.Function(_FILE, "lstm_backward", f"{_SHARED}, d_hidden: real
 class _Parameters(NamedTuple):
     """The parameters as the walk reads them; those of the gates are filled up to the stride."""
 
-    w_x: Array
-    """(in, 4 * stride)."""
-    w_h: Array
-    """(H, 4 H)."""
     gain_x: Array | None
     gain_h: Array | None
     inner_bias: Array | None
@@ -53,13 +47,8 @@ class _Parameters(NamedTuple):
 
 
 class _Saved(NamedTuple):
-    x: Array
-    """Of the positions, (positions, in)."""
-    x_shape: tuple[int, ...]
-    units: Units
-    positions: Positions
+    walked: walks.Walked
     parameters: _Parameters
-    hidden: Array
     cells: Array
     norms: Array | None
     x_proj: Array | None
@@ -69,83 +58,77 @@ class _Saved(NamedTuple):
 
     def shared(self) -> tuple[Any, ...]:
         """The arguments that both walks share."""
-        p, (threads, by_units) = self.parameters, walks.threads(self.units, self.positions)
-        return (p.w_h, self.x_proj, self.h_proj, p.gain_x, p.gain_h, p.inner_bias, p.bias, p.gain_c, p.bias_c,
-                self.hidden, self.cells, self.norms, self.positions.slots, self.positions.steps, self.positions.batch,
-                self.units.hidden, self.attrs["eps"], _VARIANTS[self.attrs["norm"]], int(self.positions.reverse),
-                threads, by_units)
+        walked = self.walked
+        return (walked.w_h, self.x_proj, self.h_proj, *self.parameters, walked.hidden, self.cells, self.norms,
+                walked.positions.slots, walked.positions.steps, walked.positions.batch, walked.units.hidden,
+                self.attrs["eps"], _VARIANTS[self.attrs["norm"]], int(walked.positions.reverse),
+                *walks.threads(walked.units, walked.positions))
 
 
-def _parameters(units: Units, w_x: Array, w_h: Array, bias: Array, norms: dict[str, Array], norm: str) -> _Parameters:
+def _parameters(units: Units, bias: Array, norms: dict[str, Array], norm: str) -> _Parameters:
     cell = [units.filled(norms[name], 1) if name in norms else None for name in ("gain_c", "bias_c")]
     if "gain_x" not in norms:
-        return _Parameters(units.filled(w_x), np.ascontiguousarray(w_h), None, None, None, units.filled(bias), *cell)
+        return _Parameters(None, None, None, units.filled(bias), *cell)
     inner = bias - bias.mean() if norm == "layer-theano" else np.zeros_like(bias)
-    gains = (units.filled(norms[name]) for name in ("gain_x", "gain_h"))
-    return _Parameters(units.filled(recurrent.centred(w_x)), recurrent.centred(w_h), *gains, units.filled(inner),
+    return _Parameters(units.filled(norms["gain_x"]), units.filled(norms["gain_h"]), units.filled(inner),
                        units.filled(norms["bias_x"] + norms["bias_h"] + bias), *cell)
 
 
 def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, bias: Array, mask: Array | None,
-             *norm_arrays: Array, **attrs: Any) -> tuple[tuple[Array, Array, Array], _Saved]:
+             *norm_arrays: Array, **attrs: Any) -> tuple[tuple[Array, ...], _Saved]:
     units = Units.of(_GATES, h.shape[1], x.dtype)
     positions = Positions.of(*x.shape[:2], mask, attrs["reverse"])
-    names = dict(zip(norm_shapes("lstm", attrs["norm"], 1), norm_arrays, strict=True))
-    parameters = _parameters(units, w_x, w_h, bias, names, attrs["norm"])
-    rows = positions.rows(x)
-    x_proj = walks.product(rows, parameters.w_x)
-    saved = _Saved(rows, x.shape, units, positions, parameters, walks.states(units, positions, h),
-                   walks.states(units, positions, c), np.empty((len(rows), 4), x.dtype) if names else None, x_proj,
-                   host.empty_like(x_proj) if "gain_x" in names else None, attrs)
+    norms = dict(zip(norm_shapes("lstm", attrs["norm"], 1), norm_arrays, strict=True))
+    if "gain_x" in norms:
+        w_x, w_h = recurrent.centred(w_x), recurrent.centred(w_h)
+    walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
+                          walks.states(units, positions, h), units, positions)
+    x_proj = walks.product(walked.x, walked.w_x)
+    saved = _Saved(walked, _parameters(units, bias, norms, attrs["norm"]), walks.states(units, positions, c),
+                   np.empty((len(x_proj), 4), x.dtype) if norms else None, x_proj,
+                   host.empty_like(x_proj) if "gain_x" in norms else None, attrs)
     _walk(*saved.shared())
-    hidden = units.cut(positions.blocks(saved.hidden)[1], 1)
-    last = [units.cut(positions.last(s), 1).copy() for s in (saved.hidden, saved.cells)]
-    if attrs["remat"]:
-        saved = saved._replace(x_proj=None, h_proj=None)
-    return (hidden, *last), saved
+    return walked.outputs(walked.hidden, saved.cells), \
+        saved._replace(x_proj=None, h_proj=None) if attrs["remat"] else saved
 
 
-def _complete(saved: _Saved, before: Array) -> _Saved:
+def _complete(saved: _Saved) -> _Saved:
     """The saved values with the products that `remat` omits."""
     if saved.x_proj is not None:
         return saved
-    x_proj = walks.product(saved.x, saved.parameters.w_x)
-    h_proj = walks.product(before, saved.units.filled(saved.parameters.w_h))
-    if saved.parameters.gain_x is None:
-        x_proj += h_proj
-        return saved._replace(x_proj=x_proj)
-    return saved._replace(x_proj=x_proj, h_proj=h_proj)
+    walked = saved.walked
+    x_proj = walks.product(walked.x, walked.w_x)
+    h_proj = walks.product(walked.before(), walked.units.filled(walked.w_h))
+    if saved.parameters.gain_x is not None:
+        return saved._replace(x_proj=x_proj, h_proj=h_proj)
+    x_proj += h_proj
+    return saved._replace(x_proj=x_proj)
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
-    units, positions, parameters = saved.units, saved.positions, saved.parameters
-    before = positions.rows(positions.blocks(saved.hidden)[0])[:, :units.hidden]
-    saved = _complete(saved, before)
+    saved = _complete(saved)
     assert saved.x_proj is not None
-    d_hidden, *d_last = gouts
-    dh, dc = (walks.given(units, d, saved.hidden) for d in d_last)
-    blocks, wide, dtype = -(-positions.batch // _ROW_BLOCK), _GATES * units.stride, saved.x.dtype
-    normed, cell = parameters.gain_x is not None, parameters.gain_c is not None
+    walked, normed, cell = saved.walked, saved.h_proj is not None, saved.parameters.gain_c is not None
+    units, positions, dtype = walked.units, walked.positions, walked.x.dtype
+    dh, dc = (walks.given(units, d, walked.hidden) for d in gouts[1:])
     d_x_proj = host.empty_like(saved.x_proj)
     d_h_proj = host.empty_like(saved.x_proj) if normed else d_x_proj
-    d_bias = np.zeros((blocks, wide), dtype)
-    d_gains = [np.zeros((blocks, wide), dtype) if normed else None for _ in range(2)]
-    d_of_cell = [np.zeros((blocks, units.stride), dtype) if cell else None for _ in range(2)]
-    _walk_back(*saved.shared(), None if d_hidden is None else np.ascontiguousarray(d_hidden), dh, dc, d_x_proj, d_h_proj,
-               d_bias, *d_gains, *d_of_cell)
-    d_x = positions.spread(d_x_proj @ parameters.w_x.T) if needs[0] else None
-    d_w_x, d_w_h = units.cut(saved.x.T @ d_x_proj), units.cut(before.T @ d_h_proj)
+    wide = walks.row_blocks(positions, _GATES * units.stride, dtype)
+    d_bias, *d_gains = wide, *(np.zeros_like(wide) if normed else None for _ in range(2))
+    d_of_cell = [walks.row_blocks(positions, units.stride, dtype) if cell else None for _ in range(2)]
+    _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, dc, d_x_proj, d_h_proj, d_bias, *d_gains, *d_of_cell)
+    d_x, d_w_x, d_w_h = walked.product_gradients(d_x_proj, d_h_proj, needs[0])
     d_b, d_gain_x, d_gain_h = (None if d is None else units.cut(d.sum(axis=0)) for d in (d_bias, *d_gains))
     d_gain_c, d_bias_c = (None if d is None else units.cut(d.sum(axis=0), 1) for d in d_of_cell)
-    by_name = {"gain_x": d_gain_x, "bias_x": d_b, "gain_h": d_gain_h, "bias_h": d_b, "gain_c": d_gain_c,
+    d_norms = {"gain_x": d_gain_x, "bias_x": d_b, "gain_h": d_gain_h, "bias_h": d_b, "gain_c": d_gain_c,
                "bias_c": d_bias_c}
     if normed:  # remove the means that `centred` removed from the weights
         d_w_x, d_w_h = recurrent.centred(d_w_x), recurrent.centred(d_w_h)
         if saved.attrs["norm"] == "layer-theano":
             d_inner = units.cut(recurrent.column_sums(d_x_proj))
             d_b = d_b + d_inner - d_inner.mean()
-    return [d_x, dh[:, :units.hidden], dc[:, :units.hidden], d_w_x, d_w_h, d_b, None,
-            *(by_name[name] for name in norm_shapes("lstm", saved.attrs["norm"], 1))]
+    return [d_x, units.cut(dh, 1), units.cut(dc, 1), d_w_x, d_w_h, d_b, None,
+            *(d_norms[name] for name in norm_shapes("lstm", saved.attrs["norm"], 1))]
 
 
 _fused = recurrent.supports(tuple(_VARIANTS))

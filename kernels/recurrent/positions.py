@@ -7,16 +7,17 @@ no vector ends beyond a gate. Positions (time step, row) that a mask takes out h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from duoln.backends.protocol import Array, Backend
+from duoln.backends.protocol import Array
 from duoln.kernels import host
 
 PANEL_BYTES = 64
 """As in packed_product.h."""
+ROW_BLOCK = 8
+"""As in walk.h."""
 BY_UNITS_BELOW = 16
 """With fewer rows than this, threads share the units of all rows; else each has its own rows."""
 _WORTH_THREADS = 1 << 20
@@ -131,8 +132,41 @@ def product(rows: Array, weight: Array) -> Array:
     return out
 
 
-def sums(parts: Mapping[str, Array | None]) -> dict[str, Array]:
-    """The sums over the blocks of rows, of those that exist."""
-    return {name: part.sum(axis=0) for name, part in parts.items() if part is not None}
+def row_blocks(positions: Positions, columns: int, dtype: np.dtype) -> Array:
+    """Zeros for a parameter's gradient, which a walk adds up for each block of rows."""
+    return np.zeros((-(-positions.batch // ROW_BLOCK), columns), dtype)
 
 
+def optional(d_hidden: Array | None) -> Array | None:
+    """The gradient of all hidden states as a walk reads it."""
+    return None if d_hidden is None else np.ascontiguousarray(d_hidden)
+
+
+class Walked(NamedTuple):
+    """What every compiled cell keeps for its products."""
+
+    x: Array
+    """Of the positions, (positions, in)."""
+    w_x: Array
+    """(in, gates * stride), as it was multiplied."""
+    w_h: Array
+    """(H, gates * H), as it was multiplied."""
+    hidden: Array
+    """The states, (T + 1, B, stride)."""
+    units: Units
+    positions: Positions
+
+    def outputs(self, *states: Array) -> tuple[Array, ...]:
+        """The hidden states of all time steps, and the last of each of `states`."""
+        last = (self.units.cut(self.positions.last(each), 1).copy() for each in states)
+        return self.units.cut(self.positions.blocks(self.hidden)[1], 1), *last
+
+    def before(self) -> Array:
+        """The hidden states before the positions: (positions, H)."""
+        return self.positions.rows(self.positions.blocks(self.hidden)[0])[:, :self.units.hidden]
+
+    def product_gradients(self, d_x_proj: Array, d_h_proj: Array,
+                          need_x: bool) -> tuple[Array | None, Array, Array]:
+        """The gradients of x (if needed), w_x and w_h from those of the products; each costs one product."""
+        d_x = self.positions.spread(d_x_proj @ self.w_x.T) if need_x else None
+        return d_x, self.units.cut(self.x.T @ d_x_proj), self.units.cut(self.before().T @ d_h_proj)

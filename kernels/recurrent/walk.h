@@ -63,7 +63,7 @@ struct Share {
 };
 
 struct Sizes {
-    index_t steps, batch, hidden, panels;
+    index_t steps, batch, hidden, panels, stride;
     bool reverse;
     const index_t* slots;  // (steps, batch), or null: every position has its own place
 
@@ -72,7 +72,15 @@ struct Sizes {
     index_t before(index_t t) const { return reverse ? t + 1 : t; }
     index_t after(index_t t) const { return reverse ? t : t + 1; }
     index_t time(index_t position) const { return reverse ? steps - 1 - position : position; }
+    template <class T>
+    T* state(T* states, index_t block, index_t row) const { return states + (block * batch + row) * stride; }
 };
+
+template <class T>
+static Sizes sizes_of(index_t steps, index_t batch, index_t hidden, bool reverse, const index_t* slots) {
+    const index_t panels = Panel<T>::count(hidden);
+    return {steps, batch, hidden, panels, panels * Panel<T>::width, reverse, slots};
+}
 
 // The first block of rows of each member, so that all have about as many positions, and the end.
 static inline std::vector<index_t> row_bounds(const Sizes& sizes, int members) {
@@ -196,6 +204,45 @@ struct Rows {
     }
     index_t count() const { return index_t(row.size()); }
 };
+
+// Finds the rows that take part in a time step; the others of the share keep their states. A product reads the state before
+// and writes to `products`, which has `wide` columns for each position.
+template <class T>
+static void begin_step(Rows<T>& rows, const Sizes& sizes, const Share& s, index_t t, std::initializer_list<T*> states,
+                       T* products, index_t wide) {
+    const index_t first = s.first_panel * Panel<T>::width, last = s.last_panel * Panel<T>::width;
+    rows.clear();
+    for (index_t row = s.first_row; row < s.last_row; ++row) {
+        const index_t slot = sizes.slot(t, row);
+        if (slot >= 0) {
+            rows.add(row, slot, sizes.state(*states.begin(), sizes.before(t), row), products + slot * wide);
+            continue;
+        }
+        for (T* each : states) {
+            const T* from = sizes.state(each, sizes.before(t), row);
+            std::copy(from + first, from + last, sizes.state(each, sizes.after(t), row) + first);
+        }
+    }
+}
+
+// The same for the gradient: adds that of the time step's output to dh. A product reads the gradients of the position's
+// products and writes to dh.
+template <class T>
+static void begin_step_back(Rows<T>& rows, const Sizes& sizes, const Share& s, index_t t, const T* d_hidden, T* dh,
+                            const T* d_products, index_t wide) {
+    const index_t first = s.first_panel * Panel<T>::width;
+    const index_t last = std::min(s.last_panel * Panel<T>::width, sizes.hidden);
+    rows.clear();
+    for (index_t row = s.first_row; row < s.last_row; ++row) {
+        T* own = dh + row * sizes.stride;
+        if (d_hidden) {
+            const T* given = d_hidden + (t * sizes.batch + row) * sizes.hidden;
+            for (index_t j = first; j < last; ++j) own[j] += given[j];
+        }
+        const index_t slot = sizes.slot(t, row);
+        if (slot >= 0) rows.add(row, slot, d_products + slot * wide, own);
+    }
+}
 
 template <class T>
 static inline void add_to(T* values, typename Vector<T>::type vector) {

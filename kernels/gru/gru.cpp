@@ -1,0 +1,243 @@
+// A GRU over a whole sequence (Ba, Kiros, Hinton 2016, eq. 26-28), forward and backward.
+//
+// The input's product x_proj for all positions comes in, and the gradients of both products go out; large products are
+// not made here. With norms both weights come without the means of their rows, once for the columns of z and r and once for
+// those of n, so that no norm need subtract one.
+#include "../recurrent/walk.h"
+#include "gru.h"
+
+static const index_t GATES = 3;
+
+template <class T>
+struct Gru {
+    Sizes sizes;
+    T eps;
+    T* x_proj;  // (positions, 3 * stride); without norms it gets the state's products for z and r, too
+    T* h_proj;  // (positions, 3 * stride); without norms (positions, stride), for n alone
+    const T *gain_x, *bias_x, *gain_h, *bias_h, *inner_bias;  // (3 * stride); without norms bias_x alone
+    T* hidden;  // (steps + 1, batch, stride)
+    T* norms;  // (positions, 4): rstd of x_proj's z and r, of its n, and those of h_proj
+};
+
+template <class T>
+struct GruGradients {
+    const T* d_hidden;  // (steps, batch, hidden), or null
+    T* dh;  // (batch, stride)
+    T *d_x_proj, *d_h_proj;  // (positions, 3 * stride)
+    T *d_gain_x, *d_bias_x, *d_gain_h, *d_bias_h;  // (blocks of rows, 3 * stride); without norms d_bias_x alone
+};
+
+// The products of one row, and what turns them into gates. The norms of z and r come before that of n.
+template <class T, bool NORMED>
+struct Products {
+    using vector = typename Vector<T>::type;
+    const Gru<T>& g;
+    const T *x, *h;
+    T rstd_x[2] = {0, 0}, rstd_h[2] = {0, 0};
+
+    Products(const Gru<T>& g, index_t slot) : g(g) {
+        x = g.x_proj + slot * GATES * g.sizes.stride;
+        h = g.h_proj + slot * (NORMED ? GATES : 1) * g.sizes.stride;
+        if (NORMED)
+            for (int k = 0; k < 2; ++k) {
+                rstd_x[k] = g.norms[slot * 4 + k];
+                rstd_h[k] = g.norms[slot * 4 + 2 + k];
+            }
+    }
+    vector xhat_x(index_t gate, index_t k) const { return (load(x + k) + load(g.inner_bias + k)) * rstd_x[gate == 2]; }
+    vector xhat_h(index_t gate, index_t k) const { return load(h + k) * rstd_h[gate == 2]; }
+    vector of_x(index_t gate, index_t unit) const {
+        const index_t k = gate * g.sizes.stride + unit;
+        if constexpr (NORMED) return xhat_x(gate, k) * load(g.gain_x + k) + load(g.bias_x + k);
+        else return load(x + k) + load(g.bias_x + k);
+    }
+    vector of_h(index_t gate, index_t unit) const {
+        const index_t k = gate * g.sizes.stride + unit;
+        if constexpr (NORMED) return xhat_h(gate, k) * load(g.gain_h + k) + load(g.bias_h + k);
+        else return gate == 2 ? load(h + unit) : vector{};
+    }
+    GruGates<vector> gates(index_t unit) const {
+        return gru_gates(of_x(0, unit), of_x(1, unit), of_x(2, unit), of_h(0, unit), of_h(1, unit), of_h(2, unit));
+    }
+};
+
+// How many values a norm is over.
+static inline index_t norm_width(int norm, index_t hidden) { return norm == 0 ? 2 * hidden : hidden; }
+
+template <class T, bool NORMED>
+static void walk(const Gru<T>& g, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+    using vector = typename Vector<T>::type;
+    const Sizes& sizes = g.sizes;
+    const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = sizes.stride, wide = GATES * S;
+    const index_t L = Vector<T>::lanes, first = s.first_panel * W, last = s.last_panel * W;
+    Rows<T> rows;
+    for (index_t position = 0; position < sizes.steps; ++position) {
+        const index_t t = sizes.time(position);
+        begin_step(rows, sizes, s, t, {g.hidden}, NORMED ? g.h_proj : g.x_proj, wide);
+        for (index_t gate = 0; gate < GATES; ++gate) {
+            if (!NORMED && gate == 2)  // its product stands alone: the reset gate comes before the sum
+                for (index_t r = 0; r < rows.count(); ++r) rows.out[r] = g.h_proj + rows.slot[r] * S - 2 * S;
+            product(rows.in.data(), rows.count(), packed, gate * P + s.first_panel, gate * P + s.last_panel, H,
+                    rows.out.data(), !NORMED && gate < 2);
+        }
+        if constexpr (NORMED) {
+            for (index_t r = 0; r < rows.count(); ++r) {
+                const T *x = g.x_proj + rows.slot[r] * wide, *h = rows.out[r];
+                for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+                    vector of_x[2] = {}, of_h[2] = {};
+                    for (index_t gate = 0; gate < GATES; ++gate)
+                        for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
+                            const vector value = load(x + k) + load(g.inner_bias + k);
+                            of_x[gate == 2] += value * value;
+                            of_h[gate == 2] += load(h + k) * load(h + k);
+                        }
+                    T* sums = panel_sums + (rows.row[r] * P + p) * 4;
+                    for (int k = 0; k < 2; ++k) {
+                        sums[k] = total<T>(of_x[k]);
+                        sums[2 + k] = total<T>(of_h[k]);
+                    }
+                }
+            }
+            barrier.wait();
+        }
+        for (index_t r = 0; r < rows.count(); ++r) {
+            const index_t row = rows.row[r];
+            Products<T, NORMED> products(g, rows.slot[r]);
+            if constexpr (NORMED) {
+                const T* sums = panel_sums + row * P * 4;
+                for (int k = 0; k < 2; ++k) {
+                    const T count = T(norm_width(k, H));
+                    products.rstd_x[k] = T(1) / std::sqrt(row_sum(sums + k, P, 4) / count + g.eps);
+                    products.rstd_h[k] = T(1) / std::sqrt(row_sum(sums + 2 + k, P, 4) / count + g.eps);
+                    if (s.first_panel == 0) {
+                        g.norms[rows.slot[r] * 4 + k] = products.rstd_x[k];
+                        g.norms[rows.slot[r] * 4 + 2 + k] = products.rstd_h[k];
+                    }
+                }
+            }
+            T* h_new = sizes.state(g.hidden, sizes.after(t), row);
+            for (index_t j = first; j < last; j += L)
+                store(h_new + j, gru_state(products.gates(j), load(rows.in[r] + j)));
+        }
+        barrier.wait();
+    }
+}
+
+template <class T, bool NORMED>
+static void walk_back(const Gru<T>& g, const GruGradients<T>& d, const T* packed, T* panel_sums, const Share& s,
+                      const Barrier& barrier) {
+    using vector = typename Vector<T>::type;
+    const Sizes& sizes = g.sizes;
+    const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = sizes.stride, wide = GATES * S;
+    const index_t L = Vector<T>::lanes, first = s.first_panel * W, last = s.last_panel * W;
+    Rows<T> rows;
+    for (index_t position = sizes.steps - 1; position >= 0; --position) {
+        const index_t t = sizes.time(position);
+        begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh, d.d_h_proj, wide);
+        for (index_t r = 0; r < rows.count(); ++r) {
+            const index_t row = rows.row[r], slot = rows.slot[r], block = row / ROW_BLOCK * wide;
+            const Products<T, NORMED> products(g, slot);
+            const T* h_before = sizes.state(g.hidden, sizes.before(t), row);
+            T *dh = rows.out[r], *d_x = d.d_x_proj + slot * wide, *d_h = d.d_h_proj + slot * wide;
+            for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+                vector along_x[2] = {}, along_h[2] = {};
+                for (index_t j = p * W; j < (p + 1) * W; j += L) {
+                    const GruGates<vector> gates = products.gates(j);
+                    const vector d_new = load(dh + j);
+                    const GruGates<vector> of = gru_gradient(gates, load(h_before + j), products.of_h(2, j), d_new);
+                    store(dh + j, d_new - d_new * gates.z);
+                    const auto through_gate = [&](index_t gate, vector of_x, vector of_h) {
+                        const index_t k = gate * S + j;
+                        store(d_x + k, of_x);
+                        store(d_h + k, of_h);
+                        add_to(d.d_bias_x + block + k, of_x);
+                        if constexpr (NORMED) {
+                            add_to(d.d_bias_h + block + k, of_h);
+                            const vector of_gain_x = of_x * products.xhat_x(gate, k);
+                            const vector of_gain_h = of_h * products.xhat_h(gate, k);
+                            add_to(d.d_gain_x + block + k, of_gain_x);
+                            add_to(d.d_gain_h + block + k, of_gain_h);
+                            along_x[gate == 2] += of_gain_x * load(g.gain_x + k);
+                            along_h[gate == 2] += of_gain_h * load(g.gain_h + k);
+                        }
+                    };
+                    through_gate(0, of.z, of.z);
+                    through_gate(1, of.r, of.r);
+                    through_gate(2, of.n, of.n * gates.r);
+                }
+                T* sums = panel_sums + (row * P + p) * 4;
+                for (int k = 0; k < 2; ++k) {
+                    sums[k] = total<T>(along_x[k]);
+                    sums[2 + k] = total<T>(along_h[k]);
+                }
+            }
+        }
+        barrier.wait();
+        if constexpr (NORMED) {
+            for (index_t r = 0; r < rows.count(); ++r) {
+                const index_t slot = rows.slot[r];
+                const T* sums = panel_sums + rows.row[r] * P * 4;
+                const Products<T, NORMED> products(g, slot);
+                T *d_x = d.d_x_proj + slot * wide, *d_h = d.d_h_proj + slot * wide;
+                for (index_t gate = 0; gate < GATES; ++gate) {
+                    const int norm = gate == 2;
+                    const T count = T(norm_width(norm, H)), rstd_x = products.rstd_x[norm], rstd_h = products.rstd_h[norm];
+                    const T along_x = row_sum(sums + norm, P, 4) / count, along_h = row_sum(sums + 2 + norm, P, 4) / count;
+                    for (index_t k = gate * S + first; k < gate * S + last; k += L) {
+                        store(d_x + k, (load(d_x + k) * load(g.gain_x + k) - products.xhat_x(gate, k) * along_x) * rstd_x);
+                        store(d_h + k, (load(d_h + k) * load(g.gain_h + k) - products.xhat_h(gate, k) * along_h) * rstd_h);
+                    }
+                }
+            }
+            barrier.wait();
+        }
+        product(rows.in.data(), rows.count(), packed, s.first_panel, s.last_panel, wide, rows.out.data(), true);
+    }
+}
+
+template <class T, bool NORMED>
+static void forward(const Gru<T>& g, const T* w_h, int threads, bool by_units) {
+    const Sizes& sizes = g.sizes;
+    const Aligned<T> packed(GATES * sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels * 4);
+    pack(w_h, sizes.hidden, GATES, sizes.hidden, packed.data());
+    as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
+        walk<T, NORMED>(g, packed.data(), panel_sums.data(), share, barrier);
+    });
+}
+
+template <class T, bool NORMED>
+static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, int threads, bool by_units) {
+    const Sizes& sizes = g.sizes;
+    const Aligned<T> packed(GATES * sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels * 4);
+    pack_transposed(w_h, sizes.hidden, GATES, sizes.hidden, packed.data());
+    as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
+        walk_back<T, NORMED>(g, d, packed.data(), panel_sums.data(), share, barrier);
+    });
+}
+
+// The arguments that forward and backward share, and what they make of them.
+#define SHARED_PARAMETERS(T)                                                                                          \
+    const T *w_h, T *x_proj, T *h_proj, const T *gain_x, const T *bias_x, const T *gain_h, const T *bias_h,           \
+        const T *inner_bias, T *hidden, T *norms, const int64_t *slots, int64_t steps, int64_t batch, int64_t units,  \
+        double eps, int32_t normed, int32_t reverse, int32_t threads, int32_t by_units
+#define SHARED_VALUES                                                                                                 \
+    const Gru<T> g{sizes_of<T>(steps, batch, units, reverse != 0, slots), T(eps), x_proj, h_proj, gain_x, bias_x,     \
+                   gain_h, bias_h, inner_bias, hidden, norms};
+
+#define GRU(TYPE, NAME)                                                                                               \
+    extern "C" void gru_forward_##NAME(SHARED_PARAMETERS(TYPE)) {                                                     \
+        using T = TYPE;                                                                                               \
+        SHARED_VALUES                                                                                                 \
+        if (normed) forward<T, true>(g, w_h, threads, by_units != 0);                                                 \
+        else forward<T, false>(g, w_h, threads, by_units != 0);                                                       \
+    }                                                                                                                 \
+    extern "C" void gru_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* d_x_proj,      \
+                                        TYPE* d_h_proj, TYPE* d_gain_x, TYPE* d_bias_x, TYPE* d_gain_h,               \
+                                        TYPE* d_bias_h) {                                                             \
+        using T = TYPE;                                                                                               \
+        SHARED_VALUES                                                                                                 \
+        const GruGradients<T> d{d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h};            \
+        if (normed) backward<T, true>(g, d, w_h, threads, by_units != 0);                                             \
+        else backward<T, false>(g, d, w_h, threads, by_units != 0);                                                   \
+    }
+ENTRIES(GRU)

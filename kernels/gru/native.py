@@ -1,0 +1,125 @@
+"""The GRU on the CPU, compiled: the whole sequence in one call, with its weights packed once.
+
+Kept for the gradient, per position: 7 H floats with norms (x_proj and h_proj before their norms 3 H each, hidden state), 5 H
+without (the sums of the gates 3 H, the contribution of the state to n, hidden state), and four numbers of the norms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule
+from duoln.kernels import host, native
+from duoln.kernels.recurrent import positions as walks
+from duoln.kernels.recurrent import shared as recurrent
+from duoln.kernels.recurrent.positions import Positions, Units
+from duoln.ops import gru
+from duoln.ops.recurrent.variants import GATES, norm_shapes
+
+_FILE = "gru/gru.cpp"
+_VARIANTS = ("none", "layer", "layer-theano")
+_GATES = GATES["gru"]
+
+_SHARED = ("w_h: real[2], x_proj: real[2], h_proj: real[2], gain_x: real[1]?, bias_x: real[1], gain_h: real[1]?, "
+           "bias_h: real[1]?, inner_bias: real[1]?, hidden: real[3], norms: real[2]?, slots: int64[2]?, steps: int64, "
+           "batch: int64, units: int64, eps: float64, normed: int32, reverse: int32, threads: int32, by_units: int32")
+_walk = native.Function(_FILE, "gru_forward", _SHARED)
+_walk_back = native.Function(_FILE, "gru_backward", f"{_SHARED}, d_hidden: real[3]?, dh: real[2], d_x_proj: real[2], "
+                             "d_h_proj: real[2], d_gain_x: real[2]?, d_bias_x: real[2], d_gain_h: real[2]?, "
+                             "d_bias_h: real[2]?")
+
+
+class _Parameters(NamedTuple):
+    """The parameters as the walk reads them, filled up to the stride; without norms the bias alone."""
+
+    gain_x: Array | None
+    bias_x: Array
+    gain_h: Array | None
+    bias_h: Array | None
+    inner_bias: Array | None
+
+
+class _Saved(NamedTuple):
+    walked: walks.Walked
+    parameters: _Parameters
+    x_proj: Array
+    h_proj: Array
+    norms: Array | None
+    attrs: dict[str, Any]
+
+    def shared(self) -> tuple[Any, ...]:
+        """The arguments that both walks share."""
+        walked = self.walked
+        return (walked.w_h, self.x_proj, self.h_proj, *self.parameters, walked.hidden, self.norms,
+                walked.positions.slots, walked.positions.steps, walked.positions.batch, walked.units.hidden,
+                self.attrs["eps"], int(self.norms is not None), int(walked.positions.reverse),
+                *walks.threads(walked.units, walked.positions))
+
+
+def _centred(weight: Array) -> Array:
+    """The matrix without its rows' means: those of the columns of z and r, and those of n, as each norm has its own."""
+    cut = weight.shape[1] * 2 // 3
+    return np.concatenate([recurrent.centred(part) for part in (weight[:, :cut], weight[:, cut:])], axis=1)
+
+
+def _parameters(units: Units, bias: Array | None, norms: dict[str, Array]) -> _Parameters:
+    if not norms:
+        assert bias is not None
+        return _Parameters(None, units.filled(bias), None, None, None)
+    inner = np.zeros_like(norms["gain_x"]) if bias is None else _centred(bias[None])[0]
+    filled = {name: units.filled(array) for name, array in norms.items()}
+    return _Parameters(filled["gain_x"], filled["bias_x"], filled["gain_h"], filled["bias_h"], units.filled(inner))
+
+
+def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
+             *norm_arrays: Array, **attrs: Any) -> tuple[tuple[Array, ...], _Saved]:
+    units = Units.of(_GATES, h.shape[1], x.dtype)
+    positions = Positions.of(*x.shape[:2], mask, attrs["reverse"])
+    norms = dict(zip(norm_shapes("gru", attrs["norm"], 1), norm_arrays, strict=True))
+    if norms:
+        w_x, w_h = _centred(w_x), _centred(w_h)
+    walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
+                          walks.states(units, positions, h), units, positions)
+    x_proj = walks.product(walked.x, walked.w_x)
+    h_proj = host.empty((len(x_proj), (_GATES if norms else 1) * units.stride), x.dtype)
+    saved = _Saved(walked, _parameters(units, bias, norms), x_proj, h_proj,
+                   np.empty((len(x_proj), 4), x.dtype) if norms else None, attrs)
+    _walk(*saved.shared())
+    return walked.outputs(walked.hidden), saved
+
+
+def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
+    walked, normed = saved.walked, saved.norms is not None
+    units, positions = walked.units, walked.positions
+    dh = walks.given(units, gouts[1], walked.hidden)
+    d_x_proj, d_h_proj = host.empty_like(saved.x_proj), host.empty_like(saved.x_proj)
+    d_bias_x = walks.row_blocks(positions, _GATES * units.stride, walked.x.dtype)
+    d_gain_x, d_gain_h, d_bias_h = (np.zeros_like(d_bias_x) if normed else None for _ in range(3))
+    _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h)
+    d_x, d_w_x, d_w_h = walked.product_gradients(d_x_proj, d_h_proj, needs[0])
+    d_norms = {name: units.cut(d.sum(axis=0)) for name, d in (("gain_x", d_gain_x), ("bias_x", d_bias_x),
+                                                              ("gain_h", d_gain_h), ("bias_h", d_bias_h))
+               if d is not None}
+    d_bias: Array | None = d_norms["bias_x"]
+    if normed:  # remove the means that `_centred` removed from the weights
+        d_w_x, d_w_h, d_bias = _centred(d_w_x), _centred(d_w_h), None
+        if saved.attrs["norm"] == "layer-theano":
+            d_bias = _centred(units.cut(recurrent.column_sums(d_x_proj))[None])[0]
+    return [d_x, units.cut(dh, 1), d_w_x, d_w_h, d_bias, None,
+            *(d_norms[name] for name in norm_shapes("gru", saved.attrs["norm"], 1))]
+
+
+_fused = recurrent.supports(_VARIANTS)
+
+
+def _supports(be: Backend, *arrays: Array, **attrs: Any) -> str | None:
+    return _fused(be, *arrays, **attrs) or native.failure(_FILE)
+
+
+def attach() -> None:
+    """Add the rule to `gru`."""
+    gru.add(Rule("compiled walk", _forward, _vjp, _supports), backend="numpy")

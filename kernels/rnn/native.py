@@ -1,0 +1,90 @@
+"""The tanh RNN on the CPU, compiled: the whole sequence in one call, with its weights packed once.
+
+Kept for the gradient, per position: 2 H floats (the sum of the products before its norm, hidden state), and with a norm its
+rstd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule
+from duoln.kernels import host, native
+from duoln.kernels.recurrent import positions as walks
+from duoln.kernels.recurrent import shared as recurrent
+from duoln.kernels.recurrent.positions import Positions, Units
+from duoln.ops import rnn
+
+_FILE = "rnn/rnn.cpp"
+_VARIANTS = ("none", "layer")
+
+_SHARED = ("w_h: real[2], sums: real[2], gain: real[1]?, bias: real[1], hidden: real[3], rstd: real[1]?, "
+           "slots: int64[2]?, steps: int64, batch: int64, units: int64, eps: float64, reverse: int32, threads: int32, "
+           "by_units: int32")
+_walk = native.Function(_FILE, "rnn_forward", _SHARED)
+_walk_back = native.Function(_FILE, "rnn_backward", f"{_SHARED}, d_hidden: real[3]?, dh: real[2], d_sums: real[2], "
+                             "d_gain: real[2]?, d_bias: real[2]")
+
+
+class _Saved(NamedTuple):
+    walked: walks.Walked
+    sums: Array
+    gain: Array | None
+    bias: Array
+    rstd: Array | None
+    eps: float
+
+    def shared(self) -> tuple[Any, ...]:
+        """The arguments that both walks share."""
+        walked = self.walked
+        return (walked.w_h, self.sums, self.gain, self.bias, walked.hidden, self.rstd, walked.positions.slots,
+                walked.positions.steps, walked.positions.batch, walked.units.hidden, self.eps,
+                int(walked.positions.reverse), *walks.threads(walked.units, walked.positions))
+
+
+def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
+             *norms: Array, **attrs: Any) -> tuple[tuple[Array, ...], _Saved]:
+    units = Units.of(1, h.shape[1], x.dtype)
+    positions = Positions.of(*x.shape[:2], mask, attrs["reverse"])
+    if norms:
+        w_x, w_h = recurrent.centred(w_x), recurrent.centred(w_h)
+    walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
+                          walks.states(units, positions, h), units, positions)
+    gain, added = norms if norms else (None, bias)
+    sums = walks.product(walked.x, walked.w_x)
+    saved = _Saved(walked, sums, None if gain is None else units.filled(gain), units.filled(added),
+                   None if gain is None else np.empty(len(sums), x.dtype), attrs["eps"])
+    _walk(*saved.shared())
+    return walked.outputs(walked.hidden), saved
+
+
+def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
+    walked, normed = saved.walked, saved.gain is not None
+    units, positions = walked.units, walked.positions
+    dh, d_sums = walks.given(units, gouts[1], walked.hidden), host.empty_like(saved.sums)
+    d_bias = walks.row_blocks(positions, units.stride, walked.x.dtype)
+    d_gain = np.zeros_like(d_bias) if normed else None
+    _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, d_sums, d_gain, d_bias)
+    d_x, d_w_x, d_w_h = walked.product_gradients(d_sums, d_sums, needs[0])
+    d_added = units.cut(d_bias.sum(axis=0))
+    if d_gain is None:
+        return [d_x, units.cut(dh, 1), d_w_x, d_w_h, d_added, None]
+    # remove the means that `centred` removed from the weights
+    return [d_x, units.cut(dh, 1), recurrent.centred(d_w_x), recurrent.centred(d_w_h), None, None,
+            units.cut(d_gain.sum(axis=0)), d_added]
+
+
+_fused = recurrent.supports(_VARIANTS)
+
+
+def _supports(be: Backend, *arrays: Array, **attrs: Any) -> str | None:
+    return _fused(be, *arrays, **attrs) or native.failure(_FILE)
+
+
+def attach() -> None:
+    """Add the rule to `rnn`."""
+    rnn.add(Rule("compiled walk", _forward, _vjp, _supports), backend="numpy")

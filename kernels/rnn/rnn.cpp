@@ -1,0 +1,153 @@
+// A tanh RNN over a whole sequence (Ba, Kiros, Hinton 2016, eq. 4), forward and backward.
+//
+// The input's product for all positions comes in as `sums` and gets that of the state, and the gradient of the sums goes out;
+// large products are not made here. With a norm both weights come without the means of their rows, so that it need not
+// subtract one.
+#include "../recurrent/walk.h"
+
+template <class T>
+struct Rnn {
+    Sizes sizes;
+    T eps;
+    T* sums;  // (positions, stride)
+    const T *gain, *bias;  // (stride); without a norm there is no gain
+    T* hidden;  // (steps + 1, batch, stride)
+    T* rstd;  // (positions)
+};
+
+template <class T>
+struct RnnGradients {
+    const T* d_hidden;  // (steps, batch, hidden), or null
+    T* dh;  // (batch, stride)
+    T* d_sums;  // (positions, stride)
+    T *d_gain, *d_bias;  // (blocks of rows, stride)
+};
+
+template <class T, bool NORMED>
+static void walk(const Rnn<T>& n, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+    using vector = typename Vector<T>::type;
+    const Sizes& sizes = n.sizes;
+    const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = sizes.stride;
+    const index_t L = Vector<T>::lanes, first = s.first_panel * W, last = s.last_panel * W;
+    Rows<T> rows;
+    for (index_t position = 0; position < sizes.steps; ++position) {
+        const index_t t = sizes.time(position);
+        begin_step(rows, sizes, s, t, {n.hidden}, n.sums, S);
+        product(rows.in.data(), rows.count(), packed, s.first_panel, s.last_panel, H, rows.out.data(), true);
+        if constexpr (NORMED) {
+            for (index_t r = 0; r < rows.count(); ++r)
+                for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+                    vector squares{};
+                    for (index_t k = p * W; k < (p + 1) * W; k += L)
+                        squares += load(rows.out[r] + k) * load(rows.out[r] + k);
+                    panel_sums[rows.row[r] * P + p] = total<T>(squares);
+                }
+            barrier.wait();
+        }
+        for (index_t r = 0; r < rows.count(); ++r) {
+            T* h_new = sizes.state(n.hidden, sizes.after(t), rows.row[r]);
+            T rstd = 1;
+            if constexpr (NORMED) {
+                rstd = T(1) / std::sqrt(row_sum(panel_sums + rows.row[r] * P, P, 1) / T(H) + n.eps);
+                if (s.first_panel == 0) n.rstd[rows.slot[r]] = rstd;
+            }
+            for (index_t j = first; j < last; j += L) {
+                const vector sum = load(rows.out[r] + j), scaled = NORMED ? sum * rstd * load(n.gain + j) : sum;
+                store(h_new + j, hyperbolic_tangent(scaled + load(n.bias + j)));
+            }
+        }
+        barrier.wait();
+    }
+}
+
+template <class T, bool NORMED>
+static void walk_back(const Rnn<T>& n, const RnnGradients<T>& d, const T* packed, T* panel_sums, const Share& s,
+                      const Barrier& barrier) {
+    using vector = typename Vector<T>::type;
+    const Sizes& sizes = n.sizes;
+    const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = sizes.stride;
+    const index_t L = Vector<T>::lanes, first = s.first_panel * W, last = s.last_panel * W;
+    Rows<T> rows;
+    for (index_t position = sizes.steps - 1; position >= 0; --position) {
+        const index_t t = sizes.time(position);
+        begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh, d.d_sums, S);
+        for (index_t r = 0; r < rows.count(); ++r) {
+            const index_t row = rows.row[r], slot = rows.slot[r], block = row / ROW_BLOCK * S;
+            const T *h = sizes.state(n.hidden, sizes.after(t), row), *sums = n.sums + slot * S;
+            T* d_sums = d.d_sums + slot * S;
+            for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+                vector along{};
+                for (index_t j = p * W; j < (p + 1) * W; j += L) {
+                    const vector tanh_j = load(h + j);
+                    vector value = load(rows.out[r] + j) * (1 - tanh_j * tanh_j);
+                    add_to(d.d_bias + block + j, value);
+                    if constexpr (NORMED) {
+                        const vector xhat = load(sums + j) * n.rstd[slot];
+                        add_to(d.d_gain + block + j, value * xhat);
+                        value *= load(n.gain + j);
+                        along += value * xhat;
+                    }
+                    store(d_sums + j, value);
+                }
+                panel_sums[row * P + p] = total<T>(along);
+            }
+        }
+        barrier.wait();
+        if constexpr (NORMED) {
+            for (index_t r = 0; r < rows.count(); ++r) {
+                const index_t slot = rows.slot[r];
+                const T rstd = n.rstd[slot], along = row_sum(panel_sums + rows.row[r] * P, P, 1) / T(H);
+                const T* sums = n.sums + slot * S;
+                T* d_sums = d.d_sums + slot * S;
+                for (index_t j = first; j < last; j += L)
+                    store(d_sums + j, (load(d_sums + j) - load(sums + j) * rstd * along) * rstd);
+            }
+            barrier.wait();
+        }
+        product(rows.in.data(), rows.count(), packed, s.first_panel, s.last_panel, S, rows.out.data(), false);
+    }
+}
+
+template <class T, bool NORMED>
+static void forward(const Rnn<T>& n, const T* w_h, int threads, bool by_units) {
+    const Sizes& sizes = n.sizes;
+    const Aligned<T> packed(sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels);
+    pack(w_h, sizes.hidden, 1, sizes.hidden, packed.data());
+    as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
+        walk<T, NORMED>(n, packed.data(), panel_sums.data(), share, barrier);
+    });
+}
+
+template <class T, bool NORMED>
+static void backward(const Rnn<T>& n, const RnnGradients<T>& d, const T* w_h, int threads, bool by_units) {
+    const Sizes& sizes = n.sizes;
+    const Aligned<T> packed(sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels);
+    pack_transposed(w_h, sizes.hidden, 1, sizes.hidden, packed.data());
+    as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
+        walk_back<T, NORMED>(n, d, packed.data(), panel_sums.data(), share, barrier);
+    });
+}
+
+// The arguments that forward and backward share, and what they make of them.
+#define SHARED_PARAMETERS(T)                                                                                          \
+    const T *w_h, T *sums, const T *gain, const T *bias, T *hidden, T *rstd, const int64_t *slots, int64_t steps,     \
+        int64_t batch, int64_t units, double eps, int32_t reverse, int32_t threads, int32_t by_units
+#define SHARED_VALUES                                                                                                 \
+    const Rnn<T> n{sizes_of<T>(steps, batch, units, reverse != 0, slots), T(eps), sums, gain, bias, hidden, rstd};
+
+#define RNN(TYPE, NAME)                                                                                               \
+    extern "C" void rnn_forward_##NAME(SHARED_PARAMETERS(TYPE)) {                                                     \
+        using T = TYPE;                                                                                               \
+        SHARED_VALUES                                                                                                 \
+        if (gain) forward<T, true>(n, w_h, threads, by_units != 0);                                                   \
+        else forward<T, false>(n, w_h, threads, by_units != 0);                                                       \
+    }                                                                                                                 \
+    extern "C" void rnn_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* d_sums,        \
+                                        TYPE* d_gain, TYPE* d_bias) {                                                 \
+        using T = TYPE;                                                                                               \
+        SHARED_VALUES                                                                                                 \
+        const RnnGradients<T> d{d_hidden, dh, d_sums, d_gain, d_bias};                                                \
+        if (gain) backward<T, true>(n, d, w_h, threads, by_units != 0);                                               \
+        else backward<T, false>(n, d, w_h, threads, by_units != 0);                                                   \
+    }
+ENTRIES(RNN)
