@@ -14,15 +14,15 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
+from duoln.kernels.lstm.native_cell import cell_rule
+from duoln.kernels.lstm.parameters import VARIANTS, Parameters, parameters
 from duoln.kernels.recurrent import positions as walks
 from duoln.kernels.recurrent import shared as recurrent
 from duoln.kernels.recurrent.positions import Positions, Units
-from duoln.ops import lstm
+from duoln.ops import lstm, lstm_cell
 from duoln.ops.recurrent.variants import GATES, norm_shapes
 
 _FILE = "lstm/lstm.cpp"
-_VARIANTS = {"none": 0, "layer-cell": 1, "layer": 2, "layer-theano": 2}
-"""The numbers of lstm.cpp: nothing, the cell, or gates and cell are normalised."""
 _GATES = GATES["lstm"]
 
 _SHARED = ("w_h: real[2], x_proj: real[2], h_proj: real[2]?, gain_x: real[1]?, gain_h: real[1]?, inner_bias: real[1]?, "
@@ -35,20 +35,9 @@ _walk_back = native.Function(_FILE, "lstm_backward", f"{_SHARED}, d_hidden: real
                              "d_gain_h: real[2]?, d_gain_c: real[2]?, d_bias_c: real[2]?")
 
 
-class _Parameters(NamedTuple):
-    """The parameters as the walk reads them; those of the gates are filled up to the stride."""
-
-    gain_x: Array | None
-    gain_h: Array | None
-    inner_bias: Array | None
-    bias: Array
-    gain_c: Array | None
-    bias_c: Array | None
-
-
 class _Saved(NamedTuple):
     walked: walks.Walked
-    parameters: _Parameters
+    parameters: Parameters
     cells: Array
     norms: Array | None
     x_proj: Array | None
@@ -61,17 +50,8 @@ class _Saved(NamedTuple):
         walked = self.walked
         return (walked.w_h, self.x_proj, self.h_proj, *self.parameters, walked.hidden, self.cells, self.norms,
                 walked.positions.slots, walked.positions.steps, walked.positions.batch, walked.units.hidden,
-                self.attrs["eps"], _VARIANTS[self.attrs["norm"]], int(walked.positions.reverse),
+                self.attrs["eps"], VARIANTS[self.attrs["norm"]], int(walked.positions.reverse),
                 *walks.threads(walked.units, walked.positions))
-
-
-def _parameters(units: Units, bias: Array, norms: dict[str, Array], norm: str) -> _Parameters:
-    cell = [units.filled(norms[name], 1) if name in norms else None for name in ("gain_c", "bias_c")]
-    if "gain_x" not in norms:
-        return _Parameters(None, None, None, units.filled(bias), *cell)
-    inner = bias - bias.mean() if norm == "layer-theano" else np.zeros_like(bias)
-    return _Parameters(units.filled(norms["gain_x"]), units.filled(norms["gain_h"]), units.filled(inner),
-                       units.filled(norms["bias_x"] + norms["bias_h"] + bias), *cell)
 
 
 def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, bias: Array, mask: Array | None,
@@ -84,7 +64,7 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
     walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
                           walks.states(units, positions, h), units, positions)
     x_proj = walks.product(walked.x, walked.w_x)
-    saved = _Saved(walked, _parameters(units, bias, norms, attrs["norm"]), walks.states(units, positions, c),
+    saved = _Saved(walked, parameters(units, bias, norms, attrs["norm"]), walks.states(units, positions, c),
                    np.empty((len(x_proj), 4), x.dtype) if norms else None, x_proj,
                    host.empty_like(x_proj) if "gain_x" in norms else None, attrs)
     _walk(*saved.shared())
@@ -131,7 +111,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
             *(d_norms[name] for name in norm_shapes("lstm", saved.attrs["norm"], 1))]
 
 
-_fused = recurrent.supports(tuple(_VARIANTS))
+_fused = recurrent.supports(tuple(VARIANTS))
 
 
 def _supports(be: Backend, *arrays: Array, **attrs: Any) -> str | None:
@@ -139,5 +119,6 @@ def _supports(be: Backend, *arrays: Array, **attrs: Any) -> str | None:
 
 
 def attach() -> None:
-    """Add the rule to `lstm`."""
+    """Add the rules to `lstm` and `lstm_cell`."""
+    lstm_cell.add(cell_rule(), backend="numpy")
     lstm.add(Rule("compiled walk", _forward, _vjp, _supports), backend="numpy")

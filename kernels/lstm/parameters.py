@@ -1,0 +1,37 @@
+"""The parameters of an LSTM as the compiled rules read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from duoln.backends.protocol import Array
+from duoln.kernels.recurrent.positions import Units
+
+VARIANTS = {"none": 0, "layer-cell": 1, "layer": 2, "layer-theano": 2}
+"""The numbers of lstm.cpp and cell.cpp: nothing, the cell, or gates and cell are normalised."""
+
+
+class Parameters(NamedTuple):
+    """Filled up to the stride; those of norms that a variant does not have are None."""
+
+    gain_x: Array | None
+    gain_h: Array | None
+    inner_bias: Array | None
+    """The bias inside the input's norm, without its mean."""
+    bias: Array
+    """All biases outside the norms."""
+    gain_c: Array | None
+    bias_c: Array | None
+
+
+def parameters(units: Units, bias: Array, norms: Mapping[str, Array], norm: str) -> Parameters:
+    """The parameters of a variant from the operators' arrays."""
+    cell = [units.filled(norms[name], 1) if name in norms else None for name in ("gain_c", "bias_c")]
+    if "gain_x" not in norms:
+        return Parameters(None, None, None, units.filled(bias), *cell)
+    inner = bias - bias.mean() if norm == "layer-theano" else np.zeros_like(bias)
+    return Parameters(units.filled(norms["gain_x"]), units.filled(norms["gain_h"]), units.filled(inner),
+                      units.filled(norms["bias_x"] + norms["bias_h"] + bias), *cell)
