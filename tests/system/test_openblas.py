@@ -1,7 +1,10 @@
 """The choice of OpenBLAS kernels: raised on AMD CPUs with AVX-512, never lowered, never against the user."""
 
 import os
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 
 from duoln.system import openblas
@@ -62,3 +65,25 @@ def test_where_there_is_no_openblas_nothing_can_be_limited(monkeypatch):
     assert not openblas.can_limit()
     with pytest.raises(RuntimeError, match="can_limit"), openblas.one_thread():
         pass
+
+
+@pytest.mark.parametrize("first", ["", "import numpy; "])
+def test_threads_spin_briefly_unless_the_user_said_how_long(first):
+    """Whether NumPy is loaded before duoln or after it."""
+    asked = first + "import os, duoln; print(os.environ['OPENBLAS_THREAD_TIMEOUT'])"
+    environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_THREAD_TIMEOUT"}
+    for extra, expected in (({}, openblas._SPIN_CYCLES), ({"OPENBLAS_THREAD_TIMEOUT": "26"}, "26")):
+        done = subprocess.run([sys.executable, "-c", asked], env=environment | extra, capture_output=True, text=True,
+                              check=True)
+        assert done.stdout.strip() == expected
+
+
+def test_products_are_right_after_openblas_has_new_threads(monkeypatch):
+    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
+    monkeypatch.setattr(openblas.threading, "active_count", lambda: 1)
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((300, 200)), rng.standard_normal((200, 400))
+    before, count = x @ y, openblas.threads()
+    openblas.spin_briefly()
+    assert os.environ["OPENBLAS_THREAD_TIMEOUT"] == openblas._SPIN_CYCLES
+    assert np.array_equal(x @ y, before) and openblas.threads() == count
