@@ -116,11 +116,11 @@ def test_what_does_not_fit_is_refused_with_the_reason(ahead, changes, words, tmp
 @X86
 def test_code_for_another_cpu_is_refused_and_never_run(tmp_path):
     """No CPU has both sets of instructions, so at least one of the names is a CPU that this machine is not."""
-    other = next(name for name in ("skylake-avx512", "bdver2") if processor.lacking(
+    foreign = next(name for name in ("skylake-avx512", "bdver2") if processor.lacking(
         toolchain.target(native.compiler(), name).needs))
-    runtime.compile_kernels(other, tmp_path / "out")
+    runtime.compile_kernels(foreign, tmp_path / "out")
     done = run(tmp_path, DUOLN_KERNELS=tmp_path / "out", **NO_COMPILER)
-    assert f"is compiled for {other}; this CPU lacks " in done.stdout.split("|")[0]
+    assert f"is compiled for {foreign}; this CPU lacks " in done.stdout.split("|")[0]
     assert COMPILED in run(tmp_path, DUOLN_KERNELS=tmp_path / "out").stdout  # a compiler makes one that this CPU runs
 
 
