@@ -8,10 +8,11 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import PIPE, STDOUT, Popen, TimeoutExpired
+from subprocess import DEVNULL, STDOUT, Popen
 from typing import Any, NamedTuple
 
 from duoln.errors import KernelError
@@ -20,7 +21,8 @@ from duoln.kernels.native import storage, toolchain
 from duoln.kernels.native.storage import Record
 from duoln.kernels.native.toolchain import Compiler
 
-_SECONDS = 300
+_SECONDS = 300.0
+_POLL_SECONDS = 0.01
 _ASIDE = "building-"
 _PRIVATE, _SHARED = 0o600, 0o644
 
@@ -41,7 +43,10 @@ class Running(NamedTuple):
     file: str
     command: list[str]
     built: Path
-    process: Popen[str]
+    log: Path
+    """What it says."""
+    process: Popen[bytes]
+    deadline: float
 
 
 def build(files: Sequence[str], chosen: Compiler) -> dict[str, str]:
@@ -119,47 +124,53 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _compiled(files: Sequence[str], plan: Plan, aside: Path) -> Iterator[tuple[str, str]]:
-    """Compile as many side by side as there are cores; pairs of each file that does not compile, and the log."""
-    waiting, running = list(files), list[Running]()
+    """Compile as many side by side as there are cores; pairs of each file that does not compile, and the log.
+
+    Long texts come first, so that no core waits at the end for one that began late.
+    """
+    waiting = sorted(files, key=lambda file: len(source.text(file)), reverse=True)
+    running = list[Running]()
     try:
         while waiting or running:
             while waiting and len(running) < host.workers():
                 running.append(_started(waiting.pop(0), plan, aside))
-            first = running.pop(0)
-            try:
-                log = _finished(first)
-                if log is None:
-                    _keep(first, plan)
-                else:
-                    yield first.file, f"{' '.join(first.command)}\n{log}"
-            finally:
-                _ended(first)
+            ended = next((each for each in running if _has_ended(each)), None)
+            if ended is None:
+                time.sleep(_POLL_SECONDS)
+                continue
+            running.remove(ended)
+            if ended.process.returncode == 0 and ended.built.is_file():
+                _keep(ended, plan)
+            else:
+                log = ended.log.read_text(encoding="utf-8", errors="replace")
+                yield ended.file, f"{' '.join(ended.command)}\n{log}"
     finally:  # after Ctrl-C or a full disk no compiler stays behind
         for each in running:
-            _ended(each)
+            _end(each)
 
 
 def _started(file: str, plan: Plan, aside: Path) -> Running:
-    text, built = aside / f"{Path(file).stem}.cpp", aside / f"{Path(file).stem}.so"
-    text.write_text(source.text(file), encoding="utf-8")
+    text, built, log = (aside / f"{file.replace('/', '-')}{ending}" for ending in ("", ".so", ".log"))
+    # Headers are pasted in, each once, and a compiler warns of the pragma outside of a header.
+    text.write_text(source.text(file).replace("#pragma once\n", "\n"), encoding="utf-8")
     command = [plan.compiler.path, *toolchain.flags_for(plan.march), str(text), "-o", str(built)]
-    return Running(file, command, built, Popen(command, stdout=PIPE, stderr=STDOUT, text=True))
+    with log.open("w", encoding="utf-8") as output:
+        process = Popen(command, stdin=DEVNULL, stdout=output, stderr=STDOUT)
+    return Running(file, command, built, log, process, time.monotonic() + _SECONDS)
 
 
-def _finished(running: Running) -> str | None:
-    """Wait for a compiler; None where it made a library, else its log."""
-    try:
-        log, _ = running.process.communicate(timeout=_SECONDS)
-    except TimeoutExpired:
-        return f"stopped after {_SECONDS} s"
-    return None if running.process.returncode == 0 and running.built.is_file() else log
+def _has_ended(running: Running) -> bool:
+    """Whether a compiler has ended; one that takes too long is ended, and says so in its log."""
+    if running.process.poll() is None and time.monotonic() > running.deadline:
+        _end(running)
+        with running.log.open("a", encoding="utf-8") as output:
+            output.write(f"stopped after {_SECONDS:.0f} s\n")
+    return running.process.poll() is not None
 
 
-def _ended(running: Running) -> None:
+def _end(running: Running) -> None:
     running.process.kill()
     running.process.wait()
-    if running.process.stdout is not None:
-        running.process.stdout.close()
 
 
 def _keep(running: Running, plan: Plan) -> None:

@@ -12,10 +12,10 @@ from duoln.kernels.native import building, storage, toolchain
 from duoln.kernels.native.storage import Stored
 from duoln.kernels.native.toolchain import NATIVE, Compiler
 
-COMMON = ("layer_norm/layer_norm.cpp", "softmax_cross_entropy/softmax_cross_entropy.cpp", "adam/adam.cpp",
-          "linear/linear.cpp")
-"""What nearly every task needs, as far as it is there: compiled side by side at the first use of any kernel. The others
-are compiled when they are needed."""
+COMMON = ("layer_norm", "softmax_cross_entropy", "adam", "global_norm", "linear")
+"""Folders of the kernels that nearly every task needs: the first use of any kernel compiles them side by side."""
+IMAGES = ("conv", "batch_norm", "max_pool", "leaky_relu", "add")
+"""Those that networks of images need beside them: the first use of one compiles them all. Others are compiled alone."""
 
 
 class Obstacle(NamedTuple):
@@ -115,12 +115,22 @@ def _load(file: str) -> None:
 
 
 def _compiled(file: str, chosen: Compiler) -> Stored | str:
-    """The library of a file after it was compiled, with those that nearly every task needs."""
-    others = [each for each in COMMON if each in storage.sources() and each != file and each not in _state.libraries]
-    logs = building.build([file, *(each for each in others if isinstance(_choice(each, chosen), str))], chosen)
+    """The library of a file after it was compiled, with those that a task which needs it needs too."""
+    logs = building.build([file, *(each for each in _company(file) if isinstance(_choice(each, chosen), str))], chosen)
     building.tell(logs)
     _state.failures |= {each: f"{each} does not compile" for each in logs}
     return _state.failures[file] if file in logs else _choice(file, chosen)
+
+
+def _company(file: str) -> list[str]:
+    """The files that are compiled with one, as far as this process has not tried them."""
+    folders = {*COMMON, *(IMAGES if _folder(file) in IMAGES else ())}
+    tried = {file, *_state.libraries, *_state.failures}
+    return [each for each in storage.sources() if _folder(each) in folders and each not in tried]
+
+
+def _folder(file: str) -> str:
+    return file.partition("/")[0]
 
 
 def _choice(file: str, chosen: Compiler | None) -> Stored | str:

@@ -9,7 +9,7 @@ from compiled import COMPILED, FEW, PROGRAM, environment, libraries, make_compil
 from conftest import PATIENCE
 
 from duoln.kernels import native
-from duoln.kernels.native import loading, storage, toolchain
+from duoln.kernels.native import building, loading, storage, toolchain
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
 
@@ -119,19 +119,52 @@ def test_what_a_killed_process_left_is_removed(cache, tmp_path):
     assert COMPILED in run(tmp_path).stdout and not left.exists()
 
 
-def test_what_nearly_every_task_needs_is_compiled_at_the_first_use(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("file", "company"), [
+    ("layer_norm/layer_norm.cpp", ["adam"]), ("lstm/lstm.cpp", ["adam", "layer_norm"]),
+    ("conv/conv.cpp", ["adam", "add", "layer_norm", "max_pool"]), ("add/add.cpp", ["adam", "conv", "layer_norm", "max_pool"])])
+def test_what_a_task_needs_is_compiled_together(file, company, tmp_path, monkeypatch):
     asked = []
 
     def build(files, chosen):
-        asked.append(list(files))
-        return {file: "no room on this ship" for file in files}
+        asked.append(files)
+        return {each: "no room on this ship" for each in files}
 
+    names = ("adam", "add", "conv", "gru", "layer_norm", "lstm", "max_pool")
     monkeypatch.setattr(loading, "_state", loading._State())
+    monkeypatch.setattr(storage, "sources", lambda: [f"{name}/{name}.cpp" for name in names])
+    monkeypatch.setattr(storage, "stored", lambda file, chosen: "it is not there")
     monkeypatch.setattr(loading.building, "build", build)
     monkeypatch.setenv("DUOLN_KERNELS", str(tmp_path))
-    common = [file for file in loading.COMMON if file in native.sources()]
-    assert common and native.failure(common[0]) == f"{common[0]} does not compile"
-    assert asked == [common] and native.failure(common[-1]) == f"{common[-1]} does not compile" and len(asked) == 1
+    assert native.failure(file) == f"{file} does not compile"
+    assert asked == [[file, *(f"{name}/{name}.cpp" for name in company)]]
+    assert native.failure(asked[0][-1]) == f"{asked[0][-1]} does not compile" and len(asked) == 1
+
+
+def test_no_core_waits_while_another_compiler_works(tmp_path, monkeypatch):
+    """Three kernels, two cores, one compiler that waits for the two others: in order, it would wait for ever."""
+    (tmp_path / "c++").write_text(f"""#!/bin/sh
+case "$*" in
+*long.cpp*) while [ $(cat {tmp_path}/short* 2>/dev/null | wc -l) -lt 2 ]; do sleep 0.05; done ;;
+*) echo done > {tmp_path}/short-$$ ;;
+esac
+exit 1
+""")
+    (tmp_path / "c++").chmod(0o755)
+    monkeypatch.setattr(building.host, "workers", lambda: 2)
+    monkeypatch.setattr(building, "_SECONDS", PATIENCE)
+    monkeypatch.setattr(building.source, "text", lambda file: "long" * 9 if "long" in file else "short")
+    monkeypatch.setattr(storage, "folder", lambda: tmp_path)
+    files = ["a/a.cpp", "b/b.cpp", "c/long.cpp"]
+    assert sorted(building.build(files, toolchain.Compiler(str(tmp_path / "c++"), "1.0"))) == files
+
+
+def test_a_compiler_that_hangs_is_ended(tmp_path, monkeypatch):
+    (tmp_path / "c++").write_text("#!/bin/sh\nexec sleep 100000\n")
+    (tmp_path / "c++").chmod(0o755)
+    monkeypatch.setattr(building, "_SECONDS", 0.2)
+    monkeypatch.setattr(storage, "folder", lambda: tmp_path)
+    [log] = building.build(["adam/adam.cpp"], toolchain.Compiler(str(tmp_path / "c++"), "1.0")).values()
+    assert "stopped after 0 s" in log and not list(tmp_path.glob("building-*"))
 
 
 def test_another_folder_in_the_same_process_is_made_too(tmp_path, monkeypatch):
