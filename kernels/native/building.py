@@ -23,6 +23,7 @@ from duoln.kernels.native.toolchain import Compiler
 
 _SECONDS = 300.0
 _POLL_SECONDS = 0.01
+_SHOWN_LINES = 20
 _ASIDE = "building-"
 _PRIVATE, _SHARED = 0o600, 0o644
 
@@ -87,7 +88,7 @@ def compile_ahead(march: str, out: Path | None = None) -> dict[str, Any]:
         raise KernelError(f"[compile] expected a folder for the libraries, found that {plan.folder} cannot be written: "
                           f"{error.strerror or error}") from error
     if logs:
-        raise KernelError("\n".join(f"[compile] {file} does not compile:\n{log}" for file, log in logs.items()))
+        raise KernelError("\n".join(f"[compile] {file} does not compile:\n{_beginning(log)}" for file, log in logs.items()))
     return {"folder": str(plan.folder), "march": march, "compiler": chosen.version,
             "flags": " ".join(toolchain.flags_for(march)), **target._asdict(),
             "libraries": {file: storage.library_path(file, chosen, march, plan.folder).name
@@ -188,6 +189,13 @@ def _keep(running: Running, plan: Plan) -> None:
 
 
 def tell(logs: Mapping[str, str]) -> None:
-    """Say which kernels do not compile, each with its command and the compiler's words."""
+    """Say which kernels do not compile, each with its command and the beginning of the compiler's words."""
     for file, log in logs.items():
-        print(f"duoln: {file} does not compile, NumPy's rule runs instead\n  {log}", file=sys.stderr, flush=True)
+        print(f"duoln: {file} does not compile, NumPy's rule runs instead\n  {_beginning(log)}", file=sys.stderr, flush=True)
+
+
+def _beginning(log: str) -> str:
+    """The first lines of a log: a template's errors fill thousands, and the first one is the cause."""
+    lines = log.rstrip().splitlines()
+    more = len(lines) - _SHOWN_LINES
+    return "\n".join(lines[:_SHOWN_LINES]) + (f"\n(and {more} more lines)" if more > 0 else "")
