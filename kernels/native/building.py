@@ -88,7 +88,8 @@ def compile_ahead(march: str, out: Path | None = None) -> dict[str, Any]:
         raise KernelError(f"[compile] expected a folder for the libraries, found that {plan.folder} cannot be written: "
                           f"{error.strerror or error}") from error
     if logs:
-        raise KernelError("\n".join(f"[compile] {file} does not compile:\n{_beginning(log)}" for file, log in logs.items()))
+        raise KernelError("\n".join(f"[compile] {file} does not compile:\n{_beginning(log)}"
+                                    for file, log in logs.items()))
     return {"folder": str(plan.folder), "march": march, "compiler": chosen.version,
             "flags": " ".join(toolchain.flags_for(march)), **target._asdict(),
             "libraries": {file: storage.library_path(file, chosen, march, plan.folder).name
@@ -191,7 +192,8 @@ def _keep(running: Running, plan: Plan) -> None:
 def tell(logs: Mapping[str, str]) -> None:
     """Say which kernels do not compile, each with its command and the beginning of the compiler's words."""
     for file, log in logs.items():
-        print(f"duoln: {file} does not compile, NumPy's rule runs instead\n  {_beginning(log)}", file=sys.stderr, flush=True)
+        print(f"duoln: {file} does not compile, NumPy's rule runs instead\n  {_beginning(log)}", file=sys.stderr,
+              flush=True)
 
 
 def _beginning(log: str) -> str:
