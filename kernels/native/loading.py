@@ -51,7 +51,8 @@ if hasattr(os, "register_at_fork"):
 def obstacle() -> Obstacle | None:
     """Why no kernel can be compiled or loaded on this machine; None where they can.
 
-    A machine without a compiler has an obstacle only if no kernel was compiled ahead for it.
+    A machine without a compiler, or whose folder cannot be written, has an obstacle only if no kernel was compiled ahead
+    for it.
     """
     if os.environ.get("DUOLN_NATIVE") == "0":
         return Obstacle("DUOLN_NATIVE=0 is set", "unset DUOLN_NATIVE")
@@ -61,15 +62,18 @@ def obstacle() -> Obstacle | None:
     problem = storage.folder_problem(where)
     if problem is not None:
         return Obstacle(problem, f"chmod go-w {where}" if "chmod" in problem else "export DUOLN_KERNELS=FOLDER")
-    if toolchain.compiler() is None:
-        refused = []
-        for file in storage.sources():
-            choice = _choice(file, None)
-            if isinstance(choice, Stored):
-                return None
-            refused += [] if choice == storage.absence() else [choice]
-        return Obstacle("; ".join([toolchain.missing(), *refused[:1]]), toolchain.install_line())
-    return None
+    chosen = toolchain.compiler()
+    if chosen is not None and storage.can_write(where):
+        return None
+    refused = []
+    for file in storage.sources():
+        choice = _choice(file, chosen)
+        if isinstance(choice, Stored):
+            return None
+        refused += [] if choice == storage.absence() else [choice]
+    cause, remedy = (toolchain.missing(), toolchain.install_line()) if chosen is None else \
+        (f"{where} cannot be written", "export DUOLN_KERNELS=FOLDER")
+    return Obstacle("; ".join([cause, *refused[:1]]), remedy)
 
 
 def reason() -> str | None:
@@ -157,7 +161,8 @@ def facts() -> dict[str, Any]:
     else:
         seen = {(record.compiler, record.flags, record.vector_bits) for record in records}
     compilers, flags, bits = (" and ".join(sorted({str(each[k]) for each in seen})) for k in range(3))
-    absent = {} if chosen is not None else {file: choice for file, choice in choices.items() if isinstance(choice, str)}
+    can_compile = chosen is not None and storage.can_write(storage.folder())
+    absent = {} if can_compile else {file: choice for file, choice in choices.items() if isinstance(choice, str)}
     return {"rules": "compiled", "compiler": compilers, "flags": flags, "vector_bits": bits,
             "folder": str(storage.folder()), "absent": absent}
 

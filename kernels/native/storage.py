@@ -67,7 +67,14 @@ def folder_problem(path: Path) -> str | None:
         facts = path.stat()
     except OSError as error:
         return f"{path} cannot be made: {error.strerror or error}"
+    if not os.access(path, os.R_OK | os.X_OK):
+        return f"{path} cannot be read"
     return _stranger(path, facts)
+
+
+def can_write(path: Path) -> bool:
+    """Whether libraries can be put into a folder."""
+    return os.access(path, os.W_OK | os.X_OK)
 
 
 def digest(file: str) -> str:
@@ -178,7 +185,7 @@ def check_writable(path: Path) -> None:
         KernelError: they cannot.
     """
     problem = folder_problem(path)
-    if problem is None and not os.access(path, os.W_OK | os.X_OK):
+    if problem is None and not can_write(path):
         problem = f"{path} cannot be written"
     if problem:
         raise KernelError(f"[compile] expected a folder of your own for the libraries, found that {problem}")

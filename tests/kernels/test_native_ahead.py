@@ -142,7 +142,7 @@ def test_a_folder_that_cannot_keep_libraries(name, mode, words, tmp_path):
 
 
 def test_a_folder_without_permission(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # root may write everywhere
     check_error(KernelError, lambda: runtime.compile_kernels(HERE, tmp_path), f"found that {tmp_path} cannot be written")
 
 

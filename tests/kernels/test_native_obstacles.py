@@ -54,6 +54,15 @@ def full(*args, **options):
     assert "No space left on device" in done.stdout.split("|")[0] and not libraries(tmp_path), done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(("right", "words"), [("W_OK", "cannot be written"), ("R_OK", "cannot be read")])
+def test_a_folder_without_permission(right, words, tmp_path):
+    """Root may write everywhere, so the answer of the system is replaced."""
+    done = run(tmp_path, before=f"import os\nos.access = lambda path, mode: not mode & os.{right}\n")
+    rule, _, facts, summary = done.stdout.split("|")
+    assert all(f"{tmp_path / 'native'} {words}" in text for text in (rule, facts, summary)) and done.stderr == ""
+    assert "for faster ones: export DUOLN_KERNELS=FOLDER" in summary and not libraries(tmp_path)
+
+
 def test_the_choice_of_a_backend_and_doctor_say_compiler_and_vectors(tmp_path):
     done = run(tmp_path, PROGRAM + "\nfrom duoln import runtime\nprint(runtime.choose('numpy')[1])\nfrom duoln.cli import main\n"
                "main(['doctor', '--plugin', 'mnist'])")
