@@ -51,8 +51,7 @@ if hasattr(os, "register_at_fork"):
 def obstacle() -> Obstacle | None:
     """Why no kernel can be compiled or loaded on this machine; None where they can.
 
-    A machine without a compiler, or whose folder cannot be written, has an obstacle only if no kernel was compiled ahead
-    for it.
+    Without a compiler, or a folder that can be written, there is one only if no kernel was compiled ahead.
     """
     if os.environ.get("DUOLN_NATIVE") == "0":
         return Obstacle("DUOLN_NATIVE=0 is set", "unset DUOLN_NATIVE")
