@@ -6,6 +6,7 @@ import importlib
 import os
 import pkgutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import duoln.kernels
@@ -70,7 +71,12 @@ def backend(name: str | None = None) -> Backend:
 
 
 def choose(name: str | None = None) -> tuple[Backend, str]:
-    """As `backend`, with one line that names the chosen backend and the reason."""
+    """As `backend`, with one line that names the chosen backend, the reason, and whether its rules are compiled."""
+    chosen, why = _choose(name)
+    return chosen, f"{why}; {native.summary()}" if chosen.name == "numpy" else why
+
+
+def _choose(name: str | None) -> tuple[Backend, str]:
     asked_by = "asked for"
     if name is None and os.environ.get("DUOLN_BACKEND"):
         name, asked_by = os.environ["DUOLN_BACKEND"], "set by DUOLN_BACKEND"
@@ -136,9 +142,23 @@ def to_tensors(values: Any, backend: Backend | str | None = None, dtype: str | N
     return tree.map(lambda x: tensor(x, where, dtype), values)
 
 
-def native_facts() -> dict[str, str]:
+def native_facts() -> dict[str, Any]:
     """Whether the NumPy backend's rules are compiled on this machine, with what, or why not and what mends it."""
     return native.facts()
+
+
+def compile_kernels(march: str, out: Path | None = None) -> dict[str, Any]:
+    """Compile the kernels of the NumPy backend ahead, for a machine that need not have a compiler.
+
+    Args:
+        march: the CPU, a value of the compiler's -march; "native" is this machine's.
+        out: the folder, which DUOLN_KERNELS names on that machine; by default where this machine keeps its own.
+
+    Raises:
+        UsageError: the compiler knows no such CPU.
+        KernelError: there is no compiler, the folder cannot be written, or a kernel does not compile.
+    """
+    return native.compile_ahead(march, out)
 
 
 _MODULES = {"numpy": ("numpy", "native")}

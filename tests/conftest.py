@@ -6,9 +6,11 @@ default NumPy and MLX are tested, and the CuPy backend's file over a stand-in fo
 
 from __future__ import annotations
 
+import getpass
 import importlib
 import os
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
@@ -16,12 +18,18 @@ from textwrap import dedent
 if "PYTEST_XDIST_WORKER" in os.environ:  # with several workers, the BLAS threads of all would compete for the cores
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# Compiled kernels are kept from one run of the tests to the next.
+os.environ["DUOLN_KERNELS"] = str(Path(tempfile.gettempdir()) / f"duoln-test-kernels-{getpass.getuser()}")
+
 import numpy as np
 import pytest
 import stand_in_cupy
 
 from duoln import runtime
 from duoln.kernels import host
+
+if os.environ.get("DUOLN_NATIVE") == "0":  # tests of an operator's first rule are then of NumPy's
+    runtime._MODULES["numpy"] = ("numpy",)
 
 TESTS = Path(__file__).parent
 STAND_IN = "cupy-stand-in"

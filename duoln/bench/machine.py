@@ -16,7 +16,8 @@ from duoln.backends.protocol import Backend
 from duoln.system import openblas
 
 FLAGS = ("MLX_ENABLE_TF32", "CUPY_TF32", "OPENBLAS_CORETYPE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
-         "DUOLN_THREADS", "DUOLN_RULES", "DUOLN_MALLOPT", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+         "DUOLN_THREADS", "DUOLN_RULES", "DUOLN_NATIVE", "DUOLN_CXX", "DUOLN_KERNELS", "DUOLN_MALLOPT",
+         "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 """Environment variables that change arithmetic or its speed."""
 
 _GIT_SECONDS = 10
@@ -41,8 +42,12 @@ def side() -> dict[str, Any]:
 
 
 def backend_facts(backend: Backend) -> dict[str, str]:
-    """A backend's name and its own description of its library and device."""
-    return {"name": backend.name, **backend.info()}
+    """A backend's name, its own description of its library and device, and how NumPy's rules are compiled."""
+    facts = {"name": backend.name, **backend.info()}
+    if backend.name == "numpy":
+        native = runtime.native_facts()
+        facts |= {key: native[key] for key in ("rules", "compiler", "flags", "vector_bits", "reason") if key in native}
+    return facts
 
 
 def default_label(backend: Backend) -> str:

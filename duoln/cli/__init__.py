@@ -30,6 +30,7 @@ EXAMPLES = """examples:
   duoln analyze invariance                           table 1 of the paper, measured
   duoln new-task my_task                             a package with a task of your own, to start from
   duoln doctor                                       what this machine can use, and what mends the rest
+  duoln compile --march x86-64-v3 --out /opt/kernels    the CPU's kernels, for an image without a compiler
   duoln selftest                                     every fused rule of this machine against float64
   duoln bench train --task mnist --peer torch        our training step beside PyTorch's
   duoln bench ops --small --json here.json           operators beside a plain copy, with every sample in a file
@@ -46,10 +47,10 @@ def build_parser() -> argparse.ArgumentParser:
                         help="show the version and end")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    from duoln.cli import analyze, bench, compare, data, evaluate, facts, new_task, paper, report, run, sample
+    from duoln.cli import analyze, bench, compare, data, evaluate, facts, kernels, new_task, paper, report, run, sample
 
     facts.add_commands(commands)
-    for part in (run, report, sample, evaluate, data, analyze, paper, new_task, bench, compare):
+    for part in (run, report, sample, evaluate, data, analyze, paper, new_task, bench, compare, kernels):
         part.add_command(commands)
     return parser
 

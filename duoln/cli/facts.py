@@ -81,8 +81,10 @@ def _doctor(args: argparse.Namespace) -> int:
     console.put(f"auto chooses {facts['choice']}")
     native = facts["native"]
     console.put(f"rules of numpy: {native['rules']}, " + (
-        f"{native['compiler']} {native['flags']}, kept in {native['folder']}" if native["rules"] == "compiled" else
-        f"{native['reason']}; for faster ones {native['remedy']}"))
+        f"{native['compiler']} {native['flags']}, vectors of {native['vector_bits']} bits, kept in {native['folder']}"
+        if native["rules"] == "compiled" else f"{native['reason']}; for faster ones: {native['remedy']}"))
+    for file, why in native.get("absent", {}).items():
+        console.put(f"  {file} is interpreted: {why}")
     for line in facts["advice"]:
         console.put(f"advice: {line}")
     console.put(f"DUOLN_DATA: {facts['data']['folders'] or 'not set'}; cache: {facts['data']['cache']}")

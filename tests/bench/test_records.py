@@ -12,6 +12,7 @@ from bench import made
 import duoln
 from duoln.bench import machine, records, schema
 from duoln.errors import CheckpointError, DataError, DataFormatError, DataMissingError, RecordError, UsageError
+from duoln.kernels import native
 from duoln.testing import check_error
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +29,17 @@ def test_what_is_written_is_read(tmp_path, numpy_backend):
     assert schema.load(tmp_path / "a.json") == record
     assert record["label"] == machine.default_label(numpy_backend) and record["backend"]["name"] == "numpy"
     assert record["host"]["cores"] >= 1 and record["time"].endswith("+00:00")
+
+
+def test_a_record_says_how_rules_are_compiled(numpy_backend, monkeypatch):
+    if native.compiler() is not None:
+        backend = records.make_record("ops", numpy_backend, None, 2.0, [])["backend"]
+        assert backend["rules"] == "compiled" and backend["compiler"] == native.compiler().version
+        assert "-march=" in backend["flags"] and int(backend["vector_bits"]) in (0, 64, 128, 256, 512)
+    monkeypatch.setenv("DUOLN_NATIVE", "0")
+    record = records.make_record("ops", numpy_backend, None, 2.0, [])
+    assert (record["backend"]["rules"], record["backend"]["reason"]) == ("interpreted", "DUOLN_NATIVE=0 is set")
+    assert record["flags"]["DUOLN_NATIVE"] == "0"
 
 
 def test_the_documented_keys_are_the_checked_ones():

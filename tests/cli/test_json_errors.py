@@ -23,6 +23,7 @@ WRONG = {
     "list": [(["list", "--plugin", "nothing"], 2, "UsageError"), (["list", "x"], 2, "UsageError")],
     "doctor": [(["doctor", "--plugin", "nothing"], 2, "UsageError")],
     "selftest": [(["selftest", "--backend", "tpu"], 2, "UsageError"), (["selftest", "--repeats", "0"], 2, "UsageError")],
+    "compile": [(["compile", "--march"], 2, "UsageError"), (["compile", "--out", "/dev/null/x"], 1, "KernelError")],
     "paper": [(["paper", "--runs", "nothing"], 1, "CheckpointError")],
     "compare": [(["compare", "nothing"], 2, "UsageError"), (["compare", "nothing", "more"], 4, "DataMissingError")],
     "evaluate": [(["evaluate", "mnist"], 2, "UsageError"), (["evaluate", "skip_thoughts"], 2, "UsageError"),

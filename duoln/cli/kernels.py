@@ -1,0 +1,44 @@
+"""`duoln compile`: the kernels of the NumPy backend, compiled before they are needed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+_DESCRIPTION = """Compile the kernels of the NumPy backend ahead: for this CPU, or for an image without a compiler.
+
+  duoln compile                                             all for this CPU, where the first use would put them
+  duoln compile --march x86-64-v3 --out /opt/kernels        for CPUs with AVX2
+  DUOLN_KERNELS=/opt/kernels duoln run mnist                on a machine of that kind, with or without a compiler
+
+Libraries for several CPUs may share a folder: a machine takes those with the widest vectors that it has. A library
+that its CPU cannot run is refused there, with the reason. DUOLN_CXX names the compiler.
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add `compile` to the command line."""
+    parser = commands.add_parser("compile", help="compile the kernels of the NumPy backend ahead",
+                                 description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--march", default="native", metavar="CPU",
+                        help="the CPU that they are for, as the compiler's -march names it (default: this one)")
+    parser.add_argument("--out", type=Path, metavar="DIR",
+                        help="a folder that every user may read (default: DUOLN_KERNELS, else the cache)")
+    parser.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+    parser.set_defaults(run=_compile)
+
+
+def _compile(args: argparse.Namespace) -> int:
+    from duoln import runtime
+    from duoln.cli import console
+
+    made = runtime.compile_kernels(args.march, args.out)
+    if args.json:
+        console.put_json(made)
+        return 0
+    for name in made["libraries"].values():
+        console.put(str(Path(made["folder"]) / name))
+    console.say(f"{len(made['libraries'])} kernels for {made['platform']}, {made['march']}, vectors of "
+                f"{made['vector_bits']} bits, by {made['compiler']}; use them with DUOLN_KERNELS={made['folder']}")
+    return 0

@@ -1,0 +1,203 @@
+"""Compiles kernels: side by side, once for all processes, built aside and moved into place.
+
+A process that is killed, or a full disk, leaves no half library.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import DEVNULL, STDOUT, Popen
+from typing import Any, NamedTuple
+
+from duoln.errors import KernelError
+from duoln.kernels import host, source
+from duoln.kernels.native import storage, toolchain
+from duoln.kernels.native.storage import Record
+from duoln.kernels.native.toolchain import Compiler
+
+_SECONDS = 300.0
+_POLL_SECONDS = 0.01
+_SHOWN_LINES = 20
+_ASIDE = "building-"
+_PRIVATE, _SHARED = 0o600, 0o644
+
+
+class Plan(NamedTuple):
+    """What to compile for, and where to put it."""
+
+    compiler: Compiler
+    march: str
+    folder: Path
+    mode: int
+    """The permissions of the files."""
+
+
+class Running(NamedTuple):
+    """A compiler at work on one kernel."""
+
+    file: str
+    command: list[str]
+    built: Path
+    log: Path
+    """What it says."""
+    process: Popen[bytes]
+    deadline: float
+
+
+def build(files: Sequence[str], chosen: Compiler) -> dict[str, str]:
+    """Compile kernels for this machine's CPU, those that are missing; the logs of those that do not compile.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    return _build(files, Plan(chosen, toolchain.NATIVE, storage.folder(), _PRIVATE))
+
+
+def compile_ahead(march: str, out: Path | None = None) -> dict[str, Any]:
+    """Compile every kernel for a CPU, the -march of which is named, into a folder that any user may read.
+
+    Args:
+        march: a value of the compiler's -march; "native" is this machine's CPU.
+        out: the folder; by default where this machine keeps its own, for its user alone.
+
+    Raises:
+        UsageError: the compiler knows no such CPU.
+        KernelError: there is no compiler, the folder cannot be written, or a kernel does not compile.
+    """
+    chosen = toolchain.compiler()
+    if sys.platform == "win32":
+        raise KernelError("[compile] kernels are not compiled on Windows")
+    if chosen is None:
+        raise KernelError(f"[compile] expected a C++ compiler, found that {toolchain.missing()}; "
+                          f"try: {toolchain.install_line()}")
+    target = toolchain.target(chosen, march)
+    plan = Plan(chosen, march, out or storage.folder(), _SHARED if out else _PRIVATE)
+    try:
+        if out is not None and not out.exists():
+            out.mkdir(parents=True)
+            out.chmod(0o755)
+        storage.check_writable(plan.folder)
+        logs = _build(storage.sources(), plan)
+    except OSError as error:
+        raise KernelError(f"[compile] expected a folder for the libraries, found that {plan.folder} cannot be written: "
+                          f"{error.strerror or error}") from error
+    if logs:
+        raise KernelError("\n".join(f"[compile] {file} does not compile:\n{_beginning(log)}"
+                                    for file, log in logs.items()))
+    return {"folder": str(plan.folder), "march": march, "compiler": chosen.version,
+            "flags": " ".join(toolchain.flags_for(march)), **target._asdict(),
+            "libraries": {file: storage.library_path(file, chosen, march, plan.folder).name
+                          for file in storage.sources()}}
+
+
+def _build(files: Sequence[str], plan: Plan) -> dict[str, str]:
+    logs = {}
+    with _alone(plan.folder):
+        for left in plan.folder.glob(f"{_ASIDE}*"):  # by a process that was killed; nobody else is at work here now
+            shutil.rmtree(left)
+        missing = [file for file in files if not storage.is_whole(_path(file, plan))]
+        if missing:
+            names = ", ".join(Path(file).stem for file in missing)
+            print(f"duoln: compiling {names} for {'this CPU' if plan.march == toolchain.NATIVE else plan.march} with "
+                  f"{plan.compiler.version}; this is done once", file=sys.stderr, flush=True)
+            with tempfile.TemporaryDirectory(dir=plan.folder, prefix=_ASIDE) as aside:
+                logs = dict(_compiled(missing, plan, Path(aside)))
+    return logs
+
+
+def _path(file: str, plan: Plan) -> Path:
+    return storage.library_path(file, plan.compiler, plan.march, plan.folder)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """While no other process compiles into the folder: it would compile the same."""
+    import fcntl  # no Windows has it, and no kernel is compiled there
+
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a process that ends, or is killed, lets it go
+        yield
+
+
+def _compiled(files: Sequence[str], plan: Plan, aside: Path) -> Iterator[tuple[str, str]]:
+    """Compile as many side by side as there are cores; pairs of each file that does not compile, and the log.
+
+    Long texts come first, so that no core waits at the end for one that began late.
+    """
+    waiting = sorted(files, key=lambda file: len(source.text(file)), reverse=True)
+    running = list[Running]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < host.workers():
+                running.append(_started(waiting.pop(0), plan, aside))
+            ended = next((each for each in running if _has_ended(each)), None)
+            if ended is None:
+                time.sleep(_POLL_SECONDS)
+                continue
+            running.remove(ended)
+            if ended.process.returncode == 0 and ended.built.is_file():
+                _keep(ended, plan)
+            else:
+                log = ended.log.read_text(encoding="utf-8", errors="replace")
+                yield ended.file, f"{' '.join(ended.command)}\n{log}"
+    finally:  # after Ctrl-C or a full disk no compiler stays behind
+        for each in running:
+            _end(each)
+
+
+def _started(file: str, plan: Plan, aside: Path) -> Running:
+    text, built, log = (aside / f"{file.replace('/', '-')}{ending}" for ending in ("", ".so", ".log"))
+    # Headers are pasted in, each once, and a compiler warns of the pragma outside of a header.
+    text.write_text(source.text(file).replace("#pragma once\n", "\n"), encoding="utf-8")
+    command = [plan.compiler.path, *toolchain.flags_for(plan.march), str(text), "-o", str(built)]
+    with log.open("w", encoding="utf-8") as output:
+        process = Popen(command, stdin=DEVNULL, stdout=output, stderr=STDOUT)
+    return Running(file, command, built, log, process, time.monotonic() + _SECONDS)
+
+
+def _has_ended(running: Running) -> bool:
+    """Whether a compiler has ended; one that takes too long is ended, and says so in its log."""
+    if running.process.poll() is None and time.monotonic() > running.deadline:
+        _end(running)
+        with running.log.open("a", encoding="utf-8") as output:
+            output.write(f"stopped after {_SECONDS:.0f} s\n")
+    return running.process.poll() is not None
+
+
+def _end(running: Running) -> None:
+    running.process.kill()
+    running.process.wait()
+
+
+def _keep(running: Running, plan: Plan) -> None:
+    """Move a library and its record into place, the record first: a library counts as soon as it is there."""
+    target, path = toolchain.target(plan.compiler, plan.march), _path(running.file, plan)
+    record = Record(storage.digest(running.file), plan.march, " ".join(toolchain.flags_for(plan.march)),
+                    plan.compiler.version, target.platform, target.needs, target.vector_bits, storage.cpu_digest(),
+                    storage.file_digest(running.built))
+    written = storage.record_path(running.built)
+    storage.write_record(record, written)
+    for made in (written, running.built):
+        made.chmod(plan.mode)
+    written.replace(storage.record_path(path))
+    running.built.replace(path)
+
+
+def tell(logs: Mapping[str, str]) -> None:
+    """Say which kernels do not compile, each with its command and the beginning of the compiler's words."""
+    for file, log in logs.items():
+        print(f"duoln: {file} does not compile, NumPy's rule runs instead\n  {_beginning(log)}", file=sys.stderr,
+              flush=True)
+
+
+def _beginning(log: str) -> str:
+    """The first lines of a log: a template's errors fill thousands, and the first one is the cause."""
+    lines = log.rstrip().splitlines()
+    more = len(lines) - _SHOWN_LINES
+    return "\n".join(lines[:_SHOWN_LINES]) + (f"\n(and {more} more lines)" if more > 0 else "")

@@ -1,0 +1,85 @@
+"""Calls of compiled kernels, with checked arguments."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from duoln.errors import DtypeError, KernelError, ShapeError
+from duoln.kernels import host
+from duoln.kernels.native.loading import failure, library
+from duoln.kernels.signature import Parameter, parameters
+
+_NUMBERS: dict[str, Any] = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float,
+                            "float64": ctypes.c_double}
+_REALS = ("float32", "float64")
+
+
+class Function:
+    """An entry point of a C++ file, with checked arguments.
+
+    Args:
+        file: below `kernels/`.
+        entry: its name without the dtype's ending.
+        signature: the parameters, see `duoln.kernels.signature`; `real` is the dtype that the call chooses.
+    """
+
+    def __init__(self, file: str, entry: str, signature: str) -> None:
+        self.file, self.entry = file, entry
+        self._parameters = parameters(signature)
+        self._entries: dict[str, Any] = {}
+
+    def __call__(self, *arguments: Any) -> None:
+        """Call it on C-contiguous arrays, None and numbers.
+
+        Raises:
+            KernelError: another number of arguments, or no library.
+            DtypeError, ShapeError: an argument of another kind; the message names it.
+        """
+        if len(arguments) != len(self._parameters):
+            raise KernelError(f"[{self.entry}] expected {len(self._parameters)} arguments, found {len(arguments)}")
+        real = ""
+        passed = []
+        for parameter, argument in zip(self._parameters, arguments, strict=True):
+            if parameter.rank is None:
+                passed.append(argument)
+                continue
+            if argument is None and parameter.optional:
+                passed.append(None)
+                continue
+            if parameter.dtype == "real" and not real and isinstance(argument, np.ndarray):
+                real = argument.dtype.name
+            passed.append(self._address(parameter, argument, real))
+        self._entry(real)(*passed)
+
+    def _address(self, parameter: Parameter, argument: Any, real: str) -> int:
+        wanted = real if parameter.dtype == "real" else parameter.dtype
+        if not isinstance(argument, np.ndarray) or argument.dtype != wanted or wanted == "":
+            raise DtypeError(f"[{self.entry}] {parameter.name}: expected {parameter}, found "
+                             f"{argument.dtype.name if isinstance(argument, np.ndarray) else type(argument).__name__}")
+        if argument.ndim != parameter.rank or not argument.flags.c_contiguous:
+            kind = "a strided" if argument.ndim == parameter.rank else "an"
+            raise ShapeError(f"[{self.entry}] {parameter.name}: expected {parameter}, found {kind} array of shape "
+                             f"{argument.shape}")
+        address: int = argument.__array_interface__["data"][0]
+        return address
+
+    def _entry(self, real: str) -> Any:
+        if real not in self._entries:
+            loaded = library(self.file)
+            if loaded is None:
+                raise KernelError(f"[{self.entry}] {failure(self.file)}")
+            if real not in _REALS:
+                raise DtypeError(f"[{self.entry}] expected arrays of {' or '.join(_REALS)}, found {real or 'none'}")
+            function = getattr(loaded, f"{self.entry}_{real}")
+            function.restype = None
+            function.argtypes = [ctypes.c_void_p if p.rank is not None else _NUMBERS[p.dtype] for p in self._parameters]
+            self._entries[real] = function
+        return self._entries[real]
+
+
+def threads_for(count_bytes: int) -> int:
+    """How many threads for work on so many bytes: a thread costs some tens of microseconds to start."""
+    return host.workers() if count_bytes >= host.PARALLEL_BYTES else 1

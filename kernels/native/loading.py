@@ -1,0 +1,175 @@
+"""Which compiled kernels this process has, and why it lacks the others."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from typing import Any, NamedTuple
+
+from duoln.kernels.native import building, storage, toolchain
+from duoln.kernels.native.storage import Stored
+from duoln.kernels.native.toolchain import NATIVE, Compiler
+
+COMMON = ("layer_norm", "softmax_cross_entropy", "adam", "global_norm", "linear")
+"""Folders of the kernels that nearly every task needs: the first use of any kernel compiles them side by side."""
+IMAGES = ("conv", "batch_norm", "max_pool", "leaky_relu", "add")
+"""Those that networks of images need beside them: the first use of one compiles them all. Others are compiled alone."""
+
+
+class Obstacle(NamedTuple):
+    """Why no kernel is compiled on this machine, and what to do about it."""
+
+    reason: str
+    remedy: str
+    """A line to type."""
+
+
+class _State:
+    """What one process knows of compiled kernels."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.libraries: dict[str, ctypes.CDLL] = {}
+        self.failures: dict[str, str] = {}
+        """Why a file has no library, in words."""
+
+
+_state = _State()
+
+
+def _new_lock_in_child() -> None:
+    """A forked child has none of the threads that might hold the lock."""
+    _state.lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock_in_child)
+
+
+def obstacle() -> Obstacle | None:
+    """Why no kernel can be compiled or loaded on this machine; None where they can.
+
+    Without a compiler, or a folder that can be written, there is one only if no kernel was compiled ahead.
+    """
+    if os.environ.get("DUOLN_NATIVE") == "0":
+        return Obstacle("DUOLN_NATIVE=0 is set", "unset DUOLN_NATIVE")
+    if sys.platform == "win32":
+        return Obstacle("kernels are not compiled on Windows", "wsl --install")
+    where = storage.folder()
+    problem = storage.folder_problem(where)
+    if problem is not None:
+        return Obstacle(problem, f"chmod go-w {where}" if "chmod" in problem else "export DUOLN_KERNELS=FOLDER")
+    chosen = toolchain.compiler()
+    if chosen is not None and storage.can_write(where):
+        return None
+    refused = []
+    for file in storage.sources():
+        choice = _choice(file, chosen)
+        if isinstance(choice, Stored):
+            return None
+        refused += [] if choice == storage.absence() else [choice]
+    cause, remedy = (toolchain.missing(), toolchain.install_line()) if chosen is None else \
+        (f"{where} cannot be written", "export DUOLN_KERNELS=FOLDER")
+    return Obstacle("; ".join([cause, *refused[:1]]), remedy)
+
+
+def reason() -> str | None:
+    """Why no kernel is compiled on this machine; None where they are."""
+    problem = obstacle()
+    return None if problem is None else problem.reason
+
+
+def library(file: str) -> ctypes.CDLL | None:
+    """The library of `kernels/<file>`, compiled if it is not there; None where that is not possible."""
+    if file in _state.libraries:
+        return _state.libraries[file]
+    with _state.lock:
+        if file not in _state.libraries and file not in _state.failures:
+            try:
+                _load(file)
+            except OSError as error:
+                _state.failures[file] = f"no library of it can be kept in {storage.folder()}, or loaded: {error}"
+    return _state.libraries.get(file)
+
+
+def failure(file: str) -> str | None:
+    """Why `kernels/<file>` has no library; None where it has one."""
+    if os.environ.get("DUOLN_NATIVE") == "0":
+        return "DUOLN_NATIVE=0 is set"
+    if file in _state.libraries:
+        return None  # every call of an operator asks
+    return None if library(file) is not None else _state.failures.get(file, "it was not compiled")
+
+
+def _load(file: str) -> None:
+    problem, chosen = reason(), toolchain.compiler()
+    if problem is not None:
+        _state.failures[file] = problem
+        return
+    choice = _choice(file, chosen)
+    if isinstance(choice, str):
+        choice = f"{toolchain.missing()}, and {choice}" if chosen is None else _compiled(file, chosen)
+    if isinstance(choice, str):
+        _state.failures[file] = choice
+    else:
+        _state.libraries[file] = ctypes.CDLL(str(choice.path))
+
+
+def _compiled(file: str, chosen: Compiler) -> Stored | str:
+    """The library of a file after it was compiled, with those that a task which needs it needs too."""
+    logs = building.build([file, *(each for each in _company(file) if isinstance(_choice(each, chosen), str))], chosen)
+    building.tell(logs)
+    _state.failures |= {each: f"{each} does not compile" for each in logs}
+    return _state.failures[file] if file in logs else _choice(file, chosen)
+
+
+def _company(file: str) -> list[str]:
+    """The files that are compiled with one, as far as this process has not tried them."""
+    folders = {*COMMON, *(IMAGES if _folder(file) in IMAGES else ())}
+    tried = {file, *_state.libraries, *_state.failures}
+    return [each for each in storage.sources() if _folder(each) in folders and each not in tried]
+
+
+def _folder(file: str) -> str:
+    return file.partition("/")[0]
+
+
+def _choice(file: str, chosen: Compiler | None) -> Stored | str:
+    """The library of a file that this machine takes, checked; or the reason why there is none."""
+    try:
+        choice = storage.stored(file, chosen)
+        if isinstance(choice, Stored):
+            storage.check_library(choice)
+    except OSError as error:
+        return str(error)
+    return choice
+
+
+def facts() -> dict[str, Any]:
+    """What `duoln doctor` and the records of benchmarks say of compiled kernels on this machine."""
+    problem, chosen = obstacle(), toolchain.compiler()
+    if problem is not None:
+        return {"rules": "interpreted", "reason": problem.reason, "remedy": problem.remedy}
+    choices = {file: _choice(file, chosen) for file in storage.sources()}
+    records = [choice.record for choice in choices.values() if isinstance(choice, Stored)]
+    if chosen is not None and not records:
+        made = toolchain.target(chosen, NATIVE)
+        seen = {(chosen.version, " ".join(toolchain.flags_for(NATIVE)), made.vector_bits)}
+    else:
+        seen = {(record.compiler, record.flags, record.vector_bits) for record in records}
+    compilers, flags, bits = (" and ".join(sorted({str(each[k]) for each in seen})) for k in range(3))
+    can_compile = chosen is not None and storage.can_write(storage.folder())
+    absent = {} if can_compile else {file: choice for file, choice in choices.items() if isinstance(choice, str)}
+    return {"rules": "compiled", "compiler": compilers, "flags": flags, "vector_bits": bits,
+            "folder": str(storage.folder()), "absent": absent}
+
+
+def summary() -> str:
+    """One line that says whether rules are compiled, and what to type for faster ones where they are not."""
+    known = facts()
+    if known["rules"] == "interpreted":
+        return f"rules interpreted, because {known['reason']}; for faster ones: {known['remedy']}"
+    absent = f", {len(known['absent'])} of them interpreted (duoln doctor says why)" if known["absent"] else ""
+    return f"rules compiled by {known['compiler']} for vectors of {known['vector_bits']} bits{absent}"

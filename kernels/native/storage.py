@@ -1,0 +1,230 @@
+"""The folder of compiled kernels: a library and its record for each source text, compiler and CPU.
+
+A folder or file that others can write is refused, and so is one of another user, except root's: an image's folder is
+root's, and the program in it need not be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from duoln.errors import KernelError
+from duoln.kernels import source
+from duoln.kernels.native import processor, toolchain
+from duoln.kernels.native.toolchain import NATIVE, Compiler
+from duoln.system.cache import cache_folder
+
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_ROOT = 0
+
+
+class Record(NamedTuple):
+    """What a library was made from, and what it needs; a file beside it holds this as JSON."""
+
+    source: str
+    """`digest` of the kernel's text and flags."""
+    march: str
+    flags: str
+    compiler: str
+    platform: str
+    needs: list[str]
+    vector_bits: int
+    cpu: str
+    """`cpu_digest` of the machine that compiled it."""
+    sha256: str
+    """Of the library."""
+
+
+class Stored(NamedTuple):
+    """A library in the folder."""
+
+    path: Path
+    record: Record
+
+
+def sources() -> list[str]:
+    """The C++ files of all kernels, relative to `kernels/`."""
+    return sorted(path.relative_to(source.FOLDER).as_posix() for path in source.FOLDER.glob("*/*.cpp"))
+
+
+def folder() -> Path:
+    """Where compiled kernels are kept: DUOLN_KERNELS, else a folder of the cache."""
+    asked = os.environ.get("DUOLN_KERNELS")
+    return Path(os.path.expanduser(asked)) if asked else cache_folder() / "native"
+
+
+@cache
+def folder_problem(path: Path) -> str | None:
+    """Why compiled kernels cannot be kept in a folder, if they cannot; makes it where it is not there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        facts = path.stat()
+    except OSError as error:
+        return f"{path} cannot be made: {error.strerror or error}"
+    if not os.access(path, os.R_OK | os.X_OK):
+        return f"{path} cannot be read"
+    return _stranger(path, facts)
+
+
+def can_write(path: Path) -> bool:
+    """Whether libraries can be put into a folder."""
+    return os.access(path, os.W_OK | os.X_OK)
+
+
+def digest(file: str) -> str:
+    """What decides the code of `kernels/<file>`, besides compiler and CPU."""
+    return _hash(source.text(file), *toolchain.FLAGS)
+
+
+def cpu_digest() -> str:
+    """The CPU of this machine."""
+    return _hash(processor.identity())
+
+
+def library_path(file: str, chosen: Compiler, march: str, where: Path) -> Path:
+    """Where a library of `kernels/<file>` is kept; `march` "native" stands for the CPU of this machine."""
+    cpu = cpu_digest() if march == NATIVE else ""
+    return where / f"{Path(file).stem}-{_hash(digest(file), march, chosen.path, chosen.version, cpu)}.so"
+
+
+def record_path(library: Path) -> Path:
+    """The record of a library."""
+    return library.with_suffix(".json")
+
+
+def stored(file: str, chosen: Compiler | None) -> Stored | str:
+    """The library of `kernels/<file>` that this machine takes, or the reason why there is none.
+
+    The first choice is what this machine's own compiler made for its CPU. Then comes what was made ahead, the one with
+    the widest vectors. What some compiler made for its own machine comes in only where there is no compiler here.
+
+    Raises:
+        OSError: the folder or the first choice cannot be read.
+    """
+    where = folder()
+    if chosen is not None:
+        exact = library_path(file, chosen, NATIVE, where)
+        if exact.is_file():
+            return Stored(exact, _read(exact))
+    reasons, usable, stale = [], [], False
+    for path in sorted(where.glob(f"{Path(file).stem}-*.so")):
+        try:
+            record = _read(path)
+        except OSError as error:
+            reasons.append(str(error))
+            continue
+        if record.source != digest(file):
+            stale = True
+        elif record.march != NATIVE or chosen is None:
+            problem = _unfit(path, record)
+            reasons += [problem] if problem else []
+            usable += [] if problem else [Stored(path, record)]
+    if usable:
+        return max(usable, key=lambda each: each.record.vector_bits)
+    if reasons:
+        return "; ".join(reasons)
+    return f"{where} has it compiled from the text of another version of duoln" if stale else absence()
+
+
+def absence() -> str:
+    """The words for a kernel that nobody has compiled."""
+    return f"{folder()} does not have it"
+
+
+def is_whole(library: Path) -> bool:
+    """Whether a library and its record are there, this user's alone, and fit each other."""
+    try:
+        check_library(Stored(library, _read(library)))
+    except OSError:
+        return False
+    return True
+
+
+def _unfit(path: Path, record: Record) -> str | None:
+    """Why this machine cannot run a library; None where it can."""
+    if record.platform != processor.here():
+        return f"{path} is compiled for {record.platform}, and this machine is {processor.here()}"
+    lacking = processor.lacking(record.needs)
+    if lacking is None:
+        alike = record.march == NATIVE and record.cpu == cpu_digest()
+        return None if alike else f"{path}: this system does not say whether its CPU has what {record.march} needs"
+    return f"{path} is compiled for {record.march}; this CPU lacks {', '.join(lacking)}" if lacking else None
+
+
+def check_library(each: Stored) -> None:
+    """Check that a library is what was compiled; to load half of one would end the process.
+
+    Raises:
+        OSError: it is not a file of this user alone, or its bits have changed.
+    """
+    _check_owned(each.path)
+    if file_digest(each.path) != each.record.sha256:
+        raise OSError(f"{each.path} is not what was compiled")
+
+
+def write_record(record: Record, path: Path) -> None:
+    """Write a record."""
+    path.write_text(json.dumps(record._asdict(), indent=1) + "\n", encoding="utf-8")
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def check_writable(path: Path) -> None:
+    """Check that libraries can be put into a folder.
+
+    Raises:
+        KernelError: they cannot.
+    """
+    problem = folder_problem(path)
+    if problem is None and not can_write(path):
+        problem = f"{path} cannot be written"
+    if problem:
+        raise KernelError(f"[compile] expected a folder of your own for the libraries, found that {problem}")
+
+
+def _read(library: Path) -> Record:
+    """The record of a library.
+
+    Raises:
+        OSError: it cannot be read, others can write it, or it is no record.
+    """
+    path = record_path(library)
+    _check_owned(path)
+    try:
+        values: Any = json.loads(path.read_text(encoding="utf-8"))
+        record = Record(**values)
+    except (ValueError, TypeError) as error:
+        raise OSError(f"{path} is no record of a library: {error}") from error
+    kinds = {name: type(value) for name, value in record._asdict().items()}
+    if kinds != {name: {"needs": list, "vector_bits": int}.get(name, str) for name in Record._fields}:
+        raise OSError(f"{path} is no record of a library: its values are of other types")
+    return record
+
+
+def _check_owned(path: Path) -> None:
+    facts = path.lstat()
+    problem = _stranger(path, facts) if stat.S_ISREG(facts.st_mode) else f"{path} is no regular file"
+    if problem:
+        raise OSError(problem)
+
+
+def _stranger(path: Path, facts: os.stat_result) -> str | None:
+    """Why a file or folder is not this user's, or root's, alone."""
+    if hasattr(os, "getuid") and facts.st_uid not in (os.getuid(), _ROOT):
+        return f"{path} belongs to another user"
+    if facts.st_mode & _OTHERS_MAY_WRITE:
+        return f"{path} can be written by others; make it yours alone with chmod go-w"
+    return None
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

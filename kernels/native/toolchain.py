@@ -1,0 +1,102 @@
+"""The C++ compiler of this machine: where it is, its flags, and what code for a CPU needs of that CPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from typing import NamedTuple
+
+from duoln.errors import KernelError, UsageError
+from duoln.kernels.native import processor
+
+COMPILERS = ("c++", "g++", "clang++")
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-fno-trapping-math",
+         "-ffp-contract=fast", "-fopenmp-simd")
+"""What every kernel is compiled with, beside the CPU that it is for."""
+NATIVE = "native"
+"""The name of this machine's own CPU."""
+_SECONDS = 20
+_INSTALLERS = (("apt-get", "apt install g++"), ("dnf", "dnf install gcc-c++"), ("apk", "apk add g++"),
+               ("pacman", "pacman -S gcc"), ("zypper", "zypper install gcc-c++"))
+
+
+class Compiler(NamedTuple):
+    """A C++ compiler of this machine."""
+
+    path: str
+    version: str
+    """The first line that it gives of itself."""
+
+
+class Target(NamedTuple):
+    """What a compiler makes for a CPU."""
+
+    platform: str
+    """System and architecture, such as "linux x86_64"."""
+    needs: list[str]
+    """The instruction sets that the CPU must have, see `processor`."""
+    vector_bits: int
+    """The widest vectors that the code may use; 0 where the CPU decides it while it runs."""
+
+
+@cache
+def compiler() -> Compiler | None:
+    """The compiler: DUOLN_CXX, else the first of COMPILERS on the PATH that answers; None where there is none."""
+    asked = os.environ.get("DUOLN_CXX")
+    for name in (asked,) if asked else COMPILERS:
+        path = shutil.which(name)
+        if path is None:
+            continue
+        try:
+            done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_SECONDS, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if done.returncode == 0 and done.stdout.strip():
+            return Compiler(path, done.stdout.splitlines()[0])
+    return None
+
+
+def missing() -> str:
+    """Why there is no compiler, in words."""
+    asked = os.environ.get("DUOLN_CXX")
+    return f"DUOLN_CXX={asked} is no compiler that answers" if asked else \
+        f"no C++ compiler of {', '.join(COMPILERS)} is on the PATH"
+
+
+def install_line() -> str:
+    """The line to type for a compiler."""
+    if os.environ.get("DUOLN_CXX"):
+        return "unset DUOLN_CXX"
+    if sys.platform == "darwin":
+        return "xcode-select --install"
+    if os.environ.get("CONDA_PREFIX"):
+        return "conda install cxx-compiler"
+    return next((line for program, line in _INSTALLERS if shutil.which(program)), _INSTALLERS[0][1])
+
+
+def flags_for(march: str) -> tuple[str, ...]:
+    """All flags for the CPU of that name, which is a value of the compiler's -march."""
+    return *FLAGS, f"-march={march}"
+
+
+@cache
+def target(chosen: Compiler, march: str) -> Target:
+    """What the compiler makes for the CPU of that name: its own macros say it.
+
+    Raises:
+        UsageError: the compiler knows no such CPU; its words are in the message.
+        KernelError: it does not answer.
+    """
+    command = [chosen.path, *flags_for(march), "-dM", "-E", "-x", "c++", os.devnull]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise KernelError(f"[compile] expected an answer of {chosen.path}, found {error}") from error
+    if done.returncode:
+        raise UsageError(f"[compile] expected a CPU that {chosen.version} knows, found -march={march}; it says\n"
+                         f"{done.stderr.strip() or done.stdout.strip()}")
+    macros = dict(line.split(maxsplit=2)[1:] for line in done.stdout.splitlines() if len(line.split()) > 2)
+    return Target(processor.platform_of(macros), processor.needs_of(macros), processor.vector_bits_of(macros))

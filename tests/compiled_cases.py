@@ -1,0 +1,142 @@
+"""The whole table of cases through every compiled kernel, made for one CPU or with sanitizers, by one compiler.
+
+    python tests/compiled_cases.py                                    for this CPU, by the compiler that duoln takes
+    python tests/compiled_cases.py --march x86-64 --compiler g++      without AVX
+    python tests/compiled_cases.py --sanitize                         with AddressSanitizer and UndefinedBehaviorSanitizer
+    python tests/compiled_cases.py --sanitize --broken too-far        a kernel that is wrong on purpose
+
+Every kernel that exists is compiled; a kernel that no case reaches is an error, so a new one joins by itself. Each case runs
+in float32 against float64, and in float64 against the composed rule, in one thread and in three.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from duoln import ops, runtime
+from duoln.core import Rule
+from duoln.kernels import host, native, source
+from duoln.kernels.case_table import RuleCase, rule_cases
+from duoln.kernels.native import loading, toolchain
+from duoln.testing import check_rule, selftest
+
+SANITIZERS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fsanitize=float-cast-overflow",
+              "-fno-sanitize-recover=all")
+OPTIONS = "detect_leaks=0:detect_stack_use_after_return=1"
+"""The interpreter does not free all that it has at its end."""
+THREADS = 3
+BROKEN = {
+    "too-far": "for (long i = 0; i <= n; ++i) y[0] += x[i];",
+    "too-early": "for (long i = -1; i < n; ++i) y[0] += x[i];",
+    "overflow": "int big = 2147483647; for (long i = 0; i < n; ++i) y[0] += float(big += int(x[i]));",
+}
+_TEMPLATE = 'extern "C" void broken_float32(const float* x, float* y, long n) {{ {} }}\n'
+
+
+def set_flags(sanitize: bool, compiler: str) -> None:
+    """Let kernels be compiled with the sanitizers."""
+    if sanitize:
+        shared = ("-shared-libasan",) if "clang" in compiler else ()
+        toolchain.FLAGS = (*(flag for flag in toolchain.FLAGS if flag != "-O3"), *SANITIZERS, *shared)
+
+
+def runtime_library(compiler: toolchain.Compiler) -> str:
+    """The library of AddressSanitizer, which must be loaded before the interpreter."""
+    name = f"libclang_rt.asan-{os.uname().machine}.so" if "clang" in compiler.version else "libasan.so"
+    done = subprocess.run([compiler.path, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    path = Path(done.stdout.strip())
+    if not path.is_absolute() or not path.exists():
+        raise SystemExit(f"expected {name} of {compiler.version}, found {path}: install the compiler's sanitizers")
+    return str(path.resolve())
+
+
+def write_broken(kind: str, folder: Path) -> None:
+    """Let the only kernel be one that is wrong on purpose."""
+    (folder / "broken").mkdir(exist_ok=True)
+    (folder / "broken" / "broken.cpp").write_text(_TEMPLATE.format(BROKEN[kind]))
+    source.FOLDER = folder
+
+
+def run_broken() -> None:
+    """Call the kernel that is wrong on purpose."""
+    x, y = np.ones(1000, np.float32), np.zeros(1, np.float32)
+    native.Function("broken/broken.cpp", "broken", "x: real[1], y: real[1], n: int64")(x, y, x.size)
+    print(f"a broken kernel gave {y[0]}")
+
+
+def compiled_rule(case: RuleCase) -> Rule | None:
+    """The compiled rule of a case's operator, if it has one."""
+    rules = getattr(ops, case.op).rules("numpy")
+    return next((rule for rule in rules if rule.forward.__module__.endswith(".native")), None)
+
+
+def failures() -> Iterator[str]:
+    """Run every case of every compiled rule; a line for each that is wrong."""
+    backend = runtime.backend("numpy")
+    count = 0
+    for case in rule_cases():
+        rule = compiled_rule(case)
+        if rule is None:
+            continue
+        print(f"\r{count} {case}", end="\x1b[K", file=sys.stderr, flush=True)  # the last one ended the process
+        for parallel in (1 << 60, 1):
+            host.PARALLEL_BYTES = parallel
+            outcome = selftest.prove(case, backend)
+            if outcome.rule != rule.name:
+                continue  # the rule leaves this case to another
+            count += 1
+            if not outcome.passed:
+                yield f"{case}, float32: {outcome.worst}, {outcome.error:.3g} of what is allowed, repeats: {outcome.repeats}"
+            wide = [a.astype(np.float64) if a is not None and a.dtype == np.float32 else a for a in case.inputs]
+            try:
+                check_rule(getattr(ops, case.op), rule, wide, case.attrs, backend, case.length)
+            except AssertionError as error:
+                yield f"{case}, float64: {error}"
+    unused = [file for file in native.sources() if file not in loading._state.libraries]
+    yield from (f"no case reaches {file}: {native.failure(file) or 'it compiles'}" for file in unused)
+    print(f"\n{count} cases of {len(native.sources())} kernels, {native.summary()}", flush=True)
+
+
+def main() -> int:
+    """Compile everything, then run the cases in a process of their own; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--march", default="native")
+    parser.add_argument("--compiler", default="")
+    parser.add_argument("--sanitize", action="store_true")
+    parser.add_argument("--broken", choices=BROKEN)
+    parser.add_argument("--folder", type=Path, help="where they were compiled; without it they are compiled first")
+    args = parser.parse_args()
+    if args.compiler:
+        os.environ["DUOLN_CXX"] = args.compiler
+    compiler = native.compiler()
+    if compiler is None:
+        raise SystemExit(f"expected a compiler, found that {toolchain.missing()}")
+    set_flags(args.sanitize, compiler.version)
+    if args.folder is None:
+        with tempfile.TemporaryDirectory() as folder:
+            if args.broken:
+                write_broken(args.broken, Path(folder))
+            runtime.compile_kernels(args.march, Path(folder))
+            before = {"LD_PRELOAD": runtime_library(compiler), "ASAN_OPTIONS": OPTIONS} if args.sanitize else {}
+            return subprocess.run([sys.executable, __file__, *sys.argv[1:], "--folder", folder], check=False, env={
+                **os.environ, **before, "DUOLN_KERNELS": folder, "DUOLN_THREADS": str(THREADS),
+                "OPENBLAS_NUM_THREADS": "1"}).returncode
+    if args.broken:
+        write_broken(args.broken, args.folder)
+        run_broken()
+        return 0
+    lines = list(failures())
+    print(*lines, sep="\n")
+    return int(bool(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

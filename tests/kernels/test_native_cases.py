@@ -1,0 +1,59 @@
+"""The table of cases through every compiled kernel: for old CPUs, with sanitizers, by each compiler that is here."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import compiled_cases
+import pytest
+from conftest import PATIENCE
+
+from duoln.kernels import native
+from duoln.kernels.native import processor, toolchain
+
+PROGRAM = Path(compiled_cases.__file__)
+COMPILERS = [pytest.param(name, marks=pytest.mark.skipif(shutil.which(name) is None, reason=f"there is no {name}"))
+             for name in ("g++", "clang++")]
+pytestmark = pytest.mark.long
+
+
+def _run(*words):
+    return subprocess.run([sys.executable, PROGRAM, *words], capture_output=True, text=True, check=False, timeout=PATIENCE)
+
+
+def _with_sanitizers(compiler):
+    if sys.platform != "linux":
+        pytest.skip("the sanitizers' library is loaded first, as Linux does it")
+    probe = subprocess.run([compiler, *compiled_cases.SANITIZERS, "-x", "c++", "-shared", "-o", "/dev/null", "/dev/null"],
+                           capture_output=True, text=True, check=False)
+    if probe.returncode:
+        pytest.skip(f"{compiler} has no sanitizers: {probe.stderr.strip().splitlines()[-1]}")
+
+
+@pytest.mark.parametrize("march", ["x86-64", "x86-64-v3", "native"])
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_every_kernel_is_right_for_each_cpu(compiler, march):
+    if march != "native" and not processor.here().endswith("x86_64"):
+        pytest.skip(f"{march} is no CPU of this architecture")
+    if processor.lacking(toolchain.target(toolchain.Compiler(shutil.which(compiler), compiler), march).needs):
+        pytest.skip(f"this CPU is no {march}")
+    done = _run("--compiler", compiler, "--march", march)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert f"{len(native.sources())} kernels, rules compiled by " in done.stdout
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_no_kernel_leaves_its_arrays_or_does_what_is_undefined(compiler):
+    _with_sanitizers(compiler)
+    done = _run("--compiler", compiler, "--sanitize")
+    assert done.returncode == 0, done.stdout + done.stderr[-6000:]
+
+
+@pytest.mark.parametrize(("kind", "words"), [
+    ("too-far", "heap-buffer-overflow"), ("too-early", "heap-buffer-overflow"), ("overflow", "signed integer overflow")])
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_the_sanitizers_see_a_kernel_that_is_wrong_on_purpose(compiler, kind, words):
+    _with_sanitizers(compiler)
+    done = _run("--compiler", compiler, "--sanitize", "--broken", kind)
+    assert done.returncode != 0 and words in done.stderr and "a broken kernel gave" not in done.stdout, done.stderr[-3000:]

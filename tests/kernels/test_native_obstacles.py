@@ -1,0 +1,73 @@
+"""What stands in the way of compiling costs the speed and nothing else, and the reason is told with a line to type."""
+
+import numpy as np
+import pytest
+from compiled import COMPILED, PROGRAM, libraries, make_compiler, run, values
+
+from duoln.kernels import native
+
+pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
+
+
+@pytest.fixture(scope="module")
+def compiled_values(tmp_path_factory):
+    return values(run(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.mark.parametrize(("variables", "words", "line"), [
+    ({"DUOLN_NATIVE": 0}, "DUOLN_NATIVE=0 is set", "unset DUOLN_NATIVE"),
+    ({"PATH": "/nowhere"}, "no C++ compiler of c++, g++, clang++", "install"),
+    ({"DUOLN_CXX": "/bin/false"}, "DUOLN_CXX=/bin/false is no compiler that answers", "unset DUOLN_CXX"),
+    ({"DUOLN_CXX": "no-such-compiler"}, "DUOLN_CXX=no-such-compiler is no compiler", "unset DUOLN_CXX"),
+    ({"DUOLN_KERNELS": "/dev/null"}, "/dev/null cannot be made", "DUOLN_KERNELS=")])
+def test_numpys_rules_run_and_the_reason_is_told(compiled_values, variables, words, line, tmp_path):
+    done = run(tmp_path, **variables)
+    rule, _, facts, summary = done.stdout.split("|")
+    assert all(words in text for text in (rule, facts, summary)) and done.stderr == ""
+    assert "rules interpreted, because" in summary and line in summary.partition("; for faster ones: ")[2]
+    interpreted, expected = (np.frombuffer(bytes.fromhex(text.strip()), np.float32)
+                             for text in (values(done), compiled_values))
+    np.testing.assert_allclose(interpreted, expected, rtol=1e-5, atol=1e-6)
+    assert not (tmp_path / "native").exists() or not libraries(tmp_path)
+
+
+def test_a_compiler_that_fails_is_told_once_with_its_log(tmp_path):
+    compiler = make_compiler(tmp_path / "c++", tmp_path / "log", "echo 'no room on this ship'; seq 1000; exit 1")
+    done = run(tmp_path / "cache", DUOLN_CXX=compiler)
+    assert "does not compile" in done.stdout and "'cache blocks', 'runs'" in run(
+        tmp_path / "cache", PROGRAM.replace("[0]", "[1]"), DUOLN_CXX=compiler).stdout
+    assert done.stderr.count("layer_norm/layer_norm.cpp does not compile") == 1 and "no room on this ship" in done.stderr
+    assert len(done.stderr.splitlines()) < 30 and "more lines)" in done.stderr
+    assert "-march=native" in done.stderr  # the command, so that one can try it
+
+
+@pytest.mark.parametrize("call", ["tempfile.TemporaryDirectory", "pathlib.Path.write_text", "pathlib.Path.replace"])
+def test_a_full_disk_costs_the_speed_and_nothing_else(call, tmp_path):
+    module, _, name = call.rpartition(".")
+    full = f"""
+import errno, pathlib, tempfile
+def full(*args, **options):
+    raise OSError(errno.ENOSPC, "No space left on device")
+{module}.{name} = full
+"""
+    done = run(tmp_path, before=full)
+    assert "No space left on device" in done.stdout.split("|")[0] and not libraries(tmp_path), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("right", "words"), [("W_OK", "cannot be written"), ("R_OK", "cannot be read")])
+def test_a_folder_without_permission(right, words, tmp_path):
+    """Root may write everywhere, so the answer of the system is replaced."""
+    done = run(tmp_path, before=f"import os\nos.access = lambda path, mode: not mode & os.{right}\n")
+    rule, _, facts, summary = done.stdout.split("|")
+    assert all(f"{tmp_path / 'native'} {words}" in text for text in (rule, facts, summary)) and done.stderr == ""
+    assert "for faster ones: export DUOLN_KERNELS=FOLDER" in summary and not libraries(tmp_path)
+
+
+def test_the_choice_of_a_backend_and_doctor_say_compiler_and_vectors(tmp_path):
+    done = run(tmp_path, PROGRAM + "\nfrom duoln import runtime\nprint(runtime.choose('numpy')[1])\nfrom duoln.cli import main\n"
+               "main(['doctor', '--plugin', 'mnist'])")
+    version = native.compiler().version
+    assert COMPILED in done.stdout
+    assert f": asked for; rules compiled by {version} for vectors of " in done.stdout
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("rules of numpy: compiled, ")]
+    assert version in line and "-march=native, vectors of " in line and " bits, kept in " in line

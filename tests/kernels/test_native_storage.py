@@ -1,0 +1,177 @@
+"""Where compiled kernels are kept: once for each text, for their user alone; what is damaged or planted is not loaded."""
+
+import stat
+import subprocess
+import sys
+
+import pytest
+from compiled import COMPILED, FEW, PROGRAM, environment, libraries, make_compiler, run, values
+from conftest import PATIENCE
+
+from duoln.kernels import native
+from duoln.kernels.native import building, loading, storage, toolchain
+
+pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A cache that one process has filled, and what that process printed."""
+    folder = tmp_path_factory.mktemp("cache")
+    done = run(folder)
+    assert COMPILED in done.stdout
+    return folder, done
+
+
+def _copy(folder, to):
+    (to / "native").mkdir(mode=0o700)
+    for path in (folder / "native").iterdir():
+        copied = to / "native" / path.name
+        copied.write_bytes(path.read_bytes())
+        copied.chmod(0o600)
+    return libraries(to)
+
+
+def test_a_kernel_is_compiled_once_for_the_user_alone(cache):
+    folder, first = cache
+    before = {path: path.stat().st_mtime_ns for path in libraries(folder)}
+    again = run(folder)
+    assert len(before) == 1 and values(again) == values(first)
+    assert {path: path.stat().st_mtime_ns for path in libraries(folder)} == before
+    assert stat.S_IMODE((folder / "native").stat().st_mode) == 0o700
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in before)
+    assert not list((folder / "native").glob("building-*"))
+
+
+def test_one_line_on_stderr_says_so_once(cache):
+    _, first = cache
+    [line] = first.stderr.splitlines()
+    assert line.startswith("duoln: compiling layer_norm for this CPU with ") and "compiling" not in first.stdout
+    assert run(cache[0]).stderr == ""
+
+
+def test_processes_that_start_together_compile_once(tmp_path):
+    log = tmp_path / "log"
+    compiler = make_compiler(tmp_path / "c++", log, 'exec c++ "$@"')
+    started = [subprocess.Popen([sys.executable, "-c", FEW + PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env=environment(tmp_path, DUOLN_CXX=compiler)) for _ in range(4)]
+    outputs = [process.communicate(timeout=PATIENCE) for process in started]
+    assert len({out for out, _ in outputs}) == 1 and all(COMPILED in out for out, _ in outputs), outputs
+    assert len(libraries(tmp_path)) == 1 and log.read_text() == "compiles\n"
+
+
+@pytest.mark.parametrize("damage", [
+    lambda p: p.write_bytes(b""), lambda p: p.write_bytes(p.read_bytes()[:4000]), lambda p: p.write_text("no library"),
+    lambda p: p.chmod(0o666), lambda p: p.with_suffix(".json").unlink(), lambda p: p.with_suffix(".json").write_text("[1]"),
+    lambda p: p.with_suffix(".json").write_text('{"source": 1}'), lambda p: p.with_suffix(".json").chmod(0o666)],
+    ids=["empty", "cut short", "text", "writable by others", "no record", "a list for a record", "half a record",
+         "a record that others can write"])
+def test_a_damaged_library_is_not_whole(cache, damage, tmp_path):
+    [copied] = _copy(cache[0], tmp_path)
+    assert storage.is_whole(copied)
+    damage(copied)
+    assert not storage.is_whole(copied)
+
+
+def test_a_damaged_library_is_made_again(cache, tmp_path):
+    folder, first = cache
+    [copied] = _copy(folder, tmp_path)
+    copied.write_bytes(copied.read_bytes()[:4000])
+    done = run(tmp_path)
+    assert COMPILED in done.stdout and values(done) == values(first), done.stdout + done.stderr
+    assert "compiling layer_norm" in done.stderr and run(tmp_path).stderr == ""
+
+
+def test_a_folder_that_others_can_write_is_refused(tmp_path):
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native").chmod(0o777)
+    done = run(tmp_path)
+    assert "can be written by others; make it yours alone with chmod go-w" in done.stdout.split("|")[0]
+    assert f"'remedy': 'chmod go-w {tmp_path / 'native'}'" in done.stdout and not libraries(tmp_path)
+
+
+def test_a_planted_link_is_not_loaded(cache, tmp_path):
+    folder, first = cache
+    (tmp_path / "native").mkdir(mode=0o700)
+    for path in libraries(folder):
+        (tmp_path / "native" / path.name).symlink_to("/dev/null")
+    done = run(tmp_path)
+    assert COMPILED in done.stdout and values(done) == values(first)
+    assert all(path.is_file() and not path.is_symlink() for path in libraries(tmp_path))
+
+
+def test_root_may_own_a_library_and_another_user_may_not(cache, monkeypatch):
+    [path] = libraries(cache[0])
+    owner = path.stat().st_uid
+    monkeypatch.setattr(storage, "_ROOT", owner)
+    monkeypatch.setattr(storage.os, "getuid", lambda: owner + 1)
+    assert storage.is_whole(path)
+    monkeypatch.setattr(storage, "_ROOT", owner + 2)
+    assert not storage.is_whole(path)
+
+
+def test_what_a_killed_process_left_is_removed(cache, tmp_path):
+    [copied] = _copy(cache[0], tmp_path)
+    left = tmp_path / "native" / "building-left"
+    left.mkdir()
+    (left / "layer_norm.cpp").write_text("half")
+    copied.unlink()
+    assert COMPILED in run(tmp_path).stdout and not left.exists()
+
+
+@pytest.mark.parametrize(("file", "company"), [
+    ("layer_norm/layer_norm.cpp", ["adam"]), ("lstm/lstm.cpp", ["adam", "layer_norm"]),
+    ("conv/conv.cpp", ["adam", "add", "layer_norm", "max_pool"]), ("add/add.cpp", ["adam", "conv", "layer_norm", "max_pool"])])
+def test_what_a_task_needs_is_compiled_together(file, company, tmp_path, monkeypatch):
+    asked = []
+
+    def build(files, chosen):
+        asked.append(files)
+        return {each: "no room on this ship" for each in files}
+
+    names = ("adam", "add", "conv", "gru", "layer_norm", "lstm", "max_pool")
+    monkeypatch.setattr(loading, "_state", loading._State())
+    monkeypatch.setattr(storage, "sources", lambda: [f"{name}/{name}.cpp" for name in names])
+    monkeypatch.setattr(storage, "stored", lambda file, chosen: "it is not there")
+    monkeypatch.setattr(loading.building, "build", build)
+    monkeypatch.setenv("DUOLN_KERNELS", str(tmp_path))
+    assert native.failure(file) == f"{file} does not compile"
+    assert asked == [[file, *(f"{name}/{name}.cpp" for name in company)]]
+    assert native.failure(asked[0][-1]) == f"{asked[0][-1]} does not compile" and len(asked) == 1
+
+
+def test_no_core_waits_while_another_compiler_works(tmp_path, monkeypatch):
+    """Three kernels, two cores, one compiler that waits for the two others: in order, it would wait for ever."""
+    (tmp_path / "c++").write_text(f"""#!/bin/sh
+case "$*" in
+*long.cpp*) while [ $(cat {tmp_path}/short* 2>/dev/null | wc -l) -lt 2 ]; do sleep 0.05; done ;;
+*) echo done > {tmp_path}/short-$$ ;;
+esac
+exit 1
+""")
+    (tmp_path / "c++").chmod(0o755)
+    monkeypatch.setattr(building.host, "workers", lambda: 2)
+    monkeypatch.setattr(building, "_SECONDS", PATIENCE)
+    monkeypatch.setattr(building.source, "text", lambda file: "long" * 9 if "long" in file else "short")
+    monkeypatch.setattr(storage, "folder", lambda: tmp_path)
+    files = ["a/a.cpp", "b/b.cpp", "c/long.cpp"]
+    assert sorted(building.build(files, toolchain.Compiler(str(tmp_path / "c++"), "1.0"))) == files
+
+
+def test_a_compiler_that_hangs_is_ended(tmp_path, monkeypatch):
+    (tmp_path / "c++").write_text("#!/bin/sh\nexec sleep 100000\n")
+    (tmp_path / "c++").chmod(0o755)
+    monkeypatch.setattr(building, "_SECONDS", 0.2)
+    monkeypatch.setattr(storage, "folder", lambda: tmp_path)
+    [log] = building.build(["adam/adam.cpp"], toolchain.Compiler(str(tmp_path / "c++"), "1.0")).values()
+    assert "stopped after 0 s" in log and not list(tmp_path.glob("building-*"))
+
+
+def test_another_folder_in_the_same_process_is_made_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(loading, "_state", loading._State())
+    monkeypatch.setattr(loading, "COMMON", ())
+    monkeypatch.setattr(toolchain, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in toolchain.FLAGS))
+    for name in ("a", "b"):
+        monkeypatch.setenv("DUOLN_KERNELS", str(tmp_path / name))
+        loading._state.libraries.clear()
+        assert native.failure("adam/adam.cpp") is None and len(list((tmp_path / name).glob("*.so"))) == 1

@@ -1,0 +1,58 @@
+"""The README's first line on a machine without a C++ compiler: it trains, says so, and which line to type."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import PATIENCE
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = ("sh", "env", "uname", "git", "ldconfig", "gcc", "ld")
+"""What a machine without a C++ compiler may have; a C compiler alone does not serve."""
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """The variables of a machine that has a few programs, an empty home, and nothing else."""
+    (tmp_path / "bin").mkdir()
+    for name in PROGRAMS:
+        path = shutil.which(name, path=f"{os.environ['PATH']}:/sbin")
+        if path:
+            (tmp_path / "bin" / name).symlink_to(path)
+    (tmp_path / "home").mkdir()
+    kept = {name: os.environ[name] for name in ("PYTHONPATH", "LANG") if name in os.environ}
+    return {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path / "home"), "DUOLN_OFFLINE": "1", **kept}
+
+
+def _run(words, tmp_path, bare, **variables):
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False,
+                          timeout=PATIENCE, env={**bare, **variables})
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def _first_line():
+    """What the README's first line runs after the installation, as arguments of Python."""
+    return re.search(r"^pip install \. && python (-m \S+)$", (ROOT / "README.md").read_text(), re.M)[1].split()
+
+
+def test_the_first_line_trains_and_says_that_its_rules_are_interpreted(bare, tmp_path):
+    done = _run([*_first_line(), "--epochs", "0", "--json"], tmp_path, bare)
+    first = done.stderr.splitlines()[0]
+    assert first.startswith("backend: numpy on ") and "rules interpreted, because no C++ compiler of" in first
+    assert re.search(r"; for faster ones: (.* )?(install|-S) ", first), first
+    assert [r["variant"] for r in json.loads(done.stdout)["results"]] == ["none", "bn", "ln"]
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+def test_the_first_line_says_that_its_rules_are_compiled_where_they_are(bare, tmp_path):
+    compiler = shutil.which("c++")
+    done = _run([*_first_line(), "--epochs", "0", "--out", "r"], tmp_path, bare, DUOLN_CXX=compiler,
+                PATH=os.environ["PATH"], DUOLN_KERNELS=os.environ["DUOLN_KERNELS"])
+    assert re.search(r"^backend: numpy on .*; rules compiled by .* for vectors of \d+ bits$", done.stderr, re.M), done.stderr
+    assert done.stdout == ""
