@@ -43,7 +43,7 @@ _VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "laye
 
 def rule_cases() -> list[RuleCase]:
     """Every case."""
-    return [*_layer_norm(), *_recurrent(), *_cells(), *_cross_entropy(), *_linear_cross_entropy(), *_take(), *_adam(), *_norms(),
+    return [*_layer_norm(), *_recurrent(), *_cells(), *_cross_entropy(), *_linear_cross_entropy(), *_take(), *_linear(), *_adam(), *_norms(),
             *_images(), *_channels()]
 
 
@@ -132,6 +132,13 @@ def _take() -> Iterator[RuleCase]:
         indices = rng.integers(0, words, taken).astype(np.int32)
         yield RuleCase("take", f"{prod(taken)} of {words} x {width}", (_floats(rng, words, width), indices),
                        {"axis": 0}, prod(taken))
+
+
+def _linear() -> Iterator[RuleCase]:
+    for rows, n_in, n_out in ((1, 1, 65_536), (2, 257, 256), (3, 1000, 67), (4, 301, 1001), (4, 65_537, 1)):
+        rng = np.random.default_rng([rows, n_in, n_out])
+        inputs = _floats(rng, rows, n_in), _floats(rng, n_in, n_out) * np.float32(n_in ** -0.5), _floats(rng, n_out)
+        yield RuleCase("linear", f"{rows} x {n_in} x {n_out}", inputs, {}, max(n_in, n_out))
 
 
 def _adam() -> Iterator[RuleCase]:
