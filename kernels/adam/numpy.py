@@ -37,4 +37,4 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
 
 def attach() -> None:
     """Add the rule to `adam_update`."""
-    adam_update.add(Rule("in place", _forward, supports=supports), backend="numpy")
+    adam_update.add(Rule("interpreted", _forward, supports=supports), backend="numpy")

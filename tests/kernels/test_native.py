@@ -117,7 +117,7 @@ def test_a_compiler_that_fails_is_told_once_with_its_log(tmp_path):
     compiler.write_text("#!/bin/sh\n[ \"$1\" = --version ] && echo 'a compiler 1.0' && exit 0\necho 'no room on this ship'\nexit 1\n")
     compiler.chmod(0o755)
     done = _run(tmp_path / "cache", DUOLN_CXX=compiler)
-    assert "does not compile" in done.stdout and "'cache blocks', 'runs'" in _run(
+    assert "does not compile" in done.stdout and "'interpreted', 'runs'" in _run(
         tmp_path / "cache", PROGRAM.replace("[0]", "[1]"), DUOLN_CXX=compiler).stdout
     assert done.stderr.count("layer_norm/layer_norm.cpp does not compile") == 1 and "no room on this ship" in done.stderr
     assert "-march=native" in done.stderr  # the command, so that one can try it
