@@ -43,8 +43,8 @@ _VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "laye
 
 def rule_cases() -> list[RuleCase]:
     """Every case."""
-    return [*_layer_norm(), *_recurrent(), *_cells(), *_cross_entropy(), *_linear_cross_entropy(), *_take(), *_linear(), *_adam(), *_norms(),
-            *_images(), *_channels()]
+    return [*_layer_norm(), *_recurrent(), *_cells(), *_cross_entropy(), *_linear_cross_entropy(), *_take(),
+            *_linear(), *_adam(), *_norms(), *_images(), *_channels()]
 
 
 def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:

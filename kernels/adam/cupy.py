@@ -16,7 +16,8 @@ from duoln.ops import adam_update
 from duoln.ops.update import norm_of
 
 _update = launch.Kernel("adam/adam.cu", "adam_update", "pointers: uint64[2], sizes: int32[1], chunks: int32[2], "
-                        "rate: float32[0], eps: float32[0], scale: float32[0]?, tensors: int32, beta1: float32, beta2: float32")
+                        "rate: float32[0], eps: float32[0], scale: float32[0]?, tensors: int32, "
+                        "beta1: float32, beta2: float32")
 
 
 def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, **attrs: Any) -> str | None:

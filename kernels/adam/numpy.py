@@ -27,11 +27,9 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
     new = old if in_place else tuple(a.copy() for a in old)
     for p, g, m, v in zip(new[:n], gradients, new[n:2 * n], new[2 * n:], strict=True):
         scaled = g if scale is None else g * scale
-        m *= beta1
-        m += scaled
-        v *= beta2
-        v += scaled * scaled
-        p -= rate * m / (np.sqrt(v) + eps)
+        np.add(beta1 * m, scaled, out=m)
+        np.add(beta2 * v, scaled * scaled, out=v)
+        np.subtract(p, rate * m / (np.sqrt(v) + eps), out=p)
     return (*new, norm), None
 
 

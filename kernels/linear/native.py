@@ -1,4 +1,4 @@
-"""`linear` of a few rows on the CPU, compiled: the weight is read once, as it lies. BLAS copies it before it multiplies.
+"""`linear` of a few rows on the CPU, compiled: the weight is read once, as it lies. BLAS copies it first.
 
 (4 x 1000)(1000 x 1000) on two cores: 209 to 256 us by OpenBLAS; what the weight's bytes take is 60 to 120 us.
 """

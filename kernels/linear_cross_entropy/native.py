@@ -26,8 +26,9 @@ _gather = native.Function(_FILE, "linear_cross_entropy_gather",
                           "logits: real[2], bias: real[1], labels: int32[1], largest: real[1], total: real[1], "
                           "picked: real[1], rows: int64, width: int64, start: int64, threads: int32")
 _differentiate = native.Function(_FILE, "linear_cross_entropy_backward",
-                                 "logits: real[2], labels: int32[1], largest: real[1], total: real[1], d_loss: real[1], "
-                                 "d_logits: real[2], rows: int64, width: int64, start: int64, threads: int32")
+                                 "logits: real[2], labels: int32[1], largest: real[1], total: real[1], "
+                                 "d_loss: real[1], d_logits: real[2], rows: int64, width: int64, start: int64, "
+                                 "threads: int32")
 
 
 class _Row(NamedTuple):

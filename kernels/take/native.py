@@ -1,4 +1,4 @@
-"""The gradient of an embedding on the CPU, compiled: each thread has words of its own, so the order of sums is fixed."""
+"""The gradient of an embedding on the CPU, compiled: a thread has words of its own, so the order of sums is fixed."""
 
 from __future__ import annotations
 
