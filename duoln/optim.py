@@ -28,7 +28,7 @@ from duoln.core.arguments import (
     described,
 )
 from duoln.errors import DtypeError, ShapeError, UsageError
-from duoln.ops.common import check_float, check_tensors
+from duoln.ops.common import check_tensors
 
 Params = Any
 Schedule = Callable[[int], float]
@@ -71,20 +71,38 @@ class Optimizer:
             ShapeError: gradients or slots have another form than the parameters, or the rate has axes.
             DtypeError: a leaf is not a tensor, or the rate is not a number. UsageError: the rate is below 0.
         """
+        checked = self._checked(params, gradients, slots, rate)
+        if checked is None:
+            return params, slots
+        return self._update(params, self.clip(gradients) if self.clip else gradients, slots, checked)
+
+    def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
+                         ) -> tuple[Params, dict[str, Any], Tensor]:
+        """As `update`, with the common norm of all gradients before they are clipped.
+
+        Raises:
+            UsageError: there are no gradients. The rest as `update`.
+        """
+        norm = global_norm(gradients)  # before the update, because that may overwrite its arguments
+        return (*self.update(params, gradients, slots, rate), norm)
+
+    def _checked(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
+                 ) -> Tensor | None:
+        """The rate as a tensor, after the checks of `update`; None if it is a number and there are no parameters."""
         name = type(self).__name__
         leaves = tree.leaves(params)
         check_tensors(name, *leaves, *tree.leaves(gradients))
         if not isinstance(rate, Tensor):
             number = check_number(name, "rate", rate, AT_LEAST_0)
             if not leaves:
-                return params, slots
+                return None
             rate = ops.full((), number, leaves[0].backend, leaves[0].dtype)
         check_tensors(name, rate, *leaves)
         if rate.shape != ():
             raise ShapeError(f"[{name}] rate: expected a number or a 0-d tensor, found shape {rate.shape}")
         if not isinstance(slots, dict):
             raise DtypeError(f"[{name}] slots: expected a dict, found {described(slots)}")
-        return self._update(params, self.clip(gradients) if self.clip else gradients, slots, rate)
+        return rate
 
     def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                 ) -> tuple[Params, dict[str, Any]]:
@@ -172,6 +190,23 @@ class Adam(Optimizer):
 
     def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                 ) -> tuple[Params, dict[str, Any]]:
+        return self._scaled_update(params, gradients, slots, rate, None)[:2]
+
+    def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
+                         ) -> tuple[Params, dict[str, Any], Tensor]:
+        if self.clip is not None and not isinstance(self.clip, ScaleByNorm):
+            return super().update_with_norm(params, gradients, slots, rate)
+        checked = self._checked(params, gradients, slots, rate)
+        if checked is None:
+            return params, slots, global_norm(gradients)
+        if self.clip is None:
+            # The pass over the gradients that updates the parameters adds up their squares too.
+            return self._scaled_update(params, gradients, slots, checked, None)
+        norm = global_norm(gradients)
+        return self._scaled_update(params, gradients, slots, checked, self.clip.scale_of(norm))
+
+    def _scaled_update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
+                       scale: Tensor | None) -> tuple[Params, dict[str, Any], Tensor]:
         moments = _slot("Adam", slots, "m"), _slot("Adam", slots, "v")
         step = _slot("Adam", slots, "step") + 1
         t = ops.astype(step, dtype=rate.dtype)
@@ -185,11 +220,11 @@ class Adam(Optimizer):
             scaled, eps = rate * root / _one_minus_power(1 - self.beta1, t), rate * 0.0 + self.eps
         scaled, eps = scaled * (of_m / of_v), eps * (1.0 / of_v)
         tree.map(lambda p, g, m, v: None, params, gradients, *moments)  # raises unless all have one form
-        new = ops.adam_update(scaled, eps, *tree.leaves((params, gradients, *moments)), beta1=self.beta1,
-                              beta2=self.beta2, donate=self.donate)
+        *new, norm = ops.adam_update(scaled, eps, scale, *tree.leaves((params, gradients, *moments)),
+                                     beta1=self.beta1, beta2=self.beta2, donate=self.donate)
         n = len(new) // 3
-        parts = [tree.unflatten(params, list(new[i * n:(i + 1) * n])) for i in range(3)]
-        return parts[0], {"m": parts[1], "v": parts[2], "step": step}
+        parts = [tree.unflatten(params, new[i * n:(i + 1) * n]) for i in range(3)]
+        return parts[0], {"m": parts[1], "v": parts[2], "step": step}, norm
 
 
 def _one_minus_power(beta: float, t: Tensor) -> Tensor:
@@ -216,16 +251,22 @@ def zeros_like(params: Params) -> Params:
 
 def global_norm(gradients: Params) -> Tensor:
     """The Euclidean norm of all gradients together, as a 0-d tensor."""
-    total: Tensor | None = None
-    leaves = tree.leaves(gradients)
-    check_float("global_norm", *leaves)
-    for g in leaves:
-        # A matrix product makes one pass over memory and needs no array of squares.
-        square = ops.matmul(ops.reshape(g, shape=(1, g.size)), ops.reshape(g, shape=(g.size, 1)))
-        total = square if total is None else total + square
-    if total is None:
-        raise UsageError("[global_norm] expected gradients, found none")
-    return ops.sqrt(ops.reshape(total, shape=()))
+    return ops.global_norm(*tree.leaves(gradients))
+
+
+@dataclass(frozen=True)
+class ScaleByNorm:
+    """Multiplies all gradients by `scale_of(norm)`. Adam does so while it reads them, without a pass of its own."""
+
+    scale_of: Callable[[Tensor], Tensor]
+    """Of the common norm of all gradients; both are 0-d tensors."""
+
+    def __post_init__(self) -> None:
+        check_function("scale_by_norm", "scale_of", self.scale_of)
+
+    def __call__(self, gradients: Params) -> Params:
+        by = self.scale_of(global_norm(gradients))
+        return tree.map(lambda g: g * by, gradients)
 
 
 def clip_global_norm(limit: float) -> Clip:
@@ -236,13 +277,7 @@ def clip_global_norm(limit: float) -> Clip:
 
 def scale_by_norm(scale_of: Callable[[Tensor], Tensor]) -> Clip:
     """Multiply all gradients by `scale_of(norm)`, a 0-d tensor; `norm` is the common norm of all gradients."""
-    check_function("scale_by_norm", "scale_of", scale_of)
-
-    def scale(gradients: Params) -> Params:
-        by = scale_of(global_norm(gradients))
-        return tree.map(lambda g: g * by, gradients)
-
-    return scale
+    return ScaleByNorm(scale_of)
 
 
 def clip_each_norm(limit: float) -> Clip:

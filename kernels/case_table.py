@@ -43,8 +43,8 @@ _VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "laye
 
 def rule_cases() -> list[RuleCase]:
     """Every case."""
-    return [*_layer_norm(), *_recurrent(), *_cells(), *_cross_entropy(), *_linear_cross_entropy(), *_take(), *_adam(),
-            *_images(), *_channels()]
+    return [*_layer_norm(), *_recurrent(), *_cells(), *_cross_entropy(), *_linear_cross_entropy(), *_take(),
+            *_linear(), *_adam(), *_norms(), *_images(), *_channels()]
 
 
 def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -134,14 +134,30 @@ def _take() -> Iterator[RuleCase]:
                        {"axis": 0}, prod(taken))
 
 
+def _linear() -> Iterator[RuleCase]:
+    for rows, n_in, n_out in ((1, 1, 65_536), (2, 257, 256), (3, 1000, 67), (4, 301, 1001), (4, 65_537, 1)):
+        rng = np.random.default_rng([rows, n_in, n_out])
+        inputs = _floats(rng, rows, n_in), _floats(rng, n_in, n_out) * np.float32(n_in ** -0.5), _floats(rng, n_out)
+        yield RuleCase("linear", f"{rows} x {n_in} x {n_out}", inputs, {}, max(n_in, n_out))
+
+
 def _adam() -> Iterator[RuleCase]:
     for shapes in (((1,),), ((4095,), (4096,), (4097,)), ((3, 5), (), (20_001,)), ((0,), (7,))):
         rng = np.random.default_rng(len(shapes))
         params, gradients, moments, squares = ([_floats(rng, *s) for s in shapes] for _ in range(4))
         arrays = (*params, *gradients, *moments, *(np.abs(s) for s in squares))
         rate, eps = np.array(0.1, np.float32), np.array(1e-3, np.float32)
-        yield RuleCase("adam_update", " and ".join(str(s) for s in shapes), (rate, eps, *arrays),
-                    {"beta1": 0.9, "beta2": 0.999, "donate": False}, 1)
+        longest = max(prod(s) for s in shapes)
+        for scale in (None, np.array(0.3, np.float32)):
+            yield RuleCase("adam_update", " and ".join(str(s) for s in shapes) + ("" if scale is None else ", scaled"),
+                        (rate, eps, scale, *arrays), {"beta1": 0.9, "beta2": 0.999, "donate": False}, longest)
+
+
+def _norms() -> Iterator[RuleCase]:
+    for shapes in (((1,),), ((8191,), (8192, 1), (8193,)), ((3, 5), (), (0, 2), (20_001,))):
+        rng = np.random.default_rng(len(shapes))
+        yield RuleCase("global_norm", " and ".join(str(s) for s in shapes), [_floats(rng, *s) for s in shapes], {},
+                    max(prod(s) for s in shapes))
 
 
 def _images() -> Iterator[RuleCase]:

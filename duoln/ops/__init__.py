@@ -83,7 +83,7 @@ from duoln.ops.shape import (
     stack,
     unstack,
 )
-from duoln.ops.update import adam_update
+from duoln.ops.update import adam_update, global_norm
 
 OPERATORS.update(
     abs=abs, logical_and=logical_and, logical_or=logical_or, logical_not=logical_not,
@@ -97,7 +97,7 @@ __all__ = [
     "abs", "adam_update", "add", "additive_attention", "all", "any", "arange", "argmax", "astype", "avg_pool2d",
     "batch_norm", "bce_with_logits", "broadcast_to", "clip", "clip_gradient", "concat", "conv2d", "cos", "cumsum",
     "divide", "embedding", "equal", "exp", "expand_dims", "expm1", "flip", "floor", "full",
-    "getitem", "greater", "greater_equal", "gru", "gru_step", "isfinite", "layer_norm",
+    "getitem", "global_norm", "greater", "greater_equal", "gru", "gru_step", "isfinite", "layer_norm",
     "leaky_relu", "less", "less_equal", "linear", "linear_cross_entropy", "log", "log1p", "log_softmax",
     "logical_and", "logical_not", "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul", "max",
     "max_pool2d", "maximum", "mean", "min", "minimum", "multiply", "negative", "not_equal",

@@ -27,7 +27,7 @@ def _times_matrix(be: Backend, x: Array, w: Array) -> Array:
     return product if len(x.shape) == 2 else be.reshape(product, (*x.shape[:-1], w.shape[-1]))
 
 
-def _weight_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
+def weight_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
     """The gradient of a matrix that multiplied many inputs: one GEMM over the concatenated inputs."""
     inputs = [_rows(be, saved[0]) for saved, _ in uses]
     gouts = [_rows(be, gout) for _, gout in uses]
@@ -36,7 +36,8 @@ def _weight_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
     return be.matmul(_transposed(be, x), g)
 
 
-def _bias_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
+def bias_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
+    """The gradient of a vector that was added to many outputs."""
     gouts = [_rows(be, gout) for _, gout in uses]
     g = gouts[0] if len(gouts) == 1 else be.concat(gouts, axis=0)
     # A product with ones uses BLAS, which is faster than a sum over rows.
@@ -71,7 +72,7 @@ def _matmul_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
     dx = gy = None
     if len(y.shape) == 2:
         dx = _times_matrix(be, gout, _transposed(be, y)) if needs[0] else None
-        gy = _weight_gradient(be, [(saved, gout)]) if needs[1] else None
+        gy = weight_gradient(be, [(saved, gout)]) if needs[1] else None
     else:
         dx = unbroadcast(be, be.matmul(gout, _transposed(be, y)), x.shape) if needs[0] else None
         gy = unbroadcast(be, be.matmul(_transposed(be, x), gout), y.shape) if needs[1] else None
@@ -81,7 +82,7 @@ def _matmul_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
 def _matmul_pooled(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
     y = uses[0][0][1]
     if len(y.shape) == 2:
-        return _weight_gradient(be, uses)
+        return weight_gradient(be, uses)
     total = None
     for saved, gout in uses:
         gradient = _matmul_vjp(be, saved, gout, (False, True))[1]
@@ -122,9 +123,9 @@ def _linear_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
     _, weight = saved
     return (
         _times_matrix(be, gout, _transposed(be, weight)) if needs[0] else None,
-        _weight_gradient(be, [(saved, gout)]) if needs[1] else None,
-        _bias_gradient(be, [(saved, gout)]) if needs[2] else None,
+        weight_gradient(be, [(saved, gout)]) if needs[1] else None,
+        bias_gradient(be, [(saved, gout)]) if needs[2] else None,
     )
 
 
-linear.add(Rule("composed", _linear_forward, _linear_vjp, pooled={1: _weight_gradient, 2: _bias_gradient}))
+linear.add(Rule("composed", _linear_forward, _linear_vjp, pooled={1: weight_gradient, 2: bias_gradient}))

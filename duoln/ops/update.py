@@ -1,29 +1,71 @@
-"""The arithmetic of Adam over a whole list of tensors. It is an op, so that a backend can fuse it."""
+"""The arithmetic of optimisers over whole lists of tensors. They are ops, so that a backend can fuse them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import BELOW_1, check_flag, check_number
 from duoln.core.footprint import owner
-from duoln.errors import ShapeError
+from duoln.errors import ShapeError, UsageError
 from duoln.ops.common import check_float
 
 
 @op
-def adam_update(rate: Tensor, eps: Tensor, *arrays: Tensor, beta1: float, beta2: float,
+def global_norm(*arrays: Tensor) -> Tensor:
+    """The Euclidean norm of all entries of all tensors together.
+
+    Shape:
+        any number of tensors of any shapes -> ().
+
+    Raises:
+        UsageError: there are no tensors. DtypeError: one is not a float tensor.
+    """
+    check_float("global_norm", *arrays)
+    if not arrays:
+        raise UsageError("[global_norm] expected tensors, found none")
+    return global_norm.apply(*arrays)
+
+
+def norm_of(be: Backend, arrays: Sequence[Array]) -> Array:
+    """The common norm of native arrays. A matrix product makes one pass over memory and needs no array of squares."""
+    total = None
+    for a in arrays:
+        size = prod(a.shape)
+        square = be.matmul(be.reshape(a, (1, size)), be.reshape(a, (size, 1)))
+        total = square if total is None else total + square
+    return be.sqrt(be.reshape(total, ()))
+
+
+def _norm_forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:
+    norm = norm_of(be, arrays)
+    return norm, (arrays, norm)
+
+
+def norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
+    """Each array over the norm; of zeros alone there is no gradient, and the result is not a number."""
+    arrays, norm = saved
+    return [a * (gout / norm) if need else None for a, need in zip(arrays, needs, strict=True)]
+
+
+global_norm.add(Rule("composed", _norm_forward, norm_vjp))
+
+
+@op
+def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, *arrays: Tensor, beta1: float, beta2: float,
                 donate: bool = False) -> tuple[Tensor, ...]:
     """One step of Adam (Kingma and Ba 2015, algorithm 1) on n tensors at once; it has no gradient.
 
-    m <- beta1 m + g;  v <- beta2 v + g^2;  p <- p - rate m / (sqrt(v) + eps).
+    g <- scale g;  m <- beta1 m + g;  v <- beta2 v + g^2;  p <- p - rate m / (sqrt(v) + eps).
     The 0-d tensors `rate` and `eps` include the factors 1 - beta of the moments and the bias correction. This saves
-    two passes over every array.
+    two passes over every array. `scale` is a 0-d tensor too; None is 1.
 
     Shape:
         `arrays` is n parameters, n gradients, n first and n second moments; the result is the 3 n new
-        parameters, first and second moments.
+        parameters, first and second moments, and the gradients' common norm before they are scaled, ().
 
     With `donate` the parameters and moments may be overwritten: the caller promises not to use them again. If two of
     the tensors share memory, nothing is overwritten, because the update of one would change the values of the other.
@@ -31,14 +73,16 @@ def adam_update(rate: Tensor, eps: Tensor, *arrays: Tensor, beta1: float, beta2:
     Raises:
         ShapeError: the number of tensors is not a multiple of 4, or their shapes differ.
     """
-    check_float("adam_update", rate, eps, *arrays)
+    numbers = {"rate": rate, "eps": eps} if scale is None else {"rate": rate, "eps": eps, "scale": scale}
+    check_float("adam_update", *numbers.values(), *arrays)
     beta1 = check_number("adam_update", "beta1", beta1, BELOW_1)
     beta2 = check_number("adam_update", "beta2", beta2, BELOW_1)
     check_flag("adam_update", "donate", donate)
-    if len(arrays) % 4:
+    if len(arrays) % 4 or not arrays:
         raise ShapeError(f"[adam_update] expected 4 n tensors, found {len(arrays)}")
-    if rate.shape != () or eps.shape != ():
-        raise ShapeError(f"[adam_update] expected 0-d rate and eps, found shapes {rate.shape} and {eps.shape}")
+    for name, number in numbers.items():
+        if number.shape != ():
+            raise ShapeError(f"[adam_update] expected 0-d {name}, found shape {number.shape}")
     n = len(arrays) // 4
     for i in range(n):
         shapes = {arrays[i + k * n].shape for k in range(4)}
@@ -46,21 +90,24 @@ def adam_update(rate: Tensor, eps: Tensor, *arrays: Tensor, beta1: float, beta2:
             raise ShapeError(f"[adam_update] tensor {i}: expected parameter, gradient and moments of one shape, "
                              f"found {' and '.join(map(str, sorted(shapes)))}")
     apart = donate and len({id(owner(a.data)) for a in arrays}) == len(arrays)
-    return adam_update.apply(rate, eps, *arrays, beta1=beta1, beta2=beta2, donate=apart)
+    return adam_update.apply(rate, eps, scale, *arrays, beta1=beta1, beta2=beta2, donate=apart)
 
 
-def _adam_forward(be: Backend, rate: Array, eps: Array, *arrays: Array, beta1: float, beta2: float,
-                  donate: bool) -> tuple[tuple[Array, ...], Any]:
+def _adam_forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, beta1: float,
+                  beta2: float, donate: bool) -> tuple[tuple[Array, ...], Any]:
     n = len(arrays) // 4
     params, moments, squares = [], [], []
+    norm = norm_of(be, arrays[n:2 * n])
     for i in range(n):
         p, g, m, v = arrays[i], arrays[n + i], arrays[2 * n + i], arrays[3 * n + i]
+        if scale is not None:
+            g = g * scale
         m = beta1 * m + g
         v = beta2 * v + g * g
         params.append(p - rate * m / (be.sqrt(v) + eps))
         moments.append(m)
         squares.append(v)
-    return (*params, *moments, *squares), None
+    return (*params, *moments, *squares, norm), None
 
 
 adam_update.add(Rule("composed", _adam_forward))

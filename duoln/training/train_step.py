@@ -9,7 +9,7 @@ from duoln.backends.protocol import Backend
 from duoln.core import Tensor, compile, value_and_grad
 from duoln.distributed.ranks import Ranks
 from duoln.nn import Module
-from duoln.optim import Optimizer, global_norm
+from duoln.optim import Optimizer
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks.task import Task
@@ -32,8 +32,7 @@ def make_update(optimizer: Optimizer) -> Callable[..., tuple[State, Figures]]:
     """The second half, `(state, loss, gradients, rate) -> (state, figures)`."""
 
     def update(state: State, loss: Tensor, gradients: Any, rate: Tensor) -> tuple[State, Figures]:
-        norm = global_norm(gradients)  # before the update, because that may overwrite its arguments
-        params, slots = optimizer.update(state["params"], gradients, state["slots"], rate)
+        params, slots, norm = optimizer.update_with_norm(state["params"], gradients, state["slots"], rate)
         return {"params": params, "slots": slots}, {"loss": loss, "gradient_norm": norm}
 
     return update

@@ -13,12 +13,14 @@ from duoln.core import Rule
 from duoln.kernels import launch
 from duoln.kernels.settings import ADAM
 from duoln.ops import adam_update
+from duoln.ops.update import norm_of
 
 _update = launch.Kernel("adam/adam.cu", "adam_update", "pointers: uint64[2], sizes: int32[1], chunks: int32[2], "
-                        "rate: float32[0], eps: float32[0], tensors: int32, beta1: float32, beta2: float32")
+                        "rate: float32[0], eps: float32[0], scale: float32[0]?, tensors: int32, "
+                        "beta1: float32, beta2: float32")
 
 
-def _supports(be: Backend, rate: Array, eps: Array, *arrays: Array, **attrs: Any) -> str | None:
+def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, **attrs: Any) -> str | None:
     if any(be.dtype(a) != "float32" for a in (rate, eps, *arrays)):
         return "the kernel is for float32"
     if not all(a.flags.c_contiguous for a in arrays):
@@ -39,15 +41,16 @@ def _table(addresses: tuple[int, ...]) -> Array:
     return cupy.array(np.array(addresses, np.uint64).reshape(7, -1))
 
 
-def _forward(be: Backend, rate: Array, eps: Array, *arrays: Array, beta1: float, beta2: float,
+def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, beta1: float, beta2: float,
              donate: bool) -> tuple[tuple[Array, ...], None]:
     n = len(arrays) // 4
     kept = (*arrays[:n], *arrays[2 * n:])
     out = kept if donate else tuple(cupy.empty_like(a) for a in kept)
     sizes, chunks = _chunks(tuple(a.size for a in arrays[:n]))
     table = _table(tuple(launch.address(a) for a in (*arrays, *out)))
-    _update((len(chunks),), (256,), (table, sizes, chunks, rate, eps, n, beta1, beta2), ADAM)
-    return out, None
+    norm = norm_of(be, arrays[n:2 * n])
+    _update((len(chunks),), (256,), (table, sizes, chunks, rate, eps, scale, n, beta1, beta2), ADAM)
+    return (*out, norm), None
 
 
 def attach() -> None:

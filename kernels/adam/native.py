@@ -10,31 +10,34 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import native
 from duoln.kernels.adam.numpy import supports
+from duoln.kernels.global_norm.native import table
 from duoln.ops import adam_update
 
 _FILE = "adam/adam.cpp"
 _PASSES = 7
 """Arrays that a value passes through."""
 
-_update = native.Function(_FILE, "adam", "addresses: int64[2], ends: int64[1], rate: real[0], eps: real[0], "
-                                         "tensors: int64, beta1: float64, beta2: float64, threads: int32")
+_update = native.Function(_FILE, "adam", "addresses: int64[2], sizes: int64[1], rate: real[0], eps: real[0], "
+                                         "scale: real[0]?, norm: real[0], tensors: int64, beta1: float64, "
+                                         "beta2: float64, threads: int32")
 
 
-def _supports(be: Backend, rate: Array, eps: Array, *arrays: Array, **attrs: Any) -> str | None:
-    return supports(be, rate, eps, *arrays, **attrs) or native.failure(_FILE)
+def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, **attrs: Any) -> str | None:
+    return supports(be, rate, eps, scale, *arrays, **attrs) or native.failure(_FILE)
 
 
-def _forward(be: Backend, rate: Array, eps: Array, *arrays: Array, beta1: float, beta2: float,
+def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, beta1: float, beta2: float,
              donate: bool) -> tuple[tuple[Array, ...], None]:
     n = len(arrays) // 4
-    params, moments, squares = arrays[:n], arrays[2 * n:3 * n], arrays[3 * n:]
-    old = (*params, *moments, *squares)
+    groups = [arrays[k * n:(k + 1) * n] for k in range(4)]
+    old = (*groups[0], *groups[2], *groups[3])
     new = old if donate and all(a.flags.writeable for a in old) else tuple(np.empty_like(a) for a in old)
-    addresses = np.array([a.__array_interface__["data"][0] for a in (*arrays, *new)], np.int64).reshape(_PASSES, n)
-    ends = np.cumsum([p.size for p in params], dtype=np.int64)
-    threads = native.threads_for(_PASSES * sum(p.nbytes for p in params))
-    _update(addresses, ends, np.asarray(rate), np.asarray(eps), n, beta1, beta2, threads)
-    return new, None
+    addresses, sizes = table(*groups, *(new[k * n:(k + 1) * n] for k in range(3)))
+    norm = np.empty((), rate.dtype)
+    threads = native.threads_for(_PASSES * sum(a.nbytes for a in groups[0]))
+    _update(addresses, sizes, np.asarray(rate), np.asarray(eps), None if scale is None else np.asarray(scale), norm, n,
+            beta1, beta2, threads)
+    return (*new, norm), None
 
 
 def attach() -> None:

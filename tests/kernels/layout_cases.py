@@ -33,6 +33,7 @@ def rows() -> Iterator[RuleCase]:
         labels.reshape(-1)[0] = 1
         arrays = _floats(rng, shape, (shape[-1], classes), (classes,))
         yield RuleCase("linear_cross_entropy", f"{shape} {classes}", [*arrays, labels], {}, 40)
+    yield RuleCase("linear", "(3, 257) 256", _floats(rng, (3, 257), (257, 256), (256,)), {}, 300)
     for words, width, taken in ((5, 3, (4,)), (3, 1, (2, 3)), (1, 4, (3,)), (6, 2, (1, 2))):
         indices = rng.integers(0, words, taken).astype(np.int32)
         yield RuleCase("take", f"{words} {width} {taken}", [*_floats(rng, (words, width)), indices], {"axis": 0}, 10)
@@ -115,8 +116,9 @@ def updates() -> Iterator[RuleCase]:
         arrays = [_floats(rng, *shapes) for _ in range(4)]
         arrays[3] = [np.abs(a) for a in arrays[3]]
         flat = [a for group in arrays for a in group]
-        yield RuleCase("adam_update", f"donate {donate}", [np.array(0.1, np.float32), np.array(1e-3, np.float32), *flat],
+        yield RuleCase("adam_update", f"donate {donate}", [np.array(0.1, np.float32), np.array(1e-3, np.float32), None, *flat],
                     {"beta1": 0.9, "beta2": 0.999, "donate": donate}, 1)
+    yield RuleCase("global_norm", "three", _floats(rng, *shapes), {}, 10)
 
 
 def layout_cases() -> list[RuleCase]:

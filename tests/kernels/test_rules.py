@@ -4,21 +4,31 @@ import numpy as np
 import pytest
 
 from duoln import ops, runtime
-from duoln.kernels import host
+from duoln.kernels import host, native
 from duoln.testing import check_rule
 
 SHAPES = [(1, 1), (1, 7), (3, 5), (5,), (2, 3, 33), (128, 1000), (130, 4097), (2, 300_001), (700, 1024)]
 
 
+def _rules(op):
+    """The compiled rule, if there is a compiler, and NumPy's."""
+    return runtime.backend("numpy") and [rule for rule in op.rules("numpy")[:-1] if rule.name != "compiled" or native.reason() is None]
+
+
 def _rule(op):
-    return runtime.backend("numpy") and op.rules("numpy")[0]
+    return _rules(op)[0]
+
+
+def _check_rules(op, arrays, attrs, backend, length=1):
+    for rule in _rules(op):
+        check_rule(op, rule, arrays, attrs, backend, length=length)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_layer_norm(shape, dtype, threads, rng, numpy_backend):
     x, gain, bias = (rng.standard_normal(s).astype(dtype) for s in (shape, shape[-1:], shape[-1:]))
-    check_rule(ops.layer_norm, _rule(ops.layer_norm), [x, gain, bias], {"eps": 1e-5, "eps_place": "inside"},
+    _check_rules(ops.layer_norm, [x, gain, bias], {"eps": 1e-5, "eps_place": "inside"},
                numpy_backend, length=max(shape[-1], x.size // shape[-1]))
 
 
@@ -26,14 +36,14 @@ def test_layer_norm(shape, dtype, threads, rng, numpy_backend):
 @pytest.mark.parametrize("parts", [(), ("gain",), ("bias",), ("gain", "bias")], ids=str)
 def test_layer_norm_without_gain_or_bias(parts, activation, rng, numpy_backend):
     x, gain, bias = (rng.standard_normal(s).astype(np.float32) for s in ((4, 6), 6, 6))
-    check_rule(ops.layer_norm, _rule(ops.layer_norm), [x, gain if "gain" in parts else None,
+    _check_rules(ops.layer_norm, [x, gain if "gain" in parts else None,
                bias if "bias" in parts else None], {"eps": 1e-5, "eps_place": "inside", "activation": activation},
                numpy_backend, length=24)
 
 
 def test_layer_norm_of_a_view(rng, numpy_backend):
     x = rng.standard_normal((6, 8)).astype(np.float32)[::2, ::-1]
-    check_rule(ops.layer_norm, _rule(ops.layer_norm), [x, None, None], {"eps": 1e-5, "eps_place": "inside"},
+    _check_rules(ops.layer_norm, [x, None, None], {"eps": 1e-5, "eps_place": "inside"},
                numpy_backend, length=24)
 
 
@@ -48,7 +58,7 @@ def test_layer_norm_leaves_the_rest_to_the_composed_rule(numpy_backend):
 def test_softmax_cross_entropy(shape, dtype, threads, rng, numpy_backend):
     logits = rng.standard_normal(shape).astype(dtype)
     labels = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
-    check_rule(ops.softmax_cross_entropy, _rule(ops.softmax_cross_entropy), [logits, labels], {}, numpy_backend,
+    _check_rules(ops.softmax_cross_entropy, [logits, labels], {}, numpy_backend,
                length=shape[-1])
 
 
@@ -56,14 +66,13 @@ def test_softmax_cross_entropy(shape, dtype, threads, rng, numpy_backend):
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "computed again"])
 @pytest.mark.parametrize(("rows", "classes"), [((1,), 1), ((), 7), ((9,), 33), ((3, 50), 301)], ids=str)
 def test_linear_cross_entropy(rows, classes, kept, dtype, threads, rng, monkeypatch, numpy_backend):
-    from duoln.kernels.linear_cross_entropy import numpy as rule
+    from duoln.kernels.linear_cross_entropy import native as rule
 
     monkeypatch.setattr(rule, "KEEP_BYTES", 1 << 30 if kept else 0)
     monkeypatch.setattr(rule, "BLOCK", 1000)  # several blocks of rows and of classes
     x, weight, bias = (rng.standard_normal(s).astype(dtype) for s in ((*rows, 12), (12, classes), (classes,)))
     for labels in (rng.integers(-1, classes, rows), rng.integers(0, classes, rows), np.full(rows, -1)):
-        check_rule(ops.linear_cross_entropy, _rule(ops.linear_cross_entropy),
-                   [x, weight, bias, np.asarray(labels, np.int32)], {}, numpy_backend, length=150 * classes)
+        _check_rules(ops.linear_cross_entropy, [x, weight, bias, np.asarray(labels, np.int32)], {}, numpy_backend, length=150 * classes)
 
 
 class TestAdam:
@@ -74,10 +83,12 @@ class TestAdam:
         v = [rng.random(s).astype(dtype) for s in self.SHAPES]
         return [*p, *g, *m, *v]
 
+    @pytest.mark.parametrize("scaled", [False, True])
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
-    def test_equals_the_composed_rule(self, dtype, threads, rng, numpy_backend):
-        rate, eps = (np.array(x, dtype) for x in (1e-2, 1e-8))
-        check_rule(ops.adam_update, _rule(ops.adam_update), [rate, eps, *self._arrays(rng, dtype)],
+    def test_equals_the_composed_rule(self, dtype, scaled, threads, rng, numpy_backend):
+        rate, eps, scale = (np.array(x, dtype) for x in (1e-2, 1e-8, 0.3))
+        scale = scale if scaled else None
+        _check_rules(ops.adam_update, [rate, eps, scale, *self._arrays(rng, dtype)],
                    {"beta1": 0.9, "beta2": 0.999, "donate": False}, numpy_backend)
 
     def test_donated_arrays_are_overwritten_and_nothing_else(self, threads, rng, numpy_backend):
@@ -85,17 +96,17 @@ class TestAdam:
         arrays, n = self._arrays(rng, np.float32), len(self.SHAPES)
         kept = [a.copy() for a in arrays]
         attrs = {"beta1": 0.9, "beta2": 0.999}
-        expected, _ = _rule(ops.adam_update).forward(numpy_backend, rate, eps, *arrays, **attrs, donate=False)
-        updated, _ = _rule(ops.adam_update).forward(numpy_backend, rate, eps, *arrays, **attrs, donate=True)
+        expected, _ = _rule(ops.adam_update).forward(numpy_backend, rate, eps, None, *arrays, **attrs, donate=False)
+        updated, _ = _rule(ops.adam_update).forward(numpy_backend, rate, eps, None, *arrays, **attrs, donate=True)
         for a, b in zip(updated, expected, strict=True):
             np.testing.assert_array_equal(a, b)
-        assert all(f is a for f, a in zip(updated, [*arrays[:n], *arrays[2 * n:]], strict=True))
+        assert all(f is a for f, a in zip(updated[:-1], [*arrays[:n], *arrays[2 * n:]], strict=True))
         for a, b in zip(arrays[n:2 * n], kept[n:2 * n], strict=True):
             np.testing.assert_array_equal(a, b)  # the gradients
 
     def test_what_is_not_contiguous_is_left_to_the_composed_rule(self, numpy_backend):
         a, rate = np.ones((4, 4), np.float32), np.array(0.1, np.float32)
-        assert "contiguous" in _rule(ops.adam_update).supports(numpy_backend, rate, rate, a.T[:2], a, a, a)
+        assert "contiguous" in _rule(ops.adam_update).supports(numpy_backend, rate, rate, None, a.T[:2], a, a, a)
 
 
 def test_threads_follow_the_environment(monkeypatch):

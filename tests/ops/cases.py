@@ -291,3 +291,4 @@ for rows, steps, width, n_values, first in [(1, 1, 1, 1, 1), (3, 7, 4, 5, 2), (2
              *(rng.standard_normal(s) for s in ((r, a), (r, t, a), (a,), (r, t, m))),
              np.arange(t) < (n + np.arange(r) * 2)[:, None]], additive_attention_reference, 65)
 case("clip_gradient far off", partial(ops.clip_gradient, limit=1e6), gaussians((3, 5)), lambda x: x)
+case("global_norm", ops.global_norm, gaussians((3, 5), (7,)), lambda x, y: np.sqrt((x ** 2).sum() + (y ** 2).sum()), 22)

@@ -1,0 +1,1 @@
+"""The common norm of many tensors."""

@@ -1,0 +1,113 @@
+"""The last layer with its softmax cross-entropy on the CPU, compiled: blocks of classes, products by BLAS.
+
+Rows of padding (with a negative label) are never multiplied. The logits are kept for the gradient if they take at most
+KEEP_BYTES; otherwise each block is multiplied again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule
+from duoln.kernels import native
+from duoln.ops import linear_cross_entropy
+
+BLOCK = 1 << 20
+"""The number of logits of a block: they stay in the last cache between the product and what reads it."""
+KEEP_BYTES = 1 << 28
+
+_FILE = "linear_cross_entropy/linear_cross_entropy.cpp"
+
+_gather = native.Function(_FILE, "linear_cross_entropy_gather",
+                          "logits: real[2], bias: real[1], labels: int32[1], largest: real[1], total: real[1], "
+                          "picked: real[1], rows: int64, width: int64, start: int64, threads: int32")
+_differentiate = native.Function(_FILE, "linear_cross_entropy_backward",
+                                 "logits: real[2], labels: int32[1], largest: real[1], total: real[1], "
+                                 "d_loss: real[1], d_logits: real[2], rows: int64, width: int64, start: int64, "
+                                 "threads: int32")
+
+
+class _Row(NamedTuple):
+    """What is known of each row that is not padding."""
+
+    number: Array
+    """Its place among all rows."""
+    x: Array
+    label: Array
+    largest: Array
+    """Its largest logit."""
+    total: Array
+    """The sum of the exponentials relative to the largest logit."""
+
+
+class _Saved(NamedTuple):
+    shape: tuple[int, ...]
+    """The shape of x."""
+    rows: _Row
+    weight: Array
+    bias: Array
+    kept: list[Array] | None
+    """The logits of each block, if they are kept."""
+
+
+def _blocks(rows: int, classes: int) -> Iterator[slice]:
+    step = max(BLOCK // max(rows, 1), 1)
+    for start in range(0, classes, step):
+        yield slice(start, min(start + step, classes))
+
+
+def _supports(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -> str | None:
+    return native.failure(_FILE) if x.size else "there are no values"
+
+
+def _forward(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -> tuple[Array, _Saved]:
+    flat_labels, bias = np.reshape(labels, -1), np.ascontiguousarray(bias)
+    number = np.flatnonzero(flat_labels >= 0)
+    count = len(number)
+    rows = _Row(number, np.reshape(x, (-1, x.shape[-1]))[number], flat_labels[number],
+                np.full(count, -np.inf, x.dtype), np.zeros(count, x.dtype))
+    picked = np.empty(count, x.dtype)
+    kept: list[Array] | None = [] if count * weight.shape[1] * x.itemsize <= KEEP_BYTES else None
+    for block in _blocks(count, weight.shape[1]):
+        logits = rows.x @ weight[:, block]
+        _gather(logits, bias[block], rows.label, rows.largest, rows.total, picked, *logits.shape, block.start,
+                native.threads_for(logits.nbytes))
+        if kept is not None:
+            kept.append(logits)
+    loss = np.zeros(labels.shape, x.dtype)
+    loss.reshape(-1)[number] = np.log(rows.total) + (rows.largest - picked)
+    return loss, _Saved(x.shape, rows, weight, bias, kept)
+
+
+def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
+    rows, weight, bias = saved.rows, saved.weight, saved.bias
+    d_loss = np.reshape(gout, -1)[rows.number]
+    share = np.zeros_like(rows.x)
+    d_weight, d_bias = (np.empty_like(a) if need else None for a, need in zip((weight, bias), needs[1:3], strict=True))
+    ones = np.ones(len(rows.x), rows.x.dtype)
+    for k, block in enumerate(_blocks(len(rows.x), weight.shape[1])):
+        logits = rows.x @ weight[:, block] + bias[block] if saved.kept is None else saved.kept[k]
+        d_logits = logits if saved.kept is None else np.empty_like(logits)
+        _differentiate(logits, rows.label, rows.largest, rows.total, d_loss, d_logits, *logits.shape, block.start,
+                       native.threads_for(logits.nbytes))
+        if needs[0]:
+            share += d_logits @ weight[:, block].T
+        if d_weight is not None:
+            np.matmul(rows.x.T, d_logits, out=d_weight[:, block])
+        if d_bias is not None:
+            d_bias[block] = ones @ d_logits
+    dx = None
+    if needs[0]:
+        dx = np.zeros((gout.size, weight.shape[0]), weight.dtype)
+        dx[rows.number] = share
+        dx = dx.reshape(saved.shape)
+    return [dx, d_weight, d_bias, None]
+
+
+def attach() -> None:
+    """Add the rule to `linear_cross_entropy`."""
+    linear_cross_entropy.add(Rule("compiled", _forward, _vjp, _supports), backend="numpy")

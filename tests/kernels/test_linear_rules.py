@@ -1,0 +1,76 @@
+"""Products of a few rows, compiled: against the composed rule, the same bits for any number of threads, NaN and infinity."""
+
+import numpy as np
+import pytest
+
+from duoln import ops, runtime
+from duoln.kernels import native
+from duoln.kernels.linear import native as linear
+from duoln.testing import check_rule
+
+pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
+
+
+@pytest.fixture(autouse=True)
+def _small_weights_too(monkeypatch):
+    monkeypatch.setattr(linear, "LEAST_WEIGHTS", 1)
+
+
+def _rule():
+    [rule, _] = runtime.backend("numpy") and ops.linear.rules("numpy")
+    return rule
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 300), (300, 1), (7, 16), (129, 17), (256, 31), (517, 1000)], ids=str)
+@pytest.mark.parametrize("rows", [(1,), (2,), (3,), (2, 2), ()], ids=str)
+def test_values_and_gradients(rows, sizes, dtype, threads, rng, numpy_backend):
+    n_in, n_out = sizes
+    x, weight, bias = (rng.standard_normal(s).astype(dtype) for s in ((*rows, n_in), sizes, (n_out,)))
+    for given in (bias, None):
+        check_rule(ops.linear, _rule(), [x, weight, given], {}, numpy_backend, length=max(sizes))
+
+
+@pytest.mark.parametrize("rows", [5, 8, 13])
+def test_more_rows_than_a_group_holds(rows, rng, numpy_backend, monkeypatch):
+    monkeypatch.setattr(linear, "MOST_ROWS", 16)
+    x, weight, bias = (rng.standard_normal(s).astype(np.float32) for s in ((rows, 131), (131, 70), (70,)))
+    check_rule(ops.linear, _rule(), [x, weight, bias], {}, numpy_backend, length=131)
+
+
+def test_strided_inputs(rng, numpy_backend):
+    x, weight, bias = (rng.standard_normal(s).astype(np.float32) for s in ((4, 130), (65, 70), (140,)))
+    check_rule(ops.linear, _rule(), [x[::2, ::2], weight, bias[::2]], {}, numpy_backend, length=130)
+
+
+def test_the_rest_is_left_to_blas(numpy_backend, monkeypatch):
+    monkeypatch.undo()
+    x, weight = np.ones((4, 256), np.float32), np.ones((256, 256), np.float32)
+    supports = _rule().supports
+    assert supports(numpy_backend, x, weight, None) is None
+    for other_x, other_weight in ((np.ones((5, 256), np.float32), weight), (x[:0], weight), (x[:, :9], weight[:9]), (x, weight.T)):
+        assert supports(numpy_backend, other_x, other_weight, None)
+
+
+def test_the_same_bits_for_any_number_of_threads_and_any_repeat(numpy_backend, monkeypatch, rng):
+    rule = _rule()
+    x, weight, dy = (rng.standard_normal(s).astype(np.float32) for s in ((4, 997), (997, 313), (4, 313)))
+    runs = []
+    for threads in (1, 2, 3, 8, 8, 8):
+        monkeypatch.setattr(native, "threads_for", lambda count_bytes, threads=threads: threads)
+        y, saved = rule.forward(numpy_backend, x, weight, None)
+        runs.append([a.tobytes() for a in (y, *rule.vjp(numpy_backend, saved, dy, (True, True, False))[:2])])
+    assert all(run == runs[0] for run in runs)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_a_number_comes_out_where_it_belongs(value, numpy_backend):
+    x, weight, dy = np.ones((3, 40), np.float32), np.ones((40, 50), np.float32), np.ones((3, 50), np.float32)
+    x[1, 7] = value
+    dy[2, 49] = value
+    y, saved = _rule().forward(numpy_backend, x, weight, None)
+    dx, d_weight, _ = _rule().vjp(numpy_backend, saved, dy, (True, True, False))
+    assert np.isfinite(y[[0, 2]]).all() and not np.isfinite(y[1]).any()
+    assert np.isfinite(dx[[0, 1]]).all() and not np.isfinite(dx[2]).any()
+    strange = ~np.isfinite(d_weight)
+    assert strange[7].all() and strange[:, 49].all() and strange.sum() == 50 + 40 - 1

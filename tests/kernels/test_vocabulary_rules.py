@@ -1,0 +1,83 @@
+"""What a large vocabulary needs, compiled: the gradient of an embedding, and the last layer with its loss."""
+
+import numpy as np
+import pytest
+
+from duoln import ops, runtime
+from duoln.kernels import native
+from duoln.kernels.linear_cross_entropy import native as last_layer
+from duoln.testing import check_rule
+
+pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
+
+
+def _rule(op):
+    return runtime.backend("numpy") and op.rules("numpy")[0]
+
+
+def _with_threads(monkeypatch, run):
+    """The bytes of what `run` returns, for several numbers of threads."""
+    runs = []
+    for threads in (1, 2, 3, 8, 8):
+        monkeypatch.setattr(native, "threads_for", lambda count_bytes, threads=threads: threads)
+        runs.append([a.tobytes() for a in run() if a is not None])
+    return runs
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("words", "width", "taken"), [(1, 1, (1,)), (7, 3, (20,)), (50, 300, (4, 9)), (9, 33, (2, 2, 2)), (5, 4, ())], ids=str)
+def test_the_gradient_of_an_embedding(words, width, taken, dtype, threads, rng, numpy_backend):
+    table = rng.standard_normal((words, width)).astype(dtype)
+    indices = np.asarray(rng.integers(-words, words, taken), np.int32)
+    check_rule(ops.take, _rule(ops.take), [table, indices], {"axis": 0}, numpy_backend, length=20)
+
+
+def test_an_embedding_adds_in_one_order(rng, numpy_backend, monkeypatch):
+    table, indices = rng.standard_normal((40, 30)).astype(np.float32), rng.integers(0, 7, 5000).astype(np.int32)
+    dy = rng.standard_normal((5000, 30)).astype(np.float32)
+    _, saved = _rule(ops.take).forward(numpy_backend, table, indices, 0)
+    runs = _with_threads(monkeypatch, lambda: _rule(ops.take).vjp(numpy_backend, saved, dy, (True, False)))
+    expected = np.zeros((40, 30))
+    np.add.at(expected, indices, dy.astype(np.float64))
+    np.testing.assert_allclose(np.frombuffer(runs[0][0], np.float32).reshape(40, 30), expected, rtol=1e-4, atol=1e-4)
+    assert all(run == runs[0] for run in runs)
+
+
+def test_what_is_no_table_of_floats_is_left_to_the_composed_rule(numpy_backend):
+    supports, indices = _rule(ops.take).supports, np.zeros(2, np.int32)
+    for x in (np.ones((3, 4), np.int32), np.ones(3, np.float32), np.ones((0, 4), np.float32)):
+        assert supports(numpy_backend, x, indices, 0)
+    assert supports(numpy_backend, np.ones((3, 4), np.float32), indices, 1)
+
+
+@pytest.fixture
+def layer(rng, monkeypatch):
+    monkeypatch.setattr(last_layer, "BLOCK", 640)  # blocks of 32 classes and a rest
+    x, weight, bias = (rng.standard_normal(s).astype(np.float32) for s in ((20, 9), (9, 101), (101,)))
+    return x, weight, bias, rng.integers(-1, 101, 20).astype(np.int32)
+
+
+@pytest.mark.parametrize("kept", [0, 1 << 20])
+def test_the_last_layer_has_the_same_bits_for_any_number_of_threads(kept, layer, numpy_backend, monkeypatch):
+    monkeypatch.setattr(last_layer, "KEEP_BYTES", kept)
+    rule = _rule(ops.linear_cross_entropy)
+
+    def run():
+        loss, saved = rule.forward(numpy_backend, *layer)
+        return loss, *rule.vjp(numpy_backend, saved, np.ones(20, np.float32), (True, True, True, False))
+
+    runs = _with_threads(monkeypatch, run)
+    assert all(one == runs[0] for one in runs)
+
+
+def test_logits_that_are_not_finite(layer, numpy_backend):
+    """A whole first block of minus infinity, as of words that are never the next, leaves the loss finite."""
+    x, weight, bias, labels = layer
+    labels[:] = 100
+    bias[:40] = -np.inf
+    losses = [rule.forward(numpy_backend, x, weight, bias, labels)[0] for rule in ops.linear_cross_entropy.rules("numpy")]
+    assert np.isfinite(losses[0]).all()
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    x[3, 0] = np.nan
+    loss = _rule(ops.linear_cross_entropy).forward(numpy_backend, x, weight, bias, labels)[0]
+    assert np.isnan(loss[3]) and np.isfinite(np.delete(loss, 3)).all()
