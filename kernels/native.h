@@ -1,34 +1,16 @@
-// What the C++ kernels share: an entry for each dtype, threads over rows, and functions that the compiler can turn into
+// What the C++ kernels share: an entry for each dtype, threads over rows (team.h), and functions that the compiler can turn into
 // vector instructions. NaN and infinity go through all of them.
 #pragma once
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <thread>
 #include <vector>
 
-using index_t = int64_t;
+#include "team.h"
 
 // ENTRIES(M) defines what M makes of both types and their names, such as `extern "C" void f_float32(...)`.
 #define ENTRIES(M) M(float, float32) M(double, float64)
-
-// Calls work(first, last) for parts of `count` on several threads. The parts decide nothing but who does what: a result
-// that adds up over rows is added up in blocks that do not depend on them.
-template <class Work>
-static void in_parts(index_t count, int threads, const Work& work) {
-    if (threads <= 1 || count <= 1) {
-        if (count > 0) work(index_t(0), count);
-        return;
-    }
-    if (threads > count) threads = int(count);
-    std::vector<std::thread> team;
-    team.reserve(threads - 1);
-    for (int k = 1; k < threads; ++k)
-        team.emplace_back(work, count * k / threads, count * (k + 1) / threads);
-    work(index_t(0), count / threads);
-    for (auto& one : team) one.join();
-}
 
 // e^x, to two units in the last place. Above 88.73 it is infinity, below -104 it is 0.
 static inline float exponential(float x) {
