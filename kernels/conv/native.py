@@ -19,7 +19,8 @@ _SIZES = ("batch: int64, height: int64, width: int64, n_in: int64, kernel_rows: 
           "n_out: int64, rows: int64, columns: int64, stride: int64, padding: int64, threads: int32")
 
 _convolve = native.Function(_FILE, "conv2d_forward", f"x: real[4], weight: real[4], y: real[4], {_SIZES}")
-_image_gradient = native.Function(_FILE, "conv2d_image_gradient", f"dy: real[4], weight: real[4], dx: real[4], {_SIZES}")
+_image_gradient = native.Function(_FILE, "conv2d_image_gradient",
+                                  f"dy: real[4], weight: real[4], dx: real[4], {_SIZES}")
 _weight_gradient = native.Function(_FILE, "conv2d_weight_gradient",
                                    f"x: real[4], dy: real[4], d_weight: real[4], {_SIZES}")
 

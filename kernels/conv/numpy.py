@@ -1,4 +1,4 @@
-"""Convolution on the CPU where no compiler is: one image's patches at a time, which the composed rule has all at once."""
+"""Convolution on the CPU without a compiler: one image's patches at a time; the composed rule has all at once."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def _windows(padded: Array, kernel: tuple[int, int], stride: int) -> Array:
 
 
 def _forward(be: Backend, x: Array, weight: Array, stride: int, padding: int) -> tuple[Array, _Saved]:
-    padded = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    windows = _windows(padded, weight.shape[:2], stride)
-    y = np.stack([np.tensordot(image, weight, 3) for image in windows])
+    border = (padding, padding)
+    padded = np.ascontiguousarray(np.pad(x, ((0, 0), border, border, (0, 0))) if padding else x)
+    y = np.stack([np.tensordot(image, weight, 3) for image in _windows(padded, weight.shape[:2], stride)])
     return y, _Saved(padded, weight, stride, padding)
 
 
@@ -41,20 +41,14 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list
     dx = d_weight = None
     if needs[0]:
         d_padded = np.zeros_like(padded)
-        d_windows = _writable_windows(d_padded, weight.shape[:2], stride)
+        height, width = (stride * (n - 1) + 1 for n in gout.shape[1:3])
         for i, j in np.ndindex(weight.shape[:2]):
-            d_windows[:, :, :, i, j] += gout @ weight[i, j].T
-        height, width = (n - padding for n in padded.shape[1:3])
-        dx = d_padded[:, padding:height, padding:width]
+            d_padded[:, i:i + height:stride, j:j + width:stride] += gout @ weight[i, j].T
+        dx = d_padded[:, padding:padded.shape[1] - padding, padding:padded.shape[2] - padding]
     if needs[1]:
         images = zip(_windows(padded, weight.shape[:2], stride), gout, strict=True)
         d_weight = sum(np.tensordot(image, dy, ((0, 1), (0, 1))) for image, dy in images)
     return [dx, d_weight]
-
-
-def _writable_windows(padded: Array, kernel: tuple[int, int], stride: int) -> Array:
-    windows = sliding_window_view(padded, kernel, (1, 2), writeable=True)
-    return windows[:, ::stride, ::stride].transpose(0, 1, 2, 4, 5, 3)
 
 
 def attach() -> None:

@@ -57,7 +57,7 @@ def _without_margin(layout: Layout) -> Layout:
 def _shifted(values: int) -> Callable[[np.ndarray, tuple[int, int], tuple[int, int]], np.ndarray]:
     """Windows that begin so many values away from where they should."""
 
-    def windows(padded: np.ndarray, kernel: tuple[int, int], axes: tuple[int, int], writeable: bool = False) -> np.ndarray:
+    def windows(padded: np.ndarray, kernel: tuple[int, int], axes: tuple[int, int]) -> np.ndarray:
         right = sliding_window_view(padded, kernel, axes)
         two = as_strided(padded.reshape(-1), (2,), (values * padded.itemsize,))
         return as_strided(two[1:], right.shape, right.strides)
@@ -65,7 +65,7 @@ def _shifted(values: int) -> Callable[[np.ndarray, tuple[int, int], tuple[int, i
     return windows
 
 
-def _unit_steps(padded: np.ndarray, kernel: tuple[int, int], axes: tuple[int, int], writeable: bool = False) -> np.ndarray:
+def _unit_steps(padded: np.ndarray, kernel: tuple[int, int], axes: tuple[int, int]) -> np.ndarray:
     """Windows that end with the strides of the images, also along axes of length 1, which may have any."""
     right = sliding_window_view(padded, kernel, axes)
     width = padded.shape[2]

@@ -9,7 +9,7 @@ from layout_table import Tally
 from numpy.lib.stride_tricks import as_strided
 
 from duoln import ops
-from duoln.core import Op
+from duoln.core import Op, Rule
 from duoln.kernels.conv import numpy as conv
 
 LEAST = {"add": 140, "adam_update": 200, "batch_norm": 650, "conv2d": 480, "gru": 600, "layer_norm": 700,
@@ -44,7 +44,7 @@ def test_no_layout_changes_a_fused_rule_of_any_variant_or_size(numpy_backend):
     assert sum(tally.cases.values()) >= 8000
 
 
-def _steps_of_any_axis(padded, kernel, axes, writeable=False):
+def _steps_of_any_axis(padded, kernel, axes):
     """The windows as `sliding_window_view` gives them, from strides that an axis of length 1 need not have."""
     batch, height, width, channels = padded.shape
     image, _, _, value = padded.strides
@@ -63,10 +63,9 @@ def test_a_rule_that_trusts_the_stride_of_an_axis_of_length_1_is_found(numpy_bac
 
 def test_a_rule_that_writes_into_what_it_is_given_is_found(numpy_backend, monkeypatch):
     def forward(be, x, slope):
-        x *= np.where(x > 0, np.float32(1), np.float32(slope))
+        x *= slope
         return x, None
 
-    monkeypatch.setattr(ops.leaky_relu, "rules", lambda name: [Rule("in place", forward), *rules])
     monkeypatch.setattr(ops.leaky_relu, "select", lambda *call: Rule("in place", forward))
     with pytest.raises(AssertionError, match=r"leaky_relu.*read-only"):
         Tally().run(_of("leaky_relu"), numpy_backend)
