@@ -95,9 +95,9 @@ static Band<T> band_of(const T* x, index_t number, const Shape& s, T* buffer) {
     return {image, first, rows, buffer, row_step};
 }
 
-// Where the broadcast values of a sum of outer products lie: `outer` times `inner` of them behind each start.
+// Where the broadcast values of a sum of outer products lie behind each start: in pieces of several values.
 struct Walk {
-    index_t outer, outer_step, inner, inner_step;
+    index_t pieces, piece_step, values, value_step;
 };
 
 // out[r][c] (+)= sum over k of starts[r][k] * panel[k][c], for the rows and columns of out that there are.
@@ -107,9 +107,9 @@ static void multiply(const T* const (&starts)[ROWS], const Walk& walk, const T* 
     using Vector = typename Types<T>::Vector;
     constexpr int LANES = Types<T>::LANES, PANEL = Types<T>::PANEL;
     Vector sums[ROWS][2] = {};
-    for (index_t i = 0; i < walk.outer; ++i) {
-        index_t place = i * walk.outer_step;
-        for (index_t k = 0; k < walk.inner; ++k) {
+    for (index_t i = 0; i < walk.pieces; ++i) {
+        index_t place = i * walk.piece_step;
+        for (index_t k = 0; k < walk.values; ++k) {
             const Vector low = *reinterpret_cast<const Vector*>(panel);
             const Vector high = *reinterpret_cast<const Vector*>(panel + LANES);
 #pragma GCC unroll 12
@@ -118,7 +118,7 @@ static void multiply(const T* const (&starts)[ROWS], const Walk& walk, const T* 
                 sums[r][1] += starts[r][place] * high;
             }
             panel += PANEL;
-            place += walk.inner_step;
+            place += walk.value_step;
         }
     }
     T values[ROWS][PANEL];
