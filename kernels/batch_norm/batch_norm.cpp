@@ -6,21 +6,20 @@
 template <class T>
 static void moments(const T* x, double* means, double* squares, const Lines& lines, index_t first, index_t last) {
     std::vector<T> offsets(lines.width()), rests(lines.width()), sums(lines.width());
-    std::vector<index_t> counts(lines.width());
     T *offset = offsets.data(), *rest = rests.data(), *sum = sums.data();
     for (index_t block = first; block < last; ++block) {
         const T* start_line = x + block * lines.block_rows() * lines.channels;
         std::fill(offsets.begin(), offsets.end(), T(0));
         std::fill(rests.begin(), rests.end(), T(0));
         std::fill(sums.begin(), sums.end(), T(0));
-        std::fill(counts.begin(), counts.end(), 0);
+        const index_t values = std::min(lines.block_rows(), lines.rows - block * lines.block_rows()) * lines.channels;
+        const auto count_of = [&](index_t k) { return (values + lines.width() - 1 - k) / lines.width(); };
         lines.each(block, block + 1, [&](index_t start, index_t count) {
             const T* in = x + start;
 #pragma omp simd
             for (index_t k = 0; k < count; ++k) offset[k] += in[k] - start_line[k];
-            for (index_t k = 0; k < count; ++k) ++counts[k];
         });
-        for (index_t k = 0; k < lines.width() && counts[k]; ++k) offset[k] /= T(counts[k]);
+        for (index_t k = 0; k < lines.width() && k < values; ++k) offset[k] /= T(count_of(k));
         lines.each(block, block + 1, [&](index_t start, index_t count) {
             const T* in = x + start;
 #pragma omp simd
@@ -33,8 +32,8 @@ static void moments(const T* x, double* means, double* squares, const Lines& lin
         double *mean = means + block * lines.channels, *square = squares + block * lines.channels;
         for (index_t channel = 0; channel < lines.channels; ++channel) {
             double rows = 0, centre = 0, around = 0;
-            for (index_t k = channel; k < lines.width() && counts[k]; k += lines.channels) {
-                const double more = double(counts[k]), left = double(rest[k]) / more;
+            for (index_t k = channel; k < lines.width() && k < values; k += lines.channels) {
+                const double more = double(count_of(k)), left = double(rest[k]) / more;
                 const double away = double(start_line[k]) + double(offset[k]) + left - centre;
                 around += double(sum[k]) - left * left * more + away * away * rows * more / (rows + more);
                 rows += more;
