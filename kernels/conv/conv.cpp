@@ -121,17 +121,20 @@ static void multiply(const T* const (&starts)[ROWS], const Walk& walk, const T* 
             place += walk.value_step;
         }
     }
-    T values[ROWS][PANEL];
+    if (columns == PANEL) {
 #pragma GCC unroll 12
-    for (int r = 0; r < ROWS; ++r)
-#pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) *reinterpret_cast<Vector*>(values[r] + half * LANES) = sums[r][half];
-    for (int r = 0; r < rows; ++r, out += out_step) {
-        if (adds)
-            for (int c = 0; c < columns; ++c) out[c] += values[r][c];
-        else
-            std::copy_n(values[r], columns, out);
+        for (int r = 0; r < ROWS; ++r) {
+            if (r == rows) return;
+            Vector *low = reinterpret_cast<Vector*>(out + r * out_step), *high = low + 1;
+            *low = adds ? *low + sums[r][0] : sums[r][0];
+            *high = adds ? *high + sums[r][1] : sums[r][1];
+        }
+        return;
     }
+    T values[ROWS][PANEL];
+    std::memcpy(values, sums, sizeof(values));
+    for (int r = 0; r < rows; ++r, out += out_step)
+        for (int c = 0; c < columns; ++c) out[c] = adds ? out[c] + values[r][c] : values[r][c];
 }
 
 template <class T>
