@@ -203,36 +203,58 @@ static void convolve(const T* x, const T* panels, T* y, const Shape& s, int thre
     });
 }
 
+// The shares of some bands in some rows of the weights' gradient, which begin at `first` * ROWS.
 template <class T>
-static void weight_gradient(const T* x, const T* dy, T* d_weight, const Shape& s, int threads) {
+static void add_bands(const T* x, const T* dy, T* d_weight, const Shape& s, index_t first_band, index_t last_band,
+                      index_t first, index_t last) {
     constexpr index_t PANEL = Types<T>::PANEL;
     const index_t patch = s.patch(), run = s.run();
-    // Each thread has rows of the gradient and walks all images, so that every sum has one order.
-    in_parts((patch + ROWS - 1) / ROWS, threads, [=](index_t first, index_t last) {
-        Buffer<T> buffer(s.bordered_size()), packed(s.band_rows() * s.columns * panels_of<T>(s.channels) * PANEL);
-        for (index_t number = 0; number < s.bands(); ++number) {
-            const Band<T> band = band_of(x, number, s, buffer.data());
-            const index_t positions = band.rows * s.columns;
-            const T* panels = dy + (band.image * s.rows + band.first) * s.columns * s.channels;
-            if (s.channels != PANEL) {
-                pack(panels, positions, s.channels, packed.data());
-                panels = packed.data();
-            }
-            const Walk walk{band.rows, s.stride * band.row_step, s.columns, s.stride * s.depth};
-            for (index_t channel = 0; channel < s.channels; channel += PANEL) {
-                const int columns = int(std::min(PANEL, s.channels - channel));
-                for (index_t k = first * ROWS; k < std::min(last * ROWS, patch); k += ROWS) {
-                    const int count = int(std::min<index_t>(ROWS, patch - k));
-                    const T* starts[ROWS];
-                    for (int r = 0; r < ROWS; ++r) {
-                        const index_t weight = k + std::min(r, count - 1);
-                        starts[r] = band.pixels + weight / run * band.row_step + weight % run;
-                    }
-                    multiply(starts, walk, panels + channel * positions, d_weight + k * s.channels + channel, s.channels,
-                             count, columns, number > 0);
+    Buffer<T> buffer(s.bordered_size()), packed(s.band_rows() * s.columns * panels_of<T>(s.channels) * PANEL);
+    for (index_t number = first_band; number < last_band; ++number) {
+        const Band<T> band = band_of(x, number, s, buffer.data());
+        const index_t positions = band.rows * s.columns;
+        const T* panels = dy + (band.image * s.rows + band.first) * s.columns * s.channels;
+        if (s.channels != PANEL) {
+            pack(panels, positions, s.channels, packed.data());
+            panels = packed.data();
+        }
+        const Walk walk{band.rows, s.stride * band.row_step, s.columns, s.stride * s.depth};
+        for (index_t channel = 0; channel < s.channels; channel += PANEL) {
+            const int columns = int(std::min(PANEL, s.channels - channel));
+            for (index_t k = first * ROWS; k < std::min(last * ROWS, patch); k += ROWS) {
+                const int count = int(std::min<index_t>(ROWS, patch - k));
+                const T* starts[ROWS];
+                for (int r = 0; r < ROWS; ++r) {
+                    const index_t weight = k + std::min(r, count - 1);
+                    starts[r] = band.pixels + weight / run * band.row_step + weight % run;
                 }
+                multiply(starts, walk, panels + channel * positions, d_weight + k * s.channels + channel, s.channels,
+                         count, columns, number > first_band);
             }
         }
+    }
+}
+
+// Many bands are added up in groups, each to a sum of its own, so that a thread copies its own bands only. Few bands make
+// few groups, whose rows are shared out. Neither depends on the number of threads, so every sum has one order.
+template <class T>
+static void weight_gradient(const T* x, const T* dy, T* d_weight, const Shape& s, int threads) {
+    constexpr index_t SHARES = 16, LEAST_BANDS = 8;
+    const index_t size = s.patch() * s.channels, tiles = (s.patch() + ROWS - 1) / ROWS;
+    const index_t groups = std::clamp<index_t>(s.bands() / LEAST_BANDS, 1, SHARES), slices = SHARES / groups;
+    Buffer<T> others((groups - 1) * size);  // the first group's sum is where the total will be
+    T* more = others.data();
+    in_parts(groups * slices, threads, [=](index_t first, index_t last) {
+        for (index_t group = first / slices; group * slices < last; ++group) {
+            const index_t from = std::max(first - group * slices, index_t(0)), to = std::min(last - group * slices, slices);
+            add_bands(x, dy, group ? more + (group - 1) * size : d_weight, s, s.bands() * group / groups,
+                      s.bands() * (group + 1) / groups, tiles * from / slices, tiles * to / slices);
+        }
+    });
+    in_parts(groups > 1 ? size : 0, threads, [=](index_t first, index_t last) {
+        for (index_t group = 0; group + 1 < groups; ++group)
+#pragma omp simd
+            for (index_t k = first; k < last; ++k) d_weight[k] += more[group * size + k];
     });
 }
 

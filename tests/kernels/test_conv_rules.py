@@ -22,8 +22,9 @@ def _rule(name):
 CONVOLUTIONS = [((1, 1, 1, 1), (1, 1, 1, 1), 0), ((2, 6, 7, 3), (3, 3, 3, 4), 1), ((5, 5, 4, 2), (3, 2, 2, 3), 0),
                 ((3, 8, 8, 5), (1, 1, 5, 7), 0), ((2, 4, 5, 1), (4, 5, 1, 2), 0), ((2, 3, 3, 2), (2, 2, 2, 2), 3),
                 ((1, 4, 4, 3), (1, 1, 3, 2), 2), ((7, 2, 9, 4), (1, 3, 4, 1), 1), ((4, 16, 16, 8), (5, 5, 8, 9), 2)]
-# Several bands of rows an image, several panels of channels, and weights that do not fit beside a band.
-LARGE = [((2, 19, 32, 40), (3, 3, 40, 37), 1), ((3, 7, 6, 200), (3, 3, 200, 5), 0), ((1, 2, 700, 3), (2, 3, 3, 17), 1)]
+# Several bands of rows an image, several panels of channels, weights that do not fit beside a band, groups of bands.
+LARGE = [((2, 19, 32, 40), (3, 3, 40, 37), 1), ((3, 7, 6, 200), (3, 3, 200, 5), 0), ((1, 2, 700, 3), (2, 3, 3, 17), 1),
+         ((37, 6, 5, 4), (3, 2, 4, 7), 1), ((150, 3, 2, 2), (1, 1, 2, 3), 0)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
