@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 _LINE_VALUES, _BLOCK_VALUES, _LEAST_LINES = 256, 16_384, 16
@@ -24,8 +22,3 @@ def total(parts: np.ndarray) -> np.ndarray:
     """The sum of the blocks' sums, in the parts' dtype."""
     sums: np.ndarray = parts.sum(axis=0, dtype=np.float64).astype(parts.dtype)
     return sums
-
-
-def vectors(arrays: Iterable[np.ndarray | None]) -> list[np.ndarray | None]:
-    """Contiguous copies of those that are not."""
-    return [None if a is None else np.ascontiguousarray(a) for a in arrays]
