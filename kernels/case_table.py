@@ -163,20 +163,22 @@ def _norms() -> Iterator[RuleCase]:
 def _images() -> Iterator[RuleCase]:
     for x, weight, stride, padding in (((1, 1, 1, 1), (1, 1, 1, 1), 1, 0), ((3, 7, 6, 3), (3, 3, 3, 5), 1, 1),
                                        ((5, 6, 9, 4), (2, 3, 4, 3), 2, 0), ((2, 5, 5, 2), (1, 1, 2, 7), 1, 2),
-                                       ((2, 12, 12, 64), (3, 3, 64, 96), 1, 1)):
+                                       ((2, 12, 12, 64), (3, 3, 64, 96), 1, 1), ((3, 9, 8, 17), (4, 2, 17, 33), 3, 2),
+                                       ((2, 19, 40, 5), (3, 3, 5, 16), 1, 1), ((1, 5, 6, 150), (3, 5, 150, 3), 1, 4)):
         rng = np.random.default_rng([*x, *weight])
         inputs = (_floats(rng, *x), _floats(rng, *weight))
         yield RuleCase("conv2d", f"{x} by {weight}, stride {stride}, padding {padding}", inputs,
                     {"stride": stride, "padding": padding}, max(prod(weight[:3]), prod(x[:3])))
-    for shape, size in (((1, 1, 1, 1), 1), ((3, 7, 6, 5), 2), ((2, 9, 9, 33), 3)):
+    for shape, size, stride in (((1, 1, 1, 1), 1, 1), ((3, 7, 6, 5), 2, 2), ((2, 9, 9, 33), 3, 3), ((2, 8, 9, 6), 3, 2),
+                                ((1, 9, 7, 4), 2, 3)):
         rng = np.random.default_rng(shape)
-        yield RuleCase("max_pool2d", f"{shape}, {size} x {size}", (_floats(rng, *shape),),
-                    {"size": size, "stride": size}, size ** 2)
+        yield RuleCase("max_pool2d", f"{shape}, {size} x {size}, stride {stride}", (_floats(rng, *shape),),
+                    {"size": size, "stride": stride}, size ** 2)
         yield RuleCase("leaky_relu", f"{shape}", (_floats(rng, *shape),), {"slope": 0.1}, 1)
 
 
 def _channels() -> Iterator[RuleCase]:
-    for shape in ((3, 2, 1), (2, 5, 7, 3), (20, 8, 8, 16)):
+    for shape in ((3, 2, 1), (2, 5, 7, 3), (20, 8, 8, 16), (3, 40, 257), (40, 7, 9, 1)):
         rng = np.random.default_rng(shape)
         x, gain, bias = _floats(rng, *shape), _floats(rng, shape[-1]), _floats(rng, shape[-1])
         yield RuleCase("batch_norm", f"{shape}", (x, gain, bias), {"eps": 1e-2, "unbiased": False}, prod(shape))

@@ -1,4 +1,4 @@
-"""The NumPy rules of a convolutional network's operators, against the composed rules: odd sizes, blocks, threads."""
+"""The rules of `conv2d`, compiled and plain, against the composed one: odd sizes, borders, strides, views."""
 
 import numpy as np
 import pytest
@@ -7,55 +7,62 @@ from ops.cases import conv_reference
 
 from duoln import ops, runtime
 from duoln.core import Tensor, value_and_grad
-from duoln.kernels import host
+from duoln.kernels import native
 from duoln.kernels.conv import mlx as mlx_conv
-from duoln.kernels.conv import numpy as conv
-from duoln.system import openblas
 from duoln.testing import check_rule
 
-
-@pytest.fixture(params=[1, 2, 3], ids=lambda n: f"{n} threads")
-def threads(request, monkeypatch):
-    """Blocks and limits so small that every thread has several blocks."""
-    if request.param > 1 and not openblas.can_limit():
-        pytest.skip("BLAS cannot be told to stay in its thread")
-    host._pool.cache_clear()
-    monkeypatch.setattr(host, "workers", lambda: request.param)
-    monkeypatch.setattr(host, "PARALLEL_BYTES", 1)
-    monkeypatch.setattr(host, "BLOCK_BYTES", 1 << 8)
-    monkeypatch.setattr(conv, "BLOCK_BYTES", 1 << 10)
-    yield request.param
-    host._pool.cache_clear()
+RULES = [pytest.param("compiled", marks=pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled here")),
+         "image by image"]
 
 
-def _rule(op):
-    return runtime.backend("numpy") and op.rules("numpy")[0]
+def _rule(name):
+    return runtime.backend("numpy") and next(r for r in ops.conv2d.rules("numpy") if r.name == name)
 
 
 CONVOLUTIONS = [((1, 1, 1, 1), (1, 1, 1, 1), 0), ((2, 6, 7, 3), (3, 3, 3, 4), 1), ((5, 5, 4, 2), (3, 2, 2, 3), 0),
                 ((3, 8, 8, 5), (1, 1, 5, 7), 0), ((2, 4, 5, 1), (4, 5, 1, 2), 0), ((2, 3, 3, 2), (2, 2, 2, 2), 3),
                 ((1, 4, 4, 3), (1, 1, 3, 2), 2), ((7, 2, 9, 4), (1, 3, 4, 1), 1), ((4, 16, 16, 8), (5, 5, 8, 9), 2)]
+# Several bands of rows an image, several panels of channels, weights that do not fit beside a band, groups of bands.
+LARGE = [((2, 19, 32, 40), (3, 3, 40, 37), 1), ((3, 7, 6, 200), (3, 3, 200, 5), 0), ((1, 2, 700, 3), (2, 3, 3, 17), 1),
+         ((37, 6, 5, 4), (3, 2, 4, 7), 1), ((150, 3, 2, 2), (1, 1, 2, 3), 0)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize(("x", "weight", "padding"), CONVOLUTIONS, ids=str)
-def test_conv2d(x, weight, padding, dtype, threads, rng, numpy_backend):
+@pytest.mark.parametrize("rule", RULES)
+def test_conv2d(rule, x, weight, padding, stride, dtype, rng, numpy_backend):
     arrays = [rng.standard_normal(shape).astype(dtype) for shape in (x, weight)]
-    check_rule(ops.conv2d, _rule(ops.conv2d), arrays, {"stride": 1, "padding": padding}, numpy_backend,
+    check_rule(ops.conv2d, _rule(rule), arrays, {"stride": stride, "padding": padding}, numpy_backend,
                length=max(int(np.prod(weight[:3])), x[0] * x[1] * x[2]))
 
 
-def test_conv2d_with_the_blocks_of_real_sizes(rng, numpy_backend):
-    """Several blocks of rows an image, several images a block, and a thread for each share."""
-    for x, weight, padding in (((3, 32, 32, 96), (3, 3, 96, 8), 1), ((40, 8, 8, 20), (3, 3, 20, 30), 0)):
-        arrays = [rng.standard_normal(shape).astype(np.float32) for shape in (x, weight)]
-        check_rule(ops.conv2d, _rule(ops.conv2d), arrays, {"stride": 1, "padding": padding}, numpy_backend, length=4000)
+@pytest.mark.parametrize(("x", "weight", "padding"), LARGE, ids=str)
+@pytest.mark.parametrize("rule", RULES)
+def test_conv2d_in_bands_and_panels(rule, x, weight, padding, rng, numpy_backend):
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in (x, weight)]
+    check_rule(ops.conv2d, _rule(rule), arrays, {"stride": 1, "padding": padding}, numpy_backend, length=4000)
 
 
-def test_conv2d_of_views(rng, numpy_backend):
+@pytest.mark.parametrize("rule", RULES)
+def test_conv2d_is_as_exact_as_a_sum_in_float32(rule, rng, numpy_backend):
+    x, weight = (rng.standard_normal(shape) for shape in ((4, 32, 32, 16), (3, 3, 16, 16)))
+    gout = rng.standard_normal(x.shape)
+
+    def results(rule, dtype):
+        y, saved = rule.forward(numpy_backend, x.astype(dtype), weight.astype(dtype), 1, 1)
+        return y, *rule.vjp(numpy_backend, saved, gout.astype(dtype), (True, True))
+
+    for mine, exact, terms in zip(results(_rule(rule), "float32"), results(_rule("image by image"), "float64"),
+                                  (144, 144, 4096), strict=True):
+        assert np.abs(mine - exact).max() <= np.finfo(np.float32).eps * np.sqrt(terms) * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_conv2d_of_views(rule, rng, numpy_backend):
     x = rng.standard_normal((3, 12, 6, 8)).astype(np.float32)[:, ::2, ::-1, ::2]
     weight = rng.standard_normal((5, 3, 3, 4)).astype(np.float32).transpose(1, 2, 3, 0)
-    check_rule(ops.conv2d, _rule(ops.conv2d), [x, weight], {"stride": 1, "padding": 1}, numpy_backend, length=100)
+    check_rule(ops.conv2d, _rule(rule), [x, weight], {"stride": 1, "padding": 1}, numpy_backend, length=100)
 
 
 @pytest.mark.parametrize("make", [lambda flat: flat.reshape(2, 5, 5)[..., None],
@@ -72,46 +79,12 @@ def test_conv2d_of_axes_of_length_1(make, numpy_backend):
     np.testing.assert_array_equal(gradient.numpy()[:, :, 0, 0], met)
 
 
-def test_conv2d_leaves_the_rest_to_the_composed_rule(numpy_backend):
-    rule, x, w = _rule(ops.conv2d), np.ones((2, 4, 4, 3), np.float32), np.ones((3, 3, 3, 5), np.float32)
-    assert rule.name == "cache blocks" and rule.supports(numpy_backend, x, w, stride=1, padding=0) is None
-    assert "stride is 2" in rule.supports(numpy_backend, x, w, stride=2, padding=0)
-    assert "no values" in rule.supports(numpy_backend, x[:0], w, stride=1, padding=0)
-    assert "no values" in rule.supports(numpy_backend, x, w[..., :0], stride=1, padding=0)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("shape", "slope"), [((1,), 0.1), ((3, 5), 1.0), ((2, 3, 1001), 1e-3), ((7, 301), 0.5)], ids=str)
-def test_leaky_relu(shape, slope, dtype, threads, rng, numpy_backend):
-    x = rng.standard_normal(shape).astype(dtype)
-    x.flat[0] = 0.0
-    check_rule(ops.leaky_relu, _rule(ops.leaky_relu), [x], {"slope": slope}, numpy_backend)
-
-
-def test_leaky_relu_is_to_the_bit_what_where_gives(rng, numpy_backend):
-    x = np.array([0.0, -0.0, 1e-45, -1e-45, np.inf, -np.inf, np.nan, 3.0, -3.0], np.float32)
-    rule, composed = _rule(ops.leaky_relu), ops.leaky_relu.rules("numpy")[-1]
-    np.testing.assert_array_equal(*(r.forward(numpy_backend, x, slope=0.1)[0] for r in (rule, composed)))
-    finite = x[np.isfinite(x) & (abs(x) > 1e-40)]
-    np.testing.assert_array_equal(*(r.forward(numpy_backend, finite, slope=0.1)[0] for r in (rule, composed)))
-    for slope in (0.0, -0.5, 1.5):  # the greater of both is not the leaky one, or 0 * inf comes in
-        assert "slope" in rule.supports(numpy_backend, x, slope=slope)
-    assert "no values" in rule.supports(numpy_backend, x[:0], slope=0.1)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("shape", "size"), [((1, 1, 1, 1), 1), ((2, 6, 6, 3), 2), ((5, 7, 5, 2), 2), ((2, 8, 9, 4), 3),
-                                             ((3, 4, 4, 1), 4)], ids=str)
-def test_max_pool2d(shape, size, dtype, threads, rng, numpy_backend):
-    for x in (rng.standard_normal(shape), rng.integers(0, 2, shape), np.zeros(shape)):  # without ties, with, all
-        check_rule(ops.max_pool2d, _rule(ops.max_pool2d), [x.astype(dtype)], {"size": size, "stride": size}, numpy_backend)
-
-
-def test_max_pool2d_leaves_the_rest_to_the_composed_rule(numpy_backend):
-    rule, x = _rule(ops.max_pool2d), np.ones((2, 4, 4, 3), np.float32)
-    assert rule.supports(numpy_backend, x, size=2, stride=2) is None
-    assert "2 wide and 1 apart" in rule.supports(numpy_backend, x, size=2, stride=1)
-    assert "no values" in rule.supports(numpy_backend, x[:0], size=2, stride=2)
+@pytest.mark.parametrize("rule", RULES)
+def test_conv2d_without_values_is_left_to_the_composed_rule(rule, numpy_backend):
+    supports, x, w = _rule(rule).supports, np.ones((2, 4, 4, 3), np.float32), np.ones((3, 3, 3, 5), np.float32)
+    assert supports(numpy_backend, x, w, stride=2, padding=0) is None
+    assert "no values" in supports(numpy_backend, x[:0], w, stride=1, padding=0)
+    assert "no values" in supports(numpy_backend, x, w[..., :0], stride=1, padding=0)
 
 
 # MLX --------------------------------------------------------------------------------------------------

@@ -1,12 +1,15 @@
-"""The NumPy rules in long rows, batch norm and a bias, against the composed ones: odd sizes, views, single outputs."""
+"""The compiled rules over channels, batch norm and a bias, against the composed ones: odd sizes, views, single outputs."""
 
 import numpy as np
 import pytest
 
 from duoln import ops, runtime
+from duoln.kernels import channels, native
 from duoln.testing import check_rule
 
-SHAPES = [(2, 1), (5, 3), (4, 1, 1, 7), (3, 5, 6, 2), (2, 9, 33), (50, 8, 8, 16)]
+pytestmark = pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled here")
+
+SHAPES = [(2, 1), (5, 3), (4, 1, 1, 7), (3, 5, 6, 2), (2, 9, 33), (50, 8, 8, 16), (200, 17), (20, 400), (4000, 1)]
 
 
 def _rule():
@@ -59,3 +62,19 @@ def test_other_sums_are_left_to_the_composed_rule(rng, numpy_backend):
     for a, b in ((row, x), (x, x), (x[0], row), (x, 1.0), (1.0, x), (x, np.ones(1, np.float32)), (x, np.ones((1, 4), np.float32))):
         assert "no bias" in supports(numpy_backend, a, b)
     assert "no values" in supports(numpy_backend, x[:0], row)
+
+
+def test_a_large_mean_costs_batch_norm_no_bits(rng, numpy_backend):
+    """The rows are exact in float32, so that what is lost is lost by the rule."""
+    rows = rng.integers(-50, 50, (3000, 5)) / 64.0
+    for mean in (0, 1e2, 1e3, 1e4):
+        x = (rows + mean).astype(np.float32)
+        y = _rule().forward(numpy_backend, x, None, None, 0.0, False)[0][0]
+        exact = (x - x.mean(0, dtype=np.float64)) / x.std(0, dtype=np.float64)
+        assert np.abs(y - exact).max() <= 4 * np.finfo(np.float32).eps * np.abs(exact).max()
+
+
+def test_blocks_cover_all_rows():
+    for width in (1, 3, 16, 255, 256, 257, 5000):
+        block = channels.block_rows(width)
+        assert [channels.blocks(rows, width) for rows in (1, block, block + 1, 3 * block)] == [1, 1, 2, 3]

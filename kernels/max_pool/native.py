@@ -1,0 +1,51 @@
+"""Max pooling on the CPU, compiled: each pixel is read and written once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule
+from duoln.kernels import native
+from duoln.ops import max_pool2d
+
+_FILE = "max_pool/max_pool.cpp"
+_SIZES = ("batch: int64, height: int64, width: int64, channels: int64, rows: int64, columns: int64, size: int64, "
+          "stride: int64, threads: int32")
+
+_pool = native.Function(_FILE, "max_pool2d_forward", f"x: real[4], y: real[4], {_SIZES}")
+_spread = native.Function(_FILE, "max_pool2d_backward", f"x: real[4], y: real[4], dy: real[4], dx: real[4], {_SIZES}")
+
+
+class _Saved(NamedTuple):
+    x: Array
+    y: Array
+    sizes: tuple[int, ...]
+    """What an entry takes after its arrays."""
+
+
+def _supports(be: Backend, x: Array, size: int, stride: int) -> str | None:
+    return native.failure(_FILE) if x.size else "there are no values"
+
+
+def _forward(be: Backend, x: Array, size: int, stride: int) -> tuple[Array, _Saved]:
+    x = np.ascontiguousarray(x)
+    rows, columns = ((n - size) // stride + 1 for n in x.shape[1:3])
+    y = np.empty((len(x), rows, columns, x.shape[3]), x.dtype)
+    sizes = (*x.shape, rows, columns, size, stride, native.threads_for(x.nbytes))
+    _pool(x, y, *sizes)
+    return y, _Saved(x, y, sizes)
+
+
+def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    dx = np.empty_like(saved.x)
+    _spread(saved.x, saved.y, np.ascontiguousarray(gout), dx, *saved.sizes)
+    return (dx,)
+
+
+def attach() -> None:
+    """Add the rule to `max_pool2d`."""
+    max_pool2d.add(Rule("compiled", _forward, _vjp, _supports), backend="numpy")
