@@ -1,6 +1,7 @@
 // What the C++ kernels share: vectors and their functions (vector.h), threads over rows (team.h), an entry for each dtype.
 #pragma once
 #include <limits>
+#include <memory>
 #include <vector>
 
 #define CPU_KERNEL  // see portable.h
@@ -9,3 +10,20 @@
 
 // ENTRIES(M) defines what M makes of both types and their names, such as `extern "C" void f_float32(...)`.
 #define ENTRIES(M) M(float, float32) M(double, float64)
+
+static const index_t CACHE_LINE = 64;  // bytes
+
+// Memory that begins on a cache line. Its values are not defined.
+template <class T>
+class Aligned {
+  public:
+    explicit Aligned(index_t size) : raw_(new T[size + CACHE_LINE / sizeof(T)]) {
+        const auto address = reinterpret_cast<uintptr_t>(raw_.get());
+        first_ = raw_.get() + (CACHE_LINE - address % CACHE_LINE) % CACHE_LINE / sizeof(T);
+    }
+    T* data() const { return first_; }
+
+  private:
+    std::unique_ptr<T[]> raw_;
+    T* first_;
+};

@@ -4,8 +4,6 @@
 // side, and its rows follow one another. Each value of a product is one sum over the depth, in order, whatever
 // rows and columns are computed with it: so its bits do not depend on who computes what.
 #pragma once
-#include <memory>
-
 #include "native.h"
 
 #if VECTOR_BYTES == 64
@@ -25,21 +23,6 @@ struct Panel {
     static constexpr index_t width = PANEL_BYTES / sizeof(T);
     static constexpr int vectors = PANEL_BYTES / VECTOR_BYTES;
     static index_t count(index_t columns) { return (columns + width - 1) / width; }
-};
-
-// Memory that begins on a cache line. Its values are not defined.
-template <class T>
-class Aligned {
-  public:
-    explicit Aligned(index_t size) : raw_(new T[size + PANEL_BYTES / sizeof(T)]) {
-        const auto address = reinterpret_cast<uintptr_t>(raw_.get());
-        first_ = raw_.get() + (PANEL_BYTES - address % PANEL_BYTES) % PANEL_BYTES / sizeof(T);
-    }
-    T* data() const { return first_; }
-
-  private:
-    std::unique_ptr<T[]> raw_;
-    T* first_;
 };
 
 // out[r][column...] = a[r] * panels, or added to what is there. `between` is the distance of two panels.

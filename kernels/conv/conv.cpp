@@ -8,32 +8,13 @@
 
 #include "../native.h"
 
-#if defined(__AVX512F__)
-constexpr int VECTOR_BYTES = 64, ROWS = 12;  // 24 of 32 registers hold sums
-#elif defined(__AVX__)
-constexpr int VECTOR_BYTES = 32, ROWS = 6;  // 12 of 16
-#else
-constexpr int VECTOR_BYTES = 16, ROWS = 6;
-#endif
+constexpr int ROWS = VECTOR_BYTES == 64 ? 12 : 6;  // their sums fit in the registers
 constexpr index_t BAND_POSITIONS = 256;  // output positions of a band: their pixels and sums stay in L2
-constexpr index_t PANEL_BYTES = 20 << 10;  // weights that stay in L1 while a band passes
+constexpr index_t WEIGHT_BYTES = 20 << 10;  // weights that stay in L1 while a band passes
 
+// Columns whose sums are made side by side.
 template <class T>
-struct Types {
-    typedef T Vector __attribute__((vector_size(VECTOR_BYTES), aligned(alignof(T)), may_alias));
-    static constexpr int LANES = VECTOR_BYTES / int(sizeof(T)), PANEL = 2 * LANES;
-};
-
-// Memory that begins on a cache line and is not set to anything.
-template <class T>
-class Buffer {
-    struct alignas(64) Line { char bytes[64]; };
-    std::unique_ptr<Line[]> lines;
-
-public:
-    explicit Buffer(index_t count) : lines(new Line[count * sizeof(T) / sizeof(Line) + 1]) {}
-    T* data() { return reinterpret_cast<T*>(lines.get()); }
-};
+constexpr int PANEL_OF = 2 * int(Vector<T>::lanes);
 
 // A convolution of (batch, height, width, depth) with a kernel to (batch, rows, columns, channels). The pixels of the
 // image lie `dilation` apart, with zeros between them, and begin after a border of zeros, which may be negative.
@@ -104,14 +85,14 @@ struct Walk {
 template <class T>
 static void multiply(const T* const (&starts)[ROWS], const Walk& walk, const T* panel, T* out, index_t out_step, int rows,
                      int columns, bool adds) {
-    using Vector = typename Types<T>::Vector;
-    constexpr int LANES = Types<T>::LANES, PANEL = Types<T>::PANEL;
-    Vector sums[ROWS][2] = {};
+    using vector = typename Vector<T>::anywhere;
+    constexpr int LANES = int(Vector<T>::lanes), PANEL = PANEL_OF<T>;
+    vector sums[ROWS][2] = {};
     for (index_t i = 0; i < walk.pieces; ++i) {
         index_t place = i * walk.piece_step;
         for (index_t k = 0; k < walk.values; ++k) {
-            const Vector low = *reinterpret_cast<const Vector*>(panel);
-            const Vector high = *reinterpret_cast<const Vector*>(panel + LANES);
+            const vector low = *reinterpret_cast<const vector*>(panel);
+            const vector high = *reinterpret_cast<const vector*>(panel + LANES);
 #pragma GCC unroll 12
             for (int r = 0; r < ROWS; ++r) {
                 sums[r][0] += starts[r][place] * low;
@@ -125,7 +106,7 @@ static void multiply(const T* const (&starts)[ROWS], const Walk& walk, const T* 
 #pragma GCC unroll 12
         for (int r = 0; r < ROWS; ++r) {
             if (r == rows) return;
-            Vector *low = reinterpret_cast<Vector*>(out + r * out_step), *high = low + 1;
+            vector *low = reinterpret_cast<vector*>(out + r * out_step), *high = low + 1;
             *low = adds ? *low + sums[r][0] : sums[r][0];
             *high = adds ? *high + sums[r][1] : sums[r][1];
         }
@@ -139,13 +120,13 @@ static void multiply(const T* const (&starts)[ROWS], const Walk& walk, const T* 
 
 template <class T>
 static index_t panels_of(index_t channels) {
-    return (channels + Types<T>::PANEL - 1) / Types<T>::PANEL;
+    return (channels + PANEL_OF<T> - 1) / PANEL_OF<T>;
 }
 
 // Rows of channels as panels, one behind the other; the last is filled up with zeros.
 template <class T>
 static void pack(const T* values, index_t rows, index_t channels, T* panels) {
-    constexpr index_t PANEL = Types<T>::PANEL;
+    constexpr index_t PANEL = PANEL_OF<T>;
     for (index_t start = 0; start < channels; start += PANEL) {
         const index_t count = std::min(PANEL, channels - start);
         for (index_t k = 0; k < rows; ++k, panels += PANEL) {
@@ -181,11 +162,11 @@ static void convolve_band(const Band<T>& band, index_t offset, const Walk& walk,
 
 template <class T>
 static void convolve(const T* x, const T* panels, T* y, const Shape& s, int threads) {
-    constexpr index_t PANEL = Types<T>::PANEL;
-    const index_t deepest = PANEL_BYTES / index_t(PANEL * sizeof(T)), run = s.run();
+    constexpr index_t PANEL = PANEL_OF<T>;
+    const index_t deepest = WEIGHT_BYTES / index_t(PANEL * sizeof(T)), run = s.run();
     const index_t group = std::max<index_t>(deepest / run, 1), piece = std::min(run, deepest);
     in_parts(s.bands(), threads, [=](index_t first, index_t last) {
-        Buffer<T> buffer(s.bordered_size());
+        Aligned<T> buffer(s.bordered_size());
         for (index_t number = first; number < last; ++number) {
             const Band<T> band = band_of(x, number, s, buffer.data());
             T* out = y + (band.image * s.rows + band.first) * s.columns * s.channels;
@@ -207,9 +188,9 @@ static void convolve(const T* x, const T* panels, T* y, const Shape& s, int thre
 template <class T>
 static void add_bands(const T* x, const T* dy, T* d_weight, const Shape& s, index_t first_band, index_t last_band,
                       index_t first, index_t last) {
-    constexpr index_t PANEL = Types<T>::PANEL;
+    constexpr index_t PANEL = PANEL_OF<T>;
     const index_t patch = s.patch(), run = s.run();
-    Buffer<T> buffer(s.bordered_size()), packed(s.band_rows() * s.columns * panels_of<T>(s.channels) * PANEL);
+    Aligned<T> buffer(s.bordered_size()), packed(s.band_rows() * s.columns * panels_of<T>(s.channels) * PANEL);
     for (index_t number = first_band; number < last_band; ++number) {
         const Band<T> band = band_of(x, number, s, buffer.data());
         const index_t positions = band.rows * s.columns;
@@ -242,7 +223,7 @@ static void weight_gradient(const T* x, const T* dy, T* d_weight, const Shape& s
     constexpr index_t SHARES = 16, LEAST_BANDS = 8;
     const index_t size = s.patch() * s.channels, tiles = (s.patch() + ROWS - 1) / ROWS;
     const index_t groups = std::clamp<index_t>(s.bands() / LEAST_BANDS, 1, SHARES), slices = SHARES / groups;
-    Buffer<T> others((groups - 1) * size);  // the first group's sum is where the total will be
+    Aligned<T> others((groups - 1) * size);  // the first group's sum is where the total will be
     T* more = others.data();
     in_parts(groups * slices, threads, [=](index_t first, index_t last) {
         for (index_t group = first / slices; group * slices < last; ++group) {
@@ -270,7 +251,7 @@ static void turn(const T* weight, T* turned, index_t pixels, index_t n_in, index
 
 template <class T>
 static void packed_convolve(const T* x, const T* weight, T* y, const Shape& s, int threads) {
-    Buffer<T> panels(s.patch() * panels_of<T>(s.channels) * Types<T>::PANEL);
+    Aligned<T> panels(s.patch() * panels_of<T>(s.channels) * PANEL_OF<T>);
     pack(weight, s.patch(), s.channels, panels.data());
     convolve(x, panels.data(), y, s, threads);
 }
@@ -289,7 +270,7 @@ static void packed_convolve(const T* x, const T* weight, T* y, const Shape& s, i
         weight_gradient<T>(x, dy, d_weight, FORWARD_SHAPE, threads);                                                  \
     }                                                                                                                 \
     extern "C" void conv2d_image_gradient_##NAME(const T* dy, const T* weight, T* dx, SIZES) {                        \
-        Buffer<T> turned(kernel_rows * kernel_columns * n_in * n_out);                                                \
+        Aligned<T> turned(kernel_rows * kernel_columns * n_in * n_out);                                                \
         turn(weight, turned.data(), kernel_rows * kernel_columns, n_in, n_out);                                       \
         const Shape shape{batch, rows, columns, n_out, kernel_rows, kernel_columns, n_in, height, width, 1,           \
                           kernel_rows - 1 - padding, kernel_columns - 1 - padding, stride};                           \

@@ -1,17 +1,12 @@
 // Layer norm of rows (Ba, Kiros, Hinton 2016, eq. 3), forward and backward, with the activation that follows it.
 #include "../native.h"
+#include "activation.h"
+#include "gradient.h"
 
 enum Activation : int32_t { NONE = 0, RELU = 1, TANH = 2 };
 
 // A block of rows whose shares of the gain's and bias's gradients are added up together.
 static const index_t BLOCK = 64;
-
-template <int32_t ACTIVATION, class T>
-static inline T activated(T y) {
-    if constexpr (ACTIVATION == RELU) return y < 0 ? T(0) : y;
-    else if constexpr (ACTIVATION == TANH) return hyperbolic_tangent(y);
-    else return y;
-}
 
 // A row is centred in two steps, by its first value and by the mean of what is left, so that a large mean costs no bits.
 template <int32_t ACTIVATION, class T>
@@ -41,18 +36,9 @@ static void normalise(const T* x, const T* gain, const T* bias, T* y, T* mean, T
 #pragma omp simd
         for (index_t k = 0; k < width; ++k) {
             const T xhat = (in[k] - start - offset) * scale;
-            out[k] = activated<ACTIVATION>((gain ? xhat * gain[k] : xhat) + (bias ? bias[k] : T(0)));
+            out[k] = activated((gain ? xhat * gain[k] : xhat) + (bias ? bias[k] : T(0)), ACTIVATION);
         }
     }
-}
-
-// dy * slope of the activation, from the value before it.
-template <int32_t ACTIVATION, class T>
-static inline T before_activation(T dy, T y) {
-    if constexpr (ACTIVATION == RELU) return y > 0 ? dy : T(0);
-    if constexpr (ACTIVATION == NONE) return dy;
-    const T t = hyperbolic_tangent(y);
-    return dy * (T(1) - t * t);
 }
 
 template <int32_t ACTIVATION, class T>
@@ -75,7 +61,7 @@ static void differentiate(const T* x, const T* gain, const T* bias, const T* mea
             for (index_t k = 0; k < width; ++k) {
                 xhat[k] = (in[k] - start - offset) * scale;
                 const T y = (gain ? xhat[k] * gain[k] : xhat[k]) + (bias ? bias[k] : T(0));
-                d[k] = before_activation<ACTIVATION>(g[k], y);
+                d[k] = ACTIVATION == NONE ? g[k] : g[k] * slope(y, ACTIVATION);
             }
             if (d_gain) {
 #pragma omp simd
@@ -98,7 +84,7 @@ static void differentiate(const T* x, const T* gain, const T* bias, const T* mea
                 along /= T(width);
                 T* out = dx + row * width;
 #pragma omp simd
-                for (index_t k = 0; k < width; ++k) out[k] = scale * (d[k] - sum - xhat[k] * along);
+                for (index_t k = 0; k < width; ++k) out[k] = through_norm(d[k], xhat[k], scale, sum, along);
             }
         }
     }
