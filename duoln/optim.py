@@ -10,7 +10,6 @@ the step. Slots have the form of the parameters.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,6 +28,7 @@ from duoln.core.arguments import (
 )
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.ops.common import check_tensors
+from duoln.ops.update import adam_rates
 
 Params = Any
 Schedule = Callable[[int], float]
@@ -209,29 +209,14 @@ class Adam(Optimizer):
                        scale: Tensor | None) -> tuple[Params, dict[str, Any], Tensor]:
         moments = _slot("Adam", slots, "m"), _slot("Adam", slots, "v")
         step = _slot("Adam", slots, "step") + 1
-        t = ops.astype(step, dtype=rate.dtype)
-        # The moments are kept without their factors 1 - beta: m = (1 - beta1) m', v = (1 - beta2) v'.
-        of_m, of_v = 1 - self.beta1, math.sqrt(1 - self.beta2)
-        if self.bias_correction == "standard":
-            root = ops.sqrt(_one_minus_power(self.beta2, t))
-            scaled, eps = rate * root / _one_minus_power(self.beta1, t), root * self.eps
-        else:
-            root = ops.sqrt(_one_minus_power(1 - self.beta2, t))
-            scaled, eps = rate * root / _one_minus_power(1 - self.beta1, t), rate * 0.0 + self.eps
-        scaled, eps = scaled * (of_m / of_v), eps * (1.0 / of_v)
+        scaled, eps = adam_rates(rate, step, beta1=self.beta1, beta2=self.beta2, eps=self.eps,
+                                     bias_correction=self.bias_correction)
         tree.map(lambda p, g, m, v: None, params, gradients, *moments)  # raises unless all have one form
         *new, norm = ops.adam_update(scaled, eps, scale, *tree.leaves((params, gradients, *moments)),
                                      beta1=self.beta1, beta2=self.beta2, donate=self.donate)
         n = len(new) // 3
         parts = [tree.unflatten(params, new[i * n:(i + 1) * n]) for i in range(3)]
         return parts[0], {"m": parts[1], "v": parts[2], "step": step}, norm
-
-
-def _one_minus_power(beta: float, t: Tensor) -> Tensor:
-    """1 - beta^t, exact also for small t, where 1 - exp(...) would lose digits."""
-    if beta == 0.0:
-        return t * 0.0 + 1.0
-    return -ops.expm1(t * math.log(beta))
 
 
 def _slot(name: str, slots: dict[str, Any], key: str) -> Any:

@@ -13,13 +13,16 @@ from duoln.errors import ShapeError
 
 Tree = Any
 
+_SEQUENCES = list, tuple  # a union would be made anew at every leaf
+_BRANCHES = dict, list, tuple
+
 
 def items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Pairs (path, leaf), depth first. A tree that is one leaf has the path ""."""
     if isinstance(tree, dict):
         for key, branch in tree.items():
             yield from items(branch, f"{prefix}.{key}" if prefix else str(key))
-    elif isinstance(tree, list | tuple):
+    elif isinstance(tree, _SEQUENCES):
         for index, branch in enumerate(tree):
             yield from items(branch, f"{prefix}.{index}" if prefix else str(index))
     else:
@@ -37,7 +40,7 @@ def _collect(tree: Tree, gathered: list[Any]) -> None:
     if isinstance(tree, dict):
         for branch in tree.values():
             _collect(branch, gathered)
-    elif isinstance(tree, list | tuple):
+    elif isinstance(tree, _SEQUENCES):
         for branch in tree:
             _collect(branch, gathered)
     else:
@@ -56,7 +59,7 @@ def map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 def _map_one(fn: Callable[[Any], Any], tree: Tree) -> Tree:
     if isinstance(tree, dict):
         return {key: _map_one(fn, branch) for key, branch in tree.items()}
-    if isinstance(tree, list | tuple):
+    if isinstance(tree, _SEQUENCES):
         return type(tree)([_map_one(fn, branch) for branch in tree])
     return fn(tree)
 
@@ -67,13 +70,13 @@ def _map(fn: Callable[..., Any], path: tuple[Any, ...], tree: Tree, *others: Tre
             if not isinstance(second, dict) or second.keys() != tree.keys():
                 raise _differs(path, f"keys {', '.join(sorted(tree))}", second)
         return {k: _map(fn, (*path, k), v, *(o[k] for o in others)) for k, v in tree.items()}
-    if isinstance(tree, list | tuple):
+    if isinstance(tree, _SEQUENCES):
         for second in others:
-            if not isinstance(second, list | tuple) or len(second) != len(tree):
+            if not isinstance(second, _SEQUENCES) or len(second) != len(tree):
                 raise _differs(path, f"{len(tree)} entries", second)
         return type(tree)([_map(fn, (*path, i), v, *(o[i] for o in others)) for i, v in enumerate(tree)])
     for second in others:
-        if isinstance(second, dict | list | tuple):
+        if isinstance(second, _BRANCHES):
             raise _differs(path, "a leaf", second)
     return fn(tree, *others)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from duoln.errors import CompileError
 
+_SEQUENCES = list, tuple  # a union would be made anew at every leaf
 MAX_INPUT_FORMS = 16
 """A compiling backend traces once for each form of the input; more than this many is a mistake."""
 
@@ -38,7 +39,7 @@ def form(tree: Any) -> Any:
     """The form of a tree of arrays: it is hashable, and equal for trees with equal paths, shapes and dtypes."""
     if isinstance(tree, dict):
         return ("dict", tuple((key, form(branch)) for key, branch in tree.items()))
-    if isinstance(tree, list | tuple):
+    if isinstance(tree, _SEQUENCES):
         return (type(tree).__name__, tuple(form(branch) for branch in tree))
     if hasattr(tree, "shape"):
         return (tree.shape, tree.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -52,6 +53,48 @@ def norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> lis
 
 
 global_norm.add(Rule("composed", _norm_forward, norm_vjp))
+
+
+@op
+def adam_rates(rate: Tensor, step: Tensor, *, beta1: float, beta2: float, eps: float,
+               bias_correction: str = "standard") -> tuple[Tensor, Tensor]:
+    """`rate` and `eps` of `adam_update` for an update, from the learning rate and the number of the update.
+
+    Both include the factors 1 - beta of the moments and the bias correction (see `optim.Adam`), so that no pass over
+    the parameters multiplies by them. It has no gradient.
+
+    Shape:
+        rate (), step integer () -> () and ().
+
+    Raises:
+        ShapeError, DtypeError: an argument that is not such a number.
+    """
+    check_float("adam_rates", rate)
+    if rate.shape != () or step.shape != ():
+        raise ShapeError(f"[adam_rates] expected 0-d rate and step, found shapes {rate.shape} and {step.shape}")
+    return adam_rates.apply(rate, step, beta1=beta1, beta2=beta2, eps=eps, bias_correction=bias_correction)
+
+
+def _rates_forward(be: Backend, rate: Array, step: Array, *, beta1: float, beta2: float, eps: float,
+                   bias_correction: str) -> tuple[tuple[Array, Array], Any]:
+    t = be.astype(step, be.dtype(rate))
+    # The moments are kept without their factors 1 - beta: m = (1 - beta1) m', v = (1 - beta2) v'.
+    of_m, of_v = 1 - beta1, math.sqrt(1 - beta2)
+    if bias_correction == "standard":
+        root = be.sqrt(_one_minus_power(be, beta2, t))
+        scaled, corrected = rate * root / _one_minus_power(be, beta1, t), root * eps
+    else:
+        root = be.sqrt(_one_minus_power(be, 1 - beta2, t))
+        scaled, corrected = rate * root / _one_minus_power(be, 1 - beta1, t), rate * 0.0 + eps
+    return (be.reshape(scaled * (of_m / of_v), ()), be.reshape(corrected * (1.0 / of_v), ())), None
+
+
+def _one_minus_power(be: Backend, beta: float, t: Array) -> Array:
+    """1 - beta^t, exact also for small t, where 1 - exp(...) would lose digits."""
+    return t * 0.0 + 1.0 if beta == 0.0 else -be.expm1(t * math.log(beta))
+
+
+adam_rates.add(Rule("composed", _rates_forward))
 
 
 @op

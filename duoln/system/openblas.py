@@ -4,8 +4,8 @@ The OpenBLAS in NumPy's wheels can take AVX2 kernels on an AMD CPU that has AVX-
 models is older than the CPU). `OPENBLAS_CORETYPE=SkylakeX`, set before the library loads, mends that.
 On Intel CPUs, and on AMD ones without AVX-512, its own choice is never lower, so it is left alone.
 
-After a product OpenBLAS's threads spin for 2^26 cycles, some 20 to 80 ms. On two cores a compiled kernel that follows then
-shares its core with one of them and takes two to three times as long, so they shall spin for microseconds.
+After a product OpenBLAS's threads spin for 2^26 cycles, some 20 to 80 ms. On two cores a compiled kernel that follows
+then shares its core with one of them and takes two to three times as long, so they shall spin for microseconds.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def preferred_core(cpuinfo: str) -> str | None:
 def spin_briefly() -> None:
     """Let OpenBLAS's threads sleep some microseconds after a product, unless the user has set how long they spin.
 
-    If NumPy is loaded already, its OpenBLAS reads the setting again and starts new threads at the next product, provided
-    that no other thread of Python can be in a product now.
+    If NumPy is loaded already, its OpenBLAS reads the setting again and starts new threads at the next product,
+    provided that no other thread of Python can be in a product now.
     """
     if _SPIN in os.environ:
         return

@@ -1,7 +1,8 @@
 """The GRU on the CPU, compiled: the whole sequence in one call, with its weights packed once.
 
-Kept for the gradient, per position: 7 H floats with norms (x_proj and h_proj before their norms 3 H each, hidden state), 5 H
-without (the sums of the gates 3 H, the contribution of the state to n, hidden state), and four numbers of the norms.
+Kept for the gradient, per position: 7 H floats with norms (x_proj and h_proj before their norms 3 H each, hidden
+state), 5 H without (the sums of the gates 3 H, the contribution of the state to n, hidden state), and four numbers of
+the norms.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_x_proj, d_h_proj = host.empty_like(saved.x_proj), host.empty_like(saved.x_proj)
     d_bias_x = walks.row_blocks(positions, _GATES * units.stride, walked.x.dtype)
     d_gain_x, d_gain_h, d_bias_h = (np.zeros_like(d_bias_x) if normed else None for _ in range(3))
-    _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h)
+    _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h,
+               d_bias_h)
     d_x, d_w_x, d_w_h = walked.product_gradients(d_x_proj, d_h_proj, needs[0])
     d_norms = {name: units.cut(d.sum(axis=0)) for name, d in (("gain_x", d_gain_x), ("bias_x", d_bias_x),
                                                               ("gain_h", d_gain_h), ("bias_h", d_bias_h))

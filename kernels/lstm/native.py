@@ -1,7 +1,7 @@
 """The LSTM on the CPU, compiled: the whole sequence in one call, with its weights packed once.
 
-Kept for the gradient, per position: 10 H floats with norms over the gates (x_proj and h_proj before their norms 4 H each,
-cell, hidden state), 6 H without, 2 H with `remat`, and four numbers of the norms.
+Kept for the gradient, per position: 10 H floats with norms over the gates (x_proj and h_proj before their norms 4 H
+each, cell, hidden state), 6 H without, 2 H with `remat`, and four numbers of the norms.
 """
 
 from __future__ import annotations

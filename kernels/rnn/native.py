@@ -1,7 +1,7 @@
 """The tanh RNN on the CPU, compiled: the whole sequence in one call, with its weights packed once.
 
-Kept for the gradient, per position: 2 H floats (the sum of the products before its norm, hidden state), and with a norm its
-rstd.
+Kept for the gradient, per position: 2 H floats (the sum of the products before its norm, hidden state), and with a norm
+its rstd.
 """
 
 from __future__ import annotations
