@@ -55,15 +55,15 @@ public:
         places_ = threads - 1;
         left_ = parts;  // from here on the team takes parts
         if (const int asleep = sleeping_; asleep > 0) {
-            std::lock_guard<std::mutex> held(mutex_);  // nobody is between its last look at left_ and its sleep
+            std::lock_guard<std::mutex> lock(mutex_);  // nobody is between its last look at left_ and its sleep
             for (int k = std::min(asleep, threads - 1); k > 0; --k) wake_.notify_one();
         }
         take_parts();
         const auto finished = [this] { return unfinished_ == 0; };
         if (!spin_until(finished)) {
-            std::unique_lock<std::mutex> held(mutex_);
+            std::unique_lock<std::mutex> lock(mutex_);
             caller_sleeps_ = true;
-            finished_.wait(held, finished);
+            finished_.wait(lock, finished);
             caller_sleeps_ = false;
         }
         busy_ = false;
@@ -86,10 +86,10 @@ private:
 
     // Takes one of `n`, if there is one; gives how many there were.
     static int take_one(std::atomic<int>& n) {
-        int there = n;
-        while (there > 0 && !n.compare_exchange_weak(there, there - 1)) {
+        int count = n;
+        while (count > 0 && !n.compare_exchange_weak(count, count - 1)) {
         }
-        return there;
+        return count;
     }
 
     // What describes the job is read after a part of it was taken: until that part is finished, the job is not over.
@@ -98,7 +98,7 @@ private:
             const index_t part = parts_ - left;
             call_(work_, count_ * part / parts_, count_ * (part + 1) / parts_);
             if (unfinished_.fetch_sub(1) == 1 && caller_sleeps_) {
-                std::lock_guard<std::mutex> held(mutex_);
+                std::lock_guard<std::mutex> lock(mutex_);
                 finished_.notify_one();
             }
         }
@@ -108,9 +108,9 @@ private:
         const auto wanted = [this] { return left_ > 0 && places_ > 0; };
         for (;;) {
             if (!spin_until(wanted)) {
-                std::unique_lock<std::mutex> held(mutex_);
+                std::unique_lock<std::mutex> lock(mutex_);
                 ++sleeping_;
-                wake_.wait(held, wanted);
+                wake_.wait(lock, wanted);
                 --sleeping_;
             }
             if (take_one(places_) > 0) take_parts();

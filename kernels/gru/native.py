@@ -71,9 +71,9 @@ def _parameters(units: Units, bias: Array | None, norms: dict[str, Array]) -> _P
     if not norms:
         assert bias is not None
         return _Parameters(None, units.filled(bias), None, None, None)
-    inner = np.zeros_like(norms["gain_x"]) if bias is None else _centred(bias[None])[0]
+    centred_bias = np.zeros_like(norms["gain_x"]) if bias is None else _centred(bias[None])[0]
     filled = {name: units.filled(array) for name, array in norms.items()}
-    return _Parameters(filled["gain_x"], filled["bias_x"], filled["gain_h"], filled["bias_h"], units.filled(inner))
+    return _Parameters(filled["gain_x"], filled["bias_x"], filled["gain_h"], filled["bias_h"], units.filled(centred_bias))
 
 
 def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,

@@ -69,7 +69,7 @@ static void dots(const T* g, const T* w, T* dx, index_t in, index_t out) {
 
 // dw[k, :] = or += the sum of x[r, k] g[r, :] over R rows, for K values of k.
 template <int R, int K, class T>
-static void outer(const T* x, const T* g, T* dw, index_t in, index_t out, bool add) {
+static void outer_product(const T* x, const T* g, T* dw, index_t in, index_t out, bool add) {
     using vector = typename Vector<T>::type;
     constexpr index_t LANES = Vector<T>::lanes;
     const index_t whole = out / LANES * LANES;
@@ -136,7 +136,7 @@ static void differentiate(const T* x, const T* w, const T* g, T* dx, T* dw, inde
     for (index_t row = 0; row < rows; row += GROUP) {
         const T *of_x = x + row * in + k, *of_g = g + row * out;
 #define DOTS(R) dots<R, K>(of_g, w + k * out, dx + row * in + k, in, out)
-#define OUTER(R) outer<R, K>(of_x, of_g, dw + k * out, in, out, row > 0)
+#define OUTER(R) outer_product<R, K>(of_x, of_g, dw + k * out, in, out, row > 0)
         if (dx) BY_ROWS(std::min<index_t>(GROUP, rows - row), DOTS)
         if (dw) BY_ROWS(std::min<index_t>(GROUP, rows - row), OUTER)
     }

@@ -32,6 +32,6 @@ def parameters(units: Units, bias: Array, norms: Mapping[str, Array], norm: str)
     cell = [units.filled(norms[name], 1) if name in norms else None for name in ("gain_c", "bias_c")]
     if "gain_x" not in norms:
         return Parameters(None, None, None, units.filled(bias), *cell)
-    inner = bias - bias.mean() if norm == "layer-theano" else np.zeros_like(bias)
-    return Parameters(units.filled(norms["gain_x"]), units.filled(norms["gain_h"]), units.filled(inner),
+    centred_bias = bias - bias.mean() if norm == "layer-theano" else np.zeros_like(bias)
+    return Parameters(units.filled(norms["gain_x"]), units.filled(norms["gain_h"]), units.filled(centred_bias),
                       units.filled(norms["bias_x"] + norms["bias_h"] + bias), *cell)
