@@ -15,8 +15,8 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
 from duoln.kernels.recurrent import positions as walks
-from duoln.kernels.recurrent import shared as recurrent
 from duoln.kernels.recurrent.positions import Positions, Units
+from duoln.kernels.recurrent.supports import supports
 from duoln.ops import gru
 from duoln.ops.recurrent.variants import GATES, norm_shapes
 
@@ -63,7 +63,7 @@ class _Saved(NamedTuple):
 def _centred(weight: Array) -> Array:
     """The matrix without its rows' means: those of the columns of z and r, and those of n, as each norm has its own."""
     cut = weight.shape[1] * 2 // 3
-    return np.concatenate([recurrent.centred(part) for part in (weight[:, :cut], weight[:, cut:])], axis=1)
+    return np.concatenate([walks.centred(part) for part in (weight[:, :cut], weight[:, cut:])], axis=1)
 
 
 def _parameters(units: Units, bias: Array | None, norms: dict[str, Array]) -> _Parameters:
@@ -108,12 +108,12 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     if normed:  # remove the means that `_centred` removed from the weights
         d_w_x, d_w_h, d_bias = _centred(d_w_x), _centred(d_w_h), None
         if saved.attrs["norm"] == "layer-theano":
-            d_bias = _centred(units.cut(recurrent.column_sums(d_x_proj))[None])[0]
+            d_bias = _centred(units.cut(walks.column_sums(d_x_proj))[None])[0]
     return [d_x, units.cut(dh, 1), d_w_x, d_w_h, d_bias, None,
             *(d_norms[name] for name in norm_shapes("gru", saved.attrs["norm"], 1))]
 
 
-_fused = recurrent.supports(_VARIANTS)
+_fused = supports(_VARIANTS)
 
 
 def _supports(be: Backend, *arrays: Array, **attrs: Any) -> str | None:

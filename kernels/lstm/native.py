@@ -15,8 +15,8 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
 from duoln.kernels.recurrent import positions as walks
-from duoln.kernels.recurrent import shared as recurrent
 from duoln.kernels.recurrent.positions import Positions, Units
+from duoln.kernels.recurrent.supports import supports
 from duoln.ops import lstm
 from duoln.ops.recurrent.variants import GATES, norm_shapes
 
@@ -80,7 +80,7 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
     positions = Positions.of(*x.shape[:2], mask, attrs["reverse"])
     norms = dict(zip(norm_shapes("lstm", attrs["norm"], 1), norm_arrays, strict=True))
     if "gain_x" in norms:
-        w_x, w_h = recurrent.centred(w_x), recurrent.centred(w_h)
+        w_x, w_h = walks.centred(w_x), walks.centred(w_h)
     walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
                           walks.states(units, positions, h), units, positions)
     x_proj = walks.product(walked.x, walked.w_x)
@@ -123,15 +123,15 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_norms = {"gain_x": d_gain_x, "bias_x": d_b, "gain_h": d_gain_h, "bias_h": d_b, "gain_c": d_gain_c,
                "bias_c": d_bias_c}
     if normed:  # remove the means that `centred` removed from the weights
-        d_w_x, d_w_h = recurrent.centred(d_w_x), recurrent.centred(d_w_h)
+        d_w_x, d_w_h = walks.centred(d_w_x), walks.centred(d_w_h)
         if saved.attrs["norm"] == "layer-theano":
-            d_inner = units.cut(recurrent.column_sums(d_x_proj))
+            d_inner = units.cut(walks.column_sums(d_x_proj))
             d_b = d_b + d_inner - d_inner.mean()
     return [d_x, units.cut(dh, 1), units.cut(dc, 1), d_w_x, d_w_h, d_b, None,
             *(d_norms[name] for name in norm_shapes("lstm", saved.attrs["norm"], 1))]
 
 
-_fused = recurrent.supports(tuple(_VARIANTS))
+_fused = supports(tuple(_VARIANTS))
 
 
 def _supports(be: Backend, *arrays: Array, **attrs: Any) -> str | None:
