@@ -15,9 +15,9 @@ from duoln.ops import gru
 
 
 class _Kept(NamedTuple):
-    x_norms: list[Normed]
+    norms_x: list[Normed]
     """Of z and r together, and of n; empty without norms."""
-    h_norms: list[Normed]
+    norms_h: list[Normed]
     gates: tuple[Array, ...]
     """z, r, n, each (B, H)."""
     h_n: Array
@@ -39,20 +39,20 @@ class _Gru(NamedTuple):
         [h] = states
         size = h.shape[1]
         x_gates = x_proj if self.bias is None else x_proj + self.bias
-        x_gates, x_norms = self._normalise(x_gates, "x")
-        h_gates, h_norms = self._normalise(h_proj, "h")
+        x_gates, norms_x = self._normalise(x_gates, "x")
+        h_gates, norms_h = self._normalise(h_proj, "h")
         z, r = np.split(sigmoid(x_gates[:, :2 * size] + h_gates[:, :2 * size]), 2, axis=1)
         h_n = h_gates[:, 2 * size:]
         n = np.tanh(x_gates[:, 2 * size:] + r * h_n)
-        return ((1 - z) * h + z * n,), _Kept(x_norms, h_norms, (z, r, n), h_n, h)
+        return ((1 - z) * h + z * n,), _Kept(norms_x, norms_h, (z, r, n), h_n, h)
 
     def backward(self, kept: _Kept, d_states: States) -> Gradient:
         """The gradients of `forward`."""
         [dh], (z, r, n) = d_states, kept.gates
         d_n = dh * z * (1 - n * n)
         d_z, d_r = dh * (n - kept.h) * z * (1 - z), d_n * kept.h_n * r * (1 - r)
-        d_x_proj, of_x = _norm_gradients(np.concatenate((d_z, d_r, d_n), axis=1), kept.x_norms, "x")
-        d_h_proj, of_h = _norm_gradients(np.concatenate((d_z, d_r, d_n * r), axis=1), kept.h_norms, "h")
+        d_x_proj, of_x = _norm_gradients(np.concatenate((d_z, d_r, d_n), axis=1), kept.norms_x, "x")
+        d_h_proj, of_h = _norm_gradients(np.concatenate((d_z, d_r, d_n * r), axis=1), kept.norms_h, "h")
         of_bias = {} if self.bias is None else {"bias": d_x_proj.sum(axis=0)}
         return Gradient(d_x_proj, d_h_proj, (dh * (1 - z),), {**of_bias, **of_x, **of_h})
 

@@ -20,9 +20,9 @@ _VARIANTS = ("none", "layer", "layer-cell", "layer-theano")
 
 
 class _Kept(NamedTuple):
-    x_norm: Normed | None
-    h_norm: Normed | None
-    c_norm: Normed | None
+    norm_x: Normed | None
+    norm_h: Normed | None
+    norm_c: Normed | None
     gates: tuple[Array, ...]
     """f, i, o, g, each (B, H)."""
     c: Array
@@ -41,35 +41,35 @@ class _Lstm(NamedTuple):
 
     def forward(self, x_proj: Array, h_proj: Array, states: States) -> tuple[States, _Kept]:
         """The next states: c = f c + i g and h = o tanh(c), with norms of both products and of the cell (eq. 20-22)."""
-        x_norm = h_norm = c_norm = None
+        norm_x = norm_h = norm_c = None
         if self.norm == "layer-theano":  # the bias is inside the input's norm, too
             x_proj = x_proj + self.bias
         if "gain_x" in self.norms:
-            x_proj, x_norm = self._normalise(x_proj, "x")
-            h_proj, h_norm = self._normalise(h_proj, "h")
+            x_proj, norm_x = self._normalise(x_proj, "x")
+            h_proj, norm_h = self._normalise(h_proj, "h")
         f, i, o, g = np.split(x_proj + h_proj + self.bias, 4, axis=1)
         f, i, o, g = sigmoid(f), sigmoid(i), sigmoid(o), np.tanh(g)
         before = states[1]
-        shown = c = f * before + i * g
+        c_norm = c = f * before + i * g
         if "gain_c" in self.norms:  # the next time step reads the cell before its norm
-            shown, c_norm = self._normalise(c, "c")
-        tanh_c = np.tanh(shown)
-        return (o * tanh_c, c), _Kept(x_norm, h_norm, c_norm, (f, i, o, g), before, tanh_c)
+            c_norm, norm_c = self._normalise(c, "c")
+        tanh_c = np.tanh(c_norm)
+        return (o * tanh_c, c), _Kept(norm_x, norm_h, norm_c, (f, i, o, g), before, tanh_c)
 
     def backward(self, kept: _Kept, d_states: States) -> Gradient:
         """The gradients of `forward`."""
         (dh, dc), (f, i, o, g), parameters = d_states, kept.gates, {}
-        d_shown = dh * o * (1 - kept.tanh_c * kept.tanh_c)
-        if kept.c_norm is not None:
-            d_shown, parameters["gain_c"], parameters["bias_c"] = norm_gradient(d_shown, kept.c_norm)
-        dc = dc + d_shown
+        d_c_norm = dh * o * (1 - kept.tanh_c * kept.tanh_c)
+        if kept.norm_c is not None:
+            d_c_norm, parameters["gain_c"], parameters["bias_c"] = norm_gradient(d_c_norm, kept.norm_c)
+        dc = dc + d_c_norm
         d_gates = np.concatenate((dc * kept.c * f * (1 - f), dc * g * i * (1 - i), dh * kept.tanh_c * o * (1 - o),
                                   dc * i * (1 - g * g)), axis=1)
         d_x_proj = d_h_proj = d_gates
         parameters["bias"] = d_gates.sum(axis=0)
-        if kept.x_norm is not None and kept.h_norm is not None:
-            d_x_proj, parameters["gain_x"], parameters["bias_x"] = norm_gradient(d_gates, kept.x_norm)
-            d_h_proj, parameters["gain_h"], parameters["bias_h"] = norm_gradient(d_gates, kept.h_norm)
+        if kept.norm_x is not None and kept.norm_h is not None:
+            d_x_proj, parameters["gain_x"], parameters["bias_x"] = norm_gradient(d_gates, kept.norm_x)
+            d_h_proj, parameters["gain_h"], parameters["bias_h"] = norm_gradient(d_gates, kept.norm_h)
         if self.norm == "layer-theano":
             parameters["bias"] += d_x_proj.sum(axis=0)
         return Gradient(d_x_proj, d_h_proj, (np.zeros_like(dh), dc * f), parameters)
