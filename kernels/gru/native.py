@@ -16,8 +16,8 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
 from duoln.kernels.recurrent import positions as walks
-from duoln.kernels.recurrent import shared as recurrent
 from duoln.kernels.recurrent.positions import Positions, Units
+from duoln.kernels.recurrent.supports import supports
 from duoln.ops import gru
 from duoln.ops.recurrent.variants import GATES, norm_shapes
 
@@ -64,7 +64,7 @@ class _Saved(NamedTuple):
 def _centred(weight: Array) -> Array:
     """The matrix without its rows' means: those of the columns of z and r, and those of n, as each norm has its own."""
     cut = weight.shape[1] * 2 // 3
-    return np.concatenate([recurrent.centred(part) for part in (weight[:, :cut], weight[:, cut:])], axis=1)
+    return np.concatenate([walks.centred(part) for part in (weight[:, :cut], weight[:, cut:])], axis=1)
 
 
 def _parameters(units: Units, bias: Array | None, norms: dict[str, Array]) -> _Parameters:
@@ -73,13 +73,14 @@ def _parameters(units: Units, bias: Array | None, norms: dict[str, Array]) -> _P
         return _Parameters(None, units.filled(bias), None, None, None)
     centred_bias = np.zeros_like(norms["gain_x"]) if bias is None else _centred(bias[None])[0]
     filled = {name: units.filled(array) for name, array in norms.items()}
-    return _Parameters(filled["gain_x"], filled["bias_x"], filled["gain_h"], filled["bias_h"], units.filled(centred_bias))
+    return _Parameters(filled["gain_x"], filled["bias_x"], filled["gain_h"], filled["bias_h"],
+                       units.filled(centred_bias))
 
 
 def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
              *norm_arrays: Array, **attrs: Any) -> tuple[tuple[Array, ...], _Saved]:
     units = Units.of(_GATES, h.shape[1], x.dtype)
-    positions = Positions.of(*x.shape[:2], mask, attrs["reverse"])
+    positions = Positions.of(x.shape[0], x.shape[1], mask, attrs["reverse"])
     norms = dict(zip(norm_shapes("gru", attrs["norm"], 1), norm_arrays, strict=True))
     if norms:
         w_x, w_h = _centred(w_x), _centred(w_h)
@@ -110,12 +111,12 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     if normed:  # remove the means that `_centred` removed from the weights
         d_w_x, d_w_h, d_bias = _centred(d_w_x), _centred(d_w_h), None
         if saved.attrs["norm"] == "layer-theano":
-            d_bias = _centred(units.cut(recurrent.column_sums(d_x_proj))[None])[0]
+            d_bias = _centred(units.cut(walks.column_sums(d_x_proj))[None])[0]
     return [d_x, units.cut(dh, 1), d_w_x, d_w_h, d_bias, None,
             *(d_norms[name] for name in norm_shapes("gru", saved.attrs["norm"], 1))]
 
 
-_fused = recurrent.supports(_VARIANTS)
+_fused = supports(_VARIANTS)
 
 
 def _supports(be: Backend, *arrays: Array, **attrs: Any) -> str | None:

@@ -17,8 +17,8 @@ from duoln.kernels import host, native
 from duoln.kernels.lstm.native_cell import cell_rule
 from duoln.kernels.lstm.parameters import VARIANTS, Parameters, parameters
 from duoln.kernels.recurrent import positions as walks
-from duoln.kernels.recurrent import shared as recurrent
 from duoln.kernels.recurrent.positions import Positions, Units
+from duoln.kernels.recurrent.supports import supports
 from duoln.ops import lstm, lstm_cell
 from duoln.ops.recurrent.variants import GATES, norm_shapes
 
@@ -57,10 +57,10 @@ class _Saved(NamedTuple):
 def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, bias: Array, mask: Array | None,
              *norm_arrays: Array, **attrs: Any) -> tuple[tuple[Array, ...], _Saved]:
     units = Units.of(_GATES, h.shape[1], x.dtype)
-    positions = Positions.of(*x.shape[:2], mask, attrs["reverse"])
+    positions = Positions.of(x.shape[0], x.shape[1], mask, attrs["reverse"])
     norms = dict(zip(norm_shapes("lstm", attrs["norm"], 1), norm_arrays, strict=True))
     if "gain_x" in norms:
-        w_x, w_h = recurrent.centred(w_x), recurrent.centred(w_h)
+        w_x, w_h = walks.centred(w_x), walks.centred(w_h)
     walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
                           walks.states(units, positions, h), units, positions)
     x_proj = walks.product(walked.x, walked.w_x)
@@ -103,15 +103,15 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_norms = {"gain_x": d_gain_x, "bias_x": d_b, "gain_h": d_gain_h, "bias_h": d_b, "gain_c": d_gain_c,
                "bias_c": d_bias_c}
     if normed:  # remove the means that `centred` removed from the weights
-        d_w_x, d_w_h = recurrent.centred(d_w_x), recurrent.centred(d_w_h)
+        d_w_x, d_w_h = walks.centred(d_w_x), walks.centred(d_w_h)
         if saved.attrs["norm"] == "layer-theano":
-            d_inner = units.cut(recurrent.column_sums(d_x_proj))
+            d_inner = units.cut(walks.column_sums(d_x_proj))
             d_b = d_b + d_inner - d_inner.mean()
     return [d_x, units.cut(dh, 1), units.cut(dc, 1), d_w_x, d_w_h, d_b, None,
             *(d_norms[name] for name in norm_shapes("lstm", saved.attrs["norm"], 1))]
 
 
-_fused = recurrent.supports(tuple(VARIANTS))
+_fused = supports(tuple(VARIANTS))
 
 
 def _supports(be: Backend, *arrays: Array, **attrs: Any) -> str | None:

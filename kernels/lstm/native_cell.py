@@ -12,8 +12,8 @@ from duoln.core import Rule
 from duoln.kernels import native
 from duoln.kernels.lstm.parameters import VARIANTS, Parameters, parameters
 from duoln.kernels.recurrent import positions as walks
-from duoln.kernels.recurrent import shared as recurrent
 from duoln.kernels.recurrent.positions import Units
+from duoln.kernels.recurrent.supports import supports
 from duoln.ops.recurrent.variants import GATES, norm_shapes
 
 _FILE = "lstm/cell.cpp"
@@ -74,17 +74,16 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
     d_g_c, d_b_c = (None if d is None else units.cut(d.sum(axis=0), 1) for d in (d_gain_c, d_bias_c))
     d_norms = {"gain_x": d_g_x, "bias_x": d_b, "gain_h": d_g_h, "bias_h": d_b, "gain_c": d_g_c, "bias_c": d_b_c}
     if saved.norm == "layer-theano":  # the bias is inside the input's norm, too
-        d_b = d_b + recurrent.column_sums(d_x_proj)
+        d_b = d_b + walks.column_sums(d_x_proj)
     return [d_x_proj, d_h_proj, d_c_before, d_b, *(d_norms[name] for name in norm_shapes("lstm", saved.norm, 1))]
+
+
+_fused = supports(tuple(VARIANTS))
 
 
 def _supports(be: Backend, x_proj: Array, h_proj: Array, c: Array, *arrays: Array, norm: str, eps_place: str,
               **unused: Any) -> str | None:
-    if norm not in VARIANTS:
-        return f"norm '{norm}' has no fused rule"
-    if eps_place != "inside":
-        return "epsilon is outside the root"
-    return native.failure(_FILE) if x_proj.size else "there are no values"
+    return _fused(be, x_proj, h_proj, norm=norm, eps_place=eps_place) or native.failure(_FILE)
 
 
 def cell_rule() -> Rule:

@@ -20,8 +20,8 @@ SHAPES = (Shape(100, 8, 3, 400), Shape(100, 128, 256, 256), Shape(30, 64, 620, 1
 """Handwriting synthesis, a middle size, and sentence encoders."""
 
 KEPT = {("lstm", "layer"): 10, ("lstm", "layer-theano"): 10, ("lstm", "layer-cell"): 6, ("lstm", "none"): 6,
-        ("gru", "layer"): 7, ("gru", "layer-theano"): 7, ("gru", "none"): 5, ("rnn", "layer"): 2, ("rnn", "none"): 1}
-"""Floats kept for the gradient per time step, row and hidden unit, by the fused NumPy rules."""
+        ("gru", "layer"): 7, ("gru", "layer-theano"): 7, ("gru", "none"): 5, ("rnn", "layer"): 2, ("rnn", "none"): 2}
+"""Floats kept for the gradient per time step, row and hidden unit, by the compiled rules of the CPU."""
 
 
 def flops(cell: str, shape: Shape, backward: bool) -> int:

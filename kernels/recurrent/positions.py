@@ -132,6 +132,16 @@ def product(rows: Array, weight: Array) -> Array:
     return out
 
 
+def centred(weight: Array) -> Array:
+    """The matrix without its rows' means: layer norm of its product is the same, and the product has no mean."""
+    return weight - np.add.reduce(weight, axis=1, keepdims=True) * (1 / weight.shape[1])
+
+
+def column_sums(x: Array) -> Array:
+    """Sums over rows, by BLAS."""
+    return np.ones(len(x), x.dtype) @ x
+
+
 def row_blocks(positions: Positions, columns: int, dtype: np.dtype) -> Array:
     """Zeros for a parameter's gradient, which a walk adds up for each block of rows."""
     return np.zeros((-(-positions.batch // ROW_BLOCK), columns), dtype)

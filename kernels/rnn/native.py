@@ -15,8 +15,8 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
 from duoln.kernels.recurrent import positions as walks
-from duoln.kernels.recurrent import shared as recurrent
 from duoln.kernels.recurrent.positions import Positions, Units
+from duoln.kernels.recurrent.supports import supports
 from duoln.ops import rnn
 
 _FILE = "rnn/rnn.cpp"
@@ -49,9 +49,9 @@ class _Saved(NamedTuple):
 def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
              *norms: Array, **attrs: Any) -> tuple[tuple[Array, ...], _Saved]:
     units = Units.of(1, h.shape[1], x.dtype)
-    positions = Positions.of(*x.shape[:2], mask, attrs["reverse"])
+    positions = Positions.of(x.shape[0], x.shape[1], mask, attrs["reverse"])
     if norms:
-        w_x, w_h = recurrent.centred(w_x), recurrent.centred(w_h)
+        w_x, w_h = walks.centred(w_x), walks.centred(w_h)
     walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
                           walks.states(units, positions, h), units, positions)
     gain, added = norms if norms else (None, bias)
@@ -74,11 +74,11 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     if d_gain is None:
         return [d_x, units.cut(dh, 1), d_w_x, d_w_h, d_added, None]
     # remove the means that `centred` removed from the weights
-    return [d_x, units.cut(dh, 1), recurrent.centred(d_w_x), recurrent.centred(d_w_h), None, None,
+    return [d_x, units.cut(dh, 1), walks.centred(d_w_x), walks.centred(d_w_h), None, None,
             units.cut(d_gain.sum(axis=0)), d_added]
 
 
-_fused = recurrent.supports(_VARIANTS)
+_fused = supports(_VARIANTS)
 
 
 def _supports(be: Backend, *arrays: Array, **attrs: Any) -> str | None:

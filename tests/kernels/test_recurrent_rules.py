@@ -1,96 +1,118 @@
-"""The fused NumPy rules of the recurrent operators: they agree with the composed rule, give the same bits on every run,
-and keep as little for the gradient as they promise.
+"""Every rule of the recurrent operators on the CPU, compiled and plain: they agree with the composed rule, with any mask,
+give the same bits on every run, and the compiled ones keep as little for the gradient as they promise.
 """
-
-import sys
-import threading
-import time
 
 import numpy as np
 import pytest
 from ops.test_rnn import Problem
+from recurrent_cases import (
+    CASES,
+    COMPILED,
+    PLAIN,
+    VARIANTS,
+    arguments_of,
+    attributes,
+    gouts_of,
+    make_arguments,
+    remats,
+    results,
+    rule_of,
+)
 
 from duoln import ops
-from duoln.kernels import host
-from duoln.kernels.recurrent import parts, ragged
+from duoln.kernels import native
 from duoln.kernels.recurrent.cases import KEPT
 from duoln.testing import check_rule
 
-FUSED = {"rnn": ("none", "layer"), "lstm": ("none", "layer", "layer-cell", "layer-theano"),
-         "gru": ("none", "layer", "layer-theano")}
-CASES = [(cell, norm) for cell, norms in FUSED.items() for norm in norms]
+NEEDS_COMPILER = pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled here")
+NAMES = [pytest.param(COMPILED, marks=NEEDS_COMPILER), PLAIN]
+SIZES = {"": (6, 5, 7, 9), "one row": (4, 1, 3, 5), "one unit": (4, 3, 2, 1), "one time step": (1, 3, 2, 4)}
 
 
-def _arguments(problem, dtype):
-    """The operator's arrays in its order, with the bias and mask that may be missing."""
-    arrays = [a.astype(dtype) for a in problem.arrays]
-    head, rest = arrays[:3 + problem.n_states], arrays[3 + problem.n_states:]
-    bias = rest.pop(0) if problem.has_bias else None
-    return [*head, bias, problem.mask, *rest]
-
-
-def _options(cell):
-    return [{"remat": False}, {"remat": True}] if cell == "lstm" else [{}]
+def _check(name, cell, arguments, attrs, backend):
+    check_rule(getattr(ops, cell), rule_of(cell, name), arguments, attrs, backend, length=2000)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
 @pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
 @pytest.mark.parametrize(("cell", "norm"), CASES)
-def test_rule(cell, norm, reverse, masked, dtype, rng, numpy_backend):
-    op = getattr(ops, cell)
-    p = Problem(cell, norm, rng, steps=6, batch=5, n_in=7, hidden=9, masked=masked)
-    for more in _options(cell):
-        check_rule(op, op.rules("numpy")[0], _arguments(p, dtype),
-                   {"norm": norm, "eps": 1e-5, "eps_place": "inside", "reverse": reverse, **more}, numpy_backend,
-                   length=2000)
+@pytest.mark.parametrize("name", NAMES)
+def test_rule(name, cell, norm, reverse, dtype, rng, numpy_backend):
+    for sizes in SIZES.values():
+        eps = 1e-5 if sizes[3] > 2 else 1.0  # a norm turns two values into +1 and -1: a small eps leaves no gradient
+        for mask in (None, rng.random(sizes[:2]) < 0.7):
+            for remat in remats(cell):
+                _check(name, cell, make_arguments(cell, norm, rng, sizes, dtype, mask),
+                       attributes(cell, norm, reverse, remat, eps), numpy_backend)
 
 
-# Sequences of many lengths: the rules skip padding.
+# Masks -----------------------------------------------------------------------------------------------------
 
 LENGTHS = {"falling": [9, 7, 4, 1], "any": [3, 9, 0, 5, 1, 9, 2], "one long": [9] + [1] * 30, "short": [2, 1, 2],
            "none": [0, 0], "many": [1 + 7 * k % 9 for k in range(50)]}
 
 
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def _padding(name):
+    return np.arange(9)[:, None] < np.array(LENGTHS[name])
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize(("cell", "norm"), CASES)
-def test_padded_sequences(cell, norm, lengths, rng, numpy_backend):
-    op = getattr(ops, cell)
-    p = Problem(cell, norm, rng, steps=9, batch=len(lengths), n_in=4, hidden=6, masked=True)
-    arguments = _arguments(p, "float64")
-    arguments[p.n_states + 4] = np.arange(9)[:, None] < np.array(lengths)
-    for more in _options(cell):
-        check_rule(op, op.rules("numpy")[0], arguments,
-                   {"norm": norm, "eps": 1e-5, "eps_place": "inside", "reverse": False, **more}, numpy_backend,
-                   length=2000)
+@pytest.mark.parametrize("name", NAMES)
+def test_padded_sequences(name, cell, norm, lengths, rng, numpy_backend):
+    arguments = make_arguments(cell, norm, rng, (9, len(LENGTHS[lengths]), 4, 6), "float64", _padding(lengths))
+    for remat in remats(cell):
+        for reverse in (False, True):
+            _check(name, cell, arguments, attributes(cell, norm, reverse, remat), numpy_backend)
 
 
-@pytest.mark.parametrize("cell", FUSED)
-def test_no_gradient_at_the_outputs_of_padded_sequences(cell, rng, numpy_backend):
-    """A loss on last states only gives no gradient to the outputs."""
-    problem = Problem(cell, "layer", rng, steps=9, batch=7, n_in=4, hidden=6, masked=True)
-    arguments = _arguments(problem, "float64")
-    arguments[problem.n_states + 4] = np.arange(9)[:, None] < np.array(LENGTHS["any"])
-    attrs = {"norm": "layer", "eps": 1e-5, "eps_place": "inside", "reverse": False}
-    gout = (None, *(rng.standard_normal((7, 6)) for _ in range(problem.n_states)))
-    attrs.update(_options(cell)[0])
-    needs = [a is not None and a.dtype.kind == "f" for a in arguments]
-    fused, composed = ([g for g in rule.vjp(numpy_backend, rule.forward(numpy_backend, *arguments, **attrs)[1], gout, needs)
-                        if g is not None] for rule in getattr(ops, cell).rules("numpy"))
-    assert len(fused) >= sum(needs) // 2
-    for a, b in zip(fused, composed, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+@pytest.mark.parametrize(("cell", "norm"), CASES)
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_and_time_steps_that_are_all_masked(name, cell, norm, rng, numpy_backend):
+    mask = rng.random((7, 5)) < 0.6
+    mask[:, 2] = mask[3] = False
+    arguments = make_arguments(cell, norm, rng, (7, 5, 4, 6), "float64", mask)
+    attrs, gouts = attributes(cell, norm), gouts_of(cell, (7, 5, 4, 6), rng, "float64")
+    _check(name, cell, arguments, attrs, numpy_backend)
+    count = len(gouts) - 1
+    hidden, *rest = results(rule_of(cell, name), numpy_backend, arguments, attrs, gouts)
+    last, d_x, d_first = rest[:count], rest[count], rest[count + 1:2 * count + 1]
+    for first, state in zip(arguments[1:], last, strict=False):
+        np.testing.assert_array_equal(state[2], first[2])
+    np.testing.assert_array_equal(hidden[:, 2], np.tile(arguments[1][2], (7, 1)))
+    assert not d_x[~mask].any() and d_x[mask].all()
+    np.testing.assert_allclose(d_first[0][2], gouts[1][2] + gouts[0][:, 2].sum(axis=0), rtol=1e-12)
+    for d, gout in zip(d_first[1:], gouts[2:], strict=True):
+        np.testing.assert_array_equal(d[2], gout[2])
 
 
-@pytest.mark.parametrize("lengths", [[9] * 20, sorted(range(1, 129), reverse=True), [5], [30] + [2] * 40])
-def test_stretches_cover_every_real_step(lengths):
-    lengths, covered = np.array(lengths), np.zeros((30 if max(lengths) <= 30 else 128, len(lengths)), bool)
-    for steps, rows in ragged.stretches(lengths):
-        assert steps.stop > steps.start and not covered[steps].any()
-        covered[steps, :rows] = True
-    real = np.arange(len(covered))[:, None] < lengths
-    assert not (real & ~covered).any() and covered.sum() <= 1.4 * real.sum() + 16 * len(covered)
+@pytest.mark.parametrize(("cell", "norm"), CASES)
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_depends_on_padding(name, cell, norm, rng, numpy_backend):
+    sizes, mask = (9, 7, 4, 6), _padding("any")
+    arguments = make_arguments(cell, norm, rng, sizes, "float32", mask)
+    attrs, gouts = attributes(cell, norm), gouts_of(cell, sizes, rng, "float32")
+    changed = [np.where(mask[:, :, None], arguments[0], np.float32(1e3)), *arguments[1:]]
+    for a, b in zip(*(results(rule_of(cell, name), numpy_backend, own, attrs, gouts) for own in (arguments, changed)),
+                    strict=True):
+        np.testing.assert_array_equal(a, b)
 
+
+@pytest.mark.parametrize("cell", VARIANTS)
+@pytest.mark.parametrize("name", NAMES)
+def test_no_gradient_at_some_outputs(name, cell, rng, numpy_backend):
+    """A loss on last states only gives no gradient to the outputs, and one on outputs none to the last states."""
+    sizes = (9, 7, 4, 6)
+    arguments = make_arguments(cell, "layer", rng, sizes, "float64", _padding("any"))
+    d_hidden, *d_last = gouts_of(cell, sizes, rng, "float64")
+    for gouts in ((None, *d_last), (d_hidden, *[None] * len(d_last))):
+        fused, composed = (results(rule_of(cell, which), numpy_backend, arguments, attributes(cell, "layer"), gouts)
+                           for which in (name, "composed"))
+        for a, b in zip(fused, composed, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+# What a rule keeps and which variants it has ---------------------------------------------------------------
 
 def _floats(saved, skip):
     """How many floats a rule keeps, without the inputs it was given."""
@@ -106,80 +128,23 @@ def _floats(saved, skip):
     return total
 
 
-@pytest.mark.parametrize(("cell", "norm", "options", "kept"), [
-    *((cell, norm, _options(cell)[0], kept) for (cell, norm), kept in KEPT.items()),
-    ("lstm", "layer", {"remat": True}, 2), ("lstm", "none", {"remat": True}, 2)])
-def test_memory_for_the_gradient(cell, norm, options, kept, rng, numpy_backend):
+@NEEDS_COMPILER
+@pytest.mark.parametrize(("cell", "norm", "remat", "kept"), [
+    *((cell, norm, False, kept) for (cell, norm), kept in KEPT.items()), ("lstm", "layer", True, 2),
+    ("lstm", "none", True, 2)])
+def test_memory_of_the_compiled_rules_for_the_gradient(cell, norm, remat, kept, rng, numpy_backend):
     steps, batch, hidden = 40, 30, 16
-    p = Problem(cell, norm, rng, steps=steps, batch=batch, n_in=3, hidden=hidden)
-    arguments = _arguments(p, "float32")
-    rule = getattr(ops, cell).rules("numpy")[0]
-    _, saved = rule.forward(numpy_backend, *arguments, norm=norm, eps=1e-5, eps_place="inside", reverse=False, **options)
+    arguments = arguments_of(Problem(cell, norm, rng, steps=steps, batch=batch, n_in=3, hidden=hidden), "float32")
+    _, saved = rule_of(cell, COMPILED).forward(numpy_backend, *arguments, **attributes(cell, norm, remat=remat))
     per_step_and_row = _floats(saved, arguments) / (steps * batch)
-    assert per_step_and_row <= kept * hidden + 8  # and a few scale factors, and the weights once
+    assert kept * hidden <= per_step_and_row <= kept * hidden + 8  # and four numbers of norms, and the weights once
 
 
 @pytest.mark.parametrize(("cell", "norm"), [("lstm", "batch"), ("lstm", "layer-per-gate"), ("gru", "batch"),
                                             ("rnn", "layer-theano")])
-def test_the_remaining_variants_are_left_to_the_composed_rule(cell, norm, rng, numpy_backend):
-    p = Problem(cell, norm, rng)
-    rule = getattr(ops, cell).rules("numpy")[0]
-    arguments = _arguments(p, "float32")
-    attrs = {"eps": 1e-5, "reverse": False}
-    assert norm in rule.supports(numpy_backend, *arguments, norm=norm, eps_place="inside", **attrs)
-    assert "outside" in rule.supports(numpy_backend, *arguments, norm="layer", eps_place="outside", **attrs)
-
-
-class TestPartsOfTheBatch:
-    """A large batch is computed in parts, side by side."""
-
-    @pytest.fixture
-    def three_workers(self, monkeypatch):
-        monkeypatch.setenv("DUOLN_THREADS", "3")
-        for cached in (host.workers, host._pool):
-            cached.cache_clear()
-        yield
-        for cached in (host.workers, host._pool):
-            cached.cache_clear()
-
-    @pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
-    @pytest.mark.parametrize(("cell", "norm"), CASES)
-    def test_equals_the_composed_rule(self, cell, norm, masked, rng, numpy_backend, three_workers, monkeypatch):
-        op = getattr(ops, cell)
-        p = Problem(cell, norm, rng, steps=3, batch=53, n_in=4, hidden=5, masked=masked)
-        monkeypatch.setattr(parts, "FEWEST_VALUES", 0)
-        assert len(parts.bounds(3, 53, 5)) == 3
-        for more in _options(cell):
-            check_rule(op, op.rules("numpy")[0], _arguments(p, "float64"),
-                       {"norm": norm, "eps": 1e-5, "eps_place": "inside", "reverse": False, **more}, numpy_backend,
-                       length=2000)
-
-    def test_small_batches_and_a_blas_that_cannot_be_limited_stay_whole(self, monkeypatch, three_workers):
-        assert len(parts.bounds(10**4, parts.FEWEST_ROWS, 10**3)) == len(parts.bounds(100, 128, 64)) == 1
-        assert len(parts.bounds(100, 128, 256)) == 3
-        monkeypatch.setattr(host.openblas, "can_limit", lambda: False)
-        assert parts.bounds(100, 1000, 256) == [slice(0, 1000)]
-
-    def test_two_callers_at_once_leave_the_settings_as_they_were(self, three_workers):
-        """Each brings back the settings that it read: the second must not read those that the first has set."""
-        get, interval = host.openblas._function("get_num_threads"), sys.getswitchinterval()
-        before, first_is_in = get(), threading.Event()
-        first = threading.Thread(target=host.side_by_side, args=([lambda: first_is_in.set() or time.sleep(0.1), int],))
-        second = threading.Thread(target=host.side_by_side, args=([lambda: time.sleep(0.3), int],))
-        first.start()
-        first_is_in.wait()
-        second.start()
-        for caller in (first, second):
-            caller.join()
-        assert (get(), sys.getswitchinterval()) == (before, interval)
-
-    def test_errors_and_settings_reach_every_thread(self, three_workers):
-        def fail():
-            raise ValueError("here")
-
-        interval = sys.getswitchinterval()
-        with pytest.raises(ValueError, match="here"):
-            host.side_by_side([lambda: 0, fail])
-        assert sys.getswitchinterval() == interval
-        with np.errstate(over="raise"), pytest.raises(FloatingPointError):
-            host.side_by_side([lambda: 0, lambda: np.full(1, 1e38, np.float32) * np.float32(10)])
+@pytest.mark.parametrize("name", [COMPILED, PLAIN])
+def test_the_remaining_variants_are_left_to_the_composed_rule(name, cell, norm, rng, numpy_backend):
+    rule, arguments = rule_of(cell, name), arguments_of(Problem(cell, norm, rng), "float32")
+    assert norm in rule.supports(numpy_backend, *arguments, **attributes(cell, norm))
+    outside = {**attributes(cell, "layer"), "eps_place": "outside"}
+    assert "outside" in rule.supports(numpy_backend, *arguments, **outside)

@@ -1,0 +1,146 @@
+"""The compiled walks over a sequence: every width and number of rows about their blocks, and any number of threads."""
+
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+from recurrent_cases import (
+    CASES,
+    COMPILED,
+    VARIANTS,
+    attributes,
+    fused_names,
+    gouts_of,
+    make_arguments,
+    remats,
+    results,
+    rule_of,
+    wide,
+)
+
+from duoln.kernels import host, native, source
+from duoln.kernels.recurrent import positions
+from duoln.ops.recurrent.variants import GATES
+from duoln.testing.closeness import check_close, tolerance
+
+NEEDS_COMPILER = pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled here")
+WIDTHS = [(3, 3, 2, hidden) for hidden in range(1, 68)]
+"""Time steps, rows, inputs, hidden units: every width through four panels of 16."""
+BATCHES = [(3, batch, 2, hidden) for batch in range(1, 34) for hidden in (5, 17)]
+EPS = 0.1
+"""Large, because a norm over few values with a small one multiplies rounding errors."""
+
+
+@pytest.mark.parametrize("sizes", [WIDTHS, BATCHES], ids=["widths", "rows"])
+@pytest.mark.parametrize(("cell", "norm"), CASES)
+def test_every_size_equals_the_composed_rule_in_float64(cell, norm, sizes, rng, numpy_backend):
+    for size in sizes:
+        mask = None if sum(size) % 2 else rng.random(size[:2]) < 0.8
+        arguments = make_arguments(cell, norm, rng, size, "float32", mask)
+        gouts = gouts_of(cell, size, rng, "float32")
+        attrs = attributes(cell, norm, reverse=size[3] % 3 == 0, eps=EPS)
+        expected = results(rule_of(cell, "composed"), numpy_backend, wide(arguments), attrs, wide(gouts))
+        for name in fused_names():
+            for remat in remats(cell):
+                own = {**attrs, "remat": remat} if cell == "lstm" else attrs
+                for dtype, given, d_given in (("float32", arguments, gouts), ("float64", wide(arguments), wide(gouts))):
+                    computed = results(rule_of(cell, name), numpy_backend, given, own, d_given)
+                    for k, (a, b) in enumerate(zip(computed, expected, strict=True)):
+                        assert a.dtype == dtype
+                        check_close(a, b, 8 * tolerance(dtype, 2000), f"{name} {dtype} {size} result {k}")
+
+
+# Threads ---------------------------------------------------------------------------------------------------
+
+SHARED = {"by units": (3, 12, 5, 300), "by rows": (3, 67, 5, 130)}
+"""Sizes at which threads share the units of all rows, or the rows."""
+
+
+def _bytes_with(monkeypatch, threads, cell, size, run):
+    """The bytes of a run with so many threads, which the rule really asks for."""
+    monkeypatch.setattr(host, "workers", lambda: threads)
+    units = positions.Units.of(GATES[cell], size[3], np.dtype("float32"))
+    asked, by_units = positions.threads(units, positions.Positions.of(*size[:2], None, False))
+    assert (asked, bool(by_units)) == (threads, size == SHARED["by units"])
+    return [a.tobytes() for a in run()]
+
+
+def _runner(cell, norm, size, rng, backend, remat=False):
+    mask = rng.random(size[:2]) < 0.8
+    arguments = make_arguments(cell, norm, rng, size, "float32", mask)
+    gouts = gouts_of(cell, size, rng, "float32")
+    return lambda: results(rule_of(cell, COMPILED), backend, arguments, attributes(cell, norm, remat=remat), gouts)
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("size", SHARED.values(), ids=SHARED)
+@pytest.mark.parametrize(("cell", "norm"), CASES)
+def test_the_same_bits_for_any_number_of_threads(cell, norm, size, rng, numpy_backend, monkeypatch):
+    for remat in remats(cell):
+        run = _runner(cell, norm, size, rng, numpy_backend, remat)
+        one, *more = (_bytes_with(monkeypatch, threads, cell, size, run) for threads in (1, 2, 3, 8))
+        assert all(several == one for several in more)
+
+
+@NEEDS_COMPILER
+@pytest.mark.long
+@pytest.mark.parametrize("threads", [2, 3, 8])
+@pytest.mark.parametrize("size", SHARED.values(), ids=SHARED)
+@pytest.mark.parametrize(("cell", "norm"), CASES)
+def test_the_same_bits_a_hundred_times(cell, norm, size, threads, rng, numpy_backend, monkeypatch):
+    run = _runner(cell, norm, size, rng, numpy_backend)
+    one = _bytes_with(monkeypatch, 1, cell, size, run)
+    for _ in range(100):
+        assert _bytes_with(monkeypatch, threads, cell, size, run) == one
+
+
+# Rows that do not know of each other -----------------------------------------------------------------------
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("size", [(4, 5, 3, 7), (4, 21, 3, 18)], ids=["few rows", "many rows"])
+@pytest.mark.parametrize(("cell", "norm"), CASES)
+def test_values_that_are_not_finite_stay_in_their_row(cell, norm, size, bad, rng, numpy_backend):
+    arguments = make_arguments(cell, norm, rng, size, "float32")
+    with_bad = [arguments[0].copy(), *arguments[1:]]
+    with_bad[0][1, 3] = bad
+    others = np.arange(size[1]) != 3
+    gouts, n_states = gouts_of(cell, size, rng, "float32"), 2 if cell == "lstm" else 1
+    for name in fused_names():
+        with np.errstate(all="ignore"):
+            good, ill = (results(rule_of(cell, name), numpy_backend, own, attributes(cell, norm), gouts)
+                               for own in (arguments, with_bad))
+        of_rows = 2 * (n_states + 1)  # the outputs, and the gradients of x and the states
+        for a, b in zip(good[:of_rows], ill[:of_rows], strict=True):
+            np.testing.assert_array_equal(a[..., others, :], b[..., others, :])
+        if np.isnan(bad):
+            assert np.isnan(ill[0][1:, 3]).all()
+
+
+# Python calls ----------------------------------------------------------------------------------------------
+
+def _calls_in_kernels(run):
+    """The functions of `kernels/` that are called."""
+    calls = []
+
+    def note(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(str(source.FOLDER)):
+            calls.append(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("cell", VARIANTS)
+def test_the_calls_of_python_do_not_grow_with_the_sequence(cell, rng, numpy_backend):
+    rule, attrs, calls = rule_of(cell, COMPILED), attributes(cell, "layer"), {}
+    for steps in (5, 50):
+        run = partial(rule.forward, numpy_backend, *make_arguments(cell, "layer", rng, (steps, 3, 3, 8), "float32"), **attrs)
+        run()  # compiles what is not compiled yet
+        calls[steps] = _calls_in_kernels(run)
+    assert calls[5] == calls[50] and len(calls[5]) > 5
