@@ -57,7 +57,7 @@ from duoln.data import strictjson
 from duoln.errors import CheckpointError, UsageError
 from duoln.system.filesystem import write_atomically
 
-_SOURCES = (".py", ".cu", ".cuh", ".metal", ".h")
+_SOURCES = (".py", ".cpp", ".cu", ".cuh", ".metal", ".h")
 
 
 class Work(NamedTuple):

@@ -6,12 +6,13 @@ A run is forward, or forward and the gradients of everything (input, states, wei
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from duoln.bench import machine
+from duoln.bench import machine, peak
 from duoln.bench.records import Work, source_hash
 from duoln.bench.turns import Entry, with_allocators
 from duoln.kernels.recurrent import cases
@@ -49,16 +50,21 @@ def checks(out: np.ndarray, gradients: dict[str, np.ndarray]) -> list[float]:
 def prepare(asked: dict[str, Any]) -> Work:
     """The work of one side: our layer, only the matrix products of our layer, or PyTorch's layer."""
     cell, norm, backward = asked["cell"], asked["norm"], asked["backward"]
+    from duoln.runtime import choose
+
     arrays = arrays_for(cell, norm, Shape(*asked["shape"]))
+    backend = choose(asked["backend"])[0]
+    if asked["peer"] not in (None, PRODUCTS):
+        import_module(asked["peer"])
+    peak.begin()
     if asked["peer"] == PRODUCTS:
         return _products(asked["backend"], arrays, backward)
     if asked["peer"] is None:
         return _ours(cell, norm, backward, asked["backend"], arrays)
     from duoln.bench import recurrent_torch
     from duoln.bench.operators_torch import device_for
-    from duoln.runtime import choose
 
-    device = device_for(choose(asked["backend"])[0].name)
+    device = device_for(backend.name)
     run, out, gradients, facts = recurrent_torch.build(cell, norm, asked["form"], arrays, backward, device)
     return Work(lambda k: run(), checks(out, gradients), facts, warmups=2)
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import sys
 import time
+from importlib import import_module
 from typing import Any
 
-from duoln.bench import machine
+from duoln.bench import machine, peak
 from duoln.bench.records import Work
 from duoln.bench.recurrent import prepare as prepare_recurrent
 
@@ -24,7 +25,8 @@ def main() -> None:
     asked: dict[str, Any] = json.loads(sys.argv[1])
     work = (prepare_recurrent if asked["kind"] == "rnn" else prepare_training)(asked)
     side = asked["peer"] or "duoln"
-    facts = {"side": side, **work.facts, **machine.side(), "warmups": work.warmups, "checks": work.checks}
+    facts = {"side": side, **work.facts, **machine.side(), "warmups": work.warmups, "checks": work.checks,
+             "peak_bytes": peak.above()}
     print(json.dumps(facts), flush=True)
     k = work.first
     for line in sys.stdin:
@@ -50,11 +52,15 @@ def prepare_training(asked: dict[str, Any]) -> Work:
     splits = task.data(cfg)
     if asked["peer"] is None:
         backend = runtime.backend(asked["backend"])
+        peak.begin()
         trainer = Trainer(task, asked["variant"], cfg, splits, backend)
         losses = [trainer.advance() for _ in range(CHECKED_STEPS)]
         return Work(lambda k: trainer.advance(), losses, {"backend": machine.backend_facts(backend)},
                     warmups=CHECKED_STEPS)
-    train_step, facts = task.peer(asked["peer"])(cfg, task.model(cfg).init(Stream(cfg.seed, "init")))
+    make = task.peer(asked["peer"])
+    import_module("torch")
+    peak.begin()
+    train_step, facts = make(cfg, task.model(cfg).init(Stream(cfg.seed, "init")))
     losses = [float(train_step(splits.train(k))) for k in range(CHECKED_STEPS)]
     return Work(lambda k: train_step(splits.train(k)), losses, facts, CHECKED_STEPS, CHECKED_STEPS)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from duoln.bench import machine, operators
+from duoln.bench import limits, machine, operators
 from duoln.bench.records import check_target, make_case, make_record, write
 from duoln.cli import console
 from duoln.errors import UsageError
@@ -65,10 +65,21 @@ def record_rows(kind: str, args: argparse.Namespace, cases: Sequence[Mapping[str
 
 
 def show_rows(title: str, rows: Sequence[Mapping[str, Any]], scale: float, unit: str) -> None:
-    """Show what the sides took, with our share of each."""
+    """Show what the sides took, with our share of each, and their peak memory beyond libraries and data."""
     table = [(row["name"], f"{row['median'] * scale:.2f}", f"{row['p10'] * scale:.2f} - {row['p90'] * scale:.2f}",
-              f"{row['ratio']:.2f}") for row in rows]
-    console.show(console.rows_table(title, ("side", unit, "p10 - p90", "duoln / side"), table))
+              f"{row['ratio']:.2f}", _mib(row["facts"].get("peak_bytes"))) for row in rows]
+    console.show(console.rows_table(title, ("side", unit, "p10 - p90", "duoln / side", "peak MiB"), table))
+
+
+def _mib(size: int | None) -> str:
+    return "-" if size is None else f"{size / 2 ** 20:.0f}"
+
+
+def show_limits(args: argparse.Namespace) -> None:
+    """Say what the machine can do at most, in one line."""
+    from duoln import runtime
+
+    console.say(limits.line(runtime.backend(args.backend)))
 
 
 def write_record(record: Mapping[str, Any], target: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from duoln.bench import operators, recurrent
 from duoln.bench.turns import time_in_turns
 from duoln.cli import console
-from duoln.cli.bench.options import add_common, check, numbers, of_row, record_rows, show_rows
+from duoln.cli.bench.options import add_common, check, numbers, of_row, record_rows, show_limits, show_rows
 from duoln.kernels.recurrent import cases
 from duoln.ops.recurrent.variants import check_variant
 
@@ -48,5 +48,6 @@ def _rnn(args: argparse.Namespace) -> int:
                    "flops": cases.flops(cell, shape, not args.forward),
                    "rule": row["facts"].get("rule"), "source": recurrent.source_of(cell, row["facts"].get("rule")),
                    **of_row(row)} for row in rows]
+    show_limits(args)
     record_rows("rnn", args, timed)
     return 0

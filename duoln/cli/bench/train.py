@@ -7,7 +7,7 @@ from typing import Any
 
 from duoln.bench.turns import Entry, time_in_turns, with_allocators
 from duoln.cli import console
-from duoln.cli.bench.options import add_common, check, of_row, record_rows, show_rows
+from duoln.cli.bench.options import add_common, check, of_row, record_rows, show_limits, show_rows
 from duoln.tasks import make_config, parse_settings
 from duoln.tasks.registry import find_task
 
@@ -51,5 +51,6 @@ def _train(args: argparse.Namespace) -> int:
         timed += [{"op": f"{task.name} {args.variant}", "passes": "step", "shape": [size],
                    "settings": {**preset, **{key: getattr(cfg, key) for key in chosen}}, **of_row(row)}
                   for row in rows]
+    show_limits(args)
     record_rows("train", args, timed)
     return 0
