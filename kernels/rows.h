@@ -12,18 +12,18 @@ using Number = std::integral_constant<int, number>;
 template <class T>
 struct WholeVector {
     using vector = typename Vector<T>::type;
-    vector load(const T* values) const { return ::load(values); }
+    vector load(const T* values, T = T(0)) const { return ::load(values); }
     void store(T* values, vector from) const { ::store(values, from); }
     vector or_zero(vector from) const { return from; }
 };
 
-// The first `count` values of a vector. The others are read as zero and not written.
+// The first `count` values of a vector. The others are read as zero, or as `otherwise`, and not written.
 template <class T>
 struct PartOfVector {
     using vector = typename Vector<T>::type;
     index_t count;
-    vector load(const T* values) const {
-        vector part{};
+    vector load(const T* values, T otherwise = T(0)) const {
+        vector part = vector{} + otherwise;
         std::memcpy(&part, values, count * sizeof(T));
         return part;
     }
