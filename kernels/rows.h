@@ -1,9 +1,11 @@
 // Walks along a row of any width in vectors: whole ones, and a part of one where the width ends between two.
 #pragma once
+#include <type_traits>
+
 #include "native.h"
 
-// Four vectors are under way at once, so that a sum does not wait for the one before. Work gets the number of its vector
-// among them, a constant, for its own part of a sum.
+// Four vectors are under way at once, so that a sum does not wait for the one before. Work gets the number of its
+// vector among them, a constant, for its own part of a sum.
 static constexpr int SUMS = 4;
 template <int number>
 using Number = std::integral_constant<int, number>;
@@ -57,6 +59,6 @@ struct RowSum {
     T sum() const { return total<T>((parts[0] + parts[1]) + (parts[2] + parts[3])); }
 };
 
-// Asks for memory that is used soon. Where it is no memory of this process, nothing happens.
+// Asks for memory that is used soon. An address that is not of this process does no harm: nothing is read.
 template <class T>
 static inline void fetch_ahead(const T* values) { __builtin_prefetch(values); }

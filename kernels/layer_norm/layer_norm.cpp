@@ -8,7 +8,7 @@ enum Activation : int32_t { NONE = 0, RELU = 1, TANH = 2 };
 // A block of rows whose shares of the gain's and bias's gradients are added up together.
 static const index_t BLOCK = 64;
 
-// A row is centred in two steps, by its first value and by the mean of what is left, so that a large mean costs no bits.
+// A row is centred in two steps, by its first value and by the mean of what is left, so a large mean costs no bits.
 // While a row is in cache, the next one is fetched: otherwise memory would rest for two of the three walks.
 template <int32_t ACTIVATION, class T>
 static void normalise(const T* x, const T* gain, const T* bias, T* y, T* mean, T* rstd, index_t first, index_t last,
@@ -19,7 +19,9 @@ static void normalise(const T* x, const T* gain, const T* bias, T* y, T* mean, T
         T* out = y + row * width;
         const vector start = vector{} + in[0];
         RowSum<T> sums, rests, squares;
-        each_vector<T>(width, [&](index_t k, auto lanes, auto n) { sums.add(lanes.or_zero(lanes.load(in + k) - start), n); });
+        each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
+            sums.add(lanes.or_zero(lanes.load(in + k) - start), n);
+        });
         T offset = sums.sum() / T(width);
         const vector first_offset = vector{} + offset;
         each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
