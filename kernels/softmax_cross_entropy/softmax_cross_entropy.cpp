@@ -1,18 +1,29 @@
 // Softmax cross-entropy of rows of logits, forward and backward. What is kept of a row is the logarithm of its sum.
-#include "../native.h"
+#include "../rows.h"
 
 template <class T>
 static void losses(const T* logits, const int32_t* labels, T* loss, T* log_sum, index_t first, index_t last,
                    index_t classes) {
+    using vector = typename Vector<T>::type;
     for (index_t row = first; row < last; ++row) {
         const T* in = logits + row * classes;
+        vector largest_parts[SUMS];
+        std::fill_n(largest_parts, SUMS, vector{} + in[0]);
+        each_vector<T>(classes, [&](index_t k, auto lanes, auto n) {
+            vector& part = largest_parts[n];
+            const vector values = lanes.load(in + k, in[0]);
+            part = values > part ? values : part;
+        });
         T largest = in[0];
-#pragma omp simd reduction(max : largest)
-        for (index_t k = 0; k < classes; ++k) largest = in[k] > largest ? in[k] : largest;
-        T sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (index_t k = 0; k < classes; ++k) sum += exponential(in[k] - largest);
-        const T log_of_sum = std::log(sum);
+        for (const vector& part : largest_parts)
+            for (index_t k = 0; k < Vector<T>::lanes; ++k) largest = part[k] > largest ? part[k] : largest;
+        RowSum<T> sums;
+        const vector shift = vector{} + largest;
+        each_vector<T>(classes, [&](index_t k, auto lanes, auto n) {
+            sums.add(lanes.or_zero(exponential(lanes.load(in + k) - shift)), n);
+            fetch_ahead(in + classes + k);
+        });
+        const T log_of_sum = std::log(sums.sum());
         log_sum[row] = largest + log_of_sum;
         loss[row] = log_of_sum - (in[labels[row]] - largest);
     }
@@ -21,12 +32,15 @@ static void losses(const T* logits, const int32_t* labels, T* loss, T* log_sum, 
 template <class T>
 static void differentiate(const T* logits, const int32_t* labels, const T* log_sum, const T* d_loss, T* d_logits,
                           index_t first, index_t last, index_t classes) {
+    using vector = typename Vector<T>::type;
     for (index_t row = first; row < last; ++row) {
-        const T *in = logits + row * classes, scale = d_loss[row], log_of_sum = log_sum[row];
+        const T* in = logits + row * classes;
+        const vector scale = vector{} + d_loss[row], log_of_sum = vector{} + log_sum[row];
         T* out = d_logits + row * classes;
-#pragma omp simd
-        for (index_t k = 0; k < classes; ++k) out[k] = scale * exponential(in[k] - log_of_sum);
-        out[labels[row]] -= scale;
+        each_vector<T>(classes, [&](index_t k, auto lanes, auto) {
+            lanes.store(out + k, scale * exponential(lanes.load(in + k) - log_of_sum));
+        });
+        out[labels[row]] -= d_loss[row];
     }
 }
 

@@ -63,6 +63,17 @@ def test_softmax_cross_entropy(shape, dtype, threads, rng, numpy_backend):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("width", [2, 3, 4, 5, 8, 9, 16, 17, 31, 63, 65, 130])
+def test_a_row_may_end_inside_a_vector(width, dtype, rng, numpy_backend):
+    x = (rng.standard_normal((3, width)) + 3 * rng.standard_normal((3, 1))).astype(dtype)
+    gain, bias = (rng.standard_normal(width).astype(dtype) for _ in range(2))
+    _check_rules(ops.layer_norm, [x, gain, bias], {"eps": 1e-2, "eps_place": "inside", "activation": "tanh"},
+                 numpy_backend, length=width)
+    _check_rules(ops.softmax_cross_entropy, [x, rng.integers(0, width, 3).astype(np.int32)], {}, numpy_backend,
+                 length=width)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "computed again"])
 @pytest.mark.parametrize(("rows", "classes"), [((1,), 1), ((), 7), ((9,), 33), ((3, 50), 301)], ids=str)
 def test_linear_cross_entropy(rows, classes, kept, dtype, threads, rng, monkeypatch, numpy_backend):

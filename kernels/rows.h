@@ -1,0 +1,64 @@
+// Walks along a row of any width in vectors: whole ones, and a part of one where the width ends between two.
+#pragma once
+#include <type_traits>
+
+#include "native.h"
+
+// Four vectors are under way at once, so that a sum does not wait for the one before. Work gets the number of its
+// vector among them, a constant, for its own part of a sum.
+static constexpr int SUMS = 4;
+template <int number>
+using Number = std::integral_constant<int, number>;
+
+// All values of a vector.
+template <class T>
+struct WholeVector {
+    using vector = typename Vector<T>::type;
+    vector load(const T* values, T = T(0)) const { return ::load(values); }
+    void store(T* values, vector from) const { ::store(values, from); }
+    vector or_zero(vector from) const { return from; }
+};
+
+// The first `count` values of a vector. The others are read as zero, or as `otherwise`, and not written.
+template <class T>
+struct PartOfVector {
+    using vector = typename Vector<T>::type;
+    index_t count;
+    vector load(const T* values, T otherwise = T(0)) const {
+        vector part = vector{} + otherwise;
+        std::memcpy(&part, values, count * sizeof(T));
+        return part;
+    }
+    void store(T* values, vector from) const { std::memcpy(values, &from, count * sizeof(T)); }
+    vector or_zero(vector from) const { return load(reinterpret_cast<const T*>(&from)); }
+};
+
+// Calls work(k, lanes, number) for the vector of the values k and after: `lanes` loads and stores it.
+template <class T, class Work>
+static inline void each_vector(index_t width, const Work& work) {
+    const index_t step = Vector<T>::lanes;
+    const WholeVector<T> whole;
+    index_t k = 0;
+    for (; k + SUMS * step <= width; k += SUMS * step) {
+        work(k, whole, Number<0>());
+        work(k + step, whole, Number<1>());
+        work(k + 2 * step, whole, Number<2>());
+        work(k + 3 * step, whole, Number<3>());
+    }
+    for (; k + step <= width; k += step) work(k, whole, Number<0>());
+    if (k < width) work(k, PartOfVector<T>{width - k}, Number<1>());
+}
+
+// A sum over a row, in an order that depends on the width alone.
+template <class T>
+struct RowSum {
+    using vector = typename Vector<T>::type;
+    vector parts[SUMS] = {};
+    template <int number>
+    void add(vector values, Number<number>) { parts[number] += values; }
+    T sum() const { return total<T>((parts[0] + parts[1]) + (parts[2] + parts[3])); }
+};
+
+// Asks for memory that is used soon. An address that is not of this process does no harm: nothing is read.
+template <class T>
+static inline void fetch_ahead(const T* values) { __builtin_prefetch(values); }
