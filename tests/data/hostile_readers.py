@@ -30,6 +30,7 @@ import safetensors.numpy
 from duoln.bench import schema
 from duoln.data import Expected, map_npy, read_idx
 from duoln.errors import CheckpointError, DataError, DataFormatError, RecordError, UsageError
+from duoln.kernels.native import storage
 from duoln.plugins.attentive_reader import corpus as questions
 from duoln.plugins.attentive_reader.questions import parse as parse_question
 from duoln.plugins.attentive_reader.vocabulary import read_words
@@ -322,7 +323,8 @@ def _hear(event, args):
     if _watch["folder"] is None:
         return
     if event == "open":
-        stray = not str(args[0]).startswith(_watch["folder"]) and not str(args[0]).endswith((".py", ".pyc"))
+        ours = _watch["folder"], str(storage.folder())  # compiled kernels are read where a model is made
+        stray = not str(args[0]).startswith(ours) and not str(args[0]).endswith((".py", ".pyc"))
         if stray or (args[1] and set(args[1]) & set("wax+")):
             _watch["seen"].append(f"open {args[:2]}")
     elif event.startswith(("pickle.", "os.", "subprocess.", "socket.", "shutil.")) and event not in ("os.listdir", "os.scandir"):

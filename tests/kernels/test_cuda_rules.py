@@ -14,7 +14,7 @@ from duoln.kernels.case_table import LONG_CELL_SIZES, recurrent, rule_cases
 from duoln.kernels.settings import every_setting
 from duoln.testing import selftest
 
-CASES = [p for p in rule_cases() if p.op not in ("conv2d", "max_pool2d", "leaky_relu", "batch_norm", "add", "linear_cross_entropy")]
+CASES = [p for p in rule_cases() if p.op not in ("conv2d", "max_pool2d", "leaky_relu", "batch_norm", "add", "linear_cross_entropy", "linear", "global_norm", "matmul")]
 """Those of operators that have a CUDA kernel."""
 
 
@@ -61,7 +61,7 @@ BROKEN = [
     ("no bounds check in a store", _case("layer_norm 3 x 1025"), "if (column(c, k) < width) to[column(c, k)]", "to[column(c, k)]"),
     ("the last chunk is skipped", _case("layer_norm 3 x 500"), "for (int c = 0; c < CHUNKS; ++c)", "for (int c = 0; c < CHUNKS - 1; ++c)"),
     ("rows behind the last one are written", _case("layer_norm 3 x 32"), "    if (!inside) return;\n    r.each", "    r.each"),
-    ("the activation has no slope", _case("layer_norm 4 x 500, tanh"), "return 1 - tanh_y * tanh_y;", "return 1;"),
+    ("the activation has no slope", _case("layer_norm 4 x 500, tanh"), "return one - tanh_y * tanh_y;", "return one;"),
     ("no barrier between the sums of two norms", _case("lstm layer T2 B2 in3 H130"), "value[n];\n    __syncthreads();", "value[n];"),
     ("the LSTM's units behind the last one are stored", _case("lstm layer T2 B3 in2 H33"), "if (unit(u) < hidden) f(gate, u);", "f(gate, u);"),
     ("the GRU's new gate shares the norm of the two before it", _case("gru layer T3 B5"), "return gate == 2; }", "return 0; }"),
