@@ -1,4 +1,4 @@
-"""A glimpse of DRAW on the CPU, compiled: a row of the batch stays in the first cache from its filters to what is read."""
+"""A glimpse of DRAW on the CPU, compiled: a row stays in the first cache from its filters to what is read."""
 
 from __future__ import annotations
 
