@@ -1,7 +1,5 @@
 // Products of a few rows with a matrix, forward and backward. The matrix is read once, as it lies in memory: it is packed
 // nowhere. Each value of a result belongs to one thread and is added up in one order.
-#include <type_traits>
-
 #include "../native.h"
 
 // Keeps a vector in a register: g++ would read it from memory again for each product.
@@ -15,15 +13,10 @@ static inline V kept(V v) {
     return v;
 }
 
-// As many rows of x share a load of the matrix as there are registers for their sums.
-#if VECTOR_BYTES == 64
-static const int GROUP = 8;
-#else
-static const int GROUP = 4;
-#endif
-static const int PANEL = 8;  // rows of the matrix that share a load and a store of y
+static const int GROUP = 4;  // rows of x that share a load of the matrix
+static const int PANEL = 4;  // rows of the matrix that share a load and a store of y
 static const int STRIP = 2;  // vectors of columns that are multiplied side by side
-static const index_t BLOCK = 128;  // at most so many rows of the matrix are added up together, whatever the threads
+static const index_t BLOCK = 128;  // rows of the matrix whose products are added up together, whatever the threads
 
 // y += x[r, 0 .. K) w[0 .. K, :] for R rows.
 template <int R, int K, class T>
@@ -31,9 +24,6 @@ static void add_panel(const T* x, const T* w, T* y, index_t in, index_t out) {
     using vector = typename Vector<T>::type;
     constexpr index_t LANES = Vector<T>::lanes;
     const index_t step = STRIP * LANES, whole = out / step * step;
-    T factors[R][K];  // side by side: the addresses of R rows do not fit in the registers
-    for (int r = 0; r < R; ++r)
-        for (int k = 0; k < K; ++k) factors[r][k] = x[r * in + k];
     for (index_t c = 0; c < whole; c += step) {
         vector sums[R][STRIP];
         for (int r = 0; r < R; ++r)
@@ -41,7 +31,7 @@ static void add_panel(const T* x, const T* w, T* y, index_t in, index_t out) {
         for (int k = 0; k < K; ++k)
             for (int s = 0; s < STRIP; ++s) {
                 const vector weights = kept(load(w + k * out + c + s * LANES));
-                for (int r = 0; r < R; ++r) sums[r][s] += weights * factors[r][k];
+                for (int r = 0; r < R; ++r) sums[r][s] += weights * x[r * in + k];
             }
         for (int r = 0; r < R; ++r)
             for (int s = 0; s < STRIP; ++s) store(y + r * out + c + s * LANES, sums[r][s]);
@@ -49,7 +39,7 @@ static void add_panel(const T* x, const T* w, T* y, index_t in, index_t out) {
     for (index_t c = whole; c < out; ++c)
         for (int r = 0; r < R; ++r) {
             T sum = y[r * out + c];
-            for (int k = 0; k < K; ++k) sum += w[k * out + c] * factors[r][k];
+            for (int k = 0; k < K; ++k) sum += w[k * out + c] * x[r * in + k];
             y[r * out + c] = sum;
         }
 }
@@ -103,33 +93,28 @@ static void outer(const T* x, const T* g, T* dw, index_t in, index_t out, bool a
         }
 }
 
-// Calls call(R) for R of up to GROUP rows, R being a number that the compiler knows.
-template <int R = GROUP, class Call>
-static inline void by_rows(index_t rows, const Call& call) {
-    if constexpr (R > 1) {
-        if (rows < R) return by_rows<R - 1>(rows, call);
-    }
-    call(std::integral_constant<int, R>{});
-}
+// Calls CALL(R) for R of up to GROUP rows.
+#define BY_ROWS(R, CALL) \
+    switch (R) { case 1: CALL(1); break; case 2: CALL(2); break; case 3: CALL(3); break; default: CALL(4); }
 
 template <int K, class T>
 static void add_rows(const T* x, const T* w, T* y, index_t rows, index_t in, index_t out) {
-    for (index_t row = 0; row < rows; row += GROUP)
-        by_rows(rows - row, [=](auto R) { add_panel<R.value, K>(x + row * in, w, y + row * out, in, out); });
+    for (index_t row = 0; row < rows; row += GROUP) {
+#define ADD_PANEL(R) add_panel<R, K>(x + row * in, w, y + row * out, in, out)
+        BY_ROWS(std::min<index_t>(GROUP, rows - row), ADD_PANEL)
+    }
 }
 
 // The threads share rows of the matrix, not columns: a CPU fetches ahead what lies in one piece.
 template <class T>
 static void multiply(const T* x, const T* w, const T* bias, T* y, index_t rows, index_t in, index_t out, int threads) {
-    // Blocks of like size, so that two threads end together.
-    const index_t most = (in + BLOCK - 1) / BLOCK, each = ((in + most - 1) / most + PANEL - 1) / PANEL * PANEL;
-    const index_t blocks = (in + each - 1) / each, size = rows * out;
+    const index_t blocks = (in + BLOCK - 1) / BLOCK, size = rows * out;
     std::vector<T> parts(blocks * size);
     in_parts(blocks, threads, [&](index_t begin, index_t end) {
         for (index_t block = begin; block < end; ++block) {
-            const index_t last = std::min((block + 1) * each, in), whole = last - (last - block * each) % PANEL;
+            const index_t last = std::min((block + 1) * BLOCK, in), whole = last - (last - block * BLOCK) % PANEL;
             T* part = parts.data() + block * size;
-            for (index_t k = block * each; k < whole; k += PANEL)
+            for (index_t k = block * BLOCK; k < whole; k += PANEL)
                 add_rows<PANEL>(x + k, w + k * out, part, rows, in, out);
             for (index_t k = whole; k < last; ++k) add_rows<1>(x + k, w + k * out, part, rows, in, out);
         }
@@ -150,10 +135,10 @@ static void differentiate(const T* x, const T* w, const T* g, T* dx, T* dw, inde
                           index_t k) {
     for (index_t row = 0; row < rows; row += GROUP) {
         const T *of_x = x + row * in + k, *of_g = g + row * out;
-        by_rows(rows - row, [=](auto R) {
-            if (dx) dots<R.value, K>(of_g, w + k * out, dx + row * in + k, in, out);
-            if (dw) outer<R.value, K>(of_x, of_g, dw + k * out, in, out, row > 0);
-        });
+#define DOTS(R) dots<R, K>(of_g, w + k * out, dx + row * in + k, in, out)
+#define OUTER(R) outer<R, K>(of_x, of_g, dw + k * out, in, out, row > 0)
+        if (dx) BY_ROWS(std::min<index_t>(GROUP, rows - row), DOTS)
+        if (dw) BY_ROWS(std::min<index_t>(GROUP, rows - row), OUTER)
     }
 }
 
