@@ -42,6 +42,8 @@ What is here:
   `BELOW_1`;
 * shapes: `broadcast_shape`, and `unbroadcast` for its gradient;
 * `host`: blocks of rows, scratch memory and threads for rules on NumPy arrays;
+* `native`: a `Function` calls C++ text that is compiled at its first use (give the file's whole path; it may include
+  `native.h`); `failure` says why there is none, for `supports`; `threads_for` how many threads to use;
 * loaded on first use: `cuda` and `metal`, each with a `Kernel` that compiles a file (give its whole path) and checks
   its launches; and `check_op`, `check_rule`, `check_close` and `check_error` of `duoln.testing`.
 """
@@ -67,7 +69,7 @@ from duoln.core.arguments import (
     check_integers_in,
     check_number,
 )
-from duoln.kernels import host
+from duoln.kernels import host, native
 from duoln.ops.common import (
     broadcast_shape,
     check_beside,
@@ -95,7 +97,7 @@ __all__ = [
     "Shape", "Tensor", "broadcast_shape", "check_beside", "check_choice", "check_close", "check_dtype", "check_error",
     "check_flag", "check_float", "check_function", "check_indices", "check_integer", "check_integers_in",
     "check_number", "check_op", "check_room", "check_rule", "check_tensors", "cuda", "derived", "gradcheck", "host",
-    "metal", "normal_axes", "normal_axis", "op", "unbroadcast",
+    "metal", "native", "normal_axes", "normal_axis", "op", "unbroadcast",
 ]
 
 

@@ -139,6 +139,7 @@ def _linear() -> Iterator[RuleCase]:
         rng = np.random.default_rng([rows, n_in, n_out])
         inputs = _floats(rng, rows, n_in), _floats(rng, n_in, n_out) * np.float32(n_in ** -0.5), _floats(rng, n_out)
         yield RuleCase("linear", f"{rows} x {n_in} x {n_out}", inputs, {}, max(n_in, n_out))
+        yield RuleCase("matmul", f"{rows} x {n_in} x {n_out}", inputs[:2], {}, max(n_in, n_out))
 
 
 def _adam() -> Iterator[RuleCase]:

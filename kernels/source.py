@@ -1,5 +1,7 @@
 """The text of a kernel, into which the headers of this folder are inserted.
 
+A file is named by its path below this folder, or by its whole path where a plug-in brings it.
+
 CuPy's disk cache identifies a kernel by its text and options, but not by the headers that it includes. A header that is
 included by name could therefore change without a new compilation.
 """
@@ -17,7 +19,9 @@ _OURS = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.M)
 
 @cache
 def text(file: str) -> str:
-    """The source of `kernels/<file>`; each header of this folder is inserted where it is first included.
+    """The source of `kernels/<file>`; each header is inserted where it is first included.
+
+    A header is looked for beside the file that includes it, then in `kernels/`.
 
     Raises:
         FileNotFoundError: the file or a header that it includes does not exist.
@@ -48,7 +52,8 @@ def _pasted(path: Path, seen: set[Path]) -> str:
     pieces, last = [f'#line 1 "{path.name}"\n'], 0
     for include in _OURS.finditer(own):
         pieces.append(own[last:include.start()])
-        header = (path.parent / include.group(1)).resolve()
+        beside = path.parent / include.group(1)
+        header = (beside if beside.is_file() else FOLDER / include.group(1)).resolve()
         if header not in seen:
             pieces.append(_pasted(header, seen))
         pieces.append(f'\n#line {own.count(chr(10), 0, include.end()) + 2} "{path.name}"')

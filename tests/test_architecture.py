@@ -170,7 +170,7 @@ def test_only_runtime_knows_kernels():
         importer = unit_of(_module_of(i.file))
         cases = f"{i.module}.{i.name}".rstrip(".")
         if importer == "extend":
-            return i.module in {f"duoln.kernels.{name}" for name in ("host", "launch", "metal")}
+            return i.module in {f"duoln.kernels.{name}" for name in ("host", "launch", "metal", "native")}
         return importer in ("kernels", "runtime") or (
             importer in ("bench", "testing", "cli")
             and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|case_table|source)(\.\w+)?", cases))

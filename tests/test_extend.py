@@ -10,6 +10,7 @@ import pytest
 
 from duoln import extend, ops
 from duoln.errors import KernelError
+from duoln.kernels.native import storage
 from duoln.testing import check_error
 
 
@@ -74,3 +75,20 @@ def test_it_loads_no_device_library():
 
 def test_the_operators_of_the_library_and_of_an_author_are_of_one_kind():
     assert isinstance(ops.tanh, extend.Op)
+
+
+@pytest.mark.skipif(extend.native.compiler() is None, reason="there is no C++ compiler")
+def test_an_author_compiles_a_file_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "_outside", set())
+    (tmp_path / "factor.h").write_text("static const int FACTOR = 2;\n")
+    file = tmp_path / "twice.cpp"
+    file.write_text('#include "factor.h"\n#include "native.h"\n'
+                    "#define TWICE(T, NAME) extern \"C\" void twice_##NAME(const T* x, T* y, int64_t size) {\\\n"
+                    "    for (index_t k = 0; k < size; ++k) y[k] = FACTOR * x[k]; }\nENTRIES(TWICE)\n")
+    twice = extend.native.Function(str(file), "twice", "x: real[1], y: real[1], size: int64")
+    assert extend.native.failure(str(file)) is None and extend.native.sources()[-1] == str(file)
+    for dtype in (np.float32, np.float64):
+        x = np.arange(5, dtype=dtype)
+        y = np.empty_like(x)
+        twice(x, y, 5)
+        assert y.tolist() == [0, 2, 4, 6, 8]

@@ -32,7 +32,9 @@ def add_command(commands: Any) -> None:
 def _compile(args: argparse.Namespace) -> int:
     from duoln import runtime
     from duoln.cli import console
+    from duoln.tasks.registry import Registry
 
+    Registry()  # the plug-ins that it loads may bring kernels
     made = runtime.compile_kernels(args.march, args.out)
     if args.json:
         console.put_json(made)

@@ -10,6 +10,7 @@ import numpy as np
 
 from duoln.errors import DtypeError, KernelError, ShapeError
 from duoln.kernels import host
+from duoln.kernels.native import storage
 from duoln.kernels.native.loading import failure, library
 from duoln.kernels.signature import Parameter, parameters
 
@@ -41,7 +42,7 @@ class Function:
     """An entry point of a C++ file, with checked arguments.
 
     Args:
-        file: below `kernels/`.
+        file: below `kernels/`, or the whole path of a plug-in's.
         entry: its name without the dtype's ending.
         signature: the parameters, see `duoln.kernels.signature`; `real` is the dtype that the call chooses.
     """
@@ -50,6 +51,7 @@ class Function:
         self.file, self.entry = file, entry
         self._parameters = parameters(signature)
         self._entries: dict[str, Any] = {}
+        storage.count_in(file)
 
     def __call__(self, *arguments: Any) -> None:
         """Call it on C-contiguous arrays, None and numbers.

@@ -48,9 +48,19 @@ class Stored(NamedTuple):
     record: Record
 
 
+_outside = set[str]()
+
+
+def count_in(file: str) -> None:
+    """Count a file among `sources()`; those that plug-ins bring have a whole path."""
+    if Path(file).is_absolute():
+        _outside.add(file)
+
+
 def sources() -> list[str]:
-    """The C++ files of all kernels, relative to `kernels/`."""
-    return sorted(path.relative_to(source.FOLDER).as_posix() for path in source.FOLDER.glob("*/*.cpp"))
+    """The C++ files of all kernels, relative to `kernels/`, then those of the plug-ins that are loaded, whole paths."""
+    own = sorted(path.relative_to(source.FOLDER).as_posix() for path in source.FOLDER.glob("*/*.cpp"))
+    return [*own, *sorted(_outside)]
 
 
 def folder() -> Path:

@@ -4,6 +4,7 @@ from typing import Any
 
 from duoln.extend import Op, Rule
 from duoln.plugins.draw.ops import write_then_read
+from duoln.plugins.draw.ops.native import write_then_read_compiled
 from duoln.plugins.draw.ops.numpy import write_then_read_in_one_pass
 from duoln.plugins.draw.task import DrawTask
 from duoln.tasks import Task, hookimpl
@@ -17,5 +18,6 @@ def duoln_tasks() -> list[Task]:
 
 @hookimpl
 def duoln_rules() -> list[tuple[Op[..., Any], Rule, str]]:
-    """The fused rule of `write_then_read` on NumPy."""
-    return [(write_then_read, write_then_read_in_one_pass, "numpy")]
+    """The fused rules of `write_then_read` on NumPy; the last is tried first."""
+    return [(write_then_read, write_then_read_in_one_pass, "numpy"),
+            (write_then_read, write_then_read_compiled, "numpy")]

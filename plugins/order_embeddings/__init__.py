@@ -4,6 +4,7 @@ from typing import Any
 
 from duoln.extend import Op, Rule
 from duoln.plugins.order_embeddings.ops import order_violation
+from duoln.plugins.order_embeddings.ops.native import order_violation_compiled
 from duoln.plugins.order_embeddings.ops.numpy import order_violation_tiles
 from duoln.plugins.order_embeddings.task import OrderEmbeddings
 from duoln.tasks import Task, hookimpl
@@ -17,5 +18,5 @@ def duoln_tasks() -> list[Task]:
 
 @hookimpl
 def duoln_rules() -> list[tuple[Op[..., Any], Rule, str]]:
-    """The fused rule of `order_violation` on NumPy."""
-    return [(order_violation, order_violation_tiles, "numpy")]
+    """The fused rules of `order_violation` on NumPy; the last is tried first."""
+    return [(order_violation, order_violation_tiles, "numpy"), (order_violation, order_violation_compiled, "numpy")]

@@ -31,7 +31,21 @@ def test_values_and_gradients(rows, sizes, dtype, threads, rng, numpy_backend):
         check_rule(ops.linear, _rule(), [x, weight, given], {}, numpy_backend, length=max(sizes))
 
 
-@pytest.mark.parametrize("rows", [5, 8, 13])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sizes", [(1, 1), (7, 16), (256, 31), (517, 1000)], ids=str)
+@pytest.mark.parametrize("rows", [(1,), (3,), (2, 2)], ids=str)
+def test_products_with_a_matrix(rows, sizes, dtype, threads, rng, numpy_backend):
+    x, y = (rng.standard_normal(s).astype(dtype) for s in ((*rows, sizes[0]), sizes))
+    check_rule(ops.matmul, ops.matmul.rules("numpy")[0], [x, y], {}, numpy_backend, length=max(sizes))
+
+
+def test_products_of_a_stack_of_matrices_are_left_to_the_composed_rule(numpy_backend):
+    supports = ops.matmul.rules("numpy")[0].supports
+    x, y = np.ones((2, 1, 256), np.float32), np.ones((2, 256, 256), np.float32)
+    assert supports(numpy_backend, x, y) and supports(numpy_backend, x[0], y[0]) is None
+
+
+@pytest.mark.parametrize("rows", [5, 7, 8, 13])
 def test_more_rows_than_a_group_holds(rows, rng, numpy_backend, monkeypatch):
     monkeypatch.setattr(linear, "MOST_ROWS", 16)
     x, weight, bias = (rng.standard_normal(s).astype(np.float32) for s in ((rows, 131), (131, 70), (70,)))

@@ -40,7 +40,8 @@ def test_every_kernel_is_right_for_each_cpu(compiler, march):
         pytest.skip(f"this CPU is no {march}")
     done = _run("--compiler", compiler, "--march", march)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    assert f"{len(native.sources())} kernels, rules compiled by " in done.stdout
+    kernels = [file for file in native.sources() if not Path(file).is_absolute()]  # a plug-in may be loaded here
+    assert f"{len(kernels)} kernels, rules compiled by " in done.stdout
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)

@@ -8,7 +8,9 @@ import pytest
 from duoln import ops
 from duoln.core import value_and_grad
 from duoln.errors import ShapeError, UsageError
+from duoln.extend import native
 from duoln.plugins.draw.ops import filterbank, gaussian_latent, write_then_read
+from duoln.plugins.draw.ops.native import write_then_read_compiled
 from duoln.plugins.draw.ops.numpy import write_then_read_in_one_pass
 from duoln.runtime import to_tensors
 from duoln.testing import check_error, check_rule
@@ -58,19 +60,66 @@ def test_a_grid_outside_sees_nothing_and_a_wide_one_the_mean(numpy_backend):
     np.testing.assert_allclose(rows[1], 1 / 28, rtol=1e-4)
 
 
+compiles = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
+
+
+@pytest.mark.parametrize("rule", [write_then_read_in_one_pass, pytest.param(write_then_read_compiled, marks=compiles)],
+                         ids=lambda rule: rule.name)
 @pytest.mark.parametrize(("batch", "pixels", "read", "write", "dtype"), [
-    (1, 28, 2, 5, "float32"), (3, 28, 5, 2, "float64"), (7, 5, 3, 4, "float32"), (128, 28, 2, 5, "float32")])
+    (1, 28, 2, 5, "float32"), (3, 28, 5, 2, "float64"), (7, 5, 3, 4, "float32"), (1, 1, 2, 2, "float32"), (2, 16, 2, 3, "float64"),
+    (2, 131, 4, 3, "float32"), (128, 28, 2, 5, "float32")])
 @pytest.mark.parametrize("centre", ["edge", "draw"])
-def test_the_fused_glimpse(batch, pixels, read, write, dtype, centre, numpy_backend):
+def test_the_fused_glimpse(rule, batch, pixels, read, write, dtype, centre, numpy_backend):
     rng = np.random.default_rng(batch)
     looked = 0.5 * rng.standard_normal((batch, 10 + write * write))
     if batch > 1:
         looked[0, :10] = 30 * np.sign(rng.standard_normal(10))  # beyond the range to which the numbers of a grid are clamped
     canvas = rng.standard_normal((batch, pixels, pixels))
-    canvas[0, 0, :2] = -1000, 1000
+    canvas[0, 0, 0], canvas[0, -1, -1] = -1000, 1000
     inputs = [canvas, rng.random((batch, pixels, pixels)), looked]
-    check_rule(write_then_read, write_then_read_in_one_pass, [a.astype(dtype) for a in inputs],
-               {"read": read, "write": write, "centre": centre}, numpy_backend, length=pixels ** 2)
+    check_rule(write_then_read, rule, [a.astype(dtype) for a in inputs], {"read": read, "write": write, "centre": centre},
+               numpy_backend, length=pixels ** 2)
+
+
+@compiles
+def test_a_compiled_glimpse_has_the_same_bits_for_any_number_of_threads(numpy_backend, monkeypatch):
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(shape).astype(np.float32) for shape in ((37, 28, 28), (37, 28, 28), (37, 35))]
+    runs = []
+    for threads in (1, 2, 3, 8, 8):
+        monkeypatch.setattr(native, "threads_for", lambda count_bytes, threads=threads: threads)
+        out, saved = write_then_read_compiled.forward(numpy_backend, *inputs, read=2, write=5, centre="edge")
+        gradients = write_then_read_compiled.vjp(numpy_backend, saved, out, (True,) * 3)
+        runs.append([a.tobytes() for a in (*out, *gradients)])
+    assert all(run == runs[0] for run in runs)
+
+
+@compiles
+@pytest.mark.parametrize("given", [(True, False), (False, True)])
+def test_a_compiled_glimpse_of_which_one_result_is_used(given, numpy_backend):
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(shape) for shape in ((2, 6, 6), (2, 6, 6), (2, 19))]
+    rules, attributes = (write_then_read_compiled, write_then_read.rules("numpy")[-1]), {"read": 2, "write": 3, "centre": "edge"}
+    gradients = []
+    for rule in rules:
+        out, saved = rule.forward(numpy_backend, *inputs, **attributes)
+        gouts = tuple(o if use else None for o, use in zip(out, given, strict=True))
+        full = rule.vjp(numpy_backend, saved, gouts, (True,) * 3)
+        gradients.append([np.zeros(a.shape) if g is None else g for g, a in zip(full, inputs, strict=True)])
+    for ours, theirs in zip(*gradients, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+@compiles
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_what_is_not_a_number_stays_in_its_row(where, numpy_backend):
+    inputs = [np.full(shape, 0.5, np.float32) for shape in ((3, 9, 9), (3, 9, 9), (3, 14))]
+    inputs[where][1].reshape(-1)[3] = np.nan
+    out, saved = write_then_read_compiled.forward(numpy_backend, *inputs, read=2, write=2, centre="edge")
+    gradients = write_then_read_compiled.vjp(numpy_backend, saved, out, (True,) * 3)
+    for array in (*out, *gradients):
+        assert np.isfinite(array[[0, 2]]).all()
+    assert np.isnan(out[1][1]).any() and np.isnan(gradients[2][1]).any()
 
 
 def test_what_is_refused(numpy_backend):

@@ -57,14 +57,14 @@ def test_wrong_tensors_and_attributes_are_named(call, be):
 def test_the_hook_attaches_each_fused_rule_once(attached):
     Registry(PLUGINS)
     rules = {name: [rule.name for rule in op.rules("numpy")] for name, op in _operators().items()}
-    assert rules.pop("write_then_read") == ["one pass", "composed"]
-    assert rules.pop("order_violation") == ["cache tiles", "composed"]
+    assert rules.pop("write_then_read") == ["compiled", "one pass", "composed"]
+    assert rules.pop("order_violation") == ["compiled", "cache tiles", "composed"]
     assert all(names == ["composed"] for names in rules.values())
 
 
 def test_doctor_shows_the_rules_that_the_hook_brings(attached):
     rules = doctor.examine(with_ops=True)["ops"]
-    assert rules["write_then_read"]["numpy"] == "one pass > composed" and rules["layer_norm"]["numpy"].endswith("composed")
+    assert rules["write_then_read"]["numpy"] == "compiled > one pass > composed" and rules["layer_norm"]["numpy"].endswith("composed")
 
 
 def test_the_table_of_layouts_holds_every_operator_with_a_fused_rule(attached):

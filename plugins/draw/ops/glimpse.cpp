@@ -1,0 +1,264 @@
+// A glimpse of DRAW for each row of a batch: the decoder writes on the canvas and reads for the next glimpse.
+//
+// A row belongs to one thread. A line of pixels is copied to whole vectors, and so are all lines that are kept: `line`
+// values each, of which those beyond the pixels are 0.
+#include "native.h"
+
+static const index_t WHERE = 5;  // numbers that place a grid: x, y, log variance, log stride, log gamma
+enum { X, Y, VARIANCE, STRIDE, GAMMA };
+
+struct Sizes {
+    index_t pixels, line, read, write;
+    double half, limit, epsilon;  // half: what a centre in -1 .. 1 is multiplied by
+
+    index_t points() const { return read + write; }
+    index_t looked() const { return 2 * WHERE + write * write; }
+};
+
+// The sum of a vector's values, by halves: g++ makes shuffles of it.
+template <class T>
+static inline T folded(typename Vector<T>::type vector) {
+    T sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (index_t k = 0; k < Vector<T>::lanes; ++k) sum += vector[k];
+    return sum;
+}
+
+template <class T>
+static inline T dot(const T* a, const T* b, index_t line) {
+    typename Vector<T>::type sum = {};
+    for (index_t k = 0; k < line; k += Vector<T>::lanes) sum += load(a + k) * load(b + k);
+    return folded<T>(sum);
+}
+
+template <class T>
+static inline void add_scaled(T* out, T factor, const T* a, index_t line) {
+    for (index_t k = 0; k < line; k += Vector<T>::lanes) store(out + k, load(out + k) + factor * load(a + k));
+}
+
+template <class T>
+static inline void copy_line(T* out, const T* line, index_t pixels) {
+    std::memcpy(out, line, pixels * sizeof(T));
+}
+
+static const index_t COUNTED = 64;
+
+// 0, 1, 2, ...
+template <class T>
+struct Counted {
+    T values[COUNTED];
+    Counted() {
+        for (int k = 0; k < COUNTED; ++k) values[k] = T(k);
+    }
+};
+
+template <class T>
+static const Counted<T>& counted() {
+    static const Counted<T> numbers;
+    return numbers;
+}
+
+// One grid of a row: the numbers that place it.
+template <class T>
+struct Grid {
+    T centre[2], precision, stride, gamma;
+
+    Grid(const T* where, const Sizes& s, index_t points, bool inverse) {
+        T kept[WHERE];
+        for (index_t k = 0; k < WHERE; ++k) {
+            const T low = where[k] < T(-s.limit) ? T(-s.limit) : where[k];
+            kept[k] = low > T(s.limit) ? T(s.limit) : low;
+        }
+        for (int axis : {X, Y}) centre[axis] = (kept[axis] + 1) * T(s.half);
+        precision = 1 / exponential(kept[VARIANCE]);
+        stride = exponential(kept[STRIDE]) * T(double(s.pixels - 1) / double(points - 1));
+        gamma = exponential(kept[GAMMA]);
+        if (inverse) gamma = 1 / gamma;
+    }
+
+    static T step(index_t point, index_t points) { return T(double(point) - (double(points) / 2 - 0.5)); }
+    T mean(int axis, index_t point, index_t points) const { return centre[axis] + stride * step(point, points); }
+};
+
+// filters[axis][point][pixel] of a grid, the first of whose points is at `first` of all.
+template <class T>
+static void fill(const Grid<T>& grid, const Sizes& s, index_t first, index_t points, T* filters) {
+    for (int axis : {X, Y})
+        for (index_t point = 0; point < points; ++point) {
+            T* filter = filters + (axis * s.points() + first + point) * s.line;
+            const T mean = grid.mean(axis, point, points), factor = T(-0.5) * grid.precision;
+            for (index_t a = 0; a < s.line; a += Vector<T>::lanes) {
+                const auto away = load(counted<T>().values + a % COUNTED) + (T(int(a / COUNTED * COUNTED)) - mean);
+                store(filter + a, exponential(away * away * factor));
+            }
+            std::fill(filter + s.pixels, filter + s.line, T(0));
+            typename Vector<T>::type sum = {};
+            for (index_t a = 0; a < s.line; a += Vector<T>::lanes) sum += load(filter + a);
+            const T scale = 1 / (folded<T>(sum) + T(s.epsilon));
+            for (index_t a = 0; a < s.line; a += Vector<T>::lanes) store(filter + a, load(filter + a) * scale);
+        }
+}
+
+template <class T>
+static void look(const T* canvas, const T* image, const T* looked, T* drawn, T* seen, T* chances, T* filters,
+                 T* seen_rows, const Sizes& s) {
+    const index_t P = s.pixels, L = s.line, N = s.points(), read = s.read, write = s.write;
+    const Grid<T> reader(looked, s, read, false), writer(looked + WHERE, s, write, true);
+    fill(reader, s, 0, read, filters);
+    fill(writer, s, read, write, filters);
+    const T *columns = filters, *rows = filters + N * L, *patch = looked + 2 * WHERE;
+    std::vector<T> memory((write + 2) * L, T(0));
+    T *landed = memory.data(), *line = landed + write * L, *seen_line = line + L;
+    for (index_t w = 0; w < write; ++w)
+        for (index_t j = 0; j < write; ++j)
+            add_scaled(landed + w * L, patch[w * write + j], columns + (read + j) * L, L);
+    std::fill(seen_rows, seen_rows + 2 * read * L, T(0));
+    for (index_t y = 0; y < P; ++y) {
+        T* chance = chances + y * L;
+        copy_line(line, canvas + y * P, P);
+        copy_line(seen_line, image + y * P, P);
+        for (index_t w = 0; w < write; ++w) add_scaled(line, rows[(read + w) * L + y] * writer.gamma, landed + w * L, L);
+        copy_line(drawn + y * P, line, P);
+        for (index_t x = 0; x < L; x += Vector<T>::lanes) {
+            const typename Vector<T>::type least = typename Vector<T>::type{} - T(87), logit = load(line + x);
+            // The exponential of a logit below the least overflows.
+            store(chance + x, 1 / (1 + exponential(-(logit < least ? least : logit))));
+        }
+        for (index_t i = 0; i < read; ++i) {
+            const T factor = rows[i * L + y] * reader.gamma;
+            add_scaled(seen_rows + i * L, factor, seen_line, L);
+            add_scaled(seen_rows + (read + i) * L, factor, chance, L);
+        }
+    }
+    for (index_t i = 0; i < read; ++i)
+        for (index_t j = 0; j < read; ++j) {
+            const T of_image = dot(seen_rows + i * L, columns + j * L, L);
+            seen[i * read + j] = of_image;
+            seen[(read + i) * read + j] = of_image - dot(seen_rows + (read + i) * L, columns + j * L, L);
+        }
+}
+
+// The gradient at the five numbers of a grid, from those at its filters: `d_rows` is at the rows times gamma.
+template <class T>
+static void place(const Grid<T>& grid, const Sizes& s, const T* where, index_t first, index_t points, bool inverse,
+                  const T* filters, const T* d_columns, const T* d_rows, T* d_where) {
+    T d[WHERE] = {};
+    for (int axis : {X, Y})
+        for (index_t point = 0; point < points; ++point) {
+            const T* filter = filters + (axis * s.points() + first + point) * s.line;
+            const T* g = (axis == X ? d_columns : d_rows) + (first + point) * s.line;
+            const T factor = axis == X ? T(1) : grid.gamma, mean = grid.mean(axis, point, points);
+            const T along = dot(g, filter, s.line) * factor;
+            typename Vector<T>::type d_means = {}, spreads = {};
+            // The gradient of the exponents is that of a softmax; epsilon is already in the filters.
+            for (index_t a = 0; a < s.line; a += Vector<T>::lanes) {
+                const auto away = load(counted<T>().values + a % COUNTED) + (T(int(a / COUNTED * COUNTED)) - mean);
+                const auto toward = (load(g + a) * factor - along) * load(filter + a) * grid.precision * away;
+                d_means += toward;
+                spreads += toward * away;
+            }
+            const T d_mean = folded<T>(d_means), spread = folded<T>(spreads);
+            d[axis] += d_mean * T(s.half);
+            d[VARIANCE] += spread * T(0.5);
+            d[STRIDE] += d_mean * Grid<T>::step(point, points) * grid.stride;
+            if (axis == Y) d[GAMMA] += inverse ? -along : along;
+        }
+    for (index_t k = 0; k < WHERE; ++k) d_where[k] = std::abs(where[k]) < T(s.limit) ? d[k] : T(0);
+}
+
+template <class T>
+static void look_back(const T* image, const T* looked, const T* chances, const T* filters, const T* seen_rows,
+                      const T* d_drawn, const T* d_seen, T* d_canvas, T* d_image, T* d_looked, const Sizes& s) {
+    const index_t P = s.pixels, L = s.line, N = s.points(), read = s.read, write = s.write;
+    const Grid<T> reader(looked, s, read, false), writer(looked + WHERE, s, write, true);
+    const T *columns = filters, *rows = filters + N * L, *patch = looked + 2 * WHERE;
+    std::vector<T> memory((2 * N + 2 * read + 2 * write + 3) * L, T(0));
+    T *d_columns = memory.data(), *d_rows = d_columns + N * L, *d_seen_rows = d_rows + N * L;
+    T *landed = d_seen_rows + 2 * read * L, *between = landed + write * L;
+    T *line = between + write * L, *seen_line = line + L, *d_line = seen_line + L;
+    for (index_t w = 0; w < write; ++w)
+        for (index_t j = 0; j < write; ++j)
+            add_scaled(landed + w * L, patch[w * write + j], columns + (read + j) * L, L);
+    for (index_t i = 0; d_seen && i < read; ++i)
+        for (index_t j = 0; j < read; ++j) {
+            const T of_error = d_seen[(read + i) * read + j], of_image = d_seen[i * read + j] + of_error;
+            add_scaled(d_seen_rows + i * L, of_image, columns + j * L, L);
+            add_scaled(d_seen_rows + (read + i) * L, -of_error, columns + j * L, L);
+            add_scaled(d_columns + j * L, of_image, seen_rows + i * L, L);
+            add_scaled(d_columns + j * L, -of_error, seen_rows + (read + i) * L, L);
+        }
+    for (index_t y = 0; y < P; ++y) {
+        const T* chance = chances + y * L;
+        std::fill(line, line + L, T(0));
+        std::fill(d_line, d_line + L, T(0));
+        if (d_seen) {
+            copy_line(seen_line, image + y * P, P);
+            for (index_t i = 0; i < read; ++i) {
+                const T factor = rows[i * L + y] * reader.gamma, *of_image = d_seen_rows + i * L;
+                const T* of_chances = d_seen_rows + (read + i) * L;
+                add_scaled(line, factor, of_chances, L);
+                if (d_image) add_scaled(d_line, factor, of_image, L);
+                d_rows[i * L + y] = dot(of_image, seen_line, L) + dot(of_chances, chance, L);
+            }
+            for (index_t x = 0; x < L; x += Vector<T>::lanes) {
+                const auto c = load(chance + x);
+                store(line + x, load(line + x) * (c - c * c));
+            }
+        }
+        if (d_image) copy_line(d_image + y * P, d_line, P);
+        if (d_drawn) {
+            copy_line(d_line, d_drawn + y * P, P);
+            add_scaled(line, T(1), d_line, L);
+        }
+        copy_line(d_canvas + y * P, line, P);
+        for (index_t w = 0; d_looked && w < write; ++w) {
+            add_scaled(between + w * L, rows[(read + w) * L + y] * writer.gamma, line, L);
+            d_rows[(read + w) * L + y] = dot(landed + w * L, line, L);
+        }
+    }
+    if (!d_looked) return;
+    for (index_t w = 0; w < write; ++w)
+        for (index_t j = 0; j < write; ++j) {
+            d_looked[2 * WHERE + w * write + j] = dot(between + w * L, columns + (read + j) * L, L);
+            add_scaled(d_columns + (read + j) * L, patch[w * write + j], between + w * L, L);
+        }
+    place(reader, s, looked, 0, read, false, filters, d_columns, d_rows, d_looked);
+    place(writer, s, looked + WHERE, read, write, true, filters, d_columns, d_rows, d_looked + WHERE);
+}
+
+// The address of row `b` of an array that may be missing.
+template <class T>
+static inline T* row(T* array, index_t b, index_t size) {
+    return array ? array + b * size : nullptr;
+}
+
+#define GLIMPSE(T, NAME)                                                                                               \
+    extern "C" void glimpse_forward_##NAME(const T* canvas, const T* image, const T* looked, T* drawn, T* seen,        \
+                                           T* chances, T* filters, T* seen_rows, int64_t batch, int64_t pixels,        \
+                                           int64_t line, int64_t read, int64_t write, double half, double limit,       \
+                                           double epsilon, int32_t threads) {                                          \
+        const Sizes s{pixels, line, read, write, half, limit, epsilon};                                                \
+        const index_t size = pixels * pixels;                                                                          \
+        in_parts(batch, threads, [=](index_t first, index_t last) {                                                    \
+            for (index_t b = first; b < last; ++b)                                                                     \
+                look(canvas + b * size, image + b * size, looked + b * s.looked(), drawn + b * size,                   \
+                     seen + b * 2 * read * read, chances + b * pixels * line, filters + b * 2 * s.points() * line,     \
+                     seen_rows + b * 2 * read * line, s);                                                              \
+        });                                                                                                            \
+    }                                                                                                                  \
+    extern "C" void glimpse_backward_##NAME(const T* image, const T* looked, const T* chances, const T* filters,       \
+                                            const T* seen_rows, const T* d_drawn, const T* d_seen, T* d_canvas,        \
+                                            T* d_image, T* d_looked, int64_t batch, int64_t pixels, int64_t line,      \
+                                            int64_t read, int64_t write, double half, double limit, double epsilon,    \
+                                            int32_t threads) {                                                         \
+        const Sizes s{pixels, line, read, write, half, limit, epsilon};                                                \
+        const index_t size = pixels * pixels;                                                                          \
+        in_parts(batch, threads, [=](index_t first, index_t last) {                                                    \
+            for (index_t b = first; b < last; ++b)                                                                     \
+                look_back(image + b * size, looked + b * s.looked(), chances + b * pixels * line,                      \
+                          filters + b * 2 * s.points() * line, seen_rows + b * 2 * read * line,                        \
+                          row(d_drawn, b, size), row(d_seen, b, 2 * read * read), d_canvas + b * size,                 \
+                          row(d_image, b, size), row(d_looked, b, s.looked()), s);                                     \
+        });                                                                                                            \
+    }
+ENTRIES(GLIMPSE)
