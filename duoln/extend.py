@@ -41,7 +41,7 @@ What is here:
   `normal_axis`, `normal_axes`, and `check_number` with an `Interval`: `NOT_NAN`, `FINITE`, `AT_LEAST_0`, `ABOVE_0`,
   `BELOW_1`;
 * shapes: `broadcast_shape`, and `unbroadcast` for its gradient;
-* `host`: blocks of rows, scratch memory and threads for rules on NumPy arrays;
+* `host`: arrays that start on a cache line, and the number of threads, for rules on NumPy arrays;
 * `native`: a `Function` calls C++ text that is compiled at its first use (give the file's whole path; it may include
   `native.h`); `failure` says why there is none, for `supports`; `threads_for` how many threads to use;
 * loaded on first use: `cuda` and `metal`, each with a `Kernel` that compiles a file (give its whole path) and checks

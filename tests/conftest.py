@@ -86,13 +86,10 @@ def rng():
 
 @pytest.fixture(params=[1, 2, 3], ids=lambda n: f"{n} threads")
 def threads(request, monkeypatch):
-    """Each number of threads for the NumPy rules, with blocks so small that every thread has several."""
-    host._pool.cache_clear()
+    """Each number of threads for the compiled rules, with any amount of data."""
     monkeypatch.setattr(host, "workers", lambda: request.param)
     monkeypatch.setattr(host, "PARALLEL_BYTES", 1)
-    monkeypatch.setattr(host, "BLOCK_BYTES", 1 << 12)
-    yield request.param
-    host._pool.cache_clear()
+    return request.param
 
 
 def pytest_addoption(parser):

@@ -14,8 +14,6 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -81,34 +79,6 @@ def threads() -> int | None:
     """
     function = _function("get_num_threads")
     return None if function is None else int(function())
-
-
-def can_limit() -> bool:
-    """Whether there is an OpenBLAS whose threads can be read and set."""
-    return _function("get_num_threads") is not None and _function("set_num_threads") is not None
-
-
-def set_threads(count: int) -> None:
-    """Let OpenBLAS use so many threads.
-
-    Raises:
-        RuntimeError: there is no OpenBLAS in this process; ask `can_limit` first.
-    """
-    limit = _function("set_num_threads")
-    if limit is None:
-        raise RuntimeError("no OpenBLAS in this process: ask can_limit first")
-    limit(count)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """OpenBLAS uses only the thread that calls it, so that several threads can multiply at the same time."""
-    before = threads() or 1
-    set_threads(1)
-    try:
-        yield
-    finally:
-        set_threads(before)
 
 
 def advice() -> str | None:

@@ -5,7 +5,7 @@ from typing import Any
 from duoln.extend import Op, Rule
 from duoln.plugins.order_embeddings.ops import order_violation
 from duoln.plugins.order_embeddings.ops.native import order_violation_compiled
-from duoln.plugins.order_embeddings.ops.numpy import order_violation_tiles
+from duoln.plugins.order_embeddings.ops.numpy import order_violation_of_captions
 from duoln.plugins.order_embeddings.task import OrderEmbeddings
 from duoln.tasks import Task, hookimpl
 
@@ -19,4 +19,5 @@ def duoln_tasks() -> list[Task]:
 @hookimpl
 def duoln_rules() -> list[tuple[Op[..., Any], Rule, str]]:
     """The fused rules of `order_violation` on NumPy; the last is tried first."""
-    return [(order_violation, order_violation_tiles, "numpy"), (order_violation, order_violation_compiled, "numpy")]
+    return [(order_violation, order_violation_of_captions, "numpy"),
+            (order_violation, order_violation_compiled, "numpy")]

@@ -62,30 +62,6 @@ def test_a_child_of_a_process_whose_pool_was_used():
     assert children == [parent, parent] and codes == "0 0"
 
 
-def test_a_child_forked_while_another_thread_has_blas_limited():
-    """The child gets the earlier settings, and a lock that is free."""
-    lines = _run("""
-        from duoln.system import openblas
-        before = openblas.threads(), sys.getswitchinterval()
-        print(values(), flush=True)
-        limited, go_on = threading.Event(), threading.Event()
-
-        def task():
-            limited.set()
-            assert go_on.wait(timeout=900)
-
-        holder = threading.Thread(target=host.side_by_side, args=([task, lambda: None],))
-        holder.start()
-        assert limited.wait(timeout=900)
-        code = in_child(lambda: f"{(openblas.threads(), sys.getswitchinterval()) == before} {values()}")
-        go_on.set()
-        holder.join(timeout=900)
-        print(code, (openblas.threads(), sys.getswitchinterval()) == before)
-    """)
-    parent, child, end = lines
-    assert child == f"True {parent}" and end == "0 True"
-
-
 def test_mlx_in_a_child_is_a_named_error():
     pytest.importorskip("mlx.core")
     lines = _run("""

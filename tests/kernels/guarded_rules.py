@@ -93,9 +93,8 @@ def main(side: guard_pages.Side, which: str) -> int:
     if which not in BROKEN:
         Registry(PLUGINS)  # it attaches their rules
         subjects += [Subject(rule_case, backend, module) for rule_case, module in operator_layouts.layout_cases()]
-    # The rules' own buffers lie between the guards without what they add for cache lines, and are never used again.
+    # The rules' own buffers lie between the guards without what they add for cache lines.
     host.empty = lambda shape, dtype: np.empty(shape, dtype)
-    host.scratch = lambda name, size, dtype: np.empty(size, dtype)
     guarded = guard_pages.install(side)
     count = 0
     for subject in subjects:

@@ -128,11 +128,3 @@ def test_threads_follow_the_environment(monkeypatch):
     monkeypatch.setenv("DUOLN_THREADS", "2")
     assert host.workers() == 2
     host.workers.cache_clear()
-
-
-def test_an_error_in_a_thread_comes_through(threads):
-    def work(first, last):
-        raise ValueError("here")
-
-    with pytest.raises(ValueError, match="here"):
-        host.over_rows(10, 1 << 20, work)

@@ -6,11 +6,11 @@ import pytest
 from duoln.extend import native
 from duoln.plugins.order_embeddings.ops import order_violation
 from duoln.plugins.order_embeddings.ops.native import order_violation_compiled
-from duoln.plugins.order_embeddings.ops.numpy import order_violation_tiles
+from duoln.plugins.order_embeddings.ops.numpy import order_violation_of_captions
 from duoln.testing import check_rule
 
 compiles = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
-each_rule = pytest.mark.parametrize("rule", [order_violation_tiles, pytest.param(order_violation_compiled, marks=compiles)],
+each_rule = pytest.mark.parametrize("rule", [order_violation_of_captions, pytest.param(order_violation_compiled, marks=compiles)],
                                     ids=lambda rule: rule.name)
 
 

@@ -48,25 +48,6 @@ def test_advice_where_numpy_was_loaded_first(monkeypatch, tmp_path):
     assert openblas.advice() is None
 
 
-def test_one_thread_is_for_a_while_only():
-    get, put = openblas._function("get_num_threads"), openblas._function("set_num_threads")
-    before = get()
-    put(2)
-    try:
-        with openblas.one_thread():
-            assert get() == 1
-        assert get() == 2
-    finally:
-        put(before)
-
-
-def test_where_there_is_no_openblas_nothing_can_be_limited(monkeypatch):
-    monkeypatch.setattr(openblas, "_function", lambda name: None)
-    assert not openblas.can_limit()
-    with pytest.raises(RuntimeError, match="can_limit"), openblas.one_thread():
-        pass
-
-
 @pytest.mark.parametrize("first", ["", "import numpy; "])
 def test_threads_spin_briefly_unless_the_user_said_how_long(first):
     """Whether NumPy is loaded before duoln or after it."""

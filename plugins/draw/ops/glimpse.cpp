@@ -32,8 +32,8 @@ static inline T dot(const T* a, const T* b, index_t line) {
 }
 
 template <class T>
-static inline void add_scaled(T* out, T factor, const T* a, index_t line) {
-    for (index_t k = 0; k < line; k += Vector<T>::lanes) store(out + k, load(out + k) + factor * load(a + k));
+static inline void add_scaled(T* out, T scale, const T* a, index_t line) {
+    for (index_t k = 0; k < line; k += Vector<T>::lanes) store(out + k, load(out + k) + scale * load(a + k));
 }
 
 template <class T>
@@ -86,10 +86,10 @@ static void fill(const Grid<T>& grid, const Sizes& s, index_t first, index_t poi
     for (int axis : {X, Y})
         for (index_t point = 0; point < points; ++point) {
             T* filter = filters + (axis * s.points() + first + point) * s.line;
-            const T mean = grid.mean(axis, point, points), factor = T(-0.5) * grid.precision;
+            const T mean = grid.mean(axis, point, points), scale = T(-0.5) * grid.precision;
             for (index_t a = 0; a < s.line; a += Vector<T>::lanes) {
                 const auto away = load(counted<T>().values + a % COUNTED) + (T(int(a / COUNTED * COUNTED)) - mean);
-                store(filter + a, exponential(away * away * factor));
+                store(filter + a, exponential(away * away * scale));
             }
             std::fill(filter + s.pixels, filter + s.line, T(0));
             typename Vector<T>::type sum = {};
@@ -125,9 +125,9 @@ static void look(const T* canvas, const T* image, const T* looked, T* drawn, T* 
             store(chance + x, 1 / (1 + exponential(-(logit < least ? least : logit))));
         }
         for (index_t i = 0; i < read; ++i) {
-            const T factor = rows[i * L + y] * reader.gamma;
-            add_scaled(seen_rows + i * L, factor, seen_line, L);
-            add_scaled(seen_rows + (read + i) * L, factor, chance, L);
+            const T scale = rows[i * L + y] * reader.gamma;
+            add_scaled(seen_rows + i * L, scale, seen_line, L);
+            add_scaled(seen_rows + (read + i) * L, scale, chance, L);
         }
     }
     for (index_t i = 0; i < read; ++i)
@@ -147,13 +147,13 @@ static void place(const Grid<T>& grid, const Sizes& s, const T* where, index_t f
         for (index_t point = 0; point < points; ++point) {
             const T* filter = filters + (axis * s.points() + first + point) * s.line;
             const T* g = (axis == X ? d_columns : d_rows) + (first + point) * s.line;
-            const T factor = axis == X ? T(1) : grid.gamma, mean = grid.mean(axis, point, points);
-            const T along = dot(g, filter, s.line) * factor;
+            const T scale = axis == X ? T(1) : grid.gamma, mean = grid.mean(axis, point, points);
+            const T along = dot(g, filter, s.line) * scale;
             typename Vector<T>::type d_means = {}, spreads = {};
             // The gradient of the exponents is that of a softmax; epsilon is already in the filters.
             for (index_t a = 0; a < s.line; a += Vector<T>::lanes) {
                 const auto away = load(counted<T>().values + a % COUNTED) + (T(int(a / COUNTED * COUNTED)) - mean);
-                const auto toward = (load(g + a) * factor - along) * load(filter + a) * grid.precision * away;
+                const auto toward = (load(g + a) * scale - along) * load(filter + a) * grid.precision * away;
                 d_means += toward;
                 spreads += toward * away;
             }
@@ -194,10 +194,10 @@ static void look_back(const T* image, const T* looked, const T* chances, const T
         if (d_seen) {
             copy_line(seen_line, image + y * P, P);
             for (index_t i = 0; i < read; ++i) {
-                const T factor = rows[i * L + y] * reader.gamma, *of_image = d_seen_rows + i * L;
+                const T scale = rows[i * L + y] * reader.gamma, *of_image = d_seen_rows + i * L;
                 const T* of_chances = d_seen_rows + (read + i) * L;
-                add_scaled(line, factor, of_chances, L);
-                if (d_image) add_scaled(d_line, factor, of_image, L);
+                add_scaled(line, scale, of_chances, L);
+                if (d_image) add_scaled(d_line, scale, of_image, L);
                 d_rows[i * L + y] = dot(of_image, seen_line, L) + dot(of_chances, chance, L);
             }
             for (index_t x = 0; x < L; x += Vector<T>::lanes) {
