@@ -86,10 +86,10 @@ static void fill(const Grid<T>& grid, const Sizes& s, index_t first, index_t poi
     for (int axis : {X, Y})
         for (index_t point = 0; point < points; ++point) {
             T* filter = filters + (axis * s.points() + first + point) * s.line;
-            const T mean = grid.mean(axis, point, points), scale = T(-0.5) * grid.precision;
+            const T mean = grid.mean(axis, point, points), sharpness = T(-0.5) * grid.precision;
             for (index_t a = 0; a < s.line; a += Vector<T>::lanes) {
                 const auto away = load(counted<T>().values + a % COUNTED) + (T(int(a / COUNTED * COUNTED)) - mean);
-                store(filter + a, exponential(away * away * scale));
+                store(filter + a, exponential(away * away * sharpness));
             }
             std::fill(filter + s.pixels, filter + s.line, T(0));
             typename Vector<T>::type sum = {};
