@@ -21,7 +21,7 @@ from typing import Any
 AVX512 = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"})
 _CPUINFO = Path("/proc/cpuinfo")
 _SPIN = "OPENBLAS_THREAD_TIMEOUT"
-_SPIN_CYCLES = "14"
+_SPIN_CYCLES = "17"
 """As a power of two; OpenBLAS takes 4 to 30."""
 
 
