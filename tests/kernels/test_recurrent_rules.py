@@ -142,7 +142,7 @@ def test_memory_of_the_compiled_rules_for_the_gradient(cell, norm, remat, kept, 
 
 @pytest.mark.parametrize(("cell", "norm"), [("lstm", "batch"), ("lstm", "layer-per-gate"), ("gru", "batch"),
                                             ("rnn", "layer-theano")])
-@pytest.mark.parametrize("name", [COMPILED, PLAIN])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_remaining_variants_are_left_to_the_composed_rule(name, cell, norm, rng, numpy_backend):
     rule, arguments = rule_of(cell, name), arguments_of(Problem(cell, norm, rng), "float32")
     assert norm in rule.supports(numpy_backend, *arguments, **attributes(cell, norm))
