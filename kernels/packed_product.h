@@ -92,8 +92,8 @@ static void panels_of(const T* const* a, index_t rows, const T* packed, index_t 
 // The panels [first, last) of a product: out[r] = a[r] * packed, or out[r] += a[r] * packed. Rows are given by their
 // addresses.
 template <class T>
-__attribute__((noinline)) static void product(const T* const* a, index_t rows, const T* packed, index_t first, index_t last, index_t depth,
-                    T* const* out, bool add) {
+__attribute__((noinline)) static void product(const T* const* a, index_t rows, const T* packed, index_t first,
+                                              index_t last, index_t depth, T* const* out, bool add) {
     if (rows <= MOST_FLAT_ROWS) panels_of<T, FLAT_ROWS, FLAT_PANELS>(a, rows, packed, first, last, depth, out, add);
     else panels_of<T, TALL_ROWS, TALL_PANELS>(a, rows, packed, first, last, depth, out, add);
 }

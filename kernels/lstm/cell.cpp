@@ -2,11 +2,9 @@
 // whose next input depends on the last output.
 #include "../recurrent/walk.h"
 #include "lstm.h"
+#include "variant.h"
 
 static const index_t GATES = 4;
-
-// The variants: which of the gates and the cell are normalised.
-enum Variant : int32_t { NONE = 0, CELL_ONLY = 1, GATES_AND_CELL = 2 };
 
 template <class T>
 struct Cell {
@@ -207,13 +205,6 @@ static void step_back(const Cell<T>& cell, const CellGradients<T>& d, index_t fi
         }
     }
 }
-
-#define CALL(FUNCTION, ...)                                                       \
-    switch (variant) {                                                            \
-        case GATES_AND_CELL: FUNCTION<T, true, true>(__VA_ARGS__); break;         \
-        case CELL_ONLY: FUNCTION<T, false, true>(__VA_ARGS__); break;             \
-        default: FUNCTION<T, false, false>(__VA_ARGS__);                          \
-    }
 
 // The arguments that forward and backward share, and what they make of them.
 #define SHARED_PARAMETERS(T)                                                                                          \

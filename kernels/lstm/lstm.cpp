@@ -5,6 +5,7 @@
 // subtract one.
 #include "../recurrent/walk.h"
 #include "lstm.h"
+#include "variant.h"
 
 static const index_t GATES = 4;
 
@@ -247,9 +248,6 @@ static void walk_back(const Lstm<T>& l, const LstmGradients<T>& d, const T* pack
     }
 }
 
-// The variants: which of the gates and the cell are normalised.
-enum Variant : int32_t { NONE = 0, CELL_ONLY = 1, GATES_AND_CELL = 2 };
-
 template <class T, bool NORMED, bool CELL>
 static void forward(const Lstm<T>& l, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = l.sizes;
@@ -270,13 +268,6 @@ static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, 
         walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), d_cell.data(), share, barrier);
     });
 }
-
-#define CALL(FUNCTION, ...)                                                       \
-    switch (variant) {                                                            \
-        case GATES_AND_CELL: FUNCTION<T, true, true>(__VA_ARGS__); break;         \
-        case CELL_ONLY: FUNCTION<T, false, true>(__VA_ARGS__); break;             \
-        default: FUNCTION<T, false, false>(__VA_ARGS__);                          \
-    }
 
 // The arguments that forward and backward share, and what they make of them.
 #define SHARED_PARAMETERS(T)                                                                                          \

@@ -11,7 +11,7 @@ from duoln.backends.protocol import Array
 from duoln.kernels.recurrent.positions import Units
 
 VARIANTS = {"none": 0, "layer-cell": 1, "layer": 2, "layer-theano": 2}
-"""The numbers of lstm.cpp and cell.cpp: nothing, the cell, or gates and cell are normalised."""
+"""The numbers of variant.h: nothing, the cell, or gates and cell are normalised."""
 
 
 class Parameters(NamedTuple):
