@@ -210,7 +210,7 @@ class Adam(Optimizer):
         moments = _slot("Adam", slots, "m"), _slot("Adam", slots, "v")
         step = _slot("Adam", slots, "step") + 1
         scaled, eps = adam_rates(rate, step, beta1=self.beta1, beta2=self.beta2, eps=self.eps,
-                                     bias_correction=self.bias_correction)
+                                 bias_correction=self.bias_correction)
         tree.map(lambda p, g, m, v: None, params, gradients, *moments)  # raises unless all have one form
         *new, norm = ops.adam_update(scaled, eps, scale, *tree.leaves((params, gradients, *moments)),
                                      beta1=self.beta1, beta2=self.beta2, donate=self.donate)
