@@ -1,6 +1,7 @@
 """The declaration of a kernel's parameters: `"x: float32[2], gain: float32[1]?, width: int32, eps: float32"`.
 
-A parameter is a number or an array of a dtype and rank; `?` lets it be None.
+A parameter is a number or an array of a dtype and rank; `?` lets it be None. The rows of an array with `+`, such as
+`float32[2+]`, lie in one piece each, at any distance.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_PARAMETER = re.compile(r"(\w+): (\w+)(?:\[(\d)\])?(\?)?$")
+_PARAMETER = re.compile(r"(\w+): (\w+)(?:\[(\d)(\+)?\])?(\?)?$")
 
 
 class Parameter(NamedTuple):
@@ -18,10 +19,16 @@ class Parameter(NamedTuple):
     dtype: str
     rank: int | None
     """None for a number."""
+    apart: bool
+    """Whether rows may be apart."""
     optional: bool
 
     def __str__(self) -> str:
-        return self.dtype if self.rank is None else f"a contiguous {self.dtype} array of {self.rank} dimensions"
+        if self.rank is None:
+            return self.dtype
+        if self.apart:
+            return f"a {self.dtype} array of {self.rank} dimensions with contiguous rows"
+        return f"a contiguous {self.dtype} array of {self.rank} dimensions"
 
 
 def parameters(signature: str) -> list[Parameter]:
@@ -31,6 +38,6 @@ def parameters(signature: str) -> list[Parameter]:
         match = _PARAMETER.match(" ".join(piece.split()))
         if not match:
             raise ValueError(f"expected 'name: dtype', 'name: dtype[rank]' or 'name: dtype[rank]?', found {piece!r}")
-        name, dtype, rank, optional = match.groups()
-        declared.append(Parameter(name, dtype, int(rank) if rank else None, bool(optional)))
+        name, dtype, rank, apart, optional = match.groups()
+        declared.append(Parameter(name, dtype, int(rank) if rank else None, bool(apart), bool(optional)))
     return declared

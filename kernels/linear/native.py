@@ -33,7 +33,8 @@ _differentiate = native.Function(_FILE, "linear_backward", "x: real[2], weight: 
                                                            "n_out: int64, threads: int32")
 
 
-def _supports(be: Backend, x: Array, weight: Array, bias: Array | None) -> str | None:
+def supports(be: Backend, x: Array, weight: Array, bias: Array | None) -> str | None:
+    """The reason why these rules cannot run; None if they can."""
     if not 0 < prod(x.shape[:-1]) <= MOST_ROWS:
         return f"it is for 1 to {MOST_ROWS} rows"
     if weight.size < LEAST_WEIGHTS:
@@ -65,7 +66,7 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
 
 
 def _matmul_supports(be: Backend, x: Array, y: Array) -> str | None:
-    return _supports(be, x, y, None) if y.ndim == 2 else "the right side is no matrix"
+    return supports(be, x, y, None) if y.ndim == 2 else "the right side is no matrix"
 
 
 def _matmul_forward(be: Backend, x: Array, y: Array) -> tuple[Array, Any]:
@@ -79,7 +80,7 @@ def _matmul_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
 
 def attach() -> None:
     """Add the rules to `linear` and `matmul`."""
-    matmul.add(Rule("compiled", _matmul_forward, _matmul_vjp, _matmul_supports, pooled={1: weight_gradient}),
+    matmul.add(Rule("compiled few rows", _matmul_forward, _matmul_vjp, _matmul_supports, pooled={1: weight_gradient}),
                backend="numpy")
-    linear.add(Rule("compiled", _forward, _vjp, _supports, pooled={1: weight_gradient, 2: bias_gradient}),
+    linear.add(Rule("compiled few rows", _forward, _vjp, supports, pooled={1: weight_gradient, 2: bias_gradient}),
                backend="numpy")

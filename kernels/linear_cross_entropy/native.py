@@ -14,6 +14,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import native
+from duoln.kernels.product.multiply import multiply
 from duoln.ops import linear_cross_entropy
 
 BLOCK = 1 << 20
@@ -73,7 +74,7 @@ def _forward(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -
     picked = np.empty(count, x.dtype)
     kept: list[Array] | None = [] if count * weight.shape[1] * x.itemsize <= KEEP_BYTES else None
     for block in _blocks(count, weight.shape[1]):
-        logits = rows.x @ weight[:, block]
+        logits = multiply(rows.x, weight[:, block])
         _gather(logits, bias[block], rows.label, rows.largest, rows.total, picked, *logits.shape, block.start,
                 native.threads_for(logits.nbytes))
         if kept is not None:
@@ -88,18 +89,18 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list
     d_loss = np.reshape(gout, -1)[rows.number]
     share = np.zeros_like(rows.x)
     d_weight, d_bias = (np.empty_like(a) if need else None for a, need in zip((weight, bias), needs[1:3], strict=True))
-    ones = np.ones(len(rows.x), rows.x.dtype)
+    ones = np.ones((1, len(rows.x)), rows.x.dtype)
     for k, block in enumerate(_blocks(len(rows.x), weight.shape[1])):
-        logits = rows.x @ weight[:, block] + bias[block] if saved.kept is None else saved.kept[k]
+        logits = multiply(rows.x, weight[:, block], bias=bias[block]) if saved.kept is None else saved.kept[k]
         d_logits = logits if saved.kept is None else np.empty_like(logits)
         _differentiate(logits, rows.label, rows.largest, rows.total, d_loss, d_logits, *logits.shape, block.start,
                        native.threads_for(logits.nbytes))
         if needs[0]:
-            share += d_logits @ weight[:, block].T
+            share += multiply(d_logits, weight[:, block].T)
         if d_weight is not None:
-            np.matmul(rows.x.T, d_logits, out=d_weight[:, block])
+            multiply(rows.x.T, d_logits, d_weight[:, block])
         if d_bias is not None:
-            d_bias[block] = ones @ d_logits
+            d_bias[block] = multiply(ones, d_logits)[0]
     dx = None
     if needs[0]:
         dx = np.zeros((gout.size, weight.shape[0]), weight.dtype)

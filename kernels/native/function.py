@@ -72,7 +72,8 @@ class Function:
                 real = _NAMES.get(argument.dtype.char, "")
             wanted = real if parameter.dtype == "real" else parameter.dtype
             if not isinstance(argument, np.ndarray) or argument.dtype != _DTYPES.get(wanted) \
-                    or argument.ndim != parameter.rank or not argument.flags.c_contiguous:
+                    or argument.ndim != parameter.rank \
+                    or not (argument.flags.c_contiguous or (parameter.apart and _in_rows(argument))):
                 raise self._misfit(parameter, argument, wanted)
             passed.append(address(argument))
         self._entry(real)(*passed)
@@ -97,6 +98,12 @@ class Function:
             function.argtypes = [ctypes.c_void_p if p.rank is not None else _NUMBERS[p.dtype] for p in self._parameters]
             self._entries[real] = function
         return self._entries[real]
+
+
+def _in_rows(array: np.ndarray) -> bool:
+    """Whether the rows of a matrix lie in one piece each and apart from each other."""
+    width = array.shape[-1] * array.itemsize
+    return array.ndim == 2 and array.strides[1] == array.itemsize and array.strides[0] >= width
 
 
 def threads_for(count_bytes: int) -> int:

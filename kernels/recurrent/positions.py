@@ -13,6 +13,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array
 from duoln.kernels import host
+from duoln.kernels.product.multiply import multiply
 
 PANEL_BYTES = 64
 """As in packed_product.h."""
@@ -128,8 +129,7 @@ def threads(units: Units, positions: Positions) -> tuple[int, int]:
 def product(rows: Array, weight: Array) -> Array:
     """`rows @ weight`, which begins on a cache line."""
     out = host.empty((len(rows), weight.shape[1]), rows.dtype)
-    np.matmul(rows, weight, out=out)
-    return out
+    return multiply(rows, weight, out)
 
 
 def centred(weight: Array) -> Array:
@@ -138,8 +138,8 @@ def centred(weight: Array) -> Array:
 
 
 def column_sums(x: Array) -> Array:
-    """Sums over rows, by BLAS."""
-    return np.ones(len(x), x.dtype) @ x
+    """Sums over rows, as a product."""
+    return multiply(np.ones((1, len(x)), x.dtype), x)[0]
 
 
 def row_blocks(positions: Positions, columns: int, dtype: np.dtype) -> Array:
@@ -178,5 +178,5 @@ class Walked(NamedTuple):
     def product_gradients(self, d_x_proj: Array, d_h_proj: Array,
                           need_x: bool) -> tuple[Array | None, Array, Array]:
         """The gradients of x (if needed), w_x and w_h from those of the products; each costs one product."""
-        d_x = self.positions.spread(d_x_proj @ self.w_x.T) if need_x else None
-        return d_x, self.units.cut(self.x.T @ d_x_proj), self.units.cut(self.before().T @ d_h_proj)
+        d_x = self.positions.spread(multiply(d_x_proj, self.w_x.T)) if need_x else None
+        return d_x, self.units.cut(multiply(self.x.T, d_x_proj)), self.units.cut(multiply(self.before().T, d_h_proj))

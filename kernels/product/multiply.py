@@ -1,0 +1,67 @@
+"""Products of two matrices on the CPU, compiled; the compiled rules call this function.
+
+It takes as long as BLAS on free cores, and does not collapse on taken ones: BLAS's threads wait for each other within
+each product.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from duoln.backends.protocol import Array
+from duoln.kernels import host, native
+
+LEAST = 1 << 18
+"""Multiplications below which BLAS uses one thread too; its call costs less."""
+_WORTH_THREADS = 1 << 20
+"""Multiplications below which a second thread costs more than it saves."""
+
+_FILE = "product/product.cpp"
+
+_product = native.Function(_FILE, "product", "a: real[2+], b: real[2+], bias: real[1]?, out: real[2+], rows: int64, "
+                                             "depth: int64, columns: int64, a_distance: int64, b_distance: int64, "
+                                             "out_distance: int64, a_turned: int32, b_turned: int32, threads: int32")
+
+
+def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = None) -> Array:
+    """`a @ b + bias`, by BLAS where that is small or there is no library.
+
+    Shape:
+        a (rows, depth), b (depth, columns), bias (columns,) or None -> (rows, columns).
+
+    Either matrix may lie transposed in memory. `out` is where the result goes; its rows lie in one piece each.
+    """
+    (rows, depth), columns = a.shape, b.shape[1]
+    if out is None:
+        out = np.empty((rows, columns), a.dtype)
+    products = rows * depth * columns
+    if failure(products):
+        np.matmul(a, b, out=out)
+        return out if bias is None else np.add(out, bias, out=out)
+    first, of_first, turned = _as_it_lies(a)
+    second, of_second, second_turned = _as_it_lies(b)
+    _product(first, second, None if bias is None else np.ascontiguousarray(bias), out, rows, depth, columns, of_first,
+             of_second, _distance(out), turned, second_turned, host.workers() if products >= _WORTH_THREADS else 1)
+    return out
+
+
+def _as_it_lies(matrix: Array) -> tuple[Array, int, bool]:
+    """A matrix whose rows lie in one piece each, their distance in values, and whether it is the transpose."""
+    if (distance := _distance(matrix)) > 0:
+        return matrix, distance, False
+    if (distance := _distance(matrix.T)) > 0:
+        return matrix.T, distance, True
+    return np.ascontiguousarray(matrix), matrix.shape[1], False
+
+
+def _distance(matrix: Array) -> int:
+    """How many values apart the rows of a matrix are; 0 if a row does not lie in one piece."""
+    if matrix.flags.c_contiguous:
+        return int(matrix.shape[1])
+    (down, right), size = matrix.strides, matrix.itemsize
+    return down // size if right == size and down % size == 0 and down >= matrix.shape[1] * size else 0
+
+
+def failure(products: int) -> str | None:
+    """The reason why so many multiplications are not compiled; None if they are."""
+    return f"it is for at least {LEAST} multiplications" if products < LEAST else native.failure(_FILE)

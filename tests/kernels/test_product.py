@@ -1,0 +1,92 @@
+"""Compiled products of two matrices: values in every layout and size, gradients, the same bits for any number of threads."""
+
+import numpy as np
+import pytest
+
+from duoln import ops, runtime
+from duoln.kernels import host, native
+from duoln.kernels.product import multiply as module
+from duoln.kernels.product.multiply import multiply
+from duoln.testing import check_rule
+
+pytestmark = [pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler"), pytest.mark.numerical]
+
+SIZES = [(1, 1, 1), (1, 300, 17), (5, 1, 33), (6, 7, 16), (7, 257, 15), (13, 1025, 31), (48, 64, 64), (97, 33, 130),
+         (257, 40, 19), (300, 2049, 5), (640, 17, 48)]
+
+
+@pytest.fixture(autouse=True)
+def _small_products_too(monkeypatch):
+    monkeypatch.setattr(module, "LEAST", 1)
+    monkeypatch.setattr(module, "_WORTH_THREADS", 1)
+
+
+def _laid_out(layout, matrix):
+    """The same values in another layout."""
+    if layout == "transposed":
+        return np.ascontiguousarray(matrix.T).T
+    if layout == "in a wider one":
+        wide = np.full((matrix.shape[0], matrix.shape[1] + 3), np.nan, matrix.dtype)
+        wide[:, 2:-1] = matrix
+        return wide[:, 2:-1]
+    if layout == "strided":
+        sparse = np.full((matrix.shape[0], 2 * matrix.shape[1]), np.nan, matrix.dtype)
+        sparse[:, ::2] = matrix
+        return sparse[:, ::2]
+    return matrix[::-1].copy()[::-1] if layout == "from its end" else matrix
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layout", ["as it is", "transposed", "in a wider one", "strided", "from its end"])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_values_in_every_layout(sizes, layout, dtype, threads, rng):
+    rows, depth, columns = sizes
+    a, b, bias = rng.standard_normal((rows, depth)), rng.standard_normal((depth, columns)), rng.standard_normal(columns)
+    exact = np.asarray(a.astype(dtype), np.longdouble) @ b.astype(dtype) + bias.astype(dtype)
+    bound = 8 * np.finfo(dtype).eps * (np.abs(a) @ np.abs(b) + np.abs(bias))
+    for first, second in ((layout, "as it is"), ("as it is", layout), (layout, layout)):
+        out = np.full((rows, columns + 2), 7, dtype)
+        product = multiply(_laid_out(first, a.astype(dtype)), _laid_out(second, b.astype(dtype)), out[:, 1:-1], bias.astype(dtype))
+        assert (np.abs(product - exact) <= bound).all()
+        assert (out[:, [0, -1]] == 7).all()
+
+
+def test_the_product_of_nothing_is_zero():
+    assert multiply(np.ones((3, 0), np.float32), np.ones((0, 2), np.float32)).tolist() == [[0, 0]] * 3
+    assert multiply(np.ones((0, 3), np.float32), np.ones((3, 2), np.float32)).shape == (0, 2)
+
+
+@pytest.mark.parametrize("op", [ops.linear, ops.matmul], ids=str)
+@pytest.mark.parametrize("shape", [(37, 530), (3, 11, 257), (2, 150, 20)], ids=str)
+def test_the_rules_of_linear_and_matmul(op, shape, threads, rng, numpy_backend):
+    [rule] = [r for r in runtime.backend("numpy") and op.rules("numpy") if r.name == "compiled product"]
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in (shape, (shape[-1], 67), (67,))][:3 if op is ops.linear else 2]
+    check_rule(op, rule, arrays, {}, numpy_backend, length=530)
+
+
+@pytest.mark.parametrize("sizes", [(300, 70, 33), (30, 2100, 70)], ids=str)
+def test_the_same_bits_for_any_number_of_threads_and_any_repeat(sizes, monkeypatch, rng):
+    rows, depth, columns = sizes
+    a, b = rng.standard_normal((rows, depth), np.float32), rng.standard_normal((depth, columns), np.float32)
+    runs = []
+    for count in (1, 2, 3, 8, 8, 8):
+        monkeypatch.setattr(host, "workers", lambda count=count: count)
+        runs.append(multiply(a, b).tobytes() + multiply(b.T, a.T).tobytes())
+    assert all(run == runs[0] for run in runs)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_a_number_stays_in_its_row_and_column(value):
+    a, b = np.ones((20, 40), np.float32), np.ones((40, 50), np.float32)
+    a[3, 5], b[7, 49] = value, value
+    strange = ~np.isfinite(multiply(a, b))
+    assert strange[3].all() and strange[:, 49].all() and strange.sum() == 50 + 20 - 1
+
+
+def test_small_products_and_those_of_few_rows_have_other_rules(monkeypatch, numpy_backend):
+    monkeypatch.undo()
+    x, weight = np.ones((64, 256), np.float32), np.ones((256, 256), np.float32)
+    [rule] = [r for r in ops.linear.rules("numpy") if r.name == "compiled product"]
+    assert rule.supports(numpy_backend, x, weight, None) is None
+    assert "at least" in rule.supports(numpy_backend, x[:3], weight[:, :9], None)
+    assert "few rows" in rule.supports(numpy_backend, x[:4], weight, None)
