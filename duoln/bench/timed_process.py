@@ -26,7 +26,7 @@ def main() -> None:
     work = (prepare_recurrent if asked["kind"] == "rnn" else prepare_training)(asked)
     side = asked["peer"] or "duoln"
     facts = {"side": side, **work.facts, **machine.side(), "warmups": work.warmups, "checks": work.checks,
-             "peak_bytes": peak.above()}
+             "checked_updates": asked["kind"] == "train", "peak_bytes": peak.above()}
     print(json.dumps(facts), flush=True)
     k = work.first
     for line in sys.stdin:

@@ -5,7 +5,8 @@ models is older than the CPU). `OPENBLAS_CORETYPE=SkylakeX`, set before the libr
 On Intel CPUs, and on AMD ones without AVX-512, its own choice is never lower, so it is left alone.
 
 After a product OpenBLAS's threads spin for 2^26 cycles, some 20 to 80 ms. On two cores a compiled kernel that follows
-then shares its core with one of them and takes two to three times as long, so they shall spin for microseconds.
+then shares its core with one of them and takes two to three times as long, so they shall spin for a third of a
+millisecond. If they sleep sooner, products that follow each other wait for them to wake.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 AVX512 = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"})
 _CPUINFO = Path("/proc/cpuinfo")
 _SPIN = "OPENBLAS_THREAD_TIMEOUT"
-_SPIN_CYCLES = "17"
+_SPIN_CYCLES = "20"
 """As a power of two; OpenBLAS takes 4 to 30."""
 
 
@@ -38,7 +39,7 @@ def preferred_core(cpuinfo: str) -> str | None:
 
 
 def spin_briefly() -> None:
-    """Let OpenBLAS's threads sleep some microseconds after a product, unless the user has set how long they spin.
+    """Let OpenBLAS's threads sleep soon after a product, unless the user has set how long they spin.
 
     If NumPy is loaded already, its OpenBLAS reads the setting again and starts new threads at the next product,
     provided that no other thread of Python can be in a product now.

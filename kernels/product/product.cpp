@@ -190,25 +190,28 @@ static void share_rows(const Operands<T>& of) {
     }
 }
 
-// A matrix (depth, rows), whose rows are `distance` values apart, as (rows, depth).
+// A matrix (depth, rows) as (rows, depth); the distances are those of two rows.
 template <class T>
-static void turn_whole(const T* a, index_t distance, index_t rows, index_t depth, T* turned, int threads) {
+static void turn_whole(const T* a, index_t distance, index_t rows, index_t depth, T* turned,
+                       index_t turned_distance, int threads) {
     const index_t blocks = (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
     in_parts(blocks, threads, [=](index_t first, index_t last) {
         const index_t row = first * ROWS_AT_ONCE, end = std::min(last * ROWS_AT_ONCE, rows);
         for (index_t k = 0; k < depth; k += ROWS_AT_ONCE)
-            turn(a + k * distance + row, std::min(ROWS_AT_ONCE, depth - k), end - row, distance, turned + row * depth + k,
-                 depth);
+            turn(a + k * distance + row, std::min(ROWS_AT_ONCE, depth - k), end - row, distance,
+                 turned + row * turned_distance + k, turned_distance);
     });
 }
 
 template <class T>
 static void multiply(Operands<T> of, bool a_turned) {
-    const Aligned<T> turned(a_turned ? of.rows * of.depth : 0);
+    // Rows that are a power of two apart would share a few lines of the first cache.
+    const index_t distance = of.depth + CACHE_LINE / index_t(sizeof(T));
+    const Aligned<T> turned(a_turned ? of.rows * distance : 0);
     if (a_turned) {
-        turn_whole(of.a, of.a_distance, of.rows, of.depth, turned.data(), of.threads);
+        turn_whole(of.a, of.a_distance, of.rows, of.depth, turned.data(), distance, of.threads);
         of.a = turned.data();
-        of.a_distance = of.depth;
+        of.a_distance = distance;
     }
     if (of.rows > MOST_ROWS_CACHED) share_rows(of);
     else share_panels(of);

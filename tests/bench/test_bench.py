@@ -45,13 +45,19 @@ def test_statistics():
 
 
 class _Side:
-    def __init__(self, losses):
-        self.name, self.facts = "peer", {"checks": losses}
+    def __init__(self, figures, updates=False):
+        self.name, self.facts = "peer", {"checks": figures, "checked_updates": updates}
 
 
 def test_a_peer_that_computes_something_else_is_not_timed():
     check_agreement(_Side([1.0, 0.5]), _Side([1.0, 0.5001]))
     check_error(DuolnError, lambda: check_agreement(_Side([1.0, 0.5]), _Side([1.0, 0.52])), "figure 2 of 2", "0.52")
+
+
+def test_losses_of_later_updates_may_differ_by_what_a_network_makes_of_rounding():
+    check_agreement(_Side([1.0, 0.5, 0.4], updates=True), _Side([1.0, 0.5, 0.402]))
+    for theirs, figure in (([1.0, 0.502, 0.4], "figure 2 of 3"), ([1.0, 0.5, 0.41], "figure 3 of 3")):
+        check_error(DuolnError, lambda theirs=theirs: check_agreement(_Side([1.0, 0.5, 0.4], updates=True), _Side(theirs)), figure)
 
 
 def test_a_side_that_stops_says_why():
