@@ -55,9 +55,10 @@ def _unwrap(tensors: Any, role: str) -> Any:
 
 
 def _backend_of(args: Any) -> Backend:
-    backends = {leaf.backend.name: leaf.backend for leaf in tree.leaves(args) if isinstance(leaf, Tensor)}
+    backends = {leaf.backend for leaf in tree.leaves(args) if isinstance(leaf, Tensor)}
     if not backends:
         raise CompileError("[compile] expected tensors among the arguments, found none")
     if len(backends) > 1:
-        raise MixedBackendError(f"[compile] expected one backend, found {' and '.join(sorted(backends))}")
-    return next(iter(backends.values()))
+        names = " and ".join(sorted(backend.name for backend in backends))
+        raise MixedBackendError(f"[compile] expected one backend, found {names}")
+    return backends.pop()

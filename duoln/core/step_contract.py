@@ -37,10 +37,10 @@ def checked_step(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def form(tree: Any) -> Any:
     """The form of a tree of arrays: it is hashable, and equal for trees with equal paths, shapes and dtypes."""
-    if isinstance(tree, dict):
-        return ("dict", tuple((key, form(branch)) for key, branch in tree.items()))
-    if isinstance(tree, _SEQUENCES):
-        return (type(tree).__name__, tuple(form(branch) for branch in tree))
-    if hasattr(tree, "shape"):
+    if hasattr(tree, "shape"):  # asked first, because most are leaves
         return (tree.shape, tree.dtype)
+    if isinstance(tree, dict):
+        return ("dict", *tree, *[form(branch) for branch in tree.values()])
+    if isinstance(tree, _SEQUENCES):
+        return (type(tree).__name__, *[form(branch) for branch in tree])
     return tree

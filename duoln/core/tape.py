@@ -75,7 +75,8 @@ class Tape:
             if not keep:
                 self.records.pop()
             for index in outputs:
-                flush(index)
+                if index in pools:
+                    flush(index)
             gouts = tuple(gradients[index] for index in outputs)
             for index in outputs:
                 gradients[index] = None  # no later record reads it
@@ -83,11 +84,11 @@ class Tape:
                 continue
             gout = gouts if is_tuple else gouts[0]
             # The gradient of a weight that T time steps use costs one product over all T, not T products.
-            pooled = {i: index for i, index in enumerate(inputs)
-                      if index is not None and i in rule.pooled and self.uses[index] > 1}
-            for argument, index in pooled.items():
-                pools.setdefault(index, {}).setdefault((rule, argument), []).append((saved, gout))
-            needs = tuple(index is not None and i not in pooled for i, index in enumerate(inputs))
+            pooled = {i: place for i in rule.pooled
+                      if i < len(inputs) and (place := inputs[i]) is not None and self.uses[place] > 1}
+            for argument, place in pooled.items():
+                pools.setdefault(place, {}).setdefault((rule, argument), []).append((saved, gout))
+            needs = tuple([index is not None and i not in pooled for i, index in enumerate(inputs)])
             if any(needs):
                 assert rule.vjp is not None
                 results = rule.vjp(backend, saved, gout, needs)

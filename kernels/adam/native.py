@@ -29,6 +29,7 @@ def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays
 def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, beta1: float, beta2: float,
              donate: bool) -> tuple[tuple[Array, ...], None]:
     n = len(arrays) // 4
+    arrays = tuple([a if isinstance(a, np.ndarray) else np.asarray(a) for a in arrays])  # a gradient may be a scalar
     groups = [arrays[k * n:(k + 1) * n] for k in range(4)]
     old = (*groups[0], *groups[2], *groups[3])
     new = old if donate and all(a.flags.writeable for a in old) else tuple(np.empty_like(a) for a in old)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.core.arguments import described
+from duoln.errors import DtypeError
 from duoln.kernels import native
 from duoln.ops import global_norm
 from duoln.ops.update import norm_vjp
@@ -20,8 +23,15 @@ _norm = native.Function(_FILE, "global_norm", "addresses: int64[2], sizes: int64
 
 
 def table(*roles: Sequence[Array]) -> tuple[Array, Array]:
-    """Where the arrays of each role begin, (roles, tensors), and the number of values of each tensor."""
-    addresses = np.array([[a.__array_interface__["data"][0] for a in arrays] for arrays in roles], np.int64)
+    """Where the arrays of each role begin, (roles, tensors), and the number of values of each tensor.
+
+    Raises:
+        DtypeError: one is not an array; the scalars of NumPy have no address that lasts.
+    """
+    for a in chain(*roles):
+        if not isinstance(a, np.ndarray):
+            raise DtypeError(f"[table] expected arrays, found {described(a)}")
+    addresses = np.array([[native.address(a) for a in arrays] for arrays in roles], np.int64)
     return addresses, np.array([a.size for a in roles[0]], np.int64)
 
 

@@ -15,10 +15,10 @@ The order to read in: `toolchain` (the compiler), `processor` (the CPU), `storag
 """
 
 from duoln.kernels.native.building import compile_ahead
-from duoln.kernels.native.function import Function, threads_for
+from duoln.kernels.native.function import Function, address, threads_for
 from duoln.kernels.native.loading import facts, failure, library, reason, summary
 from duoln.kernels.native.storage import sources
 from duoln.kernels.native.toolchain import compiler
 
-__all__ = ["Function", "compile_ahead", "compiler", "facts", "failure", "library", "reason", "sources", "summary",
-           "threads_for"]
+__all__ = ["Function", "address", "compile_ahead", "compiler", "facts", "failure", "library", "reason", "sources",
+           "summary", "threads_for"]

@@ -7,7 +7,10 @@ import pytest
 
 import duoln
 from duoln import ops, optim, runtime
+from duoln.errors import DtypeError
 from duoln.kernels import native
+from duoln.kernels.global_norm.native import table
+from duoln.testing import check_error
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
 SHAPES = ((8191,), (100, 300), (), (0, 3), (40_000,))
@@ -64,3 +67,7 @@ def test_scaling_within_the_update_equals_scaling_before_it(be, rng):
         np.testing.assert_allclose(norms, expected, rtol=1e-5)
         for k in params:
             np.testing.assert_allclose(results[0][0][k].numpy(), results[1][0][k].numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_scalar_of_numpy_is_never_given_by_its_address():
+    check_error(DtypeError, lambda: table([np.zeros(3, np.float32), np.float32(2)]), "array", "float32")
