@@ -7,8 +7,8 @@ Each time step has a value in [0, 1) and a marker. One step of the first half of
 second half; the target is the sum of the two marked values. The same answer 1 to every sequence has the loss 1/6.
 
 All variants have the same number of hidden units, batches and updates. The learning rate of each is chosen by one
-rule, fixed before the runs: of `RATES`, the one with the lowest validation loss after the last update, at a seed that is
-none of those shown.
+rule, fixed before the runs: of `RATES`, the one with the lowest validation loss after the last update, at a seed that
+is none of those shown.
 """
 
 from __future__ import annotations
