@@ -47,8 +47,8 @@ def _check_encoding(encoding: str) -> None:
     try:
         b"a".decode(encoding, "ignore")
     except (LookupError, ValueError) as error:
-        raise UsageError(f"[read_text] encoding: expected one of text that Python knows, such as utf-8 or latin-1; found "
-                         f"{encoding!r}") from error
+        raise UsageError("[read_text] encoding: expected one of text that Python knows, such as utf-8 or latin-1; "
+                         f"found {encoding!r}") from error
 
 
 def _decoded(path: Path, content: bytes, encoding: str) -> str:
