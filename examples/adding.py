@@ -1,14 +1,14 @@
-"""The adding problem (Hochreiter and Schmidhuber 1997): layer norm in an LSTM, beside the plain LSTM.
+"""The adding problem (Hochreiter and Schmidhuber 1997): an LSTM with layer norm and a plain one, at several rates.
 
-    python -m duoln.examples.adding                            one seed, about two minutes on two CPU cores
-    python -m duoln.examples.adding --choose --seeds 5         what is recorded in examples/adding.json
+    python -m duoln.examples.adding                                    two rates, one seed: under three minutes
+    python -m duoln.examples.adding --rates 1e-3 3e-3 1e-2 3e-2 --seeds 5 --choose    adding.json and adding.png here
 
 Each time step has a value in [0, 1) and a marker. One step of the first half of a sequence is marked and one of the
 second half; the target is the sum of the two marked values. The same answer 1 to every sequence has the loss 1/6.
 
-All variants have the same number of hidden units, batches and updates. The learning rate of each is chosen by one
-rule, fixed before the runs: of `RATES`, the one with the lowest validation loss after the last update, at a seed that
-is none of those shown.
+Both variants have the same number of hidden units, batches and updates, and forget gates without a bias at the start.
+With `--choose` a rule that was fixed before the runs chooses a learning rate for each: the one with the lowest
+validation loss after the last update, at a seed that is none of those shown.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Settings:
     """The largest global norm of a gradient."""
 
 
-class Variant(nn.Module):
+class Adder(nn.Module):
     """An LSTM whose last state gives the sum."""
 
-    def __init__(self, norm: Literal["none", "layer"], forget_bias: float, hidden: int) -> None:
-        self.lstm = nn.LSTM(2, hidden, norm=norm, forget_bias=forget_bias, return_sequences=False)
+    def __init__(self, norm: Literal["layer", "none"], hidden: int) -> None:
+        self.lstm = nn.LSTM(2, hidden, norm=norm, return_sequences=False)
         self.out = nn.Linear(hidden, 1)
 
     def __call__(self, params: nn.Params, x: Tensor) -> Tensor:
@@ -59,14 +59,8 @@ class Variant(nn.Module):
         return ops.squeeze(self.out(params["out"], last), axis=-1)
 
 
-VARIANTS: dict[str, tuple[Literal["none", "layer"], float]] = {
-    "layer": ("layer", 0.0), "none": ("none", 0.0), "none, forget bias 1": ("none", 1.0)}
-"""The norm, and the forget gate's bias at the start, by the name in tables. A bias of 1 is a usual choice for the plain
-LSTM."""
-RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+VARIANTS: tuple[Literal["layer", "none"], ...] = ("layer", "none")
 CHOICE_SEED = 100
-CHOSEN = {"layer": 1e-3, "none": 1e-3, "none, forget bias 1": 1e-3}
-"""The learning rates by the rule above, from the record."""
 
 
 def make_batch(stream: Stream, rows: int, length: int) -> Batch:
@@ -80,10 +74,9 @@ def make_batch(stream: Stream, rows: int, length: int) -> Batch:
     return {"x": np.stack((values, markers), axis=-1), "sum": values[first, columns] + values[second, columns]}
 
 
-def train(variant: str, rate: float, seed: int, backend: Backend, settings: Settings) -> list[float]:
+def train(norm: Literal["layer", "none"], rate: float, seed: int, backend: Backend, settings: Settings) -> list[float]:
     """Train one variant; the mean squared error on sequences that were not trained on, every some updates."""
-    norm, forget_bias = VARIANTS[variant]
-    model = Variant(norm, forget_bias, settings.hidden)
+    model = Adder(norm, settings.hidden)
     optimizer = optim.Adam(learning_rate=rate, clip=optim.clip_global_norm(settings.clip))
     params = duoln.to_tensors(model.init(seed), backend)
     slots = optimizer.init(params)
@@ -109,26 +102,17 @@ def train(variant: str, rate: float, seed: int, backend: Backend, settings: Sett
     return losses
 
 
-def measure(seeds: int, choose: bool, backend: Backend, settings: Settings) -> Record:
-    """Train every variant from some seeds, with the chosen rates or, if `choose`, after the choice by the rule."""
+def measure(rates: Sequence[float], seeds: int, choose: bool, backend: Backend, settings: Settings) -> Record:
+    """Train both variants at every rate, from the seeds 0 to `seeds` - 1, and first from `CHOICE_SEED` if `choose`."""
     runs: list[Run] = []
-
-    def run(variant: str, rate: float, seed: int, purpose: Literal["choice", "result"]) -> Run:
-        begin = time.perf_counter()
-        losses = train(variant, rate, seed, backend, settings)
-        runs.append(Run(variant, rate, seed, purpose, time.perf_counter() - begin, losses))
-        print(f"{variant}, rate {rate:g}, seed {seed}: validation loss {losses[-1]:.5f} after {settings.updates} "
-              f"updates, {runs[-1].seconds:.0f} s", file=sys.stderr, flush=True)
-        return runs[-1]
-
-    chosen = dict(CHOSEN)
-    if choose:
-        for variant in VARIANTS:
-            chosen[variant] = min((run(variant, rate, CHOICE_SEED, "choice") for rate in RATES),
-                                  key=lambda tried: np.nan_to_num(tried.losses[-1], nan=np.inf)).rate
-    for seed in range(seeds):
-        for variant in VARIANTS:
-            run(variant, chosen[variant], seed, "result")
+    for seed in [*([CHOICE_SEED] if choose else []), *range(seeds)]:
+        for rate in rates:
+            for norm in VARIANTS:
+                begin = time.perf_counter()
+                losses = train(norm, rate, seed, backend, settings)
+                runs.append(Run(norm, rate, seed, seed == CHOICE_SEED, time.perf_counter() - begin, losses))
+                print(f"norm {norm}, rate {rate:g}, seed {seed}: validation loss {losses[-1]:.5f} after "
+                      f"{settings.updates} updates, {runs[-1].seconds:.0f} s", file=sys.stderr, flush=True)
     return Record(backend.name, vars(settings), runs)
 
 
@@ -136,13 +120,15 @@ def main(argv: Sequence[str] | None = None, settings: Settings = Settings()) -> 
     """Train, print the table, write `adding.json` and, where matplotlib is installed, `adding.png`."""
     parser = argparse.ArgumentParser(prog="python -m duoln.examples.adding", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 1e-2], metavar="RATE",
+                        help="learning rates (default: 0.001 0.01)")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="from the seeds 0 to N - 1 (default 1)")
-    parser.add_argument("--choose", action="store_true", help="choose the learning rates first")
+    parser.add_argument("--choose", action="store_true", help="choose a rate for each variant, at a seed of its own")
     parser.add_argument("--out", type=Path, default=Path("runs/adding"), metavar="DIR", help="default: runs/adding")
     parser.add_argument("--record", type=Path, metavar="FILE", help="show this adding.json, and train nothing")
     args = parser.parse_args(argv)
-    record = adding_record.read(args.record) if args.record else measure(args.seeds, args.choose, duoln.backend(),
-                                                                         settings)
+    record = (adding_record.read(args.record) if args.record is not None else
+              measure(args.rates, args.seeds, args.choose, duoln.backend(), settings))
     print(adding_record.table(record))
     for path in adding_record.write(record, args.out):
         print(f"wrote {path}", file=sys.stderr)

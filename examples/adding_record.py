@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from duoln.data import read_json
 from duoln.pictures.drawing import can_draw, figure
 
-STYLES = {"layer": ("LSTM with layer norm", "#0072B2", "-"), "none": ("plain LSTM", "#E69F00", "--"),
-          "none, forget bias 1": ("plain LSTM,\nforget bias 1", "#009E73", "-.")}
+STYLES = {"layer": ("layer norm", "#0072B2", "-"), "none": ("plain LSTM", "#E69F00", "--")}
 """The name in the picture, the colour and the line style of each variant; readers who see no red or no green can tell
 them apart."""
 CONSTANT = 1 / 6
 """The loss of the answer 1 to every sequence: the variance of the sum of two uniform values."""
+SOLVED = 0.01
+"""A validation loss below this one counts as solved: the error is then a tenth of a value."""
 _MOST_BYTES = 1 << 20
 
 
 class Run(NamedTuple):
     """One training."""
 
-    variant: str
+    norm: str
     rate: float
     seed: int
-    purpose: Literal["choice", "result"]
-    """Whether it served to choose the learning rate, or is a result."""
+    choice: bool
+    """Whether it serves to choose the learning rate, and is no result."""
     seconds: float
     losses: Sequence[float]
     """Validation losses, one every `every` updates."""
@@ -40,9 +42,25 @@ class Record(NamedTuple):
     settings: Mapping[str, Any]
     runs: Sequence[Run]
 
-    def results(self, variant: str) -> list[Run]:
-        """The runs of a variant that are results, by seed."""
-        return [run for run in self.runs if run.variant == variant and run.purpose == "result"]
+    def rates(self) -> list[float]:
+        """The learning rates of the results, in order."""
+        return sorted({run.rate for run in self.runs if not run.choice})
+
+    def results(self, norm: str, rate: float) -> list[Run]:
+        """The runs that are results, one a seed."""
+        return [run for run in self.runs if (run.norm, run.rate, run.choice) == (norm, rate, False)]
+
+    def chosen(self, norm: str) -> float | None:
+        """The rate whose run for the choice ends with the lowest loss; None if there was no choice."""
+        tried = {run.rate: run.losses[-1] for run in self.runs if run.norm == norm and run.choice}
+        return min(tried, key=lambda rate: math.inf if math.isnan(tried[rate]) else tried[rate]) if tried else None
+
+    def updates_to_solve(self, run: Run) -> float:
+        """The first validated update after which the loss stays below `SOLVED`; infinite if it does not."""
+        above = [i for i, loss in enumerate(run.losses) if not loss < SOLVED]
+        first = above[-1] + 1 if above else 0
+        every: int = self.settings["every"]
+        return (first + 1) * every if first < len(run.losses) else math.inf
 
 
 def read(path: Path) -> Record:
@@ -56,18 +74,27 @@ def read(path: Path) -> Record:
 
 
 def table(record: Record) -> str:
-    """The last validation loss of each variant: median, least and greatest over the seeds; and when it was solved."""
-    updates = record.settings["updates"]
-    lines = [f"The adding problem, {record.settings['length']} time steps, {record.settings['hidden']} units: mean "
-             f"squared error on sequences that were not trained on,", f"after {updates} updates; the same answer to "
-             f"every sequence has {CONSTANT:.3f}.", "",
-             f"{'variant':20} {'rate':>6} {'seeds':>6} {'median':>9} {'least':>9} {'greatest':>9} {'s a run':>8}"]
-    for variant in STYLES:
-        runs = record.results(variant)
-        last = [run.losses[-1] for run in runs]
-        lines.append(f"{variant:20} {runs[0].rate:6g} {len(runs):6} {statistics.median(last):9.5f} {min(last):9.5f} "
-                     f"{max(last):9.5f} {statistics.median(run.seconds for run in runs):8.0f}")
+    """Each variant at each rate: the last validation loss and the updates until it stays solved, over the seeds."""
+    settings = record.settings
+    third = max(len(record.runs[0].losses) // 3, 1)
+    early, last = f"after {third * settings['every']} updates", f"after {settings['updates']} updates"
+    lines = [f"The adding problem, {settings['length']} time steps, {settings['hidden']} units: mean squared error on "
+             f"sequences that were not trained on,",
+             f"median (least to greatest) of the seeds; the same answer to every sequence has {CONSTANT:.3f}.", "",
+             f"{'rate':>6}  {'norm':6} {'seeds':>5}  {early:30}{last:30}updates until it stays below {SOLVED}"]
+    for rate in record.rates():
+        for norm in STYLES:
+            runs = record.results(norm, rate)
+            mark = "  chosen" if record.chosen(norm) == rate else ""
+            solved = _range([record.updates_to_solve(run) for run in runs], ".0f").replace("inf", "never")
+            lines.append(f"{rate:6g}  {norm:6} {len(runs):5}  {_range([r.losses[third - 1] for r in runs], '.5f'):30}"
+                         f"{_range([run.losses[-1] for run in runs], '.5f'):30}{solved}{mark}")
     return "\n".join(lines)
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    middle = f"{statistics.median(values):{form}}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):{form}} to {max(values):{form}})"
 
 
 def write(record: Record, folder: Path) -> list[Path]:
@@ -81,28 +108,42 @@ def write(record: Record, folder: Path) -> list[Path]:
 
 
 def draw(record: Record, target: Path) -> Path:
-    """The picture: the validation loss of each variant along the updates, its median and its range over the seeds."""
-    settings = record.settings
-    with figure(target, size=(7.3, 4.0)) as (_, axes):
-        [[panel]] = axes
-        seeds = 0
-        for variant, (label, colour, line) in STYLES.items():
-            curves = list(zip(*(run.losses for run in record.results(variant)), strict=True))
-            seeds = len(curves[0])
-            updates = [settings["every"] * (i + 1) for i in range(len(curves))]
-            medians = [statistics.median(losses) for losses in curves]
-            panel.plot(updates, medians, color=colour, linestyle=line, linewidth=2)
-            panel.fill_between(updates, [min(c) for c in curves], [max(c) for c in curves], color=colour, alpha=0.2,
-                               linewidth=0)
-            panel.annotate(label, (updates[-1], medians[-1]), xytext=(6, 0), textcoords="offset points",
-                           color=colour, va="center", annotation_clip=False)
-        panel.axhline(CONSTANT, color="0.45", linestyle=":", linewidth=1)
-        panel.annotate("the same answer to every sequence", (settings["updates"], CONSTANT), xytext=(0, 3),
-                       textcoords="offset points", color="0.35", ha="right", fontsize=9)
-        panel.set(yscale="log", xlabel="updates", ylabel="mean squared error (validation)",
-                  xlim=(0, settings["updates"]),
-                  title=f"The adding problem, {settings['length']} time steps, {settings['hidden']} units"
-                        + (f"\nmedian and range of {seeds} seeds" if seeds > 1 else "\none seed"))
-        panel.title.set_fontsize(11)
-        panel.spines[["top", "right"]].set_visible(False)
+    """The picture: a panel for each rate with the validation losses, their median and their range over the seeds."""
+    rates, settings = record.rates(), record.settings
+    columns = min(len(rates), 2)
+    rows = -(-len(rates) // columns)
+    height = 0.9 + 2.2 * rows
+    with figure(target, rows, columns, size=(7.3, height), top=1 - 0.55 / height, sharex=True,
+                sharey=True) as (whole, grid):
+        panels = [panel for line in grid for panel in line]
+        for panel in panels[len(rates):]:
+            panel.set_visible(False)
+        for panel, rate in zip(panels, rates, strict=False):
+            _panel(panel, record, rate)
+        for panel in panels[max(len(rates) - columns, 0):len(rates)]:
+            panel.set_xlabel("updates")
+            panel.tick_params(labelbottom=True)
+        whole.legend(*panels[0].get_legend_handles_labels(), loc="upper center", ncols=3, frameon=False,
+                     bbox_to_anchor=(0.5, 1 - 0.25 / height))
+        seeds = len(record.results("layer", rates[0]))
+        title = whole.suptitle(f"The adding problem, {settings['length']} time steps: validation error of an LSTM, "
+                               + (f"median and range of {seeds} seeds" if seeds > 1 else "one seed"), fontsize=11)
+        title.set_in_layout(False)  # `top` has left the room for it
     return target
+
+
+def _panel(panel: Any, record: Record, rate: float) -> None:
+    for norm, (label, colour, line) in STYLES.items():
+        losses = list(zip(*(run.losses for run in record.results(norm, rate)), strict=True))
+        updates = [record.settings["every"] * (i + 1) for i in range(len(losses))]
+        panel.plot(updates, [statistics.median(column) for column in losses], color=colour, linestyle=line,
+                   linewidth=2, label=label)
+        panel.fill_between(updates, [min(column) for column in losses], [max(column) for column in losses],
+                           color=colour, alpha=0.2, linewidth=0)
+    panel.axhline(CONSTANT, color="0.45", linestyle=":", linewidth=1, label="one answer to all")
+    names = [label for norm, (label, _, _) in STYLES.items() if record.chosen(norm) == rate]
+    chosen = f", chosen for {'both' if len(names) == len(STYLES) else names[0]}" if names else ""
+    panel.set_title(f"learning rate {rate:g}{chosen}", fontsize=10)
+    panel.set(yscale="log", xlim=(0, record.settings["updates"]))
+    panel.set_ylabel("mean squared error" if panel.get_subplotspec().is_first_col() else "")
+    panel.spines[["top", "right"]].set_visible(False)
