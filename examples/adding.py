@@ -1,14 +1,14 @@
 """The adding problem (Hochreiter and Schmidhuber 1997): an LSTM with layer norm and a plain one, at several rates.
 
-    python -m duoln.examples.adding                                    two rates, one seed: under three minutes
-    python -m duoln.examples.adding --rates 1e-3 3e-3 1e-2 3e-2 --seeds 5 --choose    adding.json and adding.png here
+    python -m duoln.examples.adding               two learning rates, one seed: under three minutes on two free CPU cores
+    python -m duoln.examples.adding --choose 1e-3 3e-3 1e-2 3e-2 --rates 1e-3 3e-3 1e-2 --seeds 5    adding.json
 
 Each time step has a value in [0, 1) and a marker. One step of the first half of a sequence is marked and one of the
 second half; the target is the sum of the two marked values. The same answer 1 to every sequence has the loss 1/6.
 
 Both variants have the same number of hidden units, batches and updates, and forget gates without a bias at the start.
-With `--choose` a rule that was fixed before the runs chooses a learning rate for each: the one with the lowest
-validation loss after the last update, at a seed that is none of those shown.
+With `--choose` a rule that was fixed before the runs chooses a learning rate for each: of these rates the one with the
+lowest validation loss after the last update, at a seed that is none of those shown.
 """
 
 from __future__ import annotations
@@ -102,17 +102,17 @@ def train(norm: Literal["layer", "none"], rate: float, seed: int, backend: Backe
     return losses
 
 
-def measure(rates: Sequence[float], seeds: int, choose: bool, backend: Backend, settings: Settings) -> Record:
-    """Train both variants at every rate, from the seeds 0 to `seeds` - 1, and first from `CHOICE_SEED` if `choose`."""
+def measure(rates: Sequence[float], seeds: int, choose: Sequence[float], backend: Backend,
+            settings: Settings) -> Record:
+    """Train both variants at the rates `choose` from `CHOICE_SEED`, then at `rates` from the seeds 0 to `seeds` - 1."""
     runs: list[Run] = []
-    for seed in [*([CHOICE_SEED] if choose else []), *range(seeds)]:
-        for rate in rates:
-            for norm in VARIANTS:
-                begin = time.perf_counter()
-                losses = train(norm, rate, seed, backend, settings)
-                runs.append(Run(norm, rate, seed, seed == CHOICE_SEED, time.perf_counter() - begin, losses))
-                print(f"norm {norm}, rate {rate:g}, seed {seed}: validation loss {losses[-1]:.5f} after "
-                      f"{settings.updates} updates, {runs[-1].seconds:.0f} s", file=sys.stderr, flush=True)
+    for seed, rate in [*((CHOICE_SEED, r) for r in choose), *((seed, r) for seed in range(seeds) for r in rates)]:
+        for norm in VARIANTS:
+            begin = time.perf_counter()
+            losses = train(norm, rate, seed, backend, settings)
+            runs.append(Run(norm, rate, seed, seed == CHOICE_SEED, time.perf_counter() - begin, losses))
+            print(f"norm {norm}, rate {rate:g}, seed {seed}: validation loss {losses[-1]:.5f} after "
+                  f"{settings.updates} updates, {runs[-1].seconds:.0f} s", file=sys.stderr, flush=True)
     return Record(backend.name, vars(settings), runs)
 
 
@@ -123,7 +123,8 @@ def main(argv: Sequence[str] | None = None, settings: Settings = Settings()) -> 
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 1e-2], metavar="RATE",
                         help="learning rates (default: 0.001 0.01)")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="from the seeds 0 to N - 1 (default 1)")
-    parser.add_argument("--choose", action="store_true", help="choose a rate for each variant, at a seed of its own")
+    parser.add_argument("--choose", type=float, nargs="+", default=[], metavar="RATE",
+                        help="first choose one of these for each variant, at a seed of its own")
     parser.add_argument("--out", type=Path, default=Path("runs/adding"), metavar="DIR", help="default: runs/adding")
     parser.add_argument("--record", type=Path, metavar="FILE", help="show this adding.json, and train nothing")
     args = parser.parse_args(argv)

@@ -38,14 +38,14 @@ def test_it_learns(numpy_backend):
 
 def test_what_is_written_is_what_is_read(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("DUOLN_BACKEND", "numpy")
-    record = adding.main(["--rates", "0.01", "0.001", "--choose", "--out", str(tmp_path / "a")], TINY)
+    monkeypatch.setattr(adding_record, "can_draw", lambda: False)  # another test draws
+    record = adding.main(["--rates", "0.01", "0.001", "--choose", "0.03", "0.001", "--out", str(tmp_path / "a")], TINY)
     printed = capsys.readouterr().out
     assert [(run.norm, run.rate, run.seed, run.choice) for run in record.runs] == [
-        (norm, rate, seed, seed == 100) for seed in (100, 0) for rate in (0.01, 0.001) for norm in ("layer", "none")]
+        (norm, rate, seed, seed == 100) for seed, rate in ((100, 0.03), (100, 0.001), (0, 0.01), (0, 0.001)) for norm in ("layer", "none")]
     again = adding.main(["--record", str(tmp_path / "a" / "adding.json"), "--out", str(tmp_path / "b")])
     assert capsys.readouterr().out == printed and [run.losses for run in again.runs] == [run.losses for run in record.runs]
-    files = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in "ab"]
-    assert files[0] == files[1] == ["adding.json", *(["adding.png"] if find_spec("matplotlib") else [])]
+    assert (tmp_path / "a" / "adding.json").read_bytes() == (tmp_path / "b" / "adding.json").read_bytes()
     check_error(DataError, lambda: adding_record.read(tmp_path / "none.json"), "none.json")
 
 
@@ -72,8 +72,8 @@ def test_the_table_has_the_median_and_the_range():
     record = _record(*((norm, 0.1, seed, False, run) for norm, runs in losses.items() for seed, run in enumerate(runs)), updates=30)
     _, _, _, headings, layer, none = adding_record.table(record).splitlines()
     assert "after 10 updates" in headings and "after 30 updates" in headings
-    assert layer.split() == "0.1 layer 3 0.30000 (0.03000 to 0.30000) 0.10000 (0.00100 to 0.20000) never (30 to never)".split()
-    assert none.split() == "0.1 none 1 0.50000 0.30000 never".split()
+    assert layer.split() == ["0.1", "layer", "3", "0.30000", "(0.03000", "to", "0.30000)", "0.10000", "(0.00100", "to", "0.20000)", "never", "(30", "to", "never)"]
+    assert none.split() == ["0.1", "none", "1", "0.50000", "0.30000", "never"]
 
 
 # What is committed --------------------------------------------------------------------------------------
