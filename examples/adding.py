@@ -1,6 +1,6 @@
 """The adding problem (Hochreiter and Schmidhuber 1997): an LSTM with layer norm and a plain one, at several rates.
 
-    python -m duoln.examples.adding               two learning rates, one seed: under three minutes on two free CPU cores
+    python -m duoln.examples.adding                    two learning rates, one seed: about two minutes and a half
     python -m duoln.examples.adding --choose 1e-3 3e-3 1e-2 3e-2 --rates 1e-3 3e-3 1e-2 --seeds 5    adding.json
 
 Each time step has a value in [0, 1) and a marker. One step of the first half of a sequence is marked and one of the

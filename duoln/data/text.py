@@ -8,7 +8,8 @@ from pathlib import Path
 from duoln.data.bounded import Unpacked, opened
 from duoln.errors import DataFormatError, DtypeError, UsageError
 
-_MOST_BYTES = 1 << 28
+_MOST_BYTES = 1 << 25
+"""A text takes up to four bytes a character, and its lines are made again."""
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
