@@ -110,9 +110,9 @@ def write(record: Record, folder: Path) -> list[Path]:
 def draw(record: Record, target: Path) -> Path:
     """The picture: a panel for each rate with the validation losses, their median and their range over the seeds."""
     rates, settings = record.rates(), record.settings
-    columns = min(len(rates), 2)
+    columns = len(rates) if len(rates) <= 3 else 2
     rows = -(-len(rates) // columns)
-    height = 0.9 + 2.2 * rows
+    height = 0.8 + 2.6 * rows
     with figure(target, rows, columns, size=(7.3, height), top=1 - 0.55 / height, sharex=True,
                 sharey=True) as (whole, grid):
         panels = [panel for line in grid for panel in line]
@@ -142,7 +142,7 @@ def _panel(panel: Any, record: Record, rate: float) -> None:
                            color=colour, alpha=0.2, linewidth=0)
     panel.axhline(CONSTANT, color="0.45", linestyle=":", linewidth=1, label="one answer to all")
     names = [label for norm, (label, _, _) in STYLES.items() if record.chosen(norm) == rate]
-    chosen = f", chosen for {'both' if len(names) == len(STYLES) else names[0]}" if names else ""
+    chosen = f"\nchosen for {'both' if len(names) == len(STYLES) else names[0]}" if names else ""
     panel.set_title(f"learning rate {rate:g}{chosen}", fontsize=10)
     panel.set(yscale="log", xlim=(0, record.settings["updates"]))
     panel.set_ylabel("mean squared error" if panel.get_subplotspec().is_first_col() else "")

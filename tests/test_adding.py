@@ -109,7 +109,7 @@ def test_the_picture_has_a_panel_a_rate_and_both_variants_in_each(committed, tmp
     monkeypatch.setattr(adding_record, "_panel", lambda panel, record, rate, draw=adding_record._panel: (draw(panel, record, rate), drawn.append(
         (panel.get_title(), [(line.get_label(), line.get_color(), line.get_linestyle()) for line in panel.get_lines()]))))
     adding_record.draw(committed, tmp_path / "a.png")
-    assert [title.split(",")[0] for title, _ in drawn] == [f"learning rate {rate:g}" for rate in committed.rates()]
+    assert [title.splitlines()[0] for title, _ in drawn] == [f"learning rate {rate:g}" for rate in committed.rates()]
     assert sum("chosen for" in title for title, _ in drawn) in (1, 2)
     for _, lines in drawn:
         assert lines[:2] == [("layer norm", "#0072B2", "-"), ("plain LSTM", "#E69F00", "--")] and len(lines) == 3
