@@ -35,7 +35,7 @@ class SpiralsConfig(Config):
 class Spirals(Task):
     """Which of two spirals a point lies on."""
 
-    name, title, paper = "spirals", "Two spirals", "not in the paper"
+    name, title = "spirals", "Two spirals"
     config = SpiralsConfig
     presets: ClassVar = {"small": {}, "smoke": {"epochs": 1}}
     variants: ClassVar = {"ln": {"norm": True}, "none": {"norm": False}}

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import duoln
-from duoln import extend
+from duoln import cli, extend
 from duoln.examples import lstm, own_operator, training_loop
 from duoln.examples.own_task import Spirals
+from duoln.examples.own_text import OwnText
 from duoln.testing import check_task
 
 
@@ -52,3 +53,50 @@ def test_own_operator_on_every_backend(be, rng):
 def test_a_number_is_left_to_the_composed_rule(numpy_backend):
     verdicts = own_operator.log_cosh.explain(duoln.tensor(1.0, numpy_backend))
     assert verdicts == [("in place", "a single value"), ("composed", "runs")]
+
+
+# A text of one's own ------------------------------------------------------------------------------------
+
+PROVERBS = "Many hands make light work.\r\nToo many cooks spoil the caf\u00e9 broth.\r\n" * 20
+
+
+@pytest.fixture(scope="module")
+def own_text(tmp_path_factory):
+    """A folder with a text, and runs of both variants on it; the command knows the task."""
+    folder = tmp_path_factory.mktemp("own_text")
+    (folder / "text.txt").write_text(PROVERBS, encoding="utf-8", newline="")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("duoln.tasks.registry.find_task", lambda name, plugins=None: OwnText())
+        assert cli.main(["run", "own_text", "--preset", "smoke", "--set", f"file={folder / 'text.txt'}", "--backend", "numpy",
+                         "--out", str(folder / "runs")]) == 0
+        yield folder
+
+
+def test_own_text_is_a_task_and_refuses_what_is_no_text(own_text, tmp_path):
+    (tmp_path / "text.txt").write_bytes((own_text / "text.txt").read_bytes())
+    check_task(OwnText(), corpus=tmp_path, harmless=("cut in half", "without its last byte"))
+
+
+def test_own_text_says_its_place_in_updates_and_of_no_paper(own_text, capsys):
+    assert cli.main(["report", str(own_text / "runs"), "--out", str(own_text / "report")]) == 0
+    stderr = capsys.readouterr().err
+    assert "updates" in stderr and "paper" not in stderr and "synthetic" not in stderr
+    assert {"curves.png", "context.png"} <= {path.name for path in (own_text / "report").iterdir()}
+
+
+def test_own_text_is_sampled(own_text):
+    def sampled(name, *options):
+        assert cli.main(["sample", "own_text", "--run", str(own_text / "runs" / "ln"), "--out", str(own_text / name), *options]) == 0
+        return (own_text / name).read_text(encoding="utf-8")
+
+    assert sampled("a.txt", "--count", "40") == sampled("b.txt", "--count", "40") != sampled("c.txt", "--count", "40", "--seed", "1")
+    assert 0 < len(sampled("d.txt", "--count", "9")) <= 9
+
+
+def test_own_text_is_evaluated_on_another_text(own_text, capsys):
+    (own_text / "other.txt").write_text("zq" * 200, encoding="utf-8")
+    figures = []
+    for text in ("text.txt", "other.txt"):
+        assert cli.main(["evaluate", "own_text", "--run", str(own_text / "runs" / "ln"), "--text", str(own_text / text), "--json"]) == 0
+        figures.append(json.loads(capsys.readouterr().out))
+    assert figures[0]["bits"] < figures[1]["bits"] and {"task", "variant", "bits_first", "bits_last"} <= figures[0].keys()

@@ -40,6 +40,23 @@ def test_the_python_of_the_rooms_runs(file):
     run_python_of(file)
 
 
+def test_the_task_that_samples_evaluates_and_draws(tmp_path):
+    from duoln import tasks, testing, train
+    from duoln.pictures.drawing import can_draw
+
+    values = run_python_of("duoln/tasks/README.md")
+    task, options = values["Map"](), values["Points"](40)
+    run = train(task, variant="ln", preset="smoke", backend="numpy")
+    trained = tasks.Trained(run.config, run.variant, 1, run.model, run.params)
+    [sample] = task.sample(trained, options, tmp_path / "map.csv")
+    assert len(sample.read_text().splitlines()) == 41
+    findings = task.evaluate(trained, options, print)
+    assert 0 <= findings.figures["share"] <= 1 and len(findings.rows[0]) == len(findings.headings)
+    if can_draw():
+        assert [path.is_file() for path in task.pictures({"a": trained, "b": trained}, tmp_path)] == [True]
+    testing.check_task(task, gradients=False, agreement=False)
+
+
 def test_the_set_up_lines():
     assert "pip install . && python -m duoln.examples.mnist\npip install -e \".[test]\" && pytest -n auto --dist loadfile\n" in README
     script = (ROOT / ".ci" / "run").read_text()
@@ -54,7 +71,8 @@ def test_the_reference_is_written_as_told():
 
 @pytest.mark.parametrize("file", FILES)
 def test_linked_files_exist(file):
-    targets = re.findall(r"\]\((?!http)([^)]+)\)", (ROOT / file).read_text())
+    prose = re.sub(r"^ *```.*?^ *```$", "", (ROOT / file).read_text(), flags=re.DOTALL | re.MULTILINE)
+    targets = re.findall(r"\]\((?!http)([^)]+)\)", prose)
     assert file != "README.md" or len(targets) >= 3
     for target in targets:
         assert ((ROOT / file).parent / target).exists(), target

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -30,7 +30,7 @@ _Cells = tuple[str, str, list[str]]
 _PLAIN_SECONDS = 5.0
 _BAR_SECONDS = 0.1
 _CLAIM = 30
-"""If the terminal has fewer columns, the paper's claim is printed below the table of results, not in it."""
+"""If the terminal has fewer columns, the references are printed below the table of results, not in it."""
 _AROUND_CELL = 3
 
 _LEAST_WIDTH, _LARGEST_WIDTH = 20, 10_000
@@ -124,8 +124,8 @@ def number(value: Any, form: str) -> str:
 class ProgressDisplay(Listener):
     """The progress of one run: a bar on a terminal, else a line every few seconds, and a line for each evaluation."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self.columns = split_columns(columns)[0]
+    def __init__(self, columns: Sequence[Column], x_axis: Literal["epoch", "step"] = "epoch") -> None:
+        self.columns, self.x_axis = split_columns(columns)[0], x_axis
         self._label, self._variant, self._last_step = "", "", 0
         self._bar: Progress | None = None
         self._id: TaskID | None = None
@@ -166,7 +166,8 @@ class ProgressDisplay(Listener):
 
     def on_evaluation(self, event: Evaluation) -> None:
         figures = "  ".join(f"{c.heading} {number(event.values.get(c.key), c.form)}" for c in self.columns)
-        say(f"{self._variant}: epoch {event.epoch:g}  {figures}{self._label}")
+        when = f"epoch {round(event.epoch, 3):g}" if self.x_axis == "epoch" else f"update {event.step}"
+        say(f"{self._variant}: {when}  {figures}{self._label}")
         self._said = time.monotonic()
 
     def on_end(self, status: str, result: Mapping[str, Any]) -> None:
@@ -176,44 +177,49 @@ class ProgressDisplay(Listener):
 
 
 def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, Any]]) -> None:
-    """The measured figures beside the paper's claim; every row names data that are not the original.
+    """The measured figures beside the task's references; every row names data that are not the original.
 
-    Properties that all runs share are printed below the table. On a narrow terminal the claims are printed there too,
-    and a table that would be too wide has a column for each variant instead of a row.
+    Properties that all runs share are printed below the table. On a narrow terminal the references are printed there
+    too, and a table that would be too wide has a column for each variant instead of a row.
     """
     metrics, levels = split_columns(task.columns)
-    length, made = ("steps", "updates") if task.x_axis == "step" else ("epochs", "epochs")
+    length, unit = ("steps", "update") if task.x_axis == "step" else ("epochs", "epoch")
     same = {key: len({r[key] for r in results}) == 1 for key in ("batch_size", length)}
     columns: list[_Cells] = [("variant", "left", [r["variant"] for r in results])]
     if dataset.provenance != "original":
         columns.append(("data", "left", [dataset.provenance] * len(results)))
-    columns += [(heading, "right", [f"{r[key]:g}" for r in results])
-                for key, heading in (("batch_size", "batch"), (length, made)) if not same[key]]
+    columns += [(heading, "right", [_count(r[key]) for r in results])
+                for key, heading in (("batch_size", "batch"), (length, f"{unit}s")) if not same[key]]
     columns += [(c.heading, "right", [number(r.get(c.key), c.form) for r in results]) for c in metrics]
     columns.append(("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
     room = talk.width - sum(max(map(len, (heading, *cells))) + _AROUND_CELL for heading, _, cells in columns)
-    wide = room >= _CLAIM
+    beside = bool(task.references) and room >= _CLAIM
     if room < 0:
         columns = _on_its_side(columns)
     claims = [task.references.get(r["variant"], "-") for r in results]
-    table = Table(title=f"{task.title} ({task.paper})", title_justify="left")
+    table = Table(title=f"{task.title} ({task.paper})" if task.paper else task.title, title_justify="left")
     for heading, justify, _ in columns:
         table.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=True)
-    if wide:
-        table.add_column("the paper's claim")
+    if beside:
+        table.add_column("the paper's claim" if task.paper else "reference")
     for i in range(len(columns[0][2])):
-        table.add_row(*(cells[i] for _, _, cells in columns), *([claims[i]] if wide else []))
+        table.add_row(*(cells[i] for _, _, cells in columns), *([claims[i]] if beside else []))
     show(table)
     common = [f"data: {dataset.label}"]
     if results and same["batch_size"]:
         common.append(f"batch {results[0]['batch_size']}")
     if results and same[length]:
-        common.append(f"{results[0]['epochs']:g} epoch{'' if results[0]['epochs'] == 1 else 's'}")
+        common.append(f"{_count(results[0][length])} {unit}{'' if results[0][length] == 1 else 's'}")
     common += [f"{c.heading} {number(results[0].get(c.key), c.form)}" for c in levels if results]
     say(", ".join(common))
-    if not wide:
+    if task.references and not beside:
         for r, claim in zip(results, claims, strict=True):
-            say(f"the paper on {r['variant']}: {claim}")
+            say(f"{'the paper' if task.paper else 'reference'} on {r['variant']}: {claim}")
+
+
+def _count(value: float) -> str:
+    """A number of epochs, updates or examples; an epoch may be a part of one."""
+    return f"{value}" if isinstance(value, int) else f"{round(value, 3):g}"
 
 
 def _on_its_side(columns: Sequence[_Cells]) -> list[_Cells]:

@@ -137,16 +137,18 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
     made_for: tuple[Any, ...] = ()
     for name, cfg in configs.items():
         if splits is None or made_for != _data_settings(task, cfg):
-            console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)")
+            console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)" if task.paper
+                        else f"data: {task.name} reads or makes its data")
             splits, made_for = task.data(cfg), _data_settings(task, cfg)
             _say_data(task, splits)
         trainer = Trainer(task, name, cfg, splits, backend, args.debug_nans, ranks)
         if follows:
             follow(trainer)
             continue
+        display = console.ProgressDisplay(task.columns, task.x_axis)
         try:
-            results.append(train_in_folder(trainer, top / name, [console.ProgressDisplay(task.columns), *listeners],
-                                           args.resume is not None, args.resume != "anyway"))
+            results.append(train_in_folder(trainer, top / name, [display, *listeners], args.resume is not None,
+                                           args.resume != "anyway"))
         except Interrupted as stop:
             _show_results(task, splits, backend, [*results, trainer.result()], top, args.json,
                           as_document(stop, str(stop), stop.exit_code))
@@ -170,7 +172,7 @@ def _say_data(task: Task, splits: Splits) -> None:
     from duoln.cli import console
 
     console.say(f"data: {splits.dataset.label}", style="" if splits.dataset.provenance == "original" else "yellow")
-    if splits.dataset.provenance == "synthetic":
+    if task.paper and splits.dataset.provenance == "synthetic":
         console.say("  the original is not available here, or was not requested; see `duoln doctor` and DUOLN_DATA. "
                     "Figures on made data cannot be compared with the paper's", style="yellow")
 

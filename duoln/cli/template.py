@@ -104,11 +104,10 @@ class TITLEConfig(Config):
 class TITLETask(Task):
     """Rows of numbers, each a pattern with noise, a scale and an offset of its own."""
 
-    name, title, paper = "NAME", "Patterns of any scale", "not in the paper"
+    name, title = "NAME", "Patterns of any scale"
     config = TITLEConfig
     presets: ClassVar = {"small": {}, "smoke": {"epochs": 1, "rows": 512}}
     variants: ClassVar = {"none": {"norm": "none"}, "ln": {"norm": "layer"}}
-    references: ClassVar = {"none": "the baseline", "ln": "no figure known"}
     columns = (Column("train_nll", "train NLL"), Column("test_error", "test error", ".1%"))
 
     def data(self, cfg: TITLEConfig, root: Path | None = None) -> Splits:

@@ -48,12 +48,13 @@ class Task:
     Attributes:
         name: what one types.
         title: what one reads.
-        paper: where the paper has it, such as "section 6.6, figure 6".
+        paper: where the paper has it, such as "section 6.6, figure 6"; empty for a task that is of no paper.
         config: a frozen dataclass that extends `Config`.
         presets: overrides of the config by name: "paper" to the letter, "small" in minutes on a laptop,
             "smoke" in seconds on made data.
         variants: what is compared, each with its overrides, such as `{"ln": {"norm": "layer"}}`.
-        references: the paper's claim for each variant, with where it stands.
+        references: what is shown beside the figures of a variant: the paper's claim, with where it stands, or for a
+            task that is of no paper any text.
         columns: the metrics to show, in order.
         selection: which metric says that a checkpoint is the best so far, and whether the "lowest" or the "highest"
             is; the first column's lowest by default.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from duoln.errors import DataError
+from duoln.errors import DataError, UsageError
 from duoln.tasks.task import Task
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -19,7 +19,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def check_corpus(task: Task, cfg: Any, corpus: Path, harmless: tuple[str, ...] = ()) -> None:
+def check_corpus(task: Task, cfg: Any, corpus: Path, harmless: Collection[str] = ()) -> None:
     """Check that a task reads a small corpus, and refuses it as soon as one of its files is damaged.
 
     Each file is damaged in turn, in a copy: emptied, cut in half, shortened by a byte, overwritten. `task.data` then
@@ -29,13 +29,16 @@ def check_corpus(task: Task, cfg: Any, corpus: Path, harmless: tuple[str, ...] =
         task: the task.
         cfg: a configuration that reads the corpus.
         corpus: a folder laid out like DUOLN_DATA, with sound files of a few kB.
-        harmless: damages, of `DAMAGES`, that leave a file of this corpus sound, as a text may be without its last byte.
+        harmless: damages, of `DAMAGES`, that leave a file of this corpus sound: half of a plain text is a text, and so
+            is one without its last byte, `harmless=("cut in half", "without its last byte")`.
 
     Raises:
         AssertionError: the corpus is not read, or a damaged copy is read, or its refusal is not a `DataError` with the
             file's name.
+        UsageError: `harmless` names a damage that is none of `DAMAGES`, or leaves none of them.
         UsageError, DataError: errors of the task about the undamaged corpus.
     """
+    _check_harmless(harmless)
     if task.data(cfg, corpus).dataset.provenance == "synthetic":
         raise AssertionError(f"data: expected what {corpus} holds, found made data; is it laid out as the task reads "
                              "it?")
@@ -48,6 +51,17 @@ def check_corpus(task: Task, cfg: Any, corpus: Path, harmless: tuple[str, ...] =
                 shutil.copytree(corpus, copy)
                 (copy / file).write_bytes(damage((corpus / file).read_bytes()))
                 _check_refused(task, cfg, copy, file, how)
+
+
+def _check_harmless(harmless: Collection[str]) -> None:
+    known = f"some of {', '.join(map(repr, DAMAGES))}"
+    if isinstance(harmless, str):
+        raise UsageError(f"[check_corpus] harmless: expected {known} in a tuple, found the text {harmless!r}")
+    strangers = [how for how in harmless if how not in DAMAGES]
+    if strangers:
+        raise UsageError(f"[check_corpus] harmless: expected {known}; found {strangers[0]!r}")
+    if set(harmless) == set(DAMAGES):
+        raise UsageError("[check_corpus] harmless: expected a damage that is left to check, found all of them")
 
 
 def _check_refused(task: Task, cfg: Any, corpus: Path, file: Path, how: str) -> None:

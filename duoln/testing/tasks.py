@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import inspect
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ modules inside."""
 def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "numpy", steps: int = 4,
                settings: Mapping[str, Any] | None = None, *, gradients: bool = True, agreement: bool = True,
                layering: bool = True, corpus: Path | None = None,
-               corpus_settings: Mapping[str, Any] | None = None) -> None:
+               corpus_settings: Mapping[str, Any] | None = None, harmless: Collection[str] = ()) -> None:
     """Check a task: names, every preset and variant, data, a few updates, metrics, exact resume.
 
     The training step is compiled: on NumPy it must keep the contract of `compile` (no value read on the host, stable
@@ -60,10 +60,13 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
         agreement: whether the losses of the first batches must be the same on a second backend, where one is usable.
         corpus: a small corpus for the task's readers, of which damaged copies must be refused, see `check_corpus`.
         corpus_settings: overrides of the preset with which the task reads it.
+        harmless: the damages that leave a file of the corpus sound, see `check_corpus`; for a plain text
+            `("cut in half", "without its last byte")`.
         layering: whether the task's module may import no array library and nothing of duoln that has one.
 
     Raises:
         AssertionError: the message says which part of the task is wrong.
+        UsageError: `harmless` names a damage that there is not.
         GradientError: the loss's derivative is not that of its values.
         CompileError: a step breaks the contract of `compile`.
     """
@@ -73,7 +76,7 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
         _check_layering(task)
     second = _second(where) if agreement else None
     if corpus is not None:
-        check_corpus(task, make_config(task, next(iter(task.variants)), preset, corpus_settings), corpus)
+        check_corpus(task, make_config(task, next(iter(task.variants)), preset, corpus_settings), corpus, harmless)
     for variant in task.variants:
         for name in task.presets:
             make_config(task, variant, name)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from duoln.cli import console
-from duoln.tasks import Column, Config, Dataset
+from duoln.cli import console, run
+from duoln.tasks import Column, Config, Dataset, Splits, Task
 from duoln.tasks.events import Evaluation, RunStart, Step
 
 COLUMNS = (Column("test_nll", "test NLL"), Column("test_error", "test error", ".2%"))
@@ -97,3 +97,67 @@ def test_no_bar_of_a_run_that_has_ended(clock, monkeypatch):
     (1e-5, ".2%", "0.00%"), (3, ".2f", "3.00"), (None, ".4f", "-"), ("x", ".4f", "-")])
 def test_numbers(value, form, text):
     assert console.number(value, form) == text
+
+
+# Tasks of the paper and others ------------------------------------------------------------------------
+
+class Own(Task):
+    """A task of no paper; its curves are drawn against updates."""
+
+    name, title, x_axis = "own", "My task", "step"
+    variants = {"none": {}, "ln": {}}  # noqa: RUF012
+    columns = COLUMNS
+
+
+class OwnBest(Own):
+    references = {"ln": "0.1 in 2019"}  # noqa: RUF012
+
+
+class Published(OwnBest):
+    paper = "section 6.6"
+
+
+def _table(monkeypatch, task, width=100, **changes):
+    out = _seen(monkeypatch, terminal=False)
+    console.talk._width = width
+    result = {"variant": "ln", "steps": 100, "epochs": 0.574713, "batch_size": 8, "test_nll": 0.5, "test_error": 0.25, "seconds_per_epoch": 1.0}
+    console.show_results(task, Dataset("points", "original"), [{**result, "variant": "none"}, {**result, **changes}])
+    return out.getvalue()
+
+
+def test_a_task_of_no_paper_has_no_claims_of_one(monkeypatch):
+    seen = _table(monkeypatch, Own())
+    assert seen.splitlines()[0].strip() == "My task" and "paper" not in seen and "reference" not in seen
+    assert "paper" not in _table(monkeypatch, Own(), width=40)
+
+
+@pytest.mark.parametrize(("task", "heading", "below"), [(OwnBest, "reference", "reference on ln: 0.1 in 2019"),
+                                                        (Published, "the paper's claim", "the paper on ln: 0.1 in 2019")])
+def test_references_are_called_what_they_are(monkeypatch, task, heading, below):
+    wide, narrow = _table(monkeypatch, task()), _table(monkeypatch, task(), width=60)
+    assert heading in wide and below not in wide and "0.1 in 2019" in wide
+    assert below in narrow.splitlines() and heading not in narrow.splitlines()[0]
+    assert ("(section 6.6)" in wide) == (task is Published)
+
+
+def test_where_the_axis_is_updates_they_are_told_and_not_parts_of_an_epoch(monkeypatch):
+    seen = _table(monkeypatch, Own())
+    assert "data: points, batch 8, 100 updates" in seen and "0.57" not in seen
+    unlike = _table(monkeypatch, Own(), steps=50)
+    assert " updates ┃" in unlike and "│      50 │" in unlike and "0.57" not in unlike
+
+
+@pytest.mark.parametrize(("x_axis", "when"), [("epoch", "epoch 0.575"), ("step", "update 100")])
+def test_an_evaluation_tells_its_place_on_the_axis(clock, monkeypatch, x_axis, when):
+    out, display = _seen(monkeypatch, terminal=False), console.ProgressDisplay((), x_axis)
+    display.on_start(_start("original"))
+    display.on_evaluation(Evaluation(100, 0.574713, {}, 1.0))
+    assert [line.strip() for line in _lines(out)] == [f"ln: {when}"]
+
+
+@pytest.mark.parametrize(("paper", "told"), [("", False), ("section 6.6", True)])
+def test_only_data_of_a_paper_can_be_missing(monkeypatch, paper, told):
+    out, task = _seen(monkeypatch, terminal=False), Own()
+    monkeypatch.setattr(Own, "paper", paper)
+    run._say_data(task, Splits(Dataset("points", "synthetic"), lambda step: {}, 1, {}))
+    assert ("the paper's" in out.getvalue()) == told and "data: points, synthetic" in out.getvalue()

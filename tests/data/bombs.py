@@ -183,6 +183,8 @@ BOMBS = [
     Bomb("books (text, gzip)", lambda p: _text(p, b"!")),
     Bomb("books (text, gzip)", _of(lambda: b"!" * MIB + b"\nA b.\n")),
     Bomb("vocabulary (text)", lambda p: _text(p, b"a")),
+    Bomb("a text (text, gzip)", _of(lambda: _gz("\U0001f600".encode(), b"a\r\n" * MIB, 28 * MIB))),
+    Bomb("a text (text, gzip)", _sparse(b"a", 1 << 36)),
     Bomb("labelled sentences (gzip)", lambda p: _text(p, b"0 \n1 \n")),
     Bomb("labelled sentences (gzip)", lambda p: _text(p, b"a" * MIB)),
     Bomb("pairs (text, gzip)", _of(lambda: _gz(hostile_readers._SICK, b"1\ta\tb\t3\tN\n"))),

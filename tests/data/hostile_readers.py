@@ -28,7 +28,7 @@ import numpy as np
 import safetensors.numpy
 
 from duoln.bench import schema
-from duoln.data import Expected, map_npy, read_idx
+from duoln.data import Expected, map_npy, read_idx, read_text
 from duoln.errors import CheckpointError, DataError, DataFormatError, RecordError, UsageError
 from duoln.kernels.native import storage
 from duoln.plugins.attentive_reader import corpus as questions
@@ -230,6 +230,7 @@ READERS = {
                                       (DataError,), mutate=_gzip),
     "books (text, gzip)": Reader(lambda p: books.make_corpus("books", books.read_books(p), True), [_BOOKS, gzip.compress(_BOOKS)],
                                  (DataError,), mutate=_perhaps_gzip),
+    "a text (text, gzip)": Reader(read_text, ["caf\xe9\r\nau lait\n".encode() * 9, gzip.compress(_BOOKS)], DATA, mutate=_perhaps_gzip),
     "vocabulary (text)": Reader(lambda p: books.read_vocabulary(p, 9), [b"the\ncat\nsat\n", "caf\xe9\na\n".encode()], DATA),
     "labelled sentences (gzip)": Reader(sets.read_labelled, [gzip.compress(b"0 a dull one\n1 a fine one\n"), b"1 good\n0 bad\n"],
                                         (DataError,), mutate=_perhaps_gzip),

@@ -16,6 +16,7 @@ class Reading(Task):
 
     name, title, paper = "reading", "Reading", "figure 2"
     variants = {"none": {}, "ln": {}}  # noqa: RUF012
+    references = {"none": "0.1"}  # noqa: RUF012
     columns = (Column("valid_error", "valid error", level="chance"), Column("test_error", "test error"),
                Column("chance", "by chance", ".2f"))
     x_axis = "step"

@@ -9,8 +9,8 @@ import pytest
 
 from duoln import runtime
 from duoln.core import stop_gradient
-from duoln.data import Batches, Expected, read_npz
-from duoln.errors import CompileError, DataError, DataFormatError, GradientError
+from duoln.data import Batches, Expected, read_npz, read_text
+from duoln.errors import CompileError, DataError, DataFormatError, GradientError, UsageError
 from duoln.examples.own_task import Spirals
 from duoln.tasks import Dataset, make_config
 from duoln.testing import check_corpus, check_error, check_task
@@ -159,6 +159,53 @@ def test_a_task_that_refuses_damaged_files_passes(corpus):
 def test_readers_that_are_wrong_are_seen(task, words, corpus):
     with pytest.raises(AssertionError, match=words):
         check_corpus(task(), make_config(task(), "ln", "smoke"), corpus)
+
+
+class FromText(FromFile):
+    """Reads the points of a plain text, a label and two numbers a line; any half of the text is a text."""
+
+    def data(self, cfg, root=None):
+        splits = Spirals.data(self, cfg, root)
+        if root is None:
+            return splits
+        numbers = [[float(word) for word in line.split()] for line in read_text(root / "points.txt").splitlines()]
+        rows = np.array([row for row in numbers if len(row) == 3], np.float32)
+        made = Batches({"x": rows[:, 1:], "label": rows[:, 0].astype(np.int32)}, 2, cfg.seed)
+        return dataclasses.replace(splits, dataset=Dataset("points", "original"), train=made)
+
+
+TEXT = ("cut in half", "without its last byte")
+
+
+@pytest.fixture
+def text_corpus(tmp_path):
+    (tmp_path / "points.txt").write_text("0 1 2\n1 3 4\n" * 6)
+    return tmp_path
+
+
+def test_half_of_a_text_is_a_text(text_corpus):
+    check_task(FromText(), corpus=text_corpus, harmless=TEXT, gradients=False, agreement=False)
+    with pytest.raises(AssertionError, match=r"points\.txt cut in half: expected a DataError, found no error"):
+        check_task(FromText(), corpus=text_corpus, gradients=False, agreement=False)
+
+
+def test_what_is_not_harmless_is_still_refused(text_corpus):
+    class Replaces(FromText):
+        def data(self, cfg, root=None):
+            try:
+                return super().data(cfg, root)
+            except DataError:
+                return Spirals.data(self, cfg)
+
+    with pytest.raises(AssertionError, match=r"points\.txt empty: expected a DataError, found no error"):
+        check_task(Replaces(), corpus=text_corpus, harmless=TEXT)
+
+
+@pytest.mark.parametrize(("harmless", "words"), [
+    (("cut in three",), ["'cut in half'", "found 'cut in three'"]), ("empty", ["in a tuple", "found the text 'empty'"]),
+    (("empty", "of other bytes", *TEXT), ["left to check", "all of them"])])
+def test_damages_that_there_are_not(text_corpus, harmless, words):
+    check_error(UsageError, lambda: check_task(FromText(), corpus=text_corpus, harmless=harmless), "[check_corpus] harmless", *words)
 
 
 class Tall(Spirals):

@@ -1,0 +1,140 @@
+"""The adding problem (Hochreiter and Schmidhuber 1997): an LSTM with layer norm and a plain one, at several rates.
+
+    python -m duoln.examples.adding                    two learning rates, one seed: about two minutes and a half
+    python -m duoln.examples.adding --choose 1e-3 3e-3 1e-2 3e-2 --rates 1e-3 3e-3 1e-2 --seeds 5    adding.json
+
+Each time step has a value in [0, 1) and a marker. One step of the first half of a sequence is marked and one of the
+second half; the target is the sum of the two marked values. The same answer 1 to every sequence has the loss 1/6.
+
+Both variants have the same number of hidden units, batches and updates, and forget gates without a bias at the start.
+With `--choose` a rule that was fixed before the runs chooses a learning rate for each: of these rates the one with the
+lowest validation loss after the last update, at a seed that is none of those shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+import duoln
+from duoln import Tensor, nn, ops, optim
+from duoln.data import Batch
+from duoln.examples import adding_record
+from duoln.examples.adding_record import Record, Run
+from duoln.extend import Backend
+from duoln.randomness import Stream
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all variants share."""
+
+    length: int = 50
+    hidden: int = 64
+    batch_size: int = 64
+    updates: int = 3000
+    every: int = 50
+    """Updates between two validations."""
+    validation_rows: int = 1000
+    clip: float = 1.0
+    """The largest global norm of a gradient."""
+
+
+class Adder(nn.Module):
+    """An LSTM whose last state gives the sum."""
+
+    def __init__(self, norm: Literal["layer", "none"], hidden: int) -> None:
+        self.lstm = nn.LSTM(2, hidden, norm=norm, return_sequences=False)
+        self.out = nn.Linear(hidden, 1)
+
+    def __call__(self, params: nn.Params, x: Tensor) -> Tensor:
+        last, _ = self.lstm(params["lstm"], x)
+        return ops.squeeze(self.out(params["out"], last), axis=-1)
+
+
+VARIANTS: tuple[Literal["layer", "none"], ...] = ("layer", "none")
+CHOICE_SEED = 100
+
+
+def make_batch(stream: Stream, rows: int, length: int) -> Batch:
+    """Sequences (length, rows, 2) of values and markers, and the sums (rows,) of the marked values."""
+    values = stream.uniform((length, rows)).astype(np.float32)
+    half, columns = length // 2, np.arange(rows)
+    first = stream.child("first").integers(half, (rows,))
+    second = half + stream.child("second").integers(length - half, (rows,))
+    markers = np.zeros_like(values)
+    markers[first, columns] = markers[second, columns] = 1
+    return {"x": np.stack((values, markers), axis=-1), "sum": values[first, columns] + values[second, columns]}
+
+
+def train(norm: Literal["layer", "none"], rate: float, seed: int, backend: Backend, settings: Settings) -> list[float]:
+    """Train one variant; the mean squared error on sequences that were not trained on, every some updates."""
+    model = Adder(norm, settings.hidden)
+    optimizer = optim.Adam(learning_rate=rate, clip=optim.clip_global_norm(settings.clip))
+    params = duoln.to_tensors(model.init(seed), backend)
+    slots = optimizer.init(params)
+
+    def loss(params: nn.Params, batch: dict[str, Tensor]) -> Tensor:
+        error = model(params, batch["x"]) - batch["sum"]
+        return (error * error).mean()
+
+    @duoln.compile
+    def train_step(params: nn.Params, slots: Any, batch: dict[str, Tensor], rate: Tensor) -> tuple[nn.Params, Any]:
+        _, gradients = duoln.value_and_grad(loss)(params, batch)
+        updated: tuple[nn.Params, Any] = optimizer.update(params, gradients, slots, rate)
+        return updated
+
+    validation = make_batch(Stream(seed, "adding validation"), settings.validation_rows, settings.length)
+    held_out, losses = duoln.to_tensors(validation, backend), []
+    for update in range(settings.updates):
+        batch = make_batch(Stream(seed, "adding", step=update), settings.batch_size, settings.length)
+        params, slots = train_step(params, slots, duoln.to_tensors(batch, backend),
+                                   duoln.tensor(optimizer.rate_at(update), backend))
+        if (update + 1) % settings.every == 0:
+            losses.append(float(f"{loss(params, held_out).item():.4g}"))
+    return losses
+
+
+def measure(rates: Sequence[float], seeds: int, choose: Sequence[float], backend: Backend,
+            settings: Settings) -> Record:
+    """Train both variants at the rates `choose` from `CHOICE_SEED`, then at `rates` from the seeds 0 to `seeds` - 1."""
+    runs: list[Run] = []
+    for seed, rate in [*((CHOICE_SEED, r) for r in choose), *((seed, r) for seed in range(seeds) for r in rates)]:
+        for norm in VARIANTS:
+            begin = time.perf_counter()
+            losses = train(norm, rate, seed, backend, settings)
+            runs.append(Run(norm, rate, seed, seed == CHOICE_SEED, time.perf_counter() - begin, losses))
+            print(f"norm {norm}, rate {rate:g}, seed {seed}: validation loss {losses[-1]:.5f} after "
+                  f"{settings.updates} updates, {runs[-1].seconds:.0f} s", file=sys.stderr, flush=True)
+    return Record(backend.name, vars(settings), runs)
+
+
+def main(argv: Sequence[str] | None = None, settings: Settings = Settings()) -> Record:
+    """Train, print the table, write `adding.json` and, where matplotlib is installed, `adding.png`."""
+    parser = argparse.ArgumentParser(prog="python -m duoln.examples.adding", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 1e-2], metavar="RATE",
+                        help="learning rates (default: 0.001 0.01)")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="from the seeds 0 to N - 1 (default 1)")
+    parser.add_argument("--choose", type=float, nargs="+", default=[], metavar="RATE",
+                        help="first choose one of these for each variant, at a seed of its own")
+    parser.add_argument("--out", type=Path, default=Path("runs/adding"), metavar="DIR", help="default: runs/adding")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="show this adding.json, and train nothing")
+    args = parser.parse_args(argv)
+    record = (adding_record.read(args.record) if args.record is not None else
+              measure(args.rates, args.seeds, args.choose, duoln.backend(), settings))
+    print(adding_record.table(record))
+    for path in adding_record.write(record, args.out):
+        print(f"wrote {path}", file=sys.stderr)
+    return record
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""The record of `duoln.examples.adding`: its file, its table and its picture."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from duoln.data import read_json
+from duoln.pictures.drawing import can_draw, figure
+
+STYLES = {"layer": ("layer norm", "#0072B2", "-"), "none": ("plain LSTM", "#E69F00", "--")}
+"""The name in the picture, the colour and the line style of each variant; readers who see no red or no green can tell
+them apart."""
+CONSTANT = 1 / 6
+"""The loss of the answer 1 to every sequence: the variance of the sum of two uniform values."""
+SOLVED = 0.01
+"""A validation loss below this one counts as solved: the error is then a tenth of a value."""
+_MOST_BYTES = 1 << 20
+
+
+class Run(NamedTuple):
+    """One training."""
+
+    norm: str
+    rate: float
+    seed: int
+    choice: bool
+    """Whether it serves to choose the learning rate, and is no result."""
+    seconds: float
+    losses: Sequence[float]
+    """Validation losses, one every `every` updates."""
+
+
+class Record(NamedTuple):
+    """All runs of one command."""
+
+    backend: str
+    settings: Mapping[str, Any]
+    runs: Sequence[Run]
+
+    def rates(self) -> list[float]:
+        """The learning rates of the results, in order."""
+        return sorted({run.rate for run in self.runs if not run.choice})
+
+    def results(self, norm: str, rate: float) -> list[Run]:
+        """The runs that are results, one a seed."""
+        return [run for run in self.runs if (run.norm, run.rate, run.choice) == (norm, rate, False)]
+
+    def chosen(self, norm: str) -> float | None:
+        """The rate whose run for the choice ends with the lowest loss; None if there was no choice."""
+        tried = {run.rate: run.losses[-1] for run in self.runs if run.norm == norm and run.choice}
+        return min(tried, key=lambda rate: math.inf if math.isnan(tried[rate]) else tried[rate]) if tried else None
+
+    def updates_to_solve(self, run: Run) -> float:
+        """The first validated update after which the loss stays below `SOLVED`; infinite if it does not."""
+        above = [i for i, loss in enumerate(run.losses) if not loss < SOLVED]
+        first = above[-1] + 1 if above else 0
+        every: int = self.settings["every"]
+        return (first + 1) * every if first < len(run.losses) else math.inf
+
+
+def read(path: Path) -> Record:
+    """A record from its file.
+
+    Raises:
+        DataError: the file is missing or damaged.
+    """
+    content = read_json(path, _MOST_BYTES)
+    return Record(content["backend"], content["settings"], [Run(**run) for run in content["runs"]])
+
+
+def table(record: Record) -> str:
+    """Each variant at each rate: the last validation loss and the updates until it stays solved, over the seeds."""
+    settings = record.settings
+    third = max(len(record.runs[0].losses) // 3, 1)
+    early, last = f"after {third * settings['every']} updates", f"after {settings['updates']} updates"
+    lines = [f"The adding problem, {settings['length']} time steps, {settings['hidden']} units: mean squared error on "
+             f"sequences that were not trained on,",
+             f"median (least to greatest) of the seeds; the same answer to every sequence has {CONSTANT:.3f}.", "",
+             f"{'rate':>6}  {'norm':6} {'seeds':>5}  {early:30}{last:30}updates until it stays below {SOLVED}"]
+    for rate in record.rates():
+        for norm in STYLES:
+            runs = record.results(norm, rate)
+            mark = "  chosen" if record.chosen(norm) == rate else ""
+            solved = _range([record.updates_to_solve(run) for run in runs], ".0f").replace("inf", "never")
+            lines.append(f"{rate:6g}  {norm:6} {len(runs):5}  {_range([r.losses[third - 1] for r in runs], '.5f'):30}"
+                         f"{_range([run.losses[-1] for run in runs], '.5f'):30}{solved}{mark}")
+    return "\n".join(lines)
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    middle = f"{statistics.median(values):{form}}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):{form}} to {max(values):{form}})"
+
+
+def write(record: Record, folder: Path) -> list[Path]:
+    """Write `adding.json` and, where matplotlib is installed, `adding.png`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = ",\n".join(json.dumps({**run._asdict(), "seconds": round(run.seconds, 1)}) for run in record.runs)
+    target = folder / "adding.json"
+    target.write_text(f'{{"backend": {json.dumps(record.backend)},\n"settings": {json.dumps(dict(record.settings))},\n'
+                      f'"runs": [\n{runs}\n]}}\n', encoding="utf-8")
+    return [target, draw(record, folder / "adding.png")] if can_draw() else [target]
+
+
+def draw(record: Record, target: Path) -> Path:
+    """The picture: a panel for each rate with the validation losses, their median and their range over the seeds."""
+    rates, settings = record.rates(), record.settings
+    columns = len(rates) if len(rates) <= 3 else 2
+    rows = -(-len(rates) // columns)
+    height = 0.8 + 2.6 * rows
+    with figure(target, rows, columns, size=(7.3, height), top=1 - 0.55 / height, sharex=True,
+                sharey=True) as (whole, grid):
+        panels = [panel for line in grid for panel in line]
+        for panel in panels[len(rates):]:
+            panel.set_visible(False)
+        for panel, rate in zip(panels, rates, strict=False):
+            _panel(panel, record, rate)
+        for panel in panels[max(len(rates) - columns, 0):len(rates)]:
+            panel.set_xlabel("updates")
+            panel.tick_params(labelbottom=True)
+        whole.legend(*panels[0].get_legend_handles_labels(), loc="upper center", ncols=3, frameon=False,
+                     bbox_to_anchor=(0.5, 1 - 0.25 / height))
+        seeds = len(record.results("layer", rates[0]))
+        title = whole.suptitle(f"The adding problem, {settings['length']} time steps: validation error of an LSTM, "
+                               + (f"median and range of {seeds} seeds" if seeds > 1 else "one seed"), fontsize=11)
+        title.set_in_layout(False)  # `top` has left the room for it
+    return target
+
+
+def _panel(panel: Any, record: Record, rate: float) -> None:
+    for norm, (label, colour, line) in STYLES.items():
+        losses = list(zip(*(run.losses for run in record.results(norm, rate)), strict=True))
+        updates = [record.settings["every"] * (i + 1) for i in range(len(losses))]
+        panel.plot(updates, [statistics.median(column) for column in losses], color=colour, linestyle=line,
+                   linewidth=2, label=label)
+        panel.fill_between(updates, [min(column) for column in losses], [max(column) for column in losses],
+                           color=colour, alpha=0.2, linewidth=0)
+    panel.axhline(CONSTANT, color="0.45", linestyle=":", linewidth=1, label="one answer to all")
+    names = [label for norm, (label, _, _) in STYLES.items() if record.chosen(norm) == rate]
+    chosen = f"\nchosen for {'both' if len(names) == len(STYLES) else names[0]}" if names else ""
+    panel.set_title(f"learning rate {rate:g}{chosen}", fontsize=10)
+    panel.set(yscale="log", xlim=(0, record.settings["updates"]))
+    panel.set_ylabel("mean squared error" if panel.get_subplotspec().is_first_col() else "")
+    panel.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,56 @@
+"""A text of the user's own: encoding, ends of lines, size."""
+
+import gzip
+
+import pytest
+
+from duoln.data import read_text
+from duoln.errors import DataFormatError, DataMissingError, DtypeError, UsageError
+from duoln.testing import check_error
+
+
+@pytest.fixture
+def file(tmp_path):
+    def make(content):
+        path = tmp_path / "own.txt"
+        path.write_bytes(content)
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize(("content", "encoding", "text"), [
+    (b"a\r\nb\rc\n\r\n", "utf-8", "a\nb\nc\n\n"), ("caf\xe9\n".encode(), "utf-8", "caf\xe9\n"),
+    (b"\xef\xbb\xbfa\n", "utf-8", "a\n"), (b"caf\xe9", "latin-1", "caf\xe9"), ("\u20ac\r\n".encode("utf-16"), "utf-16", "\u20ac\n"),
+    ("a\u2028b\x0cc\n".encode(), "utf-8", "a\u2028b\x0cc\n"), (gzip.compress(b"a\r\n"), "utf-8", "a\n")])
+def test_what_is_read(file, content, encoding, text):
+    assert read_text(file(content), encoding) == text
+
+
+@pytest.mark.parametrize(("content", "encoding", "words"), [
+    (b"", "utf-8", ["at byte 0", "an empty file"]), (gzip.compress(b""), "utf-8", ["an empty file"]),
+    (b"caf\xe9 au lait", "utf-8", ["at byte 3", "a text in utf-8", "byte 0xe9"]),
+    ("\u20ac".encode()[:-1], "utf-8", ["at byte 0", "byte 0xe2"]), (b"caf\xc3\xa9", "ascii", ["at byte 3", "ascii", "byte 0xc3"]),
+    ("a".encode("utf-16"), "utf-8", ["at byte 0", "byte 0xff", 'encoding="utf-16"']),
+    ("\u20aca".encode() + b"\0", "utf-8", ["at byte 4", "a zero byte"]), (b"\xef\xbb\xbfa\0", "utf-8", ["at byte 4", "a zero byte"]), (gzip.compress(b"a" * 99)[:-9], "utf-8", ["undamaged gzip"])])
+def test_what_is_refused(file, content, encoding, words):
+    check_error(DataFormatError, lambda: read_text(file(content), encoding), "own.txt", *words)
+
+
+def test_the_size_is_bounded(file):
+    assert read_text(file(b"a" * 10), most=10) == "a" * 10
+    for content in (b"a" * 11, gzip.compress(b"a" * 11)):
+        check_error(DataFormatError, lambda content=content: read_text(file(content), most=10), "own.txt", "at most 10 bytes")
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    check_error(DataMissingError, lambda: read_text(tmp_path / "own.txt"), "own.txt", "text", "found nothing there")
+
+
+@pytest.mark.parametrize("encoding", ["klingon", "base64", "a\0b", "rot13", "utf-8 "*99])
+def test_an_encoding_that_there_is_not(file, encoding):
+    check_error(UsageError, lambda: read_text(file(b"a"), encoding), "[read_text] encoding", "utf-8", repr(encoding))
+
+
+def test_an_encoding_that_is_no_text(file):
+    check_error(DtypeError, lambda: read_text(file(b"a"), None), "[read_text] encoding", "found NoneType")
