@@ -1,0 +1,33 @@
+"""The table of products, and the processes that keep cores busy for it."""
+
+import os
+
+import pytest
+
+from duoln.bench import products
+from duoln.kernels.product.multiply import failure
+
+
+@pytest.mark.skipif(failure(1 << 30) is not None, reason="products are not compiled here")
+def test_a_row_a_size_and_a_column_a_load(monkeypatch, capsys):
+    monkeypatch.setattr(products, "SIZES", ((3, 5, 7), (65, 64, 64)))
+    monkeypatch.setattr(products, "_RUNS", 2)
+    assert products.main(["--busy", "0", "--busy", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "0 busy" in text and "1 busy" in text
+    for size in ("3 x 5 x 7", "65 x 64 x 64"):
+        [line] = [line for line in text.splitlines() if size in line]
+        assert line.count(" = ") == 2
+
+
+def test_busy_processes_end_with_the_measurement(monkeypatch):
+    started = []
+    real = products.subprocess.Popen
+    monkeypatch.setattr(products.subprocess, "Popen", lambda *args: started.append(real(*args)) or started[-1])
+    with pytest.raises(ZeroDivisionError), products.busy_processes(2):
+        assert [process.poll() for process in started] == [None, None]
+        1 / 0  # noqa: B018
+    for process in started:
+        assert process.returncode is not None
+        with pytest.raises(ProcessLookupError):
+            os.kill(process.pid, 0)
