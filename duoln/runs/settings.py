@@ -12,6 +12,7 @@ from duoln.data import strictjson
 from duoln.errors import CheckpointError, DataFormatError, UsageError
 from duoln.runs.folder import CONFIG, read_json
 from duoln.system.filesystem import make_folder, write_own
+from duoln.tasks.meanings import value_in_words
 from duoln.tasks.settings import check_config, convert, make_config
 from duoln.tasks.task import Config, Task
 
@@ -91,7 +92,7 @@ def resumed_config(task: Task, variant: str, folder: Path, preset: str | None, s
     named = [f.name for f in dataclasses.fields(task.config)] if preset else list(settings)
     differ = {key: (getattr(before, key), getattr(asked, key)) for key in named
               if getattr(before, key) != getattr(asked, key)}
-    refused = [f"{key} {_word(now)} where it has {_word(then)}"
+    refused = [f"{key} {value_in_words(now)} where it has {value_in_words(then)}"
                for key, (then, now) in differ.items() if key not in MAY_CHANGE]
     if refused:
         source = f"; preset {preset!r} asks for every setting" if preset else ""
@@ -101,11 +102,6 @@ def resumed_config(task: Task, variant: str, folder: Path, preset: str | None, s
     config = dataclasses.replace(before, **{key: now for key, (_, now) in differ.items()})
     check_config(task, variant, config)
     return Resumed(config, differ)
-
-
-def _word(value: Any) -> str:
-    """A setting as `--set` takes it."""
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def write_command(folder: Path, command: Command) -> None:

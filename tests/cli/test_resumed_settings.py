@@ -1,6 +1,7 @@
 """A resumed run takes its settings from its folder; what contradicts them is refused."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -16,12 +17,17 @@ SMOKE = ("run", "mnist", "--preset", "smoke", "--set", "rows=400", "--set", "hid
 RESUME = ("run", "mnist", "--resume", "auto", "--backend", "numpy")
 
 
-@pytest.fixture
-def begun(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
     """A run of one variant with settings that are not the task's own."""
-    monkeypatch.setenv("DUOLN_OFFLINE", "1")
-    out = tmp_path / "a"
+    out = tmp_path_factory.mktemp("runs") / "a"
     assert main([*SMOKE, "--variant", "ln", "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture
+def begun(tmp_path, original):
+    out = shutil.copytree(original, tmp_path / "a")
     return SimpleNamespace(out=out, run=lambda *words: main([*RESUME, "--out", str(out), *words]),
                            config=lambda variant="ln": json.loads((out / variant / "config.json").read_text())["config"])
 
