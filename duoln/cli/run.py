@@ -233,7 +233,8 @@ def _resumed(task: Task, top: Path, asked: Command, usual: str | None) -> tuple[
     A variant that the earlier command had not begun gets the preset and the settings that it was to have.
     """
     from duoln.cli import console
-    from duoln.runs.settings import CONFIG, Command, read_command, resumed_config
+    from duoln.runs.folder import CONFIG
+    from duoln.runs.settings import Command, read_command, resumed_config
 
     for name in CURVES:
         check_regular(top / name)

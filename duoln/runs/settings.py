@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from duoln.data import strictjson
 from duoln.errors import CheckpointError, DataFormatError, UsageError
 from duoln.runs.folder import CONFIG, read_json
-from duoln.system.filesystem import make_folder, write_own
+from duoln.system.filesystem import check_regular, make_folder, write_own
 from duoln.tasks.meanings import value_in_words
 from duoln.tasks.settings import check_config, convert, make_config
 from duoln.tasks.task import Config, Task
@@ -80,9 +80,10 @@ def resumed_config(task: Task, variant: str, folder: Path, preset: str | None, s
 
     Raises:
         UsageError: a setting contradicts the folder; the message has both values. The rest as `make_config`.
-        CheckpointError, DataFormatError: as `read_config`.
+        CheckpointError, DataFormatError: as `read_config`, or `config.json` is no regular file.
     """
     asked = make_config(task, variant, preset, settings)
+    check_regular(folder / CONFIG)
     if not (folder / CONFIG).is_file():
         check_config(task, variant, asked)
         return Resumed(asked, {})
@@ -118,9 +119,10 @@ def read_command(folder: Path) -> Command | None:
     """What the command of this folder was asked to train; None if none has noted it.
 
     Raises:
-        DataFormatError: the file is damaged.
+        DataFormatError: the file is damaged. CheckpointError: it is no regular file.
     """
     path = folder / COMMAND
+    check_regular(path)
     if not path.is_file():
         return None
     content = read_json(path)

@@ -66,14 +66,14 @@ def test_no_name_is_cut_in_a_pipe(capsys):
 def test_show_has_everything(name, capsys):
     task = TASKS[name]
     assert main(["show", name, "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert [s["name"] for s in shown["settings"]] == list(vars(task.config()))
-    assert all(s["type"] and s["meaning"] for s in shown["settings"])
-    assert {s["name"]: s["default"] for s in shown["settings"]} == vars(task.config())
-    assert shown["presets"] == task.presets and shown["variants"] == task.variants
+    document = json.loads(capsys.readouterr().out)
+    assert [s["name"] for s in document["settings"]] == list(vars(task.config()))
+    assert all(s["type"] and s["meaning"] for s in document["settings"])
+    assert {s["name"]: s["default"] for s in document["settings"]} == vars(task.config())
+    assert document["presets"] == task.presets and document["variants"] == task.variants
     assert main(["show", name]) == 0
     text = capsys.readouterr().out
-    for each in shown["settings"]:
+    for each in document["settings"]:
         assert f"\n  {each['name']}=" in text and each["meaning"] in text
     for option in (*task.presets, *task.variants):
         assert f"\n  {option}\n" in text

@@ -48,8 +48,8 @@ def test_without_settings_a_run_goes_on_with_its_own(begun, capsys):
 def test_a_setting_that_contradicts_is_refused_with_both_values(begun, capsys, words, key, asked, has):
     before = begun.config()
     assert begun.run(*words) == 2
-    said = capsys.readouterr().err
-    assert f"{key} {asked} where it has {has}" in said and "config.json" in said and "--out" in said
+    stderr = capsys.readouterr().err
+    assert f"{key} {asked} where it has {has}" in stderr and "config.json" in stderr and "--out" in stderr
     assert begun.config() == before
 
 
