@@ -54,7 +54,7 @@ def test_inside_a_compiled_step(be):
 def test_a_default_of_the_vjp_and_an_attribute_that_is_not_there(be):
     x = duoln.tensor(np.array([-1.0, 1.0], np.float32), be)
     _, gradient = duoln.value_and_grad(lambda x: ops.sum(_leaky(
-        lambda be, saved, gout, needs, *, slope, factor=2.0: (gout * factor * slope,))(x)))(x)
+        lambda be, saved, gout, needs, *, slope, scale=2.0: (gout * scale * slope,))(x)))(x)
     assert gradient.tolist() == [0.5, 0.5]
     wrong = _leaky(lambda be, saved, gout, needs, *, solpe: (gout,))
     check_error(GradientError, lambda: wrong(x), "[vjp] rule 'composed'", "slope", "'solpe'")
