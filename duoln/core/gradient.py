@@ -93,7 +93,8 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
                                  f"found {described(result)}")
             value, aux = result if has_aux else (result, None)
             if not isinstance(value, Tensor) or value.shape != ():
-                actual = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
+                actual = (f"shape {value.shape}; ops.mean(loss) makes one of it" if isinstance(value, Tensor) else
+                          described(value))
                 raise ShapeError(f"[value_and_grad] expected a scalar tensor as the value, found {actual}")
             if value.dtype not in FLOATS:
                 raise DtypeError(f"[value_and_grad] expected a float value, found {value.dtype}: it has no gradient")

@@ -11,7 +11,8 @@ from duoln.core.arguments import did_you_mean
 from duoln.core.pytorch_names import KEYWORDS
 from duoln.errors import CallError
 
-_NAMED, _REST = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_POSITIONAL
+_NAMED = inspect.Parameter.KEYWORD_ONLY
+_REST, _OPTIONS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 
 
 def is_of_call(trace: TracebackType | None) -> bool:
@@ -22,16 +23,17 @@ def is_of_call(trace: TracebackType | None) -> bool:
 def wrong_call(name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallError:
     """The error of `name(*args, **kwargs)`, which does not fit the signature."""
     parameters = signature.parameters
-    by_place = [p for p in parameters.values() if p.kind not in (_NAMED, _REST)]
+    kinds = {p.kind for p in parameters.values()}
+    by_place = [p for p in parameters.values() if p.kind not in (_NAMED, _REST, _OPTIONS)]
     by_name = [p for p in parameters.values() if p.kind is _NAMED]
     form = f"{name}({_spelled(signature)})"
-    if len(args) > len(by_place) and not any(p.kind is _REST for p in parameters.values()):
+    if len(args) > len(by_place) and _REST not in kinds:
         count = f"{len(by_place)} argument{'' if len(by_place) == 1 else 's'}"
         example = f" {by_name[0].name}={args[len(by_place)]!r:.30}" if by_name else ""
         named = f"; write{example}: {_listed([p.name for p in by_name])} go by name" if by_name else ""
         return CallError(f"[{name}] expected at most {count} by position, found {len(args)}{named}. It is {form}")
     strange = next((key for key in kwargs if key not in parameters), None)
-    if strange is not None:
+    if strange is not None and _OPTIONS not in kinds:
         near = KEYWORDS.get(strange)
         advice = f"; did you mean {near!r}?" if near in parameters else did_you_mean(strange, parameters)
         return CallError(f"[{name}] expected arguments of {form}, found {strange!r}{advice}")

@@ -110,6 +110,11 @@ OF_OPTIMIZERS = {
     "state_dict": "slots, which optimizer.init(params) makes, are the state",
     "load_state_dict": "slots, which optimizer.init(params) makes, are the state", "add_param_group": _UPDATE,
 }
+OF_RECURRENT = {
+    "batch_first": "sequences are (time, batch, in); ops.permute_dims(x, axes=(1, 0, 2)) turns a batch-first one",
+    "bias": "the norm decides which biases a cell has", "num_layers": "layers=2", "hidden_size": "n_hidden=16",
+    "input_size": "n_in=8", "proj_size": "nn.Linear after the layer", "nonlinearity": "nn.RNN has tanh",
+}
 KEYWORDS = {
     "dim": "axis", "keepdim": "keepdims", "lr": "learning_rate", "kernel_size": "size", "in_features": "n_in",
     "out_features": "n_out", "in_channels": "n_in", "out_channels": "n_out", "input_size": "n_in",
@@ -131,6 +136,7 @@ class _Missing:
 
     def __init__(self, name: str, remedy: str) -> None:
         self._name, self._remedy = name, remedy
+        self.__doc__ = f"PyTorch's; in duoln: {remedy}."  # what `help` shows
 
     def __get__(self, instance: Any, owner: type) -> Never:
         raise AttributeError(f"{owner.__name__!r} object has no attribute {self._name!r}; in duoln: {self._remedy}",

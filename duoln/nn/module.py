@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from duoln.core import Tensor
 from duoln.core.arguments import described
+from duoln.core.miscalled import is_of_call, wrong_call
 from duoln.core.pytorch_names import OF_MODULES, name_missing
 from duoln.errors import CallError, DtypeError, ShapeError, UsageError
 from duoln.randomness import Stream
@@ -32,6 +34,11 @@ class Module:
             def __call__(self, params, x):
                 return self.out(params["out"], ops.relu(self.hidden(params["hidden"], x)))
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = _explained(vars(cls)["__init__"])  # type: ignore[method-assign]
 
     def weights(self, rng: Stream) -> Params:
         """The initial arrays of this module, without those of its children."""
@@ -108,6 +115,21 @@ class Module:
 
 
 name_missing(Module, OF_MODULES)
+
+
+def _explained(own: Callable[..., None]) -> Callable[..., None]:
+    """A constructor whose error for wrong arguments has the form of the call."""
+    @functools.wraps(own)
+    def init(self: Module, *args: Any, **kwargs: Any) -> None:
+        try:
+            own(self, *args, **kwargs)
+        except TypeError as error:
+            if type(error) is TypeError and is_of_call(error.__traceback__):
+                taken = list(inspect.signature(own).parameters.values())[1:]
+                raise wrong_call(type(self).__name__, inspect.Signature(taken), args, kwargs) from None
+            raise
+
+    return init
 
 
 def _methods(kind: type) -> set[str]:

@@ -13,6 +13,7 @@ import numpy as np
 from duoln import ops
 from duoln.core import Tensor
 from duoln.core.arguments import BELOW_1, check_flag, check_function, check_number, described, did_you_mean
+from duoln.core.pytorch_names import OF_RECURRENT
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init
 from duoln.nn.layers import check_sizes
@@ -197,8 +198,9 @@ class Recurrent(Module):
         check_flag(kind, "bidirectional", bidirectional)
         check_flag(kind, "return_sequences", return_sequences)
         for option in sorted(cell_options.keys() - set(_OPTIONS)):
-            raise UsageError(f"[{kind}] expected options of {', '.join(_OPTIONS)}, found {option!r}"
-                             f"{did_you_mean(option, [*_OPTIONS, 'layers', 'bidirectional', 'dropout'])}")
+            near = did_you_mean(option, [*_OPTIONS, "layers", "bidirectional", "dropout"])
+            advice = f"; in duoln: {OF_RECURRENT[option]}" if option in OF_RECURRENT else near
+            raise UsageError(f"[{kind}] expected options of {', '.join(_OPTIONS)}, found {option!r}{advice}")
         self.n_in, self.n_hidden, self.norm, self.layers = n_in, n_hidden, norm, layers
         self.bidirectional, self.dropout, self.return_sequences = bidirectional, dropout, return_sequences
         self.directions = ("forward", "backward") if bidirectional else ("forward",)

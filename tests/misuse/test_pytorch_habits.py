@@ -134,6 +134,11 @@ def test_a_gradient_takes_names(x):
     assert value.item() == 16.0
 
 
+def test_a_loss_that_is_no_scalar(x):
+    check_error(ShapeError, lambda: duoln.value_and_grad(lambda w: w * 2.0)(x), "[value_and_grad]", "found shape (4, 2)", "ops.mean(loss)")
+    check_error(ShapeError, lambda: duoln.value_and_grad(lambda w: (w, w))(x), "[value_and_grad]", "found tuple")
+
+
 def test_a_rate_that_is_a_function(x):
     sgd = optim.SGD(lambda update: 0.1)
     check_error(DtypeError, lambda: sgd.update([x], [x], {}, sgd.rate_at), "[SGD] rate", "optimizer.rate_at(update)")
@@ -231,3 +236,28 @@ def test_settings_of_optimisers_by_other_names(model, be):
     check_error(CallError, lambda: optim.Adam(lr=1e-3), "[Adam]", "found 'lr'", "did you mean 'learning_rate'")
     check_error(CallError, lambda: optim.SGD(0.1, momentun=0.9), "[SGD]", "found 'momentun'", "did you mean 'momentum'")
     check_error(DtypeError, lambda: optim.Adam(duoln.to_tensors(model.init(0), be)), "[Adam] learning_rate", "found dict", "init(params)")
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: nn.Linear(2), ["[Linear] expected n_out too, found only n_in", "Linear(n_in, n_out, bias=True"]),
+    (lambda: nn.Linear(in_features=2, out_features=3), ["[Linear]", "found 'in_features'", "did you mean 'n_in'"]),
+    (lambda: nn.Conv2d(1, 2, kernel_size=3), ["[Conv2d]", "found 'kernel_size'", "did you mean 'size'"]),
+    (lambda: nn.Embedding(num_embeddings=3, embedding_dim=2), ["[Embedding]", "did you mean 'words'"]),
+    (lambda: nn.LSTM(2), ["[LSTM] expected n_hidden too"]), (lambda: nn.LayerNorm(), ["[LayerNorm] expected width too"])])
+def test_sizes_of_layers_that_are_missing_or_named_otherwise(make, words):
+    check_error(CallError, make, *words)
+
+
+def test_constructors_of_modules_of_ones_own():
+    class Own(nn.Module):
+        def __init__(self, width, broken=False):
+            """Made as usual."""
+            self.width = width
+            if broken:
+                len(3)
+
+    assert repr(Own(3)) == "Own(width=3)" and Own.__init__.__doc__ == "Made as usual."
+    check_error(CallError, Own, "[Own] expected width too")
+    with pytest.raises(TypeError, match="has no len") as caught:
+        Own(3, broken=True)
+    assert type(caught.value) is TypeError
