@@ -23,6 +23,7 @@ import pdoc.doc
 import pdoc.render
 
 from duoln.core import Op
+from duoln.core.pytorch_names import is_missing
 
 MODULES = ("duoln", "duoln.nn", "duoln.nn.init", "duoln.ops", "duoln.optim", "duoln.data", "duoln.tasks",
            "duoln.extend", "duoln.testing", "duoln.training.train", "duoln.runtime", "duoln.errors",
@@ -54,13 +55,21 @@ def prepare(module: ModuleType, shown: set[type]) -> list[Op[..., Any]]:
 
 
 def take_from_hidden_bases(cls: type, shown: set[type]) -> None:
-    """Give a class what it has from bases that no page shows: their words, constructor and methods."""
+    """Give a class what it has from bases that no page shows, their words, constructor and methods, and take from it
+    the names that it has not. How it is made and called is shown even where a base's page has it too.
+    """
     for base in cls.__mro__[1:]:
-        if base.__module__.startswith("duoln.") and base not in shown:
+        if not base.__module__.startswith("duoln."):
+            continue
+        if base not in shown:
             cls.__doc__ = "\n\n".join(inspect.cleandoc(text.__doc__ or "") for text in (cls, base))
-            for name, member in vars(base).items():
-                if name not in vars(cls) and (not name.startswith("_") or name in ("__init__", "__call__")):
-                    setattr(cls, name, member)
+        for name, member in vars(base).items():
+            own = name in ("__init__", "__call__") or (base not in shown and not name.startswith("_"))
+            if name not in vars(cls) and own and not is_missing(member):
+                setattr(cls, name, member)
+    for name, member in list(vars(cls).items()):
+        if is_missing(member):
+            delattr(cls, name)
 
 
 def function_of(operator: Op[..., Any]) -> Callable[..., Any]:

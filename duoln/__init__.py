@@ -69,7 +69,13 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value
         return value
-    raise AttributeError(f"module 'duoln' has no attribute {name!r}")
+    files = [Path(part) / file for part in __path__ for file in (name, f"{name}.py")]
+    if name.startswith("_") or any(file.exists() for file in files):  # Python imports a submodule after this error
+        raise AttributeError(f"module 'duoln' has no attribute {name!r}", name=name, obj=None)
+    names = importlib.import_module("duoln.core.pytorch_names")
+    operators = importlib.import_module("duoln.ops").__all__
+    remedies = {**names.OF_DUOLN, **{operator: f"duoln.ops.{operator}" for operator in operators}}
+    raise names.unknown_name("duoln", name, remedies, __all__)
 
 
 def __dir__() -> list[str]:

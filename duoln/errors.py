@@ -108,6 +108,10 @@ class DtypeError(DuolnError, TypeError):
     """Arrays whose dtypes do not fit the operation, or differ: nothing is promoted silently."""
 
 
+class CallError(DuolnError, TypeError):
+    """A call whose arguments do not fit the signature: too many by position, one missing, or one of no such name."""
+
+
 class MixedBackendError(DuolnError, TypeError):
     """Arrays of two array libraries in one operation."""
 

@@ -29,6 +29,22 @@
     def duoln_rules():                                      # in the module that the plug-in's entry point names
         return [(softsign, fast, "numpy")]
 
+An attribute, such as a slope, is an argument after a star. `apply` gives it to every `forward` and `supports` by name,
+and to a `vjp` that names it after a star too:
+
+    @extend.op
+    def leaky(x: extend.Tensor, *, slope: float = 0.1) -> extend.Tensor:
+        '''x, and slope * x below 0.'''
+        extend.check_float("leaky", x)
+        return leaky.apply(x, slope=extend.check_number("leaky", "slope", slope))
+
+    def forward(be, x, slope):
+        positive = x > 0
+        return be.where(positive, x, x * slope), positive
+
+    def vjp(be, positive, gout, needs, *, slope):
+        return (be.where(positive, gout, gout * slope),)
+
 `supports`, the last argument of the fast rule, returns the reason why the rule cannot run; the operator then runs the
 composed rule. No rule writes into its inputs, its saved values or `gout`. `check_op` compares an operator with a
 NumPy formula and its gradient with central differences; `check_rule` compares a fast rule with the composed one.

@@ -11,8 +11,8 @@ the step. Slots have the form of the parameters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, Never, Self
 
 from duoln import ops, tree
 from duoln.core import Tensor
@@ -25,8 +25,10 @@ from duoln.core.arguments import (
     check_function,
     check_number,
     described,
+    did_you_mean,
 )
-from duoln.errors import DtypeError, ShapeError, UsageError
+from duoln.core.pytorch_names import KEYWORDS, OF_OPTIM, OF_OPTIMIZERS, name_missing, unknown_name
+from duoln.errors import CallError, DtypeError, ShapeError, UsageError
 from duoln.ops.common import check_tensors
 from duoln.ops.update import adam_rates
 
@@ -45,6 +47,16 @@ class Optimizer:
     learning_rate: float | Schedule
     clip: Clip | None = None
     donate: bool = False
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        names = [f.name for f in fields(cls)] if is_dataclass(cls) else list(settings)
+        for name in settings.keys() - set(names):
+            advice = did_you_mean(KEYWORDS.get(name, name), names)
+            raise CallError(f"[{cls.__name__}] expected settings of {', '.join(names)}, found {name!r}{advice}")
+        if args and isinstance(args[0], dict | list | tuple):
+            raise DtypeError(f"[{cls.__name__}] learning_rate: expected a number or a function of the update, found "
+                             f"{described(args[0])}; parameters go to init(params) and update(params, ...)")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
@@ -93,6 +105,9 @@ class Optimizer:
         leaves = tree.leaves(params)
         check_tensors(name, *leaves, *tree.leaves(gradients))
         if not isinstance(rate, Tensor):
+            if callable(rate):
+                raise DtypeError(f"[{name}] rate: expected a number or a 0-d tensor, found {described(rate)}; give "
+                                 "optimizer.rate_at(update)")
             number = check_number(name, "rate", rate, AT_LEAST_0)
             if not leaves:
                 return None
@@ -107,6 +122,9 @@ class Optimizer:
     def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                 ) -> tuple[Params, dict[str, Any]]:
         raise TypeError(f"{type(self).__name__} does not define an update")
+
+
+name_missing(Optimizer, OF_OPTIMIZERS)
 
 
 @dataclass(frozen=True)
@@ -283,3 +301,7 @@ def _shrink(norm: Tensor, limit: float) -> Tensor:
 
 def _check_limit(name: str, limit: float) -> None:
     check_number(name, "limit", limit, ABOVE_0)
+
+
+def __getattr__(name: str) -> Never:
+    raise unknown_name("duoln.optim", name, OF_OPTIM, globals())

@@ -29,7 +29,9 @@ class SpiralsConfig(Config):
     epochs: int = 40
     batch_size: int = 64
     width: int = 32
+    """Units of each hidden layer."""
     norm: bool = True
+    """Whether the hidden layers have layer norm."""
 
 
 class Spirals(Task):

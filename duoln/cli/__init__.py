@@ -19,6 +19,7 @@ __all__ = ["build_parser", "command", "main", "run_task"]
 
 EXAMPLES = """examples:
   duoln list                                         tasks, variants and presets
+  duoln show mnist                                   its settings, and what each means
   duoln run mnist                                    every variant, then a table
   duoln run mnist --variant ln --preset paper        one variant, the paper's protocol
   duoln run mnist --set learning_rate=0.003 --set epochs=5
@@ -47,8 +48,23 @@ def build_parser() -> argparse.ArgumentParser:
                         help="show the version and end")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    from duoln.cli import analyze, bench, compare, data, evaluate, facts, kernels, new_task, paper, report, run, sample
+    from duoln.cli import (
+        analyze,
+        bench,
+        compare,
+        data,
+        evaluate,
+        facts,
+        kernels,
+        listing,
+        new_task,
+        paper,
+        report,
+        run,
+        sample,
+    )
 
+    listing.add_commands(commands)
     facts.add_commands(commands)
     for part in (run, report, sample, evaluate, data, analyze, paper, new_task, bench, compare, kernels):
         part.add_command(commands)

@@ -79,13 +79,16 @@ def say(text: str, style: str = "") -> None:
     talk.print(text, style=style or None, soft_wrap=True)
 
 
-def put(text: str) -> None:
+def put(text: str, style: str = "") -> None:
     """One or more lines of the result, on stdout.
 
     Raises:
         OutputError: the result cannot be written.
     """
-    streams.Results().write(f"{visible(text)}\n")
+    if style:
+        _Plain(streams.Results()).print(text, style=style, soft_wrap=True)
+    else:
+        streams.Results().write(f"{visible(text)}\n")
 
 
 def put_json(value: Any) -> None:

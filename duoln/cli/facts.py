@@ -1,4 +1,4 @@
-"""The commands that inform: `duoln list`, `duoln doctor` and `duoln selftest`."""
+"""The commands that inform about this machine: `duoln doctor` and `duoln selftest`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ from typing import Any
 
 
 def add_commands(commands: Any) -> None:
-    """Add `list`, `doctor` and `selftest` to the command line."""
-    listing = commands.add_parser("list", help="the tasks, with their variants and presets")
-    listing.add_argument("--json", action="store_true", help="as one JSON object on stdout")
-    add_plugin_option(listing)
-    listing.set_defaults(run=_list)
-
+    """Add `doctor` and `selftest` to the command line."""
     doctor = commands.add_parser("doctor", help="which backends this machine can use, and how to repair the others")
     doctor.add_argument("--ops", action="store_true", help="which rule each operator runs on each backend")
     doctor.add_argument("--json", action="store_true", help="as one JSON object on stdout")
@@ -34,7 +29,8 @@ def add_plugin_option(parser: argparse.ArgumentParser) -> None:
                         help="load only the plug-in of this name; may be repeated")
 
 
-def _say_slow(slow: Iterable[tuple[str, str, float]]) -> None:
+def say_slow(slow: Iterable[tuple[str, str, float]]) -> None:
+    """A remark for each plug-in (name, distribution, seconds) that loads slowly."""
     from duoln.cli import console
 
     for name, distribution, seconds in slow:
@@ -42,33 +38,12 @@ def _say_slow(slow: Iterable[tuple[str, str, float]]) -> None:
                     style="yellow")
 
 
-def _list(args: argparse.Namespace) -> int:
-    from duoln.cli import console
-    from duoln.tasks.registry import Registry
-
-    registry = Registry(asked=args.plugins)
-    _say_slow(registry.slow)
-    if args.json:
-        console.put_json({
-            "tasks": [{"name": f.task.name, "title": f.task.title, "paper": f.task.paper,
-                       "variants": list(f.task.variants), "presets": list(f.task.presets),
-                       "distribution": f.distribution} for f in registry.tasks.values()],
-            "broken": [b._asdict() for b in registry.broken]})
-        return 0
-    rows = [(f.task.name, f.task.title, ", ".join(f.task.variants), ", ".join(f.task.presets), f.distribution)
-            for f in registry.tasks.values()]
-    broken = [(b.name, b.reason, "-", "-", b.distribution) for b in registry.broken]
-    console.show(console.rows_table("Tasks", ("task", "what", "variants", "presets", "from"), [*rows, *broken],
-                                    bad=range(len(rows), len(rows) + len(broken)), whole=[0]), data=True)
-    return 0
-
-
 def _doctor(args: argparse.Namespace) -> int:
     from duoln import doctor
     from duoln.cli import console
 
     facts = doctor.examine(with_ops=args.ops, asked=args.plugins)
-    _say_slow((s["name"], s["distribution"], s["seconds"]) for s in facts["slow"])
+    say_slow((s["name"], s["distribution"], s["seconds"]) for s in facts["slow"])
     if args.json:
         console.put_json(facts)
         return 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -20,6 +22,8 @@ from duoln.system.filesystem import check_regular
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
     from duoln.distributed.place import Place
+    from duoln.distributed.ranks import Ranks
+    from duoln.runs.settings import Command
     from duoln.tasks.task import Config, Task
     from duoln.tasks.values import Splits
 
@@ -28,10 +32,10 @@ def add_command(commands: Any) -> None:
     """Add `run` to the command line."""
     run = commands.add_parser("run", help="train a task")
     run.add_argument("task")
-    run.add_argument("--variant", default="all", metavar="NAME[,NAME]", help="what to train (default: every variant)")
-    run.add_argument("--preset", metavar="NAME", help="paper, small or smoke; see `duoln list`")
+    run.add_argument("--variant", metavar="NAME[,NAME]", help="what to train (default: all, every variant)")
+    run.add_argument("--preset", metavar="NAME", help="paper, small or smoke; see `duoln show TASK`")
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
-                     help="a setting of the task; may be repeated")
+                     help="a setting of the task, see `duoln show TASK`; may be repeated")
     run.add_argument("--ranks", type=parse_ranks, default=1, metavar="N",
                      help="train one model in N processes of this machine, each with its share of every batch (MLX; "
                           "CuPy: a GPU each). Or auto, slurm, openmpi, torchrun: be one of the processes that this "
@@ -51,8 +55,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: runs/TASK-DATE-TIME)")
     parser.add_argument("--resume", choices=("auto", "anyway"), help="go on from the newest good checkpoint in --out, "
-                        "or in the newest run of this task below runs/; anyway: even where this machine's arithmetic "
-                        "gives other last bits")
+                        "or in the newest run of this task below runs/, with the settings of that folder; anyway: even "
+                        "where this machine's arithmetic gives other last bits")
     parser.add_argument("--debug-nans", action="store_true",
                         help="if a step diverges, run it again and tell which operator made the first such value")
     parser.add_argument("--tf32", action="store_true", help="let the GPU round float32 products to TF32")
@@ -74,6 +78,7 @@ def run_task(make: Callable[[], Task], argv: Sequence[str], prog: str | None = N
 
 
 def _run_alone(task: Task, argv: Sequence[str], prog: str | None, description: str | None, preset: str) -> int:
+    from duoln.runs.settings import Command
     from duoln.tasks.faults import named
 
     parser = Parser(prog=prog, description=description,
@@ -82,30 +87,38 @@ def _run_alone(task: Task, argv: Sequence[str], prog: str | None, description: s
         parser.add_argument("--paper", action="store_true", help="the paper's protocol")
     add_run_options(parser)
     args = parser.parse_args(argv)
-    chosen = "paper" if getattr(args, "paper", False) else preset
+    asked = "paper" if getattr(args, "paper", False) else None
     # The task may not belong to a plug-in, so its module is used as the name of the distribution.
-    return run_variants(named(task, task.owner or type(task).__module__), list(task.variants), args, chosen, {})
+    return run_variants(named(task, task.owner or type(task).__module__), args, Command([], asked, {}), usual=preset)
 
 
 def _run(args: argparse.Namespace) -> int:
+    from duoln.runs.settings import Command
     from duoln.tasks import parse_settings
     from duoln.tasks.registry import find_task
 
     task = find_task(args.task, args.plugins)
-    names = list(task.variants) if args.variant == "all" else args.variant.split(",")
+    names = [] if args.variant is None else list(task.variants) if args.variant == "all" else args.variant.split(",")
     if args.ranks != 1 and args.debug_nans:
         raise UsageError("[ranks] --debug-nans wants one process: run without --ranks")
     place = take_place(args.ranks) if isinstance(args.ranks, str) else None
     if isinstance(args.ranks, int) and args.ranks != 1:
         return launch(args.ranks, args)
-    return run_variants(task, names, args, args.preset, parse_settings(args.settings), args.plugins, place)
+    return run_variants(task, args, Command(names, args.preset, parse_settings(args.settings)), None, args.plugins,
+                        place)
 
 
-def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, preset: str | None,
-                 settings: Mapping[str, Any], plugins: Sequence[str] | None = None, place: Place | None = None) -> int:
+def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: str | None = None,
+                 plugins: Sequence[str] | None = None, place: Place | None = None) -> int:
     """Train some variants of a task one after another, then show, draw and print their results.
 
-    With a `place` this process is one of several that train each model together.
+    Args:
+        task: the task.
+        args: the options of `add_run_options`.
+        asked: the variants, preset and settings that the command line names; no variants are all of them.
+        usual: the preset of a run for which none is named.
+        plugins: the plug-ins that may listen.
+        place: the place of this process among several that train each model together.
 
     Raises:
         TaskError: the task's own code failed.
@@ -115,22 +128,31 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
     from duoln import runtime
     from duoln.cli import console
     from duoln.distributed.joining import join_ranks
+    from duoln.runs.settings import write_command
     from duoln.system.stopping import Interrupted
     from duoln.tasks.registry import Registry
-    from duoln.tasks.settings import check_config, make_config
     from duoln.training.loop import follow
     from duoln.training.train import train_in_folder
     from duoln.training.trainer import Trainer
 
     given = {key: getattr(args, key) for key in ("seed", "epochs", "batch_size") if getattr(args, key) is not None}
-    configs = {name: make_config(task, name, preset, {**settings, **given}) for name in names}
-    for name, cfg in configs.items():
-        check_config(task, name, cfg)
+    asked = asked._replace(settings={**asked.settings, **given})
+    follows = place is not None and place.rank > 0
+    top = Path()
+    if follows and args.resume:
+        configs: dict[str, Config] = {}  # process 0 knows them, from the folder
+    elif follows or not args.resume:
+        asked = asked._replace(variants=asked.variants or list(task.variants), preset=asked.preset or usual)
+        configs = _configs(task, asked)
+        top = top if follows else _new_folder(task, list(configs), args.out)
+    else:
+        top = args.out or _newest_folder(task)
+        asked, configs = _resumed(task, top, asked, usual)
     backend, why = runtime.choose(args.backend)
     console.say(f"backend: {why}")
     ranks = join_ranks(place, backend, console.say) if place else None
-    follows = ranks is not None and ranks.rank > 0
-    top = Path() if follows else _run_folder(task, list(configs), args.out, args.resume is not None)
+    if ranks is not None:
+        configs = _of_first(task, ranks, configs)
     splits: Splits | None = None
     results: list[dict[str, Any]] = []
     listeners = Registry(asked=plugins).listeners(console.say)
@@ -146,6 +168,7 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
             follow(trainer)
             continue
         display = console.ProgressDisplay(task.columns, task.x_axis)
+        write_command(top, asked)
         try:
             results.append(train_in_folder(trainer, top / name, [display, *listeners], args.resume is not None,
                                            args.resume != "anyway"))
@@ -177,21 +200,67 @@ def _say_data(task: Task, splits: Splits) -> None:
                     "Figures on made data cannot be compared with the paper's", style="yellow")
 
 
-def _run_folder(task: Task, variants: Sequence[str], out: Path | None, resume: bool) -> Path:
-    if out is None and resume:
-        earlier = sorted(p for p in Path("runs").glob(f"{task.name}-*") if p.is_dir())
-        if not earlier:
-            raise CheckpointError(f"--resume auto: no run of {task.name} below runs/; name one with --out")
-        return earlier[-1]
+def _configs(task: Task, asked: Command) -> dict[str, Config]:
+    from duoln.tasks.settings import check_config, make_config
+
+    configs = {name: make_config(task, name, asked.preset, asked.settings) for name in asked.variants}
+    for name, cfg in configs.items():
+        check_config(task, name, cfg)
+    return configs
+
+
+def _new_folder(task: Task, variants: Sequence[str], out: Path | None) -> Path:
+    """The folder of a run that begins."""
     if out is None:
         return Path("runs") / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}"
     for name in CURVES:
         check_regular(out / name)  # before anything is trained
     taken = [name for name in variants if (out / name / "config.json").exists()]
-    if taken and not resume:
+    if taken:
         raise CheckpointError(f"{out}: already holds a run of {', '.join(taken)}; go on with --resume auto, "
                               "or choose another --out")
     return out
+
+
+def _newest_folder(task: Task) -> Path:
+    earlier = sorted(p for p in Path("runs").glob(f"{task.name}-*") if p.is_dir())
+    if not earlier:
+        raise CheckpointError(f"--resume auto: no run of {task.name} below runs/; name one with --out")
+    return earlier[-1]
+
+
+def _resumed(task: Task, top: Path, asked: Command, usual: str | None) -> tuple[Command, dict[str, Config]]:
+    """What the folder's commands were asked to train, and what this one goes on with: each run's own settings.
+
+    A variant that the earlier command had not begun gets the preset and the settings that it was to have.
+    """
+    from duoln.cli import console
+    from duoln.runs.folder import CONFIG
+    from duoln.runs.settings import Command, read_command, resumed_config
+
+    for name in CURVES:
+        check_regular(top / name)
+    earlier = read_command(top) or Command([], usual, {})
+    variants = asked.variants or earlier.variants or list(task.variants)
+    whole = Command(list(dict.fromkeys([*earlier.variants, *variants])), asked.preset or earlier.preset,
+                    {**earlier.settings, **asked.settings})
+    configs = {}
+    for name in variants:
+        wish = asked if (top / name / CONFIG).is_file() else whole
+        configs[name], changed = resumed_config(task, name, top / name, wish.preset, wish.settings)
+        for key, (before, now) in changed.items():
+            console.say(f"{name}: {key} was {before}, and is {now} from now on")
+    return whole, configs
+
+
+def _of_first(task: Task, ranks: Ranks, configs: Mapping[str, Config]) -> dict[str, Config]:
+    """The configurations of process 0, which alone reads the run folder."""
+    from duoln.data import strictjson
+    from duoln.runs.settings import config_of
+
+    text = strictjson.dumps({name: dataclasses.asdict(cfg) for name, cfg in configs.items()})
+    shared = strictjson.revive(json.loads(ranks.text_of_first(text)))
+    return {name: config_of(task, settings, "[ranks] rank 0") for name, settings in shared.items()}
 
 
 def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequence[Mapping[str, Any]], top: Path,

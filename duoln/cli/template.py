@@ -45,6 +45,7 @@ has its own scale and offset, and layer norm removes both. The task makes its da
 
 ```sh
 pip install -e ".[test]"
+duoln show NAME                    # its settings, presets and variants
 duoln run NAME --preset smoke      # seconds
 duoln run NAME                     # both variants, then a table
 duoln run NAME --variant ln --set width=64
@@ -97,8 +98,11 @@ class TITLEConfig(Config):
     epochs: int = 20
     batch_size: int = 64
     width: int = 32
+    """Units of each hidden layer; `duoln show NAME` prints what stands under a setting."""
     norm: Literal["layer", "none"] = "layer"
+    """Of the hidden layers."""
     rows: int = 2048
+    """Rows of the training set."""
 
 
 class TITLETask(Task):

@@ -54,6 +54,16 @@ def kind_name(kind: type) -> str:
     return kind.__qualname__ if library == "builtins" else f"{library}.{kind.__qualname__}"
 
 
+def how_to_wrap(value: Any) -> str:
+    """What makes a tensor of a value that should be one, in words: the end of an error."""
+    if isinstance(value, np.ndarray):
+        return ("wrap an array with duoln.tensor(x), and parameters as model.init(seed) makes them with "
+                "duoln.to_tensors(params)")
+    if kind_name(type(value)) == "torch.Tensor":
+        return "duoln.tensor(x.detach().cpu().numpy()) takes its values"
+    return "wrap it with duoln.tensor(x)"
+
+
 def check_integer(name: str, role: str, value: Any, low: int = -LARGEST, high: int = LARGEST) -> int:
     """An integer of any library, as a Python integer.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -54,4 +55,5 @@ def derived(function: Callable[..., Any], name: str = "composed") -> Rule:
             results.append(be.zeros(tensor.shape, tensor.dtype) if gradient is None else gradient)
         return results
 
+    functools.update_wrapper(forward, function, ("__doc__",), ())  # its signature is the function's
     return Rule(name, forward, vjp)

@@ -12,7 +12,7 @@ from typing import Any
 
 from duoln import tree
 from duoln.backends.protocol import FLOATS, Array
-from duoln.core.arguments import check_flag, check_function, described
+from duoln.core.arguments import check_flag, check_function, described, how_to_wrap
 from duoln.core.tape import Tape
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, GradientError, ShapeError
@@ -35,7 +35,7 @@ def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Call
     def track(path: str, leaf: Any) -> Tensor:
         if not isinstance(leaf, Tensor):
             raise DtypeError(f"[value_and_grad] parameter '{path}': expected a duoln.Tensor, found "
-                             f"{type(leaf).__name__}; make one with duoln.tensor(x) or duoln.to_tensors(tree)")
+                             f"{described(leaf)}; {how_to_wrap(leaf)}")
         if leaf.dtype not in FLOATS:
             raise DtypeError(f"[value_and_grad] parameter '{path}': expected a float dtype, found {leaf.dtype}")
         tracked = Tensor(leaf.data, leaf.backend, tape.new_place())
@@ -72,7 +72,7 @@ def tensors_of(result: Any) -> list[Tensor]:
 def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..., tuple[Any, Any]]:
     """A function that returns the value of `fn` and its gradient with respect to the first argument.
 
-    `fn(params, *args)` returns a scalar tensor, or `(scalar, aux)` with `has_aux`. The result returns
+    `fn(params, *args, **kwargs)` returns a scalar tensor, or `(scalar, aux)` with `has_aux`. The result returns
     `(value, gradients)`, or `((value, aux), gradients)`; gradients have the form, shapes and dtypes of
     `params`. A parameter that does not affect the value gets a gradient of zeros. Values that leave the call are not
     on the tape.
@@ -85,15 +85,16 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
     check_function("value_and_grad", "fn", fn)
     check_flag("value_and_grad", "has_aux", has_aux)
 
-    def run(params: Any, *args: Any) -> tuple[Any, Any]:
-        result, back, tape = pullback(lambda p: fn(p, *args), params)
+    def run(params: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        result, back, tape = pullback(lambda p: fn(p, *args, **kwargs), params)
         try:
             if has_aux and not (isinstance(result, tuple) and len(result) == 2):
                 raise ShapeError(f"[value_and_grad] expected a pair (value, aux) of a function with has_aux, "
                                  f"found {described(result)}")
             value, aux = result if has_aux else (result, None)
             if not isinstance(value, Tensor) or value.shape != ():
-                actual = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
+                actual = (f"shape {value.shape}; ops.mean(loss) makes one of it" if isinstance(value, Tensor) else
+                          described(value))
                 raise ShapeError(f"[value_and_grad] expected a scalar tensor as the value, found {actual}")
             if value.dtype not in FLOATS:
                 raise DtypeError(f"[value_and_grad] expected a float value, found {value.dtype}: it has no gradient")

@@ -23,13 +23,15 @@ fallback.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from duoln.backends.protocol import FLOATS, NAMES, Backend
-from duoln.core.arguments import described
+from duoln.core.arguments import described, how_to_wrap, kind_name
+from duoln.core.miscalled import is_of_call, wrong_call
 from duoln.core.rule import Rule
 from duoln.core.tape import Record, Tape
 from duoln.core.tensor import Tensor
@@ -81,7 +83,18 @@ class Op(Generic[P, R]):
         self.__wrapped__ = function  # inspect.signature reads the signature from this attribute
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.function(*args, **kwargs)
+        try:
+            return self.function(*args, **kwargs)
+        except TypeError as error:
+            if type(error) is TypeError and is_of_call(error.__traceback__):
+                raise wrong_call(self.name, inspect.signature(self), args, kwargs) from None
+            raise
+
+    def __get__(self, instance: object, owner: type | None = None) -> Op[P, R]:
+        """The op itself, also as an attribute of a class. With this method `help(op)` counts it as a routine, and shows
+        its signature.
+        """
+        return self
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -115,10 +128,23 @@ class Op(Generic[P, R]):
             raise DuolnError(f"[{self.name}] has no composed rule")
         return self._composed
 
-    def explain(self, *args: Tensor | float | None, **attrs: Any) -> list[tuple[str, str]]:
-        """Pairs (rule, verdict) in the order of trial; a verdict is "runs" or the reason why the rule cannot run."""
-        backend = next(a.backend for a in args if isinstance(a, Tensor))
-        natives = [a.data if isinstance(a, Tensor) else a for a in args]
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> list[tuple[str, str]]:
+        """What a call with these arguments would run: pairs (rule, verdict) in the order of trial.
+
+        A verdict is "runs" or the reason why the rule cannot run. The arguments are checked, and defaults are filled
+        in, as in a call; no rule runs.
+
+        Raises:
+            UsageError: the operator needs no rule for these arguments. The rest as a call.
+        """
+        try:
+            with each_rule(self._stopped):
+                self(*args, **kwargs)
+        except _Stopped as call:
+            backend, natives, attrs = call.backend, call.natives, call.attrs
+        else:
+            raise UsageError(f"[{self.name}] explain: expected arguments that a rule computes with, found some for "
+                             "which none is needed")
         verdicts = []
         for rule in self.rules(backend.name):
             reason = rule.supports(backend, *natives, **attrs) if rule.supports else None
@@ -126,6 +152,13 @@ class Op(Generic[P, R]):
             if reason is None:
                 break
         return verdicts
+
+    def _stopped(self, op: Op[..., Any], rule: Rule) -> Rule:
+        """In the place of a rule of this op, one that stops the call and keeps its arguments."""
+        def forward(be: Backend, *natives: Any, **attrs: Any) -> tuple[Any, Any]:
+            raise _Stopped(be, natives, attrs)
+
+        return Rule(rule.name, forward, rule.vjp) if op is self else rule
 
     # Application ----------------------------------------------------------------------------------
     def apply(self, *args: Tensor | float | None, **attrs: Any) -> R:
@@ -192,8 +225,15 @@ class Op(Generic[P, R]):
             raise DtypeError(f"[{self.name}] expected one float dtype, found {dtypes[0]} and {dtypes[1]}")
 
     def _no_tensor(self, arg: object) -> DtypeError:
-        return DtypeError(f"[{self.name}] expected a duoln.Tensor, found {type(arg).__module__}."
-                          f"{type(arg).__qualname__}; wrap it with duoln.tensor(x)")
+        return DtypeError(f"[{self.name}] expected a duoln.Tensor, found {kind_name(type(arg))}; {how_to_wrap(arg)}")
+
+
+class _Stopped(BaseException):
+    """A call that stopped before its rule, with what the rule would get. No operator may catch it as an error."""
+
+    def __init__(self, backend: Backend, natives: tuple[Any, ...], attrs: dict[str, Any]) -> None:
+        super().__init__()
+        self.backend, self.natives, self.attrs = backend, natives, attrs
 
 
 def _record(tape: Tape, rule: Rule, args: Sequence[Any], out: Any, saved: Any, backend: Backend) -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core.arguments import check_function, described
-from duoln.errors import DtypeError
+from duoln.errors import DtypeError, GradientError
 
 Forward = Callable[..., tuple[Any, Any]]
 Vjp = Callable[..., Sequence[Array | None]]
@@ -21,8 +22,9 @@ class Rule:
     Attributes:
         forward: `forward(backend, *arrays, **attrs) -> (out, saved)`; `out` is an array or a tuple of them.
         vjp: `vjp(backend, saved, gout, needs) -> gradients`, one per array argument, None where `needs` is
-            False. `gout` is a tuple if `out` is one, with None for outputs that nothing used. `vjp` is None for
-            an op without a derivative.
+            False. `gout` is a tuple if `out` is one, with None for outputs that nothing used. A function that names
+            attributes after a star, `vjp(backend, saved, gout, needs, *, slope)`, gets those of the call. `vjp` is None
+            for an op without a derivative.
         supports: `supports(backend, *arrays, **attrs)`: None, or the reason why this rule cannot run.
         pooled: for argument i, `pooled[i](backend, [(saved, gout), ...]) -> gradient` of an argument that
             was used many times: one large product instead of many small ones.
@@ -45,3 +47,36 @@ class Rule:
         for role, function in (("vjp", self.vjp), ("supports", self.supports), ("remark", self.remark)):
             if function is not None:
                 check_function("Rule", role, function)
+        code = getattr(self.vjp, "__code__", None)
+        if code is not None and code.co_kwonlyargcount:
+            self._keep_attributes(code.co_varnames[code.co_argcount:code.co_argcount + code.co_kwonlyargcount])
+
+    def _keep_attributes(self, names: tuple[str, ...]) -> None:
+        """Let the attributes of a call reach the vjp that names them. They travel beside what `forward` saves, so that
+        other rules and the tape need not know of them.
+        """
+        forward, vjp, pooled = self.forward, self.vjp, self.pooled
+        required = set(names) - set(getattr(vjp, "__kwdefaults__", None) or ())
+
+        def keeping(be: Backend, *arrays: Array | None, **attrs: Any) -> Any:
+            absent = sorted(required - attrs.keys())
+            if absent:
+                raise GradientError(f"[vjp] rule '{self.name}': expected attributes that the operator's apply gives, "
+                                    f"{', '.join(attrs) or 'none'}; found {absent[0]!r} among the vjp's")
+            computed: Any = forward(be, *arrays, **attrs)
+            if not isinstance(computed, tuple) or len(computed) != 2:
+                return computed  # the op explains it
+            return computed[0], (computed[1], {name: attrs[name] for name in names if name in attrs})
+
+        def given(be: Backend, kept: tuple[Any, dict[str, Any]], gout: Any, needs: Sequence[bool]) -> Any:
+            saved, attrs = kept
+            assert vjp is not None
+            return vjp(be, saved, gout, needs, **attrs)
+
+        def of_uses(function: Callable[..., Array]) -> Callable[..., Array]:
+            return lambda be, uses: function(be, [(saved, gout) for (saved, _), gout in uses])
+
+        keeping.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]  # what checks read
+        for field_name, value in (("forward", keeping), ("vjp", given),
+                                  ("pooled", {i: of_uses(function) for i, function in pooled.items()})):
+            object.__setattr__(self, field_name, value)

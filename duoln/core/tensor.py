@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, Union, cast
+from typing import Any, Never, Union, cast
 
 import numpy as np
 
 from duoln.backends.protocol import Array, Axis, Backend
 from duoln.core.arguments import described
+from duoln.core.pytorch_names import OF_TENSORS, is_missing, name_missing
 from duoln.core.tape import Node
 from duoln.errors import CompileError, DtypeError, GradientError, ShapeError
 
@@ -16,6 +18,11 @@ Operand = Union["Tensor", float, int]
 
 _MOST_SHOWN = 1000
 """The largest number of values that is printed in full; NumPy has the same limit."""
+
+_COMPARISONS = "equal", "not_equal", "less", "less_equal", "greater", "greater_equal"
+_OF_UFUNCS = {**{name: name for name in ("add", "subtract", "multiply", "divide", "power", "matmul", *_COMPARISONS)},
+              "bitwise_and": "logical_and", "bitwise_or": "logical_or"}
+"""The operators of the ufuncs that Python's operators on a NumPy value call."""
 
 OPERATORS: dict[str, Callable[..., Tensor]] = {}
 """The functions behind the methods below, by name. `duoln.ops` fills it; core does not know the operators."""
@@ -34,7 +41,6 @@ class Tensor:
     """
 
     __slots__ = ("backend", "data", "node")
-    __array_ufunc__ = None  # numpy_array * tensor must reach __rmul__ below, which explains the mistake
 
     def __init__(self, data: Array, backend: Backend, node: Node | None = None) -> None:
         self.data = data
@@ -144,6 +150,29 @@ class Tensor:
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
         """NumPy's functions, such as `np.mean(x)`, take the values as arrays and return NumPy's result."""
         return function(*_on_host(args), **_on_host(kwargs))
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Tensor:
+        """Arithmetic with a NumPy number on its left, `np.float32(2) * x`, is the tensor's. Other ufuncs are refused.
+
+        Raises:
+            DtypeError: the ufunc was called, as in `np.exp(x)`; the message names the operator.
+        """
+        name = ufunc.__name__
+        if method == "__call__" and not kwargs and not isinstance(inputs[0], Tensor) and name in _OF_UFUNCS:
+            left, *others = inputs
+            if name in _COMPARISONS and isinstance(left, np.ndarray) and not left.ndim:
+                left = left[()]  # NumPy makes an array of the number that it compares
+            return OPERATORS[_OF_UFUNCS[name]](left, *others)
+        raise DtypeError(f"[{name}] expected NumPy arrays for np.{name}, found a duoln.Tensor; use ops.{name}, or "
+                         f"np.{name}(x.numpy()) for values on the host")
+
+    def __setitem__(self, key: Any, value: Any) -> Never:
+        raise DtypeError("[setitem] expected a new tensor, found an assignment to a part of one, which is immutable; "
+                         "use ops.where(mask, x, y) or ops.concat(x, y)")
+
+    def __dir__(self) -> list[str]:
+        """The attributes that a tensor has, without the names of PyTorch's that only have an error."""
+        return [name for name in super().__dir__() if not is_missing(inspect.getattr_static(type(self), name, None))]
 
     def __format__(self, form: str) -> str:
         """One value in a number's format, such as `f"{loss:.3f}"`; without a format, as `str`."""
@@ -262,6 +291,9 @@ class Tensor:
 
     def __getitem__(self, key: Any) -> Tensor:
         return OPERATORS["getitem"](self, key=key)
+
+
+name_missing(Tensor, OF_TENSORS)
 
 
 def _on_host(values: Any) -> Any:

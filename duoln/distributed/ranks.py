@@ -56,6 +56,16 @@ class Ranks:
         return self._sum(tensors if self.rank == 0 else tree.map(
             lambda t: Tensor(self._backend.zeros(t.shape, t.dtype), self._backend), tensors))
 
+    def text_of_first(self, text: str) -> str:
+        """The text of process 0."""
+        own = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+        count = int(self._of_first(np.array([len(own)], np.int32))[0])
+        return bytes(self._of_first(np.resize(own, count)).astype(np.uint8)).decode()
+
+    def _of_first(self, values: np.ndarray) -> np.ndarray:
+        array: np.ndarray = self.of_first(to_tensors(values, self._backend)).numpy()
+        return array
+
     def any(self, flag: bool) -> bool:
         """Whether the flag is true in any process."""
         own = self._backend.asarray(np.array([flag], np.float32))

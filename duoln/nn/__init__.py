@@ -1,12 +1,19 @@
 """Layers as pure functions of parameter trees. A Module holds hyper-parameters, never arrays."""
 
+from typing import Never
+
+from duoln.core.pytorch_names import OF_NN, unknown_name
 from duoln.nn import init
 from duoln.nn.layers import Conv2d, Embedding, Linear, Sequential, flatten
 from duoln.nn.module import Module, Params
 from duoln.nn.norm import BatchNorm, LayerNorm, WeightNorm, with_population
-from duoln.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from duoln.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, Recurrent, RecurrentCell, RNNCell
 
 __all__ = [
     "GRU", "LSTM", "RNN", "BatchNorm", "Conv2d", "Embedding", "GRUCell", "LSTMCell", "LayerNorm", "Linear", "Module",
-    "Params", "RNNCell", "Sequential", "WeightNorm", "flatten", "init", "with_population",
+    "Params", "RNNCell", "Recurrent", "RecurrentCell", "Sequential", "WeightNorm", "flatten", "init", "with_population",
 ]
+
+
+def __getattr__(name: str) -> Never:
+    raise unknown_name("duoln.nn", name, OF_NN, __all__)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from duoln import ops
-from duoln.core import Tensor
+from duoln.core import Op, Tensor
 from duoln.core.arguments import check_flag, check_function, check_integer
-from duoln.errors import ShapeError, UsageError
+from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.nn import init
-from duoln.nn.module import Module, Params, branch, parameter
+from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter
 from duoln.ops.common import check_tensors
 from duoln.randomness import Stream
 
@@ -40,7 +40,7 @@ class Linear(Module):
             params["bias"] = init.zeros(rng, (self.n_out,))
         return params
 
-    def __call__(self, params: Params, x: Tensor) -> Tensor:
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         weight = parameter("Linear", params, "weight")
         return ops.linear(x, weight, parameter("Linear", params, "bias") if self.bias else None)
 
@@ -60,7 +60,7 @@ class Embedding(Module):
     def weights(self, rng: Stream) -> Params:
         return {"table": self.table_init(rng.child("table"), (self.words, self.width))}
 
-    def __call__(self, params: Params, ids: Tensor) -> Tensor:
+    def __call__(self, params: Params, ids: Tensor = NOT_GIVEN) -> Tensor:
         return ops.embedding(parameter("Embedding", params, "table"), ids)
 
 
@@ -86,7 +86,7 @@ class Conv2d(Module):
             params["bias"] = init.zeros(rng, (self.n_out,))
         return params
 
-    def __call__(self, params: Params, x: Tensor) -> Tensor:
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         y = ops.conv2d(x, parameter("Conv2d", params, "weight"), stride=self.stride, padding=self.padding)
         return y + parameter("Conv2d", params, "bias") if self.bias else y
 
@@ -116,7 +116,10 @@ class Sequential(Module):
         for name, layer in self.layers.items():
             if not callable(layer):
                 raise UsageError(f"[Sequential] layer {name}: expected a Module or function, "
-                                 f"found {type(layer).__name__}")
+                                 f"found {type(layer).__name__}{_how_to_give(layer)}")
+            if isinstance(layer, type) and issubclass(layer, Module):
+                raise UsageError(f"[Sequential] layer {name}: expected a Module or function, found the class "
+                                 f"{layer.__name__}; make one, {layer.__name__}(...)")
 
     def children(self) -> dict[str, Module]:
         return {name: layer for name, layer in self.layers.items() if isinstance(layer, Module)}
@@ -124,10 +127,32 @@ class Sequential(Module):
     def _parts(self) -> dict[str, Module | Callable[[Tensor], Tensor]]:
         return self.layers
 
-    def __call__(self, params: Params, x: Any) -> Any:
+    def __call__(self, params: Params, x: Any = NOT_GIVEN) -> Any:
+        before = None
         for name, layer in self.layers.items():
+            if type(x) is tuple:
+                _check_takes_tuple(name, layer, before)
+            before = layer
             if isinstance(layer, Module):
                 x = layer(branch("Sequential", params, name), x)
             else:
                 x = layer(x)
         return x
+
+
+def _how_to_give(layer: Any) -> str:
+    return "; give layers one by one, nn.Sequential(*layers)" if isinstance(layer, list | tuple) else ""
+
+
+def _check_takes_tuple(name: str, layer: Any, before: Any) -> None:
+    """Raises DtypeError if a layer of duoln's own, or an operator, would get the tuple that the layer before returned.
+
+    Functions and modules of others may take it.
+    """
+    of_duoln = isinstance(layer, Op) or type(layer).__module__.startswith("duoln.nn.")
+    if not of_duoln or isinstance(layer, Sequential):
+        return
+    own = type(layer).__name__ if isinstance(layer, Module) else layer.name
+    source = "a tuple" if before is None else f"the tuple that {type(before).__name__} returns"
+    raise DtypeError(f"[Sequential] layer {name} ({own}): expected a duoln.Tensor, found {source}; a recurrent layer "
+                     "returns the pair (outputs, states): put lambda pair: pair[0] after it")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from duoln.core import Tensor
 from duoln.core.arguments import described
-from duoln.errors import DtypeError, ShapeError, UsageError
+from duoln.core.miscalled import is_of_call, wrong_call
+from duoln.core.pytorch_names import OF_MODULES, name_missing
+from duoln.errors import CallError, DtypeError, ShapeError, UsageError
 from duoln.randomness import Stream
 
 Params = dict[str, Any]
+NOT_GIVEN: Any = None
+"""The default of a layer's `x`, so that a call without parameters, `layer(x)`, comes to the error that names them."""
 
 
 class Module:
@@ -30,6 +35,11 @@ class Module:
                 return self.out(params["out"], ops.relu(self.hidden(params["hidden"], x)))
     """
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = _explained(vars(cls)["__init__"])  # type: ignore[method-assign]
+
     def weights(self, rng: Stream) -> Params:
         """The initial arrays of this module, without those of its children."""
         return {}
@@ -38,19 +48,19 @@ class Module:
         """Child modules by name: by default, the attributes that are modules."""
         return {name: child for name, child in vars(self).items() if isinstance(child, Module)}
 
-    def init(self, rng: Stream | int) -> Params:
+    def init(self, rng: Stream | int | None = None) -> Params:
         """The initial parameters, as NumPy arrays. Each array has a random stream with its own name.
 
         Args:
             rng: a stream, or a seed; a seed gives the parameters with which a run of that seed starts.
 
         Raises:
-            DtypeError: `rng` is neither a stream nor a seed.
+            DtypeError: `rng` is neither a stream nor a seed, or is missing: no seed is chosen silently.
             UsageError: an attribute is a list, tuple or dict of modules, whose parameters would be lost.
         """
         if not isinstance(rng, Stream):
             if isinstance(rng, bool) or not isinstance(rng, int | np.integer):
-                raise DtypeError(f"[{type(self).__name__}] rng: expected a seed, or a stream as "
+                raise DtypeError(f"[{type(self).__name__}] rng: expected a seed, as in init(0), or a stream as "
                                  f"duoln.randomness.Stream(seed, name) makes it, found {described(rng)}")
             rng = Stream(int(rng), "init")
         params = self.weights(rng)
@@ -82,7 +92,9 @@ class Module:
             yield from child.modules(f"{path}.{name}" if path else name)
 
     def __call__(self, params: Any, x: Any) -> Any:
-        raise TypeError(f"{type(self).__name__} does not define __call__")
+        name = type(self).__name__
+        has = "forward; rename it, and let it take params first" if "forward" in _methods(type(self)) else "none"
+        raise CallError(f"[{name}] expected a method __call__(self, params, x), found {has}")
 
     def __repr__(self) -> str:
         """The class with its sizes and with the settings that differ from the defaults; then one line for each part."""
@@ -100,6 +112,28 @@ class Module:
             value = vars(self).get(name)
             if isinstance(value, int | float | str) and value != argument.default:
                 yield f"{name}={value!r}"
+
+
+name_missing(Module, OF_MODULES)
+
+
+def _explained(own: Callable[..., None]) -> Callable[..., None]:
+    """A constructor whose error for wrong arguments has the form of the call."""
+    @functools.wraps(own)
+    def init(self: Module, *args: Any, **kwargs: Any) -> None:
+        try:
+            own(self, *args, **kwargs)
+        except TypeError as error:
+            if type(error) is TypeError and is_of_call(error.__traceback__):
+                taken = list(inspect.signature(own).parameters.values())[1:]
+                raise wrong_call(type(self).__name__, inspect.Signature(taken), args, kwargs) from None
+            raise
+
+    return init
+
+
+def _methods(kind: type) -> set[str]:
+    return {name for base in kind.__mro__ for name, member in vars(base).items() if callable(member)}
 
 
 def _line_of(part: Any) -> str:
@@ -130,4 +164,13 @@ def parameters(name: str, params: Params, keys: Sequence[str]) -> list[Any]:
     except (KeyError, TypeError, IndexError):
         has = ", ".join(sorted(map(str, params))) if isinstance(params, dict) else described(params)
         missing = next((key for key in keys if not isinstance(params, dict) or key not in params), keys[0])
-        raise ShapeError(f"[{name}] expected parameters with '{missing}', found {has or 'none'}") from None
+        raise ShapeError(f"[{name}] expected parameters with '{missing}', found {has or 'none'}"
+                         f"{_advice(params)}") from None
+
+
+def _advice(params: Any) -> str:
+    """The end of an error about parameters that are not those of the module."""
+    if isinstance(params, Tensor):
+        return "; call layer(params, x), where params = duoln.to_tensors(layer.init(0)) or a branch of the model's"
+    branches = [key for key, entry in params.items() if isinstance(entry, dict)] if isinstance(params, dict) else []
+    return f"; give a child module its own branch, such as params[{branches[0]!r}]" if branches else ""

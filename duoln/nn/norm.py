@@ -14,7 +14,7 @@ from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_num
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.nn import init
 from duoln.nn.layers import Conv2d, Linear, check_sizes
-from duoln.nn.module import Module, Params, parameter
+from duoln.nn.module import NOT_GIVEN, Module, Params, parameter
 from duoln.ops.norm import ACTIVATIONS, Activation, EpsilonPlace, check_epsilon
 from duoln.randomness import Stream
 
@@ -40,7 +40,7 @@ class LayerNorm(Module):
     def weights(self, rng: Stream) -> Params:
         return {"gain": init.constant(self.gain)(rng, (self.width,)), "bias": init.zeros(rng, (self.width,))}
 
-    def __call__(self, params: Params, x: Tensor) -> Tensor:
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         return ops.layer_norm(x, parameter("LayerNorm", params, "gain"), parameter("LayerNorm", params, "bias"),
                               eps=self.eps, eps_place=self.eps_place, activation=self.activation)
 
@@ -65,7 +65,7 @@ class BatchNorm(Module):
     def weights(self, rng: Stream) -> Params:
         return {"gain": init.constant(self.gain)(rng, (self.width,)), "bias": init.zeros(rng, (self.width,))}
 
-    def __call__(self, params: Params, x: Tensor) -> Tensor:
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         gain, bias = parameter("BatchNorm", params, "gain"), parameter("BatchNorm", params, "bias")
         if "mean" in params:
             scale = gain / ops.sqrt(parameter("BatchNorm", params, "variance") + self.eps)
@@ -152,6 +152,6 @@ class WeightNorm(Module):
         length = np.sqrt(np.sum(direction.astype(np.float64) ** 2, axis=tuple(range(direction.ndim - 1))))
         return {"direction": direction, "gain": length.astype(np.float32), **params}
 
-    def __call__(self, params: Params, x: Tensor) -> Tensor:
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         weight = ops.weight_norm(parameter("WeightNorm", params, "direction"), parameter("WeightNorm", params, "gain"))
         return self.layer({**params, "weight": weight}, x)

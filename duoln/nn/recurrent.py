@@ -13,10 +13,11 @@ import numpy as np
 from duoln import ops
 from duoln.core import Tensor
 from duoln.core.arguments import BELOW_1, check_flag, check_function, check_number, described, did_you_mean
+from duoln.core.pytorch_names import OF_RECURRENT
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init
 from duoln.nn.layers import check_sizes
-from duoln.nn.module import Module, Params, branch, parameter, parameters
+from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter, parameters
 from duoln.ops.common import check_tensors
 from duoln.ops.norm import EpsilonPlace, check_epsilon
 from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_bias, norm_shapes
@@ -123,8 +124,10 @@ class RecurrentCell(Module):
         w_x, w_h, *norms = parameters(self._name, params, ("w_x", "w_h", *self.norm_names))
         return w_x, w_h, params.get("bias"), dict(zip(self.norm_names, norms, strict=True))
 
-    def __call__(self, params: Params, x: Tensor, states: States | None = None) -> States:
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN, states: States | None = None) -> States:
         """One time step: x (B, n_in) and the states (B, n_hidden), or None for the first -> the next states."""
+        if x is NOT_GIVEN:
+            parameter(self._name, params, "w_x")
         check_tensors(self._name, x)
         if x.ndim != 2:
             raise ShapeError(f"[{self._name}] expected x (batch, in), found shape {x.shape}")
@@ -195,8 +198,9 @@ class Recurrent(Module):
         check_flag(kind, "bidirectional", bidirectional)
         check_flag(kind, "return_sequences", return_sequences)
         for option in sorted(cell_options.keys() - set(_OPTIONS)):
-            raise UsageError(f"[{kind}] expected options of {', '.join(_OPTIONS)}, found {option!r}"
-                             f"{did_you_mean(option, [*_OPTIONS, 'layers', 'bidirectional', 'dropout'])}")
+            near = did_you_mean(option, [*_OPTIONS, "layers", "bidirectional", "dropout"])
+            advice = f"; in duoln: {OF_RECURRENT[option]}" if option in OF_RECURRENT else near
+            raise UsageError(f"[{kind}] expected options of {', '.join(_OPTIONS)}, found {option!r}{advice}")
         self.n_in, self.n_hidden, self.norm, self.layers = n_in, n_hidden, norm, layers
         self.bidirectional, self.dropout, self.return_sequences = bidirectional, dropout, return_sequences
         self.directions = ("forward", "backward") if bidirectional else ("forward",)
@@ -218,7 +222,7 @@ class Recurrent(Module):
         keep = np.float32(1 - self.dropout)
         return [rng.child(f"dropout{k}").keep_mask(shape, float(keep)) / keep for k in range(1, self.layers)]
 
-    def __call__(self, params: Params, x: Tensor, states: Sequence[States] | None = None,
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN, states: Sequence[States] | None = None,
                  mask: Tensor | None = None, dropout_masks: Sequence[Tensor] | None = None,
                  ) -> tuple[Tensor, list[States]]:
         """Run the layers. Without `dropout_masks` nothing is dropped.
@@ -227,6 +231,8 @@ class Recurrent(Module):
             ShapeError: the number of states or masks does not fit the layers.
         """
         kind = type(self).__name__
+        if x is NOT_GIVEN:
+            branch(kind, params, next(iter(self.cells)))
         check_tensors(kind, x)
         for role, given_list, count, advice in (("pairs of states", states, len(self.cells), "a mask goes by mask="),
                                                  ("dropout masks", dropout_masks, self.layers - 1, "give a list")):

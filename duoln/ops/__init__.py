@@ -6,7 +6,7 @@ of Adam. Faster rules for single backends live in `duoln.kernels` and are attach
 
 from typing import Any, Never, cast
 
-from duoln.core.arguments import did_you_mean
+from duoln.core.pytorch_names import OF_OPS, unknown_name
 from duoln.core.tensor import OPERATORS
 from duoln.ops.attention import additive_attention
 from duoln.ops.conv import avg_pool2d, conv2d, max_pool2d
@@ -109,5 +109,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Never:
-    near = did_you_mean(name, __all__)
-    raise AttributeError(f"module 'duoln.ops' has no operator {name!r}{near}", name=name, obj=None)
+    raise unknown_name("duoln.ops", name, OF_OPS, __all__)

@@ -10,7 +10,7 @@ from typing import Any
 
 from duoln.backends.protocol import FLOATS, Array, Backend, Shape
 from duoln.core import Tensor
-from duoln.core.arguments import LARGEST, check_integer, dtype_name, kind_name
+from duoln.core.arguments import LARGEST, check_integer, dtype_name, how_to_wrap, kind_name
 from duoln.errors import DtypeError, MemoryExhaustedError, MixedBackendError, ShapeError
 
 _ROOM_ALWAYS = 1 << 28
@@ -66,7 +66,7 @@ def no_tensor(name: str, value: Any) -> DtypeError:
     elif value is None:
         return DtypeError(f"[{name}] expected a duoln.Tensor, found None")
     else:
-        remedy = "wrap it with duoln.tensor(x)"
+        remedy = how_to_wrap(value)
     return DtypeError(f"[{name}] expected a duoln.Tensor, found {kind_name(type(value))}; {remedy}")
 
 

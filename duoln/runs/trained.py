@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import typing
 from pathlib import Path
 
 from duoln.backends.protocol import Backend
-from duoln.errors import CheckpointError, DataFormatError, DuolnError, UsageError
+from duoln.errors import CheckpointError, DuolnError, UsageError
 from duoln.randomness import Stream
 from duoln.runs import checkpoint
-from duoln.runs.folder import read_json, run_folders
+from duoln.runs.folder import run_folders
+from duoln.runs.settings import read_config
 from duoln.runtime import to_tensors
-from duoln.tasks.settings import convert
 from duoln.tasks.task import Task
 from duoln.tasks.values import Trained
 
@@ -39,22 +37,7 @@ def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
     if len(folders) > 1:
         raise UsageError(f"{run}: expected one run, found {len(folders)}; name one of "
                          f"{', '.join(str(f) for f in folders)}")
-    asked = read_json(folders[0] / "config.json")
-    if asked.get("task") != task.name:
-        raise UsageError(f"{folders[0]}: expected a run of {task.name}, found one of {asked.get('task')!r}")
-    kinds = typing.get_type_hints(task.config)
-    names = {f.name for f in dataclasses.fields(task.config)}
-    settings = asked.get("config")
-    if not isinstance(asked.get("variant"), str):
-        raise DataFormatError(folders[0] / "config.json", 0, "a text as variant", f"{asked.get('variant')!r:.60}")
-    if not isinstance(settings, dict):
-        raise DataFormatError(folders[0] / "config.json", 0, "an object as config", f"{settings!r:.60}")
-    strangers = sorted(names ^ settings.keys())
-    if strangers:
-        raise CheckpointError(f"{folders[0] / 'config.json'}: setting '{strangers[0]}' is "
-                              f"{'missing' if strangers[0] in names else 'unknown'}: another version wrote it")
-    cfg = task.config(**{key: convert(f"{folders[0] / 'config.json'}: {key}", value, kinds[key])
-                         for key, value in settings.items()})
+    variant, cfg = read_config(task, folders[0])
     saved, refused = checkpoint.newest(folders[0] / "checkpoints")
     if saved is None:
         raise CheckpointError(f"{folders[0]}: expected a checkpoint, found "
@@ -71,4 +54,4 @@ def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
         params = checkpoint.restore(start, arrays)["params"]
     except CheckpointError as error:
         raise CheckpointError(f"{saved.path}: {error}") from error
-    return Trained(cfg, asked["variant"], saved.step, model, to_tensors(params, backend))
+    return Trained(cfg, variant, saved.step, model, to_tensors(params, backend))

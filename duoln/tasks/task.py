@@ -32,11 +32,15 @@ class Config:
     """Settings that every task has; a task's own config adds to them."""
 
     seed: int = 0
+    """Of initial weights, batch order and noise: runs of one seed start alike on every backend."""
     epochs: int = 1
+    """Passes over the training data."""
     batch_size: int = 128
+    """Examples of each update."""
     learning_rate: float = 1e-3
+    """Step size of the optimiser; for a schedule, its first value."""
     evaluate_every: int = 0
-    """Steps between evaluations; 0 is once an epoch."""
+    """Updates between evaluations; 0 is once an epoch."""
     patience: int = 0
     """Training ends after this many evaluations in a row that are not better than the best one, by the task's
     selection; the result is the best model. 0 trains for all epochs, and the result is the last model."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from duoln import runtime
 from duoln.backends.protocol import FLOATS, Backend
 from duoln.core import Op, Rule, Tensor, gradcheck
 from duoln.core.checking import projected_gradients
+from duoln.errors import CallError
 from duoln.testing.closeness import check_close, tolerance
 
 
@@ -71,15 +73,25 @@ def _gradients(fn: Callable[..., Any], args: Sequence[Tensor]) -> list[np.ndarra
     return [backend.to_numpy(g) for g in gradients]
 
 
-def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None], attrs: Mapping[str, Any],
+def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None], attrs: Mapping[str, Any] | None,
                backend: Backend, length: int = 1) -> None:
     """Check a fast rule: values, saved state and gradients against the composed rule, for every set of needs.
 
     Also check that it repeats to the bit, and that it does not change its inputs, its saved arrays, or `gout`.
 
+    Args:
+        op: the operator.
+        rule: its fast rule.
+        inputs: the rule's arrays; None for one that is left out.
+        attrs: the rule's attributes; those that are left out have the defaults of the operator's signature.
+        backend: where to check.
+        length: how many values the longest reduction adds up.
+
     Raises:
+        CallError: an attribute or array is missing and has no default.
         AssertionError: a check fails, or `supports` refuses these inputs, so that nothing was checked.
     """
+    attrs = _with_defaults(op, rule, len(inputs), attrs or {})
     natives = [None if a is None else backend.asarray(a) for a in inputs]
     before = [None if a is None else backend.to_numpy(a) for a in natives]
     refusal = rule.supports(backend, *natives, **attrs) if rule.supports else None
@@ -115,6 +127,30 @@ def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None]
                        *zip(gouts, kept, ["gout"] * len(kept), strict=True)]:
         if b is not None and not np.array_equal(backend.to_numpy(a), b, equal_nan=True):
             raise AssertionError(f"[{op.name}] rule '{rule.name}' wrote into its {what}")
+
+
+def _with_defaults(op: Op[Any, Any], rule: Rule, count: int, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a rule with `count` arrays, with the defaults of the operator's signature.
+
+    Raises:
+        CallError: the rule wants one that has no default, or more arrays.
+    """
+    defaults = {p.name: p.default for p in inspect.signature(op).parameters.values() if p.default is not p.empty}
+    wanted = [p for p in inspect.signature(rule.forward).parameters.values()
+              if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    of_tensors = hasattr(rule.forward, "__wrapped__")  # a derived rule's function has no backend
+    arrays = count if of_tensors else count + 1
+    whole = dict(attrs)
+    for position, parameter in enumerate(wanted):
+        if (position < arrays and parameter.kind is not parameter.KEYWORD_ONLY) or parameter.name in whole:
+            continue
+        if parameter.name in defaults:
+            whole[parameter.name] = defaults[parameter.name]
+        elif parameter.default is parameter.empty:
+            raise CallError(f"[{op.name}] rule '{rule.name}': expected {parameter.name!r}, which has no default, found "
+                            f"{count} arrays and the attributes {', '.join(attrs) or 'none'}; give "
+                            f"{{{parameter.name!r}: ...}} as attrs, or an array more")
+    return whole
 
 
 def _check_bits(backend: Backend, a: Any, b: Any, what: str) -> None:

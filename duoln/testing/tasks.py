@@ -26,6 +26,7 @@ from duoln.tasks.settings import make_config
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Splits
 from duoln.testing.corpora import check_corpus
+from duoln.testing.meanings import check_meanings
 from duoln.training.trainer import Trainer
 
 _DERIVATIVE = 1e-4
@@ -44,7 +45,7 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
                settings: Mapping[str, Any] | None = None, *, gradients: bool = True, agreement: bool = True,
                layering: bool = True, corpus: Path | None = None,
                corpus_settings: Mapping[str, Any] | None = None, harmless: Collection[str] = ()) -> None:
-    """Check a task: names, every preset and variant, data, a few updates, metrics, exact resume.
+    """Check a task: names, meanings of settings, every preset and variant, data, a few updates, metrics, exact resume.
 
     The training step is compiled: on NumPy it must keep the contract of `compile` (no value read on the host, stable
     trees and shapes), on MLX it is traced.
@@ -72,6 +73,7 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
     """
     where = runtime.backend(backend) if isinstance(backend, str) else backend
     _check_names(task, preset)
+    check_meanings(task)
     if layering:
         _check_layering(task)
     second = _second(where) if agreement else None

@@ -17,6 +17,7 @@ from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.runs.folder import RunFolder
 from duoln.runs.report import Curve, read_curves
+from duoln.runs.settings import resumed_config
 from duoln.system.stopping import Interrupted
 from duoln.tasks.events import Listener
 from duoln.tasks.faults import named
@@ -72,12 +73,13 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
         backend: a backend or its name; by default the one that `duoln.backend()` chooses.
         out: a run folder to keep, for `duoln report`, `duoln sample` and `resume`; by default nothing is kept.
         data: a folder that is searched before DUOLN_DATA.
-        resume: go on from the newest checkpoint in `out`, if there is one.
+        resume: go on from the newest checkpoint in `out`, if there is one, with the settings that `out` holds.
         listeners: objects that receive every update and evaluation.
-        **settings: settings of the task, such as `epochs=2` or `learning_rate=1e-3`; `duoln list` names the variants.
+        **settings: settings of the task, such as `epochs=2` or `learning_rate=1e-3`; `duoln show TASK` lists them.
 
     Raises:
-        UsageError: a task, variant, preset, setting or backend is unknown, or `resume` is given without `out`.
+        UsageError: a task, variant, preset, setting or backend is unknown, `resume` is given without `out`, or a
+            setting contradicts that of the run which is resumed.
         DataError, DivergedError, CheckpointError, MemoryExhaustedError: for the same reasons as in `duoln run`.
         Interrupted: the user pressed Ctrl-C; if there is `out`, a checkpoint was written.
     """
@@ -93,8 +95,11 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
         raise UsageError("[train] expected the run folder `out` to resume from, found none")
     chosen = find_task(task) if isinstance(task, str) else _checked(task)
     name = _variant(chosen, variant)
-    cfg = make_config(chosen, name, preset, settings)
-    check_config(chosen, name, cfg)
+    if resume and out is not None:
+        cfg = resumed_config(chosen, name, Path(out), preset, settings).config
+    else:
+        cfg = make_config(chosen, name, preset, settings)
+        check_config(chosen, name, cfg)
     where = runtime.backend(backend) if backend is None or isinstance(backend, str) else backend
     splits = chosen.data(cfg, None if data is None else Path(data))
     trainer = Trainer(chosen, name, cfg, splits, where)

@@ -20,6 +20,7 @@ from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, N
 from duoln.nn import with_population
 from duoln.runs import checkpoint
 from duoln.runs.arithmetic import arithmetic_of
+from duoln.runs.settings import MAY_CHANGE
 from duoln.runtime import tensor, to_tensors
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Splits
@@ -29,8 +30,6 @@ from duoln.training.train_step import make_ranked_step, make_step, start_state
 
 _POPULATION_ROWS = 10_000
 _POPULATION_BATCHES = 1_000
-_MAY_CHANGE = ("epochs", "evaluate_every", "patience")
-"""Settings that may differ in a resumed run."""
 
 
 class Trainer:
@@ -227,7 +226,7 @@ class Trainer:
         noted = {**saved.notes, **saved.notes.get("config", {})}
         wanted = {"task": self.task.name, "variant": self.variant, **dataclasses.asdict(self.cfg)}
         for key, mine in wanted.items():
-            if key not in _MAY_CHANGE and noted.get(key) != mine:
+            if key not in MAY_CHANGE and noted.get(key) != mine:
                 raise CheckpointError(f"{saved.path}: expected {key} {mine!r}, found {noted.get(key)!r}")
         self.state = to_tensors(checkpoint.restore(self.state, saved.arrays), self.backend)
         self.step = saved.step

@@ -30,19 +30,21 @@ class AttentiveReaderConfig(Config):
     batch_size: int = 64
     learning_rate: float = 8e-5
     norm: Norm = "layer-theano"
+    """Of the LSTMs."""
     everywhere: bool = False
-    """Batch norm also in attention and output."""
+    """Whether attention and output have batch norm too."""
     gain: float | None = None
-    """What the gains of the LSTMs' norms start at; none is 1, or 0.1 for batch norm."""
+    """Initial gain of the LSTMs' norms; none is 1, or 0.1 for batch norm."""
     table: int = 65_829
-    """Rows of words; the answer is one of all of them, or one class more."""
+    """Rows of the table of words; the answer is one of all of them, or one class more."""
     min_count: int = 2
     """How often the training set must have a word that is known."""
     vocabulary: str | None = None
-    """A file of words, one a line, in the place of those of the training set."""
+    """A file of words, one a line, in the place of those of the training set; none is the latter."""
     width: int = 240
-    """Of a word's vector."""
+    """Size of the word vectors."""
     hidden: int = 240
+    """Units of each direction of the LSTMs."""
     sentences: int | None = 4
     """Read only so many sentences of a passage, those that share most words with the question; none is all."""
     window: int | None = None
@@ -50,31 +52,42 @@ class AttentiveReaderConfig(Config):
     within_from: int | None = None
     """Train also on questions made of the training passages: every sentence from this one on, after those before it."""
     last_token: LastToken = "dropped"
-    """Of every passage and question."""
+    """Whether the last token of every passage and question is read."""
     order: Order = "sequential"
+    """Order of the questions: as they stand, new in every epoch, or new with batches of like lengths."""
     last_batch: LastBatch = "dropped"
-    """Of an evaluation, where it is not full."""
+    """The last batch of an evaluation, where it is not full."""
     pad_multiple: int = 1
     """Lengths are rounded up to a multiple of this; with 1 nearly every batch is compiled again."""
     start: Start = "paper"
+    """Initial weights: those of the authors' code, or Glorot's, each drawn on its own."""
     tied: bool = False
-    """Scores of words are products with their vectors, in the place of a matrix of their own."""
+    """Whether the scores of words are products with their vectors, in the place of a matrix of their own."""
     dropout: DropoutForm = "paper"
+    """Paper multiplies by `keep` in use, inverted divides by `keep` in training, none drops nothing."""
     keep: float = 0.5
+    """Chance that a value is kept by dropout."""
     bias_twice: bool = True
+    """Whether an LSTM without norm adds its bias twice, as the authors' code does."""
     clip: optimizer.Clip = "paper"
+    """Bound on the norm of the gradients: that of the authors' code, the usual one, or none."""
     clip_limit: float = 10.0
+    """The bound of `clip`."""
     likelihood: Likelihood = "paper"
     """The loss: -log(p + 1e-8), or -log p."""
     remat: bool = False
-    """Keep less for the LSTMs' gradients and compute it again."""
+    """Whether fewer values are kept for the LSTMs' gradients and computed again."""
     eps: float = 1e-5
+    """Epsilon of the norms."""
     eps_place: EpsilonPlace = "inside"
+    """Whether epsilon stands inside the root of the norms or outside."""
     source: data.Source = "auto"
+    """The questions: cnn is the original, novels and record are substitutes, made are drawn on the spot, auto is the
+    first to be had."""
     corpus: str | None = None
-    """A folder or tar of questions of your own."""
+    """A folder or tar of questions of your own; none is what `source` names."""
     questions: int | None = None
-    """Train on the first so many only."""
+    """Train on the first so many only; none is all."""
     evaluate_questions: int | None = 3_924
     """How many training questions are evaluated: as many as CNN's validation set has."""
 

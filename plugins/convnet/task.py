@@ -28,25 +28,33 @@ class ConvNetConfig(Config):
 
     batch_size: int = 100
     dataset: data.Corpus = "cifar10"
+    """The images to recognise."""
     norm: Norm = "layer"
+    """Of the convolutions and of the layers within."""
     gains: Gains = "unit"
     """Layer norm's gain and bias: one for each unit, or for each channel."""
     channels: int = 96
-    """Of the first three convolutions; the others have twice as many."""
+    """Channels of the first three convolutions; the others have twice as many."""
     start: Start = "gaussian"
-    """Weights from N(0, 0.05), which suits 96 channels, or with a deviation that suits any width."""
+    """Initial weights: gaussian has deviation 0.05, which suits 96 channels; he has one that suits any width."""
     noise: float = 0.15
+    """Deviation of the Gaussian noise that is added to training images."""
     dropout: float = 0.5
+    """Share of the values that is dropped after each of the two poolings in training."""
     whitening: Whitening = "zca"
+    """How images are prepared: zca whitens them, mean subtracts the mean image only."""
     zca_epsilon: float = 1e-5
+    """Added to the eigenvalues by which ZCA divides."""
     decay_from: int = 50_000
-    """The update after which the learning rate decreases; it is 0 at `decay_to`."""
+    """The update after which the learning rate falls in a straight line."""
     decay_to: int = 100_000
+    """The update from which the learning rate is 0."""
     source: data.Source = "auto"
+    """The data: real is the original, made is drawn on the spot, auto is the original where it is to be had."""
     rows: int | None = None
-    """Train on the first so many images at most."""
+    """Train on the first so many images at most; none is all."""
     evaluate_images: int | None = None
-    """Evaluate on the first so many images of each split at most."""
+    """Evaluate on the first so many images of each split at most; none is all."""
 
 
 class ConvNetTask(Task):

@@ -25,21 +25,32 @@ class DrawConfig(Config):
     """Settings. The paper gives glimpses, units, batch, optimiser and length; the rest is open (see README.md)."""
 
     glimpses: int = 64
+    """Steps in which an image is read and drawn."""
     hidden: int = 256
+    """Units of the encoder's and of the decoder's LSTM."""
     latent: int = 100
+    """Size of the latent variable of each step."""
     read: int = 2
+    """The patch that a glimpse reads has so many points a side."""
     write: int = 5
+    """The patch that a glimpse writes has so many points a side."""
     norm: Norm = "layer-cell"
+    """Of the LSTMs; weight is weight norm of every linear map."""
     start: Start = "fan-in"
+    """Initial weights: fan-in is uniform in +-1 / sqrt(fan in)."""
     centre: Centre = "edge"
+    """Where the centre of the grid of a patch is: edge is (g + 1) / 2 * pixels, draw is eq. 22 of the DRAW paper."""
     clip: Clip = "norm"
-    """Gradients: all scaled to a norm together, each value cut, or neither."""
+    """Bound on the gradients: all scaled to one norm together, each value cut, or none."""
     clip_limit: float = 10.0
+    """The bound of `clip`."""
     source: data.Source = "auto"
+    """The data: binarized_mnist is the original, made is drawn on the spot, auto is the original where it is to be
+    had."""
     rows: int | None = None
-    """Train on the first so many images only."""
+    """Train on the first so many images only; none is all."""
     evaluate_images: int | None = None
-    """Evaluate on so many images of each split, evenly spread; none is all that there are (of training, 10,000)."""
+    """Evaluate on so many images of each split, evenly spread; none is all (of training, 10,000)."""
 
 
 class DrawTask(Task):

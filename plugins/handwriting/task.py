@@ -31,15 +31,21 @@ class HandwritingConfig(Config):
     batch_size: int = 8
     learning_rate: float = 1e-4
     adam_eps: float = 1e-6
+    """Epsilon of Adam."""
     norm: Norm = "layer"
+    """Of the three LSTM layers."""
     hidden: int = 400
+    """Units of each of the three LSTM layers."""
     gaussians: int = 10
+    """Gaussians of the window on the text."""
     mixtures: int = 20
+    """Gaussians of the mixture that predicts the next point."""
     length: int = 500
-    """Points a line at most."""
+    """Points of a line at most."""
     text_length: int = 96
-    """Characters a line at most; a shorter longest text makes the batches narrower."""
+    """Characters of a line at most; a shorter longest text makes the batches narrower."""
     order: data.Order = "sequential"
+    """Order of the lines: as they stand, or new in every epoch."""
     form: Form = "steps"
     """Whether layers 2 and 3 run step by step with bounded gradients of each step, or as fused sequences."""
     clip_output: float = 100.0
@@ -51,15 +57,21 @@ class HandwritingConfig(Config):
     window_advance: float = 1.0
     """Factor of the window's steps: exp(0) is a character a point at the start, where handwriting takes about 22."""
     first_window: FirstWindow = "first_character"
+    """The window on the text before the first point: on the first character, or zeros."""
     start_scale: float = 0.1
+    """Initial weights are uniform in +- this."""
     start_biases: Biases = "uniform"
+    """Initial biases: uniform as the weights are, or zeros."""
     eps: float = 1e-5
+    """Epsilon of the norms."""
     eps_place: EpsilonPlace = "inside"
+    """Whether epsilon stands inside the root of the norms or outside."""
     source: data.Source = "auto"
+    """The data: iam is the original, made is drawn on the spot, auto is the original where it is to be had."""
     lines: int | None = None
-    """Train on the first so many lines only."""
+    """Train on the first so many lines only; none is all."""
     evaluate_lines: int = 256
-    """How many lines of each set are evaluated."""
+    """Lines of each set that are evaluated."""
 
 
 class Handwriting(Task):

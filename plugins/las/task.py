@@ -34,9 +34,11 @@ class LasConfig(Config):
     clip: float = 1.0
     """Bound on each entry of the gradients."""
     source: data.Source = "timit"
+    """The corpus: auto is the spoken digits, or made sounds where they are not to be had."""
     words: int = 1
-    """Recordings a clip: more than one are joined at random, with a space between their transcripts."""
+    """Recordings of a clip: more than one are joined at random, with a space between their transcripts."""
     mels: int = 40
+    """Mel filters of the features."""
     noise: float = 0.6
     """Deviation of the Gaussian noise on the features in training."""
     dropout: float = 0.5
@@ -44,26 +46,35 @@ class LasConfig(Config):
     sampling: float = 0.1
     """Chance in training that the speller sees a symbol drawn from its own last logits in the place of the label."""
     listener_hidden: int = 128
-    """Units a direction."""
+    """Units of each direction of the listener's LSTMs."""
     pyramids: int = 2
-    """Listener's layers after which two steps become one."""
+    """Layers of the listener after which two time steps become one."""
     layers: int = 1
-    """Listener's layers above them."""
+    """Layers of the listener above the pyramid."""
     speller_hidden: int = 128
+    """Units of each of the speller's LSTMs."""
     speller_layers: int = 2
+    """LSTM layers of the speller."""
     attention: int = 128
+    """Units of the attention."""
     listener_norm: ListenerNorm = "none"
+    """Norm of the listener: over-time is that of its author's code."""
     speller_norm: SpellerNorm = "none"
+    """Norm of the speller."""
     speller_state: SpellerState = "kept"
+    """Swapped gives each cell its cell and hidden state in the other's place, as its author's code does."""
     forget_bias: float = 1.0
+    """Initial bias of the forget gates."""
     beam: int = 16
+    """Hypotheses that the search of an evaluation keeps."""
     length_penalty: float = 1.0
+    """Ranking of hypotheses: 0 is by probability alone, larger favours longer texts."""
     longest: int = 100
-    """Symbols at most, when nobody tells the speller what was said."""
+    """Symbols of a text at most, when nobody tells the speller what was said."""
     buckets: int = 16
     """Groups of training utterances of like length; each is one shape of batch."""
     utterances: int | None = None
-    """Train on the first so many only."""
+    """Train on the first so many only; none is all."""
     evaluate_utterances: int | None = None
     """Evaluate on so many utterances of each set, evenly spread; none is all."""
 

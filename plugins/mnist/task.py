@@ -26,12 +26,17 @@ class MnistConfig(Config):
 
     epochs: int = 2
     norm: Norm = "layer"
+    """Of the hidden layers, before the activation."""
     hidden: int = 1000
+    """Units of each of the two hidden layers."""
     activation: Activation = "relu"
+    """Of the hidden layers."""
     start: Start = "glorot"
+    """Initial weights: uniform is +-0.05; biases are 0."""
     source: data.Source = "auto"
+    """The data: mnist is the original, made is drawn on the spot, auto is the original where it is to be had."""
     rows: int | None = None
-    """Train on the first so many digits only."""
+    """Train on the first so many digits only; none is all."""
 
 
 class Mnist(Task):

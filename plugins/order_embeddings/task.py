@@ -27,24 +27,33 @@ class OrderEmbeddingsConfig(Config):
     """Settings; the defaults are the protocol's."""
 
     norm: Norm = "none"
+    """Of the GRU that reads captions."""
     score: Score = "order"
+    """How a caption and an image are compared: by order violations, or by the cosine."""
     margin: float = 0.05
+    """By how much a right pair must be better than a wrong one."""
     joint_size: int = 1024
-    """Of the space that captions and images share, and of the GRU's state."""
+    """Size of the space that captions and images share, and of the GRU's state."""
     word_size: int = 300
+    """Size of the word vectors."""
     image_size: int = 4096
-    """Width of the image features."""
+    """Size of the image features."""
     vocabulary: int = 32_000
-    """Rows of the word table; those that no word has are never changed."""
+    """Rows of the table of words; those that no word has are never changed."""
     bias_correction: Literal["standard", "kiros2015"] = "kiros2015"
-    """Adam's; the authors' code has one that does not work."""
+    """Adam's: standard, or that of the authors' code, which makes early updates larger."""
     clip_each: float = 2.0
     """Bound on the norm of the gradient of each array that the authors' code has; 0 for none."""
     last_batch: data.LastBatch = "dropped"
+    """The last batch of an epoch, where it is not full."""
     update_gate: UpdateGate = "keeps"
+    """What an update gate of 1 does to the state: keeps it, as in the authors' code, or renews it, as in eq. 25."""
     eps: float = 1e-5
+    """Epsilon of the norms."""
     eps_place: EpsilonPlace = "inside"
+    """Whether epsilon stands inside the root of the norms or outside."""
     source: data.Source = "auto"
+    """The data: coco is the original, flickr8k a substitute, made is drawn on the spot, auto is the first to be had."""
 
 
 class OrderEmbeddings(Task):

@@ -30,34 +30,45 @@ class SkipThoughtsConfig(Config):
     batch_size: int = 64
     learning_rate: float = 2e-4
     bias_correction: Literal["standard", "kiros2015"] = "kiros2015"
+    """Adam's: standard, or that of the authors' code, which makes early updates larger."""
     clip: float = 5.0
     """Bound on the norm of all gradients together."""
     norm: Norm = "layer-theano"
+    """Of the GRUs."""
     hidden: int = 2400
+    """Units of each GRU, and the size of a sentence's code."""
     width: int = 620
-    """Of the word vectors."""
+    """Size of the word vectors."""
     words: int = 20_000
     """Rows of the table of word vectors, with the end and the unknown word."""
     longest: int = 30
     """Sentences must have fewer words than this."""
     filtering: data.Filter = "batch"
+    """When triplets with a long neighbour are left out: from each batch, as in the authors' code, or before."""
     floor: float = 1e-8
     """Added to a probability in the loss."""
     lower_case: bool = False
+    """Whether all words are read in lower case."""
     eps: float = 1e-5
+    """Epsilon of the norms."""
     eps_place: EpsilonPlace = "inside"
+    """Whether epsilon stands inside the root of the norms or outside."""
     source: data.Source = "auto"
+    """The sentences: books is the original or a stand-in of novels, made are drawn on the spot, auto is books where it
+    is to be had."""
     corpus: str | None = None
-    """A plain text of your own; by default that of the data folders."""
+    """A plain text of your own; none is that of the data folders."""
     vocabulary: str | None = None
-    """A file of words, the most frequent first; by default the corpus's own are counted."""
+    """A file of words, the most frequent first; none counts the corpus's own."""
     valid_share: float = 0.02
-    """The end of each book that is left out of training."""
+    """Share of each book, at its end, that is left out of training."""
     valid_triplets: int = 1024
+    """Triplets of sentences of the validation."""
     judge: Literal["none", "fixed", "nested"] = "nested"
     """What an evaluation during training does on SICK, MR, CR, SUBJ and MPQA: nothing, all with one strength of the
     penalty, or the whole protocol."""
     sick_round: Round = "keras0"
+    """Epochs and batch of a round of training on SICK: the defaults of Keras before 1.0, or from 1.0 on."""
 
 
 class SkipThoughtsTask(Task):

@@ -39,7 +39,7 @@ def test_run_shows_progress_a_table_and_leaves_a_folder(tmp_path):
     assert len(figures) == 6  # a line of progress and a row of the table for each variant
     assert all("synthetic" in line for line in figures)
     assert "\x1b" not in out.stderr
-    assert {p.name for p in (tmp_path / "r").iterdir()} == {"none", "bn", "ln", "curves.csv", "curves.png"}
+    assert {p.name for p in (tmp_path / "r").iterdir()} == {"none", "bn", "ln", "command.json", "curves.csv", "curves.png"}
     assert (tmp_path / "r" / "curves.png").read_bytes()[:4] == b"\x89PNG"
     assert (tmp_path / "r" / "curves.csv").read_text().count("synthetic") == 3
 

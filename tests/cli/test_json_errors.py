@@ -21,6 +21,7 @@ WRONG = {
             ([*RUN, "--epochs", "1", "--set", "learning_rate=1e30"], 5, "DivergedError"), ([*RUN, "--ranks", "0"], 2, "UsageError")],
     "report": [(["report", "nothing"], 1, "CheckpointError"), (["report"], 2, "UsageError"), (["report", "\x1b[31m"], 1, "CheckpointError")],
     "list": [(["list", "--plugin", "nothing"], 2, "UsageError"), (["list", "x"], 2, "UsageError")],
+    "show": [(["show", "nothing"], 2, "UsageError"), (["show"], 2, "UsageError")],
     "doctor": [(["doctor", "--plugin", "nothing"], 2, "UsageError")],
     "selftest": [(["selftest", "--backend", "tpu"], 2, "UsageError"), (["selftest", "--repeats", "0"], 2, "UsageError")],
     "compile": [(["compile", "--march"], 2, "UsageError"), (["compile", "--out", "/dev/null/x"], 1, "KernelError")],

@@ -46,7 +46,7 @@ def test_reading_on_the_host_is_refused(rng, read):
 
 def test_leaves_must_be_tensors(be, rng):
     state, x, _ = _inputs(be, rng)
-    check_error(CompileError, lambda: duoln.compile(_step)(state, x, 0.1), "argument '2'", "float", "0-d")
+    check_error(CompileError, lambda: duoln.compile(_step)(state, x, 0.1), "argument 'rate'", "float", "0-d")
     check_error(CompileError, lambda: duoln.compile(lambda s: {"n": 3})(state), "result 'n'", "int")
     check_error(CompileError, lambda: duoln.compile(lambda: None)(), "none")
 

@@ -95,3 +95,8 @@ def test_a_loss_that_is_no_mean_over_examples_is_refused(rng):
     assert check(Regression()) == [None, None]
     for error in check(Pairs()):
         assert isinstance(error, UsageError) and "pairs of examples" in str(error) and str(error).startswith("[pairs]")
+
+
+@pytest.mark.parametrize("text", ["", "a", '{"width": 32, "name": "\u00e4\u20ac"}'])
+def test_every_rank_gets_the_text_of_the_first(text):
+    assert together(3, lambda g, be: Ranks(g, be).text_of_first(text if g.rank == 0 else "another" * g.rank)) == [text] * 3

@@ -1,0 +1,55 @@
+"""The error of a call whose arguments do not fit a signature: which are given by name, which are missing or unknown."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from duoln.core.arguments import did_you_mean
+from duoln.core.pytorch_names import KEYWORDS
+from duoln.errors import CallError
+
+_NAMED = inspect.Parameter.KEYWORD_ONLY
+_REST, _OPTIONS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+
+
+def is_of_call(trace: TracebackType | None) -> bool:
+    """Whether an error, by its traceback in the frame that caught it, comes from binding the arguments of a call."""
+    return trace is not None and trace.tb_next is None
+
+
+def wrong_call(name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallError:
+    """The error of `name(*args, **kwargs)`, which does not fit the signature."""
+    parameters = signature.parameters
+    kinds = {p.kind for p in parameters.values()}
+    by_place = [p for p in parameters.values() if p.kind not in (_NAMED, _REST, _OPTIONS)]
+    by_name = [p for p in parameters.values() if p.kind is _NAMED]
+    form = f"{name}({_spelled(signature)})"
+    if len(args) > len(by_place) and _REST not in kinds:
+        count = f"{len(by_place)} argument{'' if len(by_place) == 1 else 's'}"
+        example = f" {by_name[0].name}={args[len(by_place)]!r:.30}" if by_name else ""
+        named = f"; write{example}: {_listed([p.name for p in by_name])} go by name" if by_name else ""
+        return CallError(f"[{name}] expected at most {count} by position, found {len(args)}{named}. It is {form}")
+    strange = next((key for key in kwargs if key not in parameters), None)
+    if strange is not None and _OPTIONS not in kinds:
+        near = KEYWORDS.get(strange)
+        advice = f"; did you mean {near!r}?" if near in parameters else did_you_mean(strange, parameters)
+        return CallError(f"[{name}] expected arguments of {form}, found {strange!r}{advice}")
+    twice = next((p.name for p in by_place[:len(args)] if p.name in kwargs), None)
+    if twice is not None:
+        return CallError(f"[{name}] expected {twice} once, found it by position and by name; it is {form}")
+    absent = [p.name for p in [*by_place[len(args):], *by_name] if p.default is p.empty and p.name not in kwargs]
+    given = [*(p.name for p, _ in zip(by_place, args, strict=False)), *kwargs]
+    return CallError(f"[{name}] expected {_listed(absent)} too, found only {_listed(given)}; it is {form}")
+
+
+def _spelled(signature: inspect.Signature) -> str:
+    """The parameters with their defaults and without their types."""
+    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return str(signature.replace(parameters=bare, return_annotation=signature.empty))[1:-1]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) or "none"

@@ -1,0 +1,158 @@
+"""Names that PyTorch has and duoln has not, with duoln's way of doing the same: the end of errors about such names.
+
+Modules look a name up here when they lack it. Classes get a descriptor for each name, because a `__getattr__` of the
+class would make every access to their attributes slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Never
+
+from duoln.core.arguments import did_you_mean
+
+_GRADIENT = "loss, gradients = duoln.value_and_grad(loss)(params, x) computes a gradient"
+_UPDATE = "params, slots = optimizer.update(params, gradients, slots, rate) makes an update"
+_PARAMS = "a module holds no parameters; params = duoln.to_tensors(model.init(0)) makes them"
+_ONE_BACKEND = "a tensor stays where it was made: duoln.tensor(x, \"cupy\"), duoln.to_tensors(params, \"cupy\")"
+_NO_MODE = "a module has no mode; dropout masks are part of a training batch, and nn.with_population serves batch norm"
+_NO_CONTEXT = "only what runs inside duoln.value_and_grad is recorded, so no such context is needed"
+_CROSS_ENTROPY = "ops.softmax_cross_entropy(logits, labels) is a loss for each example; ops.mean of it is their mean"
+_SLICES = "a tensor is immutable; make a new one with ops.where(mask, x, y) or ops.concat(x, y)"
+_SEED = "each stream of random numbers has its own seed: model.init(0), duoln.randomness.Stream(seed, name)"
+_RATE = "optimizer.rate_at(update) is the learning rate of an update, of a number or of a function of the update"
+
+OF_DUOLN = {
+    "no_grad": _NO_CONTEXT, "inference_mode": _NO_CONTEXT, "enable_grad": _NO_CONTEXT, "manual_seed": _SEED,
+    "grad": _GRADIENT, "autograd": _GRADIENT, "from_numpy": "duoln.tensor(x) takes NumPy arrays",
+    "as_tensor": "duoln.tensor(x) takes lists, numbers and NumPy arrays", "cat": "ops.concat(x, y, axis=0)",
+    "device": "duoln.backend(\"cupy\"), \"mlx\" or \"numpy\" is a device", "cuda": "duoln.backend(\"cupy\") is the GPU",
+    "save": "duoln.train(..., out=FOLDER) keeps checkpoints; np.savez takes one dict of arrays",
+    "load": "duoln.runs.trained.load_trained reads the model of a run",
+    "utils": "duoln.data.Batches makes batches", "jit": "duoln.compile(step) compiles a step",
+    "float32": "a dtype is a name: \"float32\"", "int32": "a dtype is a name: \"int32\"",
+    "rand": _SEED, "randn": _SEED, "functional": "functions are in duoln.ops",
+}
+OF_NN = {
+    "ReLU": "ops.relu is a function, which nn.Sequential takes",
+    "Tanh": "ops.tanh is a function, which nn.Sequential takes",
+    "Sigmoid": "ops.sigmoid is a function, which nn.Sequential takes",
+    "LeakyReLU": "ops.leaky_relu is a function, which nn.Sequential takes",
+    "Softplus": "ops.softplus is a function, which nn.Sequential takes",
+    "Softmax": "ops.softmax(x, axis=-1)", "LogSoftmax": "ops.log_softmax(x, axis=-1)",
+    "Flatten": "nn.flatten is a function, which nn.Sequential takes", "Identity": "lambda x: x in nn.Sequential",
+    "CrossEntropyLoss": _CROSS_ENTROPY, "NLLLoss": _CROSS_ENTROPY,
+    "BCEWithLogitsLoss": "ops.bce_with_logits(logits, targets)", "BCELoss": "ops.bce_with_logits(logits, targets)",
+    "MSELoss": "ops.mean(ops.square(x - y))", "L1Loss": "ops.mean(ops.abs(x - y))",
+    "Dropout": "x * mask, with masks of randomness.Stream(seed, name).keep_mask(shape, keep) in the batch",
+    "BatchNorm1d": "nn.BatchNorm(width)", "BatchNorm2d": "nn.BatchNorm(width), channels last", "Conv1d": "nn.Conv2d",
+    "GroupNorm": "nn.LayerNorm(width)", "RMSNorm": "nn.LayerNorm(width)",
+    "MaxPool2d": "ops.max_pool2d(x, size=2)", "AvgPool2d": "ops.avg_pool2d(x, size=2)",
+    "Parameter": "arrays of a module's own come from its method weights(rng), and __call__ gets them in params",
+    "ModuleList": "nn.Sequential, or one attribute for each module",
+    "ModuleDict": "nn.Sequential with names as keywords",
+    "functional": "functions are in duoln.ops", "utils": "optim.clip_global_norm(5.0) is an argument of an optimiser",
+    "DataParallel": "duoln run --ranks N trains one model in N processes",
+    "Bilinear": "nn.Linear and ops.matmul", "MultiheadAttention": "ops.additive_attention, ops.softmax and ops.matmul",
+}
+OF_OPS = {
+    "cat": "ops.concat(x, y, axis=0)", "cross_entropy": _CROSS_ENTROPY, "nll_loss": _CROSS_ENTROPY,
+    "binary_cross_entropy_with_logits": "ops.bce_with_logits(logits, targets)",
+    "mse_loss": "ops.mean(ops.square(x - y))", "mm": "ops.matmul(x, y)", "bmm": "ops.matmul(x, y)",
+    "permute": "ops.permute_dims(x, axes=(1, 0))", "transpose": "ops.permute_dims(x, axes=(1, 0))",
+    "unsqueeze": "ops.expand_dims(x, axis=0)", "view": "ops.reshape(x, (4, 3))", "flatten": "nn.flatten(x)",
+    "chunk": "ops.split(x, parts)", "expand": "ops.broadcast_to(x, shape=(4, 3))", "gather": "ops.take_along_axis",
+    "index_select": "ops.take", "tensor": "duoln.tensor(x)", "dropout": OF_NN["Dropout"], "pow": "ops.power(x, 2.0)",
+    "rsqrt": "1 / ops.sqrt(x)", "gelu": "x * 0.5 * (1 + ops.tanh(0.79788456 * (x + 0.044715 * x * x * x)))",
+    "silu": "x * ops.sigmoid(x)", "einsum": "ops.matmul, ops.permute_dims and ops.reshape",
+    "std": "ops.sqrt(ops.mean(ops.square(x - ops.mean(x))))", "var": "ops.mean(ops.square(x - ops.mean(x)))",
+}
+OF_OPTIM = {
+    "AdamW": "optim.Adam; weight decay is a term of the loss", "lr_scheduler": _RATE,
+    "LBFGS": "optim.SGD or optim.Adam",
+    "RMSprop": "optim.RMSProp(learning_rate)", "Adagrad": "optim.RMSProp or optim.Adam",
+    "StepLR": _RATE, "CosineAnnealingLR": _RATE,
+}
+OF_TENSORS = {
+    "backward": _GRADIENT, "grad": _GRADIENT, "requires_grad": _GRADIENT, "requires_grad_": _GRADIENT,
+    "detach": "duoln.stop_gradient(x) is a constant", "cuda": _ONE_BACKEND, "cpu": "x.numpy() is the array on the host",
+    "to": f"{_ONE_BACKEND}; x.astype(\"int32\") has another dtype", "device": "x.backend.device is its name",
+    "view": "x.reshape(4, 3)", "permute": "ops.permute_dims(x, axes=(1, 0))", "t": "x.T",
+    "transpose": "ops.permute_dims(x, axes=(1, 0))", "unsqueeze": "ops.expand_dims(x, axis=0)",
+    "squeeze": "ops.squeeze(x, axis=0)", "flatten": "nn.flatten(x), or x.reshape(-1)",
+    "contiguous": "every operator takes every tensor",
+    "float": "x.astype(\"float32\")", "long": "x.astype(\"int32\")", "int": "x.astype(\"int32\")",
+    "bool": "x.astype(\"bool\")", "double": "x.astype(\"float64\"), on NumPy", "half": "float32 is the smallest float",
+    "clone": "a tensor is immutable and needs no copy", "copy": "a tensor is immutable and needs no copy",
+    "exp": "ops.exp(x)", "log": "ops.log(x)", "sqrt": "ops.sqrt(x)", "tanh": "ops.tanh(x)", "sigmoid": "ops.sigmoid(x)",
+    "relu": "ops.relu(x)", "softmax": "ops.softmax(x, axis=-1)", "log_softmax": "ops.log_softmax(x, axis=-1)",
+    "argmax": "ops.argmax(x, axis=-1)", "abs": "abs(x)", "pow": "x ** 2.0", "clamp": "ops.clip(x, low, high)",
+    "clip": "ops.clip(x, low, high)", "matmul": "x @ y", "mm": "x @ y", "bmm": "x @ y", "dot": "x @ y", "add": "x + y",
+    "mul": "x * y", "expand": "ops.broadcast_to(x, shape=(4, 3))", "chunk": "ops.split(x, parts)",
+    "split": "ops.split(x, parts)", "gather": "ops.take_along_axis", "masked_fill": "ops.where(mask, y, x)",
+    "add_": _SLICES, "mul_": _SLICES, "zero_": _SLICES, "copy_": _SLICES, "fill_": _SLICES, "dim": "x.ndim",
+    "numel": "x.size", "norm": "ops.sqrt(ops.sum(ops.square(x)))", "var": OF_OPS["var"], "std": OF_OPS["std"],
+}
+OF_MODULES = {
+    "parameters": _PARAMS, "named_parameters": f"{_PARAMS}; duoln.tree.items(params) has their names",
+    "state_dict": f"{_PARAMS}; that dict is the state",
+    "load_state_dict": f"{_PARAMS}; give others to model(params, x)",
+    "train": _NO_MODE, "eval": _NO_MODE, "to": _ONE_BACKEND, "cuda": _ONE_BACKEND, "cpu": _ONE_BACKEND,
+    "zero_grad": "gradients are a result of duoln.value_and_grad, so there are none to clear",
+    "half": OF_TENSORS["half"],
+    "requires_grad_": "duoln.value_and_grad(loss)(params) differentiates by params; leave out what is fixed",
+    "apply": "override adapted(params, rng) to change initial parameters", "register_buffer": _PARAMS,
+    "register_parameter": OF_NN["Parameter"], "named_modules": "model.modules() has paths and modules",
+    "forward": "call model(params, x); the method to override is __call__(self, params, x)",
+}
+OF_OPTIMIZERS = {
+    "step": _UPDATE, "zero_grad": OF_MODULES["zero_grad"], "param_groups": _RATE,
+    "state_dict": "slots, which optimizer.init(params) makes, are the state",
+    "load_state_dict": "slots, which optimizer.init(params) makes, are the state", "add_param_group": _UPDATE,
+}
+OF_RECURRENT = {
+    "batch_first": "sequences are (time, batch, in); ops.permute_dims(x, axes=(1, 0, 2)) turns a batch-first one",
+    "bias": "the norm decides which biases a cell has", "num_layers": "layers=2", "hidden_size": "n_hidden=16",
+    "input_size": "n_in=8", "proj_size": "nn.Linear after the layer", "nonlinearity": "nn.RNN has tanh",
+}
+KEYWORDS = {
+    "dim": "axis", "keepdim": "keepdims", "lr": "learning_rate", "kernel_size": "size", "in_features": "n_in",
+    "out_features": "n_out", "in_channels": "n_in", "out_channels": "n_out", "input_size": "n_in",
+    "hidden_size": "n_hidden", "num_layers": "layers", "num_embeddings": "words", "embedding_dim": "width",
+    "normalized_shape": "width", "num_features": "width", "weight": "gain", "target": "labels", "other": "y",
+    "betas": "beta1", "min": "low", "max": "high", "input": "x", "dims": "axes", "size": "shape",
+}
+"""Arguments of PyTorch, and what they are called here."""
+
+
+def unknown_name(module: str, name: str, remedies: Mapping[str, str], known: Iterable[str]) -> AttributeError:
+    """The error for a name that a module has not: it ends with duoln's way, or with the nearest name."""
+    advice = f"; in duoln: {remedies[name]}" if name in remedies else did_you_mean(name, known)
+    return AttributeError(f"module {module!r} has no attribute {name!r}{advice}", name=name, obj=None)
+
+
+class _Missing:
+    """An attribute that a class has not. Reading it raises an AttributeError that says what to write instead."""
+
+    def __init__(self, name: str, remedy: str) -> None:
+        self._name, self._remedy = name, remedy
+        self.__doc__ = f"PyTorch's; in duoln: {remedy}."  # what `help` shows
+
+    def __get__(self, instance: Any, owner: type) -> Never:
+        raise AttributeError(f"{owner.__name__!r} object has no attribute {self._name!r}; in duoln: {self._remedy}",
+                             name=self._name, obj=None)
+
+    def __repr__(self) -> str:
+        return f"<no attribute; in duoln: {self._remedy}>"
+
+
+def name_missing(kind: type, remedies: Mapping[str, str]) -> None:
+    """Let a class name the remedy for each attribute that it has not."""
+    for name, remedy in remedies.items():
+        if name not in dir(kind):
+            setattr(kind, name, _Missing(name, remedy))
+
+
+def is_missing(member: object) -> bool:
+    """Whether a member of a class stands only for a name that the class has not."""
+    return isinstance(member, _Missing)
