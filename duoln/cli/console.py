@@ -19,6 +19,7 @@ from rich.text import Text
 
 from duoln.cli import streams
 from duoln.data import strictjson
+from duoln.runs.series import Range
 from duoln.system.visible import visible
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
 from duoln.tasks.task import Task
@@ -113,7 +114,9 @@ def width() -> int:
 
 
 def number(value: Any, form: str) -> str:
-    """A metric as text; tiny values in powers of ten."""
+    """A metric as text; tiny values in powers of ten. The figure of several runs is their median and its range."""
+    if isinstance(value, Range):
+        return f"{number(value.median, form)} ({number(value.low, form)}-{number(value.high, form)})"
     if not isinstance(value, int | float):
         return "-"
     if form == ".4f" and 0 < abs(value) < 5e-4:
@@ -175,8 +178,11 @@ class ProgressDisplay(Listener):
             self._bar = None
 
 
-def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, Any]]) -> None:
+def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, Any]],
+                 told_apart: Mapping[str, Sequence[str]] | None = None) -> None:
     """The measured figures beside the paper's claim; every row names data that are not the original.
+
+    `told_apart` are columns that tell results of one variant apart, by heading.
 
     Properties that all runs share are printed below the table. On a narrow terminal the claims are printed there too,
     and a table that would be too wide has a column for each variant instead of a row.
@@ -185,16 +191,18 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     length, made = ("steps", "updates") if task.x_axis == "step" else ("epochs", "epochs")
     same = {key: len({r[key] for r in results}) == 1 for key in ("batch_size", length)}
     columns: list[_Cells] = [("variant", "left", [r["variant"] for r in results])]
+    columns += [(heading, "left", list(cells)) for heading, cells in (told_apart or {}).items()]
     if dataset.provenance != "original":
         columns.append(("data", "left", [dataset.provenance] * len(results)))
     columns += [(heading, "right", [f"{r[key]:g}" for r in results])
                 for key, heading in (("batch_size", "batch"), (length, made)) if not same[key]]
     columns += [(c.heading, "right", [number(r.get(c.key), c.form) for r in results]) for c in metrics]
     columns.append(("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
-    room = talk.width - sum(max(map(len, (heading, *cells))) + _AROUND_CELL for heading, _, cells in columns)
+    room = talk.width - _width(columns)
     wide = room >= _CLAIM
     if room < 0:
-        columns = _on_its_side(columns)
+        upright = [(_in_lines(heading), justify, cells) for heading, justify, cells in columns]
+        columns = min(upright, _on_its_side(columns), key=lambda turned: max(_width(turned), talk.width))
     claims = [task.references.get(r["variant"], "-") for r in results]
     table = Table(title=f"{task.title} ({task.paper})", title_justify="left")
     for heading, justify, _ in columns:
@@ -212,8 +220,19 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     common += [f"{c.heading} {number(results[0].get(c.key), c.form)}" for c in levels if results]
     say(", ".join(common))
     if not wide:
-        for r, claim in zip(results, claims, strict=True):
-            say(f"the paper on {r['variant']}: {claim}")
+        for variant, claim in dict(zip((r["variant"] for r in results), claims, strict=True)).items():
+            say(f"the paper on {variant}: {claim}")
+
+
+def _width(columns: Sequence[_Cells]) -> int:
+    """The width of a table; each heading may have lines."""
+    return sum(max(map(len, (*heading.splitlines(), *cells)), default=0) + _AROUND_CELL
+               for heading, _, cells in columns) + 1
+
+
+def _in_lines(heading: str) -> str:
+    """A heading with its words below each other."""
+    return heading.replace("_", "_\n").replace(" ", "\n")
 
 
 def _on_its_side(columns: Sequence[_Cells]) -> list[_Cells]:
