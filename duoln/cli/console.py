@@ -114,9 +114,9 @@ def width() -> int:
 
 
 def number(value: Any, form: str) -> str:
-    """A metric as text; tiny values in powers of ten. The figure of several runs is their median and its range."""
+    """A metric as text; tiny values in powers of ten. That of several runs is their median, and the range below it."""
     if isinstance(value, Range):
-        return f"{number(value.median, form)} ({number(value.low, form)}-{number(value.high, form)})"
+        return f"{number(value.median, form)}\n{number(value.low, form)}-{number(value.high, form)}"
     if not isinstance(value, int | float):
         return "-"
     if form == ".4f" and 0 < abs(value) < 5e-4:
@@ -225,9 +225,9 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
 
 
 def _width(columns: Sequence[_Cells]) -> int:
-    """The width of a table; each heading may have lines."""
-    return sum(max(map(len, (*heading.splitlines(), *cells)), default=0) + _AROUND_CELL
-               for heading, _, cells in columns) + 1
+    """The width of a table, whose headings and cells may have several lines."""
+    return 1 + sum(_AROUND_CELL + max(len(line) for text in (heading, *cells) for line in (text.splitlines() or [""]))
+                   for heading, _, cells in columns)
 
 
 def _in_lines(heading: str) -> str:

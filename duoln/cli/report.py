@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
 from duoln.cli.curves import CURVES, write_curves
@@ -38,12 +38,11 @@ def add_command(commands: Any) -> None:
 def _report(args: argparse.Namespace) -> int:
     from duoln.cli import console
     from duoln.runs.curves import read_curves
-    from duoln.runs.series import By, series_of
+    from duoln.runs.series import series_of
     from duoln.tasks.registry import find_task
 
-    assert args.by in get_args(By)
     if args.html is not None and args.html.suffix.lower() not in _PAGES:
-        raise UsageError(f"[report] expected the name of a page, which ends in {' or '.join(_PAGES)}; found {args.html}")
+        raise UsageError(f"[report] expected a page's name, which ends in {' or '.join(_PAGES)}; found {args.html}")
     curves = read_curves(args.runs)
     names = sorted({c.task for c in curves})
     if len(names) > 1:
@@ -52,7 +51,8 @@ def _report(args: argparse.Namespace) -> int:
     series = series_of(task, curves, args.by)
     for dataset in dict.fromkeys(c.dataset for c in curves):
         of_dataset = [s for s in series if s.runs[0].dataset == dataset]
-        console.show_results(task, dataset, [result_row(task, s) for s in of_dataset], told_apart(of_dataset))
+        rows = [result_row(task, s) for s in of_dataset]
+        console.show_results(task, dataset, rows, told_apart(of_dataset))
     if args.out is not None:
         make_folder(args.out)
         for path in (*write_curves(task, series, args.out, args.by), *_pictures(task, series, args.out)):
@@ -76,7 +76,9 @@ def _report(args: argparse.Namespace) -> int:
 def told_apart(series: Sequence[Series]) -> dict[str, list[str]]:
     """Columns that tell rows apart: the run, unless each is called as its variant, and the settings that differ."""
     columns = {}
-    if any(s.name != s.variant for s in series):
+    if any(len(s.runs) > 1 for s in series):
+        columns["seeds"] = [str(len(s.runs)) for s in series]
+    elif any(s.name != s.variant for s in series):
         columns["run"] = [s.name.removesuffix(f"/{s.variant}") for s in series]
     for key in dict.fromkeys(key for s in series for key in s.differences if key not in ("batch_size", "epochs")):
         columns[key] = [s.differences.get(key, "") for s in series]

@@ -92,42 +92,41 @@ def wrapped(text: str, inches: float, size: float = MIDDLE) -> str:
 
 def number_axis(axis: Any, percent: bool, logarithmic: bool) -> None:
     """Write the numbers at an axis as the tables do: in percent where they have percent, and not as powers of ten."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     if logarithmic:
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g}%" if percent else f"{y:g}"))
         axis.set_minor_formatter(NullFormatter())
-    elif percent:
-        axis.set_major_formatter(PercentFormatter(1.0))
+    if logarithmic or percent:
+        axis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.4g}%" if percent else f"{y:.4g}"))
 
 
-def label_ends(axes: Any, ends: Mapping[str, tuple[float, float, str]], inches: float) -> None:
+def label_ends(axes: Any, ends: Mapping[str, tuple[float, float]], inches: float) -> None:
     """Write each line's label at its end, to the right of the axes, none over another. Call this after all lines.
 
     Args:
         axes: matplotlib's.
-        ends: the last point of each line, and its colour.
+        ends: the last point of each line.
         inches: the height of the axes.
     """
     if not ends:
         return
     gap = 1.25 * SMALL / 72 / inches
-    heights = {label: float(axes.transAxes.inverted().transform(axes.transData.transform(point[:2]))[1])
+    heights = {label: float(axes.transAxes.inverted().transform(axes.transData.transform(point))[1])
                for label, point in ends.items()}
-    for (label, height), place in zip(sorted(heights.items(), key=lambda pair: pair[1]),
-                                      spread(sorted(heights.values()), gap), strict=True):
-        x, y, colour = ends[label]
+    for label, place in zip(sorted(heights, key=heights.__getitem__), spread(sorted(heights.values()), gap),
+                            strict=True):
+        x, y = ends[label]
         axes.annotate(label, (x, y), xytext=(1.03, place), textcoords="axes fraction", va="center", fontsize=SMALL,
                       color="0.15", annotation_clip=False,
-                      arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 1, "shrinkB": 1}
-                      if abs(place - height) < 1 else None)
+                      arrowprops={"arrowstyle": "-", "color": "0.7", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2})
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
     """Ascending heights, moved as little as needed so that neighbours are at least `gap` apart.
 
-    Heights that are too near make a block around their mean; a block that meets another joins it.
+    Heights that are too near make a block around their mean; a block that meets another joins it. A block stays
+    between 0 and 1 if it has room there.
     """
     blocks: list[list[float]] = []
     for height in heights:
@@ -139,8 +138,9 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def _bottom(block: Sequence[float], gap: float) -> float:
-    return sum(block) / len(block) - gap * (len(block) - 1) / 2
+    length = gap * (len(block) - 1)
+    return max(min(sum(block) / len(block) - length / 2, 1 - length), 0.0)
 
 
 def _top(block: Sequence[float], gap: float) -> float:
-    return sum(block) / len(block) + gap * (len(block) - 1) / 2
+    return _bottom(block, gap) + gap * (len(block) - 1)

@@ -148,5 +148,5 @@ def _panel(axes: Any, column: Column, lines: Mapping[str, Line], end_labels: Map
     axes.tick_params(labelsize=style.SMALL)
     axes.set_ylabel(column.heading, fontsize=style.MIDDLE)
     axes.grid(alpha=0.3)
-    style.label_ends(axes, {end_labels[label]: (line.points[-1].x, line.points[-1].y, line.look.colour)
+    style.label_ends(axes, {end_labels[label]: (line.points[-1].x, line.points[-1].y)
                             for label, line in lines.items() if label in end_labels and line.points}, _ROW * _AXES)

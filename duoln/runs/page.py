@@ -1,8 +1,8 @@
 """A report as one HTML page: table, curves that answer to the pointer, settings. It loads nothing from elsewhere.
 
-Names, labels and settings come from files: they stand in the page as escaped text, and in the data of its script as JSON
-without `<`, `>` and `&`; the script writes them as text, never as markup. A policy in the page's head allows no script
-but this one, by its hash, and no connection.
+Names, labels and settings come from files: they stand in the page as escaped text, and in the data of its script as
+JSON without `<`, `>` and `&`; the script writes them as text, never as markup. A policy in the page's head allows no
+script but this one, by its hash, and no connection.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def _panels(task: Task, series: Sequence[Series]) -> dict[str, Any]:
     panels = [_panel(column, {label: s.points(metric(column.key, task.x_axis)) for label, (s, _) in lines.items()})
               for column in metrics]
     if task.x_axis == "step":
-        panels.insert(0, _panel(Column("", "training loss"), {label: s.points(losses) for label, (s, _) in lines.items()}))
+        of_training = {label: s.points(losses) for label, (s, _) in lines.items()}
+        panels.insert(0, _panel(Column("", "training loss"), of_training))
     return {"axis": "updates" if task.x_axis == "step" else "epoch",
             "lines": [{"label": visible(label), "colour": look.colour, "dashes": look.dashes}
                       for label, (_, look) in lines.items()],

@@ -65,8 +65,9 @@ def test_runs_of_one_variant_share_its_hue_and_differ():
 def test_labels_keep_their_distance_and_their_order():
     assert style.spread([0.1, 0.5, 0.9], 0.1) == [0.1, 0.5, 0.9]
     np.testing.assert_allclose(style.spread([0.5, 0.5, 0.5], 0.1), [0.4, 0.5, 0.6])
-    moved = style.spread([0.0, 0.3, 0.31, 0.32, 0.45, 2.0], 0.1)
-    assert min(np.diff(moved)) > 0.1 - 1e-9 and moved[0] == 0.0 and moved[-1] == 2.0
+    moved = style.spread([0.0, 0.3, 0.31, 0.32, 0.45, 0.99, 1.0], 0.1)
+    assert min(np.diff(moved)) > 0.1 - 1e-9 and moved[0] == 0.0 and moved[-1] == 1.0
+    np.testing.assert_allclose(style.spread([0.0, 0.0, 0.0], 0.1), [0.0, 0.1, 0.2])
 
 
 def test_long_texts_are_broken_into_lines():
