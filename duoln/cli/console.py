@@ -127,8 +127,8 @@ def number(value: Any, form: str) -> str:
 class ProgressDisplay(Listener):
     """The progress of one run: a bar on a terminal, else a line every few seconds, and a line for each evaluation."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self.columns = split_columns(columns)[0]
+    def __init__(self, columns: Sequence[Column], x_axis: str = "epoch") -> None:
+        self.columns, self._x_axis = split_columns(columns)[0], x_axis
         self._label, self._variant, self._last_step = "", "", 0
         self._bar: Progress | None = None
         self._id: TaskID | None = None
@@ -169,7 +169,8 @@ class ProgressDisplay(Listener):
 
     def on_evaluation(self, event: Evaluation) -> None:
         figures = "  ".join(f"{c.heading} {number(event.values.get(c.key), c.form)}" for c in self.columns)
-        say(f"{self._variant}: epoch {event.epoch:g}  {figures}{self._label}")
+        place = f"update {event.step}" if self._x_axis == "step" else f"epoch {event.epoch:g}"
+        say(f"{self._variant}: {place}  {figures}{self._label}")
         self._said = time.monotonic()
 
     def on_end(self, status: str, result: Mapping[str, Any]) -> None:
@@ -204,11 +205,13 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
         upright = [(_in_lines(heading), justify, cells) for heading, justify, cells in columns]
         columns = min(upright, _on_its_side(columns), key=lambda turned: max(_width(turned), talk.width))
     claims = [task.references.get(r["variant"], "-") for r in results]
-    table = Table(title=f"{task.title} ({task.paper})", title_justify="left")
+    claimant = "the paper" if task.paper else "the reference"
+    wide = wide and bool(task.references)
+    table = Table(title=f"{task.title} ({task.paper})" if task.paper else task.title, title_justify="left")
     for heading, justify, _ in columns:
         table.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=True)
     if wide:
-        table.add_column("the paper's claim")
+        table.add_column(f"{claimant}'s claim" if task.paper else claimant)
     for i in range(len(columns[0][2])):
         table.add_row(*(cells[i] for _, _, cells in columns), *([claims[i]] if wide else []))
     show(table)
@@ -216,12 +219,12 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     if results and same["batch_size"]:
         common.append(f"batch {results[0]['batch_size']}")
     if results and same[length]:
-        common.append(f"{results[0]['epochs']:g} epoch{'' if results[0]['epochs'] == 1 else 's'}")
+        common.append(f"{results[0][length]:g} {made.removesuffix('s') if results[0][length] == 1 else made}")
     common += [f"{c.heading} {number(results[0].get(c.key), c.form)}" for c in levels if results]
     say(", ".join(common))
-    if not wide:
+    if not wide and task.references:
         for variant, claim in dict(zip((r["variant"] for r in results), claims, strict=True)).items():
-            say(f"the paper on {variant}: {claim}")
+            say(f"{claimant} on {variant}: {claim}")
 
 
 def _width(columns: Sequence[_Cells]) -> int:

@@ -145,8 +145,9 @@ def run_variants(task: Task, names: Sequence[str], args: argparse.Namespace, pre
             follow(trainer)
             continue
         try:
-            results.append(train_in_folder(trainer, top / name, [console.ProgressDisplay(task.columns), *listeners],
-                                           args.resume is not None, args.resume != "anyway"))
+            display = console.ProgressDisplay(task.columns, task.x_axis)
+            results.append(train_in_folder(trainer, top / name, [display, *listeners], args.resume is not None,
+                                           args.resume != "anyway"))
         except Interrupted as stop:
             _show_results(task, splits, backend, [*results, trainer.result()], top, args.json,
                           as_document(stop, str(stop), stop.exit_code))

@@ -123,8 +123,8 @@ def _draw_published(panels: Sequence[Any], task: Task, metrics: Sequence[Column]
         if lines:
             names = {label: label for label in lines} if len(lines) > _MANY else {}
             _panel(axes, column, lines, names)
-            axes.set_title(style.wrapped(f"the paper's ({task.paper}), read off", width - 0.4), fontsize=style.MIDDLE,
-                           loc="left")
+            title = f"the paper's ({task.paper}), read off" if task.paper else "the reference, read off"
+            axes.set_title(style.wrapped(title, width - 0.4), fontsize=style.MIDDLE, loc="left")
             axes.set_xlabel("updates" if task.x_axis == "step" else "epoch")
             axes.xaxis.set_tick_params(labelbottom=True)
             axes.locator_params(axis="x", nbins=5)

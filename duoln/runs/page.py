@@ -79,12 +79,13 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[s
 
 def _results(task: Task, series: Sequence[Series], number: Callable[[Any, str], str]) -> Iterator[str]:
     settings = list(dict.fromkeys(key for s in series for key in s.differences))
+    claim = [] if not task.references else ["the paper's claim" if task.paper else "the reference"]
     rows = [[s.variant, s.name, *(s.differences.get(key, "") for key in settings), f"{s.runs[0].last['epoch']:g}",
              str(s.runs[0].last["step"]), *(number(s.figure(c.key), c.form) for c in task.columns),
-             task.references.get(s.variant, "-")] for s in series]
+             *(task.references.get(s.variant, "-") for _ in claim)] for s in series]
     yield "<h2>Results</h2>"
-    yield from _table(["variant", "run", *settings, "epochs", "updates", *(c.heading for c in task.columns),
-                       "the paper's claim"], rows)
+    yield from _table(["variant", "run", *settings, "epochs", "updates", *(c.heading for c in task.columns), *claim],
+                      rows)
 
 
 def _settings(series: Sequence[Series]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from runs.reading import Reading
 from duoln.cli import console
 from duoln.runs.series import Range
 from duoln.tasks import Dataset
+from duoln.tasks.events import Evaluation
 
 
 def test_levels_stand_once_below_the_table(capsys):
@@ -40,3 +41,21 @@ def test_rows_of_one_variant_are_told_apart(capsys, monkeypatch):
     console.show_results(Reading(), Dataset("made", "synthetic"), [result, result], {"learning_rate": ["0.001", "0.002"]})
     stderr = capsys.readouterr().err
     assert "0.001" in stderr and "0.002" in stderr and "\u2026" not in stderr and stderr.count("the paper on ln") == 1
+
+
+def test_a_task_that_is_of_no_paper_claims_nothing(capsys):
+    class Own(Reading):
+        paper, references = "", {}
+
+    result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 0.574713, "valid_error": 0.5, "test_error": 0.25,
+              "seconds_per_epoch": 1.0}
+    console.show_results(Own(), Dataset("made", "synthetic"), [result])
+    stderr = capsys.readouterr().err
+    assert "paper" not in stderr and "()" not in stderr and "20 updates" in stderr and "0.57" not in stderr
+
+
+def test_progress_along_updates_names_updates(capsys):
+    display = console.ProgressDisplay(Reading.columns, Reading.x_axis)
+    display.on_evaluation(Evaluation(200, 0.574713, {"valid_error": 0.5}, 1.0))
+    stderr = capsys.readouterr().err
+    assert "update 200" in stderr and "epoch" not in stderr
