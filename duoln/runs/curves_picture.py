@@ -37,9 +37,15 @@ class Line(NamedTuple):
 
 
 def lines_of(task: Task, series: Sequence[Series]) -> dict[str, tuple[Series, style.Look]]:
-    """Each series with its look, by its label; the batch size stands above the panels."""
+    """Each series with its look, by its label; series of one label, such as those of two datasets, are numbered."""
     chosen = style.run_looks([s.variant for s in series], task.variants)
-    return {s.label(): (s, look) for s, look in zip(series, chosen, strict=True)}
+    lines: dict[str, tuple[Series, style.Look]] = {}
+    for s, look in zip(series, chosen, strict=True):
+        label, again = s.label(), 2
+        while label in lines:
+            label, again = f"{s.label()} #{again}", again + 1
+        lines[label] = (s, look)
+    return lines
 
 
 def losses(curve: Curve) -> list[tuple[float, float]]:

@@ -91,3 +91,11 @@ def test_percent_where_the_table_has_percent(drawn, tmp_path):
     axes = drawn([made_curve(tmp_path / "ln", "ln")])
     assert axes[1][0].yaxis.get_major_formatter()(0.25, 0) == "25%"
     assert "%" not in axes[2][0].yaxis.get_major_formatter()(0.25, 0)
+
+
+def test_seeds_on_two_datasets_are_two_lines(drawn, tmp_path):
+    runs = [made_curve(tmp_path / "a", "ln"), made_curve(tmp_path / "b", "ln", 3.0)]
+    runs[1] = runs[1]._replace(dataset=runs[1].dataset._replace(name="others"))
+    axes = drawn(runs, "seed")
+    assert [line.get_label() for line in axes[2][0].get_lines()] == ["ln (1 seed)", "ln (1 seed) #2"]
+    assert [list(line.get_ydata()) for line in axes[2][0].get_lines()] == [[0.2, 0.1], [0.6, 0.3]]
