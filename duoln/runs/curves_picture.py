@@ -81,12 +81,15 @@ def draw(task: Task, series: Sequence[Series], target: Path) -> Path:
             panels = [axes for row in grid for axes in row[place * across:(place + 1) * across]]
             group = {label: pair for label, pair in lines.items() if pair[0].runs[0].config["batch_size"] == size}
             if by_step:
-                _panel(panels[0], Column("", "training loss"),
-                       {label: Line(s.points(losses), look) for label, (s, look) in group.items()}, names)
+                of_training = {label: Line(s.points(losses), look) for label, (s, look) in group.items()}
+                _panel(panels[0], Column("", "training loss"), of_training)
+                _name_ends(panels[0], of_training, names)
             for axes, column in zip(panels[int(by_step):], metrics, strict=False):
-                _panel(axes, column, {label: Line(s.points(metric(column.key, task.x_axis)), look)
-                                      for label, (s, look) in group.items()}, names)
+                of_metric = {label: Line(s.points(metric(column.key, task.x_axis)), look)
+                             for label, (s, look) in group.items()}
+                _panel(axes, column, of_metric)
                 _level(axes, column, levels, [c for s, _ in group.values() for c in s.runs])
+                _name_ends(axes, of_metric, names)  # at last, because a level changes the heights
             for axes in panels[count:]:
                 axes.set_visible(False)
             for axes in panels[count - across:count]:
@@ -128,7 +131,8 @@ def _draw_published(panels: Sequence[Any], task: Task, metrics: Sequence[Column]
         axes.set_visible(bool(lines))
         if lines:
             names = {label: label for label in lines} if len(lines) > _MANY else {}
-            _panel(axes, column, lines, names)
+            _panel(axes, column, lines)
+            _name_ends(axes, lines, names)
             title = f"the paper's ({task.paper}), read off" if task.paper else "the reference, read off"
             axes.set_title(style.wrapped(title, width - 0.4), fontsize=style.MIDDLE, loc="left")
             axes.set_xlabel("updates" if task.x_axis == "step" else "epoch")
@@ -138,7 +142,7 @@ def _draw_published(panels: Sequence[Any], task: Task, metrics: Sequence[Column]
                 axes.legend(fontsize=style.SMALL)
 
 
-def _panel(axes: Any, column: Column, lines: Mapping[str, Line], end_labels: Mapping[str, str]) -> None:
+def _panel(axes: Any, column: Column, lines: Mapping[str, Line]) -> None:
     values = [y for line in lines.values() for p in line.points for y in (p.low, p.high)]
     for label, (points, look) in lines.items():
         places = [p.x for p in points]
@@ -154,5 +158,8 @@ def _panel(axes: Any, column: Column, lines: Mapping[str, Line], end_labels: Map
     axes.tick_params(labelsize=style.SMALL)
     axes.set_ylabel(column.heading, fontsize=style.MIDDLE)
     axes.grid(alpha=0.3)
+
+
+def _name_ends(axes: Any, lines: Mapping[str, Line], end_labels: Mapping[str, str]) -> None:
     style.label_ends(axes, {end_labels[label]: (line.points[-1].x, line.points[-1].y)
                             for label, line in lines.items() if label in end_labels and line.points}, _ROW * _AXES)
