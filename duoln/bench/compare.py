@@ -21,6 +21,9 @@ _WORK = ("op", "pass", "shape", "settings", "side")
 _MANNER = ("dtype", "cache", "clock")
 _COMMIT_DIGITS = 10
 _SHOWN_REASONS = 3
+_WIDEST_SPREAD = 0.1
+"""The largest spread of a case's samples, the median deviation over the median, at which its times may be compared."""
+_COPY = "copy"
 
 
 class File(NamedTuple):
@@ -46,6 +49,9 @@ class Cell(NamedTuple):
     """The first file's time over this one's."""
     fraction_of_copy: float | None
     rule: str | None
+    p10: float
+    p90: float
+    """Seconds: a tenth of the samples is below `p10`, and a tenth above `p90`."""
 
 
 class Row(NamedTuple):
@@ -109,7 +115,8 @@ def _numbered(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[File]:
 def _cell(case: Mapping[str, Any] | None, reference: Mapping[str, Any]) -> Cell | None:
     if case is None:
         return None
-    return Cell(case["median"], reference["median"] / case["median"], case["fraction_of_copy"], case["rule"])
+    return Cell(case["median"], reference["median"] / case["median"], case["fraction_of_copy"], case["rule"],
+                case["p10"], case["p90"])
 
 
 def _work(case: Mapping[str, Any]) -> str:
@@ -156,7 +163,23 @@ def _warnings(files: Sequence[File], rows: Sequence[Row]) -> list[str]:
         rules[row.case["op"], row.case["side"], *seen] = (f"rule of {row.case['op']}, {row.case['side']}", seen)
     for what, seen in rules.values():
         warnings += _differing(what, files, seen)
-    return list(dict.fromkeys(warnings))
+    return [*dict.fromkeys(warnings), *(warning for f in files for warning in _unsteady(f))]
+
+
+def _unsteady(file: File) -> list[str]:
+    """Warnings of a file whose samples vary too much: of its copies, which shares are taken of, and of its cases."""
+    spreads = {text.whole(case): case["mad"] / case["median"] for case in file.cases.values()}
+    copies = {text.whole(case) for case in file.cases.values() if case["op"] == _COPY}
+    warnings = []
+    for what, consequence, names in (
+            ("a copy", "shares of a copy's bandwidth are not reliable", copies),
+            ("cases", "differences of that size mean nothing", spreads.keys() - copies)):
+        wide = {name: spreads[name] for name in names if spreads[name] > _WIDEST_SPREAD}
+        if wide:
+            most = max(sorted(wide), key=wide.__getitem__)
+            warnings.append(f"spread of {what} in {file.name}: {len(wide)} of {len(names)} above {_WIDEST_SPREAD:.0%}, "
+                            f"most {wide[most]:.0%} ({most}); {consequence}: measure again on a quiet machine")
+    return warnings
 
 
 def _differing(what: str, files: Sequence[File], values: Sequence[str | None]) -> list[str]:

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from duoln.cli import streams
 from duoln.data import strictjson
+from duoln.runs.series import Range
 from duoln.system.visible import visible
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
 from duoln.tasks.task import Task
@@ -116,7 +117,9 @@ def width() -> int:
 
 
 def number(value: Any, form: str) -> str:
-    """A metric as text; tiny values in powers of ten."""
+    """A metric as text; tiny values in powers of ten. That of several runs is their median, and the range below it."""
+    if isinstance(value, Range):
+        return f"{number(value.median, form)}\n{number(value.low, form)}-{number(value.high, form)}"
     if not isinstance(value, int | float):
         return "-"
     if form == ".4f" and 0 < abs(value) < 5e-4:
@@ -179,8 +182,11 @@ class ProgressDisplay(Listener):
             self._bar = None
 
 
-def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, Any]]) -> None:
+def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, Any]],
+                 told_apart: Mapping[str, Sequence[str]] | None = None) -> None:
     """The measured figures beside the task's references; every row names data that are not the original.
+
+    `told_apart` are columns that tell results of one variant apart, by heading.
 
     Properties that all runs share are printed below the table. On a narrow terminal the references are printed there
     too, and a table that would be too wide has a column for each variant instead of a row.
@@ -189,16 +195,18 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     length, unit = ("steps", "update") if task.x_axis == "step" else ("epochs", "epoch")
     same = {key: len({r[key] for r in results}) == 1 for key in ("batch_size", length)}
     columns: list[_Cells] = [("variant", "left", [r["variant"] for r in results])]
+    columns += [(heading, "left", list(cells)) for heading, cells in (told_apart or {}).items()]
     if dataset.provenance != "original":
         columns.append(("data", "left", [dataset.provenance] * len(results)))
     columns += [(heading, "right", [_count(r[key]) for r in results])
                 for key, heading in (("batch_size", "batch"), (length, f"{unit}s")) if not same[key]]
     columns += [(c.heading, "right", [number(r.get(c.key), c.form) for r in results]) for c in metrics]
     columns.append(("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
-    room = talk.width - sum(max(map(len, (heading, *cells))) + _AROUND_CELL for heading, _, cells in columns)
+    room = talk.width - _width(columns)
     beside = bool(task.references) and room >= _CLAIM
     if room < 0:
-        columns = _on_its_side(columns)
+        upright = [(_in_lines(heading), justify, cells) for heading, justify, cells in columns]
+        columns = min(upright, _on_its_side(columns), key=lambda turned: max(_width(turned), talk.width))
     claims = [task.references.get(r["variant"], "-") for r in results]
     table = Table(title=f"{task.title} ({task.paper})" if task.paper else task.title, title_justify="left")
     for heading, justify, _ in columns:
@@ -216,13 +224,24 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     common += [f"{c.heading} {number(results[0].get(c.key), c.form)}" for c in levels if results]
     say(", ".join(common))
     if task.references and not beside:
-        for r, claim in zip(results, claims, strict=True):
-            say(f"{'the paper' if task.paper else 'reference'} on {r['variant']}: {claim}")
+        for variant, claim in dict(zip((r["variant"] for r in results), claims, strict=True)).items():
+            say(f"{'the paper' if task.paper else 'reference'} on {variant}: {claim}")
 
 
 def _count(value: float) -> str:
     """A number of epochs, updates or examples; an epoch may be a part of one."""
     return f"{value}" if isinstance(value, int) else f"{round(value, 3):g}"
+
+
+def _width(columns: Sequence[_Cells]) -> int:
+    """The width of a table, whose headings and cells may have several lines."""
+    return 1 + sum(_AROUND_CELL + max(len(line) for text in (heading, *cells) for line in (text.splitlines() or [""]))
+                   for heading, _, cells in columns)
+
+
+def _in_lines(heading: str) -> str:
+    """A heading with its words below each other."""
+    return heading.replace("_", "_\n").replace(" ", "\n")
 
 
 def _on_its_side(columns: Sequence[_Cells]) -> list[_Cells]:

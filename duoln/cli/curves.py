@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from duoln.runs.series import By, Series
     from duoln.tasks.task import Task
 
 CURVES = ("curves.csv", "curves.png")
 
 
-def write_curves(task: Task, runs: Sequence[Path], out: Path) -> list[Path]:
+def write_curves(task: Task, series: Sequence[Series], out: Path, by: By = "run") -> list[Path]:
     """Write `CURVES`, the picture only where matplotlib is installed."""
     from duoln.pictures import drawing
-    from duoln.runs import report
+    from duoln.runs.curves_csv import write_csv
+    from duoln.runs.curves_picture import draw
 
-    curves = report.read_curves(runs)
-    written = [report.write_csv(curves, out / CURVES[0])]
+    written = [write_csv(series, out / CURVES[0], by)]
     if drawing.can_draw():
-        written.append(report.draw(task, curves, out / CURVES[1]))
+        written.append(draw(task, series, out / CURVES[1]))
     return written

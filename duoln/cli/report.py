@@ -8,19 +8,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
-from duoln.cli.curves import write_curves
-from duoln.errors import CheckpointError, UsageError
+from duoln.cli.curves import CURVES, write_curves
+from duoln.errors import UsageError
+from duoln.system.filesystem import check_regular, make_folder
 
 if TYPE_CHECKING:
-    from duoln.runs.report import Curve
+    from duoln.runs.series import Series
     from duoln.tasks.task import Task
+
+_PAGES = (".html", ".htm")
 
 
 def add_command(commands: Any) -> None:
     """Add `report` to the command line."""
     report = commands.add_parser("report", help="figures and curves of finished or running runs")
-    report.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    report.add_argument("--out", type=Path, help="where to write the curves (default: the first RUN)")
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder, or a folder of runs")
+    report.add_argument("--by", choices=("run", "seed"), default="run",
+                        help="a curve and a row for each run, or for each setting: the median and range of its seeds")
+    report.add_argument("--out", type=Path, metavar="DIR",
+                        help=f"write {' and '.join(CURVES)} there; without this nothing is written")
+    report.add_argument("--html", type=Path, metavar="FILE.html",
+                        help="write one page that any browser opens: table, settings, and curves that answer to the "
+                             "pointer")
     facts.add_plugin_option(report)
     report.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     report.set_defaults(run=_report)
@@ -28,34 +37,65 @@ def add_command(commands: Any) -> None:
 
 def _report(args: argparse.Namespace) -> int:
     from duoln.cli import console
-    from duoln.runs import report
+    from duoln.runs.curves import read_curves
+    from duoln.runs.series import series_of
     from duoln.tasks.registry import find_task
 
-    curves = report.read_curves(args.runs)
+    if args.html is not None and args.html.suffix.lower() not in _PAGES:
+        raise UsageError(f"[report] expected a page's name, which ends in {' or '.join(_PAGES)}; found {args.html}")
+    curves = read_curves(args.runs)
     names = sorted({c.task for c in curves})
     if len(names) > 1:
         raise UsageError(f"[report] expected runs of one task, found {', '.join(names)}")
     task = find_task(names[0], args.plugins)
-    for label in dict.fromkeys(c.dataset for c in curves):
-        rows = [_report_row(c) for c in curves if c.dataset == label]
-        console.show_results(task, label, rows)
-    out = args.out or args.runs[0]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"{out}: cannot be made: {error.strerror or error}") from error
-    for path in write_curves(task, args.runs, out):
-        console.say(f"wrote {path}")
-    for path in _pictures(task, curves, out):
-        console.say(f"wrote {path}")
+    series = series_of(task, curves, args.by)
+    for dataset in dict.fromkeys(c.dataset for c in curves):
+        of_dataset = [s for s in series if s.runs[0].dataset == dataset]
+        rows = [result_row(task, s) for s in of_dataset]
+        console.show_results(task, dataset, rows, told_apart(of_dataset))
+    if args.out is not None:
+        make_folder(args.out)
+        for path in (*write_curves(task, series, args.out, args.by), *_pictures(task, series, args.out)):
+            console.say(f"wrote {path}")
+    if args.html is not None:
+        from duoln.runs.page import write_page
+
+        check_regular(args.html)
+        console.say(f"wrote {write_page(task, series, args.html, console.number)}")
     if args.json:
+        runs = [(s, c) for s in series for c in s.runs]
         console.put_json({"task": task.name, "runs": [
-            {"run": str(c.path), "variant": c.variant, "dataset": c.dataset._asdict(), "config": dict(c.config),
-             "evaluations": c.points, "result": c.result} for c in curves]})
+            {"run": str(c.path), "name": s.name, "label": s.label(), "variant": c.variant,
+             "dataset": c.dataset._asdict(), "differences": dict(s.differences), "config": dict(c.config),
+             "evaluations": c.points, "result": c.result} for s, c in runs]})
+    elif args.out is None and args.html is None:
+        console.say(f"for {' and '.join(CURVES)}: --out DIR; for one page with table and curves: --html FILE.html")
     return 0
 
 
-def _pictures(task: Task, curves: Sequence[Curve], out: Path) -> list[Path]:
+def told_apart(series: Sequence[Series]) -> dict[str, list[str]]:
+    """Columns that tell rows apart: the run, unless each is called as its variant, and the settings that differ."""
+    columns = {}
+    if any(len(s.runs) > 1 for s in series):
+        columns["seeds"] = [str(len(s.runs)) for s in series]
+    elif any(s.name != s.variant for s in series):
+        columns["run"] = [s.name.removesuffix(f"/{s.variant}") for s in series]
+    for key in dict.fromkeys(key for s in series for key in s.differences if key not in ("batch_size", "epochs")):
+        columns[key] = [s.differences.get(key, "") for s in series]
+    return columns
+
+
+def result_row(task: Task, series: Series) -> dict[str, Any]:
+    """The results of a series' runs, for the table."""
+    first = series.runs[0]
+    last = first.last
+    seconds = sorted(c.seconds_per_epoch for c in series.runs)
+    return {**{column.key: series.figure(column.key) for column in task.columns}, "variant": series.variant,
+            "batch_size": first.config["batch_size"], "epochs": last["epoch"], "steps": last["step"],
+            "seconds_per_epoch": seconds[len(seconds) // 2]}
+
+
+def _pictures(task: Task, series: Sequence[Series], out: Path) -> list[Path]:
     """The pictures that a task draws from its runs' models; most tasks draw none, and then no model is read."""
     from duoln import runtime, tasks
     from duoln.pictures import drawing
@@ -63,16 +103,10 @@ def _pictures(task: Task, curves: Sequence[Curve], out: Path) -> list[Path]:
 
     if type(task).pictures is tasks.Task.pictures or not drawing.can_draw():
         return []
-    shared = {c.name for c in curves if sum(twin.name == c.name for twin in curves) > 1}
     backend = runtime.backend("numpy")
-    return task.pictures({f"{c.name}, {c.path}" if c.name in shared else c.name: load_trained(task, c.path, backend)
-                          for c in curves}, out)
-
-
-def _report_row(curve: Curve) -> dict[str, Any]:
-    """The result of a run: its last evaluation, or an earlier one if patience chose that."""
-    last = curve.points[-1] if curve.points else {"step": 0, "epoch": 0.0, "wall_s": 0.0}
-    last = next((p for p in curve.points if p["step"] == curve.result.get("steps")), last)
-    epochs = last["epoch"]
-    return {**last, "variant": curve.variant, "batch_size": curve.config["batch_size"], "epochs": epochs,
-            "steps": last["step"], "seconds_per_epoch": last["wall_s"] / epochs if epochs else 0.0}
+    models = {}
+    for s in series:
+        for c in s.runs:
+            label = s.label() if len(s.runs) == 1 else f"{s.label()}, seed {c.config.get('seed')}"
+            models[label] = load_trained(task, c.path, backend)
+    return task.pictures(models, out)

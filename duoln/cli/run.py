@@ -267,10 +267,12 @@ def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequenc
                   as_json: bool, error: Mapping[str, Any] | None = None) -> None:
     from duoln.cli import console
     from duoln.pictures import drawing
+    from duoln.runs.curves import read_curves
+    from duoln.runs.series import series_of
     from duoln.training.loop import summarize
 
     console.show_results(task, splits.dataset, results)
-    written = write_curves(task, [top], top)
+    written = write_curves(task, series_of(task, read_curves([top])), top)
     console.say(f"run folder: {top}  ({', '.join(p.name for p in written)})")
     if not drawing.can_draw():
         console.say('  for a picture of the curves: pip install matplotlib')

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, get_args
 
 from duoln.errors import CheckpointError, DataFormatError, DuolnError
 from duoln.paper.contents import CONTENTS, Entry
+from duoln.runs.curves import Curve, read_curves
 from duoln.runs.folder import read_json, run_folders
 from duoln.runs.log import read_log
-from duoln.runs.report import Curve, read_curves
 from duoln.tasks.registry import Registry
 from duoln.tasks.settings import make_config
 from duoln.tasks.task import Task

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 
 from duoln import Tensor, tensor
 from duoln.errors import DivergedError, UsageError
-from duoln.pictures import drawing
+from duoln.pictures import drawing, style
 from duoln.plugins.las import data, search
 from duoln.plugins.las.alphabet import Alphabet
 from duoln.plugins.las.audio import read_audio
@@ -135,12 +135,18 @@ def _text(symbols: list[str]) -> str:
 
 # Weights ----------------------------------------------------------------------------------------------
 
-def draw_weights(runs: Mapping[str, Trained], out: Path) -> Path:
-    """How the weights of the LSTMs are distributed at the end of each run, and at the start of the first."""
+def draw_weights(runs: Mapping[str, Trained], variants: Iterable[str], out: Path) -> Path:
+    """How the weights of the LSTMs are distributed at the end of each run, and at the start of the first.
+
+    `variants` are all variants of the task.
+    """
+    of_runs = style.run_looks([trained.variant for trained in runs.values()], variants)
+    looks: dict[str, dict[str, Any]] = {"start": {"color": "0.6", "linestyle": ":"},
+                                        **{name: look.line() for name, look in zip(runs, of_runs, strict=True)}}
     panels = [(part, kind) for part in ("listener", "speller") for kind in ("w_x", "w_h")]
     first = next(iter(runs.values()))
     start = first.model.init(Stream(first.config.seed, "init"))
-    with drawing.figure(out, 2, 2, (9.6, 6.4)) as (_, axes):
+    with drawing.figure(out, 2, 2, (8.6, 6.4)) as (_, axes):
         for axis, (part, kind) in zip(axes.flat, panels, strict=True):
             values = {"start": np.concatenate(list(_weights(start[part], kind)))}
             for name, trained in runs.items():
@@ -149,8 +155,7 @@ def draw_weights(runs: Mapping[str, Trained], out: Path) -> Path:
             edges = np.linspace(-reach, reach, _BINS)
             for name, of_model in values.items():
                 density = np.histogram(of_model, edges)[0] / (len(of_model) * (edges[1] - edges[0]))
-                style: dict[str, Any] = {"color": "0.6", "linestyle": ":"} if name == "start" else {}
-                axis.stairs(density, edges, label=f"{name} (deviation {of_model.std():.3f})", **style)
+                axis.stairs(density, edges, label=f"{name} (deviation {of_model.std():.3f})", **looks[name])
             axis.set_title(f"{part}, {'input' if kind == 'w_x' else 'recurrent'} weights", fontsize=9)
             axis.set_yscale("log")
             axis.set_ylim(bottom=axis.get_ylim()[1] / _DEPTH)

@@ -170,7 +170,7 @@ class Las(Task):
         return pictures.sample(trained, options, out)
 
     def pictures(self, runs: Mapping[str, Trained], folder: Path) -> list[Path]:
-        return [pictures.draw_weights(runs, folder / "weights.png")]
+        return [pictures.draw_weights(runs, self.variants, folder / "weights.png")]
 
     def prepare(self, source: Path, target: Path) -> list[Path]:
         return spoken.prepare(source, target)

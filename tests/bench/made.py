@@ -4,8 +4,8 @@ import copy
 
 CASE = {
     "op": "layer_norm", "pass": "forward", "shape": [8, 16], "settings": {}, "dtype": "float32", "side": "duoln",
-    "rule": "composed", "clock": "wall_slope", "cache": "cold", "warmups": 3, "samples": [2e-3, 1e-3, 3e-3],
-    "median": 2e-3, "p10": 1e-3, "p90": 3e-3, "mad": 1e-3, "bytes": 1024, "gbps": 5.12e-4, "fraction_of_copy": 5.12e-5,
+    "rule": "composed", "clock": "wall_slope", "cache": "cold", "warmups": 3, "samples": [2e-3, 1.9e-3, 2.1e-3],
+    "median": 2e-3, "p10": 1.9e-3, "p90": 2.1e-3, "mad": 1e-4, "bytes": 1024, "gbps": 5.12e-4, "fraction_of_copy": 5.12e-5,
     "flops": 896, "gflops": 4.48e-4, "max_error": 1e-7, "source": None,
 }
 RECORD = {

@@ -130,6 +130,18 @@ def test_warnings(tmp_path):
     assert compare.compare([a, a]).warnings == []
 
 
+def test_spreads_that_are_too_wide_to_compare(tmp_path, capsys):
+    steady = _write(tmp_path / "a.json", made.record({}, {"op": "copy", "shape": [64, 64]}, {"shape": [9, 9], "mad": 2e-4}))
+    shaken = _write(tmp_path / "b.json", made.record(
+        {"mad": 2.02e-4}, {"op": "copy", "shape": [64, 64], "mad": 9.2e-4}, {"shape": [9, 9], "mad": 6e-4}))
+    assert compare.compare([steady, steady]).warnings == []
+    copies, cases = compare.compare([steady, shaken]).warnings
+    assert copies.startswith("spread of a copy in #2: 1 of 1 above 10%, most 46% (copy fwd 64x64")
+    assert cases.startswith("spread of cases in #2: 2 of 2 above 10%, most 30% (layer_norm fwd 9x9")
+    assert _compare(shaken, steady) == 0
+    assert "warning: spread of a copy in #1: 1 of 1 above 10%, most 46%" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("content", "code", "words"), [
     (None, 4, ["b.json", "nothing there"]),
     (json.dumps(made.RECORD)[:300], 4, ["b.json", "byte", "the end of the file"]),

@@ -136,6 +136,14 @@ def test_list_doctor_and_report(tmp_path):
     talk = _run("duoln", "doctor", "--ops", cwd=tmp_path, env={"COLUMNS": "60"}).stdout
     assert 'pip install "cupy-cuda12x[ctk]>=14.1"' in talk and "layer_norm" in talk
     assert _run("duoln", "run", "mnist", *SMOKE, "--out", "r", cwd=tmp_path).returncode == 0
+    before = (tmp_path / "r" / "curves.csv").stat().st_mtime_ns, sorted(tmp_path.rglob("*"))
+    assert json.loads(_run("duoln", "report", "r/ln", "--json", cwd=tmp_path).stdout)["runs"][0]["name"] == "ln"
+    told = _run("duoln", "report", "r/ln", cwd=tmp_path)
+    assert told.returncode == 0 and "--out DIR" in told.stderr and "--html FILE.html" in told.stderr
+    assert ((tmp_path / "r" / "curves.csv").stat().st_mtime_ns, sorted(tmp_path.rglob("*"))) == before
+    assert _run("duoln", "report", "r", "--html", "page.html", "--by", "seed", cwd=tmp_path).returncode == 0
+    assert "train NLL" in (tmp_path / "page.html").read_text()
+    assert _run("duoln", "report", "r", "--html", "page.png", cwd=tmp_path).returncode == 2
     out = _run("duoln", "report", "r/ln", "r/none", "--out", "both", "--json", cwd=tmp_path)
     assert out.returncode == 0 and [r["variant"] for r in json.loads(out.stdout)["runs"]] == ["ln", "none"]
     assert (tmp_path / "both" / "curves.png").exists()

@@ -43,7 +43,7 @@ from duoln.plugins.order_embeddings import coco, flickr8k
 from duoln.plugins.order_embeddings.corpus import Words
 from duoln.plugins.skip_thoughts import corpus as books
 from duoln.plugins.skip_thoughts import sets, vectors
-from duoln.runs import checkpoint, folder, log, report
+from duoln.runs import checkpoint, curves, folder, log
 
 CAP = 200 << 20
 ROOT = Path(__file__).resolve().parents[2]
@@ -252,9 +252,9 @@ READERS = {
         b'{"file": "step-000000003.safetensors", "step": 3}\n', b'{"file": "../../etc/passwd", "step": 3}'], (), "best.json"),
     "config (JSON)": Reader(folder.read_json, [_CONFIG, b"{}"], RUN),
     "log (JSONL)": Reader(lambda p: list(log.read_log(p.parent)), [_LOG, _LOG[:200]], RUN, "log.jsonl"),
-    "curves of a log": Reader(lambda p: report.read_curves([p.parent]), [_LOG, _LOG * 2], RUN, "log.jsonl",
+    "curves of a log": Reader(lambda p: curves.read_curves([p.parent]), [_LOG, _LOG * 2], RUN, "log.jsonl",
                               {"config.json": _CONFIG}),
-    "curves of a config": Reader(lambda p: [c.name for c in report.read_curves([p.parent])], [_CONFIG, _LOG], RUN,
+    "curves of a config": Reader(lambda p: [c.variant for c in curves.read_curves([p.parent])], [_CONFIG, _LOG], RUN,
                                  "config.json", {"log.jsonl": _LOG}),
     "a model's config": Reader(hostile_runs.read_model, [hostile_runs.config(), _CONFIG], MODEL, "config.json",
                                {_STEP: hostile_runs.saved()}),

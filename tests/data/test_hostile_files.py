@@ -21,7 +21,7 @@ import pytest
 from duoln.errors import CheckpointError, DataFormatError
 from duoln.plugins.draw import corpus as images
 from duoln.plugins.handwriting import corpus
-from duoln.runs import checkpoint, folder, log, report
+from duoln.runs import checkpoint, curves, folder, log
 from duoln.testing import check_error
 
 CASES = 300
@@ -94,7 +94,7 @@ def test_notes_of_a_checkpoint(tmp_path, notes, words):
 def test_a_run_that_lacks_what_curves_are_made_of(tmp_path, file, content, words):
     for name, whole in (("config.json", hostile_readers._CONFIG), ("log.jsonl", hostile_readers._LOG)):
         (tmp_path / name).write_bytes(content if name == file else whole)
-    check_error(DataFormatError, lambda: report.read_curves([tmp_path]), file, *words)
+    check_error(DataFormatError, lambda: curves.read_curves([tmp_path]), file, *words)
 
 
 @pytest.mark.parametrize(("read", "make"), [

@@ -85,7 +85,7 @@ def test_histograms_are_densities(trained, tmp_path, monkeypatch):
     before = Axes.stairs
     monkeypatch.setattr(Axes, "stairs", lambda self, values, edges, **k: (
         drawn.append((values, edges, k["label"])), before(self, values, edges, **k))[1])
-    pictures.draw_weights({"none": trained, "again": trained}, tmp_path / "w.png")
+    pictures.draw_weights({"none": trained, "again": trained}, ["none"], tmp_path / "w.png")
     assert len(drawn) == 12 and {label.split()[0] for _, _, label in drawn} == {"start", "none", "again"}
     for values, edges, _ in drawn:
         assert 0.97 < (values * np.diff(edges)).sum() <= 1 + 1e-9

@@ -5,8 +5,11 @@ import json
 import pytest
 
 from duoln.errors import DataFormatError
+from duoln.runs.curves import read_curves
+from duoln.runs.curves_csv import write_csv
 from duoln.runs.dataset import read_dataset
-from duoln.runs.report import read_curves, write_csv
+from duoln.runs.series import series_of
+from duoln.tasks import Task
 from duoln.tasks.values import Dataset
 from duoln.testing.closeness import check_error
 
@@ -33,6 +36,6 @@ def test_runs_of_both_versions_are_reported(tmp_path, key):
     (run / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     [curve] = read_curves([run])
     assert curve.dataset == Dataset("digits", "original")
-    header, row = write_csv([curve], tmp_path / "curves.csv").read_text().splitlines()
+    header, row = write_csv(series_of(Task(), [curve]), tmp_path / "curves.csv").read_text().splitlines()
     assert header.split(",")[:5] == ["run", "variant", "batch_size", "dataset", "provenance"]
     assert row.split(",")[:5] == ["ln", "ln", "4", "digits", "original"]

@@ -79,9 +79,9 @@ def test_cells_stay_in_their_columns(capsys):
 @pytest.fixture(scope="module", autouse=True)
 def _runs_draw_nothing():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("duoln.cli.curves.write_curves", lambda task, runs, out: [])
-        patch.setattr("duoln.cli.run.write_curves", lambda task, runs, out: [])
-        patch.setattr("duoln.cli.report.write_curves", lambda task, runs, out: [out / "curves.csv"])
+        patch.setattr("duoln.cli.curves.write_curves", lambda task, series, out: [])
+        patch.setattr("duoln.cli.run.write_curves", lambda task, series, out: [])
+        patch.setattr("duoln.cli.report.write_curves", lambda task, series, out, by: [out / "curves.csv"])
         yield
 
 
@@ -105,9 +105,10 @@ def run(original, tmp_path):
     return Path(shutil.copytree(original, tmp_path / original.name))
 
 
-@pytest.mark.parametrize("words", [["report", "RUN"], ["paper", "--runs", "RUN"], ["report", "RUN", "--json"],
+@pytest.mark.parametrize("words", [["report", "RUN", "--out", "\x1b[31m"], ["paper", "--runs", "RUN"], ["report", "RUN", "--json"],
                                    ["sample", "mnist", "--run", "RUN", "--out", "\x1b[31m"], ["report", "RUN/\x1b[31mnothing"]])
-def test_reports_of_such_a_run(run, capsys, words):
+def test_reports_of_such_a_run(run, tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
     main([word.replace("RUN", str(run)) for word in words])
     captured = capsys.readouterr()
     assert not STEERS.search(captured.out) and not STEERS.search(captured.err)

@@ -11,8 +11,7 @@ import pytest
 from small_runs import VALUES, At, Told, fit_into, state_bits
 
 from duoln import cli, tree
-from duoln.cli.report import _report_row
-from duoln.runs import checkpoint, report
+from duoln.runs import checkpoint, curves
 from duoln.runs.log import read_log
 from duoln.runs.trained import load_trained
 from duoln.system.stopping import Interrupted
@@ -90,16 +89,16 @@ def test_what_is_read_back_and_reported_is_the_best(numpy_backend, tmp_path):
     assert trained.step == 10
     assert [t.numpy().tobytes() for t in tree.leaves(trained.params)] == [
         t.numpy().tobytes() for t in tree.leaves(trainer.state["params"])]
-    [curve] = report.read_curves([tmp_path / "plain"])
-    assert _report_row(curve)["steps"] == 10 and _report_row(curve)["test_mse"] == 1.0
-    assert _report_row(curve._replace(result={}))["steps"] == 20  # a run that has not ended has its last model
+    [curve] = curves.read_curves([tmp_path / "plain"])
+    assert curve.last["step"] == 10 and curve.last["test_mse"] == 1.0
+    assert curve._replace(result={}).last["step"] == 20  # a run that has not ended has its last model
 
 
 def test_a_resumed_run_has_no_result_until_it_ends(numpy_backend, tmp_path):
     fit_into(told_trainer(numpy_backend), tmp_path, numpy_backend)
     lines = (tmp_path / "log.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "log.jsonl").write_text("".join([*lines, lines[0]]))
-    assert report.read_curves([tmp_path])[0].result == {}
+    assert curves.read_curves([tmp_path])[0].result == {}
 
 
 def test_patience_below_0(tmp_path, capsys):

@@ -22,11 +22,14 @@ from duoln.core import Tensor, value_and_grad
 from duoln.errors import UsageError
 from duoln.nn.recurrent import RecurrentCell
 from duoln.ops.recurrent.variants import CELLS, Cell
+from duoln.pictures import style
 from duoln.pictures.drawing import figure
 from duoln.randomness import Stream
 
 Norm = Literal["none", "layer"]
 NORMS: tuple[Norm, ...] = get_args(Norm)
+_VARIANTS: dict[Norm, str] = {"none": "none", "layer": "ln"}
+"""As tasks call them."""
 Scaled = Literal["w_h", "w_h and w_x"]
 SCALED: tuple[Scaled, ...] = get_args(Scaled)
 
@@ -150,20 +153,19 @@ def as_csv(measured: Stability) -> str:
 def draw(measured: Stability, target: Path) -> Path:
     """A column for each cell: above the hidden states over time, below the gradient followed back; W_h scaled.
 
-    Plain networks are dashed, layer-normalised ones solid, scales are colours.
+    Plain networks have the dashes of `none` and layer-normalised ones those of `ln`; scales are colours.
 
     Raises:
         UsageError: matplotlib is not installed.
     """
     scales = list(dict.fromkeys(w.scale for w in measured.walks))
     time = np.arange(1, measured.steps + 1)
-    with figure(target, 2, len(CELLS), (9.6, 5.4), top=0.92, sharex=True, sharey="row") as (whole, panels):
+    with figure(target, 2, len(CELLS), (style.WIDTH + 1, 5.0), top=0.9, sharex=True, sharey="row") as (whole, panels):
         for column, cell in enumerate(CELLS):
             for norm in NORMS:
-                style, width = ("solid", 1.6) if norm == "layer" else ((0, (4, 2)), 1.2)
+                dashes = style.looks([_VARIANTS[norm]])[_VARIANTS[norm]].line()["linestyle"]
                 for index, walk in enumerate(measured.of(cell, norm)):
-                    colour = f"C{index % 10}"
-                    look = {"color": colour, "linestyle": style, "linewidth": width}
+                    look = {"color": style.look(index).colour, "linestyle": dashes, "linewidth": 1.4}
                     label = f"{'layer norm' if norm == 'layer' else 'plain'}, W_h x {walk.scale:g}"
                     panels[0][column].plot(time, walk.state, label=label, **look)
                     finite = [g if 0 < g < np.inf else np.nan for g in walk.gradient]  # for the logarithm

@@ -1,0 +1,58 @@
+"""All evaluations of a report as one table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from duoln.runs.series import By, Series, metric
+from duoln.system.filesystem import write_own
+
+
+def write_csv(series: Sequence[Series], target: Path, by: By = "run") -> Path:
+    """Write a line for each evaluation.
+
+    `run` names the run, as the table and the picture do; a column follows for each setting in which the runs differ.
+    By seed, a line is for all runs of a setting: `seeds` is their number at that update, each metric is a median, and
+    `METRIC_low` and `METRIC_high` are the least and the greatest value.
+    """
+    settings = list(dict.fromkeys(key for s in series for key in s.differences if key != "batch_size"))
+    metrics = sorted({key for s in series for c in s.runs for p in c.points for key in p} - {"event"})
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    of_metrics = metrics if by == "run" else ["seeds", *(f"{key}{end}" for key in metrics for end in _ends(key))]
+    writer.writerow(["run", "variant", "batch_size", "dataset", "provenance", *settings, *of_metrics])
+    for s in series:
+        first = s.runs[0]
+        named = [s.name if by == "run" else s.label(), s.variant, first.config["batch_size"], *first.dataset,
+                 *(s.differences.get(key, "") for key in settings)]
+        for row in _runs(s, metrics) if by == "run" else _seeds(s, metrics):
+            writer.writerow([*named, *row])
+    write_own(target, text.getvalue().encode(errors="backslashreplace"))
+    return target
+
+
+def _ends(metric: str) -> tuple[str, ...]:
+    return ("",) if metric == "step" else ("", "_low", "_high")
+
+
+def _runs(series: Series, metrics: Sequence[str]) -> Iterator[list[Any]]:
+    for curve in series.runs:
+        for point in curve.points:
+            yield [point.get(key, "") for key in metrics]
+
+
+def _seeds(series: Series, metrics: Sequence[str]) -> Iterator[list[Any]]:
+    ranges = {key: {p.x: p for p in series.points(metric(key, "step"))} for key in metrics}
+    for step in sorted({p["step"] for c in series.runs for p in c.points}):
+        row: list[Any] = [sum(any(p["step"] == step for p in c.points) for c in series.runs)]
+        for key in metrics:
+            point = ranges[key].get(step)
+            if key == "step":
+                row.append(step)
+            else:
+                row += ["", "", ""] if point is None else [point.y, point.low, point.high]
+        yield row

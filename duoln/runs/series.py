@@ -1,0 +1,120 @@
+"""What is drawn and printed as one: a run, or the runs of one setting with several seeds; and what each is called."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from duoln.runs.curves import Curve
+from duoln.tasks.task import Task
+
+By = Literal["run", "seed"]
+_ABSENT = object()
+
+
+def metric(key: str, x_axis: str) -> Callable[[Curve], list[tuple[float, float]]]:
+    """What gives a run's values of a metric along an axis, "epoch" or "step"."""
+    return lambda curve: [(p[x_axis], p[key]) for p in curve.points if key in p]
+
+
+class Range(NamedTuple):
+    """A figure of several runs."""
+
+    median: float
+    low: float
+    high: float
+
+
+class Point(NamedTuple):
+    """A place of a curve: `low` and `high` are `y` itself where one run has the curve."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+
+
+class Series(NamedTuple):
+    """One curve of a report.
+
+    `name` is the shortest end of the folder's path that no other run of the report has; for several seeds, the number
+    of seeds. `differences` are the settings, as text, in which the series of the report differ.
+    """
+
+    name: str
+    variant: str
+    differences: Mapping[str, str]
+    runs: Sequence[Curve]
+
+    def label(self, without: Iterable[str] = ()) -> str:
+        """The variant, the settings in which it differs, and its folder where that says more.
+
+        Args:
+            without: settings that the reader sees elsewhere.
+        """
+        hidden = set(without)
+        settings = [f"{key} {value}" for key, value in self.differences.items() if key not in hidden]
+        parts = Path(self.name).parts
+        folder = "/".join(parts[:-1] if len(parts) > 1 and parts[-1] == self.variant else parts)
+        return ", ".join([self.variant, *settings]) + ("" if folder == self.variant else f" ({folder})")
+
+    def points(self, value: Callable[[Curve], Iterable[tuple[float, float]]]) -> list[Point]:
+        """The values of a curve of each run: themselves, or the median and the range of the runs that have a place."""
+        places: dict[float, list[float]] = {}
+        for run in self.runs:
+            for x, y in value(run):
+                places.setdefault(x, []).append(y)
+        return [Point(x, statistics.median(ys), min(ys), max(ys)) for x, ys in sorted(places.items())]
+
+    def figure(self, key: str) -> float | Range | None:
+        """A metric of the runs' results; the range and the median where there are several."""
+        values = [run.last[key] for run in self.runs if key in run.last]
+        if len(self.runs) == 1 or not values:
+            return values[0] if values else None
+        return Range(statistics.median(values), min(values), max(values))
+
+
+def series_of(task: Task, curves: Sequence[Curve], by: By = "run") -> list[Series]:
+    """One series for each run, or for the runs that differ in nothing but the seed."""
+    if by == "run":
+        differing = differing_settings(task, curves)
+        return [Series(name, c.variant, _values(c, differing), [c])
+                for name, c in zip(short_names([c.path for c in curves]), curves, strict=True)]
+    groups: dict[str, list[Curve]] = {}
+    for c in curves:
+        settings = {key: value for key, value in c.config.items() if key != "seed"}
+        groups.setdefault(repr((c.variant, c.dataset, sorted(settings.items()))), []).append(c)
+    firsts = [runs[0] for runs in groups.values()]
+    differing = [key for key in differing_settings(task, firsts) if key != "seed"]
+    return [Series(f"{len(runs)} {'seed' if len(runs) == 1 else 'seeds'}", runs[0].variant,
+                   _values(runs[0], differing), runs) for runs in groups.values()]
+
+
+def differing_settings(task: Task, curves: Sequence[Curve]) -> list[str]:
+    """The settings whose values differ between runs, but for those that follow from the variant."""
+    keys = dict.fromkeys(key for c in curves for key in c.config)
+    by_variant = {key for overrides in task.variants.values() for key in overrides}
+    differing = []
+    for key in keys:
+        values = {(c.variant, repr(c.config.get(key, _ABSENT))) for c in curves}
+        follows = key in by_variant and max(Counter(variant for variant, _ in values).values()) == 1
+        if len({value for _, value in values}) > 1 and not follows:
+            differing.append(key)
+    return differing
+
+
+def _values(curve: Curve, keys: Iterable[str]) -> dict[str, str]:
+    return {key: str(curve.config.get(key, "not set")) for key in keys}
+
+
+def short_names(paths: Sequence[Path]) -> list[str]:
+    """For each folder the last parts of its path: as few as make every name of the report unique."""
+    whole = [path.resolve().parts for path in paths]
+    for depth in range(1, max(map(len, whole), default=1) + 1):
+        ends = [parts[-depth:] for parts in whole]
+        if len(set(ends)) == len(set(whole)):
+            return ["/".join(parts) for parts in ends]
+    return [str(path) for path in paths]

@@ -1,0 +1,61 @@
+"""The table of results: levels, and terminals that are narrow."""
+
+from runs.reading import Reading
+
+from duoln.cli import console
+from duoln.runs.series import Range
+from duoln.tasks import Dataset
+from duoln.tasks.events import Evaluation
+
+
+def test_levels_stand_once_below_the_table(capsys):
+    result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
+              "seconds_per_epoch": 1.0}
+    console.show_results(Reading(), Dataset("made", "synthetic"), [result, {**result, "variant": "none"}])
+    stderr = capsys.readouterr().err
+    assert stderr.count("by chance") == 1 and "by chance 0.75" in stderr and stderr.count("0.2500") == 2
+
+
+def test_a_table_too_wide_for_the_terminal_lies_on_its_side(capsys, monkeypatch):
+    result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
+              "seconds_per_epoch": 1.0}
+    monkeypatch.setattr(console.talk, "width", 60)
+    console.show_results(Reading(), Dataset("made", "synthetic"), [result, {**result, "variant": "none", "test_error": 0.125}])
+    upright = capsys.readouterr().err
+    monkeypatch.setattr(console.talk, "width", 40)
+    console.show_results(Reading(), Dataset("made", "synthetic"), [result, {**result, "variant": "none", "test_error": 0.125}])
+    turned = capsys.readouterr().err
+    assert "…" not in upright + turned
+    [line] = [line for line in turned.splitlines() if "test error" in line]
+    assert line.index("0.2500") < line.index("0.1250") and "the paper on none" in turned
+
+
+def test_the_figure_of_several_runs_has_its_range():
+    assert console.number(Range(0.02, 0.01, 0.04), ".1%") == "2.0%\n1.0%-4.0%"
+
+
+def test_rows_of_one_variant_are_told_apart(capsys, monkeypatch):
+    monkeypatch.setattr(console.talk, "width", 80)
+    result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
+              "seconds_per_epoch": 1.0}
+    console.show_results(Reading(), Dataset("made", "synthetic"), [result, result], {"learning_rate": ["0.001", "0.002"]})
+    stderr = capsys.readouterr().err
+    assert "0.001" in stderr and "0.002" in stderr and "\u2026" not in stderr and stderr.count("the paper on ln") == 1
+
+
+def test_a_task_that_is_of_no_paper_claims_nothing(capsys):
+    class Own(Reading):
+        paper, references = "", {}
+
+    result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 0.574713, "valid_error": 0.5, "test_error": 0.25,
+              "seconds_per_epoch": 1.0}
+    console.show_results(Own(), Dataset("made", "synthetic"), [result])
+    stderr = capsys.readouterr().err
+    assert "paper" not in stderr and "()" not in stderr and "20 updates" in stderr and "0.57" not in stderr
+
+
+def test_progress_along_updates_names_updates(capsys):
+    display = console.ProgressDisplay(Reading.columns, Reading.x_axis)
+    display.on_evaluation(Evaluation(200, 0.574713, {"valid_error": 0.5}, 1.0))
+    stderr = capsys.readouterr().err
+    assert "update 200" in stderr and "epoch" not in stderr
