@@ -41,7 +41,9 @@ class OwnTextConfig(Config):
     length: int = 50
     """The bytes of a training example."""
     hidden: int = 64
+    """Units of the LSTM, and the length of a byte's vector."""
     norm: Literal["layer", "none"] = "layer"
+    """The LSTM's normalisation."""
     file: str | None = None
     """A text, in UTF-8; without it one is made on the spot."""
 

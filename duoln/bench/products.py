@@ -2,7 +2,7 @@
 
     python -m duoln.bench.products --busy 0 --busy 1
 
-prints one row a size: the median times in microseconds, and their ratio.
+prints one row a size: the median times in microseconds, and their ratio. It runs where the rules are compiled.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from duoln.errors import KernelError
-from duoln.kernels import host
-from duoln.kernels.product.multiply import failure, multiply
+from duoln import ops, runtime
+from duoln.backends.protocol import Backend
+from duoln.core import Rule
+from duoln.errors import BackendError
 
 SIZES = ((64, 64, 256), (8, 400, 1600), (32, 512, 512), (100, 256, 256), (128, 264, 1024), (128, 1000, 1000),
          (512, 1000, 1000), (8192, 264, 1024))
@@ -36,20 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m duoln.bench.products",
                                      description="Compiled products beside BLAS's.")
     parser.add_argument("--busy", type=int, action="append", help="so many other processes compute; may be repeated")
-    args = parser.parse_args(argv)
-    if (reason := failure(1 << 30)) is not None:
-        raise KernelError(f"[products] {reason}")
-    table = Table(title=f"Products on {host.workers()} threads: median us, compiled / BLAS", title_justify="left")
-    table.add_column("size")
-    loads = args.busy or [0, 1]
+    loads = parser.parse_args(argv).busy or [0, 1]
+    backend = runtime.backend("numpy")
     columns = []
     for busy in loads:
-        table.add_column(f"{busy} busy", justify="right", no_wrap=True)
         with busy_processes(busy):
-            columns.append([_row(size) for size in SIZES])
+            columns.append([_row(backend, size) for size in SIZES])
+    print("Median us of a product, compiled / BLAS")
+    print(" ".join([f"{'rows x depth x columns':24}", *(f"{f'{busy} busy':>26}" for busy in loads)]))
     for k, size in enumerate(SIZES):
-        table.add_row(" x ".join(map(str, size)), *(column[k] for column in columns))
-    Console().print(table)
+        print(" ".join([f"{' x '.join(map(str, size)):24}", *(f"{column[k]:>26}" for column in columns)]))
     return 0
 
 
@@ -65,13 +61,23 @@ def busy_processes(count: int) -> Iterator[None]:
             process.wait()
 
 
-def _row(size: tuple[int, int, int]) -> str:
+def _row(backend: Backend, size: tuple[int, int, int]) -> str:
     rows, depth, columns = size
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((rows, depth), np.float32), rng.standard_normal((depth, columns), np.float32)
-    out = np.empty((rows, columns), np.float32)
-    compiled, blas = (_median(run) for run in (lambda: multiply(a, b, out), lambda: np.matmul(a, b, out=out)))
+    compiled, blas = (_median(partial(rule.forward, backend, a, b)) for rule in (_compiled(backend, a, b), _composed()))
     return f"{compiled:,.0f} / {blas:,.0f} = {compiled / blas:.2f}"
+
+
+def _compiled(backend: Backend, a: np.ndarray, b: np.ndarray) -> Rule:
+    rule = ops.matmul.select(backend, [a, b], {})
+    if rule is _composed():
+        raise BackendError("[products] expected a compiled rule for this product, found none; duoln doctor says why")
+    return rule
+
+
+def _composed() -> Rule:
+    return ops.matmul.rules("numpy")[-1]
 
 
 def _median(run: Callable[[], object]) -> float:

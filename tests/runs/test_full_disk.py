@@ -94,7 +94,7 @@ def test_each_kind_of_write(tmp_path, monkeypatch, capsys):
         kinds.setdefault((name, "step" if path.startswith("step-") else path), n)
     last = max(n for n, call in enumerate(calls, start=1) if call == ("write", "log.jsonl"))
     assert {path for name, path in kinds if name == "write"} == {
-        "lock", "log.jsonl", "config.json.part", "result.json.part", "step", "curves.csv.part"}
+        "lock", "log.jsonl", "command.json.part", "config.json.part", "result.json.part", "step", "curves.csv.part"}
     for (name, path), n in kinds.items():
         if name == "write" or path in ("run", "step", "log.jsonl"):
             _fill_and_go_on(n, path == "log.jsonl", tmp_path, monkeypatch, capsys, expected)

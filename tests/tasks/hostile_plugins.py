@@ -135,7 +135,7 @@ METHODS = {
     "a batch of objects": (_replaced(train="lambda step: {'x': np.array([None])}"), "data", "expected an array of numbers"),
     "no model": (task("def model(self, cfg):\n    pass"), "model", "expected an object of class Module, found None"),
     "a model that cannot start": (task("def model(self, cfg):\n    class M(nn.Module):\n        def init(self, rng): raise SystemExit(0)\n    return M()"), "model", "raised SystemExit: 0"),
-    "a model that cannot compute": (task("def model(self, cfg):\n    class M(nn.Module):\n        def weights(self, rng): return {'w': np.zeros(3, np.float32)}\n    return M()"), "loss", "raised TypeError: M does not define __call__"),
+    "a model that cannot compute": (task("def model(self, cfg):\n    class M(nn.Module):\n        def weights(self, rng): return {'w': np.zeros(3, np.float32)}\n    return M()"), "loss", "raised CallError: [M] expected a method __call__"),
     "no optimiser": (task("def optimizer(self, cfg):\n    return 'adam'"), "optimizer", "expected an object of class Optimizer"),
     "an optimiser that fails": (task("def optimizer(self, cfg):\n    class O(optim.SGD):\n        def update(self, *a): raise SystemExit(0)\n    return O(0.1)"), "optimizer", "raised SystemExit: 0"),
     "a loss for each example": (task("def loss(self, model, params, batch):\n    return model(params, batch['x'])"), "loss", "expected a loss of shape ()"),
