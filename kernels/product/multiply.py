@@ -13,7 +13,7 @@ from duoln.kernels import host, native
 
 LEAST = 1 << 18
 """Multiplications below which BLAS uses one thread too; its call costs less."""
-_WORTH_THREADS = 1 << 20
+_WORTH_THREADS = 1 << 21
 """Multiplications below which a second thread costs more than it saves."""
 
 _FILE = "product/product.cpp"

@@ -11,7 +11,7 @@ from duoln.testing import check_rule
 
 pytestmark = [pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler"), pytest.mark.numerical]
 
-SIZES = [(1, 1, 1), (1, 300, 17), (5, 1, 33), (6, 7, 16), (7, 257, 15), (13, 1025, 31), (48, 64, 64), (97, 33, 130),
+SIZES = [(1, 1, 1), (1, 300, 17), (5, 1, 33), (9, 270, 80), (6, 7, 16), (7, 257, 15), (13, 1025, 31), (48, 64, 64), (97, 33, 130),
          (257, 40, 19), (300, 2049, 5), (640, 17, 48)]
 
 
