@@ -83,10 +83,11 @@ def test_what_is_not_a_number_stays_in_its_row_and_column(value):
     assert strange[3].all() and strange[:, 49].all() and strange.sum() == 50 + 20 - 1
 
 
-def test_small_products_and_those_of_few_rows_have_other_rules(monkeypatch, numpy_backend):
+def test_small_and_very_large_products_and_those_of_few_rows_have_other_rules(monkeypatch, numpy_backend):
     monkeypatch.undo()
     x, weight = np.ones((64, 256), np.float32), np.ones((256, 256), np.float32)
     [rule] = [r for r in ops.linear.rules("numpy") if r.name == "compiled product"]
     assert rule.supports(numpy_backend, x, weight, None) is None
     assert "at least" in rule.supports(numpy_backend, x[:3], weight[:, :9], None)
+    assert "at most" in rule.supports(numpy_backend, np.broadcast_to(x[:1], (1 << 16, 256)), weight, None)
     assert "few rows" in rule.supports(numpy_backend, x[:4], weight, None)
