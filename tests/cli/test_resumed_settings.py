@@ -5,13 +5,13 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from small_runs import Line
 
 import duoln
 from duoln.cli import main
 from duoln.cli.run import run_task
 from duoln.errors import UsageError
 from duoln.testing import check_error
-from tests.small_runs import Line
 
 SMOKE = ("run", "mnist", "--preset", "smoke", "--set", "rows=400", "--set", "hidden=8", "--backend", "numpy")
 RESUME = ("run", "mnist", "--resume", "auto", "--backend", "numpy")
