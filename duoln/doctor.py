@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
         } for p in probes],
         "choice": choice,
         "native": runtime.native_facts(),
+        "threads": runtime.threads(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "advice": [line for line in (openblas.advice(),) if line],
         "data": {"folders": [str(f) for f in data.data_folders()], "cache": str(data.cache_folder())},
         "plugins": [{"name": f.task.name, "distribution": f.distribution, "reason": ""}

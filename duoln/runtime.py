@@ -17,7 +17,7 @@ from duoln.core.arguments import described, did_you_mean
 from duoln.core.entering import host_array
 from duoln.data.batches import check_pair, check_range
 from duoln.errors import BackendError, DtypeError, UsageError
-from duoln.kernels import native
+from duoln.kernels import host, native
 
 CHOICES = ("auto", *backends.NAMES)
 
@@ -140,6 +140,11 @@ def to_tensors(values: Any, backend: Backend | str | None = None, dtype: str | N
     """`tensor` at every leaf of a tree."""
     where = _backend_of(backend)
     return tree.map(lambda x: tensor(x, where, dtype), values)
+
+
+def threads() -> int:
+    """How many threads the NumPy backend's rules use: DUOLN_THREADS, OMP_NUM_THREADS, or the cores of this process."""
+    return host.workers()
 
 
 def native_facts() -> dict[str, Any]:

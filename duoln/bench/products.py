@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import NoReturn
 
 import numpy as np
 
@@ -22,11 +23,11 @@ from duoln import ops, runtime
 from duoln.backends.protocol import Backend
 from duoln.core import Rule
 from duoln.errors import BackendError
+from duoln.system.processes import command, environment
 
 SIZES = ((64, 64, 256), (8, 400, 1600), (32, 512, 512), (100, 256, 256), (128, 264, 1024), (128, 1000, 1000),
          (512, 1000, 1000), (4096, 264, 1024))
 """(rows, depth, columns)."""
-_BUSY = "import numpy as np; a = np.ones((600, 600), np.float32)\nwhile True: a @ a"
 _RUNS = 15
 _MOST_SECONDS = 0.5
 """For the runs of one product; a slow one gets fewer."""
@@ -37,7 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m duoln.bench.products",
                                      description="Compiled products beside BLAS's.")
     parser.add_argument("--busy", type=int, action="append", help="beside so many other processes; may be repeated")
-    loads = parser.parse_args(argv).busy or [0, 1]
+    parser.add_argument("--multiply-for-ever", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.multiply_for_ever:
+        _multiply_for_ever()
+    loads = args.busy or [0, 1]
     backend = runtime.backend("numpy")
     columns = []
     for busy in loads:
@@ -53,13 +58,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
     """Within this context so many other processes multiply matrices, as another training does."""
-    processes = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(count)]
+    processes = [subprocess.Popen(command("duoln.bench.products", "--multiply-for-ever"), env=environment())
+                 for _ in range(count)]
     try:
         yield
     finally:
         for process in processes:
             process.kill()
             process.wait()
+
+
+def _multiply_for_ever() -> NoReturn:
+    a = np.ones((600, 600), np.float32)
+    while True:
+        a @ a
 
 
 def _row(backend: Backend, size: tuple[int, int, int]) -> str:

@@ -60,6 +60,8 @@ def _doctor(args: argparse.Namespace) -> int:
         if native["rules"] == "compiled" else f"{native['reason']}; for faster ones: {native['remedy']}"))
     for file, why in native.get("absent", {}).items():
         console.put(f"  {file} is interpreted: {why}")
+    load = "" if facts["load"] is None else f"; load of the last minute {facts['load']:.1f}"
+    console.put(f"threads: {facts['threads']} for the rules of numpy{load}")
     for line in facts["advice"]:
         console.put(f"advice: {line}")
     console.put(f"DUOLN_DATA: {facts['data']['folders'] or 'not set'}; cache: {facts['data']['cache']}")

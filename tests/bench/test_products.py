@@ -23,7 +23,7 @@ def test_a_row_a_size_and_a_column_a_load(monkeypatch, capsys):
 def test_busy_processes_end_with_the_measurement(monkeypatch):
     started = []
     real = products.subprocess.Popen
-    monkeypatch.setattr(products.subprocess, "Popen", lambda *args: started.append(real(*args)) or started[-1])
+    monkeypatch.setattr(products.subprocess, "Popen", lambda *args, **named: started.append(real(*args, **named)) or started[-1])
     with pytest.raises(ZeroDivisionError), products.busy_processes(2):
         assert [process.poll() for process in started] == [None, None]
         1 / 0  # noqa: B018

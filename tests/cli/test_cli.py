@@ -135,6 +135,7 @@ def test_list_doctor_and_report(tmp_path):
     assert [b["name"] for b in doctor["backends"]] == ["numpy", "cupy", "mlx"]
     talk = _run("duoln", "doctor", "--ops", cwd=tmp_path, env={"COLUMNS": "60"}).stdout
     assert 'pip install "cupy-cuda12x[ctk]>=14.1"' in talk and "layer_norm" in talk
+    assert f"threads: {doctor['threads']} for the rules of numpy" in talk and doctor["threads"] >= 1
     assert _run("duoln", "run", "mnist", *SMOKE, "--out", "r", cwd=tmp_path).returncode == 0
     before = (tmp_path / "r" / "curves.csv").stat().st_mtime_ns, sorted(tmp_path.rglob("*"))
     assert json.loads(_run("duoln", "report", "r/ln", "--json", cwd=tmp_path).stdout)["runs"][0]["name"] == "ln"
