@@ -9,14 +9,14 @@
 #if VECTOR_BYTES == 64
 static const int TALL_ROWS = 8, TALL_PANELS = 2, FLAT_ROWS = 4, FLAT_PANELS = 4;
 #elif VECTOR_BYTES == 32
-static const int TALL_ROWS = 6, TALL_PANELS = 1, FLAT_ROWS = 3, FLAT_PANELS = 2;
+static const int TALL_ROWS = 6, TALL_PANELS = 1, FLAT_ROWS = 2, FLAT_PANELS = 2;
 #else
 static const int TALL_ROWS = 3, TALL_PANELS = 1, FLAT_ROWS = 3, FLAT_PANELS = 1;
 #endif
-// TALL and FLAT are the rows and panels whose sums fit in the registers; a flat tile is for few rows.
+// TALL and FLAT are the rows and panels whose sums fit in the registers beside a row of the panels and one value; a flat tile
+// is for so few rows that the sums of a tall one would wait for each other.
 static const index_t PANEL_BYTES = 64;
 static const index_t DEPTH_BLOCK = 256;  // rows of a panel that stay in the first cache
-static const index_t MOST_FLAT_ROWS = 9;
 
 template <class T>
 struct Panel {
@@ -53,6 +53,7 @@ static inline void tile(const T* const* a, const Panels<T>& panels, index_t firs
     }
     const index_t between = panels.between, step = panels.step;
     const T* row = panels.first + first * step;
+#pragma GCC unroll 4
     for (index_t k = first; k < last; ++k, row += step) {
         vector b[N];
 #pragma GCC unroll 16
@@ -107,7 +108,7 @@ static void panels_of(const T* const* a, index_t rows, const Panels<T>& panels, 
 template <class T>
 __attribute__((noinline)) static void product(const T* const* a, index_t rows, const Panels<T>& panels, index_t first,
                                               index_t last, index_t depth, T* const* out, bool add) {
-    if (rows <= MOST_FLAT_ROWS) panels_of<T, FLAT_ROWS, FLAT_PANELS>(a, rows, panels, first, last, depth, out, add);
+    if (rows <= FLAT_ROWS) panels_of<T, FLAT_ROWS, FLAT_PANELS>(a, rows, panels, first, last, depth, out, add);
     else panels_of<T, TALL_ROWS, TALL_PANELS>(a, rows, panels, first, last, depth, out, add);
 }
 

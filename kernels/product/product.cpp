@@ -10,6 +10,7 @@
 
 static const index_t PANELS_AT_ONCE = 4;     // read side by side: a CPU fetches neighbouring lines together
 static const index_t DEPTH_AT_ONCE = 1024;   // what is packed at a time stays in the caches
+static const index_t MOST_LYING_ROWS = 9;    // with so few, packing would take as long as the product
 static const index_t MOST_ROWS_CACHED = 256; // with more rows, the threads share rows
 static const index_t ROWS_AT_ONCE = 48, LEAST_ROWS_AT_ONCE = 12, BLOCKS = 16;
 
@@ -166,7 +167,7 @@ static void share_panels(const Operands<T>& of) {
     });
 }
 
-// A few rows: b is not packed, because that would take as long as the product.
+// A few rows: b is not packed.
 template <class T>
 static void share_lying_panels(const Operands<T>& of) {
     constexpr index_t W = Panel<T>::width;
@@ -233,7 +234,7 @@ static void multiply(Operands<T> of, bool a_turned) {
         of.a = turned.data();
         of.a_distance = distance;
     }
-    if (of.rows <= MOST_FLAT_ROWS && !of.b_turned) share_lying_panels(of);
+    if (of.rows <= MOST_LYING_ROWS && !of.b_turned) share_lying_panels(of);
     else if (of.rows > MOST_ROWS_CACHED) share_rows(of);
     else share_panels(of);
 }
