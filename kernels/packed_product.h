@@ -25,20 +25,9 @@ struct Panel {
     static index_t count(index_t columns) { return (columns + width - 1) / width; }
 };
 
-// Panels of a matrix: packed, or as they lie in a matrix whose rows are `step` values apart.
-template <class T>
-struct Panels {
-    const T* first;
-    index_t between, step;  // values from one panel to the next, and from one row of a panel to the next
-
-    static Panels packed(const T* values, index_t depth) { return {values, depth * Panel<T>::width, Panel<T>::width}; }
-    static Panels lying(const T* matrix, index_t distance) { return {matrix, Panel<T>::width, distance}; }
-    Panels from(index_t panel) const { return {first + panel * between, between, step}; }
-};
-
-// out[r][column...] = a[r] * panels, or added to what is there.
+// out[r][column...] = a[r] * panels, or added to what is there; a panel begins `between` values after the one before.
 template <class T, int ROWS, int PANELS>
-static inline void tile(const T* const* a, const Panels<T>& panels, index_t first, index_t last, T* const* out,
+static inline void tile(const T* const* a, const T* panels, index_t between, index_t first, index_t last, T* const* out,
                         index_t column, bool add) {
     using vector = typename Vector<T>::type;
     constexpr int V = Panel<T>::vectors, N = PANELS * V;
@@ -51,10 +40,9 @@ static inline void tile(const T* const* a, const Panels<T>& panels, index_t firs
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) sums[r][n] = add ? load(out[r] + column + n * L) : vector{};
     }
-    const index_t between = panels.between, step = panels.step;
-    const T* row = panels.first + first * step;
+    const T* row = panels + first * Panel<T>::width;
 #pragma GCC unroll 4
-    for (index_t k = first; k < last; ++k, row += step) {
+    for (index_t k = first; k < last; ++k, row += Panel<T>::width) {
         vector b[N];
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) b[n] = load(row + n / V * between + n % V * L);
@@ -72,49 +60,42 @@ static inline void tile(const T* const* a, const Panels<T>& panels, index_t firs
 }
 
 template <class T, int ROWS, int PANELS>
-static void tile_of(index_t rows, const T* const* a, const Panels<T>& panels, index_t first, index_t last, T* const* out,
-                    index_t column, bool add) {
+static void tile_of(index_t rows, const T* const* a, const T* panels, index_t between, index_t first, index_t last,
+                    T* const* out, index_t column, bool add) {
     if constexpr (ROWS > 0) {
-        if (rows == ROWS) tile<T, ROWS, PANELS>(a, panels, first, last, out, column, add);
-        else tile_of<T, ROWS - 1, PANELS>(rows, a, panels, first, last, out, column, add);
+        if (rows == ROWS) tile<T, ROWS, PANELS>(a, panels, between, first, last, out, column, add);
+        else tile_of<T, ROWS - 1, PANELS>(rows, a, panels, between, first, last, out, column, add);
     }
 }
 
 template <class T, int ROWS, int PANELS>
-static void columns_of(const T* const* a, index_t rows, const Panels<T>& panels, index_t depth, T* const* out,
-                       index_t column, bool add) {
-    const index_t groups = (rows + ROWS - 1) / ROWS;
+static void columns_of(const T* const* a, index_t rows, const T* panels, index_t depth, T* const* out, index_t column,
+                       bool add) {
+    const index_t groups = (rows + ROWS - 1) / ROWS, between = depth * Panel<T>::width;
     for (index_t k = 0; k < depth; k += DEPTH_BLOCK) {
         const index_t end = k + DEPTH_BLOCK < depth ? k + DEPTH_BLOCK : depth;
         for (index_t g = 0; g < groups; ++g) {
             const index_t r = rows * g / groups, next = rows * (g + 1) / groups;
-            tile_of<T, ROWS, PANELS>(next - r, a + r, panels, k, end, out + r, column, add || k > 0);
+            tile_of<T, ROWS, PANELS>(next - r, a + r, panels, between, k, end, out + r, column, add || k > 0);
         }
     }
 }
 
 template <class T, int ROWS, int PANELS>
-static void panels_of(const T* const* a, index_t rows, const Panels<T>& panels, index_t first, index_t last,
-                      index_t depth, T* const* out, bool add) {
+static void panels_of(const T* const* a, index_t rows, const T* packed, index_t first, index_t last, index_t depth,
+                      T* const* out, bool add) {
     const index_t W = Panel<T>::width;
     index_t p = first;
     for (; p + PANELS <= last; p += PANELS)
-        columns_of<T, ROWS, PANELS>(a, rows, panels.from(p), depth, out, p * W, add);
-    for (; p < last; ++p) columns_of<T, ROWS, 1>(a, rows, panels.from(p), depth, out, p * W, add);
+        columns_of<T, ROWS, PANELS>(a, rows, packed + p * depth * W, depth, out, p * W, add);
+    for (; p < last; ++p) columns_of<T, ROWS, 1>(a, rows, packed + p * depth * W, depth, out, p * W, add);
 }
 
-// The panels [first, last) of a product: out[r] = a[r] * panels, or out[r] += a[r] * panels. Rows are given by their
+// The panels [first, last) of a product: out[r] = a[r] * packed, or out[r] += a[r] * packed. Rows are given by their
 // addresses.
 template <class T>
-__attribute__((noinline)) static void product(const T* const* a, index_t rows, const Panels<T>& panels, index_t first,
-                                              index_t last, index_t depth, T* const* out, bool add) {
-    if (rows <= FLAT_ROWS) panels_of<T, FLAT_ROWS, FLAT_PANELS>(a, rows, panels, first, last, depth, out, add);
-    else panels_of<T, TALL_ROWS, TALL_PANELS>(a, rows, panels, first, last, depth, out, add);
-}
-
-// The same with a packed matrix.
-template <class T>
-static void product(const T* const* a, index_t rows, const T* packed, index_t first, index_t last, index_t depth,
-                    T* const* out, bool add) {
-    product(a, rows, Panels<T>::packed(packed, depth), first, last, depth, out, add);
+__attribute__((noinline)) static void product(const T* const* a, index_t rows, const T* packed, index_t first, index_t last,
+                                              index_t depth, T* const* out, bool add) {
+    if (rows <= FLAT_ROWS) panels_of<T, FLAT_ROWS, FLAT_PANELS>(a, rows, packed, first, last, depth, out, add);
+    else panels_of<T, TALL_ROWS, TALL_PANELS>(a, rows, packed, first, last, depth, out, add);
 }

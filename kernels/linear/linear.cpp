@@ -14,8 +14,8 @@ static inline V kept(V v) {
 }
 
 static const int GROUP = 4;  // rows of x that share a load of the matrix
-static const int PANEL = 4;  // rows of the matrix that share a load and a store of y
-static const int STRIP = 2;  // vectors of columns that are multiplied side by side
+static const int PANEL = 8;  // rows of the matrix that share a load and a store of y
+static const int SUMS = 8;   // vectors that are added up side by side; fewer would wait for each other
 static const index_t BLOCK = 128;  // rows of the matrix whose products are added up together, whatever the threads
 
 // y += x[r, 0 .. K) w[0 .. K, :] for R rows.
@@ -23,6 +23,7 @@ template <int R, int K, class T>
 static void add_panel(const T* x, const T* w, T* y, index_t in, index_t out) {
     using vector = typename Vector<T>::type;
     constexpr index_t LANES = Vector<T>::lanes;
+    constexpr int STRIP = SUMS / R;
     const index_t step = STRIP * LANES, whole = out / step * step;
     for (index_t c = 0; c < whole; c += step) {
         vector sums[R][STRIP];
@@ -47,6 +48,10 @@ static void add_panel(const T* x, const T* w, T* y, index_t in, index_t out) {
 // dx[r, k .. k + K) = the products of g's rows with K rows of w.
 template <int R, int K, class T>
 static void dots(const T* g, const T* w, T* dx, index_t in, index_t out) {
+    if constexpr (R * K > SUMS) {
+        dots<R, K / 2>(g, w, dx, in, out);
+        return dots<R, K - K / 2>(g, w + K / 2 * out, dx + K / 2, in, out);
+    }
     using vector = typename Vector<T>::type;
     constexpr index_t LANES = Vector<T>::lanes;
     vector sums[R][K] = {};
@@ -128,7 +133,7 @@ static void multiply(const T* x, const T* w, const T* bias, T* y, index_t rows, 
     }
 }
 
-static const int ROWS_OF_W = 2;  // rows of the matrix, or of its gradient, that share a load of g
+static const int ROWS_OF_W = 4;  // rows of the matrix, or of its gradient, that share a load of g
 
 template <int K, class T>
 static void differentiate(const T* x, const T* w, const T* g, T* dx, T* dw, index_t rows, index_t in, index_t out,

@@ -19,8 +19,8 @@ from duoln.kernels import native
 from duoln.ops import linear, matmul
 from duoln.ops.linalg import bias_gradient, weight_gradient
 
-MOST_ROWS = 4
-"""BLAS is faster with more: 171 us forward at 8 rows, where this takes 234."""
+MOST_ROWS = 8
+"""With more, packing the weight pays: (8 x 400)(400 x 1600) takes 144 us here, 213 packed and 182 by OpenBLAS."""
 LEAST_WEIGHTS = 1 << 16
 """A smaller weight costs less than a call of its own saves."""
 

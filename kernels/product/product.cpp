@@ -10,7 +10,6 @@
 
 static const index_t PANELS_AT_ONCE = 4;     // read side by side: a CPU fetches neighbouring lines together
 static const index_t DEPTH_AT_ONCE = 1024;   // what is packed at a time stays in the caches
-static const index_t MOST_LYING_ROWS = 9;    // with so few, packing would take as long as the product
 static const index_t MOST_ROWS_CACHED = 256; // with more rows, the threads share rows
 static const index_t ROWS_AT_ONCE = 48, LEAST_ROWS_AT_ONCE = 12, BLOCKS = 16;
 
@@ -167,26 +166,6 @@ static void share_panels(const Operands<T>& of) {
     });
 }
 
-// A few rows: b is not packed.
-template <class T>
-static void share_lying_panels(const Operands<T>& of) {
-    constexpr index_t W = Panel<T>::width;
-    const std::vector<const T*> from = addresses(of.a, of.rows, of.a_distance);
-    const std::vector<T*> to = addresses(of.out, of.rows, of.out_distance);
-    const index_t panels = of.panels(), whole = of.columns / W;
-    in_parts(panels, of.threads, [&](index_t first, index_t last) {
-        const index_t end = std::min(last, whole);
-        const Panels<T> lying = Panels<T>::lying(of.b, of.b_distance);
-        if (first < end) product(from.data(), of.rows, lying, first, end, of.depth, to.data(), false);
-        if (last > whole) {
-            const Aligned<T> packed(of.depth * W);
-            of.pack(0, of.depth, whole, last, packed.data());
-            product_into(from.data(), of.rows, packed.data(), of.depth, whole, last, of.columns, to.data(), false);
-        }
-        of.add_bias(0, of.rows, first * W, std::min(last * W, of.columns));
-    });
-}
-
 template <class T>
 static void share_rows(const Operands<T>& of) {
     constexpr index_t W = Panel<T>::width;
@@ -234,8 +213,7 @@ static void multiply(Operands<T> of, bool a_turned) {
         of.a = turned.data();
         of.a_distance = distance;
     }
-    if (of.rows <= MOST_LYING_ROWS && !of.b_turned) share_lying_panels(of);
-    else if (of.rows > MOST_ROWS_CACHED) share_rows(of);
+    if (of.rows > MOST_ROWS_CACHED) share_rows(of);
     else share_panels(of);
 }
 
