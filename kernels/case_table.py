@@ -79,9 +79,11 @@ def _recurrent() -> Iterator[RuleCase]:
         for sizes in _CELL_SIZES:
             for masked, reverse in ((False, False), (True, True)):
                 yield recurrent(cell, norm, sizes, masked, reverse)
+        yield recurrent(cell, norm, (4, 3, 2, 33), masked=False, reverse=True, gradient_limit=0.05)
 
 
-def recurrent(cell: str, norm: str, sizes: Sequence[int], masked: bool, reverse: bool) -> RuleCase:
+def recurrent(cell: str, norm: str, sizes: Sequence[int], masked: bool, reverse: bool,
+              gradient_limit: float | None = None) -> RuleCase:
     """One case of a recurrent operator; `sizes` are time steps, rows, inputs and hidden units."""
     steps, batch, n_in, hidden = sizes
     rng = np.random.default_rng([*sizes, masked])
@@ -91,10 +93,13 @@ def recurrent(cell: str, norm: str, sizes: Sequence[int], masked: bool, reverse:
     bias = _floats(rng, gates) if has_bias(cell, norm) else None
     mask = rng.random((steps, batch)) < 0.6 if masked else None
     norms = [_floats(rng, *shape) for shape in norm_shapes(cell, norm, hidden).values()]
-    attrs = {"norm": norm, "eps": _eps(min(n_in, hidden) + 1), "eps_place": "inside", "reverse": reverse}
+    attrs = {"norm": norm, "eps": _eps(min(n_in, hidden) + 1), "eps_place": "inside", "reverse": reverse,
+             "gradient_limit": gradient_limit}
     if cell == "lstm":
         attrs["remat"] = False
     case = f"{norm} T{steps} B{batch} in{n_in} H{hidden}{' masked, reverse' if masked else ''}"
+    if gradient_limit is not None:
+        case += f" gradients within {gradient_limit}"
     inputs = (_floats(rng, steps, batch, n_in), *first, *weights, bias, mask, *norms)
     return RuleCase(cell, case, inputs, attrs, 4 * steps * max(gates, batch))
 

@@ -160,12 +160,17 @@ class _Event:
         pass
 
 
+def _clip(x: ndarray, least: float, most: float, out: ndarray) -> ndarray:
+    return np.clip(x, least, most, out=out)
+
+
 def make() -> types.ModuleType:
     """The module; put it into sys.modules as "cupy"."""
     module = types.ModuleType("cupy")
     for name in _FUNCTIONS:
         setattr(module, name, _on_device(getattr(np, name)))
     module.add = np.add
+    module.clip = _clip
     module.ndarray = ndarray
     module.empty = _poisoned
     module.empty_like = _poisoned_like

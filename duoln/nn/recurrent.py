@@ -12,7 +12,7 @@ import numpy as np
 
 from duoln import ops
 from duoln.core import Tensor
-from duoln.core.arguments import BELOW_1, check_flag, check_function, check_number, described, did_you_mean
+from duoln.core.arguments import ABOVE_0, BELOW_1, check_flag, check_function, check_number, described, did_you_mean
 from duoln.core.pytorch_names import OF_RECURRENT
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init
@@ -24,7 +24,8 @@ from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_b
 from duoln.randomness import Stream
 
 States = tuple[Tensor, ...]
-_OPTIONS = ("learned_state", "forget_bias", "eps", "eps_place", "gain", "remat", "input_init", "recurrent_init")
+_OPTIONS = ("learned_state", "forget_bias", "eps", "eps_place", "gain", "remat", "gradient_limit", "input_init",
+            "recurrent_init")
 """What a layer hands on to its cells."""
 
 
@@ -41,6 +42,8 @@ class RecurrentCell(Module):
         learned_state: whether the first state is a parameter, initially 0.
         forget_bias: the initial bias of an LSTM's forget gate; the paper has none.
         remat: keep fewer values for an LSTM's gradient and compute them again, see `ops.lstm`.
+        gradient_limit: a bound on the gradients of the states between the time steps of a sequence, see `ops.lstm`;
+            a single time step has none.
         eps, eps_place: as in `ops.layer_norm`.
         gain: the initial gain of the norms.
         input_init, recurrent_init: the initialisers of each gate's weights.
@@ -56,8 +59,9 @@ class RecurrentCell(Module):
 
     def __init__(self, n_in: int, n_hidden: int, norm: Norm = "none", learned_state: bool = False,
                  forget_bias: float = 0.0, eps: float = 1e-5, eps_place: EpsilonPlace = "inside",
-                 gain: float | None = None, remat: bool = False, input_init: init.Initializer | None = None,
-                 recurrent_init: init.Initializer = init.orthogonal, name: str | None = None) -> None:
+                 gain: float | None = None, remat: bool = False, gradient_limit: float | None = None,
+                 input_init: init.Initializer | None = None, recurrent_init: init.Initializer = init.orthogonal,
+                 name: str | None = None) -> None:
         self._name = name or type(self).__name__
         check_sizes(self._name, n_in=n_in, n_hidden=n_hidden)
         check_variant(self.cell, norm, self._name)
@@ -66,6 +70,7 @@ class RecurrentCell(Module):
         check_number(self._name, "gain", 1.0 if gain is None else gain)
         check_flag(self._name, "learned_state", learned_state)
         check_flag(self._name, "remat", remat)
+        check_number(self._name, "gradient_limit", 1.0 if gradient_limit is None else gradient_limit, ABOVE_0)
         check_function(self._name, "input_init", init.zeros if input_init is None else input_init)
         check_function(self._name, "recurrent_init", recurrent_init)
         if forget_bias and not (self.cell == "lstm" and has_bias(self.cell, norm)):
@@ -73,6 +78,7 @@ class RecurrentCell(Module):
         if remat and self.cell != "lstm":
             raise UsageError(f"[{self._name}] expected remat for an LSTM only")
         self.n_in, self.n_hidden, self.norm, self.learned_state = n_in, n_hidden, norm, learned_state
+        self.gradient_limit = gradient_limit
         self.options: dict[str, Any] = {"remat": True} if remat else {}
         self.forget_bias, self.eps, self.eps_place = forget_bias, eps, eps_place
         self.gain = gain
@@ -145,7 +151,8 @@ class RecurrentCell(Module):
         states = self._states(params, x.shape[1], states)
         w_x, w_h, bias, norms = self._arrays(params)
         hidden, *last = self._sequence(x, *states, w_x, w_h, bias, mask, norms, norm=self.norm, eps=self.eps,
-                                       eps_place=self.eps_place, reverse=reverse, **self.options)
+                                       eps_place=self.eps_place, reverse=reverse,
+                                       gradient_limit=self.gradient_limit, **self.options)
         return hidden, tuple(last)
 
 
@@ -181,8 +188,8 @@ class Recurrent(Module):
         bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
         dropout: the share of values dropped between layers, by masks that are part of the batch.
         return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
-        **cell_options: `learned_state`, `forget_bias`, `eps`, `eps_place`, `gain`, `remat`, `input_init` and
-            `recurrent_init`, as for `RecurrentCell`.
+        **cell_options: `learned_state`, `forget_bias`, `eps`, `eps_place`, `gain`, `remat`, `gradient_limit`,
+            `input_init` and `recurrent_init`, as for `RecurrentCell`.
 
     Shape:
         x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), states (B, n_hidden) each.

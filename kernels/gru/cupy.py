@@ -16,6 +16,7 @@ from duoln.core import Rule
 from duoln.kernels import launch
 from duoln.kernels.recurrent import cuda
 from duoln.kernels.recurrent.plan import plan
+from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import gru
 from duoln.ops.recurrent.variants import norm_shapes
 
@@ -43,10 +44,10 @@ class _Saved(NamedTuple):
 
 def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
              *norm_arrays: Array, norm: str, eps: float, reverse: bool,
-             **unused: Any) -> tuple[tuple[Array, Array], _Saved]:
+             gradient_limit: float | None, **unused: Any) -> tuple[tuple[Array, Array], _Saved]:
     time_steps, (batch, hidden) = x.shape[0], h.shape
     norms = dict(zip(norm_shapes("gru", norm, 1), launch.packed(*norm_arrays), strict=True))
-    walk, p, macros = cuda.Walk.of(x, mask, reverse), plan(hidden), cuda.norm_macros(norm != "none")
+    walk, p, macros = cuda.Walk.of(x, mask, reverse, gradient_limit), plan(hidden), cuda.norm_macros(norm != "none")
     x_proj = cuda.projection(walk.x, w_x, bias)
     h_proj, hs = cupy.empty_like(x_proj), cuda.states(h, time_steps)
     stats = cupy.empty((4 * macros["NORM_GATES"], time_steps * batch, 3), dtype=x.dtype)
@@ -77,6 +78,10 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
                                      dh, carry, d_x_proj, d_h_proj, d_x_gates, d_h_gates, t, time_steps, batch, hidden),
                        p.macros(**macros))
         cupy.matmul(d_h_proj[t], w_back, out=dh)
+        if walk.limit is not None:
+            dh += carry
+            carry.fill(0)
+            walk.bound(dh)
     dh += carry
     d_norms: dict[str, Array] = {}
     if norms:
@@ -96,4 +101,5 @@ def _in_parts(proj: Array, stats: Array, d_gates: Array, hidden: int) -> tuple[A
 
 def attach() -> None:
     """Add the rule to `gru`."""
-    gru.add(Rule("cuda steps", _forward, _vjp, cuda.supports(_VARIANTS)), backend="cupy")
+    supports = bounds_unmasked("gru", cuda.supports(_VARIANTS))
+    gru.add(Rule("cuda steps", _forward, _vjp, supports), backend="cupy")

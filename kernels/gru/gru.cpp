@@ -25,6 +25,7 @@ struct GruGradients {
     T* dh;  // (batch, stride)
     T *d_x_proj, *d_h_proj;  // (positions, 3 * stride)
     T *d_gain_x, *d_bias_x, *d_gain_h, *d_bias_h;  // (blocks of rows, 3 * stride); without norms d_bias_x alone
+    T limit;  // of the gradient that a time step hands to the one before; 0 for none
 };
 
 // The products of one row, and what turns them into gates. The norms of z and r come before that of n.
@@ -192,6 +193,7 @@ static void walk_back(const Gru<T>& g, const GruGradients<T>& d, const T* packed
             barrier.wait();
         }
         product(rows.in.data(), rows.count(), packed, s.first_panel, s.last_panel, wide, rows.out.data(), true);
+        bound(d.dh, rows, sizes, s, d.limit);
     }
 }
 
@@ -233,10 +235,10 @@ static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, in
     }                                                                                                                 \
     extern "C" void gru_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* d_x_proj,      \
                                         TYPE* d_h_proj, TYPE* d_gain_x, TYPE* d_bias_x, TYPE* d_gain_h,               \
-                                        TYPE* d_bias_h) {                                                             \
+                                        TYPE* d_bias_h, double limit) {                                               \
         using T = TYPE;                                                                                               \
         SHARED_VALUES                                                                                                 \
-        const GruGradients<T> d{d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h};            \
+        const GruGradients<T> d{d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h, T(limit)};  \
         if (normed) backward<T, true>(g, d, w_h, threads, by_units != 0);                                             \
         else backward<T, false>(g, d, w_h, threads, by_units != 0);                                                   \
     }

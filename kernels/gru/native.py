@@ -31,7 +31,7 @@ _SHARED = ("w_h: real[2], x_proj: real[2], h_proj: real[2], gain_x: real[1]?, bi
 _walk = native.Function(_FILE, "gru_forward", _SHARED)
 _walk_back = native.Function(_FILE, "gru_backward", f"{_SHARED}, d_hidden: real[3]?, dh: real[2], d_x_proj: real[2], "
                              "d_h_proj: real[2], d_gain_x: real[2]?, d_bias_x: real[2], d_gain_h: real[2]?, "
-                             "d_bias_h: real[2]?")
+                             "d_bias_h: real[2]?, limit: float64")
 
 
 class _Parameters(NamedTuple):
@@ -102,7 +102,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_bias_x = walks.row_blocks(positions, _GATES * units.stride, walked.x.dtype)
     d_gain_x, d_gain_h, d_bias_h = (np.zeros_like(d_bias_x) if normed else None for _ in range(3))
     _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h,
-               d_bias_h)
+               d_bias_h, saved.attrs["gradient_limit"] or 0.0)
     d_x, d_w_x, d_w_h = walked.product_gradients(d_x_proj, d_h_proj, needs[0])
     d_norms = {name: units.cut(d.sum(axis=0)) for name, d in (("gain_x", d_gain_x), ("bias_x", d_bias_x),
                                                               ("gain_h", d_gain_h), ("bias_h", d_bias_h))

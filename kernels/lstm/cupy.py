@@ -16,6 +16,7 @@ from duoln.core import Rule
 from duoln.kernels import launch
 from duoln.kernels.recurrent import cuda
 from duoln.kernels.recurrent.plan import plan
+from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import lstm, lstm_cell
 from duoln.ops.recurrent.variants import norm_shapes
 
@@ -57,11 +58,11 @@ def _parameters(bias: Array, norms: dict[str, Array]) -> tuple[Array | None, ...
 
 def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, bias: Array, mask: Array | None,
              *norm_arrays: Array, norm: str, eps: float, reverse: bool,
-             **unused: Any) -> tuple[tuple[Array, Array, Array], _Saved]:
+             gradient_limit: float | None, **unused: Any) -> tuple[tuple[Array, Array, Array], _Saved]:
     time_steps, (batch, hidden) = x.shape[0], h.shape
     bias, *packed_norms = launch.packed(bias, *norm_arrays)
     norms = dict(zip(norm_shapes("lstm", norm, 1), packed_norms, strict=True))
-    walk, p, macros = cuda.Walk.of(x, mask, reverse), plan(hidden), settings(norm)
+    walk, p, macros = cuda.Walk.of(x, mask, reverse, gradient_limit), plan(hidden), settings(norm)
     x_proj = cuda.projection(walk.x, w_x, bias if norm == "layer-theano" else None)
     h_proj = cupy.empty_like(x_proj)
     hs, cs = cuda.states(h, time_steps), cuda.states(c, time_steps)
@@ -94,6 +95,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
                                      d_gates if apart else None, d_c_norm, t, time_steps, batch, hidden),
                        p.macros(**macros))
         cupy.matmul(d_h_proj[t], w_back, out=dh)
+        walk.bound(dh, dc)
     if carry is not None:
         dh += carry
     gradients = _of_parameters(saved, d_x_proj, d_gates if apart else None, d_c_norm)
@@ -132,7 +134,7 @@ def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Arr
     _forward_step(*p.launch(batch), (
         x_proj, h_proj, *_parameters(bias, norms), None, hs, cs, stats, 0, 1, batch, hidden, eps),
         p.macros(**macros))
-    saved = _Saved(cuda.Walk(x_proj, None, False), (bias, bias, bias), norms, x_proj, h_proj, hs, cs, stats, norm)
+    saved = _Saved(cuda.Walk(x_proj, None, False, None), (bias, bias, bias), norms, x_proj, h_proj, hs, cs, stats, norm)
     return (hs[1], cs[1]), saved
 
 
@@ -156,5 +158,5 @@ def _cell_vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | Non
 def attach() -> None:
     """Add the rules to `lstm` and `lstm_cell`."""
     supports = cuda.supports(_VARIANTS)
-    lstm.add(Rule("cuda steps", _forward, _vjp, supports), backend="cupy")
+    lstm.add(Rule("cuda steps", _forward, _vjp, bounds_unmasked("lstm", supports)), backend="cupy")
     lstm_cell.add(Rule("cuda step", _cell_forward, _cell_vjp, supports), backend="cupy")

@@ -27,6 +27,7 @@ struct LstmGradients {
     T *d_x_proj, *d_h_proj;  // (positions, 4 * stride); one array without norms
     T *d_bias, *d_gain_x, *d_gain_h;  // (blocks of rows, 4 * stride)
     T *d_gain_c, *d_bias_c;  // (blocks of rows, stride)
+    T limit;  // of the gradients that a time step hands to the one before; 0 for none
 };
 
 // The products of one row, and what turns them into gates.
@@ -245,6 +246,8 @@ static void walk_back(const Lstm<T>& l, const LstmGradients<T>& d, const T* pack
             barrier.wait();
         }
         product(rows.in.data(), rows.count(), packed, s.first_panel, s.last_panel, wide, rows.out.data(), false);
+        bound(d.dh, rows, sizes, s, d.limit);
+        bound(d.dc, rows, sizes, s, d.limit);
     }
 }
 
@@ -286,10 +289,11 @@ static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, 
     }                                                                                                                 \
     extern "C" void lstm_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* dc,           \
                                          TYPE* d_x_proj, TYPE* d_h_proj, TYPE* d_bias, TYPE* d_gain_x,                \
-                                         TYPE* d_gain_h, TYPE* d_gain_c, TYPE* d_bias_c) {                            \
+                                         TYPE* d_gain_h, TYPE* d_gain_c, TYPE* d_bias_c, double limit) {              \
         using T = TYPE;                                                                                               \
         SHARED_VALUES                                                                                                 \
-        const LstmGradients<T> d{d_hidden, dh, dc, d_x_proj, d_h_proj, d_bias, d_gain_x, d_gain_h, d_gain_c, d_bias_c}; \
+        const LstmGradients<T> d{d_hidden, dh, dc, d_x_proj, d_h_proj, d_bias, d_gain_x, d_gain_h, d_gain_c, d_bias_c,  \
+                                 T(limit)};                                                                           \
         CALL(backward, l, d, w_h, threads, by_units != 0)                                                             \
     }
 ENTRIES(LSTM)

@@ -32,7 +32,7 @@ _SHARED = ("w_h: real[2], x_proj: real[2], h_proj: real[2]?, gain_x: real[1]?, g
 _walk = native.Function(_FILE, "lstm_forward", _SHARED)
 _walk_back = native.Function(_FILE, "lstm_backward", f"{_SHARED}, d_hidden: real[3]?, dh: real[2], dc: real[2], "
                              "d_x_proj: real[2], d_h_proj: real[2], d_bias: real[2], d_gain_x: real[2]?, "
-                             "d_gain_h: real[2]?, d_gain_c: real[2]?, d_bias_c: real[2]?")
+                             "d_gain_h: real[2]?, d_gain_c: real[2]?, d_bias_c: real[2]?, limit: float64")
 
 
 class _Saved(NamedTuple):
@@ -96,7 +96,8 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     wide = walks.row_blocks(positions, _GATES * units.stride, dtype)
     d_bias, *d_gains = wide, *(np.zeros_like(wide) if normed else None for _ in range(2))
     d_of_cell = [walks.row_blocks(positions, units.stride, dtype) if cell else None for _ in range(2)]
-    _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, dc, d_x_proj, d_h_proj, d_bias, *d_gains, *d_of_cell)
+    _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, dc, d_x_proj, d_h_proj, d_bias, *d_gains, *d_of_cell,
+               saved.attrs["gradient_limit"] or 0.0)
     d_x, d_w_x, d_w_h = walked.product_gradients(d_x_proj, d_h_proj, needs[0])
     d_b, d_gain_x, d_gain_h = (None if d is None else units.cut(d.sum(axis=0)) for d in (d_bias, *d_gains))
     d_gain_c, d_bias_c = (None if d is None else units.cut(d.sum(axis=0), 1) for d in d_of_cell)

@@ -48,11 +48,19 @@ class Walk(NamedTuple):
     """(T, B, in)."""
     mask: Array | None
     reverse: bool
+    limit: float | None
+    """The bound on the gradients of the states before a time step."""
 
     @classmethod
-    def of(cls, x: Array, mask: Array | None, reverse: bool) -> Walk:
+    def of(cls, x: Array, mask: Array | None, reverse: bool, limit: float | None) -> Walk:
         """The sequence from arrays in the order of time."""
-        return cls(_turned(x, reverse), None if mask is None else _turned(mask, reverse), reverse)
+        return cls(_turned(x, reverse), None if mask is None else _turned(mask, reverse), reverse, limit)
+
+    def bound(self, *gradients: Array) -> None:
+        """Keep the gradients of states within the limit, in place."""
+        if self.limit is not None:
+            for gradient in gradients:
+                cupy.clip(gradient, -self.limit, self.limit, out=gradient)
 
     def in_time(self, array: Array) -> Array:
         """The array in the order of time, from the order of computation, or the reverse."""

@@ -17,6 +17,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, derived
 from duoln.kernels import metal
 from duoln.kernels.recurrent.steps import Gradient, States, Steps
+from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import linear
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
@@ -83,6 +84,8 @@ class _Saved(NamedTuple):
     times: Sequence[int]
     has_bias: bool
     norms: int
+    limit: float | None
+    """The bound on the gradients of the states before a time step."""
 
 
 def input_rule(cell: str, settings: Settings, names: Sequence[str]) -> Rule:
@@ -115,7 +118,7 @@ def rule(name: str, cell: str, make_steps: MakeSteps, supports: Callable[..., st
             hidden[t] = states[0]
         out = mx.stack([hidden[t] for t in sorted(hidden)])
         return (out, *states), _Saved(steps, (of_input, x_gates_saved), kept, before, first, w_h, times,
-                                      bias is not None, len(norms))
+                                      bias is not None, len(norms), attrs["gradient_limit"])
 
     def vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
         d_hidden, *given = gouts
@@ -132,6 +135,8 @@ def rule(name: str, cell: str, make_steps: MakeSteps, supports: Callable[..., st
             d_h_proj.append(gradient.h_proj)
             walked.append((saved.kept[k], gradient.own))
             d_states = [gradient.states[0] + gradient.h_proj @ w_back, *gradient.states[1:]]
+            if saved.limit is not None:
+                d_states = [mx.clip(d, -saved.limit, saved.limit) for d in d_states]
         before = mx.concatenate(list(reversed(saved.hidden)))
         d_w_h = mx.transpose(before) @ mx.concatenate(d_h_proj)
         of_input, x_gates_saved = saved.x_gates
@@ -145,7 +150,7 @@ def rule(name: str, cell: str, make_steps: MakeSteps, supports: Callable[..., st
         return [d_x, *d_states, d_w_x, d_w_h, d_bias, None,
                 *(a + b for a, b in zip(d_norms, d_read, strict=True))]
 
-    return Rule(name, forward, vjp, supports)
+    return Rule(name, forward, vjp, bounds_unmasked(cell, supports))
 
 
 def supports_any(be: Backend, x: Array, *arrays: Array, **attrs: Any) -> str | None:

@@ -64,6 +64,8 @@ class _Saved(NamedTuple):
     mask: Array | None
     times: Sequence[int]
     parameters: list[str]
+    limit: float | None
+    """The bound on the gradients of the states before a time step."""
 
 
 def sigmoid(x: Array) -> Array:
@@ -90,7 +92,8 @@ def rule(name: str, make_cell: MakeCell, variants: Sequence[str]) -> Rule:
             states = new if mask is None else _chosen(mask[t], new, states)
             hidden[t] = states[0]
             kept.append(of_step)
-        return (hidden, *states), _Saved(cell, kept, x, before, w_x, w_h, mask, times, ["bias", *norms])
+        return (hidden, *states), _Saved(cell, kept, x, before, w_x, w_h, mask, times, ["bias", *norms],
+                                            attrs["gradient_limit"])
 
     return Rule("fused steps", forward, _vjp, supports(variants))
 
@@ -110,6 +113,8 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
         gradient = saved.cell.backward(kept, d_states if mask is None else _chosen(mask, d_states, no_states))
         d_x_proj[t], d_h_proj[t] = gradient.x_proj, gradient.h_proj
         d_before = (gradient.states[0] + gradient.h_proj @ saved.w_h.T, *gradient.states[1:])
+        if saved.limit is not None:
+            d_before = tuple(np.clip(d, -saved.limit, saved.limit) for d in d_before)
         d_states = d_before if mask is None else _chosen(mask, d_before, d_states)
         for name, d in gradient.parameters.items():
             totals[name] = totals[name] + d if name in totals else d

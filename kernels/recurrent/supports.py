@@ -1,4 +1,4 @@
-"""The conditions that the recurrent rules of the CPU share."""
+"""The conditions that recurrent rules share."""
 
 from __future__ import annotations
 
@@ -7,9 +7,25 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 
+Reason = Callable[..., str | None]
+"""A function of the arguments: it returns None, or the reason why a rule cannot run."""
 
-def supports(variants: Sequence[str]) -> Callable[..., str | None]:
-    """A function of the arguments: it returns None, or the reason why a rule for these variants cannot run."""
+
+def bounds_unmasked(cell: str, supports: Reason) -> Reason:
+    """The condition of a rule over sequences that bounds the gradients between time steps of all rows alike."""
+    mask_place = 5 if cell == "lstm" else 4  # behind the states, both weights and the bias
+
+    def reason(be: Backend, x: Array, *arrays: Array | None, gradient_limit: float | None = None,
+               **attrs: Any) -> str | None:
+        if gradient_limit is not None and arrays[mask_place] is not None:
+            return "it does not bound gradients between time steps under a mask"
+        return supports(be, x, *arrays, **attrs)
+
+    return reason
+
+
+def supports(variants: Sequence[str]) -> Reason:
+    """The condition of the CPU's rules for these variants."""
 
     def reason(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", eps: float = 1e-5,
                eps_place: str = "inside", **unused: Any) -> str | None:

@@ -244,6 +244,18 @@ static void begin_step_back(Rows<T>& rows, const Sizes& sizes, const Share& s, i
     }
 }
 
+// Keeps a share's entries of the gradient of a state (batch, stride) within -limit .. limit, for the rows that take part in
+// a time step. What is not a number stays what it is. A limit of 0 is none.
+template <class T>
+static void bound(T* gradient, const Rows<T>& rows, const Sizes& sizes, const Share& s, T limit) {
+    if (limit <= 0) return;
+    for (const index_t row : rows.row) {
+        T* own = gradient + row * sizes.stride;
+        for (index_t j = s.first_panel * Panel<T>::width; j < s.last_panel * Panel<T>::width; ++j)
+            own[j] = own[j] > limit ? limit : own[j] < -limit ? -limit : own[j];
+    }
+}
+
 template <class T>
 static inline void add_to(T* values, typename Vector<T>::type vector) {
     store(values, load(values) + vector);

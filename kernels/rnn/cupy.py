@@ -15,6 +15,7 @@ from duoln.core import Rule
 from duoln.kernels import launch
 from duoln.kernels.recurrent import cuda
 from duoln.kernels.recurrent.plan import plan
+from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import rnn
 
 _VARIANTS = ("none", "layer")
@@ -38,9 +39,10 @@ class _Saved(NamedTuple):
 
 
 def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
-             *norms: Array, norm: str, eps: float, reverse: bool, **unused: Any) -> tuple[tuple[Array, Array], _Saved]:
+             *norms: Array, norm: str, eps: float, reverse: bool, gradient_limit: float | None,
+             **unused: Any) -> tuple[tuple[Array, Array], _Saved]:
     time_steps, (batch, hidden) = x.shape[0], h.shape
-    walk, p, macros = cuda.Walk.of(x, mask, reverse), plan(hidden), cuda.norm_macros(norm != "none")
+    walk, p, macros = cuda.Walk.of(x, mask, reverse, gradient_limit), plan(hidden), cuda.norm_macros(norm != "none")
     sums = cuda.projection(walk.x, w_x, bias)
     norms = launch.packed(*norms)
     h_proj, hs = cupy.empty(h.shape, dtype=h.dtype), cuda.states(h, time_steps)
@@ -68,6 +70,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
         _backward_step(grid, block, (saved.sums, *(norms or (None, None)), walk.mask, saved.stats, d_hs, dh, carry,
                                      d_sums, d_gates, t, time_steps, batch, hidden), p.macros(**macros))
         cupy.matmul(d_sums[t], w_back, out=dh)
+        walk.bound(dh)
     if carry is not None:
         dh += carry
     d_norms = cuda.gain_and_bias(saved.sums, saved.stats, d_gates) if norms else ()
@@ -78,4 +81,5 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
 
 def attach() -> None:
     """Add the rule to `rnn`."""
-    rnn.add(Rule("cuda steps", _forward, _vjp, cuda.supports(_VARIANTS)), backend="cupy")
+    supports = bounds_unmasked("rnn", cuda.supports(_VARIANTS))
+    rnn.add(Rule("cuda steps", _forward, _vjp, supports), backend="cupy")

@@ -27,7 +27,7 @@ _SHARED = ("w_h: real[2], sums: real[2], gain: real[1]?, bias: real[1], hidden: 
            "by_units: int32")
 _walk = native.Function(_FILE, "rnn_forward", _SHARED)
 _walk_back = native.Function(_FILE, "rnn_backward", f"{_SHARED}, d_hidden: real[3]?, dh: real[2], d_sums: real[2], "
-                             "d_gain: real[2]?, d_bias: real[2]")
+                             "d_gain: real[2]?, d_bias: real[2], limit: float64")
 
 
 class _Saved(NamedTuple):
@@ -37,6 +37,8 @@ class _Saved(NamedTuple):
     bias: Array
     rstd: Array | None
     eps: float
+    limit: float
+    """Of the gradients between time steps; 0 for none."""
 
     def shared(self) -> tuple[Any, ...]:
         """The arguments that both walks share."""
@@ -57,7 +59,8 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
     gain, added = norms if norms else (None, bias)
     sums = walks.product(walked.x, walked.w_x)
     saved = _Saved(walked, sums, None if gain is None else units.filled(gain), units.filled(added),
-                   None if gain is None else np.empty(len(sums), x.dtype), attrs["eps"])
+                   None if gain is None else np.empty(len(sums), x.dtype), attrs["eps"],
+                   attrs["gradient_limit"] or 0.0)
     _walk(*saved.shared())
     return walked.outputs(walked.hidden), saved
 
@@ -68,7 +71,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     dh, d_sums = walks.given(units, gouts[1], walked.hidden), host.empty_like(saved.sums)
     d_bias = walks.row_blocks(positions, units.stride, walked.x.dtype)
     d_gain = np.zeros_like(d_bias) if normed else None
-    _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, d_sums, d_gain, d_bias)
+    _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, d_sums, d_gain, d_bias, saved.limit)
     d_x, d_w_x, d_w_h = walked.product_gradients(d_sums, d_sums, needs[0])
     d_added = units.cut(d_bias.sum(axis=0))
     if d_gain is None:

@@ -21,6 +21,7 @@ struct RnnGradients {
     T* dh;  // (batch, stride)
     T* d_sums;  // (positions, stride)
     T *d_gain, *d_bias;  // (blocks of rows, stride)
+    T limit;  // of the gradient that a time step hands to the one before; 0 for none
 };
 
 template <class T, bool NORMED>
@@ -105,6 +106,7 @@ static void walk_back(const Rnn<T>& n, const RnnGradients<T>& d, const T* packed
             barrier.wait();
         }
         product(rows.in.data(), rows.count(), packed, s.first_panel, s.last_panel, S, rows.out.data(), false);
+        bound(d.dh, rows, sizes, s, d.limit);
     }
 }
 
@@ -143,10 +145,10 @@ static void backward(const Rnn<T>& n, const RnnGradients<T>& d, const T* w_h, in
         else forward<T, false>(n, w_h, threads, by_units != 0);                                                       \
     }                                                                                                                 \
     extern "C" void rnn_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* d_sums,        \
-                                        TYPE* d_gain, TYPE* d_bias) {                                                 \
+                                        TYPE* d_gain, TYPE* d_bias, double limit) {                                   \
         using T = TYPE;                                                                                               \
         SHARED_VALUES                                                                                                 \
-        const RnnGradients<T> d{d_hidden, dh, d_sums, d_gain, d_bias};                                                \
+        const RnnGradients<T> d{d_hidden, dh, d_sums, d_gain, d_bias, T(limit)};                                      \
         if (gain) backward<T, true>(n, d, w_h, threads, by_units != 0);                                               \
         else backward<T, false>(n, d, w_h, threads, by_units != 0);                                                   \
     }

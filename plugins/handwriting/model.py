@@ -13,7 +13,6 @@ from duoln.plugins.handwriting.ops import soft_window
 from duoln.randomness import Stream
 
 Norm = Literal["none", "layer"]
-Form = Literal["steps", "sequences"]
 FirstWindow = Literal["first_character", "zeros"]
 Biases = Literal["uniform", "zeros"]
 
@@ -44,8 +43,6 @@ class Synthesis(nn.Module):
         hidden: size of each LSTM.
         gaussians: of the window.
         mixtures: the number of mixture components of the pen's offset.
-        form: "steps" computes all layers step by step and bounds the gradients of each step; "sequences" runs layers 2
-            and 3 by the fused sequence operator, and bounds only the gradients that flow to the layer below.
         clip_steps: the bound on the gradients of h, c and the window between steps; 0 for none.
         clip_output: the bound on the gradient of the output; 0 for none.
         advance: factor of the window's steps.
@@ -58,17 +55,17 @@ class Synthesis(nn.Module):
         `outputs`: x (T, B, 3), text int32 (B, U) -> (T, B, 1 + 6 mixtures).
     """
 
-    def __init__(self, norm: Norm, hidden: int, gaussians: int, mixtures: int, form: Form = "steps",
-                 clip_steps: float = 0.0, clip_output: float = 0.0, advance: float = 1.0,
-                 first_window: FirstWindow = "first_character", scale: float = 0.1, biases: Biases = "uniform",
-                 eps: float = 1e-5, eps_place: EpsilonPlace = "inside") -> None:
-        self.gaussians, self.mixtures, self.form, self.advance = gaussians, mixtures, form, advance
+    def __init__(self, norm: Norm, hidden: int, gaussians: int, mixtures: int, clip_steps: float = 0.0,
+                 clip_output: float = 0.0, advance: float = 1.0, first_window: FirstWindow = "first_character",
+                 scale: float = 0.1, biases: Biases = "uniform", eps: float = 1e-5,
+                 eps_place: EpsilonPlace = "inside") -> None:
+        self.gaussians, self.mixtures, self.advance = gaussians, mixtures, advance
         self.clip_steps, self.clip_output, self.first_window = clip_steps, clip_output, first_window
         self.biases, self.start = biases, nn.init.uniform(scale)
 
         def lstm(n_in: int) -> nn.LSTMCell:
             return nn.LSTMCell(n_in, hidden, norm, eps=eps, eps_place=eps_place, input_init=self.start,
-                               recurrent_init=self.start)
+                               recurrent_init=self.start, gradient_limit=clip_steps or None)
 
         self.layer1 = lstm(POINT + CLASSES)
         self.layer2, self.layer3 = lstm(POINT + CLASSES + hidden), lstm(POINT + CLASSES + hidden)
@@ -82,25 +79,21 @@ class Synthesis(nn.Module):
         return params
 
     def outputs(self, params: Params, x: Tensor, text: Tensor) -> Tensor:
-        """What the network puts out at every step, the points before it given."""
+        """What the network puts out at every step, the points before it given.
+
+        The window's feedback reaches layer 1 alone, so layers 2 and 3 run over the whole sequence at once.
+        """
         characters = ops.one_hot(text, size=CLASSES, dtype=x.dtype)
-        points = ops.unstack(x)
         walk = self.begin(params, characters)
-        if self.form == "steps":
-            outputs = []
-            for point in points:
-                walk, _ = self.step(params, point, characters, walk)
-                outputs.append(ops.concat(*(walk.states[name][0] for name in _LAYERS), axis=-1))
-            return self._output(params, ops.stack(*outputs))
         below, windows = [], []
-        for point in points:
+        for point in ops.unstack(x):
             walk, _ = self._read(params, point, characters, walk)
             below.append(walk.states["layer1"][0])
             windows.append(walk.window)
         window = ops.stack(*windows)
         hidden = [ops.stack(*below)]
         for name, cell in (("layer2", self.layer2), ("layer3", self.layer3)):
-            seen = ops.concat(x, window, self._bound(hidden[-1]), axis=-1)
+            seen = ops.concat(x, window, hidden[-1], axis=-1)
             hidden.append(cell.sequence(params[name], seen)[0])
         return self._output(params, ops.concat(*hidden, axis=-1))
 

@@ -90,13 +90,8 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
                 phi = (alpha[..., None] * torch.exp(-beta[..., None] * distance ** 2)).sum(1, keepdim=True)
                 window = (phi @ characters)[:, 0]
                 for k in (1, 2):
-                    below = states[k - 1][0]
-                    state = states[k]
-                    if cfg.form == "sequences":
-                        below = bound(below)
-                    else:
-                        state = tuple(map(bound, state))
-                    states[k] = self.cells[k](torch.cat((x[t], window, below), -1), *state)
+                    seen = torch.cat((x[t], window, states[k - 1][0]), -1)
+                    states[k] = self.cells[k](seen, *map(bound, states[k]))
                 outputs.append(torch.cat([h for h, _ in states], -1))
             y = self.output(torch.stack(outputs))
             if cfg.clip_output:

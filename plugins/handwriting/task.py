@@ -13,7 +13,7 @@ from duoln.data import Batch, examples
 from duoln.nn import Module, Params
 from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.handwriting import data, iam
-from duoln.plugins.handwriting.model import Biases, FirstWindow, Form, Norm, Synthesis
+from duoln.plugins.handwriting.model import Biases, FirstWindow, Norm, Synthesis
 from duoln.plugins.handwriting.ops import mixture_density
 from duoln.plugins.handwriting.sampling import Options, sample
 from duoln.tasks import Column, Config, Splits, Task
@@ -46,8 +46,6 @@ class HandwritingConfig(Config):
     """Characters of a line at most; a shorter longest text makes the batches narrower."""
     order: data.Order = "sequential"
     """Order of the lines: as they stand, or new in every epoch."""
-    form: Form = "steps"
-    """Whether layers 2 and 3 run step by step with bounded gradients of each step, or as fused sequences."""
     clip_output: float = 100.0
     """Bound on the gradient of the output layer's pre-activations; 0 for none."""
     clip_steps: float = 10.0
@@ -85,10 +83,10 @@ class Handwriting(Task):
         # Figure 5 ends at 200,000 updates: 132 passes over IAM-OnDB's 12,179 lines.
         "paper": {"epochs": 132, "evaluate_every": 2000},
         "small": {"epochs": 1, "hidden": 128, "gaussians": 6, "mixtures": 8, "length": 150, "lines": 3200,
-                  "form": "sequences", "learning_rate": 5e-4, "window_advance": 0.05, "evaluate_lines": 64,
+                  "learning_rate": 5e-4, "window_advance": 0.05, "evaluate_lines": 64,
                   "evaluate_every": 50},
         "smoke": {"epochs": 1, "hidden": 16, "gaussians": 3, "mixtures": 3, "length": 24, "text_length": 12,
-                  "lines": 64, "form": "sequences", "learning_rate": 3e-3, "source": "made", "evaluate_lines": 8},
+                  "lines": 64, "learning_rate": 3e-3, "source": "made", "evaluate_lines": 8},
     }
     variants: ClassVar = {"none": {"norm": "none"}, "ln": {"norm": "layer"}}
     references: ClassVar = {
@@ -106,7 +104,7 @@ class Handwriting(Task):
                            cfg.evaluate_lines, root)
 
     def model(self, cfg: HandwritingConfig) -> Module:
-        return Synthesis(cfg.norm, cfg.hidden, cfg.gaussians, cfg.mixtures, cfg.form, cfg.clip_steps, cfg.clip_output,
+        return Synthesis(cfg.norm, cfg.hidden, cfg.gaussians, cfg.mixtures, cfg.clip_steps, cfg.clip_output,
                          cfg.window_advance, cfg.first_window, cfg.start_scale, cfg.start_biases, cfg.eps,
                          cfg.eps_place)
 

@@ -28,10 +28,10 @@ def make_arguments(cell, norm, rng, sizes, dtype, mask=None):
     return arguments_of(problem, dtype)
 
 
-def attributes(cell, norm, reverse=False, remat=False, eps=1e-5):
+def attributes(cell, norm, reverse=False, remat=False, eps=1e-5, gradient_limit=None):
     """The attributes of an operator."""
     of_lstm = {"remat": remat} if cell == "lstm" else {}
-    return {"norm": norm, "eps": eps, "eps_place": "inside", "reverse": reverse, **of_lstm}
+    return {"norm": norm, "eps": eps, "eps_place": "inside", "reverse": reverse, "gradient_limit": gradient_limit, **of_lstm}
 
 
 def remats(cell):

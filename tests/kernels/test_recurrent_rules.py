@@ -46,6 +46,17 @@ def test_rule(name, cell, norm, reverse, dtype, rng, numpy_backend):
                        attributes(cell, norm, reverse, remat, eps), numpy_backend)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("cell", "norm"), CASES)
+@pytest.mark.parametrize("name", NAMES)
+def test_bounded_gradients_between_time_steps(name, cell, norm, dtype, rng, numpy_backend):
+    for limit in (0.02, 0.3):
+        for sizes in ((6, 5, 7, 9), (3, 20, 2, 17)):
+            for mask in (None, rng.random(sizes[:2]) < 0.7):
+                _check(name, cell, make_arguments(cell, norm, rng, sizes, dtype, mask),
+                       attributes(cell, norm, mask is not None, gradient_limit=limit), numpy_backend)
+
+
 # Masks -----------------------------------------------------------------------------------------------------
 
 LENGTHS = {"falling": [9, 7, 4, 1], "any": [3, 9, 0, 5, 1, 9, 2], "one long": [9] + [1] * 30, "short": [2, 1, 2],

@@ -45,7 +45,8 @@ def _recurrent(name: str) -> Call:
     attrs: dict[str, tuple[Any, str]] = {"norms": (norms, "norms"), "norm": ("layer", "choice"), "eps": (1e-5, "positive"),
                                          "eps_place": ("inside", "choice")}
     if sequence:
-        attrs |= {"reverse": (False, "flag")} | ({"remat": (False, "flag")} if cell == "lstm" else {})
+        attrs |= {"reverse": (False, "flag"), "gradient_limit": (1.0, "optional positive")}
+        attrs |= {"remat": (False, "flag")} if cell == "lstm" else {}
     mask = ((np.ones((2, 2), bool), "optional bool"),) if sequence else ()
     return Call(name, ((floats(*((2,) if sequence else ()), 2, 4), "fixed"), *states, (floats(4, gates * hidden), "fixed"),
                        (floats(hidden, gates * hidden), "fixed"), (bias, "absent" if bias is None else "fixed"), *mask), attrs)

@@ -32,6 +32,7 @@ BAD: dict[str, dict[str, Any]] = {
     "number": {**NO_NUMBERS},
     "bound": {**NO_NUMBERS},
     "positive": {**NO_NUMBERS, "negative": -1.0, "infinite": float("inf")},
+    "optional positive": {**{k: v for k, v in NO_NUMBERS.items() if k != "None"}, "negative": -1.0, "infinite": float("inf")},
     "share": {**NO_NUMBERS, "negative": -0.1, "one": 1.0, "infinite": float("inf")},
     "shape": {**{k: v for k, v in NO_INTEGERS.items() if k != "list"}, "integer": 6, "floats": (2.0, 6.0), "none in it": (None, 6),
               "text in it": ("2", 6), "too small": -2, "negative": (-2, -6), "other size": (5, 5), "two open": (-1, -1),

@@ -7,7 +7,7 @@ import pytest
 from ops import rnn_references as reference
 
 import duoln
-from duoln import ops
+from duoln import nn, ops
 from duoln.core import Tensor, composed_only
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.ops import recurrent
@@ -100,6 +100,46 @@ def test_steps_equal_the_sequence(cell, norm, rng, numpy_backend):
     for a, b in zip(p.steps(*tensors), p.op(*tensors), strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-12, atol=1e-12)
     duoln.gradcheck(p.steps, *tensors)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
+@pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
+@pytest.mark.parametrize(("cell", "norm"), [v for v in VARIANTS if v[1] != "batch"])
+def test_bounded_gradients_are_those_of_steps_whose_states_are_bounded(cell, norm, reverse, masked, rng, be):
+    problem = Problem(cell, norm, rng, masked=masked, reverse=reverse)
+    tensors = [duoln.tensor(a.astype(np.float32), be) for a in problem.arrays]
+    weights = duoln.tensor(rng.standard_normal((problem.arrays[0].shape[0], *problem.arrays[1].shape)).astype(np.float32), be)
+
+    def by_steps(*tensors):
+        x, states, w_x, w_h, bias, norms = problem._split(tensors)
+        hidden = {}
+        for t in reversed(range(len(x))) if reverse else range(len(x)):
+            seen = [ops.clip_gradient(state, limit=0.05) for state in states]
+            new = getattr(ops, f"{cell}_step")(x[t], *seen, w_x, w_h, bias, norms, norm=norm)
+            new = list(new) if isinstance(new, tuple) else [new]
+            real = None if problem.mask is None else duoln.tensor(problem.mask[t][:, None], be)
+            states = new if real is None else [ops.where(real, a, b) for a, b in zip(new, states, strict=True)]
+            hidden[t] = states[0]
+        return ops.stack(*(hidden[t] for t in sorted(hidden)))
+
+    def at_once(*tensors, **limit):
+        problem.attrs = {"reverse": reverse, **limit}
+        return problem.op(*tensors)[0]
+
+    def gradients(fn):
+        return [g.numpy() for g in duoln.value_and_grad(lambda p: ops.sum(fn(*p) * weights))(tensors)[1]]
+
+    expected, free = gradients(by_steps), gradients(at_once)
+    for a, b in zip(gradients(lambda *p: at_once(*p, gradient_limit=0.05)), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+    assert max(np.abs(a - b).max() for a, b in zip(free, expected, strict=True)) > 1e-2
+
+
+def test_wrong_bounds_are_named(rng, numpy_backend):
+    problem = Problem("lstm", "none", rng, gradient_limit=-1.0)
+    tensors = [duoln.tensor(a, numpy_backend) for a in problem.arrays]
+    check_error(UsageError, lambda: problem.op(*tensors), "[lstm] gradient_limit", "above 0", "-1.0")
+    check_error(UsageError, lambda: nn.LSTM(3, 4, gradient_limit=0.0), "[LSTM] gradient_limit", "0.0")
 
 
 @pytest.mark.parametrize("cell", recurrent.CELLS)

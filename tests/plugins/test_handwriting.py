@@ -19,12 +19,10 @@ from duoln.tasks import make_config
 from duoln.testing import check_error, check_task
 
 TASK = Handwriting()
-FORMS = ("steps", "sequences")
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_it_is_a_task(form):
-    check_task(TASK, settings={"form": form})
+def test_it_is_a_task():
+    check_task(TASK)
 
 
 def test_it_is_a_task_on_cuda(gpu):
@@ -75,9 +73,9 @@ def _network(params, x, text, gaussians, advance):
     return np.stack(outputs)
 
 
-def _tiny(norm, form, seed=0, **settings):
+def _tiny(norm, seed=0, **settings):
     """A tiny network in float64, moved off its start, with a batch of 4 points and texts of 3 and 2 characters."""
-    model = Synthesis(norm, 3, 2, 2, form, advance=0.5, **settings)
+    model = Synthesis(norm, 3, 2, 2, advance=0.5, **settings)
     rng = np.random.default_rng(seed)
     params = tree.map(lambda a: a + 0.3 * rng.standard_normal(a.shape), model.init(Stream(seed, "init")))
     batch = {"x": rng.standard_normal((4, 2, 3)), "target": rng.standard_normal((4, 2, 3)),
@@ -87,10 +85,9 @@ def _tiny(norm, form, seed=0, **settings):
     return model, params, batch
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("norm", ["none", "layer"])
-def test_outputs_and_loss_are_those_of_plain_numpy(norm, form, numpy_backend):
-    model, params, batch = _tiny(norm, form)
+def test_outputs_and_loss_are_those_of_plain_numpy(norm, numpy_backend):
+    model, params, batch = _tiny(norm)
     expected = _network(params, batch["x"], batch["text"], 2, 0.5)
     tensors = to_tensors((params, batch), numpy_backend)
     outputs = model.outputs(tensors[0], tensors[1]["x"], tensors[1]["text"])
@@ -105,27 +102,35 @@ def test_outputs_and_loss_are_those_of_plain_numpy(norm, form, numpy_backend):
     assert TASK.metrics(predict, split)["nll"] == pytest.approx(nats / 2, rel=1e-9)
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("norm", ["none", "layer"])
-def test_the_gradient_of_the_whole_model(norm, form, numpy_backend):
-    model, params, batch = _tiny(norm, form)
+def test_the_gradient_of_the_whole_model(norm, numpy_backend):
+    model, params, batch = _tiny(norm)
     tensors = to_tensors(batch, numpy_backend)
     leaves = tree.leaves(to_tensors(params, numpy_backend))
     gradcheck(lambda *moved: TASK.loss(model, tree.unflatten(params, list(moved)), tensors), *leaves)
 
 
-def test_both_forms_and_bounds_that_are_not_reached_are_one_function(numpy_backend):
+def _outputs_step_by_step(model, params, x, text):
+    """The network by its steps, as sampling runs it."""
+    characters = ops.one_hot(text, size=CLASSES, dtype=x.dtype)
+    walk, outputs = model.begin(params, characters), []
+    for point in ops.unstack(x):
+        walk, _ = model.step(params, point, characters, walk)
+        outputs.append(model.mixture(params, walk))
+    return ops.stack(*outputs)
+
+
+@pytest.mark.parametrize("clip", [0.0, 1e6, 1e-3], ids=["no bound", "not reached", "reached"])
+def test_whole_sequences_and_steps_are_one_function(clip, numpy_backend):
     from duoln import value_and_grad
 
-    results = []
-    for form, clip in (("steps", 0.0), ("sequences", 0.0), ("steps", 1e6), ("sequences", 1e6)):
-        model, params, batch = _tiny("layer", form, clip_steps=clip, clip_output=clip)
-        tensors = to_tensors((params, batch), numpy_backend)
-        results.append(value_and_grad(lambda p, m=model, b=tensors[1]: TASK.loss(m, p, b))(tensors[0]))
-    for value, gradients in results[1:]:
-        assert float(value) == pytest.approx(float(results[0][0]), rel=1e-12)
-        for a, b in zip(tree.leaves(gradients), tree.leaves(results[0][1]), strict=True):
-            np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-8, atol=1e-10)
+    model, params, batch = _tiny("layer", clip_steps=clip)
+    tensors, batch = to_tensors((params, batch), numpy_backend)
+    results = [value_and_grad(lambda p, f=f: ops.sum(ops.square(f(p, batch["x"], batch["text"]))))(tensors)
+               for f in (model.outputs, lambda *given: _outputs_step_by_step(model, *given))]
+    assert float(results[0][0]) == pytest.approx(float(results[1][0]), rel=1e-12)
+    for a, b in zip(*(tree.leaves(gradients) for _, gradients in results), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-8, atol=1e-10)
 
 
 def test_bounds_that_are_reached_change_the_gradient(numpy_backend):
@@ -133,7 +138,7 @@ def test_bounds_that_are_reached_change_the_gradient(numpy_backend):
 
     norms = []
     for clip in (0.0, 1e-3):
-        model, params, batch = _tiny("none", "steps", clip_steps=clip)
+        model, params, batch = _tiny("none", clip_steps=clip)
         tensors = to_tensors((params, batch), numpy_backend)
         gradient = value_and_grad(lambda p, m=model, b=tensors[1]: TASK.loss(m, p, b))(tensors[0])[1]
         norms.append(float(ops.sum(ops.square(gradient["layer1"]["w_h"]))))
@@ -142,7 +147,7 @@ def test_bounds_that_are_reached_change_the_gradient(numpy_backend):
 
 def test_the_window_stands_still_on_padding(numpy_backend):
     """The other lines of a batch and the padding do not change the results of a line."""
-    model, params, batch = _tiny("layer", "sequences")
+    model, params, batch = _tiny("layer")
     tensors = to_tensors(params, numpy_backend)
     together = model.outputs(tensors, *to_tensors([batch["x"], batch["text"]], numpy_backend)).numpy()
     alone = model.outputs(tensors, *to_tensors([batch["x"][:, 1:], batch["text"][1:, :2]], numpy_backend)).numpy()
@@ -156,10 +161,9 @@ def test_equal_start_and_batches_on_numpy_and_mlx():
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("variant", ["none", "ln"])
-def test_pytorch_gives_the_same_losses(variant, form):
-    cfg = make_config(TASK, variant, "smoke", {"form": form, "clip_steps": 0.5, "clip_output": 0.2, "length": 10})
+def test_pytorch_gives_the_same_losses(variant):
+    cfg = make_config(TASK, variant, "smoke", {"clip_steps": 0.5, "clip_output": 0.2, "length": 10})
     check_peer(TASK, variant, cfg, 4, rtol=2e-4)
 
 

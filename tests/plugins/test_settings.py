@@ -67,18 +67,18 @@ SETTINGS = {
         "defaults": {
             "seed": 0, "epochs": 1, "batch_size": 8, "learning_rate": 0.0001, "evaluate_every": 0, "patience": 0,
             "adam_eps": 1e-06, "norm": "layer", "hidden": 400, "gaussians": 10, "mixtures": 20, "length": 500,
-            "text_length": 96, "order": "sequential", "form": "steps", "clip_output": 100.0, "clip_steps": 10.0,
+            "text_length": 96, "order": "sequential", "clip_output": 100.0, "clip_steps": 10.0,
             "clip_weights": 10.0, "window_advance": 1.0, "first_window": "first_character", "start_scale": 0.1,
             "start_biases": "uniform", "eps": 1e-05, "eps_place": "inside", "source": "auto", "lines": None,
             "evaluate_lines": 256},
         "paper": {"epochs": 132, "evaluate_every": 2000},
         "small": {
             "epochs": 1, "hidden": 128, "gaussians": 6, "mixtures": 8, "length": 150, "lines": 3200,
-            "form": "sequences", "learning_rate": 0.0005, "window_advance": 0.05, "evaluate_lines": 64,
+            "learning_rate": 0.0005, "window_advance": 0.05, "evaluate_lines": 64,
             "evaluate_every": 50},
         "smoke": {
             "epochs": 1, "hidden": 16, "gaussians": 3, "mixtures": 3, "length": 24, "text_length": 12, "lines": 64,
-            "form": "sequences", "learning_rate": 0.003, "source": "made", "evaluate_lines": 8},
+            "learning_rate": 0.003, "source": "made", "evaluate_lines": 8},
     },
     "las": {
         "defaults": {

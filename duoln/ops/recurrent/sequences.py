@@ -8,6 +8,9 @@ Where the mask is False the row is masked: its state is copied and x counts as 0
 that it has without padding, and no gradient depends on the padding's values. `norm="batch"` is the exception: its
 statistics are those of all rows. With `reverse` the sequence runs from its end; the outputs keep the order of the
 inputs.
+
+With `gradient_limit` each entry of the gradients of the states, as a time step hands them to the one before, is kept
+within -limit .. limit (Graves 2013, section 2.1; see `clip_gradient`). A masked row hands them on as they are.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from duoln.core import Tensor, derived, op
-from duoln.core.arguments import check_flag, described
+from duoln.core.arguments import ABOVE_0, check_flag, check_number, described
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_beside, check_float
 from duoln.ops.creation import zeros
 from duoln.ops.elementwise import where
+from duoln.ops.gradient import clip_gradient
 from duoln.ops.linalg import linear, matmul
 from duoln.ops.norm import EpsilonPlace, check_epsilon
 from duoln.ops.recurrent import formulas
@@ -116,12 +120,13 @@ def _together(hidden: dict[int, Tensor], h: Tensor) -> Tensor:
 
 def _walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
           mask: Tensor | None, *norm_arrays: Tensor, norm: str, eps: float, eps_place: EpsilonPlace,
-          reverse: bool) -> tuple[Tensor, ...]:
+          reverse: bool, gradient_limit: float | None) -> tuple[Tensor, ...]:
     """The composed rule: the formula of a cell, one time step after another."""
     s, norms = Settings(norm, eps, eps_place), named(cell, norm, norm_arrays)
     hidden: dict[int, Tensor] = {}
     for t, x_gates, real in _time_steps(cell, x, w_x, bias, mask, norms, s, reverse):
-        new = formulas.next_states(cell, x_gates, matmul(states[0], w_h), states, bias, norms, s)
+        seen = states if gradient_limit is None else tuple(clip_gradient(a, limit=gradient_limit) for a in states)
+        new = formulas.next_states(cell, x_gates, matmul(seen[0], w_h), seen, bias, norms, s)
         states = new if real is None else tuple(where(real, a, b) for a, b in zip(new, states, strict=True))
         hidden[t] = states[0]
     return _together(hidden, states[0]), *states
@@ -141,11 +146,13 @@ def _rnn(x: Tensor, h: Tensor, *rest: Tensor, **attrs: Any) -> tuple[Tensor, ...
 
 def _checked(cell: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
              mask: Tensor | None, norms: NormParameters | None, eps: float, eps_place: EpsilonPlace, reverse: bool,
-             ) -> tuple[Tensor, NormParameters, dict[str, Any]]:
+             gradient_limit: float | None) -> tuple[Tensor, NormParameters, dict[str, Any]]:
     """The input without padding, the norms' parameters, and the attributes, after the checks of a sequence operator."""
     norms = check_norms(cell, norms)
     eps, eps_place = check_epsilon(cell, eps, eps_place)
-    attrs = {"norm": norm, "eps": eps, "eps_place": eps_place, "reverse": check_flag(cell, "reverse", reverse)}
+    limit = None if gradient_limit is None else float(check_number(cell, "gradient_limit", gradient_limit, ABOVE_0))
+    attrs = {"norm": norm, "eps": eps, "eps_place": eps_place, "reverse": check_flag(cell, "reverse", reverse),
+             "gradient_limit": limit}
     check_cell(cell, norm, x, states, w_x, w_h, bias, norms, mask)
     return _without_padding(x, mask, norm), norms, attrs
 
@@ -159,7 +166,7 @@ def named(cell: str, norm: str, arrays: tuple[Tensor, ...]) -> NormParameters:
 def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
          mask: Tensor | None = None, norms: NormParameters | None = None, *, norm: str = "none",
          eps: float = 1e-5, eps_place: EpsilonPlace = "inside", reverse: bool = False, remat: bool = False,
-         ) -> tuple[Tensor, Tensor, Tensor]:
+         gradient_limit: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """An LSTM over a sequence: hidden states (T, B, H), the last hidden state and the last cell (B, H).
 
     Gates stand in the order f, i, o, g. See the module for shapes, `NORMS` for variants.
@@ -172,14 +179,16 @@ def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
     remat = check_flag("lstm", "remat", remat)
-    x, norms, attrs = _checked("lstm", norm, x, (h, c), w_x, w_h, bias, mask, norms, eps, eps_place, reverse)
+    x, norms, attrs = _checked("lstm", norm, x, (h, c), w_x, w_h, bias, mask, norms, eps, eps_place, reverse,
+                               gradient_limit)
     return lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), **attrs, remat=remat)
 
 
 @op
 def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
         norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
-        eps_place: EpsilonPlace = "inside", reverse: bool = False) -> tuple[Tensor, Tensor]:
+        eps_place: EpsilonPlace = "inside", reverse: bool = False,
+        gradient_limit: float | None = None) -> tuple[Tensor, Tensor]:
     """A GRU over a sequence: hidden states (T, B, H) and the last one (B, H).
 
     Gates stand in the order z, r, n. See the module for shapes, `NORMS` for variants.
@@ -187,14 +196,16 @@ def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    x, norms, attrs = _checked("gru", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, eps_place, reverse)
+    x, norms, attrs = _checked("gru", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, eps_place, reverse,
+                               gradient_limit)
     return gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), **attrs)
 
 
 @op
 def rnn(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
         norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
-        eps_place: EpsilonPlace = "inside", reverse: bool = False) -> tuple[Tensor, Tensor]:
+        eps_place: EpsilonPlace = "inside", reverse: bool = False,
+        gradient_limit: float | None = None) -> tuple[Tensor, Tensor]:
     """A tanh RNN over a sequence: hidden states (T, B, H) and the last one (B, H).
 
     See the module for shapes, `NORMS` for variants.
@@ -202,7 +213,8 @@ def rnn(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    x, norms, attrs = _checked("rnn", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, eps_place, reverse)
+    x, norms, attrs = _checked("rnn", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, eps_place, reverse,
+                               gradient_limit)
     return rnn.apply(x, h, w_x, w_h, bias, mask, *norms.values(), **attrs)
 
 
