@@ -55,6 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
         data,
         evaluate,
         facts,
+        keep,
         kernels,
         listing,
         new_task,
@@ -66,7 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     listing.add_commands(commands)
     facts.add_commands(commands)
-    for part in (run, report, sample, evaluate, data, analyze, paper, new_task, bench, compare, kernels):
+    for part in (run, report, keep, sample, evaluate, data, analyze, paper, new_task, bench, compare, kernels):
         part.add_command(commands)
     return parser
 

@@ -198,7 +198,7 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     columns += [(heading, "left", list(cells)) for heading, cells in (told_apart or {}).items()]
     if dataset.provenance != "original":
         columns.append(("data", "left", [dataset.provenance] * len(results)))
-    columns += [(heading, "right", [_count(r[key]) for r in results])
+    columns += [(heading, "right", [count(r[key]) for r in results])
                 for key, heading in (("batch_size", "batch"), (length, f"{unit}s")) if not same[key]]
     columns += [(c.heading, "right", [number(r.get(c.key), c.form) for r in results]) for c in metrics]
     columns.append(("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
@@ -220,7 +220,7 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     if results and same["batch_size"]:
         common.append(f"batch {results[0]['batch_size']}")
     if results and same[length]:
-        common.append(f"{_count(results[0][length])} {unit}{'' if results[0][length] == 1 else 's'}")
+        common.append(f"{count(results[0][length])} {unit}{'' if results[0][length] == 1 else 's'}")
     common += [f"{c.heading} {number(results[0].get(c.key), c.form)}" for c in levels if results]
     say(", ".join(common))
     if task.references and not beside:
@@ -228,7 +228,7 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
             say(f"{'the paper' if task.paper else 'reference'} on {variant}: {claim}")
 
 
-def _count(value: float) -> str:
+def count(value: float) -> str:
     """A number of epochs, updates or examples; an epoch may be a part of one."""
     return f"{value}" if isinstance(value, int) else f"{round(value, 3):g}"
 

@@ -22,7 +22,7 @@ def add_command(commands: Any) -> None:
     """Add `paper` to the command line."""
     paper = commands.add_parser("paper", help="every figure, table and claim of the paper, and the results so far")
     paper.add_argument("--runs", action="append", type=Path, metavar="DIR",
-                       help="runs to look in, or one run; may be repeated (default: runs)")
+                       help="runs to look in, or one run; may be repeated (default: runs, and those kept beside tasks)")
     facts.add_plugin_option(paper)
     paper.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     paper.set_defaults(run=_paper)
@@ -31,12 +31,15 @@ def add_command(commands: Any) -> None:
 def _paper(args: argparse.Namespace) -> int:
     from duoln.cli import console
     from duoln.paper.standing import standings
+    from duoln.runs import kept
     from duoln.tasks.registry import Registry
 
-    folders = args.runs or ([_RUNS] if _RUNS.is_dir() else [])
+    registry = Registry(asked=args.plugins)
+    kept_here = [kept.home(entry.task) for entry in registry.tasks.values()]
+    folders = args.runs or [*([_RUNS] if _RUNS.is_dir() else []), *(folder for folder in kept_here if folder.is_dir())]
     if not folders:
-        console.say(f"no folder {_RUNS} here, so no results are shown; name the folder of your runs with --runs")
-    standings_known, refused = standings(Registry(asked=args.plugins), folders)
+        console.say(f"no folder {_RUNS} here, and no results are kept; name the folder of your runs with --runs")
+    standings_known, refused = standings(registry, folders)
     for line in refused:
         console.say(f"left out: {line}", style="yellow")
     if args.json:

@@ -13,7 +13,7 @@ from duoln.errors import UsageError
 from duoln.system.filesystem import check_regular, make_folder
 
 if TYPE_CHECKING:
-    from duoln.runs.series import Series
+    from duoln.runs.series import By, Series
     from duoln.tasks.task import Task
 
 _PAGES = (".html", ".htm")
@@ -30,13 +30,14 @@ def add_command(commands: Any) -> None:
     report.add_argument("--html", type=Path, metavar="FILE.html",
                         help="write one page that any browser opens: table, settings, and curves that answer to the "
                              "pointer")
+    report.add_argument("--markdown", action="store_true", help="the table as text for a README, on stdout")
     facts.add_plugin_option(report)
     report.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     report.set_defaults(run=_report)
 
 
 def _report(args: argparse.Namespace) -> int:
-    from duoln.cli import console
+    from duoln.cli import console, markdown
     from duoln.runs.curves import read_curves
     from duoln.runs.series import series_of
     from duoln.tasks.registry import find_task
@@ -52,7 +53,10 @@ def _report(args: argparse.Namespace) -> int:
     for dataset in dict.fromkeys(c.dataset for c in curves):
         of_dataset = [s for s in series if s.runs[0].dataset == dataset]
         rows = [result_row(task, s) for s in of_dataset]
-        console.show_results(task, dataset, rows, told_apart(of_dataset))
+        if args.markdown:
+            console.put(markdown.results(task, rows, told_apart(of_dataset, args.by)))
+        else:
+            console.show_results(task, dataset, rows, told_apart(of_dataset, args.by))
     if args.out is not None:
         make_folder(args.out)
         for path in (*write_curves(task, series, args.out, args.by), *_pictures(task, series, args.out)):
@@ -68,17 +72,17 @@ def _report(args: argparse.Namespace) -> int:
             {"run": str(c.path), "name": s.name, "label": s.label(), "variant": c.variant,
              "dataset": c.dataset._asdict(), "differences": dict(s.differences), "config": dict(c.config),
              "evaluations": c.points, "result": c.result} for s, c in runs]})
-    elif args.out is None and args.html is None:
+    elif args.out is None and args.html is None and not args.markdown:
         console.say(f"for {' and '.join(CURVES)}: --out DIR; for one page with table and curves: --html FILE.html")
     return 0
 
 
-def told_apart(series: Sequence[Series]) -> dict[str, list[str]]:
+def told_apart(series: Sequence[Series], by: By = "run") -> dict[str, list[str]]:
     """Columns that tell rows apart: the run, unless each is called as its variant, and the settings that differ."""
     columns = {}
     if any(len(s.runs) > 1 for s in series):
         columns["seeds"] = [str(len(s.runs)) for s in series]
-    elif any(s.name != s.variant for s in series):
+    elif by == "run" and any(s.name != s.variant for s in series):
         columns["run"] = [s.name.removesuffix(f"/{s.variant}") for s in series]
     for key in dict.fromkeys(key for s in series for key in s.differences if key not in ("batch_size", "epochs")):
         columns[key] = [s.differences.get(key, "") for s in series]

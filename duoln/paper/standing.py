@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, get_args
 
 from duoln.errors import CheckpointError, DataFormatError, DuolnError
 from duoln.paper.contents import CONTENTS, Entry
-from duoln.runs.curves import Curve, read_curves
+from duoln.runs.curve import Curve
+from duoln.runs.curves import read_curves
 from duoln.runs.folder import read_json, run_folders
-from duoln.runs.log import read_log
 from duoln.tasks.registry import Registry
 from duoln.tasks.settings import make_config
 from duoln.tasks.task import Task
@@ -178,11 +178,10 @@ def _worth(run: Run) -> tuple[int, str]:
 
 
 def _run(task: Task, curve: Curve) -> Run:
-    log = curve.path / "log.jsonl"
     if curve.dataset.provenance not in PROVENANCES:
-        raise DataFormatError(log, 0, f"a provenance of {', '.join(PROVENANCES)}", repr(curve.dataset.provenance))
-    starts = [entry.get("time") for entry in read_log(curve.path) if entry.get("event") == "start"]
-    time = starts[-1] if starts else None
+        raise DataFormatError(curve.path, 0, f"a provenance of {', '.join(PROVENANCES)}",
+                              repr(curve.dataset.provenance))
+    time = curve.starts[-1].get("time") if curve.starts else None
     ended = curve.result.get("status") == "done"
     last = curve.points[-1]
     # The final figures need not be those of the last evaluation, because a run may go back to its best model.
@@ -191,7 +190,7 @@ def _run(task: Task, curve: Curve) -> Run:
     figures = {key: values[key] for key in ("step", "epoch", *(c.key for c in task.columns)) if key in values}
     for key, value in figures.items():
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise DataFormatError(log, 0, f"a number as {key} of the run's end", f"{value!r:.60}")
+            raise DataFormatError(curve.path, 0, f"a number as {key} of the run's end", f"{value!r:.60}")
     return Run(curve.path, curve.dataset, time if isinstance(time, str) else "", ended, figures.pop("step"),
                figures.pop("epoch"), figures, _differences(task, curve))
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from duoln.pictures import style
 from duoln.pictures.drawing import figure
-from duoln.runs.curves import Curve
+from duoln.runs.curve import Curve
 from duoln.runs.series import Point, Series, metric
 from duoln.tasks.task import Task
 from duoln.tasks.values import Column, split_columns

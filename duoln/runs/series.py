@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from duoln.runs.curves import Curve
+from duoln.runs.curve import Curve
 from duoln.tasks.task import Task
 
 By = Literal["run", "seed"]
@@ -89,7 +89,7 @@ def series_of(task: Task, curves: Sequence[Curve], by: By = "run") -> list[Serie
         groups.setdefault(repr((c.variant, c.dataset, sorted(settings.items()))), []).append(c)
     firsts = [runs[0] for runs in groups.values()]
     differing = [key for key in differing_settings(task, firsts) if key != "seed"]
-    return [Series(f"{len(runs)} {'seed' if len(runs) == 1 else 'seeds'}", runs[0].variant,
+    return [Series(f"{len(runs)} seeds" if len(runs) > 1 else runs[0].variant, runs[0].variant,
                    _values(runs[0], differing), runs) for runs in groups.values()]
 
 

@@ -15,7 +15,8 @@ from duoln.backends.protocol import Backend
 from duoln.core.arguments import check_flag, described, did_you_mean
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
-from duoln.runs.curves import Curve, read_curves
+from duoln.runs.curve import Curve
+from duoln.runs.curves import read_curves
 from duoln.runs.folder import RunFolder
 from duoln.runs.settings import resumed_config
 from duoln.system.stopping import Interrupted

@@ -1,4 +1,4 @@
-"""The last layer with its softmax cross-entropy on the CPU, compiled: blocks of classes, products by BLAS.
+"""The last layer with its softmax cross-entropy on the CPU, compiled: blocks of classes.
 
 Rows of padding (with a negative label) are never multiplied. The logits are kept for the gradient if they take at most
 KEEP_BYTES; otherwise each block is multiplied again.

@@ -1,6 +1,6 @@
 """A made task with levels and curves of the paper, and runs of it."""
 
-from duoln.runs.curves import Curve
+from duoln.runs.curve import Curve
 from duoln.tasks import Column, Dataset, ReferenceCurve, Task
 
 
@@ -23,4 +23,4 @@ def made_curve(path, variant, scale=1.0, **settings):
     points = [{"step": k, "epoch": k / 10, "wall_s": 0.1, "valid_error": scale / k, "test_error": 2 * scale / k, "chance": 0.75}
               for k in (10, 20)]
     config = {"seed": 0, "batch_size": 8, "norm": Reading.variants[variant]["norm"], **settings}
-    return Curve(path, "reading", variant, config, Dataset("made", "synthetic"), points, [(k, 1.0 / k) for k in range(1, 21)], {})
+    return Curve(path, "reading", variant, config, Dataset("made", "synthetic"), points, [(k, 1.0 / k) for k in range(1, 21)], {}, [])

@@ -97,5 +97,5 @@ def test_seeds_on_two_datasets_are_two_lines(drawn, tmp_path):
     runs = [made_curve(tmp_path / "a", "ln"), made_curve(tmp_path / "b", "ln", 3.0)]
     runs[1] = runs[1]._replace(dataset=runs[1].dataset._replace(name="others"))
     axes = drawn(runs, "seed")
-    assert [line.get_label() for line in axes[2][0].get_lines()] == ["ln (1 seed)", "ln (1 seed) #2"]
+    assert [line.get_label() for line in axes[2][0].get_lines()] == ["ln", "ln #2"]
     assert [list(line.get_ydata()) for line in axes[2][0].get_lines()] == [[0.2, 0.1], [0.6, 0.3]]

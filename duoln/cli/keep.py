@@ -1,0 +1,74 @@
+"""`duoln keep`: what is worth keeping of runs that have ended, beside the task's code."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from duoln.cli import facts
+from duoln.errors import UsageError
+
+if TYPE_CHECKING:
+    from duoln.runs.curve import Curve
+    from duoln.tasks.task import Task
+
+
+def add_command(commands: Any) -> None:
+    """Add `keep` to the command line."""
+    keep = commands.add_parser("keep", help="keep settings, figures and curves of ended runs beside the task's code")
+    keep.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder, or a folder of runs")
+    keep.add_argument("--as", required=True, dest="name", metavar="NAME",
+                      help="the name of these results; they replace what was kept under it")
+    keep.add_argument("--to", type=Path, metavar="DIR", help="where NAME is made (default: results beside the task)")
+    facts.add_plugin_option(keep)
+    keep.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+    keep.set_defaults(run=_keep)
+
+
+def _keep(args: argparse.Namespace) -> int:
+    from duoln.cli import console
+    from duoln.runs import kept
+    from duoln.runs.curves import read_curves
+    from duoln.tasks.registry import find_task
+
+    if Path(args.name).name != args.name or args.name.startswith("."):
+        raise UsageError(f"[keep] --as: expected the name of one folder, found {args.name!r}")
+    curves = read_curves(args.runs)
+    tasks = sorted({c.task for c in curves})
+    if len(tasks) > 1:
+        raise UsageError(f"[keep] expected runs of one task, found {', '.join(tasks)}")
+    task = find_task(tasks[0], args.plugins)
+    for curve in curves:
+        kept.check_ended(curve)
+    target = (kept.home(task) if args.to is None else args.to) / args.name
+    folders = [target / name for name in _names(task, curves)]
+    for curve, folder in zip(curves, folders, strict=True):
+        size = sum(path.stat().st_size for path in kept.keep(curve, folder))
+        console.say(f"kept {folder}, {-(-size // 1024)} KiB")
+    for old in sorted(path for path in target.iterdir() if path.is_dir() and path not in folders):
+        if kept.is_kept(old):
+            kept.remove(old)
+            console.say(f"removed {old}, which was kept before")
+    if args.json:
+        console.put_json({"task": task.name, "kept": [str(folder) for folder in folders]})
+    return 0
+
+
+def _names(task: Task, curves: Sequence[Curve]) -> list[str]:
+    """For each run its variant, and the settings in which the runs differ.
+
+    Raises:
+        UsageError: two runs would have one name, because their settings are equal.
+    """
+    from duoln.runs.series import differing_settings
+
+    keys = differing_settings(task, curves)
+    names: dict[str, Curve] = {}
+    for curve in curves:
+        name = "-".join([curve.variant, *(f"{key}{curve.config.get(key)}".replace("/", "-") for key in keys)])
+        if name in names:
+            raise UsageError(f"[keep] expected runs of different settings, found {names[name].path} and {curve.path}")
+        names[name] = curve
+    return list(names)

@@ -1,0 +1,69 @@
+"""One run as its files describe it: settings, data, evaluations, losses, result; and the checks of these files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from duoln.errors import DataFormatError
+from duoln.runs.folder import read_json
+from duoln.tasks.values import Dataset
+
+
+class Curve(NamedTuple):
+    """One run: its folder, its settings, and its metrics and training losses by update."""
+
+    path: Path
+    task: str
+    variant: str
+    config: Mapping[str, Any]
+    dataset: Dataset
+    points: list[dict[str, Any]]
+    losses: list[tuple[int, float]]
+    """By update; of a kept run, the means of its parts."""
+    result: dict[str, Any]
+    """The figures of a run that has ended, with the status "done"; else empty, or with another status."""
+    starts: list[dict[str, Any]]
+    """What the run noted each time that it was started: time, versions, machine."""
+
+    @property
+    def last(self) -> Mapping[str, Any]:
+        """The evaluation that the run's result is from: the last one, or an earlier one if patience chose that."""
+        chosen = (p for p in reversed(self.points) if p["step"] == self.result.get("steps"))
+        return next(chosen, self.points[-1] if self.points else {"step": 0, "epoch": 0.0, "wall_s": 0.0})
+
+    @property
+    def seconds_per_epoch(self) -> float:
+        last = self.last
+        return last["wall_s"] / last["epoch"] if last["epoch"] else 0.0
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The task, the variant and the settings of a run, from its `config.json`.
+
+    Raises:
+        DataFormatError: one of them is missing or of another type.
+    """
+    config = read_json(path)
+    for key, kind, words in (("task", str, "a text"), ("variant", str, "a text"), ("config", dict, "an object")):
+        _check(path, key, isinstance(config.get(key), kind), words, config.get(key))
+    size = config["config"].get("batch_size")
+    _check(path, "batch_size", isinstance(size, int) and not isinstance(size, bool), "a whole number", size)
+    return config
+
+
+def check_entry(where: str, entry: Mapping[str, Any]) -> None:
+    """Raises DataFormatError if an entry of a log lacks a value that curves need."""
+    event, step = entry.get("event"), entry.get("step")
+    if event in ("step", "evaluation"):
+        _check(where, "step", isinstance(step, int) and not isinstance(step, bool), "a whole number", step)
+        for key in ("loss",) if event == "step" else (*({"epoch", "wall_s"} - entry.keys()), *entry):
+            value = entry.get(key)
+            _check(where, key, key == "event" or (isinstance(value, int | float) and not isinstance(value, bool)),
+                   "a number", value)
+
+
+def _check(file: object, key: str, holds: bool, expected: str, value: object) -> None:
+    if not holds:
+        raise DataFormatError(file, 0, f"{expected} as {key}", f"{value!r:.60}")

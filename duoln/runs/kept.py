@@ -1,0 +1,150 @@
+"""What is kept of a run that has ended, as evidence: three small files, without checkpoints and log.
+
+    config.json   the settings, as the run has them
+    result.json   the figures; under "dataset" the data, under "starts" when, where and with which versions the run was
+                  started and resumed
+    curves.csv    a line for each evaluation, and one for the mean training loss of each part of the run
+
+`duoln report` and `duoln paper` read kept runs as they read run folders.
+"""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from duoln.data import strictjson
+from duoln.data.bounded import opened
+from duoln.errors import CheckpointError, DataError, DataFormatError
+from duoln.runs.curve import Curve, check_entry, read_config
+from duoln.runs.dataset import read_dataset
+from duoln.runs.folder import CONFIG, RESULT, read_json
+from duoln.runs.log import NAME as LOG
+from duoln.system.filesystem import make_folder, write_own
+from duoln.system.filesystem import remove as remove_file
+from duoln.tasks.task import Task
+
+CURVES = "curves.csv"
+_PARTS = 200
+"""The most mean losses of a kept run."""
+_MOST_BYTES = 1 << 24
+_OF_START = ("time", "first_step", "duoln", "python", "numpy", "platform", "backend")
+"""What is kept of each start; the command line may name folders of its author."""
+
+
+def keep(run: Curve, folder: Path) -> list[Path]:
+    """Write the three files of a run into a folder, which is made if it is not there; returns their paths.
+
+    Raises:
+        CheckpointError: the run has not ended, or a file cannot be written.
+    """
+    check_ended(run)
+    result = {key: value for key, value in run.result.items() if key not in ("event", "status")}
+    facts = {"dataset": run.dataset._asdict(),
+             "starts": [{key: start[key] for key in _OF_START if key in start} for start in run.starts]}
+    make_folder(folder)
+    contents = {CONFIG: _json({"task": run.task, "variant": run.variant, "config": dict(run.config)}),
+                RESULT: _json({**result, **facts}), CURVES: _table(run)}
+    for name, text in contents.items():
+        write_own(folder / name, text.encode())
+    return [folder / name for name in contents]
+
+
+def check_ended(run: Curve) -> None:
+    """Raises CheckpointError for a run that has not ended."""
+    if run.result.get("status") != "done":
+        raise CheckpointError(f"{run.path}: expected a run that has ended, found one at update {run.last['step']}; "
+                              "resume it (--resume auto, with --epochs for another end)")
+
+
+def remove(folder: Path) -> None:
+    """Remove a kept run, and its folder if nothing else is in it."""
+    for name in (CONFIG, RESULT, CURVES):
+        remove_file(folder / name)
+    with suppress(OSError):  # the folder has a file of its user
+        folder.rmdir()
+
+
+def home(task: Task) -> Path:
+    """The folder of a task's kept runs: `results`, beside the module of its class."""
+    return Path(inspect.getfile(type(task))).resolve().parent / "results"
+
+
+def is_kept(folder: Path) -> bool:
+    """Whether a folder has what is kept of a run, and no run."""
+    return (folder / CURVES).is_file() and (folder / RESULT).is_file() and not (folder / LOG).exists()
+
+
+def read(folder: Path) -> Curve:
+    """A kept run.
+
+    Raises:
+        CheckpointError: a file is missing. DataFormatError: a file is damaged.
+    """
+    config, content = read_config(folder / CONFIG), read_json(folder / RESULT)
+    dataset = read_dataset(folder / RESULT, content.pop("dataset", None))
+    starts = content.pop("starts", None)
+    if not (isinstance(starts, list) and all(isinstance(start, dict) for start in starts)):
+        raise DataFormatError(folder / RESULT, 0, "a list of objects as starts", f"{starts!r:.60}")
+    points, losses = [], []
+    for number, line in enumerate(_lines(folder / CURVES), start=2):
+        where = f"{folder / CURVES}, line {number}"
+        if "epoch" in line:
+            entry = {"event": "evaluation", **line}
+            points.append(entry)
+        else:
+            entry = {"event": "step", **line}
+            losses.append((line.get("step", 0), line.get("loss", 0.0)))
+        check_entry(where, entry)
+    return Curve(folder, config["task"], config["variant"], config["config"], dataset, points, losses,
+                 {"event": "end", "status": "done", **content}, starts)
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return strictjson.dumps(dict(value), indent=2) + "\n"
+
+
+def _table(run: Curve) -> str:
+    metrics = list(dict.fromkeys(key for point in run.points for key in point if key not in ("event", "step")))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["step", "loss", *metrics])
+    lines = [(step, [step, f"{loss:.6g}", *("" for _ in metrics)]) for step, loss in _parts(run.losses)]
+    lines += [(point["step"], [point["step"], "", *(point.get(key, "") for key in metrics)]) for point in run.points]
+    writer.writerows(line for _, line in sorted(lines, key=lambda line: line[0]))
+    return text.getvalue()
+
+
+def _parts(losses: Sequence[tuple[int, float]]) -> Iterator[tuple[int, float]]:
+    """The mean loss of each part of a run, at the part's last update."""
+    width = -(-len(losses) // _PARTS) or 1
+    for first in range(0, len(losses), width):
+        part = losses[first:first + width]
+        yield part[-1][0], sum(loss for _, loss in part) / len(part)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The filled cells of each line, as numbers."""
+    try:
+        with opened(path, "table of curves") as file:
+            text = file.read(_MOST_BYTES + 1)
+    except DataFormatError:
+        raise
+    except DataError as error:
+        raise CheckpointError(str(error)) from error
+    if len(text) > _MOST_BYTES:
+        raise DataFormatError(path, 0, f"at most {_MOST_BYTES} bytes", "more")
+    for number, line in enumerate(csv.DictReader(io.StringIO(text.decode(errors="replace"), newline="")), start=2):
+        try:
+            yield {key: _number(value) for key, value in line.items() if value}
+        except (TypeError, ValueError, AttributeError) as error:
+            raise DataFormatError(path, 0, f"numbers in line {number}", f"{line!r:.60}") from error
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.lstrip("-").isdigit() else float(text)

@@ -1,0 +1,15 @@
+"""The tables of READMEs agree with the runs that are kept beside them."""
+
+import pytest
+from readme_tables import ROOT, readmes, renewed
+
+
+@pytest.mark.parametrize("readme", list(readmes()), ids=lambda path: str(path.relative_to(ROOT).parent))
+def test_tables_are_those_of_the_kept_runs(readme):
+    assert renewed(readme) == readme.read_text(encoding="utf-8")
+
+
+def test_the_kept_runs_are_small():
+    files = [path for path in (ROOT / "plugins").glob("*/results/**/*") if path.is_file()]
+    assert {path.name for path in files} <= {"config.json", "result.json", "curves.csv"}
+    assert sum(path.stat().st_size for path in files) < 12e6
