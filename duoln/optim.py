@@ -10,6 +10,7 @@ the step. Slots have the form of the parameters.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, Never, Self
@@ -27,6 +28,7 @@ from duoln.core.arguments import (
     described,
     did_you_mean,
 )
+from duoln.core.miscalled import explained, wrong_call
 from duoln.core.pytorch_names import KEYWORDS, OF_OPTIM, OF_OPTIMIZERS, name_missing, unknown_name
 from duoln.errors import CallError, DtypeError, ShapeError, UsageError
 from duoln.ops.common import check_tensors
@@ -56,6 +58,12 @@ class Optimizer:
         if args and isinstance(args[0], dict | list | tuple):
             raise DtypeError(f"[{cls.__name__}] learning_rate: expected a number or a function of the update, found "
                              f"{described(args[0])}; parameters go to init(params) and update(params, ...)")
+        if args or settings:  # a copy is made without
+            signature = inspect.signature(cls)
+            try:
+                signature.bind(*args, **settings)
+            except TypeError:
+                raise wrong_call(cls.__name__, signature, args, settings) from None
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -66,15 +74,18 @@ class Optimizer:
             check_function(kind, "clip", self.clip)
         check_flag(kind, "donate", self.donate)
 
+    @explained
     def rate_at(self, step: int) -> float:
         """The learning rate of the update numbered `step`, from 0."""
         rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
         return float(check_number("optim", f"the learning rate at step {step}", rate, AT_LEAST_0))
 
+    @explained
     def init(self, params: Params) -> dict[str, Any]:
         """The initial slots."""
         return {}
 
+    @explained
     def update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
                ) -> tuple[Params, dict[str, Any]]:
         """New parameters and slots.
@@ -88,6 +99,7 @@ class Optimizer:
             return params, slots
         return self._update(params, self.clip(gradients) if self.clip else gradients, slots, checked)
 
+    @explained
     def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
                          ) -> tuple[Params, dict[str, Any], Tensor]:
         """As `update`, with the common norm of all gradients before they are clipped.
@@ -139,6 +151,7 @@ class SGD(Optimizer):
         check_number("SGD", "momentum", self.momentum, BELOW_1)
         check_flag("SGD", "nesterov", self.nesterov)
 
+    @explained
     def init(self, params: Params) -> dict[str, Any]:
         return {"velocity": zeros_like(params)} if self.momentum else {}
 
@@ -163,6 +176,7 @@ class RMSProp(Optimizer):
         check_number("RMSProp", "decay", self.decay, BELOW_1)
         check_number("RMSProp", "eps", self.eps, AT_LEAST_0)
 
+    @explained
     def init(self, params: Params) -> dict[str, Any]:
         return {"square": zeros_like(params)}
 
@@ -197,6 +211,7 @@ class Adam(Optimizer):
         for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
             check_number("Adam", name, beta, BELOW_1)
 
+    @explained
     def init(self, params: Params) -> dict[str, Any]:
         leaves = tree.leaves(params)
         if not leaves:
@@ -244,6 +259,7 @@ def _slot(name: str, slots: dict[str, Any], key: str) -> Any:
     return slots[key]
 
 
+@explained
 def zeros_like(params: Params) -> Params:
     """Zeros in the form of the parameters. Raises DtypeError for a leaf that is not a tensor."""
     check_tensors("zeros_like", *tree.leaves(params))
@@ -252,6 +268,7 @@ def zeros_like(params: Params) -> Params:
 
 # Clipping -------------------------------------------------------------------------------------------
 
+@explained
 def global_norm(gradients: Params) -> Tensor:
     """The Euclidean norm of all gradients together, as a 0-d tensor."""
     return ops.global_norm(*tree.leaves(gradients))
@@ -272,23 +289,27 @@ class ScaleByNorm:
         return tree.map(lambda g: g * by, gradients)
 
 
+@explained
 def clip_global_norm(limit: float) -> Clip:
     """Scale all gradients by one number, so that their common norm is at most `limit` (Pascanu et al. 2013)."""
     _check_limit("clip_global_norm", limit)
     return scale_by_norm(lambda norm: _shrink(norm, limit))
 
 
+@explained
 def scale_by_norm(scale_of: Callable[[Tensor], Tensor]) -> Clip:
     """Multiply all gradients by `scale_of(norm)`, a 0-d tensor; `norm` is the common norm of all gradients."""
     return ScaleByNorm(scale_of)
 
 
+@explained
 def clip_each_norm(limit: float) -> Clip:
     """Scale each gradient separately, so that its norm is at most `limit` (order-embedding's `maxnorm`)."""
     _check_limit("clip_each_norm", limit)
     return lambda gradients: tree.map(lambda g: g * _shrink(ops.sqrt(ops.sum(ops.square(g))), limit), gradients)
 
 
+@explained
 def clip_value(limit: float) -> Clip:
     """Clip each entry of each gradient to -limit .. limit."""
     _check_limit("clip_value", limit)

@@ -15,6 +15,7 @@ from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.arguments import described, did_you_mean
 from duoln.core.entering import host_array
+from duoln.core.miscalled import explained
 from duoln.data.batches import check_pair, check_range
 from duoln.errors import BackendError, DtypeError, UsageError
 from duoln.kernels import host, native
@@ -58,6 +59,7 @@ def probe(name: str) -> Probe:
     return Probe(name, loaded, "no Metal GPU; on a CPU numpy is many times faster" if on_cpu else "")
 
 
+@explained
 def backend(name: str | None = None) -> Backend:
     """The backend of that name; for None or "auto" this function chooses one.
 
@@ -101,6 +103,7 @@ def _choose(name: str | None) -> tuple[Backend, str]:
     return chosen.backend, f"numpy on {chosen.backend.device}: {'; '.join(refused)}"
 
 
+@explained
 def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = None,
            within: tuple[int, int] | None = None) -> Tensor:
     """A tensor with the values of a NumPy array, nested lists or a number.
@@ -136,6 +139,7 @@ def _backend_of(given: Backend | str | None) -> Backend:
     return given
 
 
+@explained
 def to_tensors(values: Any, backend: Backend | str | None = None, dtype: str | None = None) -> Any:
     """`tensor` at every leaf of a tree."""
     where = _backend_of(backend)

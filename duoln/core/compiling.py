@@ -9,11 +9,13 @@ from typing import Any
 from duoln import tree
 from duoln.backends.protocol import Backend
 from duoln.core.arguments import check_function, described, how_to_wrap
+from duoln.core.miscalled import explained
 from duoln.core.step_contract import checked_step
 from duoln.core.tensor import Tensor
 from duoln.errors import CompileError, MixedBackendError
 
 
+@explained
 def compile(step: Callable[..., Any]) -> Callable[..., Any]:
     """The same step, compiled where the backend can: MLX traces and fuses it, NumPy checks it, CuPy runs it eagerly.
 

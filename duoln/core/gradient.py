@@ -13,6 +13,7 @@ from typing import Any
 from duoln import tree
 from duoln.backends.protocol import FLOATS, Array
 from duoln.core.arguments import check_flag, check_function, described, how_to_wrap
+from duoln.core.miscalled import explained
 from duoln.core.tape import Tape
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, GradientError, ShapeError
@@ -69,6 +70,7 @@ def tensors_of(result: Any) -> list[Tensor]:
     return [leaf for leaf in tree.leaves(result) if isinstance(leaf, Tensor)]
 
 
+@explained
 def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..., tuple[Any, Any]]:
     """A function that returns the value of `fn` and its gradient with respect to the first argument.
 

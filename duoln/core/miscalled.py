@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from duoln.core.arguments import did_you_mean
 from duoln.core.pytorch_names import KEYWORDS
 from duoln.errors import CallError
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _NAMED = inspect.Parameter.KEYWORD_ONLY
 _REST, _OPTIONS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 
@@ -18,6 +21,30 @@ _REST, _OPTIONS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWOR
 def is_of_call(trace: TracebackType | None) -> bool:
     """Whether an error, by its traceback in the frame that caught it, comes from binding the arguments of a call."""
     return trace is not None and trace.tb_next is None
+
+
+def explained(function: Callable[P, R]) -> Callable[P, R]:
+    """A function, method or constructor whose error for arguments that do not fit has the form of the call."""
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if type(error) is TypeError and is_of_call(error.__traceback__):
+                raise _wrong_call_of(function, args, kwargs) from None
+            raise
+
+    return called
+
+
+def _wrong_call_of(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallError:
+    signature, name = inspect.signature(function), function.__name__
+    taken = list(signature.parameters.values())
+    if taken and taken[0].name == "self" and args:
+        owner = type(args[0]).__name__
+        name, args = owner if name in ("__init__", "__call__") else f"{owner}.{name}", args[1:]
+        signature = signature.replace(parameters=taken[1:])
+    return wrong_call(name, signature, args, kwargs)
 
 
 def wrong_call(name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallError:

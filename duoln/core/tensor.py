@@ -10,12 +10,14 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Axis, Backend
 from duoln.core.arguments import described
+from duoln.core.miscalled import explained
 from duoln.core.pytorch_names import OF_TENSORS, is_missing, name_missing
 from duoln.core.tape import Node
-from duoln.errors import CompileError, DtypeError, GradientError, ShapeError
+from duoln.errors import CallError, CompileError, DtypeError, GradientError, ShapeError
 
 Operand = Union["Tensor", float, int]
 
+_NONE: Any = None
 _MOST_SHOWN = 1000
 """The largest number of values that is printed in full; NumPy has the same limit."""
 
@@ -42,7 +44,10 @@ class Tensor:
 
     __slots__ = ("backend", "data", "node")
 
-    def __init__(self, data: Array, backend: Backend, node: Node | None = None) -> None:
+    def __init__(self, data: Array, backend: Backend = _NONE, node: Node | None = None) -> None:
+        if backend is None:
+            raise CallError("[Tensor] expected an array of a backend and that backend; duoln.tensor(x) makes a tensor "
+                            "of numbers, lists and NumPy arrays")
         self.data = data
         self.backend = backend
         self.node = node
@@ -64,6 +69,7 @@ class Tensor:
     def dtype(self) -> str:
         return self.backend.dtype(self.data)
 
+    @explained
     def numpy(self) -> np.ndarray:
         """The values on the host, as a copy. Waits for the device."""
         return self.backend.to_numpy(self.data)
@@ -79,18 +85,22 @@ class Tensor:
             raise ShapeError(f"[T] expected two axes, found shape {self.shape}; use ops.permute_dims")
         return OPERATORS["permute_dims"](self, axes=(1, 0))
 
+    @explained
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The sum along axes; None means all axes."""
         return OPERATORS["sum"](self, axis=axis, keepdims=keepdims)
 
+    @explained
     def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The arithmetic mean along axes; None means all axes."""
         return OPERATORS["mean"](self, axis=axis, keepdims=keepdims)
 
+    @explained
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The greatest value along axes; None means all axes."""
         return OPERATORS["max"](self, axis=axis, keepdims=keepdims)
 
+    @explained
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The smallest value along axes; None means all axes."""
         return OPERATORS["min"](self, axis=axis, keepdims=keepdims)
@@ -100,10 +110,12 @@ class Tensor:
         whole = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
         return OPERATORS["reshape"](self, shape=tuple(whole))
 
+    @explained
     def astype(self, dtype: str) -> Tensor:
         """The values in another dtype."""
         return OPERATORS["astype"](self, dtype=dtype)
 
+    @explained
     def item(self) -> float | int | bool:
         """The only value as a Python number.
 
@@ -115,6 +127,7 @@ class Tensor:
         value: float | int | bool = self.numpy().item()
         return value
 
+    @explained
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers; a number for a tensor without axes."""
         return self.numpy().tolist()
@@ -309,6 +322,7 @@ def _from_host(values: np.ndarray, backend: Backend) -> Tensor:
     return Tensor(backend.asarray(values), backend)
 
 
+@explained
 def stop_gradient(x: Tensor) -> Tensor:
     """The same values as a constant: no gradient flows back through the result.
 

@@ -12,6 +12,7 @@ from math import prod, sqrt
 import numpy as np
 
 from duoln.core.arguments import AT_LEAST_0, check_number
+from duoln.core.miscalled import explained
 from duoln.errors import ShapeError
 from duoln.randomness import Stream
 
@@ -19,28 +20,33 @@ Shape = tuple[int, ...]
 Initializer = Callable[[Stream, Shape], np.ndarray]
 
 
+@explained
 def zeros(rng: Stream, shape: Shape) -> np.ndarray:
     """All 0, for biases."""
     return np.zeros(shape, np.float32)
 
 
+@explained
 def ones(rng: Stream, shape: Shape) -> np.ndarray:
     """All 1, for gains."""
     return np.ones(shape, np.float32)
 
 
+@explained
 def constant(value: float) -> Initializer:
     """All `value`."""
     check_number("constant", "value", value)
     return partial(_constant, value)
 
 
+@explained
 def uniform(scale: float) -> Initializer:
     """Uniform in [-scale, scale)."""
     check_number("uniform", "scale", scale, AT_LEAST_0)
     return partial(_uniform, scale)
 
 
+@explained
 def gaussian(scale: float) -> Initializer:
     """Gaussian with standard deviation `scale`."""
     check_number("gaussian", "scale", scale, AT_LEAST_0)
@@ -61,6 +67,7 @@ def _gaussian(scale: float, rng: Stream, shape: Shape) -> np.ndarray:
     return (scale * rng.gaussian(shape)).astype(np.float32)
 
 
+@explained
 def fans(shape: Shape) -> tuple[int, int]:
     """The number of inputs of an output, and the number of outputs of an input."""
     if len(shape) < 2:
@@ -68,17 +75,20 @@ def fans(shape: Shape) -> tuple[int, int]:
     return prod(shape[:-1]), prod(shape[:-2]) * shape[-1]
 
 
+@explained
 def glorot(rng: Stream, shape: Shape) -> np.ndarray:
     """Uniform in +-sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010, eq. 16)."""
     fan_in, fan_out = fans(shape)
     return uniform(sqrt(6.0 / (fan_in + fan_out)))(rng, shape)
 
 
+@explained
 def he(rng: Stream, shape: Shape) -> np.ndarray:
     """Gaussian with standard deviation sqrt(2 / fan in) (He et al. 2015, eq. 10)."""
     return gaussian(sqrt(2.0 / fans(shape)[0]))(rng, shape)
 
 
+@explained
 def orthogonal(rng: Stream, shape: Shape) -> np.ndarray:
     """A matrix with orthonormal rows or columns, from the singular vectors of a Gaussian (Saxe et al. 2014)."""
     if len(shape) != 2:

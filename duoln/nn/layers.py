@@ -8,6 +8,7 @@ from typing import Any
 from duoln import ops
 from duoln.core import Op, Tensor
 from duoln.core.arguments import check_flag, check_function, check_integer
+from duoln.core.miscalled import explained
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.nn import init
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter
@@ -91,6 +92,7 @@ class Conv2d(Module):
         return y + parameter("Conv2d", params, "bias") if self.bias else y
 
 
+@explained
 def flatten(x: Tensor) -> Tensor:
     """Merge all axes after the first into one.
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from duoln.core import Tensor
 from duoln.core.arguments import described
-from duoln.core.miscalled import is_of_call, wrong_call
+from duoln.core.miscalled import explained
 from duoln.core.pytorch_names import OF_MODULES, name_missing
 from duoln.errors import CallError, DtypeError, ShapeError, UsageError
 from duoln.randomness import Stream
@@ -37,8 +36,9 @@ class Module:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "__init__" in vars(cls):
-            cls.__init__ = _explained(vars(cls)["__init__"])  # type: ignore[method-assign]
+        for name in ("__init__", "__call__"):
+            if name in vars(cls):
+                setattr(cls, name, explained(vars(cls)[name]))
 
     def weights(self, rng: Stream) -> Params:
         """The initial arrays of this module, without those of its children."""
@@ -48,6 +48,7 @@ class Module:
         """Child modules by name: by default, the attributes that are modules."""
         return {name: child for name, child in vars(self).items() if isinstance(child, Module)}
 
+    @explained
     def init(self, rng: Stream | int | None = None) -> Params:
         """The initial parameters, as NumPy arrays. Each array has a random stream with its own name.
 
@@ -115,21 +116,6 @@ class Module:
 
 
 name_missing(Module, OF_MODULES)
-
-
-def _explained(own: Callable[..., None]) -> Callable[..., None]:
-    """A constructor whose error for wrong arguments has the form of the call."""
-    @functools.wraps(own)
-    def init(self: Module, *args: Any, **kwargs: Any) -> None:
-        try:
-            own(self, *args, **kwargs)
-        except TypeError as error:
-            if type(error) is TypeError and is_of_call(error.__traceback__):
-                taken = list(inspect.signature(own).parameters.values())[1:]
-                raise wrong_call(type(self).__name__, inspect.Signature(taken), args, kwargs) from None
-            raise
-
-    return init
 
 
 def _methods(kind: type) -> set[str]:

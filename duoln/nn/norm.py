@@ -11,6 +11,7 @@ import numpy as np
 from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_number, described
+from duoln.core.miscalled import explained
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.nn import init
 from duoln.nn.layers import Conv2d, Linear, check_sizes
@@ -78,6 +79,7 @@ class BatchNorm(Module):
         return y
 
 
+@explained
 def with_population(model: Module, params: Params, batches: Iterable[Any],
                     forward: Callable[[Params, Any], Any] | None = None) -> Params:
     """Parameters with which every BatchNorm of the model normalises by the statistics of a population.

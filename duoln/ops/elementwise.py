@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 from duoln.backends.protocol import FLOATS, Array, Backend
 from duoln.core import Op, Rule, Tensor, op
 from duoln.core.arguments import ABOVE_0, FINITE, NOT_NAN, check_number
+from duoln.core.miscalled import explained
 from duoln.core.tensor import Operand
 from duoln.errors import DtypeError, UsageError
 from duoln.ops.common import broadcast_shape, check_beside, check_dtype, check_float, check_tensors, unbroadcast
@@ -226,6 +227,7 @@ logical_or.add(Rule("composed", lambda be, x, y: (be.logical_or(x, y), None)))
 logical_not.add(Rule("composed", lambda be, x: (be.logical_not(x), None)))
 
 
+@explained
 def clip(x: Tensor, low: float = -math.inf, high: float = math.inf) -> Tensor:
     """Values below `low` become `low`, and values above `high` become `high`.
 

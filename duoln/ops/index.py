@@ -14,6 +14,7 @@ from typing import Any
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import LARGEST, check_integer, described
+from duoln.core.miscalled import explained
 from duoln.errors import AxisIndexError, DtypeError, ShapeError
 from duoln.ops.common import check_beside, check_dtype, check_indices, check_room, check_tensors, normal_axis
 
@@ -137,6 +138,7 @@ def _take_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tu
 take.add(Rule("composed", _take_forward, _take_vjp))
 
 
+@explained
 def embedding(table: Tensor, ids: Tensor) -> Tensor:
     """Rows of a table.
 
@@ -193,6 +195,7 @@ def _take_along_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool])
 take_along_axis.add(Rule("composed", _take_along_forward, _take_along_vjp))
 
 
+@explained
 def one_hot(ids: Tensor, size: int, dtype: str = "float32") -> Tensor:
     """1 at each id, 0 elsewhere.
 

@@ -13,6 +13,7 @@ from typing import Any
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import check_flag
+from duoln.core.miscalled import explained
 from duoln.errors import ShapeError
 from duoln.ops.common import check_beside, check_float, check_tensors, normal_axes, normal_axis
 
@@ -50,6 +51,7 @@ def _sum_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tup
 sum.add(Rule("composed", _sum_forward, _sum_vjp))
 
 
+@explained
 def mean(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Arithmetic mean.
 
@@ -118,6 +120,7 @@ max.add(Rule("composed", _max_forward, _extreme_vjp))
 min.add(Rule("composed", _min_forward, _extreme_vjp))
 
 
+@explained
 def all(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Whether every bool along the axes is True."""
     check_beside("all", "x", x, "bool", x)
@@ -125,6 +128,7 @@ def all(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     return Tensor(x.backend.all(x.data, axis=normal_axes("all", axis, x.ndim), keepdims=keepdims), x.backend)
 
 
+@explained
 def any(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Whether at least one bool along the axes is True."""
     check_beside("any", "x", x, "bool", x)
@@ -132,6 +136,7 @@ def any(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     return Tensor(x.backend.any(x.data, axis=normal_axes("any", axis, x.ndim), keepdims=keepdims), x.backend)
 
 
+@explained
 def argmax(x: Tensor, axis: int = -1) -> Tensor:
     """Index of the first greatest value along one axis, as int32."""
     axis = _one_axis("argmax", x, axis)

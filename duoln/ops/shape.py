@@ -9,6 +9,7 @@ from typing import Any
 from duoln.backends.protocol import FLOATS, Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import LARGEST, NOT_NAN, check_integer, check_integers_in, check_number, described
+from duoln.core.miscalled import explained
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_room, check_tensors, normal_axis, unbroadcast
 from duoln.ops.index import getitem
@@ -59,6 +60,7 @@ def _permute_vjp(be: Backend, axes: tuple[int, ...], gout: Array, needs: Sequenc
 permute_dims.add(Rule("composed", lambda be, x, axes: (be.permute_dims(x, axes), axes), _permute_vjp))
 
 
+@explained
 def expand_dims(x: Tensor, axis: int) -> Tensor:
     """A new axis of size 1 at position `axis`."""
     check_tensors("expand_dims", x)
@@ -66,6 +68,7 @@ def expand_dims(x: Tensor, axis: int) -> Tensor:
     return reshape(x, shape=(*x.shape[:axis], 1, *x.shape[axis:]))
 
 
+@explained
 def squeeze(x: Tensor, axis: int) -> Tensor:
     """The tensor without one axis, which must have size 1."""
     check_tensors("squeeze", x)
@@ -129,6 +132,7 @@ def _concat_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
 concat.add(Rule("composed", _concat_forward, _concat_vjp))
 
 
+@explained
 def stack(*arrays: Tensor | Sequence[Tensor] | int, axis: int = 0) -> Tensor:
     """Several tensors of one shape along a new axis: `stack(x, y)` or `stack([x, y])`.
 
@@ -156,6 +160,7 @@ def _several(name: str, arrays: Sequence[Any], axis: int) -> tuple[Sequence[Tens
     return tensors, axis
 
 
+@explained
 def split(x: Tensor, parts: int, axis: int = -1) -> tuple[Tensor, ...]:
     """Equal parts along an axis.
 

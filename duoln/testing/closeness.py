@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from duoln.core.miscalled import explained
 from duoln.errors import DuolnError
 
 _SAFETY = 8.0
 
 
+@explained
 def tolerance(dtype: str, length: int) -> float:
     """The relative error to allow: 8 eps sqrt(n) for a reduction or product over n values."""
     return float(_SAFETY * np.finfo(dtype).eps * np.sqrt(max(length, 1)))
 
 
+@explained
 def check_close(actual: np.ndarray, expected: np.ndarray, limit: float, what: str) -> None:
     """Raises AssertionError if shapes differ, or if the error of a value is more than `limit` times the largest value.
     Values that are not finite must be equal.
@@ -39,6 +42,7 @@ def check_close(actual: np.ndarray, expected: np.ndarray, limit: float, what: st
                              f"at value {worst} (allowed difference {allowed:.3g})")
 
 
+@explained
 def check_error(kind: type[DuolnError], call: Callable[[], Any], *words: str) -> None:
     """Raises AssertionError if `call` raises no error of that class, or if a word is missing in its message."""
     try:

@@ -12,10 +12,12 @@ from duoln import runtime
 from duoln.backends.protocol import FLOATS, Backend
 from duoln.core import Op, Rule, Tensor, gradcheck
 from duoln.core.checking import projected_gradients
+from duoln.core.miscalled import explained
 from duoln.errors import CallError
 from duoln.testing.closeness import check_close, tolerance
 
 
+@explained
 def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Callable[..., Any], backend: Backend,
              length: int = 1, differentiable: bool = True, dtype: str = "float32") -> None:
     """Check values, shapes, dtypes and all gradients of `fn` on one backend.
@@ -73,6 +75,7 @@ def _gradients(fn: Callable[..., Any], args: Sequence[Tensor]) -> list[np.ndarra
     return [backend.to_numpy(g) for g in gradients]
 
 
+@explained
 def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None], attrs: Mapping[str, Any] | None,
                backend: Backend, length: int = 1) -> None:
     """Check a fast rule: values, saved state and gradients against the composed rule, for every set of needs.

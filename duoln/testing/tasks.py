@@ -15,6 +15,7 @@ import numpy as np
 from duoln import runtime, tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, gradcheck
+from duoln.core.miscalled import explained
 from duoln.data import count_examples
 from duoln.errors import GradientError, ShapeError
 from duoln.pictures.drawing import can_draw
@@ -41,6 +42,7 @@ _BELOW = ("duoln.backends", "duoln.kernels", "cupy", "cupyx", "mlx")
 modules inside."""
 
 
+@explained
 def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "numpy", steps: int = 4,
                settings: Mapping[str, Any] | None = None, *, gradients: bool = True, agreement: bool = True,
                layering: bool = True, corpus: Path | None = None,

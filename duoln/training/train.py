@@ -13,6 +13,7 @@ import numpy as np
 from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.core.arguments import check_flag, described, did_you_mean
+from duoln.core.miscalled import explained
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.runs.curve import Curve
@@ -59,6 +60,7 @@ class TrainedRun(NamedTuple):
         return f"<run of {self.task} {self.variant} on {self.backend}, {self.dataset.label}: {figures}>"
 
 
+@explained
 def train(task: str | Task, variant: str | None = None, *, preset: str | None = None,
           backend: str | Backend | None = None, out: str | Path | None = None, data: str | Path | None = None,
           resume: bool = False, listeners: Sequence[Listener] = (), **settings: Any) -> TrainedRun:

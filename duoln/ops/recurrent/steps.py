@@ -10,6 +10,7 @@ number of time steps.
 from __future__ import annotations
 
 from duoln.core import Tensor, derived, op
+from duoln.core.miscalled import explained
 from duoln.errors import ShapeError
 from duoln.ops.common import check_float
 from duoln.ops.linalg import linear, matmul
@@ -20,6 +21,7 @@ from duoln.ops.recurrent.sequences import NormParameters, check_cell, check_norm
 from duoln.ops.recurrent.variants import check_variant
 
 
+@explained
 def lstm_step(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
               norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
               eps_place: EpsilonPlace = "inside") -> tuple[Tensor, Tensor]:
@@ -69,6 +71,7 @@ def _lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None, *
     return formulas.lstm_cell(x_gates, h_proj, c, bias, norms, s)
 
 
+@explained
 def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
              norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
              eps_place: EpsilonPlace = "inside") -> Tensor:
@@ -80,6 +83,7 @@ def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None
     return _composed_step("gru", norm, x, h, w_x, w_h, bias, norms, eps, eps_place)
 
 
+@explained
 def rnn_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
              norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
              eps_place: EpsilonPlace = "inside") -> Tensor:
