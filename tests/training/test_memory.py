@@ -59,7 +59,7 @@ SIZES = [
     ("mnist", "bn", {"batch_size": "500", "source": "made", "rows": "2000"}),
     ("draw", "ln", {"batch_size": "100", "glimpses": "8", "hidden": "64", "source": "made", "rows": "200"}),
     ("handwriting", "ln", {"batch_size": "16", "hidden": "48", "length": "40", "source": "made"}),
-    ("handwriting", "none", {"batch_size": "16", "hidden": "32", "length": "30", "form": "steps", "source": "made"})]
+    ("handwriting", "none", {"batch_size": "16", "hidden": "32", "length": "30", "source": "made"})]
 
 
 def trainer_of(name, variant, settings, backend, **options):
