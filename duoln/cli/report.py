@@ -31,6 +31,7 @@ def add_command(commands: Any) -> None:
                         help="write one page that any browser opens: table, settings, and curves that answer to the "
                              "pointer")
     report.add_argument("--markdown", action="store_true", help="the table as text for a README, on stdout")
+    report.add_argument("--over", metavar="KEY", help="with --markdown: this metric at several updates instead")
     facts.add_plugin_option(report)
     report.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     report.set_defaults(run=_report)
@@ -42,6 +43,8 @@ def _report(args: argparse.Namespace) -> int:
     from duoln.runs.series import series_of
     from duoln.tasks.registry import find_task
 
+    if args.over is not None and not args.markdown:
+        raise UsageError("[report] --over: expected --markdown too")
     if args.html is not None and args.html.suffix.lower() not in _PAGES:
         raise UsageError(f"[report] expected a page's name, which ends in {' or '.join(_PAGES)}; found {args.html}")
     curves = read_curves(args.runs)
@@ -54,7 +57,8 @@ def _report(args: argparse.Namespace) -> int:
         of_dataset = [s for s in series if s.runs[0].dataset == dataset]
         rows = [result_row(task, s) for s in of_dataset]
         if args.markdown:
-            console.put(markdown.results(task, rows, told_apart(of_dataset, args.by)))
+            console.put(markdown.results(task, rows, told_apart(of_dataset, args.by)) if args.over is None else
+                        markdown.over_time(task, of_dataset, args.over))
         else:
             console.show_results(task, dataset, rows, told_apart(of_dataset, args.by))
     if args.out is not None:
