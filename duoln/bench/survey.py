@@ -56,7 +56,8 @@ def parts(backend: str, out: Path, quick: bool) -> list[Part]:
     turns = ["--rounds", "2"] if quick else ["--rounds", "7"]
     repeats = 3 if quick else REPEATS
     chosen = [
-        Part("selftest", "every kernel against float64", [*duoln, "selftest", "--backend", backend, "--json"], 150),
+        Part("selftest", "every kernel against float64",
+             [*duoln, "selftest", "--backend", backend, "--json", *(["--one-of-each"] if quick else [])], 150),
         Part("repeats", f"one case of each kind, {repeats} times, equal to the bit",
              [*duoln, "selftest", "--backend", backend, "--json", "--one-of-each", "--repeats",
               str(repeats)], 60),
