@@ -47,7 +47,7 @@ def _list(args: argparse.Namespace) -> int:
             "broken": [b._asdict() for b in registry.broken]})
         return 0
     for entry in registry.tasks.values():
-        console.put(_wrapped(f"{entry.task.name}: {entry.task.title} ({entry.task.paper}), from {entry.distribution}"))
+        console.put(_wrapped(f"{_titled(entry.task)}, from {entry.distribution}"))
         console.put(_wrapped(f"variants: {', '.join(entry.task.variants)}", _INDENT))
         console.put(_wrapped(f"presets: {', '.join(entry.task.presets) or 'none'}", _INDENT))
     for broken in registry.broken:
@@ -78,7 +78,7 @@ def _show(args: argparse.Namespace) -> int:
 def _lines(task: Task, settings: Sequence[Setting]) -> list[str]:
     from duoln.tasks.meanings import value_in_words
 
-    lines = [_wrapped(f"{task.name}: {task.title} ({task.paper})"), "",
+    lines = [_wrapped(_titled(task)), "",
              _wrapped(f"settings, of `duoln run {task.name} --set NAME=VALUE` (--seed, --epochs and --batch-size are "
                       "options too)")]
     for each in settings:
@@ -88,6 +88,10 @@ def _lines(task: Task, settings: Sequence[Setting]) -> list[str]:
         lines += ["", f"{heading}, of {option} NAME, and what each changes"]
         lines += [f"  {name}\n{_wrapped(_changes(own), _INDENT)}" for name, own in changes.items()]
     return lines
+
+
+def _titled(task: Task) -> str:
+    return f"{task.name}: {task.title}" + (f" ({task.paper})" if task.paper else "")
 
 
 def _changes(settings: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ class Curve(NamedTuple):
         return last["wall_s"] / last["epoch"] if last["epoch"] else 0.0
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_header(path: Path) -> dict[str, Any]:
     """The task, the variant and the settings of a run, from its `config.json`.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 
 from duoln.errors import CheckpointError
 from duoln.runs import kept
-from duoln.runs.curve import Curve, check_entry, read_config
+from duoln.runs.curve import Curve, check_entry, read_header
 from duoln.runs.dataset import read_dataset
 from duoln.runs.folder import CONFIG, run_folders
 from duoln.runs.log import read_log
@@ -35,7 +35,7 @@ def read_curves(paths: Sequence[Path]) -> list[Curve]:
 
 
 def _read_run(folder: Path) -> Curve:
-    config = read_config(folder / CONFIG)
+    config = read_header(folder / CONFIG)
     dataset = Dataset("unknown data", "synthetic")
     points: dict[int, dict[str, Any]] = {}
     losses: dict[int, float] = {}

@@ -21,7 +21,7 @@ from typing import Any
 from duoln.data import strictjson
 from duoln.data.bounded import opened
 from duoln.errors import CheckpointError, DataError, DataFormatError
-from duoln.runs.curve import Curve, check_entry, read_config
+from duoln.runs.curve import Curve, check_entry, read_header
 from duoln.runs.dataset import read_dataset
 from duoln.runs.folder import CONFIG, RESULT, read_json
 from duoln.runs.log import NAME as LOG
@@ -86,7 +86,7 @@ def read(folder: Path) -> Curve:
     Raises:
         CheckpointError: a file is missing. DataFormatError: a file is damaged.
     """
-    config, content = read_config(folder / CONFIG), read_json(folder / RESULT)
+    config, content = read_header(folder / CONFIG), read_json(folder / RESULT)
     dataset = read_dataset(folder / RESULT, content.pop("dataset", None))
     starts = content.pop("starts", None)
     if not (isinstance(starts, list) and all(isinstance(start, dict) for start in starts)):

@@ -82,3 +82,11 @@ def test_show_has_everything(name, capsys):
 def test_show_of_no_task(capsys):
     assert main(["show", "mnits"]) == 2
     assert "did you mean 'mnist'" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_task_of_no_paper_has_no_empty_brackets(monkeypatch, capsys):
+    monkeypatch.setattr(type(TASKS["mnist"]), "paper", "")
+    for words in (["list"], ["show", "mnist"]):
+        assert main(words) == 0
+        out = capsys.readouterr().out
+        assert f"mnist: {TASKS['mnist'].title}" in out and "()" not in out
