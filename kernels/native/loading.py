@@ -12,10 +12,10 @@ from duoln.kernels.native import building, storage, toolchain
 from duoln.kernels.native.storage import Stored
 from duoln.kernels.native.toolchain import NATIVE, Compiler
 
-COMMON = ("layer_norm", "softmax_cross_entropy", "adam", "global_norm", "linear")
+COMMON = ("layer_norm", "softmax_cross_entropy", "adam", "global_norm", "linear", "product")
 """Folders of the kernels that nearly every task needs: the first use of any kernel compiles them side by side."""
 IMAGES = ("conv", "batch_norm", "max_pool", "leaky_relu", "add")
-"""Those that networks of images need beside them: the first use of one compiles them all. Others are compiled alone."""
+"""Those that networks of images need beside them: the first use of one compiles them all. Others come by folder."""
 
 
 class Obstacle(NamedTuple):
@@ -127,7 +127,7 @@ def _compiled(file: str, chosen: Compiler) -> Stored | str:
 
 def _company(file: str) -> list[str]:
     """The files that are compiled with one, as far as this process has not tried them."""
-    folders = {*COMMON, *(IMAGES if _folder(file) in IMAGES else ())}
+    folders = {*COMMON, _folder(file), *(IMAGES if _folder(file) in IMAGES else ())}
     tried = {file, *_state.libraries, *_state.failures}
     return [each for each in storage.sources() if _folder(each) in folders and each not in tried]
 
