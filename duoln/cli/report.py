@@ -106,10 +106,16 @@ def result_row(task: Task, series: Series) -> dict[str, Any]:
 def _pictures(task: Task, series: Sequence[Series], out: Path) -> list[Path]:
     """The pictures that a task draws from its runs' models; most tasks draw none, and then no model is read."""
     from duoln import runtime, tasks
+    from duoln.cli import console
     from duoln.pictures import drawing
+    from duoln.runs import kept
     from duoln.runs.trained import load_trained
 
     if type(task).pictures is tasks.Task.pictures or not drawing.can_draw():
+        return []
+    without = [c.path for s in series for c in s.runs if kept.is_kept(c.path)]
+    if without:
+        console.say(f"no pictures of models, because {without[0]} is kept without its checkpoints")
         return []
     backend = runtime.backend("numpy")
     models = {}

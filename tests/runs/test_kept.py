@@ -119,6 +119,16 @@ def test_what_cannot_be_kept_is_refused_before_anything_is_written(made, tmp_pat
     assert not (tmp_path / "a").exists()
 
 
+def test_a_task_that_draws_its_models_draws_none_of_kept_runs(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    assert main(["run", "las", "--preset", "smoke", "--variant", "none", "--epochs", "1", "--backend", "numpy",
+                 "--out", str(tmp_path / "run")]) == 0
+    assert main(["keep", str(tmp_path / "run"), "--as", "one", "--to", str(tmp_path)]) == 0
+    assert main(["report", str(tmp_path / "one"), "--out", str(tmp_path / "out")]) == 0
+    assert "is kept without its checkpoints" in capsys.readouterr().err
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["curves.csv", "curves.png"]
+
+
 def test_report_and_paper_read_kept_runs(made, tmp_path, capsys):
     assert _keep(made, tmp_path, "0", "1") == 0
     capsys.readouterr()
