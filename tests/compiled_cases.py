@@ -75,16 +75,16 @@ def run_broken() -> None:
 def compiled_rules(case: RuleCase) -> dict[str, Rule]:
     """The compiled rules of a case's operator, by their names."""
     rules = getattr(ops, case.op).rules("numpy")
-    return {rule.name: rule for rule in rules if rule.forward.__module__.endswith(".native")}
+    return {rule.name: rule for rule in rules if rule.forward.__module__.rpartition(".")[2].startswith("native")}
 
 
-def failures() -> Iterator[str]:
-    """Run every case of every compiled rule; a line for each that is wrong."""
+def failures(op: str) -> Iterator[str]:
+    """Run every case of every compiled rule, or of one operator's; a line for each that is wrong."""
     backend = runtime.backend("numpy")
     count = 0
     for case in rule_cases():
         rules = compiled_rules(case)
-        if not rules:
+        if not rules or op not in ("", case.op):
             continue
         print(f"\r{count} {case}", end="\x1b[K", file=sys.stderr, flush=True)  # the last one ended the process
         for parallel in (1 << 60, 1):
@@ -101,7 +101,7 @@ def failures() -> Iterator[str]:
                 check_rule(getattr(ops, case.op), rule, wide, case.attrs, backend, case.length)
             except AssertionError as error:
                 yield f"{case}, float64: {error}"
-    unused = [file for file in native.sources() if file not in loading._state.libraries]
+    unused = [] if op else [file for file in native.sources() if file not in loading._state.libraries]
     yield from (f"no case reaches {file}: {native.failure(file) or 'it compiles'}" for file in unused)
     print(f"\n{count} cases of {len(native.sources())} kernels, {native.summary()}", flush=True)
 
@@ -112,6 +112,7 @@ def main() -> int:
     parser.add_argument("--march", default="native")
     parser.add_argument("--compiler", default="")
     parser.add_argument("--sanitize", action="store_true")
+    parser.add_argument("--op", default="", help="the cases of this operator alone")
     parser.add_argument("--broken", choices=BROKEN)
     parser.add_argument("--folder", type=Path, help="where they were compiled; without it they are compiled first")
     args = parser.parse_args()
@@ -134,7 +135,7 @@ def main() -> int:
         write_broken(args.broken, args.folder)
         run_broken()
         return 0
-    lines = list(failures())
+    lines = list(failures(args.op))
     print(*lines, sep="\n")
     return int(bool(lines))
 
