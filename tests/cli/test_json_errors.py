@@ -27,6 +27,7 @@ WRONG = {
     "compile": [(["compile", "--march"], 2, "UsageError"), (["compile", "--out", "/dev/null/x"], 1, "KernelError")],
     "paper": [(["paper", "--runs", "nothing"], 1, "CheckpointError")],
     "compare": [(["compare", "nothing"], 2, "UsageError"), (["compare", "nothing", "more"], 4, "DataMissingError")],
+    "keep": [(["keep", "nothing", "--as", "a"], 1, "CheckpointError"), (["keep", "nothing", "--as", "a/b"], 2, "UsageError")],
     "evaluate": [(["evaluate", "mnist"], 2, "UsageError"), (["evaluate", "skip_thoughts"], 2, "UsageError"),
                  (["evaluate", "skip_thoughts", "--run", "nothing"], 1, "CheckpointError")],
     "analyze": [(["analyze", "invariance", "--draws", "0"], 2, "UsageError"), (["analyze", "stability", "--steps", "x"], 2, "UsageError"),

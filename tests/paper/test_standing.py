@@ -10,6 +10,7 @@ from duoln.cli import build_parser, main
 from duoln.errors import CheckpointError
 from duoln.paper.contents import CONTENTS
 from duoln.paper.standing import standings
+from duoln.runs import kept
 from duoln.tasks.registry import Broken, Registry
 
 ONLY_MNIST = SimpleNamespace(tasks=Registry(["mnist"]).tasks, broken=[])
@@ -216,8 +217,16 @@ def test_json_and_damage(runs, capsys):
     assert ours["ln"] is None and ours["none"]["dataset"] == {"name": "made digits", "provenance": "synthetic"}
 
 
-def test_without_a_folder_of_runs_it_says_so(tmp_path, capsys, monkeypatch):
+def test_without_a_folder_of_runs_it_shows_those_that_are_kept(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    assert main(["paper", "--plugin", "mnist", "--json"]) == 0
+    mnist = next(s for s in json.loads(capsys.readouterr().out)["paper"] if s["task"] == "mnist")
+    assert all("results" in v["ours"]["path"] for v in mnist["variants"])
+
+
+def test_without_any_run_it_says_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(kept, "home", lambda task: tmp_path / "results")
     assert main(["paper", "--plugin", "mnist"]) == 0
     assert "--runs" in capsys.readouterr().err
     assert main(["paper", "--runs", "none"]) == 1
