@@ -126,4 +126,13 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # `help` reads each name here, and a module whose library is missing cannot be read.
+    return sorted({*globals(), *__all__} - {name for name in _MODULES if not _is_there(name)})
+
+
+def _is_there(name: str) -> bool:
+    try:
+        importlib.import_module(_MODULES[name])
+    except ImportError:
+        return False
+    return True

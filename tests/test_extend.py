@@ -92,3 +92,14 @@ def test_an_author_compiles_a_file_of_their_own(tmp_path, monkeypatch):
         y = np.empty_like(x)
         twice(x, y, 5)
         assert y.tolist() == [0, 2, 4, 6, 8]
+
+
+def test_help_does_without_the_libraries_of_devices(capsys, monkeypatch):
+    import pydoc
+    import sys
+
+    import duoln.extend
+
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.delitem(sys.modules, "duoln.kernels.launch", raising=False)
+    assert "check_rule" in pydoc.render_doc(duoln.extend)
