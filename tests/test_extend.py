@@ -94,7 +94,7 @@ def test_an_author_compiles_a_file_of_their_own(tmp_path, monkeypatch):
         assert y.tolist() == [0, 2, 4, 6, 8]
 
 
-def test_help_does_without_the_libraries_of_devices(capsys, monkeypatch):
+def test_help_does_without_the_libraries_of_devices(monkeypatch):
     import pydoc
     import sys
 

@@ -1,4 +1,4 @@
-"""The curves of some runs as files."""
+"""The curves of runs of one task, read from their folders and written as files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from duoln.errors import UsageError
+
 if TYPE_CHECKING:
+    from duoln.runs.curve import Curve
     from duoln.runs.series import By, Series
     from duoln.tasks.task import Task
 
 CURVES = ("curves.csv", "curves.png")
+
+
+def runs_of_one_task(command: str, paths: Sequence[Path], plugins: Sequence[str] | None) -> tuple[Task, list[Curve]]:
+    """The runs in some folders, and their task.
+
+    Raises:
+        UsageError: they are of several tasks. The rest as `read_curves` and `find_task`.
+    """
+    from duoln.runs.curves import read_curves
+    from duoln.tasks.registry import find_task
+
+    curves = read_curves(paths)
+    names = sorted({c.task for c in curves})
+    if len(names) > 1:
+        raise UsageError(f"[{command}] expected runs of one task, found {', '.join(names)}")
+    return find_task(names[0], plugins), curves
 
 
 def write_curves(task: Task, series: Sequence[Series], out: Path, by: By = "run") -> list[Path]:

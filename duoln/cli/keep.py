@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
+from duoln.cli.curves import runs_of_one_task
 from duoln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,16 +31,10 @@ def add_command(commands: Any) -> None:
 def _keep(args: argparse.Namespace) -> int:
     from duoln.cli import console
     from duoln.runs import kept
-    from duoln.runs.curves import read_curves
-    from duoln.tasks.registry import find_task
 
     if Path(args.name).name != args.name or args.name.startswith("."):
         raise UsageError(f"[keep] --as: expected the name of one folder, found {args.name!r}")
-    curves = read_curves(args.runs)
-    tasks = sorted({c.task for c in curves})
-    if len(tasks) > 1:
-        raise UsageError(f"[keep] expected runs of one task, found {', '.join(tasks)}")
-    task = find_task(tasks[0], args.plugins)
+    task, curves = runs_of_one_task("keep", args.runs, args.plugins)
     for curve in curves:
         kept.check_ended(curve)
     target = (kept.home(task) if args.to is None else args.to) / args.name

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
-from duoln.cli.curves import CURVES, write_curves
+from duoln.cli.curves import CURVES, runs_of_one_task, write_curves
 from duoln.errors import UsageError
 from duoln.system.filesystem import check_regular, make_folder
 
@@ -39,19 +39,13 @@ def add_command(commands: Any) -> None:
 
 def _report(args: argparse.Namespace) -> int:
     from duoln.cli import console, markdown
-    from duoln.runs.curves import read_curves
     from duoln.runs.series import series_of
-    from duoln.tasks.registry import find_task
 
     if args.over is not None and not args.markdown:
         raise UsageError("[report] --over: expected --markdown too")
     if args.html is not None and args.html.suffix.lower() not in _PAGES:
         raise UsageError(f"[report] expected a page's name, which ends in {' or '.join(_PAGES)}; found {args.html}")
-    curves = read_curves(args.runs)
-    names = sorted({c.task for c in curves})
-    if len(names) > 1:
-        raise UsageError(f"[report] expected runs of one task, found {', '.join(names)}")
-    task = find_task(names[0], args.plugins)
+    task, curves = runs_of_one_task("report", args.runs, args.plugins)
     series = series_of(task, curves, args.by)
     for dataset in dict.fromkeys(c.dataset for c in curves):
         of_dataset = [s for s in series if s.runs[0].dataset == dataset]

@@ -40,8 +40,8 @@ class Point(NamedTuple):
 class Series(NamedTuple):
     """One curve of a report.
 
-    `name` is the shortest end of the folder's path that no other run of the report has; for several seeds, the number
-    of seeds. `differences` are the settings, as text, in which the series of the report differ.
+    `name` is the shortest end of the folder's path that no other run of the report has; for several seeds, their
+    number. `differences` are the settings, as text, in which the series of the report differ.
     """
 
     name: str

@@ -93,7 +93,7 @@ def rule(name: str, make_cell: MakeCell, variants: Sequence[str]) -> Rule:
             hidden[t] = states[0]
             kept.append(of_step)
         return (hidden, *states), _Saved(cell, kept, x, before, w_x, w_h, mask, times, ["bias", *norms],
-                                            attrs["gradient_limit"])
+                                         attrs["gradient_limit"])
 
     return Rule("fused steps", forward, _vjp, supports(variants))
 
