@@ -14,8 +14,9 @@ from duoln.tasks.registry import find_task
 
 
 def main() -> int:
-    """Train the three variants; the exit code."""
-    return run_task(lambda: find_task("mnist"), sys.argv[1:], "python -m duoln.examples.mnist", __doc__)
+    """Train the paper's three variants; the exit code."""
+    return run_task(lambda: find_task("mnist"), sys.argv[1:], "python -m duoln.examples.mnist", __doc__,
+                    variants=("none", "bn", "ln"))
 
 
 if __name__ == "__main__":

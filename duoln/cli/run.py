@@ -64,8 +64,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_task(make: Callable[[], Task], argv: Sequence[str], prog: str | None = None, description: str | None = None,
-             preset: str = "small") -> int:
-    """Run a command line for one task: every variant, with the options of `duoln run`; returns the exit code.
+             preset: str = "small", variants: Sequence[str] = ()) -> int:
+    """Run a command line for one task with the options of `duoln run`; returns the exit code.
 
     Args:
         make: makes the task, such as its class; an exception of it becomes an exit code too.
@@ -73,11 +73,13 @@ def run_task(make: Callable[[], Task], argv: Sequence[str], prog: str | None = N
         prog: the program's name in messages.
         description: the description that `--help` prints.
         preset: the preset to train; `--paper` chooses "paper", if the task has it.
+        variants: those to train; none named are all.
     """
-    return guarded(lambda: _run_alone(make(), argv, prog, description, preset), argv)
+    return guarded(lambda: _run_alone(make(), argv, prog, description, preset, variants), argv)
 
 
-def _run_alone(task: Task, argv: Sequence[str], prog: str | None, description: str | None, preset: str) -> int:
+def _run_alone(task: Task, argv: Sequence[str], prog: str | None, description: str | None, preset: str,
+               variants: Sequence[str]) -> int:
     from duoln.runs.settings import Command
     from duoln.tasks.faults import named
 
@@ -89,7 +91,8 @@ def _run_alone(task: Task, argv: Sequence[str], prog: str | None, description: s
     args = parser.parse_args(argv)
     asked = "paper" if getattr(args, "paper", False) else None
     # The task may not belong to a plug-in, so its module is used as the name of the distribution.
-    return run_variants(named(task, task.owner or type(task).__module__), args, Command([], asked, {}), usual=preset)
+    return run_variants(named(task, task.owner or type(task).__module__), args,
+                        Command(list(variants), asked, {}), usual=preset)
 
 
 def _run(args: argparse.Namespace) -> int:

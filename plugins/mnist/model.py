@@ -9,7 +9,7 @@ from typing import Any, Literal
 from duoln import Tensor, nn, ops
 from duoln.nn.init import Initializer
 
-Norm = Literal["none", "layer", "batch"]
+Norm = Literal["none", "layer", "batch", "batch-hidden"]
 Activation = Literal["relu", "tanh", "sigmoid"]
 Start = Literal["glorot", "he", "uniform", "orthogonal"]
 
@@ -22,7 +22,8 @@ def network(norm: Norm, hidden: int, activation: Activation, start: Start, unbia
     """The classifier.
 
     Layer norm is applied to the hidden layers but not to the logits. Batch norm is applied to all layers, also to the
-    logits, with the unbiased variance if requested (section 6.6). The norm's bias replaces that of the linear layer.
+    logits (section 6.6); "batch-hidden" is batch norm where layer norm is, which the paper does not have. Its variance
+    is the unbiased one if requested. The norm's bias replaces that of the linear layer.
 
     Shape:
         images (B, 784) -> logits (B, 10).
@@ -31,7 +32,7 @@ def network(norm: Norm, hidden: int, activation: Activation, start: Start, unbia
     sizes = (784, hidden, hidden, 10)
     for i, (n_in, n_out) in enumerate(pairwise(sizes), start=1):
         is_logits = i == len(sizes) - 1
-        normalised = norm == "batch" or (norm == "layer" and not is_logits)
+        normalised = norm == "batch" or (norm != "none" and not is_logits)
         layers[f"linear{i}"] = nn.Linear(n_in, n_out, bias=not normalised, weight_init=STARTS[start])
         if norm == "layer" and not is_logits and activation != "sigmoid":
             layers[f"norm{i}"] = nn.LayerNorm(n_out, activation=activation)  # both in one pass over memory

@@ -28,7 +28,8 @@ def test_it_is_a_task(be):
 def test_the_network_of_the_paper():
     sizes = {v: sum(a.size for a in tree.leaves(TASK.model(make_config(TASK, v)).init(_stream()))) for v in TASK.variants}
     weights = 784 * 1000 + 1000 * 1000 + 1000 * 10
-    assert sizes == {"none": weights + 2010, "ln": weights + 4000 + 10, "bn": weights + 4020}
+    assert sizes == {"none": weights + 2010, "ln": weights + 4000 + 10, "bn": weights + 4020,
+                     "bn-hidden": weights + 4000 + 10}
 
 
 def _stream():
@@ -39,8 +40,9 @@ def _stream():
 
 def test_layer_norm_spares_the_logits_and_batch_norm_does_not():
     names = {norm: [path for path, m in network(norm, 8, "relu", "glorot", False).modules()
-                    if isinstance(m, nn.LayerNorm | nn.BatchNorm)] for norm in ("none", "layer", "batch")}
-    assert names == {"none": [], "layer": ["norm1", "norm2"], "batch": ["norm1", "norm2", "norm3"]}
+                    if isinstance(m, nn.LayerNorm | nn.BatchNorm)] for norm in ("none", "layer", "batch", "batch-hidden")}
+    assert names == {"none": [], "layer": ["norm1", "norm2"], "batch": ["norm1", "norm2", "norm3"],
+                     "batch-hidden": ["norm1", "norm2"]}
 
 
 @pytest.mark.parametrize(("batch", "unbiased"), [(128, False), (4, True)])
