@@ -104,7 +104,7 @@ SETTINGS = {
         "defaults": {
             "seed": 0, "epochs": 2, "batch_size": 128, "learning_rate": 0.001, "evaluate_every": 0, "patience": 0,
             "norm": "layer", "hidden": 1000, "activation": "relu", "start": "glorot", "source": "auto", "rows": None},
-        "paper": {"epochs": 60, "learning_rate": 0.0003},
+        "paper": {"epochs": 60},
         "small": {"epochs": 2},
         "smoke": {"epochs": 1, "hidden": 64, "source": "made", "rows": 2000},
     },
