@@ -27,6 +27,7 @@ class MlxBackend(OnePerProcess):
     """Arrays are mlx.core.array. They are lazy: they are computed at `wait` or when they are read."""
 
     name = "mlx"
+    traces = True
 
     def __init__(self) -> None:
         self.on_gpu = mx.default_device() == mx.Device(mx.gpu)

@@ -16,6 +16,8 @@ from duoln.errors import DtypeError
 class NumpyLikeBackend(OnePerProcess):
     """All primitives except those that exchange data with the host; they use the module `xp`."""
 
+    traces = False
+
     def __init__(self, xp: ModuleType, dtypes: tuple[str, ...]) -> None:
         self.xp = xp
         self.dtypes = dtypes

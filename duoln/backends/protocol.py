@@ -36,6 +36,8 @@ class Backend(Protocol):
     device: str
     """The name of the device, for people."""
     dtypes: tuple[str, ...]
+    traces: bool
+    """Whether `compile` runs the function once and then repeats what it computed."""
 
     # The edges -----------------------------------------------------------------------------------
     def asarray(self, host: Any, dtype: str | None = None) -> Array:
@@ -48,7 +50,7 @@ class Backend(Protocol):
         """Ends a step: returns when the arrays are computed."""
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of trees of native arrays that gives the same values and may be faster."""
+        """A function of native arrays, which returns a list of them, that gives the same values and may be faster."""
 
     def clock(self) -> float:
         """Waits until the device is idle; returns seconds from an arbitrary start."""

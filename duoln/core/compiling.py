@@ -7,21 +7,23 @@ from collections.abc import Callable
 from typing import Any
 
 from duoln import tree
-from duoln.backends.protocol import Backend
+from duoln.backends.protocol import Array, Backend
 from duoln.core.arguments import check_function, described, how_to_wrap
 from duoln.core.miscalled import explained
-from duoln.core.step_contract import checked_step
+from duoln.core.replay import Replay
+from duoln.core.step_contract import MAX_INPUT_FORMS, form
 from duoln.core.tensor import Tensor
 from duoln.errors import CompileError, MixedBackendError
 
 
 @explained
 def compile(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The same step, compiled where the backend can: MLX traces and fuses it, NumPy checks it, CuPy runs it eagerly.
+    """The same step, faster: MLX traces and fuses it, NumPy and CuPy replay the operators that it ran.
 
     `step(*trees) -> trees` must be pure: it reads no values on the host, and the same input shapes give the
     same output shapes. Every leaf that goes in or comes out is a tensor; a learning rate is a 0-d tensor,
-    because a Python number would become a constant of the first trace.
+    because a Python number would become a constant. The step itself runs once (MLX) or twice (NumPy, CuPy) for inputs
+    of one form; later calls repeat its operators only, so that a `print` in it is not repeated.
 
     Raises:
         DtypeError: `step` is not a function.
@@ -29,36 +31,80 @@ def compile(step: Callable[..., Any]) -> Callable[..., Any]:
         MixedBackendError: the tensors live on different backends.
     """
     check_function("compile", "step", step)
-    compiled: dict[str, Callable[..., Any]] = {}
+    compiled: dict[str, dict[Any, _OfForm]] = {}
 
     def run(*args: Any, **named: Any) -> Any:
         if named:
             raise CompileError(f"[compile] expected arguments by position, found {', '.join(named)} by name: a step "
                                "takes trees of tensors in one order")
-        backend = _backend_of(args)
-        if backend.name not in compiled:
-            def native(*natives: Any) -> Any:
-                return _unwrap(step(*_wrap(natives, backend)))
-            compiled[backend.name] = checked_step(backend.compile(native))
-        return _wrap(compiled[backend.name](*_unwrap(args, step)), backend)
+        leaves: list[Any] = []
+        given = form(args, leaves)
+        backend = _backend_of(leaves, args, step)
+        of_forms = compiled.setdefault(backend.name, {})
+        if given not in of_forms:
+            if len(of_forms) >= MAX_INPUT_FORMS:
+                raise CompileError(f"[compile] {MAX_INPUT_FORMS + 1} different forms of input; each would be traced "
+                                   f"anew, so declare a small set of shapes. The last: {given}")
+            of_forms[given] = _OfForm(step, args, backend)
+        return of_forms[given]([leaf.data for leaf in leaves])
 
     return run
 
 
-def _wrap(natives: Any, backend: Backend) -> Any:
-    return tree.map(lambda x: Tensor(x, backend), natives)
+class _OfForm:
+    """A step for arguments of one form."""
+
+    def __init__(self, step: Callable[..., Any], args: Any, backend: Backend) -> None:
+        self._step, self._backend = step, backend
+        self._arguments = tree.map(lambda _: None, args)
+        self._result: Any = None
+        """The tree of the result, without its arrays."""
+        self._form: Any = None
+        self._native = backend.compile(self._run) if backend.traces else Replay(self._run, backend)
+
+    def __call__(self, natives: list[Array]) -> Any:
+        results = self._native(*natives)
+        backend = self._backend
+        return tree.unflatten(self._result, [Tensor(x, backend) for x in results])
+
+    def _run(self, *natives: Array) -> list[Array]:
+        backend = self._backend
+        result = self._step(*tree.unflatten(self._arguments, [Tensor(x, backend) for x in natives]))
+        leaves: list[Any] = []
+        actual = form(result, leaves)
+        for leaf in leaves:
+            if not isinstance(leaf, Tensor):
+                raise CompileError(f"[compile] result '{_path(result, leaf)}': {_wrong(leaf)}")
+        if self._form is None:
+            self._form, self._result = actual, tree.map(lambda _: None, result)
+        elif actual != self._form:
+            raise CompileError(f"[compile] the step's result changed form: expected {self._form}, found {actual}")
+        return [leaf.data for leaf in leaves]
 
 
-def _unwrap(tensors: Any, step: Callable[..., Any] | None = None) -> Any:
-    """The native arrays of a step's result, or of its arguments if the step is given."""
-    def unwrap(leaf: Any) -> Any:
+def _backend_of(leaves: list[Any], args: Any, step: Callable[..., Any]) -> Backend:
+    """The backend of the arguments' leaves, which must be tensors."""
+    if not any(isinstance(leaf, Tensor) for leaf in leaves):
+        raise CompileError("[compile] expected tensors among the arguments, found none")
+    backend: Backend | None = None
+    for leaf in leaves:
         if not isinstance(leaf, Tensor):
-            path = next(p for p, known in tree.items(tensors) if known is leaf)
-            role = f"result '{path}'" if step is None else _argument(step, path)
-            raise CompileError(f"[compile] {role}: expected a duoln.Tensor, found {described(leaf)}; {_remedy(leaf)}")
-        return leaf.data
+            raise CompileError(f"[compile] {_argument(step, _path(args, leaf))}: {_wrong(leaf)}")
+        if backend is None:
+            backend = leaf.backend
+        elif leaf.backend is not backend:
+            names = " and ".join(sorted({t.backend.name for t in leaves if isinstance(t, Tensor)}))
+            raise MixedBackendError(f"[compile] expected one backend, found {names}")
+    assert backend is not None
+    return backend
 
-    return tree.map(unwrap, tensors)
+
+def _path(root: Any, leaf: Any) -> str:
+    return next(path for path, known in tree.items(root) if known is leaf)
+
+
+def _wrong(leaf: Any) -> str:
+    return f"expected a duoln.Tensor, found {described(leaf)}; {_remedy(leaf)}"
 
 
 def _remedy(leaf: Any) -> str:
@@ -78,13 +124,3 @@ def _argument(step: Callable[..., Any], path: str) -> str:
         names = []
     name = names[int(index)] if int(index) < len(names) else index
     return f"argument '{name}'{f', {inside!r}' if inside else ''}"
-
-
-def _backend_of(args: Any) -> Backend:
-    backends = {leaf.backend for leaf in tree.leaves(args) if isinstance(leaf, Tensor)}
-    if not backends:
-        raise CompileError("[compile] expected tensors among the arguments, found none")
-    if len(backends) > 1:
-        names = " and ".join(sorted(backend.name for backend in backends))
-        raise MixedBackendError(f"[compile] expected one backend, found {names}")
-    return backends.pop()

@@ -54,6 +54,16 @@ def each_rule(through: Callable[[Op[..., Any], Rule], Rule]) -> contextlib.Abstr
     return _held(_watch, through)
 
 
+def is_composed_only() -> bool:
+    """Whether ops of this thread run their composed rules only."""
+    return _composed_only.get()
+
+
+def is_watched() -> bool:
+    """Whether this thread is within `each_rule`."""
+    return _watch.get() is not None
+
+
 @contextlib.contextmanager
 def _held(variable: ContextVar[Any], value: Any) -> Iterator[None]:
     token = variable.set(value)

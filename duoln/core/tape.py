@@ -6,10 +6,12 @@ a record. The tape holds native arrays only.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core.arguments import described
+from duoln.core.repeated import repeated
 from duoln.core.rule import Rule
 from duoln.errors import GradientError
 
@@ -62,7 +64,7 @@ class Tape:
         def accumulate(index: int, gradient: Array | None) -> None:
             if gradient is not None:
                 before = gradients[index]
-                gradients[index] = gradient if before is None else before + gradient
+                gradients[index] = gradient if before is None else repeated(operator.add, before, gradient)
 
         def flush(index: int) -> None:
             for (rule, argument), uses in pools.pop(index, {}).items():

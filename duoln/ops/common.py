@@ -11,6 +11,7 @@ from typing import Any
 from duoln.backends.protocol import FLOATS, Array, Backend, Shape
 from duoln.core import Tensor
 from duoln.core.arguments import LARGEST, check_integer, dtype_name, how_to_wrap, kind_name
+from duoln.core.repeated import repeated
 from duoln.errors import DtypeError, MemoryExhaustedError, MixedBackendError, ShapeError
 
 _ROOM_ALWAYS = 1 << 28
@@ -112,7 +113,11 @@ def check_indices(name: str, role: str, x: Tensor, count: int, like: Tensor, low
         ShapeError: an index is out of range.
     """
     check_beside(name, role, x, "int32", like)
-    stray = x.backend.stray_index(x.data, low, count)
+    repeated(_check_range, x.data, x.backend, name, role, low, count)
+
+
+def _check_range(indices: Array, backend: Backend, name: str, role: str, low: int, count: int) -> None:
+    stray = backend.stray_index(indices, low, count)
     if stray is not None:
         raise ShapeError(f"[{name}] {role}: expected indices in {low} .. {count - 1}, found {stray}")
 

@@ -14,6 +14,7 @@ from duoln.backends.protocol import FLOATS, Array, Backend
 from duoln.core import Op, Rule, Tensor, op
 from duoln.core.arguments import ABOVE_0, FINITE, NOT_NAN, check_number
 from duoln.core.miscalled import explained
+from duoln.core.repeated import repeated
 from duoln.core.tensor import Operand
 from duoln.errors import DtypeError, UsageError
 from duoln.ops.common import broadcast_shape, check_beside, check_dtype, check_float, check_tensors, unbroadcast
@@ -278,7 +279,7 @@ def astype(x: Tensor, dtype: str) -> Tensor:
         return x
     if x.dtype in FLOATS and dtype in FLOATS:
         return astype.apply(x, dtype=dtype)
-    return Tensor(x.backend.astype(x.data, dtype), x.backend)
+    return Tensor(repeated(x.backend.astype, x.data, dtype), x.backend)
 
 
 astype.add(Rule("composed", lambda be, x, dtype: (be.astype(x, dtype), be.dtype(x)),

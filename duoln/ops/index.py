@@ -195,7 +195,7 @@ def _take_along_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool])
 take_along_axis.add(Rule("composed", _take_along_forward, _take_along_vjp))
 
 
-@explained
+@op
 def one_hot(ids: Tensor, size: int, dtype: str = "float32") -> Tensor:
     """1 at each id, 0 elsewhere.
 
@@ -207,4 +207,11 @@ def one_hot(ids: Tensor, size: int, dtype: str = "float32") -> Tensor:
     dtype = check_dtype("one_hot", dtype, be)
     size = check_integer("one_hot", "size", size, 1, high=1 << 62)
     check_room("one_hot", be, (*ids.shape, size))
-    return Tensor(be.astype(be.expand_dims(ids.data, -1) == be.arange(size), dtype), be)
+    return one_hot.apply(ids, size=size, dtype=dtype)
+
+
+def _one_hot_forward(be: Backend, ids: Array, size: int, dtype: str) -> tuple[Array, None]:
+    return be.astype(be.expand_dims(ids, -1) == be.arange(size), dtype), None
+
+
+one_hot.add(Rule("composed", _one_hot_forward))

@@ -120,27 +120,35 @@ max.add(Rule("composed", _max_forward, _extreme_vjp))
 min.add(Rule("composed", _min_forward, _extreme_vjp))
 
 
-@explained
+@op
 def all(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Whether every bool along the axes is True."""
     check_beside("all", "x", x, "bool", x)
     check_flag("all", "keepdims", keepdims)
-    return Tensor(x.backend.all(x.data, axis=normal_axes("all", axis, x.ndim), keepdims=keepdims), x.backend)
+    return all.apply(x, axis=normal_axes("all", axis, x.ndim), keepdims=keepdims)
 
 
-@explained
+all.add(Rule("composed", lambda be, x, axis, keepdims: (be.all(x, axis=axis, keepdims=keepdims), None)))
+
+
+@op
 def any(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Whether at least one bool along the axes is True."""
     check_beside("any", "x", x, "bool", x)
     check_flag("any", "keepdims", keepdims)
-    return Tensor(x.backend.any(x.data, axis=normal_axes("any", axis, x.ndim), keepdims=keepdims), x.backend)
+    return any.apply(x, axis=normal_axes("any", axis, x.ndim), keepdims=keepdims)
 
 
-@explained
+any.add(Rule("composed", lambda be, x, axis, keepdims: (be.any(x, axis=axis, keepdims=keepdims), None)))
+
+
+@op
 def argmax(x: Tensor, axis: int = -1) -> Tensor:
     """Index of the first greatest value along one axis, as int32."""
-    axis = _one_axis("argmax", x, axis)
-    return Tensor(x.backend.argmax(x.data, axis=axis), x.backend)
+    return argmax.apply(x, axis=_one_axis("argmax", x, axis))
+
+
+argmax.add(Rule("composed", lambda be, x, axis: (be.argmax(x, axis=axis), None)))
 
 
 @op

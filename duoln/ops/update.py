@@ -132,8 +132,12 @@ def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, *arrays: Tensor
         if len(shapes) > 1:
             raise ShapeError(f"[adam_update] tensor {i}: expected parameter, gradient and moments of one shape, "
                              f"found {' and '.join(map(str, sorted(shapes)))}")
-    apart = donate and len({id(owner(a.data)) for a in arrays}) == len(arrays)
-    return adam_update.apply(rate, eps, scale, *arrays, beta1=beta1, beta2=beta2, donate=apart)
+    return adam_update.apply(rate, eps, scale, *arrays, beta1=beta1, beta2=beta2, donate=donate)
+
+
+def are_apart(arrays: Sequence[Array]) -> bool:
+    """Whether no two arrays share memory: only then may a rule overwrite one."""
+    return len({id(owner(a)) for a in arrays}) == len(arrays)
 
 
 def _adam_forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, beta1: float,

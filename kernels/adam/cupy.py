@@ -13,7 +13,7 @@ from duoln.core import Rule
 from duoln.kernels import launch
 from duoln.kernels.settings import ADAM
 from duoln.ops import adam_update
-from duoln.ops.update import norm_of
+from duoln.ops.update import are_apart, norm_of
 
 _update = launch.Kernel("adam/adam.cu", "adam_update", "pointers: uint64[2], sizes: int32[1], chunks: int32[2], "
                         "rate: float32[0], eps: float32[0], scale: float32[0]?, tensors: int32, "
@@ -45,7 +45,7 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
              donate: bool) -> tuple[tuple[Array, ...], None]:
     n = len(arrays) // 4
     kept = (*arrays[:n], *arrays[2 * n:])
-    out = kept if donate else tuple(cupy.empty_like(a) for a in kept)
+    out = kept if donate and are_apart(arrays) else tuple(cupy.empty_like(a) for a in kept)
     sizes, chunks = _chunks(tuple(a.size for a in arrays[:n]))
     table = _table(tuple(launch.address(a) for a in (*arrays, *out)))
     norm = norm_of(be, arrays[n:2 * n])

@@ -12,6 +12,7 @@ from duoln.kernels import native
 from duoln.kernels.adam.numpy import supports
 from duoln.kernels.global_norm.native import table
 from duoln.ops import adam_update
+from duoln.ops.update import are_apart
 
 _FILE = "adam/adam.cpp"
 _PASSES = 7
@@ -32,7 +33,8 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
     arrays = tuple([a if isinstance(a, np.ndarray) else np.asarray(a) for a in arrays])  # a gradient may be a scalar
     groups = [arrays[k * n:(k + 1) * n] for k in range(4)]
     old = (*groups[0], *groups[2], *groups[3])
-    new = old if donate and all(a.flags.writeable for a in old) else tuple(np.empty_like(a) for a in old)
+    in_place = donate and all(a.flags.writeable for a in old) and are_apart(arrays)
+    new = old if in_place else tuple(np.empty_like(a) for a in old)
     addresses, sizes = table(*groups, *(new[k * n:(k + 1) * n] for k in range(3)))
     norm = np.empty((), rate.dtype)
     threads = native.threads_for(_PASSES * sum(a.nbytes for a in groups[0]))

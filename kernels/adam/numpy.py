@@ -9,7 +9,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.ops import adam_update
-from duoln.ops.update import norm_of
+from duoln.ops.update import are_apart, norm_of
 
 
 def supports(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, **attrs: Any) -> str | None:
@@ -23,7 +23,7 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
     params, gradients, moments, squares = (arrays[i * n:(i + 1) * n] for i in range(4))
     norm = norm_of(be, gradients)
     old = (*params, *moments, *squares)
-    in_place = donate and all(a.flags.writeable for a in old)
+    in_place = donate and all(a.flags.writeable for a in old) and are_apart(arrays)
     new = old if in_place else tuple(a.copy() for a in old)
     for p, g, m, v in zip(new[:n], gradients, new[n:2 * n], new[2 * n:], strict=True):
         scaled = g if scale is None else g * scale

@@ -63,10 +63,10 @@ def test_numpy_refuses_results_that_change_form(numpy_backend):
 
     def step(x):
         calls.append(1)
-        return x if len(calls) < 3 else x[:1]
+        return x if len(calls) < 2 else x[:1]
 
     compiled, x = duoln.compile(step), duoln.tensor([1.0, 2.0], numpy_backend)
-    compiled(x), compiled(x)
+    compiled(x)
     check_error(CompileError, lambda: compiled(x), "changed form", "(2,)", "(1,)")
 
 

@@ -234,13 +234,13 @@ def test_a_log_cut_short_is_read_to_its_last_whole_line(numpy_backend, tmp_path)
 
 def test_seconds_are_those_of_training(numpy_backend, tmp_path, monkeypatch):
     trainer = line_trainer(numpy_backend)
-    now, task_loss = [0.0], trainer.task.loss
+    now, step = [0.0], trainer._step
 
     def passing(seconds, value):
         now[0] += seconds
         return value
 
     monkeypatch.setattr("duoln.training.trainer.time.perf_counter", lambda: now[0])
-    trainer.task.loss = lambda *args: passing(0.5, task_loss(*args))
+    trainer._step = lambda *args: passing(0.5, step(*args))
     trainer.task.metrics = lambda predict, split: passing(100.0, {"mse": 0.0})
     assert fit_into(trainer, tmp_path, numpy_backend)["seconds_per_epoch"] == 0.5 * trainer.splits.steps_per_epoch

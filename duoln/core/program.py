@@ -1,0 +1,157 @@
+"""A program: a compiled step as the list of the rules that it runs, for inputs of one form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core.rule import Rule
+
+Place = int
+"""The index of a value of a program: an array, or what a rule saved."""
+Values = list[Any]
+
+
+class Forward(NamedTuple):
+    """A rule computes its value."""
+
+    rule: Rule
+    attrs: dict[str, Any]
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+    is_tuple: bool
+    saved: Place
+
+    def run(self, backend: Backend, values: Values) -> None:
+        out, values[self.saved] = self.rule.forward(backend, *[values[k] for k in self.inputs], **self.attrs)
+        if self.is_tuple:
+            for place, value in zip(self.outputs, out, strict=True):
+                values[place] = value
+        else:
+            values[self.outputs[0]] = out
+
+    def reads(self) -> tuple[Place, ...]:
+        return self.inputs
+
+    def writes(self) -> tuple[Place, ...]:
+        return (*self.outputs, self.saved)
+
+
+class Backward(NamedTuple):
+    """A rule computes the gradients of its inputs."""
+
+    rule: Rule
+    saved: Place
+    gouts: tuple[Place, ...]
+    is_tuple: bool
+    needs: tuple[bool, ...]
+    outputs: tuple[Place, ...]
+
+    def run(self, backend: Backend, values: Values) -> None:
+        gout = tuple([values[k] for k in self.gouts]) if self.is_tuple else values[self.gouts[0]]
+        assert self.rule.vjp is not None
+        for place, gradient in zip(self.outputs, self.rule.vjp(backend, values[self.saved], gout, self.needs),
+                                   strict=True):
+            values[place] = gradient
+
+    def reads(self) -> tuple[Place, ...]:
+        return (self.saved, *self.gouts)
+
+    def writes(self) -> tuple[Place, ...]:
+        return self.outputs
+
+
+class Pooled(NamedTuple):
+    """A rule computes the gradient of an input of many calls at once."""
+
+    rule: Rule
+    argument: int
+    uses: tuple[tuple[Place, tuple[Place, ...], bool], ...]
+    """What each call saved, the gradients of its outputs, and whether these are a tuple."""
+    output: Place
+
+    def run(self, backend: Backend, values: Values) -> None:
+        uses = [(values[saved], tuple([values[k] for k in gouts]) if is_tuple else values[gouts[0]])
+                for saved, gouts, is_tuple in self.uses]
+        values[self.output] = self.rule.pooled[self.argument](backend, uses)
+
+    def reads(self) -> tuple[Place, ...]:
+        return tuple([place for saved, gouts, _ in self.uses for place in (saved, *gouts)])
+
+    def writes(self) -> tuple[Place, ...]:
+        return (self.output,)
+
+
+class Call(NamedTuple):
+    """A function of arrays that is no rule, see `repeated`."""
+
+    function: Callable[..., Any]
+    inputs: tuple[Place, ...]
+    output: Place
+
+    def run(self, backend: Backend, values: Values) -> None:
+        values[self.output] = self.function(*[values[k] for k in self.inputs])
+
+    def reads(self) -> tuple[Place, ...]:
+        return self.inputs
+
+    def writes(self) -> tuple[Place, ...]:
+        return (self.output,)
+
+
+Instruction = Forward | Backward | Pooled | Call
+
+
+class Program:
+    """The instructions of a step, for inputs of one form.
+
+    Args:
+        backend: the backend that computes.
+        constants: values by their place; those of the inputs come first and are None.
+        instructions: what is run, in order.
+        results: the places of the results.
+    """
+
+    def __init__(self, backend: Backend, constants: Values, instructions: Sequence[Instruction],
+                 results: tuple[Place, ...]) -> None:
+        self._backend, self._constants, self._results = backend, constants, results
+        self._instructions = instructions
+        last_use = {place: k for k, one in enumerate(instructions) for place in (*one.writes(), *one.reads())}
+        freed: list[list[Place]] = [[] for _ in instructions]
+        for place, k in last_use.items():
+            if place not in results and constants[place] is None:
+                freed[k].append(place)
+        self._steps = [(one.run, tuple(places)) for one, places in zip(instructions, freed, strict=True)]
+
+    def run(self, *natives: Array) -> list[Array]:
+        """The results of the step. A value is dropped after its last use, so that memory does not grow."""
+        values = self._constants.copy()
+        values[:len(natives)] = natives
+        for run, freed in self._steps:
+            run(self._backend, values)
+            for place in freed:
+                values[place] = None
+        return [values[place] for place in self._results]
+
+    def equals(self, second: Program) -> bool:
+        """Whether both run the same rules on the same values."""
+        return (self._results == second._results and len(self._constants) == len(second._constants)
+                and _same(self._instructions, second._instructions)
+                and all(_same_constant(self._backend, a, b)
+                        for a, b in zip(self._constants, second._constants, strict=True)))
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two constants, or two lists of instructions, are equal; what cannot be compared is not."""
+    try:
+        return type(a) is type(b) and bool(a == b)
+    except (TypeError, ValueError):  # arrays among the attributes
+        return False
+
+
+def _same_constant(backend: Backend, a: Any, b: Any) -> bool:
+    if not hasattr(a, "dtype") or not hasattr(b, "dtype"):
+        return _same(a, b)
+    return a is b or (a.shape == b.shape and a.dtype == b.dtype
+                      and backend.to_numpy(a).tobytes() == backend.to_numpy(b).tobytes())

@@ -1,0 +1,191 @@
+"""Compiled steps that are replayed: the bits of the step itself, and what must not be frozen is not."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import Tensor, ops, optim, tree
+from duoln.core import Op
+from duoln.errors import ShapeError
+from duoln.tasks import make_config
+from duoln.tasks.registry import Registry
+from duoln.testing import check_error
+from duoln.training.train_step import make_step, start_state
+
+TASKS = {name: entry.task for name, entry in Registry().tasks.items()}
+
+
+@pytest.fixture
+def applied(monkeypatch):
+    """The names of the operators that were applied."""
+    names = []
+    apply = Op.apply
+    monkeypatch.setattr(Op, "apply", lambda op, *args, **attrs: names.append(op.name) or apply(op, *args, **attrs))
+    return names
+
+
+def _x(be, *values):
+    return duoln.tensor(np.array(values, np.float32), be)
+
+
+def _numbers(calls, step, *inputs):
+    """The results of calls of a compiled step, and those of the step itself."""
+    compiled = duoln.compile(step)
+    return [(compiled(x).numpy().tolist(), step(x).numpy().tolist()) for x in inputs]
+
+
+@pytest.mark.parametrize(("task", "variant"), [(t, v) for t in TASKS for v in ("none", "ln") if v in TASKS[t].variants]
+                         + [("las", "both"), ("mnist", "bn")])
+def test_a_task_trains_with_the_bits_of_its_step(task, variant, numpy_backend, applied):
+    task = TASKS[task]
+    cfg = make_config(task, variant, "smoke")
+    splits, model, optimizer = task.data(cfg), task.model(cfg), task.optimizer(cfg)
+    step = make_step(task, model, optimizer)
+    compiled = duoln.compile(step)
+    states = [start_state(model, optimizer, 0, numpy_backend) for _ in range(2)]
+    batch = splits.train(0)
+    for k in range(4):
+        rate = duoln.tensor(np.float32(1e-3 / (k + 1)), numpy_backend)
+        given = duoln.to_tensors(batch, numpy_backend)
+        states[0], figures = step(states[0], given, rate)
+        applied.clear()
+        states[1], of_compiled = compiled(states[1], given, rate)
+        assert bool(applied) == (k < 2), applied
+        pairs = zip(tree.items((states[0], figures)), tree.leaves((states[1], of_compiled)), strict=True)
+        assert [path for (path, a), b in pairs if not np.array_equal(a.numpy(), b.numpy(), equal_nan=True)] == []
+
+
+def test_the_operators_alone_are_repeated(numpy_backend, applied):
+    calls = []
+
+    def step(x):
+        calls.append(1)
+        return ops.exp(x) * 2.0
+
+    compiled = duoln.compile(step)
+    for k in range(5):
+        np.testing.assert_array_equal(compiled(_x(numpy_backend, k, 1.0)).numpy(), np.exp(np.float32([k, 1])) * 2)
+    assert (len(calls), applied) == (2, ["exp", "multiply"] * 2)
+
+
+def test_a_value_from_outside_that_changes_is_not_frozen(numpy_backend):
+    state = [_x(numpy_backend, 0.0)]
+
+    def step(x):
+        state[0] = state[0] + 1.0
+        return x + state[0].data[0]
+
+    compiled = duoln.compile(step)
+    assert [compiled(_x(numpy_backend, 0.0)).item() for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_arithmetic_on_native_arrays_is_not_frozen(numpy_backend):
+    def step(x):
+        return ops.exp(Tensor(x.data * np.float32(2), x.backend))
+
+    compiled = duoln.compile(step)
+    for k in range(4):
+        assert compiled(_x(numpy_backend, k)).item() == np.exp(np.float32(2 * k))
+
+
+def test_one_object_for_several_values(numpy_backend):
+    """NumPy has one object for every True."""
+    def step(x, y):
+        a, b = ops.isfinite(ops.sum(x)), ops.isfinite(ops.sum(y))
+        return ops.where(a, x, x * 0.0 + 1.0), ops.where(b, y, y * 0.0 + 1.0)
+
+    compiled, one = duoln.compile(step), _x(numpy_backend, 5.0)
+    for x, y in [(one, one), (one, one), (one, one), (one * np.inf, one), (one, one * np.inf)]:
+        with np.errstate(all="ignore"):
+            expected = [t.item() for t in step(x, y)]
+        assert [t.item() for t in compiled(x, y)] == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_result_that_is_no_operators_is_new_at_each_call(numpy_backend):
+    compiled = duoln.compile(lambda x: (x + 1.0, ops.zeros((2,), x.backend)))
+    results = [compiled(_x(numpy_backend, 1.0))[1] for _ in range(4)]
+    for result in results:
+        result.data[:] += 1  # as an optimiser that donates
+    assert [r.numpy().tolist() for r in results] == [[1.0, 1.0]] * 4
+
+
+def test_indices_are_checked_at_every_call(numpy_backend):
+    table = _x(numpy_backend, 1.0, 2.0, 3.0)
+    compiled = duoln.compile(lambda index, rows: ops.take(rows, index, axis=0))
+    for k in (0, 2, 1, 2):
+        assert compiled(duoln.tensor([k], numpy_backend), table).numpy().tolist() == [k + 1.0]
+    check_error(ShapeError, lambda: compiled(duoln.tensor([3], numpy_backend), table), "-3 .. 2", "found 3")
+
+
+def test_arrays_that_share_memory_are_not_overwritten(numpy_backend):
+    optimizer = optim.Adam(learning_rate=0.1, donate=True)
+    step = duoln.compile(optimizer.update)
+    rate, gradient = duoln.tensor(np.float32(0.1), numpy_backend), {"w": _x(numpy_backend, 1.0)}
+    for _ in range(3):
+        params = {"w": _x(numpy_backend, 1.0)}
+        step(params, gradient, optimizer.init(params), rate)
+    params = {"w": _x(numpy_backend, 1.0)}
+    slots = optimizer.init(params)
+    slots["m"] = params
+    step(params, gradient, slots, rate)
+    assert params["w"].item() == 1.0
+
+
+def test_every_layout_has_its_rules(numpy_backend, rng):
+    values = rng.standard_normal((6, 6)).astype(np.float32)
+    gain, bias = _x(numpy_backend, *range(6)), _x(numpy_backend, *range(6))
+    compiled = duoln.compile(lambda x: ops.layer_norm(x, gain, bias))
+    for k in range(8):
+        x = duoln.tensor(values + k, numpy_backend)
+        x = Tensor(x.data.T, numpy_backend) if k % 2 else x
+        np.testing.assert_array_equal(compiled(x).numpy(), ops.layer_norm(x, gain, bias).numpy())
+
+
+def test_contexts_are_respected(numpy_backend):
+    compiled, x = duoln.compile(lambda x: ops.tanh(x)), _x(numpy_backend, 1.0)
+    for _ in range(3):
+        compiled(x)
+    ran = []
+    with duoln.core.each_rule(lambda op, rule: ran.append(op.name) or rule):
+        compiled(x)
+    assert ran == ["tanh"]
+    with duoln.core.composed_only():
+        assert [compiled(x).item() for _ in range(3)] == [ops.tanh(x).item()] * 3
+
+
+def test_a_step_within_a_step(numpy_backend):
+    inside = duoln.compile(lambda x: x * 3.0)
+    compiled = duoln.compile(lambda x: inside(x) + 1.0)
+    assert [compiled(_x(numpy_backend, k)).item() for k in range(5)] == [3.0 * k + 1 for k in range(5)]
+
+
+def test_an_error_leaves_the_next_call_right(numpy_backend):
+    fail = [True]
+
+    def step(x):
+        y = ops.exp(x)
+        if fail.pop() if fail else False:
+            raise ValueError("once")
+        return y * 2.0
+
+    compiled = duoln.compile(step)
+    with pytest.raises(ValueError, match="once"):
+        compiled(_x(numpy_backend, 0.0))
+    assert [compiled(_x(numpy_backend, 0.0)).item() for _ in range(4)] == [2.0] * 4
+
+
+def test_values_are_dropped_after_their_last_use(numpy_backend):
+    def step(x):
+        for _ in range(30):
+            x = ops.exp(x) * 0.5
+        return x
+
+    compiled, x = duoln.compile(step), duoln.tensor(np.zeros(1 << 18, np.float32), numpy_backend)
+    for _ in range(3):
+        tracemalloc.start()
+        compiled(x)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 5 * x.data.nbytes
