@@ -18,6 +18,9 @@ _FILE = "adam/adam.cpp"
 _PASSES = 7
 """Arrays that a value passes through."""
 
+_IN_PLACE = [0, 1, 2, 3, 0, 2, 3]
+"""The roles of the arrays that are read and written: parameters, gradients, both moments, and the three results."""
+
 _update = native.Function(_FILE, "adam", "addresses: int64[2], sizes: int64[1], rate: real[0], eps: real[0], "
                                          "scale: real[0]?, norm: real[0], tensors: int64, beta1: float64, "
                                          "beta2: float64, threads: int32")
@@ -35,11 +38,11 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
     old = (*groups[0], *groups[2], *groups[3])
     in_place = donate and all(a.flags.writeable for a in old) and are_apart(arrays)
     new = old if in_place else tuple(np.empty_like(a) for a in old)
-    addresses, sizes = table(*groups, *(new[k * n:(k + 1) * n] for k in range(3)))
+    addresses, sizes = table(*groups, *(() if in_place else (new[k * n:(k + 1) * n] for k in range(3))))
     norm = np.empty((), rate.dtype)
     threads = native.threads_for(_PASSES * sum(a.nbytes for a in groups[0]))
-    _update(addresses, sizes, np.asarray(rate), np.asarray(eps), None if scale is None else np.asarray(scale), norm, n,
-            beta1, beta2, threads)
+    _update(addresses[_IN_PLACE] if in_place else addresses, sizes, np.asarray(rate), np.asarray(eps),
+            None if scale is None else np.asarray(scale), norm, n, beta1, beta2, threads)
     return (*new, norm), None
 
 
