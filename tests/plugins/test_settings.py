@@ -70,8 +70,8 @@ SETTINGS = {
             "text_length": 96, "order": "sequential", "clip_output": 100.0, "clip_steps": 10.0,
             "clip_weights": 10.0, "window_advance": 1.0, "first_window": "first_character", "start_scale": 0.1,
             "start_biases": "uniform", "eps": 1e-05, "eps_place": "inside", "source": "auto", "lines": None,
-            "evaluate_lines": 256},
-        "paper": {"epochs": 132, "evaluate_every": 2000},
+            "evaluate_lines": None},
+        "paper": {"epochs": 299, "evaluate_every": 2000},
         "small": {
             "epochs": 1, "hidden": 128, "gaussians": 6, "mixtures": 8, "length": 150, "lines": 3200,
             "learning_rate": 0.0005, "window_advance": 0.05, "evaluate_lines": 64,
