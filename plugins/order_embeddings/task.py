@@ -11,10 +11,11 @@ import numpy as np
 from duoln import Tensor, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
+from duoln.nn.recurrent import UpdateGate
 from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.order_embeddings import data, retrieval
 from duoln.plugins.order_embeddings.corpus import Sentences
-from duoln.plugins.order_embeddings.model import Norm, OrderEmbedding, Score, UpdateGate, clip_each_array
+from duoln.plugins.order_embeddings.model import Norm, OrderEmbedding, Score, clip_each_array
 from duoln.tasks import Column, Config, Splits, Task
 from duoln.tasks.task import Predict
 

@@ -12,6 +12,7 @@ import numpy as np
 from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
+from duoln.nn.recurrent import UpdateGate
 from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.skip_thoughts import classify, data, judging, sets, table
 from duoln.plugins.skip_thoughts.model import Norm, SkipThoughts
@@ -35,6 +36,8 @@ class SkipThoughtsConfig(Config):
     """Bound on the norm of all gradients together."""
     norm: Norm = "layer-theano"
     """Of the GRUs."""
+    update_gate: UpdateGate = "keeps"
+    """What an update gate of 1 does to the state: keeps it, as in the authors' code, or renews it, as in eq. 28."""
     hidden: int = 2400
     """Units of each GRU, and the size of a sentence's code."""
     width: int = 620
@@ -119,7 +122,8 @@ class SkipThoughtsTask(Task):
         return replace(splits, evaluation={**splits.evaluation, **judged})
 
     def model(self, cfg: SkipThoughtsConfig) -> Module:
-        return SkipThoughts(cfg.words, cfg.width, cfg.hidden, cfg.norm, cfg.floor, cfg.eps, cfg.eps_place)
+        return SkipThoughts(cfg.words, cfg.width, cfg.hidden, cfg.norm, cfg.update_gate, cfg.floor, cfg.eps,
+                            cfg.eps_place)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """The sum over words, both sentences and the batch, as in the code behind the paper."""

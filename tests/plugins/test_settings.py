@@ -125,7 +125,7 @@ SETTINGS = {
     "skip_thoughts": {
         "defaults": {
             "seed": 0, "epochs": 1, "batch_size": 64, "learning_rate": 0.0002, "evaluate_every": 0, "patience": 0,
-            "bias_correction": "kiros2015", "clip": 5.0, "norm": "layer-theano", "hidden": 2400, "width": 620,
+            "bias_correction": "kiros2015", "clip": 5.0, "norm": "layer-theano", "update_gate": "keeps", "hidden": 2400, "width": 620,
             "words": 20000, "longest": 30, "filtering": "batch", "floor": 1e-08, "lower_case": False, "eps": 1e-05,
             "eps_place": "inside", "source": "auto", "corpus": None, "vocabulary": None, "valid_share": 0.02,
             "valid_triplets": 1024, "judge": "nested", "sick_round": "keras0"},
