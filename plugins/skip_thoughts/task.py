@@ -57,14 +57,14 @@ class SkipThoughtsConfig(Config):
     eps_place: EpsilonPlace = "inside"
     """Whether epsilon stands inside the root of the norms or outside."""
     source: data.Source = "auto"
-    """The sentences: books is the original or a stand-in of novels, made are drawn on the spot, auto is books where it
-    is to be had."""
+    """The sentences: bookcorpus is the original, novels100 and novels are substitutes, made are drawn on the spot, auto
+    is the first to be had."""
     corpus: str | None = None
     """A plain text of your own; none is that of the data folders."""
     vocabulary: str | None = None
     """A file of words, the most frequent first; none counts the corpus's own."""
     valid_share: float = 0.02
-    """Share of each book, at its end, that is left out of training."""
+    """Share of each book, at its end, that is left out of training, where no whole books are."""
     valid_triplets: int = 1024
     """Triplets of sentences of the validation."""
     judge: Literal["none", "fixed", "nested"] = "nested"
@@ -110,8 +110,9 @@ class SkipThoughtsTask(Task):
             classify.check_library()
         dataset, corpus = data.load_corpus(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.vocabulary, cfg.seed,
                                            root)
-        splits = data.splits(data.parts(corpus, cfg.longest, cfg.valid_share), dataset, cfg.batch_size, cfg.seed,
-                             cfg.filtering, cfg.valid_triplets)
+        held_out = data.load_held_out(cfg.source, cfg.corpus, cfg.lower_case, corpus, root)
+        splits = data.splits(data.parts(corpus, held_out, cfg.longest, cfg.valid_share), dataset, cfg.batch_size,
+                             cfg.seed, cfg.filtering, cfg.valid_triplets)
         if cfg.judge == "none":
             return splits
         number = {word: k for k, word in enumerate(corpus.words)}
