@@ -6,13 +6,22 @@ Sequences are time-major, (T, B, in). Dropout masks are part of the batch, like 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from duoln import ops
 from duoln.core import Tensor
-from duoln.core.arguments import ABOVE_0, BELOW_1, check_flag, check_function, check_number, described, did_you_mean
+from duoln.core.arguments import (
+    ABOVE_0,
+    BELOW_1,
+    check_choice,
+    check_flag,
+    check_function,
+    check_number,
+    described,
+    did_you_mean,
+)
 from duoln.core.pytorch_names import OF_RECURRENT
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init
@@ -24,8 +33,9 @@ from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_b
 from duoln.randomness import Stream
 
 States = tuple[Tensor, ...]
-_OPTIONS = ("learned_state", "forget_bias", "eps", "eps_place", "gain", "remat", "gradient_limit", "input_init",
-            "recurrent_init")
+UpdateGate = Literal["renews", "keeps"]
+_OPTIONS = ("learned_state", "forget_bias", "eps", "eps_place", "gain", "update_gate", "remat", "gradient_limit",
+            "input_init", "recurrent_init")
 """What a layer hands on to its cells."""
 
 
@@ -46,6 +56,11 @@ class RecurrentCell(Module):
             a single time step has none.
         eps, eps_place: as in `ops.layer_norm`.
         gain: the initial gain of the norms.
+        update_gate: what a GRU's update gate of 1 does to the state. It "renews" it in eq. 25-28 of the paper,
+            h = (1 - z) h + z h'; it "keeps" it in the published code of the paper's authors, h = z h + (1 - z) h'. One
+            is the other with all weights of that gate negated. Norms over both gates together allow this if their gains
+            start at -`gain` in that gate, and so "keeps" starts them. Without norms nothing differs: weights are
+            drawn symmetrically around 0.
         input_init, recurrent_init: the initialisers of each gate's weights.
         name: the first word of errors; by default the class.
 
@@ -59,7 +74,8 @@ class RecurrentCell(Module):
 
     def __init__(self, n_in: int, n_hidden: int, norm: Norm = "none", learned_state: bool = False,
                  forget_bias: float = 0.0, eps: float = 1e-5, eps_place: EpsilonPlace = "inside",
-                 gain: float | None = None, remat: bool = False, gradient_limit: float | None = None,
+                 gain: float | None = None, update_gate: UpdateGate = "renews", remat: bool = False,
+                 gradient_limit: float | None = None,
                  input_init: init.Initializer | None = None, recurrent_init: init.Initializer = init.orthogonal,
                  name: str | None = None) -> None:
         self._name = name or type(self).__name__
@@ -68,6 +84,7 @@ class RecurrentCell(Module):
         check_number(self._name, "forget_bias", forget_bias)
         check_epsilon(self._name, eps, eps_place)
         check_number(self._name, "gain", 1.0 if gain is None else gain)
+        check_choice(self._name, "update_gate", update_gate, get_args(UpdateGate))
         check_flag(self._name, "learned_state", learned_state)
         check_flag(self._name, "remat", remat)
         check_number(self._name, "gradient_limit", 1.0 if gradient_limit is None else gradient_limit, ABOVE_0)
@@ -77,11 +94,13 @@ class RecurrentCell(Module):
             raise UsageError(f"[{self._name}] norm '{norm}' has no bias of a forget gate to start at {forget_bias}")
         if remat and self.cell != "lstm":
             raise UsageError(f"[{self._name}] expected remat for an LSTM only")
+        if update_gate != "renews" and self.cell != "gru":
+            raise UsageError(f"[{self._name}] expected an update_gate for a GRU only, found {update_gate!r}")
         self.n_in, self.n_hidden, self.norm, self.learned_state = n_in, n_hidden, norm, learned_state
         self.gradient_limit = gradient_limit
         self.options: dict[str, Any] = {"remat": True} if remat else {}
         self.forget_bias, self.eps, self.eps_place = forget_bias, eps, eps_place
-        self.gain = gain
+        self.gain, self.update_gate = gain, update_gate
         self.input_init, self.recurrent_init = input_init or init.uniform(0.1), recurrent_init
         self.norm_names = tuple(norm_shapes(self.cell, norm, n_hidden))
 
@@ -102,6 +121,8 @@ class RecurrentCell(Module):
         gain = self.gain if self.gain is not None else (0.1 if self.norm == "batch" else 1.0)
         for name, shape in norm_shapes(self.cell, self.norm, self.n_hidden).items():
             params[name] = np.full(shape, gain if name.startswith("gain") else 0.0, np.float32)
+            if self.update_gate == "keeps" and name.startswith("gain"):
+                params[name][:self.n_hidden] *= -1  # the update gate comes first
         if self.learned_state:
             params |= {f"{name}0": np.zeros(self.n_hidden, np.float32) for name in self.state_names}
         return params
@@ -188,8 +209,8 @@ class Recurrent(Module):
         bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
         dropout: the share of values dropped between layers, by masks that are part of the batch.
         return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
-        **cell_options: `learned_state`, `forget_bias`, `eps`, `eps_place`, `gain`, `remat`, `gradient_limit`,
-            `input_init` and `recurrent_init`, as for `RecurrentCell`.
+        **cell_options: `learned_state`, `forget_bias`, `eps`, `eps_place`, `gain`, `update_gate`, `remat`,
+            `gradient_limit`, `input_init` and `recurrent_init`, as for `RecurrentCell`.
 
     Shape:
         x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), states (B, n_hidden) each.

@@ -12,15 +12,19 @@ from duoln.plugins.attentive_reader.batches import Dropout, Training, evaluated
 from duoln.plugins.attentive_reader.corpus import Corpus, Cut, Ragged, Split
 from duoln.tasks import Dataset, Splits
 
-Source = Literal["auto", "cnn", "novels", "record", "made"]
+Source = Literal["auto", "cnn", "novels", "novels-large", "record", "made"]
 
 PLACES: dict[str, tuple[str, ...]] = {
     "cnn": ("cloze/cnn.tgz", "cloze/cnn.tar.gz", "cloze/cnn.tar", "cloze/cnn"),
     "novels": ("cloze/novel_cloze_questions.tar.gz",),
+    "novels-large": ("cloze/novel_cloze_large.tar.gz",),
     "record": ("cloze/record_questions_sample.tar.gz",),
 }
-"""Where below a data folder each corpus lies, in the order in which "auto" looks."""
+"""Where below a data folder each corpus lies."""
+AUTO = ("cnn", "novels", "record")
+"""The order in which "auto" looks. The large cloze set needs a larger table, and so has to be asked for."""
 DATASETS = {"cnn": Dataset("CNN questions", "original"), "novels": Dataset("novel cloze", "substitute"),
+            "novels-large": Dataset("novel cloze, large", "substitute"),
             "record": Dataset("ReCoRD sample", "substitute"), "made": Dataset("made questions", "synthetic")}
 
 
@@ -74,7 +78,7 @@ def _load(cfg: Any, root: Path | None) -> tuple[Dataset, Corpus, object]:
         return Dataset(path.name, "substitute"), corpus.read(path, cut, cfg.within_from), path
     if cfg.source != "made":
         folders = [*([] if root is None else [root]), *data_folders(), cache_folder()]
-        for name in PLACES if cfg.source == "auto" else [cfg.source]:
+        for name in AUTO if cfg.source == "auto" else [cfg.source]:
             for path in (folder / place for folder in folders for place in PLACES[name]):
                 if path.exists():
                     return DATASETS[name], corpus.read(path, cut, cfg.within_from), path

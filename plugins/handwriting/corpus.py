@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
 def path_of(root: Path, split: str) -> Path:
     """Where the prepared file of a split stands below a data folder."""
-    return root / "handwriting" / f"iam_ondb_{split}.npz"
+    return root / "handwriting" / f"iam_ondb_full_{split}.npz"
 
 
 def write_lines(path: Path, lines: Sequence[Line]) -> None:

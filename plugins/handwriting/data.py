@@ -30,8 +30,8 @@ MADE_TRAIN, MADE_VALID = 96, 16
 
 
 def splits(source: Source, batch_size: int, seed: int, length: int, text_length: int, order: Order,
-           lines: int | None, evaluate_lines: int, root: Path | None) -> Splits:
-    """Training batches, and the first lines of the training, validation and test sets for evaluation.
+           lines: int | None, evaluate_lines: int | None, root: Path | None) -> Splits:
+    """Training batches, and the training, validation and test sets for evaluation.
 
     Args:
         source: "auto" falls back to made lines only where no prepared corpus is found; a damaged one is an error.
@@ -41,7 +41,7 @@ def splits(source: Source, batch_size: int, seed: int, length: int, text_length:
         text_length: characters a text at most; longer ones are cut off.
         order: of the lines: as the corpus has them, over and over, or a new order each epoch.
         lines: train on the first so many only.
-        evaluate_lines: how many lines of each set are evaluated.
+        evaluate_lines: evaluate the first so many lines of each set only.
         root: a folder that is searched before DUOLN_DATA.
 
     Raises:
@@ -49,9 +49,9 @@ def splits(source: Source, batch_size: int, seed: int, length: int, text_length:
         DataError: a file is damaged.
         UsageError: more lines are requested than exist.
     """
-    if length < 1 or text_length < 1 or evaluate_lines < 1:
-        raise UsageError(f"[handwriting] expected length, text_length and evaluate_lines of at least 1, "
-                         f"found {length}, {text_length} and {evaluate_lines}")
+    for name, value in (("length", length), ("text_length", text_length), ("evaluate_lines", evaluate_lines)):
+        if value is not None and value < 1:
+            raise UsageError(f"[handwriting] expected {name} of at least 1, found {value}")
     dataset, sets = _load(source, seed, root)
     train = sets["train"]
     if lines is not None:
@@ -112,9 +112,7 @@ def _load(source: Source, seed: int, root: Path | None) -> tuple[Dataset, dict[s
         home = next((f for f in folders if any(corpus.path_of(f, split).is_file() for split in corpus.SPLITS)), None)
         if home is not None:
             sets = {split: corpus.read_lines(corpus.path_of(home, split)) for split in corpus.SPLITS}
-            # A form may be in two sets, so each line is counted once.
-            count = len({line.name for part in sets.values() for line in part})
-            if count >= WHOLE_CORPUS:
+            if sum(map(len, sets.values())) >= WHOLE_CORPUS:
                 return Dataset("IAM-OnDB", "original"), sets
             return Dataset(f"IAM-OnDB, {len(sets['train']):,} lines", "substitute"), sets
         if source == "iam":

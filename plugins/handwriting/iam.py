@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 from xml.parsers import expat
@@ -22,9 +22,8 @@ _MAX_TEXT = 1 << 20
 """Bytes of a transcript, which has some 1,000, or of a list of forms, which has some 10,000."""
 _ENCODINGS = frozenset(("utf-8", "iso-8859-1", "us-ascii", "utf-16"))
 """The encodings that the parser reads itself; for others it would load a Python codec by a name from the file."""
-_LISTS = {"valid": ("testset_v.txt",), "train": ("trainset.txt", "testset_t.txt", "testset_f.txt")}
-"""Forms by split, where the official lists of the recognition task lie in the folder. Graves (2013) trains on all but
-the validation part; the database has no list of a test set beyond these."""
+_LISTS = {"train": ("trainset.txt",), "valid": ("testset_v.txt", "testset_t.txt"), "test": ("testset_f.txt",)}
+"""The official lists of the recognition task that make each split, where they lie in the folder."""
 _SHARE = 0.05
 """Of the forms, for the validation and for the test set each, where there are no lists."""
 
@@ -33,7 +32,7 @@ def prepare(source: Path, target: Path) -> list[Path]:
     """Read the corpus below `source` and write its three prepared files, and a list of what was left out.
 
     A form (a page) is left out if its transcript and its stroke files have different numbers of lines, because none of
-    its lines could be trusted; the distribution has two such forms. Every other fault is an error.
+    its lines could be trusted, or if there are official lists and none names it. Every other fault is an error.
 
     Raises:
         DataMissingError: `source` has no lineStrokes or ascii.
@@ -65,7 +64,10 @@ def prepare(source: Path, target: Path) -> list[Path]:
         raise DataMissingError(f"{source}: expected forms with stroke files and a transcript, found none of "
                                f"{len(files)}; {left_out[0]}")
     written = []
-    for split, names in split_forms(source, list(forms)).items():
+    forms_of = split_forms(source, list(forms))
+    listed = {name for names in forms_of.values() for name in names}
+    left_out += [f"{name}: in none of the official lists" for name in forms if name not in listed]
+    for split, names in forms_of.items():
         written.append(corpus.path_of(target, split))
         corpus.write_lines(written[-1], [line for name in names for line in forms[name]])
     if left_out:
@@ -75,18 +77,15 @@ def prepare(source: Path, target: Path) -> list[Path]:
 
 
 def split_forms(source: Path, forms: Sequence[str]) -> dict[str, list[str]]:
-    """The forms of each split: by the official lists if they lie below `source`, else at random with seed 0.
+    """The forms of each split: those of the official lists, in their order, if these lie below `source`; else at random
+    with seed 0.
 
     Raises:
-        DataFormatError: too few forms for three sets.
+        DataFormatError: too few forms for three sets, a list without any of the forms, or a form in two lists.
     """
     lists = {path.name: path for path in source.rglob("*set*.txt")}
     if all(name in lists for names in _LISTS.values() for name in names):
-        valid = set(_words(lists[_LISTS["valid"][0]]))
-        kept = [form for form in forms if _page(form) not in valid and form not in valid]
-        left_out = [form for form in forms if form not in set(kept)]
-        if kept and left_out:
-            return {"train": kept, "valid": left_out, "test": left_out}
+        return _listed_forms(lists, set(forms))
     count = max(round(_SHARE * len(forms)), 1)
     if len(forms) < 3:
         raise DataFormatError(source, 0, "at least 3 forms, for three sets", len(forms))
@@ -95,9 +94,23 @@ def split_forms(source: Path, forms: Sequence[str]) -> dict[str, list[str]]:
     return {split: [forms[k] for k in sorted(chosen[split])] for split in corpus.SPLITS}
 
 
-def _page(form: str) -> str:
-    """The official lists name a01-000u and also a01-000, without the writer's letter."""
-    return form.rstrip("abcdefghijklmnopqrstuvwxyz")
+def _listed_forms(lists: Mapping[str, Path], forms: Set[str]) -> dict[str, list[str]]:
+    """The forms that each list names by their whole names: a01-053 and a01-053x are pages of different lists."""
+    parts: dict[str, list[str]] = {}
+    list_of: dict[str, str] = {}
+    for split, names in _LISTS.items():
+        parts[split] = []
+        for name in names:
+            chosen = [form for form in _words(lists[name]) if form in forms]
+            if not chosen:
+                raise DataFormatError(lists[name], 0, "names of forms whose strokes are there", "none")
+            for form in chosen:
+                if form in list_of:
+                    raise DataFormatError(lists[name], 0, f"forms of no other list, which {form} is not",
+                                          f"it also in {list_of[form]}")
+                list_of[form] = name
+            parts[split] += chosen
+    return parts
 
 
 def _words(path: Path) -> list[str]:

@@ -28,9 +28,9 @@ class _Image(NamedTuple):
     sentences: list[list[int]]
 
 
-def is_in(root: Path) -> bool:
-    """Whether the captions are below a data folder."""
-    return (root / FOLDER / CAPTION_FILE).is_file()
+def path_in(root: Path) -> Path:
+    """Where the captions stand below a data folder."""
+    return root / FOLDER / CAPTION_FILE
 
 
 def read(root: Path, width: int) -> Corpus:
@@ -46,7 +46,7 @@ def read(root: Path, width: int) -> Corpus:
     Raises:
         DataError: a file is missing or cannot be read. DataFormatError: it is damaged, or does not fit the other.
     """
-    path = root / FOLDER / CAPTION_FILE
+    path = path_in(root)
     words = Words()
     images = read_images(path, words)
     parts = {}

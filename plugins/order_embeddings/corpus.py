@@ -1,4 +1,4 @@
-"""Images with five captions each: words as numbers, features that stay where they are until they are asked for."""
+"""Images with some captions each: words as numbers, features that stay where they are until they are asked for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from duoln.errors import DataEntryError, UsageError
 from duoln.tasks import Dataset
 
 CAPTIONS = 5
-"""Of each image."""
+"""Of each image of COCO, of Flickr8k and of those that are made."""
 END, UNKNOWN = 0, 1
 """The first rows of the table: the end of a sentence, and every word that is not in the vocabulary."""
 SPLITS = ("train", "dev", "test")
@@ -49,7 +49,7 @@ class Features:
     """Rows of image features, each divided by its Euclidean norm.
 
     Args:
-        values: float32 (images, width), in memory or on disk.
+        values: float32 or float16 (images, width), in memory or on disk.
         name: the file they are from, for errors.
     """
 
@@ -75,10 +75,15 @@ class Features:
 
 
 class Part(NamedTuple):
-    """A split: five captions for each image, image by image."""
+    """A split: captions, image by image, of which each image has as many."""
 
     captions: Sentences
     features: Features
+
+    @property
+    def captions_each(self) -> int:
+        """How many captions an image has."""
+        return len(self.captions) // len(self.features)
 
 
 class Corpus(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -11,9 +11,8 @@ import numpy as np
 
 from duoln.data import Batch, cache_folder, data_folders
 from duoln.errors import DataMissingError, UsageError
-from duoln.plugins.order_embeddings import coco, extractor, flickr8k
+from duoln.plugins.order_embeddings import caption_features, coco, extractor, flickr8k
 from duoln.plugins.order_embeddings.corpus import (
-    CAPTIONS,
     END,
     SPLITS,
     Corpus,
@@ -27,9 +26,10 @@ from duoln.plugins.order_embeddings.made import make_pictures
 from duoln.randomness import Stream
 from duoln.tasks import Dataset, Splits
 
-Source = Literal["auto", "coco", "flickr8k", "made"]
+Source = Literal["auto", "coco", "flickr8k", "flickr8k-captions", "made"]
 LastBatch = Literal["dropped", "kept"]
 
+AUTO = ("coco", "flickr8k", "made")
 MADE = {"train": 96, "dev": 24, "test": 24}
 _LENGTHS = (8, 12, 16, 20, 24, 32, 48, 64)
 """Steps of a batch: every batch is padded to one of these, so that few shapes are compiled."""
@@ -44,7 +44,8 @@ def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabula
     """Training batches, and dev and test for evaluation.
 
     Args:
-        source: "auto" takes COCO, else Flickr8k, else made pictures; a damaged corpus is an error.
+        source: "auto" takes COCO, else the photographs of Flickr8k, else made pictures; a damaged corpus is an error.
+            "flickr8k-captions" has nothing of the pictures, so that it has to be asked for.
         batch_size: images a batch, each with one of its captions.
         seed: of the order, of the choice of captions, of the extractor and of made pictures.
         image_size: width of the image features.
@@ -71,18 +72,18 @@ def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabula
 
 def _batches(part: Part, batch_size: int, seed: int, steps: int) -> Callable[[int], Batch]:
     """The batch of a step: each epoch visits every image once at most, with one of its captions at random."""
-    images = len(part.features)
+    images, each = len(part.features), part.captions_each
 
     @lru_cache(maxsize=1)
     def order(epoch: int) -> tuple[np.ndarray, np.ndarray]:
         return (Stream(seed, "batches", epoch).permutation(images),
-                Stream(seed, "captions", epoch).integers(CAPTIONS, (images,)))
+                Stream(seed, "captions", epoch).integers(each, (images,)))
 
     def batch(step: int) -> Batch:
         epoch, place = divmod(step, steps)
         permutation, which = order(epoch)
         chosen = permutation[place * batch_size:(place + 1) * batch_size]
-        return {**pad(part.captions, CAPTIONS * chosen + which[chosen]), "features": part.features.rows(chosen)}
+        return {**pad(part.captions, each * chosen + which[chosen]), "features": part.features.rows(chosen)}
 
     return batch
 
@@ -114,9 +115,9 @@ def _whole(part: Part) -> Batch:
 def folds(split: Batch) -> Iterator[tuple[Sentences, np.ndarray]]:
     """The captions and image features of each 1,000 images of a split; what is left over belongs to no fold."""
     whole, features = Sentences(split["flat"], split["offsets"]), split["features"]
-    size = min(_FOLD_IMAGES, len(features))
+    size, each = min(_FOLD_IMAGES, len(features)), len(whole) // len(features)
     for first in range(0, len(features) - size + 1, size):
-        offsets = whole.offsets[CAPTIONS * first:CAPTIONS * (first + size) + 1]
+        offsets = whole.offsets[each * first:each * (first + size) + 1]
         yield (Sentences(whole.flat[offsets[0]:offsets[-1]], offsets - offsets[0]), features[first:first + size])
 
 
@@ -131,15 +132,19 @@ def in_batches(sentences: Sentences) -> Iterator[tuple[np.ndarray, Batch]]:
 
 def _load(source: Source, seed: int, image_size: int, root: Path | None) -> Corpus:
     folders: Sequence[Path] = [*([] if root is None else [root]), *data_folders(), cache_folder()]
-    for name, reader in (("coco", coco), ("flickr8k", flickr8k)):
-        home = next((f for f in folders if reader.is_in(f)), None)
-        if source not in ("auto", name):
-            continue
+    readers = {"coco": (coco.path_in, partial(coco.read, width=image_size)),
+               "flickr8k": (flickr8k.path_in, partial(_photographs, image_size=image_size, seed=seed)),
+               "flickr8k-captions": (caption_features.path_in, partial(caption_features.read, width=image_size))}
+    for name in AUTO if source == "auto" else [source]:
+        if name == "made":
+            break
+        path_in, read = readers[name]
+        home = next((f for f in folders if path_in(f).is_file()), None)
         if home is not None:
-            return coco.read(home, image_size) if name == "coco" else _photographs(home, image_size, seed)
+            return read(home)
         if source == name:
-            raise DataMissingError(f"{folders[0] / reader.FOLDER / reader.CAPTION_FILE}: not found; the README of "
-                                   "order_embeddings says which files make this corpus (DUOLN_DATA names folders)")
+            raise DataMissingError(f"{path_in(folders[0])}: not found; the README of order_embeddings says which files "
+                                   "make this corpus (DUOLN_DATA names folders)")
     pictures = {name: make_pictures(count, seed, name) for name, count in MADE.items()}
     return _described(Dataset("made pictures", "synthetic"), pictures, "made captions", image_size, seed)
 
@@ -148,7 +153,7 @@ def _photographs(home: Path, image_size: int, seed: int) -> Corpus:
     pictures = flickr8k.read(home)
     count = sum(len(part.images) for part in pictures.values())
     dataset = Dataset(f"Flickr8k, {count:,} photos, {extractor.NAME}", "substitute")
-    return _described(dataset, pictures, home / flickr8k.FOLDER / flickr8k.CAPTION_FILE, image_size, seed)
+    return _described(dataset, pictures, flickr8k.path_in(home), image_size, seed)
 
 
 def _described(dataset: Dataset, pictures: dict[str, flickr8k.Pictures], source: object, image_size: int,

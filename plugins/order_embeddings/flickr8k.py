@@ -37,9 +37,9 @@ class Pictures(NamedTuple):
     """Five for each image, image by image."""
 
 
-def is_in(root: Path) -> bool:
-    """Whether the captions stand below a data folder."""
-    return (root / FOLDER / CAPTION_FILE).is_file()
+def path_in(root: Path) -> Path:
+    """Where the captions stand below a data folder."""
+    return root / FOLDER / CAPTION_FILE
 
 
 def read(root: Path) -> dict[str, Pictures]:
@@ -90,7 +90,7 @@ def read_captions(path: Path) -> dict[str, dict[int, list[str]]]:
         if match is None:
             raise DataEntryError(path, f"line {number}", "NAME#NUMBER (0 to 4), a tab and a caption",
                                  repr(line[:_SHOWN]))
-        words = [w.lower() for w in match["text"].split() if any(c.isalnum() for c in w)]
+        words = words_of(match["text"])
         if not words:
             raise DataEntryError(path, f"line {number}", "a caption with a word in it", repr(match["text"][:_SHOWN]))
         of_image = captions.setdefault(match["image"], {})
@@ -99,6 +99,11 @@ def read_captions(path: Path) -> dict[str, dict[int, list[str]]]:
                                  f"{match['image']}#{match['number']} again")
         of_image[int(match["number"])] = words
     return captions
+
+
+def words_of(caption: str) -> list[str]:
+    """The words of a caption, lower-cased; what has neither a letter nor a digit is no word."""
+    return [word.lower() for word in caption.split() if any(c.isalnum() for c in word)]
 
 
 def read_list(path: Path) -> list[str]:

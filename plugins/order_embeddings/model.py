@@ -6,13 +6,12 @@ from typing import Literal
 
 from duoln import Tensor, nn, ops, optim
 from duoln.nn import Params
+from duoln.nn.recurrent import UpdateGate
 from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.order_embeddings.ops import order_violation
-from duoln.randomness import Stream
 
 Norm = Literal["none", "layer-theano", "layer"]
 Score = Literal["order", "cosine"]
-UpdateGate = Literal["keeps", "renews"]
 
 
 class OrderEmbedding(nn.Module):
@@ -27,9 +26,7 @@ class OrderEmbedding(nn.Module):
         score: "order" is the violation of the order (eq. 3 of Vendrov et al.), of absolute values; "cosine" less the
             cosine of the points as they are.
         margin: by which a caption's own image is to be better than any other, and an image's own caption.
-        update_gate: what a gate of 1 does to the state. The authors' code "keeps" it, where eq. 25 of the paper
-            "renews" it. One is the other with all weights of that gate negated, which a norm over both gates
-            together allows if its gains there start at -1.
+        update_gate: what a gate of 1 does to the state, as in `nn.RecurrentCell`; the authors' code "keeps" it.
         eps, eps_place: of the norms.
 
     Shape:
@@ -40,19 +37,13 @@ class OrderEmbedding(nn.Module):
     def __init__(self, vocabulary: int, word_size: int, image_size: int, joint_size: int, norm: Norm = "none",
                  score: Score = "order", margin: float = 0.05, update_gate: UpdateGate = "keeps", eps: float = 1e-5,
                  eps_place: EpsilonPlace = "inside") -> None:
-        self.norm, self.score, self.margin = norm, score, margin
-        self.update_gate, self.joint_size = update_gate, joint_size
+        self.score, self.margin = score, margin
         self.words = nn.Embedding(vocabulary, word_size)
         # The authors' code starts square matrices orthogonal and others uniform.
         start = nn.init.orthogonal if word_size == joint_size else nn.init.uniform(0.1)
-        self.sentence = nn.GRUCell(word_size, joint_size, norm, eps=eps, eps_place=eps_place, input_init=start)
+        self.sentence = nn.GRUCell(word_size, joint_size, norm, eps=eps, eps_place=eps_place, update_gate=update_gate,
+                                   input_init=start)
         self.image = nn.Linear(image_size, joint_size)
-
-    def adapted(self, params: Params, rng: Stream) -> Params:
-        if self.norm != "none" and self.update_gate == "keeps":
-            for side in ("gain_x", "gain_h"):
-                params["sentence"][side][:self.joint_size] *= -1  # the update gate comes first
-        return params
 
     def captions(self, params: Params, ids: Tensor, mask: Tensor) -> Tensor:
         """Where sentences lie."""

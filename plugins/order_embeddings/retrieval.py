@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from duoln.errors import DivergedError
-from duoln.plugins.order_embeddings.corpus import CAPTIONS
 
 RECALLS = (1, 5, 10)
 
@@ -18,14 +17,14 @@ class Ranks(NamedTuple):
     of_images: np.ndarray
     """(captions,): of each caption's image among all images."""
     of_captions: np.ndarray
-    """(images,): of the best of each image's five captions among all captions."""
+    """(images,): of the best of each image's captions among all captions."""
 
 
 def ranks(errors: np.ndarray) -> Ranks:
     """The ranks by a matrix of errors; candidates of equal error are in the order of their numbers.
 
     Shape:
-        errors (5 N, N): captions 5 j to 5 j + 4 belong to image j.
+        errors (k N, N): captions k j to k j + k - 1 belong to image j.
 
     Raises:
         DivergedError: an error that is not finite: it has no place in an order.
@@ -33,12 +32,13 @@ def ranks(errors: np.ndarray) -> Ranks:
     if not np.isfinite(errors).all():
         raise DivergedError("an embedding is no longer finite: its errors have no order")
     captions, images = np.arange(len(errors)), np.arange(errors.shape[1])
-    own = captions // CAPTIONS
+    each = len(captions) // len(images)
+    own = captions // each
     mine = errors[captions, own][:, None]
     of_images = (errors < mine).sum(axis=1) + ((errors == mine) & (images < own[:, None])).sum(axis=1)
     best = np.full(len(images), len(captions))
-    for k in range(CAPTIONS):
-        row = CAPTIONS * images + k
+    for k in range(each):
+        row = each * images + k
         theirs = errors[row, images]
         before = (errors < theirs).sum(axis=0) + ((errors == theirs) & (captions[:, None] < row)).sum(axis=0)
         np.minimum(best, before, out=best)
@@ -52,7 +52,7 @@ def figures(errors: np.ndarray) -> dict[str, float]:
     a checkpoint.
 
     Shape:
-        errors (5 N, N).
+        errors (k N, N), k captions for each image.
 
     Raises:
         DivergedError: an error that is not finite.

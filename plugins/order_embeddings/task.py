@@ -11,10 +11,11 @@ import numpy as np
 from duoln import Tensor, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
+from duoln.nn.recurrent import UpdateGate
 from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.order_embeddings import data, retrieval
 from duoln.plugins.order_embeddings.corpus import Sentences
-from duoln.plugins.order_embeddings.model import Norm, OrderEmbedding, Score, UpdateGate, clip_each_array
+from duoln.plugins.order_embeddings.model import Norm, OrderEmbedding, Score, clip_each_array
 from duoln.tasks import Column, Config, Splits, Task
 from duoln.tasks.task import Predict
 
@@ -53,7 +54,8 @@ class OrderEmbeddingsConfig(Config):
     eps_place: EpsilonPlace = "inside"
     """Whether epsilon stands inside the root of the norms or outside."""
     source: data.Source = "auto"
-    """The data: coco is the original, flickr8k a substitute, made is drawn on the spot, auto is the first to be had."""
+    """The data: coco is the original, flickr8k a substitute with photographs, made is drawn on the spot, auto is the
+    first of these to be had. flickr8k-captions is a substitute without pictures: its features are made of captions."""
 
 
 class OrderEmbeddings(Task):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -23,15 +24,22 @@ from duoln.plugins.skip_thoughts.corpus import (
 from duoln.randomness import Stream
 from duoln.tasks import Dataset, Splits
 
-Source = Literal["auto", "books", "made"]
+Source = Literal["auto", "bookcorpus", "novels100", "novels", "made"]
 Filter = Literal["batch", "corpus"]
 
 WHOLE_CORPUS = 70_000_000
 """A corpus with at least so many sentences is BookCorpus (about 74 million); a smaller one is a stand-in."""
-CORPORA = ("books/bookcorpus.txt.gz", "books/bookcorpus.txt", "books/novels.txt.gz")
+PLACES: dict[str, tuple[str, ...]] = {
+    "bookcorpus": ("books/bookcorpus.txt.gz", "books/bookcorpus.txt"), "novels100": ("books/novels100.txt.gz",),
+    "novels": ("books/novels.txt.gz",)}
+"""Where below a data folder each corpus stands, the largest first: the order in which "auto" looks."""
+HELD_OUT = {"novels100": "novels100_heldout.txt.gz"}
+"""Books for validation alone, beside those of a corpus."""
 FORMS = 15
 """The lengths of the encoder's input in a compiled step; each length is a different shape."""
 PADDING = -1
+_COUNTED = 1 << 16
+"""Sentences whose words are counted at a time."""
 
 
 class Triplets(NamedTuple):
@@ -140,7 +148,7 @@ def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, 
     """A corpus with the numbers of a table of so many rows: rarer words are unknown.
 
     Args:
-        source: "auto" falls back to made books only where no corpus is found.
+        source: "auto" takes the largest corpus that is found, and made books only where there is none.
         path: a plain text, instead of those that are looked for; with any source but "made".
         words: rows of the table, with the end and the unknown word.
         lower_case: whether the text is lower-cased.
@@ -156,7 +164,7 @@ def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, 
         raise UsageError(f"[skip_thoughts] expected words of at least {FIRST + 1} (the end and the unknown word are "
                          f"two of them), found {words}")
     given = None if vocabulary is None else read_vocabulary(Path(vocabulary), words)
-    file = _corpus_file(source, path, root)
+    file = _find(source, path, root).train
     if file is None:
         dataset, books = Dataset("made books", "synthetic"), made.make_books(seed)
         corpus = make_corpus(dataset.name, books, lower_case, given)
@@ -171,42 +179,77 @@ def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, 
     return dataset, corpus
 
 
-def _corpus_file(source: Source, path: str | None, root: Path | None) -> Path | None:
+def load_held_out(source: Source, path: str | None, lower_case: bool, corpus: Corpus, root: Path | None = None,
+                  ) -> Corpus | None:
+    """The books for validation alone of the corpus that `load_corpus` gives, in its numbers; None if it has none.
+
+    Raises:
+        DataError: the file of these books is missing or damaged.
+    """
+    file = _find(source, path, root).held_out
+    return None if file is None else make_corpus(str(file), read_books(file), lower_case, corpus.words[FIRST:])
+
+
+class _Files(NamedTuple):
+    train: Path | None
+    """None for made books."""
+    held_out: Path | None
+
+
+def _find(source: Source, path: str | None, root: Path | None) -> _Files:
     if source == "made":
-        return None
+        return _Files(None, None)
     if path is not None:
-        return Path(path)
+        return _Files(Path(path), None)
     folders = [*([] if root is None else [root]), *data_folders(), cache_folder()]
-    for folder in folders:
-        for name in CORPORA:
-            if (folder / name).is_file():
-                return folder / name
-    if source == "books":
-        raise DataMissingError(f"{folders[0] / CORPORA[0]}: not found; BookCorpus is no longer given out: put it or "
-                               f"any plain text there, as {CORPORA[-1]}, or name one with --set corpus=FILE")
-    return None
+    for name in PLACES if source == "auto" else [source]:
+        for file in (folder / place for folder in folders for place in PLACES[name]):
+            if file.is_file():
+                return _Files(file, file.with_name(HELD_OUT[name]) if name in HELD_OUT else None)
+    if source == "auto":
+        return _Files(None, None)
+    place = folders[0] / PLACES[source][0]
+    raise DataMissingError(f"{place}: not found; put the text there, or name any plain text with --set corpus=FILE")
 
 
-def parts(corpus: Corpus, limit: int, valid_share: float) -> tuple[Triplets, Triplets]:
-    """Triplets for training, and those of the last sentences of every book, which share none with them."""
+def parts(corpus: Corpus, held_out: Corpus | None, limit: int, valid_share: float) -> tuple[Triplets, Triplets]:
+    """Triplets for training, and those for validation, which share no sentence with them.
+
+    Those for validation are of the books that are held out; without any, of the last sentences of every book.
+    """
     if not 0 < valid_share < 1 or limit < 2:
         raise UsageError(f"[skip_thoughts] expected a valid_share between 0 and 1 and longest of at least 2, found "
                          f"{valid_share} and {limit}")
+    if held_out is not None:
+        return _triplets(corpus, _spans(corpus), limit), _triplets(held_out, _spans(held_out), limit)
     train, valid = [], []
-    for first, last in zip(corpus.books[:-1], corpus.books[1:], strict=True):
+    for first, last in _spans(corpus):
         cut = last - max(round((last - first) * valid_share), min(3, last - first))
-        train.append(np.arange(first + 1, max(cut - 1, first + 1)))
-        valid.append(np.arange(cut + 1, max(last - 1, cut + 1)))
-    return Triplets(corpus, np.concatenate(train), limit), Triplets(corpus, np.concatenate(valid), limit)
+        train.append((first, cut))
+        valid.append((cut, last))
+    return _triplets(corpus, train, limit), _triplets(corpus, valid, limit)
+
+
+def _spans(corpus: Corpus) -> list[tuple[int, int]]:
+    """The first sentence of each book, and the one after its last."""
+    return list(pairwise(corpus.books.tolist()))
+
+
+def _triplets(corpus: Corpus, spans: list[tuple[int, int]], limit: int) -> Triplets:
+    middles = [np.arange(first + 1, max(last - 1, first + 1)) for first, last in spans]
+    return Triplets(corpus, np.concatenate(middles), limit)
 
 
 def valid_split(valid: Triplets, train: Triplets, count: int, rows: int) -> Batch:
-    """The first triplets for validation as batches, stacked, and how often each word is a target in training.
+    """Triplets for validation as batches, stacked, and how often each word is a target in training.
+
+    They stand evenly apart, so that all books have some.
 
     Shape:
         words and the others as in `Triplets.batch` with an axis (batches,) before them; counts int32 (words,).
     """
-    chosen = np.flatnonzero(valid.fits)[:count]
+    chosen = np.flatnonzero(valid.fits)
+    chosen = chosen[np.arange(min(count, len(chosen))) * len(chosen) // min(count, max(len(chosen), 1))]
     if not len(chosen):
         raise UsageError(f"[skip_thoughts] expected triplets below {valid.limit} words for validation, found none; "
                          "raise valid_share or longest")
@@ -217,12 +260,22 @@ def valid_split(valid: Triplets, train: Triplets, count: int, rows: int) -> Batc
     for b in batches:
         extra = ((0, long - len(b["words"])), (0, 0))
         b["words"], b["mask"] = np.pad(b["words"], extra), np.pad(b["mask"], extra)
+    return {**{key: np.stack([b[key] for b in batches]) for key in batches[0]}, "counts": _target_counts(train)}
+
+
+def _target_counts(train: Triplets) -> np.ndarray:
+    """How often each word is a target in training: int32 (words,)."""
     corpus = train.corpus
     middles = train.middles[train.fits]
     uses = np.bincount(np.concatenate((middles - 1, middles + 1)), minlength=len(corpus.lengths))
-    counts = np.bincount(corpus.numbers, np.repeat(uses, corpus.lengths), minlength=len(corpus.words))
+    counts = np.zeros(len(corpus.words))
+    for first in range(0, len(uses), _COUNTED):  # a number a word of the whole corpus would take more than the corpus
+        some = slice(first, first + _COUNTED)
+        repeated = np.repeat(uses[some], corpus.lengths[some])
+        begin = corpus.starts[first]
+        counts += np.bincount(corpus.numbers[begin:begin + len(repeated)], repeated, minlength=len(corpus.words))
     counts[END] += uses.sum()
-    return {**{key: np.stack([b[key] for b in batches]) for key in batches[0]}, "counts": counts.astype(np.int32)}
+    return counts.astype(np.int32)
 
 
 def splits(triplets: tuple[Triplets, Triplets], dataset: Dataset, batch_size: int, seed: int, filtering: Filter,

@@ -8,6 +8,7 @@ import numpy as np
 
 from duoln import Tensor, nn, ops
 from duoln.nn import Params
+from duoln.nn.recurrent import UpdateGate
 from duoln.ops.norm import EpsilonPlace
 from duoln.randomness import Stream
 
@@ -32,6 +33,7 @@ class SkipThoughts(nn.Module):
         hidden: units of each GRU, and of a code.
         norm: "layer-theano" is the form of the code behind the paper, with biases inside of the norms; "layer" that of
             eq. 26-28.
+        update_gate: what a gate of 1 does to the state, as in `nn.RecurrentCell`; the code behind the paper "keeps" it.
         floor: added to the probability of a word in the loss.
         eps, eps_place: of the norms.
 
@@ -40,12 +42,13 @@ class SkipThoughts(nn.Module):
         (2, T, B).
     """
 
-    def __init__(self, words: int, width: int, hidden: int, norm: Norm, floor: float = 1e-8, eps: float = 1e-5,
-                 eps_place: EpsilonPlace = "inside") -> None:
+    def __init__(self, words: int, width: int, hidden: int, norm: Norm, update_gate: UpdateGate = "keeps",
+                 floor: float = 1e-8, eps: float = 1e-5, eps_place: EpsilonPlace = "inside") -> None:
         self.width, self.hidden, self.floor = width, hidden, floor
 
         def gru() -> nn.GRUCell:
-            return nn.GRUCell(width, hidden, norm, eps=eps, eps_place=eps_place, input_init=start_matrix)
+            return nn.GRUCell(width, hidden, norm, eps=eps, eps_place=eps_place, update_gate=update_gate,
+                              input_init=start_matrix)
 
         self.embedding = nn.Embedding(words, width)
         self.encoder, self.previous, self.next = gru(), gru(), gru()

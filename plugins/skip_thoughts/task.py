@@ -12,6 +12,7 @@ import numpy as np
 from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
+from duoln.nn.recurrent import UpdateGate
 from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.skip_thoughts import classify, data, judging, sets, table
 from duoln.plugins.skip_thoughts.model import Norm, SkipThoughts
@@ -35,6 +36,8 @@ class SkipThoughtsConfig(Config):
     """Bound on the norm of all gradients together."""
     norm: Norm = "layer-theano"
     """Of the GRUs."""
+    update_gate: UpdateGate = "keeps"
+    """What an update gate of 1 does to the state: keeps it, as in the authors' code, or renews it, as in eq. 28."""
     hidden: int = 2400
     """Units of each GRU, and the size of a sentence's code."""
     width: int = 620
@@ -54,14 +57,14 @@ class SkipThoughtsConfig(Config):
     eps_place: EpsilonPlace = "inside"
     """Whether epsilon stands inside the root of the norms or outside."""
     source: data.Source = "auto"
-    """The sentences: books is the original or a stand-in of novels, made are drawn on the spot, auto is books where it
-    is to be had."""
+    """The sentences: bookcorpus is the original, novels100 and novels are substitutes, made are drawn on the spot, auto
+    is the first to be had."""
     corpus: str | None = None
     """A plain text of your own; none is that of the data folders."""
     vocabulary: str | None = None
     """A file of words, the most frequent first; none counts the corpus's own."""
     valid_share: float = 0.02
-    """Share of each book, at its end, that is left out of training."""
+    """Share of each book, at its end, that is left out of training, where no whole books are."""
     valid_triplets: int = 1024
     """Triplets of sentences of the validation."""
     judge: Literal["none", "fixed", "nested"] = "nested"
@@ -107,8 +110,9 @@ class SkipThoughtsTask(Task):
             classify.check_library()
         dataset, corpus = data.load_corpus(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.vocabulary, cfg.seed,
                                            root)
-        splits = data.splits(data.parts(corpus, cfg.longest, cfg.valid_share), dataset, cfg.batch_size, cfg.seed,
-                             cfg.filtering, cfg.valid_triplets)
+        held_out = data.load_held_out(cfg.source, cfg.corpus, cfg.lower_case, corpus, root)
+        splits = data.splits(data.parts(corpus, held_out, cfg.longest, cfg.valid_share), dataset, cfg.batch_size,
+                             cfg.seed, cfg.filtering, cfg.valid_triplets)
         if cfg.judge == "none":
             return splits
         number = {word: k for k, word in enumerate(corpus.words)}
@@ -119,7 +123,8 @@ class SkipThoughtsTask(Task):
         return replace(splits, evaluation={**splits.evaluation, **judged})
 
     def model(self, cfg: SkipThoughtsConfig) -> Module:
-        return SkipThoughts(cfg.words, cfg.width, cfg.hidden, cfg.norm, cfg.floor, cfg.eps, cfg.eps_place)
+        return SkipThoughts(cfg.words, cfg.width, cfg.hidden, cfg.norm, cfg.update_gate, cfg.floor, cfg.eps,
+                            cfg.eps_place)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """The sum over words, both sentences and the batch, as in the code behind the paper."""

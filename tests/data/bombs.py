@@ -179,6 +179,8 @@ BOMBS = [
     Bomb("COCO (JSON)", _of(lambda: b'{"images": [' + b"[]," * 10**6 + b"[]]}")),
     Bomb("Flickr8k (gzip)", _of(lambda: _gz(b"", b"".join(b"a%d#0\tab cd ef gh\n" % k for k in range(40_000)), 0))),
     Bomb("Flickr8k, a list (gzip)", _of(lambda: _gz(b"", b"".join(b"%d\n" % k for k in range(200_000)), 0))),
+    Bomb("captions as features (npz)", _of(lambda: _npz(
+        features=("f2", 2 * 10**7, 4), name=("<U1", 2 * 10**7), split=("<U1", 2 * 10**7), captions=("<U1", 2 * 10**7, 3)))),
     Bomb("books (text, gzip)", lambda p: _text(p, b" " * MIB + b"\n")),
     Bomb("books (text, gzip)", lambda p: _text(p, b"!")),
     Bomb("books (text, gzip)", _of(lambda: b"!" * MIB + b"\nA b.\n")),

@@ -39,7 +39,7 @@ from duoln.plugins.draw import corpus as draw
 from duoln.plugins.handwriting import corpus as handwriting
 from duoln.plugins.handwriting import iam
 from duoln.plugins.las import audio, spoken, timit
-from duoln.plugins.order_embeddings import coco, flickr8k
+from duoln.plugins.order_embeddings import caption_features, coco, flickr8k
 from duoln.plugins.order_embeddings.corpus import Words
 from duoln.plugins.skip_thoughts import corpus as books
 from duoln.plugins.skip_thoughts import sets, vectors
@@ -186,6 +186,16 @@ def _coco(*splits):
 _TOKENS = "".join(f"{k}.jpg#{i}\tA dog number {i} .\n" for k in range(3) for i in range(5)).encode()
 
 
+def _features_of_captions(count):
+    return {"features": np.ones((count, 4), np.float16), "captions": np.array([["a dog", "two dogs .", "Dogs"]] * count),
+            "split": np.array(["train", "dev", "test", *["train"] * (count - 3)]), "name": np.array([f"{k}.jpg" for k in range(count)])}
+
+
+def _captions_alone(path):
+    with mock.patch.object(caption_features, "path_in", lambda root: path):
+        return caption_features.read(path.parent, 4)
+
+
 def _checkpoint(step, **notes):
     arrays = {"params.w": np.ones((3, 4), np.float32), "slots.m": np.zeros(5), "n": np.array(3, np.int32)}
     return safetensors.numpy.save(arrays, {"duoln": json.dumps({
@@ -228,6 +238,8 @@ READERS = {
                               mutate=_gzip),
     "Flickr8k, a list (gzip)": Reader(flickr8k.read_list, [gzip.compress(b"1.jpg\n2.jpg\n"), gzip.compress(b"3.jpg\n")],
                                       (DataError,), mutate=_gzip),
+    "captions as features (npz)": Reader(_captions_alone, [_npz(**_features_of_captions(5)),
+                                                           _npz(np.savez, **_features_of_captions(7))], (DataError,), mutate=_zip),
     "books (text, gzip)": Reader(lambda p: books.make_corpus("books", books.read_books(p), True), [_BOOKS, gzip.compress(_BOOKS)],
                                  (DataError,), mutate=_perhaps_gzip),
     "a text (text, gzip)": Reader(read_text, ["caf\xe9\r\nau lait\n".encode() * 9, gzip.compress(_BOOKS)], DATA, mutate=_perhaps_gzip),
@@ -261,9 +273,9 @@ READERS = {
     "a model's checkpoint": Reader(hostile_runs.read_model, [hostile_runs.saved(), hostile_runs.saved(4, best=None)], MODEL, _STEP,
                                    {"config.json": hostile_runs.config()}),
     "a run resumed": Reader(hostile_runs.resume, [hostile_runs.saved(), hostile_runs.saved(12, worse=2)], RUN),
-    "official lists of forms": Reader(lambda p: iam.split_forms(p.parent, ["a01-000u", "b02", "c03"]),
-                                      [b"a01-000\n", b"b02\nc03\n"], (), "testset_v.txt",
-                                      {"trainset.txt": b"c03", "testset_t.txt": b"b02", "testset_f.txt": b""}),
+    "official lists of forms": Reader(lambda p: iam.split_forms(p.parent, ["a01-000u", "b02", "c03", "d04"]),
+                                      [b"a01-000u\n", b"a01-000u\ne05\n"], DATA, "testset_v.txt",
+                                      {"trainset.txt": b"c03", "testset_t.txt": b"b02", "testset_f.txt": b"d04"}),
     "record (JSON)": Reader(schema.load, [_MEASURED, _CONFIG], RECORD),
     "timings (JSONL)": Reader(schema.load_timings, [b"".join(_TIMINGS), _TIMINGS[0]], RECORD),
 }

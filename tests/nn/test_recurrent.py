@@ -136,6 +136,24 @@ class TestStarts:
         bias = nn.LSTMCell(4, 6, "layer", forget_bias=1.0).init(Stream(0, "i"))["bias"]
         assert bias[:6].tolist() == [1.0] * 6 and not bias[6:].any()
 
+    @pytest.mark.parametrize("norm", ["layer", "layer-theano", "layer-per-gate"])
+    def test_an_update_gate_that_keeps_the_state_is_one_less_one_that_renews_it(self, norm, numpy_backend, rng):
+        """With gates at 0 or 1, the units that one of them keeps are those that the other renews."""
+        x, h, kept = np.ones((3, 4)), rng.standard_normal((3, 6)), {}
+        for update_gate in ("renews", "keeps"):
+            cell = nn.GRUCell(4, 6, norm, update_gate=update_gate, gain=0.5)
+            params = tree.map(np.float64, cell.init(Stream(0, "init")))
+            for name in (k for k in params if k.startswith("gain")):
+                assert set(np.abs(params[name])) == {0.5} and (params[name][6:] == 0.5).all()
+                params[name][:6] *= 1e5
+            [new] = cell(*duoln.to_tensors((params, x, (h,)), numpy_backend))
+            kept[update_gate] = new.numpy() == h
+        assert np.array_equal(kept["keeps"], ~kept["renews"]) and 0 < kept["keeps"].mean() < 1
+
+    def test_without_norms_an_update_gate_starts_alike(self):
+        params, keeping = (nn.GRUCell(4, 6, update_gate=gate).init(Stream(0, "i")) for gate in ("renews", "keeps"))
+        assert all(np.array_equal(params[name], keeping[name]) for name in params)
+
 
 def test_errors(numpy_backend, rng):
     x = _x(numpy_backend, rng, 3, 2, 4)
@@ -145,6 +163,8 @@ def test_errors(numpy_backend, rng):
     check_error(ShapeError, lambda: nn.LSTM(4, 0), "n_hidden", "0")
     check_error(ShapeError, lambda: nn.LSTM(4, 5, "layer", layers=0), "layers", "0")
     check_error(UsageError, lambda: nn.GRU(4, 5, "layer", remat=True), "LSTM only")
+    check_error(UsageError, lambda: nn.LSTM(4, 5, "layer", update_gate="keeps"), "[LSTM]", "GRU only", "'keeps'")
+    check_error(UsageError, lambda: nn.GRU(4, 5, "layer", update_gate="forgets"), "[GRU]", "update_gate 'renews' or 'keeps'", "'forgets'")
     layer = nn.LSTM(4, 5, "layer", layers=2)
     params = _start(layer, numpy_backend)
     check_error(ShapeError, lambda: layer(params, x[0]), "(time, batch, in)", "(2, 4)")

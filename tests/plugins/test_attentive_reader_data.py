@@ -2,8 +2,12 @@
 
 import gzip
 import io
+import os
 import tarfile
 from collections import Counter
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +18,7 @@ from duoln.plugins.attentive_reader import archive, batches, corpus, data, made,
 from duoln.plugins.attentive_reader.corpus import Cut
 from duoln.plugins.attentive_reader.questions import (
     Question,
+    entity_places,
     most_frequent_entity,
     most_relevant,
     near_entities,
@@ -26,6 +31,8 @@ from duoln.tasks import make_config
 from duoln.testing import check_error
 
 TASK = AttentiveReader()
+LARGE = next((path for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep)
+              if p and (path := Path(p) / data.PLACES["novels-large"][0]).is_file()), None)
 WHOLE = Cut(None, None, "kept")
 
 TEXT = ("http://somewhere/a\n\n@entity3 met @entity1 in rome . it rained ! did @entity1 sing ? @entity2 heard\n\n"
@@ -102,6 +109,7 @@ def test_sentences_and_what_is_read_of_them():
     assert most_relevant(passage, ["nothing"], 1) == split_sentences(passage)[0]  # the first of equals
     assert near_entities(["a", "b", "@entity1", "c", "d", "e", "f", "@entity2", "g"], 1) == ["b", "@entity1", "c", "f", "@entity2", "g"]
     assert near_entities(["a", "b", "@entity1", "c"], 0) == ["@entity1"] and near_entities(["a"], 3) == []
+    assert entity_places(["@entity1", "@placeholder", "a", "@entity", "@entity22", "@entity3x"]) == [0, 4]
     assert Cut(2, 0, "dropped")(parse("a", TEXT.encode())) == (["@entity3", "@entity1"], asked[:-1])
     assert most_frequent_entity(passage) == "@entity1"
     assert most_frequent_entity(["@entity2", "@entity1", "@entity1", "@entity2"]) == "@entity2"
@@ -340,6 +348,10 @@ def test_where_corpora_are_looked_for(tmp_path, monkeypatch):
     _tar(tmp_path / "cloze" / "cnn.tgz", _files())
     monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
     assert TASK.data(cfg).dataset == data.DATASETS["cnn"] and TASK.data(cfg).dataset.provenance == "original"
+    _tar(tmp_path / "cloze" / "novel_cloze_large.tar.gz", _files(8))
+    large = TASK.data(_config(source="novels-large", batch_size=2))
+    assert large.dataset.label == "novel cloze, large, substitute" and large.steps_per_epoch == 4
+    assert TASK.data(cfg).dataset == data.DATASETS["cnn"]  # the large set is read only where it is asked for
     (tmp_path / "cloze" / "cnn.tgz").write_bytes(b"damaged")
     check_error(DataFormatError, lambda: TASK.data(cfg), "cnn.tgz")  # never silently another corpus
 
@@ -358,6 +370,25 @@ def test_members_come_with_their_split(tmp_path):
     members = list(archive.members(_tar(tmp_path / "a.tgz", {**_files(1, 1, 1), "q/README": "x"})))
     assert [m.split for m in members] == ["train", "valid", "test"]
     assert members[0].content == _question(0).encode() and "q/training/0000.question" in members[0].where
+
+
+@pytest.mark.skipif(LARGE is None, reason="DUOLN_DATA has no large novel cloze")
+def test_some_questions_of_the_real_large_set():
+    with closing(archive.members(LARGE)) as members:
+        for member in islice(members, 300):
+            question = parse(member.where, member.content)
+            assert member.split in ("train", "valid", "test") and 150 <= len(question.passage) <= 700
+            assert 4 <= len({question.passage[k] for k in entity_places(question.passage)}) <= 15
+
+
+@pytest.mark.long
+@pytest.mark.skipif(LARGE is None, reason="DUOLN_DATA has no large novel cloze")
+def test_the_real_large_set():
+    """Needs the file: 51,106 + 2,000 + 2,000 questions."""
+    read = corpus.read(LARGE, Cut(None, 1, "kept"))
+    assert {name: len(split.answers) for name, split in read.splits.items()} == {"train": 51_106, "valid": 2000, "test": 2000}
+    rates = {name: np.mean(split.answers == split.most_frequent) for name, split in read.splits.items()}
+    assert rates == pytest.approx({"train": 0.317, "valid": 0.304, "test": 0.342}, abs=0.005)
 
 
 def test_more_words_than_are_believed():

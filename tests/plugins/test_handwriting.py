@@ -190,7 +190,8 @@ def test_a_batch_holds_points_and_those_after_them():
 
 def test_settings_that_do_not_fit():
     for settings, words in (({"lines": 0}, ["lines", "found 0"]), ({"lines": 9999}, ["lines", "9999"]),
-                            ({"batch_size": 65}, ["batch_size", "65"]), ({"length": 0}, ["length", "found 0"])):
+                            ({"batch_size": 65}, ["batch_size", "65"]), ({"length": 0}, ["length", "found 0"]),
+                            ({"evaluate_lines": 0}, ["evaluate_lines", "found 0"])):
         check_error(UsageError, lambda s=settings: TASK.data(make_config(TASK, "ln", "smoke", s)), *words)
     check_error(DataMissingError, lambda: TASK.data(make_config(TASK, "ln", "smoke", {"source": "iam"})),
                 "duoln data prepare handwriting")

@@ -1,7 +1,9 @@
 """Handwriting's files: the prepared form, the corpus as it is distributed, and what is wrong with damaged ones."""
 
 import io
+import os
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from duoln.tasks import make_config
 from duoln.testing import check_error
 
 TASK = Handwriting()
+REAL = next((Path(p) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep)
+             if p and path_of(Path(p), "train").is_file()), None)
 
 XML = """<?xml version="1.0" encoding="ISO-8859-1"?>
 <WhiteboardCaptureSession>
@@ -84,7 +88,7 @@ def test_lines_are_written_and_read_back(prepared):
 def test_claims_of_a_prepared_file_are_checked(prepared, changes, words):
     path, _ = prepared
     _rewrite(path, **changes)
-    check_error(DataFormatError, lambda: read_lines(path), "iam_ondb_train.npz", *words)
+    check_error(DataFormatError, lambda: read_lines(path), "iam_ondb_full_train.npz", *words)
 
 
 def test_nothing_is_unpickled(prepared):
@@ -99,9 +103,9 @@ def test_damaged_and_missing_files(prepared):
     path, _ = prepared
     whole = path.read_bytes()
     path.write_bytes(whole[:-30])
-    check_error(DataFormatError, lambda: read_lines(path), "iam_ondb_train.npz", "undamaged")
+    check_error(DataFormatError, lambda: read_lines(path), "iam_ondb_full_train.npz", "undamaged")
     path.write_bytes(whole[:200] + bytes(40) + whole[240:])
-    check_error(DataFormatError, lambda: read_lines(path), "iam_ondb_train.npz")
+    check_error(DataFormatError, lambda: read_lines(path), "iam_ondb_full_train.npz")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("dx.npy", b"not an array")
     check_error(DataFormatError, lambda: read_lines(path), "dx", "npy header")
@@ -138,9 +142,26 @@ def test_a_prepared_corpus_is_found_and_labelled(tmp_path, monkeypatch):
     monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
     assert TASK.data(cfg).dataset.name == "IAM-OnDB"
     path_of(tmp_path, "valid").write_bytes(b"no zip")  # an error, and no fallback
-    check_error(DataFormatError, lambda: TASK.data(cfg), "iam_ondb_valid.npz")
+    check_error(DataFormatError, lambda: TASK.data(cfg), "iam_ondb_full_valid.npz")
     path_of(tmp_path, "valid").unlink()
-    check_error(DataError, lambda: TASK.data(cfg), "iam_ondb_valid.npz")
+    check_error(DataError, lambda: TASK.data(cfg), "iam_ondb_full_valid.npz")
+
+
+def test_all_lines_are_evaluated_where_no_number_is_set(tmp_path):
+    _folder(tmp_path, {"train": 20, "valid": 5, "test": 4})
+    assert make_config(TASK, "ln", "paper").evaluate_lines is None
+    cfg = make_config(TASK, "ln", "smoke", {"source": "iam", "lines": 16, "evaluate_lines": "none"})
+    evaluation = TASK.data(cfg, tmp_path).evaluation
+    assert {k: v["text"].shape[0] for k, v in evaluation.items()} == {"train": 16, "valid": 5, "test": 4}
+
+
+@pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no IAM-OnDB")
+def test_the_official_lists_of_the_corpus(monkeypatch):
+    """Needs the corpus: 5,364 + 2,956 + 3,859 lines, as Graves counts them."""
+    monkeypatch.setenv("DUOLN_DATA", str(REAL))
+    splits = TASK.data(make_config(TASK, "ln", "paper", {"length": 8}))
+    assert splits.dataset == ("IAM-OnDB", "original") and splits.steps_per_epoch == 670
+    assert {k: v["text"].shape[0] for k, v in splits.evaluation.items()} == {"train": 5364, "valid": 2956, "test": 3859}
 
 
 def test_points_are_standardised_cut_and_padded():
@@ -182,12 +203,32 @@ def test_the_corpus_is_prepared(source, tmp_path, capsys):
 
 
 def test_official_lists_are_followed(source, tmp_path):
-    for name, forms in (("trainset.txt", "a01-000 a01-001"), ("testset_v.txt", "a01-002u a01-003"),
-                        ("testset_t.txt", "a01-004"), ("testset_f.txt", "")):
-        (source / name).write_text("\n".join(forms.split()))
-    iam.prepare(source, tmp_path / "d")
-    assert {a.name[:8] for a in read_lines(path_of(tmp_path / "d", "valid"))} == {"a01-002u", "a01-003u"}
-    assert {a.name[:8] for a in read_lines(path_of(tmp_path / "d", "train"))} == {"a01-000u", "a01-001u", "a01-004u"}
+    _write_lists(source, "a01-001u", "a01-004u", "a01-002u", "a01-000u")
+    written = iam.prepare(source, tmp_path / "d")
+    names = {split: [line.name for line in read_lines(path_of(tmp_path / "d", split))] for split in corpus.SPLITS}
+    assert names == {"train": ["a01-001u-01", "a01-001u-02"], "test": ["a01-000u-01", "a01-000u-02"],
+                     "valid": ["a01-004u-01", "a01-004u-02", "a01-002u-01", "a01-002u-02"]}
+    assert written[-1].read_text() == "a01-003u: in none of the official lists\n"
+
+
+def _write_lists(source, train, valid_one, valid_two, test):
+    for name, forms in zip(("trainset", "testset_v", "testset_t", "testset_f"), (train, valid_one, valid_two, test), strict=True):
+        (source / f"{name}.txt").write_text("\n".join(forms.split()))
+
+
+def test_pages_of_one_text_may_stand_in_different_lists(tmp_path):
+    """IAM-OnDB has a01-053, a01-053x and a01-053z in three lists."""
+    _write_lists(tmp_path, "a01-053z", "a01-001z", "a01-053x", "a01-053")
+    parts = iam.split_forms(tmp_path, ["a01-001z", "a01-053", "a01-053x", "a01-053z"])
+    assert parts == {"train": ["a01-053z"], "valid": ["a01-001z", "a01-053x"], "test": ["a01-053"]}
+
+
+@pytest.mark.parametrize(("lists", "words"), [
+    (("a01-000u", "a01-001u", "", "a01-002u"), ["testset_t.txt", "names of forms", "none"]),
+    (("a01-000u", "a01-001u", "a01-003u", "a01-000u"), ["testset_f.txt", "a01-000u", "also in trainset.txt"])])
+def test_official_lists_that_cannot_be_followed(source, tmp_path, lists, words):
+    _write_lists(source, *lists)
+    check_error(DataFormatError, lambda: iam.prepare(source, tmp_path / "d"), *words)
 
 
 def test_forms_that_do_not_match_are_left_out_and_named(source, tmp_path):

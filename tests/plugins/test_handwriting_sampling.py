@@ -87,7 +87,7 @@ def test_from_the_command_line(run, tmp_path, capsys):
     root = ElementTree.parse(out).getroot()
     assert root.tag.endswith("svg") and root.findall("{*}g/{*}path") and root.find("{*}title").text == "ten"
     assert picture.read_bytes()[:4] == b"\x89PNG"
-    assert cli.main([*argv, str(tmp_path / "out.png"), "--text", "ten"]) == 0
+    assert cli.main([*argv, str(tmp_path / "out.png"), "--text", "ten", "--bias", "0"]) == 0
     assert (tmp_path / "out.png").read_bytes()[:4] == b"\x89PNG"
     for extra, words in ((["--text", "né"], ["'é'"]), (["--text", "ten " * 9], ["at most 12", "found 36"]),
                          (["--bias", "-1"], ["bias", "-1"]), (["--bias", "inf"], ["bias", "inf"]),

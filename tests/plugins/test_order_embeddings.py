@@ -317,5 +317,5 @@ def test_settings_that_do_not_fit():
                              ({"vocabulary": 10}, ["10 rows", "--set vocabulary=20"]),
                              ({"image_size": 256}, ["image_size", "found 256"]), ({"image_size": 301}, ["found 301"])):
         check_error(UsageError, lambda s=settings_: TASK.data(make_config(TASK, "ln", "smoke", s)), *words)
-    for source in ("coco", "flickr8k"):
+    for source in ("coco", "flickr8k", "flickr8k-captions"):
         check_error(DataMissingError, lambda s=source: TASK.data(make_config(TASK, "ln", "smoke", {"source": s})), "README")

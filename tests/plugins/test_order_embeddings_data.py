@@ -29,7 +29,7 @@ from duoln.training.trainer import Trainer
 
 TASK = OrderEmbeddings()
 REAL = next((Path(p) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep)
-             if p and flickr8k.is_in(Path(p)) and (Path(p) / flickr8k.FOLDER / flickr8k.PHOTOGRAPH_FILE).is_file()), None)
+             if p and flickr8k.path_in(Path(p)).is_file() and (Path(p) / flickr8k.FOLDER / flickr8k.PHOTOGRAPH_FILE).is_file()), None)
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "near", "two", "red", "dogs"]
 
 

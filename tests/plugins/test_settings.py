@@ -70,8 +70,8 @@ SETTINGS = {
             "text_length": 96, "order": "sequential", "clip_output": 100.0, "clip_steps": 10.0,
             "clip_weights": 10.0, "window_advance": 1.0, "first_window": "first_character", "start_scale": 0.1,
             "start_biases": "uniform", "eps": 1e-05, "eps_place": "inside", "source": "auto", "lines": None,
-            "evaluate_lines": 256},
-        "paper": {"epochs": 132, "evaluate_every": 2000},
+            "evaluate_lines": None},
+        "paper": {"epochs": 299, "evaluate_every": 2000},
         "small": {
             "epochs": 1, "hidden": 128, "gaussians": 6, "mixtures": 8, "length": 150, "lines": 3200,
             "learning_rate": 0.0005, "window_advance": 0.05, "evaluate_lines": 64,
@@ -125,7 +125,7 @@ SETTINGS = {
     "skip_thoughts": {
         "defaults": {
             "seed": 0, "epochs": 1, "batch_size": 64, "learning_rate": 0.0002, "evaluate_every": 0, "patience": 0,
-            "bias_correction": "kiros2015", "clip": 5.0, "norm": "layer-theano", "hidden": 2400, "width": 620,
+            "bias_correction": "kiros2015", "clip": 5.0, "norm": "layer-theano", "update_gate": "keeps", "hidden": 2400, "width": 620,
             "words": 20000, "longest": 30, "filtering": "batch", "floor": 1e-08, "lower_case": False, "eps": 1e-05,
             "eps_place": "inside", "source": "auto", "corpus": None, "vocabulary": None, "valid_share": 0.02,
             "valid_triplets": 1024, "judge": "nested", "sick_round": "keras0"},

@@ -50,12 +50,21 @@ def test_matrices_start_orthogonal_if_square_else_uniform():
                         np.testing.assert_allclose(matrix @ matrix.T, np.eye(8), atol=1e-5)
                     else:
                         assert 0.05 < np.abs(matrix).max() <= 0.1
-            assert not params[name]["bias"].any() and (params[name]["gain_x"] == 1).all()
+            assert not params[name]["bias"].any() and (np.abs(params[name]["gain_x"]) == 1).all()
         assert np.abs(params["embedding"]["table"]).max() <= 0.1 and np.abs(params["output"]["weight"]).max() <= 0.1
         assert not np.array_equal(params["previous"]["w_h"], params["next"]["w_h"])
 
 
 # Against plain NumPy ------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("settings", "gain"), [({}, -1), ({"update_gate": "renews"}, 1)])
+def test_update_gates_keep_the_state_as_in_the_code_behind_the_paper(settings, gain):
+    cfg = make_config(TASK, "ln", "smoke", settings)
+    params = TASK.model(cfg).init(Stream(0, "init"))
+    for name in ("encoder", "previous", "next"):
+        for side in ("gain_x", "gain_h"):
+            assert (params[name][side][:cfg.hidden] == gain).all() and (params[name][side][cfg.hidden:] == 1).all()
+
 
 def _gru(p, x, h):
     """Protocols 1.2: with u the share that is kept, gates r and u; here z = 1 - u. Biases are inside of the norms."""
@@ -97,7 +106,7 @@ def _nats(params, batch, floor):
 
 def _tiny(norm, floor=1e-8):
     """A tiny network in float64, moved off its start, with a batch of three rows, the last one missing."""
-    model = SkipThoughts(9, 3, 4, norm, floor)
+    model = SkipThoughts(9, 3, 4, norm, floor=floor)
     rng = np.random.default_rng(0)
     params = tree.map(lambda a: a + 0.5 * rng.standard_normal(a.shape), model.init(Stream(0, "init")))
     words = np.array([[2, 5, 0], [3, 8, 0], [0, 0, 0], [0, 0, 0]], np.int32)

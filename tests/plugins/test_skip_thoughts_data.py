@@ -60,7 +60,7 @@ def test_rare_words_are_unknown():
 def test_the_corpus_of_a_run(tmp_path, monkeypatch):
     monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
     assert data.load_corpus("auto", None, 50, True, None, 0)[0].provenance == "synthetic"
-    check_error(DataMissingError, lambda: data.load_corpus("books", None, 50, True, None, 0), "books/novels.txt.gz", "--set corpus")
+    check_error(DataMissingError, lambda: data.load_corpus("novels", None, 50, True, None, 0), "books/novels.txt.gz", "--set corpus")
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "novels.txt.gz").write_bytes(gzip.compress(b"One. Two three. Four.\n"))
     dataset, corpus = data.load_corpus("auto", None, 50, False, None, 0)
@@ -133,9 +133,9 @@ def test_few_forms_and_no_sentence_of_another_book():
         length_of = {n: encoder_length(n, limit) for n in range(1, limit + 1)}
         assert len(set(length_of.values())) <= 15 and all(n <= m <= limit for n, m in length_of.items())
     triplets = _triplets([1] * 20, 3, books=[0, 10, 20])
-    train, valid = data.parts(triplets.corpus, 3, 0.3)
+    train, valid = data.parts(triplets.corpus, None, 3, 0.3)
     assert train.middles.tolist() == [1, 2, 3, 4, 5, 11, 12, 13, 14, 15] and valid.middles.tolist() == [8, 18]
-    check_error(UsageError, lambda: data.parts(triplets.corpus, 3, 1.5), "valid_share", "1.5")
+    check_error(UsageError, lambda: data.parts(triplets.corpus, None, 3, 1.5), "valid_share", "1.5")
     check_error(UsageError, lambda: HomogeneousBatches(_triplets([9] * 5, 3), 4, 0, "batch"), "below 3 words")
 
 

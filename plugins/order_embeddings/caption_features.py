@@ -1,0 +1,87 @@
+"""Flickr8k's captions alone: a picture's features are made of its captions 0 and 1, and it has captions 2 to 4.
+
+Nothing of a picture is in them. Retrieval with them says how well one caption finds others of the same picture.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from duoln.data import Expected, read_npz
+from duoln.errors import DataEntryError, DataFormatError
+from duoln.plugins.order_embeddings.corpus import SPLITS, Corpus, Features, Part, Sentences, Words
+from duoln.plugins.order_embeddings.flickr8k import FOLDER, words_of
+from duoln.tasks import Dataset
+
+FILE = "flickr8k_heldout_features.npz"
+CAPTIONS_LEFT = 3
+"""Of each picture, those that its features do not know."""
+_ARRAYS = {"features": Expected("f2", 2), "name": Expected("U", 1), "split": Expected("U", 1),
+           "captions": Expected("U", 2)}
+_SHOWN = 60
+
+
+def path_in(root: Path) -> Path:
+    """Where the file stands below a data folder."""
+    return root / FOLDER / FILE
+
+
+def read(root: Path, width: int) -> Corpus:
+    """The corpus below a data folder.
+
+    Args:
+        root: the data folder.
+        width: of the features.
+
+    Raises:
+        DataError: the file is missing or cannot be read.
+        DataFormatError: it is damaged; features of another width; arrays of different lengths; a name twice, a split
+            of another name or without pictures, a caption without a word.
+    """
+    path = path_in(root)
+    arrays = read_npz(path, _ARRAYS)
+    features, captions = arrays["features"], arrays["captions"]
+    if features.shape[1] != width:
+        raise DataFormatError(f"{path}: features", 0, f"features of width {width} (the setting image_size)",
+                              features.shape[1])
+    if captions.shape[1] != CAPTIONS_LEFT:
+        raise DataFormatError(f"{path}: captions", 0, f"{CAPTIONS_LEFT} captions a picture", captions.shape[1])
+    for name in ("name", "split", "captions"):
+        if len(arrays[name]) != len(features):
+            raise DataFormatError(f"{path}: {name}", 0, f"{len(features)} entries, as there are rows of features",
+                                  len(arrays[name]))
+    _check_names(path, arrays["name"].tolist(), arrays["split"].tolist())
+    words = Words()
+    parts = {}
+    for split in SPLITS:
+        rows = np.flatnonzero(arrays["split"] == split)
+        if not len(rows):
+            raise DataFormatError(f"{path}: split", 0, f"pictures of {split}", "none")
+        sentences = [_numbers(path, words, row, captions[row].tolist()) for row in rows.tolist()]
+        parts[split] = Part(Sentences.of([s for of_picture in sentences for s in of_picture]),
+                            Features(features[rows], f"{path}: features of {split}"))
+    return Corpus(Dataset("Flickr8k captions as features", "substitute"), parts, words.list(), path)
+
+
+def _check_names(path: Path, names: list[str], splits: list[str]) -> None:
+    row_of: dict[str, int] = {}
+    for row, (name, split) in enumerate(zip(names, splits, strict=True)):
+        if name in row_of:
+            raise DataEntryError(path, f"name[{row}]", "a name once", f"{name:.{_SHOWN}}, as name[{row_of[name]}] is")
+        if split not in SPLITS:
+            raise DataEntryError(path, f"split[{row}]", f"one of {', '.join(SPLITS)}", f"{split!r:.{_SHOWN}}")
+        row_of[name] = row
+
+
+def _numbers(path: Path, words: Words, row: int, captions: list[str]) -> list[list[int]]:
+    """The words of a picture's captions."""
+    numbers = []
+    for k, caption in enumerate(captions):
+        tokens = words_of(caption)
+        if not tokens:
+            raise DataEntryError(path, f"captions[{row}, {k}]", "a caption with a word in it",
+                                 f"{caption!r:.{_SHOWN}}")
+        numbers.append(words.numbers(tokens))
+    return numbers

@@ -1,0 +1,126 @@
+"""Captions in the place of image features: what is read, what is refused, batches and ranks with three captions each."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from duoln.errors import DataFormatError, DataMissingError
+from duoln.plugins.order_embeddings import caption_features, data, retrieval
+from duoln.plugins.order_embeddings.task import OrderEmbeddings
+from duoln.tasks import Dataset, make_config
+from duoln.testing import check_error
+
+TASK = OrderEmbeddings()
+REAL = next((Path(p) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep)
+             if p and caption_features.path_in(Path(p)).is_file()), None)
+WORDS = ["the", "cat", "sat", "on", "a", "mat"]
+SPLITS = ["train"] * 7 + ["dev"] * 3 + ["test"] * 4
+
+
+def _arrays(width=6):
+    rng = np.random.default_rng(0)
+    captions = [[f"Two {WORDS[k % 6]} {WORDS[c]} picture{k} ." for c in range(3)] for k in range(len(SPLITS))]
+    return {"features": rng.standard_normal((len(SPLITS), width)).astype(np.float16), "split": np.array(SPLITS),
+            "name": np.array([f"{k}.jpg" for k in range(len(SPLITS))]), "captions": np.array(captions)}
+
+
+def _write(root, **changes):
+    path = caption_features.path_in(root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = _arrays()
+    arrays.update({name: change(arrays[name]) for name, change in changes.items()})
+    np.savez_compressed(path, **arrays)
+    return arrays
+
+
+def test_captions_and_features_of_each_split(tmp_path):
+    arrays = _write(tmp_path)
+    read = caption_features.read(tmp_path, 6)
+    assert read.dataset == Dataset("Flickr8k captions as features", "substitute")
+    for name in ("train", "dev", "test"):
+        part, rows = read.parts[name], np.flatnonzero(arrays["split"] == name)
+        texts = [[read.words[w] for w in part.captions[i]] for i in range(len(part.captions))]
+        assert texts == [caption.lower().split()[:-1] for row in rows for caption in arrays["captions"][row]]
+        assert part.captions_each == 3
+        stored = arrays["features"][rows].astype(np.float32)
+        rows_read = part.features.rows(np.arange(len(rows)))
+        np.testing.assert_allclose(rows_read, stored / np.linalg.norm(stored, axis=1, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"features": lambda a: a[:, :5]}, ["features", "width 6", "image_size", "found 5"]),
+    ({"features": lambda a: a.astype(np.float32)}, ["features", "float16", "float32"]),
+    ({"features": lambda a: a[:-1]}, ["name", "13 entries", "found 14"]),
+    ({"split": lambda a: a[1:]}, ["split", "14 entries", "found 13"]),
+    ({"captions": lambda a: a[:, :2]}, ["captions", "3 captions a picture", "found 2"]),
+    ({"captions": lambda a: a[1:]}, ["captions", "14 entries", "found 13"]),
+    ({"captions": lambda a: np.where(a == a[8, 1], " . !", a)}, ["captions[8, 1]", "word in it", "' . !'"]),
+    ({"name": lambda a: np.where(a == "5.jpg", "2.jpg", a)}, ["name[5]", "2.jpg, as name[2] is"]),
+    ({"split": lambda a: np.where(a == "dev", "val", a)}, ["split[7]", "train, dev, test", "'val'"]),
+    ({"split": lambda a: np.where(a == "dev", "test", a)}, ["split", "pictures of dev", "none"])])
+def test_claims_of_the_file_are_checked(tmp_path, changes, words):
+    _write(tmp_path, **changes)
+    check_error(DataFormatError, lambda: caption_features.read(tmp_path, 6), caption_features.FILE, *words)
+
+
+def _config(**settings):
+    return make_config(TASK, "ln", "smoke", {"source": "flickr8k-captions", "image_size": 6, "batch_size": 3, **settings})
+
+
+def test_features_without_a_direction(tmp_path):
+    _write(tmp_path, features=lambda a: np.where(np.arange(len(a))[:, None] == 8, np.nan, a).astype(np.float16))
+    check_error(DataFormatError, lambda: TASK.data(_config(), tmp_path), caption_features.FILE, "features of dev", "row 1", "nan")
+
+
+def test_it_is_used_only_where_it_is_asked_for(tmp_path):
+    check_error(DataMissingError, lambda: TASK.data(_config(), tmp_path), caption_features.FILE, "README")
+    _write(tmp_path)
+    assert TASK.data(_config(), tmp_path).dataset.label == "Flickr8k captions as features, substitute"
+    assert TASK.data(_config(source="auto", batch_size=16, image_size=288), tmp_path).dataset.provenance == "synthetic"
+
+
+def test_a_batch_has_one_of_a_pictures_three_captions(tmp_path):
+    _write(tmp_path)
+    cfg = _config()
+    part = data.in_vocabulary(caption_features.read(tmp_path, 6), cfg.vocabulary)["train"]
+    features = part.features.rows(np.arange(7))
+    splits, which = TASK.data(cfg, tmp_path), set()
+    for step in range(20):
+        batch = splits.train(step)
+        for k in range(3):
+            [picture] = np.flatnonzero((features == batch["features"][k]).all(axis=1))
+            words = batch["ids"][:int(batch["mask"][:, k].sum()) - 1, k].tolist()
+            which.add([part.captions[3 * picture + c].tolist() for c in range(3)].index(words))
+    assert which == {0, 1, 2}
+
+
+def test_folds_hold_three_captions_a_picture(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "_FOLD_IMAGES", 2)
+    _write(tmp_path)
+    split = TASK.data(_config(), tmp_path).evaluation["test"]
+    folds = list(data.folds(split))
+    assert [(len(sentences), len(features)) for sentences, features in folds] == [(6, 2), (6, 2)]
+    np.testing.assert_array_equal(np.concatenate([features for _, features in folds]), split["features"])
+    assert np.array_equal(np.concatenate([sentences.flat for sentences, _ in folds]), split["flat"])
+
+
+@pytest.mark.parametrize("each", [1, 3, 5])
+def test_ranks_with_other_numbers_of_captions(each, rng):
+    errors = rng.integers(0, 9, (each * 11, 11)).astype(np.float32)
+    ranked = retrieval.ranks(errors)
+    of_images = [list(np.argsort(row, kind="stable")).index(i // each) for i, row in enumerate(errors)]
+    of_captions = [next(p for p, i in enumerate(np.argsort(column, kind="stable")) if i // each == j)
+                   for j, column in enumerate(errors.T)]
+    assert ranked.of_images.tolist() == of_images and ranked.of_captions.tolist() == of_captions
+
+
+@pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no features made of captions")
+def test_the_real_file():
+    """Needs the file: 8,000 pictures of the official lists, three captions each."""
+    read = caption_features.read(REAL, 1024)
+    assert {name: (len(part.features), len(part.captions)) for name, part in read.parts.items()} == {
+        "train": (6000, 18_000), "dev": (1000, 3000), "test": (1000, 3000)}
+    rows = read.parts["test"].features.rows(np.arange(1000))
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-5)
