@@ -7,7 +7,7 @@ import pytest
 
 import duoln
 from duoln import Tensor, ops, optim, tree
-from duoln.core import Op
+from duoln.core import Op, Rule, derived
 from duoln.errors import ShapeError
 from duoln.tasks import make_config
 from duoln.tasks.registry import Registry
@@ -134,13 +134,32 @@ def test_arrays_that_share_memory_are_not_overwritten(numpy_backend):
 
 
 def test_every_layout_has_its_rules(numpy_backend, rng):
-    values = rng.standard_normal((6, 6)).astype(np.float32)
-    gain, bias = _x(numpy_backend, *range(6)), _x(numpy_backend, *range(6))
-    compiled = duoln.compile(lambda x: ops.layer_norm(x, gain, bias))
+    """A matrix that is transposed takes another rule than one that is not."""
+    x = duoln.tensor(rng.standard_normal((4, 300)).astype(np.float32), numpy_backend)
+    w = duoln.tensor(rng.standard_normal((300, 300)).astype(np.float32), numpy_backend)
+    compiled = duoln.compile(lambda w: x @ w)
     for k in range(8):
-        x = duoln.tensor(values + k, numpy_backend)
-        x = Tensor(x.data.T, numpy_backend) if k % 2 else x
-        np.testing.assert_array_equal(compiled(x).numpy(), ops.layer_norm(x, gain, bias).numpy())
+        weight = Tensor(w.data.T, numpy_backend) if k % 2 else w
+        np.testing.assert_array_equal(compiled(weight).numpy(), (x @ weight).numpy())
+
+
+def test_what_a_rule_runs_itself_is_not_repeated_beside_it(numpy_backend):
+    ran = []
+
+    @duoln.core.op
+    def counted(x):
+        return counted.apply(x)
+
+    @duoln.core.op
+    def twice(x):
+        return twice.apply(x)
+
+    counted.add(Rule("composed", lambda be, x: (ran.append(1) or x + x, None), lambda be, saved, g, needs: (g + g,)))
+    twice.add(derived(lambda x: counted(counted(x))))
+    compiled = duoln.compile(duoln.value_and_grad(lambda x: ops.sum(twice(x))))
+    for k in range(5):
+        value, gradient = compiled(_x(numpy_backend, k, 1.0))
+        assert (value.item(), gradient.numpy().tolist(), len(ran)) == (4 * k + 4, [4.0, 4.0], 2 * k + 2)
 
 
 def test_contexts_are_respected(numpy_backend):
