@@ -139,7 +139,7 @@ def test_every_layout_has_its_rules(numpy_backend, rng):
     w = duoln.tensor(rng.standard_normal((300, 300)).astype(np.float32), numpy_backend)
     compiled = duoln.compile(lambda w: x @ w)
     for k in range(8):
-        weight = Tensor(w.data.T, numpy_backend) if k % 2 else w
+        weight = Tensor(w.data.T, numpy_backend) if k > 3 else w
         np.testing.assert_array_equal(compiled(weight).numpy(), (x @ weight).numpy())
 
 
