@@ -59,7 +59,7 @@ def show_geometry(report: Geometry, statements: Sequence[Statement], summary: st
     _show("The paper's statements, and their relative errors", ("where", "statement", "error", ""),
           [(s.where, s.text, _error(s.error), ("holds" if s.holds else "does not hold") if s.agrees else "UNEXPECTED")
            for s in statements], [k for k, s in enumerate(statements) if not s.agrees], (0, 2, 3))
-    _show(f"Eq. 13 (plain: 11) against the exact Fisher information, {report.cases} cases: relative errors of blocks",
+    _show(f"Eq. 13 (plain: 12) against the exact Fisher information, {report.cases} cases: relative errors of blocks",
           ("model", "family", "weights", "largest entry", "weights x others", "gains, biases"),
           [(TITLES[b.norm], b.family, *map(_error, (b.weights, b.weights_largest, b.cross, b.others)))
            for b in report.blocks])

@@ -27,7 +27,7 @@ NORMALISED: tuple[Norm, ...] = ("batch", "weight", "layer")
 
 @dataclass(frozen=True)
 class Blocks:
-    """Eq. 13 (eq. 11 for the plain model) against the exact Fisher information: relative errors of its blocks.
+    """Eq. 13 (eq. 12 for the plain model) against the exact Fisher information: relative errors of its blocks.
 
     Frobenius norms, by that of the exact block; the block of weights against the others by the geometric mean of both.
     """

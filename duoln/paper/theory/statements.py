@@ -63,7 +63,7 @@ def _blocks(measured: Geometry) -> Iterable[Statement]:
         return _most(e for b in measured.blocks if b.norm == norm for e in (b.weights, b.cross, b.others))
 
     layer = [b for b in measured.blocks if b.norm == "layer"]
-    yield Statement("eq. 11", "plain model, all blocks", True, worst("none"))
+    yield Statement("eq. 12", "plain model, all blocks", True, worst("none"))
     yield Statement("eq. 13", "batch norm, all blocks", True, worst("batch"))
     yield Statement("eq. 13", "weight norm, all blocks", True, worst("weight"))
     yield Statement("eq. 13", "layer norm, blocks of gains and biases", True, _most(b.others for b in layer))
