@@ -54,11 +54,21 @@ def _cell(cell: Cell) -> str:
     return f"{word:3} {change:.1e}" + ("" if cell.agrees else f"; the paper: {'yes' if cell.expected else 'no'}")
 
 
-def show_geometry(report: Geometry, statements: Sequence[Statement], summary: str) -> None:
-    """Every statement, then the figures on which it is based."""
-    _show("The paper's statements, and their relative errors", ("where", "statement", "error", ""),
+def show_equations(statements: Sequence[Statement], summary: str) -> None:
+    """Every layer and cell."""
+    _show_statements("Our layers and cells against the paper's equations: relative errors", statements)
+    console.put(summary)
+
+
+def _show_statements(title: str, statements: Sequence[Statement]) -> None:
+    _show(title, ("where", "statement", "error", ""),
           [(s.where, s.text, _error(s.error), ("holds" if s.holds else "does not hold") if s.agrees else "UNEXPECTED")
            for s in statements], [k for k, s in enumerate(statements) if not s.agrees], (0, 2, 3))
+
+
+def show_geometry(report: Geometry, statements: Sequence[Statement], summary: str) -> None:
+    """Every statement, then the figures on which it is based."""
+    _show_statements("The paper's statements, and their relative errors", statements)
     _show(f"Eq. 13 (plain: 12) against the exact Fisher information, {report.cases} cases: relative errors of blocks",
           ("model", "family", "weights", "largest entry", "weights x others", "gains, biases"),
           [(TITLES[b.norm], b.family, *map(_error, (b.weights, b.weights_largest, b.cross, b.others)))
