@@ -142,7 +142,8 @@ CONTENTS: tuple[Entry, ...] = (
     Entry("figure 3", "6.3", "six of table 3's figures against updates, up to a million",
           "the curves have no values in the text", (
               Claim("layer norm is faster in each",
-                    Sooner("ln", "none", (_SICK_R, _SICK_MSE, _MR, _CR, _SUBJ, _MPQA)), "", _OF_THOUGHTS),), task="skip_thoughts", curves=True),
+                    Sooner("ln", "none", (_SICK_R, _SICK_MSE, _MR, _CR, _SUBJ, _MPQA)), "", _OF_THOUGHTS),),
+          task="skip_thoughts", curves=True),
     Entry("figure 4", "6.4", "DRAW's bound on binarised MNIST's test set against epochs: baseline, weight norm, layer "
           "norm, from 100 to 80 nats in 100 epochs",
           "latent size, windows, clipping and start are not given; the weight norm curve is not described; \"almost "

@@ -280,13 +280,13 @@ class Steadier:
         figures = [values[max(common)] for values in by_epoch]
         if min(figures) <= 0:
             return None
-        factors = [math.exp(abs(math.log(figures[k] / figures[k + 1]))) for k in (0, 2)]
+        ratios = [math.exp(abs(math.log(figures[k] / figures[k + 1]))) for k in (0, 2)]
         what = f"{self.metric.heading} after epoch {max(common):g}"
-        return Seen(factors[0] < factors[1], [
+        return Seen(ratios[0] < ratios[1], [
             *(Figure(what, f"{role.variant} at {role.settings[self.setting]}", value, self.metric.form)
               for role, value in zip(self.roles, figures, strict=True)),
-            *(Figure("factor", variant, factor, ".2f")
-              for variant, factor in zip(self.variants, factors, strict=True))])
+            *(Figure("changes by a factor of", variant, ratio, ".2f")
+              for variant, ratio in zip(self.variants, ratios, strict=True))])
 
 
 def _listed(names: Any) -> str:

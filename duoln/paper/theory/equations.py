@@ -122,9 +122,9 @@ def _draw_lstm(x: np.ndarray, states: tuple[np.ndarray, ...], p: _Arrays) -> tup
     return o * np.tanh(_layer_norm(c, p["gain_c"], p["bias_c"])), c
 
 
-def _gru_state(z: np.ndarray, candidate: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, ...]:
+def _gru_state(z: np.ndarray, n: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, ...]:
     """Eq. 25 or 28."""
-    return ((1 - _sigmoid(z)) * h + _sigmoid(z) * np.tanh(candidate),)
+    return ((1 - _sigmoid(z)) * h + _sigmoid(z) * np.tanh(n),)
 
 
 def _gru(x: np.ndarray, states: tuple[np.ndarray, ...], p: _Arrays) -> tuple[np.ndarray, ...]:
@@ -136,7 +136,7 @@ def _gru(x: np.ndarray, states: tuple[np.ndarray, ...], p: _Arrays) -> tuple[np.
 
 
 def _layer_gru(x: np.ndarray, states: tuple[np.ndarray, ...], p: _Arrays) -> tuple[np.ndarray, ...]:
-    """Eq. 26-28: the gates z and r share a norm, and the candidate has one of its own."""
+    """Eq. 26-28: the gates z and r share a norm, and n has one of its own."""
     [h] = states
 
     def normalised(summed: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
