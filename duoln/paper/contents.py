@@ -188,5 +188,8 @@ CONTENTS: tuple[Entry, ...] = (
               Claim("eq. 33: layer norm", Stated("eq. 33", ("layer norm's gains",))),
               Claim("eq. 34: weight norm", Stated("eq. 34", ("weight norm's gains",))),
               Claim("eq. 35: the plain model, the term of two outputs", Stated("eq. 35", ("plain model",))),
+              Claim("text: the scale of the inputs leaves the curvature along the gains of batch and layer norm",
+                    Stated("eq. 32-35", ("batch and layer norm",)),
+                    "the plain model's is changed; weight norm is not named"),
               Claim("eq. 35: its left side as printed", Stated("eq. 35", ("the left side",)))), analysis=_GEOMETRY),
 )

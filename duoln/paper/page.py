@@ -88,6 +88,9 @@ def _drawn(task: Task, rows: Sequence[Standing]) -> list[list[Setting]]:
         common = sorted((key, value) for key, value in setting.config.items() if key not in of_variants)
         groups.setdefault(repr((setting.dataset, common)), []).append(setting)
     deciding = {id(setting) for row in rows if row.evidence for setting in row.evidence.settings}
+    order = list(task.variants)
+    for group in groups.values():
+        group.sort(key=lambda setting: order.index(setting.variant))
     drawn = [group for group in groups.values() if deciding.intersection(map(id, group))]
     return drawn or sorted(groups.values(), key=_worth)[-1:]
 
