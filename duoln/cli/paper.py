@@ -63,9 +63,11 @@ def _paper(args: argparse.Namespace) -> int:
     elif args.html is None:
         if console.width() >= _WIDE:
             cells = [row for entry, of_entry in by_entry(rows) for row in _cells(entry, of_entry)]
-            console.show(console.rows_table("Layer Normalization, as far as it is reproduced here", (
+            table = console.rows_table("Layer Normalization, as far as it is reproduced here", (
                 "where", "claim, and its command", "verdict", "the paper's", "ours", "data, length, seeds"), cells,
-                whole=(0,)), data=True)
+                whole=(0,))
+            table.show_lines = True  # the cells of a row have several lines
+            console.show(table, data=True)
         else:
             for entry, of_entry in by_entry(rows):
                 for line in _lines(entry, of_entry):
