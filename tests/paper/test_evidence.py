@@ -58,6 +58,7 @@ def test_the_best_data_count_first_then_the_length_then_the_seeds():
     assert evidence.dataset == ORIGINAL and evidence.share == 0.2
     assert _chosen([*on_others, *short, *long]).share == 0.3
     assert len(_chosen([*short, *three]).seeds) == 3
+    assert _chosen([*three, *long]).share == 0.3
 
 
 def test_the_shortest_run_is_the_length():
