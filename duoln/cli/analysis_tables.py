@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from duoln.cli import console
 from duoln.ops.recurrent.variants import CELLS
 from duoln.paper.theory import stability
-from duoln.paper.theory.geometry import CORRELATION, DIRECTIONS, Geometry
+from duoln.paper.theory.geometry import CORRELATION, DIRECTIONS, SCALED, Geometry
 from duoln.paper.theory.glm import NORMS as MODELS
 from duoln.paper.theory.invariance import NORMS, TRANSFORMATIONS, Cell, Invariance
 from duoln.paper.theory.statements import Statement
@@ -54,12 +54,22 @@ def _cell(cell: Cell) -> str:
     return f"{word:3} {change:.1e}" + ("" if cell.agrees else f"; the paper: {'yes' if cell.expected else 'no'}")
 
 
-def show_geometry(report: Geometry, statements: Sequence[Statement], summary: str) -> None:
-    """Every statement, then the figures on which it is based."""
-    _show("The paper's statements, and their relative errors", ("where", "statement", "error", ""),
+def show_equations(statements: Sequence[Statement], summary: str) -> None:
+    """Every layer and cell."""
+    _show_statements("Our layers and cells against the paper's equations: relative errors", statements)
+    console.put(summary)
+
+
+def _show_statements(title: str, statements: Sequence[Statement]) -> None:
+    _show(title, ("where", "statement", "error", ""),
           [(s.where, s.text, _error(s.error), ("holds" if s.holds else "does not hold") if s.agrees else "UNEXPECTED")
            for s in statements], [k for k, s in enumerate(statements) if not s.agrees], (0, 2, 3))
-    _show(f"Eq. 13 (plain: 11) against the exact Fisher information, {report.cases} cases: relative errors of blocks",
+
+
+def show_geometry(report: Geometry, statements: Sequence[Statement], summary: str) -> None:
+    """Every statement, then the figures on which it is based."""
+    _show_statements("The paper's statements, and their relative errors", statements)
+    _show(f"Eq. 13 (plain: 12) against the exact Fisher information, {report.cases} cases: relative errors of blocks",
           ("model", "family", "weights", "largest entry", "weights x others", "gains, biases"),
           [(TITLES[b.norm], b.family, *map(_error, (b.weights, b.weights_largest, b.cross, b.others)))
            for b in report.blocks])
@@ -72,6 +82,9 @@ def show_geometry(report: Geometry, statements: Sequence[Statement], summary: st
           [(g.equation, TITLES[g.norm], g.family, " ".join(f"{v:.3f}" for v in g.exact),
             " ".join(f"{v:.3f}" for v in g.paper), _error(g.error), _error(g.correlated))
            for g in sorted(report.gains, key=lambda g: g.equation)])
+    _show(f"Inputs times {SCALED:g}: by what the curvature along the magnitude of the weights grows (Gaussian)",
+          ("model", "least", "greatest"),
+          [(TITLES[i.norm], f"{i.least:.3f}", f"{i.greatest:.3f}") for i in report.inputs])
     _show(f"Eq. 8: error of the quadratic form, the greatest of {DIRECTIONS} directions (logistic)",
           ("step", *(TITLES[n] for n in MODELS), "layer norm by eq. 13"),
           [(f"{s.length:g}", *(_error(s.errors[n]) for n in MODELS), _error(s.paper_layer)) for s in report.steps])

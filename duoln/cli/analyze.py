@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from duoln.errors import CheckpointError
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
+    from duoln.paper.theory.statements import Statement
 
 
 def add_command(commands: Any) -> None:
@@ -37,8 +38,11 @@ def add_command(commands: Any) -> None:
     stability.add_argument("--eps", type=float, default=1e-5, help="of the norms (1e-5)")
     stability.set_defaults(run=_stability)
 
-    for kind in (invariance, geometry, stability):
-        kind.add_argument("--backend", help="default: numpy, for its float64" if kind is geometry
+    equations = kinds.add_parser("equations", help="eq. 2-4 and 15-31: our layers and cells against them, as printed")
+    equations.set_defaults(run=_equations)
+
+    for kind in (invariance, geometry, stability, equations):
+        kind.add_argument("--backend", help="default: numpy, for its float64" if kind in (geometry, equations)
                           else "default: DUOLN_BACKEND, else auto")
         kind.add_argument("--seed", type=int, default=0, help="default 0")
         also = ", stability.csv and stability.png" if kind is stability else ""
@@ -82,7 +86,7 @@ def _geometry(args: argparse.Namespace) -> int:
     summary = (f"eq. 13: exact for batch norm ({errors['batch']:.0e}) and weight norm ({errors['weight']:.0e}); "
                f"{layer.weights:.0%} off for layer norm's blocks of weights ({layer.family})")
     _finish(args, backend, summary, right == len(checked), {
-        "statements": [{**s._asdict(), "agrees": s.agrees} for s in checked], **dataclasses.asdict(report)},
+        "statements": _as_objects(checked), **dataclasses.asdict(report)},
         lambda: analysis_tables.show_geometry(report, checked, summary))
     return 0 if right == len(checked) else 1
 
@@ -114,7 +118,21 @@ def _stability(args: argparse.Namespace) -> int:
     return 0
 
 
-# Shared by the three commands ----------------------------------------------------------------------------
+def _equations(args: argparse.Namespace) -> int:
+    from duoln.cli import analysis_tables
+    from duoln.paper.theory.equations import equations
+
+    backend = _backend(args.backend or "numpy")
+    checked = equations(backend, args.seed)
+    right = sum(s.agrees for s in checked)
+    summary = (f"{right} of {len(checked)} layers and cells are their equations, "
+               f"to a relative {max(s.error for s in checked):.0e}")
+    _finish(args, backend, summary, right == len(checked), {"statements": _as_objects(checked)},
+            lambda: analysis_tables.show_equations(checked, summary))
+    return 0 if right == len(checked) else 1
+
+
+# Shared by the commands ----------------------------------------------------------------------------
 
 def _backend(name: str | None) -> Backend:
     from duoln import runtime
@@ -123,6 +141,10 @@ def _backend(name: str | None) -> Backend:
     backend, why = runtime.choose(name)
     console.say(f"backend: {why}")
     return backend
+
+
+def _as_objects(checked: Sequence[Statement]) -> list[dict[str, Any]]:
+    return [{**s._asdict(), "agrees": s.agrees} for s in checked]
 
 
 def _finish(args: argparse.Namespace, backend: Backend, summary: str, agrees: bool | None, content: Mapping[str, Any],

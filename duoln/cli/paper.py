@@ -1,4 +1,4 @@
-"""`duoln paper`: every figure, table and numbered claim of the paper, the command for it, and the results so far."""
+"""`duoln paper`: every figure, table and claim of the paper, with our evidence for it and the verdict."""
 
 from __future__ import annotations
 
@@ -8,21 +8,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
+from duoln.errors import UsageError
+from duoln.system.filesystem import check_regular
 
 if TYPE_CHECKING:
-    from duoln.paper.standing import Run, Standing
-    from duoln.tasks.task import Task
+    from duoln.paper.claims import Entry
+    from duoln.paper.evidence import Evidence
+    from duoln.paper.standing import Standing
+    from duoln.tasks.registry import Registry
 
 _RUNS = Path("runs")
 _WIDE = 140
 """On a terminal with at least so many columns the result is a table; on a narrower one and in a pipe it is lines."""
+_PAGES = (".html", ".htm")
 
 
 def add_command(commands: Any) -> None:
     """Add `paper` to the command line."""
-    paper = commands.add_parser("paper", help="every figure, table and claim of the paper, and the results so far")
+    paper = commands.add_parser("paper", help="every figure, table and claim of the paper, our evidence, the verdict")
     paper.add_argument("--runs", action="append", type=Path, metavar="DIR",
-                       help="runs to look in, or one run; may be repeated (default: runs, and those kept beside tasks)")
+                       help="runs to look in, or one run; may be repeated (default: runs, and what is kept beside the "
+                            "code)")
+    paper.add_argument("--html", type=Path, metavar="FILE.html",
+                       help="write one page that any browser opens: the paper's figures beside ours")
     facts.add_plugin_option(paper)
     paper.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     paper.set_defaults(run=_paper)
@@ -30,88 +38,112 @@ def add_command(commands: Any) -> None:
 
 def _paper(args: argparse.Namespace) -> int:
     from duoln.cli import console
-    from duoln.paper.standing import standings
-    from duoln.runs import kept
+    from duoln.paper.standing import by_entry, standings, tally
     from duoln.tasks.registry import Registry
 
+    if args.html is not None and args.html.suffix.lower() not in _PAGES:
+        raise UsageError(f"[paper] expected a page's name, which ends in {' or '.join(_PAGES)}; found {args.html}")
     registry = Registry(asked=args.plugins)
-    kept_here = [kept.home(entry.task) for entry in registry.tasks.values()]
-    folders = args.runs or [*([_RUNS] if _RUNS.is_dir() else []), *(folder for folder in kept_here if folder.is_dir())]
-    if not folders:
-        console.say(f"no folder {_RUNS} here, and no results are kept; name the folder of your runs with --runs")
-    standings_known, refused = standings(registry, folders)
+    folders = args.runs or _kept(registry)
+    rows, refused = standings(registry, folders)
+    if not any(row.evidence for row in rows):
+        console.say("no runs of the paper's tasks; name the folder of your runs with --runs")
     for line in refused:
         console.say(f"left out: {line}", style="yellow")
+    if args.html is not None:
+        from duoln.paper.page import write_page
+
+        check_regular(args.html)
+        console.say(f"wrote {write_page(rows, args.html, console.number)}")
+    counts = tally(rows)
     if args.json:
-        console.put_json({"paper": [_as_json(s) for s in standings_known], "refused": refused})
-    elif console.width() >= _WIDE:
-        console.show(console.rows_table("Layer Normalization, as far as it is reproduced here",
-                                        ("where", "claim, and the command", "the paper's", "ours", "data", "open"),
-                                        [row for s in _numbered(standings_known) for row in _rows(*s)]), data=True)
-    else:
-        for s, first in _numbered(standings_known):
-            for line in _lines(s, first):
-                console.put(line)
+        tasks = [entry.task for entry in registry.tasks.values()]
+        console.put_json({"paper": [_as_json(row) for row in rows], "verdicts": counts, "refused": refused,
+                          "tables": [table._asdict() for task in tasks for table in task.reference_tables()]})
+    elif args.html is None:
+        if console.width() >= _WIDE:
+            cells = [row for entry, of_entry in by_entry(rows) for row in _cells(entry, of_entry)]
+            table = console.rows_table("Layer Normalization, as far as it is reproduced here", (
+                "where", "claim, and its command", "verdict", "the paper's", "ours", "data, length, seeds"), cells,
+                whole=(0,))
+            table.show_lines = True  # the cells of a row have several lines
+            console.show(table, data=True)
+        else:
+            for entry, of_entry in by_entry(rows):
+                for line in _lines(entry, of_entry):
+                    console.put(line)
+        console.put(", ".join(f"{word}: {count}" for word, count in counts.items()))
     return 0
 
 
-def _numbered(standings_known: Sequence[Standing]) -> Iterator[tuple[Standing, str]]:
-    """Each entry, and the earlier entry that already shows the runs of its task, if there is one."""
-    seen: dict[str, str] = {}
-    for s in standings_known:
-        yield s, seen.get(s.entry.task, "")
-        if s.variants:
-            seen.setdefault(s.entry.task, s.entry.where)
+def _kept(registry: Registry) -> list[Path]:
+    """The user's runs, and the runs and findings that are kept beside the code."""
+    from duoln.paper.findings import KEPT
+    from duoln.runs import kept
+
+    folders = [_RUNS, *(kept.home(entry.task) for entry in registry.tasks.values()), KEPT]
+    return [folder for folder in folders if folder.is_dir()]
 
 
-def _rows(s: Standing, first: str) -> Iterator[tuple[str, ...]]:
-    """A row for the entry, and one for each variant."""
-    claim = s.entry.claim + (f"\n$ {s.command}" if s.command else "")
-    ours = f"the runs of {first}" if first else s.finding.summary if s.finding else ""
-    yield (f"{s.entry.where}\n({s.entry.section})", claim, "", ours, s.provenance or "", "; ".join(s.open))
-    for variant in () if first else s.variants:
-        run = variant.run
-        yield ("", "", f"{variant.name}: {variant.reference}",
-               f"{_figures(s.task, run)}\n{_length(run)}" if run else "-", run.dataset.label if run else "", "")
-
-
-def _lines(s: Standing, first: str) -> Iterator[str]:
-    yield f"{s.entry.where} ({s.entry.section}): {s.entry.claim}"
-    if s.command:
-        yield f"  $ {s.command}"
-    if s.finding:
-        yield f"  ours: {s.finding.summary} ({s.finding.path})"
-    if first:
-        yield f"  ours: the runs of {first}"
-    for variant in () if first else s.variants:
-        yield f"  {variant.name}, the paper: {variant.reference or '-'}"
-        if variant.run:
-            run = variant.run
-            yield f"  {variant.name}, ours: {_figures(s.task, run)} ({run.dataset.label}; {_length(run)}; {run.path})"
-            if run.differs:
-                changed = ", ".join(f"{key} {ours} (paper: {theirs})" for key, (ours, theirs) in run.differs.items())
-                yield f"    settings: {changed}"
-    for line in s.open:
-        yield f"  open: {line}"
-
-
-def _figures(task: Task | None, run: Run) -> str:
+def _cells(entry: Entry, rows: Sequence[Standing]) -> Iterator[tuple[str, ...]]:
+    """A row for each claim; the first one names the entry."""
     from duoln.cli import console
 
-    columns = task.columns if task else ()
-    return ", ".join(f"{c.heading} {console.number(run.figures[c.key], c.form)}" for c in columns
-                     if c.key in run.figures) or "no figure of the task's"
+    for row in rows:
+        first = row is rows[0]
+        claim = "\n".join([row.claim.text, *(f"$ {command}" for command in row.commands),
+                           *([f"open: {entry.open}"] if first and entry.open else [])])
+        yield (f"{entry.where}\n({entry.section})" if first else "", claim,
+               "\n".join(filter(None, [row.verdict, row.so_far])), row.claim.published,
+               row.figures(console.number) or row.missing, "\n".join(filter(None, [row.data, row.length, row.seeds])))
 
 
-def _length(run: Run) -> str:
-    words = [f"{run.epoch:g} epoch{'' if run.epoch == 1 else 's'}", f"{run.step} updates", run.time[:10]]
-    return ", ".join(filter(None, words))
+def _lines(entry: Entry, rows: Sequence[Standing]) -> Iterator[str]:
+    from duoln.cli import console
+
+    yield f"{entry.where} ({entry.section}): {entry.shows}"
+    settings = ""
+    for row in rows:
+        yield f"  {row.claim.text}: {row.verdict}{'; ' + row.so_far if row.so_far else ''}"
+        for command in row.commands:
+            yield f"    $ {command}"
+        if row.claim.published:
+            yield f"    the paper: {row.claim.published}"
+        if row.measured:
+            basis = "; ".join(filter(None, [row.data, row.length, row.seeds]))
+            yield f"    ours: {row.figures(console.number)} ({basis})"
+        if row.evidence:
+            yield f"    runs: {', '.join(dict.fromkeys(str(run.path) for run in row.evidence.runs))}"
+        changed = ", ".join(f"{key} {ours} (paper: {theirs})" for key, (ours, theirs) in row.differs.items())
+        if changed:
+            yield f"    settings: {'as above' if changed == settings else changed}"
+        settings = changed or settings
+        if row.missing:
+            yield f"    open: {row.missing}"
+    if entry.open:
+        yield f"  open: {entry.open}"
 
 
-def _as_json(s: Standing) -> dict[str, Any]:
+def _as_json(row: Standing) -> dict[str, Any]:
+    from duoln.paper.claims import Unmeasured
+
+    rule = row.claim.rule
     return {
-        "where": s.entry.where, "section": s.entry.section, "claim": s.entry.claim, "command": s.command,
-        "task": s.entry.task or None, "provenance": s.provenance, "open": s.open,
-        "finding": None if s.finding is None else {**s.finding._asdict(), "path": str(s.finding.path)},
-        "variants": [{"variant": v.name, "paper": v.reference, "ours": None if v.run is None else {
-            **v.run._asdict(), "path": str(v.run.path), "dataset": v.run.dataset._asdict()}} for v in s.variants]}
+        "where": row.entry.where, "section": row.entry.section, "shows": row.entry.shows, "claim": row.claim.text,
+        "rule": None if isinstance(rule, Unmeasured) else rule.words, "verdict": row.verdict,
+        "so_far": row.so_far or None, "published": row.claim.published or None, "commands": row.commands,
+        "task": row.entry.task or None, "references": dict(row.task.references) if row.task else {},
+        "figures": [measured._asdict() for measured in row.measured],
+        "evidence": _evidence(row.evidence) if row.evidence else None, "settings": row.differs, "open": row.open,
+        "finding": None if row.finding is None else {
+            "path": str(row.finding.path), "time": row.finding.time, "summary": row.finding.summary}}
+
+
+def _evidence(evidence: Evidence) -> dict[str, Any]:
+    run = evidence.shortest
+    return {"dataset": evidence.dataset._asdict(), "updates": run.points[-1]["step"],
+            "paper_updates": evidence.length.at(run.config["batch_size"]), "length_source": evidence.length.source,
+            "share": evidence.share, "seeds": list(evidence.seeds),
+            "holds": [seen.holds for seen in evidence.seen],
+            "runs": [{"path": str(curve.path), "variant": curve.variant, "seed": curve.config["seed"]}
+                     for curve in evidence.runs]}

@@ -1,119 +1,143 @@
-"""Compares each figure, table and claim with our runs: the newest runs on the best data, read from run folders."""
+"""How far each claim of the paper is reproduced: claims, joined with tasks, runs and findings."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Mapping, Sequence
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from duoln.errors import CheckpointError, DataFormatError, DuolnError
-from duoln.paper.contents import CONTENTS, Entry
-from duoln.runs.curve import Curve
-from duoln.runs.curves import read_curves
-from duoln.runs.folder import read_json, run_folders
+from duoln.errors import CheckpointError
+from duoln.paper import verdict
+from duoln.paper.chapter import CHAPTER
+from duoln.paper.claims import Claim, Entry, Unmeasured
+from duoln.paper.contents import CONTENTS
+from duoln.paper.evidence import PROVENANCES, Evidence, Setting, choose, differences, fits, read_runs
+from duoln.paper.findings import Finding, FindingRule, newest_findings
+from duoln.paper.rules import Figure, RunRule
+from duoln.paper.verdict import Verdict
 from duoln.tasks.registry import Registry
-from duoln.tasks.settings import make_config
 from duoln.tasks.task import Task
-from duoln.tasks.values import Dataset, Provenance
+from duoln.tasks.values import Provenance
 
-PROVENANCES: tuple[Provenance, ...] = get_args(Provenance)
-"""Best data first."""
-_NO_PROTOCOL = frozenset({"seed", "evaluate_every", "source"})
-"""Settings that may differ from the paper's without another experiment; the provenance tells which data it was."""
+ENTRIES: tuple[Entry, ...] = (*CONTENTS, *CHAPTER)
 
 
-class Run(NamedTuple):
-    """One run: its final figures, or those of its last evaluation, and the differences of its settings from the preset
-    `paper`.
-    """
+class Measured(NamedTuple):
+    """A number behind a verdict: one value for each seed, or one of an exact computation."""
 
-    path: Path
-    dataset: Dataset
-    time: str
-    """When it was last started, ISO 8601; empty if the log does not say."""
-    ended: bool
-    step: int
-    epoch: float
-    figures: dict[str, float]
-    """By the keys of the task's columns."""
-    differs: dict[str, tuple[Any, Any]]
-    """Setting -> ours, the paper's."""
+    what: str
+    who: str
+    form: str
+    values: Sequence[float | None]
+
+    def words(self, number: Callable[[Any, str], str]) -> str:
+        """The median, and the range of several seeds."""
+        ordered = sorted(math.inf if value is None else value for value in self.values)
+        median, low, high = (_written(value, self.form, number) for value in (
+            statistics.median(ordered), ordered[0], ordered[-1]))
+        return f"{self.who} {median}".strip() + (f" ({low} to {high})" if len(ordered) > 1 else "")
 
 
-class Variant(NamedTuple):
-    """A variant of a task: the paper's claim, and our run, if there is one."""
-
-    name: str
-    reference: str
-    run: Run | None
+def _share(share: float) -> str:
+    """In percent, with two digits where it is small."""
+    return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
 
 
-class Finding(NamedTuple):
-    """The result of a kind of `duoln analyze`."""
-
-    path: Path
-    time: str
-    summary: str
+def _written(value: float, form: str, number: Callable[[Any, str], str]) -> str:
+    return number(value, form) if math.isfinite(value) else "not reached"
 
 
 class Standing(NamedTuple):
-    """How far one entry of the paper is reproduced."""
+    """The state of one claim."""
 
     entry: Entry
+    claim: Claim
     task: Task | None
     missing: str
-    """Why there is no task where one is needed."""
-    variants: list[Variant]
+    """Why there is no evidence, if there is none."""
+    verdict: Verdict
+    so_far: str
+    """What is seen where that is no verdict yet."""
+    evidence: Evidence | None
     finding: Finding | None
+    measured: Sequence[Measured]
+    settings: Sequence[Setting] = ()
+    """All runs of the task."""
 
     @property
-    def command(self) -> str:
-        """The command that reproduces the entry; empty if there is no task."""
-        if self.entry.task:
-            if self.task is None:
-                return ""
-            return f"duoln run {self.task.name}" + (" --preset paper" if "paper" in self.task.presets else "")
-        return f"duoln analyze {self.entry.analysis}" if self.entry.analysis else self.entry.check
-
-    @property
-    def runs(self) -> dict[str, Run]:
-        """Our runs by variant."""
-        return {v.name: v.run for v in self.variants if v.run is not None}
+    def commands(self) -> list[str]:
+        """What reproduces the evidence."""
+        if not isinstance(self.claim.rule, RunRule):
+            return [] if isinstance(self.claim.rule, Unmeasured) else [f"duoln analyze {self.entry.analysis}"]
+        if self.task is None:
+            return []
+        paper = " --preset paper" if "paper" in self.task.presets else ""
+        by_settings: dict[str, list[str]] = {}
+        for role in self.claim.rule.roles:
+            chosen = "".join(f" --set {key}={value}" for key, value in role.settings.items())
+            by_settings.setdefault(chosen, []).append(role.variant)
+        return [f"duoln run {self.task.name}{paper} --variant {','.join(variants)}{chosen}"
+                for chosen, variants in by_settings.items()]
 
     @property
     def provenance(self) -> Provenance | None:
-        """The provenance of the data among our runs that is furthest from the original."""
-        return max((run.dataset.provenance for run in self.runs.values()), key=PROVENANCES.index, default=None)
+        """The provenance of the runs' data."""
+        return self.evidence.dataset.provenance if self.evidence else None
+
+    @property
+    def differs(self) -> dict[str, tuple[Any, Any]]:
+        """Settings of the runs that are not the paper's, as (ours, the paper's)."""
+        if self.evidence is None or self.task is None:
+            return {}
+        return {key: values for setting in self.evidence.settings
+                for key, values in differences(self.task, setting).items()}
 
     @property
     def open(self) -> list[str]:
-        """What is still open: on our side, then on the paper's."""
+        """What is still open on our side, then on the paper's."""
         ours = [self.missing] if self.missing else []
-        without = [v.name for v in self.variants if v.run is None]
-        if without:
-            ours.append("no run" if not self.runs else f"no run of {', '.join(without)}")
-        for provenance in PROVENANCES[1:]:
-            names = [name for name, run in self.runs.items() if run.dataset.provenance == provenance]
-            if names:
-                ours.append(f"{', '.join(names)} on {provenance} data only")
-        going = [name for name, run in self.runs.items() if not run.ended]
-        if going:
-            ours.append(f"{', '.join(going)} not ended")
-        changed = list(dict.fromkeys(key for run in self.runs.values() for key in run.differs))
-        if changed:
-            ours.append(f"not the paper's: {', '.join(changed)}")
-        apart = [key for key in changed if len({repr(run.differs.get(key)) for run in self.runs.values()}) > 1]
-        if apart:
-            ours.append(f"not the same for all variants: {', '.join(apart)}")
-        if self.entry.analysis and self.finding is None:
-            ours.append(f"not kept in a folder of runs: {self.command} --out runs/theory")
+        if self.evidence:
+            if self.evidence.dataset.provenance != PROVENANCES[0]:
+                ours.append(f"on {self.evidence.dataset.provenance} data only")
+            if self.evidence.going:
+                ours.append(f"{len(self.evidence.going)} of {len(self.evidence.runs)} runs not ended")
+            if self.differs:
+                ours.append(f"not the paper's: {', '.join(self.differs)}")
         return [*ours, *([self.entry.open] if self.entry.open else [])]
+
+    @property
+    def length(self) -> str:
+        """The updates of the shortest run, by the paper's."""
+        if self.evidence is None:
+            return ""
+        run = self.evidence.shortest
+        return (f"{run.points[-1]['step']:,} of {self.evidence.length.at(run.config['batch_size']):,} updates "
+                f"({_share(self.evidence.share)})")
+
+    @property
+    def seeds(self) -> str:
+        """How many seeds, in words."""
+        count = len(self.evidence.seeds) if self.evidence else 0
+        return f"{count} seed{'' if count == 1 else 's'}" if count else ""
+
+    @property
+    def data(self) -> str:
+        """What the evidence was measured on."""
+        if self.evidence:
+            return self.evidence.dataset.label
+        return f"exact, {self.finding.content.get('dtype', 'float64')}" if self.finding else ""
+
+    def figures(self, number: Callable[[Any, str], str]) -> str:
+        """Our numbers, with a text for each."""
+        return "; ".join(f"{what}: {', '.join(m.words(number) for m in of_what)}"
+                         for what, of_what in groupby(self.measured, key=lambda m: m.what))
 
 
 def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standing], list[str]]:
-    """Every entry of the paper with the runs, in some folders, that reproduce it.
+    """Every claim with the evidence for it in some folders.
 
     Args:
         registry: the tasks.
@@ -129,21 +153,27 @@ def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standin
         if not folder.is_dir():
             raise CheckpointError(f"{folder}: expected a folder of runs, found "
                                   f"{'a file' if folder.exists() else 'nothing there'}")
+    places = list(dict.fromkeys(place for folder in folders for place in _below(folder)))
     refused: list[str] = []
-    runs = _best(registry, folders, refused)
-    findings = _findings(folders, refused)
+    settings = read_runs(registry, places, refused)
+    findings = newest_findings(places, refused)
     broken = {b.name: b.reason for b in registry.broken}
     rows = []
-    for entry in CONTENTS:
+    for entry in ENTRIES:
         task = registry.tasks[entry.task].task if entry.task in registry.tasks else None
         missing = ""
         if entry.task and task is None:
             missing = f"plug-in {entry.task} is broken: {broken[entry.task]}" if entry.task in broken else \
                 f"no plug-in {entry.task} is loaded"
-        variants = [Variant(name, task.references.get(name, ""), runs.get((task.name, name)))
-                    for name in task.variants] if task else []
-        rows.append(Standing(entry, task, missing, variants, findings.get(entry.analysis)))
-    return rows, refused
+        for claim in entry.claims:
+            if isinstance(claim.rule, Unmeasured):
+                rows.append(Standing(entry, claim, task, missing or claim.rule.why, "not measured", "", None, None, [],
+                                     settings.get(entry.task, [])))
+            elif isinstance(claim.rule, RunRule):
+                rows.append(_by_runs(entry, claim, claim.rule, task, missing, settings.get(entry.task, [])))
+            else:
+                rows.append(_by_finding(entry, claim, claim.rule, findings.get(entry.analysis), refused))
+    return rows, list(dict.fromkeys(refused))
 
 
 def _below(folder: Path) -> list[Path]:
@@ -154,72 +184,54 @@ def _below(folder: Path) -> list[Path]:
         raise CheckpointError(f"{folder}: cannot be read: {error.strerror or error}") from error
 
 
-def _best(registry: Registry, folders: Sequence[Path], refused: list[str]) -> dict[tuple[str, str], Run]:
-    """For each task and variant the newest run with figures, on the best data there is."""
-    best: dict[tuple[str, str], Run] = {}
-    paths = dict.fromkeys(run for folder in folders for place in _below(folder) for run in run_folders(place))
-    for path in paths:
+def _by_finding(entry: Entry, claim: Claim, rule: FindingRule, finding: Finding | None,
+                refused: list[str]) -> Standing:
+    missing = f"no finding kept: duoln analyze {entry.analysis} --out runs/theory"
+    if finding is not None:
         try:
-            [curve] = read_curves([path])
-            if curve.task not in registry.tasks or not curve.points:
-                continue
-            run = _run(registry.tasks[curve.task].task, curve)
-        except DuolnError as error:
-            refused.append(str(error))
-            continue
-        before = best.get((curve.task, curve.variant))
-        if before is None or _worth(run) > _worth(before):
-            best[curve.task, curve.variant] = run
-    return best
+            answer = rule.answer(finding.content)
+        except (KeyError, TypeError, ValueError, IndexError):
+            refused.append(f"{finding.path}: expected a finding of the present analysis, found another; "
+                           f"duoln analyze {entry.analysis} --out makes it")
+        else:
+            return Standing(entry, claim, None, "", verdict.of_finding(answer.holds),
+                            "" if answer.holds is not None else "so far: it is not clear", None, finding,
+                            _over_seeds([answer.figures]))
+    return Standing(entry, claim, None, missing, verdict.of_finding(None), "not measured yet", None, None, [])
 
 
-def _worth(run: Run) -> tuple[int, str]:
-    return -PROVENANCES.index(run.dataset.provenance), run.time
+def _by_runs(entry: Entry, claim: Claim, rule: RunRule, task: Task | None, missing: str,
+             settings: Sequence[Setting]) -> Standing:
+    evidence = None
+    if task is not None and claim.length is not None:
+        evidence = choose(task, rule, claim.length, settings)
+    if evidence is None:
+        return Standing(entry, claim, task, missing or _lacking(rule, settings), verdict.of_seeds([], 0.0),
+                        verdict.so_far([]), None, None, [], settings)
+    seeds = [seen.holds for seen in evidence.seen]
+    decided = verdict.of_seeds(seeds, evidence.share, rule.needs)
+    return Standing(entry, claim, task, "", decided, verdict.so_far(seeds) if decided == "too short to tell" else "",
+                    evidence, None, _over_seeds([seen.figures for seen in evidence.seen]), settings)
 
 
-def _run(task: Task, curve: Curve) -> Run:
-    if curve.dataset.provenance not in PROVENANCES:
-        raise DataFormatError(curve.path, 0, f"a provenance of {', '.join(PROVENANCES)}",
-                              repr(curve.dataset.provenance))
-    time = curve.starts[-1].get("time") if curve.starts else None
-    ended = curve.result.get("status") == "done"
-    last = curve.points[-1]
-    # The final figures need not be those of the last evaluation, because a run may go back to its best model.
-    values = {**last, **curve.result, "step": curve.result.get("steps"), "epoch": curve.result.get("epochs")} \
-        if ended else last
-    figures = {key: values[key] for key in ("step", "epoch", *(c.key for c in task.columns)) if key in values}
-    for key, value in figures.items():
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise DataFormatError(curve.path, 0, f"a number as {key} of the run's end", f"{value!r:.60}")
-    return Run(curve.path, curve.dataset, time if isinstance(time, str) else "", ended, figures.pop("step"),
-               figures.pop("epoch"), figures, _differences(task, curve))
+def _lacking(rule: RunRule, settings: Sequence[Setting]) -> str:
+    """Which runs a rule needs that are not there."""
+    names = dict.fromkeys(" ".join([role.variant, *(f"({key} {value})" for key, value in role.settings.items())])
+                          for role in rule.roles if not any(fits(role, setting) for setting in settings))
+    return f"no run of {', '.join(names)}" if names else "no runs of one setting and seed that have the figures"
 
 
-def _differences(task: Task, curve: Curve) -> dict[str, tuple[Any, Any]]:
-    """The settings of a run that differ from the paper's, if the task has a preset `paper`."""
-    if "paper" not in task.presets or curve.variant not in task.variants:
-        return {}
-    protocol = json.loads(json.dumps(dataclasses.asdict(make_config(task, curve.variant, "paper"))))
-    return {key: (curve.config[key], value) for key, value in protocol.items()
-            if key not in _NO_PROTOCOL and key in curve.config and curve.config[key] != value}
+def _over_seeds(of_seeds: Sequence[Sequence[Figure]]) -> list[Measured]:
+    """The figures of all seeds, which have the same ones in the same order, as rows."""
+    return [Measured(same[0].what, same[0].who, same[0].form, [figure.value for figure in same])
+            for same in zip(*of_seeds, strict=True)]
 
 
-def _findings(folders: Sequence[Path], refused: list[str]) -> Mapping[str, Finding]:
-    """The newest finding of each kind of `duoln analyze`."""
-    newest: dict[str, Finding] = {}
-    for kind in dict.fromkeys(entry.analysis for entry in CONTENTS if entry.analysis):
-        for place in (place for folder in folders for place in _below(folder)):
-            path = place / f"{kind}.json"
-            if not path.is_file():
-                continue
-            try:
-                content = read_json(path)
-                for key in ("analysis", "time", "summary"):
-                    if not isinstance(content.get(key), str):
-                        raise DataFormatError(path, 0, f"a text as {key}", f"{content.get(key)!r:.60}")
-            except DuolnError as error:
-                refused.append(str(error))
-                continue
-            if kind not in newest or content["time"] > newest[kind].time:
-                newest[kind] = Finding(path, content["time"], content["summary"])
-    return newest
+def by_entry(rows: Iterable[Standing]) -> list[tuple[Entry, list[Standing]]]:
+    """The claims of each entry."""
+    return [(entry, list(of_entry)) for entry, of_entry in groupby(rows, key=lambda row: row.entry)]
+
+
+def tally(rows: Sequence[Standing]) -> dict[Verdict, int]:
+    """How many claims have each verdict."""
+    return {word: sum(row.verdict == word for row in rows) for word in verdict.VERDICTS}

@@ -1,8 +1,6 @@
-// Draws the panels of a report. Every text is set as text, never as markup: names come from files.
+// Draws panels of curves below each of their places. Every text is set as text, never as markup: names come from files.
 "use strict";
-(() => {
-  const report = JSON.parse(document.getElementById("data").textContent);
-  const home = document.getElementById("panels");
+function drawCurves(home, report) {
   const width = 800, height = 260, left = 60, right = 15, top = 10, bottom = 35;
   const shown = report.lines.map(() => true);
   const panels = [];
@@ -106,10 +104,13 @@
     };
   });
   for (const data of report.panels) {
-    add(home, "h2", {}, data.heading);
+    add(home, "h3", {}, data.heading);
     const svg = add(home, "svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": data.heading });
     const panel = { data, svg, values: add(home, "p", { class: "values" }) };
     panels.push(panel);
     draw(panel);
   }
-})();
+}
+
+for (const home of document.querySelectorAll(".curves"))
+  drawCurves(home, JSON.parse(home.querySelector("script").textContent));

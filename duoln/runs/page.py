@@ -1,25 +1,16 @@
-"""A report as one HTML page: table, curves that answer to the pointer, settings. It loads nothing from elsewhere.
-
-Names, labels and settings come from files: they stand in the page as escaped text, and in the data of its script as
-JSON without `<`, `>` and `&`; the script writes them as text, never as markup. A policy in the page's head allows no
-script but this one, by its hash, and no connection.
-"""
+"""A report as one HTML page: table, curves that answer to the pointer, settings."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from duoln.data import strictjson
+from duoln.pictures import style
+from duoln.runs import html
 from duoln.runs.curves_picture import lines_of, losses
 from duoln.runs.series import Point, Series, metric
-from duoln.system.filesystem import make_folder, write_own
 from duoln.system.visible import visible
 from duoln.tasks.task import Task
 from duoln.tasks.values import Column, split_columns
@@ -37,44 +28,10 @@ def write_page(task: Task, series: Sequence[Series], target: Path, number: Calla
     Raises:
         CheckpointError: the file cannot be written.
     """
-    parts = files("duoln.runs")
-    script = parts.joinpath("page.js").read_text(encoding="utf-8")
-    css = parts.joinpath("page.css").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    title = f"{task.title}: {task.paper}" if task.paper else task.title
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    page = "\n".join([
-        "<!doctype html>", '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width">', f"<title>{_html(title)}</title>",
-        f"<style>{css}</style></head><body>", f"<h1>{_html(title)}</h1>",
-        *(f"<p>data: {_html(label)}</p>" for label in dict.fromkeys(
+    return html.write(target, f"{task.title}: {task.paper}" if task.paper else task.title, [
+        *(f"<p>data: {html.text(label)}</p>" for label in dict.fromkeys(
             c.dataset.label for s in series for c in s.runs)),
-        *_results(task, series, number), '<div id="panels"></div>',
-        "<noscript><p>The curves need JavaScript; the tables do not.</p></noscript>", *_settings(series),
-        f'<script type="application/json" id="data">{_json(_panels(task, series))}</script>',
-        f"<script>{script}</script>", "</body></html>", ""])
-    make_folder(target.parent)
-    write_own(target, page.encode())
-    return target
-
-
-def _html(text: object) -> str:
-    return escape(visible(str(text)), quote=True)
-
-
-def _json(value: Any) -> str:
-    text = strictjson.dumps(value)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield '<div class="wide"><table><thead><tr>'
-    yield "".join(f"<th>{_html(heading)}</th>" for heading in headings)
-    yield "</tr></thead><tbody>"
-    for row in rows:
-        yield f"<tr>{''.join(f'<td>{_html(cell)}</td>' for cell in row)}</tr>"
-    yield "</tbody></table></div>"
+        *_results(task, series, number), html.curves(panels(task, series)), *_settings(series)])
 
 
 def _results(task: Task, series: Sequence[Series], number: Callable[[Any, str], str]) -> Iterator[str]:
@@ -84,8 +41,8 @@ def _results(task: Task, series: Sequence[Series], number: Callable[[Any, str], 
              str(s.runs[0].last["step"]), *(number(s.figure(c.key), c.form) for c in task.columns),
              *(task.references.get(s.variant, "-") for _ in claim)] for s in series]
     yield "<h2>Results</h2>"
-    yield from _table(["variant", "run", *settings, "epochs", "updates", *(c.heading for c in task.columns), *claim],
-                      rows)
+    headings = ["variant", "run", *settings, "epochs", "updates", *(c.heading for c in task.columns), *claim]
+    yield from html.table(headings, rows)
 
 
 def _settings(series: Sequence[Series]) -> Iterator[str]:
@@ -97,22 +54,41 @@ def _settings(series: Sequence[Series]) -> Iterator[str]:
     differing = [["* " + row[0], *row[1:]] if len(set(row[1:])) > 1 else row for row in rows]
     folders = [["folder", *("; ".join(str(c.path) for c in s.runs) for s in series)]]
     yield "<h2>Settings</h2><p>Settings that differ stand first, with a star.</p>"
-    yield from _table(["", *(s.label() for s in series)], [*differing, *folders])
+    yield from html.table(["", *(s.label() for s in series)], [*differing, *folders])
 
 
-def _panels(task: Task, series: Sequence[Series]) -> dict[str, Any]:
-    """What the script draws: for each column of the task the lines of all series."""
+# What the script draws -----------------------------------------------------------------------------------
+
+def panels(task: Task, series: Sequence[Series]) -> dict[str, Any]:
+    """For each column of the task the lines of all series."""
     lines = lines_of(task, series)
     metrics, _ = split_columns(task.columns)
-    panels = [_panel(column, {label: s.points(metric(column.key, task.x_axis)) for label, (s, _) in lines.items()})
-              for column in metrics]
+    drawn = [_panel(column, {label: s.points(metric(column.key, task.x_axis)) for label, (s, _) in lines.items()})
+             for column in metrics]
     if task.x_axis == "step":
         of_training = {label: s.points(losses) for label, (s, _) in lines.items()}
-        panels.insert(0, _panel(Column("", "training loss"), of_training))
+        drawn.insert(0, _panel(Column("", "training loss"), of_training))
+    return _drawing(task, {label: look for label, (_, look) in lines.items()}, drawn)
+
+
+def published_panels(task: Task) -> dict[str, Any]:
+    """The paper's curves that the task has, in the same way."""
+    published = task.reference_curves()
+    chosen = style.looks([*task.variants, *(curve.variant for curve in published)])
+    looks = {variant: chosen[variant] for variant in dict.fromkeys(curve.variant for curve in published)}
+    drawn = []
+    for column in task.columns:
+        of_column = {c.variant: [Point(x, y, y, y) for x, y in c.points] for c in published if c.metric == column.key}
+        if of_column:
+            drawn.append(_panel(column, {variant: of_column.get(variant, []) for variant in looks}))
+    return _drawing(task, looks, drawn)
+
+
+def _drawing(task: Task, looks: Mapping[str, style.Look], drawn: list[dict[str, Any]]) -> dict[str, Any]:
     return {"axis": "updates" if task.x_axis == "step" else "epoch",
             "lines": [{"label": visible(label), "colour": look.colour, "dashes": look.dashes}
-                      for label, (_, look) in lines.items()],
-            "panels": panels}
+                      for label, look in looks.items()],
+            "panels": drawn}
 
 
 def _panel(column: Column, points: Mapping[str, Sequence[Point]]) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 from duoln.tasks.hookspecs import hookimpl
 from duoln.tasks.settings import make_config, option, parse_settings
 from duoln.tasks.task import Config, Task
-from duoln.tasks.values import Column, Dataset, Findings, ReferenceCurve, Splits, Trained
+from duoln.tasks.values import Column, Dataset, Findings, ReferenceCurve, ReferenceTable, Splits, Trained
 
-__all__ = ["Column", "Config", "Dataset", "Findings", "ReferenceCurve", "Splits", "Task", "Trained", "hookimpl",
-           "make_config", "option", "parse_settings"]
+__all__ = ["Column", "Config", "Dataset", "Findings", "ReferenceCurve", "ReferenceTable", "Splits", "Task", "Trained",
+           "hookimpl", "make_config", "option", "parse_settings"]

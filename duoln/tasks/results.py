@@ -13,7 +13,7 @@ from duoln.core import Tensor
 from duoln.data import strictjson
 from duoln.nn import Module
 from duoln.optim import Optimizer
-from duoln.tasks.values import Dataset, Findings, Provenance, ReferenceCurve, Splits
+from duoln.tasks.values import Dataset, Findings, Provenance, ReferenceCurve, ReferenceTable, Splits
 
 
 def checked(method: str, result: Any) -> Any:
@@ -87,18 +87,28 @@ def _loss(value: Any) -> Tensor:
 
 def _findings(value: Any) -> Findings:
     _expect(isinstance(value, Findings), "Findings", value)
-    texts = [value.title, *value.headings, *value.remarks, *(cell for row in value.rows for cell in row)]
-    _expect(all(isinstance(text, str) for text in texts), "texts in a table of findings",
-            next((text for text in texts if not isinstance(text, str)), None))
-    _expect(all(len(row) == len(value.headings) for row in value.rows), f"rows of {len(value.headings)} cells",
-            value.rows)
+    _check_table(value.headings, value.rows, [value.title, *value.remarks], "a table of findings")
     strictjson.dumps(value.figures)
     result: Findings = value
     return result
 
 
+def _check_table(headings: Sequence[Any], rows: Sequence[Sequence[Any]], others: Sequence[Any], what: str) -> None:
+    texts = [*headings, *others, *(cell for row in rows for cell in row)]
+    _expect(all(isinstance(text, str) for text in texts), f"texts in {what}",
+            next((text for text in texts if not isinstance(text, str)), None))
+    _expect(all(len(row) == len(headings) for row in rows), f"rows of {len(headings)} cells", rows)
+
+
 def _curves(value: Any) -> Sequence[ReferenceCurve]:
     return _each(ReferenceCurve, value)
+
+
+def _tables(value: Any) -> Sequence[ReferenceTable]:
+    tables = _each(ReferenceTable, value)
+    for table in tables:
+        _check_table(table.headings, table.rows, [table.where], "a table of the paper")
+    return tables
 
 
 def _paths(value: Any) -> Sequence[Path]:
@@ -132,5 +142,6 @@ def _expect(good: bool, expected: str, value: Any) -> None:
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "data": _splits, "model": _instance(Module), "loss": _loss, "predict": _instance(Tensor), "metrics": _metrics,
-    "optimizer": _instance(Optimizer), "reference_curves": _curves, "sample": _paths, "evaluate": _findings,
+    "optimizer": _instance(Optimizer), "reference_curves": _curves,
+    "reference_tables": _tables, "sample": _paths, "evaluate": _findings,
     "pictures": _paths, "prepare": _paths, "peer": _function}

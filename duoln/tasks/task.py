@@ -20,7 +20,7 @@ from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.optim import Adam, Optimizer
-from duoln.tasks.values import Column, Findings, ReferenceCurve, Splits, Trained
+from duoln.tasks.values import Column, Findings, ReferenceCurve, ReferenceTable, Splits, Trained
 
 Predict = Callable[[Batch], np.ndarray]
 Peer = tuple[Callable[[Batch], float], dict[str, str]]
@@ -125,6 +125,10 @@ class Task:
 
     def reference_curves(self) -> Sequence[ReferenceCurve]:
         """The paper's curves, where their values could be read off; for `duoln report`."""
+        return ()
+
+    def reference_tables(self) -> Sequence[ReferenceTable]:
+        """The paper's tables; for `duoln paper`."""
         return ()
 
     def sample(self, trained: Trained, options: Any, out: Path) -> list[Path]:

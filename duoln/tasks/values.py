@@ -55,6 +55,14 @@ class ReferenceCurve(NamedTuple):
     """Along the task's `x_axis`."""
 
 
+class ReferenceTable(NamedTuple):
+    """A table of the paper, with rows that no variant of the task has too."""
+
+    where: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
 @dataclass(frozen=True)
 class Splits:
     """The data of a task.

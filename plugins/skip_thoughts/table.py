@@ -18,7 +18,7 @@ from duoln.plugins.skip_thoughts.corpus import check_table
 from duoln.plugins.skip_thoughts.model import SkipThoughts
 from duoln.plugins.skip_thoughts.relatedness import ROUNDS
 from duoln.randomness import Stream
-from duoln.tasks import Findings, Trained, option
+from duoln.tasks import Findings, ReferenceTable, Trained, option
 
 COLUMNS = (("sick_r", "r", ".3f"), ("sick_rho", "rho", ".3f"), ("sick_mse", "MSE", ".3f"), ("mr_accuracy", "MR", ".1f"),
            ("cr_accuracy", "CR", ".1f"), ("subj_accuracy", "SUBJ", ".1f"), ("mpqa_accuracy", "MPQA", ".1f"))
@@ -29,6 +29,16 @@ PAPER = (("Original", (.848, .778, .287, 75.5, 79.3, 92.1, 86.9)), ("Ours", (.84
 """Table 3, 2400 units on BookCorpus; † is after a month."""
 
 Say = Callable[[str], None]
+
+
+def reference() -> ReferenceTable:
+    """Table 3, whose first row is the authors' of skip-thoughts."""
+    return ReferenceTable("table 3", ("", *(heading for _, heading, _ in COLUMNS)),
+                          [(name, *_formatted(values)) for name, values in PAPER])
+
+
+def _formatted(values: Sequence[float]) -> list[str]:
+    return [format(value, form) for value, (_, _, form) in zip(values, COLUMNS, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -128,8 +138,7 @@ def _codes(model: SkipThoughts, params: Params, test: sets.TestSet, number: Mapp
 
 
 def _findings(ours: Mapping[str, Mapping[str, float]], data_label: str, remarks: Sequence[str]) -> Findings:
-    rows = [(name, "BookCorpus", *(format(v, form) for v, (_, _, form) in zip(values, COLUMNS, strict=True)))
-            for name, values in PAPER]
+    rows = [(name, "BookCorpus", *_formatted(values)) for name, values in PAPER]
     rows += [(name, data_label, *(format(results[key], form) if key in results else "-" for key, _, form in COLUMNS))
              for name, results in ours.items()]
     headings = ("", "data", *(heading for _, heading, _ in COLUMNS))

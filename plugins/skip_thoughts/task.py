@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -17,7 +17,7 @@ from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.skip_thoughts import classify, data, judging, sets, table
 from duoln.plugins.skip_thoughts.model import Norm, SkipThoughts
 from duoln.plugins.skip_thoughts.relatedness import ROUNDS, Round
-from duoln.tasks import Column, Config, Findings, Splits, Task
+from duoln.tasks import Column, Config, Findings, ReferenceTable, Splits, Task
 from duoln.tasks.task import Predict
 from duoln.tasks.values import Trained
 
@@ -148,6 +148,9 @@ class SkipThoughtsTask(Task):
     def optimizer(self, cfg: SkipThoughtsConfig) -> optim.Optimizer:
         return optim.Adam(learning_rate=cfg.learning_rate, bias_correction=cfg.bias_correction, donate=True,
                           clip=optim.clip_global_norm(cfg.clip))
+
+    def reference_tables(self) -> Sequence[ReferenceTable]:
+        return [table.reference()]
 
     def evaluate(self, trained: Trained, options: table.Options, say: Callable[[str], None]) -> Findings:
         return table.judge_run(trained, options, say)

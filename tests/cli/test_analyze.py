@@ -51,7 +51,7 @@ def test_geometry_that_is_not_as_known_is_an_error(capsys, monkeypatch):
 def test_geometry_as_json(capsys):
     assert main(["analyze", "geometry", "--cases", "40", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert {"statements", "blocks", "doubled", "gains", "directions", "steps", "same_update", "descents"} <= document.keys()
+    assert {"statements", "blocks", "doubled", "gains", "directions", "inputs", "steps", "same_update", "descents"} <= document.keys()
     assert all(s["agrees"] for s in document["statements"])
 
 
@@ -83,3 +83,18 @@ def test_a_folder_that_cannot_be_made(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["analyze", "invariance", *NUMPY, "--draws", "1", "--out", str(tmp_path / "file" / "x")]) == 1
     assert "cannot be made" in capsys.readouterr().err
+
+
+def test_equations_are_listed_with_their_errors(capsys):
+    assert main(["analyze", "equations"]) == 0
+    out = capsys.readouterr().out
+    assert "eq. 20-22" in out and "UNEXPECTED" not in out and "8 of 8 layers and cells" in out.splitlines()[-1]
+
+
+def test_an_equation_that_a_cell_does_not_follow_is_an_error(capsys, monkeypatch):
+    from duoln.paper.theory import equations
+
+    monkeypatch.setattr(equations, "_batch_norm", lambda summed, gain: gain * summed)
+    assert main(["analyze", "equations", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["agrees"] is False and [s["where"] for s in document["statements"] if not s["agrees"]] == ["eq. 2"]

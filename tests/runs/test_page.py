@@ -103,7 +103,8 @@ function node(name) {
 }
 const home = node("div");
 globalThis.document = { createElementNS: (_, name) => node(name), createElement: node,
-  getElementById: id => id === "data" ? { textContent: process.argv[2] } : home };
+  querySelectorAll: () => [home] };
+home.querySelector = () => ({ textContent: process.argv[2] });
 """
     after = """
 const panel = home.children.filter(child => child.name === "svg")[1];

@@ -57,7 +57,7 @@ def normalised(glm: Glm) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
 
 
 def paper_vectors(glm: Glm) -> np.ndarray:
-    """v_i = ((g_i / sigma_i) chi_i, 1, (a_i - mu_i) / sigma_i) of eq. 13-14, or (x, 1) of eq. 11.
+    """v_i = ((g_i / sigma_i) chi_i, 1, (a_i - mu_i) / sigma_i) of eq. 13-14, or (x, 1) of eq. 12.
 
     chi_i = x - d mu_i / d w_i - (a_i - mu_i) / sigma_i d sigma_i / d w_i.
 
@@ -74,7 +74,7 @@ def paper_vectors(glm: Glm) -> np.ndarray:
 
 
 def paper_fisher(glm: Glm, covariances: np.ndarray, dispersion: float) -> np.ndarray:
-    """Eq. 11, or 13 of a normalised model: the block of outputs i and j is E[Cov(y_i, y_j | x) v_i v_j'] / phi^2."""
+    """Eq. 12, or 13 of a normalised model: the block of outputs i and j is E[Cov(y_i, y_j | x) v_i v_j'] / phi^2."""
     vectors = paper_vectors(glm)
     blocks = np.einsum("nij,nip,njq->ipjq", covariances, vectors, vectors, optimize=True)
     size = glm.outputs * glm.width

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duoln.paper.theory.geometry import Geometry
+from duoln.paper.theory.geometry import SCALED, Geometry
 
 EXACT = 1e-9
 """A relative error of at most this size is rounding."""
@@ -63,7 +63,7 @@ def _blocks(measured: Geometry) -> Iterable[Statement]:
         return _most(e for b in measured.blocks if b.norm == norm for e in (b.weights, b.cross, b.others))
 
     layer = [b for b in measured.blocks if b.norm == "layer"]
-    yield Statement("eq. 11", "plain model, all blocks", True, worst("none"))
+    yield Statement("eq. 12", "plain model, all blocks", True, worst("none"))
     yield Statement("eq. 13", "batch norm, all blocks", True, worst("batch"))
     yield Statement("eq. 13", "weight norm, all blocks", True, worst("weight"))
     yield Statement("eq. 13", "layer norm, blocks of gains and biases", True, _most(b.others for b in layer))
@@ -104,3 +104,10 @@ def _gains(measured: Geometry) -> Iterable[Statement]:
                         _most(e for g in measured.gains if g.norm == norm for e in (g.error, g.correlated)))
     yield Statement("eq. 35", "plain model along w_i and w_j: the term (i, j)", True, measured.directions.pair)
     yield Statement("eq. 35", "the left side as printed, which is four terms", False, measured.directions.printed)
+    kept = {i.norm: _most((abs(i.least - 1), abs(i.greatest - 1))) for i in measured.inputs}
+    yield Statement("eq. 32-35", f"batch and layer norm: inputs times {SCALED:g}, the curvature along the gains stays",
+                    True, _most(kept[norm] for norm in ("batch", "layer")))
+    yield Statement("eq. 32-35", f"weight norm: inputs times {SCALED:g}, the curvature along the gains stays", False,
+                    kept["weight"])
+    yield Statement("eq. 32-35", f"plain model: inputs times {SCALED:g}, the curvature along the length of w_i stays",
+                    False, kept["none"])

@@ -1,0 +1,51 @@
+"""The verdict on a claim. It is computed from evidence by the rules in `METHOD`, and written nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+Verdict = Literal["holds", "does not hold", "too short to tell", "not measured"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+ENOUGH_SEEDS = 3
+METHOD = (
+    "Runs: each seed says by the claim's rule whether the claim holds. If all seeds say the same, and there are at "
+    f"least {ENOUGH_SEEDS} of them or the runs are at least as long as the paper's, that is the verdict: holds, or "
+    "does not hold. Otherwise it is too short to tell, and what the seeds say so far stands beside it. Runs of several "
+    "settings are never mixed. A claim about equal ends of training needs runs as long as the paper's.",
+    "Which runs: those on the best data (original, then substitute, then synthetic), of these the longest, of these "
+    "those with the most seeds. The length is that of the shortest run, in updates, by the paper's.",
+    "Findings of duoln analyze are exact computations, so one is enough. A claim that nothing here measures is not "
+    "measured.")
+"""How a verdict is made, in words."""
+
+
+def of_seeds(seeds: Sequence[bool], share: float, needs: float = 0.0) -> Verdict:
+    """The verdict of runs.
+
+    Args:
+        seeds: for each seed, whether the claim holds.
+        share: the length of the shortest run as a share of the paper's.
+        needs: the least share at which several seeds are a verdict.
+    """
+    enough = share >= 1 or (len(seeds) >= ENOUGH_SEEDS and share >= needs)
+    if not enough or len(set(seeds)) != 1:
+        return "too short to tell"
+    return "holds" if seeds[0] else "does not hold"
+
+
+def of_finding(holds: bool | None) -> Verdict:
+    """The verdict of an exact computation; None if it does not decide."""
+    if holds is None:
+        return "too short to tell"
+    return "holds" if holds else "does not hold"
+
+
+def so_far(seeds: Sequence[bool]) -> str:
+    """What seeds say that are no verdict yet."""
+    if not seeds:
+        return "no comparable runs yet"
+    count = f"{len(seeds)} seed{'' if len(seeds) == 1 else 's'}"
+    if len(set(seeds)) > 1:
+        return f"so far: it holds for {sum(seeds)} of {count}"
+    return f"so far: it {'holds' if seeds[0] else 'does not hold'} ({count})"

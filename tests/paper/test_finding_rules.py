@@ -1,0 +1,58 @@
+"""The rules that decide a claim from what `duoln analyze` found."""
+
+import pytest
+
+from duoln.paper.findings import Stated, Steady, Unchanged, WholeTable
+
+
+def _statement(error, limit=1e-9, where="eq. 8", text="KL is short"):
+    return {"where": where, "text": text, "error": error, "limit": limit}
+
+
+@pytest.mark.parametrize(("errors", "holds"), [((1e-12,), True), ((0.5,), False), ((1e-4,), None), ((1e-12, 0.5), False),
+                                               ((1e-12, 1e-4), None), ((0.5, 1e-4), False)])
+def test_statements_hold_by_their_errors(errors, holds):
+    content = {"statements": [_statement(error, text=f"{k} is") for k, error in enumerate(errors)]}
+    answer = Stated("eq. 8", tuple(str(k) for k in range(len(errors)))).answer(content)
+    assert answer.holds is holds and [f.value for f in answer.figures] == list(errors)
+
+
+def test_a_limit_of_a_statement_counts_before_the_bound_of_wrong():
+    assert Stated("eq. 8", ("KL",)).answer({"statements": [_statement(0.1, limit=0.3)]}).holds is True
+
+
+@pytest.mark.parametrize("content", [{}, {"statements": []}, {"statements": [_statement(0.1), _statement(0.2)]},
+                                     {"statements": [_statement(0.1, where="eq. 9")]}])
+def test_a_statement_that_is_not_there_once_is_refused(content):
+    with pytest.raises((KeyError, ValueError)):
+        Stated("eq. 8", ("KL",)).answer(content)
+
+
+def _cell(measured, expected=True, norm="layer", transformation="dataset re-scaling"):
+    return {"norm": norm, "transformation": transformation, "measured": measured, "expected": expected, "greatest": 0.25}
+
+
+@pytest.mark.parametrize("measured", [True, False, None])
+def test_cells_of_table_1(measured):
+    content = {"cells": [_cell(measured), _cell(True, norm="batch")]}
+    both = Unchanged((("layer", "dataset re-scaling"), ("batch", "dataset re-scaling")))
+    assert both.answer(content).holds is measured
+    assert WholeTable().answer(content).holds is measured
+
+
+def test_the_table_may_say_that_an_output_changes():
+    answer = WholeTable().answer({"cells": [_cell(False, expected=False), _cell(True)]})
+    assert answer.holds is True and answer.figures[0].value == 2
+
+
+def _walks(layer, none):
+    return {"walks": [{"cell": "rnn", "norm": norm, "scaled": scaled, "gradient": [g, 1.0]}
+                      for norm, gradients in (("layer", layer), ("none", none))
+                      for scaled, g in zip(("w_h", "w_h", "w_h and w_x"), gradients, strict=True)]}
+
+
+@pytest.mark.parametrize(("layer", "none", "holds"), [
+    ((1.0, 10.0, 1e9), (1.0, 1000.0, 1.0), True), ((1.0, 1000.0, 1.0), (1.0, 10.0, 1.0), False),
+    ((1.0, 10.0, 1.0), (1.0, float("inf"), 1.0), True), ((0.0, 1.0, 1.0), (1.0, 10.0, 1.0), False)])
+def test_gradients_span_fewer_powers_of_ten(layer, none, holds):
+    assert Steady("rnn").answer(_walks(layer, none)).holds is holds
