@@ -113,7 +113,8 @@ class Las(Task):
         "decoder-swapped-state": "perhaps the .666 of `decoder`: its author's code swaps cell and hidden state",
         "encoder-over-time": "perhaps the .245 of `encoder`: its author's code normalises over time",
     }
-    columns = (Column("dev_per", "dev PER", ".3f"), Column("test_per", "test PER", ".3f"))
+    columns = (Column("dev_per", "dev PER", ".3f"), Column("test_per", "test PER", ".3f"),
+               Column("train_nll", "train NLL", ".3f"), Column("dev_nll", "dev NLL", ".3f"))
     x_axis = "step"
     batch_axes: ClassVar = data.BATCH_AXES
     sampling = pictures.Options
@@ -149,17 +150,23 @@ class Las(Task):
         return ops.concat(*(ops.stack(one.symbols, one.parents) for one in searches), axis=3)
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
-        """The mean cross-entropy, and the error rates of symbols and of words (if any), by beam search and greedily."""
+        """The mean cross-entropy, and the error rates of symbols and of words (if any), by beam search and greedily.
+
+        A set whose texts are not searched for has no error rates.
+        """
         labels: list[np.ndarray] = []
         heard: dict[str, list[np.ndarray]] = {"": [], "_greedy": []}
         missed = 0.0
         for batch in data.parts(split, _ROWS):
             missed += float(predict(batch).astype(np.float64).sum())
+            labels += list(batch["labels"].T)
+            if not split["searched"]:
+                continue
             symbols, parents = predict({"x": batch["x"], "mask": batch["mask"]}).astype(np.int64)
             for name, places in (("_greedy", slice(0, 1)), ("", slice(1, None))):
                 heard[name] += search.walk_back(symbols[:, :, places], parents[:, :, places])
-            labels += list(batch["labels"].T)
-        return {"nll": missed / len(labels), **scoring.rates(labels, heard, bool(split["phones"]))}
+        error_rates = scoring.rates(labels, heard, bool(split["phones"])) if split["searched"] else {}
+        return {"nll": missed / len(labels), **error_rates}
 
     def optimizer(self, cfg: LasConfig) -> optim.Optimizer:
         rate = cfg.learning_rate

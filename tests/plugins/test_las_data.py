@@ -295,6 +295,21 @@ def test_metrics_are_of_the_whole_set():
                      "wer_greedy": metrics["wer_greedy"]}
 
 
+def test_of_the_training_set_the_loss_alone_is_evaluated():
+    """On as many utterances as dev has, evenly spread; without the noise of training."""
+    cfg = _cfg(evaluate_utterances=5, utterances=20)
+    train = TASK.data(cfg).evaluation["train"]
+    utterances = data.spread(made(0).sets["train"][:20], 5)
+    assert train["label_starts"].tolist() == np.cumsum([0, *(len(u.symbols) for u in utterances)]).tolist()
+    np.testing.assert_array_equal(train["x"][:train["x_starts"][1]],
+                                  features(utterances[0].read(), 8000, cfg.mels, utterances[0].name))
+    assert TASK.metrics(lambda batch: np.full(batch["labels"].shape[1], 3.0, np.float32), train) == {"nll": 3.0}
+
+
+def test_losses_are_shown_beside_the_error_rates():
+    assert [column.key for column in TASK.columns] == ["dev_per", "test_per", "train_nll", "dev_nll"]
+
+
 @pytest.mark.parametrize(("wrong", "words"), [
     ({"batch_size": 31}, ["batch_size", "30", "31"]), ({"buckets": 31}, ["at most 30 buckets", "31"]),
     ({"buckets": 0}, ["buckets", "0"]), ({"dropout": 1.0}, ["dropout", "1.0"]), ({"sampling": -0.1}, ["sampling"]),
