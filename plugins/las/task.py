@@ -15,6 +15,7 @@ from duoln.nn import Module, Params
 from duoln.plugins.las import data, pictures, scoring, search, spoken
 from duoln.plugins.las.features import width
 from duoln.plugins.las.model import LasModel, Listener, ListenerNorm, Speller, SpellerNorm, SpellerState
+from duoln.plugins.las.start import Start
 from duoln.tasks import Column, Config, Splits, Task, Trained
 from duoln.tasks.task import Predict
 
@@ -58,13 +59,18 @@ class LasConfig(Config):
     attention: int = 128
     """Units of the attention."""
     listener_norm: ListenerNorm = "none"
-    """Norm of the listener: over-time is that of its author's code."""
+    """Norm of the listener: upper leaves out its first layer, cell all but the cell; over-time is that of its author's
+    code."""
+    constant: bool = False
+    """Whether each frame has the feature 1, beside which layer norm sees how large the others are."""
     speller_norm: SpellerNorm = "none"
     """Norm of the speller."""
     speller_state: SpellerState = "kept"
     """Swapped gives each cell its cell and hidden state in the other's place, as its author's code does."""
     forget_bias: float = 1.0
     """Initial bias of the forget gates."""
+    start: Start = "tensorflow"
+    """How weights start: as in TensorFlow, on which nabu is built, or with orthogonal recurrent weights."""
     beam: int = 16
     """Hypotheses that the search of an evaluation keeps."""
     length_penalty: float = 1.0
@@ -125,10 +131,10 @@ class Las(Task):
 
     def model(self, cfg: LasConfig) -> Module:
         listener = Listener(width(cfg.mels), cfg.listener_hidden, cfg.pyramids, cfg.layers, cfg.listener_norm,
-                            cfg.forget_bias)
+                            cfg.forget_bias, cfg.start, cfg.constant)
         n_values = (2 if cfg.layers else 4) * cfg.listener_hidden
         speller = Speller(data.alphabet_of(cfg.source).classes, n_values, cfg.speller_hidden, cfg.speller_layers,
-                          cfg.attention, cfg.speller_norm, cfg.speller_state, cfg.forget_bias)
+                          cfg.attention, cfg.speller_norm, cfg.speller_state, cfg.forget_bias, cfg.start)
         return LasModel(listener, speller, cfg.beam, cfg.longest, cfg.length_penalty)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
