@@ -85,6 +85,11 @@ class LasConfig(Config):
     """Evaluate on so many utterances of each set, evenly spread; none is all."""
 
 
+_SMALL = {"epochs": 56, "batch_size": 32, "evaluate_every": 60, "patience": 4, "decay_steps": 840,
+          "learning_rate": 3e-3, "source": "auto", "mels": 23, "noise": 0.5, "dropout": 0.1, "listener_hidden": 48,
+          "pyramids": 1, "speller_layers": 1, "attention": 64, "beam": 8, "longest": 10, "buckets": 5}
+
+
 class Las(Task):
     """Listen-Attend-and-Spell with layer norm in the encoder, the decoder, both or neither."""
 
@@ -94,10 +99,10 @@ class Las(Task):
     config = LasConfig
     presets: ClassVar = {
         "paper": {},
-        "small": {"epochs": 56, "batch_size": 32, "evaluate_every": 60, "patience": 4, "decay_steps": 840,
-                  "learning_rate": 3e-3, "source": "auto", "mels": 23, "noise": 0.5, "dropout": 0.1,
-                  "listener_hidden": 48, "pyramids": 1, "speller_layers": 1, "attention": 64, "beam": 8, "longest": 10,
-                  "buckets": 5},
+        "small": _SMALL,
+        "words": {**_SMALL, "epochs": 60, "patience": 0, "decay_steps": 900, "words": 4, "longest": 24},
+        "librispeech": {"epochs": 50, "batch_size": 4, "decay_steps": 0, "source": "librispeech", "noise": 0.0,
+                        "longest": 600},
         "smoke": {"epochs": 6, "batch_size": 16, "evaluate_every": 0, "patience": 0, "decay_steps": 0,
                   "learning_rate": 1e-2, "source": "made", "mels": 8, "noise": 0.1, "dropout": 0.1,
                   "listener_hidden": 8, "pyramids": 1, "speller_hidden": 12, "speller_layers": 1, "attention": 8,
@@ -112,14 +117,15 @@ class Las(Task):
         "encoder-over-time": {"listener_norm": "over-time"},
     }
     references: ClassVar = {
-        "none": "TIMIT: PER .268 after 15,947 steps",
-        "encoder": "TIMIT: PER .245 after 9,976 steps",
+        "none": "TIMIT: PER .268 after 15,947 steps; LibriSpeech: WER .426 after 96,785",
+        "encoder": "TIMIT: PER .245 after 9,976 steps; LibriSpeech: WER .401 after 64,354",
         "decoder": "TIMIT: PER .666 after 15,600 steps",
         "both": "TIMIT: PER .253 after 15,552 steps",
         "decoder-swapped-state": "perhaps the .666 of `decoder`: its author's code swaps cell and hidden state",
         "encoder-over-time": "perhaps the .245 of `encoder`: its author's code normalises over time",
     }
     columns = (Column("dev_per", "dev PER", ".3f"), Column("test_per", "test PER", ".3f"),
+               Column("test_wer", "test WER", ".3f"),
                Column("train_nll", "train NLL", ".3f"), Column("dev_nll", "dev NLL", ".3f"))
     x_axis = "step"
     batch_axes: ClassVar = data.BATCH_AXES
@@ -183,7 +189,8 @@ class Las(Task):
         return pictures.sample(trained, options, out)
 
     def pictures(self, runs: Mapping[str, Trained], folder: Path) -> list[Path]:
-        return [pictures.draw_weights(runs, self.variants, folder / "weights.png")]
+        return [pictures.draw_weights(runs, self.variants, folder / "weights.png"),
+                pictures.draw_side_by_side(runs, folder / "attentions.png")]
 
     def prepare(self, source: Path, target: Path) -> list[Path]:
         return spoken.prepare(source, target)
