@@ -30,6 +30,12 @@ def add_command(commands: Any) -> None:
     geometry.add_argument("--cases", type=int, default=500, help="rows of data (500)")
     geometry.set_defaults(run=_geometry)
 
+    magnitude = kinds.add_parser("magnitude", help="section 5.2.2: what scaled inputs do to learning the weights' size")
+    magnitude.add_argument("--cases", type=int, default=500, help="rows of data (500)")
+    magnitude.add_argument("--scale", type=float, default=4.0, help="factor of inputs and weights (4)")
+    magnitude.add_argument("--shift", type=float, default=3.0, help="what every input is moved by (3)")
+    magnitude.set_defaults(run=_magnitude)
+
     stability = kinds.add_parser("stability", help="section 3.1: states and gradients of recurrent networks over time")
     stability.add_argument("--steps", type=int, default=100, help="time steps (100)")
     stability.add_argument("--scales", type=_numbers, metavar="S,S,...", default=(0.5, 1.0, 2.0, 4.0),
@@ -37,8 +43,8 @@ def add_command(commands: Any) -> None:
     stability.add_argument("--eps", type=float, default=1e-5, help="of the norms (1e-5)")
     stability.set_defaults(run=_stability)
 
-    for kind in (invariance, geometry, stability):
-        kind.add_argument("--backend", help="default: numpy, for its float64" if kind is geometry
+    for kind in (invariance, geometry, magnitude, stability):
+        kind.add_argument("--backend", help="default: numpy, for its float64" if kind in (geometry, magnitude)
                           else "default: DUOLN_BACKEND, else auto")
         kind.add_argument("--seed", type=int, default=0, help="default 0")
         also = ", stability.csv and stability.png" if kind is stability else ""
@@ -87,6 +93,22 @@ def _geometry(args: argparse.Namespace) -> int:
     return 0 if right == len(checked) else 1
 
 
+def _magnitude(args: argparse.Namespace) -> int:
+    from duoln.cli import learning_tables
+    from duoln.paper.theory import magnitude
+
+    backend = _backend(args.backend or "numpy")
+    report = magnitude.measure(backend, args.seed, args.cases, args.scale, args.shift)
+    scaled = {norm: report.of(report.changes[0], "gaussian", norm).factor for norm in magnitude.NORMS}
+    summary = (f"{report.changes[0]}: the metric along |w| of a plain model x {scaled['none']:.4g}, along the gain x "
+               f"{scaled['weight']:.4g} in weight norm, x {scaled['batch']:.4g} in batch norm, x {scaled['layer']:.4g} "
+               "in layer norm")
+    _finish(args, backend, summary, report.holds, {
+        **report._asdict(), "effects": [effect._asdict() for effect in report.effects]},
+        lambda: learning_tables.show_magnitude(report, summary))
+    return 0 if report.holds else 1
+
+
 def _stability(args: argparse.Namespace) -> int:
     from duoln.cli import analysis_tables
     from duoln.paper.theory import stability
@@ -114,7 +136,7 @@ def _stability(args: argparse.Namespace) -> int:
     return 0
 
 
-# Shared by the three commands ----------------------------------------------------------------------------
+# Shared by all kinds ------------------------------------------------------------------------------------
 
 def _backend(name: str | None) -> Backend:
     from duoln import runtime
