@@ -73,8 +73,9 @@ class Listener(nn.Module):
         self.layers: list[nn.LSTM] = []
         n_in += int(constant)
         for k in range(pyramids + layers):
+            begin = of_lstm(start, n_in, n_hidden)
             self.layers.append(nn.LSTM(n_in, n_hidden, _cell_norm(norm, k), bidirectional=True, forget_bias=forget_bias,
-                                       eps=eps, **of_lstm(start, n_in, n_hidden)))
+                                       eps=eps, input_init=begin.input, recurrent_init=begin.recurrent))
             n_in = 4 * n_hidden if len(self.layers) <= pyramids else 2 * n_hidden
 
     def children(self) -> dict[str, nn.Module]:
@@ -152,8 +153,10 @@ class Speller(nn.Module):
         self.classes, self.n_values, self.n_attention, self.state = classes, n_values, n_attention, state
         self.start = start
         widths = [classes + n_values, *[n_hidden] * (layers - 1)]
-        self.cells = [nn.LSTMCell(n_in, n_hidden, norm, forget_bias=forget_bias, eps=eps,
-                                  **of_lstm(start, n_in, n_hidden)) for n_in in widths]
+        begin = [of_lstm(start, n_in, n_hidden) for n_in in widths]
+        self.cells = [nn.LSTMCell(n_in, n_hidden, norm, forget_bias=forget_bias, eps=eps, input_init=of_cell.input,
+                                  recurrent_init=of_cell.recurrent)
+                      for n_in, of_cell in zip(widths, begin, strict=True)]
         self.query = nn.Linear(n_hidden, n_attention, bias=False)
         self.keys = nn.Linear(n_values, n_attention, bias=False)
         self.output = nn.Linear(n_hidden + n_values, classes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from duoln import nn
 from duoln.nn.init import Initializer
@@ -11,17 +11,24 @@ from duoln.nn.init import Initializer
 Start = Literal["tensorflow", "orthogonal"]
 
 
-def of_lstm(start: Start, n_in: int, n_hidden: int) -> dict[str, Initializer]:
-    """The initialisers of a layer of LSTM cells, as options of `nn.LSTM`.
+class OfLstm(NamedTuple):
+    """The initialisers of a layer of LSTM cells."""
+
+    input: Initializer
+    recurrent: Initializer
+
+
+def of_lstm(start: Start, n_in: int, n_hidden: int) -> OfLstm:
+    """The initialisers of a layer of LSTM cells.
 
     In TensorFlow a cell has one matrix for input and state and all gates, (n_in + n_hidden, 4 n_hidden), and a variable
     without an initialiser starts as Glorot and Bengio (2010) have it, uniform in +-sqrt(6 / (n_in + 5 n_hidden)). In
     "orthogonal" the input weights are Glorot's and the recurrent ones orthogonal, gate by gate.
     """
     if start == "orthogonal":
-        return {"input_init": nn.init.glorot, "recurrent_init": nn.init.orthogonal}
+        return OfLstm(nn.init.glorot, nn.init.orthogonal)
     kernel = nn.init.uniform(sqrt(6.0 / (n_in + 5 * n_hidden)))
-    return {"input_init": kernel, "recurrent_init": kernel}
+    return OfLstm(kernel, kernel)
 
 
 def of_score(start: Start, width: int) -> Initializer:
