@@ -1,10 +1,12 @@
-"""The tables of `duoln analyze magnitude`."""
+"""The tables of `duoln analyze magnitude` and `duoln analyze shift`."""
 
 from __future__ import annotations
 
+import statistics
+
 from duoln.cli import console
 from duoln.cli.analysis_tables import TITLES
-from duoln.paper.theory import magnitude
+from duoln.paper.theory import magnitude, shift
 from duoln.paper.theory.glm import NORMS
 
 
@@ -29,3 +31,28 @@ def _factor(effect: magnitude.Effect) -> str:
     text = f"x {effect.factor:.3g}"
     return text if effect.greatest - effect.least < 1e-6 * effect.factor else \
         f"{text} ({effect.least:.2g} to {effect.greatest:.2g})"
+
+
+def show_shift(measured: shift.Shift, summary: str) -> None:
+    """A row for each layer, a column for each variant."""
+    variants = list(measured.losses)
+    rows = [(layer, *(_moved(measured.of(variant, layer)) for variant in variants)) for layer in measured.layers()]
+    rows.append(("loss at the end", *(f"{loss:.3g}" for loss in measured.losses.values())))
+    console.show(console.rows_table(
+        f"Inputs of layers: means / deviations of units moved in {measured.every} updates, in standard deviations",
+        ("layer", *variants), rows, whole=(0,)), data=True)
+    console.put(summary)
+
+
+def shift_summary(measured: shift.Shift) -> str:
+    """The median movement of each variant over all its layers, in words."""
+    parts = []
+    for variant in measured.losses:
+        own = [m for m in measured.movements if m.variant == variant]
+        means, deviations = (statistics.median(v for m in own for v in m[place]) for place in (3, 4))
+        parts.append(f"{means:.3f} and {deviations:.3f} ({variant})")
+    return ", ".join(parts)
+
+
+def _moved(movement: shift.Movement) -> str:
+    return f"{statistics.fmean(movement.means):.3f} / {statistics.fmean(movement.deviations):.3f}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -88,11 +88,17 @@ class Listener(nn.Module):
 
     def hear(self, params: Params, batch: Batch) -> tuple[Tensor, Tensor]:
         """The last layer's outputs, 0 where there is no utterance, and where there is one."""
+        *_, last = self.walk(params, batch)
+        return last
+
+    def walk(self, params: Params, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+        """The inputs of each layer in turn, with where there is an utterance; then the outputs of the last one."""
         x, mask = batch["x"], batch["mask"]
         if x.shape[0] % 2 ** self.pyramids:
             raise ShapeError(f"[las] expected x of a multiple of {2 ** self.pyramids} steps, found {x.shape[0]}")
         if self.constant:
             x = ops.concat(x, ops.ones((*x.shape[:2], 1), x.backend, x.dtype), axis=2)
+        yield x, mask
         for k, layer in enumerate(self.layers):
             x, _ = layer(params[f"layer{k}"], x, mask=mask)
             x = dropped(ops.where(ops.expand_dims(mask, axis=2), x, 0.0), batch, f"keep_listener{k}")
@@ -100,7 +106,7 @@ class Listener(nn.Module):
                 x, mask = _pairs(x), mask[::2]
                 if self.norm == "over-time":
                     x = normalise_over_time(x, params["gain"], params["bias"], self.eps)
-        return x, mask
+            yield x, mask
 
 
 def _cell_norm(norm: ListenerNorm, layer: int) -> Norm:

@@ -12,7 +12,7 @@ import numpy as np
 from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
-from duoln.plugins.las import data, pictures, scoring, search, spoken
+from duoln.plugins.las import data, inputs, pictures, scoring, search, spoken
 from duoln.plugins.las.features import width
 from duoln.plugins.las.model import LasModel, Listener, ListenerNorm, Speller, SpellerNorm, SpellerState
 from duoln.plugins.las.start import Start
@@ -179,6 +179,10 @@ class Las(Task):
                 heard[name] += search.walk_back(symbols[:, :, places], parents[:, :, places])
         error_rates = scoring.rates(labels, heard, bool(split["phones"])) if split["searched"] else {}
         return {"nll": missed / len(labels), **error_rates}
+
+    def layer_inputs(self, model: Module, params: Params, batch: dict[str, Tensor]) -> dict[str, np.ndarray]:
+        assert isinstance(model, LasModel)
+        return inputs.layer_inputs(model, params, batch)
 
     def optimizer(self, cfg: LasConfig) -> optim.Optimizer:
         rate = cfg.learning_rate
