@@ -49,7 +49,8 @@ def shift_summary(measured: shift.Shift) -> str:
     parts = []
     for variant in measured.losses:
         own = [m for m in measured.movements if m.variant == variant]
-        means, deviations = (statistics.median(v for m in own for v in m[place]) for place in (3, 4))
+        means = statistics.median(value for movement in own for value in movement.means)
+        deviations = statistics.median(value for movement in own for value in movement.deviations)
         parts.append(f"{means:.3f} and {deviations:.3f} ({variant})")
     return ", ".join(parts)
 

@@ -86,7 +86,7 @@ def measure(task: Task, variants: Sequence[str], preset: str | None, settings: M
     """
     if not 1 <= every <= updates:
         raise UsageError(f"[shift] expected an interval of 1 to {updates} updates, all of them; found {every}")
-    movements, losses, dataset = [], {}, ""
+    movements, losses, dataset = list[Movement](), dict[str, float](), ""
     for variant in variants:
         cfg = make_config(task, variant, preset, settings)
         splits = task.data(cfg)
