@@ -211,7 +211,8 @@ def test_gradient_of_the_whole_model(variant, numpy_backend):
     small = {k: a[:, rows] for k, a in batch.items()}
     t = to_tensors({"p": params, "b": small}, numpy_backend)
     model = TASK.model(cfg)
-    gradcheck(lambda *leaves: TASK.loss(model, tree.unflatten(params, list(leaves)), t["b"]), *tree.leaves(t["p"]))
+    # The step is small because a norm of two units bends sharply.
+    gradcheck(lambda *leaves: TASK.loss(model, tree.unflatten(params, list(leaves)), t["b"]), *tree.leaves(t["p"]), step=2e-7)
 
 
 def test_a_norm_over_time_is_not_one_over_features(numpy_backend):
@@ -272,4 +273,4 @@ def test_the_smoke_preset_learns():
     while not trainer.finished:
         trainer.advance()
     last = trainer.evaluate()
-    assert last["dev_nll"] < 0.6 * first["dev_nll"] and last["dev_per"] < 0.8
+    assert all(last[key] < 0.6 * first[key] for key in ("train_nll", "dev_nll", "dev_per"))
