@@ -88,7 +88,7 @@ def measure(record: Record, out: Path, backend: Backend, plan: Iterator[tuple[in
         for norm in VARIANTS:
             run(CHOICE, norm, one, CHOICE_SEED)
     rates: dict[str, float] = {norm: record.chosen(norm, choose) if rate is None else rate for norm in VARIANTS}
-    record = record._replace(shown=rates)
+    record = record._replace(rates=rates)
     for seed, cell in plan:
         for norm in VARIANTS:
             run(cell, norm, rates[norm], seed)

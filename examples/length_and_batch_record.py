@@ -62,7 +62,7 @@ class Record(NamedTuple):
     backend: str
     settings: Mapping[str, Any]
     runs: Sequence[Run]
-    shown: Mapping[str, float]
+    rates: Mapping[str, float]
     """The rate of each variant in the table and the map; empty before it is chosen."""
 
     def has(self, cell: Cell, norm: str, rate: float, seed: int) -> bool:
@@ -77,12 +77,12 @@ class Record(NamedTuple):
 
     def cells(self) -> tuple[list[int], list[int]]:
         """The lengths and the batch sizes of the map."""
-        shown = self._shown()
-        return sorted({run.length for run in shown}), sorted({run.batch_size for run in shown})
+        runs = self._of_map()
+        return sorted({run.length for run in runs}), sorted({run.batch_size for run in runs})
 
     def updates(self, cell: Cell, norm: str) -> list[float]:
         """The updates of each seed until the problem is learnt; infinite if it is not."""
-        ends = [learnt(run.losses) for run in self._shown() if (run.norm, run.length, run.batch_size) == (norm, *cell)]
+        ends = [learnt(run.losses) for run in self._of_map() if (run.norm, run.length, run.batch_size) == (norm, *cell)]
         every: int = self.settings["every"]
         return [math.inf if end is None else end * every for end in ends]
 
@@ -99,9 +99,9 @@ class Record(NamedTuple):
             return Ratio(cap / layer, ">")
         return Ratio(plain / cap, "<") if math.isinf(layer) else Ratio(plain / layer, "")
 
-    def _shown(self) -> list[Run]:
-        """The runs of the map: those of the shown rates, without those for the choice of rates."""
-        return [run for run in self.runs if self.shown.get(run.norm) == run.rate and not run.choice]
+    def _of_map(self) -> list[Run]:
+        """The runs of the map: those of the chosen rates, without those for the choice of rates."""
+        return [run for run in self.runs if self.rates.get(run.norm) == run.rate and not run.choice]
 
 
 def learnt(losses: Sequence[float]) -> int | None:
@@ -141,7 +141,7 @@ def read(path: Path) -> Record:
     try:
         runs = [Run(**{**run, "losses": [math.nan if loss is None else float(loss) for loss in run["losses"]]})
                 for run in content["runs"]]
-        return Record(content["backend"], content["settings"], runs, content["shown"])
+        return Record(content["backend"], content["settings"], runs, content["rates"])
     except (KeyError, TypeError, ValueError) as error:
         raise DataFormatError(path, 0, "a record of runs", f"{type(error).__name__}: {error}") from error
 
@@ -153,7 +153,7 @@ def write(record: Record, folder: Path, picture: bool = False) -> list[Path]:
                                                               for loss in run.losses]}) for run in record.runs)
     target = folder / f"{NAME}.json"
     write_own(target, (f'{{"backend": {json.dumps(record.backend)},\n"settings": {json.dumps(dict(record.settings))},\n'
-                       f'"shown": {json.dumps(dict(record.shown))},\n"runs": [\n{runs}\n]}}\n').encode())
+                       f'"rates": {json.dumps(dict(record.rates))},\n"runs": [\n{runs}\n]}}\n').encode())
     return [target, draw(record, folder / f"{NAME}.png")] if picture and can_draw() else [target]
 
 
@@ -163,7 +163,7 @@ def table(record: Record) -> str:
     """A line for each length, a column for each batch size: the ratio, and the updates of both."""
     lengths, sizes = record.cells()
     names = {"layer": "layer norm", "none": "plain"}
-    rates = ", ".join(f"{rate:g} ({names[norm]})" for norm, rate in record.shown.items())
+    rates = ", ".join(f"{rate:g} ({names[norm]})" for norm, rate in record.rates.items())
     lines = [f"Updates of a plain LSTM by those of one with layer norm, until the error is below {LEVEL} in {IN_A_ROW} "
              "validations in a row", f"(the same answer to all has {CONSTANT:.3f}); in brackets the updates of both, "
              f"plain / layer norm. At most {record.settings['updates']}", f"updates; rates: {rates}.", "",
@@ -196,7 +196,7 @@ def draw(record: Record, target: Path) -> Path:
         [[panel]] = axes
         values = [[_logarithm(record.ratio(Cell(length, size))) for size in sizes] for length in lengths]
         reach = math.log2(_REACH)
-        shown = panel.imshow(values, cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto", origin="lower")
+        image = panel.imshow(values, cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto", origin="lower")
         for row, length in enumerate(lengths):
             for column, size in enumerate(sizes):
                 value = values[row][column]
@@ -208,7 +208,7 @@ def draw(record: Record, target: Path) -> Path:
         panel.set_ylabel("time steps")
         panel.set_title("Updates of a plain LSTM by those with layer norm\n(of both: plain / layer norm)", fontsize=10)
         panel.spines[:].set_visible(False)
-        bar = whole.colorbar(shown, ax=panel)
+        bar = whole.colorbar(image, ax=panel)
         marks = range(-int(reach), int(reach) + 1)
         bar.set_ticks(list(marks), labels=[f"{2.0 ** mark:g}" for mark in marks])
     return target

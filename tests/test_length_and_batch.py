@@ -58,7 +58,7 @@ def test_a_record_goes_on_where_it_ended(tmp_path, monkeypatch, capsys):
     first = length_and_batch.main(asked, TINY)
     table = capsys.readouterr().out
     assert [t[2:] for t in trained[:4]] == [(100, 5, 3)] * 4 and len(trained) == 4 + 8
-    assert {t[:2] for t in trained[4:]} == set(first.shown.items())
+    assert {t[:2] for t in trained[4:]} == set(first.rates.items())
     assert length_and_batch.main(asked, TINY) == first == records.read(tmp_path / "length_and_batch.json")
     assert len(trained) == 12 and capsys.readouterr().out == table
     path = tmp_path / "length_and_batch.json"
@@ -76,8 +76,8 @@ def test_what_is_refused(tmp_path):
                          (["--updates", "1"], ["--updates", "at least 2"])):
         check_error(UsageError, lambda a=asked: length_and_batch.main([*a, "--out", str(tmp_path)], TINY), *words)
     length_and_batch.main(["--lengths", "4", "--batches", "2", "--rate", "0.01", "--out", str(tmp_path)], TINY)
-    other = dataclasses.replace(TINY, hidden=5)
-    check_error(UsageError, lambda: length_and_batch.main([*ASKED, "--out", str(tmp_path)], other), "'hidden': 5", "'hidden': 4")
+    larger = dataclasses.replace(TINY, hidden=5)
+    check_error(UsageError, lambda: length_and_batch.main([*ASKED, "--out", str(tmp_path)], larger), "'hidden': 5", "'hidden': 4")
     (tmp_path / "length_and_batch.json").write_text('{"runs": [{}]}')
     check_error(DataError, lambda: length_and_batch.main([*ASKED, "--out", str(tmp_path)], TINY), "length_and_batch.json")
 
@@ -134,4 +134,4 @@ def test_the_map_has_a_colour_and_words_for_each_cell(tmp_path, monkeypatch):
 def test_an_error_that_is_not_finite_is_kept(tmp_path):
     [path] = records.write(RECORD, tmp_path)
     again = records.read(path)
-    assert math.isnan(again.runs[-2].losses[1]) and again.runs[:-3] == RECORD.runs[:-3] and again.shown == RECORD.shown
+    assert math.isnan(again.runs[-2].losses[1]) and again.runs[:-3] == RECORD.runs[:-3] and again.rates == RECORD.rates

@@ -112,7 +112,7 @@ def _magnitude(args: argparse.Namespace) -> int:
 
     backend = _backend(args.backend or "numpy")
     report = magnitude.measure(backend, args.seed, args.cases, args.scale, args.shift)
-    scaled = {effect.norm: effect.factor for effect in report.effects
+    scaled = {effect.norm: effect.ratio for effect in report.effects
               if (effect.change, effect.family) == (report.changes[0], "gaussian")}
     summary = (f"{report.changes[0]}: the metric along |w| of a plain model x {scaled['none']:.4g}, along the gain x "
                f"{scaled['weight']:.4g} in weight norm, x {scaled['batch']:.4g} in batch norm, x {scaled['layer']:.4g} "

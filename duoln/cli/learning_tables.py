@@ -16,7 +16,7 @@ def show_magnitude(measured: magnitude.Magnitude, summary: str) -> None:
     for change in measured.changes:
         for family in magnitude.FAMILIES_SHOWN:
             effects = [measured.of(change, family, norm) for norm in NORMS]
-            rows.append((change, family, *map(_factor, effects)))
+            rows.append((change, family, *map(_ratio, effects)))
     console.show(console.rows_table(
         f"The metric along the magnitude of incoming weights, by that before the change, {measured.cases} cases",
         ("change", "family", *(TITLES[norm] for norm in NORMS)), rows, whole=(0, 1)), data=True)
@@ -27,9 +27,9 @@ def show_magnitude(measured: magnitude.Magnitude, summary: str) -> None:
     console.put("Layer norm does not see the scale of its inputs, but it sees their shift (table 1).")
 
 
-def _factor(effect: magnitude.Effect) -> str:
-    text = f"x {effect.factor:.3g}"
-    return text if effect.greatest - effect.least < 1e-6 * effect.factor else \
+def _ratio(effect: magnitude.Effect) -> str:
+    text = f"x {effect.ratio:.3g}"
+    return text if effect.greatest - effect.least < 1e-6 * effect.ratio else \
         f"{text} ({effect.least:.2g} to {effect.greatest:.2g})"
 
 

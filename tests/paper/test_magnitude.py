@@ -42,12 +42,12 @@ def test_batch_norms_is_one_constant_and_layer_norms_sums_to_one(numpy_backend):
     assert layer.sum() == pytest.approx(3 * 2.0, rel=1e-9) and np.ptp(layer) > 0.1
 
 
-@pytest.mark.parametrize(("change", "factor"), [("inputs x 4", 16), ("inputs x 0.25", 1 / 16), ("weights x 4", 1)])
-def test_a_scale_of_the_inputs_is_squared_in_plain_models_and_weight_norm(change, factor, measured):
+@pytest.mark.parametrize(("change", "ratio"), [("inputs x 4", 16), ("inputs x 0.25", 1 / 16), ("weights x 4", 1)])
+def test_a_scale_of_the_inputs_is_squared_in_plain_models_and_weight_norm(change, ratio, measured):
     for norm in NORMS:
         effect = measured.of(change, "gaussian", norm)
-        expected = 1 if norm in magnitude.ROBUST else factor
-        np.testing.assert_allclose([effect.factor, effect.least, effect.greatest], expected, rtol=1e-9)
+        expected = 1 if norm in magnitude.ROBUST else ratio
+        np.testing.assert_allclose([effect.ratio, effect.least, effect.greatest], expected, rtol=1e-9)
 
 
 def test_of_a_shift_batch_norm_alone_sees_nothing(measured):
@@ -58,14 +58,14 @@ def test_of_a_shift_batch_norm_alone_sees_nothing(measured):
 
 def test_predictions_decide_with_logistic_outputs(measured):
     """The variance of a sure prediction is small: weight norm does not see longer weights, the plain model does."""
-    factors = {norm: measured.of("weights x 4", "logistic", norm).factor for norm in NORMS}
-    assert factors["none"] < 0.5 and all(factors[norm] == pytest.approx(1) for norm in ("batch", "weight", "layer"))
+    ratios = {norm: measured.of("weights x 4", "logistic", norm).ratio for norm in NORMS}
+    assert ratios["none"] < 0.5 and all(ratios[norm] == pytest.approx(1) for norm in ("batch", "weight", "layer"))
     assert all(effect.error < 1e-9 for effect in measured.effects) and measured.holds
 
 
 def test_a_model_that_sees_the_scale_is_told(measured):
     [first] = [k for k, e in enumerate(measured.effects) if (e.change, e.family, e.norm) == ("inputs x 4", "gaussian", "layer")]
-    wrong = [e._replace(factor=1.01) if k == first else e for k, e in enumerate(measured.effects)]
+    wrong = [e._replace(ratio=1.01) if k == first else e for k, e in enumerate(measured.effects)]
     assert not measured._replace(effects=wrong).holds
     assert not measured._replace(effects=[measured.effects[0]._replace(error=0.1)]).holds
 

@@ -35,7 +35,7 @@ def test_padding_is_left_out(numpy_backend):
     cfg, params, batch = _start("both")
     dirty = {**batch, "x": np.where(batch["mask"][..., None], batch["x"], 1e6)}
     t = to_tensors({"p": params, "a": batch, "b": dirty}, numpy_backend)
-    clean, other = (TASK.layer_inputs(TASK.model(cfg), t["p"], t[name]) for name in "ab")
+    clean, dirtied = (TASK.layer_inputs(TASK.model(cfg), t["p"], t[name]) for name in "ab")
     assert not batch["mask"].all()
     for layer in clean:
-        np.testing.assert_array_equal(clean[layer], other[layer])
+        np.testing.assert_array_equal(clean[layer], dirtied[layer])

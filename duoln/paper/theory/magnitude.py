@@ -34,7 +34,7 @@ class Effect(NamedTuple):
     change: str
     family: str
     norm: Norm
-    factor: float
+    ratio: float
     """Of the sum over all outputs."""
     least: float
     greatest: float
@@ -64,7 +64,7 @@ class Magnitude(NamedTuple):
     def holds(self) -> bool:
         """Whether scales change nothing in batch and layer norm, and the formula is that of the exact matrix."""
         scaled = [e for e in self.effects if e.norm in ROBUST and "+" not in e.change]
-        return (all(abs(e.factor - 1) < TOLERANCE for e in scaled)
+        return (all(abs(e.ratio - 1) < TOLERANCE for e in scaled)
                 and all(e.error < TOLERANCE for e in self.effects))
 
 
