@@ -194,7 +194,7 @@ class Las(Task):
 
     def pictures(self, runs: Mapping[str, Trained], folder: Path) -> list[Path]:
         return [pictures.draw_weights(runs, self.variants, folder / "weights.png"),
-                pictures.draw_side_by_side(runs, folder / "attentions.png")]
+                pictures.draw_side_by_side(runs, self.variants, folder / "attentions.png")]
 
     def prepare(self, source: Path, target: Path) -> list[Path]:
         return spoken.prepare(source, target)
