@@ -22,7 +22,8 @@ The rules, fixed before any run:
 * Several seeds: the ratio is that of the medians of the updates.
 
 The record is written after each run. A command that is given again goes on: what the record in `--out` has is not run
-again, so it can be stopped at any time, and lengths, batches and seeds can be added.
+again, so it can be stopped at any time, and lengths, batches and seeds can be added. Two processes can share a map:
+each has its own `--out` and part of the lengths, and `--add` takes over the runs of the other's record.
 """
 
 from __future__ import annotations
@@ -113,6 +114,8 @@ def main(argv: Sequence[str] | None = None, settings: Settings = SETTINGS) -> Re
     parser.add_argument("--rate", type=float, metavar="RATE", help="one rate for both variants, without a choice")
     parser.add_argument("--out", type=Path, default=Path("runs/length_and_batch"), metavar="DIR",
                         help="default: runs/length_and_batch")
+    parser.add_argument("--add", type=Path, nargs="+", default=[], metavar="FILE",
+                        help="take over the runs of these records")
     args = parser.parse_args(argv)
     least = {"--lengths": (min(args.lengths), 2), "--batches": (min(args.batches), 1), "--seeds": (args.seeds, 1),
              "--updates": (args.updates, settings.every)}
@@ -123,6 +126,8 @@ def main(argv: Sequence[str] | None = None, settings: Settings = SETTINGS) -> Re
     backend = duoln.backend()
     record = records.opened(args.out, backend.name, {key: value for key, value in vars(settings).items()
                                                      if key not in Cell._fields})
+    for path in args.add:
+        record = records.joined(record, path)
     record = measure(record, args.out, backend, planned(args.lengths, args.batches, args.seeds), args.choose, args.rate,
                      settings)
     print(records.table(record))

@@ -125,10 +125,27 @@ def opened(folder: Path, backend: str, settings: Mapping[str, Any]) -> Record:
     if not path.exists():
         return Record(backend, settings, [], {})
     record = read(path)
+    _check_settings(path, record, settings)
+    return record
+
+
+def joined(record: Record, path: Path) -> Record:
+    """A record with the runs of another file that it has not.
+
+    Raises:
+        UsageError: the file's runs have other settings.
+        DataError: it is missing or damaged.
+    """
+    added = read(path)
+    _check_settings(path, added, record.settings)
+    new = [run for run in added.runs if not record.has(Cell(run.length, run.batch_size), run.norm, run.rate, run.seed)]
+    return record._replace(runs=[*record.runs, *new])
+
+
+def _check_settings(path: Path, record: Record, settings: Mapping[str, Any]) -> None:
     if dict(record.settings) != dict(settings):
         raise UsageError(f"[{NAME}] {path}: expected a record of the settings {dict(settings)}, found one of "
                          f"{dict(record.settings)}; give another --out")
-    return record
 
 
 def read(path: Path) -> Record:

@@ -71,6 +71,19 @@ def test_a_record_goes_on_where_it_ended(tmp_path, monkeypatch, capsys):
         run.losses for run in first.runs if (run.length, run.batch_size) == (6, 4)]
 
 
+def test_two_records_are_joined_without_a_run_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "can_draw", lambda: False)
+    asked = ["--batches", "2", "--rate", "0.01"]
+    for length in ("4", "5"):
+        length_and_batch.main([*asked, "--lengths", length, "--out", str(tmp_path / length)], TINY)
+    trained = _lengths_trained(monkeypatch)
+    files = [str(tmp_path / length / "length_and_batch.json") for length in ("4", "5")]
+    whole = length_and_batch.main([*asked, "--lengths", "4", "5", "--out", str(tmp_path / "4"), "--add", *files], TINY)
+    assert trained == [] and [(run.length, run.norm) for run in whole.runs] == [(n, v) for n in (4, 5) for v in adding.VARIANTS]
+    larger = dataclasses.replace(TINY, hidden=5)
+    check_error(UsageError, lambda: length_and_batch.main([*asked, "--out", str(tmp_path / "a"), "--add", files[0]], larger), files[0])
+
+
 def test_what_is_refused(tmp_path):
     for asked, words in ((["--lengths", "1"], ["--lengths", "2"]), (["--batches", "0"], ["--batches"]), (["--seeds", "0"], ["--seeds"]),
                          (["--updates", "1"], ["--updates", "at least 2"])):
