@@ -123,6 +123,8 @@ def check(cfg: Any) -> None:
     for name in ("dropout", "sampling"):
         if not 0 <= getattr(cfg, name) < 1:
             raise UsageError(f"[las] expected {name} in [0, 1), found {getattr(cfg, name)}")
+    if not np.isfinite(cfg.constant):
+        raise UsageError(f"[las] expected a finite constant, found {cfg.constant}")
     if not 0 <= cfg.noise < np.inf:
         raise UsageError(f"[las] expected a finite noise of at least 0, found {cfg.noise}")
 

@@ -58,8 +58,8 @@ class Listener(nn.Module):
         norm: see above.
         forget_bias: the forget bias of the cells.
         start: how the weights start.
-        constant: whether each frame has the feature 1 beside the others. The layer norm of W_x x is the same for x and
-            for 2 x; with a constant in x it is not.
+        constant: a feature of this value stands beside the others in every frame; 0 is none. The layer norm of W_x x is
+            the same for x and for 2 x; with a constant in x it is not.
 
     Shape:
         x (T, B, n_in), mask bool (T, B) -> (T / 2^pyramids, B, 2 n_hidden), the mask at those steps. T must be a
@@ -67,11 +67,11 @@ class Listener(nn.Module):
     """
 
     def __init__(self, n_in: int, n_hidden: int, pyramids: int, layers: int, norm: ListenerNorm, forget_bias: float,
-                 start: Start = "tensorflow", constant: bool = False, eps: float = 1e-5) -> None:
+                 start: Start = "tensorflow", constant: float = 0.0, eps: float = 1e-5) -> None:
         self.pyramids, self.norm, self.eps, self.wide = pyramids, norm, eps, 4 * n_hidden
         self.constant = constant
         self.layers: list[nn.LSTM] = []
-        n_in += int(constant)
+        n_in += bool(constant)
         for k in range(pyramids + layers):
             begin = of_lstm(start, n_in, n_hidden)
             self.layers.append(nn.LSTM(n_in, n_hidden, _cell_norm(norm, k), bidirectional=True, forget_bias=forget_bias,
@@ -97,7 +97,7 @@ class Listener(nn.Module):
         if x.shape[0] % 2 ** self.pyramids:
             raise ShapeError(f"[las] expected x of a multiple of {2 ** self.pyramids} steps, found {x.shape[0]}")
         if self.constant:
-            x = ops.concat(x, ops.ones((*x.shape[:2], 1), x.backend, x.dtype), axis=2)
+            x = ops.concat(x, ops.full((*x.shape[:2], 1), self.constant, x.backend, x.dtype), axis=2)
         yield x, mask
         for k, layer in enumerate(self.layers):
             x, _ = layer(params[f"layer{k}"], x, mask=mask)

@@ -108,7 +108,7 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
         def hear(self, batch: dict[str, Any]) -> tuple[Any, Any]:
             x, mask = batch["x"], batch["mask"]
             if cfg.constant:
-                x = torch.cat((x, torch.ones(*x.shape[:2], 1)), -1)
+                x = torch.cat((x, torch.full((*x.shape[:2], 1), cfg.constant)), -1)
             for k, layer in enumerate(self.layers):
                 x = layer(x, mask)
                 if cfg.dropout:

@@ -61,8 +61,8 @@ class LasConfig(Config):
     listener_norm: ListenerNorm = "none"
     """Norm of the listener: upper leaves out its first layer, cell all but the cell; over-time is that of its author's
     code."""
-    constant: bool = False
-    """Whether each frame has the feature 1, beside which layer norm sees how large the others are."""
+    constant: float = 0.0
+    """A feature of this value in every frame, beside which layer norm sees how large the others are; 0 is none."""
     speller_norm: SpellerNorm = "none"
     """Norm of the speller."""
     speller_state: SpellerState = "kept"

@@ -145,7 +145,7 @@ def _reference(cfg, params, batch):
         count = cfg.pyramids + cfg.layers
         x = batch["x"][:, b]
         if cfg.constant:
-            x = np.concatenate((x, np.ones((len(x), 1))), 1)
+            x = np.concatenate((x, np.full((len(x), 1), cfg.constant)), 1)
         memory = _listen(params["listener"], x, int(batch["mask"][:, b].sum()), cfg.pyramids,
                          [batch[f"keep_listener{k}"][:, b] for k in range(count)])
         logits = _spell(params["speller"], memory, batch["labels"][:, b], batch["coin"][:, b], batch["gumbel"][:, b],
@@ -180,7 +180,7 @@ def test_the_network_against_plain_numpy(variant, be):
 
 
 @pytest.mark.parametrize("settings", [{"listener_norm": "upper"}, {"listener_norm": "cell"},
-                                      {"listener_norm": "layer", "constant": True}], ids=lambda s: "-".join(map(str, s.values())))
+                                      {"listener_norm": "layer", "constant": 2.0}], ids=lambda s: "-".join(map(str, s.values())))
 def test_a_listener_that_sees_how_large_a_frame_is(settings, numpy_backend):
     cfg, params, batch = _start("none", **settings)
     t = to_tensors({"p": params, "b": batch}, numpy_backend)
@@ -189,7 +189,7 @@ def test_a_listener_that_sees_how_large_a_frame_is(settings, numpy_backend):
 
 @pytest.mark.parametrize(("settings", "seen"), [
     ({"listener_norm": "layer"}, False), ({"listener_norm": "upper"}, True), ({"listener_norm": "cell"}, True),
-    ({"listener_norm": "layer", "constant": True}, True)], ids=lambda s: str(s))
+    ({"listener_norm": "layer", "constant": 2.0}, True)], ids=lambda s: str(s))
 def test_what_layer_norm_sees_of_a_frames_size(settings, seen, numpy_backend):
     """Layer norm of W_x x in the first layer does not see a factor of all features, but for its epsilon."""
     cfg, params, batch = _start("none", **settings)
@@ -260,7 +260,7 @@ def test_equal_training_on_numpy_and_mlx(variant):
 @pytest.mark.peers
 @pytest.mark.parametrize(("variant", "peer", "settings"), [
     *((v, "torch", {}) for v in TASK.variants), ("both", "torch-hoisted", {}), ("none", "torch", {"listener_norm": "upper"}),
-    ("decoder", "torch", {"listener_norm": "cell", "constant": True})])
+    ("decoder", "torch", {"listener_norm": "cell", "constant": 2.0})])
 def test_the_peer_trains_as_we_do(variant, peer, settings):
     cfg = _tiny(variant, speller_layers=2, sampling=0.3, dropout=0.2, decay_steps=10, learning_rate=1e-3, **settings)
     check_peer(TASK, variant, cfg, 3, 3e-5, peer)

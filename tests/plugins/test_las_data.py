@@ -335,7 +335,7 @@ def test_losses_are_shown_beside_the_error_rates():
 @pytest.mark.parametrize(("wrong", "words"), [
     ({"batch_size": 31}, ["batch_size", "30", "31"]), ({"buckets": 31}, ["at most 30 buckets", "31"]),
     ({"buckets": 0}, ["buckets", "0"]), ({"dropout": 1.0}, ["dropout", "1.0"]), ({"sampling": -0.1}, ["sampling"]),
-    ({"noise": -1.0}, ["noise"]), ({"pyramids": 0, "layers": 0}, ["one layer"]), ({"beam": 0}, ["beam"]),
+    ({"noise": -1.0}, ["noise"]), ({"constant": np.inf}, ["constant"]), ({"pyramids": 0, "layers": 0}, ["one layer"]), ({"beam": 0}, ["beam"]),
     ({"utterances": 0}, ["utterances"]), ({"longest": 0}, ["longest"]), ({"words": 0}, ["words", "0"])])
 def test_settings_that_do_not_fit(wrong, words):
     check_error(UsageError, lambda: TASK.data(_cfg(**wrong)), *words)

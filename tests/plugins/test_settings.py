@@ -86,7 +86,7 @@ SETTINGS = {
             "patience": 3, "decay_steps": 8700, "clip": 1.0, "source": "timit", "words": 1, "mels": 40, "noise": 0.6,
             "dropout": 0.5, "sampling": 0.1, "listener_hidden": 128, "pyramids": 2, "layers": 1,
             "speller_hidden": 128, "speller_layers": 2, "attention": 128, "listener_norm": "none",
-            "constant": False, "speller_norm": "none", "speller_state": "kept", "forget_bias": 1.0,
+            "constant": 0.0, "speller_norm": "none", "speller_state": "kept", "forget_bias": 1.0,
             "start": "tensorflow", "beam": 16, "length_penalty": 1.0,
             "longest": 100, "buckets": 16, "utterances": None, "evaluate_utterances": None},
         "paper": {},
