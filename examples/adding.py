@@ -16,10 +16,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from duoln.examples import adding_record
 from duoln.examples.adding_record import Record, Run
 from duoln.extend import Backend
 from duoln.randomness import Stream
+
+Variant = Literal["layer", "none"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Settings:
 class Adder(nn.Module):
     """An LSTM whose last state gives the sum."""
 
-    def __init__(self, norm: Literal["layer", "none"], hidden: int) -> None:
+    def __init__(self, norm: Variant, hidden: int) -> None:
         self.lstm = nn.LSTM(2, hidden, norm=norm, return_sequences=False)
         self.out = nn.Linear(hidden, 1)
 
@@ -59,7 +61,7 @@ class Adder(nn.Module):
         return ops.squeeze(self.out(params["out"], last), axis=-1)
 
 
-VARIANTS: tuple[Literal["layer", "none"], ...] = ("layer", "none")
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
 CHOICE_SEED = 100
 
 
@@ -74,8 +76,9 @@ def make_batch(stream: Stream, rows: int, length: int) -> Batch:
     return {"x": np.stack((values, markers), axis=-1), "sum": values[first, columns] + values[second, columns]}
 
 
-def train(norm: Literal["layer", "none"], rate: float, seed: int, backend: Backend, settings: Settings) -> list[float]:
-    """Train one variant; the mean squared error on sequences that were not trained on, every some updates."""
+def validations(norm: Variant, rate: float, seed: int, backend: Backend,
+                settings: Settings) -> Iterator[float]:
+    """Train one variant; yields the mean squared error on sequences that were not trained on, every some updates."""
     model = Adder(norm, settings.hidden)
     optimizer = optim.Adam(learning_rate=rate, clip=optim.clip_global_norm(settings.clip))
     params = duoln.to_tensors(model.init(seed), backend)
@@ -92,14 +95,13 @@ def train(norm: Literal["layer", "none"], rate: float, seed: int, backend: Backe
         return updated
 
     validation = make_batch(Stream(seed, "adding validation"), settings.validation_rows, settings.length)
-    held_out, losses = duoln.to_tensors(validation, backend), []
+    held_out = duoln.to_tensors(validation, backend)
     for update in range(settings.updates):
         batch = make_batch(Stream(seed, "adding", step=update), settings.batch_size, settings.length)
         params, slots = train_step(params, slots, duoln.to_tensors(batch, backend),
                                    duoln.tensor(optimizer.rate_at(update), backend))
         if (update + 1) % settings.every == 0:
-            losses.append(float(f"{loss(params, held_out).item():.4g}"))
-    return losses
+            yield float(f"{loss(params, held_out).item():.4g}")
 
 
 def measure(rates: Sequence[float], seeds: int, choose: Sequence[float], backend: Backend,
@@ -109,7 +111,7 @@ def measure(rates: Sequence[float], seeds: int, choose: Sequence[float], backend
     for seed, rate in [*((CHOICE_SEED, r) for r in choose), *((seed, r) for seed in range(seeds) for r in rates)]:
         for norm in VARIANTS:
             begin = time.perf_counter()
-            losses = train(norm, rate, seed, backend, settings)
+            losses = list(validations(norm, rate, seed, backend, settings))
             runs.append(Run(norm, rate, seed, seed == CHOICE_SEED, time.perf_counter() - begin, losses))
             print(f"norm {norm}, rate {rate:g}, seed {seed}: validation loss {losses[-1]:.5f} after "
                   f"{settings.updates} updates, {runs[-1].seconds:.0f} s", file=sys.stderr, flush=True)

@@ -32,7 +32,7 @@ def test_one_step_of_each_half_is_marked_and_their_values_are_added(length):
 
 def test_it_learns(numpy_backend):
     """The same answer to every sequence has 0.167."""
-    losses = adding.train("layer", 1e-2, 0, numpy_backend, SMALL)
+    losses = list(adding.validations("layer", 1e-2, 0, numpy_backend, SMALL))
     assert len(losses) == 2 and losses[-1] < 0.05
 
 
@@ -99,7 +99,7 @@ def test_the_table_in_the_readme_is_that_of_the_record(committed):
 def test_a_run_of_the_record_is_made_again(committed, numpy_backend):
     """The last bits of a product depend on the CPU, and training magnifies them; the first validations are the same."""
     [run] = [run for run in committed.results("layer", 1e-3) if run.seed == 0]
-    losses = adding.train("layer", 1e-3, 0, numpy_backend, adding.Settings(updates=100))
+    losses = list(adding.validations("layer", 1e-3, 0, numpy_backend, adding.Settings(updates=100)))
     np.testing.assert_allclose(losses, run.losses[:2], rtol=0.05)
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from duoln.cli import facts
 from duoln.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ def add_command(commands: Any) -> None:
     geometry.add_argument("--cases", type=int, default=500, help="rows of data (500)")
     geometry.set_defaults(run=_geometry)
 
+    magnitude = kinds.add_parser("magnitude", help="section 5.2.2: what scaled inputs do to learning the weights' size")
+    magnitude.add_argument("--cases", type=int, default=500, help="rows of data (500)")
+    magnitude.add_argument("--scale", type=float, default=4.0, help="factor of inputs and weights (4)")
+    magnitude.add_argument("--shift", type=float, default=3.0, help="what every input is moved by (3)")
+    magnitude.set_defaults(run=_magnitude)
+
     stability = kinds.add_parser("stability", help="section 3.1: states and gradients of recurrent networks over time")
     stability.add_argument("--steps", type=int, default=100, help="time steps (100)")
     stability.add_argument("--scales", type=_numbers, metavar="S,S,...", default=(0.5, 1.0, 2.0, 4.0),
@@ -41,12 +48,24 @@ def add_command(commands: Any) -> None:
     equations = kinds.add_parser("equations", help="eq. 2-4 and 15-31: our layers and cells against them, as printed")
     equations.set_defaults(run=_equations)
 
-    for kind in (invariance, geometry, stability, equations):
-        kind.add_argument("--backend", help="default: numpy, for its float64" if kind in (geometry, equations)
+    shift = kinds.add_parser("shift", help="covariate shift: how far the inputs of a task's layers move in training")
+    shift.add_argument("--task", default="las", help="a task that tells what its layers get (las)")
+    shift.add_argument("--variant", metavar="NAME[,NAME]", help="what is compared (default: every variant)")
+    shift.add_argument("--preset", metavar="NAME", default="small", help="default: small")
+    shift.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
+                       help="a setting of the task; may be repeated")
+    shift.add_argument("--updates", type=int, default=200, help="of each variant (200)")
+    shift.add_argument("--every", type=int, default=5, help="updates between two looks at the layers (5)")
+    facts.add_plugin_option(shift)
+    shift.set_defaults(run=_shift)
+
+    for kind in (invariance, geometry, magnitude, stability, equations, shift):
+        kind.add_argument("--backend", help="default: numpy, for its float64" if kind in (geometry, magnitude, equations)
                           else "default: DUOLN_BACKEND, else auto")
         kind.add_argument("--seed", type=int, default=0, help="default 0")
-        also = ", stability.csv and stability.png" if kind is stability else ""
-        kind.add_argument("--out", type=Path, metavar="DIR", help=f"write {kind.prog.split()[-1]}.json{also} there")
+        name = kind.prog.split()[-1]
+        also = f", {name}.csv and {name}.png" if kind in (stability, shift) else ""
+        kind.add_argument("--out", type=Path, metavar="DIR", help=f"write {name}.json{also} there")
         kind.add_argument("--json", action="store_true", help="as one JSON object on stdout")
 
 
@@ -91,10 +110,26 @@ def _geometry(args: argparse.Namespace) -> int:
     return 0 if right == len(checked) else 1
 
 
+def _magnitude(args: argparse.Namespace) -> int:
+    from duoln.cli import learning_tables
+    from duoln.paper.theory import magnitude
+
+    backend = _backend(args.backend or "numpy")
+    report = magnitude.measure(backend, args.seed, args.cases, args.scale, args.shift)
+    scaled = {effect.norm: effect.ratio for effect in report.effects
+              if (effect.change, effect.family) == (report.changes[0], "gaussian")}
+    summary = (f"{report.changes[0]}: the metric along |w| of a plain model x {scaled['none']:.4g}, along the gain x "
+               f"{scaled['weight']:.4g} in weight norm, x {scaled['batch']:.4g} in batch norm, x {scaled['layer']:.4g} "
+               "in layer norm")
+    _finish(args, backend, summary, report.holds, {
+        **report._asdict(), "effects": [effect._asdict() for effect in report.effects]},
+        lambda: learning_tables.show_magnitude(report, summary))
+    return 0 if report.holds else 1
+
+
 def _stability(args: argparse.Namespace) -> int:
     from duoln.cli import analysis_tables
     from duoln.paper.theory import stability
-    from duoln.pictures import drawing
 
     backend = _backend(args.backend)
     report = stability.walks(backend, args.seed, args.steps, args.scales, args.eps)
@@ -108,13 +143,7 @@ def _stability(args: argparse.Namespace) -> int:
     _finish(args, backend, summary, None, {**report._asdict(), "walks": [w._asdict() for w in report.walks]},
             lambda: analysis_tables.show_stability(report, summary))
     if args.out is not None:
-        _write(args.out / "stability.csv", stability.as_csv(report))
-        if drawing.can_draw():
-            _say_written(stability.draw(report, args.out / "stability.png"))
-        else:
-            from duoln.cli import console
-
-            console.say("  for a picture: pip install matplotlib")
+        _write_curves(args, stability.as_csv(report), lambda target: stability.draw(report, target))
     return 0
 
 
@@ -132,7 +161,28 @@ def _equations(args: argparse.Namespace) -> int:
     return 0 if right == len(checked) else 1
 
 
-# Shared by the commands ----------------------------------------------------------------------------
+def _shift(args: argparse.Namespace) -> int:
+    from duoln.cli import learning_tables
+    from duoln.paper.theory import shift
+    from duoln.tasks import parse_settings
+    from duoln.tasks.registry import find_task
+
+    task = find_task(args.task, args.plugins)
+    variants = list(task.variants) if args.variant in (None, "all") else args.variant.split(",")
+    backend = _backend(args.backend)
+    report = shift.measure(task, variants, args.preset, {**parse_settings(args.settings), "seed": args.seed}, backend,
+                           args.updates, args.every)
+    summary = (f"{task.name}, {report.dataset}: median of all layers and intervals of {report.every} updates, by which "
+               f"the means and deviations of units move: {learning_tables.shift_summary(report)}")
+    _finish(args, backend, summary, None, {
+        **report._asdict(), "movements": [m._asdict() for m in report.movements]},
+        lambda: learning_tables.show_shift(report, summary))
+    if args.out is not None:
+        _write_curves(args, shift.as_csv(report), lambda target: shift.draw(report, target))
+    return 0
+
+
+# Shared by all kinds ------------------------------------------------------------------------------------
 
 def _backend(name: str | None) -> Backend:
     from duoln import runtime
@@ -174,6 +224,18 @@ def _write(path: Path, text: str) -> None:
         raise CheckpointError(f"{path.parent}: cannot be made: {error.strerror or error}") from error
     write_atomically(path, text.encode())
     _say_written(path)
+
+
+def _write_curves(args: argparse.Namespace, table: str, draw: Callable[[Path], Path]) -> None:
+    """A kind's table over time and, where matplotlib is installed, its picture."""
+    from duoln.cli import console
+    from duoln.pictures import drawing
+
+    _write(args.out / f"{args.kind}.csv", table)
+    if drawing.can_draw():
+        _say_written(draw(args.out / f"{args.kind}.png"))
+    else:
+        console.say("  for a picture: pip install matplotlib")
 
 
 def _say_written(path: Path) -> None:

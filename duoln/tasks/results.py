@@ -85,6 +85,16 @@ def _loss(value: Any) -> Tensor:
     return result
 
 
+def _layer_inputs(value: Any) -> dict[str, np.ndarray]:
+    _expect(isinstance(value, Mapping) and len(value) > 0, "arrays by layer", value)
+    inputs: dict[str, np.ndarray] = dict(value)
+    for name, rows in inputs.items():
+        _expect(type(name) is str, "a text as the name of a layer", name)
+        _expect(isinstance(rows, np.ndarray) and rows.dtype.kind == "f" and rows.ndim == 2 and len(rows) > 0,
+                f"floats (rows, units) as '{name}'", rows)
+    return inputs
+
+
 def _findings(value: Any) -> Findings:
     _expect(isinstance(value, Findings), "Findings", value)
     _check_table(value.headings, value.rows, [value.title, *value.remarks], "a table of findings")
@@ -141,7 +151,7 @@ def _expect(good: bool, expected: str, value: Any) -> None:
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
-    "data": _splits, "model": _instance(Module), "loss": _loss, "predict": _instance(Tensor), "metrics": _metrics,
-    "optimizer": _instance(Optimizer), "reference_curves": _curves,
+    "data": _splits, "model": _instance(Module), "loss": _loss, "layer_inputs": _layer_inputs,
+    "predict": _instance(Tensor), "metrics": _metrics, "optimizer": _instance(Optimizer), "reference_curves": _curves,
     "reference_tables": _tables, "sample": _paths, "evaluate": _findings,
     "pictures": _paths, "prepare": _paths, "peer": _function}

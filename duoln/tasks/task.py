@@ -119,6 +119,16 @@ class Task:
         """Figures of one split; `predict` takes a batch of NumPy arrays and gives a NumPy array."""
         raise UsageError(f"[{self.name}] the task defines no metrics")
 
+    def layer_inputs(self, model: Module, params: Params, batch: dict[str, Tensor]) -> dict[str, np.ndarray]:
+        """What layers of the model get for a training batch, by the layers' names, for `duoln analyze shift`.
+
+        Without padding and dropout.
+
+        Shape:
+            -> arrays of floats (rows, units).
+        """
+        raise UsageError(f"[{self.name}] the task does not tell what its layers get")
+
     def optimizer(self, cfg: Any) -> Optimizer:
         """How to train; Adam by default."""
         return Adam(learning_rate=cfg.learning_rate)

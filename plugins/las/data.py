@@ -85,6 +85,8 @@ def read(source: Source, seed: int, root: Path | None) -> Corpus:
 def splits(cfg: Any, root: Path | None) -> Splits:
     """Training batches of a configuration, and its dev and test sets.
 
+    For the loss alone, as many utterances of the training set as dev has are evaluated, too.
+
     Raises:
         DataMissingError: the corpus is not to be had. DataError: a file is damaged, or an utterance too short.
         UsageError: a setting out of range.
@@ -99,8 +101,10 @@ def splits(cfg: Any, root: Path | None) -> Splits:
     if not 1 <= cfg.batch_size <= len(training):
         raise UsageError(f"[las] expected a batch_size between 1 and {len(training)}, found {cfg.batch_size}")
     train = Training(training, source, cfg)
-    evaluation = {name: as_split(spread(source.sets[name], cfg.evaluate_utterances), source, cfg.mels,
-                                 2 ** cfg.pyramids) for name in ("dev", "test")}
+    chosen = {name: spread(source.sets[name], cfg.evaluate_utterances) for name in ("dev", "test")}
+    chosen = {"train": spread(training, len(chosen["dev"])), **chosen}
+    evaluation = {name: as_split(utterances, source, cfg.mels, 2 ** cfg.pyramids, searched=name != "train")
+                  for name, utterances in chosen.items()}
     return Splits(source.dataset, train, train.steps_per_epoch, evaluation)
 
 
@@ -119,6 +123,8 @@ def check(cfg: Any) -> None:
     for name in ("dropout", "sampling"):
         if not 0 <= getattr(cfg, name) < 1:
             raise UsageError(f"[las] expected {name} in [0, 1), found {getattr(cfg, name)}")
+    if not np.isfinite(cfg.constant):
+        raise UsageError(f"[las] expected a finite constant, found {cfg.constant}")
     if not 0 <= cfg.noise < np.inf:
         raise UsageError(f"[las] expected a finite noise of at least 0, found {cfg.noise}")
 
@@ -203,20 +209,21 @@ def as_batch(heard: Sequence[np.ndarray], labels: Sequence[np.ndarray], steps: i
     return {"x": x, "mask": mask, "labels": written, "weight": weight}
 
 
-def as_split(utterances: Sequence[Utterance], source: Corpus, mels: int, multiple: int) -> Batch:
+def as_split(utterances: Sequence[Utterance], source: Corpus, mels: int, multiple: int, searched: bool) -> Batch:
     """A whole set: the features of all utterances one after another, and their labels likewise, with where each begins.
 
     Shape:
         x float32 (frames of all, width), x_starts (utterances + 1,), labels int32 (labels of all,), label_starts
         (utterances + 1,), phones bool (): whether the symbols are phones, of which no words are made, multiple int ():
-        what the listener's steps must be a multiple of.
+        what the listener's steps must be a multiple of, searched bool (): whether the set's texts are searched for, not
+        only the cross-entropy of the known ones taken.
     """
     x = [features(u.read(), source.rate, mels, u.name) for u in utterances]
     labels = [source.alphabet.encode(u.symbols) for u in utterances]
     return {"x": np.concatenate([np.zeros((0, width(mels)), np.float32), *x]),
             "x_starts": np.cumsum([0, *map(len, x)]), "labels": np.concatenate(labels),
             "label_starts": np.cumsum([0, *map(len, labels)]), "phones": np.array(source.alphabet is TIMIT),
-            "multiple": np.array(multiple)}
+            "multiple": np.array(multiple), "searched": np.array(searched)}
 
 
 def parts(split: Batch, rows: int) -> Iterator[Batch]:

@@ -1,4 +1,7 @@
-"""LibriSpeech as it is distributed: one FLAC file per utterance, and one transcript per chapter."""
+"""LibriSpeech as it is distributed: one FLAC file per utterance, and one transcript per chapter.
+
+Its files may also have been turned into RIFF wav, which needs no soundfile.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,20 @@ FOLDERS = ("LibriSpeech",)
 RATE = 16000
 PARTS = {"train": "train-*", "dev": "dev-clean", "test": "test-clean"}
 """Every training part that lies there is trained on."""
+SOUNDS = (".flac", ".wav")
+"""The endings of its files, the first that is there."""
 _LONGEST_NUMBER = 16
 
 
 def read(folder: Path) -> Corpus:
-    """`LibriSpeech/PART/SPEAKER/CHAPTER/` with SPEAKER-CHAPTER.trans.txt and its FLAC files, spelled as characters.
+    """`LibriSpeech/PART/SPEAKER/CHAPTER/` with SPEAKER-CHAPTER.trans.txt and its sound files, spelled as characters.
 
     The provenance is "original", whatever training parts are there: the chapter does not say which it used.
 
     Raises:
         DataMissingError: a part, or an utterance's file, is not there.
         DataError: a file is damaged, of another rate, or has a character that the alphabet has not.
-        UsageError: soundfile is not installed.
+        UsageError: the files are FLAC, and soundfile is not installed.
     """
     top = folder / FOLDERS[0]
     sets = {name: [u for part in sorted(top.glob(pattern)) for path in sorted(part.rglob("*.trans.txt"))
@@ -47,7 +52,7 @@ def read_chapter(path: Path) -> list[Utterance]:
     """The utterances of a transcript, `SPEAKER-CHAPTER-NUMBER WORDS ...` a line.
 
     Raises:
-        DataMissingError: an utterance's FLAC file is not there.
+        DataMissingError: an utterance's sound file is not there.
         DataFormatError: a line without words, a name that leads elsewhere, or a strange character.
     """
     chapter = path.name.removesuffix(".trans.txt")
@@ -59,9 +64,10 @@ def read_chapter(path: Path) -> list[Utterance]:
             raise DataFormatError(path, offset, f"{chapter}-NUMBER and words", repr(line[:60]))
         if len(number) > _LONGEST_NUMBER:  # no file system has such a name
             raise DataFormatError(path, offset, f"a number of at most {_LONGEST_NUMBER} digits", repr(number[:40]))
-        sound = path.parent / f"{name}.flac"
-        if not sound.is_file():
-            raise DataMissingError(f"{sound}: missing; {path.name} has a transcript of it")
+        sounds = [path.parent / f"{name}{ending}" for ending in SOUNDS]
+        sound = next((file for file in sounds if file.is_file()), None)
+        if sound is None:
+            raise DataMissingError(f"{' or '.join(map(str, sounds))}: missing; {path.name} has a transcript of it")
         utterances.append(Utterance(str(sound), spelled(f"{path}: {name}", text),
                                audio_length(sound, RATE), partial(_samples, sound)))
     return utterances

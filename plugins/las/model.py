@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -11,10 +11,12 @@ from duoln import Tensor, nn, ops
 from duoln.errors import ShapeError
 from duoln.nn import Params
 from duoln.nn.recurrent import States
+from duoln.ops.recurrent.variants import Norm
 from duoln.plugins.las.alphabet import Alphabet
+from duoln.plugins.las.start import Start, of_lstm, of_score
 from duoln.randomness import Stream
 
-ListenerNorm = Literal["none", "layer", "over-time"]
+ListenerNorm = Literal["none", "layer", "upper", "cell", "over-time"]
 SpellerNorm = Literal["none", "layer"]
 SpellerState = Literal["kept", "swapped"]
 
@@ -43,9 +45,21 @@ class Walk(NamedTuple):
 class Listener(nn.Module):
     """Bidirectional LSTMs; after each of the first `pyramids`, two steps become one of twice the width.
 
-    Norm "layer" has eq. 7-9 of the chapter (20-22 of the paper) in every cell. "over-time" is the norm of its author's
-    code: the cells are plain, and each value of a pyramid layer's output is normalised over time, padding included,
-    with one gain and bias for all those layers.
+    Norm "layer" has eq. 7-9 of the chapter (20-22 of the paper) in every cell, "upper" in those of all layers but the
+    first, and "cell" normalises the cell c alone, in every layer. "over-time" is the norm of its author's code: the
+    cells are plain, and each value of a pyramid layer's output is normalised over time, padding included, with one gain
+    and bias for all those layers.
+
+    Args:
+        n_in: width of the features.
+        n_hidden: of each direction.
+        pyramids: layers after which two steps become one.
+        layers: layers above them.
+        norm: see above.
+        forget_bias: the forget bias of the cells.
+        start: how the weights start.
+        constant: a feature of this value stands beside the others in every frame; 0 is none. The layer norm of W_x x is
+            the same for x and for 2 x; with a constant in x it is not.
 
     Shape:
         x (T, B, n_in), mask bool (T, B) -> (T / 2^pyramids, B, 2 n_hidden), the mask at those steps. T must be a
@@ -53,12 +67,15 @@ class Listener(nn.Module):
     """
 
     def __init__(self, n_in: int, n_hidden: int, pyramids: int, layers: int, norm: ListenerNorm, forget_bias: float,
-                 eps: float = 1e-5) -> None:
+                 start: Start = "tensorflow", constant: float = 0.0, eps: float = 1e-5) -> None:
         self.pyramids, self.norm, self.eps, self.wide = pyramids, norm, eps, 4 * n_hidden
+        self.constant = constant
         self.layers: list[nn.LSTM] = []
-        for _ in range(pyramids + layers):
-            self.layers.append(nn.LSTM(n_in, n_hidden, "layer" if norm == "layer" else "none", bidirectional=True,
-                                       forget_bias=forget_bias, eps=eps, input_init=nn.init.glorot))
+        n_in += bool(constant)
+        for k in range(pyramids + layers):
+            begin = of_lstm(start, n_in, n_hidden)
+            self.layers.append(nn.LSTM(n_in, n_hidden, _cell_norm(norm, k), bidirectional=True, forget_bias=forget_bias,
+                                       eps=eps, input_init=begin.input, recurrent_init=begin.recurrent))
             n_in = 4 * n_hidden if len(self.layers) <= pyramids else 2 * n_hidden
 
     def children(self) -> dict[str, nn.Module]:
@@ -71,9 +88,17 @@ class Listener(nn.Module):
 
     def hear(self, params: Params, batch: Batch) -> tuple[Tensor, Tensor]:
         """The last layer's outputs, 0 where there is no utterance, and where there is one."""
+        *_, last = self.walk(params, batch)
+        return last
+
+    def walk(self, params: Params, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+        """The inputs of each layer in turn, with where there is an utterance; then the outputs of the last one."""
         x, mask = batch["x"], batch["mask"]
         if x.shape[0] % 2 ** self.pyramids:
             raise ShapeError(f"[las] expected x of a multiple of {2 ** self.pyramids} steps, found {x.shape[0]}")
+        if self.constant:
+            x = ops.concat(x, ops.full((*x.shape[:2], 1), self.constant, x.backend, x.dtype), axis=2)
+        yield x, mask
         for k, layer in enumerate(self.layers):
             x, _ = layer(params[f"layer{k}"], x, mask=mask)
             x = dropped(ops.where(ops.expand_dims(mask, axis=2), x, 0.0), batch, f"keep_listener{k}")
@@ -81,7 +106,14 @@ class Listener(nn.Module):
                 x, mask = _pairs(x), mask[::2]
                 if self.norm == "over-time":
                     x = normalise_over_time(x, params["gain"], params["bias"], self.eps)
-        return x, mask
+            yield x, mask
+
+
+def _cell_norm(norm: ListenerNorm, layer: int) -> Norm:
+    """The norm of the cells of one of the listener's layers."""
+    if norm == "cell":
+        return "layer-cell"
+    return "layer" if norm == "layer" or (norm == "upper" and layer) else "none"
 
 
 def _pairs(x: Tensor) -> Tensor:
@@ -119,13 +151,18 @@ class Speller(nn.Module):
         norm: "layer" has eq. 7-9 of the chapter in every cell.
         state: the order in which a cell gets its last states, "swapped" or not.
         forget_bias: the forget bias of the cells.
+        start: how the weights start.
     """
 
     def __init__(self, classes: int, n_values: int, n_hidden: int, layers: int, n_attention: int, norm: SpellerNorm,
-                 state: SpellerState, forget_bias: float, eps: float = 1e-5) -> None:
+                 state: SpellerState, forget_bias: float, start: Start = "tensorflow", eps: float = 1e-5) -> None:
         self.classes, self.n_values, self.n_attention, self.state = classes, n_values, n_attention, state
-        self.cells = [nn.LSTMCell(classes + n_values if k == 0 else n_hidden, n_hidden, norm, forget_bias=forget_bias,
-                                  eps=eps, input_init=nn.init.glorot) for k in range(layers)]
+        self.start = start
+        widths = [classes + n_values, *[n_hidden] * (layers - 1)]
+        begin = [of_lstm(start, n_in, n_hidden) for n_in in widths]
+        self.cells = [nn.LSTMCell(n_in, n_hidden, norm, forget_bias=forget_bias, eps=eps, input_init=of_cell.input,
+                                  recurrent_init=of_cell.recurrent)
+                      for n_in, of_cell in zip(widths, begin, strict=True)]
         self.query = nn.Linear(n_hidden, n_attention, bias=False)
         self.keys = nn.Linear(n_values, n_attention, bias=False)
         self.output = nn.Linear(n_hidden + n_values, classes)
@@ -134,7 +171,7 @@ class Speller(nn.Module):
         return {**super().children(), **{f"layer{k}": cell for k, cell in enumerate(self.cells)}}
 
     def weights(self, rng: Stream) -> Params:
-        return {"score": nn.init.glorot(rng.child("score"), (self.n_attention, 1))[:, 0]}
+        return {"score": of_score(self.start, self.n_attention)(rng.child("score"), (self.n_attention,))}
 
     def attend_to(self, params: Params, outputs: Tensor, mask: Tensor) -> Heard:
         """The listener's outputs (T', B, M) by utterance, with their keys."""

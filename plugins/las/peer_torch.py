@@ -96,8 +96,8 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
         def __init__(self) -> None:
             super().__init__()
             listener, speller = start["listener"], start["speller"]
-            kind = Loop if cfg.listener_norm == "layer" else Packed
-            self.layers = nn.ModuleList([kind(listener[f"layer{k}"]) for k in range(cfg.pyramids + cfg.layers)])
+            layers = [listener[f"layer{k}"] for k in range(cfg.pyramids + cfg.layers)]
+            self.layers = nn.ModuleList([(Loop if "gain_c" in own["forward0"] else Packed)(own) for own in layers])
             if cfg.listener_norm == "over-time":
                 self.gain, self.bias = (parameter(torch, listener[name]) for name in ("gain", "bias"))
             self.cells = nn.ModuleList([Cell(speller[f"layer{k}"]) for k in range(cfg.speller_layers)])
@@ -107,6 +107,8 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
 
         def hear(self, batch: dict[str, Any]) -> tuple[Any, Any]:
             x, mask = batch["x"], batch["mask"]
+            if cfg.constant:
+                x = torch.cat((x, torch.full((*x.shape[:2], 1), cfg.constant)), -1)
             for k, layer in enumerate(self.layers):
                 x = layer(x, mask)
                 if cfg.dropout:

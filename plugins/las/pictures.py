@@ -128,6 +128,26 @@ def draw_attention(spellings: list[Spelled], mels: int, out: Path) -> None:
         axes[1, 0].set_ylabel("symbols, downwards", fontsize=8)
 
 
+def draw_side_by_side(runs: Mapping[str, Trained], variants: Iterable[str], out: Path) -> Path:
+    """One utterance of the test set, the middle one, as the model of each run listened to it and spelled it.
+
+    The runs stand in the order of `variants`, which are all variants of the task.
+
+    Raises:
+        DataError: the corpus of a run is missing or damaged.
+    """
+    spellings, order = [], list(variants)
+    for name, trained in sorted(runs.items(), key=lambda run: order.index(run[1].variant)):
+        cfg = trained.config
+        source = data.load(cfg, None)
+        chosen = source.sets["test"][len(source.sets["test"]) // 2]
+        heard = features(chosen.read(), source.rate, cfg.mels, chosen.name)
+        spellings.append(Spelled(f"{name}\n{source.dataset.name}", heard, list(chosen.symbols),
+                                 *spell(trained, heard, source.alphabet)))
+    draw_attention(spellings, max(trained.config.mels for trained in runs.values()), out)
+    return out
+
+
 def _text(symbols: list[str]) -> str:
     """Characters run together, phones with spaces between."""
     return ("" if all(len(s) == 1 for s in symbols) else " ").join(symbols)

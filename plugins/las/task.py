@@ -12,9 +12,10 @@ import numpy as np
 from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
-from duoln.plugins.las import data, pictures, scoring, search, spoken
+from duoln.plugins.las import data, inputs, pictures, scoring, search, spoken
 from duoln.plugins.las.features import width
 from duoln.plugins.las.model import LasModel, Listener, ListenerNorm, Speller, SpellerNorm, SpellerState
+from duoln.plugins.las.start import Start
 from duoln.tasks import Column, Config, Splits, Task, Trained
 from duoln.tasks.task import Predict
 
@@ -58,13 +59,18 @@ class LasConfig(Config):
     attention: int = 128
     """Units of the attention."""
     listener_norm: ListenerNorm = "none"
-    """Norm of the listener: over-time is that of its author's code."""
+    """Norm of the listener: upper leaves out its first layer, cell all but the cell; over-time is that of its author's
+    code."""
+    constant: float = 0.0
+    """A feature of this value in every frame, beside which layer norm sees how large the others are; 0 is none."""
     speller_norm: SpellerNorm = "none"
     """Norm of the speller."""
     speller_state: SpellerState = "kept"
     """Swapped gives each cell its cell and hidden state in the other's place, as its author's code does."""
     forget_bias: float = 1.0
     """Initial bias of the forget gates."""
+    start: Start = "tensorflow"
+    """How weights start: as in TensorFlow, on which nabu is built, or with orthogonal recurrent weights."""
     beam: int = 16
     """Hypotheses that the search of an evaluation keeps."""
     length_penalty: float = 1.0
@@ -79,6 +85,11 @@ class LasConfig(Config):
     """Evaluate on so many utterances of each set, evenly spread; none is all."""
 
 
+_SMALL = {"epochs": 56, "batch_size": 32, "evaluate_every": 60, "patience": 4, "decay_steps": 840,
+          "learning_rate": 3e-3, "source": "auto", "mels": 23, "noise": 0.5, "dropout": 0.1, "listener_hidden": 48,
+          "pyramids": 1, "speller_layers": 1, "attention": 64, "beam": 8, "longest": 10, "buckets": 5}
+
+
 class Las(Task):
     """Listen-Attend-and-Spell with layer norm in the encoder, the decoder, both or neither."""
 
@@ -88,10 +99,10 @@ class Las(Task):
     config = LasConfig
     presets: ClassVar = {
         "paper": {},
-        "small": {"epochs": 56, "batch_size": 32, "evaluate_every": 60, "patience": 4, "decay_steps": 840,
-                  "learning_rate": 3e-3, "source": "auto", "mels": 23, "noise": 0.5, "dropout": 0.1,
-                  "listener_hidden": 48, "pyramids": 1, "speller_layers": 1, "attention": 64, "beam": 8, "longest": 10,
-                  "buckets": 5},
+        "small": _SMALL,
+        "words": {**_SMALL, "epochs": 60, "patience": 0, "decay_steps": 900, "words": 4, "longest": 24},
+        "librispeech": {"epochs": 50, "batch_size": 4, "decay_steps": 0, "source": "librispeech", "noise": 0.0,
+                        "longest": 600},
         "smoke": {"epochs": 6, "batch_size": 16, "evaluate_every": 0, "patience": 0, "decay_steps": 0,
                   "learning_rate": 1e-2, "source": "made", "mels": 8, "noise": 0.1, "dropout": 0.1,
                   "listener_hidden": 8, "pyramids": 1, "speller_hidden": 12, "speller_layers": 1, "attention": 8,
@@ -106,14 +117,16 @@ class Las(Task):
         "encoder-over-time": {"listener_norm": "over-time"},
     }
     references: ClassVar = {
-        "none": "TIMIT: PER .268 after 15,947 steps",
-        "encoder": "TIMIT: PER .245 after 9,976 steps",
+        "none": "TIMIT: PER .268 after 15,947 steps; LibriSpeech: WER .426 after 96,785",
+        "encoder": "TIMIT: PER .245 after 9,976 steps; LibriSpeech: WER .401 after 64,354",
         "decoder": "TIMIT: PER .666 after 15,600 steps",
         "both": "TIMIT: PER .253 after 15,552 steps",
         "decoder-swapped-state": "perhaps the .666 of `decoder`: its author's code swaps cell and hidden state",
         "encoder-over-time": "perhaps the .245 of `encoder`: its author's code normalises over time",
     }
-    columns = (Column("dev_per", "dev PER", ".3f"), Column("test_per", "test PER", ".3f"))
+    columns = (Column("dev_per", "dev PER", ".3f"), Column("test_per", "test PER", ".3f"),
+               Column("test_wer", "test WER", ".3f"),
+               Column("train_nll", "train NLL", ".3f"), Column("dev_nll", "dev NLL", ".3f"))
     x_axis = "step"
     batch_axes: ClassVar = data.BATCH_AXES
     sampling = pictures.Options
@@ -124,10 +137,10 @@ class Las(Task):
 
     def model(self, cfg: LasConfig) -> Module:
         listener = Listener(width(cfg.mels), cfg.listener_hidden, cfg.pyramids, cfg.layers, cfg.listener_norm,
-                            cfg.forget_bias)
+                            cfg.forget_bias, cfg.start, cfg.constant)
         n_values = (2 if cfg.layers else 4) * cfg.listener_hidden
         speller = Speller(data.alphabet_of(cfg.source).classes, n_values, cfg.speller_hidden, cfg.speller_layers,
-                          cfg.attention, cfg.speller_norm, cfg.speller_state, cfg.forget_bias)
+                          cfg.attention, cfg.speller_norm, cfg.speller_state, cfg.forget_bias, cfg.start)
         return LasModel(listener, speller, cfg.beam, cfg.longest, cfg.length_penalty)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
@@ -149,17 +162,27 @@ class Las(Task):
         return ops.concat(*(ops.stack(one.symbols, one.parents) for one in searches), axis=3)
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
-        """The mean cross-entropy, and the error rates of symbols and of words (if any), by beam search and greedily."""
+        """The mean cross-entropy, and the error rates of symbols and of words (if any), by beam search and greedily.
+
+        A set whose texts are not searched for has no error rates.
+        """
         labels: list[np.ndarray] = []
         heard: dict[str, list[np.ndarray]] = {"": [], "_greedy": []}
         missed = 0.0
         for batch in data.parts(split, _ROWS):
             missed += float(predict(batch).astype(np.float64).sum())
+            labels += list(batch["labels"].T)
+            if not split["searched"]:
+                continue
             symbols, parents = predict({"x": batch["x"], "mask": batch["mask"]}).astype(np.int64)
             for name, places in (("_greedy", slice(0, 1)), ("", slice(1, None))):
                 heard[name] += search.walk_back(symbols[:, :, places], parents[:, :, places])
-            labels += list(batch["labels"].T)
-        return {"nll": missed / len(labels), **scoring.rates(labels, heard, bool(split["phones"]))}
+        error_rates = scoring.rates(labels, heard, bool(split["phones"])) if split["searched"] else {}
+        return {"nll": missed / len(labels), **error_rates}
+
+    def layer_inputs(self, model: Module, params: Params, batch: dict[str, Tensor]) -> dict[str, np.ndarray]:
+        assert isinstance(model, LasModel)
+        return inputs.layer_inputs(model, params, batch)
 
     def optimizer(self, cfg: LasConfig) -> optim.Optimizer:
         rate = cfg.learning_rate
@@ -170,7 +193,8 @@ class Las(Task):
         return pictures.sample(trained, options, out)
 
     def pictures(self, runs: Mapping[str, Trained], folder: Path) -> list[Path]:
-        return [pictures.draw_weights(runs, self.variants, folder / "weights.png")]
+        return [pictures.draw_weights(runs, self.variants, folder / "weights.png"),
+                pictures.draw_side_by_side(runs, self.variants, folder / "attentions.png")]
 
     def prepare(self, source: Path, target: Path) -> list[Path]:
         return spoken.prepare(source, target)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from duoln.cli import main
-from duoln.paper.theory import invariance, statements
+from duoln.paper.theory import invariance, magnitude, statements
 
 NUMPY = ["--backend", "numpy"]
 
@@ -55,6 +55,34 @@ def test_geometry_as_json(capsys):
     assert all(s["agrees"] for s in document["statements"])
 
 
+def test_magnitude_has_a_row_for_each_change_and_family(capsys, tmp_path):
+    assert main(["analyze", "magnitude", "--cases", "20", "--scale", "2", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    rows = [line for line in out.splitlines() if "│ gaussian" in line or "│ logistic" in line]
+    assert len(rows) == 8 and "inputs x 2: the metric along |w| of a plain model x 4" in out.replace("\n", " ")
+    document = json.loads((tmp_path / "magnitude.json").read_text())
+    assert document["analysis"] == "magnitude" and document["agrees"] is True and len(document["effects"]) == 32
+
+
+def test_a_magnitude_that_is_not_as_the_paper_has_it_is_an_error(capsys, monkeypatch):
+    monkeypatch.setattr(magnitude, "TOLERANCE", 0.0)
+    assert main(["analyze", "magnitude", "--cases", "20"]) == 1
+
+
+TINY = ["--set", "utterances=12", "--set", "batch_size=4", "--set", "buckets=2", "--set", "mels=3"]
+
+
+def test_shift_has_a_row_for_each_layer_and_a_column_for_each_variant(capsys, tmp_path):
+    args = ["analyze", "shift", *NUMPY, "--preset", "smoke", "--variant", "none,both", "--updates", "4", "--every", "2", *TINY]
+    assert main([*args, "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert {p.name for p in tmp_path.iterdir()} == {"shift.json", "shift.csv", "shift.png"}
+    assert all(name in out for name in ("listener 1, gates", "attention", "softmax", "loss at the end", "none", "both"))
+    document = json.loads((tmp_path / "shift.json").read_text())
+    assert [m["updates"] for m in document["movements"]] == [[2, 4]] * 2 * 5 and document["agrees"] is None
+    assert len((tmp_path / "shift.csv").read_text().splitlines()) == 1 + 2 * 5 * 2
+
+
 def test_stability_leaves_a_picture_and_a_table(capsys, tmp_path):
     args = ["analyze", "stability", *NUMPY, "--steps", "3", "--scales", "1,4", "--out", str(tmp_path)]
     assert main(args) == 0
@@ -66,7 +94,10 @@ def test_stability_leaves_a_picture_and_a_table(capsys, tmp_path):
 @pytest.mark.parametrize(("args", "code", "words"), [
     ([], 2, "KIND"), (["colour"], 2, "invariance"), (["invariance", "--draws", "0"], 2, "at least 1 draw"),
     (["invariance", "--eps", "-1"], 2, "eps"), (["invariance", "--backend", "tpu"], 2, "'tpu'"),
-    (["geometry", "--cases", "3"], 2, "10 cases"), (["geometry", "--backend", "cupy"], 3, "cannot be used"),
+    (["geometry", "--cases", "3"], 2, "10 cases"), (["shift", "--task", "no"], 2, "'no'"),
+    (["shift", "--updates", "3"], 2, "1 to 3"), (["shift", "--variant", "x", "--preset", "smoke"], 2, "'x'"),
+    (["shift", "--task", "mnist", "--preset", "smoke", "--variant", "ln"], 2, "what its layers get"), (["magnitude", "--scale", "0"], 2, "a finite scale above 0"),
+    (["magnitude", "--cases", "3"], 2, "10 cases"), (["geometry", "--backend", "cupy"], 3, "cannot be used"),
     (["stability", "--scales", "1,x"], 2, "1,x"), (["stability", "--scales", "0"], 2, "positive scale"),
     (["stability", "--steps", "0"], 2, "at least 1 step"),
 ])

@@ -48,11 +48,12 @@ def sigmoid(x):
 
 
 def lstm_reference(p, x, h, c):
-    """A step of eq. 20-22, or of the plain LSTM where `p` has no norms."""
+    """A step of eq. 20-22, with those of its norms that `p` has."""
     from_x, from_h, c_norm = x @ p["w_x"], h @ p["w_h"], lambda c: c
     if "gain_x" in p:
         from_x = layer_norm_reference(from_x, p["gain_x"], p["bias_x"])
         from_h = layer_norm_reference(from_h, p["gain_h"], p["bias_h"])
+    if "gain_c" in p:
         c_norm = lambda c: layer_norm_reference(c, p["gain_c"], p["bias_c"])  # noqa: E731
     f, i, o, g = np.split(from_x + from_h + p["bias"], 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)

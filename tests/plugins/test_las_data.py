@@ -1,5 +1,7 @@
 """LAS's corpora: read as they are distributed, refused where they are damaged, and batches by length."""
 
+import sys
+
 import numpy as np
 import pytest
 from test_las_audio import FLAC, TONE, write_flac, write_sphere, write_wav
@@ -66,33 +68,53 @@ def test_what_timit_lacks(tmp_path):
 
 # LibriSpeech --------------------------------------------------------------------------------------------
 
-def make_librispeech(root, text="MISTER QUILTER'S MANNER"):
+def make_librispeech(root, text="MISTER QUILTER'S MANNER", write=write_flac, ending="flac"):
     for part, chapter in (("train-clean-100", "84-121123"), ("dev-clean", "1272-128104"), ("test-clean", "61-70968")):
         folder = root / "LibriSpeech" / part / chapter.split("-")[0] / chapter.split("-")[1]
         for k in range(2):
-            write_flac(folder / f"{chapter}-000{k}.flac")
+            write(folder / f"{chapter}-000{k}.{ending}")
         (folder / f"{chapter}.trans.txt").write_text(f"{chapter}-0000 {text}\n{chapter}-0001 YES\n")
     return root
 
 
-@FLAC
-def test_librispeech(tmp_path):
-    corpus = data.read("librispeech", 0, make_librispeech(tmp_path))
+LIBRISPEECH = [pytest.param(write_flac, "flac", marks=FLAC), (write_wav, "wav")]
+
+
+@pytest.mark.parametrize(("write", "ending"), LIBRISPEECH)
+def test_librispeech(tmp_path, write, ending):
+    make_librispeech(tmp_path, write=write, ending=ending)
+    corpus = data.read("librispeech", 0, tmp_path)
     assert corpus.dataset == ("LibriSpeech (train-clean-100)", "original") and corpus.alphabet is LETTERS
     one = corpus.sets["dev"][0]
     assert "".join(one.symbols) == "mister quilter's manner" and one.length == len(TONE) == len(one.read())
     assert {name: len(part) for name, part in corpus.sets.items()} == {"train": 2, "dev": 2, "test": 2}
-    check_error(DataFormatError, lambda: data.read("librispeech", 0, make_librispeech(tmp_path, "CAFÉ 9")),
+    check_error(DataFormatError, lambda: data.read("librispeech", 0, make_librispeech(tmp_path, "CAFÉ 9", write, ending)),
                 "84-121123-0000", "letters", "'é'")
     check_error(DataMissingError, lambda: data.read("librispeech", 0, (tmp_path / "LibriSpeech" / "x").parent.parent / "x"))
 
 
-@FLAC
+def test_a_batch_of_librispeech_by_its_preset(tmp_path):
+    """All sizes are those of the preset; of each part there are two utterances."""
+    cfg = make_config(TASK, "encoder", "librispeech", {"batch_size": 2, "buckets": 1})
+    splits = TASK.data(cfg, make_librispeech(tmp_path, write=write_wav, ending="wav"))
+    batch = splits.train(0)
+    assert splits.dataset.provenance == "original" and batch["x"].shape[1:] == (2, 123)
+    assert len(batch["labels"]) == len("mister quilter's manner") + 1
+    written = {"".join(LETTERS.decode(batch["labels"][:, b])) for b in range(2)}
+    assert written == {"mister quilter's manner", "yes"} and "keep_listener2" in batch
+
+
+def test_librispeech_without_soundfile(tmp_path, monkeypatch):
+    make_librispeech(tmp_path, write=lambda path: (path.parent.mkdir(parents=True, exist_ok=True), path.write_bytes(b"fLaC" + bytes(40))))
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    check_error(UsageError, lambda: data.read("librispeech", 0, tmp_path), "84-121123-0000.flac", "soundfile", "duoln[speech]")
+
+
 @pytest.mark.parametrize(("line", "words"), [
     ("84-121123-0000", ["84-121123-NUMBER and words"]), ("84-9-0000 YES", ["NUMBER", "84-9-0000"]),
-    ("84-121123-../../x YES", ["NUMBER"]), ("84-121123-0007 YES", ["84-121123-0007.flac", "missing"])])
+    ("84-121123-../../x YES", ["NUMBER"]), ("84-121123-0007 YES", ["84-121123-0007.flac", "84-121123-0007.wav", "missing"])])
 def test_damaged_transcripts(tmp_path, line, words):
-    make_librispeech(tmp_path)
+    make_librispeech(tmp_path, write=write_wav, ending="wav")
     path = tmp_path / "LibriSpeech/train-clean-100/84/121123/84-121123.trans.txt"
     path.write_text(line + "\n")
     check_error(DataError, lambda: librispeech.read_chapter(path), *words)
@@ -295,10 +317,25 @@ def test_metrics_are_of_the_whole_set():
                      "wer_greedy": metrics["wer_greedy"]}
 
 
+def test_of_the_training_set_the_loss_alone_is_evaluated():
+    """On as many utterances as dev has, evenly spread; without the noise of training."""
+    cfg = _cfg(evaluate_utterances=5, utterances=20)
+    train = TASK.data(cfg).evaluation["train"]
+    utterances = data.spread(made(0).sets["train"][:20], 5)
+    assert train["label_starts"].tolist() == np.cumsum([0, *(len(u.symbols) for u in utterances)]).tolist()
+    np.testing.assert_array_equal(train["x"][:train["x_starts"][1]],
+                                  features(utterances[0].read(), 8000, cfg.mels, utterances[0].name))
+    assert TASK.metrics(lambda batch: np.full(batch["labels"].shape[1], 3.0, np.float32), train) == {"nll": 3.0}
+
+
+def test_losses_are_shown_beside_the_error_rates():
+    assert [column.key for column in TASK.columns] == ["dev_per", "test_per", "test_wer", "train_nll", "dev_nll"]
+
+
 @pytest.mark.parametrize(("wrong", "words"), [
     ({"batch_size": 31}, ["batch_size", "30", "31"]), ({"buckets": 31}, ["at most 30 buckets", "31"]),
     ({"buckets": 0}, ["buckets", "0"]), ({"dropout": 1.0}, ["dropout", "1.0"]), ({"sampling": -0.1}, ["sampling"]),
-    ({"noise": -1.0}, ["noise"]), ({"pyramids": 0, "layers": 0}, ["one layer"]), ({"beam": 0}, ["beam"]),
+    ({"noise": -1.0}, ["noise"]), ({"constant": np.inf}, ["constant"]), ({"pyramids": 0, "layers": 0}, ["one layer"]), ({"beam": 0}, ["beam"]),
     ({"utterances": 0}, ["utterances"]), ({"longest": 0}, ["longest"]), ({"words": 0}, ["words", "0"])])
 def test_settings_that_do_not_fit(wrong, words):
     check_error(UsageError, lambda: TASK.data(_cfg(**wrong)), *words)

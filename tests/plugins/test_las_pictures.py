@@ -7,7 +7,7 @@ from test_las_audio import TONE, write_sphere, write_wav
 
 from duoln import cli
 from duoln.errors import DataError, DataFormatError, DivergedError, UsageError
-from duoln.plugins.las import pictures
+from duoln.plugins.las import data, pictures
 from duoln.plugins.las.alphabet import LETTERS
 from duoln.plugins.las.pictures import Options, sample, spell
 from duoln.plugins.las.task import Las
@@ -74,8 +74,21 @@ def test_models_that_cannot_be_sampled(trained, tmp_path):
 
 def test_report_draws_the_weights(runs, tmp_path, capsys):
     assert cli.main(["report", str(runs), "--out", str(tmp_path)]) == 0
-    assert (tmp_path / "weights.png").read_bytes()[:4] == b"\x89PNG"
-    assert "weights.png" in capsys.readouterr().err.replace("\n", "")
+    written = capsys.readouterr().err.replace("\n", "")
+    for name in ("weights.png", "attentions.png"):
+        assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG" and name in written
+
+
+def test_the_models_of_several_runs_listen_to_one_utterance(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(pictures, "draw_attention", lambda spelled, mels, out: drawn.extend([*spelled, mels, out]))
+    models = {name: untrained(TASK, name) for name in ("both", "none", "encoder")}
+    out = pictures.draw_side_by_side(models, TASK.variants, tmp_path / "a.png")
+    *spelled, mels, path = drawn
+    assert [one.name for one in spelled] == [f"{name}\nmade sounds" for name in ("none", "encoder", "both")] and (mels, path) == (8, out)
+    middle = data.load(models["none"].config, None).sets["test"][8]
+    assert all(tuple(one.symbols) == middle.symbols and np.array_equal(one.heard, spelled[0].heard) for one in spelled)
+    assert not np.array_equal(spelled[0].weights, spelled[2].weights)
 
 
 def test_histograms_are_densities(trained, tmp_path, monkeypatch):

@@ -86,7 +86,8 @@ SETTINGS = {
             "patience": 3, "decay_steps": 8700, "clip": 1.0, "source": "timit", "words": 1, "mels": 40, "noise": 0.6,
             "dropout": 0.5, "sampling": 0.1, "listener_hidden": 128, "pyramids": 2, "layers": 1,
             "speller_hidden": 128, "speller_layers": 2, "attention": 128, "listener_norm": "none",
-            "speller_norm": "none", "speller_state": "kept", "forget_bias": 1.0, "beam": 16, "length_penalty": 1.0,
+            "constant": 0.0, "speller_norm": "none", "speller_state": "kept", "forget_bias": 1.0,
+            "start": "tensorflow", "beam": 16, "length_penalty": 1.0,
             "longest": 100, "buckets": 16, "utterances": None, "evaluate_utterances": None},
         "paper": {},
         "small": {
@@ -94,6 +95,13 @@ SETTINGS = {
             "learning_rate": 0.003, "source": "auto", "mels": 23, "noise": 0.5, "dropout": 0.1,
             "listener_hidden": 48, "pyramids": 1, "speller_layers": 1, "attention": 64, "beam": 8, "longest": 10,
             "buckets": 5},
+        "words": {
+            "epochs": 60, "batch_size": 32, "evaluate_every": 60, "patience": 0, "decay_steps": 900,
+            "learning_rate": 0.003, "source": "auto", "mels": 23, "noise": 0.5, "dropout": 0.1,
+            "listener_hidden": 48, "pyramids": 1, "speller_layers": 1, "attention": 64, "beam": 8, "longest": 24,
+            "buckets": 5, "words": 4},
+        "librispeech": {
+            "epochs": 50, "batch_size": 4, "decay_steps": 0, "source": "librispeech", "noise": 0.0, "longest": 600},
         "smoke": {
             "epochs": 6, "batch_size": 16, "evaluate_every": 0, "patience": 0, "decay_steps": 0,
             "learning_rate": 0.01, "source": "made", "mels": 8, "noise": 0.1, "dropout": 0.1, "listener_hidden": 8,

@@ -85,7 +85,7 @@ def test_strict_makes_a_failing_listener_an_error(install, capsys, monkeypatch):
 
 
 def test_all_methods_of_the_contract_are_guarded():
-    assert {"data", "evaluate", "pictures", "reference_curves", "population", "peer"} <= set(GUARDED)
+    assert {"data", "evaluate", "pictures", "reference_curves", "population", "peer", "layer_inputs"} <= set(GUARDED)
     assert {name for name in vars(Task) if callable(getattr(Task, name)) and name[0] != "_"} - set(GUARDED) == {"config"}
 
 

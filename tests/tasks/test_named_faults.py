@@ -3,6 +3,7 @@
 import json
 from textwrap import dedent
 
+import numpy as np
 import pytest
 
 from duoln import runtime
@@ -180,3 +181,11 @@ def test_report_takes_plug_ins_by_name(install, tmp_path):
     install("frail", _SAMPLES)
     assert main([*ARGS, str(tmp_path / "r")]) == 0
     assert main(["report", str(tmp_path / "r"), "--plugin", "frail"]) == 0
+
+
+@pytest.mark.parametrize(("result", "words"), [
+    ({}, "arrays by layer"), ({"a": [1.0]}, "floats (rows, units) as 'a'"), ({1: np.ones((2, 3))}, "name of a layer"),
+    ({"a": np.ones(3)}, "floats (rows, units) as 'a'"), ({"a": np.ones((2, 3), int)}, "floats (rows, units)")])
+def test_what_layers_get_is_checked(result, words):
+    wrong = type("Wrong", (Spirals,), {"layer_inputs": lambda self, model, params, batch: result})()
+    check_error(TaskError, lambda: named(wrong, "here").layer_inputs(None, {}, {}), "layer_inputs", words)

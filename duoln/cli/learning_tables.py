@@ -1,0 +1,59 @@
+"""The tables of `duoln analyze magnitude` and `duoln analyze shift`."""
+
+from __future__ import annotations
+
+import statistics
+
+from duoln.cli import console
+from duoln.cli.analysis_tables import TITLES
+from duoln.paper.theory import magnitude, shift
+from duoln.paper.theory.glm import NORMS
+
+
+def show_magnitude(measured: magnitude.Magnitude, summary: str) -> None:
+    """A row for each change and family, a column for each model."""
+    rows = []
+    for change in measured.changes:
+        for family in magnitude.FAMILIES_SHOWN:
+            effects = [measured.of(change, family, norm) for norm in NORMS]
+            rows.append((change, family, *map(_ratio, effects)))
+    console.show(console.rows_table(
+        f"The metric along the magnitude of incoming weights, by that before the change, {measured.cases} cases",
+        ("change", "family", *(TITLES[norm] for norm in NORMS)), rows, whole=(0, 1)), data=True)
+    console.put(summary)
+    console.put("The magnitude is |w| in the plain model and the gain in the others. In brackets: the least and the "
+                "greatest of the outputs, where they differ. Gaussian outputs have one variance; that of logistic ones "
+                "falls where the predictions are sure, which a plain model's and weight norm's become as they grow.")
+    console.put("Layer norm does not see the scale of its inputs, but it sees their shift (table 1).")
+
+
+def _ratio(effect: magnitude.Effect) -> str:
+    text = f"x {effect.ratio:.3g}"
+    return text if effect.greatest - effect.least < 1e-6 * effect.ratio else \
+        f"{text} ({effect.least:.2g} to {effect.greatest:.2g})"
+
+
+def show_shift(measured: shift.Shift, summary: str) -> None:
+    """A row for each layer, a column for each variant."""
+    variants = list(measured.losses)
+    rows = [(layer, *(_moved(measured.of(variant, layer)) for variant in variants)) for layer in measured.layers()]
+    rows.append(("loss at the end", *(f"{loss:.3g}" for loss in measured.losses.values())))
+    console.show(console.rows_table(
+        f"Inputs of layers: means / deviations of units moved in {measured.every} updates, in standard deviations",
+        ("layer", *variants), rows, whole=(0,)), data=True)
+    console.put(summary)
+
+
+def shift_summary(measured: shift.Shift) -> str:
+    """The median movement of each variant over all its layers, in words."""
+    parts = []
+    for variant in measured.losses:
+        own = [m for m in measured.movements if m.variant == variant]
+        means = statistics.median(value for movement in own for value in movement.means)
+        deviations = statistics.median(value for movement in own for value in movement.deviations)
+        parts.append(f"{means:.3f} and {deviations:.3f} ({variant})")
+    return ", ".join(parts)
+
+
+def _moved(movement: shift.Movement) -> str:
+    return f"{statistics.fmean(movement.means):.3f} / {statistics.fmean(movement.deviations):.3f}"
