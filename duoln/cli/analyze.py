@@ -60,8 +60,9 @@ def add_command(commands: Any) -> None:
     shift.set_defaults(run=_shift)
 
     for kind in (invariance, geometry, magnitude, stability, equations, shift):
-        kind.add_argument("--backend", help="default: numpy, for its float64" if kind in (geometry, magnitude, equations)
-                          else "default: DUOLN_BACKEND, else auto")
+        exact = kind in (geometry, magnitude, equations)
+        kind.add_argument("--backend", help="default: numpy, for its float64" if exact else
+                          "default: DUOLN_BACKEND, else auto")
         kind.add_argument("--seed", type=int, default=0, help="default 0")
         name = kind.prog.split()[-1]
         also = f", {name}.csv and {name}.png" if kind in (stability, shift) else ""
