@@ -43,10 +43,13 @@ def _report(args: argparse.Namespace) -> int:
 
     if args.over is not None and not args.markdown:
         raise UsageError("[report] --over: expected --markdown too")
+    if args.markdown and args.json:
+        raise UsageError("[report] expected --markdown or --json, because stdout has one result; found both")
     if args.html is not None and args.html.suffix.lower() not in _PAGES:
         raise UsageError(f"[report] expected a page's name, which ends in {' or '.join(_PAGES)}; found {args.html}")
     task, curves = runs_of_one_task("report", args.runs, args.plugins)
     series = series_of(task, curves, args.by)
+    _write(task, series, args)  # first: stdout may be closed
     for dataset in dict.fromkeys(c.dataset for c in curves):
         of_dataset = [s for s in series if s.runs[0].dataset == dataset]
         rows = [result_row(task, s) for s in of_dataset]
@@ -54,16 +57,7 @@ def _report(args: argparse.Namespace) -> int:
             console.put(markdown.results(task, rows, told_apart(of_dataset, args.by)) if args.over is None else
                         markdown.over_time(task, of_dataset, args.over))
         else:
-            console.show_results(task, dataset, rows, told_apart(of_dataset, args.by))
-    if args.out is not None:
-        make_folder(args.out)
-        for path in (*write_curves(task, series, args.out, args.by), *_pictures(task, series, args.out)):
-            console.say(f"wrote {path}")
-    if args.html is not None:
-        from duoln.runs.page import write_page
-
-        check_regular(args.html)
-        console.say(f"wrote {write_page(task, series, args.html, console.number)}")
+            console.show_results(task, dataset, rows, told_apart(of_dataset, args.by), data=not args.json)
     if args.json:
         runs = [(s, c) for s in series for c in s.runs]
         console.put_json({"task": task.name, "runs": [
@@ -73,6 +67,20 @@ def _report(args: argparse.Namespace) -> int:
     elif args.out is None and args.html is None and not args.markdown:
         console.say(f"for {' and '.join(CURVES)}: --out DIR; for one page with table and curves: --html FILE.html")
     return 0
+
+
+def _write(task: Task, series: Sequence[Series], args: argparse.Namespace) -> None:
+    """The files that the command line asks for."""
+    from duoln.cli import console
+    from duoln.runs.page import write_page
+
+    if args.out is not None:
+        make_folder(args.out)
+        for path in (*write_curves(task, series, args.out, args.by), *_pictures(task, series, args.out)):
+            console.say(f"wrote {path}")
+    if args.html is not None:
+        check_regular(args.html)
+        console.say(f"wrote {write_page(task, series, args.html, console.number)}")
 
 
 def told_apart(series: Sequence[Series], by: By = "run") -> dict[str, list[str]]:

@@ -274,8 +274,8 @@ def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequenc
     from duoln.runs.series import series_of
     from duoln.training.loop import summarize
 
-    console.show_results(task, splits.dataset, results)
-    written = write_curves(task, series_of(task, read_curves([top])), top)
+    written = write_curves(task, series_of(task, read_curves([top])), top)  # first: stdout may be closed
+    console.show_results(task, splits.dataset, results, data=not as_json)
     console.say(f"run folder: {top}  ({', '.join(p.name for p in written)})")
     if not drawing.can_draw():
         console.say('  for a picture of the curves: pip install matplotlib')

@@ -1,6 +1,7 @@
 """The display of a run: a line every few seconds in a pipe, a bar on a terminal."""
 
 import io
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -118,8 +119,8 @@ class Published(OwnBest):
 
 
 def _table(monkeypatch, task, width=100, **changes):
-    out = _seen(monkeypatch, terminal=False)
-    console.talk._width = width
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys, "stdout", out := io.StringIO())
     result = {"variant": "ln", "steps": 100, "epochs": 0.574713, "batch_size": 8, "test_nll": 0.5, "test_error": 0.25, "seconds_per_epoch": 1.0}
     console.show_results(task, Dataset("points", "original"), [{**result, "variant": "none"}, {**result, **changes}])
     return out.getvalue()
