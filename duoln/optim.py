@@ -24,6 +24,7 @@ from duoln.core.arguments import (
     check_choice,
     check_flag,
     check_function,
+    check_integer,
     check_number,
     described,
     did_you_mean,
@@ -76,7 +77,13 @@ class Optimizer:
 
     @explained
     def rate_at(self, step: int) -> float:
-        """The learning rate of the update numbered `step`, from 0."""
+        """The learning rate of the update numbered `step`, from 0.
+
+        Raises:
+            DtypeError: the number is not an integer, or the rate is not a number. ShapeError: the number is below 0.
+            UsageError: the rate is below 0.
+        """
+        step = check_integer("optim", "step", step, 0)
         rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
         return float(check_number("optim", f"the learning rate at step {step}", rate, AT_LEAST_0))
 

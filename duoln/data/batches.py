@@ -27,7 +27,7 @@ class Batches:
             are checked here, once; a device does not.
 
     Raises:
-        ShapeError: arrays of different lengths, or none. DtypeError: what is no array.
+        ShapeError: arrays of different lengths, or none; a seed below 0. DtypeError: what is no array.
         UsageError: a batch larger than the data. DataError: a value that is not within its range.
     """
 
@@ -38,7 +38,8 @@ class Batches:
             raise ShapeError(f"[Batches] expected arrays of one length, found {lengths or 'none'}")
         _check_within(arrays, {} if within is None else within)
         self.rows = next(iter(lengths.values()))
-        batch_size, seed = check_integer("Batches", "batch_size", batch_size), check_integer("Batches", "seed", seed)
+        batch_size = check_integer("Batches", "batch_size", batch_size)
+        seed = check_integer("Batches", "seed", seed, 0)
         if not 1 <= batch_size <= self.rows:
             raise UsageError(f"[Batches] expected a batch_size between 1 and {self.rows}, found {batch_size}")
         self.arrays, self.batch_size, self.seed = dict(arrays), batch_size, seed

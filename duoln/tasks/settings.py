@@ -33,9 +33,7 @@ def make_config(task: Task, variant: str, preset: str | None = None,
     if variant not in task.variants:
         raise UsageError(f"[{task.name}] expected a variant of {', '.join(task.variants)}; found {variant!r}"
                          f"{did_you_mean(variant, task.variants)}")
-    if preset is not None and preset not in task.presets:
-        raise UsageError(f"[{task.name}] expected a preset of {', '.join(task.presets)}; found {preset!r}"
-                         f"{did_you_mean(preset, task.presets)}")
+    check_preset(task, preset)
     values = {**(task.presets[preset] if preset else {}), **task.variants[variant]}
     kinds = typing.get_type_hints(task.config)
     names = [f.name for f in dataclasses.fields(task.config)]
@@ -51,9 +49,16 @@ def make_config(task: Task, variant: str, preset: str | None = None,
     return _configured(task, values)
 
 
+def check_preset(task: Task, preset: str | None) -> None:
+    """Raises UsageError for a preset that the task has not; it lists what there is."""
+    if preset is not None and (not isinstance(preset, str) or preset not in task.presets):
+        raise UsageError(f"[{task.name}] expected a preset of {', '.join(task.presets) or 'none'}; found "
+                         f"{preset!r:.40}{did_you_mean(preset, task.presets)}")
+
+
 def check_config(task: Task, variant: str, cfg: Config) -> None:
-    """Raises UsageError for a number of epochs, examples or evaluations that no run can have."""
-    for key, least in (("epochs", 0), ("batch_size", 1), ("evaluate_every", 0), ("patience", 0)):
+    """Raises UsageError for a seed or a number of epochs, examples or evaluations that no run can have."""
+    for key, least in (("seed", 0), ("epochs", 0), ("batch_size", 1), ("evaluate_every", 0), ("patience", 0)):
         if getattr(cfg, key) < least:
             raise UsageError(f"[{task.name} {variant}] expected {key} of at least {least}, found {getattr(cfg, key)}")
 

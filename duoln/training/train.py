@@ -24,7 +24,7 @@ from duoln.system.stopping import Interrupted
 from duoln.tasks.events import Listener
 from duoln.tasks.faults import named
 from duoln.tasks.registry import find_task
-from duoln.tasks.settings import check_config, make_config
+from duoln.tasks.settings import check_config, check_preset, make_config
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Dataset
 from duoln.training.loop import fit
@@ -97,13 +97,14 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
     if resume and out is None:
         raise UsageError("[train] expected the run folder `out` to resume from, found none")
     chosen = find_task(task) if isinstance(task, str) else _checked(task)
+    check_preset(chosen, preset)
     name = _variant(chosen, variant)
     if resume and out is not None:
         cfg = resumed_config(chosen, name, Path(out), preset, settings).config
     else:
         cfg = make_config(chosen, name, preset, settings)
         check_config(chosen, name, cfg)
-    where = runtime.backend(backend) if backend is None or isinstance(backend, str) else backend
+    where = runtime.backend_of("train", backend)
     splits = chosen.data(cfg, None if data is None else Path(data))
     trainer = Trainer(chosen, name, cfg, splits, where)
     with ExitStack() as stack:

@@ -25,7 +25,8 @@ def test_values_that_are_no_numbers_or_do_not_fit(be):
 
 def test_other_arguments_of_tensor(be):
     rows = [("tensor", DtypeError, lambda b=b: duoln.tensor(1.0, b)) for b in (5, np, [], object())]
-    rows += [("backend", UsageError, lambda b=b: duoln.tensor(1.0, b)) for b in ("", "torch")[1:]]
+    rows += [("backend", UsageError, lambda b=b: duoln.tensor(1.0, b)) for b in ("", "torch")]
+    rows += [("backend", DtypeError, lambda b=b: duoln.backend(b)) for b in (0, 1, False, [], ["numpy"], np, be)]
     rows += [("tensor", DataError, lambda w=w: duoln.tensor([0, 4], be, within=w)) for w in ((0, 4), (1, 5), (5, 9), (0, 0))]
     rows += [("tensor", DtypeError, lambda w=w: duoln.tensor([0, 4], be, within=w)) for w in (4, "a", (0.0, 5), (None, 5))]
     rows += [("tensor", ShapeError, lambda w=w: duoln.tensor([0, 4], be, within=w)) for w in ((), (0,), (0, 1, 2))]
