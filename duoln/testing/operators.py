@@ -18,8 +18,8 @@ from duoln.testing.closeness import check_close, tolerance
 
 
 @explained
-def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Callable[..., Any], backend: Backend | str,
-             length: int = 1, differentiable: bool = True, dtype: str = "float32") -> None:
+def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Callable[..., Any],
+             backend: Backend | str, length: int = 1, differentiable: bool = True, dtype: str = "float32") -> None:
     """Check values, shapes, dtypes and all gradients of `fn` on one backend.
 
     Values are compared with `reference(*inputs in float64)`. Gradients in float64 on NumPy are compared with central
