@@ -19,6 +19,7 @@ from duoln.core.miscalled import explained
 from duoln.data.batches import check_pair, check_range
 from duoln.errors import BackendError, DtypeError, UsageError
 from duoln.kernels import host, native
+from duoln.nn.module import Module
 
 CHOICES = ("auto", *backends.NAMES)
 
@@ -126,6 +127,9 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
         DtypeError: the backend does not have the dtype, or the dtype cannot hold a value.
         ShapeError: lists have different lengths. DataError: a value is not within the range.
     """
+    if isinstance(x, Module):
+        raise DtypeError(f"[tensor] expected numbers on the host, found {described(x)}; model.init(seed) gives a "
+                         "module's parameters, and duoln.to_tensors takes them")
     where = backend_of("tensor", backend)
     host = host_array(x, where, dtype)
     if within is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Never
 
 import numpy as np
 
 from duoln.core.arguments import check_integer, check_integers_in, described
-from duoln.errors import DataError, DtypeError, ShapeError, UsageError
+from duoln.core.miscalled import explained
+from duoln.errors import CallError, DataError, DtypeError, ShapeError, UsageError
 from duoln.randomness import Stream
 
 Batch = dict[str, np.ndarray]
@@ -31,6 +33,7 @@ class Batches:
         UsageError: a batch larger than the data. DataError: a value that is not within its range.
     """
 
+    @explained
     def __init__(self, arrays: Mapping[str, np.ndarray], batch_size: int, seed: int,
                  within: Mapping[str, tuple[int, int]] | None = None) -> None:
         lengths = _lengths(arrays)
@@ -46,6 +49,7 @@ class Batches:
         self.steps_per_epoch = self.rows // batch_size
         self._order: tuple[int, np.ndarray] | None = None
 
+    @explained
     def __call__(self, step: int) -> Batch:
         """The batch of one update; updates are counted from 0 over all epochs."""
         epoch, position = divmod(check_integer("Batches", "step", step, 0), self.steps_per_epoch)
@@ -53,6 +57,23 @@ class Batches:
             self._order = (epoch, Stream(self.seed, "batches", epoch).permutation(self.rows))
         chosen = self._order[1][position * self.batch_size:(position + 1) * self.batch_size]
         return {name: a[chosen] for name, a in self.arrays.items()}
+
+    def __iter__(self) -> Never:
+        raise _no_sequence("iteration over batches")
+
+    def __len__(self) -> Never:
+        raise _no_sequence("len(batches)")
+
+    def __getitem__(self, key: object) -> Never:
+        raise _no_sequence("batches[...]")
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def _no_sequence(what: str) -> CallError:
+    return CallError(f"[Batches] expected a call, batches(step), for steps from 0 over all epochs, found {what}; "
+                     "batches.steps_per_epoch is the length of an epoch")
 
 
 def _lengths(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from duoln.core.fields import fields_in_words
 from duoln.data.batches import check_range
 from duoln.data.files import Resource, find
 from duoln.data.idx import read_idx
@@ -33,6 +34,7 @@ FILES = {
 """Images and labels of each split."""
 
 
+@fields_in_words
 class Digits(NamedTuple):
     """Images uint8 (count, 28, 28) and labels int32 (count,) in 0 .. 9."""
 

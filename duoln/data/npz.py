@@ -15,6 +15,7 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
+from duoln.core.fields import fields_in_words
 from duoln.data.bounded import most_unpacked, opened, size_of
 from duoln.errors import DataFormatError
 
@@ -36,6 +37,7 @@ _HEADER_ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, SyntaxErr
 """The errors of NumPy, and of Python's parser, which NumPy calls, for a wrong header."""
 
 
+@fields_in_words
 class Expected(NamedTuple):
     """The dtype and rank that an array must have."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.core.arguments import check_flag, described, did_you_mean
+from duoln.core.fields import fields_in_words
 from duoln.core.miscalled import explained
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
@@ -34,6 +35,7 @@ _NO_METRICS = ("event", "step", "epoch", "wall_s")
 """The keys of an evaluation's entry in the log that are not metrics."""
 
 
+@fields_in_words
 class TrainedRun(NamedTuple):
     """The result of a run of `train`."""
 
