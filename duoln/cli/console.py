@@ -7,6 +7,7 @@ seconds. rich respects `NO_COLOR` and the width of the terminal.
 from __future__ import annotations
 
 import os
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -76,8 +77,14 @@ talk = _Plain(streams.Talk())
 
 
 def say(text: str, style: str = "") -> None:
-    """One remark on stderr. The terminal wraps long lines."""
-    talk.print(text, style=style or None, soft_wrap=True)
+    """One remark on stderr. On a terminal, lines longer than it is wide are broken between words."""
+    lines = [_fitted(line, talk.width) for line in text.splitlines()] if talk.is_terminal else [text]
+    talk.print("\n".join(lines), style=style or None, soft_wrap=True)
+
+
+def _fitted(line: str, width: int) -> str:
+    """The line in lines of that width; a longer word, such as a path, stays whole."""
+    return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def put(text: str, style: str = "") -> None:
@@ -221,7 +228,9 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     columns += [(heading, "right", [count(r[key]) for r in results])
                 for key, heading in (("batch_size", "batch"), (length, f"{unit}s")) if not same[key]]
     columns += [(c.heading, "right", [number(r.get(c.key), c.form) for r in results]) for c in metrics]
-    columns.append(("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
+    columns.append(("ms/update", "right", [f"{1e3 * r['seconds_per_update']:.1f}" for r in results])
+                   if task.x_axis == "step" else
+                   ("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
     room = room_for_all - _width(columns)
     beside = bool(task.references) and room >= _CLAIM
     if room < 0:

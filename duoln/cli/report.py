@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import statistics
+import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,13 +77,19 @@ def _write(task: Task, series: Sequence[Series], args: argparse.Namespace) -> No
     from duoln.cli import console
     from duoln.runs.page import write_page
 
-    if args.out is not None:
-        make_folder(args.out)
-        for path in (*write_curves(task, series, args.out, args.by), *_pictures(task, series, args.out)):
-            console.say(f"wrote {path}")
     if args.html is not None:
         check_regular(args.html)
-        console.say(f"wrote {write_page(task, series, args.html, console.number)}")
+    if args.out is None and args.html is None:
+        return
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if args.out is None else args.out
+        make_folder(folder)
+        pictures = _pictures(task, series, folder)
+        if args.out is not None:
+            for path in (*write_curves(task, series, args.out, args.by), *pictures):
+                console.say(f"wrote {path}")
+        if args.html is not None:
+            console.say(f"wrote {write_page(task, series, args.html, console.number, pictures)}")
 
 
 def told_apart(series: Sequence[Series], by: By = "run") -> dict[str, list[str]]:
@@ -99,10 +108,10 @@ def result_row(task: Task, series: Series) -> dict[str, Any]:
     """The results of a series' runs, for the table."""
     first = series.runs[0]
     last = first.last
-    seconds = sorted(c.seconds_per_epoch for c in series.runs)
     return {**{column.key: series.figure(column.key) for column in task.columns}, "variant": series.variant,
             "batch_size": first.config["batch_size"], "epochs": last["epoch"], "steps": last["step"],
-            "seconds_per_epoch": seconds[len(seconds) // 2]}
+            "seconds_per_update": statistics.median_high(c.seconds_per_update for c in series.runs),
+            "seconds_per_epoch": statistics.median_high(c.seconds_per_epoch for c in series.runs)}
 
 
 def _pictures(task: Task, series: Sequence[Series], out: Path) -> list[Path]:

@@ -162,8 +162,8 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     made_for: tuple[Any, ...] = ()
     for name, cfg in configs.items():
         if splits is None or made_for != _data_settings(task, cfg):
-            console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)" if task.paper
-                        else f"data: {task.name} reads or makes its data")
+            if task.paper:  # others say what they read or make when they have it
+                console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)")
             splits, made_for = task.data(cfg), _data_settings(task, cfg)
             _say_data(task, splits)
         trainer = Trainer(task, name, cfg, splits, backend, args.debug_nans, ranks)

@@ -24,8 +24,11 @@ from duoln.system.visible import visible
 from duoln.tasks.task import Task
 from duoln.tasks.values import Column, split_columns
 
+_IMAGES = {".png": "image/png", ".svg": "image/svg+xml"}
 
-def write_page(task: Task, series: Sequence[Series], target: Path, number: Callable[[Any, str], str]) -> Path:
+
+def write_page(task: Task, series: Sequence[Series], target: Path, number: Callable[[Any, str], str],
+               pictures: Sequence[Path] = ()) -> Path:
     """Write the page.
 
     Args:
@@ -33,6 +36,7 @@ def write_page(task: Task, series: Sequence[Series], target: Path, number: Calla
         series: what the rows and the curves are.
         target: the file.
         number: writes a metric in the form of its column.
+        pictures: files to hold below the curves; those in a form that browsers do not show are left out.
 
     Raises:
         CheckpointError: the file cannot be written.
@@ -42,7 +46,7 @@ def write_page(task: Task, series: Sequence[Series], target: Path, number: Calla
     css = parts.joinpath("page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     title = f"{task.title}: {task.paper}" if task.paper else task.title
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
     page = "\n".join([
         "<!doctype html>", '<html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
@@ -51,7 +55,8 @@ def write_page(task: Task, series: Sequence[Series], target: Path, number: Calla
         *(f"<p>data: {_html(label)}</p>" for label in dict.fromkeys(
             c.dataset.label for s in series for c in s.runs)),
         *_results(task, series, number), '<div id="panels"></div>',
-        "<noscript><p>The curves need JavaScript; the tables do not.</p></noscript>", *_settings(series),
+        "<noscript><p>The curves need JavaScript; the tables do not.</p></noscript>", *_pictures(pictures),
+        *_settings(series),
         f'<script type="application/json" id="data">{_json(_panels(task, series))}</script>',
         f"<script>{script}</script>", "</body></html>", ""])
     make_folder(target.parent)
@@ -86,6 +91,15 @@ def _results(task: Task, series: Sequence[Series], number: Callable[[Any, str], 
     yield "<h2>Results</h2>"
     yield from _table(["variant", "run", *settings, "epochs", "updates", *(c.heading for c in task.columns), *claim],
                       rows)
+
+
+def _pictures(paths: Sequence[Path]) -> Iterator[str]:
+    """The pictures themselves, because the page loads nothing."""
+    for path in paths:
+        if path.suffix.lower() in _IMAGES:
+            data = base64.b64encode(path.read_bytes()).decode()
+            name = _html(path.name)
+            yield f'<h2>{name}</h2><img alt="{name}" src="data:{_IMAGES[path.suffix.lower()]};base64,{data}">'
 
 
 def _settings(series: Sequence[Series]) -> Iterator[str]:

@@ -46,7 +46,8 @@ class TrainedRun(NamedTuple):
     """The training data; a figure on made data cannot be compared with the paper's."""
     backend: str
     figures: dict[str, Any]
-    """The last evaluation's metrics, such as "test_error", with "steps", "epochs" and "seconds_per_epoch"."""
+    """The last evaluation's metrics, such as "test_error", with "steps", "epochs", "seconds_per_update" and
+    "seconds_per_epoch"."""
     curves: dict[str, np.ndarray]
     """An array for each metric and for "step", "epoch" and "seconds": an entry for each evaluation."""
     losses: dict[str, np.ndarray]

@@ -62,6 +62,11 @@ def test_tables_of_results_are_on_stdout_and_progress_is_on_stderr(tmp_path):
     assert both.returncode == 2 and "--markdown or --json" in both.stderr
 
 
+def test_a_task_of_no_paper_says_once_what_its_data_are(tmp_path):
+    out = _run("duoln.examples.own_task", "--epochs", "0", "--backend", "numpy", "--out", "r", cwd=tmp_path)
+    assert [line for line in out.stderr.splitlines() if line.startswith("data:")] == ["data: two spirals, synthetic"], out.stderr
+
+
 def test_the_default_folder_is_named_after_task_and_time(tmp_path):
     assert _run("duoln", "run", "mnist", *SMOKE, "--variant", "none", cwd=tmp_path).returncode == 0
     assert [p.name.rsplit("-", 2)[0] for p in (tmp_path / "runs").iterdir()] == ["mnist"]
