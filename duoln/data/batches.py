@@ -101,6 +101,7 @@ Axes = Mapping[str, int | None]
 examples."""
 
 
+@explained
 def count_examples(batch: Batch, axes: Axes) -> int:
     """The number of examples in a batch.
 
@@ -119,6 +120,7 @@ def count_examples(batch: Batch, axes: Axes) -> int:
     return count
 
 
+@explained
 def examples(batch: Batch, axes: Axes, chosen: slice | np.ndarray) -> Batch:
     """Some of the examples of a batch; an array without examples stays complete."""
     def part(name: str, array: np.ndarray) -> np.ndarray:
@@ -136,6 +138,7 @@ def check_pair(name: str, role: str, bounds: tuple[int, int]) -> tuple[int, int]
     return ends[0], ends[1]
 
 
+@explained
 def check_range(name: str, indices: np.ndarray, size: int, low: int = 0) -> np.ndarray:
     """Check that the indices lie in low .. size - 1, and return them as int32.
 

@@ -10,16 +10,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from duoln.core.arguments import did_you_mean
+from duoln.core.miscalled import explained
 from duoln.data import strictjson
 from duoln.errors import DuolnError, TaskError, UsageError, words_of
 from duoln.tasks.task import Config, Task
 
 
+@explained
 def option(default: Any, help: str) -> Any:
     """A field of `Task.sampling` or `Task.evaluating`: its default value and its text in `--help`."""
     return dataclasses.field(default=default, metadata={"help": help})
 
 
+@explained
 def make_config(task: Task, variant: str, preset: str | None = None,
                 settings: Mapping[str, Any] | None = None) -> Config:
     """The configuration of a run: defaults, then the preset, the variant, and last the user's settings.
@@ -76,6 +79,7 @@ def _configured(task: Task, values: Mapping[str, Any]) -> Config:
     return cfg
 
 
+@explained
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     """`KEY=VALUE` texts as a dict.
 
@@ -106,7 +110,8 @@ def convert(what: str, value: Any, kind: Any) -> Any:
             if value == option or value == str(option):
                 return option
         options = ", ".join(map(str, typing.get_args(kind)))
-        raise UsageError(f"{what}: expected one of {options}; found {value!r}")
+        raise UsageError(f"{what}: expected one of {options}; found {value!r}"
+                         f"{did_you_mean(value, typing.get_args(kind))}")
     if kind is bool:
         if isinstance(value, bool) or value in ("true", "false"):
             return value in (True, "true")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import duoln
+import duoln.tasks
 from duoln import nn, ops, optim, testing
 from duoln.data import Batches
 from duoln.errors import CallError
@@ -14,10 +15,10 @@ from duoln.testing import check_error
 
 X = duoln.tensor(np.ones((3, 4), np.float32), "numpy")
 ADAM = optim.Adam(1e-3)
-FUNCTIONS = [(module.__name__, name, getattr(module, name)) for module in (duoln, ops, nn, nn.init, optim, testing)
+FUNCTIONS = [(module.__name__, name, getattr(module, name)) for module in (duoln, duoln.data, duoln.tasks, ops, nn, nn.init, optim, testing)
              for name in sorted(getattr(module, "__all__", None) or dir(module))
              if not name.startswith("_") and inspect.isroutine(getattr(module, name))
-             and getattr(module, name).__module__.startswith(module.__name__)]
+             and getattr(module, name).__module__.startswith(module.__name__) and name != "hookspec"]
 
 ROWS = {"x": np.ones((6, 2), np.float32)}
 
