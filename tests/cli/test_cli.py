@@ -84,6 +84,8 @@ def test_the_default_folder_is_named_after_task_and_time(tmp_path):
     (["run", "mnist", "--batch-size", "0"], 2, ["batch_size", "0"]),
     (["run", "mnist", *SMOKE, "--batch-size", "9999"], 2, ["batch_size", "2000", "9999"]),
     (["run", "mnist", "--backend", "tpu"], 2, ["invalid choice", "tpu"]),
+    (["run", "mnist", "--backend", "cuda"], 2, ["did you mean 'cupy'?"]),
+    (["run", "mnist", "--set", "norm=ln"], 2, ["norm", "did you mean 'layer'?"]),
     (["run", "mnist", *SMOKE, "--backend", "cupy"], 3, ["cupy", "cannot be used", "pip install"]),
     (["run", "mnist", "--set", "source=mnist"], 4, ["DUOLN_OFFLINE", "sha256", "DUOLN_DATA"]),
     (["run", "mnist", *SMOKE, "--set", "learning_rate=1e30"], 5, ["step", "checkpoint"]),
