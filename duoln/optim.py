@@ -24,12 +24,12 @@ from duoln.core.arguments import (
     check_choice,
     check_flag,
     check_function,
+    check_integer,
     check_number,
     described,
-    did_you_mean,
 )
 from duoln.core.miscalled import explained, wrong_call
-from duoln.core.pytorch_names import KEYWORDS, OF_OPTIM, OF_OPTIMIZERS, name_missing, unknown_name
+from duoln.core.pytorch_names import OF_OPTIM, OF_OPTIMIZERS, how_to_name, name_missing, unknown_name
 from duoln.errors import CallError, DtypeError, ShapeError, UsageError
 from duoln.ops.common import check_tensors
 from duoln.ops.update import adam_rates
@@ -53,8 +53,8 @@ class Optimizer:
     def __new__(cls, *args: Any, **settings: Any) -> Self:
         names = [f.name for f in fields(cls)] if is_dataclass(cls) else list(settings)
         for name in settings.keys() - set(names):
-            advice = did_you_mean(KEYWORDS.get(name, name), names)
-            raise CallError(f"[{cls.__name__}] expected settings of {', '.join(names)}, found {name!r}{advice}")
+            raise CallError(f"[{cls.__name__}] expected settings of {', '.join(names)}, found {name!r}"
+                            f"{how_to_name(name, names)}")
         if args and isinstance(args[0], dict | list | tuple):
             raise DtypeError(f"[{cls.__name__}] learning_rate: expected a number or a function of the update, found "
                              f"{described(args[0])}; parameters go to init(params) and update(params, ...)")
@@ -70,13 +70,22 @@ class Optimizer:
         kind = type(self).__name__
         if not callable(self.learning_rate):
             check_number(kind, "learning_rate", self.learning_rate, AT_LEAST_0)
+        if isinstance(self.clip, int | float):
+            raise DtypeError(f"[{kind}] clip: expected a function of the gradients, found {described(self.clip)}; "
+                             f"optim.clip_global_norm({self.clip!r:.20}) is one, as clip_each_norm and clip_value are")
         if self.clip is not None:
             check_function(kind, "clip", self.clip)
         check_flag(kind, "donate", self.donate)
 
     @explained
     def rate_at(self, step: int) -> float:
-        """The learning rate of the update numbered `step`, from 0."""
+        """The learning rate of the update numbered `step`, from 0.
+
+        Raises:
+            DtypeError: the number is not an integer, or the rate is not a number. ShapeError: the number is below 0.
+            UsageError: the rate is below 0.
+        """
+        step = check_integer("optim", "step", step, 0)
         rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
         return float(check_number("optim", f"the learning rate at step {step}", rate, AT_LEAST_0))
 

@@ -14,11 +14,12 @@ from duoln import backends, tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.arguments import described, did_you_mean
-from duoln.core.entering import host_array
+from duoln.core.entering import host_array, name_of
 from duoln.core.miscalled import explained
 from duoln.data.batches import check_pair, check_range
 from duoln.errors import BackendError, DtypeError, UsageError
 from duoln.kernels import host, native
+from duoln.nn.module import Module
 
 CHOICES = ("auto", *backends.NAMES)
 
@@ -66,7 +67,7 @@ def backend(name: str | None = None) -> Backend:
     The choice is DUOLN_BACKEND, then CuPy if a CUDA device runs a kernel, then MLX if it has a GPU, then NumPy.
 
     Raises:
-        UsageError: there is no backend of that name.
+        UsageError: there is no backend of that name. DtypeError: it is not a name.
         BackendError: the requested backend cannot be used here; the message gives the reason and a remedy.
     """
     return choose(name)[0]
@@ -82,7 +83,10 @@ def _choose(name: str | None) -> tuple[Backend, str]:
     asked_by = "asked for"
     if name is None and os.environ.get("DUOLN_BACKEND"):
         name, asked_by = os.environ["DUOLN_BACKEND"], "set by DUOLN_BACKEND"
-    name = name or "auto"
+    name = "auto" if name is None else name
+    if not isinstance(name, str):
+        raise DtypeError(f"[backend] expected the name of a backend, one of {', '.join(CHOICES)}; found "
+                         f"{described(name)}")
     if name not in CHOICES:
         raise UsageError(f"[backend] expected one of {', '.join(CHOICES)}; found {name!r}"
                          f"{did_you_mean(name, CHOICES)}")
@@ -123,26 +127,34 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
         DtypeError: the backend does not have the dtype, or the dtype cannot hold a value.
         ShapeError: lists have different lengths. DataError: a value is not within the range.
     """
-    where = _backend_of(backend)
+    if isinstance(x, Module):
+        raise DtypeError(f"[tensor] expected numbers on the host, found {described(x)}; model.init(seed) gives a "
+                         "module's parameters, and duoln.to_tensors takes them")
+    where = backend_of("tensor", backend)
     host = host_array(x, where, dtype)
     if within is not None:
         low, stop = check_pair("tensor", "within", within)
         check_range("tensor", host, stop, low)
-    return Tensor(where.asarray(host, host.dtype.name), where)
+    return Tensor(where.asarray(host, name_of(host.dtype)), where)
 
 
-def _backend_of(given: Backend | str | None) -> Backend:
+def backend_of(name: str, given: Backend | str | None) -> Backend:
+    """The backend that an argument of the function `name` stands for; None is the one that `backend()` chooses.
+
+    Raises:
+        DtypeError: it is neither a backend nor the name of one. The rest as `backend`.
+    """
     if given is None or isinstance(given, str):
         return choose(given)[0]
     if not hasattr(given, "asarray") or not hasattr(given, "free_memory"):
-        raise DtypeError(f"[tensor] backend: expected a backend or its name, found {described(given)}")
+        raise DtypeError(f"[{name}] backend: expected a backend or its name, found {described(given)}")
     return given
 
 
 @explained
 def to_tensors(values: Any, backend: Backend | str | None = None, dtype: str | None = None) -> Any:
     """`tensor` at every leaf of a tree."""
-    where = _backend_of(backend)
+    where = backend_of("to_tensors", backend)
     return tree.map(lambda x: tensor(x, where, dtype), values)
 
 

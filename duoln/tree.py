@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from duoln.errors import ShapeError
+from duoln.errors import DtypeError, ShapeError
 
 Tree = Any
 
@@ -51,8 +51,11 @@ def map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     """A tree of the same form with `fn(leaf, *leaves of the others)` at each leaf.
 
     Raises:
-        ShapeError: one of the other trees has another form; the message names the path.
+        DtypeError: `fn` is not a function. ShapeError: one of the other trees has another form; the message names the
+            path.
     """
+    if not callable(fn):
+        raise DtypeError(f"[tree] expected tree.map(fn, tree, ...) with a function first, found {type(fn).__name__}")
     if others:
         return _map(fn, (), tree, *others)
     return _map_one(fn, tree) if isinstance(tree, _BRANCHES) else fn(tree)
@@ -69,7 +72,7 @@ def _map(fn: Callable[..., Any], path: tuple[Any, ...], tree: Tree, *others: Tre
     if isinstance(tree, dict):
         for second in others:
             if not isinstance(second, dict) or second.keys() != tree.keys():
-                raise _differs(path, f"keys {', '.join(sorted(tree))}", second)
+                raise _differs(path, _keys(tree), second)
         return {k: _map(fn, (*path, k), v, *(o[k] for o in others)) for k, v in tree.items()}
     if isinstance(tree, _SEQUENCES):
         for second in others:
@@ -84,12 +87,16 @@ def _map(fn: Callable[..., Any], path: tuple[Any, ...], tree: Tree, *others: Tre
 
 def _differs(path: tuple[Any, ...], expected: str, actual: Tree) -> ShapeError:
     if isinstance(actual, dict):
-        text = f"keys {', '.join(sorted(actual))}"
+        text = _keys(actual)
     elif isinstance(actual, list | tuple):
         text = f"{len(actual)} entries"
     else:
         text = f"a leaf of {type(actual).__name__}"
     return ShapeError(f"[tree] at '{'.'.join(str(p) for p in path) or 'the root'}': expected {expected}, found {text}")
+
+
+def _keys(tree: dict[Any, Any]) -> str:
+    return f"keys {', '.join(sorted(str(key) for key in tree))}" if tree else "an empty dict"
 
 
 def unflatten(tree: Tree, new_leaves: Sequence[Any]) -> Tree:

@@ -98,7 +98,7 @@ def failures(op: str) -> Iterator[str]:
                 yield f"{case}, float32: {outcome.worst}, {outcome.error:.3g} of what is allowed, repeats: {outcome.repeats}"
             wide = [a.astype(np.float64) if a is not None and a.dtype == np.float32 else a for a in case.inputs]
             try:
-                check_rule(getattr(ops, case.op), rule, wide, case.attrs, backend, case.length)
+                check_rule(getattr(ops, case.op), rule, wide, backend, case.attrs, case.length)
             except AssertionError as error:
                 yield f"{case}, float64: {error}"
     unused = [] if op else [file for file in native.sources() if file not in loading._state.libraries]

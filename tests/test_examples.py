@@ -79,8 +79,8 @@ def test_own_text_is_a_task_and_refuses_what_is_no_text(own_text, tmp_path):
 
 def test_own_text_says_its_place_in_updates_and_of_no_paper(own_text, capsys):
     assert cli.main(["report", str(own_text / "runs"), "--out", str(own_text / "report")]) == 0
-    stderr = capsys.readouterr().err
-    assert "updates" in stderr and "paper" not in stderr and "synthetic" not in stderr
+    stdout = capsys.readouterr().out
+    assert "updates" in stdout and "ms/update" in stdout and "paper" not in stdout and "synthetic" not in stdout
     assert {"curves.png", "context.png"} <= {path.name for path in (own_text / "report").iterdir()}
 
 

@@ -36,7 +36,7 @@ def test_the_fast_rule_of_the_example_agrees_with_the_composed_one(numpy_backend
     [(softsign, rule, backend)] = _example()["duoln_rules"]()
     assert backend == "numpy"
     x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
-    extend.check_rule(softsign, rule, [x], {}, numpy_backend)
+    extend.check_rule(softsign, rule, [x], numpy_backend)
     assert rule.supports(numpy_backend, x[:0]) == "there are no values"
 
 

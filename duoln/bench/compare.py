@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from duoln.bench import text
 from duoln.bench.schema import identity, load
 from duoln.errors import UsageError
+from duoln.runs.series import short_names
 
 SCHEMA = "duoln-compare/1"
 
@@ -31,6 +32,8 @@ class File(NamedTuple):
 
     path: Path
     name: str
+    label: str
+    """The record's, with the file where another record has the same."""
     record: dict[str, Any]
     cases: dict[str, dict[str, Any]]
     """By identity."""
@@ -38,7 +41,7 @@ class File(NamedTuple):
     @property
     def heading(self) -> str:
         """Number and label."""
-        return f"{self.name} {self.record['label']}"
+        return f"{self.name} {self.label}"
 
 
 class Cell(NamedTuple):
@@ -108,8 +111,12 @@ def compare(paths: Sequence[Path]) -> Comparison:
 
 def _numbered(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[File]:
     """The number and label of each file; tables use the numbers, because labels are long and may be equal."""
-    return [File(path, f"#{k}", record, {identity(case): case for case in record["cases"]})
-            for k, (path, record) in enumerate(records, 1)]
+    labels = [record["label"] for _, record in records]
+    names = short_names([path for path, _ in records])
+    own = [label if labels.count(label) == 1 else f"{label} ({name})"
+           for label, name in zip(labels, names, strict=True)]
+    return [File(path, f"#{k}", label, record, {identity(case): case for case in record["cases"]})
+            for k, ((path, record), label) in enumerate(zip(records, own, strict=True), 1)]
 
 
 def _cell(case: Mapping[str, Any] | None, reference: Mapping[str, Any]) -> Cell | None:

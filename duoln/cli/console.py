@@ -7,6 +7,7 @@ seconds. rich respects `NO_COLOR` and the width of the terminal.
 from __future__ import annotations
 
 import os
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -76,8 +77,14 @@ talk = _Plain(streams.Talk())
 
 
 def say(text: str, style: str = "") -> None:
-    """One remark on stderr. The terminal wraps long lines."""
-    talk.print(text, style=style or None, soft_wrap=True)
+    """One remark on stderr. On a terminal, lines longer than it is wide are broken between words."""
+    lines = [_fitted(line, talk.width) for line in text.splitlines()] if talk.is_terminal else [text]
+    talk.print("\n".join(lines), style=style or None, soft_wrap=True)
+
+
+def _fitted(line: str, width: int) -> str:
+    """The line in lines of that width; a longer word, such as a path, stays whole."""
+    return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def put(text: str, style: str = "") -> None:
@@ -107,7 +114,20 @@ def show(table: Table, data: bool = False) -> None:
     Raises:
         OutputError: the table is the result and cannot be written.
     """
-    (_Plain(streams.Results()) if data else talk).print(table)
+    _channel(data).print(table)
+
+
+def tell(text: str, data: bool) -> None:
+    """One or more lines on stdout if they are the result, else on stderr, where a JSON document is the result.
+
+    Raises:
+        OutputError: the lines are the result and cannot be written.
+    """
+    put(text) if data else say(text)
+
+
+def _channel(data: bool) -> Console:
+    return _Plain(streams.Results()) if data else talk
 
 
 def width() -> int:
@@ -183,14 +203,21 @@ class ProgressDisplay(Listener):
 
 
 def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, Any]],
-                 told_apart: Mapping[str, Sequence[str]] | None = None) -> None:
+                 told_apart: Mapping[str, Sequence[str]] | None = None, data: bool = True) -> None:
     """The measured figures beside the task's references; every row names data that are not the original.
-
-    `told_apart` are columns that tell results of one variant apart, by heading.
 
     Properties that all runs share are printed below the table. On a narrow terminal the references are printed there
     too, and a table that would be too wide has a column for each variant instead of a row.
+
+    Args:
+        task, dataset, results: of the runs.
+        told_apart: columns that tell results of one variant apart, by heading.
+        data: the table is the result, for stdout; else a JSON document is, and the table goes to stderr.
+
+    Raises:
+        OutputError: the table is the result and cannot be written.
     """
+    room_for_all = _channel(data).width
     metrics, levels = split_columns(task.columns)
     length, unit = ("steps", "update") if task.x_axis == "step" else ("epochs", "epoch")
     same = {key: len({r[key] for r in results}) == 1 for key in ("batch_size", length)}
@@ -201,12 +228,14 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     columns += [(heading, "right", [count(r[key]) for r in results])
                 for key, heading in (("batch_size", "batch"), (length, f"{unit}s")) if not same[key]]
     columns += [(c.heading, "right", [number(r.get(c.key), c.form) for r in results]) for c in metrics]
-    columns.append(("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
-    room = talk.width - _width(columns)
+    columns.append(("ms/update", "right", [f"{1e3 * r['seconds_per_update']:.1f}" for r in results])
+                   if task.x_axis == "step" else
+                   ("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
+    room = room_for_all - _width(columns)
     beside = bool(task.references) and room >= _CLAIM
     if room < 0:
         upright = [(_in_lines(heading), justify, cells) for heading, justify, cells in columns]
-        columns = min(upright, _on_its_side(columns), key=lambda turned: max(_width(turned), talk.width))
+        columns = min(upright, _on_its_side(columns), key=lambda turned: max(_width(turned), room_for_all))
     claims = [task.references.get(r["variant"], "-") for r in results]
     table = Table(title=f"{task.title} ({task.paper})" if task.paper else task.title, title_justify="left")
     for heading, justify, _ in columns:
@@ -215,17 +244,18 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
         table.add_column("the paper's claim" if task.paper else "reference")
     for i in range(len(columns[0][2])):
         table.add_row(*(cells[i] for _, _, cells in columns), *([claims[i]] if beside else []))
-    show(table)
+    show(table, data)
     common = [f"data: {dataset.label}"]
     if results and same["batch_size"]:
         common.append(f"batch {results[0]['batch_size']}")
     if results and same[length]:
         common.append(f"{count(results[0][length])} {unit}{'' if results[0][length] == 1 else 's'}")
     common += [f"{c.heading} {number(results[0].get(c.key), c.form)}" for c in levels if results]
-    say(", ".join(common))
+    lines = [", ".join(common)]
     if task.references and not beside:
-        for variant, claim in dict(zip((r["variant"] for r in results), claims, strict=True)).items():
-            say(f"{'the paper' if task.paper else 'reference'} on {variant}: {claim}")
+        lines += [f"{'the paper' if task.paper else 'reference'} on {variant}: {claim}"
+                  for variant, claim in dict(zip((r["variant"] for r in results), claims, strict=True)).items()]
+    tell("\n".join(lines), data)
 
 
 def count(value: float) -> str:

@@ -46,10 +46,11 @@ def _list(args: argparse.Namespace) -> int:
                        "distribution": f.distribution} for f in registry.tasks.values()],
             "broken": [b._asdict() for b in registry.broken]})
         return 0
-    for entry in registry.tasks.values():
-        console.put(_wrapped(f"{_titled(entry.task)}, from {entry.distribution}"))
-        console.put(_wrapped(f"variants: {', '.join(entry.task.variants)}", _INDENT))
-        console.put(_wrapped(f"presets: {', '.join(entry.task.presets) or 'none'}", _INDENT))
+    lines = [line for entry in registry.tasks.values() for line in (
+        _wrapped(f"{_titled(entry.task)}, from {entry.distribution}"),
+        _wrapped(f"variants: {', '.join(entry.task.variants)}", _INDENT),
+        _wrapped(f"presets: {', '.join(entry.task.presets) or 'none'}", _INDENT))]
+    console.put("\n".join(lines))  # at once: a reader such as `head` leaves after some lines
     for broken in registry.broken:
         console.put(_wrapped(f"{broken.name}: broken, from {broken.distribution}: {broken.reason}"), style="red")
     return 0
@@ -70,8 +71,7 @@ def _show(args: argparse.Namespace) -> int:
                           "variants": {name: dict(changes) for name, changes in task.variants.items()},
                           "references": dict(task.references)})
         return 0
-    for line in _lines(task, settings):
-        console.put(line)
+    console.put("\n".join(_lines(task, settings)))  # at once: a reader such as `head` leaves after some lines
     return 0
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import statistics
+import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,10 +46,13 @@ def _report(args: argparse.Namespace) -> int:
 
     if args.over is not None and not args.markdown:
         raise UsageError("[report] --over: expected --markdown too")
+    if args.markdown and args.json:
+        raise UsageError("[report] expected --markdown or --json, because stdout has one result; found both")
     if args.html is not None and args.html.suffix.lower() not in _PAGES:
         raise UsageError(f"[report] expected a page's name, which ends in {' or '.join(_PAGES)}; found {args.html}")
     task, curves = runs_of_one_task("report", args.runs, args.plugins)
     series = series_of(task, curves, args.by)
+    _write(task, series, args)  # first: stdout may be closed
     for dataset in dict.fromkeys(c.dataset for c in curves):
         of_dataset = [s for s in series if s.runs[0].dataset == dataset]
         rows = [result_row(task, s) for s in of_dataset]
@@ -54,16 +60,7 @@ def _report(args: argparse.Namespace) -> int:
             console.put(markdown.results(task, rows, told_apart(of_dataset, args.by)) if args.over is None else
                         markdown.over_time(task, of_dataset, args.over))
         else:
-            console.show_results(task, dataset, rows, told_apart(of_dataset, args.by))
-    if args.out is not None:
-        make_folder(args.out)
-        for path in (*write_curves(task, series, args.out, args.by), *_pictures(task, series, args.out)):
-            console.say(f"wrote {path}")
-    if args.html is not None:
-        from duoln.runs.page import write_page
-
-        check_regular(args.html)
-        console.say(f"wrote {write_page(task, series, args.html, console.number)}")
+            console.show_results(task, dataset, rows, told_apart(of_dataset, args.by), data=not args.json)
     if args.json:
         runs = [(s, c) for s in series for c in s.runs]
         console.put_json({"task": task.name, "runs": [
@@ -73,6 +70,26 @@ def _report(args: argparse.Namespace) -> int:
     elif args.out is None and args.html is None and not args.markdown:
         console.say(f"for {' and '.join(CURVES)}: --out DIR; for one page with table and curves: --html FILE.html")
     return 0
+
+
+def _write(task: Task, series: Sequence[Series], args: argparse.Namespace) -> None:
+    """The files that the command line asks for."""
+    from duoln.cli import console
+    from duoln.runs.page import write_page
+
+    if args.html is not None:
+        check_regular(args.html)
+    if args.out is None and args.html is None:
+        return
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if args.out is None else args.out
+        make_folder(folder)
+        pictures = _pictures(task, series, folder)
+        if args.out is not None:
+            for path in (*write_curves(task, series, args.out, args.by), *pictures):
+                console.say(f"wrote {path}")
+        if args.html is not None:
+            console.say(f"wrote {write_page(task, series, args.html, console.number, pictures)}")
 
 
 def told_apart(series: Sequence[Series], by: By = "run") -> dict[str, list[str]]:
@@ -91,10 +108,10 @@ def result_row(task: Task, series: Series) -> dict[str, Any]:
     """The results of a series' runs, for the table."""
     first = series.runs[0]
     last = first.last
-    seconds = sorted(c.seconds_per_epoch for c in series.runs)
     return {**{column.key: series.figure(column.key) for column in task.columns}, "variant": series.variant,
             "batch_size": first.config["batch_size"], "epochs": last["epoch"], "steps": last["step"],
-            "seconds_per_epoch": seconds[len(seconds) // 2]}
+            "seconds_per_update": statistics.median_high(c.seconds_per_update for c in series.runs),
+            "seconds_per_epoch": statistics.median_high(c.seconds_per_epoch for c in series.runs)}
 
 
 def _pictures(task: Task, series: Sequence[Series], out: Path) -> list[Path]:

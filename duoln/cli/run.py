@@ -162,8 +162,8 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     made_for: tuple[Any, ...] = ()
     for name, cfg in configs.items():
         if splits is None or made_for != _data_settings(task, cfg):
-            console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)" if task.paper
-                        else f"data: {task.name} reads or makes its data")
+            if task.paper:  # others say what they read or make when they have it
+                console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)")
             splits, made_for = task.data(cfg), _data_settings(task, cfg)
             _say_data(task, splits)
         trainer = Trainer(task, name, cfg, splits, backend, args.debug_nans, ranks)
@@ -274,8 +274,8 @@ def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequenc
     from duoln.runs.series import series_of
     from duoln.training.loop import summarize
 
-    console.show_results(task, splits.dataset, results)
-    written = write_curves(task, series_of(task, read_curves([top])), top)
+    written = write_curves(task, series_of(task, read_curves([top])), top)  # first: stdout may be closed
+    console.show_results(task, splits.dataset, results, data=not as_json)
     console.say(f"run folder: {top}  ({', '.join(p.name for p in written)})")
     if not drawing.can_draw():
         console.say('  for a picture of the curves: pip install matplotlib')

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from duoln.core.fields import fields_in_words
 from duoln.errors import DtypeError, ShapeError, UsageError
 
 INT32 = np.iinfo(np.int32)
@@ -21,6 +22,12 @@ LARGEST = int(INT32.max)
 """The largest size of an axis on every backend."""
 
 
+WORDS = {"ln": "layer", "bn": "batch", "cuda": "cupy", "gpu": "cupy", "mps": "mlx", "metal": "mlx", "cpu": "numpy",
+         "float": "float32", "double": "float64", "int": "int32", "long": "int32"}
+"""What other libraries call a value that has a name here: norms, backends and dtypes."""
+
+
+@fields_in_words
 class Interval(NamedTuple):
     """The numbers that an argument may be, in words and as a test."""
 
@@ -52,6 +59,11 @@ def kind_name(kind: type) -> str:
     """The name of a class, with the library that defines it, as a user writes it."""
     library = kind.__module__.partition(".")[0]
     return kind.__qualname__ if library == "builtins" else f"{library}.{kind.__qualname__}"
+
+
+def name_of(function: Any) -> str:
+    """The name of a function, or its text where it has none."""
+    return str(getattr(function, "__name__", None) or repr(function))
 
 
 def how_to_wrap(value: Any) -> str:
@@ -135,10 +147,12 @@ def check_choice(name: str, role: str, value: Any, choices: Sequence[str | None]
 
 
 def did_you_mean(name: Any, names: Iterable[Any]) -> str:
-    """The end of an error about an unknown name: it proposes the nearest known name, if there is a near one."""
+    """The end of an error about an unknown name: it proposes our word for it, or the nearest known name, if any."""
     if not isinstance(name, str):
         return ""
-    near = difflib.get_close_matches(name.lower(), [known for known in names if isinstance(known, str)], n=1)
+    known = [each for each in names if isinstance(each, str)]
+    word = WORDS.get(name.lower().partition(":")[0])  # cuda:0 is the first GPU
+    near = [word] if word in known else difflib.get_close_matches(name.lower(), known, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -7,9 +7,13 @@ from typing import Any
 import numpy as np
 
 from duoln.backends.protocol import Backend
-from duoln.core.arguments import INT32, described, dtype_name
+from duoln.core.arguments import INT32, described, did_you_mean, dtype_name
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, ShapeError
+
+_TEXTS = {"U": "text", "S": "bytes"}
+_EVERYWHERE = {np.dtype(name): name for name in ("float32", "int32", "bool")}
+"""The dtypes that every backend has. `dtype.name` takes as long as the rest of what enters a step."""
 
 
 def host_array(x: Any, backend: Backend, dtype: str | None) -> np.ndarray:
@@ -19,16 +23,23 @@ def host_array(x: Any, backend: Backend, dtype: str | None) -> np.ndarray:
         DtypeError: a value is not a number, the backend lacks the dtype, or the dtype cannot hold a value.
         ShapeError: lists have different lengths.
     """
+    if dtype is None and type(x) is np.ndarray and x.dtype in _EVERYWHERE:
+        return x
     values, dtype = _as_array(x), dtype_name(dtype)
     if dtype is not None and (not isinstance(dtype, str) or dtype not in backend.dtypes):
         raise DtypeError(f"[tensor] dtype: expected one of {', '.join(backend.dtypes)} on {backend.name}, "
-                         f"found {dtype!r:.60}")
+                         f"found {dtype!r:.60}{did_you_mean(dtype, backend.dtypes)}")
     wanted = dtype or _own_dtype(x, values, backend)
     if values.dtype == wanted:
         return values
     _check_values(values, wanted)
     with np.errstate(under="ignore"):
         return values.astype(wanted)
+
+
+def name_of(dtype: np.dtype) -> str:
+    """The name of a dtype, whatever its order of bytes."""
+    return _EVERYWHERE.get(dtype) or dtype.name
 
 
 def _as_array(x: Any) -> np.ndarray:
@@ -60,10 +71,15 @@ def _own_dtype(x: Any, values: np.ndarray, backend: Backend) -> str:
     if name == "float64" and not isinstance(x, np.ndarray | np.generic):
         return "int32" if _whole(x) else "float32"
     if name not in backend.dtypes:
-        actual = described(x) if values.dtype.kind == "O" and not values.ndim else name
-        raise DtypeError(f"[tensor] expected one of {', '.join(backend.dtypes)} on {backend.name}, found {actual}; "
-                         "convert the array or pass dtype=")
+        actual = described(x) if values.dtype.kind == "O" and not values.ndim else _kind(values)
+        raise DtypeError(f"[tensor] expected one of {', '.join(backend.dtypes)} on {backend.name}, found {actual}"
+                         f"{'' if values.dtype.kind in _TEXTS else '; convert the array or pass dtype='}")
     return name
+
+
+def _kind(values: np.ndarray) -> str:
+    """What an array holds, in words: NumPy calls a text of three letters str96."""
+    return _TEXTS.get(values.dtype.kind, values.dtype.name)
 
 
 def _whole(x: Any) -> bool:
@@ -74,7 +90,7 @@ def _whole(x: Any) -> bool:
 def _check_values(values: np.ndarray, wanted: str) -> None:
     """Raises DtypeError for a value that the conversion would change; rounding does not count as a change."""
     if values.dtype.kind not in "biuf":
-        raise DtypeError(f"[tensor] expected real numbers, found {values.dtype.name}")
+        raise DtypeError(f"[tensor] expected real numbers, found {_kind(values)}")
     if wanted == "bool":
         bad, allowed = (values != 0) & (values != 1), "0 or 1 for dtype bool"
     elif wanted == "int32":

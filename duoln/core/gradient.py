@@ -12,7 +12,7 @@ from typing import Any
 
 from duoln import tree
 from duoln.backends.protocol import FLOATS, Array
-from duoln.core.arguments import check_flag, check_function, described, how_to_wrap
+from duoln.core.arguments import check_flag, check_function, described, how_to_wrap, name_of
 from duoln.core.miscalled import explained
 from duoln.core.tape import Tape
 from duoln.core.tensor import Tensor
@@ -111,4 +111,5 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
             return value, gradients
         return (value, tree.map(lambda x: Tensor(x.data, x.backend) if isinstance(x, Tensor) else x, aux)), gradients
 
-    return run
+    run.__name__ = run.__qualname__ = f"value_and_grad({name_of(fn)})"
+    return explained(run)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from duoln.core.arguments import did_you_mean
-from duoln.core.pytorch_names import KEYWORDS
+from duoln.core.arguments import name_of
+from duoln.core.pytorch_names import how_to_name
 from duoln.errors import CallError
 
 P = ParamSpec("P")
@@ -57,25 +57,36 @@ def wrong_call(name: str, signature: inspect.Signature, args: Sequence[Any], kwa
     if len(args) > len(by_place) and _REST not in kinds:
         count = f"{len(by_place)} argument{'' if len(by_place) == 1 else 's'}"
         example = f" {by_name[0].name}={args[len(by_place)]!r:.30}" if by_name else ""
-        named = f"; write{example}: {_listed([p.name for p in by_name])} go by name" if by_name else ""
+        goes = "goes" if len(by_name) == 1 else "go"
+        named = f"; write{example}: {_listed([p.name for p in by_name])} {goes} by name" if by_name else ""
         return CallError(f"[{name}] expected at most {count} by position, found {len(args)}{named}. It is {form}")
     strange = next((key for key in kwargs if key not in parameters), None)
     if strange is not None and _OPTIONS not in kinds:
-        near = KEYWORDS.get(strange)
-        advice = f"; did you mean {near!r}?" if near in parameters else did_you_mean(strange, parameters)
-        return CallError(f"[{name}] expected arguments of {form}, found {strange!r}{advice}")
+        return CallError(f"[{name}] expected arguments of {form}, found {strange!r}{how_to_name(strange, parameters)}")
     twice = next((p.name for p in by_place[:len(args)] if p.name in kwargs), None)
     if twice is not None:
         return CallError(f"[{name}] expected {twice} once, found it by position and by name; it is {form}")
     absent = [p.name for p in [*by_place[len(args):], *by_name] if p.default is p.empty and p.name not in kwargs]
     given = [*(p.name for p, _ in zip(by_place, args, strict=False)), *kwargs]
-    return CallError(f"[{name}] expected {_listed(absent)} too, found only {_listed(given)}; it is {form}")
+    return CallError(f"[{name}] expected {_listed(absent)} too, found "
+                     f"{'only ' if given else ''}{_listed(given)}; it is {form}")
 
 
 def _spelled(signature: inspect.Signature) -> str:
-    """The parameters with their defaults and without their types."""
-    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    """The parameters with their defaults, functions by name, and without their types."""
+    bare = [p.replace(annotation=p.empty, default=_Named(p.default) if inspect.isroutine(p.default) else p.default)
+            for p in signature.parameters.values()]
     return str(signature.replace(parameters=bare, return_annotation=signature.empty))[1:-1]
+
+
+class _Named:
+    """A function as a default in the text of a signature."""
+
+    def __init__(self, function: Any) -> None:
+        self._name = name_of(function)
+
+    def __repr__(self) -> str:
+        return self._name
 
 
 def _listed(names: Sequence[str]) -> str:

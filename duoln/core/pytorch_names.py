@@ -60,8 +60,8 @@ OF_OPS = {
     "binary_cross_entropy_with_logits": "ops.bce_with_logits(logits, targets)",
     "mse_loss": "ops.mean(ops.square(x - y))", "mm": "ops.matmul(x, y)", "bmm": "ops.matmul(x, y)",
     "permute": "ops.permute_dims(x, axes=(1, 0))", "transpose": "ops.permute_dims(x, axes=(1, 0))",
-    "unsqueeze": "ops.expand_dims(x, axis=0)", "view": "ops.reshape(x, (4, 3))", "flatten": "nn.flatten(x)",
-    "chunk": "ops.split(x, parts)", "expand": "ops.broadcast_to(x, shape=(4, 3))", "gather": "ops.take_along_axis",
+    "unsqueeze": "ops.expand_dims(x, axis=0)", "view": "ops.reshape(x, shape)", "flatten": "nn.flatten(x)",
+    "chunk": "ops.split(x, parts)", "expand": "ops.broadcast_to(x, shape)", "gather": "ops.take_along_axis",
     "index_select": "ops.take", "tensor": "duoln.tensor(x)", "dropout": OF_NN["Dropout"], "pow": "ops.power(x, 2.0)",
     "rsqrt": "1 / ops.sqrt(x)", "gelu": "x * 0.5 * (1 + ops.tanh(0.79788456 * (x + 0.044715 * x * x * x)))",
     "silu": "x * ops.sigmoid(x)", "einsum": "ops.matmul, ops.permute_dims and ops.reshape",
@@ -77,7 +77,7 @@ OF_TENSORS = {
     "backward": _GRADIENT, "grad": _GRADIENT, "requires_grad": _GRADIENT, "requires_grad_": _GRADIENT,
     "detach": "duoln.stop_gradient(x) is a constant", "cuda": _ONE_BACKEND, "cpu": "x.numpy() is the array on the host",
     "to": f"{_ONE_BACKEND}; x.astype(\"int32\") has another dtype", "device": "x.backend.device is its name",
-    "view": "x.reshape(4, 3)", "permute": "ops.permute_dims(x, axes=(1, 0))", "t": "x.T",
+    "view": "x.reshape takes the same sizes", "permute": "ops.permute_dims(x, axes=(1, 0))", "t": "x.T",
     "transpose": "ops.permute_dims(x, axes=(1, 0))", "unsqueeze": "ops.expand_dims(x, axis=0)",
     "squeeze": "ops.squeeze(x, axis=0)", "flatten": "nn.flatten(x), or x.reshape(-1)",
     "contiguous": "every operator takes every tensor",
@@ -88,7 +88,7 @@ OF_TENSORS = {
     "relu": "ops.relu(x)", "softmax": "ops.softmax(x, axis=-1)", "log_softmax": "ops.log_softmax(x, axis=-1)",
     "argmax": "ops.argmax(x, axis=-1)", "abs": "abs(x)", "pow": "x ** 2.0", "clamp": "ops.clip(x, low, high)",
     "clip": "ops.clip(x, low, high)", "matmul": "x @ y", "mm": "x @ y", "bmm": "x @ y", "dot": "x @ y", "add": "x + y",
-    "mul": "x * y", "expand": "ops.broadcast_to(x, shape=(4, 3))", "chunk": "ops.split(x, parts)",
+    "mul": "x * y", "expand": "ops.broadcast_to(x, shape)", "chunk": "ops.split(x, parts)",
     "split": "ops.split(x, parts)", "gather": "ops.take_along_axis", "masked_fill": "ops.where(mask, y, x)",
     "add_": _SLICES, "mul_": _SLICES, "zero_": _SLICES, "copy_": _SLICES, "fill_": _SLICES, "dim": "x.ndim",
     "numel": "x.size", "norm": "ops.sqrt(ops.sum(ops.square(x)))", "var": OF_OPS["var"], "std": OF_OPS["std"],
@@ -121,14 +121,47 @@ KEYWORDS = {
     "hidden_size": "n_hidden", "num_layers": "layers", "num_embeddings": "words", "embedding_dim": "width",
     "normalized_shape": "width", "num_features": "width", "weight": "gain", "target": "labels", "other": "y",
     "betas": "beta1", "min": "low", "max": "high", "input": "x", "dims": "axes", "size": "shape",
+    "device": "backend", "max_norm": "limit", "lengths": "mask",
 }
 """Arguments of PyTorch, and what they are called here."""
+NO_KEYWORDS = {
+    "weight_decay": "weight decay is a term of the loss, 0.5 * decay * ops.sum(ops.square(w)) for a weight w",
+    "amsgrad": "there is none", "maximize": "minimise -loss", "foreach": "there is none", "fused": "there is none",
+    "params": "optimizer.init(params), optimizer.update(params, ...) and model(params, x) take them",
+    "reduction": "a loss has a value for each example; ops.mean or ops.sum of it is one number",
+    "size_average": "a loss has a value for each example; ops.mean or ops.sum of it is one number",
+    "ignore_index": "multiply the losses of the examples by a mask", "label_smoothing": "there is none",
+    "pos_weight": "multiply the losses of the examples by weights",
+    "inplace": "a tensor is immutable, and each operator makes a new one",
+    "out": "a tensor is immutable, and each operator makes a new one",
+    "shuffle": "duoln.data.Batches has a new random order each epoch",
+    "drop_last": "rows that fill no batch are left out, other ones each epoch",
+    "num_workers": "a batch is made where batches(step) is called", "pin_memory": "there is none",
+    "requires_grad": _GRADIENT, "retain_graph": _GRADIENT,
+    "momentum": "optim.SGD has it; batch norm's statistics are gathered by nn.with_population",
+    "track_running_stats": "batch norm's statistics are gathered by nn.with_population",
+    "affine": "a norm has its gain and its bias", "elementwise_affine": "a norm has its gain and its bias",
+    "groups": "there is none", "dilation": "there is none", "padding_mode": "ops.pad before the layer",
+    "padding_idx": "multiply the rows by a mask", "max_norm": "there is none",
+}
+"""Arguments of PyTorch that nothing here has, with duoln's way of doing the same."""
 
 
 def unknown_name(module: str, name: str, remedies: Mapping[str, str], known: Iterable[str]) -> AttributeError:
     """The error for a name that a module has not: it ends with duoln's way, or with the nearest name."""
     advice = f"; in duoln: {remedies[name]}" if name in remedies else did_you_mean(name, known)
     return AttributeError(f"module {module!r} has no attribute {name!r}{advice}", name=name, obj=None)
+
+
+def how_to_name(keyword: str, parameters: Iterable[str]) -> str:
+    """The end of an error about an argument that a call has not: our name for it, duoln's way, or the nearest name."""
+    known = list(parameters)
+    near = KEYWORDS.get(keyword)
+    if near in known:
+        return f"; did you mean {near!r}?"
+    if keyword in NO_KEYWORDS:
+        return f"; in duoln: {NO_KEYWORDS[keyword]}"
+    return did_you_mean(keyword, known)
 
 
 class _Missing:

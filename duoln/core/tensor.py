@@ -122,8 +122,12 @@ class Tensor:
         Raises:
             ShapeError: the tensor has not exactly one value.
         """
+        return self._only_value("item")
+
+    def _only_value(self, name: str, advice: str = "") -> float | int | bool:
+        """As `item`, for the function `name`, which its error names."""
         if self.size != 1:
-            raise ShapeError(f"[item] expected one value, found shape {self.shape}")
+            raise ShapeError(f"[{name}] expected one value, found shape {self.shape}{advice}")
         value: float | int | bool = self.numpy().item()
         return value
 
@@ -189,16 +193,16 @@ class Tensor:
 
     def __format__(self, form: str) -> str:
         """One value in a number's format, such as `f"{loss:.3f}"`; without a format, as `str`."""
-        return format(self.item(), form) if form else str(self)
+        return format(self._only_value("format"), form) if form else str(self)
 
     def __round__(self, digits: int | None = None) -> float | int:
-        return round(self.item(), digits)
+        return round(self._only_value("round"), digits)
 
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._only_value("float"))
 
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._only_value("int"))
 
     def __index__(self) -> int:
         if self.dtype != "int32" or self.size != 1:
@@ -206,7 +210,7 @@ class Tensor:
         return int(self.item())
 
     def __bool__(self) -> bool:
-        return bool(self.item())
+        return bool(self._only_value("bool", "; ops.any, ops.all and ops.where take several"))
 
     def __len__(self) -> int:
         if not self.shape:

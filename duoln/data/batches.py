@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Never
 
 import numpy as np
 
 from duoln.core.arguments import check_integer, check_integers_in, described
-from duoln.errors import DataError, DtypeError, ShapeError, UsageError
+from duoln.core.miscalled import explained
+from duoln.errors import CallError, DataError, DtypeError, ShapeError, UsageError
 from duoln.randomness import Stream
 
 Batch = dict[str, np.ndarray]
@@ -27,10 +29,11 @@ class Batches:
             are checked here, once; a device does not.
 
     Raises:
-        ShapeError: arrays of different lengths, or none. DtypeError: what is no array.
+        ShapeError: arrays of different lengths, or none; a seed below 0. DtypeError: what is no array.
         UsageError: a batch larger than the data. DataError: a value that is not within its range.
     """
 
+    @explained
     def __init__(self, arrays: Mapping[str, np.ndarray], batch_size: int, seed: int,
                  within: Mapping[str, tuple[int, int]] | None = None) -> None:
         lengths = _lengths(arrays)
@@ -38,13 +41,15 @@ class Batches:
             raise ShapeError(f"[Batches] expected arrays of one length, found {lengths or 'none'}")
         _check_within(arrays, {} if within is None else within)
         self.rows = next(iter(lengths.values()))
-        batch_size, seed = check_integer("Batches", "batch_size", batch_size), check_integer("Batches", "seed", seed)
+        batch_size = check_integer("Batches", "batch_size", batch_size)
+        seed = check_integer("Batches", "seed", seed, 0)
         if not 1 <= batch_size <= self.rows:
             raise UsageError(f"[Batches] expected a batch_size between 1 and {self.rows}, found {batch_size}")
         self.arrays, self.batch_size, self.seed = dict(arrays), batch_size, seed
         self.steps_per_epoch = self.rows // batch_size
         self._order: tuple[int, np.ndarray] | None = None
 
+    @explained
     def __call__(self, step: int) -> Batch:
         """The batch of one update; updates are counted from 0 over all epochs."""
         epoch, position = divmod(check_integer("Batches", "step", step, 0), self.steps_per_epoch)
@@ -52,6 +57,23 @@ class Batches:
             self._order = (epoch, Stream(self.seed, "batches", epoch).permutation(self.rows))
         chosen = self._order[1][position * self.batch_size:(position + 1) * self.batch_size]
         return {name: a[chosen] for name, a in self.arrays.items()}
+
+    def __iter__(self) -> Never:
+        raise _no_sequence("iteration over batches")
+
+    def __len__(self) -> Never:
+        raise _no_sequence("len(batches)")
+
+    def __getitem__(self, key: object) -> Never:
+        raise _no_sequence("batches[...]")
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def _no_sequence(what: str) -> CallError:
+    return CallError(f"[Batches] expected a call, batches(step), for steps from 0 over all epochs, found {what}; "
+                     "batches.steps_per_epoch is the length of an epoch")
 
 
 def _lengths(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
@@ -79,6 +101,7 @@ Axes = Mapping[str, int | None]
 examples."""
 
 
+@explained
 def count_examples(batch: Batch, axes: Axes) -> int:
     """The number of examples in a batch.
 
@@ -97,6 +120,7 @@ def count_examples(batch: Batch, axes: Axes) -> int:
     return count
 
 
+@explained
 def examples(batch: Batch, axes: Axes, chosen: slice | np.ndarray) -> Batch:
     """Some of the examples of a batch; an array without examples stays complete."""
     def part(name: str, array: np.ndarray) -> np.ndarray:
@@ -114,6 +138,7 @@ def check_pair(name: str, role: str, bounds: tuple[int, int]) -> tuple[int, int]
     return ends[0], ends[1]
 
 
+@explained
 def check_range(name: str, indices: np.ndarray, size: int, low: int = 0) -> np.ndarray:
     """Check that the indices lie in low .. size - 1, and return them as int32.
 

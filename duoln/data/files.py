@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from duoln.core.miscalled import explained
 from duoln.errors import DataError, DataMissingError
 from duoln.system.cache import cache_folder
 
@@ -39,11 +40,13 @@ class Resource:
     urls: tuple[str, ...] = ()
 
 
+@explained
 def data_folders() -> list[Path]:
     """The folders of DUOLN_DATA."""
     return [Path(os.path.expanduser(p)) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep) if p]
 
 
+@explained
 def find(resource: Resource) -> Path:
     """The path of a resource's file, which is downloaded if it is in no folder.
 

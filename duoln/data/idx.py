@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from duoln.core.miscalled import explained
 from duoln.data.bounded import Unpacked, opened
 from duoln.errors import DataError, DataFormatError
 
@@ -19,6 +20,7 @@ _MAX_BYTES = 1 << 28
 _CHUNK = 1 << 20
 
 
+@explained
 def read_idx(path: str | Path, max_bytes: int = _MAX_BYTES) -> np.ndarray:
     """The array in an IDX file of unsigned bytes, gzipped or not.
 
@@ -68,6 +70,7 @@ def _read(path: Path, file: Unpacked) -> np.ndarray:
     return np.frombuffer(b"".join(parts), np.uint8).reshape(shape)
 
 
+@explained
 def write_idx(path: str | Path, array: np.ndarray) -> None:
     """Write unsigned bytes as IDX, gzipped if the name ends in .gz."""
     if array.dtype != np.uint8 or not 1 <= array.ndim <= 4:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from duoln.core.fields import fields_in_words
+from duoln.core.miscalled import explained
 from duoln.data.batches import check_range
 from duoln.data.files import Resource, find
 from duoln.data.idx import read_idx
@@ -33,6 +35,7 @@ FILES = {
 """Images and labels of each split."""
 
 
+@fields_in_words
 class Digits(NamedTuple):
     """Images uint8 (count, 28, 28) and labels int32 (count,) in 0 .. 9."""
 
@@ -40,6 +43,7 @@ class Digits(NamedTuple):
     labels: np.ndarray
 
 
+@explained
 def read_mnist(root: Path | None = None) -> dict[str, Digits]:
     """The 60,000 digits of "train" and the 10,000 of "test", as they are distributed.
 

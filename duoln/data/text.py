@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from pathlib import Path
 
+from duoln.core.miscalled import explained
 from duoln.data.bounded import Unpacked, opened
 from duoln.errors import DataFormatError, DtypeError, UsageError
 
@@ -13,6 +14,7 @@ _MOST_BYTES = 1 << 25
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
+@explained
 def read_text(path: Path, encoding: str = "utf-8", most: int = _MOST_BYTES) -> str:
     r"""The text of a file, or of a gzipped one, with `\n` at the end of each line, whatever ends them in the file.
 

@@ -20,6 +20,14 @@ Shape = tuple[int, ...]
 Initializer = Callable[[Stream, Shape], np.ndarray]
 
 
+class Named(partial[np.ndarray]):
+    """An initialiser that is shown as it is written, such as `uniform(0.1)`, also as a default."""
+
+    def __repr__(self) -> str:
+        name = self.func.__name__.removeprefix("_")
+        return f"{name}({', '.join(map(repr, self.args))})" if self.args else name
+
+
 @explained
 def zeros(rng: Stream, shape: Shape) -> np.ndarray:
     """All 0, for biases."""
@@ -36,21 +44,21 @@ def ones(rng: Stream, shape: Shape) -> np.ndarray:
 def constant(value: float) -> Initializer:
     """All `value`."""
     check_number("constant", "value", value)
-    return partial(_constant, value)
+    return Named(_constant, value)
 
 
 @explained
 def uniform(scale: float) -> Initializer:
     """Uniform in [-scale, scale)."""
     check_number("uniform", "scale", scale, AT_LEAST_0)
-    return partial(_uniform, scale)
+    return Named(_uniform, scale)
 
 
 @explained
 def gaussian(scale: float) -> Initializer:
     """Gaussian with standard deviation `scale`."""
     check_number("gaussian", "scale", scale, AT_LEAST_0)
-    return partial(_gaussian, scale)
+    return Named(_gaussian, scale)
 
 
 # These are functions with names, not closures, so that a module can be pickled.
@@ -95,3 +103,7 @@ def orthogonal(rng: Stream, shape: Shape) -> np.ndarray:
         raise ShapeError(f"[init] expected a matrix for orthogonal, found shape {shape}")
     left, _, right = np.linalg.svd(rng.gaussian(shape), full_matrices=False)
     return (left if left.shape == shape else right).astype(np.float32)
+
+
+GLOROT, ORTHOGONAL, UNIFORM = Named(glorot), Named(orthogonal), Named(_uniform, 0.1)
+"""The defaults of layers."""

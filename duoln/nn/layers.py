@@ -29,7 +29,7 @@ class Linear(Module):
         x (..., n_in) -> (..., n_out); parameters weight (n_in, n_out), bias (n_out,).
     """
 
-    def __init__(self, n_in: int, n_out: int, bias: bool = True, weight_init: init.Initializer = init.glorot) -> None:
+    def __init__(self, n_in: int, n_out: int, bias: bool = True, weight_init: init.Initializer = init.GLOROT) -> None:
         check_sizes("Linear", n_in=n_in, n_out=n_out)
         check_flag("Linear", "bias", bias)
         check_function("Linear", "weight_init", weight_init)
@@ -53,7 +53,7 @@ class Embedding(Module):
         ids int32 (...) in 0 .. words - 1 -> (..., width); parameter table (words, width).
     """
 
-    def __init__(self, words: int, width: int, table_init: init.Initializer = init.uniform(0.1)) -> None:  # noqa: B008
+    def __init__(self, words: int, width: int, table_init: init.Initializer = init.UNIFORM) -> None:
         check_sizes("Embedding", words=words, width=width)
         check_function("Embedding", "table_init", table_init)
         self.words, self.width, self.table_init = words, width, table_init
@@ -73,7 +73,7 @@ class Conv2d(Module):
     """
 
     def __init__(self, n_in: int, n_out: int, size: int, stride: int = 1, padding: int = 0, bias: bool = True,
-                 weight_init: init.Initializer = init.glorot) -> None:
+                 weight_init: init.Initializer = init.GLOROT) -> None:
         check_sizes("Conv2d", n_in=n_in, n_out=n_out, size=size, stride=stride)
         check_integer("Conv2d", "padding", padding, 0)
         check_flag("Conv2d", "bias", bias)

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from duoln.core import Tensor
-from duoln.core.arguments import described
+from duoln.core.arguments import check_integer, described
 from duoln.core.miscalled import explained
 from duoln.core.pytorch_names import OF_MODULES, name_missing
 from duoln.errors import CallError, DtypeError, ShapeError, UsageError
 from duoln.randomness import Stream
 
 Params = dict[str, Any]
+_LARGEST_SEED = (1 << 64) - 1
 NOT_GIVEN: Any = None
 """The default of a layer's `x`, so that a call without parameters, `layer(x)`, comes to the error that names them."""
 
@@ -57,13 +58,14 @@ class Module:
 
         Raises:
             DtypeError: `rng` is neither a stream nor a seed, or is missing: no seed is chosen silently.
+            ShapeError: the seed is below 0.
             UsageError: an attribute is a list, tuple or dict of modules, whose parameters would be lost.
         """
         if not isinstance(rng, Stream):
             if isinstance(rng, bool) or not isinstance(rng, int | np.integer):
                 raise DtypeError(f"[{type(self).__name__}] rng: expected a seed, as in init(0), or a stream as "
                                  f"duoln.randomness.Stream(seed, name) makes it, found {described(rng)}")
-            rng = Stream(int(rng), "init")
+            rng = Stream(check_integer(type(self).__name__, "rng", rng, 0, _LARGEST_SEED), "init")
         params = self.weights(rng)
         self._check_lists()
         for name, child in self.children().items():

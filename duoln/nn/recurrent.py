@@ -20,9 +20,8 @@ from duoln.core.arguments import (
     check_function,
     check_number,
     described,
-    did_you_mean,
 )
-from duoln.core.pytorch_names import OF_RECURRENT
+from duoln.core.pytorch_names import OF_RECURRENT, how_to_name
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init
 from duoln.nn.layers import check_sizes
@@ -76,7 +75,7 @@ class RecurrentCell(Module):
                  forget_bias: float = 0.0, eps: float = 1e-5, eps_place: EpsilonPlace = "inside",
                  gain: float | None = None, update_gate: UpdateGate = "renews", remat: bool = False,
                  gradient_limit: float | None = None,
-                 input_init: init.Initializer | None = None, recurrent_init: init.Initializer = init.orthogonal,
+                 input_init: init.Initializer | None = None, recurrent_init: init.Initializer = init.ORTHOGONAL,
                  name: str | None = None) -> None:
         self._name = name or type(self).__name__
         check_sizes(self._name, n_in=n_in, n_hidden=n_hidden)
@@ -101,12 +100,17 @@ class RecurrentCell(Module):
         self.options: dict[str, Any] = {"remat": True} if remat else {}
         self.forget_bias, self.eps, self.eps_place = forget_bias, eps, eps_place
         self.gain, self.update_gate = gain, update_gate
-        self.input_init, self.recurrent_init = input_init or init.uniform(0.1), recurrent_init
+        self.input_init, self.recurrent_init = input_init or init.UNIFORM, recurrent_init
         self.norm_names = tuple(norm_shapes(self.cell, norm, n_hidden))
 
     @property
     def state_names(self) -> tuple[str, ...]:
         return ("h", "c") if self.cell == "lstm" else ("h",)
+
+    @property
+    def state_form(self) -> str:
+        """The tuple of states, as it is written."""
+        return "(h, c)" if self.cell == "lstm" else "(h,)"
 
     def weights(self, rng: Stream) -> Params:
         def by_gate(name: str, start: init.Initializer, rows: int) -> np.ndarray:
@@ -143,8 +147,7 @@ class RecurrentCell(Module):
             return self.first_states(params, batch)
         count = len(self.state_names)
         if not isinstance(given, tuple | list) or len(given) != count:
-            many = len(given) if isinstance(given, tuple | list) else described(given)
-            raise ShapeError(f"[{self._name}] states: expected a tuple of {count}, found {many}")
+            raise ShapeError(f"[{self._name}] states: expected {self.state_form}, found {_described_states(given)}")
         return tuple(given)
 
     def _arrays(self, params: Params) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
@@ -226,8 +229,8 @@ class Recurrent(Module):
         check_flag(kind, "bidirectional", bidirectional)
         check_flag(kind, "return_sequences", return_sequences)
         for option in sorted(cell_options.keys() - set(_OPTIONS)):
-            near = did_you_mean(option, [*_OPTIONS, "layers", "bidirectional", "dropout"])
-            advice = f"; in duoln: {OF_RECURRENT[option]}" if option in OF_RECURRENT else near
+            known = [*_OPTIONS, "layers", "bidirectional", "dropout"]
+            advice = f"; in duoln: {OF_RECURRENT[option]}" if option in OF_RECURRENT else how_to_name(option, known)
             raise UsageError(f"[{kind}] expected options of {', '.join(_OPTIONS)}, found {option!r}{advice}")
         self.n_in, self.n_hidden, self.norm, self.layers = n_in, n_hidden, norm, layers
         self.bidirectional, self.dropout, self.return_sequences = bidirectional, dropout, return_sequences
@@ -262,14 +265,11 @@ class Recurrent(Module):
         if x is NOT_GIVEN:
             branch(kind, params, next(iter(self.cells)))
         check_tensors(kind, x)
-        for role, given_list, count, advice in (("pairs of states", states, len(self.cells), "a mask goes by mask="),
-                                                 ("dropout masks", dropout_masks, self.layers - 1, "give a list")):
-            if given_list is None:
-                continue
-            if not isinstance(given_list, tuple | list) or len(given_list) != count:
-                many = len(given_list) if isinstance(given_list, tuple | list) else described(given_list)
-                remedy = f"; {advice}" if isinstance(given_list, Tensor) else ""
-                raise ShapeError(f"[{kind}] expected {count} {role}, found {many}{remedy}")
+        self._check_states(states)
+        if dropout_masks is not None and (not isinstance(dropout_masks, tuple | list)
+                                          or len(dropout_masks) != self.layers - 1):
+            raise ShapeError(f"[{kind}] dropout_masks: expected a list of {self.layers - 1}, one for each layer after "
+                             f"the first, found {_described_states(dropout_masks)}")
         given: dict[str, States | None] = dict.fromkeys(self.cells)
         if states is not None:
             given.update(zip(self.cells, states, strict=True))
@@ -289,6 +289,26 @@ class Recurrent(Module):
             return x, last
         ends = [state[0] for state in last[-len(self.directions):]]
         return ends[0] if len(ends) == 1 else ops.concat(*ends, axis=-1), last
+
+
+    def _check_states(self, states: Any) -> None:
+        """Raises ShapeError unless there is an entry for each layer and direction; its form is checked by the cell."""
+        count = len(self.cells)
+        several = isinstance(states, tuple | list)
+        if states is None or (several and len(states) == count and not any(isinstance(s, Tensor) for s in states)):
+            return
+        form = next(iter(self.cells.values())).state_form
+        advice = "; a mask goes by mask=" if isinstance(states, Tensor) else ""
+        raise ShapeError(f"[{type(self).__name__}] states: expected [{', '.join([form] * min(count, 2))}"
+                         f"{', ...' if count > 2 else ''}], {form} for each layer and direction, {count} in all, found "
+                         f"{_described_states(states)}{advice}")
+
+
+def _described_states(given: Any) -> str:
+    if not isinstance(given, tuple | list):
+        return described(given)
+    tensors = " tensors" if given and all(isinstance(each, Tensor) for each in given) else ""
+    return f"a {type(given).__name__} of {len(given)}{tensors}"
 
 
 class RNN(Recurrent):

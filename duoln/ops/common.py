@@ -10,7 +10,7 @@ from typing import Any
 
 from duoln.backends.protocol import FLOATS, Array, Backend, Shape
 from duoln.core import Tensor
-from duoln.core.arguments import LARGEST, check_integer, dtype_name, how_to_wrap, kind_name
+from duoln.core.arguments import LARGEST, check_integer, did_you_mean, dtype_name, how_to_wrap, kind_name
 from duoln.core.repeated import repeated
 from duoln.errors import DtypeError, MemoryExhaustedError, MixedBackendError, ShapeError
 
@@ -64,11 +64,14 @@ def no_tensor(name: str, value: Any) -> DtypeError:
     """The error for an argument that should have been a tensor."""
     if isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value):
         remedy = f"give the tensors one by one, {name}(x, y)"
-    elif value is None:
-        return DtypeError(f"[{name}] expected a duoln.Tensor, found None")
     else:
-        remedy = how_to_wrap(value)
+        return DtypeError(f"[{name}] expected a duoln.Tensor, found {_described_and_remedied(value)}")
     return DtypeError(f"[{name}] expected a duoln.Tensor, found {kind_name(type(value))}; {remedy}")
+
+
+def _described_and_remedied(value: Any) -> str:
+    """What is no tensor, and what makes one of it."""
+    return "None" if value is None else f"{kind_name(type(value))}; {how_to_wrap(value)}"
 
 
 def check_float(name: str, *tensors: Tensor) -> None:
@@ -93,7 +96,7 @@ def check_beside(name: str, role: str, x: Tensor, dtype: str, like: Tensor) -> N
     """Raises DtypeError unless `x` is a tensor of that dtype, MixedBackendError unless `like` has the same backend."""
     if not isinstance(x, Tensor) or x.dtype != dtype:
         raise DtypeError(f"[{name}] {role}: expected {'an' if dtype[0] == 'i' else 'a'} {dtype} tensor, "
-                         f"found {x.dtype if isinstance(x, Tensor) else kind_name(type(x))}")
+                         f"found {x.dtype if isinstance(x, Tensor) else _described_and_remedied(x)}")
     if x.backend is not like.backend:
         raise MixedBackendError(f"[{name}] expected one backend, found {like.backend.name} and {x.backend.name}")
 
@@ -127,7 +130,7 @@ def check_dtype(name: str, dtype: Any, backend: Backend) -> str:
     dtype = dtype_name(dtype)
     if not isinstance(dtype, str) or dtype not in backend.dtypes:
         raise DtypeError(f"[{name}] expected a dtype of {', '.join(backend.dtypes)} on {backend.name}, "
-                         f"found {dtype!r:.60}")
+                         f"found {dtype!r:.60}{did_you_mean(dtype, backend.dtypes)}")
     return dtype
 
 

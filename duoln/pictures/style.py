@@ -6,6 +6,7 @@ differ as well, so that a print without colours can be read.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,8 +17,8 @@ _DASHES: tuple[tuple[float, ...], ...] = ((), (6, 2), (2, 1.5), (6, 2, 1.5, 2), 
 _MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*")
 _KNOWN = {"ln": 0, "bn": 1, "none": 2, "wn": 3}
 """The variants that several tasks have."""
-_PALEST = 0.55
-"""How far towards white the last of several runs of a variant is."""
+_DARKEST, _LIGHTEST = 10.0, 79.0
+"""The lightness (CIE L*) between which several runs of a variant are; white is 100."""
 
 WIDTH = 7.3
 """Inches: at the pictures' resolution about the 800 points that a page of text has."""
@@ -58,11 +59,14 @@ def looks(variants: Iterable[str]) -> dict[str, Look]:
 
 
 def shades(of_variant: Look, count: int) -> list[Look]:
-    """Looks for so many runs of one variant: its colour, ever paler, each with dashes and a marker of its own."""
+    """Looks for so many runs of one variant: its colour, which is lighter or darker for all but the first run.
+
+    Each has dashes and a marker of its own.
+    """
     first = _MARKERS.index(of_variant.marker)
-    return [of_variant if k == 0 else Look(_paler(of_variant.colour, _PALEST * k / (count - 1)),
-                                           _DASHES[(first + k) % len(_DASHES)], _MARKERS[(first + k) % len(_MARKERS)])
-            for k in range(count)]
+    others = [_of_lightness(of_variant.colour, wanted) for wanted in _apart(_lightness(of_variant.colour), count - 1)]
+    return [of_variant, *(Look(colour, _DASHES[(first + k) % len(_DASHES)], _MARKERS[(first + k) % len(_MARKERS)])
+                          for k, colour in enumerate(others, 1))]
 
 
 def run_looks(of_runs: Sequence[str], variants: Iterable[str]) -> list[Look]:
@@ -77,9 +81,35 @@ def run_looks(of_runs: Sequence[str], variants: Iterable[str]) -> list[Look]:
     return [next(left[variant]) for variant in of_runs]
 
 
-def _paler(colour: str, share: float) -> str:
-    parts = (int(colour[k:k + 2], 16) for k in (1, 3, 5))
-    return "#" + "".join(f"{round(part + share * (255 - part)):02X}" for part in parts)
+def _apart(own: float, count: int) -> list[float]:
+    """So many values of lightness, as far from `own` and from each other as there is room for; the farthest first."""
+    def steps(below: int) -> tuple[float, float]:
+        return ((own - _DARKEST) / below if below else math.inf,
+                (_LIGHTEST - own) / (count - below) if count > below else math.inf)
+
+    below = max(range(count + 1), key=lambda k: min(steps(k)))
+    down, up = steps(below)
+    values = [*(own - down * k for k in range(1, below + 1)), *(own + up * k for k in range(1, count - below + 1))]
+    return sorted(values, key=lambda value: -abs(value - own))
+
+
+def _lightness(colour: str) -> float:
+    """CIE L*: 0 is black, 100 is white."""
+    linear = ((part / 255) ** 2.2 for part in _parts(colour))
+    luminance = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return float(116 * max(luminance, 0.009) ** (1 / 3) - 16)
+
+
+def _of_lightness(colour: str, wanted: float) -> str:
+    """The colour, mixed with white or with black until it is as light as is wanted."""
+    end = 255 if wanted > _lightness(colour) else 0
+    mixtures = ("#" + "".join(f"{round(part + k / 255 * (end - part)):02X}" for part in _parts(colour))
+                for k in range(256))
+    return min(mixtures, key=lambda mixture: abs(_lightness(mixture) - wanted))
+
+
+def _parts(colour: str) -> list[int]:
+    return [int(colour[k:k + 2], 16) for k in (1, 3, 5)]
 
 
 # What matplotlib's axes show ---------------------------------------------------------------------------

@@ -38,6 +38,11 @@ class Curve(NamedTuple):
         last = self.last
         return last["wall_s"] / last["epoch"] if last["epoch"] else 0.0
 
+    @property
+    def seconds_per_update(self) -> float:
+        last = self.last
+        return last["wall_s"] / last["step"] if last["step"] else 0.0
+
 
 def read_header(path: Path) -> dict[str, Any]:
     """The task, the variant and the settings of a run, from its `config.json`.

@@ -19,6 +19,8 @@ from duoln.data import strictjson
 from duoln.system.filesystem import make_folder, write_own
 from duoln.system.visible import visible
 
+_IMAGES = {".png": "image/png", ".svg": "image/svg+xml"}
+
 
 def write(target: Path, title: str, body: Iterable[str]) -> Path:
     """Write a page.
@@ -35,7 +37,7 @@ def write(target: Path, title: str, body: Iterable[str]) -> Path:
     script = parts.joinpath("page.js").read_text(encoding="utf-8")
     css = parts.joinpath("page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
     page = "\n".join([
         "<!doctype html>", '<html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
@@ -51,6 +53,15 @@ def write(target: Path, title: str, body: Iterable[str]) -> Path:
 def text(value: object) -> str:
     """A text, escaped and visible."""
     return escape(visible(str(value)), quote=True)
+
+
+def pictures(paths: Iterable[Path]) -> Iterator[str]:
+    """The pictures themselves, because a page loads nothing. Those in a form that browsers do not show are left out."""
+    for path in paths:
+        if path.suffix.lower() in _IMAGES:
+            data = base64.b64encode(path.read_bytes()).decode()
+            name = text(path.name)
+            yield f'<h2>{name}</h2><img alt="{name}" src="data:{_IMAGES[path.suffix.lower()]};base64,{data}">'
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -16,7 +16,8 @@ from duoln.tasks.task import Task
 from duoln.tasks.values import Column, split_columns
 
 
-def write_page(task: Task, series: Sequence[Series], target: Path, number: Callable[[Any, str], str]) -> Path:
+def write_page(task: Task, series: Sequence[Series], target: Path, number: Callable[[Any, str], str],
+               pictures: Sequence[Path] = ()) -> Path:
     """Write the page.
 
     Args:
@@ -24,6 +25,7 @@ def write_page(task: Task, series: Sequence[Series], target: Path, number: Calla
         series: what the rows and the curves are.
         target: the file.
         number: writes a metric in the form of its column.
+        pictures: files to hold below the curves; those in a form that browsers do not show are left out.
 
     Raises:
         CheckpointError: the file cannot be written.
@@ -31,7 +33,8 @@ def write_page(task: Task, series: Sequence[Series], target: Path, number: Calla
     return html.write(target, f"{task.title}: {task.paper}" if task.paper else task.title, [
         *(f"<p>data: {html.text(label)}</p>" for label in dict.fromkeys(
             c.dataset.label for s in series for c in s.runs)),
-        *_results(task, series, number), html.curves(panels(task, series)), *_settings(series)])
+        *_results(task, series, number), html.curves(panels(task, series)),
+        *html.pictures(pictures), *_settings(series)])
 
 
 def _results(task: Task, series: Sequence[Series], number: Callable[[Any, str], str]) -> Iterator[str]:

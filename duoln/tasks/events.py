@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from duoln.core.fields import fields_in_words
 from duoln.tasks.task import Config
 from duoln.tasks.values import Dataset
 
 
+@fields_in_words
 class RunStart(NamedTuple):
     """A run is about to make its first update, or its first one after a resume."""
 
@@ -27,6 +29,7 @@ class RunStart(NamedTuple):
     """Repairs of what an earlier run left unfinished, made when the folder was opened."""
 
 
+@fields_in_words
 class Step(NamedTuple):
     """One update was made. `step` counts from 1: the number of updates so far."""
 
@@ -37,6 +40,7 @@ class Step(NamedTuple):
     """Of all gradients together, before any clipping."""
 
 
+@fields_in_words
 class Evaluation(NamedTuple):
     """The metrics after `step` updates; `values` has keys like "train_nll" and "test_error"."""
 

@@ -10,16 +10,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from duoln.core.arguments import did_you_mean
+from duoln.core.miscalled import explained
 from duoln.data import strictjson
 from duoln.errors import DuolnError, TaskError, UsageError, words_of
 from duoln.tasks.task import Config, Task
 
 
+@explained
 def option(default: Any, help: str) -> Any:
     """A field of `Task.sampling` or `Task.evaluating`: its default value and its text in `--help`."""
     return dataclasses.field(default=default, metadata={"help": help})
 
 
+@explained
 def make_config(task: Task, variant: str, preset: str | None = None,
                 settings: Mapping[str, Any] | None = None) -> Config:
     """The configuration of a run: defaults, then the preset, the variant, and last the user's settings.
@@ -33,9 +36,7 @@ def make_config(task: Task, variant: str, preset: str | None = None,
     if variant not in task.variants:
         raise UsageError(f"[{task.name}] expected a variant of {', '.join(task.variants)}; found {variant!r}"
                          f"{did_you_mean(variant, task.variants)}")
-    if preset is not None and preset not in task.presets:
-        raise UsageError(f"[{task.name}] expected a preset of {', '.join(task.presets)}; found {preset!r}"
-                         f"{did_you_mean(preset, task.presets)}")
+    check_preset(task, preset)
     values = {**(task.presets[preset] if preset else {}), **task.variants[variant]}
     kinds = typing.get_type_hints(task.config)
     names = [f.name for f in dataclasses.fields(task.config)]
@@ -51,9 +52,16 @@ def make_config(task: Task, variant: str, preset: str | None = None,
     return _configured(task, values)
 
 
+def check_preset(task: Task, preset: str | None) -> None:
+    """Raises UsageError for a preset that the task has not; it lists what there is."""
+    if preset is not None and (not isinstance(preset, str) or preset not in task.presets):
+        raise UsageError(f"[{task.name}] expected a preset of {', '.join(task.presets) or 'none'}; found "
+                         f"{preset!r:.40}{did_you_mean(preset, task.presets)}")
+
+
 def check_config(task: Task, variant: str, cfg: Config) -> None:
-    """Raises UsageError for a number of epochs, examples or evaluations that no run can have."""
-    for key, least in (("epochs", 0), ("batch_size", 1), ("evaluate_every", 0), ("patience", 0)):
+    """Raises UsageError for a seed or a number of epochs, examples or evaluations that no run can have."""
+    for key, least in (("seed", 0), ("epochs", 0), ("batch_size", 1), ("evaluate_every", 0), ("patience", 0)):
         if getattr(cfg, key) < least:
             raise UsageError(f"[{task.name} {variant}] expected {key} of at least {least}, found {getattr(cfg, key)}")
 
@@ -71,6 +79,7 @@ def _configured(task: Task, values: Mapping[str, Any]) -> Config:
     return cfg
 
 
+@explained
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     """`KEY=VALUE` texts as a dict.
 
@@ -101,7 +110,8 @@ def convert(what: str, value: Any, kind: Any) -> Any:
             if value == option or value == str(option):
                 return option
         options = ", ".join(map(str, typing.get_args(kind)))
-        raise UsageError(f"{what}: expected one of {options}; found {value!r}")
+        raise UsageError(f"{what}: expected one of {options}; found {value!r}"
+                         f"{did_you_mean(value, typing.get_args(kind))}")
     if kind is bool:
         if isinstance(value, bool) or value in ("true", "false"):
             return value in (True, "true")

@@ -18,8 +18,8 @@ from duoln.testing.closeness import check_close, tolerance
 
 
 @explained
-def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Callable[..., Any], backend: Backend,
-             length: int = 1, differentiable: bool = True, dtype: str = "float32") -> None:
+def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Callable[..., Any],
+             backend: Backend | str, length: int = 1, differentiable: bool = True, dtype: str = "float32") -> None:
     """Check values, shapes, dtypes and all gradients of `fn` on one backend.
 
     Values are compared with `reference(*inputs in float64)`. Gradients in float64 on NumPy are compared with central
@@ -29,7 +29,7 @@ def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Ca
         fn: takes tensors, gives a tensor or a tuple of tensors.
         inputs: arrays; float ones are cast to `dtype`, int and bool ones are passed as they are.
         reference: plain NumPy, from the equation.
-        backend: where to check.
+        backend: where to check, a backend or its name.
         length: how many values the longest reduction adds up.
         differentiable: whether to check gradients.
         dtype: "float32" or "float64".
@@ -37,6 +37,7 @@ def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Ca
     Raises:
         AssertionError, GradientError: a value, shape, dtype or gradient is wrong.
     """
+    backend = runtime.backend_of("check_op", backend)
     wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in inputs]
     limit = tolerance(dtype, length)
     tensors = [Tensor(backend.asarray(a, dtype if a.dtype.kind == "f" else None), backend) for a in wide]
@@ -76,8 +77,8 @@ def _gradients(fn: Callable[..., Any], args: Sequence[Tensor]) -> list[np.ndarra
 
 
 @explained
-def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None], attrs: Mapping[str, Any] | None,
-               backend: Backend, length: int = 1) -> None:
+def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None], backend: Backend | str,
+               attrs: Mapping[str, Any] | None = None, length: int = 1) -> None:
     """Check a fast rule: values, saved state and gradients against the composed rule, for every set of needs.
 
     Also check that it repeats to the bit, and that it does not change its inputs, its saved arrays, or `gout`.
@@ -86,14 +87,15 @@ def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None]
         op: the operator.
         rule: its fast rule.
         inputs: the rule's arrays; None for one that is left out.
+        backend: where to check, a backend or its name.
         attrs: the rule's attributes; those that are left out have the defaults of the operator's signature.
-        backend: where to check.
         length: how many values the longest reduction adds up.
 
     Raises:
         CallError: an attribute or array is missing and has no default.
         AssertionError: a check fails, or `supports` refuses these inputs, so that nothing was checked.
     """
+    backend = runtime.backend_of("check_rule", backend)
     attrs = _with_defaults(op, rule, len(inputs), attrs or {})
     natives = [None if a is None else backend.asarray(a) for a in inputs]
     before = [None if a is None else backend.to_numpy(a) for a in natives]

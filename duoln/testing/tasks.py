@@ -73,7 +73,7 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
         GradientError: the loss's derivative is not that of its values.
         CompileError: a step breaks the contract of `compile`.
     """
-    where = runtime.backend(backend) if isinstance(backend, str) else backend
+    where = runtime.backend_of("check_task", backend)
     _check_names(task, preset)
     check_meanings(task)
     if layering:

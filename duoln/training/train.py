@@ -13,6 +13,7 @@ import numpy as np
 from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.core.arguments import check_flag, described, did_you_mean
+from duoln.core.fields import fields_in_words
 from duoln.core.miscalled import explained
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
@@ -24,7 +25,7 @@ from duoln.system.stopping import Interrupted
 from duoln.tasks.events import Listener
 from duoln.tasks.faults import named
 from duoln.tasks.registry import find_task
-from duoln.tasks.settings import check_config, make_config
+from duoln.tasks.settings import check_config, check_preset, make_config
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Dataset
 from duoln.training.loop import fit
@@ -34,6 +35,7 @@ _NO_METRICS = ("event", "step", "epoch", "wall_s")
 """The keys of an evaluation's entry in the log that are not metrics."""
 
 
+@fields_in_words
 class TrainedRun(NamedTuple):
     """The result of a run of `train`."""
 
@@ -44,7 +46,8 @@ class TrainedRun(NamedTuple):
     """The training data; a figure on made data cannot be compared with the paper's."""
     backend: str
     figures: dict[str, Any]
-    """The last evaluation's metrics, such as "test_error", with "steps", "epochs" and "seconds_per_epoch"."""
+    """The last evaluation's metrics, such as "test_error", with "steps", "epochs", "seconds_per_update" and
+    "seconds_per_epoch"."""
     curves: dict[str, np.ndarray]
     """An array for each metric and for "step", "epoch" and "seconds": an entry for each evaluation."""
     losses: dict[str, np.ndarray]
@@ -97,13 +100,14 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
     if resume and out is None:
         raise UsageError("[train] expected the run folder `out` to resume from, found none")
     chosen = find_task(task) if isinstance(task, str) else _checked(task)
+    check_preset(chosen, preset)
     name = _variant(chosen, variant)
     if resume and out is not None:
         cfg = resumed_config(chosen, name, Path(out), preset, settings).config
     else:
         cfg = make_config(chosen, name, preset, settings)
         check_config(chosen, name, cfg)
-    where = runtime.backend(backend) if backend is None or isinstance(backend, str) else backend
+    where = runtime.backend_of("train", backend)
     splits = chosen.data(cfg, None if data is None else Path(data))
     trainer = Trainer(chosen, name, cfg, splits, where)
     with ExitStack() as stack:

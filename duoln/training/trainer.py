@@ -189,12 +189,12 @@ class Trainer:
 
     def result(self) -> dict[str, Any]:
         """The figures of the run so far."""
-        steps = max(self.step, 1)
+        seconds = self.train_seconds / max(self.step, 1)
         epochs = self.step / self.splits.steps_per_epoch
         return {"variant": self.variant, "batch_size": self.cfg.batch_size,
                 "epochs": int(epochs) if epochs == int(epochs) else round(epochs, 3), "seed": self.cfg.seed,
                 "steps": self.step, **self.evaluated,
-                "seconds_per_epoch": self.train_seconds / steps * self.splits.steps_per_epoch}
+                "seconds_per_update": seconds, "seconds_per_epoch": seconds * self.splits.steps_per_epoch}
 
     # Checkpoints
     def save(self, folder: Path, best: bool = False) -> Path:

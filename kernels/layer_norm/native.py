@@ -65,8 +65,12 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tupl
     _differentiate(x, saved.gain, saved.bias, saved.mean, saved.rstd, dy, dx, gain_parts, bias_parts, rows, width,
                    _ACTIVATIONS[saved.activation], native.threads_for(x.nbytes))
     return (None if dx is None else dx.reshape(gout.shape),
-            None if gain_parts is None else gain_parts.sum(axis=0),
-            None if bias_parts is None else bias_parts.sum(axis=0))
+            None if gain_parts is None else _total(gain_parts), None if bias_parts is None else _total(bias_parts))
+
+
+def _total(parts: Array) -> Array:
+    total: Array = parts[0] if len(parts) == 1 else parts.sum(axis=0)
+    return total
 
 
 def attach() -> None:

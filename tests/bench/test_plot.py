@@ -63,6 +63,11 @@ def test_times_have_units(drawn):
     assert [axes.xaxis.get_major_formatter()(t, 0) for t in (1e-5, 1e-3, 0.1)] == ["10 us", "1 ms", "100 ms"]
 
 
+def test_records_of_one_label_are_told_apart_by_their_files(drawn):
+    whole, _, _ = drawn(made.record({}, label="here"), made.record({}, label="here"), made.record({}, label="there"))
+    assert [text.get_text() for text in whole.legends[0].get_texts()] == ["#1 here (0.json)", "#2 here (1.json)", "#3 there"]
+
+
 def test_a_file_without_the_first_operator_is_in_the_legend(drawn):
     whole, _, _ = drawn(made.record({}, _OTHER, label="both"), made.record(_OTHER, label="one"), made.record(label="first"))
     whole.canvas.draw()

@@ -36,18 +36,35 @@ def test_run_shows_progress_a_table_and_leaves_a_folder(tmp_path):
     results = json.loads(out.stdout)["results"]
     assert {"variant", "batch_size", "epochs", "train_nll", "test_error", "seconds_per_epoch"} <= results[0].keys()
     figures = [line for line in out.stderr.splitlines() if "%" in line]
-    assert len(figures) == 6  # a line of progress and a row of the table for each variant
+    assert len(figures) == 2 * len(results) > 4  # for each variant a line of progress and a row of the table
     assert all("synthetic" in line for line in figures)
     assert "\x1b" not in out.stderr
-    assert {p.name for p in (tmp_path / "r").iterdir()} == {"none", "bn", "ln", "command.json", "curves.csv", "curves.png"}
+    assert {p.name for p in (tmp_path / "r").iterdir()} == {*(r["variant"] for r in results), "command.json", "curves.csv", "curves.png"}
     assert (tmp_path / "r" / "curves.png").read_bytes()[:4] == b"\x89PNG"
-    assert (tmp_path / "r" / "curves.csv").read_text().count("synthetic") == 3
+    assert (tmp_path / "r" / "curves.csv").read_text().count("synthetic") == len(results)
 
 
 def test_every_line_with_a_number_is_labelled_in_a_narrow_terminal(tmp_path):
     out = _run("duoln", "run", "mnist", *SMOKE, "--variant", "ln", "--out", "r", cwd=tmp_path, env={"COLUMNS": "60"})
-    assert out.returncode == 0 and max(len(line) for line in out.stderr.splitlines() if "│" in line) <= 60
-    assert "synthetic" in out.stderr.split("━")[-1]
+    assert out.returncode == 0 and max(len(line) for line in out.stdout.splitlines() if "│" in line) <= 60
+    assert "synthetic" in out.stdout.split("━")[-1]
+
+
+def test_tables_of_results_are_on_stdout_and_progress_is_on_stderr(tmp_path):
+    out = _run("duoln", "run", "mnist", *SMOKE, "--variant", "ln", "--epochs", "1", "--out", "r", "--backend", "numpy", cwd=tmp_path)
+    assert "the paper" in out.stdout and "data: made digits" in out.stdout and "run folder" not in out.stdout, out.stdout
+    assert "epoch 1" in out.stderr and "━" not in out.stderr
+    told = _run("duoln", "report", "r", cwd=tmp_path)
+    assert told.stdout.splitlines()[0] == out.stdout.splitlines()[0] and "━" not in told.stderr
+    document = _run("duoln", "report", "r", "--json", cwd=tmp_path)
+    assert json.loads(document.stdout)["task"] == "mnist" and "━" in document.stderr
+    both = _run("duoln", "report", "r", "--json", "--markdown", cwd=tmp_path)
+    assert both.returncode == 2 and "--markdown or --json" in both.stderr
+
+
+def test_a_task_of_no_paper_says_once_what_its_data_are(tmp_path):
+    out = _run("duoln.examples.own_task", "--epochs", "0", "--backend", "numpy", "--out", "r", cwd=tmp_path)
+    assert [line for line in out.stderr.splitlines() if line.startswith("data:")] == ["data: two spirals, synthetic"], out.stderr
 
 
 def test_the_default_folder_is_named_after_task_and_time(tmp_path):
@@ -67,6 +84,8 @@ def test_the_default_folder_is_named_after_task_and_time(tmp_path):
     (["run", "mnist", "--batch-size", "0"], 2, ["batch_size", "0"]),
     (["run", "mnist", *SMOKE, "--batch-size", "9999"], 2, ["batch_size", "2000", "9999"]),
     (["run", "mnist", "--backend", "tpu"], 2, ["invalid choice", "tpu"]),
+    (["run", "mnist", "--backend", "cuda"], 2, ["did you mean 'cupy'?"]),
+    (["run", "mnist", "--set", "norm=ln"], 2, ["norm", "did you mean 'layer'?"]),
     (["run", "mnist", *SMOKE, "--backend", "cupy"], 3, ["cupy", "cannot be used", "pip install"]),
     (["run", "mnist", "--set", "source=mnist"], 4, ["DUOLN_OFFLINE", "sha256", "DUOLN_DATA"]),
     (["run", "mnist", *SMOKE, "--set", "learning_rate=1e30"], 5, ["step", "checkpoint"]),

@@ -1,6 +1,7 @@
 """The display of a run: a line every few seconds in a pipe, a bar on a terminal."""
 
 import io
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -118,9 +119,10 @@ class Published(OwnBest):
 
 
 def _table(monkeypatch, task, width=100, **changes):
-    out = _seen(monkeypatch, terminal=False)
-    console.talk._width = width
-    result = {"variant": "ln", "steps": 100, "epochs": 0.574713, "batch_size": 8, "test_nll": 0.5, "test_error": 0.25, "seconds_per_epoch": 1.0}
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys, "stdout", out := io.StringIO())
+    result = {"variant": "ln", "steps": 100, "epochs": 0.574713, "batch_size": 8, "test_nll": 0.5, "test_error": 0.25, "seconds_per_epoch": 1.0,
+              "seconds_per_update": 0.0123}
     console.show_results(task, Dataset("points", "original"), [{**result, "variant": "none"}, {**result, **changes}])
     return out.getvalue()
 
@@ -129,6 +131,26 @@ def test_a_task_of_no_paper_has_no_claims_of_one(monkeypatch):
     seen = _table(monkeypatch, Own())
     assert seen.splitlines()[0].strip() == "My task" and "paper" not in seen and "reference" not in seen
     assert "paper" not in _table(monkeypatch, Own(), width=40)
+
+
+def test_times_are_of_what_the_curves_are_drawn_against(monkeypatch):
+    class ByEpoch(Own):
+        x_axis = "epoch"
+
+    assert "ms/update" in _table(monkeypatch, Own()) and " 12.3 " in _table(monkeypatch, Own())
+    assert "s/epoch" in _table(monkeypatch, ByEpoch()) and "1.00" in _table(monkeypatch, ByEpoch())
+
+
+def test_a_long_remark_is_broken_between_words(monkeypatch):
+    out = _seen(monkeypatch, terminal=True)
+    console.talk._width = 30
+    path = "/a/path/that/is/longer/than/the/terminal/is/wide"
+    console.say(f"backend: numpy on a CPU: no cupy (ImportError), no mlx (ImportError); {path}\nshort  line")
+    lines = out.getvalue().splitlines()
+    assert lines == ["backend: numpy on a CPU: no", "  cupy (ImportError), no mlx", "  (ImportError);", f"  {path}", "short  line"]
+    out = _seen(monkeypatch, terminal=False)
+    console.say("a remark for a file, which has no width " * 5)
+    assert len(out.getvalue().splitlines()) == 1
 
 
 @pytest.mark.parametrize(("task", "heading", "below"), [(OwnBest, "reference", "reference on ln: 0.1 in 2019"),

@@ -12,7 +12,7 @@ import termios
 
 import pytest
 
-from duoln.cli import main
+from duoln.cli import main, streams
 from duoln.tasks.registry import Registry
 
 TASKS = {name: entry.task for name, entry in Registry().tasks.items()}
@@ -77,6 +77,13 @@ def test_show_has_everything(name, capsys):
         assert f"\n  {each['name']}=" in text and each["meaning"] in text
     for option in (*task.presets, *task.variants):
         assert f"\n  {option}\n" in text
+
+
+@pytest.mark.parametrize("words", [["list"], ["show", "mnist"]])
+def test_a_reader_that_leaves_early_gets_the_whole_result(words, monkeypatch):
+    written = []
+    monkeypatch.setattr(streams.Results, "_send", lambda self, text: written.append(text))
+    assert main(words) == 0 and len(written) == 1 and len(written[0].splitlines()) > 10
 
 
 def test_show_of_no_task(capsys):

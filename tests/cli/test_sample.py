@@ -104,6 +104,8 @@ def test_help_and_unknown_options(task, argv, capsys):
     output = "".join(capsys.readouterr())
     assert stop.value.code == (2 if "--colour" in argv or len(argv) == 1 else 0) and "duoln sample" in output
     assert "--count" in output or len(argv) < 3
+    if argv[-1] == "--help":
+        assert "int: how many (default 3)" in output and "float or none: how large" in output
 
 
 def test_a_task_without_samples_says_so(capsys):

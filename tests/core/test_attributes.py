@@ -81,10 +81,10 @@ def test_check_rule_fills_in_the_defaults(numpy_backend):
 
     rule = extend.Rule("fast", fast, _vjp)
     for attrs in ({}, None, {"slope": 0.5}):
-        check_rule(leaky, rule, [points], attrs, numpy_backend)
+        check_rule(leaky, rule, [points], numpy_backend, attrs)
     wrong = extend.Rule("fast", lambda be, x, slope: fast(be, x, 0.3), _vjp)
     with pytest.raises(AssertionError, match="output 0"):
-        check_rule(leaky, wrong, [points], {}, numpy_backend)
+        check_rule(leaky, wrong, [points], numpy_backend)
 
 
 def test_check_rule_names_an_attribute_without_default(numpy_backend):
@@ -94,9 +94,10 @@ def test_check_rule_names_an_attribute_without_default(numpy_backend):
 
     scaled.add(extend.derived(lambda x, *, by: x * by))
     rule = extend.Rule("fast", lambda be, x, by: (x * by, by), lambda be, by, gout, needs: (gout * by,))
-    check_error(CallError, lambda: check_rule(scaled, rule, [np.ones(3, np.float32)], {}, numpy_backend), "[scaled] rule 'fast'",
+    check_error(CallError, lambda: check_rule(scaled, rule, [np.ones(3, np.float32)], numpy_backend), "[scaled] rule 'fast'",
                 "expected 'by', which has no default", "{'by': ...} as attrs")
-    check_rule(scaled, rule, [np.ones(3, np.float32)], {"by": 2.0}, numpy_backend)
+    check_rule(scaled, rule, [np.ones(3, np.float32)], numpy_backend, {"by": 2.0})
+    check_rule(scaled, rule, [np.ones(3, np.float32)], attrs={"by": 2.0}, backend="numpy")
 
 
 def test_explain_fills_in_the_defaults_and_checks(be):

@@ -24,7 +24,7 @@ def test_batch_norm(shape, parts, unbiased, dtype, rng, numpy_backend):
     x, gain, bias = (rng.standard_normal(s).astype(dtype) for s in (shape, shape[-1:], shape[-1:]))
     # With two rows the values become +1 and -1 and hardly depend on x, so a larger epsilon is needed for a comparison.
     check_rule(ops.batch_norm, _rule(), [x, gain if "gain" in parts else None, bias if "bias" in parts else None],
-               {"eps": 1e-5 if x.size > 2 * shape[-1] else 1.0, "unbiased": unbiased}, numpy_backend, length=4 * x.size // shape[-1])
+               numpy_backend, {"eps": 1e-5 if x.size > 2 * shape[-1] else 1.0, "unbiased": unbiased}, length=4 * x.size // shape[-1])
 
 
 def test_one_output_alone(rng, numpy_backend):
@@ -42,7 +42,7 @@ def test_one_output_alone(rng, numpy_backend):
 
 def test_a_view_and_an_empty_batch(rng, numpy_backend):
     x = rng.standard_normal((6, 8, 4)).astype(np.float32)[::2, ::-1]
-    check_rule(ops.batch_norm, _rule(), [x, None, None], {"eps": 1e-5, "unbiased": False}, numpy_backend, length=100)
+    check_rule(ops.batch_norm, _rule(), [x, None, None], numpy_backend, {"eps": 1e-5, "unbiased": False}, length=100)
     assert "no values" in _rule().supports(numpy_backend, x[:0], None, None)
 
 
@@ -51,8 +51,8 @@ def test_a_view_and_an_empty_batch(rng, numpy_backend):
 def test_a_bias_of_images(shape, dtype, rng, numpy_backend):
     rule = ops.add.rules("numpy")[0]
     x, bias = (rng.standard_normal(s).astype(dtype) for s in (shape, shape[-1:]))
-    check_rule(ops.add, rule, [x, bias], {}, numpy_backend, length=x.size // shape[-1])
-    check_rule(ops.add, rule, [x[::-1], bias], {}, numpy_backend, length=x.size // shape[-1])
+    check_rule(ops.add, rule, [x, bias], numpy_backend, length=x.size // shape[-1])
+    check_rule(ops.add, rule, [x[::-1], bias], numpy_backend, length=x.size // shape[-1])
 
 
 def test_other_sums_are_left_to_the_composed_rule(rng, numpy_backend):

@@ -33,7 +33,7 @@ LARGE = [((2, 19, 32, 40), (3, 3, 40, 37), 1), ((3, 7, 6, 200), (3, 3, 200, 5), 
 @pytest.mark.parametrize("rule", RULES)
 def test_conv2d(rule, x, weight, padding, stride, dtype, rng, numpy_backend):
     arrays = [rng.standard_normal(shape).astype(dtype) for shape in (x, weight)]
-    check_rule(ops.conv2d, _rule(rule), arrays, {"stride": stride, "padding": padding}, numpy_backend,
+    check_rule(ops.conv2d, _rule(rule), arrays, numpy_backend, {"stride": stride, "padding": padding},
                length=max(int(np.prod(weight[:3])), x[0] * x[1] * x[2]))
 
 
@@ -41,7 +41,7 @@ def test_conv2d(rule, x, weight, padding, stride, dtype, rng, numpy_backend):
 @pytest.mark.parametrize("rule", RULES)
 def test_conv2d_in_bands_and_panels(rule, x, weight, padding, rng, numpy_backend):
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in (x, weight)]
-    check_rule(ops.conv2d, _rule(rule), arrays, {"stride": 1, "padding": padding}, numpy_backend, length=4000)
+    check_rule(ops.conv2d, _rule(rule), arrays, numpy_backend, {"stride": 1, "padding": padding}, length=4000)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -62,7 +62,7 @@ def test_conv2d_is_as_exact_as_a_sum_in_float32(rule, rng, numpy_backend):
 def test_conv2d_of_views(rule, rng, numpy_backend):
     x = rng.standard_normal((3, 12, 6, 8)).astype(np.float32)[:, ::2, ::-1, ::2]
     weight = rng.standard_normal((5, 3, 3, 4)).astype(np.float32).transpose(1, 2, 3, 0)
-    check_rule(ops.conv2d, _rule(rule), [x, weight], {"stride": 1, "padding": 1}, numpy_backend, length=100)
+    check_rule(ops.conv2d, _rule(rule), [x, weight], numpy_backend, {"stride": 1, "padding": 1}, length=100)
 
 
 @pytest.mark.parametrize("make", [lambda flat: flat.reshape(2, 5, 5)[..., None],
@@ -95,7 +95,7 @@ def test_conv2d_of_mlx(x, weight, padding, stride, rng):
     be = get_backend("mlx")
     rule = next(r for r in ops.conv2d.rules("mlx") if r.name == "mx.conv2d")
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in (x, weight)]
-    check_rule(ops.conv2d, rule, arrays, {"stride": stride, "padding": padding}, be,
+    check_rule(ops.conv2d, rule, arrays, be, {"stride": stride, "padding": padding},
                length=max(int(np.prod(weight[:3])), x[0] * x[1] * x[2]))
 
 

@@ -20,7 +20,7 @@ def _rule(op):
 def test_leaky_relu(shape, slope, dtype, rng, numpy_backend):
     x = rng.standard_normal(shape).astype(dtype)
     x.flat[0] = 0.0
-    check_rule(ops.leaky_relu, _rule(ops.leaky_relu), [x], {"slope": slope}, numpy_backend)
+    check_rule(ops.leaky_relu, _rule(ops.leaky_relu), [x], numpy_backend, {"slope": slope})
 
 
 def test_leaky_relu_is_to_the_bit_what_where_gives(numpy_backend):
@@ -40,7 +40,7 @@ def test_leaky_relu_is_to_the_bit_what_where_gives(numpy_backend):
     ((2, 9, 8, 17), 3, 2), ((2, 7, 8, 5), 2, 3), ((1, 6, 5, 3), 5, 1)], ids=str)
 def test_max_pool2d(shape, size, stride, dtype, rng, numpy_backend):
     for x in (rng.standard_normal(shape), rng.integers(0, 2, shape), np.zeros(shape)):  # without ties, with, all
-        check_rule(ops.max_pool2d, _rule(ops.max_pool2d), [x.astype(dtype)], {"size": size, "stride": stride}, numpy_backend)
+        check_rule(ops.max_pool2d, _rule(ops.max_pool2d), [x.astype(dtype)], numpy_backend, {"size": size, "stride": stride})
 
 
 @pytest.mark.parametrize("op", [ops.leaky_relu, ops.max_pool2d], ids=["leaky_relu", "max_pool2d"])

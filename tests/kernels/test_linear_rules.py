@@ -33,7 +33,7 @@ def test_values_and_gradients(rows, sizes, dtype, threads, rng, numpy_backend):
     n_in, n_out = sizes
     x, weight, bias = (rng.standard_normal(s).astype(dtype) for s in ((*rows, n_in), sizes, (n_out,)))
     for given in (bias, None):
-        check_rule(ops.linear, _rule(), [x, weight, given], {}, numpy_backend, length=max(sizes))
+        check_rule(ops.linear, _rule(), [x, weight, given], numpy_backend, length=max(sizes))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -41,7 +41,7 @@ def test_values_and_gradients(rows, sizes, dtype, threads, rng, numpy_backend):
 @pytest.mark.parametrize("rows", [(1,), (3,), (2, 2)], ids=str)
 def test_products_with_a_matrix(rows, sizes, dtype, threads, rng, numpy_backend):
     x, y = (rng.standard_normal(s).astype(dtype) for s in ((*rows, sizes[0]), sizes))
-    check_rule(ops.matmul, _matmul_rule(), [x, y], {}, numpy_backend, length=max(sizes))
+    check_rule(ops.matmul, _matmul_rule(), [x, y], numpy_backend, length=max(sizes))
 
 
 def test_products_of_a_stack_of_matrices_are_left_to_the_composed_rule(numpy_backend):
@@ -54,12 +54,12 @@ def test_products_of_a_stack_of_matrices_are_left_to_the_composed_rule(numpy_bac
 def test_more_rows_than_a_group_holds(rows, rng, numpy_backend, monkeypatch):
     monkeypatch.setattr(linear, "MOST_ROWS", 16)
     x, weight, bias = (rng.standard_normal(s).astype(np.float32) for s in ((rows, 131), (131, 70), (70,)))
-    check_rule(ops.linear, _rule(), [x, weight, bias], {}, numpy_backend, length=131)
+    check_rule(ops.linear, _rule(), [x, weight, bias], numpy_backend, length=131)
 
 
 def test_strided_inputs(rng, numpy_backend):
     x, weight, bias = (rng.standard_normal(s).astype(np.float32) for s in ((4, 130), (65, 70), (140,)))
-    check_rule(ops.linear, _rule(), [x[::2, ::2], weight, bias[::2]], {}, numpy_backend, length=130)
+    check_rule(ops.linear, _rule(), [x[::2, ::2], weight, bias[::2]], numpy_backend, length=130)
 
 
 def test_the_rest_is_left_to_blas(numpy_backend, monkeypatch):

@@ -61,7 +61,7 @@ def test_the_product_of_nothing_is_zero():
 def test_the_rules_of_linear_and_matmul(op, shape, threads, rng, numpy_backend):
     [rule] = [r for r in op.rules("numpy") if r.name == "compiled product"]
     arrays = [rng.standard_normal(s).astype(np.float32) for s in (shape, (shape[-1], 67), (67,))][:3 if op is ops.linear else 2]
-    check_rule(op, rule, arrays, {}, numpy_backend, length=530)
+    check_rule(op, rule, arrays, numpy_backend, length=530)
 
 
 @pytest.mark.parametrize("sizes", [(300, 70, 33), (30, 2100, 70)], ids=str)

@@ -30,7 +30,7 @@ SIZES = {"": (6, 5, 7, 9), "one row": (4, 1, 3, 5), "one unit": (4, 3, 2, 1), "o
 
 
 def _check(name, cell, arguments, attrs, backend):
-    check_rule(getattr(ops, cell), rule_of(cell, name), arguments, attrs, backend, length=2000)
+    check_rule(getattr(ops, cell), rule_of(cell, name), arguments, backend, attrs, length=2000)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -21,7 +21,7 @@ def _rule(op):
 
 def _check_rules(op, arrays, attrs, backend, length=1):
     for rule in _rules(op):
-        check_rule(op, rule, arrays, attrs, backend, length=length)
+        check_rule(op, rule, arrays, backend, attrs, length=length)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -29,7 +29,7 @@ def _with_threads(monkeypatch, run):
 def test_the_gradient_of_an_embedding(words, width, taken, dtype, threads, rng, numpy_backend):
     table = rng.standard_normal((words, width)).astype(dtype)
     indices = np.asarray(rng.integers(-words, words, taken), np.int32)
-    check_rule(ops.take, _rule(ops.take), [table, indices], {"axis": 0}, numpy_backend, length=20)
+    check_rule(ops.take, _rule(ops.take), [table, indices], numpy_backend, {"axis": 0}, length=20)
 
 
 def test_an_embedding_adds_in_one_order(rng, numpy_backend, monkeypatch):

@@ -23,7 +23,7 @@ def test_batches():
     rows += [("Batches", UsageError, lambda n=n: Batches(ARRAYS, n, 0)) for n in (0, -1, 11)]
     rows += [("Batches", ShapeError, lambda a=a: Batches(a, 2, 0)) for a in ({}, {"x": np.ones(3), "y": np.ones(2)})]
     rows += [("Batches", DtypeError, lambda s=s: Batches(ARRAYS, 2, 0)(s)) for s in (None, 1.0, "1")]
-    rows += [("Batches", ShapeError, lambda: Batches(ARRAYS, 2, 0)(-1))]
+    rows += [("Batches", ShapeError, lambda: Batches(ARRAYS, 2, 0)(-1)), ("Batches", ShapeError, lambda: Batches(ARRAYS, 2, -1))]
     rows += [("Batches: label", DataError, lambda w=w: Batches(ARRAYS, 2, 0, within={"label": w})) for w in ((0, 9), (1, 10), (20, 30))]
     rows += [("Batches: x", DtypeError, lambda: Batches(ARRAYS, 2, 0, within={"x": (0, 9)})),
              ("Batches", UsageError, lambda: Batches(ARRAYS, 2, 0, within={"labels": (0, 9)}))]

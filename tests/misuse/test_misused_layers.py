@@ -39,6 +39,7 @@ def test_settings_of_layers():
         rows += [(name, DtypeError, lambda m=make, k=k, v=v: m(**{k: v})) for k in flags for v in NO_FLAGS]
         rows += [(name, DtypeError, lambda m=make, k=k, v=v: m(**{k: v})) for k in functions for v in (None, "glorot", 1.0, np.ones(2))]
         rows += [(name, DtypeError, lambda m=make, v=v: m().init(v)) for v in (None, 0.0, "seed", True, np.random.default_rng(0))]
+        rows += [(name, ShapeError, lambda m=make: m().init(-1))]
     rows += [("Conv2d", ShapeError, lambda: nn.Conv2d(3, 2, 2, padding=-1)), ("Conv2d", DtypeError, lambda: nn.Conv2d(3, 2, 2, padding=0.5)),
              ("Conv2d", DtypeError, lambda: nn.Conv2d(3, 2, 2, padding="same")), ("LayerNorm", UsageError, lambda: nn.LayerNorm(3, eps_place="up")),
              ("LayerNorm", UsageError, lambda: nn.LayerNorm(3, activation="gelu")), ("LayerNorm", DtypeError, lambda: nn.LayerNorm(3, activation=1)),
@@ -97,6 +98,8 @@ def test_settings_of_optimisers():
         rows += [(name, DtypeError, lambda k=kind, v=v: k(0.1, clip=v)) for v in (1.0, "norm", [])]
         rows += [("optim", UsageError, lambda k=kind, v=v: k(lambda step: v).rate_at(3)) for v in bad]
         rows += [("optim", DtypeError, lambda k=kind, v=v: k(lambda step: v).rate_at(3)) for v in (None, "a")]
+        rows += [("optim", DtypeError, lambda k=kind, s=s: k(0.1).rate_at(s)) for s in (None, "a", 1.5, True, [1])]
+        rows += [("optim", ShapeError, lambda k=kind: k(0.1).rate_at(-1))]
     for name in ("clip_global_norm", "clip_each_norm", "clip_value"):
         rows += [(name, DtypeError, lambda f=getattr(optim, name), v=v: f(v)) for v in NO_NUMBERS]
         rows += [(name, UsageError, lambda f=getattr(optim, name), v=v: f(v)) for v in (0.0, -1.0, float("nan"), float("inf"))]

@@ -66,9 +66,9 @@ def test_recurrent_layers_name_options_and_masks(be):
     check_error(UsageError, lambda: nn.RNN(8, 16, layesr=2), "[RNN]", "'layesr'", "did you mean 'layers'")
     layer = nn.LSTM(2, 3)
     x, mask = duoln.tensor(np.ones((4, 2, 2), np.float32), be), duoln.tensor(np.ones((4, 2), bool), be)
-    check_error(ShapeError, lambda: layer(duoln.to_tensors(layer.init(0), be), x, mask), "[LSTM]", "pairs of states", "mask=")
+    check_error(ShapeError, lambda: layer(duoln.to_tensors(layer.init(0), be), x, mask), "[LSTM] states", "(h, c) for each layer", "mask=")
 
 
 @pytest.mark.parametrize("name", ["relu", "add", "logical_not"])
 def test_errors_about_missing_arguments_name_the_operator(name):
-    check_error(CallError, getattr(ops, name), f"[{name}] expected x", "too, found only none", f"it is {name}(x")
+    check_error(CallError, getattr(ops, name), f"[{name}] expected x", "too, found none", f"it is {name}(x")

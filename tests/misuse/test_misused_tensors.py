@@ -25,7 +25,8 @@ def test_values_that_are_no_numbers_or_do_not_fit(be):
 
 def test_other_arguments_of_tensor(be):
     rows = [("tensor", DtypeError, lambda b=b: duoln.tensor(1.0, b)) for b in (5, np, [], object())]
-    rows += [("backend", UsageError, lambda b=b: duoln.tensor(1.0, b)) for b in ("", "torch")[1:]]
+    rows += [("backend", UsageError, lambda b=b: duoln.tensor(1.0, b)) for b in ("", "torch")]
+    rows += [("backend", DtypeError, lambda b=b: duoln.backend(b)) for b in (0, 1, False, [], ["numpy"], np, be)]
     rows += [("tensor", DataError, lambda w=w: duoln.tensor([0, 4], be, within=w)) for w in ((0, 4), (1, 5), (5, 9), (0, 0))]
     rows += [("tensor", DtypeError, lambda w=w: duoln.tensor([0, 4], be, within=w)) for w in (4, "a", (0.0, 5), (None, 5))]
     rows += [("tensor", ShapeError, lambda w=w: duoln.tensor([0, 4], be, within=w)) for w in ((), (0,), (0, 1, 2))]
@@ -52,7 +53,8 @@ def test_floats_keep_their_dtype_whatever_their_bytes_and_strides(dtype, be):
 
 def test_methods(be):
     x, flat, zero = duoln.tensor(np.ones((2, 3), np.float32), be), duoln.tensor([1.0, 2.0], be), duoln.tensor(1.0, be)
-    rows = [("item", ShapeError, x.item), ("item", ShapeError, lambda: float(x)), ("item", ShapeError, lambda: bool(x)),
+    rows = [("item", ShapeError, x.item), ("float", ShapeError, lambda: float(x)), ("bool", ShapeError, lambda: bool(x > 0)), ("int", ShapeError, lambda: int(x)),
+            ("round", ShapeError, lambda: round(x)), ("format", ShapeError, lambda: f"{x:.3f}"),
             ("item", ShapeError, x[:0].item), ("len", DtypeError, lambda: len(zero)), ("iter", DtypeError, lambda: list(zero)),
             ("getitem", ShapeError, lambda: x[::0]), ("getitem", ShapeError, lambda: x[0, ::0]), ("getitem", AxisIndexError, lambda: zero[0]),
             ("getitem", DtypeError, lambda: x[0.5:2]), ("getitem", DtypeError, lambda: x["a"]), ("getitem", DtypeError, lambda: x[flat]),

@@ -168,6 +168,6 @@ def test_errors(numpy_backend, rng):
     layer = nn.LSTM(4, 5, "layer", layers=2)
     params = _start(layer, numpy_backend)
     check_error(ShapeError, lambda: layer(params, x[0]), "(time, batch, in)", "(2, 4)")
-    check_error(ShapeError, lambda: layer(params, x, []), "2 pairs of states", "found 0")
-    check_error(ShapeError, lambda: layer(params, x, dropout_masks=[]), "1 dropout masks", "found 0")
+    check_error(ShapeError, lambda: layer(params, x, []), "[(h, c), (h, c)]", "2 in all, found a list of 0")
+    check_error(ShapeError, lambda: layer(params, x, dropout_masks=[]), "dropout_masks: expected a list of 1", "found a list of 0")
     check_error(ShapeError, lambda: layer({}, x), "[LSTM]", "forward0")

@@ -62,6 +62,16 @@ def test_runs_of_one_variant_share_its_hue_and_differ():
     assert len({look.marker for look in of_ln}) == len({look.dashes for look in of_ln}) == 3
 
 
+@pytest.mark.parametrize("sight", _SIGHT)
+@pytest.mark.parametrize(("count", "least"), [(2, 40.0), (3, 20.0), (4, 15.0), (5, 12.0)])
+def test_runs_of_one_variant_are_told_apart_by_colour(sight, count, least):
+    for variant in range(len(style.COLOURS)):
+        colours = [look.colour for look in style.shades(style.look(variant), count)]
+        assert min(_distance(*pair, sight) for pair in itertools.combinations(colours, 2)) > least, colours
+        assert all(_distance(colour, "#FFFFFF", sight) > _LEAST for colour in colours)
+        assert colours[0] == style.COLOURS[variant]
+
+
 def test_labels_keep_their_distance_and_their_order():
     assert style.spread([0.1, 0.5, 0.9], 0.1) == [0.1, 0.5, 0.9]
     np.testing.assert_allclose(style.spread([0.5, 0.5, 0.5], 0.1), [0.4, 0.5, 0.6])

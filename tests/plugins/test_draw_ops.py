@@ -77,8 +77,8 @@ def test_the_fused_glimpse(rule, batch, pixels, read, write, dtype, centre, nump
     canvas = rng.standard_normal((batch, pixels, pixels))
     canvas[0, 0, 0], canvas[0, -1, -1] = -1000, 1000
     inputs = [canvas, rng.random((batch, pixels, pixels)), looked]
-    check_rule(write_then_read, rule, [a.astype(dtype) for a in inputs], {"read": read, "write": write, "centre": centre},
-               numpy_backend, length=pixels ** 2)
+    check_rule(write_then_read, rule, [a.astype(dtype) for a in inputs], numpy_backend,
+               {"read": read, "write": write, "centre": centre}, length=pixels ** 2)
 
 
 @compiles

@@ -1,5 +1,7 @@
 """What LAS draws: where it listened, from the command line and from a sound file, and how its weights are distributed."""
 
+import base64
+
 import numpy as np
 import pytest
 from task_checks import untrained
@@ -77,6 +79,11 @@ def test_report_draws_the_weights(runs, tmp_path, capsys):
     written = capsys.readouterr().err.replace("\n", "")
     for name in ("weights.png", "attentions.png"):
         assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG" and name in written
+    before = sorted(tmp_path.iterdir())
+    assert cli.main(["report", str(runs), "--html", str(tmp_path / "page.html")]) == 0
+    assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "page.html"])
+    page, drawn = (tmp_path / "page.html").read_text(), base64.b64encode((tmp_path / "weights.png").read_bytes()).decode()
+    assert f'<img alt="weights.png" src="data:image/png;base64,{drawn[:1000]}' in page and "img-src data:" in page
 
 
 def test_the_models_of_several_runs_listen_to_one_utterance(tmp_path, monkeypatch):

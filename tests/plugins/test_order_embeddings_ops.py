@@ -20,7 +20,7 @@ each_rule = pytest.mark.parametrize("rule", [order_violation_of_captions, pytest
 def test_the_fused_rule(rule, sizes, dtype, threads, rng, numpy_backend):
     captions, images, width = sizes
     arrays = [np.abs(rng.standard_normal((rows, width))).astype(dtype) for rows in (captions, images)]
-    check_rule(order_violation, rule, arrays, {}, numpy_backend, length=max(sizes))
+    check_rule(order_violation, rule, arrays, numpy_backend, length=max(sizes))
 
 
 @each_rule

@@ -140,7 +140,7 @@ def outcome(plan, folder):
 
 
 def _no_times(entry):
-    return {k: v for k, v in entry.items() if k != "seconds_per_epoch"}
+    return {k: v for k, v in entry.items() if not k.startswith("seconds_per_")}
 
 
 def _digest(arrays):

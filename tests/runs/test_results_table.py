@@ -10,21 +10,21 @@ from duoln.tasks.events import Evaluation
 
 def test_levels_stand_once_below_the_table(capsys):
     result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
-              "seconds_per_epoch": 1.0}
+              "seconds_per_epoch": 1.0, "seconds_per_update": 0.0123}
     console.show_results(Reading(), Dataset("made", "synthetic"), [result, {**result, "variant": "none"}])
-    stderr = capsys.readouterr().err
-    assert stderr.count("by chance") == 1 and "by chance 0.75" in stderr and stderr.count("0.2500") == 2
+    stdout = capsys.readouterr().out
+    assert stdout.count("by chance") == 1 and "by chance 0.75" in stdout and stdout.count("0.2500") == 2
 
 
 def test_a_table_too_wide_for_the_terminal_lies_on_its_side(capsys, monkeypatch):
     result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
-              "seconds_per_epoch": 1.0}
-    monkeypatch.setattr(console.talk, "width", 60)
+              "seconds_per_epoch": 1.0, "seconds_per_update": 0.0123}
+    monkeypatch.setenv("COLUMNS", "60")
     console.show_results(Reading(), Dataset("made", "synthetic"), [result, {**result, "variant": "none", "test_error": 0.125}])
-    upright = capsys.readouterr().err
-    monkeypatch.setattr(console.talk, "width", 40)
+    upright = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "40")
     console.show_results(Reading(), Dataset("made", "synthetic"), [result, {**result, "variant": "none", "test_error": 0.125}])
-    turned = capsys.readouterr().err
+    turned = capsys.readouterr().out
     assert "…" not in upright + turned
     [line] = [line for line in turned.splitlines() if "test error" in line]
     assert line.index("0.2500") < line.index("0.1250") and "the paper on none" in turned
@@ -35,12 +35,12 @@ def test_the_figure_of_several_runs_has_its_range():
 
 
 def test_rows_of_one_variant_are_told_apart(capsys, monkeypatch):
-    monkeypatch.setattr(console.talk, "width", 80)
+    monkeypatch.setenv("COLUMNS", "80")
     result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
-              "seconds_per_epoch": 1.0}
+              "seconds_per_epoch": 1.0, "seconds_per_update": 0.0123}
     console.show_results(Reading(), Dataset("made", "synthetic"), [result, result], {"learning_rate": ["0.001", "0.002"]})
-    stderr = capsys.readouterr().err
-    assert "0.001" in stderr and "0.002" in stderr and "\u2026" not in stderr and stderr.count("the paper on ln") == 1
+    stdout = capsys.readouterr().out
+    assert "0.001" in stdout and "0.002" in stdout and "\u2026" not in stdout and stdout.count("the paper on ln") == 1
 
 
 def test_a_task_that_is_of_no_paper_claims_nothing(capsys):
@@ -48,10 +48,10 @@ def test_a_task_that_is_of_no_paper_claims_nothing(capsys):
         paper, references = "", {}
 
     result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 0.574713, "valid_error": 0.5, "test_error": 0.25,
-              "seconds_per_epoch": 1.0}
+              "seconds_per_epoch": 1.0, "seconds_per_update": 0.0123}
     console.show_results(Own(), Dataset("made", "synthetic"), [result])
-    stderr = capsys.readouterr().err
-    assert "paper" not in stderr and "()" not in stderr and "20 updates" in stderr and "0.57" not in stderr
+    stdout = capsys.readouterr().out
+    assert "paper" not in stdout and "()" not in stdout and "20 updates" in stdout and "0.57" not in stdout
 
 
 def test_progress_along_updates_names_updates(capsys):

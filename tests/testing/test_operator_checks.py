@@ -5,8 +5,8 @@ import pytest
 
 from duoln import ops
 from duoln.core import Op, Rule
-from duoln.errors import GradientError
-from duoln.testing import check_op, check_rule
+from duoln.errors import DtypeError, GradientError
+from duoln.testing import check_error, check_op, check_rule
 
 X = np.array([[0.5, -1.25], [2.0, 3.5]])
 
@@ -65,7 +65,7 @@ class TestOperators:
 
 class TestRules:
     def _check(self, backend, forward=_double, vjp=_slope, supports=None):
-        check_rule(_op(), Rule("fast", forward, vjp, supports), [X.copy()], {}, backend)
+        check_rule(_op(), Rule("fast", forward, vjp, supports), [X.copy()], backend)
 
     def test_one_that_is_right(self, numpy_backend):
         self._check(numpy_backend)
@@ -118,3 +118,11 @@ class TestRules:
         with pytest.raises(AssertionError, match="rule 'fast' wrote into its gout"):
             self._check(numpy_backend, vjp=at_last)
         assert calls == [(True,)] * 4
+
+
+@pytest.mark.parametrize("backend", [{}, 3])
+def test_a_place_to_check_that_is_no_backend(backend):
+    rule = Rule("fast", _double, _slope)
+    for name, call in (("check_rule", lambda: check_rule(_op(), rule, [X.copy()], backend)),
+                       ("check_op", lambda: check_op(_op(), [X.copy()], np.tanh, backend))):
+        check_error(DtypeError, call, f"[{name}] backend: expected a backend or its name")

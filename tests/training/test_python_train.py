@@ -19,7 +19,7 @@ def test_a_task_object_on_every_backend(be, tmp_path, capfd):
     run = duoln.train(Line(), backend=be, variant="plain", epochs=2)
     trainer = line_trainer(be, epochs=2)
     figures = fit_into(trainer, tmp_path / "r", be)
-    unclocked = {key: value for key, value in figures.items() if key != "seconds_per_epoch"}
+    unclocked = {key: value for key, value in figures.items() if not key.startswith("seconds_per_")}
     assert {key: value for key, value in run.figures.items() if key in unclocked} == unclocked
     assert [t.numpy().tobytes() for t in tree.leaves(run.params)] == [
         t.numpy().tobytes() for t in tree.leaves(trainer.state["params"])]
@@ -43,8 +43,8 @@ def test_the_command_gives_the_same(tmp_path, capsys):
     assert cli.main(["run", "mnist", "--variant", "ln", "--preset", "smoke", "--epochs", "1", "--backend", "numpy",
                      "--out", str(tmp_path / "b"), "--json"]) == 0
     [result] = json.loads(capsys.readouterr().out)["results"]
-    assert {key: result[key] for key in result if key != "seconds_per_epoch"} == {
-        key: run.figures[key] for key in result if key != "seconds_per_epoch"}
+    assert {key: result[key] for key in result if not key.startswith("seconds_per_")} == {
+        key: run.figures[key] for key in result if not key.startswith("seconds_per_")}
     assert run.folder == tmp_path / "a"
 
 
@@ -71,7 +71,8 @@ def test_ctrl_c_without_a_folder_says_that_nothing_is_kept(numpy_backend):
 @pytest.mark.parametrize(("arguments", "words"), [
     ({"task": "mnits"}, ["[task]", "'mnits'", "did you mean 'mnist'"]), ({"task": 3}, ["[train]", "int"]),
     ({"task": "mnist", "variant": None}, ["[train]", "none, bn, ln", "None"]), ({"variant": "nl"}, ["plain, fast", "'nl'"]),
-    ({"preset": "smok"}, ["'smok'", "did you mean 'smoke'"]), ({"epoch": 1}, ["'epoch'", "did you mean 'epochs'"]),
+    ({"preset": "smok"}, ["'smok'", "did you mean 'smoke'"]), ({"preset": "tiny", "variant": None}, ["a preset of", "'tiny'"]), ({"seed": -1}, ["seed", "-1"]),
+    ({"preset": ["smoke"]}, ["a preset of", "['smoke']"]), ({"epoch": 1}, ["'epoch'", "did you mean 'epochs'"]),
     ({"epochs": -1}, ["epochs of at least 0", "-1"]), ({"epochs": "many"}, ["epochs", "'many'"]),
     ({"backend": "nunpy"}, ["[backend]", "did you mean 'numpy'"]), ({"resume": True}, ["`out`", "none"]),
     ({"variant": ["plain"]}, ["plain, fast", "['plain']"]), ({"out": 3}, ["[train] out", "3 (int)"]),

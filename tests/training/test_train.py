@@ -243,4 +243,5 @@ def test_seconds_are_those_of_training(numpy_backend, tmp_path, monkeypatch):
     monkeypatch.setattr("duoln.training.trainer.time.perf_counter", lambda: now[0])
     trainer._step = lambda *args: passing(0.5, step(*args))
     trainer.task.metrics = lambda predict, split: passing(100.0, {"mse": 0.0})
-    assert fit_into(trainer, tmp_path, numpy_backend)["seconds_per_epoch"] == 0.5 * trainer.splits.steps_per_epoch
+    figures = fit_into(trainer, tmp_path, numpy_backend)
+    assert figures["seconds_per_update"] == 0.5 and figures["seconds_per_epoch"] == 0.5 * trainer.splits.steps_per_epoch

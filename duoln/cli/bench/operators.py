@@ -12,7 +12,7 @@ from duoln.bench import operators, text
 from duoln.bench.records import append_timings, make_record
 from duoln.bench.subjects import SUBJECTS
 from duoln.cli import console
-from duoln.cli.bench.options import add_common, check, numbers, write_record
+from duoln.cli.bench.options import add_common, check, numbers, tables_are_results, write_record
 
 
 def add_kind(kinds: Any) -> None:
@@ -50,16 +50,16 @@ def _ops(args: argparse.Namespace) -> int:
         console.say(f"{plan.name} ({k + 1} of {len(plans)})")
         cases += operators.measure(plan, backend, list(dict.fromkeys(args.peer)), args.rounds, copied["gbps"])
     record = make_record("ops", backend, args.label, copied["gbps"], cases)
-    _show_operators(cases)
     if args.append is not None:
         console.say(f"added {append_timings(record, args.append)} lines to {args.append}")
     write_record(record, args.json)
+    _show_operators(cases, tables_are_results(args))
     return 0
 
 
-def _show_operators(cases: Sequence[Mapping[str, Any]]) -> None:
+def _show_operators(cases: Sequence[Mapping[str, Any]], data: bool) -> None:
     for name in SUBJECTS:
         of_one = [case for case in cases if case["op"] == name]
         if of_one:
             title, headings, rows = text.operator_table(of_one)
-            console.show(console.rows_table(title, headings, rows, whole=[0]))
+            console.show(console.rows_table(title, headings, rows, whole=[0]), data)

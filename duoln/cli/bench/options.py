@@ -64,11 +64,16 @@ def record_rows(kind: str, args: argparse.Namespace, cases: Sequence[Mapping[str
     write_record(make_record(kind, backend, args.label, copy_gbps, made), args.json)
 
 
-def show_rows(title: str, rows: Sequence[Mapping[str, Any]], scale: float, unit: str) -> None:
+def tables_are_results(args: argparse.Namespace) -> bool:
+    """Whether the tables are the result, for stdout. With `--json -` a document is, and the tables go to stderr."""
+    return bool(args.json != "-")
+
+
+def show_rows(title: str, rows: Sequence[Mapping[str, Any]], scale: float, unit: str, data: bool) -> None:
     """Show what the sides took, with our share of each, and their peak memory beyond libraries and data."""
     table = [(row["name"], f"{row['median'] * scale:.2f}", f"{row['p10'] * scale:.2f} - {row['p90'] * scale:.2f}",
               f"{row['ratio']:.2f}", _mib(row["facts"].get("peak_bytes"))) for row in rows]
-    console.show(console.rows_table(title, ("side", unit, "p10 - p90", "duoln / side", "peak MiB"), table))
+    console.show(console.rows_table(title, ("side", unit, "p10 - p90", "duoln / side", "peak MiB"), table), data)
 
 
 def _mib(size: int | None) -> str:
@@ -79,7 +84,7 @@ def show_limits(args: argparse.Namespace) -> None:
     """Say what the machine can do at most, in one line."""
     from duoln import runtime
 
-    console.say(limits.line(runtime.backend(args.backend)))
+    console.tell(limits.line(runtime.backend(args.backend)), tables_are_results(args))
 
 
 def write_record(record: Mapping[str, Any], target: str | None) -> None:

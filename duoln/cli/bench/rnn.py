@@ -8,7 +8,16 @@ from typing import Any
 from duoln.bench import operators, recurrent
 from duoln.bench.turns import time_in_turns
 from duoln.cli import console
-from duoln.cli.bench.options import add_common, check, numbers, of_row, record_rows, show_limits, show_rows
+from duoln.cli.bench.options import (
+    add_common,
+    check,
+    numbers,
+    of_row,
+    record_rows,
+    show_limits,
+    show_rows,
+    tables_are_results,
+)
 from duoln.kernels.recurrent import cases
 from duoln.ops.recurrent.variants import check_variant
 
@@ -42,7 +51,7 @@ def _rnn(args: argparse.Namespace) -> int:
         console.say(f"{name}: {args.rounds} turns of {args.runs} runs a side")
         entries = recurrent.entries(cell, norm, shape, not args.forward, args.backend, args.peer)
         rows = time_in_turns(entries, args.rounds, args.runs)
-        show_rows(f"{title}: {name}", rows, 1e6 / shape.steps, "us a time step")
+        show_rows(f"{title}: {name}", rows, 1e6 / shape.steps, "us a time step", tables_are_results(args))
         timed += [{"op": f"{cell} {norm}", "passes": operators.passes(not args.forward), "shape": shape,
                    "moved": cases.least_bytes(cell, shape) if args.forward else None,
                    "flops": cases.flops(cell, shape, not args.forward),

@@ -1,0 +1,61 @@
+"""Words and values of PyTorch in calls: the error names the word of duoln, or says what does the same."""
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import nn, ops, optim
+from duoln.core import pytorch_names
+from duoln.errors import CallError, DtypeError, ShapeError, UsageError
+from duoln.testing import check_error
+
+X = duoln.tensor(np.ones((4, 2, 3), np.float32), "numpy")
+LSTM = nn.LSTM(3, 5)
+PARAMS = duoln.to_tensors(LSTM.init(0), "numpy")
+H = duoln.tensor(np.ones((2, 5), np.float32), "numpy")
+
+LINES = {
+    "norm='ln'": (UsageError, lambda: nn.LSTM(2, 3, norm="ln"), "'ln'", "did you mean 'layer'?"),
+    "norm='BN'": (UsageError, lambda: nn.GRU(2, 3, norm="BN"), "'BN'", "did you mean 'batch'?"),
+    "norm=[]": (UsageError, lambda: nn.LSTM(2, 3, norm=["ln"]), "[LSTM]", "found list"),
+    "backend('cuda')": (UsageError, lambda: duoln.backend("cuda"), "[backend]", "did you mean 'cupy'?"),
+    "tensor(x, 'cuda:0')": (UsageError, lambda: duoln.tensor([1.0], "cuda:0"), "[backend]", "did you mean 'cupy'?"),
+    "tensor(device=)": (CallError, lambda: duoln.tensor([1.0], device="cuda"), "[tensor]", "'device'", "did you mean 'backend'?"),
+    "dtype='double'": (DtypeError, lambda: duoln.tensor([1.0], "numpy", dtype="double"), "[tensor]", "did you mean 'float64'?"),
+    "astype('long')": (DtypeError, lambda: X.astype("long"), "[astype]", "did you mean 'int32'?"),
+    "Adam(weight_decay=)": (CallError, lambda: optim.Adam(0.1, weight_decay=0.01), "[Adam]", "'weight_decay'",
+                            "in duoln: weight decay is a term of the loss"),
+    "Adam(clip=5.0)": (DtypeError, lambda: optim.Adam(0.1, clip=5.0), "[Adam] clip", "5.0 (float)", "optim.clip_global_norm(5.0) is one"),
+    "loss(reduction=)": (CallError, lambda: ops.bce_with_logits(X, X, reduction="mean"), "[bce_with_logits]", "'reduction'", "ops.mean"),
+    "BatchNorm(momentum=)": (CallError, lambda: nn.BatchNorm(3, momentum=0.1), "[BatchNorm]", "nn.with_population"),
+    "LSTM(weight_decay=)": (UsageError, lambda: nn.LSTM(2, 3, weight_decay=0.1), "[LSTM]", "a term of the loss"),
+    "a mask as a list": (DtypeError, lambda: LSTM(PARAMS, X, mask=[[True, True]] * 4), "[lstm] mask", "found list", "duoln.tensor(x)"),
+    "states of one layer": (ShapeError, lambda: LSTM(PARAMS, X, states=(H, H)), "[LSTM] states: expected [(h, c)]", "a tuple of 2 tensors"),
+    "states of two layers": (ShapeError, lambda: nn.LSTM(3, 5, layers=2)({}, X, states=(H, H)), "[LSTM] states: expected [(h, c), (h, c)]",
+                             "2 in all, found a tuple of 2 tensors"),
+    "a state of a GRU": (ShapeError, lambda: nn.GRU(3, 5)({}, X, states=H), "[GRU] states: expected [(h,)]", "found duoln.Tensor"),
+    "a state of a cell": (ShapeError, lambda: nn.LSTMCell(3, 5)({}, X[0], H), "[LSTMCell] states: expected (h, c), found duoln.Tensor"),
+    "to_tensors(model)": (DtypeError, lambda: duoln.to_tensors(LSTM), "[tensor]", "found duoln.LSTM", "model.init(seed) gives"),
+    "tensor('abc')": (DtypeError, lambda: duoln.tensor("abc"), "[tensor]", "found text"),
+    "tensor(['abc'], dtype=)": (DtypeError, lambda: duoln.tensor(["abc"], dtype="float32"), "[tensor]", "found text"),
+    "tensor(b'abc')": (DtypeError, lambda: duoln.tensor(b"abc"), "[tensor]", "found bytes"),
+    "tree.map(params, f)": (DtypeError, lambda: duoln.tree.map({"w": X}, ops.relu), "[tree] expected tree.map(fn, tree, ...)", "found dict"),
+    "tree.map(f, params, {})": (ShapeError, lambda: duoln.tree.map(ops.add, {"w": X}, {}), "expected keys w, found an empty dict"),
+    "tree.map(f, {}, params)": (ShapeError, lambda: duoln.tree.map(ops.add, {}, {"w": X}), "expected an empty dict, found keys w"),
+    "tree.map(f, {0: x}, {1: x})": (ShapeError, lambda: duoln.tree.map(ops.add, {0: X}, {1: X}), "expected keys 0, found keys 1"),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_line(name):
+    kind, call, *words = LINES[name]
+    check_error(kind, call, *words)
+
+
+def test_an_argument_has_one_way_of_duoln():
+    assert pytorch_names.NO_KEYWORDS.keys() & pytorch_names.KEYWORDS.keys() <= {"max_norm"}
+
+
+def test_what_bool_advises_does_what_it_says():
+    assert bool(ops.any(X > 0)) and bool(ops.all(X > 0))
+    check_error(ShapeError, lambda: bool(X > 0), "[bool] expected one value", "ops.any", "ops.all")
