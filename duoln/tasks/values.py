@@ -59,6 +59,7 @@ class ReferenceCurve(NamedTuple):
     """Along the task's `x_axis`."""
 
 
+@fields_in_words
 class ReferenceTable(NamedTuple):
     """A table of the paper, with rows that no variant of the task has too."""
 

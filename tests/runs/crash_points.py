@@ -4,6 +4,7 @@ A program of its own, so that it may fork: with OPENBLAS_NUM_THREADS=1 it has on
 `Plan`s as JSON and prints one line of JSON a plan: how many points there are, how many were tried, which were wrong.
 """
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -97,7 +98,8 @@ def in_child(action):
 
 
 def train(plan, folder):
-    return run_task(lambda: Wavy(plan), ["--out", str(folder), "--resume", "auto", "--backend", "numpy"], preset="smoke")
+    with contextlib.redirect_stdout(sys.stderr):  # the table; stdout has the lines of this program
+        return run_task(lambda: Wavy(plan), ["--out", str(folder), "--resume", "auto", "--backend", "numpy"], preset="smoke")
 
 
 def calls_of(plan, folder):
