@@ -99,7 +99,7 @@ class Recording:
         def forward(be: Backend, *natives: Array | None, **attrs: Any) -> tuple[Any, Any]:
             inputs = tuple([self._place(x) for x in natives])
             with _not_recording():
-                computed = rule.forward(be, *natives, **attrs)
+                computed: Any = rule.forward(be, *natives, **attrs)
             if not isinstance(computed, tuple) or len(computed) != 2:
                 return computed  # the op explains it
             out, saved = computed

@@ -27,7 +27,7 @@ class Replay:
 
     def __init__(self, step: Callable[..., list[Array]], backend: Backend) -> None:
         self._backend = backend
-        self._step = backend.compile(step)
+        self._step: Callable[..., list[Array]] = backend.compile(step)
         self._recorded: dict[Any, Program] = {}
         self._proved: dict[Any, Callable[..., list[Array]]] = {}
         """What runs from the third call on, by the layout of the arrays."""
