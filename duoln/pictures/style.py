@@ -24,6 +24,8 @@ WIDTH = 7.3
 """Inches: at the pictures' resolution about the 800 points that a page of text has."""
 SMALL, MIDDLE, LARGE = 8, 9, 11
 """Font sizes."""
+_DECADES = 2e3
+"""An axis over a larger ratio has no room for three numbers a decade."""
 _LETTER = 0.55
 """The width of a letter in font sizes, on average."""
 
@@ -124,8 +126,15 @@ def number_axis(axis: Any, percent: bool, logarithmic: bool) -> None:
     """Write the numbers at an axis as the tables do: in percent where they have percent, and not as powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+    class Steps(LogLocator):
+        """1, 2 and 5 times powers of ten; over more decades than have room for these, the powers alone."""
+
+        def tick_values(self, vmin: float, vmax: float) -> Any:
+            self.set_params(subs=(1.0,) if vmax > _DECADES * vmin else (1.0, 2.0, 5.0))
+            return super().tick_values(vmin, vmax)
+
     if logarithmic:
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_locator(Steps())
         axis.set_minor_formatter(NullFormatter())
     if logarithmic or percent:
         axis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.4g}%" if percent else f"{y:.4g}"))

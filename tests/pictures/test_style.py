@@ -83,3 +83,15 @@ def test_labels_keep_their_distance_and_their_order():
 def test_long_texts_are_broken_into_lines():
     lines = style.wrapped("a title that is much longer than its panel " * 2, 2.0).splitlines()
     assert len(lines) > 2 and max(map(len, lines)) <= 2.0 * 72 / (style.MIDDLE * 0.5)
+
+
+@pytest.mark.parametrize(("low", "high", "most", "number"), [(1e-8, 1.0, 9, "0.01"), (0.01, 0.2, 6, "0.05"), (1e-7, 0.4, 9, "0.1")])
+def test_numbers_of_a_logarithmic_axis_have_room(low, high, most, number):
+    from matplotlib.figure import Figure
+
+    axes = Figure(figsize=(style.WIDTH, 4)).add_subplot(2, 1, 1)
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    style.number_axis(axes.yaxis, False, True)
+    places = [y for y in axes.yaxis.get_majorticklocs() if low <= y <= high]
+    assert number in [axes.yaxis.get_major_formatter()(y) for y in places] and 2 < len(places) <= most
