@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from duoln.backends.protocol import Array, Backend
 from duoln.core.op import is_composed_only, is_watched
 from duoln.core.program import Program
@@ -38,6 +40,7 @@ class Replay:
         layout = (is_composed_only(), *[x.strides for x in natives])
         if layout in self._proved:
             return self._proved[layout](*natives)
+        natives = tuple([_view(x) for x in natives])
         record = Recording(self._backend, natives)
         with record.recording():
             results = self._step(*natives)
@@ -49,3 +52,10 @@ class Replay:
         else:
             self._proved[layout] = self._backend.compile(program.run) if program.equals(first) else self._step
         return results
+
+
+def _view(x: Array) -> Array:
+    """The same memory as an object of its own: one array may be two arguments, or an argument and a constant, and need
+    not be at the next call.
+    """
+    return np.asarray(x) if isinstance(x, np.generic) else x.view()

@@ -81,6 +81,24 @@ def test_a_value_from_outside_that_changes_is_not_frozen(numpy_backend):
     assert [compiled(_x(numpy_backend, 0.0)).item() for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
 
 
+def test_one_array_as_two_arguments_is_not_two_arrays_later(be):
+    x, y = _x(be, 2.0), _x(be, 5.0)
+    compiled = duoln.compile(lambda a, b: a * 10.0 + b)
+    for _ in range(3):
+        assert compiled(x, x).item() == 22.0
+    assert [compiled(x, y).item(), compiled(y, x).item()] == [25.0, 52.0]
+    for _ in range(3):
+        number = ops.sum(x)  # NumPy gives a scalar, which is no array
+        assert compiled(number, number).item() == 22.0
+    assert compiled(number, ops.sum(y)).item() == 25.0
+
+
+def test_an_argument_that_was_a_constant_too_is_not_later(numpy_backend):
+    x, y = _x(numpy_backend, 2.0), _x(numpy_backend, 5.0)
+    compiled = duoln.compile(lambda a: a * 10.0 + x)
+    assert [compiled(a).item() for a in (x, x, x, y)] == [22.0, 22.0, 22.0, 52.0]
+
+
 def test_arithmetic_on_native_arrays_is_not_frozen(numpy_backend):
     def step(x):
         return ops.exp(Tensor(x.data * np.float32(2), x.backend))
