@@ -123,18 +123,15 @@ def wrapped(text: str, inches: float, size: float = MIDDLE) -> str:
 
 
 def number_axis(axis: Any, percent: bool, logarithmic: bool) -> None:
-    """Write the numbers at an axis as the tables do: in percent where they have percent, and not as powers of ten."""
+    """Write the numbers at an axis as the tables do: in percent where they have percent, and not as powers of ten.
+
+    Call this after all lines, because a logarithmic axis over many decades has room for powers of ten only.
+    """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    class Steps(LogLocator):
-        """1, 2 and 5 times powers of ten; over more decades than have room for these, the powers alone."""
-
-        def tick_values(self, vmin: float, vmax: float) -> Any:
-            self.set_params(subs=(1.0,) if vmax > _DECADES * vmin else (1.0, 2.0, 5.0))
-            return super().tick_values(vmin, vmax)
-
     if logarithmic:
-        axis.set_major_locator(Steps())
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1.0,) if high > _DECADES * low else (1.0, 2.0, 5.0)))
         axis.set_minor_formatter(NullFormatter())
     if logarithmic or percent:
         axis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.4g}%" if percent else f"{y:.4g}"))
