@@ -47,7 +47,8 @@ def _paper(args: argparse.Namespace) -> int:
     folders = args.runs or _kept(registry)
     rows, refused = standings(registry, folders)
     if not any(row.evidence for row in rows):
-        console.say("no runs of the paper's tasks; name the folder of your runs with --runs")
+        console.say("no runs that decide a claim: it wants runs of all the variants that it compares, with one "
+                    "setting; --runs names the folder of your runs")
     for line in refused:
         console.say(f"left out: {line}", style="yellow")
     if args.html is not None:

@@ -23,7 +23,8 @@ def compile(step: Callable[..., Any]) -> Callable[..., Any]:
     `step(*trees) -> trees` must be pure: it reads no values on the host, and the same input shapes give the
     same output shapes. Every leaf that goes in or comes out is a tensor; a learning rate is a 0-d tensor,
     because a Python number would become a constant. The step itself runs once (MLX) or twice (NumPy, CuPy) for inputs
-    of one form; later calls repeat its operators only, so that a `print` in it is not repeated.
+    of one form; later calls repeat its operators only. So what Python does in it, such as `print`, an entry of a list
+    or a variable that changes later, is not seen any more: give tensors as arguments, and return what is to be kept.
 
     Raises:
         DtypeError: `step` is not a function.

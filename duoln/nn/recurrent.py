@@ -161,10 +161,15 @@ class RecurrentCell(Module):
         check_tensors(self._name, x)
         if x.ndim != 2:
             raise ShapeError(f"[{self._name}] expected x (batch, in), found shape {x.shape}")
+        self._check_width(x)
         states = self._states(params, x.shape[0], states)
         w_x, w_h, bias, norms = self._arrays(params)
         new = self._step(x, *states, w_x, w_h, bias, norms, norm=self.norm, eps=self.eps, eps_place=self.eps_place)
         return new if isinstance(new, tuple) else (new,)
+
+    def _check_width(self, x: Tensor) -> None:
+        if x.shape[-1] != self.n_in:
+            raise ShapeError(f"[{self._name}] expected x with a last axis of {self.n_in}, found shape {x.shape}")
 
     def sequence(self, params: Params, x: Tensor, states: States | None = None, mask: Tensor | None = None,
                  reverse: bool = False) -> tuple[Tensor, States]:
@@ -172,6 +177,7 @@ class RecurrentCell(Module):
         check_tensors(self._name, x)
         if x.ndim != 3:
             raise ShapeError(f"[{self._name}] expected x (time, batch, in), found shape {x.shape}")
+        self._check_width(x)
         states = self._states(params, x.shape[1], states)
         w_x, w_h, bias, norms = self._arrays(params)
         hidden, *last = self._sequence(x, *states, w_x, w_h, bias, mask, norms, norm=self.norm, eps=self.eps,

@@ -7,7 +7,7 @@ Where the paper says "faster" without a number, any saving of updates counts; wh
 from __future__ import annotations
 
 from duoln.paper.claims import Claim, Entry, Length, Unmeasured
-from duoln.paper.findings import Stated, Steady, Unchanged, WholeTable
+from duoln.paper.findings import Bounded, Stated, Steady, Unchanged, WholeTable
 from duoln.paper.rules import Alike, Better, Metric, Sooner, Steadier, at_best
 
 _EQUATIONS, _GEOMETRY = "equations", "geometry"
@@ -82,7 +82,9 @@ CONTENTS: tuple[Entry, ...] = (
                     Unchanged(tuple((norm, "dataset re-scaling") for norm in ("batch", "weight", "layer"))))),
           analysis="invariance"),
     Entry("eq. 8", "5.2.1", "KL of a small step is a quadratic form of the Fisher information", "", (
-        _equation("eq. 8", "a tenth of a step has a tenth of the error", "KL is the quadratic form"),),
+        Claim("a tenth of a step has a tenth of the error",
+              Bounded("eq. 8", "KL is the quadratic form", "error of a tenth of a step, as a share of the step's",
+                      0.3)),),
         analysis=_GEOMETRY),
     Entry("eq. 9-12", "5.2.2", "the Fisher information of generalised linear models", "", (
         _equation("eq. 12", "every block is exact", "plain model"),), analysis=_GEOMETRY),

@@ -75,6 +75,29 @@ class Stated:
 
 
 @dataclass(frozen=True)
+class Bounded:
+    """A statement of the geometry that says that a figure is small, but no rounding: the analysis has its bound."""
+
+    where: str
+    begins: str
+    heading: str
+    bound: float
+    """As in the analysis, whose finding holds it too."""
+
+    @property
+    def words(self) -> str:
+        return f"{self.heading}: at most {self.bound:g}"
+
+    def answer(self, content: Mapping[str, Any]) -> Answer:
+        [statement] = [s for s in content["statements"]
+                       if s["where"] == self.where and s["text"].startswith(self.begins)]
+        if statement["limit"] != self.bound:
+            raise ValueError(f"expected the bound {self.bound:g}, found {statement['limit']!r}")
+        value = float(statement["error"])
+        return Answer(value <= self.bound, [Figure(self.heading, "", value, ".2f")])
+
+
+@dataclass(frozen=True)
 class Unchanged:
     """Cells of table 1, as (norm, transformation): the output is as the claim has it, changed or not."""
 

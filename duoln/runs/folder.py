@@ -186,7 +186,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def run_folders(path: Path) -> list[Path]:
-    """The run folders at a path: the folder itself, or the folders in it."""
+    """The run folders at a path: the folder itself, or the folders in it, or the folders in those, as below `runs`."""
     if (path / CONFIG).is_file():
         return [path]
-    return sorted(p.parent for p in path.glob(f"*/{CONFIG}"))
+    for below in (f"*/{CONFIG}", f"*/*/{CONFIG}"):
+        if inside := sorted(p.parent for p in path.glob(below)):
+            return inside
+    return []

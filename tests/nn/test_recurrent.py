@@ -171,3 +171,12 @@ def test_errors(numpy_backend, rng):
     check_error(ShapeError, lambda: layer(params, x, []), "[(h, c), (h, c)]", "2 in all, found a list of 0")
     check_error(ShapeError, lambda: layer(params, x, dropout_masks=[]), "dropout_masks: expected a list of 1", "found a list of 0")
     check_error(ShapeError, lambda: layer({}, x), "[LSTM]", "forward0")
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_a_cell_names_how_many_features_it_wants(kind, numpy_backend):
+    cell = kind(1, 4)
+    params = duoln.to_tensors(cell.init(0), numpy_backend)
+    x = duoln.tensor(np.zeros((5, 3, 2), np.float32), numpy_backend)
+    check_error(ShapeError, lambda: cell.sequence(params, x), kind.__name__, "last axis of 1", "(5, 3, 2)")
+    check_error(ShapeError, lambda: cell(params, x[0]), kind.__name__, "last axis of 1", "(3, 2)")
