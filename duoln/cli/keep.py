@@ -38,6 +38,7 @@ def _keep(args: argparse.Namespace) -> int:
     for curve in curves:
         kept.check_ended(curve)
     target = (kept.home(task) if args.to is None else args.to) / args.name
+    _check_task(task, target)
     folders = [target / name for name in _names(task, curves)]
     for curve, folder in zip(curves, folders, strict=True):
         size = sum(path.stat().st_size for path in kept.keep(curve, folder))
@@ -49,6 +50,16 @@ def _keep(args: argparse.Namespace) -> int:
     if args.json:
         console.put_json({"task": task.name, "kept": [str(folder) for folder in folders]})
     return 0
+
+
+def _check_task(task: Task, target: Path) -> None:
+    """Raises UsageError if another task's results are in the folder: they would be replaced."""
+    from duoln.runs import kept
+
+    before = [kept.read(path).task for path in target.glob("*") if kept.is_kept(path)]
+    if stranger := next((name for name in before if name != task.name), None):
+        raise UsageError(f"[keep] {target}: expected results of {task.name}, found some of {stranger}; choose another "
+                         "name with --as")
 
 
 def _names(task: Task, curves: Sequence[Curve]) -> list[str]:

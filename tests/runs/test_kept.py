@@ -102,6 +102,15 @@ def test_several_seeds_are_told_apart_and_replace_what_was_kept_under_the_name(m
     assert "removed" in capsys.readouterr().err
 
 
+def test_another_tasks_results_are_not_replaced(made, tmp_path, capsys):
+    assert _keep(made, tmp_path, "0") == 0
+    config = next(tmp_path.glob("short/*/config.json"))
+    config.write_text(config.read_text().replace('"task": "', '"task": "un'))
+    before = config.read_text()
+    assert _keep(made, tmp_path, "0") == 2
+    assert "found some of un" in capsys.readouterr().err and config.read_text() == before
+
+
 def test_a_folder_that_is_no_kept_run_stays(made, tmp_path):
     shutil.copytree(made / "0" / "ln", tmp_path / "short" / "mine")
     assert _keep(made, tmp_path, "0") == 0
