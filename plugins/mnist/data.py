@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -27,7 +28,7 @@ def splits(source: Source, batch_size: int, seed: int, rows: int | None, root: P
         DataMissingError: MNIST was requested and is not available.
         DataError: a file is damaged.
     """
-    dataset, train, test = _load(source, seed, root)
+    dataset, train, test = _load(source, seed, rows, root)
     if rows is not None:
         if not 1 <= rows <= len(train["label"]):
             raise UsageError(f"[mnist] expected rows between 1 and {len(train['label'])}, found {rows}")
@@ -36,7 +37,7 @@ def splits(source: Source, batch_size: int, seed: int, rows: int | None, root: P
     return Splits(dataset, batches, batches.steps_per_epoch, {"train": train, "test": test})
 
 
-def _load(source: Source, seed: int, root: Path | None) -> tuple[Dataset, Batch, Batch]:
+def _load(source: Source, seed: int, rows: int | None, root: Path | None) -> tuple[Dataset, Batch, Batch]:
     if source != "made":
         try:
             digits = read_mnist(root)
@@ -46,8 +47,14 @@ def _load(source: Source, seed: int, root: Path | None) -> tuple[Dataset, Batch,
         else:
             train, test = (_pixels(*digits[split]) for split in ("train", "test"))
             return Dataset("MNIST", "original"), {k: a[:-_VALID] for k, a in train.items()}, test
-    return (Dataset("made digits", "synthetic"), _pixels(*make_digits(MADE_TRAIN, seed, "train")),
-            _pixels(*make_digits(MADE_TEST, seed, "test")))
+    count = min(rows, MADE_TRAIN) if rows is not None and rows > 0 else MADE_TRAIN
+    return (Dataset("made digits", "synthetic"), _pixels(*_drawn(count, seed, "train")),
+            _pixels(*_drawn(MADE_TEST, seed, "test")))
+
+
+@lru_cache(maxsize=4)  # drawing them takes longer than a smoke run's steps
+def _drawn(count: int, seed: int, split: str) -> tuple[np.ndarray, np.ndarray]:
+    return make_digits(count, seed, split)
 
 
 def _pixels(images: np.ndarray, labels: np.ndarray) -> Batch:
