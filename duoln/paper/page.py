@@ -45,11 +45,11 @@ def _section(entry: Entry, rows: Sequence[Standing], number: Callable[[Any, str]
         [(row.claim.text, "\n".join(filter(None, [row.verdict, row.so_far])), row.claim.published or "-",
           row.figures(number) or row.missing, row.data or "-", row.length or "-", row.seeds or "-",
           "\n".join([*_rule(row), *(f"$ {command}" for command in row.commands)])) for row in rows])
-    differing = {key: values for row in rows for key, values in row.differs.items()}
+    differing = list(dict.fromkeys(  # claims of one entry may rest on runs of several settings
+        (key, str(ours), str(theirs)) for row in rows for key, (ours, theirs) in row.differs.items()))
     if differing:
         yield "<h3>Settings that are not the paper's</h3>"
-        yield from html.table(("setting", "ours", "the paper's"),
-                              [(key, str(ours), str(theirs)) for key, (ours, theirs) in differing.items()])
+        yield from html.table(("setting", "ours", "the paper's"), differing)
     task = rows[0].task
     if task is not None:
         yield from _of_task(entry, task, rows)
