@@ -14,7 +14,7 @@ from duoln import backends, tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.arguments import described, did_you_mean
-from duoln.core.entering import host_array, name_of
+from duoln.core.entering import host_array, name_of_dtype
 from duoln.core.miscalled import explained
 from duoln.data.batches import check_pair, check_range
 from duoln.errors import BackendError, DtypeError, UsageError
@@ -135,7 +135,7 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
     if within is not None:
         low, stop = check_pair("tensor", "within", within)
         check_range("tensor", host, stop, low)
-    return Tensor(where.asarray(host, name_of(host.dtype)), where)
+    return Tensor(where.asarray(host, name_of_dtype(host.dtype)), where)
 
 
 def backend_of(name: str, given: Backend | str | None) -> Backend:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from duoln.cli import console
 from duoln.ops.recurrent.variants import CELLS
 from duoln.paper.theory import stability
-from duoln.paper.theory.geometry import CORRELATION, DIRECTIONS, SCALED, Geometry
+from duoln.paper.theory.geometry import CORRELATION, DIRECTIONS, Geometry
 from duoln.paper.theory.glm import NORMS as MODELS
 from duoln.paper.theory.invariance import NORMS, TRANSFORMATIONS, Cell, Invariance
 from duoln.paper.theory.statements import Statement
@@ -82,9 +82,6 @@ def show_geometry(report: Geometry, statements: Sequence[Statement], summary: st
           [(g.equation, TITLES[g.norm], g.family, " ".join(f"{v:.3f}" for v in g.exact),
             " ".join(f"{v:.3f}" for v in g.paper), _error(g.error), _error(g.correlated))
            for g in sorted(report.gains, key=lambda g: g.equation)])
-    _show(f"Inputs times {SCALED:g}: by what the curvature along the magnitude of the weights grows (Gaussian)",
-          ("model", "least", "greatest"),
-          [(TITLES[i.norm], f"{i.least:.3f}", f"{i.greatest:.3f}") for i in report.inputs])
     _show(f"Eq. 8: error of the quadratic form, the greatest of {DIRECTIONS} directions (logistic)",
           ("step", *(TITLES[n] for n in MODELS), "layer norm by eq. 13"),
           [(f"{s.length:g}", *(_error(s.errors[n]) for n in MODELS), _error(s.paper_layer)) for s in report.steps])

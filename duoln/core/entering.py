@@ -37,7 +37,7 @@ def host_array(x: Any, backend: Backend, dtype: str | None) -> np.ndarray:
         return values.astype(wanted)
 
 
-def name_of(dtype: np.dtype) -> str:
+def name_of_dtype(dtype: np.dtype) -> str:
     """The name of a dtype, whatever its order of bytes."""
     return _EVERYWHERE.get(dtype) or dtype.name
 

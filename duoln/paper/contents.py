@@ -7,10 +7,11 @@ Where the paper says "faster" without a number, any saving of updates counts; wh
 from __future__ import annotations
 
 from duoln.paper.claims import Claim, Entry, Length, Unmeasured
-from duoln.paper.findings import Bounded, Stated, Steady, Unchanged, WholeTable
+from duoln.paper.findings import Bounded, Robust, Stated, Steady, Unchanged, WholeTable
 from duoln.paper.rules import Alike, Better, Metric, Sooner, Steadier, at_best
+from duoln.paper.theory.statements import SHORT
 
-_EQUATIONS, _GEOMETRY = "equations", "geometry"
+_EQUATIONS, _GEOMETRY, _MAGNITUDE = "equations", "geometry", "magnitude"
 
 
 def _retrieval(way: str) -> tuple[Metric, ...]:
@@ -84,7 +85,7 @@ CONTENTS: tuple[Entry, ...] = (
     Entry("eq. 8", "5.2.1", "KL of a small step is a quadratic form of the Fisher information", "", (
         Claim("a tenth of a step has a tenth of the error",
               Bounded("eq. 8", "KL is the quadratic form", "error of a tenth of a step, as a share of the step's",
-                      0.3)),),
+                      SHORT)),),
         analysis=_GEOMETRY),
     Entry("eq. 9-12", "5.2.2", "the Fisher information of generalised linear models", "", (
         _equation("eq. 12", "every block is exact", "plain model"),), analysis=_GEOMETRY),
@@ -102,6 +103,13 @@ CONTENTS: tuple[Entry, ...] = (
         Claim("layer norm's output stays when the norm of one w_i is doubled", Stated("5.2.2", ("layer norm: |w_i|",))),
         Claim("updates lengthen the weights, so the learning rate falls by itself",
               Stated("5.2.2", ("normalised models", "and |W|^2 grows")))), analysis=_GEOMETRY),
+    Entry("text, its end", "5.2.2", "learning the magnitude of the weights is robust to inputs scaled or shifted",
+          "logistic outputs that become sure of their predictions lower the metric of the other models", (
+              Claim("inputs times 4 leave the metric along the gains of batch and layer norm",
+                    Robust("inputs x 4", ("batch", "layer")), "weight norm and the plain model are not robust"),
+              Claim("inputs plus 3 leave the metric along the gains of batch norm", Robust("inputs + 3", ("batch",))),
+              Claim("inputs plus 3 leave the metric along the gains of layer norm", Robust("inputs + 3", ("layer",)))),
+          analysis=_MAGNITUDE),
     Entry("table 2", "6.1", "retrieval of captions and images by order embeddings, with and without layer norm",
           "whether time is updates or seconds; COCO's VGG-19 features are no longer at hand everywhere", (
               Claim("layer norm improves every metric of caption retrieval",
@@ -190,8 +198,5 @@ CONTENTS: tuple[Entry, ...] = (
               Claim("eq. 33: layer norm", Stated("eq. 33", ("layer norm's gains",))),
               Claim("eq. 34: weight norm", Stated("eq. 34", ("weight norm's gains",))),
               Claim("eq. 35: the plain model, the term of two outputs", Stated("eq. 35", ("plain model",))),
-              Claim("text: the scale of the inputs leaves the curvature along the gains of batch and layer norm",
-                    Stated("eq. 32-35", ("batch and layer norm",)),
-                    "the plain model's is changed; weight norm is not named"),
               Claim("eq. 35: its left side as printed", Stated("eq. 35", ("the left side",)))), analysis=_GEOMETRY),
 )

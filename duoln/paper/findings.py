@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Protocol
 
 from duoln.errors import DataFormatError, DuolnError
 from duoln.paper.rules import Figure
-from duoln.paper.theory.statements import WRONG
+from duoln.paper.theory.statements import EXACT, WRONG
 from duoln.runs.folder import read_json
 
 KEPT = Path(__file__).resolve().parent / "theory" / "results"
-KINDS = ("equations", "stability", "invariance", "geometry")
+KINDS = ("equations", "stability", "invariance", "geometry", "magnitude")
 """The kinds of `duoln analyze`."""
 
 
@@ -113,6 +113,28 @@ class Unchanged:
         return Answer(_all([c["measured"] for c in chosen]), [
             Figure(f"greatest relative change, {c['transformation']}", f"{c['norm']} norm", float(c["greatest"]), ".1e")
             for c in chosen])
+
+
+@dataclass(frozen=True)
+class Robust:
+    """A change of the inputs leaves the metric along the gains of some models, in both families of outputs."""
+
+    change: str
+    norms: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        return (f"{self.change}: the metric along each gain changes by rounding alone "
+                f"(at least {WRONG:.0%}: it does not hold)")
+
+    def answer(self, content: Mapping[str, Any]) -> Answer:
+        figures, answers = [], []
+        for norm in self.norms:
+            moved = max(abs(float(e[end]) - 1) for e in content["effects"] for end in ("least", "greatest")
+                        if (e["change"], e["norm"]) == (self.change, norm))
+            figures.append(Figure("greatest relative change", f"{norm} norm", moved, ".1e"))
+            answers.append(True if moved <= EXACT else False if moved >= WRONG else None)
+        return Answer(_all(answers), figures)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def test_geometry_that_is_not_as_known_is_an_error(capsys, monkeypatch):
 def test_geometry_as_json(capsys):
     assert main(["analyze", "geometry", "--cases", "40", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert {"statements", "blocks", "doubled", "gains", "directions", "inputs", "steps", "same_update", "descents"} <= document.keys()
+    assert {"statements", "blocks", "doubled", "gains", "directions", "steps", "same_update", "descents"} <= document.keys()
     assert all(s["agrees"] for s in document["statements"])
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duoln.paper.findings import Stated, Steady, Unchanged, WholeTable
+from duoln.paper.findings import Bounded, Robust, Stated, Steady, Unchanged, WholeTable
 
 
 def _statement(error, limit=1e-9, where="eq. 8", text="KL is short"):
@@ -26,6 +26,29 @@ def test_a_limit_of_a_statement_counts_before_the_bound_of_wrong():
 def test_a_statement_that_is_not_there_once_is_refused(content):
     with pytest.raises((KeyError, ValueError)):
         Stated("eq. 8", ("KL",)).answer(content)
+
+
+@pytest.mark.parametrize(("error", "holds"), [(0.3, True), (0.31, False)])
+def test_a_bound_that_is_no_rounding(error, holds):
+    rule = Bounded("eq. 8", "KL", "share", 0.3)
+    answer = rule.answer({"statements": [_statement(error, limit=0.3)]})
+    assert answer.holds is holds and "0.3" in rule.words and (answer.figures[0].what, answer.figures[0].value) == ("share", error)
+    with pytest.raises(ValueError, match=r"0\.3.*0\.2"):
+        rule.answer({"statements": [_statement(error, limit=0.2)]})
+
+
+def _effects(*ends):
+    changed = [{"change": "inputs x 4", "norm": norm, "family": "gaussian", "least": least, "greatest": greatest}
+               for norm, (least, greatest) in zip(("batch", "layer"), ends, strict=True)]
+    return {"effects": [*changed, {"change": "inputs + 3", "norm": "layer", "family": "gaussian", "least": 9.0, "greatest": 9.0}]}
+
+
+@pytest.mark.parametrize(("batch", "layer", "holds"), [
+    ((1.0, 1.0), (1 - 1e-12, 1 + 1e-12), True), ((1.0, 1.0), (0.5, 1.0), False), ((1.0, 1.5), (1.0, 1.0), False),
+    ((1.0, 1.0), (1.0, 1.001), None)])
+def test_a_change_of_the_inputs_leaves_the_metric_or_not(batch, layer, holds):
+    answer = Robust("inputs x 4", ("batch", "layer")).answer(_effects(batch, layer))
+    assert answer.holds is holds and len(answer.figures) == 2
 
 
 def _cell(measured, expected=True, norm="layer", transformation="dataset re-scaling"):

@@ -8,7 +8,7 @@ import duoln
 from duoln.cli import main
 from duoln.paper.findings import KEPT, read_finding
 
-SMALL = {"invariance": ["--draws", "2"], "geometry": ["--cases", "40"], "stability": ["--steps", "2"], "equations": []}
+SMALL = {"invariance": ["--draws", "2"], "geometry": ["--cases", "40"], "stability": ["--steps", "2"], "equations": [], "magnitude": ["--cases", "40"]}
 NAMES = ("where", "text", "holds", "limit", "norm", "transformation", "expected", "cell", "scaled", "scale")
 """What tells the members of a list apart; everything else is measured."""
 

@@ -56,6 +56,20 @@ def normalised(glm: Glm) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
     return unit, sigma, np.broadcast_to(centre, shape), np.broadcast_to(along, shape)
 
 
+def magnitudes(glm: Glm) -> np.ndarray:
+    """For each output the direction in which the magnitude of its weights alone changes: (outputs, parameters).
+
+    It is the gain of a normalised model, and w_i / |w_i| in the plain one.
+    """
+    along = np.zeros((glm.outputs, glm.outputs, glm.width))
+    each = np.arange(glm.outputs)
+    if glm.norm == "none":
+        along[each, each, :glm.inputs] = (glm.weight / np.linalg.norm(glm.weight, axis=0)).T
+    else:
+        along[each, each, -1] = 1.0
+    return along.reshape(glm.outputs, -1)
+
+
 def paper_vectors(glm: Glm) -> np.ndarray:
     """v_i = ((g_i / sigma_i) chi_i, 1, (a_i - mu_i) / sigma_i) of eq. 13-14, or (x, 1) of eq. 12.
 

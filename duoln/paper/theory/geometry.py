@@ -13,7 +13,15 @@ import numpy as np
 from duoln.backends.protocol import Backend
 from duoln.errors import BackendError, UsageError
 from duoln.paper.theory import growth
-from duoln.paper.theory.fisher import covariance, divergence, fisher, layer_norm_jacobian, normalised, paper_fisher
+from duoln.paper.theory.fisher import (
+    covariance,
+    divergence,
+    fisher,
+    layer_norm_jacobian,
+    magnitudes,
+    normalised,
+    paper_fisher,
+)
 from duoln.paper.theory.glm import FAMILIES, NORMS, Glm, Norm, jacobian, predictor, random_glm
 from duoln.paper.theory.growth import Descent, SameUpdate
 from duoln.randomness import Stream
@@ -22,7 +30,6 @@ CORRELATION = 0.5
 """The correlation of the outputs for blocks of two outputs; for independent outputs these blocks are zero."""
 STEPS = (1.0, 0.1, 0.01, 0.001)
 DIRECTIONS = 5
-SCALED = 4.0
 NORMALISED: tuple[Norm, ...] = ("batch", "weight", "layer")
 
 
@@ -90,19 +97,6 @@ class Directions:
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """Data scaled by `SCALED`: by what the exact curvature along the magnitude of the weights grows, at most and least.
-
-    The magnitude is the gain g_i of a normalised model, and the length of w_i of the plain one. Gaussian, because its
-    Cov[y|x] does not depend on the outputs, which grow with the inputs.
-    """
-
-    norm: Norm
-    least: float
-    greatest: float
-
-
-@dataclass(frozen=True)
 class Step:
     """Eq. 8 for one length of a step: KL in nats and the relative error of the quadratic form, by model.
 
@@ -127,7 +121,6 @@ class Geometry:
     doubled: list[Doubled]
     gains: list[Gains]
     directions: Directions
-    inputs: list[Inputs]
     steps: list[Step]
     same_update: list[SameUpdate]
     descents: list[Descent]
@@ -161,7 +154,6 @@ def examine(backend: Backend, seed: int = 0, cases: int = 500) -> Geometry:
          for n in NORMALISED for everything in (False, True)],
         [_gains(models[n], rows[n], naturals[n], family) for n in NORMALISED for family in FAMILIES],
         _directions(models["none"], rows["none"], naturals["none"]),
-        [_inputs(models[n], rows[n], backend) for n in NORMS],
         _steps(models, rows, naturals, seed, backend),
         growth.same_updates(models, seed, backend),
         [growth.descend(models[n], seed, backend) for n in NORMS])
@@ -225,30 +217,11 @@ def _directions(glm: Glm, rows: np.ndarray, natural: np.ndarray) -> Directions:
     family = FAMILIES["logistic"]
     covariances = covariance(family, natural, CORRELATION)
     exact = fisher(rows, covariances, family.dispersion)
-    along = _magnitudes(glm)
+    along = magnitudes(glm)
     summed = glm.x @ glm.weight / np.linalg.norm(glm.weight, axis=0)
     right = np.einsum("nij,ni,nj->ij", covariances, summed, summed) / (len(summed) * family.dispersion**2)
     both = along[0] + along[1]
     return Directions(_relative(right, along @ exact @ along.T), _relative(right[0, 1], both @ exact @ both))
-
-
-def _magnitudes(glm: Glm) -> np.ndarray:
-    """For each output the unit vector that changes the magnitude of its weights alone: (outputs, parameters)."""
-    units = np.zeros((glm.outputs, glm.outputs, glm.width))
-    for i in range(glm.outputs):
-        if glm.norm == "none":
-            units[i, i, :glm.inputs] = glm.weight[:, i] / np.linalg.norm(glm.weight[:, i])
-        else:
-            units[i, i, -1] = 1.0
-    return units.reshape(glm.outputs, -1)
-
-
-def _inputs(glm: Glm, rows: np.ndarray, backend: Backend) -> Inputs:
-    family, along = FAMILIES["gaussian"], _magnitudes(glm)
-    covariances = covariance(family, np.zeros((len(glm.x), glm.outputs)))
-    before, after = (np.diag(along @ fisher(jacobians, covariances, family.dispersion) @ along.T) for jacobians in (
-        rows, jacobian(glm._replace(x=SCALED * glm.x), backend)))
-    return Inputs(glm.norm, float(np.min(after / before)), float(np.max(after / before)))
 
 
 def _steps(models: Mapping[Norm, Glm], rows: Mapping[Norm, np.ndarray], naturals: Mapping[Norm, np.ndarray], seed: int,

@@ -18,7 +18,7 @@ import numpy as np
 
 from duoln.backends.protocol import Backend
 from duoln.errors import BackendError, UsageError
-from duoln.paper.theory.fisher import covariance, fisher, normalised
+from duoln.paper.theory.fisher import covariance, fisher, magnitudes, normalised
 from duoln.paper.theory.glm import FAMILIES, NORMS, Glm, Norm, jacobian, predictor, random_glm
 
 FAMILIES_SHOWN = ("gaussian", "logistic")
@@ -119,14 +119,8 @@ def metric(glm: Glm, family: str, backend: Backend) -> np.ndarray:
     """
     kind = FAMILIES[family]
     exact = fisher(jacobian(glm, backend), covariance(kind, predictor(glm, backend)), kind.dispersion)
-    along = np.zeros((glm.outputs, glm.outputs, glm.width))
-    each = np.arange(glm.outputs)
-    if glm.norm == "none":
-        along[each, each, :glm.inputs] = (glm.weight / np.linalg.norm(glm.weight, axis=0)).T
-    else:
-        along[each, each, -1] = 1.0
-    directions = along.reshape(glm.outputs, -1)
-    array: np.ndarray = np.einsum("ip,pq,iq->i", directions, exact, directions)
+    along = magnitudes(glm)
+    array: np.ndarray = np.einsum("ip,pq,iq->i", along, exact, along)
     return array
 
 
