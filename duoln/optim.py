@@ -32,7 +32,6 @@ from duoln.core.miscalled import explained, wrong_call
 from duoln.core.pytorch_names import OF_OPTIM, OF_OPTIMIZERS, how_to_name, name_missing, unknown_name
 from duoln.errors import CallError, DtypeError, ShapeError, UsageError
 from duoln.ops.common import check_tensors
-from duoln.ops.update import adam_rates
 
 Params = Any
 Schedule = Callable[[int], float]
@@ -250,9 +249,8 @@ class Adam(Optimizer):
     def _scaled_update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                        scale: Tensor | None) -> tuple[Params, dict[str, Any], Tensor]:
         moments = _slot("Adam", slots, "m"), _slot("Adam", slots, "v")
-        step = _slot("Adam", slots, "step") + 1
-        scaled, eps = adam_rates(rate, step, beta1=self.beta1, beta2=self.beta2, eps=self.eps,
-                                 bias_correction=self.bias_correction)
+        scaled, eps, step = ops.adam_rates(rate, _slot("Adam", slots, "step"), beta1=self.beta1, beta2=self.beta2,
+                                           eps=self.eps, bias_correction=self.bias_correction)
         tree.map(lambda p, g, m, v: None, params, gradients, *moments)  # raises unless all have one form
         *new, norm = ops.adam_update(scaled, eps, scale, *tree.leaves((params, gradients, *moments)),
                                      beta1=self.beta1, beta2=self.beta2, donate=self.donate)

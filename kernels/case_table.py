@@ -44,7 +44,7 @@ _VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "laye
 def rule_cases() -> list[RuleCase]:
     """Every case."""
     return [*_layer_norm(), *_recurrent(), *_cells(), *_cross_entropy(), *_linear_cross_entropy(), *_take(),
-            *_linear(), *_adam(), *_norms(), *_images(), *_channels()]
+            *_linear(), *_adam(), *_adam_rates(), *_norms(), *_images(), *_channels()]
 
 
 def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -158,6 +158,14 @@ def _adam() -> Iterator[RuleCase]:
         for scale in (None, np.array(0.3, np.float32)):
             yield RuleCase("adam_update", " and ".join(str(s) for s in shapes) + ("" if scale is None else ", scaled"),
                         (rate, eps, scale, *arrays), {"beta1": 0.9, "beta2": 0.999, "donate": False}, longest)
+
+
+def _adam_rates() -> Iterator[RuleCase]:
+    for beta1, bias_correction, updates in ((0.9, "standard", 0), (0.9, "kiros2015", 3), (0.0, "standard", 1),
+                                            (0.5, "standard", 100_000)):
+        yield RuleCase("adam_rates", f"{bias_correction}, beta1 {beta1}, after {updates}",
+                       (np.array(0.1, np.float32), np.array(updates, np.int32)),
+                       {"beta1": beta1, "beta2": 0.999, "eps": 1e-8, "bias_correction": bias_correction}, 1)
 
 
 def _norms() -> Iterator[RuleCase]:

@@ -1,17 +1,29 @@
 // The sum of each column, in one fixed order: the second half of every gradient that many rows share.
 //
-// A block has 32 columns; its warps take every blockDim.y-th row, and warp 0 adds their sums, in their order.
+// A block has COLUMNS columns, 32 bytes of a row, of array blockIdx.z, and the blockIdx.y-th group of its rows; a warp reads
+// four rows at once. `sums` (arrays, groups, width) gets the sum of each group. `y` is the second array, or null.
 #include "common.cuh"
 
-extern "C" __global__ void sum_columns(const float* __restrict__ x, float* __restrict__ sums, int rows, int width) {
-    __shared__ float shared[WARP][WARP];
-    const int column = int(blockIdx.x * WARP + threadIdx.x);
+constexpr int COLUMNS = 8, SUM_THREADS = 512, WARPS = SUM_THREADS / WARP, ROWS_AT_ONCE = SUM_THREADS / COLUMNS;
+
+extern "C" __global__ void __launch_bounds__(SUM_THREADS)
+sum_columns(const float* __restrict__ x, const float* __restrict__ y, float* __restrict__ sums, int rows, int width,
+            int rows_of_group) {
+    __shared__ float shared[WARPS][COLUMNS];
+    const int column = int(blockIdx.x * COLUMNS + threadIdx.x), first = int(blockIdx.y) * rows_of_group;
+    const int last = min(first + rows_of_group, rows);
+    const float* from = blockIdx.z ? y : x;
     float sum = 0;
     if (column < width)
-        for (int row = threadIdx.y; row < rows; row += blockDim.y) sum += x[size_t(row) * width + column];
-    shared[threadIdx.y][threadIdx.x] = sum;
+#pragma unroll 4
+        for (int row = first + int(threadIdx.y); row < last; row += ROWS_AT_ONCE) sum += from[size_t(row) * width + column];
+#pragma unroll
+    for (int by = COLUMNS; by < WARP; by *= 2) sum += __shfl_xor_sync(EVERY_LANE, sum, by);
+    const int linear = int(threadIdx.y) * COLUMNS + int(threadIdx.x);
+    if (linear % WARP < COLUMNS) shared[linear / WARP][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y != 0 || column >= width) return;
-    for (int warp = 1; warp < int(blockDim.y); ++warp) sum += shared[warp][threadIdx.x];
-    sums[column] = sum;
+    sum = 0;
+    for (int warp = 0; warp < WARPS; ++warp) sum += shared[warp][threadIdx.x];
+    sums[(size_t(blockIdx.z) * gridDim.y + blockIdx.y) * width + column] = sum;
 }

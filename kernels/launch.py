@@ -12,7 +12,8 @@ An optional parameter (see `signature`) that is None becomes a null pointer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import cupy
@@ -25,18 +26,50 @@ from duoln.kernels.signature import Parameter, parameters
 _OPTIONS = ("--std=c++17",)
 _STATIC_LIMIT = 48 << 10
 """A kernel must request dynamic shared memory beyond this size."""
+_NULL = np.uint64(0)
+"""The null pointer that an optional parameter gets."""
+
+
+class Launch:
+    """A launch whose arguments have been checked. A time loop repeats it, with the number of the time step only."""
+
+    def __init__(self, name: str, function: Any, grid: Sequence[int], block: Sequence[int], native: list[Any],
+                 shared: int, place: int | None) -> None:
+        self._name, self._function, self._native, self._shared, self._place = name, function, native, shared, place
+        self._grid, self._block = tuple(grid), tuple(block)
+        self._number: Callable[[int], Any] = np.int32 if place is None else type(native[place])
+
+    def __call__(self, number: int = 0) -> None:
+        """Launch on the current stream; `number` is the parameter that varies, if there is one.
+
+        Raises:
+            KernelError: the driver refuses the launch.
+        """
+        if self._place is not None:
+            self._native[self._place] = self._number(number)
+        try:
+            self._function(self._grid, self._block, tuple(self._native), shared_mem=self._shared)
+        except Exception as error:
+            raise KernelError(f"{self._name}: launch of grid {self._grid}, block {self._block}, {self._shared} bytes "
+                              f"shared: {error}") from error
 
 
 class Kernel:
-    """One entry point of a source file. The first launch with each set of macros compiles it."""
+    """One entry point of a source file. The first launch with each set of macros on a device compiles it."""
 
     def __init__(self, file: str, entry: str, signature: str) -> None:
         self.file, self.entry, self.parameters = file, entry, parameters(signature)
-        self._compiled: dict[tuple[tuple[str, int], ...], Any] = {}
+        self._dtypes = [np.dtype(p.dtype) for p in self.parameters]
+        self._compiled: dict[tuple[Any, ...], Any] = {}
 
     def __call__(self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any],
                  macros: Mapping[str, int] | None = None, shared: int = 0) -> None:
-        """Launch on the current stream.
+        """Launch on the current stream. Arguments and errors are those of `bind`."""
+        self.bind(grid, block, arguments, macros, shared)()
+
+    def bind(self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any],
+             macros: Mapping[str, int] | None = None, shared: int = 0, varying: str | None = None) -> Launch:
+        """The launch for these arguments, which are checked once.
 
         Args:
             grid: the number of blocks, one to three numbers.
@@ -44,6 +77,7 @@ class Kernel:
             arguments: one for each parameter.
             macros: `-D` settings; each set is compiled separately.
             shared: bytes of dynamic shared memory.
+            varying: the parameter, a number, whose value each launch gives.
 
         Raises:
             KernelError: an argument does not fit its declaration; the compiler fails (the message has its log); the
@@ -51,52 +85,56 @@ class Kernel:
         """
         if len(arguments) != len(self.parameters):
             raise KernelError(f"[{self.entry}] expected {len(self.parameters)} arguments, found {len(arguments)}")
-        native = [self._checked(p, a) for p, a in zip(self.parameters, arguments, strict=True)]
+        device = current_device()
+        native = [self._checked(p, dtype, a, device)
+                  for p, dtype, a in zip(self.parameters, self._dtypes, arguments, strict=True)]
         function = self.compiled(macros or {})
         if shared > _STATIC_LIMIT:
             function.max_dynamic_shared_size_bytes = shared
-        try:
-            function(tuple(grid), tuple(block), tuple(native), shared_mem=shared)
-        except Exception as error:
-            raise KernelError(f"[{self.entry}] {self.file}: launch of grid {tuple(grid)}, block {tuple(block)}, "
-                              f"{shared} bytes shared: {error}") from error
+        place = None if varying is None else [p.name for p in self.parameters].index(varying)
+        return Launch(f"[{self.entry}] {self.file}", function, grid, block, native, shared, place)
 
     def compiled(self, macros: Mapping[str, int]) -> Any:
-        """CuPy's function for these macros.
+        """CuPy's function for these macros on the current device.
 
         Raises:
             KernelError: the compiler fails; the message has the file, the entry, the macros and the compiler's log.
         """
-        key = tuple(sorted(macros.items()))
+        key = (current_device(), *macros.items())
         if key not in self._compiled:
-            options = (*_OPTIONS, *(f"-D{name}={value}" for name, value in key))
+            options = (*_OPTIONS, *(f"-D{name}={value}" for name, value in sorted(macros.items())))
             try:
                 module = cupy.RawModule(code=source.text(self.file), options=options)
                 self._compiled[key] = module.get_function(self.entry)
             except Exception as error:
-                raise KernelError(f"[{self.entry}] {self.file} with {dict(key)} does not compile:\n{error}") from error
+                raise KernelError(f"[{self.entry}] {self.file} with {dict(macros)} does not compile:\n{error}"
+                                  ) from error
         return self._compiled[key]
 
-    def _checked(self, expected: Parameter, given: Any) -> Any:
+    def _checked(self, expected: Parameter, dtype: np.dtype[Any], given: Any, device: int) -> Any:
         if given is None and expected.optional:
-            return np.uint64(0)
+            return _NULL
         if expected.rank is None:
             if isinstance(given, int | float | np.number) and not isinstance(given, bool):
-                value = np.dtype(expected.dtype).type(given)
-                if expected.dtype.startswith("float") or value == given:
+                value = dtype.type(given)
+                if dtype.kind == "f" or value == given:
                     return value
             raise KernelError(f"[{self.entry}] {expected.name}: expected {expected}, found {given!r}")
         if not isinstance(given, cupy.ndarray):
             raise KernelError(f"[{self.entry}] {expected.name}: expected {expected}, found {type(given).__name__}")
-        dtype, rank, contiguous = given.dtype.name, given.ndim, given.flags.c_contiguous
-        if (dtype, rank, contiguous) != (expected.dtype, expected.rank, True):
-            raise KernelError(f"[{self.entry}] {expected.name}: expected {expected}, found "
-                              f"a {'contiguous' if contiguous else 'strided'} {dtype} array of {rank} dimensions")
-        here = cupy.cuda.Device()
-        if given.device != here:
-            raise KernelError(f"[{self.entry}] {expected.name}: expected an array on {here}, found one on "
-                              f"{given.device}")
+        if given.dtype != dtype or given.ndim != expected.rank or not given.flags.c_contiguous:
+            layout = "contiguous" if given.flags.c_contiguous else "strided"
+            raise KernelError(f"[{self.entry}] {expected.name}: expected {expected}, found a {layout} "
+                              f"{given.dtype.name} array of {given.ndim} dimensions")
+        if given.data.device_id != device:
+            raise KernelError(f"[{self.entry}] {expected.name}: expected an array on device {device}, found one on "
+                              f"device {given.data.device_id}")
         return given
+
+
+def current_device() -> int:
+    """The number of the current device."""
+    return int(cupy.cuda.runtime.getDevice())
 
 
 def address(array: Any) -> int:
@@ -116,7 +154,18 @@ def vector_width(width: int, *arrays: Any) -> int:
 
 def multiprocessors() -> int:
     """The number of multiprocessors of the current device."""
-    return int(cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["multiProcessorCount"])
+    return _multiprocessors_of(current_device())
+
+
+@cache
+def _multiprocessors_of(device: int) -> int:
+    """The driver needs 1 to 2 ms for the properties of a device."""
+    return int(cupy.cuda.runtime.getDeviceProperties(device)["multiProcessorCount"])
+
+
+def current_stream() -> int:
+    """The address of the current stream."""
+    return int(cupy.cuda.get_current_stream().ptr)
 
 
 def too_large(*arrays: Any) -> str | None:
@@ -125,13 +174,25 @@ def too_large(*arrays: Any) -> str | None:
     return f"{largest} values are more than 2^31" if largest >= 1 << 31 else None
 
 
-_sum_columns = Kernel("columns.cu", "sum_columns", "x: float32[2], sums: float32[1], rows: int32, width: int32")
-_ROWS_AT_ONCE = 16
+_sum_columns = Kernel("columns.cu", "sum_columns", "x: float32[2], y: float32[2]?, sums: float32[3], rows: int32, "
+                                                  "width: int32, rows_of_group: int32")
+_COLUMNS, _ROWS_AT_ONCE = 8, 64
+_MOST_ROWS, _ROWS_OF_GROUP = 2048, 1024
+"""With more rows, groups of them are added up first, so that enough blocks work."""
 
 
-def sum_columns(x: Any) -> Any:
-    """The sum of each column of x (rows, width), added in a fixed order."""
+def sum_columns(x: Any, y: Any = None) -> tuple[Any, Any]:
+    """The sum of each column of x (rows, width), and of y of the same shape, added in a fixed order.
+
+    Args:
+        x: the first array.
+        y: the second one; if it is None, so is the second result.
+    """
     rows, width = x.shape
-    sums = cupy.empty(width, dtype=x.dtype)
-    _sum_columns((-(-width // 32),), (32, _ROWS_AT_ONCE), (x, sums, rows, width))
-    return sums
+    group = _ROWS_OF_GROUP if rows > _MOST_ROWS else max(rows, 1)
+    grid = -(-width // _COLUMNS), max(-(-rows // group), 1), 1 if y is None else 2
+    sums = cupy.empty((grid[2], grid[1], width), dtype=x.dtype)
+    _sum_columns(grid, (_COLUMNS, _ROWS_AT_ONCE), (x, y, sums, rows, width, group))
+    if grid[1] > 1:
+        return sum_columns(sums[0], None if y is None else sums[1])
+    return sums[0, 0], None if y is None else sums[1, 0]

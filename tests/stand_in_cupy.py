@@ -31,7 +31,7 @@ decides the order in which its threads run."""
 
 class _Pointer:
     def __init__(self, address: int) -> None:
-        self.ptr = address
+        self.ptr, self.device_id = address, 0
 
 
 class _Device:
@@ -138,7 +138,8 @@ class _Function:
         given = []
         for a in arguments:
             if isinstance(a, ndarray):
-                given.append(a.view(np.ndarray))
+                plain = a.view(np.ndarray)
+                given.append(plain if plain.flags.writeable else plain.copy())  # NumPy protects what is broadcast
             elif isinstance(a, np.generic):
                 given.append(None if isinstance(a, np.uint64) and a == 0 else a)
             else:
@@ -148,6 +149,8 @@ class _Function:
 
 
 class _Stream:
+    ptr = 0
+
     def synchronize(self) -> None:
         pass
 
@@ -181,7 +184,7 @@ def make() -> types.ModuleType:
     module.cuda = types.SimpleNamespace(
         Device=_Device, get_current_stream=_Stream, Event=_Event,
         get_elapsed_time=lambda first, last: 1e3 * (last.at - first.at),
-        runtime=types.SimpleNamespace(getDeviceProperties=lambda i: properties, driverGetVersion=lambda: 0,
+        runtime=types.SimpleNamespace(getDevice=lambda: 0, getDeviceProperties=lambda i: properties, driverGetVersion=lambda: 0,
                                       memGetInfo=lambda: (3 << 28, 1 << 30)))
     module.get_default_memory_pool = lambda: types.SimpleNamespace(free_bytes=lambda: 1 << 20)
     return module

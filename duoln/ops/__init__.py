@@ -83,7 +83,7 @@ from duoln.ops.shape import (
     stack,
     unstack,
 )
-from duoln.ops.update import adam_update, global_norm
+from duoln.ops.update import adam_rates, adam_update, global_norm
 
 OPERATORS.update(
     abs=abs, logical_and=logical_and, logical_or=logical_or, logical_not=logical_not,
@@ -94,8 +94,9 @@ OPERATORS.update(
 )
 
 __all__ = [
-    "abs", "adam_update", "add", "additive_attention", "all", "any", "arange", "argmax", "astype", "avg_pool2d",
-    "batch_norm", "bce_with_logits", "broadcast_to", "clip", "clip_gradient", "concat", "conv2d", "cos", "cumsum",
+    "abs", "adam_rates", "adam_update", "add", "additive_attention", "all", "any", "arange", "argmax", "astype",
+    "avg_pool2d", "batch_norm", "bce_with_logits", "broadcast_to", "clip", "clip_gradient", "concat", "conv2d", "cos",
+    "cumsum",
     "divide", "embedding", "equal", "exp", "expand_dims", "expm1", "flip", "floor", "full",
     "getitem", "global_norm", "greater", "greater_equal", "gru", "gru_step", "isfinite", "layer_norm",
     "leaky_relu", "less", "less_equal", "linear", "linear_cross_entropy", "log", "log1p", "log_softmax",

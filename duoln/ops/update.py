@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import BELOW_1, check_flag, check_number
+from duoln.core.arguments import AT_LEAST_0, BELOW_1, check_choice, check_flag, check_number
 from duoln.core.footprint import owner
 from duoln.errors import ShapeError, UsageError
-from duoln.ops.common import check_float
+from duoln.ops.common import check_beside, check_float
 
 
 @op
@@ -56,37 +56,60 @@ global_norm.add(Rule("composed", _norm_forward, norm_vjp))
 
 
 @op
-def adam_rates(rate: Tensor, step: Tensor, *, beta1: float, beta2: float, eps: float,
-               bias_correction: str = "standard") -> tuple[Tensor, Tensor]:
-    """`rate` and `eps` of `adam_update` for an update, from the learning rate and the number of the update.
+def adam_rates(rate: Tensor, updates: Tensor, *, beta1: float, beta2: float, eps: float,
+               bias_correction: str = "standard") -> tuple[Tensor, Tensor, Tensor]:
+    """`rate` and `eps` of `adam_update` from the learning rate and the number of updates so far; that number plus 1.
 
     Both include the factors 1 - beta of the moments and the bias correction (see `optim.Adam`), so that no pass over
     the parameters multiplies by them. It has no gradient.
 
     Shape:
-        rate (), step integer () -> () and ().
+        rate (), updates int32 () -> (), () and int32 ().
 
     Raises:
-        ShapeError, DtypeError: an argument that is not such a number.
+        ShapeError: rate or updates has axes. DtypeError: rate is not a float tensor, updates not an int32 one.
+        UsageError: a beta is not in [0, 1), eps is below 0, or the bias correction is unknown.
     """
     check_float("adam_rates", rate)
-    if rate.shape != () or step.shape != ():
-        raise ShapeError(f"[adam_rates] expected 0-d rate and step, found shapes {rate.shape} and {step.shape}")
-    return adam_rates.apply(rate, step, beta1=beta1, beta2=beta2, eps=eps, bias_correction=bias_correction)
+    check_beside("adam_rates", "updates", updates, "int32", rate)
+    beta1 = check_number("adam_rates", "beta1", beta1, BELOW_1)
+    beta2 = check_number("adam_rates", "beta2", beta2, BELOW_1)
+    eps = check_number("adam_rates", "eps", eps, AT_LEAST_0)
+    check_choice("adam_rates", "bias_correction", bias_correction, ("standard", "kiros2015"))
+    if rate.shape != () or updates.shape != ():
+        raise ShapeError(f"[adam_rates] expected 0-d rate and updates, found shapes {rate.shape} and {updates.shape}")
+    return adam_rates.apply(rate, updates, beta1=beta1, beta2=beta2, eps=eps, bias_correction=bias_correction)
 
 
-def _rates_forward(be: Backend, rate: Array, step: Array, *, beta1: float, beta2: float, eps: float,
-                   bias_correction: str) -> tuple[tuple[Array, Array], Any]:
-    t = be.astype(step, be.dtype(rate))
-    # The moments are kept without their factors 1 - beta: m = (1 - beta1) m', v = (1 - beta2) v'.
-    of_m, of_v = 1 - beta1, math.sqrt(1 - beta2)
-    if bias_correction == "standard":
-        root = be.sqrt(_one_minus_power(be, beta2, t))
-        scaled, corrected = rate * root / _one_minus_power(be, beta1, t), root * eps
-    else:
-        root = be.sqrt(_one_minus_power(be, 1 - beta2, t))
-        scaled, corrected = rate * root / _one_minus_power(be, 1 - beta1, t), rate * 0.0 + eps
-    return (be.reshape(scaled * (of_m / of_v), ()), be.reshape(corrected * (1.0 / of_v), ())), None
+class Correction(NamedTuple):
+    """What `adam_rates` multiplies by; the moments are kept without their factors: m = (1 - beta1) m'.
+
+    The rate is multiplied by root / (1 - beta1^t) and by `rate`, epsilon by `eps`, and by the root if `corrects_eps`;
+    root is the root of 1 - beta2^t.
+    """
+
+    beta1: float
+    beta2: float
+    rate: float
+    eps: float
+    corrects_eps: bool
+
+    @classmethod
+    def of(cls, beta1: float, beta2: float, eps: float, bias_correction: str) -> Correction:
+        """The correction for settings of `optim.Adam`."""
+        of_m, of_v = 1 - beta1, math.sqrt(1 - beta2)
+        if bias_correction == "standard":
+            return cls(beta1, beta2, of_m / of_v, eps / of_v, True)
+        return cls(1 - beta1, 1 - beta2, of_m / of_v, eps / of_v, False)
+
+
+def _rates_forward(be: Backend, rate: Array, updates: Array, **attrs: Any) -> tuple[tuple[Array, ...], Any]:
+    by, update = Correction.of(**attrs), updates + 1
+    t = be.astype(update, be.dtype(rate))
+    root = be.sqrt(_one_minus_power(be, by.beta2, t))
+    scaled = rate * root / _one_minus_power(be, by.beta1, t) * by.rate
+    corrected = (root if by.corrects_eps else rate * 0.0 + 1.0) * by.eps
+    return (be.reshape(scaled, ()), be.reshape(corrected, ()), be.reshape(update, ())), None
 
 
 def _one_minus_power(be: Backend, beta: float, t: Array) -> Array:

@@ -1,27 +1,56 @@
 // One step of Adam (Kingma and Ba 2015, algorithm 1) over all tensors of a model in one launch.
 //
-// Macro: CHUNK, values of a block. `pointers` (7, tensors) has the addresses of parameters, gradients, first and second
-// moments, and of where the new parameters and moments go (the same places if the caller gave the old ones away).
-// `chunks` (blocks, 2) says which tensor a block works on, and where in it. As in ops.adam_update, the factors
-// 1 - beta and the bias correction are in `rate` and `eps`. Gradients are multiplied by `scale` if it is given.
-extern "C" __global__ void adam_update(const unsigned long long* __restrict__ pointers, const int* __restrict__ sizes,
-                                       const int* __restrict__ chunks, const float* __restrict__ rate,
-                                       const float* __restrict__ eps, const float* __restrict__ scale,
-                                       int tensors, float beta1, float beta2) {
-    const int tensor = chunks[2 * blockIdx.x], first = chunks[2 * blockIdx.x + 1];
-    const int last = min(first + CHUNK, sizes[tensor]);
-    const float* p = reinterpret_cast<const float*>(pointers[tensor]);
-    const float* g = reinterpret_cast<const float*>(pointers[tensors + tensor]);
-    const float* m = reinterpret_cast<const float*>(pointers[2 * tensors + tensor]);
-    const float* v = reinterpret_cast<const float*>(pointers[3 * tensors + tensor]);
-    float* new_p = reinterpret_cast<float*>(pointers[4 * tensors + tensor]);
-    float* new_m = reinterpret_cast<float*>(pointers[5 * tensors + tensor]);
-    float* new_v = reinterpret_cast<float*>(pointers[6 * tensors + tensor]);
-    const float by = scale ? *scale : 1.0f;
-    for (int i = first + int(threadIdx.x); i < last; i += int(blockDim.x)) {
-        const float scaled = g[i] * by, moment = beta1 * m[i] + scaled, square = beta2 * v[i] + scaled * scaled;
-        new_m[i] = moment;
-        new_v[i] = square;
-        new_p[i] = p[i] - *rate * moment / (sqrtf(square) + *eps);
+// The roles in `pointers` are parameters, gradients, first and second moments, and where the new parameters and moments go
+// (the same places if the caller gave the old ones away). As in ops.adam_update, the factors 1 - beta and the bias correction
+// are in `rate` and `eps`. Gradients are multiplied by `scale` if it is given. `squares` (blocks) gets the sum of each
+// block's squared gradients, before they are scaled.
+#include "../tensors.cuh"
+
+extern "C" __global__ void __launch_bounds__(CHUNK_THREADS)
+adam_update(const unsigned long long* __restrict__ pointers, const int* __restrict__ sizes,
+            const int* __restrict__ chunks, const float* __restrict__ rate, const float* __restrict__ eps,
+            const float* __restrict__ scale, float* __restrict__ squares, int tensors, float beta1, float beta2) {
+    const Chunk chunk(chunks, sizes);
+    const float *p = chunk.of(pointers, 0, tensors), *g = chunk.of(pointers, 1, tensors);
+    const float *m = chunk.of(pointers, 2, tensors), *v = chunk.of(pointers, 3, tensors);
+    float *new_p = chunk.of(pointers, 4, tensors), *new_m = chunk.of(pointers, 5, tensors);
+    float* new_v = chunk.of(pointers, 6, tensors);
+    const float by = scale ? *scale : 1.0f, r = *rate, e = *eps;
+    float sum = 0;
+    for (int base = int(threadIdx.x); base < chunk.count; base += AT_ONCE * CHUNK_THREADS) {
+        // All values are read before one is written: the new arrays may be the old ones, so the compiler keeps the order.
+        float parameter[AT_ONCE], gradient[AT_ONCE], moment[AT_ONCE], square[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) {
+            const int i = base + k * CHUNK_THREADS;
+            const bool inside = i < chunk.count;
+            parameter[k] = inside ? p[i] : 0, gradient[k] = inside ? g[i] : 0;
+            moment[k] = inside ? m[i] : 0, square[k] = inside ? v[i] : 0;
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) {
+            const int i = base + k * CHUNK_THREADS;
+            if (i >= chunk.count) break;
+            const float scaled = gradient[k] * by;
+            sum += gradient[k] * gradient[k];
+            moment[k] = beta1 * moment[k] + scaled;
+            square[k] = beta2 * square[k] + scaled * scaled;
+            new_m[i] = moment[k];
+            new_v[i] = square[k];
+            new_p[i] = parameter[k] - r * moment[k] / (sqrtf(square[k]) + e);
+        }
     }
+    sum = sum_of_block(sum);
+    if (threadIdx.x == 0) squares[blockIdx.x] = sum;
+}
+
+// `rate` and `eps` of the update above, and the number of the update, from the number of updates before it (see
+// ops.adam_rates). log_beta is minus infinity for a beta of zero. `of_eps` is 1 if eps is corrected as the rate is.
+extern "C" __global__ void adam_rates(const float* __restrict__ rate, const int* __restrict__ updates,
+                                      float* __restrict__ scaled, float* __restrict__ corrected, int* __restrict__ update,
+                                      float log_beta1, float log_beta2, float rate_by, float eps_by, int of_eps) {
+    const float t = float(*updates + 1), root = sqrtf(-expm1f(t * log_beta2));
+    *scaled = *rate * root / -expm1f(t * log_beta1) * rate_by;
+    *corrected = (of_eps ? root : 1.0f) * eps_by;
+    *update = *updates + 1;
 }

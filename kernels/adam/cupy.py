@@ -1,44 +1,35 @@
-"""Adam on CUDA: one launch updates every tensor of the model, in place if the caller donates its arrays."""
+"""Adam on CUDA: one launch updates every tensor of the model, in place if the caller donates its arrays.
+
+The same pass adds up the squares of the gradients; a second small launch gives their norm, a third one the rates.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache
+import math
 from typing import Any
 
 import cupy
-import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import launch
-from duoln.kernels.settings import ADAM
-from duoln.ops import adam_update
-from duoln.ops.update import are_apart, norm_of
+from duoln.kernels.global_norm.cupy import Table, root_of_sum, unfit
+from duoln.kernels.settings import TENSORS
+from duoln.ops import adam_rates, adam_update
+from duoln.ops.update import Correction, are_apart
 
-_update = launch.Kernel("adam/adam.cu", "adam_update", "pointers: uint64[2], sizes: int32[1], chunks: int32[2], "
-                        "rate: float32[0], eps: float32[0], scale: float32[0]?, tensors: int32, "
+_FILE = "adam/adam.cu"
+
+_update = launch.Kernel(_FILE, "adam_update", "pointers: uint64[2], sizes: int32[1], chunks: int32[2], "
+                        "rate: float32[0], eps: float32[0], scale: float32[0]?, squares: float32[1], tensors: int32, "
                         "beta1: float32, beta2: float32")
+_rates = launch.Kernel(_FILE, "adam_rates", "rate: float32[0], updates: int32[0], scaled: float32[0], "
+                       "corrected: float32[0], update: int32[0], log_beta1: float32, log_beta2: float32, "
+                       "rate_by: float32, eps_by: float32, of_eps: int32")
 
 
 def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, **attrs: Any) -> str | None:
-    if any(be.dtype(a) != "float32" for a in (rate, eps, *arrays)):
-        return "the kernel is for float32"
-    if not all(a.flags.c_contiguous for a in arrays):
-        return "an array is not contiguous"
-    return launch.too_large(*arrays) if any(a.size for a in arrays) else "there are no values"
-
-
-@lru_cache(maxsize=8)
-def _chunks(sizes: tuple[int, ...]) -> tuple[Array, Array]:
-    """Sizes, and the tensor and start of each block's chunk, on the device."""
-    chunks = [(i, first) for i, size in enumerate(sizes) for first in range(0, size, ADAM["CHUNK"])]
-    return cupy.array(np.array(sizes, np.int32)), cupy.array(np.array(chunks, np.int32))
-
-
-@lru_cache(maxsize=8)
-def _table(addresses: tuple[int, ...]) -> Array:
-    """Addresses on the device; a training loop uses the same few addresses many times."""
-    return cupy.array(np.array(addresses, np.uint64).reshape(7, -1))
+    return unfit(rate, eps, *arrays)
 
 
 def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, beta1: float, beta2: float,
@@ -46,13 +37,34 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
     n = len(arrays) // 4
     kept = (*arrays[:n], *arrays[2 * n:])
     out = kept if donate and are_apart(arrays) else tuple(cupy.empty_like(a) for a in kept)
-    sizes, chunks = _chunks(tuple(a.size for a in arrays[:n]))
-    table = _table(tuple(launch.address(a) for a in (*arrays, *out)))
-    norm = norm_of(be, arrays[n:2 * n])
-    _update((len(chunks),), (256,), (table, sizes, chunks, rate, eps, scale, n, beta1, beta2), ADAM)
-    return (*out, norm), None
+    every = (*arrays, *out)
+    table = Table.of(*(every[k * n:(k + 1) * n] for k in range(7)))
+    squares = cupy.empty(table.grid, dtype=rate.dtype)
+    _update(table.grid, table.block, (table.pointers, table.sizes, table.chunks, rate, eps, scale, squares, n, beta1,
+                                      beta2), TENSORS)
+    return (*out, root_of_sum(squares)), None
+
+
+def _rates_support(be: Backend, rate: Array, updates: Array, **attrs: Any) -> str | None:
+    if be.dtype(rate) != "float32" or be.dtype(updates) != "int32":
+        return f"the kernel is for float32 and int32, not {be.dtype(rate)} and {be.dtype(updates)}"
+    return None
+
+
+def _rates_forward(be: Backend, rate: Array, updates: Array, **attrs: Any) -> tuple[tuple[Array, ...], None]:
+    by = Correction.of(**attrs)
+    scaled, corrected = cupy.empty((), dtype=rate.dtype), cupy.empty((), dtype=rate.dtype)
+    update = cupy.empty((), dtype=updates.dtype)
+    _rates((1,), (1,), (rate, updates, scaled, corrected, update, _log(by.beta1), _log(by.beta2), by.rate, by.eps,
+                        int(by.corrects_eps)), TENSORS)
+    return (scaled, corrected, update), None
+
+
+def _log(beta: float) -> float:
+    return math.log(beta) if beta else -math.inf
 
 
 def attach() -> None:
-    """Add the rule to `adam_update`."""
-    adam_update.add(Rule("cuda one launch", _forward, None, _supports), backend="cupy")
+    """Add the rules to `adam_update` and `adam_rates`."""
+    adam_update.add(Rule("cuda one pass", _forward, None, _supports), backend="cupy")
+    adam_rates.add(Rule("cuda one launch", _rates_forward, None, _rates_support), backend="cupy")

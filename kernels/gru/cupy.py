@@ -53,10 +53,11 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
     stats = cupy.empty((4 * macros["NORM_GATES"], time_steps * batch, 3), dtype=x.dtype)
     parameters = [norms.get(name) for name in _PARAMETERS]
     grid, block = p.launch(batch)
+    step = _forward_step.bind(grid, block, (x_proj, h_proj, *parameters, walk.mask, hs, stats, 0, time_steps, batch,
+                                            hidden, eps), p.macros(**macros), varying="time_step")
     for t in range(time_steps):
         cupy.matmul(hs[t], w_h, out=h_proj[t])
-        _forward_step(grid, block, (x_proj, h_proj, *parameters, walk.mask, hs, stats, t, time_steps, batch, hidden,
-                                    eps), p.macros(**macros))
+        step(t)
     saved = _Saved(walk, (w_x, w_h), bias is not None, norms, x_proj, h_proj, hs, stats)
     return (walk.in_time(hs[1:]), hs[-1].copy()), saved
 
@@ -73,10 +74,11 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     parameters = [norms.get(name) for name in _PARAMETERS]
     grid, block = p.launch(batch)
     w_back = w_h.T
+    step = _backward_step.bind(grid, block, (
+        saved.x_proj, saved.h_proj, *parameters, walk.mask, saved.h, saved.stats, d_hs, dh, carry, d_x_proj, d_h_proj,
+        d_x_gates, d_h_gates, 0, time_steps, batch, hidden), p.macros(**macros), varying="time_step")
     for t in range(time_steps - 1, -1, -1):
-        _backward_step(grid, block, (saved.x_proj, saved.h_proj, *parameters, walk.mask, saved.h, saved.stats, d_hs,
-                                     dh, carry, d_x_proj, d_h_proj, d_x_gates, d_h_gates, t, time_steps, batch, hidden),
-                       p.macros(**macros))
+        step(t)
         cupy.matmul(d_h_proj[t], w_back, out=dh)
         if walk.limit is not None:
             dh += carry
@@ -87,7 +89,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     if norms:
         d_norms["gain_x"], d_norms["bias_x"] = _in_parts(saved.x_proj, saved.stats[:2], d_x_gates, hidden)
         d_norms["gain_h"], d_norms["bias_h"] = _in_parts(saved.h_proj, saved.stats[2:], d_h_gates, hidden)
-    d_bias = launch.sum_columns(cuda.rows(d_x_proj)) if saved.has_bias else None
+    d_bias = launch.sum_columns(cuda.rows(d_x_proj))[0] if saved.has_bias else None
     return [cuda.input_gradient(d_x_proj, w_x, walk) if needs[0] else None, dh, cuda.weight_gradient(walk.x, d_x_proj),
             cuda.weight_gradient(saved.h[:-1], d_h_proj), d_bias, None, *(d_norms[name] for name in norms)]
 

@@ -45,7 +45,7 @@ def forward(x: Array, gain: Array | None, bias: Array | None, eps: float,
     """The normalised rows of x (rows, width), and the three floats of each row that the gradient needs."""
     rows, width = x.shape
     y, stats = cupy.empty_like(x), cupy.empty((rows, 3), dtype=x.dtype)
-    p = plan(width, launch.vector_width(width, x, y))
+    p = plan(width, launch.vector_width(width, x, y, gain, bias))
     kernel = _forward_wide if p.wide else _forward_row
     kernel((-(-rows // p.rows),), (p.threads, p.rows), (x, gain, bias, y, stats, rows, width, eps,
                                                         _ACTIVATIONS[activation]), p.macros)
@@ -71,16 +71,22 @@ def backward(x: Array, stats: Array, gain: Array | None, dy: Array, needs: Seque
     rows, stride = x.shape
     width = stride - first if width is None else width
     dx = cupy.empty_like(x) if needs[0] else None
-    whole = launch.vector_width(stride, x, dy, dx) == 4 and first % 4 == 0
+    whole = launch.vector_width(stride, x, dy, dx, gain, bias) == 4 and first % 4 == 0
     p = plan(width, launch.vector_width(width) if whole else 1)
     blocks = min(-(-rows // p.rows), launch.multiprocessors() * p.blocks_per_processor)
-    make = cupy.zeros if p.wide else cupy.empty
-    parts = [make((blocks * p.rows, width), dtype=x.dtype) if need else None for need in needs[1:]]
+    parts = [cupy.empty((blocks * p.rows, width), dtype=x.dtype) if need else None for need in needs[1:]]
     kernel = _backward_wide if p.wide else _backward_row
     kernel((blocks,), (p.threads, p.rows), (x, stats, gain, bias, dy, dx, *parts, rows, width, stride, first,
                                             _ACTIVATIONS[activation]), p.macros)
-    d_gain, d_bias = (None if part is None else launch.sum_columns(part) for part in parts)
+    d_gain, d_bias = _sums(*parts)
     return dx, d_gain, d_bias
+
+
+def _sums(of_gain: Array | None, of_bias: Array | None) -> tuple[Array | None, Array | None]:
+    """The gradients of gain and bias from their parts, in one launch."""
+    if of_gain is None:
+        return None, None if of_bias is None else launch.sum_columns(of_bias)[0]
+    return launch.sum_columns(of_gain, of_bias)
 
 
 def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float = 1e-5,

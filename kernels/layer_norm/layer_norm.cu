@@ -33,12 +33,14 @@ layer_norm_forward(const float* __restrict__ x, const float* __restrict__ gain, 
     const float rstd = 1.0f / sqrtf(sum[0] / width + eps);
 
     if (!inside) return;
-    r.each(width, [&](float& value, int c, int k) {
-        value *= rstd;
-        if (gain) value *= gain[Row::column(c, k)];
-        if (bias) value += bias[Row::column(c, k)];
-        value = activated(value, activation);
-    });
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        float g[4], b[4];
+        Row::read_parameter(g, gain, c, width, 1);
+        Row::read_parameter(b, bias, c, width, 0);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) r.v[c][k] = activated(r.v[c][k] * rstd * g[k] + b[k], activation);
+    }
     r.store(y + size_t(row) * width, width);
     if (threadIdx.x == 0) {
         stats[size_t(row) * 3] = mean[0];
@@ -60,12 +62,11 @@ layer_norm_backward(const float* __restrict__ x, const float* __restrict__ stats
     __shared__ float shared[2 * WARP];
     Row gains, gain_sums, bias_sums;
 #pragma unroll
-    for (int c = 0; c < CHUNKS; ++c)
+    for (int c = 0; c < CHUNKS; ++c) {
+        Row::read_parameter(gains.v[c], gain, c, width, 1);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            gain_sums.v[c][k] = bias_sums.v[c][k] = 0;
-            gains.v[c][k] = gain && Row::column(c, k) < width ? gain[Row::column(c, k)] : 1;
-        }
+        for (int k = 0; k < 4; ++k) gain_sums.v[c][k] = bias_sums.v[c][k] = 0;
+    }
     const int rows_at_once = int(gridDim.x * blockDim.y);
     for (int base = int(blockIdx.x * blockDim.y); base < rows; base += rows_at_once) {
         const int row = base + int(threadIdx.y);
@@ -77,10 +78,18 @@ layer_norm_backward(const float* __restrict__ x, const float* __restrict__ stats
         const float* stat = stats + size_t(inside ? row : 0) * 3;
         const float mean = stat[0], residual = stat[1], rstd = stat[2];
         float sums[2] = {0, 0};
+        xhat.each(width, [&](float& value, int, int) { value = (value - mean - residual) * rstd; });
+        if (activation) {
+#pragma unroll
+            for (int c = 0; c < CHUNKS; ++c) {
+                float b[4];
+                Row::read_parameter(b, bias, c, width, 0);
+#pragma unroll
+                for (int k = 0; k < 4; ++k)
+                    d.v[c][k] *= slope(xhat.v[c][k] * gains.v[c][k] + b[k], activation);
+            }
+        }
         xhat.each(width, [&](float& value, int c, int k) {
-            value = (value - mean - residual) * rstd;
-            if (activation)
-                d.v[c][k] *= slope(value * gains.v[c][k] + (bias ? bias[Row::column(c, k)] : 0), activation);
             gain_sums.v[c][k] += d.v[c][k] * value;
             bias_sums.v[c][k] += d.v[c][k];
             d.v[c][k] *= gains.v[c][k];

@@ -13,18 +13,29 @@ struct Row {
                            : (chunk * 4 + k) * THREADS + int(threadIdx.x);
     }
 
-    __device__ __forceinline__ void load(const float* __restrict__ from, int width) {
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
+    // A chunk of `from`; zero behind the end of the row.
+    static __device__ __forceinline__ void read(float (&to)[4], const float* __restrict__ from, int c, int width) {
 #if VECTOR == 4
-            const float4 four = column(c, 0) < width ? *reinterpret_cast<const float4*>(from + column(c, 0))
-                                                     : make_float4(0, 0, 0, 0);
-            v[c][0] = four.x, v[c][1] = four.y, v[c][2] = four.z, v[c][3] = four.w;
+        const float4 four = column(c, 0) < width ? *reinterpret_cast<const float4*>(from + column(c, 0))
+                                                 : make_float4(0, 0, 0, 0);
+        to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
 #else
 #pragma unroll
-            for (int k = 0; k < 4; ++k) v[c][k] = column(c, k) < width ? from[column(c, k)] : 0;
+        for (int k = 0; k < 4; ++k) to[k] = column(c, k) < width ? from[column(c, k)] : 0;
 #endif
-        }
+    }
+
+    // A chunk of a parameter that may be null: then all its values are `absent`.
+    static __device__ __forceinline__ void read_parameter(float (&to)[4], const float* __restrict__ from, int c, int width,
+                                                          float absent) {
+        if (from) return read(to, from, c, width);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) to[k] = absent;
+    }
+
+    __device__ __forceinline__ void load(const float* __restrict__ from, int width) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) read(v[c], from, c, width);
     }
 
     __device__ __forceinline__ void store(float* __restrict__ to, int width) const {

@@ -41,38 +41,46 @@ layer_norm_forward_wide(const float* __restrict__ x, const float* __restrict__ g
     }
 }
 
-// The partial rows of d_gain and d_bias must begin as zeros: a block adds to its own.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 layer_norm_backward_wide(const float* __restrict__ x, const float* __restrict__ stats, const float* __restrict__ gain,
                          const float* __restrict__ bias, const float* __restrict__ dy, float* __restrict__ dx,
                          float* __restrict__ d_gain, float* __restrict__ d_bias, int rows, int width, int stride,
                          int first, int activation) {
     __shared__ float shared[2 * WARP];
-    const size_t part = size_t(blockIdx.x) * width;
-    for (int row = int(blockIdx.x); row < rows; row += int(gridDim.x)) {
-        const size_t start = size_t(row) * stride + first;
-        const float mean = stats[size_t(row) * 3], residual = stats[size_t(row) * 3 + 1];
-        const float rstd = stats[size_t(row) * 3 + 2];
-        // The gradient before the activation.
-        auto before = [&](int i, float xhat) {
-            const float y = (gain ? xhat * gain[i] : xhat) + (bias ? bias[i] : 0);
-            return dy[start + i] * slope(y, activation);
-        };
+    auto xhat_at = [&](int row, int i) {
+        const float* stat = stats + size_t(row) * 3;
+        return (x[size_t(row) * stride + first + i] - stat[0] - stat[1]) * stat[2];
+    };
+    // The gradient before the activation.
+    auto d_at = [&](int row, int i, float xhat) {
+        const float y = (gain ? xhat * gain[i] : xhat) + (bias ? bias[i] : 0);
+        return dy[size_t(row) * stride + first + i] * slope(y, activation);
+    };
+    for (int row = int(blockIdx.x); dx && row < rows; row += int(gridDim.x)) {
         float sums[2] = {0, 0};
         for (int i = threadIdx.x; i < width; i += THREADS) {
-            const float xhat = (x[start + i] - mean - residual) * rstd;
-            const float d = before(i, xhat);
-            if (d_gain) d_gain[part + i] += d * xhat;
-            if (d_bias) d_bias[part + i] += d;
-            sums[0] += gain ? d * gain[i] : d;
-            sums[1] += (gain ? d * gain[i] : d) * xhat;
+            const float xhat = xhat_at(row, i), d = d_at(row, i, xhat) * (gain ? gain[i] : 1);
+            sums[0] += d;
+            sums[1] += d * xhat;
         }
-        if (!dx) continue;
         block_sum<THREADS>(sums, shared);
         for (int i = threadIdx.x; i < width; i += THREADS) {
-            const float xhat = (x[start + i] - mean - residual) * rstd;
-            const float d = gain ? before(i, xhat) * gain[i] : before(i, xhat);
-            dx[start + i] = through_norm(d, xhat, rstd, sums[0] / width, sums[1] / width);
+            const float xhat = xhat_at(row, i), d = d_at(row, i, xhat) * (gain ? gain[i] : 1);
+            dx[size_t(row) * stride + first + i] =
+                through_norm(d, xhat, stats[size_t(row) * 3 + 2], sums[0] / width, sums[1] / width);
         }
+    }
+    // The rows are read again, which costs less than partial sums in memory that are read and written at each row.
+    if (!d_gain && !d_bias) return;
+    const size_t part = size_t(blockIdx.x) * width;
+    for (int i = threadIdx.x; i < width; i += THREADS) {
+        float of_gain = 0, of_bias = 0;
+        for (int row = int(blockIdx.x); row < rows; row += int(gridDim.x)) {
+            const float xhat = xhat_at(row, i), d = d_at(row, i, xhat);
+            of_gain += d * xhat;
+            of_bias += d;
+        }
+        if (d_gain) d_gain[part + i] = of_gain;
+        if (d_bias) d_bias[part + i] = of_bias;
     }
 }

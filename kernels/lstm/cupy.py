@@ -68,10 +68,11 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
     hs, cs = cuda.states(h, time_steps), cuda.states(c, time_steps)
     stats = cupy.empty((2 * macros["NORM_GATES"] + macros["NORM_CELL"], time_steps * batch, 3), dtype=x.dtype)
     grid, block = p.launch(batch)
+    step = _forward_step.bind(grid, block, (x_proj, h_proj, *_parameters(bias, norms), walk.mask, hs, cs, stats, 0,
+                                            time_steps, batch, hidden, eps), p.macros(**macros), varying="time_step")
     for t in range(time_steps):
         cupy.matmul(hs[t], w_h, out=h_proj[t])
-        _forward_step(grid, block, (x_proj, h_proj, *_parameters(bias, norms), walk.mask, hs, cs, stats, t, time_steps,
-                                    batch, hidden, eps), p.macros(**macros))
+        step(t)
     saved = _Saved(walk, (w_x, w_h, bias), norms, x_proj, h_proj, hs, cs, stats, norm)
     return (walk.in_time(hs[1:]), hs[-1].copy(), cs[-1].copy()), saved
 
@@ -89,11 +90,12 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_c_norm = cupy.empty((time_steps, batch, hidden), dtype=d_x_proj.dtype) if macros["NORM_CELL"] else None
     grid, block = p.launch(batch)
     w_back = w_h.T
+    step = _backward_step.bind(grid, block, (
+        saved.x_proj, saved.h_proj, *_parameters(bias, norms), walk.mask, saved.c, saved.stats, d_hs, dh, carry, dc,
+        d_x_proj, d_h_proj if apart else None, d_gates if apart else None, d_c_norm, 0, time_steps, batch, hidden),
+        p.macros(**macros), varying="time_step")
     for t in range(time_steps - 1, -1, -1):
-        _backward_step(grid, block, (saved.x_proj, saved.h_proj, *_parameters(bias, norms), walk.mask, saved.c,
-                                     saved.stats, d_hs, dh, carry, dc, d_x_proj, d_h_proj if apart else None,
-                                     d_gates if apart else None, d_c_norm, t, time_steps, batch, hidden),
-                       p.macros(**macros))
+        step(t)
         cupy.matmul(d_h_proj[t], w_back, out=dh)
         walk.bound(dh, dc)
     if carry is not None:
@@ -114,9 +116,9 @@ def _of_parameters(saved: _Saved, d_x_proj: Array, d_gates: Array | None, d_c_no
     if d_c_norm is not None:
         # The cell of a masked row is not the one normalised at this time step, but its gradient here is zero.
         gradients["gain_c"], gradients["bias_c"] = cuda.gain_and_bias(saved.c[1:], saved.stats[-1], d_c_norm)
-    gradients["bias"] = launch.sum_columns(cuda.rows(d_x_proj)) if d_gates is None else gradients["bias_x"]
+    gradients["bias"] = launch.sum_columns(cuda.rows(d_x_proj))[0] if d_gates is None else gradients["bias_x"]
     if saved.norm == "layer-theano":  # the bias inside the input's norm
-        gradients["bias"] = gradients["bias"] + launch.sum_columns(cuda.rows(d_x_proj))
+        gradients["bias"] = gradients["bias"] + launch.sum_columns(cuda.rows(d_x_proj))[0]
     return gradients
 
 

@@ -48,10 +48,11 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
     h_proj, hs = cupy.empty(h.shape, dtype=h.dtype), cuda.states(h, time_steps)
     stats = cupy.empty((time_steps * batch * macros["NORM_GATES"], 3), dtype=x.dtype)
     grid, block = p.launch(batch)
+    step = _forward_step.bind(grid, block, (sums, h_proj, *(norms or (None, None)), walk.mask, hs, stats, 0, time_steps,
+                                            batch, hidden, eps), p.macros(**macros), varying="time_step")
     for t in range(time_steps):
         cupy.matmul(hs[t], w_h, out=h_proj)
-        _forward_step(grid, block, (sums, h_proj, *(norms or (None, None)), walk.mask, hs, stats, t, time_steps, batch,
-                                    hidden, eps), p.macros(**macros))
+        step(t)
     return (walk.in_time(hs[1:]), hs[-1].copy()), _Saved(walk, (w_x, w_h), norms, sums, hs, stats)
 
 
@@ -66,17 +67,19 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_gates = cupy.empty_like(d_sums) if norms else None
     grid, block = p.launch(batch)
     w_back = w_h.T
+    step = _backward_step.bind(grid, block, (
+        saved.sums, *(norms or (None, None)), walk.mask, saved.stats, d_hs, dh, carry, d_sums, d_gates, 0, time_steps,
+        batch, hidden), p.macros(**macros), varying="time_step")
     for t in range(time_steps - 1, -1, -1):
-        _backward_step(grid, block, (saved.sums, *(norms or (None, None)), walk.mask, saved.stats, d_hs, dh, carry,
-                                     d_sums, d_gates, t, time_steps, batch, hidden), p.macros(**macros))
+        step(t)
         cupy.matmul(d_sums[t], w_back, out=dh)
         walk.bound(dh)
     if carry is not None:
         dh += carry
     d_norms = cuda.gain_and_bias(saved.sums, saved.stats, d_gates) if norms else ()
+    d_bias = None if norms else launch.sum_columns(cuda.rows(d_sums))[0]
     return [cuda.input_gradient(d_sums, w_x, walk) if needs[0] else None, dh, cuda.weight_gradient(walk.x, d_sums),
-            cuda.weight_gradient(saved.h[:-1], d_sums), None if norms else launch.sum_columns(cuda.rows(d_sums)), None,
-            *d_norms]
+            cuda.weight_gradient(saved.h[:-1], d_sums), d_bias, None, *d_norms]
 
 
 def attach() -> None:

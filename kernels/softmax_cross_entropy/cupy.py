@@ -19,7 +19,8 @@ _FILE = "softmax_cross_entropy/softmax_cross_entropy.cu"
 _forward_rows = launch.Kernel(_FILE, "cross_entropy_forward", "logits: float32[2], labels: int32[1], loss: float32[1], "
                               "kept: float32[2], rows: int32, classes: int32")
 _backward_rows = launch.Kernel(_FILE, "cross_entropy_backward", "logits: float32[2], labels: int32[1], "
-                               "kept: float32[2], g: float32[1], d_logits: float32[2], rows: int32, classes: int32")
+                               "kept: float32[2], g: float32[1], g_step: int32, d_logits: float32[2], rows: int32, "
+                               "classes: int32")
 
 
 class _Saved(NamedTuple):
@@ -54,9 +55,12 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tupl
     if not needs[0]:
         return None, None
     rows, classes = saved.logits.shape
-    g, d_logits = cupy.ascontiguousarray(gout).reshape(rows), cupy.empty_like(saved.logits)
+    same = not any(gout.strides)  # one number, broadcast: the gradient of a mean
+    g = gout[(0,) * gout.ndim + (None,)] if same else cupy.ascontiguousarray(gout).reshape(rows)
+    d_logits = cupy.empty_like(saved.logits)
     grid, block, macros = _layout(rows, classes)
-    _backward_rows(grid, block, (saved.logits, saved.labels, saved.kept, g, d_logits, rows, classes), macros)
+    _backward_rows(grid, block, (saved.logits, saved.labels, saved.kept, g, 0 if same else 1, d_logits, rows, classes),
+                   macros)
     return d_logits.reshape(*gout.shape, classes), None
 
 

@@ -32,16 +32,18 @@ cross_entropy_forward(const float* __restrict__ logits, const int* __restrict__ 
     loss[row] = logf(sum[0]) - (x[labels[row]] - largest);
 }
 
+// The gradient of row r is g[r * g_step]; a step of 0 means one number for all rows, as after a mean.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 cross_entropy_backward(const float* __restrict__ logits, const int* __restrict__ labels,
-                       const float* __restrict__ kept, const float* __restrict__ g, float* __restrict__ d_logits,
-                       int rows, int classes) {
+                       const float* __restrict__ kept, const float* __restrict__ g, int g_step,
+                       float* __restrict__ d_logits, int rows, int classes) {
     const int row = int(blockIdx.x * blockDim.y + threadIdx.y);
     if (row >= rows) return;
     const size_t start = size_t(row) * classes;
     const float largest = kept[size_t(row) * 2], log_sum = kept[size_t(row) * 2 + 1];
+    const float by = g[size_t(row) * g_step];
     for (int i = threadIdx.x; i < classes; i += THREADS) {
         const float probability = expf(logits[start + i] - largest - log_sum);
-        d_logits[start + i] = g[row] * (probability - (i == labels[row] ? 1.0f : 0.0f));
+        d_logits[start + i] = by * (probability - (i == labels[row] ? 1.0f : 0.0f));
     }
 }

@@ -14,7 +14,7 @@ from duoln.kernels.case_table import LONG_CELL_SIZES, recurrent, rule_cases
 from duoln.kernels.settings import every_setting
 from duoln.testing import selftest
 
-CASES = [p for p in rule_cases() if p.op not in ("conv2d", "max_pool2d", "leaky_relu", "batch_norm", "add", "linear_cross_entropy", "linear", "global_norm", "matmul")]
+CASES = [p for p in rule_cases() if p.op not in ("conv2d", "max_pool2d", "leaky_relu", "batch_norm", "add", "linear_cross_entropy", "matmul")]
 """Those of operators that have a CUDA kernel."""
 
 
@@ -60,14 +60,14 @@ BROKEN = [
      "column(c, 0) < width ? *reinterpret_cast<const float4*>(from + column(c, 0))\n", "true ? *reinterpret_cast<const float4*>(from + column(c, 0))\n"),
     ("no bounds check in a store", _case("layer_norm 3 x 1025"), "if (column(c, k) < width) to[column(c, k)]", "to[column(c, k)]"),
     ("the last chunk is skipped", _case("layer_norm 3 x 500"), "for (int c = 0; c < CHUNKS; ++c)", "for (int c = 0; c < CHUNKS - 1; ++c)"),
-    ("rows behind the last one are written", _case("layer_norm 3 x 32"), "    if (!inside) return;\n    r.each", "    r.each"),
+    ("rows behind the last one are written", _case("layer_norm 3 x 32"), "    if (!inside) return;\n#pragma unroll", "#pragma unroll"),
     ("the activation has no slope", _case("layer_norm 4 x 500, tanh"), "return one - tanh_y * tanh_y;", "return one;"),
     ("no barrier between the sums of two norms", _case("lstm layer T2 B2 in3 H130"), "value[n];\n    __syncthreads();", "value[n];"),
     ("the LSTM's units behind the last one are stored", _case("lstm layer T2 B3 in2 H33"), "if (unit(u) < hidden) f(gate, u);", "f(gate, u);"),
     ("the GRU's new gate shares the norm of the two before it", _case("gru layer T3 B5"), "return gate == 2; }", "return 0; }"),
     ("masked rows go on", _case("rnn layer T3 B5", "masked"), "masked ? h[row * hidden + unit(u)] : h_new", "h_new"),
     ("a warp's largest logit is not shared", _case("softmax_cross_entropy 3 x 1025"), "shared[threadIdx.x / WARP] = value;\n    __syncthreads();", "shared[threadIdx.x / WARP] = value;"),
-    ("the tail of Adam's last chunk", _case("adam_update (4095,)"), "min(first + CHUNK, sizes[tensor])", "min(first + CHUNK, sizes[tensor] / 4 * 4)"),
+    ("the tail of Adam's last chunk", _case("adam_update (4095,)"), "min(CHUNK, sizes[tensor] - first)", "min(CHUNK, (sizes[tensor] - first) / 4 * 4)"),
     ("words that were taken twice count once", _case("take 20 of 7"), "for (int k = first; k < taken && sorted[k] == row; ++k)", "for (int k = first; k < min(first + 1, taken) && sorted[k] == row; ++k)"),
     ("the columns' warps do not wait", _case("layer_norm 70 x 129"), "= sum;\n    __syncthreads();", "= sum;")]
 

@@ -110,6 +110,8 @@ CALLS: list[Call] = [
     Call("additive_attention", ((floats(2, 4), "fixed"), (floats(2, 3, 4), "fixed"), (floats(4), "fixed"),
                                 (floats(2, 3, 5), "fixed"), (np.ones((2, 3), bool), "bool"))),
     Call("global_norm", ((floats(3, 4), "float"), (floats(2), "float"))),
+    Call("adam_rates", ((np.float32(0.1), "fixed"), (np.int32(3), "fixed integer")),
+         {"beta1": (0.9, "share"), "beta2": (0.9, "share"), "eps": (1e-8, "positive"), "bias_correction": ("standard", "choice")}),
     Call("adam_update", ((np.float32(0.1), "fixed"), (np.float32(0.1), "fixed"), (np.float32(0.5), "optional"),
                          *((floats(3, 4), "fixed"),) * 4),
          {"beta1": (0.9, "share"), "beta2": (0.9, "share"), "donate": (False, "flag")}),

@@ -56,9 +56,10 @@ ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "float": ((), ("int32", "bool")), "fixed": ((), ("int32", "bool")), "optional": (("None",), ("int32", "bool")),
     "absent": (("None",), ()), "any": ((), ()), "fixed any": ((), ()), "bool": ((), ("int32", "float32")),
     "optional bool": (("None",), ("int32", "float32")), "ids": ((), ("float32", "bool")), "labels": ((), ("float32", "bool")),
+    "fixed integer": ((), ("float32", "bool")),
     "joined": ((), ("int32", "bool")), "paired": (_NUMBERS, ("int32", "bool")), "compared": (_NUMBERS, ("int32", "bool")),
 }
-RANKED = ("fixed", "fixed any", "optional", "optional bool", "labels")
+RANKED = ("fixed", "fixed integer", "fixed any", "optional", "optional bool", "labels")
 """Roles in which a tensor of another rank is wrong."""
 
 Misuse = tuple[str, Callable[[], Any]]

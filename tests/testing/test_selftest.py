@@ -13,7 +13,7 @@ from duoln.testing import selftest, tolerance
 @pytest.mark.parametrize("one_of_each", [True])
 def test_every_rule_of_every_backend(be, one_of_each):
     reports = selftest.by_rule(selftest.run(be, selftest.cases(one_of_each)))
-    assert {r.op for r in reports} == {"layer_norm", "rnn", "lstm", "lstm_cell", "gru", "softmax_cross_entropy", "take", "adam_update",
+    assert {r.op for r in reports} == {"layer_norm", "rnn", "lstm", "lstm_cell", "gru", "softmax_cross_entropy", "take", "adam_update", "adam_rates",
                                        "conv2d", "max_pool2d", "leaky_relu", "linear_cross_entropy", "batch_norm", "add", "global_norm", "linear",
                                        "matmul"}
     assert [line for r in reports for line in r.failures] == []

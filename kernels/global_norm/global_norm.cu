@@ -1,0 +1,23 @@
+// The common Euclidean norm of many tensors: sums of squares of their chunks, and then the root of the sum of those.
+#include "../tensors.cuh"
+
+extern "C" __global__ void __launch_bounds__(CHUNK_THREADS)
+sum_squares(const unsigned long long* __restrict__ pointers, const int* __restrict__ sizes, const int* __restrict__ chunks,
+            float* __restrict__ squares, int tensors) {
+    const Chunk chunk(chunks, sizes);
+    const float* values = chunk.of(pointers, 0, tensors);
+    float sum = 0;
+#pragma unroll 4
+    for (int i = int(threadIdx.x); i < chunk.count; i += CHUNK_THREADS) sum += values[i] * values[i];
+    sum = sum_of_block(sum);
+    if (threadIdx.x == 0) squares[blockIdx.x] = sum;
+}
+
+// One block adds all sums.
+extern "C" __global__ void __launch_bounds__(CHUNK_THREADS)
+root_of_sum(const float* __restrict__ squares, float* __restrict__ norm, int count) {
+    float sum = 0;
+    for (int i = int(threadIdx.x); i < count; i += CHUNK_THREADS) sum += squares[i];
+    sum = sum_of_block(sum);
+    if (threadIdx.x == 0) *norm = sqrtf(sum);
+}
