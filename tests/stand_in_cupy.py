@@ -54,6 +54,10 @@ class ndarray(np.ndarray):
     def data(self) -> Any:
         return _Pointer(self.__array_interface__["data"][0])
 
+    def get(self, out: Any = None, blocking: bool = True) -> Any:
+        out[...] = self.view(np.ndarray)
+        return out
+
     @property
     def device(self) -> Any:
         return _Device()
@@ -156,6 +160,9 @@ class _Stream:
 
 
 class _Event:
+    def __init__(self, disable_timing: bool = False) -> None:
+        self.disable_timing = disable_timing
+
     def record(self) -> None:
         self.at = time.perf_counter()
 
@@ -182,7 +189,7 @@ def make() -> types.ModuleType:
     module.asnumpy = lambda x: np.array(x.view(np.ndarray) if isinstance(x, ndarray) else x)
     properties = {"name": b"stand-in", "major": 0, "minor": 0, "totalGlobalMem": 1 << 30, "multiProcessorCount": 3}
     module.cuda = types.SimpleNamespace(
-        Device=_Device, get_current_stream=_Stream, Event=_Event,
+        alloc_pinned_memory=bytearray, Device=_Device, get_current_stream=_Stream, Event=_Event,
         get_elapsed_time=lambda first, last: 1e3 * (last.at - first.at),
         runtime=types.SimpleNamespace(getDevice=lambda: 0, getDeviceProperties=lambda i: properties, driverGetVersion=lambda: 0,
                                       memGetInfo=lambda: (3 << 28, 1 << 30)))

@@ -28,6 +28,7 @@ class MlxBackend(OnePerProcess):
 
     name = "mlx"
     traces = True
+    queues = False
 
     def __init__(self) -> None:
         self.on_gpu = mx.default_device() == mx.Device(mx.gpu)
@@ -58,6 +59,10 @@ class MlxBackend(OnePerProcess):
     def wait(self, arrays: Sequence[Array]) -> None:
         self._check_process()
         mx.eval(list(arrays))
+
+    def end_step(self, arrays: Sequence[Array], figures: Sequence[Array]) -> Callable[[], list[np.ndarray]]:
+        self.wait([*arrays, *figures])
+        return lambda: [self.to_numpy(figure) for figure in figures]
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         return mx.compile(fn)

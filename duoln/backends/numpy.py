@@ -61,6 +61,9 @@ class NumpyBackend(NumpyLikeBackend):
     def wait(self, arrays: Sequence[Array]) -> None:
         """Does nothing, because NumPy has already computed everything."""
 
+    def end_step(self, arrays: Sequence[Array], figures: Sequence[Array]) -> Callable[[], list[np.ndarray]]:
+        return lambda: [np.asarray(figure) for figure in figures]
+
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """`fn` with a check: it must not read values on the host, because a backend that traces cannot read them."""
         def step(*args: Any) -> Any:

@@ -17,6 +17,7 @@ class NumpyLikeBackend(OnePerProcess):
     """All primitives except those that exchange data with the host; they use the module `xp`."""
 
     traces = False
+    queues = False
 
     def __init__(self, xp: ModuleType, dtypes: tuple[str, ...]) -> None:
         self.xp = xp

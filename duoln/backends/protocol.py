@@ -38,6 +38,8 @@ class Backend(Protocol):
     dtypes: tuple[str, ...]
     traces: bool
     """Whether `compile` runs the function once and then repeats what it computed."""
+    queues: bool
+    """Whether a device computes while the host goes on, so that figures are better read a step late."""
 
     # The edges -----------------------------------------------------------------------------------
     def asarray(self, host: Any, dtype: str | None = None) -> Array:
@@ -48,6 +50,12 @@ class Backend(Protocol):
 
     def wait(self, arrays: Sequence[Array]) -> None:
         """Ends a step: returns when the arrays are computed."""
+
+    def end_step(self, arrays: Sequence[Array], figures: Sequence[Array]) -> Callable[[], list[np.ndarray]]:
+        """Ends a step without a wait where work is queued.
+
+        The function that it returns gives the values of `figures`; it waits for this step, not for later ones.
+        """
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """A function of native arrays, which returns a list of them, that gives the same values and may be faster."""
@@ -129,7 +137,7 @@ class Backend(Protocol):
     def matmul(self, x: Array, y: Array) -> Array: ...
 
 
-EDGES = ("asarray", "to_numpy", "wait", "compile", "clock", "info", "free_memory", "dtype", "stray_index")
+EDGES = ("asarray", "to_numpy", "wait", "end_step", "compile", "clock", "info", "free_memory", "dtype", "stray_index")
 OPTIONAL_EDGES = ("device_seconds", "graph_size")
 """Functions of some libraries only, for benchmarks: they time work by the device's own clock, and count the nodes of a
 graph that is not computed yet."""

@@ -14,7 +14,7 @@ from duoln.runs import checkpoint
 from duoln.runs.arithmetic import check_arithmetic
 from duoln.runs.folder import RunFolder
 from duoln.system.stopping import Interrupted, stop_requested
-from duoln.tasks.events import Evaluation, Listener, RunStart, Step
+from duoln.tasks.events import Evaluation, Listener, RunStart
 from duoln.tasks.values import Splits
 from duoln.training.trainer import Trainer
 
@@ -97,10 +97,10 @@ def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) ->
     every = trainer.cfg.evaluate_every or trainer.splits.steps_per_epoch
     with stop_requested() as stop:
         while not trainer.finished:
-            loss = trainer.advance()
-            for listener in listeners:
-                listener.on_step(Step(trainer.step, loss, trainer.train_seconds, trainer.gradient_norm))
-            if trainer.step % every == 0 or trainer.step == trainer.last_step:
+            trainer.queue()
+            evaluates = trainer.step % every == 0 or trainer.step == trainer.last_step
+            _tell_steps(trainer, listeners, 0 if evaluates else trainer.behind)
+            if evaluates:
                 values = trainer.evaluate()
                 epoch = trainer.step / trainer.splits.steps_per_epoch
                 for listener in listeners:
@@ -110,10 +110,17 @@ def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) ->
             number = stop.number
             agreed = trainer.agree_to_stop(number is not None or trainer.finished)  # only process 0 knows the patience
             if number is not None or (agreed and not trainer.finished):
+                _tell_steps(trainer, listeners, 0)
                 folder.sync()
                 path = trainer.save(folder.checkpoints)
                 raise Interrupted(f"stopped after step {trainer.step}; go on with --resume auto (checkpoint {path})",
                                   number or signal.SIGINT)  # another rank was asked
+
+
+def _tell_steps(trainer: Trainer, listeners: Sequence[Listener], behind: int) -> None:
+    for step in trainer.settle(behind):
+        for listener in listeners:
+            listener.on_step(step)
 
 
 def follow(trainer: Trainer) -> None:

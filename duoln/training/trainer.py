@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from duoln.runs import checkpoint
 from duoln.runs.arithmetic import arithmetic_of
 from duoln.runs.settings import MAY_CHANGE
 from duoln.runtime import tensor, to_tensors
+from duoln.tasks.events import Step
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Splits
 from duoln.training import memory
@@ -30,6 +32,16 @@ from duoln.training.train_step import make_ranked_step, make_step, start_state
 
 _POPULATION_ROWS = 10_000
 _POPULATION_BATCHES = 1_000
+
+
+class _Queued(NamedTuple):
+    """An update whose figures have not been read."""
+
+    step: int
+    read: Callable[[], list[np.ndarray]]
+    """Waits for the update and gives its loss and the norm of its gradients."""
+    again: tuple[Any, dict[str, Tensor], Tensor] | None
+    """The step's arguments, the state on the host, if it can be run again."""
 
 
 class Trainer:
@@ -64,6 +76,7 @@ class Trainer:
         """The number of evaluations since the best one."""
         self.gradient_norm = math.nan
         """The common norm of all gradients of the last step, before they are clipped."""
+        self._queued: deque[_Queued] = deque()
         self._memory: StepMemory | None = None
         self._debug_nans = debug_nans
         self.ranks = ranks
@@ -71,31 +84,60 @@ class Trainer:
                       make_ranked_step(task, self.model, self.optimizer, ranks))
 
     def advance(self) -> float:
-        """Make one update; returns the loss before it.
+        """Make one update and wait for it; returns the loss before it. Raises as `queue` and `settle`."""
+        self.queue()
+        return [update.loss for update in self.settle()][-1]
+
+    def queue(self) -> None:
+        """Make one update. Where the device works on its own, it may still compute when this returns.
 
         Raises:
-            DivergedError: the loss or the norm of the gradients is not finite.
             MemoryExhaustedError: the device is out of memory.
         """
         started = time.perf_counter()
         batch = to_tensors(self._share(self.splits.train(self.step)), self.backend)
         rate = tensor(np.float32(self.optimizer.rate_at(self.step)), self.backend)
-        before = tree.map(lambda t: t.numpy().copy(), self.state) if self._debug_nans else None
+        again = (tree.map(lambda t: t.numpy().copy(), self.state), batch, rate) if self._debug_nans else None
         try:
             state, figures = self._step(self.state, batch, rate)
-            self.backend.wait([t.data for t in tree.leaves((state, figures))])
+            read = self.backend.end_step([t.data for t in tree.leaves(state)],
+                                         [figures["loss"].data, figures["gradient_norm"].data])
         except MemoryError as error:
-            about = f" A step takes about {self._memory}." if self._memory else ""
-            raise MemoryExhaustedError(f"no memory left at step {self.step + 1}: {error}.{about} "
-                                       f"Try a batch_size below {self.cfg.batch_size}") from error
-        value, norm = float(figures["loss"]), float(figures["gradient_norm"])
-        if not (math.isfinite(value) and math.isfinite(norm)):
-            self._tell_divergence(value, norm, before, batch, rate)
-        self.gradient_norm = norm
-        self.state = state
+            raise self._out_of_memory(error) from error
         self.step += 1
+        self.state = state
+        self._queued.append(_Queued(self.step, read, again))
         self.train_seconds += time.perf_counter() - started
-        return value
+
+    def settle(self, behind: int = 0) -> Iterator[Step]:
+        """Wait for the updates that were queued, but for the last `behind` of them; gives their figures in order.
+
+        Raises:
+            DivergedError: the loss or the norm of the gradients is not finite.
+            MemoryExhaustedError: the device is out of memory.
+        """
+        while len(self._queued) > behind:
+            started = time.perf_counter()
+            update = self._queued.popleft()
+            try:
+                loss, norm = (float(value) for value in update.read())
+            except MemoryError as error:
+                raise self._out_of_memory(error) from error
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                self._tell_divergence(update, loss, norm)
+            self.gradient_norm = norm
+            self.train_seconds += time.perf_counter() - started
+            yield Step(update.step, loss, self.train_seconds, norm)
+
+    @property
+    def behind(self) -> int:
+        """The updates whose figures are best read later: while the device works on them, the host prepares the next."""
+        return int(self.backend.queues and not self._debug_nans)
+
+    def _out_of_memory(self, error: MemoryError) -> MemoryExhaustedError:
+        about = f" A step takes about {self._memory}." if self._memory else ""
+        return MemoryExhaustedError(f"no memory left at step {self.step + 1}: {error}.{about} "
+                                    f"Try a batch_size below {self.cfg.batch_size}")
 
     def _share(self, batch: Batch) -> Batch:
         return batch if self.ranks is None else self.ranks.share(batch, self.task.batch_axes)
@@ -138,11 +180,12 @@ class Trainer:
         """Whether any of the processes wants to stop after this step; then all processes stop."""
         return wanted if self.ranks is None else self.ranks.any(wanted)
 
-    def _tell_divergence(self, loss: float, norm: float, before: Any, batch: dict[str, Tensor], rate: Tensor) -> None:
+    def _tell_divergence(self, update: _Queued, loss: float, norm: float) -> None:
         """Raise the error of a step that diverged. If the state was kept, the step first runs again."""
-        text = f"the loss is {loss} and the norm of its gradients {norm} at step {self.step + 1}"
-        if before is None:
+        text = f"the loss is {loss} and the norm of its gradients {norm} at step {update.step}"
+        if update.again is None:
             raise DivergedError(f"{text}; --debug-nans tells which operator made the first such value")
+        before, batch, rate = update.again
         with watched():
             try:
                 make_step(self.task, self.model, self.optimizer)(to_tensors(before, self.backend), batch, rate)

@@ -96,7 +96,7 @@ def test_signatures_are_the_protocols(be, name):
 
 
 def test_nothing_public_beside_the_protocol(be):
-    allowed = {*protocol.PRIMITIVES, *protocol.EDGES, *protocol.OPTIONAL_EDGES, "name", "device", "dtypes", "traces", "xp", "native_dtype", "on_gpu"}
+    allowed = {*protocol.PRIMITIVES, *protocol.EDGES, *protocol.OPTIONAL_EDGES, "name", "device", "dtypes", "traces", "queues", "xp", "native_dtype", "on_gpu"}
     assert {n for n in dir(be) if not n.startswith("_")} <= allowed
 
 
@@ -175,3 +175,12 @@ def test_clock_goes_forward(be):
 
 def test_one_object_per_library():
     assert runtime.backend("numpy") is runtime.backend("numpy")
+
+
+def test_a_step_ends_with_its_figures(be):
+    """The values are those of the time when the step ended, whatever is computed later."""
+    state, figures = be.asarray(np.ones((3, 2), np.float32)), [be.asarray(np.array(v, np.float32)) for v in (0.5, 7.0)]
+    read = be.end_step([state], figures)
+    be.end_step([state + state], [figures[0] * 2.0])
+    values = read()
+    assert [(v.shape, v.dtype, float(v)) for v in values] == [((), np.float32, 0.5), ((), np.float32, 7.0)]
