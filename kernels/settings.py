@@ -27,7 +27,8 @@ def every_setting() -> list[tuple[str, Macros]]:
     sources: dict[str, list[dict[str, int]]] = {
         "layer_norm/layer_norm.cu": rows, "layer_norm/wide.cu": wide, "columns.cu": [{}],
         "lstm/lstm.cu": recurrent.every_setting(_LSTM), "gru/gru.cu": recurrent.every_setting(_CELL),
-        "rnn/rnn.cu": recurrent.every_setting(_CELL),
+        "lstm/wide.cu": recurrent.every_wide_setting(_LSTM), "gru/wide.cu": recurrent.every_wide_setting(_CELL),
+        "rnn/rnn.cu": recurrent.every_setting(_CELL, recurrent.RNN_WIDE),
         "softmax_cross_entropy/softmax_cross_entropy.cu": list(CROSS_ENTROPY), "adam/adam.cu": [TENSORS],
         "global_norm/global_norm.cu": [TENSORS],
         "take/take.cu": [{}], "device_limits/memory.cu": [{}], "device_limits/exchange.cu": [{}],

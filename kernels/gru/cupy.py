@@ -15,7 +15,6 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import launch
 from duoln.kernels.recurrent import cuda
-from duoln.kernels.recurrent.plan import plan
 from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import gru
 from duoln.ops.recurrent.variants import norm_shapes
@@ -25,9 +24,9 @@ _PARAMETERS = ("gain_x", "bias_x", "gain_h", "bias_h")
 _COMMON = ("x_proj: float32[3], h_proj: float32[3], gain_x: float32[1]?, bias_x: float32[1]?, "
            "gain_h: float32[1]?, bias_h: float32[1]?, mask: bool[2]?, h: float32[3], stats: float32[3], ")
 _SIZES = "time_step: int32, time_steps: int32, batch: int32, hidden: int32"
-_forward_step = launch.Kernel("gru/gru.cu", "gru_forward", _COMMON + _SIZES + ", eps: float32")
-_backward_step = launch.Kernel(
-    "gru/gru.cu", "gru_backward", _COMMON + "d_hs: float32[3]?, dh: float32[2], carry: float32[2], "
+_forward_step = cuda.TimeStep("gru", "forward", _COMMON + _SIZES + ", eps: float32")
+_backward_step = cuda.TimeStep(
+    "gru", "backward", _COMMON + "d_hs: float32[3]?, dh: float32[2], carry: float32[2], "
     "d_x_proj: float32[3], d_h_proj: float32[3], d_x_gates: float32[3]?, d_h_gates: float32[3]?, " + _SIZES)
 
 
@@ -47,14 +46,13 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
              gradient_limit: float | None, **unused: Any) -> tuple[tuple[Array, Array], _Saved]:
     time_steps, (batch, hidden) = x.shape[0], h.shape
     norms = dict(zip(norm_shapes("gru", norm, 1), launch.packed(*norm_arrays), strict=True))
-    walk, p, macros = cuda.Walk.of(x, mask, reverse, gradient_limit), plan(hidden), cuda.norm_macros(norm != "none")
+    walk, macros = cuda.Walk.of(x, mask, reverse, gradient_limit), cuda.norm_macros(norm != "none")
     x_proj = cuda.projection(walk.x, w_x, bias)
     h_proj, hs = cupy.empty_like(x_proj), cuda.states(h, time_steps)
     stats = cupy.empty((4 * macros["NORM_GATES"], time_steps * batch, 3), dtype=x.dtype)
     parameters = [norms.get(name) for name in _PARAMETERS]
-    grid, block = p.launch(batch)
-    step = _forward_step.bind(grid, block, (x_proj, h_proj, *parameters, walk.mask, hs, stats, 0, time_steps, batch,
-                                            hidden, eps), p.macros(**macros), varying="time_step")
+    step = _forward_step.bind(hidden, batch, (x_proj, h_proj, *parameters, walk.mask, hs, stats, 0, time_steps, batch,
+                                              hidden, eps), macros)
     for t in range(time_steps):
         cupy.matmul(hs[t], w_h, out=h_proj[t])
         step(t)
@@ -68,15 +66,14 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
     dh = cuda.start(gouts[1], saved.h[0])
     carry = cupy.zeros_like(dh)
-    p, macros = plan(hidden), cuda.norm_macros(bool(norms))
+    macros = cuda.norm_macros(bool(norms))
     d_x_proj, d_h_proj = cupy.empty_like(saved.x_proj), cupy.empty_like(saved.x_proj)
     d_x_gates, d_h_gates = ((cupy.empty_like(d_x_proj), cupy.empty_like(d_x_proj)) if norms else (None, None))
     parameters = [norms.get(name) for name in _PARAMETERS]
-    grid, block = p.launch(batch)
     w_back = w_h.T
-    step = _backward_step.bind(grid, block, (
+    step = _backward_step.bind(hidden, batch, (
         saved.x_proj, saved.h_proj, *parameters, walk.mask, saved.h, saved.stats, d_hs, dh, carry, d_x_proj, d_h_proj,
-        d_x_gates, d_h_gates, 0, time_steps, batch, hidden), p.macros(**macros), varying="time_step")
+        d_x_gates, d_h_gates, 0, time_steps, batch, hidden), macros)
     for t in range(time_steps - 1, -1, -1):
         step(t)
         cupy.matmul(d_h_proj[t], w_back, out=dh)

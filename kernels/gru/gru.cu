@@ -24,7 +24,7 @@ __device__ __forceinline__ GatesOfUnit gates(const Values<Gru> (&v)[2], int u, c
     return {gru_gates(x[0], x[1], x[2], h[0], h[1], h[2]), h[2]};
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 gru_forward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
             const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
             const bool* __restrict__ mask, float* __restrict__ h, float* __restrict__ stats, int time_step,
@@ -52,7 +52,7 @@ gru_forward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, 
 // carry around it, d_hs (T, B, H) from the outputs (null if there is none). The kernel writes carry anew, for the time
 // step before, and d_x_proj and d_h_proj (T, B, 3H), the gradients before the norms; where there are norms also
 // d_x_gates and d_h_gates, the gradients after them.
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 gru_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
              const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
              const bool* __restrict__ mask, const float* __restrict__ h, const float* __restrict__ stats,

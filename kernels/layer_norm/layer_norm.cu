@@ -9,7 +9,7 @@
 #include "gradient.h"
 #include "row.cuh"
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 layer_norm_forward(const float* __restrict__ x, const float* __restrict__ gain, const float* __restrict__ bias,
                    float* __restrict__ y, float* __restrict__ stats, int rows, int width, float eps, int activation) {
     __shared__ float shared[WARP];
@@ -54,7 +54,7 @@ layer_norm_forward(const float* __restrict__ x, const float* __restrict__ gain, 
 //
 // `activation` as in activation.h: the value before it is computed again, so nothing more is kept or read.
 // dx may be null, and so may the two partials. x and dy may be columns [first, first + width) of wider rows.
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 layer_norm_backward(const float* __restrict__ x, const float* __restrict__ stats, const float* __restrict__ gain,
                     const float* __restrict__ bias, const float* __restrict__ dy, float* __restrict__ dx,
                     float* __restrict__ d_gain, float* __restrict__ d_bias, int rows, int width, int stride, int first,

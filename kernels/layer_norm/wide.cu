@@ -13,7 +13,7 @@ __device__ __forceinline__ float total(int width, float* shared, F f) {
     return sum[0];
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 layer_norm_forward_wide(const float* __restrict__ x, const float* __restrict__ gain, const float* __restrict__ bias,
                         float* __restrict__ y, float* __restrict__ stats, int rows, int width, float eps,
                         int activation) {
@@ -41,7 +41,7 @@ layer_norm_forward_wide(const float* __restrict__ x, const float* __restrict__ g
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 layer_norm_backward_wide(const float* __restrict__ x, const float* __restrict__ stats, const float* __restrict__ gain,
                          const float* __restrict__ bias, const float* __restrict__ dy, float* __restrict__ dx,
                          float* __restrict__ d_gain, float* __restrict__ d_bias, int rows, int width, int stride,

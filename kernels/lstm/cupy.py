@@ -15,7 +15,6 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import launch
 from duoln.kernels.recurrent import cuda
-from duoln.kernels.recurrent.plan import plan
 from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import lstm, lstm_cell
 from duoln.ops.recurrent.variants import norm_shapes
@@ -25,13 +24,12 @@ _PARAMETERS = ("gain_x", "bias_x", "gain_h", "bias_h")
 _COMMON = ("x_proj: float32[3], h_proj: float32[3], gain_x: float32[1]?, bias_x: float32[1]?, "
            "gain_h: float32[1]?, bias_h: float32[1]?, bias: float32[1], gain_c: float32[1]?, bias_c: float32[1]?, "
            "mask: bool[2]?, ")
-_forward_step = launch.Kernel(
-    "lstm/lstm.cu", "lstm_forward", _COMMON + "h: float32[3], c: float32[3], stats: float32[3], time_step: int32, "
-    "time_steps: int32, batch: int32, hidden: int32, eps: float32")
-_backward_step = launch.Kernel(
-    "lstm/lstm.cu", "lstm_backward", _COMMON + "c: float32[3], stats: float32[3], d_hs: float32[3]?, "
-    "dh: float32[2], carry: float32[2]?, dc: float32[2], d_x_proj: float32[3], d_h_proj: float32[3]?, "
-    "d_gates: float32[3]?, d_c_norm: float32[3]?, time_step: int32, time_steps: int32, batch: int32, hidden: int32")
+_forward_step = cuda.TimeStep("lstm", "forward", _COMMON + "h: float32[3], c: float32[3], stats: float32[3], "
+                              "time_step: int32, time_steps: int32, batch: int32, hidden: int32, eps: float32")
+_backward_step = cuda.TimeStep(
+    "lstm", "backward", _COMMON + "c: float32[3], stats: float32[3], d_hs: float32[3]?, dh: float32[2], "
+    "carry: float32[2]?, dc: float32[2], d_x_proj: float32[3], d_h_proj: float32[3]?, d_gates: float32[3]?, "
+    "d_c_norm: float32[3]?, time_step: int32, time_steps: int32, batch: int32, hidden: int32")
 
 
 class _Saved(NamedTuple):
@@ -62,14 +60,13 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
     time_steps, (batch, hidden) = x.shape[0], h.shape
     bias, *packed_norms = launch.packed(bias, *norm_arrays)
     norms = dict(zip(norm_shapes("lstm", norm, 1), packed_norms, strict=True))
-    walk, p, macros = cuda.Walk.of(x, mask, reverse, gradient_limit), plan(hidden), settings(norm)
+    walk, macros = cuda.Walk.of(x, mask, reverse, gradient_limit), settings(norm)
     x_proj = cuda.projection(walk.x, w_x, bias if norm == "layer-theano" else None)
     h_proj = cupy.empty_like(x_proj)
     hs, cs = cuda.states(h, time_steps), cuda.states(c, time_steps)
     stats = cupy.empty((2 * macros["NORM_GATES"] + macros["NORM_CELL"], time_steps * batch, 3), dtype=x.dtype)
-    grid, block = p.launch(batch)
-    step = _forward_step.bind(grid, block, (x_proj, h_proj, *_parameters(bias, norms), walk.mask, hs, cs, stats, 0,
-                                            time_steps, batch, hidden, eps), p.macros(**macros), varying="time_step")
+    step = _forward_step.bind(hidden, batch, (x_proj, h_proj, *_parameters(bias, norms), walk.mask, hs, cs, stats, 0,
+                                              time_steps, batch, hidden, eps), macros)
     for t in range(time_steps):
         cupy.matmul(hs[t], w_h, out=h_proj[t])
         step(t)
@@ -83,17 +80,16 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
     dh, dc = cuda.start(gouts[1], saved.h[0]), cuda.start(gouts[2], saved.c[0])
     carry = None if walk.mask is None else cupy.zeros_like(dh)
-    macros, p = settings(saved.norm), plan(hidden)
+    macros = settings(saved.norm)
     d_x_proj = cupy.empty_like(saved.x_proj)
     apart = bool(macros["NORM_GATES"])  # without norms x_proj, h_proj and the gates have one gradient
     d_h_proj, d_gates = (cupy.empty_like(d_x_proj) if apart else d_x_proj for _ in range(2))
     d_c_norm = cupy.empty((time_steps, batch, hidden), dtype=d_x_proj.dtype) if macros["NORM_CELL"] else None
-    grid, block = p.launch(batch)
     w_back = w_h.T
-    step = _backward_step.bind(grid, block, (
+    step = _backward_step.bind(hidden, batch, (
         saved.x_proj, saved.h_proj, *_parameters(bias, norms), walk.mask, saved.c, saved.stats, d_hs, dh, carry, dc,
         d_x_proj, d_h_proj if apart else None, d_gates if apart else None, d_c_norm, 0, time_steps, batch, hidden),
-        p.macros(**macros), varying="time_step")
+        macros)
     for t in range(time_steps - 1, -1, -1):
         step(t)
         cupy.matmul(d_h_proj[t], w_back, out=dh)
@@ -129,13 +125,12 @@ def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Arr
     batch, hidden = c.shape
     bias, *packed_norms = launch.packed(bias, *norm_arrays)
     norms = dict(zip(norm_shapes("lstm", norm, 1), packed_norms, strict=True))
-    p, macros = plan(hidden), settings(norm)
+    macros = settings(norm)
     x_proj = cupy.ascontiguousarray(x_proj + bias if norm == "layer-theano" else x_proj)[None]
     h_proj, hs, cs = cupy.ascontiguousarray(h_proj)[None], cuda.states(c, 1), cuda.states(c, 1)
     stats = cupy.empty((2 * macros["NORM_GATES"] + macros["NORM_CELL"], batch, 3), dtype=x_proj.dtype)
-    _forward_step(*p.launch(batch), (
-        x_proj, h_proj, *_parameters(bias, norms), None, hs, cs, stats, 0, 1, batch, hidden, eps),
-        p.macros(**macros))
+    _forward_step.bind(hidden, batch, (x_proj, h_proj, *_parameters(bias, norms), None, hs, cs, stats, 0, 1, batch,
+                                       hidden, eps), macros)()
     saved = _Saved(cuda.Walk(x_proj, None, False, None), (bias, bias, bias), norms, x_proj, h_proj, hs, cs, stats, norm)
     return (hs[1], cs[1]), saved
 
@@ -144,15 +139,15 @@ def _cell_vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | Non
               needs: Sequence[bool]) -> list[Array | None]:
     batch, hidden = saved.c.shape[1:]
     dh, dc = (cuda.start(g, saved.c[0]) for g in gouts)
-    macros, p = settings(saved.norm), plan(hidden)
+    macros = settings(saved.norm)
     apart = bool(macros["NORM_GATES"])
     d_x_proj = cupy.empty_like(saved.x_proj)
     d_h_proj, d_gates = (cupy.empty_like(d_x_proj) if apart else d_x_proj for _ in range(2))
     d_c_norm = cupy.empty((1, batch, hidden), dtype=d_x_proj.dtype) if macros["NORM_CELL"] else None
-    _backward_step(*p.launch(batch), (
+    _backward_step.bind(hidden, batch, (
         saved.x_proj, saved.h_proj, *_parameters(saved.weights[2], saved.norms), None, saved.c, saved.stats, None,
         dh, None, dc, d_x_proj, d_h_proj if apart else None, d_gates if apart else None, d_c_norm, 0, 1, batch, hidden),
-        p.macros(**macros))
+        macros)()
     gradients = _of_parameters(saved, d_x_proj, d_gates if apart else None, d_c_norm)
     return [d_x_proj[0], d_h_proj[0], dc, gradients["bias"], *(gradients[name] for name in saved.norms)]
 

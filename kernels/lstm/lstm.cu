@@ -21,7 +21,7 @@ __device__ __forceinline__ LstmGates gates(const Values<Lstm> (&v)[2], int u, co
     return lstm_gates(sum[0], sum[1], sum[2], sum[3]);
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 lstm_forward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
              const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
              const float* __restrict__ bias, const float* __restrict__ gain_c, const float* __restrict__ bias_c,
@@ -65,7 +65,7 @@ lstm_forward(const float* __restrict__ x_proj, const float* __restrict__ h_proj,
 // gradient: the kernel reads that after the time step and writes that before it. It also writes d_x_proj and d_h_proj
 // (T, B, 4H), the gradients before the norms; d_gates (T, B, 4H), after them; d_c_norm (T, B, H), after the norm of the
 // cell. The gains' gradients are sums over all time steps, so layer_norm_backward computes them later.
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 lstm_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
               const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
               const float* __restrict__ bias, const float* __restrict__ gain_c, const float* __restrict__ bias_c,

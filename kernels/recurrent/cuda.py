@@ -15,7 +15,7 @@ import cupy
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import launch
 from duoln.kernels.layer_norm import cupy as layer_norm
-from duoln.kernels.recurrent.plan import MOST_HIDDEN
+from duoln.kernels.recurrent.plan import MOST_HIDDEN, MOST_KEPT, plan
 
 
 def supports(variants: Sequence[str]) -> Callable[..., str | None]:
@@ -34,6 +34,19 @@ def supports(variants: Sequence[str]) -> Callable[..., str | None]:
         return launch.too_large(x) if x.size and h.size else "there are no values"
 
     return reason
+
+
+class TimeStep:
+    """A cell's kernel. The values of a row stay in registers where they fit; else they are read again."""
+
+    def __init__(self, cell: str, direction: str, signature: str) -> None:
+        self._kept = launch.Kernel(f"{cell}/{cell}.cu", f"{cell}_{direction}", signature)
+        self._wide = launch.Kernel(f"{cell}/wide.cu", f"{cell}_{direction}_wide", signature)
+
+    def bind(self, hidden: int, batch: int, arguments: Sequence[Any], norms: dict[str, int]) -> launch.Launch:
+        """The launch of any time step, for these arguments and the macros of the norms."""
+        kernel, p = self._wide if hidden > MOST_KEPT else self._kept, plan(hidden)
+        return kernel.bind(*p.launch(batch), arguments, p.macros(**norms), varying="time_step")
 
 
 def norm_macros(normed: bool) -> dict[str, int]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_LADDER = ((32, 1), (128, 1), (128, 2), (128, 4), (256, 4), (512, 4), (1024, 4))
+_LADDER = ((32, 1), (128, 1), (128, 2), (128, 4), (256, 4), (512, 4))
 """The threads, and the hidden units of each thread; an entry holds rows up to the product of both."""
+MOST_KEPT = 2048
+"""Hidden units of rows that fit in registers."""
 MOST_HIDDEN = 4096
 _ROWS_OF_A_WARP = 4
 
@@ -33,18 +35,28 @@ class Plan(NamedTuple):
         return {"THREADS": self.threads, "UNITS": self.units, **norms}
 
 
-def plan(hidden: int) -> Plan:
-    """The first entry of the table that holds a row of `hidden` units.
+WIDE = Plan(256, 1)
+"""For LSTM and GRU above MOST_KEPT: values are read again where they are needed again."""
+RNN_WIDE = Plan(1024, 4)
+"""For the RNN above MOST_KEPT: it has one value for each unit, which still fits in a register."""
+
+
+def plan(hidden: int, wide: Plan = WIDE) -> Plan:
+    """The first entry of the table that holds a row of `hidden` units; `wide` for more than MOST_KEPT.
 
     Raises:
         ValueError: `hidden` is above MOST_HIDDEN.
     """
-    for threads, units in _LADDER:
-        if hidden <= threads * units:
-            return Plan(threads, units)
-    raise ValueError(f"expected at most {MOST_HIDDEN} hidden units, found {hidden}")
+    if hidden > MOST_HIDDEN:
+        raise ValueError(f"expected at most {MOST_HIDDEN} hidden units, found {hidden}")
+    return next((Plan(*entry) for entry in _LADDER if hidden <= entry[0] * entry[1]), wide)
 
 
-def every_setting(norms: Sequence[dict[str, int]]) -> list[dict[str, int]]:
+def every_setting(norms: Sequence[dict[str, int]], *wide: Plan) -> list[dict[str, int]]:
     """All sets of macros for a cell's source, given the settings of its norms."""
-    return [Plan(*entry).macros(**n) for entry in _LADDER for n in norms]
+    return [p.macros(**n) for p in (*(Plan(*entry) for entry in _LADDER), *wide) for n in norms]
+
+
+def every_wide_setting(norms: Sequence[dict[str, int]]) -> list[dict[str, int]]:
+    """All sets of macros for a cell's source for wide rows, given the settings of its norms."""
+    return [WIDE.macros(**n) for n in norms]

@@ -14,7 +14,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import launch
 from duoln.kernels.recurrent import cuda
-from duoln.kernels.recurrent.plan import plan
+from duoln.kernels.recurrent.plan import RNN_WIDE, plan
 from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import rnn
 
@@ -42,7 +42,8 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
              *norms: Array, norm: str, eps: float, reverse: bool, gradient_limit: float | None,
              **unused: Any) -> tuple[tuple[Array, Array], _Saved]:
     time_steps, (batch, hidden) = x.shape[0], h.shape
-    walk, p, macros = cuda.Walk.of(x, mask, reverse, gradient_limit), plan(hidden), cuda.norm_macros(norm != "none")
+    walk, p = cuda.Walk.of(x, mask, reverse, gradient_limit), plan(hidden, RNN_WIDE)
+    macros = cuda.norm_macros(norm != "none")
     sums = cuda.projection(walk.x, w_x, bias)
     norms = launch.packed(*norms)
     h_proj, hs = cupy.empty(h.shape, dtype=h.dtype), cuda.states(h, time_steps)
@@ -62,7 +63,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
     dh = cuda.start(gouts[1], saved.h[0])
     carry = None if walk.mask is None else cupy.zeros_like(dh)
-    p, macros = plan(hidden), cuda.norm_macros(bool(norms))
+    p, macros = plan(hidden, RNN_WIDE), cuda.norm_macros(bool(norms))
     d_sums = cupy.empty_like(saved.sums)
     d_gates = cupy.empty_like(d_sums) if norms else None
     grid, block = p.launch(batch)

@@ -6,7 +6,7 @@
 // h (T + 1, B, H) begins with the first state; stats [T * B][3].
 #include "../recurrent/cell.cuh"
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 rnn_forward(float* __restrict__ sums, const float* __restrict__ h_proj, const float* __restrict__ gain,
             const float* __restrict__ bias, const bool* __restrict__ mask, float* __restrict__ h,
             float* __restrict__ stats, int time_step, int time_steps, int batch, int hidden, float eps) {
@@ -32,7 +32,7 @@ rnn_forward(float* __restrict__ sums, const float* __restrict__ h_proj, const fl
 }
 
 // As in lstm.cu: dh, carry and d_hs come in; written are d_sums (T, B, H), before the norm, and d_gates, after it.
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 rnn_backward(const float* __restrict__ sums, const float* __restrict__ gain, const float* __restrict__ bias,
              const bool* __restrict__ mask, const float* __restrict__ stats, const float* __restrict__ d_hs,
              const float* __restrict__ dh, float* __restrict__ carry, float* __restrict__ d_sums,

@@ -14,7 +14,7 @@ __device__ __forceinline__ float row_max(float value, float* shared) {
     return value;
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 cross_entropy_forward(const float* __restrict__ logits, const int* __restrict__ labels, float* __restrict__ loss,
                       float* __restrict__ kept, int rows, int classes) {
     __shared__ float for_max[WARP], for_sum[WARP];
@@ -33,7 +33,7 @@ cross_entropy_forward(const float* __restrict__ logits, const int* __restrict__ 
 }
 
 // The gradient of row r is g[r * g_step]; a step of 0 means one number for all rows, as after a mean.
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 cross_entropy_backward(const float* __restrict__ logits, const int* __restrict__ labels,
                        const float* __restrict__ kept, const float* __restrict__ g, int g_step,
                        float* __restrict__ d_logits, int rows, int classes) {

@@ -32,7 +32,7 @@ _PATTERN = 0xA5
 _LINE = 16
 """Arrays begin on a line of this many bytes, as vector loads need it."""
 
-_KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:(?:__launch_bounds__\(\w+\)|CLUSTER)\s*)?(\w+)\s*\(([^)]*)\)')
+_KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:(?:__launch_bounds__\([^)]*\)|CLUSTER)\s*)?(\w+)\s*\(([^)]*)\)')
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\(\d+\)\s*)?(\w+)\s+(\w+)\[\s*\]\s*;")
 _SYSTEM = re.compile(r"^\s*#\s*include\s*<[^>]*>.*$", re.M)
 

@@ -1,0 +1,99 @@
+// A time step of a GRU whose rows are too wide for registers, and its gradient. Arguments and results are those of gru.cu.
+#include "../recurrent/wide.cuh"
+#include "gru.h"
+
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
+gru_forward_wide(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
+                 const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
+                 const bool* __restrict__ mask, float* __restrict__ h, float* __restrict__ stats, int time_step,
+                 int time_steps, int batch, int hidden, float eps) {
+    __shared__ float shared[SHARED];
+    const size_t rows = size_t(time_steps) * batch, row = size_t(time_step) * batch + blockIdx.x;
+#if NORM_GATES
+    for (int source = 0; source < 2; ++source)
+        for (int part = 0; part < Gru::PARTS; ++part) {
+            const float* values = (source ? h_proj : x_proj) + row * 3 * hidden + part * 2 * hidden;
+            keep_statistics(stats + ((source * Gru::PARTS + part) * rows + row) * 3, Gru::width(part, hidden), eps, shared,
+                            [&](int i) { return values[i]; });
+        }
+#endif
+    const GatesOfRow normed = {x_proj, h_proj, stats, row, rows, 3 * hidden, Gru::PARTS};
+    const bool masked = mask && !mask[row];
+#pragma unroll 1
+    for (int u = threadIdx.x; u < hidden; u += THREADS) {
+        float x[3], state[3];
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate) {
+            const int place = gate * hidden + u;
+            x[gate] = affine(normed(0, Gru::part(gate), place), gain_x, bias_x, place);
+            state[gate] = affine(normed(1, Gru::part(gate), place), gain_h, bias_h, place);
+        }
+        const float h_before = h[row * hidden + u];
+        const GruGates s = gru_gates(x[0], x[1], x[2], state[0], state[1], state[2]);
+        h[(row + batch) * hidden + u] = masked ? h_before : gru_state(s, h_before);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, 1)
+gru_backward_wide(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
+                  const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
+                  const bool* __restrict__ mask, const float* __restrict__ h, const float* __restrict__ stats,
+                  const float* __restrict__ d_hs, const float* __restrict__ dh, float* __restrict__ carry,
+                  float* __restrict__ d_x_proj, float* __restrict__ d_h_proj, float* __restrict__ d_x_gates,
+                  float* __restrict__ d_h_gates, int time_step, int time_steps, int batch, int hidden) {
+    __shared__ float shared[SHARED];
+    const size_t rows = size_t(time_steps) * batch, at = blockIdx.x, row = size_t(time_step) * batch + at;
+    const bool masked = mask && !mask[row];
+    const GatesOfRow normed = {x_proj, h_proj, stats, row, rows, 3 * hidden, Gru::PARTS};
+    float sums[4 * Gru::PARTS] = {};  // of source and part: the gradient, and its product with the standardised value
+#pragma unroll 1
+    for (int u = threadIdx.x; u < hidden; u += THREADS) {
+        const size_t here = at * hidden + u;
+        float of_x[3], of_h[3], x[3], state[3];
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate) {
+            const int place = gate * hidden + u;
+            of_x[gate] = normed(0, Gru::part(gate), place);
+            of_h[gate] = normed(1, Gru::part(gate), place);
+            x[gate] = affine(of_x[gate], gain_x, bias_x, place);
+            state[gate] = affine(of_h[gate], gain_h, bias_h, place);
+        }
+        const GruGates s = gru_gates(x[0], x[1], x[2], state[0], state[1], state[2]);
+        const float upstream = dh[here] + carry[here] + (d_hs ? d_hs[row * hidden + u] : 0);
+        const float d = masked ? 0 : upstream;
+        const GruGates d_s = gru_gradient(s, h[row * hidden + u], state[2], d);
+        const float d_x[3] = {d_s.z, d_s.r, d_s.n}, d_state[3] = {d_s.z, d_s.r, d_s.n * s.r};
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate) {
+            const int place = gate * hidden + u;
+#if NORM_GATES
+            d_x_gates[row * 3 * hidden + place] = d_x[gate];
+            d_h_gates[row * 3 * hidden + place] = d_state[gate];
+            float* of_part = sums + 4 * Gru::part(gate);
+            of_part[0] += d_x[gate] * gain_x[place];
+            of_part[1] += d_x[gate] * gain_x[place] * of_x[gate];
+            of_part[2] += d_state[gate] * gain_h[place];
+            of_part[3] += d_state[gate] * gain_h[place] * of_h[gate];
+#else
+            d_x_proj[row * 3 * hidden + place] = d_x[gate];
+            d_h_proj[row * 3 * hidden + place] = d_state[gate];
+#endif
+        }
+        carry[here] = masked ? upstream : d * (1 - s.z);
+    }
+#if NORM_GATES
+    block_sum<THREADS>(sums, shared);
+#pragma unroll 1
+    for (int u = threadIdx.x; u < hidden; u += THREADS)
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate) {
+            const int part = Gru::part(gate), place = gate * hidden + u, width = Gru::width(part, hidden);
+            const size_t of_gate = row * 3 * hidden + place;
+            const float* of_part = sums + 4 * part;
+            d_x_proj[of_gate] = through_norm(d_x_gates[of_gate] * gain_x[place], normed(0, part, place),
+                                             normed.stat(0, part)[2], of_part[0] / width, of_part[1] / width);
+            d_h_proj[of_gate] = through_norm(d_h_gates[of_gate] * gain_h[place], normed(1, part, place),
+                                             normed.stat(1, part)[2], of_part[2] / width, of_part[3] / width);
+        }
+#endif
+}

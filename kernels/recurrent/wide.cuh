@@ -1,0 +1,46 @@
+// What the kernels of cells share whose rows are too wide for registers: a block works on a row of the batch, each of its
+// THREADS threads on every THREADS-th unit, and values are read again where they are needed again.
+//
+// Macro: UNITS is 1, since nothing of a row is kept.
+#pragma once
+#include "cell.cuh"
+
+// What the input (source 0) and the state (source 1) give the gates of one row, before the norms or standardised.
+struct GatesOfRow {
+    const float *x_proj, *h_proj, *stats;
+    size_t row, rows;
+    int width, parts;
+
+    __device__ __forceinline__ const float* stat(int source, int part) const {
+        return stats + ((source * parts + part) * rows + row) * 3;
+    }
+    __device__ __forceinline__ float operator()(int source, int part, int place) const {
+        const float value = (source ? h_proj : x_proj)[row * width + place];
+#if NORM_GATES
+        const float* of = stat(source, part);
+        return (value - of[0] - of[1]) * of[2];
+#else
+        return value;
+#endif
+    }
+};
+
+// Writes mean, residual and rstd of value(0) ... value(width - 1), as layer_norm.cu has them. All threads must call it; value(i)
+// is asked by the thread that works on i.
+template <class F>
+__device__ __forceinline__ void keep_statistics(float* stat, int width, float eps, float* shared, F value) {
+    float kept[3] = {0, 0, 0};
+#pragma unroll
+    for (int pass = 0; pass < 3; ++pass) {
+        float sum[1] = {0};
+        for (int i = threadIdx.x; i < width; i += THREADS) {
+            const float centred = value(i) - kept[0] - kept[1];
+            sum[0] += pass < 2 ? centred : centred * centred;
+        }
+        block_sum<THREADS>(sum, shared);
+        kept[pass] = pass < 2 ? sum[0] / width : 1.0f / sqrtf(sum[0] / width + eps);
+    }
+    if (threadIdx.x == 0)
+        for (int k = 0; k < 3; ++k) stat[k] = kept[k];
+    __syncthreads();  // all threads read them next
+}
