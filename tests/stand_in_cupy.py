@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import time
 import types
+from collections.abc import Iterator
 from typing import Any
+from weakref import WeakValueDictionary
 
 import hostgpu
 import numpy as np
@@ -29,9 +31,14 @@ launches: list[str] = []
 decides the order in which its threads run."""
 
 
+_addressed: WeakValueDictionary[int, ndarray] = WeakValueDictionary()
+"""Arrays that were asked for their address, by it: a kernel may find it in a table."""
+
+
 class _Pointer:
-    def __init__(self, address: int) -> None:
-        self.ptr = address
+    def __init__(self, array: ndarray) -> None:
+        self.ptr = array.__array_interface__["data"][0]
+        _addressed[self.ptr] = array
 
 
 class _Device:
@@ -52,7 +59,7 @@ class ndarray(np.ndarray):
 
     @property
     def data(self) -> Any:
-        return _Pointer(self.__array_interface__["data"][0])
+        return _Pointer(self)
 
     @property
     def device(self) -> Any:
@@ -126,7 +133,7 @@ class RawModule:
 
 
 class _Function:
-    max_dynamic_shared_size_bytes = 0
+    max_dynamic_shared_size_bytes = hostgpu.SHARED_LIMIT
 
     def __init__(self, program: hostgpu.Program, name: str) -> None:
         self._program, self._name = program, name
@@ -144,7 +151,16 @@ class _Function:
             else:
                 raise TypeError(f"Unsupported type {type(a)}")
         launches.append(self._name)
-        self._program.launch(self._name, grid, block, given, shared_mem, len(launches))
+        self._program.launch(self._name, grid, block, given, shared_mem, len(launches),
+                             most_shared=self.max_dynamic_shared_size_bytes, reachable=list(_in_tables(given)))
+
+
+def _in_tables(arguments: list[Any]) -> Iterator[np.ndarray]:
+    """The arrays whose addresses are in arguments of uint64."""
+    tables = [a for a in arguments if isinstance(a, np.ndarray) and a.dtype == np.uint64]
+    for address in sorted({int(n) for table in tables for n in table.reshape(-1)}):
+        if address in _addressed:
+            yield _addressed[address].view(np.ndarray)
 
 
 class _Stream:

@@ -77,7 +77,7 @@ def host_text(name: str, given: Sequence[Argument], body: str, header: str) -> s
                       for i, a in enumerate(given) if a.declaration.count("&"))
     places = [re.sub(r"(\w+)$", f"number_{i}", p) if "&" in a.declaration else p
               for i, (p, a) in enumerate(zip(places, given, strict=True))]
-    marked = _SHARED.sub(r"\1THREADGROUP_MEMORY ", body)
+    marked = _SHARED.sub(r"\1__shared__ ", body)
     return f'{header}\nextern "C" __global__ void {name}({", ".join(places)}) {{\n{numbers}{marked}\n}}\n'
 
 
