@@ -269,6 +269,7 @@ extern "C" int hostgpu_launch(Request* request) {
         prepare();
         place(*request, addresses, l.values);
         run_all();
+        bring_out_all();
         check_guards();
         take_back(*request, addresses);
     } else if (outcome == 2) {

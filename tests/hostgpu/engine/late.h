@@ -2,7 +2,7 @@
 //
 // A volatile store without a fence behind it stays with its block for a while: whenever a thread of another block runs,
 // memory holds what was there before. The seed decides when it comes out; a fence of the thread, or one that a barrier
-// puts behind it, and the end of the block bring it out at once. (Stores that are not volatile need no such delay: to
+// puts behind it, and the end of the launch bring it out at once. (Stores that are not volatile need no such delay: to
 // read them without order is an error already.)
 #pragma once
 #include "order.h"
@@ -75,8 +75,8 @@ inline void bring_out_by_fence() {
     });
 }
 
-inline void bring_out_of(const Block& b) {
-    bring_out([&](const LateStore& s) { return s.block == b.number; });
+inline void bring_out_all() {
+    bring_out([](const LateStore&) { return true; });
 }
 
 }  // namespace hostgpu

@@ -29,12 +29,11 @@ inline void release_grid() {
         b.waiting_for_grid = 0;
         for (unsigned i = 0; i < launch->threads; ++i) wake(b.fibers[i]);
     }
-    bring_out([](const LateStore&) { return true; });
+    bring_out_all();
     shuffle_order();
 }
 
 inline void end(Block& b) {
-    bring_out_of(b);
     clear_shared(b);
     b.active = false;
     ++launch->progress;
@@ -111,7 +110,7 @@ inline bool look_again(int& rounds, uint64_t& progress) {
             }
     rounds = progress == launch->progress ? rounds + 1 : 0;
     progress = launch->progress;
-    if (rounds) bring_out([](const LateStore&) { return true; });
+    if (rounds) bring_out_all();
     shuffle_order();
     return any;
 }
