@@ -27,23 +27,23 @@ inline void swap(LateStore& s) {
     s.inside = !s.inside;
 }
 
+inline void bring_out_at_place(size_t i) {
+    if (!late[i].inside) swap(late[i]);
+    late.erase(late.begin() + ptrdiff_t(i));
+    ++launch->progress;
+}
+
 // Brings out the stores for which `wanted` is true.
 template <class F> inline void bring_out(F wanted) {
-    for (size_t i = 0; i < late.size();) {
-        if (!wanted(late[i])) {
-            ++i;
-            continue;
-        }
-        if (!late[i].inside) swap(late[i]);
-        late.erase(late.begin() + ptrdiff_t(i));
-        ++launch->progress;
-    }
+    for (size_t i = 0; i < late.size();)
+        if (wanted(late[i])) bring_out_at_place(i);
+        else ++i;
 }
 
 // Memory as the threads of a block see it.
 inline void show_to(const Block& b) {
     if (late.empty() || seen_by == b.number) return;
-    bring_out([](const LateStore&) { return draw() % 8 == 0; });
+    bring_out([](const LateStore&) { return draw() % 64 == 0; });
     for (LateStore& s : late)
         if (s.inside != (s.block == b.number)) swap(s);
     seen_by = b.number;
@@ -73,6 +73,10 @@ inline void bring_out_by_fence() {
     bring_out([](const LateStore& s) {
         return s.thread == now->number || (s.block == now->block->number && s.epoch < now->block->epoch[1]);
     });
+}
+
+inline void bring_out_one() {
+    if (!late.empty()) bring_out_at_place(draw() % late.size());
 }
 
 inline void bring_out_all() {

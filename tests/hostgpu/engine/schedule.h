@@ -110,7 +110,7 @@ inline bool look_again(int& rounds, uint64_t& progress) {
             }
     rounds = progress == launch->progress ? rounds + 1 : 0;
     progress = launch->progress;
-    if (rounds) bring_out_all();
+    if (rounds) bring_out_one();
     shuffle_order();
     return any;
 }
