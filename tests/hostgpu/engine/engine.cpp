@@ -46,12 +46,9 @@ uint64_t exchange(Together what, unsigned mask, uint64_t value, unsigned source,
     if (!(mask >> lane & 1)) fail("lane %u exchanges under mask %08x, which does not name it", lane, mask);
     if (!(mask >> source & 1)) fail("lane %u reads from lane %u, which mask %08x does not name", lane, source, mask);
     Fiber* first_lane = now - lane;
-    for (unsigned peer = 0; peer < WARP; ++peer)
-        if (mask >> peer & 1) {
-            if (now->linear - lane + peer >= launch->threads)
-                fail("mask %08x names lane %u, which does not exist", mask, peer);
-            if (first_lane[peer].state == State::done) fail("mask %08x names lane %u, which has returned", mask, peer);
-        }
+    const Warp& warp = warp_of(*now);
+    if (mask & ~warp.there) fail("mask %08x names lane %d, which does not exist", mask, __builtin_ctz(mask & ~warp.there));
+    if (mask & warp.returned) fail("mask %08x names lane %d, which has returned", mask, __builtin_ctz(mask & warp.returned));
     auto& all = warp_of(*now).exchanges;
     Exchange* e = nullptr;
     for (auto& exchange : all)

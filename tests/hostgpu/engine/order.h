@@ -75,31 +75,40 @@ inline void check_restrict(Cell& c, const Access& a, const Mapping& m) {
     else if (!c.reader || m.flags & RESTRICT) c.reader = me;
 }
 
+// What the read-only path has read nobody may store in the same launch.
+inline void check_read_only(Cell& c, const Access& a, const Mapping& m) {
+    constexpr uint16_t BY_LDG = 0xffff;
+    if (a.read_only) c.reader = BY_LDG;
+    if (a.write) c.writer = 1;
+    if (c.writer && c.reader == BY_LDG)
+        fail("argument '%s': __ldg reads through the read-only path what is stored in the same launch", m.name);
+}
+
+inline void check_word(Cell& c, const Access& a, const Mapping& m, uint64_t mine, uintptr_t word) {
+    if (in_conflict(c.write, mine, m)) fail_race(a.write ? "a store after one by" : "a load of what was stored by", c.write,
+                                                 mine, m, word);
+    if (a.write) {
+        for (uint64_t read : c.reads)
+            if (in_conflict(read, mine, m)) fail_race("a store after a load by", read, mine, m, word);
+        c.write = mine;
+        c.reads[0] = c.reads[1] = 0;
+    } else {
+        if (c.reads[0] && thread_of(c.reads[0]) != now->number) c.reads[1] = c.reads[0];
+        c.reads[0] = mine;
+    }
+}
+
 inline void check_order(const Access& a, const Mapping& m) {
     const uintptr_t last = a.address + a.bytes;
-    for (uintptr_t word = a.address & ~uintptr_t(3); word < last; word += 4) {
+    const uint64_t of_no_byte = record(*now, m.shared, a.strong, 0);
+    Cell* c = m.cells + ((a.address & ~uintptr_t(3)) - m.start()) / 4;
+    for (uintptr_t word = a.address & ~uintptr_t(3); word < last; word += 4, ++c) {
         unsigned bytes = 15;
         if (word < a.address) bytes &= 15u << (a.address - word);
         if (word + 4 > last) bytes &= 15u >> (word + 4 - last);
-        Cell& c = m.cells[(word - m.start()) / 4];
-        const uint64_t mine = record(*now, m.shared, a.strong, bytes);
-        if (m.overlaps) check_restrict(c, a, m);
-        if (in_conflict(c.write, mine, m)) fail_race(a.write ? "a store after one by" : "a load of what was stored by",
-                                                     c.write, mine, m, word);
-        if (a.write) {
-            for (uint64_t read : c.reads)
-                if (in_conflict(read, mine, m)) fail_race("a store after a load by", read, mine, m, word);
-            c.write = mine;
-            c.reads[0] = c.reads[1] = 0;
-        } else {
-            if (c.reads[0] && thread_of(c.reads[0]) != now->number) c.reads[1] = c.reads[0];
-            c.reads[0] = mine;
-        }
-        if (a.read_only) c.reader = 0xffff;
-        if (!m.shared && !m.overlaps && a.write && c.reader == 0xffff)
-            fail("argument '%s': stored where __ldg has read through the read-only path", m.name);
-        if (!m.shared && !m.overlaps && a.write) c.writer = 1;
-        if (a.read_only && c.writer) fail("argument '%s': __ldg reads through the read-only path what is stored", m.name);
+        if (m.overlaps) check_restrict(*c, a, m);
+        else if (!m.shared && (a.write || a.read_only)) check_read_only(*c, a, m);
+        check_word(*c, a, m, of_no_byte | bytes << 2, word);
     }
 }
 

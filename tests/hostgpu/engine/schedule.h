@@ -49,7 +49,9 @@ inline void begin(Block& b) {
     b.active = true;
     b.warps.resize(launch->warps);
     for (Warp& w : b.warps) {
-        w.ready = w.polling = 0;
+        const unsigned before = unsigned(&w - b.warps.data()) * WARP, lanes = std::min(launch->threads - before, WARP);
+        w.ready = w.polling = w.returned = 0;
+        w.there = lanes == WARP ? ~0u : (1u << lanes) - 1;
         w.exchanges.clear();
         w.exchanges.reserve(64);
     }
@@ -73,6 +75,7 @@ inline void live() {  // a fiber's whole life: one thread of one block after the
         Block& b = *now->block;
         ++b.done;
         ++launch->progress;
+        warp_of(*now).returned |= 1u << lane_of(*now);
         if (b.waiting || b.waiting_for_grid)
             fail("returned while %u threads of its block wait at a barrier", b.waiting + b.waiting_for_grid);
         sleep(State::done);

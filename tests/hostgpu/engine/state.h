@@ -82,7 +82,7 @@ struct Exchange {
 struct Fiber;
 
 struct Warp {
-    unsigned ready = 0, polling = 0;  // lanes
+    unsigned ready = 0, polling = 0, there = 0, returned = 0;  // lanes
     std::vector<Exchange> exchanges;
 };
 
