@@ -72,7 +72,7 @@ def signature(name: str, given: Sequence[Argument], body: str, header: str) -> s
 
 def host_text(name: str, given: Sequence[Argument], body: str, header: str) -> str:
     """The same for the CPU: the thread's position is a word of the prelude, and references become pointers."""
-    places = [re.sub(r"^const |\b(device|constant) ", "", a.declaration.replace("&", "*")) for a in given]
+    places = [re.sub(r"\b(device|constant) ", "", a.declaration.replace("&", "*")) for a in given]
     numbers = "".join(f"const {_TYPES[a.value.dtype.name]} {a.declaration.split()[-1]} = *number_{i};\n"
                       for i, a in enumerate(given) if a.declaration.count("&"))
     places = [re.sub(r"(\w+)$", f"number_{i}", p) if "&" in a.declaration else p
