@@ -65,16 +65,16 @@ class Program:
         Raises:
             HostGpuError: the kernel reached outside an array, hangs, races, or breaks a rule of the machine.
         """
-        found = self.entries[entry]
-        if len(found.parameters) != len(arguments):
-            raise HostGpuError(f"[{entry}] expected {len(found.parameters)} arguments, found {len(arguments)}")
+        declared = self.entries[entry]
+        if len(declared.parameters) != len(arguments):
+            raise HostGpuError(f"[{entry}] expected {len(declared.parameters)} arguments, found {len(arguments)}")
         sizes, threads = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
         if any(n > most for n, most in zip((*sizes, *threads), (*_MOST_BLOCKS, *_MOST_THREADS), strict=True)) \
                 or np.prod(threads) > _MOST_THREADS[0]:
             raise HostGpuError(f"[{entry}] expected at most {_MOST_BLOCKS} blocks of 1024 threads, {_MOST_THREADS}; "
                                f"found {tuple(grid)} of {tuple(block)}")
         kept: list[Any] = []
-        given = [_argument(entry, p, a, kept) for p, a in zip(found.parameters, arguments, strict=True)]
+        given = [_argument(entry, p, a, kept) for p, a in zip(declared.parameters, arguments, strict=True)]
         given += [_array(entry, "an array of the table", a, machine.REACHABLE) for a in reachable]
         message = ctypes.create_string_buffer(1024)
         request = machine.Request(

@@ -1,5 +1,6 @@
 """What becomes of a kernel's text before the C++ compiler reads it: shared arrays become the machine's, and every entry
-point can be called with a list of pointers."""
+point can be called with a list of pointers.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ class Entry(NamedTuple):
 
 def entries(text: str) -> dict[str, Entry]:
     """The entry points of a source text."""
-    found = {}
+    declared = {}
     for bounds, name, inside in _KERNEL.findall(text):
         parameters = []
         for piece in filter(None, (" ".join(p.split()) for p in inside.split(","))):
@@ -48,8 +49,8 @@ def entries(text: str) -> dict[str, Entry]:
             stars = last.count("*") + kind.count("*")
             parameters.append(Parameter(" ".join(kind.replace("*", "").split()) + "*" * stars, last.strip("* "),
                                         "__restrict__" in piece))
-        found[name] = Entry(parameters, bounds.split(",")[0] or str(_MOST_THREADS))
-    return found
+        declared[name] = Entry(parameters, bounds.split(",")[0] or str(_MOST_THREADS))
+    return declared
 
 
 def host_text(text: str, prelude: str) -> str:

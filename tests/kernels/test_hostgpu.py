@@ -38,7 +38,7 @@ def test_blocks_shuffles_shared_memory_and_barriers(seed, rng):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_missing_barrier_is_an_error(seed, rng):
     x = rng.standard_normal((9, 1000)).astype(np.float32)
-    with pytest.raises(HostGpuError, match="shared memory 'part' at byte .* race, no barrier between them"):
+    with pytest.raises(HostGpuError, match=r"shared memory 'part' at byte .* race, no barrier between them"):
         _total(TOTAL.replace("__syncthreads();", ""), x, seed)
 
 

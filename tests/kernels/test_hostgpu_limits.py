@@ -50,7 +50,7 @@ def test_a_store_beside_a_shared_array(at):
 
 
 def test_an_access_behind_dynamic_shared_memory():
-    with pytest.raises(HostGpuError, match="'extern __shared__': an access [0-9]+ bytes from its start; it has 64"):
+    with pytest.raises(HostGpuError, match=r"'extern __shared__': an access [0-9]+ bytes from its start; it has 64"):
         hostgpu.compile(GIVEN).launch("f", (1,), (32,), [np.zeros(32, np.float32)], shared=64)
 
 

@@ -63,7 +63,7 @@ def test_arguments_that_overlap_share_their_memory(rng):
 def test_overlapping_arguments_race_as_one_array_does(seed, rng):
     """x[i + 1] is read by one thread and written by its neighbour."""
     x = rng.standard_normal(129).astype(np.float32)
-    with pytest.raises(HostGpuError, match="'[xy]' at byte .* race"):
+    with pytest.raises(HostGpuError, match=r"'[xy]' at byte .* race"):
         hostgpu.compile(SCALE).launch("f", (2,), (64,), [x[1:], x[:-1], np.int32(128)], seed=seed)
 
 
@@ -138,7 +138,7 @@ def test_a_table_of_addresses():
     np.testing.assert_array_equal(arrays[1], [2] * 5 + [0] * 2)
     with pytest.raises(HostGpuError, match="'an array of the table': an access 20 bytes from its start; it has 20"):
         program.launch("f", (2,), (32,), [table, np.int32(6)], reachable=arrays)
-    with pytest.raises(HostGpuError, match="'table': expected addresses of arrays, found .* at 1"):
+    with pytest.raises(HostGpuError, match=r"'table': expected addresses of arrays, found .* at 1"):
         program.launch("f", (2,), (32,), [table, np.int32(5)], reachable=arrays[:1])
 
 
@@ -150,5 +150,5 @@ def test_arguments_that_are_none():
                            ([np.zeros(1, np.float32)], "expected 2 arguments, found 1")):
         with pytest.raises(HostGpuError, match=message):
             program.launch("f", (1,), (1,), wrong)
-    with pytest.raises(HostGpuError, match="null pointer|0, which belongs to no array"):
+    with pytest.raises(HostGpuError, match=r"null pointer|0, which belongs to no array"):
         program.launch("f", (1,), (1,), [None, np.int32(1)])

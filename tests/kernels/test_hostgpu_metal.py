@@ -40,7 +40,7 @@ def test_a_barrier_does_not_order_the_rest(flags, both, name):
 
 def test_a_simd_group_needs_all_its_lanes():
     text = 'extern "C" __global__ void f(float* y) { if (thread_index_in_threadgroup < 16) y[0] = metal::simd_sum(1.0f); }'
-    with pytest.raises(HostGpuError, match="returned|waits for ever"):
+    with pytest.raises(HostGpuError, match=r"returned|waits for ever"):
         hostgpu.compile(text, prelude="metal.h").launch("f", (1,), (32,), [np.zeros(1, np.float32)])
 
 

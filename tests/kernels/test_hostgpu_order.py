@@ -53,7 +53,7 @@ def test_blocks_that_are_not_there_at_once_cannot_wait_for_each_other():
     "if (blockIdx.x == 0) *(volatile float*)y = 1; else y[1 + blockIdx.x] = y[0];",
     "if (blockIdx.x == 0) atomicAdd(y, 1.0f); else y[1 + blockIdx.x] = y[0];"])
 def test_two_blocks_at_one_address(body, seed):
-    with pytest.raises(HostGpuError, match="'y' at byte 0: .* race"):
+    with pytest.raises(HostGpuError, match=r"'y' at byte 0: .* race"):
         _launch(f"if (threadIdx.x == 0) {{ {body} }}", {"y": np.zeros(16, np.float32)}, 8, 32, seed)
 
 
@@ -72,7 +72,7 @@ def test_within_a_warp(between, ordered, seed):
     y = np.zeros(32, np.float32)
     body = f"y[threadIdx.x] = threadIdx.x; {between} const float v = y[31 - threadIdx.x]; __syncwarp(); y[threadIdx.x] = v;"
     if not ordered:
-        with pytest.raises(HostGpuError, match="'y' at byte .* of its own block"):
+        with pytest.raises(HostGpuError, match=r"'y' at byte .* of its own block"):
             _launch(body, {"y": y}, 1, 32, seed)
         return
     _launch(body, {"y": y}, 1, 32, seed)
@@ -85,7 +85,7 @@ def test_a_barrier_of_the_grid_orders_all(seed):
     body = """const int i = blockIdx.x * 32 + threadIdx.x; y[i] = i; {} total[i] = y[127 - i];"""
     _launch(body.format("cooperative_groups::this_grid().sync();"), {"y": y, "total": total}, 4, 32, seed, cooperative=True)
     np.testing.assert_array_equal(total, np.arange(127, -1, -1))
-    with pytest.raises(HostGpuError, match="'y' at byte .* of block"):
+    with pytest.raises(HostGpuError, match=r"'y' at byte .* of block"):
         _launch(body.format("__syncthreads();"), {"y": np.zeros_like(y), "total": total}, 4, 32, seed, cooperative=True)
 
 

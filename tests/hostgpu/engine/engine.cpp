@@ -47,7 +47,7 @@ uint64_t exchange(Together what, unsigned mask, uint64_t value, unsigned source,
     if (!(mask >> source & 1)) fail("lane %u reads from lane %u, which mask %08x does not name", lane, source, mask);
     Fiber* first_lane = now - lane;
     const Warp& warp = warp_of(*now);
-    if (mask & ~warp.there) fail("mask %08x names lane %d, which does not exist", mask, __builtin_ctz(mask & ~warp.there));
+    if (mask & ~warp.present) fail("mask %08x names lane %d, which does not exist", mask, __builtin_ctz(mask & ~warp.present));
     if (mask & warp.returned) fail("mask %08x names lane %d, which has returned", mask, __builtin_ctz(mask & warp.returned));
     auto& all = warp_of(*now).exchanges;
     Exchange* e = nullptr;

@@ -1,4 +1,4 @@
-// Stores that other blocks see late.
+// Stores that visible blocks see late.
 //
 // A volatile store without a fence behind it stays with its block for a while: whenever a thread of another block runs,
 // memory holds what was there before. The seed decides when it comes out; a fence of the thread, or one that a barrier
@@ -20,10 +20,10 @@ inline std::vector<LateStore> late;
 inline uint32_t seen_by = 0;  // the block whose view memory shows
 
 inline void swap(LateStore& s) {
-    char other[16];
-    memcpy(other, reinterpret_cast<void*>(s.address), s.bytes);
+    char visible[16];
+    memcpy(visible, reinterpret_cast<void*>(s.address), s.bytes);
     memcpy(reinterpret_cast<void*>(s.address), s.hidden, s.bytes);
-    memcpy(s.hidden, other, s.bytes);
+    memcpy(s.hidden, visible, s.bytes);
     s.inside = !s.inside;
 }
 

@@ -38,15 +38,15 @@ inline bool is_ordered(uint64_t r, const Mapping& m) {
     return launch->views && now->view.knows(block, thread, epoch_of(r), clock_of(r));
 }
 
-inline bool in_conflict(uint64_t other, uint64_t mine, const Mapping& m) {
-    return other & VALID && thread_of(other) != thread_of(mine) && bytes_of(other) & bytes_of(mine) &&
-           !(other & mine & STRONG) && !is_ordered(other, m);
+inline bool in_conflict(uint64_t earlier, uint64_t mine, const Mapping& m) {
+    return earlier & VALID && thread_of(earlier) != thread_of(mine) && bytes_of(earlier) & bytes_of(mine) &&
+           !(earlier & mine & STRONG) && !is_ordered(earlier, m);
 }
 
-[[noreturn]] inline void fail_race(const char* what, uint64_t other, uint64_t mine, const Mapping& m, uintptr_t address) {
-    const uint32_t thread = thread_of(other) % launch->threads, block = thread_of(other) / launch->threads;
+[[noreturn]] inline void fail_race(const char* what, uint64_t earlier, uint64_t mine, const Mapping& m, uintptr_t address) {
+    const uint32_t thread = thread_of(earlier) % launch->threads, block = thread_of(earlier) / launch->threads;
     const bool same = block == now->block->number;
-    const char* how = same ? "no barrier between them" : (other | mine) & STRONG
+    const char* how = same ? "no barrier between them" : (earlier | mine) & STRONG
         ? "one of them is neither volatile nor atomic, and no fence and flag order them"
         : "no fence and flag order them";
     fail("%s '%s' at byte %td: %s thread %u of %s %u: a race, %s", m.shared ? "shared memory" : "argument", m.name,
@@ -63,10 +63,10 @@ inline bool in_conflict(uint64_t other, uint64_t mine, const Mapping& m) {
 // Arguments that overlap: what is written through one may not be accessed through another that is __restrict__.
 inline void check_restrict(Cell& c, const Access& a, const Mapping& m) {
     const uint16_t me = owners[(a.address - window) / PAGE];
-    for (uint16_t other : {c.writer, a.write ? c.reader : uint16_t(0)}) {
-        if (!other || other == me || !((m.flags | mappings[other].flags) & RESTRICT)) continue;
-        const Mapping& written = a.write ? m : mappings[other];
-        const Mapping& accessed = a.write ? mappings[other] : m;
+    for (uint16_t through : {c.writer, a.write ? c.reader : uint16_t(0)}) {
+        if (!through || through == me || !((m.flags | mappings[through].flags) & RESTRICT)) continue;
+        const Mapping& written = a.write ? m : mappings[through];
+        const Mapping& accessed = a.write ? mappings[through] : m;
         const bool cached = accessed.flags & CONSTANT && accessed.flags & RESTRICT;
         fail("argument '%s' is %s while argument '%s', which overlaps it, is written", accessed.name,
              cached ? "read through the read-only path (const __restrict__)" : "accessed (__restrict__)", written.name);

@@ -51,7 +51,7 @@ inline void begin(Block& b) {
     for (Warp& w : b.warps) {
         const unsigned before = unsigned(&w - b.warps.data()) * WARP, lanes = std::min(launch->threads - before, WARP);
         w.ready = w.polling = w.returned = 0;
-        w.there = lanes == WARP ? ~0u : (1u << lanes) - 1;
+        w.present = lanes == WARP ? ~0u : (1u << lanes) - 1;
         w.exchanges.clear();
         w.exchanges.reserve(64);
     }

@@ -56,10 +56,10 @@ struct View {
             }
         threads.emplace_back(thread, clock);
     }
-    void learn(const View& other) {
-        for (uint32_t b = 0; b < other.blocks.size(); ++b)
-            if (other.blocks[b]) learn_block(b, other.blocks[b]);
-        for (auto& known : other.threads) learn_thread(known.first, known.second);
+    void learn(const View& more) {
+        for (uint32_t b = 0; b < more.blocks.size(); ++b)
+            if (more.blocks[b]) learn_block(b, more.blocks[b]);
+        for (auto& known : more.threads) learn_thread(known.first, known.second);
     }
     bool knows(uint32_t block, uint32_t thread, uint32_t epoch, uint32_t clock) const {
         if (block < blocks.size() && epoch < blocks[block]) return true;
@@ -82,7 +82,7 @@ struct Exchange {
 struct Fiber;
 
 struct Warp {
-    unsigned ready = 0, polling = 0, there = 0, returned = 0;  // lanes
+    unsigned ready = 0, polling = 0, present = 0, returned = 0;  // lanes
     std::vector<Exchange> exchanges;
 };
 
