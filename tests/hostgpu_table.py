@@ -12,12 +12,16 @@ from hostgpu_broken import BROKEN
 
 
 def main(seeds: int) -> None:
-    """Print the table, for Markdown."""
-    print("| class | broken on purpose | a kernel of ours | seeds that found it | the sound text |\n| --- | --- | --- | --- | --- |")
-    for broken in BROKEN:
-        count = sum(bool(broken.outcome(seed)) for seed in range(seeds))
-        sound = sum(not broken.outcome(seed, broken=False) for seed in range(seeds))
-        print(f"| {broken.kind} | {broken.name} | {'yes' if broken.ours else ''} | {count} of {seeds} | {sound} pass |", flush=True)
+    """Print the table, for Markdown; fail where the machine complains about a sound text."""
+    print(f"| class | kernels of ours, broken (seeds of {seeds} that found it) | small kernels, broken |\n| --- | --- | --- |")
+    for kind in dict.fromkeys(b.kind for b in BROKEN):
+        cells: dict[bool, list[str]] = {True: [], False: []}
+        for broken in (b for b in BROKEN if b.kind == kind):
+            for seed in range(seeds):
+                if outcome := broken.outcome(seed, broken=False):
+                    raise SystemExit(f"{broken}: the sound text fails: {outcome}")
+            cells[broken.ours].append(f"{broken.name} ({sum(bool(broken.outcome(seed)) for seed in range(seeds))})")
+        print(f"| {kind} | {'; '.join(cells[True])} | {'; '.join(cells[False])} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ Where real CuPy may still differ. `DUOLN_TEST_BACKENDS=numpy,cupy pytest` runs t
 `tests/backends/test_cupy_points.py` is about these points:
     dtypes and order of reductions; what `astype` does to floats; dtypes that differ
     indices out of range: CuPy wraps round, NumPy raises
-    strides, which RawKernel ignores, and alignment of views
+    strides, which RawKernel ignores; here they are an error
     the width of numbers in a launch
     errors that come later, and memory that is reused while a kernel still runs: nothing here is asynchronous
 """
