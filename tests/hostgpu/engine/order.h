@@ -150,7 +150,7 @@ inline void grow_clock(Fiber& f, uint32_t clock) {
 }
 
 inline void order_by_fence() {
-    launch->views = true;
+    launch->views = any_view = true;
     now->view.learn(now->pending);
     now->pending.clear();
     grow_clock(*now, now->clock + 1);

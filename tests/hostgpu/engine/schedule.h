@@ -9,7 +9,7 @@
 namespace hostgpu {
 
 constexpr size_t STACK_BYTES = 128 << 10;
-constexpr size_t MOST_RESIDENT = 8, MOST_FIBERS = 2048;
+constexpr size_t MOST_RESIDENT = 8, MOST_FIBERS = 1024;
 constexpr int PATIENCE = 200;  // rounds in which all wait for a flag and nothing changes
 
 inline void release(Block& b) {
@@ -64,7 +64,7 @@ inline void begin(Block& b) {
                     i / (launch->block.x * launch->block.y)};
         f.clock = 1;
         f.synced = 0;
-        f.view.clear(), f.fenced.clear(), f.pending.clear();
+        if (any_view) f.view.clear(), f.fenced.clear(), f.pending.clear();
         wake(f);
     }
 }

@@ -111,17 +111,17 @@ struct Block {
 };
 
 struct Fiber {
-    ucontext_t first;
-    jmp_buf where;
-    char* stack = nullptr;
-    bool started = false;
     State state = State::done;
+    bool started = false;
     Block* block = nullptr;
     unsigned linear = 0;
     uint3 thread;
     uint32_t number = 0;             // among all threads of the launch
     uint32_t clock = 1, synced = 0;  // grows at fences and warp barriers; its value at the last warp barrier
+    jmp_buf where;
     View view, fenced, pending;      // what it knows; what its next flag tells; what a flag told it before a fence
+    char* stack = nullptr;
+    ucontext_t first;
 };
 
 struct Launch {
@@ -143,6 +143,7 @@ struct Launch {
 };
 
 inline Launch* launch = nullptr;
+inline bool any_view = false;  // whether any launch has had a fence: before that there is no view to clear
 inline Fiber* now = nullptr;
 inline std::vector<Block> blocks;   // those that are resident
 
