@@ -118,8 +118,8 @@ class CompileException(Exception):
 class RawModule:
     """Kernels from a source text, run by `hostgpu`."""
 
-    def __init__(self, code: str, options: tuple[str, ...] = ()) -> None:
-        self._code = code
+    def __init__(self, code: str, options: tuple[str, ...] = (), enable_cooperative_groups: bool = False) -> None:
+        self._code, self._cooperative = code, enable_cooperative_groups
         self._macros = dict(o[2:].partition("=")[::2] for o in options if o.startswith("-D"))
 
     def get_function(self, name: str) -> Any:
@@ -129,14 +129,14 @@ class RawModule:
             raise CompileException(str(error)) from error
         if name not in program.entries:
             raise RuntimeError(f"CUDA_ERROR_NOT_FOUND: {name}")
-        return _Function(program, name)
+        return _Function(program, name, self._cooperative)
 
 
 class _Function:
     max_dynamic_shared_size_bytes = hostgpu.SHARED_LIMIT
 
-    def __init__(self, program: hostgpu.Program, name: str) -> None:
-        self._program, self._name = program, name
+    def __init__(self, program: hostgpu.Program, name: str, cooperative: bool) -> None:
+        self._program, self._name, self._cooperative = program, name, cooperative
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...],
                  shared_mem: int = 0) -> None:
@@ -151,7 +151,7 @@ class _Function:
             else:
                 raise TypeError(f"Unsupported type {type(a)}")
         launches.append(self._name)
-        self._program.launch(self._name, grid, block, given, shared_mem, len(launches),
+        self._program.launch(self._name, grid, block, given, shared_mem, len(launches), self._cooperative,
                              most_shared=self.max_dynamic_shared_size_bytes, reachable=list(_in_tables(given)))
 
 

@@ -1,14 +1,18 @@
 """What a launch may have: shared memory, threads; and what CuPy's stand-in hands over."""
 
+import os
 import sys
+import warnings
 
 import hostgpu
 import numpy as np
 import pytest
+import stand_in_cupy
 from conftest import GPU, STAND_IN
 from hostgpu import HostGpuError
 
 from duoln.errors import KernelError
+from duoln.kernels import source
 from duoln.kernels.case_table import rule_cases
 from duoln.testing import check_error, selftest
 
@@ -103,3 +107,30 @@ def test_a_table_with_an_address_of_no_array(gpu, monkeypatch):
     real = adam._table
     monkeypatch.setattr(adam, "_table", lambda addresses: real(tuple(n + 4 for n in addresses)))
     check_error(KernelError, lambda: selftest.prove(case, gpu), "argument 'pointers'", "expected addresses of arrays")
+
+
+def test_blocks_of_a_cooperative_launch_are_there_at_once():
+    """As CuPy has it: `enable_cooperative_groups` of the module."""
+    cupy, flags = stand_in_cupy.make(), np.zeros(12, np.uint32).view(stand_in_cupy.ndarray)
+    text = source.text("device_limits/exchange.cu")
+    cupy.RawModule(code=text, enable_cooperative_groups=True).get_function("exchange_by_flags")(
+        (12,), (32,), (flags, np.int32(2)))
+    np.testing.assert_array_equal(flags.view(np.ndarray), [2] * 12)
+    with pytest.raises(HostGpuError, match="a block that has not begun cannot"):
+        cupy.RawModule(code=text).get_function("exchange_by_flags")((12,), (32,), (flags, np.int32(4)))
+
+
+def test_a_forked_process_launches_by_itself():
+    """It shares no memory with its parent, whose next launch finds its own."""
+    text = 'extern "C" __global__ void f(float* y) { y[threadIdx.x] += 1; }'
+    program, y = hostgpu.compile(text), np.zeros(64, np.float32)
+    program.launch("f", (1,), (64,), [y])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # BLAS has threads, which the child does not need
+        child = os.fork()
+    if not child:
+        program.launch("f", (1,), (64,), [y])
+        os._exit(0 if (y == 2).all() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    program.launch("f", (1,), (64,), [y])
+    np.testing.assert_array_equal(y, np.full(64, 2))

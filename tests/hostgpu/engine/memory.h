@@ -32,6 +32,7 @@ inline std::vector<Mapping> mappings(1);  // the first is none
 inline size_t used_pages = 0;             // behind the arenas
 inline int file = -1;
 inline size_t file_pages = 0;
+inline pid_t file_of = 0;  // the process that made the file
 inline std::vector<Cell> cells;
 
 inline void* reserve(size_t bytes, int protection) {
@@ -44,9 +45,13 @@ inline void* reserve(size_t bytes, int protection) {
 }
 
 inline void open_window() {
+    if (file_of != getpid()) {  // a child that was forked shares its parent's file, but not its launches
+        file = memfd_create("hostgpu", MFD_CLOEXEC);
+        file_pages = 0;
+        file_of = getpid();
+    }
     if (window) return;
     owners = static_cast<uint16_t*>(reserve(WINDOW / PAGE * sizeof *owners, PROT_READ | PROT_WRITE));
-    file = memfd_create("hostgpu", MFD_CLOEXEC);
     window = uintptr_t(reserve(WINDOW, PROT_NONE));
     mprotect(reinterpret_cast<void*>(window), ARENA * ARENAS, PROT_READ | PROT_WRITE);
 }

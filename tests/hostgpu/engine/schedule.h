@@ -118,15 +118,19 @@ inline bool look_again(int& rounds, uint64_t& progress) {
     return any;
 }
 
+// A thread that waits for a flag or in an exchange is what keeps those at a barrier.
 [[noreturn]] inline void fail_stuck() {
-    for (Block& b : blocks)
-        for (unsigned i = 0; b.active && i < launch->threads; ++i) {
-            if (b.fibers[i].state == State::done) continue;
-            now = &b.fibers[i];
-            fail("waits for ever at %s", now->state == State::at_exchange ? "an exchange that lanes of its mask never reach"
-                 : now->state == State::polling || now->state == State::ready
-                 ? "a flag that nobody writes (a block that has not begun cannot)" : "a barrier");
-        }
+    for (const bool at_barrier : {false, true})
+        for (Block& b : blocks)
+            for (unsigned i = 0; b.active && i < launch->threads; ++i) {
+                const State state = b.fibers[i].state;
+                if (state == State::done || at_barrier != (state == State::at_barrier || state == State::at_grid_barrier))
+                    continue;
+                now = &b.fibers[i];
+                fail("waits for ever at %s", at_barrier ? "a barrier" : state == State::at_exchange
+                     ? "an exchange that lanes of its mask never reach"
+                     : "a flag that nobody writes (a block that has not begun cannot)");
+            }
     fail("waits for ever");
 }
 
