@@ -205,13 +205,13 @@ def _entry(parameters: str, body: str, before: str = "") -> str:
 
 
 def _of_x(expected: Callable[[np.ndarray], np.ndarray], grid: int = 1, block: int = 128, values: int = 0,
-          **options: int) -> Callable[..., Result]:
+          ) -> Callable[..., Result]:
     """A launch f(x, y, n), with `values` of x or one for each thread; y is as large as what is expected."""
     def launch(program: hostgpu.Program, seed: int) -> Result:
         x = _floats(values or grid * block)
         want = expected(x)
         y = np.zeros(want.shape, np.float32)
-        program.launch("f", (grid,), (block,), [x, y, np.int32(x.size)], seed=seed, **options)
+        program.launch("f", (grid,), (block,), [x, y, np.int32(x.size)], seed=seed)
         yield y, want
 
     return launch
@@ -295,7 +295,8 @@ _ASKS = 'extern "C" __global__ void asks() {}\n'
 
 
 def _warp_sums(x: np.ndarray) -> np.ndarray:
-    return x.reshape(-1, 32).sum(1)
+    sums: np.ndarray = x.reshape(-1, 32).sum(1)
+    return sums
 
 
 _SMALL = [
