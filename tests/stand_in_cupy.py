@@ -8,7 +8,7 @@ Where real CuPy may still differ. `DUOLN_TEST_BACKENDS=numpy,cupy pytest` runs t
 `tests/backends/test_cupy_points.py` is about these points:
     dtypes and order of reductions; what `astype` does to floats; dtypes that differ
     indices out of range: CuPy wraps round, NumPy raises
-    strides, which RawKernel ignores, and alignment of views
+    strides, which RawKernel ignores; here they are an error
     the width of numbers in a launch
     errors that come later, and memory that is reused while a kernel still runs: nothing here is asynchronous
 """
@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import time
 import types
+from collections.abc import Iterator
 from typing import Any
+from weakref import WeakValueDictionary
 
 import hostgpu
 import numpy as np
@@ -29,9 +31,21 @@ launches: list[str] = []
 decides the order in which its threads run."""
 
 
+_addressed: WeakValueDictionary[int, ndarray] = WeakValueDictionary()
+"""Arrays that were asked for their address, by it: a kernel may find it in a table."""
+
+
 class _Pointer:
-    def __init__(self, address: int) -> None:
-        self.ptr, self.device_id = address, 0
+    device_id = 0
+
+    def __init__(self, array: ndarray) -> None:
+        self._array = array
+
+    @property
+    def ptr(self) -> int:
+        address: int = self._array.__array_interface__["data"][0]
+        _addressed[address] = self._array
+        return address
 
 
 class _Device:
@@ -52,7 +66,7 @@ class ndarray(np.ndarray):
 
     @property
     def data(self) -> Any:
-        return _Pointer(self.__array_interface__["data"][0])
+        return _Pointer(self)
 
     def get(self, out: Any = None, blocking: bool = True) -> Any:
         out[...] = self.view(np.ndarray)
@@ -115,8 +129,8 @@ class CompileException(Exception):
 class RawModule:
     """Kernels from a source text, run by `hostgpu`."""
 
-    def __init__(self, code: str, options: tuple[str, ...] = ()) -> None:
-        self._code = code
+    def __init__(self, code: str, options: tuple[str, ...] = (), enable_cooperative_groups: bool = False) -> None:
+        self._code, self._cooperative = code, enable_cooperative_groups
         self._macros = dict(o[2:].partition("=")[::2] for o in options if o.startswith("-D"))
 
     def get_function(self, name: str) -> Any:
@@ -126,14 +140,14 @@ class RawModule:
             raise CompileException(str(error)) from error
         if name not in program.entries:
             raise RuntimeError(f"CUDA_ERROR_NOT_FOUND: {name}")
-        return _Function(program, name)
+        return _Function(program, name, self._cooperative)
 
 
 class _Function:
-    max_dynamic_shared_size_bytes = 0
+    max_dynamic_shared_size_bytes = hostgpu.SHARED_LIMIT
 
-    def __init__(self, program: hostgpu.Program, name: str) -> None:
-        self._program, self._name = program, name
+    def __init__(self, program: hostgpu.Program, name: str, cooperative: bool) -> None:
+        self._program, self._name, self._cooperative = program, name, cooperative
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...],
                  shared_mem: int = 0) -> None:
@@ -149,7 +163,16 @@ class _Function:
             else:
                 raise TypeError(f"Unsupported type {type(a)}")
         launches.append(self._name)
-        self._program.launch(self._name, grid, block, given, shared_mem, len(launches))
+        self._program.launch(self._name, grid, block, given, shared_mem, len(launches), self._cooperative,
+                             most_shared=self.max_dynamic_shared_size_bytes, reachable=list(_in_tables(given)))
+
+
+def _in_tables(arguments: list[Any]) -> Iterator[np.ndarray]:
+    """The arrays whose addresses are in arguments of uint64."""
+    tables = [a for a in arguments if isinstance(a, np.ndarray) and a.dtype == np.uint64]
+    for address in sorted({int(n) for table in tables for n in table.reshape(-1)}):
+        if address in _addressed:
+            yield _addressed[address].view(np.ndarray)
 
 
 class _Stream:

@@ -72,12 +72,12 @@ def signature(name: str, given: Sequence[Argument], body: str, header: str) -> s
 
 def host_text(name: str, given: Sequence[Argument], body: str, header: str) -> str:
     """The same for the CPU: the thread's position is a word of the prelude, and references become pointers."""
-    places = [re.sub(r"^const |\b(device|constant) ", "", a.declaration.replace("&", "*")) for a in given]
+    places = [re.sub(r"\b(device|constant) ", "", a.declaration.replace("&", "*")) for a in given]
     numbers = "".join(f"const {_TYPES[a.value.dtype.name]} {a.declaration.split()[-1]} = *number_{i};\n"
                       for i, a in enumerate(given) if a.declaration.count("&"))
     places = [re.sub(r"(\w+)$", f"number_{i}", p) if "&" in a.declaration else p
               for i, (p, a) in enumerate(zip(places, given, strict=True))]
-    marked = _SHARED.sub(r"\1THREADGROUP_MEMORY ", body)
+    marked = _SHARED.sub(r"\1__shared__ ", body)
     return f'{header}\nextern "C" __global__ void {name}({", ".join(places)}) {{\n{numbers}{marked}\n}}\n'
 
 

@@ -73,7 +73,8 @@ gru_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj,
     each<State>(hidden, [&](int, int u) {
         const GatesOfUnit now = gates(v, u, gain_x, bias_x, gain_h, bias_h, hidden);
         const size_t here = at * hidden + unit(u);
-        const float upstream = dh[here] + carry[here] + (d_hs ? d_hs[row * hidden + unit(u)] : 0);
+        const float after = inside ? carry[here] : 0;  // row 0 writes its own anew
+        const float upstream = dh[here] + after + (d_hs ? d_hs[row * hidden + unit(u)] : 0);
         const float d = masked ? 0 : upstream;
         const GruGates d_s = gru_gradient(now.s, h[row * hidden + unit(u)], now.h_n, d);
         const float d_sum[3] = {d_s.z, d_s.r, d_s.n};

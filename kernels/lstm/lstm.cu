@@ -93,7 +93,7 @@ lstm_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj
         const LstmGates s = gates(v, u, gain_x, bias_x, gain_h, bias_h, bias, hidden);
         c_new[0][0][u] = lstm_cell(s, c_before[0][u]);
         if (d_hs) upstream[0][u] += d_hs[row * hidden + unit(u)];
-        if (carry) upstream[0][u] += carry[at * hidden + unit(u)];
+        if (carry && inside) upstream[0][u] += carry[at * hidden + unit(u)];  // row 0 writes its own anew
         d_v[0][0][u] = s.f, d_v[0][1][u] = s.i, d_v[0][2][u] = s.o, d_v[0][3][u] = s.g;
     });
 #if NORM_CELL
@@ -121,7 +121,7 @@ lstm_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj
     each<State>(hidden, [&](int, int u) {
         const size_t here = at * hidden + unit(u);
         const LstmGates s = {d_v[0][0][u], d_v[0][1][u], d_v[0][2][u], d_v[0][3][u]};
-        const float dc_after = dc[here], d = masked ? 0 : dc_after + dc_new[0][0][u];
+        const float dc_after = inside ? dc[here] : 0, d = masked ? 0 : dc_after + dc_new[0][0][u];
         const LstmGates d_s = lstm_gradient(s, c_before[0][u], d, d_o[u]);
         const float d_sum[4] = {d_s.f, d_s.i, d_s.o, d_s.g};
 #pragma unroll

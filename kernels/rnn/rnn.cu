@@ -15,7 +15,7 @@ rnn_forward(float* __restrict__ sums, const float* __restrict__ h_proj, const fl
     const bool inside = b < batch;
     const size_t rows = size_t(time_steps) * batch, at = inside ? b : 0, row = size_t(time_step) * batch + at;
     Values<State> v[1];
-    load<State>(v[0], sums, row, hidden);
+    load<State>(v[0], sums, row, inside ? hidden : 0);  // row 0 writes its own anew
     each<State>(hidden, [&](int, int u) {
         v[0][0][u] += h_proj[at * hidden + unit(u)];
         if (inside) sums[row * hidden + unit(u)] = v[0][0][u];
@@ -51,7 +51,7 @@ rnn_backward(const float* __restrict__ sums, const float* __restrict__ gain, con
         const size_t here = at * hidden + unit(u);
         float upstream = dh[here];
         if (d_hs) upstream += d_hs[row * hidden + unit(u)];
-        if (carry) upstream += carry[here];
+        if (carry && inside) upstream += carry[here];  // row 0 writes its own anew
         const float h_new = tanhf(affine(v[0][0][u], gain, bias, unit(u)));
         const float d_sum = masked ? 0 : upstream * (1 - h_new * h_new);
         d_v[0][0][u] = gain ? d_sum * gain[unit(u)] : d_sum;

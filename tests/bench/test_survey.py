@@ -63,7 +63,7 @@ def test_what_measures_the_device(gpu, monkeypatch):
     exchanges = cuda._exchanges(1)
     assert len(exchanges) == 3
     assert f" GATHERED = {cuda._GATHERED // 16};" in source.text("device_limits/exchange.cu")  # there in units of 16 bytes
-    if GPU == STAND_IN:  # hostgpu cannot run threads that wait in a loop for another thread's write
+    if GPU == STAND_IN:  # blocks that are not there at once cannot wait for each other
         monkeypatch.setattr(cuda, "_exchanges", lambda rounds: {})
         monkeypatch.setattr(cuda, "_ROUNDS", 1)
     figures = cuda.measure(mib=1, rounds=1, launches=1)

@@ -1,165 +1,53 @@
-"""Runs the text of a GPU kernel on the CPU: compiles it with the C++ compiler over `hostgpu.h` and launches it.
+"""Runs the text of a GPU kernel on the CPU: compiles it with the C++ compiler over `device.h` and launches it.
 
     program = hostgpu.compile(text, {"THREADS": 32})
     program.launch("layer_norm_forward", grid=(4,), block=(128,), arguments=[x, y, np.int32(7)], seed=1)
 
-Every array goes into memory of its own between pages that nobody may touch, once close to the one behind it and
-once to the one before it, with a pattern in what is left over: an access outside an array is an error that names
-the argument. The seed decides the order in which threads run.
+Every load and store of the kernel calls the machine (`engine/`), which finds accesses outside an array, at an address
+that is not aligned, and two accesses that nothing orders. The seed decides the order in which blocks and threads run.
 """
 
 from __future__ import annotations
 
 import ctypes
-import getpass
-import hashlib
-import mmap
-import re
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-HERE = Path(__file__).parent
-CACHE = Path(tempfile.gettempdir()) / f"duoln-hostgpu-{getpass.getuser()}"
-_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-fno-strict-aliasing", "-ffp-contract=off",
-          "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")
-_PATTERN = 0xA5
-_LINE = 16
-"""Arrays begin on a line of this many bytes, as vector loads need it."""
+from hostgpu import machine, text
+from hostgpu.machine import HERE, HostGpuError
+from hostgpu.text import Entry, Parameter
 
-_KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:(?:__launch_bounds__\([^)]*\)|CLUSTER)\s*)?(\w+)\s*\(([^)]*)\)')
-_DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\(\d+\)\s*)?(\w+)\s+(\w+)\[\s*\]\s*;")
-_SYSTEM = re.compile(r"^\s*#\s*include\s*<[^>]*>.*$", re.M)
+__all__ = ["HERE", "SHARED_LIMIT", "HostGpuError", "Parameter", "Program", "compile"]
 
-
-class HostGpuError(Exception):
-    """A kernel does not compile, or does what no kernel may."""
+SHARED_LIMIT = 48 << 10
+"""Bytes of shared memory that a block has without asking for more."""
+_MOST_SHARED = {"cuda.h": SHARED_LIMIT, "metal.h": 32 << 10}
+_MOST_BLOCKS = (2 ** 31 - 1, 65_535, 65_535)
+_MOST_THREADS = (1024, 1024, 64)
 
 
-class Parameter(NamedTuple):
-    """One parameter of a kernel: its C type and name."""
-
-    kind: str
-    name: str
-
-
-def kernels(text: str) -> dict[str, list[Parameter]]:
-    """The entry points of a source text, with their parameters."""
-    entries = {}
-    for name, inside in _KERNEL.findall(text):
-        parameters = []
-        for piece in filter(None, (" ".join(p.split()) for p in inside.split(","))):
-            kind, _, last = piece.replace("__restrict__", " ").rpartition(" ")
-            stars = last.count("*") + kind.count("*")
-            parameters.append(Parameter(kind.replace("*", "").strip() + "*" * stars, last.strip("* ")))
-        entries[name] = parameters
-    return entries
-
-
-def compile(text: str, defines: Mapping[str, object] | None = None, prelude: str = "cuda.h") -> Program:
+def compile(source: str, defines: Mapping[str, object] | None = None, prelude: str = "cuda.h") -> Program:
     """A program of all entry points in a text. Compiled once for each text, prelude and set of macros.
 
     Raises:
         HostGpuError: the compiler's log.
     """
     macros = [f"-D{k}={v}" for k, v in sorted((defines or {}).items())]
-    headers = "".join((HERE / name).read_text() for name in ("hostgpu.h", prelude))
-    whole = _host_text(text, prelude)
-    key = hashlib.sha256("\0".join((whole, headers, *macros, *_FLAGS)).encode()).hexdigest()[:24]
-    library = CACHE / f"{key}.so"
-    if not library.exists():
-        CACHE.mkdir(mode=0o700, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-            source = Path(folder) / "kernel.cpp"
-            source.write_text(whole)
-            made = Path(folder) / "kernel.so"
-            if shutil.which("g++") is None:
-                raise HostGpuError("expected a C++ compiler to run kernels with, found no g++")
-            done = subprocess.run(["g++", *_FLAGS, *macros, "-I", str(HERE), str(source), "-o", str(made)],
-                                  capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise HostGpuError(f"the C++ compiler refuses the kernel:\n{done.stderr[:4000]}")
-            made.replace(library)
-    return Program(ctypes.CDLL(str(library)), kernels(text))
-
-
-def _host_text(text: str, prelude: str) -> str:
-    body = _SYSTEM.sub("", text)
-    body = _DYNAMIC.sub(r"\1* \2 = reinterpret_cast<\1*>(hostgpu::dynamic_shared());", body)
-    parts = [f'#include "{prelude}"', body]
-    for name, parameters in kernels(text).items():
-        values = ", ".join(f"*static_cast<{p.kind}*>(a[{i}])" for i, p in enumerate(parameters))
-        parts.append(f"""
-extern "C" int hostgpu_{name}(const unsigned* sizes, size_t shared, uint64_t seed, int cooperative, void** arguments,
-                              char* message, size_t message_size, uintptr_t* address) {{
-    hostgpu::Launch l;
-    l.grid = {{sizes[0], sizes[1], sizes[2]}};
-    l.block = {{sizes[3], sizes[4], sizes[5]}};
-    l.shared_bytes = shared;
-    l.random = seed * 2 + 1;
-    l.cooperative = cooperative;
-    l.kernel = [](void** a) {{ {name}({values}); }};
-    l.arguments = arguments;
-    l.message = message;
-    l.message_size = message_size;
-    return hostgpu::start(l, address);
-}}""")
-    return "\n".join(parts)
-
-
-class _Guarded:
-    """A copy of an array's bytes between two pages that may not be touched."""
-
-    def __init__(self, array: np.ndarray, name: str, against_the_end: bool) -> None:
-        self.name, self.array, page = name, array, mmap.PAGESIZE
-        self.inside = -(-max(array.nbytes, 1) // page) * page
-        self.memory = mmap.mmap(-1, self.inside + 2 * page)
-        self.start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        self.bytes = np.frombuffer(self.memory, np.uint8)[page:page + self.inside]
-        self.bytes[:] = _PATTERN
-        room = (self.inside - array.nbytes) // _LINE * _LINE
-        self.offset = room if against_the_end else 0
-        self.bytes[self.offset:self.offset + array.nbytes] = array.reshape(-1).view(np.uint8)
-        self.address = self.start + page + self.offset
-        for edge in (self.start, self.start + page + self.inside):
-            _protect(edge, page, 0)
-
-    def close(self) -> None:
-        for edge in (self.start, self.start + mmap.PAGESIZE + self.inside):
-            _protect(edge, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE)
-
-    def hit_by(self, address: int) -> bool:
-        return self.start <= address < self.start + self.inside + 2 * mmap.PAGESIZE
-
-    def check_edges(self) -> None:
-        end = self.offset + self.array.nbytes
-        for what, edge in (("before", self.bytes[:self.offset]), ("behind", self.bytes[end:])):
-            if (edge != _PATTERN).any():
-                raise HostGpuError(f"argument '{self.name}': something was written {what} the array")
-
-    def take_back(self) -> None:
-        self.array.reshape(-1).view(np.uint8)[:] = self.bytes[self.offset:self.offset + self.array.nbytes]
-
-
-def _protect(address: int, size: int, flags: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), flags):
-        raise OSError(ctypes.get_errno(), "mprotect")
+    library = machine.kernel(text.host_text(source, prelude), prelude, macros)
+    return Program(library, text.entries(source), _MOST_SHARED[prelude])
 
 
 class Program:
     """Compiled entry points."""
 
-    def __init__(self, library: ctypes.CDLL, entries: dict[str, list[Parameter]]) -> None:
-        self._library, self.entries = library, entries
+    def __init__(self, library: ctypes.CDLL, entries: Mapping[str, Entry], most_static: int) -> None:
+        self._library, self.entries, self._most_static = library, entries, most_static
 
     def launch(self, entry: str, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any],
-               shared: int = 0, seed: int = 0, cooperative: bool = False) -> None:
+               shared: int = 0, seed: int = 0, cooperative: bool = False, most_shared: int = SHARED_LIMIT,
+               reachable: Sequence[np.ndarray] = ()) -> None:
         """Run a kernel; what it writes into arrays is there afterwards.
 
         Args:
@@ -167,48 +55,55 @@ class Program:
             grid: blocks, one to three numbers.
             block: threads a block, one to three numbers.
             arguments: contiguous NumPy arrays, None for a null pointer, NumPy scalars of the parameter's own type.
+                Arrays that overlap share their memory, as on a device.
             shared: bytes of dynamic shared memory.
-            seed: decides who runs first, and on which side of each array the forbidden page lies.
+            seed: decides which blocks run together, who runs first, and on which side of its pages an array lies.
             cooperative: whether all blocks are there at once and may wait for each other.
+            most_shared: bytes of dynamic shared memory that the caller has asked for.
+            reachable: arrays whose addresses may be in an array of uint64.
 
         Raises:
-            HostGpuError: the kernel reached outside an array, hangs, or breaks a rule of the machine.
+            HostGpuError: the kernel reached outside an array, hangs, races, or breaks a rule of the machine.
         """
-        parameters = self.entries[entry]
-        if len(parameters) != len(arguments):
-            raise HostGpuError(f"{entry}: expected {len(parameters)} arguments, found {len(arguments)}")
-        guarded: list[_Guarded] = []
-        values: list[Any] = []
-        for parameter, given in zip(parameters, arguments, strict=True):
-            if isinstance(given, np.ndarray) and parameter.kind.endswith("*"):
-                guarded.append(_Guarded(given, parameter.name, bool((seed + len(guarded)) % 2)))
-                values.append(ctypes.c_void_p(guarded[-1].address))
-            elif given is None:
-                values.append(ctypes.c_void_p(0))
-            else:
-                values.append((ctypes.c_char * given.nbytes).from_buffer_copy(given.tobytes()))
-        pointers = (ctypes.c_void_p * max(len(values), 1))(*(ctypes.addressof(v) for v in values))
-        sizes = (ctypes.c_uint * 6)(*(*grid, 1, 1)[:3], *(*block, 1, 1)[:3])
-        message, address = ctypes.create_string_buffer(1024), ctypes.c_size_t(0)
-        try:
-            outcome = getattr(self._library, f"hostgpu_{entry}")(
-                sizes, ctypes.c_size_t(shared), ctypes.c_uint64(seed), int(cooperative), pointers, message,
-                ctypes.c_size_t(len(message)), ctypes.byref(address))
-            if outcome:
-                reasons = {1: message.value.decode(), 2: _bad_access(address.value, guarded),
-                           3: "a vector access at an address that is not aligned"}
-                raise HostGpuError(f"{entry} (seed {seed}): {reasons[outcome]}")
-            for g in guarded:
-                g.check_edges()
-                g.take_back()
-        finally:
-            for g in guarded:
-                g.close()
+        declared = self.entries[entry]
+        if len(declared.parameters) != len(arguments):
+            raise HostGpuError(f"[{entry}] expected {len(declared.parameters)} arguments, found {len(arguments)}")
+        sizes, threads = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
+        if any(n > most for n, most in zip((*sizes, *threads), (*_MOST_BLOCKS, *_MOST_THREADS), strict=True)) \
+                or np.prod(threads) > _MOST_THREADS[0]:
+            raise HostGpuError(f"[{entry}] expected at most {_MOST_BLOCKS} blocks of 1024 threads, {_MOST_THREADS}; "
+                               f"found {tuple(grid)} of {tuple(block)}")
+        kept: list[Any] = []
+        given = [_argument(entry, p, a, kept) for p, a in zip(declared.parameters, arguments, strict=True)]
+        given += [_array(entry, "an array of the table", a, machine.REACHABLE) for a in reachable]
+        message = ctypes.create_string_buffer(1024)
+        request = machine.Request(
+            kernel=ctypes.cast(self._library[f"hostgpu_{entry}"], ctypes.c_void_p).value,
+            grid=sizes, block=threads,
+            most_threads=ctypes.c_uint.in_dll(self._library, f"hostgpu_threads_{entry}").value, shared=shared,
+            most_shared=most_shared, most_static=self._most_static, seed=seed, cooperative=cooperative,
+            count=len(given), arguments=(machine.Argument * max(len(given), 1))(*given),
+            message=ctypes.cast(message, ctypes.c_char_p), message_size=len(message))
+        if machine.engine().hostgpu_launch(ctypes.byref(request)):
+            raise HostGpuError(f"{entry} (seed {seed}): {message.value.decode()}")
 
 
-def _bad_access(address: int, guarded: Sequence[_Guarded]) -> str:
-    for g in guarded:
-        if g.hit_by(address):
-            return (f"argument '{g.name}': an access {address - g.address} bytes from its start; "
-                    f"it has {g.array.nbytes}")
-    return f"an access at {address:#x}, which belongs to no argument"
+def _argument(entry: str, parameter: Parameter, given: Any, kept: list[Any]) -> machine.Argument:
+    pointer = parameter.kind.endswith("*")
+    if isinstance(given, np.ndarray) and pointer:
+        flags = machine.CONSTANT * parameter.constant | machine.RESTRICT * parameter.restrict
+        return _array(entry, parameter.name, given, flags | machine.TABLE * (given.dtype == np.uint64))
+    if given is None and pointer:
+        number = np.zeros(1, np.uint64)
+    elif isinstance(given, np.generic) and not pointer:
+        number = np.array([given])
+    else:
+        raise HostGpuError(f"[{entry}] {parameter.name}: expected {parameter.kind}, found {type(given).__name__}")
+    kept.append(number)
+    return machine.Argument(parameter.name.encode(), number.ctypes.data, number.nbytes, 0)
+
+
+def _array(entry: str, name: str, array: np.ndarray, flags: int) -> machine.Argument:
+    if not array.flags.c_contiguous:
+        raise HostGpuError(f"[{entry}] {name}: expected a contiguous array, found strides {array.strides}")
+    return machine.Argument(name.encode(), array.ctypes.data, array.nbytes, machine.ARRAY | flags)

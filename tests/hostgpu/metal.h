@@ -1,33 +1,28 @@
-// Metal's words, over hostgpu.h. A SIMD group has 32 threads, as on every Apple GPU.
+// Metal's words, over device.h. A SIMD group has 32 threads, as on every Apple GPU.
 //
 // Stricter than Metal: all lanes of a SIMD group have to take part in a `simd_` function. (There it is the active ones,
 // which a kernel that is meant to repeat to the bit must not rely on.)
 #pragma once
-#include "hostgpu.h"
+#include "device.h"
 #include <cmath>
 #include <algorithm>
-
-namespace hostgpu {  // before `thread` is a word
-inline uint3 position() { return now->thread; }
-}  // namespace hostgpu
 
 #define __METAL_VERSION__ 310
 #define __global__
 #define device
 #define constant const
 #define thread
-#define THREADGROUP_MEMORY static __attribute__((section("hostgpu_shared")))
-#define threadgroup  // of a pointer; the runner marks what a kernel declares with THREADGROUP_MEMORY
+#define threadgroup  // of a pointer; what a kernel declares there is rewritten before (text.py)
 
 typedef unsigned uint;
 
-#define thread_position_in_threadgroup (hostgpu::position())
-#define threadgroup_position_in_grid (hostgpu::now->block->index)
-#define threads_per_threadgroup (hostgpu::launch->block)
-#define threadgroups_per_grid (hostgpu::launch->grid)
-#define thread_index_in_threadgroup (hostgpu::now->linear)
-#define thread_index_in_simdgroup (hostgpu::now->linear % hostgpu::WARP)
-#define simdgroup_index_in_threadgroup (hostgpu::now->linear / hostgpu::WARP)
+#define thread_position_in_threadgroup (hostgpu::thread_index())
+#define threadgroup_position_in_grid (hostgpu::block_index())
+#define threads_per_threadgroup (hostgpu::block_size())
+#define threadgroups_per_grid (hostgpu::grid_size())
+#define thread_index_in_threadgroup (hostgpu::linear_index())
+#define thread_index_in_simdgroup (hostgpu::linear_index() % hostgpu::WARP)
+#define simdgroup_index_in_threadgroup (hostgpu::linear_index() / hostgpu::WARP)
 #define threads_per_simdgroup (hostgpu::WARP)
 
 namespace metal {
@@ -35,18 +30,22 @@ namespace metal {
 enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2 };
 inline mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(int(a) | int(b)); }
 
-inline void threadgroup_barrier(mem_flags) { hostgpu::barrier(); }
-inline void simdgroup_barrier(mem_flags) { hostgpu::exchange(~0u, 0, thread_index_in_simdgroup); }
+// Which memory a barrier orders, in the machine's words.
+inline unsigned ordered_by(mem_flags flags) {
+    return (int(flags) & 1 ? hostgpu::GLOBAL : 0u) | (int(flags) & 2 ? hostgpu::SHARED : 0u);
+}
+inline void threadgroup_barrier(mem_flags flags) { hostgpu::barrier(ordered_by(flags)); }
+inline void simdgroup_barrier(mem_flags flags) {
+    hostgpu::exchange(hostgpu::Together::wait, ~0u, 0, thread_index_in_simdgroup, nullptr, ordered_by(flags));
+}
 
 // What `bring` makes of the values of all lanes.
 template <class T, class F>
 T of_all(T mine, F bring) {
-    uint64_t brought[hostgpu::WARP], bits = 0;
-    static_assert(sizeof(T) <= 8, "a SIMD group moves at most 8 bytes a lane");
-    memcpy(&bits, &mine, sizeof mine);
-    hostgpu::exchange(~0u, bits, thread_index_in_simdgroup, &brought);
+    uint64_t brought[hostgpu::WARP];
+    hostgpu::exchange(hostgpu::Together::shuffle, ~0u, hostgpu::bits(mine), thread_index_in_simdgroup, &brought);
     T values[hostgpu::WARP];
-    for (unsigned i = 0; i < hostgpu::WARP; ++i) memcpy(&values[i], &brought[i], sizeof(T));
+    for (unsigned i = 0; i < hostgpu::WARP; ++i) values[i] = hostgpu::value<T>(brought[i]);
     return bring(values);
 }
 

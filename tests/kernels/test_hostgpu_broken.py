@@ -1,0 +1,42 @@
+"""Kernels broken on purpose, at several seeds: the machine finds each of them, and nothing in the sound text."""
+
+import re
+import sys
+
+import pytest
+from hostgpu_broken import BROKEN
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
+
+SEEDS = range(2)
+MANY_SEEDS = range(20)
+ENOUGH = 19
+
+
+def _found(outcome, broken):
+    return re.search(broken.message, outcome) is not None if broken.message else outcome == "wrong result"
+
+
+def test_every_class_has_two_and_one_that_is_ours():
+    for kind in {b.kind for b in BROKEN}:
+        assert sum(b.kind == kind for b in BROKEN) >= 2
+        assert any(b.ours for b in BROKEN if b.kind == kind)
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=str)
+def test_the_sound_text_passes(broken):
+    for seed in SEEDS:
+        assert broken.outcome(seed, broken=False) == ""
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=str)
+def test_the_broken_text_is_found(broken):
+    for seed in SEEDS:
+        assert _found(broken.outcome(seed), broken), broken.outcome(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("broken", BROKEN, ids=str)
+def test_almost_every_seed_finds_it(broken):
+    assert sum(_found(broken.outcome(seed), broken) for seed in MANY_SEEDS) >= ENOUGH
+    assert all(broken.outcome(seed, broken=False) == "" for seed in MANY_SEEDS)

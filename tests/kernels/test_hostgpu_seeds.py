@@ -1,0 +1,39 @@
+"""The true kernels, clean under many seeds: nothing is found in them, and every seed gives the same bits."""
+
+import sys
+
+import pytest
+from conftest import GPU, STAND_IN, get_backend
+
+from duoln.kernels.case_table import rule_cases
+from duoln.testing import selftest
+
+pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only"),
+              pytest.mark.skipif(GPU != STAND_IN, reason="the seeds are those of the stand-in")]
+
+SEEDS = 200
+"""A launch's seed is its number, so every run of a case has others."""
+MOST_VALUES = 2500
+CUDA = ("layer_norm", "lstm", "gru", "rnn", "lstm_cell", "softmax_cross_entropy", "take", "adam_update")
+CASES = [c for c in rule_cases() if c.op in CUDA and sum(a.size for a in c.inputs if a is not None) <= MOST_VALUES]
+
+
+def test_every_operator_has_small_cases():
+    assert {c.op for c in CASES} == set(CUDA)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_cuda(case, gpu):
+    assert selftest.prove(case, gpu, repeats=SEEDS).passed
+
+
+METAL = [c for c in CASES if c.op == "layer_norm" or (c.op in ("lstm", "gru") and c.attrs["norm"] == "layer")]
+
+
+@pytest.mark.parametrize("case", METAL, ids=str)
+def test_metal(case, monkeypatch):
+    pytest.importorskip("mlx.core", reason="MLX is not for this platform")
+    import stand_in_metal
+
+    stand_in_metal.install(monkeypatch)
+    assert selftest.prove(case, get_backend("mlx"), repeats=SEEDS).passed
