@@ -1,4 +1,4 @@
-"""`duoln run` as a process, with and without ranks."""
+"""`duoln run` as a process, with and without ranks, and without ranks in this process."""
 
 import os
 import subprocess
@@ -8,6 +8,7 @@ import time
 import pytest
 from conftest import PATIENCE
 
+from duoln.cli import main
 from duoln.runs import checkpoint
 from duoln.runs.log import read_log
 
@@ -22,6 +23,11 @@ def run(*words, check=0, backend="mlx", **how):
     return done
 
 
+def run_here(*words, backend="mlx"):
+    """One process is enough to train alone, and this one has its libraries already."""
+    assert main(["run", *words, "--preset", "smoke", "--backend", backend]) == 0
+
+
 def losses(folder):
     return [e["loss"] for e in read_log(folder) if e["event"] == "step"]
 
@@ -32,12 +38,17 @@ def states(folder):
     return saved
 
 
+STEPS = 15
+FEW = ("mnist", "--variant", "ln", "--set", f"rows={10 * STEPS}", "--batch-size", "10")
+"""A run of so many steps an epoch, with few digits to draw."""
+
+
 class Started:
     """A run of two ranks that is under way."""
 
     def __init__(self, out, *words):
         self.log = out / "ln" / "log.jsonl"
-        self.process = subprocess.Popen(command("mnist", "--variant", "ln", "--ranks", "2", "--out", str(out), *words),
+        self.process = subprocess.Popen(command(*FEW, "--ranks", "2", "--out", str(out), *words),
                                         stderr=subprocess.PIPE, text=True, start_new_session=True)
 
     def wait_for_step(self, step):

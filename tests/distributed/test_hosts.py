@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from conftest import PATIENCE
 from meetings import free_port
-from running import command, losses, run
+from running import command, losses, run_here
 
 from duoln.distributed.place import LAUNCHERS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="MLX's ring runs under Linux and macOS")
 
-WORDS = ("mnist", "--variant", "ln", "--batch-size", "100")
+WORDS = ("mnist", "--variant", "ln", "--set", "rows=600", "--batch-size", "100")
 SECRET = "a secret that every rank was given"
 
 
@@ -39,7 +39,7 @@ def finish(processes):
 
 
 def check_losses(tmp_path):
-    run(*WORDS, "--out", str(tmp_path / "one"))
+    run_here(*WORDS, "--out", str(tmp_path / "one"))
     several, one = (losses(tmp_path / name / "ln") for name in ("several", "one"))
     assert len(several) == len(one) > 2
     np.testing.assert_allclose(several, one, rtol=1e-5)
