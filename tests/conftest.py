@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import importlib
+import itertools
 import os
 import sys
 import tempfile
@@ -96,6 +97,12 @@ def threads(request, monkeypatch):
     monkeypatch.setattr(host, "workers", lambda: request.param)
     monkeypatch.setattr(host, "PARALLEL_BYTES", 1)
     return request.param
+
+
+def every_second(*axes):
+    """Every second combination of some values of each axis: of three axes or more, any two values still meet."""
+    places = itertools.product(*(range(len(axis)) for axis in axes))
+    return [tuple(axis[k] for axis, k in zip(axes, place, strict=True)) for place in places if sum(place) % 2 == 0]
 
 
 def pytest_addoption(parser):
