@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from conftest import PATIENCE
@@ -15,6 +16,12 @@ from duoln.runs.log import read_log
 
 def command(*words, backend="mlx"):
     return [sys.executable, "-P", "-m", "duoln", "run", *words, "--preset", "smoke", "--backend", backend]
+
+
+def without_pictures():
+    """The variables of a run that draws no curves, as where Matplotlib is not installed: its import takes a second."""
+    paths = (str(Path(__file__).with_name("without_pictures")), os.environ.get("PYTHONPATH", ""))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def run(*words, check=0, backend="mlx", **how):
@@ -49,7 +56,7 @@ class Started:
     def __init__(self, out, *words):
         self.log = out / "ln" / "log.jsonl"
         self.process = subprocess.Popen(command(*FEW, "--ranks", "2", "--out", str(out), *words),
-                                        stderr=subprocess.PIPE, text=True, start_new_session=True)
+                                        stderr=subprocess.PIPE, text=True, start_new_session=True, env=without_pictures())
 
     def wait_for_step(self, step):
         until = time.monotonic() + PATIENCE

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import PATIENCE
 from meetings import free_port
-from running import command, losses, run_here
+from running import command, losses, run_here, without_pictures
 
 from duoln.distributed.place import LAUNCHERS
 
@@ -26,7 +26,7 @@ SECRET = "a secret that every rank was given"
 def start(*words, within=(), **told):
     """A rank with these variables, in a namespace if one is named, and with nothing to read."""
     mixed = {name for names in LAUNCHERS.values() for name in names} | {"MASTER_ADDR", "MASTER_PORT"}
-    environment = {name: value for name, value in os.environ.items() if name not in mixed}
+    environment = {name: value for name, value in without_pictures().items() if name not in mixed}
     return subprocess.Popen([*within, *command(*WORDS, "--ranks", "auto", *words)], env={**environment, **told},
                             stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import NAMES, PATIENCE
-from running import FEW, STEPS, Started, losses, run, run_here, states, wait_until_gone
+from running import FEW, STEPS, Started, losses, run, run_here, states, wait_until_gone, without_pictures
 
 from duoln.distributed.place import LAUNCHERS
 
@@ -18,7 +18,7 @@ needs_ring = pytest.mark.skipif(sys.platform == "win32", reason="MLX's ring runs
 
 @needs_ring
 @pytest.mark.parametrize(("task", "variant", "settings", "ranks"), [
-    ("handwriting", "ln", ("--set", "lines=24"), 2), ("mnist", "none", ("--set", "rows=600", "--batch-size", "150"), 3)])
+    ("handwriting", "ln", ("--set", "lines=24", "--set", "length=8", "--set", "text_length=5"), 2), ("mnist", "none", ("--set", "rows=600", "--batch-size", "150"), 3)])
 def test_ranks_train_as_one_process_does(task, variant, settings, ranks, tmp_path, backend="mlx"):
     words = (task, "--variant", variant, *settings)
     (tmp_path / "numpy.py").write_text("raise SystemExit('a file of the working folder was run')")
@@ -81,7 +81,8 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on_from_its_checkpoin
     step = states(tmp_path / "ln").step
     assert step >= STEPS
     epochs = step // STEPS + 1
-    run(*FEW, "--ranks", "2", "--out", str(tmp_path), "--resume", "auto", "--epochs", str(epochs))
+    run(*FEW, "--ranks", "2", "--out", str(tmp_path), "--resume", "auto", "--epochs", str(epochs),
+        env=without_pictures())
     assert states(tmp_path / "ln").step == epochs * STEPS
 
 
@@ -96,7 +97,7 @@ def test_ctrl_c_stops_every_rank_at_one_step_and_going_on_equals_not_stopping(tm
     epochs = str(stopped // STEPS + 1)
     for folder in ("stopped", "whole"):
         run(*FEW, "--ranks", "2", "--out", str(tmp_path / folder), "--epochs", epochs,
-            *(["--resume", "auto"] if folder == "stopped" else []))
+            *(["--resume", "auto"] if folder == "stopped" else []), env=without_pictures())
     mine, whole = (states(tmp_path / folder / "ln") for folder in ("stopped", "whole"))
     assert mine.step == whole.step > stopped - STEPS
     for name, array in whole.arrays.items():

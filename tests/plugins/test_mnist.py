@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from task_checks import check_one_start, check_peer
+from task_checks import check_one_start, check_peer, check_task_on
 
 from duoln import nn, tree
 from duoln.data import write_idx
@@ -16,14 +16,14 @@ from duoln.plugins.mnist import data
 from duoln.plugins.mnist.model import network
 from duoln.plugins.mnist.task import Mnist
 from duoln.tasks import make_config
-from duoln.testing import check_error, check_task
+from duoln.testing import check_error
 
 TASK = Mnist()
 
 
 def test_it_is_a_task(be, monkeypatch):
     monkeypatch.setattr(data, "MADE_TEST", 500)
-    check_task(TASK, backend=be, settings={"rows": 600})
+    check_task_on(be, TASK, settings={"rows": 600})
 
 
 def test_the_network_of_the_paper():
