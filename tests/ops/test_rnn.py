@@ -1,9 +1,11 @@
 """Recurrent operators: every cell and variant against its reference, gradients, masks, lengths and errors."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
+from conftest import NAMES, every_second
 from ops import rnn_references as reference
 
 import duoln
@@ -19,7 +21,7 @@ VARIANTS = [(cell, norm) for cell in recurrent.CELLS for norm in recurrent.NORMS
 FUSED = [(cell, norm) for cell, norm in VARIANTS if norm in ("none", "layer", "layer-cell")] + [
     ("lstm", "layer-theano"), ("gru", "layer-theano")]
 """The variants that have a rule beside the composed one."""
-NAMES = {"gain_x": "g_x", "bias_x": "b_x", "gain_h": "g_h", "bias_h": "b_h", "gain_c": "g_c", "bias_c": "b_c"}
+SHORT = {"gain_x": "g_x", "bias_x": "b_x", "gain_h": "g_h", "bias_h": "b_h", "gain_c": "g_c", "bias_c": "b_c"}
 
 
 class Problem:
@@ -64,20 +66,26 @@ class Problem:
 
     def reference(self, *arrays, **options):
         x, states, w_x, w_h, bias, norms = self._split(arrays)
-        p = {"w_x": w_x, "w_h": w_h, "b": bias, **{NAMES[k]: v for k, v in norms.items()}}
+        p = {"w_x": w_x, "w_h": w_h, "b": bias, **{SHORT[k]: v for k, v in norms.items()}}
         step = getattr(reference, f"{self.cell}_{self.norm.replace('-', '_')}")
         return reference.run(step, p, x, states, self.mask, self.attrs.get("reverse", False), **options)
 
 
-@pytest.mark.parametrize(("cell", "norm"), VARIANTS)
-@pytest.mark.parametrize("shape", [{}, {"steps": 1}, {"steps": 0}, {"batch": 1}, {"hidden": 1}, {"masked": True},
-                                   {"reverse": True}, {"masked": True, "reverse": True}], ids=str)
+SHAPES = [{}, {"steps": 1}, {"steps": 0}, {"batch": 1}, {"hidden": 1}, {"masked": True}, {"reverse": True},
+          {"masked": True, "reverse": True}]
+FLOAT32 = [*itertools.product(VARIANTS, SHAPES, {"numpy"} & set(NAMES)),
+           *every_second(VARIANTS, SHAPES, [name for name in NAMES if name != "numpy"])]
+"""All of NumPy's, and each variant with each shape on one of two other backends."""
+
+
 class TestSequences:
     def _problem(self, cell, norm, rng, shape):
         if norm == "batch":
             shape = {**shape, "batch": 6}  # statistics of few rows are ill-conditioned
         return Problem(cell, norm, rng, **shape)
 
+    @pytest.mark.parametrize(("cell", "norm"), VARIANTS)
+    @pytest.mark.parametrize("shape", SHAPES, ids=str)
     def test_float64(self, cell, norm, shape, rng, numpy_backend):
         """By the chosen rule, and by the composed one where it is another."""
         problem = self._problem(cell, norm, rng, shape)
@@ -93,7 +101,9 @@ class TestSequences:
         duoln.gradcheck(p.op, *(duoln.tensor(a, numpy_backend) for a in p.arrays))
 
     @pytest.mark.usefixtures("differences_taken")
-    def test_float32(self, cell, norm, shape, rng, be):
+    @pytest.mark.parametrize(("variant", "shape", "be"), FLOAT32, ids=str, indirect=["be"])
+    def test_float32(self, variant, shape, rng, be):
+        cell, norm = variant
         if norm != "none" and shape.get("hidden") == 1:
             shape = {"hidden": 3}  # a norm over one value has gradient 0, and float32 shows its own rounding
         p = self._problem(cell, norm, rng, shape)
@@ -152,11 +162,10 @@ bounded = functools.cache(Bounded)
 """Every backend is compared with the same gradients."""
 
 
-@pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
-@pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
-@pytest.mark.parametrize(("cell", "norm"), [v for v in VARIANTS if v[1] != "batch"])
-def test_bounded_gradients_are_those_of_steps_whose_states_are_bounded(cell, norm, reverse, masked, be):
-    case = bounded(cell, norm, masked, reverse)
+@pytest.mark.parametrize(("variant", "masked", "reverse", "be"), every_second(
+    [v for v in VARIANTS if v[1] != "batch"], (False, True), (False, True), NAMES), ids=str, indirect=["be"])
+def test_bounded_gradients_are_those_of_steps_whose_states_are_bounded(variant, masked, reverse, be):
+    case = bounded(*variant, masked, reverse)
     for a, b in zip(case.gradients(case.at_once, be, np.float32), case.expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
     assert max(np.abs(a - b).max() for a, b in zip(case.free, case.expected, strict=True)) > 1e-2
