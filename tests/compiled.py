@@ -1,13 +1,23 @@
-"""Processes that compile kernels, for the tests of compiling: one kernel, without optimisation, which takes a second."""
+"""Processes that compile kernels, for the tests of compiling: one kernel, without optimisation.
+
+It takes two seconds, so the `c++` of these processes remembers what the compiler made of a text, a line and a version.
+"""
 
 from __future__ import annotations
 
+import functools
+import getpass
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from conftest import PATIENCE
+
+from duoln.kernels import native
+from duoln.kernels.native import toolchain
 
 FEW = """
 from duoln.kernels.native import loading, storage, toolchain
@@ -26,6 +36,38 @@ print(ops.layer_norm.explain(x, None, None)[0], "|", ops.layer_norm(x).numpy().t
 COMPILED = "'compiled', 'runs'"
 
 
+_REMEMBERS = """#!/bin/sh
+case "$*" in
+*-dM*|--version) exec {compiler} "$@" ;;
+esac
+for word; do
+    case "$before" in -o) output=$word ;; esac
+    case "$word" in *.cpp) text=$word ;; */*) ;; *) line="$line $word" ;; esac
+    before=$word
+done
+made={folder}/$( (cat "$text"; echo "$line"; {compiler} --version) | sha256sum | cut -c1-24).so
+[ -f $made ] || {{ {compiler} "$@" && cp "$output" $made.$$ && mv $made.$$ $made; exit; }}
+exec cp $made "$output"
+"""
+
+
+@functools.cache
+def _remembering() -> Path:
+    """A folder with a `c++` that compiles nothing twice, in this run of the tests or the next."""
+    folder = Path(tempfile.gettempdir()) / f"duoln-test-compiler-{getpass.getuser()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    made = folder / f"c++.{os.getpid()}"
+    made.write_text(_REMEMBERS.format(compiler=shutil.which("c++"), folder=folder))
+    made.chmod(0o700)
+    return made.replace(folder / "c++").parent
+
+
+def remembering_compiler() -> toolchain.Compiler | None:
+    """The same for this process."""
+    real = native.compiler()
+    return real and real._replace(path=str(_remembering() / "c++"))
+
+
 def run(folder: Path, program: str = PROGRAM, before: str = "", **variables: object) -> subprocess.CompletedProcess:
     """A process with its cache in a folder; it prints the rule of layer norm, a value's bytes, and what is said of both."""
     return subprocess.run([sys.executable, "-c", FEW + before + program], capture_output=True, text=True, check=True,
@@ -35,6 +77,8 @@ def run(folder: Path, program: str = PROGRAM, before: str = "", **variables: obj
 def environment(folder: Path, **variables: object) -> dict[str, str]:
     """The variables of a process whose cache is in a folder."""
     ours = {name: value for name, value in os.environ.items() if name != "DUOLN_KERNELS"}
+    if shutil.which("c++"):
+        ours["PATH"] = f"{_remembering()}{os.pathsep}{ours['PATH']}"
     return {**ours, "DUOLN_CACHE": str(folder), **{name: str(value) for name, value in variables.items()}}
 
 

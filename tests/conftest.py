@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import importlib
+import itertools
 import os
 import sys
 import tempfile
@@ -84,12 +85,24 @@ def rng():
     return np.random.default_rng(0)
 
 
+@pytest.fixture
+def differences_taken(monkeypatch):
+    """`check_op` without its central differences: another test takes them of the same values, once for all backends."""
+    monkeypatch.setattr("duoln.testing.operators.gradcheck", lambda fn, *args: 0.0)
+
+
 @pytest.fixture(params=[1, 2, 3], ids=lambda n: f"{n} threads")
 def threads(request, monkeypatch):
     """Each number of threads for the compiled rules, with any amount of data."""
     monkeypatch.setattr(host, "workers", lambda: request.param)
     monkeypatch.setattr(host, "PARALLEL_BYTES", 1)
     return request.param
+
+
+def every_second(*axes):
+    """Every second combination of some values of each axis: of three axes or more, any two values still meet."""
+    places = itertools.product(*(range(len(axis)) for axis in axes))
+    return [tuple(axis[k] for axis, k in zip(axes, place, strict=True)) for place in places if sum(place) % 2 == 0]
 
 
 def pytest_addoption(parser):

@@ -1,6 +1,7 @@
 """The layers of duoln: a test reads the imports from the syntax trees and compares them with a table of layers."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -234,6 +235,7 @@ def operators_used(file, source, names):
     return used & names
 
 
+@functools.cache
 def _users():
     """Who uses each operator: `plugins.NAME`, or another unit. Kernels are left out: they only make one faster."""
     users = {name: set() for name in duoln.ops.__all__}

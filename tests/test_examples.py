@@ -1,7 +1,7 @@
 """The examples run and learn, and the one that shows how to write a task passes the kit for tasks."""
 
 import json
-import subprocess
+import runpy
 import sys
 
 import numpy as np
@@ -9,7 +9,7 @@ import pytest
 
 import duoln
 from duoln import cli, extend
-from duoln.examples import lstm, own_operator, training_loop
+from duoln.examples import lstm, own_operator, own_task, training_loop
 from duoln.examples.own_task import Spirals
 from duoln.examples.own_text import OwnText
 from duoln.testing import check_task
@@ -19,10 +19,12 @@ def test_own_task_is_a_task(be):
     check_task(Spirals(), backend=be)
 
 
-def test_own_task_learns_from_the_command_line(tmp_path):
-    out = subprocess.run([sys.executable, "-m", "duoln.examples.own_task", "--json", "--out", "r"], cwd=tmp_path,
-                         capture_output=True, text=True, check=True)
-    errors = {r["variant"]: r["test_error"] for r in json.loads(out.stdout)["results"]}
+def test_own_task_learns_from_the_command_line(tmp_path, monkeypatch, capsys):
+    """The file as a program, in this process."""
+    monkeypatch.setattr(sys, "argv", ["own_task", "--json", "--out", str(tmp_path / "r")])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        runpy.run_path(own_task.__file__, run_name="__main__")
+    errors = {r["variant"]: r["test_error"] for r in json.loads(capsys.readouterr().out)["results"]}
     assert errors["ln"] < 0.15
 
 

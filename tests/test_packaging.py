@@ -36,8 +36,12 @@ from duoln import ops
 fast = ops.layer_norm.rules("numpy")[0].name
 found = {name: module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "duoln"}
 found |= {name: importlib.util.find_spec(name).origin for name in names if name not in missing}
-print(json.dumps({"missing": missing, "found": found, "fast": fast}))
+print(json.dumps({"missing": missing, "found": found, "fast": fast}), flush=True)
+import runpy
+sys.argv = ["duoln", "list", "--json"]
+runpy.run_module("duoln", run_name="__main__")
 """
+"""What is found from where, in a line; then what `python -m duoln list --json` writes."""
 
 
 def _run(command, cwd, *paths, **env):
@@ -129,12 +133,12 @@ def empty(tmp_path):
 
 def _check(python, home, cwd, *paths):
     """Every module is found, all in `home`, and the command line knows the built-in task."""
-    seen = json.loads(_run([*python, "-c", PROBE, NAMES], cwd, *paths))
+    first, _, rest = _run([*python, "-c", PROBE, NAMES], cwd, *paths).partition("\n")
+    seen, listed = json.loads(first), json.loads(rest)
     assert seen["missing"] == []
     strays = {name: file for name, file in seen["found"].items() if not Path(file or "").is_relative_to(home)}
     assert strays == {}
     assert seen["fast"] != "composed"
-    listed = json.loads(_run([*python, "-m", "duoln", "list", "--json"], cwd, *paths))
     assert "mnist" in {task["name"] for task in listed["tasks"] if task["distribution"] == "duoln"}
     assert listed["broken"] == []
 

@@ -1,5 +1,7 @@
-"""The command line as a user meets it: output, exit codes, and errors."""
+"""The command line as a user meets it: output, exit codes, and errors.
 
+A command is a process of its own where its modules, its terminal or its signals matter; the others run in this process.
+"""
 import argparse
 import json
 import os
@@ -8,11 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 import pytest
 from conftest import PATIENCE
 
-from duoln.cli import build_parser
+from duoln.cli import build_parser, main, run_task
+from duoln.examples import mnist
+from duoln.examples.own_task import Spirals
 
 SMOKE = ["--preset", "smoke"]
 
@@ -22,16 +27,40 @@ def _run(*args, cwd, env=None, **kwargs):
                           timeout=PATIENCE, env={**os.environ, "DUOLN_OFFLINE": "1", "COLUMNS": "100", **(env or {})}, **kwargs)
 
 
-def test_example_prints_one_json_object_on_stdout(tmp_path):
-    out = _run("duoln.examples.mnist", "--json", "--epochs", "0", "--out", "r", cwd=tmp_path)
-    assert out.returncode == 0, out.stderr
-    result = json.loads(out.stdout)
+class _Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, capsys):
+    """A command of duoln in this process, in a folder of its own: its exit code and what it wrote."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words, columns="100"):
+        monkeypatch.setenv("COLUMNS", columns)
+        try:
+            code = main(words)
+        except SystemExit as end:
+            code = end.code
+        return _Done(code, *capsys.readouterr())
+
+    return run
+
+
+def test_example_prints_one_json_object_on_stdout(tmp_path, monkeypatch, capsys):
+    """As a process it is the README's first line, which `test_no_compiler.py` runs."""
+    monkeypatch.setattr(sys, "argv", ["mnist", "--json", "--epochs", "0", "--out", str(tmp_path / "r")])
+    monkeypatch.setattr("duoln.plugins.mnist.data.MADE_TRAIN", 2000)
+    assert mnist.main() == 0
+    result = json.loads(capsys.readouterr().out)
     assert result["dataset"] == {"name": "made digits", "provenance": "synthetic"} and result["backend"] == "numpy"
     assert [r["variant"] for r in result["results"]] == ["none", "bn", "ln"]
 
 
-def test_run_shows_progress_a_table_and_leaves_a_folder(tmp_path):
-    out = _run("duoln", "run", "mnist", *SMOKE, "--out", "r", "--json", "--backend", "numpy", cwd=tmp_path)
+def test_run_shows_progress_a_table_and_leaves_a_folder(tmp_path, here):
+    out = here("run", "mnist", *SMOKE, "--out", "r", "--json", "--backend", "numpy")
     assert out.returncode == 0, out.stderr
     results = json.loads(out.stdout)["results"]
     assert {"variant", "batch_size", "epochs", "train_nll", "test_error", "seconds_per_epoch"} <= results[0].keys()
@@ -44,31 +73,32 @@ def test_run_shows_progress_a_table_and_leaves_a_folder(tmp_path):
     assert (tmp_path / "r" / "curves.csv").read_text().count("synthetic") == len(results)
 
 
-def test_every_line_with_a_number_is_labelled_in_a_narrow_terminal(tmp_path):
-    out = _run("duoln", "run", "mnist", *SMOKE, "--variant", "ln", "--out", "r", cwd=tmp_path, env={"COLUMNS": "60"})
+def test_every_line_with_a_number_is_labelled_in_a_narrow_terminal(here):
+    out = here("run", "mnist", *SMOKE, "--variant", "ln", "--out", "r", columns="60")
     assert out.returncode == 0 and max(len(line) for line in out.stdout.splitlines() if "│" in line) <= 60
     assert "synthetic" in out.stdout.split("━")[-1]
 
 
-def test_tables_of_results_are_on_stdout_and_progress_is_on_stderr(tmp_path):
-    out = _run("duoln", "run", "mnist", *SMOKE, "--variant", "ln", "--epochs", "1", "--out", "r", "--backend", "numpy", cwd=tmp_path)
+def test_tables_of_results_are_on_stdout_and_progress_is_on_stderr(here):
+    out = here("run", "mnist", *SMOKE, "--variant", "ln", "--epochs", "1", "--out", "r", "--backend", "numpy")
     assert "the paper" in out.stdout and "data: made digits" in out.stdout and "run folder" not in out.stdout, out.stdout
     assert "epoch 1" in out.stderr and "━" not in out.stderr
-    told = _run("duoln", "report", "r", cwd=tmp_path)
+    told = here("report", "r")
     assert told.stdout.splitlines()[0] == out.stdout.splitlines()[0] and "━" not in told.stderr
-    document = _run("duoln", "report", "r", "--json", cwd=tmp_path)
+    document = here("report", "r", "--json")
     assert json.loads(document.stdout)["task"] == "mnist" and "━" in document.stderr
-    both = _run("duoln", "report", "r", "--json", "--markdown", cwd=tmp_path)
+    both = here("report", "r", "--json", "--markdown")
     assert both.returncode == 2 and "--markdown or --json" in both.stderr
 
 
-def test_a_task_of_no_paper_says_once_what_its_data_are(tmp_path):
-    out = _run("duoln.examples.own_task", "--epochs", "0", "--backend", "numpy", "--out", "r", cwd=tmp_path)
-    assert [line for line in out.stderr.splitlines() if line.startswith("data:")] == ["data: two spirals, synthetic"], out.stderr
+def test_a_task_of_no_paper_says_once_what_its_data_are(tmp_path, capsys):
+    assert run_task(Spirals, ["--epochs", "0", "--backend", "numpy", "--out", str(tmp_path / "r")]) == 0
+    told = capsys.readouterr().err
+    assert [line for line in told.splitlines() if line.startswith("data:")] == ["data: two spirals, synthetic"], told
 
 
-def test_the_default_folder_is_named_after_task_and_time(tmp_path):
-    assert _run("duoln", "run", "mnist", *SMOKE, "--variant", "none", cwd=tmp_path).returncode == 0
+def test_the_default_folder_is_named_after_task_and_time(tmp_path, here):
+    assert here("run", "mnist", *SMOKE, "--variant", "none").returncode == 0
     assert [p.name.rsplit("-", 2)[0] for p in (tmp_path / "runs").iterdir()] == ["mnist"]
 
 
@@ -105,8 +135,8 @@ def test_the_default_folder_is_named_after_task_and_time(tmp_path):
     (["compare", "a.json", "b.json"], 4, ["a.json", "found nothing there"]),
     ([], 2, ["COMMAND"]),
 ])
-def test_errors_say_what_was_expected_and_found(tmp_path, args, code, words):
-    out = _run("duoln", *args, cwd=tmp_path)
+def test_errors_say_what_was_expected_and_found(here, args, code, words):
+    out = here(*args)
     assert out.returncode == code, out.stderr
     assert out.stdout == "" and "Traceback" not in out.stderr
     for word in words:
@@ -118,22 +148,22 @@ def test_a_backend_from_the_environment_that_cannot_be_used(tmp_path):
     assert out.returncode == 3 and "set by DUOLN_BACKEND" in out.stderr
 
 
-def test_a_run_folder_that_is_taken_or_cannot_be_written(tmp_path):
-    args = ("duoln", "run", "mnist", *SMOKE, "--variant", "none", "--epochs", "0", "--out")
-    assert _run(*args, "r", cwd=tmp_path).returncode == 0
+def test_a_run_folder_that_is_taken_or_cannot_be_written(tmp_path, here):
+    args = ("run", "mnist", *SMOKE, "--variant", "none", "--epochs", "0", "--out")
+    assert here(*args, "r").returncode == 0
     before = (tmp_path / "r" / "none" / "log.jsonl").read_text()
-    out = _run(*args, "r", cwd=tmp_path)
+    out = here(*args, "r")
     assert out.returncode == 1 and "already holds a run of none" in out.stderr and "--resume auto" in out.stderr
     assert (tmp_path / "r" / "none" / "log.jsonl").read_text() == before
     (tmp_path / "file").write_text("")
-    out = _run(*args, "file/r", cwd=tmp_path)
+    out = here(*args, "file/r")
     assert out.returncode == 1 and "cannot be written" in out.stderr and "Traceback" not in out.stderr
 
 
-def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path):
-    command = [sys.executable, "-m", "duoln", "run", "mnist", *SMOKE, "--variant", "ln", "--epochs", "100000", "--out", "r"]
-    env = {**os.environ, "DUOLN_OFFLINE": "1"}
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=env)
+def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path, here):
+    words = ["run", "mnist", *SMOKE, "--variant", "ln", "--set", "rows=300", "--batch-size", "20", "--out", "r"]
+    process = subprocess.Popen([sys.executable, "-m", "duoln", *words, "--epochs", "100000"], cwd=tmp_path, text=True,
+                               stderr=subprocess.PIPE, env={**os.environ, "DUOLN_OFFLINE": "1"})
     log = tmp_path / "r" / "ln" / "log.jsonl"
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and not (log.exists() and log.read_text().count('"step"') > 40):
@@ -141,30 +171,29 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path):
     process.send_signal(signal.SIGINT)
     _, talk = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130 and "--resume auto" in talk and "Traceback" not in talk
-    again = subprocess.run([*command, "--epochs", "1", "--resume", "auto"], cwd=tmp_path, capture_output=True, text=True,
-                           env=env, check=False, timeout=PATIENCE)
+    again = here(*words, "--epochs", "1", "--resume", "auto")
     assert again.returncode == 0 and "goes on after step" in again.stderr
 
 
-def test_list_doctor_and_report(tmp_path):
-    listed = json.loads(_run("duoln", "list", "--json", cwd=tmp_path).stdout)
+def test_list_doctor_and_report(tmp_path, here):
+    listed = json.loads(here("list", "--json").stdout)
     assert "mnist" in [t["name"] for t in listed["tasks"]] and listed["broken"] == []
-    assert "mnist" in _run("duoln", "list", cwd=tmp_path).stdout
-    doctor = json.loads(_run("duoln", "doctor", "--json", "--ops", cwd=tmp_path).stdout)
+    assert "mnist" in here("list").stdout
+    doctor = json.loads(here("doctor", "--json", "--ops").stdout)
     assert [b["name"] for b in doctor["backends"]] == ["numpy", "cupy", "mlx"]
-    talk = _run("duoln", "doctor", "--ops", cwd=tmp_path, env={"COLUMNS": "60"}).stdout
+    talk = here("doctor", "--ops", columns="60").stdout
     assert 'pip install "cupy-cuda12x[ctk]>=14.1"' in talk and "layer_norm" in talk
     assert f"threads: {doctor['threads']} for the rules of numpy" in talk and doctor["threads"] >= 1
-    assert _run("duoln", "run", "mnist", *SMOKE, "--out", "r", cwd=tmp_path).returncode == 0
+    assert here("run", "mnist", *SMOKE, "--out", "r").returncode == 0
     before = (tmp_path / "r" / "curves.csv").stat().st_mtime_ns, sorted(tmp_path.rglob("*"))
-    assert json.loads(_run("duoln", "report", "r/ln", "--json", cwd=tmp_path).stdout)["runs"][0]["name"] == "ln"
-    told = _run("duoln", "report", "r/ln", cwd=tmp_path)
+    assert json.loads(here("report", "r/ln", "--json").stdout)["runs"][0]["name"] == "ln"
+    told = here("report", "r/ln")
     assert told.returncode == 0 and "--out DIR" in told.stderr and "--html FILE.html" in told.stderr
     assert ((tmp_path / "r" / "curves.csv").stat().st_mtime_ns, sorted(tmp_path.rglob("*"))) == before
-    assert _run("duoln", "report", "r", "--html", "page.html", "--by", "seed", cwd=tmp_path).returncode == 0
+    assert here("report", "r", "--html", "page.html", "--by", "seed").returncode == 0
     assert "train NLL" in (tmp_path / "page.html").read_text()
-    assert _run("duoln", "report", "r", "--html", "page.png", cwd=tmp_path).returncode == 2
-    out = _run("duoln", "report", "r/ln", "r/none", "--out", "both", "--json", cwd=tmp_path)
+    assert here("report", "r", "--html", "page.png").returncode == 2
+    out = here("report", "r/ln", "r/none", "--out", "both", "--json")
     assert out.returncode == 0 and [r["variant"] for r in json.loads(out.stdout)["runs"]] == ["ln", "none"]
     assert (tmp_path / "both" / "curves.png").exists()
 
@@ -175,9 +204,9 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
     assert "Traceback" not in out.stderr
 
 
-def test_version_and_help(tmp_path):
+def test_version_and_help(tmp_path, here):
     assert _run("duoln", "--version", cwd=tmp_path).stdout.startswith("duoln 0.")
-    assert "duoln run mnist" in _run("duoln", "--help", cwd=tmp_path).stdout
+    assert "duoln run mnist" in here("--help").stdout
     assert "--paper" in _run("duoln.examples.mnist", "--help", cwd=tmp_path).stdout
 
 

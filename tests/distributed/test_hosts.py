@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 from conftest import PATIENCE
 from meetings import free_port
-from running import command, losses, run
+from running import command, losses, run_here, without_pictures
 
 from duoln.distributed.place import LAUNCHERS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="MLX's ring runs under Linux and macOS")
 
-WORDS = ("mnist", "--variant", "ln", "--batch-size", "100")
+WORDS = ("mnist", "--variant", "ln", "--set", "rows=600", "--batch-size", "100")
 SECRET = "a secret that every rank was given"
 
 
 def start(*words, within=(), **told):
     """A rank with these variables, in a namespace if one is named, and with nothing to read."""
     mixed = {name for names in LAUNCHERS.values() for name in names} | {"MASTER_ADDR", "MASTER_PORT"}
-    environment = {name: value for name, value in os.environ.items() if name not in mixed}
+    environment = {name: value for name, value in without_pictures().items() if name not in mixed}
     return subprocess.Popen([*within, *command(*WORDS, "--ranks", "auto", *words)], env={**environment, **told},
                             stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
@@ -39,7 +39,7 @@ def finish(processes):
 
 
 def check_losses(tmp_path):
-    run(*WORDS, "--out", str(tmp_path / "one"))
+    run_here(*WORDS, "--out", str(tmp_path / "one"))
     several, one = (losses(tmp_path / name / "ln") for name in ("several", "one"))
     assert len(several) == len(one) > 2
     np.testing.assert_allclose(several, one, rtol=1e-5)

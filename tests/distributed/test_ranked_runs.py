@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import NAMES, PATIENCE
-from running import Started, losses, run, states, wait_until_gone
+from running import FEW, STEPS, Started, losses, run, run_here, states, wait_until_gone, without_pictures
 
 from duoln.distributed.place import LAUNCHERS
 
@@ -18,13 +18,13 @@ needs_ring = pytest.mark.skipif(sys.platform == "win32", reason="MLX's ring runs
 
 @needs_ring
 @pytest.mark.parametrize(("task", "variant", "settings", "ranks"), [
-    ("handwriting", "ln", ("--set", "lines=24"), 2), ("mnist", "none", ("--batch-size", "150"), 3)])
+    ("handwriting", "ln", ("--set", "lines=24", "--set", "length=8", "--set", "text_length=5"), 2), ("mnist", "none", ("--set", "rows=600", "--batch-size", "150"), 3)])
 def test_ranks_train_as_one_process_does(task, variant, settings, ranks, tmp_path, backend="mlx"):
     words = (task, "--variant", variant, *settings)
     (tmp_path / "numpy.py").write_text("raise SystemExit('a file of the working folder was run')")
     told = run(*words, "--ranks", str(ranks), "--out", str(tmp_path / "more"), "--json", backend=backend, cwd=tmp_path,
                stdin=subprocess.DEVNULL)
-    run(*words, "--out", str(tmp_path / "one"), backend=backend)
+    run_here(*words, "--out", str(tmp_path / "one"), backend=backend)
     more, one = (losses(tmp_path / name / variant) for name in ("more", "one"))
     assert len(more) == len(one) > 2
     np.testing.assert_allclose(more, one, rtol=1e-5)
@@ -39,12 +39,12 @@ def test_ranks_on_gpus_train_as_one_process_does(tmp_path):
 
     if cupy.cuda.runtime.getDeviceCount() < 2:
         pytest.skip("needs two NVIDIA GPUs")
-    test_ranks_train_as_one_process_does("mnist", "ln", ("--batch-size", "100"), 2, tmp_path, "cupy")
+    test_ranks_train_as_one_process_does("mnist", "ln", ("--set", "rows=600", "--batch-size", "100"), 2, tmp_path, "cupy")
 
 
 @needs_ring
 def test_a_variant_that_cannot_be_shared_ends_every_rank(tmp_path):
-    done = run("mnist", "--variant", "bn", "--ranks", "2", "--out", str(tmp_path / "run"), check=2)
+    done = run("mnist", "--variant", "bn", "--set", "rows=200", "--ranks", "2", "--out", str(tmp_path / "run"), check=2)
     assert done.stderr.count("2 ranks cannot share this variant's batches") == 1
 
 
@@ -79,9 +79,11 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on_from_its_checkpoin
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
     step = states(tmp_path / "ln").step
-    assert step >= 15
-    run("mnist", "--variant", "ln", "--ranks", "2", "--out", str(tmp_path), "--resume", "auto", "--epochs", str(step // 15 + 1))
-    assert states(tmp_path / "ln").step == (step // 15 + 1) * 15
+    assert step >= STEPS
+    epochs = step // STEPS + 1
+    run(*FEW, "--ranks", "2", "--out", str(tmp_path), "--resume", "auto", "--epochs", str(epochs),
+        env=without_pictures())
+    assert states(tmp_path / "ln").step == epochs * STEPS
 
 
 @needs_ring
@@ -92,12 +94,12 @@ def test_ctrl_c_stops_every_rank_at_one_step_and_going_on_equals_not_stopping(tm
     stderr = started.process.communicate(timeout=PATIENCE)[1]
     assert started.process.returncode == 130 and "go on with --resume auto" in stderr, stderr
     stopped = states(tmp_path / "stopped" / "ln").step
-    epochs = str(stopped // 15 + 1)
+    epochs = str(stopped // STEPS + 1)
     for folder in ("stopped", "whole"):
-        run("mnist", "--variant", "ln", "--ranks", "2", "--out", str(tmp_path / folder), "--epochs", epochs,
-            *(["--resume", "auto"] if folder == "stopped" else []))
+        run(*FEW, "--ranks", "2", "--out", str(tmp_path / folder), "--epochs", epochs,
+            *(["--resume", "auto"] if folder == "stopped" else []), env=without_pictures())
     mine, whole = (states(tmp_path / folder / "ln") for folder in ("stopped", "whole"))
-    assert mine.step == whole.step > stopped - 15
+    assert mine.step == whole.step > stopped - STEPS
     for name, array in whole.arrays.items():
         np.testing.assert_array_equal(mine.arrays[name], array, err_msg=name)
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import stand_in_cupy
 from conftest import GPU, STAND_IN
+from every_case import every_case
 
 from duoln.kernels import source
-from duoln.kernels.case_table import LONG_CELL_SIZES, recurrent, rule_cases
+from duoln.kernels.case_table import LONG_CELL_SIZES, recurrent
 from duoln.kernels.settings import every_setting
 from duoln.testing import selftest
 
-CASES = [p for p in rule_cases() if p.op not in ("conv2d", "max_pool2d", "leaky_relu", "batch_norm", "add", "linear_cross_entropy", "matmul")]
+CASES = [p for p in every_case() if p.op not in ("conv2d", "max_pool2d", "leaky_relu", "batch_norm", "add", "linear_cross_entropy", "matmul")]
 """Those of operators that have a CUDA kernel."""
 
 

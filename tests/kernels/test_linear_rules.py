@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from conftest import every_second
 
 from duoln import ops, runtime
 from duoln.kernels import native
 from duoln.kernels.linear import native as linear
 from duoln.testing import check_rule
 
+DTYPES, THREADS = ["float32", "float64"], [1, 2, 3]
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
 
 
@@ -26,9 +28,9 @@ def _matmul_rule():
     return rule
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("sizes", [(1, 1), (1, 300), (300, 1), (7, 16), (129, 17), (256, 31), (517, 1000)], ids=str)
-@pytest.mark.parametrize("rows", [(1,), (2,), (3,), (2, 2), (7,), (8,), ()], ids=str)
+@pytest.mark.parametrize(("rows", "sizes", "dtype", "threads"), every_second(
+    [(1,), (2,), (3,), (2, 2), (7,), (8,), ()], [(1, 1), (1, 300), (300, 1), (7, 16), (129, 17), (256, 31), (517, 1000)],
+    DTYPES, THREADS), ids=str, indirect=["threads"])
 def test_values_and_gradients(rows, sizes, dtype, threads, rng, numpy_backend):
     n_in, n_out = sizes
     x, weight, bias = (rng.standard_normal(s).astype(dtype) for s in ((*rows, n_in), sizes, (n_out,)))
@@ -36,9 +38,8 @@ def test_values_and_gradients(rows, sizes, dtype, threads, rng, numpy_backend):
         check_rule(ops.linear, _rule(), [x, weight, given], numpy_backend, length=max(sizes))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("sizes", [(1, 1), (7, 16), (256, 31), (517, 1000)], ids=str)
-@pytest.mark.parametrize("rows", [(1,), (3,), (2, 2)], ids=str)
+@pytest.mark.parametrize(("rows", "sizes", "dtype", "threads"), every_second(
+    [(1,), (3,), (2, 2)], [(1, 1), (7, 16), (256, 31), (517, 1000)], DTYPES, THREADS), ids=str, indirect=["threads"])
 def test_products_with_a_matrix(rows, sizes, dtype, threads, rng, numpy_backend):
     x, y = (rng.standard_normal(s).astype(dtype) for s in ((*rows, sizes[0]), sizes))
     check_rule(ops.matmul, _matmul_rule(), [x, y], numpy_backend, length=max(sizes))

@@ -1,21 +1,20 @@
 """Every Metal kernel, run on the CPU from its own text: against float64, to the bit on every run, and broken on purpose."""
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from conftest import get_backend
+from every_case import every_case
 
 from duoln.errors import KernelError
-from duoln.kernels.case_table import recurrent, rule_cases
+from duoln.kernels.case_table import recurrent
 from duoln.testing import check_error, selftest
 
 mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
 if sys.platform != "linux":
     pytest.skip("kernels run on the CPU under Linux only", allow_module_level=True)
 
-import hostgpu
 import stand_in_metal
 
 from duoln.kernels import metal, source
@@ -24,23 +23,11 @@ from duoln.kernels.layer_norm.metal import MOST_COLUMNS
 SIZES = [(1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 5, 70), (2, 2, 3, 130), (2, 2, 1, 300),
          (1, 3, 2, 600), (2, 1, 1, 1100), (2, 2, 3, 8), (4, 2, 2, 7), (1, 7, 1, 128), (1, 2, 1, 257)]
 VARIANTS = {"lstm": ("layer", "layer-cell", "layer-theano"), "gru": ("layer", "layer-theano")}
-CASES = [p for p in rule_cases() if p.op == "layer_norm" and p.inputs[0].shape[-1] <= MOST_COLUMNS]
-CASES += [p for p in rule_cases() if p.op == "lstm_cell" and p.attrs["norm"] != "none"]
+CASES = [p for p in every_case() if p.op == "layer_norm" and p.inputs[0].shape[-1] <= MOST_COLUMNS]
+CASES += [p for p in every_case() if p.op == "lstm_cell" and p.attrs["norm"] != "none"]
 CASES += [recurrent(cell, norm, sizes, masked, reverse) for cell, norms in VARIANTS.items() for norm in norms
           for sizes in SIZES for masked, reverse in ((False, False), (False, True), (True, False), (True, True))
           if cell == "gru" or masked or not reverse]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled():
-    """Every text that the cases run, compiled for the CPU two at a time."""
-    texts = set()
-    with pytest.MonkeyPatch.context() as patch:
-        stand_in_metal.install(patch, stand_in_metal.collecting(texts))
-        for case in CASES:
-            selftest.prove(case, get_backend("mlx"), repeats=1)
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda text: hostgpu.compile(text, prelude="metal.h"), sorted(texts)))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import os
 import stat
 
 import pytest
-from compiled import COMPILED, run, values
+from compiled import COMPILED, remembering_compiler, run, values
 
 from duoln import runtime
 from duoln.cli import main
@@ -26,6 +26,7 @@ X86 = pytest.mark.skipif(not HERE.startswith("x86"), reason="the names are of x8
 def _one_kernel_without_optimisation(monkeypatch):
     monkeypatch.setattr(toolchain, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in toolchain.FLAGS))
     monkeypatch.setattr(storage, "sources", lambda: ["layer_norm/layer_norm.cpp"])
+    monkeypatch.setattr(toolchain, "compiler", remembering_compiler)
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,7 @@ def ahead(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(toolchain, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in toolchain.FLAGS))
         patch.setattr(storage, "sources", lambda: ["layer_norm/layer_norm.cpp"])
+        patch.setattr(toolchain, "compiler", remembering_compiler)
         return folder, runtime.compile_kernels(HERE, folder)
 
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from compiled import COMPILED, FEW, PROGRAM, environment, libraries, make_compiler, run, values
+from compiled import COMPILED, FEW, PROGRAM, environment, libraries, make_compiler, remembering_compiler, run, values
 from conftest import PATIENCE
 
 from duoln.kernels import native
@@ -170,6 +170,7 @@ def test_a_compiler_that_hangs_is_ended(tmp_path, monkeypatch):
 def test_another_folder_in_the_same_process_is_made_too(tmp_path, monkeypatch):
     monkeypatch.setattr(loading, "_state", loading._State())
     monkeypatch.setattr(loading, "COMMON", ())
+    monkeypatch.setattr(toolchain, "compiler", remembering_compiler)
     monkeypatch.setattr(toolchain, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in toolchain.FLAGS))
     for name in ("a", "b"):
         monkeypatch.setenv("DUOLN_KERNELS", str(tmp_path / name))

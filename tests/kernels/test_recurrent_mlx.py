@@ -8,6 +8,7 @@ from duoln import ops
 from duoln.testing import check_op
 
 
+@pytest.mark.usefixtures("differences_taken")
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_compiled_steps(cell, monkeypatch, rng):
     be = get_backend("mlx")

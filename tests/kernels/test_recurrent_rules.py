@@ -4,6 +4,7 @@ give the same bits on every run, and the compiled ones keep as little for the gr
 
 import numpy as np
 import pytest
+from conftest import every_second
 from ops.test_rnn import Problem
 from recurrent_cases import (
     CASES,
@@ -24,6 +25,7 @@ from duoln.kernels import native
 from duoln.kernels.recurrent.cases import KEPT
 from duoln.testing import check_rule
 
+BOTH, DTYPES = (False, True), ("float32", "float64")
 NEEDS_COMPILER = pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled here")
 NAMES = [pytest.param(COMPILED, marks=NEEDS_COMPILER), PLAIN]
 SIZES = {"": (6, 5, 7, 9), "one row": (4, 1, 3, 5), "one unit": (4, 3, 2, 1), "one time step": (1, 3, 2, 4)}
@@ -33,28 +35,24 @@ def _check(name, cell, arguments, attrs, backend):
     check_rule(getattr(ops, cell), rule_of(cell, name), arguments, backend, attrs, length=2000)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize(("cell", "norm"), CASES)
 @pytest.mark.parametrize("name", NAMES)
-def test_rule(name, cell, norm, reverse, dtype, rng, numpy_backend):
-    for sizes in SIZES.values():
-        eps = 1e-5 if sizes[3] > 2 else 1.0  # a norm turns two values into +1 and -1: a small eps leaves no gradient
-        for mask in (None, rng.random(sizes[:2]) < 0.7):
-            for remat in remats(cell):
-                _check(name, cell, make_arguments(cell, norm, rng, sizes, dtype, mask),
-                       attributes(cell, norm, reverse, remat, eps), numpy_backend)
+def test_rule(name, cell, norm, sizes, rng, numpy_backend):
+    eps = 1e-5 if sizes[3] > 2 else 1.0  # a norm turns two values into +1 and -1: a small eps leaves no gradient
+    for masked, reverse, dtype, remat in every_second(BOTH, BOTH, DTYPES, remats(cell)):
+        mask = rng.random(sizes[:2]) < 0.7 if masked else None
+        _check(name, cell, make_arguments(cell, norm, rng, sizes, dtype, mask),
+               attributes(cell, norm, reverse, remat, eps), numpy_backend)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("cell", "norm"), CASES)
 @pytest.mark.parametrize("name", NAMES)
-def test_bounded_gradients_between_time_steps(name, cell, norm, dtype, rng, numpy_backend):
-    for limit in (0.02, 0.3):
-        for sizes in ((6, 5, 7, 9), (3, 20, 2, 17)):
-            for mask in (None, rng.random(sizes[:2]) < 0.7):
-                _check(name, cell, make_arguments(cell, norm, rng, sizes, dtype, mask),
-                       attributes(cell, norm, mask is not None, gradient_limit=limit), numpy_backend)
+def test_bounded_gradients_between_time_steps(name, cell, norm, rng, numpy_backend):
+    for limit, sizes, masked, dtype in every_second((0.02, 0.3), ((6, 5, 7, 9), (3, 20, 2, 17)), BOTH, DTYPES):
+        mask = rng.random(sizes[:2]) < 0.7 if masked else None
+        _check(name, cell, make_arguments(cell, norm, rng, sizes, dtype, mask),
+               attributes(cell, norm, masked, gradient_limit=limit), numpy_backend)
 
 
 # Masks -----------------------------------------------------------------------------------------------------
@@ -67,14 +65,14 @@ def _padding(name):
     return np.arange(9)[:, None] < np.array(LENGTHS[name])
 
 
-@pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize(("cell", "norm"), CASES)
 @pytest.mark.parametrize("name", NAMES)
-def test_padded_sequences(name, cell, norm, lengths, rng, numpy_backend):
-    arguments = make_arguments(cell, norm, rng, (9, len(LENGTHS[lengths]), 4, 6), "float64", _padding(lengths))
-    for remat in remats(cell):
-        for reverse in (False, True):
-            _check(name, cell, arguments, attributes(cell, norm, reverse, remat), numpy_backend)
+def test_padded_sequences(name, cell, norm, rng, numpy_backend):
+    """The LSTM keeps its gates or computes them again, in turn; every cell is walked both ways over each set of lengths."""
+    ways = [(lengths, reverse, False) for lengths in LENGTHS for reverse in BOTH]
+    for lengths, reverse, remat in ways if cell != "lstm" else every_second(list(LENGTHS), BOTH, BOTH):
+        arguments = make_arguments(cell, norm, rng, (9, len(LENGTHS[lengths]), 4, 6), "float64", _padding(lengths))
+        _check(name, cell, arguments, attributes(cell, norm, reverse, remat), numpy_backend)
 
 
 @pytest.mark.parametrize(("cell", "norm"), CASES)

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+from conftest import every_second
 
 from duoln import ops, runtime
 from duoln.kernels import host, native
 from duoln.testing import check_rule
 
+DTYPES, THREADS = ["float32", "float64"], [1, 2, 3]
 SHAPES = [(1, 1), (1, 7), (3, 5), (5,), (2, 3, 33), (128, 1000), (130, 4097), (2, 300_001), (700, 1024)]
 
 
@@ -24,8 +26,7 @@ def _check_rules(op, arrays, attrs, backend, length=1):
         check_rule(op, rule, arrays, backend, attrs, length=length)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "dtype", "threads"), every_second(SHAPES, DTYPES, THREADS), ids=str, indirect=["threads"])
 def test_layer_norm(shape, dtype, threads, rng, numpy_backend):
     x, gain, bias = (rng.standard_normal(s).astype(dtype) for s in (shape, shape[-1:], shape[-1:]))
     _check_rules(ops.layer_norm, [x, gain, bias], {"eps": 1e-5, "eps_place": "inside"},
@@ -53,8 +54,7 @@ def test_layer_norm_leaves_the_rest_to_the_composed_rule(numpy_backend):
     assert "no values" in rule.supports(numpy_backend, x[:0], None, None, eps=1e-5, eps_place="inside")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "dtype", "threads"), every_second(SHAPES, DTYPES, THREADS), ids=str, indirect=["threads"])
 def test_softmax_cross_entropy(shape, dtype, threads, rng, numpy_backend):
     logits = rng.standard_normal(shape).astype(dtype)
     labels = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
@@ -73,12 +73,12 @@ def test_a_row_may_end_inside_a_vector(width, dtype, rng, numpy_backend):
                  length=width)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kept", [True, False], ids=["kept", "computed again"])
-@pytest.mark.parametrize(("rows", "classes"), [((1,), 1), ((), 7), ((9,), 33), ((3, 50), 301)], ids=str)
-def test_linear_cross_entropy(rows, classes, kept, dtype, threads, rng, monkeypatch, numpy_backend):
+@pytest.mark.parametrize(("size", "kept", "dtype", "threads"), every_second(
+    [((1,), 1), ((), 7), ((9,), 33), ((3, 50), 301)], [True, False], DTYPES, THREADS), ids=str, indirect=["threads"])
+def test_linear_cross_entropy(size, kept, dtype, threads, rng, monkeypatch, numpy_backend):
     from duoln.kernels.linear_cross_entropy import native as rule
 
+    rows, classes = size
     monkeypatch.setattr(rule, "KEEP_BYTES", 1 << 30 if kept else 0)
     monkeypatch.setattr(rule, "BLOCK", 1000)  # several blocks of rows and of classes
     x, weight, bias = (rng.standard_normal(s).astype(dtype) for s in ((*rows, 12), (12, classes), (classes,)))

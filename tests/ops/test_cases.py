@@ -13,6 +13,7 @@ def _inputs(case):
     return case.inputs(np.random.default_rng(3))
 
 
+@pytest.mark.usefixtures("differences_taken")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_float32_values_and_gradients(case, be):
     check_op(case.fn, _inputs(case), case.reference, be, case.length, case.differentiable)

@@ -1,9 +1,11 @@
 """Recurrent operators: every cell and variant against its reference, gradients, masks, lengths and errors."""
 
-import contextlib
+import functools
+import itertools
 
 import numpy as np
 import pytest
+from conftest import NAMES, every_second
 from ops import rnn_references as reference
 
 import duoln
@@ -16,7 +18,10 @@ from duoln.testing import check_error, check_op
 
 VARIANTS = [(cell, norm) for cell in recurrent.CELLS for norm in recurrent.NORMS
             if cell == "lstm" or norm != "layer-cell"]
-NAMES = {"gain_x": "g_x", "bias_x": "b_x", "gain_h": "g_h", "bias_h": "b_h", "gain_c": "g_c", "bias_c": "b_c"}
+FUSED = [(cell, norm) for cell, norm in VARIANTS if norm in ("none", "layer", "layer-cell")] + [
+    ("lstm", "layer-theano"), ("gru", "layer-theano")]
+"""The variants that have a rule beside the composed one."""
+SHORT = {"gain_x": "g_x", "bias_x": "b_x", "gain_h": "g_h", "bias_h": "b_h", "gain_c": "g_c", "bias_c": "b_c"}
 
 
 class Problem:
@@ -61,24 +66,33 @@ class Problem:
 
     def reference(self, *arrays, **options):
         x, states, w_x, w_h, bias, norms = self._split(arrays)
-        p = {"w_x": w_x, "w_h": w_h, "b": bias, **{NAMES[k]: v for k, v in norms.items()}}
+        p = {"w_x": w_x, "w_h": w_h, "b": bias, **{SHORT[k]: v for k, v in norms.items()}}
         step = getattr(reference, f"{self.cell}_{self.norm.replace('-', '_')}")
         return reference.run(step, p, x, states, self.mask, self.attrs.get("reverse", False), **options)
 
 
-@pytest.mark.parametrize(("cell", "norm"), VARIANTS)
-@pytest.mark.parametrize("shape", [{}, {"steps": 1}, {"steps": 0}, {"batch": 1}, {"hidden": 1}, {"masked": True},
-                                   {"reverse": True}, {"masked": True, "reverse": True}], ids=str)
+SHAPES = [{}, {"steps": 1}, {"steps": 0}, {"batch": 1}, {"hidden": 1}, {"masked": True}, {"reverse": True},
+          {"masked": True, "reverse": True}]
+FLOAT32 = [*itertools.product(VARIANTS, SHAPES, {"numpy"} & set(NAMES)),
+           *every_second(VARIANTS, SHAPES, [name for name in NAMES if name != "numpy"])]
+"""All of NumPy's, and each variant with each shape on one of two other backends."""
+
+
 class TestSequences:
     def _problem(self, cell, norm, rng, shape):
         if norm == "batch":
             shape = {**shape, "batch": 6}  # statistics of few rows are ill-conditioned
         return Problem(cell, norm, rng, **shape)
 
-    @pytest.mark.parametrize("composed", [False, True], ids=["chosen rule", "composed rule"])
-    def test_float64(self, cell, norm, shape, composed, rng, numpy_backend):
-        with composed_only() if composed else contextlib.nullcontext():
-            self._check_float64(self._problem(cell, norm, rng, shape), numpy_backend)
+    @pytest.mark.parametrize(("cell", "norm"), VARIANTS)
+    @pytest.mark.parametrize("shape", SHAPES, ids=str)
+    def test_float64(self, cell, norm, shape, rng, numpy_backend):
+        """By the chosen rule, and by the composed one where it is another."""
+        problem = self._problem(cell, norm, rng, shape)
+        self._check_float64(problem, numpy_backend)
+        if (cell, norm) in FUSED:
+            with composed_only():
+                self._check_float64(problem, numpy_backend)
 
     def _check_float64(self, p, numpy_backend):
         outs = p.op(*(duoln.tensor(a, numpy_backend) for a in p.arrays))
@@ -86,7 +100,10 @@ class TestSequences:
             np.testing.assert_allclose(a.numpy(), b, rtol=1e-12, atol=1e-12)
         duoln.gradcheck(p.op, *(duoln.tensor(a, numpy_backend) for a in p.arrays))
 
-    def test_float32(self, cell, norm, shape, rng, be):
+    @pytest.mark.usefixtures("differences_taken")
+    @pytest.mark.parametrize(("variant", "shape", "be"), FLOAT32, ids=str, indirect=["be"])
+    def test_float32(self, variant, shape, rng, be):
+        cell, norm = variant
         if norm != "none" and shape.get("hidden") == 1:
             shape = {"hidden": 3}  # a norm over one value has gradient 0, and float32 shows its own rounding
         p = self._problem(cell, norm, rng, shape)
@@ -102,37 +119,56 @@ def test_steps_equal_the_sequence(cell, norm, rng, numpy_backend):
     duoln.gradcheck(p.steps, *tensors)
 
 
-@pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
-@pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
-@pytest.mark.parametrize(("cell", "norm"), [v for v in VARIANTS if v[1] != "batch"])
-def test_bounded_gradients_are_those_of_steps_whose_states_are_bounded(cell, norm, reverse, masked, rng, be):
-    problem = Problem(cell, norm, rng, masked=masked, reverse=reverse)
-    tensors = [duoln.tensor(a.astype(np.float32), be) for a in problem.arrays]
-    weights = duoln.tensor(rng.standard_normal((problem.arrays[0].shape[0], *problem.arrays[1].shape)).astype(np.float32), be)
+LIMIT = 0.05
 
-    def by_steps(*tensors):
-        x, states, w_x, w_h, bias, norms = problem._split(tensors)
-        hidden = {}
-        for t in reversed(range(len(x))) if reverse else range(len(x)):
-            seen = [ops.clip_gradient(state, limit=0.05) for state in states]
-            new = getattr(ops, f"{cell}_step")(x[t], *seen, w_x, w_h, bias, norms, norm=norm)
+
+class Bounded:
+    """A problem with a weighted sum of its hidden states as the loss, and its gradients in float64 on NumPy."""
+
+    def __init__(self, cell, norm, masked, reverse):
+        rng = np.random.default_rng(0)
+        self.problem, self.reverse = Problem(cell, norm, rng, masked=masked, reverse=reverse), reverse
+        steps, rows = self.problem.arrays[:2]
+        self.weights = rng.standard_normal((len(steps), *rows.shape))
+        self.expected = self.gradients(self.by_steps, "numpy", np.float64)
+        self.free = self.gradients(lambda *tensors: self.at_once(*tensors, limit=None), "numpy", np.float64)
+
+    def by_steps(self, *tensors):
+        """The hidden states by the step operator, before each of which the states' gradients are bounded."""
+        x, states, w_x, w_h, bias, norms = self.problem._split(tensors)
+        mask, hidden = self.problem.mask, {}
+        for t in reversed(range(len(x))) if self.reverse else range(len(x)):
+            seen = [ops.clip_gradient(state, limit=LIMIT) for state in states]
+            new = getattr(ops, f"{self.problem.cell}_step")(x[t], *seen, w_x, w_h, bias, norms, norm=self.problem.norm)
             new = list(new) if isinstance(new, tuple) else [new]
-            real = None if problem.mask is None else duoln.tensor(problem.mask[t][:, None], be)
+            real = None if mask is None else duoln.tensor(mask[t][:, None], x.backend)
             states = new if real is None else [ops.where(real, a, b) for a, b in zip(new, states, strict=True)]
             hidden[t] = states[0]
         return ops.stack(*(hidden[t] for t in sorted(hidden)))
 
-    def at_once(*tensors, **limit):
-        problem.attrs = {"reverse": reverse, **limit}
-        return problem.op(*tensors)[0]
+    def at_once(self, *tensors, limit=LIMIT):
+        """The same by the operator over sequences."""
+        self.problem.attrs = {"reverse": self.reverse, "gradient_limit": limit}
+        return self.problem.op(*tensors)[0]
 
-    def gradients(fn):
-        return [g.numpy() for g in duoln.value_and_grad(lambda p: ops.sum(fn(*p) * weights))(tensors)[1]]
+    def gradients(self, fn, backend, dtype):
+        """Those of all arrays."""
+        tensors, weights = ([duoln.tensor(a.astype(dtype), backend) for a in arrays]
+                            for arrays in (self.problem.arrays, [self.weights]))
+        return [g.numpy() for g in duoln.value_and_grad(lambda p: ops.sum(fn(*p) * weights[0]))(tensors)[1]]
 
-    expected, free = gradients(by_steps), gradients(at_once)
-    for a, b in zip(gradients(lambda *p: at_once(*p, gradient_limit=0.05)), expected, strict=True):
+
+bounded = functools.cache(Bounded)
+"""Every backend is compared with the same gradients."""
+
+
+@pytest.mark.parametrize(("variant", "masked", "reverse", "be"), every_second(
+    [v for v in VARIANTS if v[1] != "batch"], (False, True), (False, True), NAMES), ids=str, indirect=["be"])
+def test_bounded_gradients_are_those_of_steps_whose_states_are_bounded(variant, masked, reverse, be):
+    case = bounded(*variant, masked, reverse)
+    for a, b in zip(case.gradients(case.at_once, be, np.float32), case.expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
-    assert max(np.abs(a - b).max() for a, b in zip(free, expected, strict=True)) > 1e-2
+    assert max(np.abs(a - b).max() for a, b in zip(case.free, case.expected, strict=True)) > 1e-2
 
 
 def test_wrong_bounds_are_named(rng, numpy_backend):

@@ -7,7 +7,13 @@ from ops.cases import layer_norm_reference
 from duoln import runtime, tree
 from duoln.randomness import Stream
 from duoln.tasks import Trained, make_config
+from duoln.testing import check_task
 from duoln.training.trainer import Trainer
+
+
+def check_task_on(be, task, **how):
+    """The kit for tasks on one backend: derivatives are taken on NumPy, with which the others are compared."""
+    check_task(task, backend=be, gradients=be.name == "numpy", agreement=be.name != "numpy", **how)
 
 
 def check_peer(task, variant, cfg, steps, rtol, peer="torch"):

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 from conftest import get_backend
-from task_checks import check_peer
+from task_checks import check_peer, check_task_on
 
 from duoln import nn, tree
 from duoln.core import gradcheck
@@ -16,7 +16,7 @@ from duoln.plugins.convnet.task import ConvNetTask
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_close, check_error, check_task
+from duoln.testing import check_close, check_error
 from duoln.training.trainer import Trainer
 
 TASK = ConvNetTask()
@@ -33,7 +33,7 @@ def _config(variant, **settings):
 
 
 def test_it_is_a_task(be):
-    check_task(TASK, backend=be, steps=2, settings={"channels": 2, "batch_size": 6})
+    check_task_on(be, TASK, steps=2, settings={"channels": 2, "batch_size": 6})
 
 
 # The network, from its description ----------------------------------------------------------------------

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 from conftest import get_backend
-from task_checks import check_peer, sigmoid
+from task_checks import check_peer, check_task_on, sigmoid
 
 from duoln import nn, tree
 from duoln.core import gradcheck
@@ -15,7 +15,7 @@ from duoln.plugins.draw.task import DrawTask
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_close, check_error, check_task
+from duoln.testing import check_close, check_error
 from duoln.training.trainer import Trainer
 
 TASK = DrawTask()
@@ -23,7 +23,7 @@ TINY = {"glimpses": 2, "hidden": 5, "latent": 3}
 
 
 def test_it_is_a_task(be):
-    check_task(TASK, backend=be, steps=2, settings={**TINY, "rows": 60})
+    check_task_on(be, TASK, steps=2, settings={**TINY, "rows": 60})
 
 
 # The network, from the equations ------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from operator_cases import mixture_reference, window_reference
-from task_checks import check_one_start, check_peer, lstm_reference
+from task_checks import check_one_start, check_peer, check_task_on, lstm_reference
 
 from duoln import ops, tree
 from duoln.core import gradcheck
@@ -27,7 +27,7 @@ def test_it_is_a_task():
 
 def test_it_is_a_task_on_cuda(gpu):
     """MLX's turn is below: the kit compiles a dozen steps, which takes it a minute and a half."""
-    check_task(TASK, backend=gpu, steps=2, settings={"length": 6, "lines": 16, "evaluate_lines": 2})
+    check_task_on(gpu, TASK, steps=2, settings={"length": 6, "lines": 16, "evaluate_lines": 2})
 
 
 def test_the_network_of_the_paper():

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from task_checks import check_one_start, check_peer
+from task_checks import check_one_start, check_peer, check_task_on
 
 from duoln import nn, tree
 from duoln.data import write_idx
@@ -16,13 +16,14 @@ from duoln.plugins.mnist import data
 from duoln.plugins.mnist.model import network
 from duoln.plugins.mnist.task import Mnist
 from duoln.tasks import make_config
-from duoln.testing import check_error, check_task
+from duoln.testing import check_error
 
 TASK = Mnist()
 
 
-def test_it_is_a_task(be):
-    check_task(TASK, backend=be)
+def test_it_is_a_task(be, monkeypatch):
+    monkeypatch.setattr(data, "MADE_TEST", 500)
+    check_task_on(be, TASK, settings={"rows": 600})
 
 
 def test_the_network_of_the_paper():
@@ -141,7 +142,8 @@ class TestData:
             bytes([0, 0, 8, 1, 0, 0, 1, 44]) + labels.tobytes()))
         check_error(DataError, lambda: data.splits("mnist", 10, 0, None, small), "0 .. 9", "found 10", "position 7")
 
-    def test_rows(self):
+    def test_rows(self, monkeypatch):
+        monkeypatch.setattr(data, "MADE_TRAIN", 2000)
         assert data.splits("made", 10, 0, 100, None).steps_per_epoch == 10
         check_error(UsageError, lambda: data.splits("made", 10, 0, 99_999, None), "rows", "99999")
 

@@ -38,6 +38,7 @@ def test_every_operator_has_cases_and_a_call():
     assert [name for name in names if not any(case.name.startswith(name) for case in CASES)] == []
 
 
+@pytest.mark.usefixtures("differences_taken")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_float32_values_and_gradients(case, be):
     check_op(case.fn, case.inputs(np.random.default_rng(3)), case.reference, be, case.length)

@@ -1,0 +1,5 @@
+"""Lets Matplotlib be missing in every Python whose PYTHONPATH has this folder."""
+
+import sys
+
+sys.modules["matplotlib"] = None
