@@ -162,8 +162,8 @@ class Better(_Comparison):
 class Sooner(_Comparison):
     """The winner reaches the loser's best level in at most a share of the loser's updates, and in fewer; every metric.
 
-    The loser's updates are those to its best evaluation. Both are counted to the evaluation that shows the level. If that
-    is the first one of both runs, they cannot tell which was there sooner.
+    The loser's updates are those to its best evaluation. Both are counted to the evaluation that shows the level. If
+    that is the first one of both runs, they cannot tell which was there sooner.
     """
 
     winner: str
