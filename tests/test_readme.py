@@ -57,6 +57,20 @@ def test_the_task_that_samples_evaluates_and_draws(tmp_path):
     testing.check_task(task, gradients=False, agreement=False)
 
 
+def test_the_loss_that_needs_a_setting():
+    from duoln import to_tensors, value_and_grad
+    from duoln.tasks.settings import make_config
+
+    task = run_python_of("duoln/tasks/README.md")["Weighted"]()
+    losses = []
+    for weight in (1.0, 3.0):
+        cfg = make_config(task, "ln", "smoke", {"weight": weight})
+        model, batch = task.model(cfg), task.data(cfg).train(0)
+        value, _ = value_and_grad(lambda p, b, model=model: task.loss(model, p, b))(to_tensors(model.init(0)), to_tensors(batch))
+        losses.append(value.item())
+    assert losses[1] == pytest.approx(3 * losses[0])
+
+
 def test_the_set_up_lines():
     assert "pip install . && python -m duoln.examples.mnist\npip install -e \".[test]\" && pytest -n auto --dist loadfile\n" in README
     script = (ROOT / ".ci" / "run").read_text()
