@@ -97,7 +97,6 @@ def _run_alone(task: Task, argv: Sequence[str], prog: str | None, description: s
 
 def _run(args: argparse.Namespace) -> int:
     from duoln.runs.settings import Command
-    from duoln.tasks import parse_settings
     from duoln.tasks.registry import find_task
 
     task = find_task(args.task, args.plugins)
@@ -107,7 +106,7 @@ def _run(args: argparse.Namespace) -> int:
     place = take_place(args.ranks) if isinstance(args.ranks, str) else None
     if isinstance(args.ranks, int) and args.ranks != 1:
         return launch(args.ranks, args)
-    return run_variants(task, args, Command(names, args.preset, parse_settings(args.settings)), None, args.plugins,
+    return run_variants(task, args, Command(names, args.preset, facts.settings_of(task, args)), None, args.plugins,
                         place)
 
 
