@@ -174,10 +174,11 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
         try:
             results.append(train_in_folder(trainer, top / name, [display, *listeners], args.resume is not None,
                                            args.resume != "anyway"))
-        except Interrupted as stop:
+        except Interrupted as end:
+            stop = Interrupted(f"{end}; go on with {facts.how_to_resume(top)}", end.number)
             _show_results(task, splits, backend, [*results, trainer.result()], top, args.json,
                           as_document(stop, str(stop), stop.exit_code))
-            raise
+            raise stop from None
     assert splits is not None
     if ranks is not None:
         ranks.leave()

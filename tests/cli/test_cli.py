@@ -140,7 +140,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, talk = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130 and "--resume auto" in talk and "Traceback" not in talk
+    assert process.returncode == 130 and "--resume auto --out r" in talk and "Traceback" not in talk
     again = subprocess.run([*command, "--epochs", "1", "--resume", "auto"], cwd=tmp_path, capture_output=True, text=True,
                            env=env, check=False, timeout=PATIENCE)
     assert again.returncode == 0 and "goes on after step" in again.stderr
