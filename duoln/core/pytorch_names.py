@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Never
 
 from duoln.core.arguments import did_you_mean
+from duoln.errors import CallError, DtypeError
 
 _GRADIENT = "loss, gradients = duoln.value_and_grad(loss)(params, x) computes a gradient"
 _UPDATE = "params, slots = optimizer.update(params, gradients, slots, rate) makes an update"
@@ -145,6 +146,31 @@ NO_KEYWORDS = {
     "padding_idx": "multiply the rows by a mask", "max_norm": "there is none",
 }
 """Arguments of PyTorch that nothing here has, with duoln's way of doing the same."""
+
+
+OF_PYTHON = {
+    "floordiv": ("//", "ops.floor(x / y)"), "mod": ("%", "x - y * ops.floor(x / y)"), "xor": ("^", "x != y, of bools"),
+    "divmod": ("divmod", "ops.floor(x / y)"), "lshift": ("<<", "x * 2"), "rshift": (">>", "ops.floor(x / 2)"),
+}
+"""Python's operators that tensors have not: their signs, and duoln's way of doing the same."""
+
+
+class Size(int):
+    """The number of values of a tensor. A call of it, as PyTorch's `x.size()`, is an error that names `x.shape`."""
+
+    def __call__(self, *_: Any, **__: Any) -> Never:
+        raise CallError("[Tensor.size] expected x.size, found a call; x.size is the number of values, x.shape has the "
+                        "size of each axis: x.shape, x.shape[0]")
+
+
+def refuse_operators(kind: type) -> None:
+    """Let a class name the remedy for each operator of Python's that it has not."""
+    for name, (sign, remedy) in OF_PYTHON.items():
+        def refuse(self: Any, y: Any, sign: str = sign, remedy: str = remedy) -> Never:
+            raise DtypeError(f"[{sign}] expected an operator that tensors have, found {sign}; in duoln: {remedy}")
+
+        setattr(kind, f"__{name}__", refuse)
+        setattr(kind, f"__r{name}__", refuse)
 
 
 def unknown_name(module: str, name: str, remedies: Mapping[str, str], known: Iterable[str]) -> AttributeError:

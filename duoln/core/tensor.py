@@ -11,7 +11,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Axis, Backend
 from duoln.core.arguments import described
 from duoln.core.miscalled import explained
-from duoln.core.pytorch_names import OF_TENSORS, is_missing, name_missing
+from duoln.core.pytorch_names import OF_TENSORS, Size, is_missing, name_missing, refuse_operators
 from duoln.core.tape import Node
 from duoln.errors import CallError, CompileError, DtypeError, GradientError, ShapeError
 
@@ -63,7 +63,7 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        return int(self.data.size)
+        return Size(self.data.size)
 
     @property
     def dtype(self) -> str:
@@ -311,6 +311,7 @@ class Tensor:
 
 
 name_missing(Tensor, OF_TENSORS)
+refuse_operators(Tensor)
 
 
 def _on_host(values: Any) -> Any:
