@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Never
 
 from duoln.core.arguments import did_you_mean
-from duoln.errors import CallError, DtypeError
+from duoln.errors import DtypeError
 
 _GRADIENT = "loss, gradients = duoln.value_and_grad(loss)(params, x) computes a gradient"
 _UPDATE = "params, slots = optimizer.update(params, gradients, slots, rate) makes an update"
@@ -153,14 +153,6 @@ OF_PYTHON = {
     "divmod": ("divmod", "ops.floor(x / y)"), "lshift": ("<<", "x * 2"), "rshift": (">>", "ops.floor(x / 2)"),
 }
 """Python's operators that tensors have not: their signs, and duoln's way of doing the same."""
-
-
-class Size(int):
-    """The number of values of a tensor. A call of it, as PyTorch's `x.size()`, is an error that names `x.shape`."""
-
-    def __call__(self, *_: Any, **__: Any) -> Never:
-        raise CallError("[Tensor.size] expected x.size, found a call; x.size is the number of values, x.shape has the "
-                        "size of each axis: x.shape, x.shape[0]")
 
 
 def refuse_operators(kind: type) -> None:

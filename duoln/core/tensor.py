@@ -12,7 +12,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Axis, Backend
 from duoln.core.arguments import described
 from duoln.core.miscalled import explained
-from duoln.core.pytorch_names import OF_TENSORS, Size, is_missing, name_missing, refuse_operators
+from duoln.core.pytorch_names import OF_TENSORS, is_missing, name_missing, refuse_operators
 from duoln.core.tape import Node
 from duoln.errors import CallError, CompileError, DtypeError, GradientError, GradientWarning, ShapeError
 
@@ -66,7 +66,7 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        return Size(self.data.size)
+        return int(self.data.size)
 
     @property
     def dtype(self) -> str:

@@ -230,16 +230,6 @@ def test_a_module_without_a_call_of_its_own(x):
     check_error(CallError, lambda: Bare()({}, x), "[Bare] expected a method __call__(self, params, x), found none")
 
 
-def test_a_call_of_the_size(x):
-    for call in (lambda: x.size(), lambda: x.size(0), lambda: x.size(dim=0)):
-        check_error(CallError, call, "[Tensor.size] expected x.size, found a call", "x.shape[0]")
-    assert x.size == 8 and isinstance(x.size, int) and repr(x.size) == "8" and pickle.loads(pickle.dumps(x.size)) == 8
-    flat = ops.reshape(x, shape=(x.size,))
-    assert flat.shape == (8,) and flat[:x.size].shape == flat[-x.size:].shape == (8,) and type(x.size // 2) is int
-    assert ops.broadcast_to(flat[:1], (x.size,)).shape == (8,) and ops.pad(flat, widths=((0, x.size),)).shape == (16,)
-    assert (x * x.size).sum().item() == 64.0 and ops.full((x.size, 1), x.size, backend=x.backend).shape == (8, 1)
-
-
 @pytest.mark.parametrize(("call", "words"), [
     (lambda x: x // 2.0, ["[//]", "ops.floor(x / y)"]), (lambda x: 2.0 // x, ["[//]", "ops.floor(x / y)"]),
     (lambda x: x % x, ["[%]", "x - y * ops.floor(x / y)"]), (lambda x: 2 % x, ["[%]"]), (lambda x: divmod(x, 2), ["[divmod]"]),
