@@ -36,7 +36,8 @@ def test_the_python_of_the_readme_runs_in_order():
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file != "README.md"])
-def test_the_python_of_the_rooms_runs(file):
+def test_the_python_of_the_rooms_runs(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some of it writes files
     run_python_of(file)
 
 

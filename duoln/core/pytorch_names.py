@@ -28,8 +28,6 @@ OF_DUOLN = {
     "grad": _GRADIENT, "autograd": _GRADIENT, "from_numpy": "duoln.tensor(x) takes NumPy arrays",
     "as_tensor": "duoln.tensor(x) takes lists, numbers and NumPy arrays", "cat": "ops.concat(x, y, axis=0)",
     "device": "duoln.backend(\"cupy\"), \"mlx\" or \"numpy\" is a device", "cuda": "duoln.backend(\"cupy\") is the GPU",
-    "save": "duoln.train(..., out=FOLDER) keeps checkpoints; np.savez takes one dict of arrays",
-    "load": "duoln.runs.trained.load_trained reads the model of a run",
     "utils": "duoln.data.Batches makes batches", "jit": "duoln.compile(step) compiles a step",
     "float32": "a dtype is a name: \"float32\"", "int32": "a dtype is a name: \"int32\"",
     "rand": _SEED, "randn": _SEED, "functional": "functions are in duoln.ops",
@@ -96,7 +94,7 @@ OF_TENSORS = {
 }
 OF_MODULES = {
     "parameters": _PARAMS, "named_parameters": f"{_PARAMS}; duoln.tree.items(params) has their names",
-    "state_dict": f"{_PARAMS}; that dict is the state",
+    "state_dict": f"{_PARAMS}; that dict is the state, which duoln.save(path, params) writes",
     "load_state_dict": f"{_PARAMS}; give others to model(params, x)",
     "train": _NO_MODE, "eval": _NO_MODE, "to": _ONE_BACKEND, "cuda": _ONE_BACKEND, "cpu": _ONE_BACKEND,
     "zero_grad": "gradients are a result of duoln.value_and_grad, so there are none to clear",

@@ -42,8 +42,8 @@ def test_the_exit_code_of_a_command(number, tmp_path, capsys):
             return super().metrics(predict, split)
 
     assert run_task(Stopping, ["--out", str(tmp_path / "r"), "--backend", "numpy"], preset="smoke") == CODES[number]
-    said = " ".join(capsys.readouterr().err.split())
-    assert "stopped after step 5; checkpoint " in said and f"go on with --resume auto --out {tmp_path / 'r'}" in said
+    err = " ".join(capsys.readouterr().err.split())
+    assert "stopped after step 5; checkpoint " in err and f"go on with --resume auto --out {tmp_path / 'r'}" in err
 
 
 def test_a_folder_with_a_space_is_quoted_and_the_default_one_is_named(tmp_path, capsys, monkeypatch):
