@@ -33,12 +33,14 @@ openblas.spin_briefly()
 if TYPE_CHECKING:
     from duoln import data, extend, nn, ops, optim, testing
     from duoln.core import Tensor, compile, gradcheck, stop_gradient, value_and_grad
+    from duoln.runs.parameters import load, save
     from duoln.runtime import backend, tensor, to_tensors
     from duoln.training.train import train
 
 _LAZY = {
     **dict.fromkeys(("Tensor", "compile", "gradcheck", "stop_gradient", "value_and_grad"), "duoln.core"),
     **dict.fromkeys(("backend", "tensor", "to_tensors"), "duoln.runtime"),
+    **dict.fromkeys(("load", "save"), "duoln.runs.parameters"),
     "train": "duoln.training.train",
 }
 _MODULES = ("data", "extend", "nn", "ops", "optim", "testing")
@@ -50,9 +52,11 @@ __all__ = [
     "data",
     "extend",
     "gradcheck",
+    "load",
     "nn",
     "ops",
     "optim",
+    "save",
     "stop_gradient",
     "tensor",
     "testing",

@@ -120,6 +120,10 @@ class GradientError(DuolnError, RuntimeError):
     """A derivative that duoln does not compute, such as a gradient inside a gradient."""
 
 
+class GradientWarning(UserWarning):
+    """A number was read inside a gradient, where it is a constant."""
+
+
 class CompileError(DuolnError, RuntimeError):
     """A step that breaks the contract of `compile`: pure, no host reads, stable trees and shapes."""
 

@@ -47,7 +47,8 @@ and to a `vjp` that names it after a star too:
 
 `supports`, the last argument of the fast rule, returns the reason why the rule cannot run; the operator then runs the
 composed rule. No rule writes into its inputs, its saved values or `gout`. `check_op` compares an operator with a
-NumPy formula and its gradient with central differences; `check_rule` compares a fast rule with the composed one.
+NumPy formula and its gradient with central differences (`attrs={"slope": 0.1}` goes to both); `check_rule` compares a
+fast rule with the composed one.
 
 What is here:
 

@@ -35,7 +35,7 @@ OWNERS = {
     "rich": r"duoln/cli/console\.py",
     "pluggy": r"duoln/tasks/\w+\.py",
     "pooch": r"duoln/data/\w+\.py",
-    "safetensors": r"duoln/runs/checkpoint\.py",
+    "safetensors": r"duoln/runs/tensor_file\.py",
     "matplotlib": r"duoln/pictures/\w+\.py|duoln/bench/plot\.py",
     "sklearn|scipy": r"plugins/skip_thoughts/(classify|table)\.py",
     "torch": r"plugins/\w+/peer_torch\.py|duoln/bench/(recurrent|operators)_torch\.py",

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 FILE = Path(__file__).parent.parent / "examples" / "README.md"
 
@@ -56,9 +57,9 @@ def test_every_line_of_ours_runs(ours):
 def test_the_parameters_that_are_read_are_those_that_were_written(ours):
     values, _ = ours
     params = dict(values["tree"].items(values["params"]))
-    with np.load("model.npz") as saved:
-        assert set(saved.files) == set(params) == {"0.weight", "0.bias", "1.gain", "1.bias", "3.weight", "3.bias"}
-        assert all(np.array_equal(saved[path], p.numpy()) and p.dtype == "float32" for path, p in params.items())
+    saved = load_file("model.safetensors")
+    assert set(saved) == set(params) == {"0.weight", "0.bias", "1.gain", "1.bias", "3.weight", "3.bias"}
+    assert all(np.array_equal(saved[path], p.numpy()) and p.dtype == "float32" for path, p in params.items())
 
 
 def test_an_ended_sequence_keeps_its_state(ours):

@@ -36,7 +36,8 @@ def test_the_python_of_the_readme_runs_in_order():
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file != "README.md"])
-def test_the_python_of_the_rooms_runs(file):
+def test_the_python_of_the_rooms_runs(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some of it writes files
     run_python_of(file)
 
 
@@ -55,6 +56,20 @@ def test_the_task_that_samples_evaluates_and_draws(tmp_path):
     if can_draw():
         assert [path.is_file() for path in task.pictures({"a": trained, "b": trained}, tmp_path)] == [True]
     testing.check_task(task, gradients=False, agreement=False)
+
+
+def test_the_loss_that_needs_a_setting():
+    from duoln import to_tensors, value_and_grad
+    from duoln.tasks.settings import make_config
+
+    task = run_python_of("duoln/tasks/README.md")["Weighted"]()
+    losses = []
+    for weight in (1.0, 3.0):
+        cfg = make_config(task, "ln", "smoke", {"weight": weight})
+        model, batch = task.model(cfg), task.data(cfg).train(0)
+        value, _ = value_and_grad(lambda p, b, model=model: task.loss(model, p, b))(to_tensors(model.init(0)), to_tensors(batch))
+        losses.append(value.item())
+    assert losses[1] == pytest.approx(3 * losses[0])
 
 
 def test_the_set_up_lines():

@@ -142,7 +142,7 @@ def _not_comparable(first: File, second: File) -> list[tuple[str, str]]:
             continue
         explained.add(identity(near))
         reasons.append((text.whole(case), "; ".join(
-            f"{key} is {case[key]} in {first.name}, {near[key]} in {second.name}"
+            f"{key} is {_shown(case, key)} in {first.name}, {_shown(near, key)} in {second.name}"
             for key in _MANNER if case[key] != near[key])))
     return reasons + [(text.whole(case), f"in {second.name}, not in {first.name}")
                     for case in extra if identity(case) not in explained]
@@ -210,7 +210,7 @@ def table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
     """
     cases = [row.case for row in comparison.rows]
     apart = text.varying(cases, ("side", *_MANNER))
-    common = [cases[0][key] for key in ("side", *_MANNER) if key not in apart]
+    common = [_shown(cases[0], key) for key in ("side", *_MANNER) if key not in apart]
     headings = ["case", *apart, *(f.heading for f in comparison.files)]
     rows: list[list[str]] = []
     op = ""
@@ -218,9 +218,14 @@ def table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
         if row.case["op"] != op:
             op = row.case["op"]
             rows.append([op, *[""] * (len(headings) - 1)])
-        rows.append([f"  {text.work(row.case)}", *(row.case[key] for key in apart),
+        rows.append([f"  {text.work(row.case)}", *(_shown(row.case, key) for key in apart),
                      *(_cell_text(cell, k) for k, cell in enumerate(row.cells))])
     return f"Time, speed-up over the first, share of a copy's bandwidth ({', '.join(common)})", headings, rows
+
+
+def _shown(case: Mapping[str, Any], key: str) -> str:
+    """What a case has under a key, in words."""
+    return text.CLOCKS[case[key]] if key == "clock" else str(case[key])
 
 
 def remarks(comparison: Comparison) -> list[str]:

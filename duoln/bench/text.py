@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+CLOCKS = {"wall_slope": "wall time a launch", "wall_run": "wall time a run"}
+"""What each clock of a record measures."""
 _SHORT = {"forward": "fwd", "forward+backward": "fwd+bwd", "step": "step"}
 
 
@@ -30,7 +32,7 @@ def work(case: Mapping[str, Any]) -> str:
 
 def whole(case: Mapping[str, Any]) -> str:
     """All keys that identify a case, as text."""
-    return f"{case['op']} {work(case)}, {case['side']}, {case['dtype']}, {case['cache']}, {case['clock']}"
+    return f"{case['op']} {work(case)}, {case['side']}, {case['dtype']}, {case['cache']}, {CLOCKS[case['clock']]}"
 
 
 def varying(cases: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str]:

@@ -73,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code."""
+    """Run the command line; the exit code, which is 2 for a wrong command line and 0 for `--help`."""
     words = list(sys.argv[1:] if argv is None else argv)
 
     def run() -> int:

@@ -165,13 +165,12 @@ def _equations(args: argparse.Namespace) -> int:
 def _shift(args: argparse.Namespace) -> int:
     from duoln.cli import learning_tables
     from duoln.paper.theory import shift
-    from duoln.tasks import parse_settings
     from duoln.tasks.registry import find_task
 
     task = find_task(args.task, args.plugins)
     variants = list(task.variants) if args.variant in (None, "all") else args.variant.split(",")
     backend = _backend(args.backend)
-    report = shift.measure(task, variants, args.preset, {**parse_settings(args.settings), "seed": args.seed}, backend,
+    report = shift.measure(task, variants, args.preset, {**facts.settings_of(task, args), "seed": args.seed}, backend,
                            args.updates, args.every)
     summary = (f"{task.name}, {report.dataset}: median of all layers and intervals of {report.every} updates, by which "
                f"the means and deviations of units move: {learning_tables.shift_summary(report)}")

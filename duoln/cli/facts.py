@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import shlex
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from duoln.errors import UsageError
+
+if TYPE_CHECKING:
+    from duoln.tasks.task import Task
 
 
 def add_commands(commands: Any) -> None:
@@ -27,6 +35,29 @@ def add_plugin_option(parser: argparse.ArgumentParser) -> None:
     """`--plugin NAME`, for the commands that load plug-ins."""
     parser.add_argument("--plugin", action="append", metavar="NAME", dest="plugins",
                         help="load only the plug-in of this name; may be repeated")
+
+
+def settings_of(task: Task, args: argparse.Namespace) -> dict[str, Any]:
+    """What `--set` asks for, as text.
+
+    Raises:
+        UsageError: no KEY=VALUE, or the key is no setting of the task but an option of the command.
+    """
+    from duoln.tasks import parse_settings
+
+    settings = parse_settings(args.settings)
+    known = {field.name for field in dataclasses.fields(task.config)}
+    for key in settings.keys() - known:
+        flag = f"--{key.replace('_', '-')}"
+        if flag in args.flags:
+            raise UsageError(f"[--set] expected a setting of {task.name}, found {key!r}, which is an option of the "
+                             f"command: {flag}")
+    return settings
+
+
+def how_to_resume(out: Path | None) -> str:
+    """The options that go on with a run, in its folder or in the newest one of the task."""
+    return "--resume auto" + ("" if out is None else f" --out {shlex.quote(str(out))}")
 
 
 def say_slow(slow: Iterable[tuple[str, str, float]]) -> None:

@@ -29,9 +29,6 @@ def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
     Args:
         run: the command.
         words: its command line, which says whether errors are written as JSON too.
-
-    Raises:
-        SystemExit: the parser of the command line raised it.
     """
     from duoln.cli import console, streams
 
@@ -63,8 +60,6 @@ def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
         if message and wants_json(words) and not claim.written and not isinstance(error, OutputError):
             with contextlib.suppress(OutputError):  # stderr has the message, and the exit code stays the same
                 console.put_json({"error": as_document(error, message, code)})
-        if isinstance(error, ParsedError):
-            raise error
         return code
 
 

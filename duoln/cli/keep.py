@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from duoln.runs.curve import Curve
     from duoln.tasks.task import Task
 
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages, on every system."""
+
 
 def add_command(commands: Any) -> None:
     """Add `keep` to the command line."""
@@ -22,7 +26,9 @@ def add_command(commands: Any) -> None:
     keep.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder, or a folder of runs")
     keep.add_argument("--as", required=True, dest="name", metavar="NAME",
                       help="the name of these results; they replace what was kept under it")
-    keep.add_argument("--to", type=Path, metavar="DIR", help="where NAME is made (default: results beside the task)")
+    keep.add_argument("--to", type=Path, metavar="DIR",
+                      help="where NAME is made (default: results beside the task's code; an installed package is "
+                           "refused)")
     facts.add_plugin_option(keep)
     keep.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     keep.set_defaults(run=_keep)
@@ -37,7 +43,7 @@ def _keep(args: argparse.Namespace) -> int:
     task, curves = runs_of_one_task("keep", args.runs, args.plugins)
     for curve in curves:
         kept.check_ended(curve)
-    target = (kept.home(task) if args.to is None else args.to) / args.name
+    target = (_home(task) if args.to is None else args.to) / args.name
     _check_task(task, target)
     folders = [target / name for name in _names(task, curves)]
     for curve, folder in zip(curves, folders, strict=True):
@@ -50,6 +56,22 @@ def _keep(args: argparse.Namespace) -> int:
     if args.json:
         console.put_json({"task": task.name, "kept": [str(folder) for folder in folders]})
     return 0
+
+
+def _home(task: Task) -> Path:
+    """The folder of a task's kept runs.
+
+    Raises:
+        UsageError: the task's code is installed, or its folder cannot be written: the next installation would remove
+            what is kept there.
+    """
+    from duoln.runs import kept
+
+    home = kept.home(task)
+    if _INSTALLED.intersection(home.parts) or not (home.parent.is_dir() and os.access(home.parent, os.W_OK)):
+        raise UsageError(f"[keep] expected a checkout, to keep results beside the code of {task.name}, found "
+                         f"{home.parent}, which is installed or cannot be written; name a folder with --to DIR")
+    return home
 
 
 def _check_task(task: Task, target: Path) -> None:

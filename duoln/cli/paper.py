@@ -92,7 +92,7 @@ def _cells(entry: Entry, rows: Sequence[Standing]) -> Iterator[tuple[str, ...]]:
 
     for row in rows:
         first = row is rows[0]
-        claim = "\n".join([row.claim.text, *(f"$ {command}" for command in row.commands),
+        claim = "\n".join([row.claim.text, *(f"to decide it: {command}" for command in row.commands),
                            *([f"open: {entry.open}"] if first and entry.open else [])])
         yield (f"{entry.where}\n({entry.section})" if first else "", claim,
                "\n".join(filter(None, [row.verdict, row.so_far])), row.claim.published,
@@ -107,7 +107,7 @@ def _lines(entry: Entry, rows: Sequence[Standing]) -> Iterator[str]:
     for row in rows:
         yield f"  {row.claim.text}: {row.verdict}{'; ' + row.so_far if row.so_far else ''}"
         for command in row.commands:
-            yield f"    $ {command}"
+            yield f"    to decide it: {command}"
         if row.claim.published:
             yield f"    the paper: {row.claim.published}"
         if row.measured:

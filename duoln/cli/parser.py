@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from duoln.core.arguments import did_you_mean, nearest
+
 _INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 _QUOTED = re.compile(r"'([^']+)'")
+_ABOUT_FLAGS = re.compile("unrecognized arguments|arguments are required")
+"""Errors that a misspelt flag leads to: it is no flag, so an argument may be missing."""
 
 
 class ParsedError(SystemExit):
@@ -20,7 +25,26 @@ class ParsedError(SystemExit):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser, which writes help as a result and raises errors as `ParsedError`."""
+    """argparse's parser, which writes help as a result, raises errors as `ParsedError`, and proposes what is meant.
+
+    The parsed values have the options of the innermost command as `flags`.
+    """
+
+    _words: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse all words: a sub-command refuses a flag that it does not know, because it knows which it has.
+
+        Raises:
+            ParsedError: the command line is wrong, or asks for help.
+        """
+        self._words = list(sys.argv[1:] if args is None else args)
+        values, strangers = super().parse_known_args(self._words, namespace)
+        if strangers:
+            self.error(f"unrecognized arguments: {' '.join(strangers)}")
+        if not hasattr(values, "flags"):
+            values.flags = list(self._option_string_actions)
+        return values, []
 
     def print_help(self, file: Any = None) -> None:
         """The help, as a result."""
@@ -35,13 +59,24 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the parser because the command line is wrong."""
         from duoln.cli import console
-        from duoln.core.arguments import did_you_mean
 
         wrong = _INVALID_CHOICE.search(message)
         if wrong:
             message += did_you_mean(wrong[1], _QUOTED.findall(wrong[2]) or wrong[2].split(", "))
+        elif _ABOUT_FLAGS.match(message.removeprefix("the following ")):
+            message += self._flag_that_is_meant()
         console.say(self.format_usage().rstrip())
         raise ParsedError(2, f"{self.prog}: error: {message}")
+
+    def _flag_that_is_meant(self) -> str:
+        """The end of an error: it proposes a flag for the first one that is unknown, if one is near."""
+        known = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        for word in self._words:
+            given = word.partition("=")[0]
+            if given.startswith("-") and not any(flag.startswith(given) for flag in self._option_string_actions):
+                near = nearest(given.lstrip("-"), [flag.removeprefix("--") for flag in known])
+                return f"; did you mean '--{near}'?" if near else ""
+        return ""
 
 
 class ShowVersion(argparse.Action):

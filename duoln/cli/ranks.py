@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from duoln.cli import streams
+from duoln.cli import facts, streams
 from duoln.errors import RankError, UsageError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def launch(count: int, args: argparse.Namespace) -> int:
             return first  # rank 0 has reported the error, unless its error is only that another rank ended
         last_words = _last_words(heard[dead]) if dead else ""
         raise RankError(f"rank {dead} {_how_it_ended(code)}; the other ranks were ended. Go on from the last "
-                        f"checkpoint with --resume auto{last_words}")
+                        f"checkpoint with {facts.how_to_resume(args.out)}{last_words}")
 
 
 def _how_it_ended(code: int) -> str:

@@ -97,7 +97,6 @@ def _run_alone(task: Task, argv: Sequence[str], prog: str | None, description: s
 
 def _run(args: argparse.Namespace) -> int:
     from duoln.runs.settings import Command
-    from duoln.tasks import parse_settings
     from duoln.tasks.registry import find_task
 
     task = find_task(args.task, args.plugins)
@@ -107,7 +106,7 @@ def _run(args: argparse.Namespace) -> int:
     place = take_place(args.ranks) if isinstance(args.ranks, str) else None
     if isinstance(args.ranks, int) and args.ranks != 1:
         return launch(args.ranks, args)
-    return run_variants(task, args, Command(names, args.preset, parse_settings(args.settings)), None, args.plugins,
+    return run_variants(task, args, Command(names, args.preset, facts.settings_of(task, args)), None, args.plugins,
                         place)
 
 
@@ -175,10 +174,11 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
         try:
             results.append(train_in_folder(trainer, top / name, [display, *listeners], args.resume is not None,
                                            args.resume != "anyway"))
-        except Interrupted as stop:
+        except Interrupted as end:
+            stop = Interrupted(f"{end}; go on with {facts.how_to_resume(top)}", end.number)
             _show_results(task, splits, backend, [*results, trainer.result()], top, args.json,
                           as_document(stop, str(stop), stop.exit_code))
-            raise
+            raise stop from None
     assert splits is not None
     if ranks is not None:
         ranks.leave()

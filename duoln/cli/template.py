@@ -54,6 +54,14 @@ pytest
 
 `NAME/task.py` holds everything: change `data` to your data, `model` to your model, `loss` and `metrics` to what you
 measure. The test calls `check_task`, which reports what a task still lacks.
+
+`loss` gets no settings: `model` has them, so the model takes along what the loss needs. For a setting `weight`,
+one line in `model` and one in `loss`:
+
+```python
+model.weight = cfg.weight
+return model.weight * loss
+```
 '''
 
 INIT = '''\

@@ -148,12 +148,20 @@ def check_choice(name: str, role: str, value: Any, choices: Sequence[str | None]
 
 def did_you_mean(name: Any, names: Iterable[Any]) -> str:
     """The end of an error about an unknown name: it proposes our word for it, or the nearest known name, if any."""
+    near = nearest(name, names)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def nearest(name: Any, names: Iterable[Any]) -> str | None:
+    """Our word for a name, or the known name that is nearest to it, if any."""
     if not isinstance(name, str):
-        return ""
+        return None
     known = [each for each in names if isinstance(each, str)]
     word = WORDS.get(name.lower().partition(":")[0])  # cuda:0 is the first GPU
-    near = [word] if word in known else difflib.get_close_matches(name.lower(), known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    if word in known:
+        return word
+    cutoff = 0.6 if len(name) > 2 else 0.5  # of two letters one may be wrong
+    return next(iter(difflib.get_close_matches(name.lower(), known, n=1, cutoff=cutoff)), None)
 
 
 def dtype_name(dtype: Any) -> Any:

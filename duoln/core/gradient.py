@@ -77,7 +77,7 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
     `fn(params, *args, **kwargs)` returns a scalar tensor, or `(scalar, aux)` with `has_aux`. The result returns
     `(value, gradients)`, or `((value, aux), gradients)`; gradients have the form, shapes and dtypes of
     `params`. A parameter that does not affect the value gets a gradient of zeros. Values that leave the call are not
-    on the tape.
+    on the tape. Inside it NumPy's functions refuse tensors that need a gradient, and `float(x)` warns of a constant.
 
     Raises:
         ShapeError: the value is not a scalar, or `has_aux` is set and the result is not a pair.

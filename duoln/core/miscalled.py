@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
@@ -14,6 +14,9 @@ from duoln.errors import CallError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_CALL_RULES = {f"duoln.{name}" for name in (
+    "core.op", "core.rule", "core.derived", "core.tape", "core.recording", "core.watching", "testing.operators")}
+"""The modules that call functions of rules."""
 _NAMED = inspect.Parameter.KEYWORD_ONLY
 _REST, _OPTIONS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 
@@ -45,6 +48,27 @@ def _wrong_call_of(function: Callable[..., Any], args: Sequence[Any], kwargs: Ma
         name, args = owner if name in ("__init__", "__call__") else f"{owner}.{name}", args[1:]
         signature = signature.replace(parameters=taken[1:])
     return wrong_call(name, signature, args, kwargs)
+
+
+def check_fit(error: TypeError, where: str, role: str, function: Any, arrays: int, attrs: Iterable[str] = ()) -> None:
+    """Raise CallError if an error comes from binding the arguments of a rule's function.
+
+    Args:
+        error: it was raised in the call.
+        where: operator and rule.
+        role, function: the function and what it is in the rule: forward, vjp or supports.
+        arrays, attrs: the number of arrays and the attributes with which forward and supports are called.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or type(error) is not TypeError or trace.tb_frame.f_globals.get("__name__") not in _CALL_RULES:
+        return
+    kind, first = ("tensor", "") if function.__module__ == "duoln.core.derived" else ("array", "backend, ")
+    gives = "backend, saved, gout, needs" if role == "vjp" else \
+        f"{first}{arrays} {kind}{'' if arrays == 1 else 's'}{''.join(f', {name}=' for name in attrs)}"
+    has = _spelled(inspect.signature(function))
+    raise CallError(f"{where}: expected {role}({gives}), found {role}({has})") from None
 
 
 def wrong_call(name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallError:

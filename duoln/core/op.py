@@ -31,7 +31,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from duoln.backends.protocol import FLOATS, NAMES, Backend
 from duoln.core.arguments import described, how_to_wrap, kind_name
-from duoln.core.miscalled import is_of_call, wrong_call
+from duoln.core.miscalled import check_fit, is_of_call, wrong_call
 from duoln.core.rule import Rule
 from duoln.core.tape import Record, Tape
 from duoln.core.tensor import Tensor
@@ -132,8 +132,12 @@ class Op(Generic[P, R]):
         """The rule that runs on these native arrays."""
         if not _composed_only.get():
             for rule in self._rules.get(backend.name, ()):
-                if rule.supports is None or rule.supports(backend, *arrays, **attrs) is None:
-                    return rule
+                try:
+                    if rule.supports is None or rule.supports(backend, *arrays, **attrs) is None:
+                        return rule
+                except TypeError as error:
+                    check_fit(error, f"[{self.name}] rule '{rule.name}'", "supports", rule.supports, len(arrays), attrs)
+                    raise
         if self._composed is None:
             raise DuolnError(f"[{self.name}] has no composed rule")
         return self._composed
@@ -206,11 +210,15 @@ class Op(Generic[P, R]):
                 tape = node.tape
         if backend is None:
             raise DtypeError(f"[{self.name}] expected a duoln.Tensor among the arguments, found none")
-        rule = self.select(backend, natives, attrs)
+        rule = own = self.select(backend, natives, attrs)
         watch = _watch.get()
         if watch is not None:
             rule = watch(self, rule)
-        computed = rule.forward(backend, *natives, **attrs)
+        try:
+            computed = rule.forward(backend, *natives, **attrs)
+        except TypeError as error:
+            check_fit(error, f"[{self.name}] rule '{own.name}'", "forward", own.forward, len(natives), attrs)
+            raise
         if not isinstance(computed, tuple) or len(computed) != 2:
             raise UsageError(f"[{self.name}] rule '{rule.name}': expected the pair (value, what the gradient needs) of "
                              f"forward, found {described(computed)}")

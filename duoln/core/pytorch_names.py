@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Never
 
 from duoln.core.arguments import did_you_mean
+from duoln.errors import DtypeError
 
 _GRADIENT = "loss, gradients = duoln.value_and_grad(loss)(params, x) computes a gradient"
 _UPDATE = "params, slots = optimizer.update(params, gradients, slots, rate) makes an update"
@@ -27,8 +28,6 @@ OF_DUOLN = {
     "grad": _GRADIENT, "autograd": _GRADIENT, "from_numpy": "duoln.tensor(x) takes NumPy arrays",
     "as_tensor": "duoln.tensor(x) takes lists, numbers and NumPy arrays", "cat": "ops.concat(x, y, axis=0)",
     "device": "duoln.backend(\"cupy\"), \"mlx\" or \"numpy\" is a device", "cuda": "duoln.backend(\"cupy\") is the GPU",
-    "save": "duoln.train(..., out=FOLDER) keeps checkpoints; np.savez takes one dict of arrays",
-    "load": "duoln.runs.trained.load_trained reads the model of a run",
     "utils": "duoln.data.Batches makes batches", "jit": "duoln.compile(step) compiles a step",
     "float32": "a dtype is a name: \"float32\"", "int32": "a dtype is a name: \"int32\"",
     "rand": _SEED, "randn": _SEED, "functional": "functions are in duoln.ops",
@@ -95,7 +94,7 @@ OF_TENSORS = {
 }
 OF_MODULES = {
     "parameters": _PARAMS, "named_parameters": f"{_PARAMS}; duoln.tree.items(params) has their names",
-    "state_dict": f"{_PARAMS}; that dict is the state",
+    "state_dict": f"{_PARAMS}; that dict is the state, which duoln.save(path, params) writes",
     "load_state_dict": f"{_PARAMS}; give others to model(params, x)",
     "train": _NO_MODE, "eval": _NO_MODE, "to": _ONE_BACKEND, "cuda": _ONE_BACKEND, "cpu": _ONE_BACKEND,
     "zero_grad": "gradients are a result of duoln.value_and_grad, so there are none to clear",
@@ -145,6 +144,23 @@ NO_KEYWORDS = {
     "padding_idx": "multiply the rows by a mask", "max_norm": "there is none",
 }
 """Arguments of PyTorch that nothing here has, with duoln's way of doing the same."""
+
+
+OF_PYTHON = {
+    "floordiv": ("//", "ops.floor(x / y)"), "mod": ("%", "x - y * ops.floor(x / y)"), "xor": ("^", "x != y, of bools"),
+    "divmod": ("divmod", "ops.floor(x / y)"), "lshift": ("<<", "x * 2"), "rshift": (">>", "ops.floor(x / 2)"),
+}
+"""Python's operators that tensors have not: their signs, and duoln's way of doing the same."""
+
+
+def refuse_operators(kind: type) -> None:
+    """Let a class name the remedy for each operator of Python's that it has not."""
+    for name, (sign, remedy) in OF_PYTHON.items():
+        def refuse(self: Any, y: Any, sign: str = sign, remedy: str = remedy) -> Never:
+            raise DtypeError(f"[{sign}] expected an operator that tensors have, found {sign}; in duoln: {remedy}")
+
+        setattr(kind, f"__{name}__", refuse)
+        setattr(kind, f"__r{name}__", refuse)
 
 
 def unknown_name(module: str, name: str, remedies: Mapping[str, str], known: Iterable[str]) -> AttributeError:

@@ -77,6 +77,7 @@ class Rule:
             return lambda be, uses: function(be, [(saved, gout) for (saved, _), gout in uses])
 
         keeping.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]  # what checks read
+        given.__wrapped__ = vjp  # type: ignore[attr-defined]  # what errors show
         for field_name, value in (("forward", keeping), ("vjp", given),
                                   ("pooled", {i: of_uses(function) for i, function in pooled.items()})):
             object.__setattr__(self, field_name, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Never, Union, cast
 
@@ -11,9 +12,9 @@ import numpy as np
 from duoln.backends.protocol import Array, Axis, Backend
 from duoln.core.arguments import described
 from duoln.core.miscalled import explained
-from duoln.core.pytorch_names import OF_TENSORS, is_missing, name_missing
+from duoln.core.pytorch_names import OF_TENSORS, is_missing, name_missing, refuse_operators
 from duoln.core.tape import Node
-from duoln.errors import CallError, CompileError, DtypeError, GradientError, ShapeError
+from duoln.errors import CallError, CompileError, DtypeError, GradientError, GradientWarning, ShapeError
 
 Operand = Union["Tensor", float, int]
 
@@ -21,6 +22,8 @@ _NONE: Any = None
 _MOST_SHOWN = 1000
 """The largest number of values that is printed in full; NumPy has the same limit."""
 
+_NUMBERS = {"float": 3, "int": 3, "item": 4}
+"""The functions that make a number of a tensor, and how many frames above the warning their caller is."""
 _COMPARISONS = "equal", "not_equal", "less", "less_equal", "greater", "greater_equal"
 _OF_UFUNCS = {**{name: name for name in ("add", "subtract", "multiply", "divide", "power", "matmul", *_COMPARISONS)},
               "bitwise_and": "logical_and", "bitwise_or": "logical_or"}
@@ -71,8 +74,26 @@ class Tensor:
 
     @explained
     def numpy(self) -> np.ndarray:
-        """The values on the host, as a copy. Waits for the device."""
-        return self.backend.to_numpy(self.data)
+        """The values on the host, as a copy. Waits for the device.
+
+        Raises:
+            GradientError: the tensor is part of a gradient that is still being computed, where its values on the host
+                would be constants; `stop_gradient(x).numpy()` says that constants are meant.
+        """
+        return self._on_host("numpy")
+
+    def _on_host(self, name: str) -> np.ndarray:
+        """The values for the function `name`, which its error names."""
+        values = self.backend.to_numpy(self.data)
+        if self._is_recorded():
+            raise GradientError(f"[{name}] expected a tensor outside a gradient, found one of shape {self.shape} whose "
+                                "gradient would be lost: NumPy's values are constants. Operators of duoln.ops have "
+                                "gradients; duoln.stop_gradient(x) is for values that are meant as constants")
+        return values
+
+    def _is_recorded(self) -> bool:
+        """Whether a gradient that is still being computed needs this tensor."""
+        return self.node is not None and not self.node.tape.closed
 
     @property
     def T(self) -> Tensor:
@@ -117,7 +138,7 @@ class Tensor:
 
     @explained
     def item(self) -> float | int | bool:
-        """The only value as a Python number.
+        """The only value as a Python number. Inside a gradient it is a constant, of which a GradientWarning tells.
 
         Raises:
             ShapeError: the tensor has not exactly one value.
@@ -128,13 +149,17 @@ class Tensor:
         """As `item`, for the function `name`, which its error names."""
         if self.size != 1:
             raise ShapeError(f"[{name}] expected one value, found shape {self.shape}{advice}")
-        value: float | int | bool = self.numpy().item()
+        value: float | int | bool = self.backend.to_numpy(self.data).item()
+        if name in _NUMBERS and self._is_recorded():
+            warnings.warn(f"[{name}] found a tensor inside a gradient: the number is a constant, without a gradient. "
+                          "Operators take x itself; duoln.stop_gradient(x) is for numbers that are meant as constants, "
+                          "such as those of a log", GradientWarning, stacklevel=_NUMBERS[name])
         return value
 
     @explained
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers; a number for a tensor without axes."""
-        return self.numpy().tolist()
+        return self._on_host("tolist").tolist()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         """A tensor with its own copy of the values, because an optimiser that donates may overwrite the original.
@@ -142,7 +167,7 @@ class Tensor:
         Raises:
             GradientError: the tensor is part of a gradient that is still being computed.
         """
-        if self.node is not None and not self.node.tape.closed:
+        if self._is_recorded():
             raise GradientError(f"[deepcopy] expected a tensor outside a gradient, found one of shape {self.shape} "
                                 "whose gradient would be lost; copy stop_gradient(x)")
         return Tensor(self.backend.asarray(self.data), self.backend)
@@ -157,16 +182,17 @@ class Tensor:
         """The values for NumPy's functions, always a copy, so that a change of the array never changes the tensor.
 
         Raises:
-            ValueError: the caller asked for `copy=False`.
+            ValueError: the caller asked for `copy=False`. GradientError: as `numpy`.
         """
         if copy is False:
             raise ValueError("[array] expected copy=None or copy=True, found copy=False: a tensor's values are copied")
-        values = self.numpy()
+        values = self._on_host("array")
         return values if dtype is None else values.astype(dtype)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
         """NumPy's functions, such as `np.mean(x)`, take the values as arrays and return NumPy's result."""
-        return function(*_on_host(args), **_on_host(kwargs))
+        name = function.__name__
+        return function(*_on_host(args, name), **_on_host(kwargs, name))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Tensor:
         """Arithmetic with a NumPy number on its left, `np.float32(2) * x`, is the tensor's. Other ufuncs are refused.
@@ -227,7 +253,7 @@ class Tensor:
         """Values as NumPy prints them, cut where there are many. A compiled step reads no values: the form only."""
         form = f"shape={self.shape}, dtype={self.dtype}, backend={self.backend.name}"
         try:
-            values = self.numpy()
+            values = self.backend.to_numpy(self.data)
         except CompileError:
             return f"Tensor({form})"
         return f"Tensor({np.array2string(values, separator=', ', prefix='Tensor(', threshold=_MOST_SHOWN)}, {form})"
@@ -311,15 +337,16 @@ class Tensor:
 
 
 name_missing(Tensor, OF_TENSORS)
+refuse_operators(Tensor)
 
 
-def _on_host(values: Any) -> Any:
-    """Tuples, lists and dicts of arguments, with NumPy arrays instead of tensors."""
+def _on_host(values: Any, name: str) -> Any:
+    """Tuples, lists and dicts of arguments of np.NAME, with NumPy arrays instead of tensors."""
     if isinstance(values, Tensor):
-        return values.numpy()
+        return values._on_host(name)
     if isinstance(values, dict):
-        return {key: _on_host(value) for key, value in values.items()}
-    return type(values)(map(_on_host, values)) if isinstance(values, tuple | list) else values
+        return {key: _on_host(value, name) for key, value in values.items()}
+    return type(values)(_on_host(value, name) for value in values) if isinstance(values, tuple | list) else values
 
 
 def _from_host(values: np.ndarray, backend: Backend) -> Tensor:

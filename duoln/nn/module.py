@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -94,6 +94,12 @@ class Module:
         for name, child in self.children().items():
             yield from child.modules(f"{path}.{name}" if path else name)
 
+    def __getitem__(self, key: object) -> Never:  # Python calls it for `for layer in model` too
+        name = type(self).__name__
+        raise UsageError(f"[{name}] expected a layer by its name, found {name}[{key!r:.20}]; model.children() has the "
+                         "layers by name, as params has their arrays")
+
+    @explained
     def __call__(self, params: Any, x: Any) -> Any:
         name = type(self).__name__
         has = "forward; rename it, and let it take params first" if "forward" in _methods(type(self)) else "none"

@@ -44,7 +44,7 @@ def _section(entry: Entry, rows: Sequence[Standing], number: Callable[[Any, str]
         ("claim", "verdict", "the paper's", "ours", "data", "length", "seeds", "rule, and command"),
         [(row.claim.text, "\n".join(filter(None, [row.verdict, row.so_far])), row.claim.published or "-",
           row.figures(number) or row.missing, row.data or "-", row.length or "-", row.seeds or "-",
-          "\n".join([*_rule(row), *(f"$ {command}" for command in row.commands)])) for row in rows])
+          "\n".join([*_rule(row), *(f"to decide it: {command}" for command in row.commands)])) for row in rows])
     differing = list(dict.fromkeys(  # claims of one entry may rest on runs of several settings
         (key, str(ours), str(theirs)) for row in rows for key, (ours, theirs) in row.differs.items()))
     if differing:

@@ -47,14 +47,15 @@ class Figure(NamedTuple):
     who: str
     """The run that has it, or what it is of; empty if that is plain."""
     value: float | None
-    """None: the run does not reach what was asked for."""
+    """None: the run does not reach what was asked for. NaN: its evaluations cannot tell."""
     form: str
 
 
 class Seen(NamedTuple):
     """What one seed says of a claim."""
 
-    holds: bool
+    holds: bool | None
+    """None if the runs cannot tell."""
     figures: Sequence[Figure]
 
 
@@ -161,7 +162,8 @@ class Better(_Comparison):
 class Sooner(_Comparison):
     """The winner reaches the loser's best level in at most a share of the loser's updates, and in fewer; every metric.
 
-    The loser's updates are those to its best evaluation. Both are counted to the evaluation that shows the level.
+    The loser's updates are those to its best evaluation. Both are counted to the evaluation that shows the level. If
+    that is the first one of both runs, they cannot tell which was there sooner.
     """
 
     winner: str
@@ -179,7 +181,8 @@ class Sooner(_Comparison):
         return (f"{self.winner} reaches {self.loser}'s best {_listed(m.heading for m in self.metrics)} in {within}")
 
     def judge(self, runs: Sequence[Curve]) -> Seen | None:
-        figures, holds = [], True
+        figures: list[Figure] = []
+        answers: list[bool | None] = []
         winner, loser = runs
         for metric in self.metrics:
             if not line(loser, metric) or not line(winner, metric):
@@ -188,10 +191,14 @@ class Sooner(_Comparison):
             usual, needed = (next((x for x, value in line(run, metric) if metric.reaches(value, level)), None)
                              for run in (loser, winner))
             ratio = needed / usual if needed is not None and usual else None
-            holds = holds and ratio is not None and ratio < 1 and ratio <= self.share
+            if all(x == line(run, metric)[0][0] for run, x in ((loser, usual), (winner, needed))):
+                ratio = math.nan
+                answers.append(None)
+            else:
+                answers.append(ratio is not None and ratio < 1 and ratio <= self.share)
             figures += [Figure(f"best {metric.heading}", self.loser, level, metric.form),
                         Figure(f"updates until there, as a share of {self.loser}'s", self.winner, ratio, ".0%")]
-        return Seen(holds, figures)
+        return Seen(False if False in answers else None if None in answers else True, figures)
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,11 @@ class Measured(NamedTuple):
     values: Sequence[float | None]
 
     def words(self, number: Callable[[Any, str], str]) -> str:
-        """The median, and the range of several seeds."""
-        ordered = sorted(math.inf if value is None else value for value in self.values)
+        """The median, and the range of several seeds; seeds that cannot tell are left out."""
+        ordered = sorted(math.inf if value is None else value for value in self.values
+                         if value is None or not math.isnan(value))
+        if not ordered:
+            return f"{self.who} cannot be told, the first evaluation comes too late".strip()
         median, low, high = (_written(value, self.form, number) for value in (
             statistics.median(ordered), ordered[0], ordered[-1]))
         return f"{self.who} {median}".strip() + (f" ({low} to {high})" if len(ordered) > 1 else "")
@@ -197,7 +200,7 @@ def _by_finding(entry: Entry, claim: Claim, rule: FindingRule, finding: Finding 
             return Standing(entry, claim, None, "", verdict.of_finding(answer.holds),
                             "" if answer.holds is not None else "so far: it is not clear", None, finding,
                             _over_seeds([answer.figures]))
-    return Standing(entry, claim, None, missing, verdict.of_finding(None), "not measured yet", None, None, [])
+    return Standing(entry, claim, None, missing, "not measured", "", None, None, [])
 
 
 def _by_runs(entry: Entry, claim: Claim, rule: RunRule, task: Task | None, missing: str,
@@ -206,8 +209,8 @@ def _by_runs(entry: Entry, claim: Claim, rule: RunRule, task: Task | None, missi
     if task is not None and claim.length is not None:
         evidence = choose(task, rule, claim.length, settings)
     if evidence is None:
-        return Standing(entry, claim, task, missing or _lacking(rule, settings), verdict.of_seeds([], 0.0),
-                        verdict.so_far([]), None, None, [], settings)
+        return Standing(entry, claim, task, missing or _lacking(rule, settings), verdict.of_seeds([], 0.0), "",
+                        None, None, [], settings)
     seeds = [seen.holds for seen in evidence.seen]
     decided = verdict.of_seeds(seeds, evidence.share, rule.needs)
     return Standing(entry, claim, task, "", decided, verdict.so_far(seeds) if decided == "too short to tell" else "",

@@ -15,21 +15,24 @@ METHOD = (
     "settings are never mixed. A claim about equal ends of training needs runs as long as the paper's.",
     "Which runs: those on the best data (original, then substitute, then synthetic), of these the longest, of these "
     "those with the most seeds. The length is that of the shortest run, in updates, by the paper's.",
-    "Findings of duoln analyze are exact computations, so one is enough. A claim that nothing here measures is not "
-    "measured.")
+    "Findings of duoln analyze are exact computations, so one is enough. A claim without runs or a finding is not "
+    "measured, and the reason stands beside it.")
 """How a verdict is made, in words."""
+_SAYS = {True: "holds", False: "does not hold", None: "cannot be told"}
 
 
-def of_seeds(seeds: Sequence[bool], share: float, needs: float = 0.0) -> Verdict:
+def of_seeds(seeds: Sequence[bool | None], share: float, needs: float = 0.0) -> Verdict:
     """The verdict of runs.
 
     Args:
-        seeds: for each seed, whether the claim holds.
+        seeds: for each seed, whether the claim holds; None where its runs cannot tell.
         share: the length of the shortest run as a share of the paper's.
         needs: the least share at which several seeds are a verdict.
     """
+    if not seeds:
+        return "not measured"
     enough = share >= 1 or (len(seeds) >= ENOUGH_SEEDS and share >= needs)
-    if not enough or len(set(seeds)) != 1:
+    if not enough or len(set(seeds)) != 1 or seeds[0] is None:
         return "too short to tell"
     return "holds" if seeds[0] else "does not hold"
 
@@ -41,11 +44,9 @@ def of_finding(holds: bool | None) -> Verdict:
     return "holds" if holds else "does not hold"
 
 
-def so_far(seeds: Sequence[bool]) -> str:
-    """What seeds say that are no verdict yet."""
-    if not seeds:
-        return "no comparable runs yet"
+def so_far(seeds: Sequence[bool | None]) -> str:
+    """What seeds say that are no verdict yet; at least one seed."""
     count = f"{len(seeds)} seed{'' if len(seeds) == 1 else 's'}"
     if len(set(seeds)) > 1:
-        return f"so far: it holds for {sum(seeds)} of {count}"
-    return f"so far: it {'holds' if seeds[0] else 'does not hold'} ({count})"
+        return f"so far: it holds for {seeds.count(True)} of {count}"
+    return f"so far: it {_SAYS[seeds[0]]} ({count})"

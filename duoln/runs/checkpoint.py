@@ -17,15 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from duoln import tree
-from duoln.data import strictjson
-from duoln.data.bounded import CONTENT_ERRORS, opened
-from duoln.data.json_text import parse_json, read_json
+from duoln.data.json_text import read_json
 from duoln.errors import CheckpointError, DataError
+from duoln.runs.tensor_file import in_bytes, opened_tensors
 from duoln.system.filesystem import check_folder, check_regular, make_folder, remove, write_own
 
 FORMAT = 1
-_MAX_HEADER = 1 << 20
-"""The most bytes of a checkpoint's header; each array takes some 100. The safetensors library accepts 100 million."""
 _MAX_POINTER = 1 << 12
 """The most bytes of a file that names a checkpoint."""
 _NAME = re.compile(r"step-(\d+)\.safetensors")
@@ -72,13 +69,10 @@ def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any]) -> Path
         CheckpointError: it cannot be written. Nothing older is lost.
     """
     flat = {path: np.asarray(leaf, order="C") for path, leaf in tree.items(arrays)}
-    metadata = {"duoln": strictjson.dumps({"format": FORMAT, "step": step, **notes})}
     make_folder(folder)
     check_folder(folder)
-    import safetensors.numpy  # imported here, because only saving and loading need the package
-
     path = step_path(folder, step)
-    write_own(path, safetensors.numpy.save(flat, metadata))
+    write_own(path, in_bytes(flat, {"format": FORMAT, "step": step, **notes}))
     remove_old(folder)
     return path
 
@@ -204,32 +198,11 @@ def _read_notes(path: Path) -> dict[str, Any]:
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Open a checkpoint's file and read its notes; every error in them is a CheckpointError."""
-    import safetensors
-
-    _check_header(path)
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            notes = strictjson.revive(parse_json((file.metadata() or {})["duoln"].encode()))
-            if notes["format"] != FORMAT:
-                raise CheckpointError(f"{path}: expected checkpoint format {FORMAT}, found {notes['format']}")
-            _check_notes(path, notes)
-            yield file, notes
-    except MemoryError as error:
-        raise CheckpointError(f"{path}: does not fit into the memory ({path.stat().st_size} bytes)") from error
-    except (safetensors.SafetensorError, OSError, *CONTENT_ERRORS, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path}: not a duoln checkpoint: {type(error).__name__}: {error!s:.200}") from error
-
-
-def _check_header(path: Path) -> None:
-    """Raises CheckpointError for anything but a regular file, or for a header that claims too many bytes."""
-    try:
-        with opened(path, "checkpoint") as file:
-            size = int.from_bytes(file.read(8), "little")
-    except DataError as error:
-        raise CheckpointError(str(error)) from error
-    if size > _MAX_HEADER:
-        raise CheckpointError(f"{path}: not a duoln checkpoint: expected a header of at most {_MAX_HEADER} bytes, "
-                              f"found a claim of {size}")
+    with opened_tensors(path, "a duoln checkpoint") as (file, notes):
+        if notes["format"] != FORMAT:
+            raise CheckpointError(f"{path}: expected checkpoint format {FORMAT}, found {notes['format']}")
+        _check_notes(path, notes)
+        yield file, notes
 
 
 def _check_notes(path: Path, notes: Mapping[str, Any]) -> None:

@@ -99,7 +99,7 @@ class Task:
         raise UsageError(f"[{self.name}] the task defines no model")
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
-        """The training loss of a batch: a scalar tensor."""
+        """The training loss of a batch: a scalar tensor. `model` puts the settings that it needs into the model."""
         raise UsageError(f"[{self.name}] the task defines no loss")
 
     def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:

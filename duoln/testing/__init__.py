@@ -1,9 +1,9 @@
 """The checks that duoln's own tests use, for authors of operators, rules and tasks.
 
-    check_op(fn, inputs, reference)     values and gradients of an operator on one backend
-    check_rule(op, rule, inputs, ...)   a fast rule against the composed one, and that it keeps its promises
-    check_task(task)                    everything that training, resuming and reporting need of a task
-    check_corpus(task, cfg, folder)     that damaged files of a corpus are refused
+    check_op(fn, inputs, reference, ...)   values and gradients of an operator on one backend
+    check_rule(op, rule, inputs, ...)      a fast rule against the composed one, and that it keeps its promises
+    check_task(task)                       everything that training, resuming and reporting need of a task
+    check_corpus(task, cfg, folder)        that damaged files of a corpus are refused
 """
 
 from duoln.testing.closeness import check_close, check_error, tolerance

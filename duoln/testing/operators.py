@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,14 +13,15 @@ from duoln import runtime
 from duoln.backends.protocol import FLOATS, Backend
 from duoln.core import Op, Rule, Tensor, gradcheck
 from duoln.core.checking import projected_gradients
-from duoln.core.miscalled import explained
+from duoln.core.miscalled import check_fit, explained
 from duoln.errors import CallError
 from duoln.testing.closeness import check_close, tolerance
 
 
 @explained
 def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Callable[..., Any],
-             backend: Backend | str, length: int = 1, differentiable: bool = True, dtype: str = "float32") -> None:
+             backend: Backend | str, length: int = 1, differentiable: bool = True, dtype: str = "float32",
+             attrs: Mapping[str, Any] | None = None) -> None:
     """Check values, shapes, dtypes and all gradients of `fn` on one backend.
 
     Values are compared with `reference(*inputs in float64)`. Gradients in float64 on NumPy are compared with central
@@ -33,14 +35,18 @@ def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Ca
         length: how many values the longest reduction adds up.
         differentiable: whether to check gradients.
         dtype: "float32" or "float64".
+        attrs: what `fn` and `reference` get by name, as `attrs={"slope": 0.1}`.
 
     Raises:
+        CallError: `fn` does not take the attributes.
         AssertionError, GradientError: a value, shape, dtype or gradient is wrong.
     """
     backend = runtime.backend_of("check_op", backend)
     wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in inputs]
     limit = tolerance(dtype, length)
     tensors = [Tensor(backend.asarray(a, dtype if a.dtype.kind == "f" else None), backend) for a in wide]
+    if attrs:
+        fn, reference = partial(fn, **attrs), partial(reference, **attrs)
     outs = fn(*tensors)
     expected = reference(*wide)
     for k, (out, plain) in enumerate(zip(_as_tuple(outs), _as_tuple(expected), strict=True)):
@@ -99,14 +105,15 @@ def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None]
     attrs = _with_defaults(op, rule, len(inputs), attrs or {})
     natives = [None if a is None else backend.asarray(a) for a in inputs]
     before = [None if a is None else backend.to_numpy(a) for a in natives]
-    refusal = rule.supports(backend, *natives, **attrs) if rule.supports else None
+    call = _Caller(op, rule, len(natives), attrs)
+    refusal = call("supports", backend, *natives, **attrs) if rule.supports else None
     if refusal:
         raise AssertionError(f"[{op.name}] rule '{rule.name}' refuses these inputs: {refusal}")
     composed = op.rules(backend.name)[-1]
     limit = tolerance(next(a.dtype.name for a in inputs if a is not None and a.dtype.kind == "f"), length)
-    out, saved = rule.forward(backend, *natives, **attrs)
+    out, saved = call("forward", backend, *natives, **attrs)
     expected, their_saved = composed.forward(backend, *natives, **attrs)
-    again, _ = rule.forward(backend, *natives, **attrs)
+    again, _ = call("forward", backend, *natives, **attrs)
     for k, (a, b, c) in enumerate(zip(_as_tuple(out), _as_tuple(expected), _as_tuple(again), strict=True)):
         check_close(backend.to_numpy(a), backend.to_numpy(b), limit, f"[{op.name}] output {k}")
         _check_bits(backend, a, c, f"[{op.name}] output {k} of a second run")
@@ -121,8 +128,8 @@ def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None]
     for needs in [tuple(floats), *(tuple(i == j and f for j, f in enumerate(floats)) for i in range(len(floats)))]:
         if not any(needs):
             continue
-        mine = rule.vjp(backend, saved, gout, needs)
-        second = rule.vjp(backend, saved, gout, needs)
+        mine = call("vjp", backend, saved, gout, needs)
+        second = call("vjp", backend, saved, gout, needs)
         for k, (a, b, c, need) in enumerate(zip(mine, everything, second, needs, strict=True)):
             if not need:
                 continue
@@ -132,6 +139,24 @@ def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None]
                        *zip(gouts, kept, ["gout"] * len(kept), strict=True)]:
         if b is not None and not np.array_equal(backend.to_numpy(a), b, equal_nan=True):
             raise AssertionError(f"[{op.name}] rule '{rule.name}' wrote into its {what}")
+
+
+class _Caller(NamedTuple):
+    """Calls the functions of a rule; one that does not take its arguments is an error of the rule."""
+
+    op: Op[Any, Any]
+    rule: Rule
+    arrays: int
+    attrs: Mapping[str, Any]
+
+    def __call__(self, role: str, *args: Any, **attrs: Any) -> Any:
+        """Call the function of that role. Raises CallError if it does not take the arguments."""
+        function = getattr(self.rule, role)
+        try:
+            return function(*args, **attrs)
+        except TypeError as error:
+            check_fit(error, f"[{self.op.name}] rule '{self.rule.name}'", role, function, self.arrays, self.attrs)
+            raise
 
 
 def _with_defaults(op: Op[Any, Any], rule: Rule, count: int, attrs: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,8 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
                settings: Mapping[str, Any] | None = None, *, gradients: bool = True, agreement: bool = True,
                layering: bool = True, corpus: Path | None = None,
                corpus_settings: Mapping[str, Any] | None = None, harmless: Collection[str] = ()) -> None:
-    """Check a task: names, meanings of settings, every preset and variant, data, a few updates, metrics, exact resume.
+    """Check a task: names, meanings of settings, every preset and variant, data that follow from the seed, a few
+    updates, metrics, exact resume.
 
     The training step is compiled: on NumPy it must keep the contract of `compile` (no value read on the host, stable
     trees and shapes), on MLX it is traced.
@@ -87,6 +88,8 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
         cfg = make_config(task, variant, preset, settings)
         splits = task.data(cfg)
         _check_batches(task, splits, steps)
+        if variant == next(iter(task.variants)):
+            _check_seeded(task, variant, cfg, splits, steps)
         if gradients:
             _check_gradient(task, variant, cfg, splits)
         if second is not None:
@@ -183,6 +186,19 @@ def _check_batches(task: Task, splits: Splits, steps: int) -> None:
             if not np.array_equal(a, b):
                 raise AssertionError(f"data: batch {step} differs when it is asked for again, at '{path}': "
                                      "train(step) must depend on the step alone")
+
+
+def _check_seeded(task: Task, variant: str, cfg: Config, splits: Splits, steps: int) -> None:
+    """A second call of `data` gives the same: what it draws is drawn by the seed."""
+    again = task.data(cfg)
+    parts = [*((f"batch {step} of training", splits.train(step), again.train(step)) for step in range(steps)),
+             *((f"split {name!r}", split, again.evaluation[name]) for name, split in splits.evaluation.items())]
+    for where, first, second in parts:
+        for (path, a), (_, b) in zip(tree.items(first), tree.items(second), strict=True):
+            if not np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind == "f"):
+                raise AssertionError(f"data: {where} of '{variant}' differs when data(cfg) is called again, at "
+                                     f"'{path}': what is drawn must follow from cfg.seed, as "
+                                     "duoln.randomness.Stream(cfg.seed, name) gives it")
 
 
 def _check_training(task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend, steps: int) -> None:

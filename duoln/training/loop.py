@@ -113,7 +113,7 @@ def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) ->
                 _tell_steps(trainer, listeners, 0)
                 folder.sync()
                 path = trainer.save(folder.checkpoints)
-                raise Interrupted(f"stopped after step {trainer.step}; go on with --resume auto (checkpoint {path})",
+                raise Interrupted(f"stopped after step {trainer.step}; checkpoint {path}",
                                   number or signal.SIGINT)  # another rank was asked
 
 

@@ -116,10 +116,8 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
             figures = train_in_folder(trainer, path, listeners, resume)
             [curve] = read_curves([path])
         except Interrupted as stop:
-            if out is not None:
-                raise
-            raise Interrupted(f"stopped after update {trainer.step}; nothing is kept without a run folder `out`",
-                              stop.number) from None
+            hint = "go on with resume=True and this `out`" if out else "nothing is kept without a run folder `out`"
+            raise Interrupted(f"stopped after update {trainer.step}; {hint}", stop.number) from None
     return TrainedRun(chosen.name, name, cfg, splits.dataset, where.name, figures, _evaluations(curve),
                       _losses(curve), trainer.model, trainer.state["params"], None if out is None else path)
 

@@ -10,6 +10,7 @@ from bench import made
 from conftest import NAMES, PATIENCE
 
 from duoln.bench import clock, compare, subjects, text
+from duoln.bench.schema import CLOCKS
 from duoln.cli import main
 from duoln.cli.bench import operators
 from duoln.errors import UsageError
@@ -89,7 +90,7 @@ def test_through_a_pipe_of_any_width(folder, columns):
 
 @pytest.mark.parametrize(("case", "reason"), [
     ({"cache": "warm"}, "cache is cold in #1, warm in #2"),
-    ({"clock": "wall_run"}, "clock is wall_slope in #1, wall_run in #2"),
+    ({"clock": "wall_run"}, "clock is wall time a launch in #1, wall time a run in #2"),
     ({"dtype": "float64"}, "dtype is float32 in #1, float64 in #2"),
     ({"cache": "warm", "dtype": "float64"}, "dtype is float32 in #1, float64 in #2; cache is cold in #1, warm in #2"),
     ({"shape": [8, 17]}, "in #2, not in #1"),
@@ -107,6 +108,16 @@ def test_nothing_in_common_is_refused(tmp_path, capsys, case, reason):
     assert _compare(a, both, b) == 2
 
 
+def test_the_clock_is_named_in_words(tmp_path):
+    once = _write(tmp_path / "a.json", made.record({}))
+    title, headings, _ = compare.table(compare.compare([once, once]))
+    assert title.endswith("(duoln, float32, cold, wall time a launch)") and headings[0] == "case"
+    both = _write(tmp_path / "b.json", made.record({}, {"shape": [9, 9], "clock": "wall_run"}))
+    title, headings, rows = compare.table(compare.compare([both, both]))
+    assert headings[:2] == ["case", "clock"] and [row[1] for row in rows] == ["", "wall time a launch", "wall time a run"]
+    assert set(text.CLOCKS) == set(CLOCKS)
+
+
 def test_what_some_files_lack_is_listed(tmp_path):
     a = _write(tmp_path / "a.json", made.record({}, {"shape": [9, 9]}, {"shape": [7, 7], "cache": "warm"}))
     b = _write(tmp_path / "b.json", made.record({}, {"shape": [7, 7]}, {"shape": [5, 5]}))
@@ -116,7 +127,7 @@ def test_what_some_files_lack_is_listed(tmp_path):
     assert [why for _, why in comparison.not_comparable] == [
         "in #1, not in #2", "cache is warm in #1, cold in #2", "in #2, not in #1"]
     assert [case for case, _ in comparison.not_comparable] == [
-        f"layer_norm fwd {case}, wall_slope"
+        f"layer_norm fwd {case}, wall time a launch"
         for case in ("9x9, duoln, float32, cold", "7x7, duoln, float32, warm", "5x5, duoln, float32, cold")]
     assert any(line == "not comparable, in #2, not in #1:" for line in compare.remarks(comparison))
 

@@ -102,10 +102,7 @@ def test_stability_leaves_a_picture_and_a_table(capsys, tmp_path):
     (["stability", "--steps", "0"], 2, "at least 1 step"),
 ])
 def test_errors_say_what_was_expected(args, code, words, capsys):
-    try:
-        exit_code = main(["analyze", *args])
-    except SystemExit as error:  # argparse's own
-        exit_code = error.code
+    exit_code = main(["analyze", *args])
     captured = capsys.readouterr()
     assert exit_code == code and words in captured.err and captured.out == ""
 

@@ -170,7 +170,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path, here):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, talk = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130 and "--resume auto" in talk and "Traceback" not in talk
+    assert process.returncode == 130 and "--resume auto --out r" in talk and "Traceback" not in talk
     again = here(*words, "--epochs", "1", "--resume", "auto")
     assert again.returncode == 0 and "goes on after step" in again.stderr
 

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import PATIENCE
@@ -98,6 +100,17 @@ def test_its_code_is_clean(made):
         pytest.skip("ruff is not installed")
     done = subprocess.run(["ruff", "check", "--no-cache", "."], cwd=made[0] / NAME, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_its_readme_says_how_the_loss_gets_a_setting(made):
+    folder, _ = made
+    text = (folder / NAME / "README.md").read_text(encoding="utf-8")
+    assert "`loss` gets no settings" in text
+    [lines] = re.findall("```python\n(.*?)```", text, re.S)
+    in_model, in_loss = lines.splitlines()
+    values = {"model": SimpleNamespace(), "cfg": SimpleNamespace(weight=3.0), "loss": 2.0}
+    exec(in_model, values)
+    assert eval(in_loss.removeprefix("return "), values) == 6.0
 
 
 @pytest.mark.parametrize("name", [

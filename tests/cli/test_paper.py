@@ -25,7 +25,7 @@ def document(capsys):
 def test_in_a_pipe_every_figure_has_its_data_beside_it(capsys):
     assert main(["paper", "--plugin", "mnist"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    at = lines.index("    $ duoln run mnist --preset paper --variant ln,bn --set batch_size=128")
+    at = lines.index("    to decide it: duoln run mnist --preset paper --variant ln,bn --set batch_size=128")
     assert "falls faster than that of batch norm, batch 128: " in lines[at - 1]
     assert lines[at + 1].startswith("    ours: ") and " updates (" in lines[at + 1] and " seed" in lines[at + 1]
     assert lines[at + 2].startswith("    runs: ") and "results" in lines[at + 2]
@@ -64,7 +64,13 @@ def test_the_narrowest_table_keeps_the_first_column_whole(capsys, monkeypatch):
 def test_without_any_run_it_says_so(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(kept, "home", lambda task: tmp_path / "results")
     assert main(["paper", "--plugin", "mnist"]) == 0
-    assert "--runs" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert "--runs" in err
+    claims = [line for line in out.splitlines() if line.startswith("  ") and " batch norm, batch 128: " in line]
+    assert claims and all(line.endswith(": not measured") for line in claims)
+    assert "    open: no run of ln (batch_size 128), bn (batch_size 128)" in out.splitlines()
+    assert main(["paper", "--plugin", "mnist", "--html", str(tmp_path / "paper.html")]) == 0
+    assert "no comparable runs" not in (tmp_path / "paper.html").read_text()
     assert main(["paper", "--runs", "none"]) == 1
     assert "nothing there" in capsys.readouterr().err
 

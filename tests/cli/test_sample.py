@@ -99,10 +99,9 @@ def test_options_that_do_not_fit(run, capsys, extra, words):
 @pytest.mark.parametrize("argv", [["sample"], ["sample", "-h"], ["sample", "generative", "--help"],
                                   ["sample", "generative", "--colour", "red", "--run", "r", "--out", "o"]])
 def test_help_and_unknown_options(task, argv, capsys):
-    with pytest.raises(SystemExit) as stop:
-        cli.main(argv)
+    code = cli.main(argv)
     output = "".join(capsys.readouterr())
-    assert stop.value.code == (2 if "--colour" in argv or len(argv) == 1 else 0) and "duoln sample" in output
+    assert code == (2 if "--colour" in argv or len(argv) == 1 else 0) and "duoln sample" in output
     assert "--count" in output or len(argv) < 3
     if argv[-1] == "--help":
         assert "int: how many (default 3)" in output and "float or none: how large" in output

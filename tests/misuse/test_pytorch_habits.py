@@ -222,6 +222,30 @@ def test_arguments_that_go_by_name(x):
     check_error(CallError, lambda: ops.conv2d(x), "[conv2d]", "expected weight too, found only x")
 
 
+def test_a_module_without_a_call_of_its_own(x):
+    class Bare(nn.Module):
+        pass
+
+    check_error(CallError, lambda: Bare()(x), "[Bare] expected x too, found only params", "Bare(params, x)")
+    check_error(CallError, lambda: Bare()({}, x), "[Bare] expected a method __call__(self, params, x), found none")
+
+
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda x: x // 2.0, ["[//]", "ops.floor(x / y)"]), (lambda x: 2.0 // x, ["[//]", "ops.floor(x / y)"]),
+    (lambda x: x % x, ["[%]", "x - y * ops.floor(x / y)"]), (lambda x: 2 % x, ["[%]"]), (lambda x: divmod(x, 2), ["[divmod]"]),
+    (lambda x: (x > 0) ^ (x > 1), ["[^]", "x != y"]), (lambda x: x << 1, ["[<<]", "x * 2"]), (lambda x: x >> 1, ["[>>]"])])
+def test_operators_that_tensors_have_not(call, words, x):
+    check_error(DtypeError, lambda: call(x), *words, "in duoln: ")
+    with pytest.raises(DtypeError):
+        x.__class__.__floordiv__(x, 2)
+
+
+@pytest.mark.parametrize("look", [lambda m: m[0], lambda m: m["0"], list, lambda m: [*m], lambda m: m[:2]])
+def test_layers_are_not_looked_up_in_the_module(look, model):
+    check_error(UsageError, lambda: look(model), "[Sequential]", "children()")
+    assert model and model.children()["0"] is model.layers["0"]
+
+
 def test_a_type_error_inside_an_operator_stays_what_it_is(x):
     @duoln.extend.op
     def broken(x):

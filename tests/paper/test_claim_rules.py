@@ -78,6 +78,23 @@ def test_a_level_that_is_never_reached():
     assert not seen.holds and seen.figures[1].value is None
 
 
+@pytest.mark.parametrize("values", [([0.3], [0.4]), ([0.3, 0.2], [0.4, 0.5]), ([0.4], [0.4])])
+def test_a_level_that_both_reach_by_their_first_evaluation_cannot_tell(values):
+    seen = Sooner("ln", "none", (NLL,)).judge([made("ln", values[0]), made("none", values[1])])
+    assert seen.holds is None and math.isnan(seen.figures[1].value)
+
+
+def test_a_single_evaluation_tells_that_a_level_is_not_reached():
+    seen = Sooner("ln", "none", (NLL,)).judge([made("ln", [0.5]), made("none", [0.4])])
+    assert seen.holds is False and seen.figures[1].value is None
+
+
+def test_one_metric_that_says_no_decides_although_another_cannot_be_told():
+    winner, loser = made("ln", [20.0], metric="recall"), made("none", [10.0], metric="recall")
+    winner.points[0]["train_nll"], loser.points[0]["train_nll"] = 0.5, 0.4
+    assert Sooner("ln", "none", (RECALL, NLL)).judge([winner, loser]).holds is False
+
+
 def test_higher_figures_are_reached_from_below():
     runs = [made("ln", [20.0, 40.0], metric="recall"), made("none", [10.0, 15.0], metric="recall")]
     seen = Sooner("ln", "none", (RECALL,)).judge(runs)

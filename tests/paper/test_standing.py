@@ -1,6 +1,7 @@
 """Where each claim stands: the contents of the paper, joined with tasks, run folders and findings."""
 
 import json
+import math
 import shutil
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ def made(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DUOLN_OFFLINE", "1")
         assert main(["run", "mnist", "--preset", "smoke", "--variant", "bn,ln", "--backend", "numpy",
-                     "--out", str(folder / "runs" / "a")]) == 0
+                     "--epochs", "2", "--out", str(folder / "runs" / "a")]) == 0
     return folder / "runs"
 
 
@@ -48,7 +49,7 @@ def _change(run, key, value):
 
 def test_without_runs_nothing_is_decided():
     row, refused = _faster()
-    assert refused == [] and row.verdict == "too short to tell" and row.so_far == "no comparable runs yet"
+    assert refused == [] and row.verdict == "not measured" and row.so_far == ""
     assert row.open == ["no run of ln (batch_size 128), bn (batch_size 128)", row.entry.open]
     assert row.commands == ["duoln run mnist --preset paper --variant ln,bn --set batch_size=128"]
     draw = next(row for row in standings(ONLY_MNIST, [])[0] if row.entry.task == "draw")
@@ -63,8 +64,8 @@ def test_a_broken_plugin_gives_its_reason():
 def test_a_run_is_shown_with_data_length_seeds_and_settings(runs):
     row, refused = _faster(runs)
     assert refused == [] and row.verdict == "too short to tell" and row.so_far.startswith("so far: it ")
-    assert (row.data, row.length, row.seeds) == ("made digits, synthetic", "15 of 25,740 updates (0.058%)", "1 seed")
-    assert row.differs["epochs"] == (1, 60) and row.differs["hidden"] == (64, 1000)
+    assert (row.data, row.length, row.seeds) == ("made digits, synthetic", "30 of 25,740 updates (0.12%)", "1 seed")
+    assert row.differs["epochs"] == (2, 60) and row.differs["hidden"] == (64, 1000)
     assert "norm" not in row.differs and "source" not in row.differs and "seed" not in row.differs
     assert row.open[:2] == ["on synthetic data only", "not the paper's: epochs, hidden, rows"]
     assert [m.what for m in row.measured] == ["best train NLL", "updates until there, as a share of bn's"]
@@ -164,7 +165,7 @@ def test_the_newest_finding_counts(tmp_path):
 
 def test_without_a_finding_its_command_is_told():
     row, _ = _table_1()
-    assert row.verdict == "too short to tell" and "duoln analyze invariance --out" in row.missing
+    assert row.verdict == "not measured" and row.so_far == "" and "duoln analyze invariance --out" in row.missing
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"analysis": "invariance", "summary": 3, "time": "x"}',
@@ -179,7 +180,8 @@ def test_a_damaged_finding_is_told(tmp_path, content):
 # Words --------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("values", "words"), [
-    ([0.25], "ln 0.25"), ([0.25, 0.75, 0.5], "ln 0.50 (0.25 to 0.75)"), ([None], "ln not reached"),
+    ([0.25], "ln 0.25"), ([0.25, 0.75, 0.5], "ln 0.50 (0.25 to 0.75)"), ([None], "ln not reached"), ([math.nan], "ln cannot be told, the first evaluation comes too late"),
+    ([math.nan, 0.5, None, 0.25], "ln 0.50 (0.25 to not reached)"),
     ([0.25, None, 0.5], "ln 0.50 (0.25 to not reached)")])
 def test_figures_are_medians_with_their_range(values, words):
     assert Measured("figure", "ln", ".2f", values).words(console.number) == words

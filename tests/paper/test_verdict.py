@@ -7,8 +7,8 @@ from duoln.paper.verdict import of_finding, of_seeds, so_far
 
 @pytest.mark.parametrize(("seeds", "share", "word"), [
     ([True] * 3, 0.01, "holds"), ([False] * 3, 0.01, "does not hold"), ([True], 1.0, "holds"), ([False], 1.2, "does not hold"),
-    ([True] * 2, 0.99, "too short to tell"), ([True, True, False], 2.0, "too short to tell"), ([], 0.0, "too short to tell"),
-    ([], 2.0, "too short to tell")])
+    ([True] * 2, 0.99, "too short to tell"), ([True, True, False], 2.0, "too short to tell"), ([True, None, True], 0.5, "too short to tell"),
+    ([None] * 3, 2.0, "too short to tell"), ([], 0.0, "not measured"), ([], 2.0, "not measured")])
 def test_all_seeds_say_the_same_and_are_three_or_whole(seeds, share, word):
     assert of_seeds(seeds, share) == word
 
@@ -22,6 +22,6 @@ def test_an_exact_computation_needs_no_seeds():
 
 
 def test_what_is_seen_so_far():
-    assert so_far([]) == "no comparable runs yet" and so_far([True]) == "so far: it holds (1 seed)"
+    assert so_far([None]) == "so far: it cannot be told (1 seed)" and so_far([True]) == "so far: it holds (1 seed)"
     assert so_far([False, False]) == "so far: it does not hold (2 seeds)"
-    assert so_far([True, False, True]) == "so far: it holds for 2 of 3 seeds"
+    assert so_far([True, False, None, True]) == "so far: it holds for 2 of 4 seeds"

@@ -128,6 +128,25 @@ def test_what_cannot_be_kept_is_refused_before_anything_is_written(made, tmp_pat
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.parametrize("place", ["lib/python3.12/site-packages/tasks", "dist-packages/tasks", "tasks.zip/tasks"])
+def test_an_installed_package_gets_no_results(place, made, tmp_path, monkeypatch, capsys):
+    (tmp_path / "tasks.zip").write_bytes(b"")
+    home = tmp_path / place / "results"
+    if "zip" not in place:
+        home.parent.mkdir(parents=True)
+    monkeypatch.setattr(kept, "home", lambda task: home)
+    assert main(["keep", str(made / "0" / "ln"), "--as", "short"]) == 2
+    error = capsys.readouterr().err
+    assert f"beside the code of mnist, found {home.parent}" in error and "--to DIR" in error and not home.exists()
+    assert main(["keep", str(made / "0" / "ln"), "--as", "short", "--to", str(tmp_path / "to")]) == 0
+
+
+def test_results_are_made_beside_code_that_is_edited(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "home", lambda task: tmp_path / "results")
+    assert main(["keep", str(made / "0" / "ln"), "--as", "short"]) == 0
+    assert _folders(tmp_path / "results") == ["ln"]
+
+
 def test_a_task_that_draws_its_models_draws_none_of_kept_runs(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     assert main(["run", "las", "--preset", "smoke", "--variant", "none", "--epochs", "1", "--backend", "numpy",

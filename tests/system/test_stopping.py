@@ -24,7 +24,7 @@ def _send(number):
 @pytest.mark.parametrize("number", STOPPING)
 def test_a_signal_saves_and_stops(number, numpy_backend, tmp_path):
     before = {n: signal.getsignal(n) for n in STOPPING}
-    with pytest.raises(Interrupted, match=r"after step 7.*--resume auto") as caught:
+    with pytest.raises(Interrupted, match=r"after step 7; checkpoint .*cut") as caught:
         fit_into(line_trainer(numpy_backend), tmp_path / "cut", numpy_backend, [At(7, _send(number))])
     assert caught.value.exit_code == CODES[number] and {n: signal.getsignal(n) for n in STOPPING} == before
     assert checkpoint.newest(tmp_path / "cut" / "checkpoints")[0].step == 7
@@ -42,7 +42,20 @@ def test_the_exit_code_of_a_command(number, tmp_path, capsys):
             return super().metrics(predict, split)
 
     assert run_task(Stopping, ["--out", str(tmp_path / "r"), "--backend", "numpy"], preset="smoke") == CODES[number]
-    assert "stopped after step 5; go on with --resume auto" in capsys.readouterr().err.replace("\n", " ")
+    err = " ".join(capsys.readouterr().err.split())
+    assert "stopped after step 5; checkpoint " in err and f"go on with --resume auto --out {tmp_path / 'r'}" in err
+
+
+def test_a_folder_with_a_space_is_quoted_and_the_default_one_is_named(tmp_path, capsys, monkeypatch):
+    class Stopping(Line):
+        def metrics(self, predict, split):
+            os.kill(os.getpid(), signal.SIGINT)
+            return super().metrics(predict, split)
+
+    monkeypatch.chdir(tmp_path)
+    for out, words in ((["--out", "my runs"], "--resume auto --out 'my runs'"), ([], "--resume auto --out runs/line-")):
+        assert run_task(Stopping, [*out, "--backend", "numpy"], preset="smoke") == 130
+        assert f"go on with {words}" in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_ignored_hangup_stays_ignored(numpy_backend, tmp_path):

@@ -73,6 +73,40 @@ def test_data_that_are_no_function_of_the_step():
         check_task(Random())
 
 
+class Unseeded(Spirals):
+    """Draws its data anew at each call."""
+
+    def data(self, cfg, root=None):
+        return super().data(dataclasses.replace(cfg, seed=int(np.random.default_rng().integers(2**31))), root)
+
+
+class UnseededTest(Spirals):
+    """Draws its test set anew at each call."""
+
+    def data(self, cfg, root=None):
+        splits = super().data(cfg, root)
+        test = {**splits.evaluation["test"], "x": np.random.default_rng().standard_normal((512, 2)).astype(np.float32)}
+        return dataclasses.replace(splits, evaluation={"test": test})
+
+
+class Growing(Spirals):
+    """Has more rows in each split that it makes."""
+
+    rows = 0
+
+    def data(self, cfg, root=None):
+        Growing.rows += 1
+        splits = super().data(cfg, root)
+        test = {key: array[:100 + self.rows] for key, array in splits.evaluation["test"].items()}
+        return dataclasses.replace(splits, evaluation={"test": test})
+
+
+@pytest.mark.parametrize(("task", "where"), [(Unseeded, "batch 0 of training"), (UnseededTest, "split 'test'"), (Growing, "split 'test'")])
+def test_data_that_are_drawn_without_the_seed(task, where):
+    check_error(AssertionError, lambda: check_task(task(), gradients=False, agreement=False),
+                f"data: {where}", "differs when data(cfg) is called again", "cfg.seed")
+
+
 @pytest.mark.parametrize(("line", "module"), [
     ("import duoln.backends.numpy", "duoln.backends.numpy"), ("from duoln import kernels", "duoln.kernels"),
     ("from duoln.core.tape import Tape", "duoln.core.tape"), ("import numpy, mlx.core", "mlx.core"),

@@ -5,7 +5,7 @@ import pytest
 
 from duoln import ops
 from duoln.core import Op, Rule
-from duoln.errors import DtypeError, GradientError
+from duoln.errors import CallError, DtypeError, GradientError
 from duoln.testing import check_error, check_op, check_rule
 
 X = np.array([[0.5, -1.25], [2.0, 3.5]])
@@ -61,6 +61,37 @@ class TestOperators:
         with pytest.raises((AssertionError, GradientError)):
             self._check(numpy_backend, dtype, vjp=vjp)
         check_op(_op(vjp), [X], lambda x: 2 * x, numpy_backend, differentiable=False, dtype=dtype)
+
+
+class TestAttributes:
+    """An operator with an attribute, which goes to the operator and to the reference."""
+
+    def _leaky(self, wrong=0.0):
+        def leaky(x, *, slope=0.1):
+            return made.apply(x, slope=slope)
+
+        made = Op(leaky)
+        made.add(Rule("composed", lambda be, x, slope: (be.where(x > 0, x, x * slope), x > 0),
+                      lambda be, positive, gout, needs, *, slope: (be.where(positive, gout, gout * (slope + wrong)),)))
+        return made
+
+    @staticmethod
+    def _reference(x, slope=0.1):
+        return np.where(x > 0, x, slope * x)
+
+    @pytest.mark.parametrize("attrs", [None, {"slope": 0.3}])
+    def test_one_that_is_right(self, attrs, be):
+        check_op(self._leaky(), [X], self._reference, be, attrs=attrs)
+
+    def test_a_wrong_value_and_a_wrong_gradient(self, numpy_backend):
+        check_error(AssertionError, lambda: check_op(self._leaky(), [X], lambda x, slope: self._reference(x, 0.1), numpy_backend,
+                                                     attrs={"slope": 0.3}), "output 0")
+        check_error(GradientError, lambda: check_op(self._leaky(0.2), [X], self._reference, numpy_backend, attrs={"slope": 0.3}),
+                    "expected a derivative")
+
+    def test_one_that_the_operator_has_not(self, numpy_backend):
+        check_error(CallError, lambda: check_op(self._leaky(), [X], self._reference, numpy_backend, attrs={"solpe": 0.3}),
+                    "[leaky]", "'solpe'", "did you mean 'slope'")
 
 
 class TestRules:

@@ -49,7 +49,7 @@ def test_the_command_gives_the_same(tmp_path, capsys):
 
 
 def test_a_run_goes_on_in_its_folder(numpy_backend, tmp_path):
-    with pytest.raises(Interrupted, match="--resume auto"):
+    with pytest.raises(Interrupted, match="go on with resume=True and this `out`"):
         duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path,
                     listeners=[At(7, lambda: os.kill(os.getpid(), signal.SIGINT))])
     check_error(CheckpointError, lambda: duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path),

@@ -1,0 +1,119 @@
+"""Parameters in a file of their own: a tree of arrays in safetensors, each under its path in the tree.
+
+The file's notes have the form of the tree, so that a list is read as a list and the order of names stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from duoln import tree
+from duoln.core import Tensor
+from duoln.core.arguments import described
+from duoln.core.miscalled import explained
+from duoln.data import strictjson
+from duoln.data.json_text import parse_json
+from duoln.errors import CheckpointError, DtypeError, ShapeError
+from duoln.runs.tensor_file import in_bytes, opened_tensors
+from duoln.system.filesystem import write_atomically
+
+_KIND = "a file of duoln.save's parameters"
+_FORMAT = 1
+_DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+           "bool")
+
+
+@explained
+def save(path: str | Path, params: Any) -> None:
+    """Write parameters, or another tree of arrays, into one file in safetensors; `load` reads it.
+
+        duoln.save("model.safetensors", params)
+        params = duoln.to_tensors(duoln.load("model.safetensors"))
+
+    The file is written aside and renamed: a kill leaves the old file or the new one.
+
+    Args:
+        path: the file; its folder exists.
+        params: a tree of dicts, lists and tuples, with tensors or NumPy arrays.
+
+    Raises:
+        DtypeError: a leaf is no tensor and no array of numbers, or a dict has a name that is no text.
+        ShapeError: two arrays have one path, as in {"a.b": x, "a": {"b": y}}, or the tree is nested too deeply.
+        GradientError: a tensor is part of a gradient that is still being computed.
+        CheckpointError: the file cannot be written.
+    """
+    form = _form_of(params)
+    arrays: dict[str, np.ndarray] = {}
+    for name, leaf in tree.items(params):
+        if name in arrays:
+            raise ShapeError(f"[save] expected one array for each path, found {name!r} twice")
+        arrays[name] = _array_of(name, leaf)
+    notes = {"format": _FORMAT, "parameters": form}
+    try:
+        parse_json(strictjson.dumps(notes).encode())
+    except ValueError as error:
+        raise ShapeError(f"[save] expected a tree that `load` can read, found one that is {error}") from error
+    write_atomically(Path(path), in_bytes(arrays, notes))
+
+
+@explained
+def load(path: str | Path) -> Any:
+    """The parameters that `save` has written, as NumPy arrays: `duoln.to_tensors` makes tensors of them.
+
+    Raises:
+        CheckpointError: there is no such file, or `save` has not written it, or it is damaged.
+    """
+    path = Path(path)
+    with opened_tensors(path, _KIND) as (file, notes):
+        if "parameters" not in notes:
+            has = "a checkpoint of a run; duoln.runs.trained.load_trained reads its model" if "step" in notes else \
+                f"notes of {', '.join(notes)}"
+            raise CheckpointError(f"{path}: expected {_KIND}, found {has}")
+        if notes["format"] != _FORMAT:
+            raise CheckpointError(f"{path}: expected format {_FORMAT} of {_KIND}, found {notes['format']!r:.20}")
+        like = _tree_of(notes["parameters"])
+        names, present = [name for name, _ in tree.items(like)], set(file.keys())
+        if odd := sorted(present.symmetric_difference(names)):
+            where = "in the file, not in its notes" if odd[0] in present else "missing"
+            raise CheckpointError(f"{path}: expected the arrays of its notes, found that {odd[0]!r} is {where}")
+        return tree.unflatten(like, [file.get_tensor(name) for name in names])
+
+
+def _array_of(name: str, leaf: Any) -> np.ndarray:
+    if not isinstance(leaf, Tensor | np.ndarray | np.generic):
+        raise DtypeError(f"[save] {name!r}: expected a tensor or an array, found {described(leaf)}; parameters are "
+                         "what model.init(0) makes")
+    array = leaf.numpy() if isinstance(leaf, Tensor) else np.asarray(leaf)
+    if array.dtype.name not in _DTYPES:
+        raise DtypeError(f"[save] {name!r}: expected numbers or bools, found {array.dtype}")
+    return np.asarray(array, array.dtype.newbyteorder("="), order="C")
+
+
+def _form_of(branch: Any) -> Any:
+    """What the notes say of a tree: its dicts, lists and tuples, and None for each leaf."""
+    if isinstance(branch, dict):
+        strange = next((key for key in branch if not isinstance(key, str)), None)
+        if strange is not None:
+            raise DtypeError(f"[save] expected texts as names, found {described(strange)}")
+        return {"dict": {key: _form_of(child) for key, child in branch.items()}}
+    if isinstance(branch, list | tuple):
+        return {"list" if isinstance(branch, list) else "tuple": [_form_of(child) for child in branch]}
+    return None
+
+
+def _tree_of(form: Any) -> Any:
+    """The tree that the notes tell of. Raises ValueError if they tell of none."""
+    if form is None:
+        return None
+    if isinstance(form, Mapping) and len(form) == 1:
+        [(kind, children)] = form.items()
+        if kind == "dict" and isinstance(children, dict):
+            return {key: _tree_of(child) for key, child in children.items()}
+        if kind in ("list", "tuple") and isinstance(children, list):
+            made = [_tree_of(child) for child in children]
+            return made if kind == "list" else tuple(made)
+    raise ValueError(f"expected a dict, list or tuple in the notes, found {form!r:.60}")

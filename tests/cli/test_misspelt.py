@@ -1,0 +1,68 @@
+"""Misspelt words of a command line: the error proposes the word that is meant, and each error becomes an exit code."""
+
+import pytest
+
+from duoln.cli import main
+from duoln.cli.parser import Parser
+from duoln.cli.run import run_task
+from duoln.tasks.registry import find_task
+
+
+@pytest.mark.parametrize(("words", "meant"), [
+    (["rnu"], "'run'"), (["bench", "trian"], "'train'"), (["--versoin"], "'--version'"), (["run", "mnits"], "'mnist'"),
+    (["run", "mnist", "--varaint", "ln"], "'--variant'"), (["run", "mnist", "-variant", "ln"], "'--variant'"),
+    (["run", "mnist", "--epocs=3"], "'--epochs'"), (["run", "--sede", "3"], "'--seed'"), (["report", "--markdwon"], "'--markdown'"),
+    (["bench", "train", "--bakend", "numpy"], "'--backend'"), (["paper", "--htlm", "a.html"], "'--html'"),
+    (["sample", "draw", "--rnu", "x"], "'--run'"), (["analyze", "shift", "--evry", "2"], "'--every'"),
+    (["run", "mnist", "--variant", "lm"], "'ln'"), (["run", "mnist", "--variant", "bn-hiden"], "'bn-hidden'"),
+    (["run", "mnist", "--preset", "smok"], "'smoke'"), (["run", "mnist", "--set", "epohcs=3"], "'epochs'"),
+    (["run", "mnist", "--backend", "nunpy"], "'numpy'"), (["analyze", "shift", "--preset", "smok"], "'smoke'"),
+    (["report", "x", "--by", "sed"], "'seed'"), (["selftest", "--backend", "nunpy"], "'numpy'")])
+def test_the_word_that_is_meant_is_proposed(words, meant, capsys):
+    assert main(words) == 2
+    assert f"did you mean {meant}?" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("words", [["run", "mnist", "--foo"], ["run", "mnist", "ln"], ["run", "mnist", "--epochs"], ["report", "--mark"]])
+def test_nothing_is_proposed_where_nothing_is_near(words, capsys):
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert "did you mean" not in err and f"duoln {words[0]}: error: " in err
+
+
+def test_flags_may_be_abbreviated(capsys):
+    assert main(["list", "--js"]) == 0 and capsys.readouterr().out.startswith("{")
+
+
+@pytest.mark.parametrize(("command", "pair", "flag"), [
+    (["run", "mnist"], "variant=ln", "--variant"), (["run", "mnist"], "preset=smoke", "--preset"), (["run", "mnist"], "out=a", "--out"),
+    (["run", "mnist"], "debug_nans=true", "--debug-nans"), (["analyze", "shift"], "updates=3", "--updates")])
+def test_an_option_of_the_command_is_no_setting(command, pair, flag, capsys):
+    assert main([*command, "--set", pair]) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert "[--set] expected a setting of" in err and f"an option of the command: {flag}" in err
+
+
+def test_an_option_that_the_task_has_as_a_setting_is_one(capsys):
+    assert main(["run", "mnist", "--set", "batch_size=big"]) == 2
+    assert "expected int" in capsys.readouterr().err
+
+
+# Exit codes ---------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("words", "code"), [(["rnu"], 2), ([], 2), (["--help"], 0), (["--version"], 0), (["run", "--help"], 0),
+                                             (["run", "mnist", "--epochs", "x"], 2), (["sample", "draw", "--nothing"], 2)])
+def test_a_call_from_python_returns_the_code(words, code, capsys):
+    assert main(words) == code
+    assert "".join(capsys.readouterr())
+
+
+def test_so_does_the_command_of_one_task(capsys):
+    assert run_task(lambda: find_task("mnist"), ["--epocs", "3"]) == 2
+    assert "did you mean '--epochs'?" in capsys.readouterr().err
+
+
+def test_a_parser_of_its_own_knows_its_flags():
+    parser = Parser(prog="x")
+    parser.add_argument("--colour")
+    assert parser.parse_args(["--colour", "red"]).colour == "red"
