@@ -47,12 +47,14 @@ def training_step(torch: Any, optimizer: Any, loss_of: Callable[[dict[str, Any]]
 
 def _tensors(torch: Any, batch: Batch) -> dict[str, Any]:
     """A batch as PyTorch takes it: indices are int64 there."""
-    return {name: torch.from_numpy(a.astype(np.int64) if a.dtype == np.int32 else a) for name, a in batch.items()}
+    device = torch.get_default_device()
+    return {name: torch.from_numpy(a.astype(np.int64) if a.dtype == np.int32 else a).to(device)
+            for name, a in batch.items()}
 
 
 def parameter(torch: Any, values: np.ndarray) -> Any:
-    """A parameter that starts as a copy of an array."""
-    return torch.nn.Parameter(torch.from_numpy(values.copy()))
+    """A parameter that starts as a copy of an array, on PyTorch's default device."""
+    return torch.nn.Parameter(torch.from_numpy(values.copy()).to(torch.get_default_device()))
 
 
 def linear(torch: Any, weight: np.ndarray, bias: np.ndarray | None = None) -> Any:
