@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 COPY_GBPS = 3000.0
 """What a plain copy moves on an H100, read and written; times bound by memory are scaled by what the device copies."""
-SHEETS = {"H100": {"GB/s": 3350.0, "bf16": 989.0, "tf32": 495.0}, "H200": {"GB/s": 4800.0, "bf16": 989.0, "tf32": 495.0}}
+SHEETS = {"H100": {"GB/s": 3350.0, "bf16": 989.0, "tf32": 495.0},
+          "H200": {"GB/s": 4800.0, "bf16": 989.0, "tf32": 495.0}}
 """Data sheets: memory, and TFLOP/s of dense products on tensor cores."""
 
 LAUNCH_US, PRODUCT_US, LIBRARY_US, UPLOAD_US, WAIT_US = 4.0, 12.0, 8.0, 15.0, 10.0
@@ -28,7 +29,7 @@ class Reading(NamedTuple):
     part: str
     """The part of the survey: its record is `PART.json`."""
     figure: str
-    """"us": the time of a case. "gradient us": that of forward + backward without that of forward. "ratio": the time of a
+    """"us": the time of a case. "gradient us": that of forward + backward less that of forward. "ratio": the time of a
     case over that of `beside`. Otherwise the name of a figure, or its beginning."""
     op: str = ""
     passes: str = ""
@@ -102,64 +103,72 @@ def predictions() -> list[Prediction]:
 
 def _correctness() -> list[Prediction]:
     return [
-        Prediction("compilation", "compiling every setting, processor time", 250, "s", "76 settings of 2.8 to 3.9 s for "
-                   "the large ones", Reading("selftest", "processor seconds")),
-        Prediction("failures", "cases that fail", 0, "cases", "all pass in the emulation", Reading("selftest", "failures"),
-                   1.0)]
+        Prediction("compilation", "compiling every setting, processor time", 250, "s",
+                   "76 settings of 2.8 to 3.9 s for the large ones", Reading("selftest", "processor seconds")),
+        Prediction("failures", "cases that fail", 0, "cases", "all pass in the emulation",
+                   Reading("selftest", "failures"), 1.0)]
+
+
+def _limit(name: str, what: str, value: float, unit: str, because: str, figure: str, within: float = 1.5,
+           scale: str = "") -> Prediction:
+    """A prediction of the device itself."""
+    return Prediction(name, what, value, unit, because, Reading("device", figure), within, scale, unit != "us")
 
 
 def _device() -> list[Prediction]:
-    def limit(name: str, what: str, value: float, unit: str, because: str, figure: str, within: float = 1.5,
-              scale: str = "", more_is_better: bool = False) -> Prediction:
-        return Prediction(name, what, value, unit, because, Reading("device", figure), within, scale, more_is_better)
-
     return [
-        limit("copy", "a plain copy, read + written", 0.9, "GB/s", "3.0 of 3.35 TB/s published for an H100", "copy GB/s",
-              1.1, "GB/s", True),
-        limit("launch", "a launch of our kernel from Python", 6, "us", f"{LAUNCH_US:g} us of CuPy and the launcher's "
-              "checks of one argument", "launch of our kernel"),
-        limit("graph", "the same in a graph", 1.3, "us", "published for an H100", "the same in a graph"),
-        limit("product", "a product 64 x 256 x 1024 from Python", PRODUCT_US, "us", "bound by the host",
-              "product 64 x 256 x 1024"),
-        limit("counter", "128 blocks exchange a value by a counter", 0.8, "us", "one atomic and one read in L2", "exchange "
-              "of 128 blocks by a counter"),
-        limit("flags", "the same by flags", 0.55, "us", "one write and one read in L2; above 1.2 us a kernel that stays for "
-              "many steps is not worth writing", "exchange of 128 blocks by flags"),
-        limit("cluster", "a cluster of 8 blocks exchanges a value", 0.27, "us", "180 cycles there; above 0.5 us a kernel "
-              "that stays is not worth writing", "exchange in a cluster"),
-        limit("gather-cluster", "a block gathers 16 KB of seven others in a cluster", 22, "GB/s", "2.65 TB/s of the whole "
-              "device, published", "gathered in a cluster", 1.3, "", True),
-        limit("gather-l2", "the same from L2", 42, "GB/s", "5.5 TB/s of the whole device, published", "gathered from L2",
-              1.3, "", True),
-        limit("bf16", "tensor cores from registers, bf16", 0.6, "TFLOP/s", "mma.sync reaches 0.6 of the data sheet, "
-              "published", "tensor cores bf16", 1.2, "bf16", True),
-        limit("tf32", "the same, TF32", 0.6, "TFLOP/s", "the same", "tensor cores tf32", 1.2, "tf32", True)]
+        _limit("copy", "a plain copy, read + written", 0.9, "GB/s", "3.0 of 3.35 TB/s, published", "copy GB/s", 1.1,
+               "GB/s"),
+        _limit("launch", "a launch of our kernel from Python", 6, "us",
+               f"{LAUNCH_US:g} us of CuPy, and our checks of one argument", "launch of our kernel"),
+        _limit("graph", "the same in a graph", 1.3, "us", "published for an H100", "the same in a graph"),
+        _limit("product", "a product 64 x 256 x 1024 from Python", PRODUCT_US, "us", "bound by the host",
+               "product 64 x 256 x 1024"),
+        _limit("counter", "128 blocks exchange a value by a counter", 0.8, "us",
+               "one atomic and one read in L2", "exchange of 128 blocks by a counter"),
+        _limit("flags", "the same by flags", 0.55, "us",
+               "one write and one read in L2; above 1.2 us a kernel that stays for many steps is not worth writing",
+               "exchange of 128 blocks by flags"),
+        _limit("cluster", "a cluster of 8 blocks exchanges a value", 0.27, "us",
+               "180 cycles there; above 0.5 us a kernel that stays is not worth writing", "exchange in a cluster"),
+        _limit("gather-cluster", "a block gathers 16 KB of seven others in a cluster", 22, "GB/s",
+               "2.65 TB/s of the whole device, published", "gathered in a cluster", 1.3),
+        _limit("gather-l2", "the same from L2", 42, "GB/s", "5.5 TB/s of the whole device, published",
+               "gathered from L2", 1.3),
+        _limit("bf16", "tensor cores from registers, bf16", 0.6, "TFLOP/s",
+               "mma.sync reaches 0.6 of the data sheet, published", "tensor cores bf16", 1.2, "bf16"),
+        _limit("tf32", "the same, TF32", 0.6, "TFLOP/s", "the same", "tensor cores tf32", 1.2, "tf32")]
 
 
 def _operators() -> list[Prediction]:
-    made = []
-    for width, forward, gradient in ((4096, 52.0, 98.0), (8192, 102.0, 220.0)):
-        shape, values = (4096, width), 4096 * width
-        made += [
-            Prediction(f"ln-{width}", f"layer norm forward, 4096 x {width}", forward, "us", f"{_share(8 * values, forward)}: "
-                       "x is read and y written once", Reading("ops", "us", "layer_norm", "forward", shape), 1.2, "copy"),
-            Prediction(f"ln-gradient-{width}", f"its gradient, 4096 x {width}", gradient, "us",
-                       f"{_share(12 * values, gradient)}: x and dy are read and dx written once"
-                       + ("; 249 registers leave one block a multiprocessor" if width == 8192 else ""),
-                       Reading("ops", "gradient us", "layer_norm", "", shape), 1.3, "copy")]
     both = Reading("ops", "ratio", "layer_norm", "forward+backward", (4096, 4096))
-    logits = 4 * 4096 * 10_000
     return [
-        *made,
+        *_layer_norm(4096, 52, 98, ""),
+        *_layer_norm(8192, 102, 220, "; 249 registers leave one block a multiprocessor"),
         Prediction("ln-torch", "layer norm forward + backward, 4096 x 4096, over PyTorch's", 0.62, "times",
                    "150 us to 242 published", both._replace(beside="torch"), 1.3),
         Prediction("ln-liger", "the same over Liger's", 0.55, "times", "150 us to 275 published",
                    both._replace(beside="liger"), 1.4),
-        Prediction("ce", "cross-entropy forward, 4096 x 10,000", 62, "us", f"{_share(logits, 62)}: logits are read once",
-                   Reading("ops", "us", "softmax_cross_entropy", "forward", (4096, 10_000)), 1.3, "copy"),
-        Prediction("ce-both", "cross-entropy forward + backward, 4096 x 10,000", 190, "us",
-                   f"{_share(3 * logits, 190)}: logits are read twice and a gradient written once",
-                   Reading("ops", "us", "softmax_cross_entropy", "forward+backward", (4096, 10_000)), 1.3, "copy")]
+        _cross_entropy("forward", 1, 62, "logits are read once"),
+        _cross_entropy("forward+backward", 3, 190, "logits are read twice and a gradient is written once")]
+
+
+def _layer_norm(width: int, forward: float, gradient: float, besides: str) -> list[Prediction]:
+    shape, values = (4096, width), 4096 * width
+    return [
+        Prediction(f"ln-{width}", f"layer norm forward, 4096 x {width}", forward, "us",
+                   f"{_share(8 * values, forward)}: x is read and y written once",
+                   Reading("ops", "us", "layer_norm", "forward", shape), 1.2, "copy"),
+        Prediction(f"ln-gradient-{width}", f"its gradient, 4096 x {width}", gradient, "us",
+                   f"{_share(12 * values, gradient)}: x and dy are read and dx written once{besides}",
+                   Reading("ops", "gradient us", "layer_norm", "", shape), 1.3, "copy")]
+
+
+def _cross_entropy(passes: str, times: int, microseconds: float, because: str) -> Prediction:
+    shape = (4096, 10_000)
+    return Prediction(f"ce-{passes}", f"cross-entropy {passes.replace('+', ' + ')}, 4096 x 10,000", microseconds, "us",
+                      f"{_share(times * 4 * shape[0] * shape[1], microseconds)}: {because}",
+                      Reading("ops", "us", "softmax_cross_entropy", passes, shape), 1.3, "copy")
 
 
 def _share(size: float, microseconds: float) -> str:
@@ -170,52 +179,53 @@ def _share(size: float, microseconds: float) -> str:
 def _cells() -> list[Prediction]:
     forward, both = counts()["LN-LSTM, a time step forward"], counts()["LN-LSTM, a time step forward + backward"]
     small, middle, large = (100, 8, 400, 400), (100, 64, 256, 256), (30, 64, 620, 1024)
-
-    def time(name: str, shape: Shape, passes: str, value: float, because: str) -> Prediction:
-        return Prediction(name, f"LN-LSTM {passes.replace('+', ' + ')}, {shape}, a time step", round(value), "us", because,
-                          Reading("rnn", "us", "lstm layer", passes, shape, steps=shape[0]))
-
-    host = f"bound by the host, the device needs 9 + 13 us: {both}"
+    kernels, outside = 25 + 28, 30
     beside = Reading("rnn", "ratio", "lstm layer", "forward+backward", small)
     return [
-        time("lstm-forward", small, "forward", forward.host_us, f"bound by the host, the device needs 9 us: {forward}"),
-        time("lstm", small, "forward+backward", both.host_us, host),
-        time("lstm-middle", middle, "forward+backward", both.host_us, "the same"),
-        time("lstm-large", large, "forward+backward", max(both.host_us, 85),
-             "the host, or 25 + 28 us of kernels and products and 30 us of products outside the walk"),
-        Prediction("lstm-torch", f"LN-LSTM forward + backward, {small}, over PyTorch's loop", round(both.host_us / 470, 2),
-                   "times", "47 ms of launches for 100 time steps of the loop", beside._replace(beside="torch loop")),
-        Prediction("lstm-cudnn", "the same over cuDNN's plain LSTM", round(both.host_us / 26, 1), "times",
-                   "10 + 16 us a time step of cuDNN in float32",
-                   beside._replace(beside="torch.nn.LSTM, no norm"), 2.0)]
+        _lstm("lstm-forward", small, "forward", max(forward.host_us, 9), f"the device needs 9 us, the host {forward}"),
+        _lstm("lstm", small, "forward+backward", max(both.host_us, 22), f"the device needs 9 + 13 us, the host {both}"),
+        _lstm("lstm-middle", middle, "forward+backward", max(both.host_us, 22), "the same"),
+        _lstm("lstm-large", large, "forward+backward", max(both.host_us, kernels + outside),
+              f"the device needs {kernels} us, and {outside} us of products outside the walk; the host as before"),
+        Prediction("lstm-torch", f"LN-LSTM forward + backward, {small}, over PyTorch's loop",
+                   round(max(both.host_us, 22) / 470, 2), "times", "470 us a time step of the loop, all launches",
+                   beside._replace(beside="torch loop")),
+        Prediction("lstm-cudnn", "the same over cuDNN's plain LSTM", round(max(both.host_us, 22) / 26, 1), "times",
+                   "10 + 16 us a time step of cuDNN in float32", beside._replace(beside="torch.nn.LSTM, no norm"), 2.0)]
+
+
+def _lstm(name: str, shape: Shape, passes: str, microseconds: float, because: str) -> Prediction:
+    return Prediction(name, f"LN-LSTM {passes.replace('+', ' + ')}, {shape}, a time step", round(microseconds), "us",
+                      because, Reading("rnn", "us", "lstm layer", passes, shape, steps=shape[0]))
 
 
 def _steps() -> list[Prediction]:
     mnist, glimpse = counts()["MNIST, an update"], counts()["DRAW, a glimpse of an update"]
-    both = counts()["LN-LSTM, a time step forward + backward"]
-    reader_steps, glimpses = 2 * (122 + 4), 64
-    eager, compiled = "duoln, eager", "duoln, compiled"
-
-    def time(name: str, what: str, value: float, because: str, op: str, batch: int, side: str) -> Prediction:
-        return Prediction(name, what, float(f"{value:.2g}"), "us", because, Reading("steps", "us", op, "step", (batch,), side))
-
+    time_step = counts()["LN-LSTM, a time step forward + backward"]
+    time_steps, glimpses = 2 * (122 + 4), 64
     return [
-        time("mnist", "MNIST `ln`, an update, eager", mnist.host_us, f"bound by the host: {mnist}", "mnist ln", 128, eager),
-        time("mnist-graph", "the same as a graph", 200, "bound by the device", "mnist ln", 128, compiled),
-        time("reader", "attentive reader `ln`, an update, eager", reader_steps * both.host_us + mnist.host_us,
-             f"bound by the host: {reader_steps} time steps of LN-LSTMs, and as much again as MNIST",
-             "attentive_reader ln", 64, eager),
-        time("draw", "DRAW `ln`, an update, eager", glimpses * glimpse.host_us + mnist.host_us,
-             f"bound by the host: {glimpses} glimpses, each {glimpse}", "draw ln", 128, eager)]
+        _step("mnist", "MNIST `ln`, an update, eager", mnist.host_us, f"the device needs 220 us, the host {mnist}",
+              "mnist ln", 128),
+        _step("mnist-graph", "the same as a graph", 200, "bound by the device", "mnist ln", 128, "duoln, compiled"),
+        _step("reader", "attentive reader `ln`, an update, eager", time_steps * time_step.host_us + mnist.host_us,
+              f"the host: {time_steps} time steps of LN-LSTMs, and as much as MNIST", "attentive_reader ln", 64),
+        _step("draw", "DRAW `ln`, an update, eager", glimpses * glimpse.host_us + mnist.host_us,
+              f"the host: {glimpses} glimpses, each {glimpse}", "draw ln", 128)]
+
+
+def _step(name: str, what: str, microseconds: float, because: str, op: str, batch: int, side: str = "duoln, eager",
+          ) -> Prediction:
+    return Prediction(name, what, float(f"{microseconds:.2g}"), "us", because,
+                      Reading("steps", "us", op, "step", (batch,), side))
 
 
 def table() -> str:
     """The predictions as the table of this folder's README."""
     lines = ["| what | predicted for an H100 | holds within | from |", "| --- | --- | --- | --- |"]
     for p in predictions():
-        value = f"{p.value:g} of the data sheet's {p.unit}" if p.scale in ("GB/s", "bf16", "tf32") else f"{p.value:g} {p.unit}"
+        of_sheet = " of the data sheet's" if p.scale in ("GB/s", "bf16", "tf32") else ""
         scaled = ", by the device's copy" if p.scale == "copy" else ""
-        lines.append(f"| {p.what} | {value}{scaled} | {p.within:g} | {p.because} |")
+        lines.append(f"| {p.what} | {p.value:g}{of_sheet} {p.unit}{scaled} | {p.within:g} | {p.because} |")
     return "\n".join(lines) + "\n"
 
 

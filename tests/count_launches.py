@@ -15,7 +15,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,17 +168,23 @@ def layer(counting: Counting, steps: int, backward: bool) -> dict[str, float]:
     return of_step(counting, lambda: duoln.value_and_grad(forward)(params) if backward else forward(params))
 
 
-def count() -> dict[str, dict[str, float]]:
-    """Everything that `kernels/predictions.py` needs."""
+def _subjects(counting: Counting) -> dict[str, Callable[[], dict[str, float]]]:
+    def time_step(backward: bool) -> dict[str, float]:
+        return difference(layer(counting, 40, backward), layer(counting, 10, backward), 30)
+
+    return {"MNIST, an update": lambda: training(counting, "mnist"),
+            "MNIST, an update, compiled": lambda: training(counting, "mnist", "compiled"),
+            "DRAW, a glimpse of an update": lambda: difference(
+                training(counting, "draw", glimpses=6), training(counting, "draw", glimpses=2), 4),
+            "LN-LSTM, a time step forward": lambda: time_step(False),
+            "LN-LSTM, a time step forward + backward": lambda: time_step(True)}
+
+
+def count(names: Sequence[str] = ()) -> dict[str, dict[str, float]]:
+    """Everything that `kernels/predictions.py` needs, or some of it."""
     counting = Counting()
     sys.modules["cupy"] = counting.module
-    made = {"MNIST, an update": training(counting, "mnist"),
-            "MNIST, an update, compiled": training(counting, "mnist", "compiled"),
-            "DRAW, a glimpse of an update": difference(
-                training(counting, "draw", glimpses=6), training(counting, "draw", glimpses=2), 4)}
-    for backward in (False, True):
-        name = f"LN-LSTM, a time step forward{' + backward' if backward else ''}"
-        made[name] = difference(layer(counting, 40, backward), layer(counting, 10, backward), 30)
+    made = {name: run() for name, run in _subjects(counting).items() if not names or name in names}
     return {name: {kind: round(value, 1) for kind, value in entry.items()} for name, entry in made.items()}
 
 

@@ -48,7 +48,8 @@ def compute(subject: Subject, inputs: Mapping[str, np.ndarray], backward: bool, 
             ) -> dict[str, np.ndarray]:
     """The results of one launch under duoln's names."""
     tensors = _tensors(inputs, device, ("x", *subject.shared) if backward else ())
-    arrays = _run(_torch(), caller(peer, subject), subject, tensors["x"], tensors, tensors["gout"] if backward else None)
+    gout = tensors["gout"] if backward else None
+    arrays = _run(_torch(), caller(peer, subject), subject, tensors["x"], tensors, gout)
     return {name: a.detach().cpu().numpy() for name, a in arrays.items()}
 
 

@@ -89,7 +89,8 @@ def _loop(torch: Any, cell: str, norm: str, form: str, p: Mapping[str, Any]) -> 
         new = torch.tanh(side[1] + r * normed(a, "h", slice(cut, None)))
         return (1 - z) * h + z * new
 
-    make, step = (lstm_side, lstm_step) if cell == "lstm" else (gru_side, gru_step)
+    make: Callable[..., Any] = lstm_side if cell == "lstm" else gru_side
+    step: Callable[..., Any] = lstm_step if cell == "lstm" else gru_step
     if form == "compiled":
         step = compiled(step)
 

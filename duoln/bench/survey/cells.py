@@ -1,4 +1,4 @@
-"""LN-LSTM and LN-GRU beside PyTorch's loop, its loop by `torch.compile`, and its plain layers, as a part of the survey."""
+"""LN-LSTM and LN-GRU beside PyTorch's loop, eager and compiled, and its plain layers, as a part of the survey."""
 
 from __future__ import annotations
 

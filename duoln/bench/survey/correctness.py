@@ -1,4 +1,4 @@
-"""Whether every rule of a backend computes the right values: `duoln selftest` in parts, with its kernels compiled ahead.
+"""Whether every rule of a backend computes the right values: `duoln selftest`, with its kernels compiled ahead.
 
     python -m duoln.bench.survey.correctness --backend cupy --json selftest.json
 """

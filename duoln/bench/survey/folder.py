@@ -62,8 +62,8 @@ class Folder:
         asked = {"backend": backend, "quick": quick}
         before = {key: self._about.get(key) for key in asked}
         if self._about and before != asked:
-            raise UsageError(f"[survey] {path}: expected a folder without a survey, or with one of {asked}; found one of "
-                             f"{before}")
+            raise UsageError(f"[survey] {path}: expected a folder without a survey, or with one of {asked}; found one "
+                             f"of {before}")
         self._about = {"schema": SCHEMA, **asked, "started": datetime.now(UTC).isoformat(timespec="seconds"),
                        "git": machine.git(), "parts": {}, **self._about}
 
@@ -125,5 +125,6 @@ class Folder:
         except (OSError, ValueError) as error:
             raise RecordError(file, "the file", "a survey", str(error)) from error
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-            raise RecordError(file, "schema", SCHEMA, repr(content.get("schema") if isinstance(content, dict) else None))
+            other = content.get("schema") if isinstance(content, dict) else None
+            raise RecordError(file, "schema", SCHEMA, repr(other))
         return content

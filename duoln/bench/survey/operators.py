@@ -49,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     backend, rounds = runtime.backend(args.backend), 2 if args.quick else ROUNDS
     copied = operators.measure_copy(backend, rounds)
-    cases, missing = [copied], {}
+    cases = [copied]
+    missing: dict[str, str] = {}
     for plan in plans(backend.name, args.quick):
         print(plan.name, flush=True)
         lacking: dict[str, str] = {}

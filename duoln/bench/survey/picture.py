@@ -56,7 +56,7 @@ def _panel(axes: Any, title: str, groups: Groups) -> None:
     longest = max(case["median"] for cases in groups.values() for case in cases)
     axes.set_xlim(least / 2, longest * (longest / least) ** 0.6 * 2)  # room for the names right of the bars
     axes.set_yticks([tick for tick, _ in ticks], [name for _, name in ticks], fontsize=style.SMALL)
-    axes.tick_params(labelsize=style.SMALL)
+    axes.tick_params(which="both", labelsize=style.SMALL)
     axes.invert_yaxis()
     axes.set_title(title, fontsize=style.MIDDLE, loc="left")
     axes.set_xlabel("seconds, median", fontsize=style.SMALL)

@@ -25,7 +25,8 @@ def write_reports(folder: Folder) -> None:
 
 def summary(folder: Folder, judged: list[verdicts.Verdict], drawn: bool) -> str:
     """The results so far, as Markdown."""
-    lines = ["# Survey of one device", "", *_facts(folder), "", "| part | what | seconds | |", "| --- | --- | --- | --- |"]
+    lines = ["# Survey of one device", "", *_facts(folder), "",
+             "| part | what | seconds | |", "| --- | --- | --- | --- |"]
     lines += [f"| {o.name} | {o.what} | {o.seconds:.0f} | {o.state} |" for o in folder.outcomes]
     lines += ["", f"![times]({PICTURE})" if drawn else
               f"Where matplotlib is installed, `duoln bench picture {folder.path.name}` draws the times."]
@@ -75,7 +76,8 @@ def _of_rules(content: Mapping[str, Any]) -> list[str]:
                   f"{compiled['slowest seconds']:.1f} s ({compiled['slowest']})",
                   *(f"* did not compile: {line}" for line in compiled["failures"])]
     lines += [f"* {r['op']}, {r['rule']}: {r['cases']} cases, error {r['error']:.2g} of what is allowed, "
-              f"{'repeats' if r['repeats'] else 'DOES NOT REPEAT'}, {len(r['failures'])} failed" for r in content["rules"]]
+              f"{'repeats' if r['repeats'] else 'DOES NOT REPEAT'}, {len(r['failures'])} failed"
+              for r in content["rules"]]
     ran = sum(r["cases"] for r in content["rules"])
     if not content["complete"]:
         lines.append(f"* stopped after {ran} of {content['expected cases']} cases")

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,8 @@ def run_part(part: Part, folder: Folder) -> Outcome:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a part with all processes that it started."""
-    try:
+    with suppress(ProcessLookupError):  # all of them have ended
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # all of them have ended
     process.wait()
 
 

@@ -2,7 +2,7 @@
 
 The rule: the ratio of what was measured to what was predicted decides. Within the prediction's factor, either way, it
 holds; beyond, the device is faster or slower than predicted. Times that memory bounds are predicted for an H100 and
-scaled by what this device copies; shares of a data sheet are of this device's sheet; the others are compared as they are.
+scaled by what this device copies; shares of a data sheet are of this device's; the others are compared as they are.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from duoln.kernels.predictions import COPY_GBPS, SHEETS, Prediction, Reading, predictions
 
 HOLDS, FASTER, SLOWER, UNMEASURED = "holds", "faster", "slower", "not measured"
-RULE = ("Measured over predicted decides: within the prediction's factor it holds. Times bound by memory are predicted for "
-        "an H100 and scaled by the copy of this device; shares of the data sheet are of this device's.")
+RULE = ("Measured over predicted decides: within the prediction's factor it holds. Times bound by memory are predicted "
+        "for an H100 and scaled by the copy of this device; shares of the data sheet are of this device's; the others "
+        "are compared as they are for an H100.")
 
 Record = Mapping[str, Any]
 ReadRecord = Callable[[str], Record]
@@ -92,8 +93,8 @@ def table(judged: list[Verdict]) -> Iterator[str]:
     yield from ("| what | predicted here | measured | measured / predicted | within | verdict |",
                 "| --- | --- | --- | --- | --- | --- |")
     for v in judged:
-        yield (f"| {v.what} | {_figure(v.predicted, v.unit)} | {_figure(v.measured, v.unit)} | {_figure(v.ratio, '')} | "
-               f"{v.within:g} | {v.verdict} |")
+        figures = _figure(v.predicted, v.unit), _figure(v.measured, v.unit), _figure(v.ratio, ""), f"{v.within:g}"
+        yield f"| {v.what} | {' | '.join(figures)} | {v.verdict} |"
 
 
 def _figure(value: float | None, unit: str) -> str:
