@@ -21,12 +21,12 @@ from duoln.kernels.case_table import RuleCase
 from duoln.testing import selftest
 
 _SAVE_SECONDS = 2.0
-_SMALL_VALUES = 20_000
+SMALL_VALUES = 100_000
 
 
 def small_cases() -> list[RuleCase]:
     """Of each operator and variant the largest case of few values: for tools under which a kernel takes long."""
-    few = [case for case in selftest.cases() if selftest.size_of(case) <= _SMALL_VALUES]
+    few = [case for case in selftest.cases() if selftest.size_of(case) <= SMALL_VALUES]
     return selftest.largest_of_each(few)
 
 

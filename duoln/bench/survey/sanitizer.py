@@ -54,11 +54,13 @@ def verdict(code: int | None, output: str) -> dict[str, Any]:
     last = output.strip().splitlines()[-_LAST_LINES:]
     if code is None:
         return {"result": f"stopped after {_SECONDS} s", "clean": None, "output": last}
-    if code == 0 and summaries:
-        return {"result": summaries[-1], "clean": True}
     if code == _FOUND:
         return {"result": summaries[-1] if summaries else "errors", "clean": False, "output": last}
-    return {"result": f"did not run: exit code {code}", "clean": None, "output": last}
+    if not summaries:
+        return {"result": f"did not run: exit code {code}", "clean": None, "output": last}
+    if code:
+        return {"result": f"{summaries[-1]}, but the cases ended with exit code {code}", "clean": None, "output": last}
+    return {"result": summaries[-1], "clean": True}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,13 +70,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sanitizer is None:
         save({NOT_THERE: f"{_PROGRAM} is neither on the PATH nor in CUDA_HOME"}, args.json)
         return 0
+    logs = args.json.parent / "logs"
+    logs.mkdir(exist_ok=True)
     started = time.monotonic()
     running: dict[str, subprocess.Popen[bytes]] = {}
     for tool in TOOLS:
-        log = args.json.with_name(f"sanitizer-{tool}.log")
-        with log.open("wb") as output:
+        with (logs / f"sanitizer-{tool}.log").open("wb") as output:
             running[tool] = subprocess.Popen(
-                command(sanitizer, tool, args.backend, args.json.with_name(f"sanitizer-{tool}.json")),
+                command(sanitizer, tool, args.backend, logs / f"sanitizer-{tool}.json"),
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=processes.environment())
     content: dict[str, Any] = {"program": sanitizer, "tools": {}}
     for tool, process in running.items():
@@ -84,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             process.kill()
             process.wait()
             code = None
-        log = args.json.with_name(f"sanitizer-{tool}.log")
+        log = logs / f"sanitizer-{tool}.log"
         content["tools"][tool] = verdict(code, log.read_text(encoding="utf-8", errors="replace"))
         save(content, args.json)
     return 1 if any(result["clean"] is False for result in content["tools"].values()) else 0
