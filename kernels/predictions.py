@@ -226,8 +226,8 @@ def table() -> str:
         of_sheet = " of the data sheet's" if p.scale in ("GB/s", "bf16", "tf32") else ""
         scaled = ", by the device's copy" if p.scale == "copy" else ""
         lines.append(f"| {p.what} | {p.value:g}{of_sheet} {p.unit}{scaled} | {p.within:g} | {p.because} |")
-    lines += ["", f"CuPy's own time on the host, estimated: {LAUNCH_US:g} us for a launch, {PRODUCT_US:g} for a "
-              f"product, {LIBRARY_US:g} for one of its own kernels, {UPLOAD_US:g} for an upload, {WAIT_US:g} for a wait."]
+    lines += ["", f"CuPy's own time on the host, estimated: {LAUNCH_US:g} us a launch, {PRODUCT_US:g} for a "
+                  f"product, {LIBRARY_US:g} for its own kernels, {UPLOAD_US:g} for an upload, {WAIT_US:g} for a wait."]
     return "\n".join(lines) + "\n"
 
 
