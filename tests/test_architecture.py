@@ -22,7 +22,7 @@ LAYERS = (
     ("tree", "randomness", "core"),
     ("ops", "kernels"),
     ("nn", "optim", "data", "pictures"),
-    ("tasks", "runtime", "runs", "distributed", "training", "paper", "testing", "bench", "doctor", "extend"),
+    ("tasks", "runtime", "runs", "distributed", "training", "paper", "bench", "testing", "doctor", "extend"),
     ("plugins",),
     ("cli", "examples", "__main__"),
 )
@@ -166,7 +166,8 @@ def test_nothing_low_asks_duoln_itself():
 
 def test_only_runtime_knows_kernels():
     """And `extend`, of what every rule uses; bench and selftest, of their cases: shapes, formulas and arrays; and the
-    survey, which compiles all settings, measures the device and judges the predictions."""
+    survey, which compiles all settings, measures the device and judges the predictions.
+    """
     def allowed(i):
         importer = unit_of(_module_of(i.file))
         cases = f"{i.module}.{i.name}".rstrip(".")

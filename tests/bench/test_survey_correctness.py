@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from test_survey import OVER_STAND_IN
 
-from duoln.bench.survey import compilation, correctness, sanitizer
+from duoln.bench.survey import compilation, sanitizer
 from duoln.kernels.settings import every_setting
-from duoln.testing import selftest
+from duoln.testing import correctness, selftest
 
 ROOT = Path(__file__).parents[2]
 

@@ -55,7 +55,7 @@ def cases_of(timed: Timed, cell: str, shape: Shape, backward: bool, copy_gbps: f
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Time all comparisons, and write the record after each."""
-    parser = options("cells", __doc__.splitlines()[0])
+    parser = options("duoln.bench.survey.cells", __doc__.splitlines()[0])
     parser.add_argument("--peer", action="append", default=[], choices=("torch",))
     args = parser.parse_args(argv)
     backend = runtime.backend(args.backend)

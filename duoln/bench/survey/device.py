@@ -11,9 +11,16 @@ from duoln.bench import machine
 from duoln.bench.survey.program import options, save
 
 
+def allocate_each_array() -> None:
+    """Give each array an allocation of its own, so that memcheck sees an access beyond its end; CUDA alone."""
+    from duoln.kernels.device_limits import cuda
+
+    cuda.allocate_each_array()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and write the file after every figure."""
-    args = options("device", "Memory, launches, exchanges between blocks, tensor cores.").parse_args(argv)
+    args = options("duoln.bench.survey.device", __doc__.splitlines()[0]).parse_args(argv)
     backend = runtime.backend(args.backend)
     from duoln.kernels.device_limits import cuda
 

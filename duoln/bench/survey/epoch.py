@@ -12,7 +12,7 @@ from duoln.bench.survey.program import options, save
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train and write the file."""
-    args = options("epoch", "One epoch of MNIST, on digits made on the spot.").parse_args(argv)
+    args = options("duoln.bench.survey.epoch", "One epoch of MNIST, on digits made on the spot.").parse_args(argv)
     preset, settings = ("smoke", []) if args.quick else (None, ["source=made"])
     save(measure("mnist", "ln", preset, settings, runtime.backend(args.backend)), args.json)
     return 0

@@ -44,7 +44,7 @@ def peers_of(plan: Plan, asked: Sequence[str]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Time all plans, and write the record after each."""
-    parser = options("operators", __doc__.splitlines()[0])
+    parser = options("duoln.bench.survey.operators", __doc__.splitlines()[0])
     parser.add_argument("--peer", action="append", default=[], choices=("torch",))
     args = parser.parse_args(argv)
     backend, rounds = runtime.backend(args.backend), 2 if args.quick else ROUNDS

@@ -42,12 +42,12 @@ def parts(backend: str, out: Path, quick: bool, cores: int) -> list[Part]:
         command = processes.command(module, "--backend", backend, "--json", str(out / f"{name}.json"), *words)
         return Part(name, what, [*command, *(["--quick"] if quick else [])], seconds)
 
-    survey = "duoln.bench.survey"
+    survey, correctness = "duoln.bench.survey", "duoln.testing.correctness"
     torch = ["--peer", "torch"] if importlib.util.find_spec("torch") else []
     compiling = 20 + _COMPILING_SECONDS // max(cores, 1) if backend == "cupy" else 0
     chosen = [
-        part("selftest", "every kernel compiled, and compared with float64", compiling + 65, f"{survey}.correctness"),
-        part("repeats", f"one case of each kind, {_REPEATS} times, equal to the bit", 40, f"{survey}.correctness",
+        part("selftest", "every kernel compiled, and compared with float64", compiling + 65, correctness),
+        part("repeats", f"one case of each kind, {_REPEATS} times, equal to the bit", 40, correctness,
              "--one-of-each", "--repeats", str(3 if quick else _REPEATS)),
         part("ops", "layer norm and cross-entropy beside a copy", 100, f"{survey}.operators", *torch),
         part("rnn", "LN-LSTM and LN-GRU beside PyTorch's loop, and its plain layers", 100, f"{survey}.cells", *torch),

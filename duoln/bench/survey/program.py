@@ -16,7 +16,7 @@ from duoln.system.filesystem import write_atomically
 
 def options(module: str, what: str) -> argparse.ArgumentParser:
     """The options that every part has."""
-    parser = argparse.ArgumentParser(prog=f"python -m duoln.bench.survey.{module}", description=what)
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=what)
     parser.add_argument("--backend", required=True)
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it works, not how fast")

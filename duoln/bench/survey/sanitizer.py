@@ -39,7 +39,7 @@ def program(variables: Mapping[str, str]) -> str | None:
 def command(sanitizer: str, tool: str, backend: str, record: Path) -> list[str]:
     """The command of one tool. Errors of CUDA's functions are not counted: libraries make harmless ones."""
     return [sanitizer, "--tool", tool, "--error-exitcode", str(_FOUND), "--report-api-errors", "no",
-            *processes.command("duoln.bench.survey.correctness", "--backend", backend, "--json", str(record), "--small",
+            *processes.command("duoln.testing.correctness", "--backend", backend, "--json", str(record), "--small",
                                *(["--no-pool"] if tool == "memcheck" else []))]
 
 
@@ -65,7 +65,7 @@ def verdict(code: int | None, output: str) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run all tools, and write the file."""
-    args = options("sanitizer", __doc__.splitlines()[0]).parse_args(argv)
+    args = options("duoln.bench.survey.sanitizer", __doc__.splitlines()[0]).parse_args(argv)
     sanitizer = program(os.environ)
     if sanitizer is None:
         save({NOT_THERE: f"{_PROGRAM} is neither on the PATH nor in CUDA_HOME"}, args.json)

@@ -54,7 +54,7 @@ def comparison(step: Step, backend: str, peers: Sequence[str]) -> Comparison:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Time all steps, and write the record after each."""
-    parser = options("steps", __doc__.splitlines()[0])
+    parser = options("duoln.bench.survey.steps", __doc__.splitlines()[0])
     parser.add_argument("--peer", action="append", default=[], choices=("torch",))
     args = parser.parse_args(argv)
     backend = runtime.backend(args.backend)

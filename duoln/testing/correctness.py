@@ -1,6 +1,6 @@
 """Whether every rule of a backend computes the right values: `duoln selftest`, with its kernels compiled ahead.
 
-    python -m duoln.bench.survey.correctness --backend cupy --json selftest.json
+    python -m duoln.testing.correctness --backend cupy --json selftest.json
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.bench import machine
+from duoln.bench.survey import device
 from duoln.bench.survey.compilation import compile_all
 from duoln.bench.survey.program import options, save
 from duoln.kernels.case_table import RuleCase
@@ -51,7 +52,7 @@ def measure(backend: Backend, chosen: Sequence[RuleCase], repeats: int, facts: d
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compile, compare, and write the file."""
-    parser = options("correctness", "Every rule of a backend against float64.")
+    parser = options("duoln.testing.correctness", "Every rule of a backend against float64.")
     parser.add_argument("--one-of-each", action="store_true", help="the largest case of each operator and variant")
     parser.add_argument("--small", action="store_true", help="a small case of each operator and variant")
     parser.add_argument("--no-pool", action="store_true", help="each array has memory of its own, for memcheck")
@@ -59,9 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     backend = runtime.backend(args.backend)
     if args.no_pool:
-        from duoln.kernels.device_limits.cuda import allocate_each_array
-
-        allocate_each_array()
+        device.allocate_each_array()
     facts: dict[str, Any] = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.side()}
     every = not (args.one_of_each or args.small or args.quick)
     if every and backend.name == "cupy":
