@@ -54,7 +54,7 @@ def test_a_peer_that_fails_is_noted_and_ours_is_timed(monkeypatch):
 def test_peers_where_they_are_installed(monkeypatch):
     assert peers_of(_plan(), []) == []
     assert peers_of(_plan(), ["torch"]) == ["torch"]
-    assert peers_of(_plan(shape=COMPILED[0]), ["torch"]) == ["torch", "torch-compile"]
+    assert [peers_of(_plan(*compiled), ["torch"]) for compiled in COMPILED] == [["torch", "torch-compile"]] * 2
     monkeypatch.setattr("duoln.bench.survey.operators.find_spec", lambda name: name)
     assert peers_of(_plan(), ["torch"]) == ["torch", "liger"]
     assert peers_of(_plan("softmax_cross_entropy"), ["torch"]) == ["torch"]

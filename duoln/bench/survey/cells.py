@@ -24,7 +24,7 @@ WANTED = (("lstm", Shape(100, 64, 256, 256), False), ("lstm", Shape(100, 64, 256
 COMPILED = ("lstm", Shape(100, 8, 400, 400), True)
 """The one whose loop is timed by `torch.compile` too: that takes half a minute to compile."""
 _QUICK = (("lstm", Shape(3, 4, 5, 6), True), ("gru", Shape(3, 4, 5, 6), False))
-_ROUNDS, _RUNS, _PATIENCE = 7, 2, 40.0
+_ROUNDS, _RUNS, _PATIENCE = 5, 2, 40.0
 _COMPILED_LOOP = "torch loop, compiled"
 
 

@@ -15,29 +15,31 @@ from duoln.bench.subjects import SUBJECTS, Shape
 from duoln.bench.survey.program import options, save
 from duoln.errors import DuolnError
 
-ROUNDS = 7
-LAYER_NORM: tuple[Shape, ...] = ((4096, 2048), (4096, 8192), (4096, 1000), (32, 1024), (4096, 1024), (4096, 4096))
-CROSS_ENTROPY: tuple[Shape, ...] = ((128, 10), (4096, 10_000), (4096, 1000))
-COMPILED: tuple[Shape, ...] = ((4096, 1024), (4096, 4096), (4096, 1000))
-"""The shapes for which `torch.compile` compiles; they come last, since that takes some seconds for each."""
-_SMALLER: tuple[Shape, ...] = ((4096, 1000), (32, 1024))
-"""For a CPU."""
-_QUICK: tuple[Shape, ...] = ((64, 128),)
+ROUNDS = 5
+SHAPES: tuple[tuple[str, Shape], ...] = (
+    ("layer_norm", (4096, 4096)), ("layer_norm", (4096, 8192)), ("softmax_cross_entropy", (4096, 10_000)),
+    ("layer_norm", (4096, 2048)), ("layer_norm", (4096, 1000)), ("layer_norm", (32, 1024)),
+    ("softmax_cross_entropy", (128, 10)), ("layer_norm", (4096, 1024)), ("softmax_cross_entropy", (4096, 1000)))
+COMPILED = SHAPES[-2:]
+"""What `torch.compile` compiles, too. It comes last, since that takes some seconds for each."""
+_SMALLER: tuple[tuple[str, Shape], ...] = (
+    ("layer_norm", (4096, 1000)), ("layer_norm", (32, 1024)), ("softmax_cross_entropy", (4096, 1000)))
+"""For another device than an NVIDIA GPU."""
+_QUICK: tuple[tuple[str, Shape], ...] = (("layer_norm", (64, 128)), ("softmax_cross_entropy", (64, 128)))
 
 
 def plans(backend: str, quick: bool) -> list[Plan]:
     """What is timed, in order."""
-    small = _QUICK if quick else _SMALLER
-    norms, losses = (LAYER_NORM, CROSS_ENTROPY) if backend == "cupy" and not quick else (small, small)
-    return [*operators.make_plans([SUBJECTS["layer_norm"]], norms, False, ["cold"], False),
-            *operators.make_plans([SUBJECTS["softmax_cross_entropy"]], losses, False, ["cold"], False)]
+    wanted = _QUICK if quick else SHAPES if backend == "cupy" else _SMALLER
+    return [plan for name, shape in wanted
+            for plan in operators.make_plans([SUBJECTS[name]], [shape], False, ["cold"], False)]
 
 
 def peers_of(plan: Plan, asked: Sequence[str]) -> list[str]:
     """The peers of one plan, of those that are installed."""
     if "torch" not in asked:
         return []
-    compiles = [] if plan.shape not in COMPILED else ["torch-compile"]
+    compiles = ["torch-compile"] if (plan.subject.name, plan.shape) in COMPILED else []
     liger = ["liger"] if plan.subject.name == "layer_norm" and find_spec("liger_kernel") else []
     return ["torch", *liger, *compiles]
 

@@ -46,17 +46,17 @@ def parts(backend: str, out: Path, quick: bool, cores: int) -> list[Part]:
     torch = ["--peer", "torch"] if importlib.util.find_spec("torch") else []
     compiling = 20 + _COMPILING_SECONDS // max(cores, 1) if backend == "cupy" else 0
     chosen = [
-        part("selftest", "every kernel compiled, and compared with float64", compiling + 65, correctness),
-        part("repeats", f"one case of each kind, {_REPEATS} times, equal to the bit", 40, correctness,
+        part("selftest", "every kernel compiled, and compared with float64", compiling + 75, correctness),
+        part("repeats", f"one case of each kind, {_REPEATS} times, equal to the bit", 50, correctness,
              "--one-of-each", "--repeats", str(3 if quick else _REPEATS)),
-        part("ops", "layer norm and cross-entropy beside a copy", 100, f"{survey}.operators", *torch),
-        part("rnn", "LN-LSTM and LN-GRU beside PyTorch's loop, and its plain layers", 100, f"{survey}.cells", *torch),
-        part("steps", "whole training steps, eager and compiled", 100, f"{survey}.steps", *torch),
-        part("mnist", "one epoch of MNIST, digits made on the spot", 40, f"{survey}.epoch")]
+        part("ops", "layer norm and cross-entropy beside a copy", 105, f"{survey}.operators", *torch),
+        part("rnn", "LN-LSTM and LN-GRU beside PyTorch's loop, and its plain layers", 95, f"{survey}.cells", *torch),
+        part("steps", "whole training steps, eager and compiled", 95, f"{survey}.steps", *torch),
+        part("mnist", "one epoch of MNIST, digits made on the spot", 35, f"{survey}.epoch")]
     if backend == "cupy":
         chosen[1:1] = [part("sanitizer", "a small case of each kernel under compute-sanitizer", 60,
                             f"{survey}.sanitizer")]
-        chosen[3:3] = [part("device", "memory, launches, exchanges between blocks, tensor cores", 50,
+        chosen[3:3] = [part("device", "memory, launches, exchanges between blocks, tensor cores", 40,
                             f"{survey}.device")]
     return chosen
 

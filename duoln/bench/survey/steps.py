@@ -18,7 +18,7 @@ from duoln.bench.turns import Entry
 
 EAGER, COMPILED = "duoln, eager", "duoln, compiled"
 PEER, COMPILED_PEER = "torch", "torch, compiled"
-_ROUNDS, _RUNS, _PATIENCE = 7, 3, 60.0
+_ROUNDS, _RUNS, _PATIENCE = 5, 2, 60.0
 
 
 class Step(NamedTuple):
