@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,10 @@ def device_for(backend: str) -> str:
     return "cuda" if backend == "cupy" and _torch().cuda.is_available() else "cpu"
 
 
-def use_device(device: str) -> dict[str, str]:
-    """Let this process make its tensors there; what says so."""
-    _torch().set_default_device(device)
-    return {"device": device}
+def default_device(device: str) -> AbstractContextManager[Any]:
+    """In its block PyTorch makes its tensors there. Outside it PyTorch is as its users have it, and as fast."""
+    context: AbstractContextManager[Any] = _torch().device(device)
+    return context
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

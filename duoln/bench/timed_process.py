@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -94,17 +95,18 @@ def prepare_peer(asked: dict[str, Any]) -> Work:
 
     task, cfg, splits = of_task(asked)
     make = task.peer(asked["peer"])
-    more: dict[str, str] = {}
     of_torch = asked["peer"].startswith("torch")
+    place: AbstractContextManager[Any] = nullcontext()
     if of_torch:  # its libraries are not what a step needs
         ours = asked["backend"] or runtime.choose(None)[0].name
-        more = operators_torch.use_device(operators_torch.device_for(ours))
+        place = operators_torch.default_device(operators_torch.device_for(ours))
     peak.begin()
-    train_step, facts = make(cfg, task.model(cfg).init(Stream(cfg.seed, "init")))
+    with place:
+        train_step, facts = make(cfg, task.model(cfg).init(Stream(cfg.seed, "init")))
     if of_torch and asked.get("form") == "compiled":
         train_step = operators_torch.compiled(train_step)
     losses = [float(train_step(splits.train(k))) for k in range(CHECKED_STEPS)]
-    return Work(lambda k: train_step(splits.train(k)), losses, {**facts, **more}, CHECKED_STEPS, CHECKED_STEPS)
+    return Work(lambda k: train_step(splits.train(k)), losses, facts, CHECKED_STEPS, CHECKED_STEPS)
 
 
 def of_task(asked: dict[str, Any]) -> tuple[Task, Any, Splits]:

@@ -12,6 +12,7 @@ from duoln.bench.operators import Plan
 from duoln.bench.subjects import SUBJECTS
 from duoln.bench.survey.operators import COMPILED, peers_of
 from duoln.errors import UsageError
+from duoln.randomness import Stream
 from duoln.testing import check_error
 
 pytestmark = pytest.mark.peers
@@ -70,7 +71,6 @@ def test_compiled_peers_go_through_the_compiler(monkeypatch):
         return function
 
     monkeypatch.setattr(torch, "compile", compile_)
-    monkeypatch.setattr(torch, "set_default_device", lambda device: None)  # it would stay for the tests after this one
     inputs = SUBJECTS["softmax_cross_entropy"].inputs(SHAPE)
     both = [operators_torch.compute(SUBJECTS["softmax_cross_entropy"], inputs, True, "cpu", peer)
             for peer in ("torch", "torch-compile")]
@@ -89,3 +89,19 @@ def test_the_compiler_of_pytorch_itself():
     missing = {}
     cases = operators.measure(_plan(), runtime.backend("numpy"), ["torch-compile"], 1, 10.0, missing)
     assert [case["side"] for case in cases] == ["duoln", "torch-compile"] and not missing
+
+
+@pytest.mark.parametrize(("name", "variant"), [("draw", "ln"), *(
+    pytest.param(name, variant, marks=pytest.mark.long) for name, variant in (
+        ("mnist", "ln"), ("attentive_reader", "ln"), ("handwriting", "ln"), ("las", "both"), ("skip_thoughts", "ln")))])
+def test_a_peers_step_stays_on_the_device_on_which_it_was_built(name, variant):
+    """PyTorch's "meta" device has shapes without values: a tensor that a step makes elsewhere meets one there and raises."""
+    import torch
+
+    asked = {"task": name, "variant": variant, "preset": "smoke", "settings": {}, "plugins": [name]}
+    task, cfg, splits = timed_process.of_task(asked)
+    with torch.device("meta"):
+        step, facts = task.peer("torch")(cfg, task.model(cfg).init(Stream(0, "init")))
+    assert facts["device"] == "meta"
+    with pytest.raises(RuntimeError, match="item.*meta"):  # the loss has no value there; all before it went well
+        step(splits.train(0))
