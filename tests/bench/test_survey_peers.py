@@ -103,5 +103,5 @@ def test_a_peers_step_stays_on_the_device_on_which_it_was_built(name, variant):
     with torch.device("meta"):
         step, facts = task.peer("torch")(cfg, task.model(cfg).init(Stream(0, "init")))
     assert facts["device"] == "meta"
-    with pytest.raises(RuntimeError, match="item.*meta"):  # the loss has no value there; all before it went well
+    with pytest.raises(RuntimeError, match=r"item.*meta"):  # the loss has no value there; all before it went well
         step(splits.train(0))
