@@ -31,13 +31,13 @@ def _writing(folder, name, content, after=""):
 
 
 def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path):
-    folder, said = Folder(tmp_path / "new", "numpy"), []
+    folder, output = Folder(tmp_path / "new", "numpy"), []
     wanted = [_python("breaks", "import sys; sys.exit('no such device')"), _python("hangs", "import time; time.sleep(3600)", 1),
               _python("silent", "pass"), _python("dies", "import os; os.abort()"),
               _writing(folder.path, "keeps", {"figures": {"read GB/s": 7.5}}, "raise SystemExit(3)"),
               _writing(folder.path, "lacks", {"not there": "no such program here"}),
               _writing(folder.path, "works", {"figures": {"copy GB/s": 12.5}})]
-    assert not survey(wanted, folder, said.append)
+    assert not survey(wanted, folder, output.append)
     assert {o.name: o.state for o in folder.outcomes} == {
         "breaks": "FAILED", "hangs": "FAILED", "silent": "FAILED", "dies": "FAILED", "keeps": "FAILED",
         "lacks": "not there", "works": "done"}
@@ -45,7 +45,7 @@ def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path):
     for words in ("no such device", "stopped after 1 s", "no JSON", "exit code -6", "copy GB/s: 12.5", "read GB/s: 7.5",
                   "no such program here"):
         assert words in text
-    assert survey(wanted[-2:], folder, said.append)
+    assert survey(wanted[-2:], folder, output.append)
 
 
 def test_a_part_that_is_stopped_leaves_no_process(tmp_path):

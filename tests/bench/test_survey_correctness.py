@@ -55,9 +55,9 @@ if __name__ == "__main__":
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])})
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert (said["settings"], said["processes"]) == (3, 2) and said["processor seconds"] >= said["slowest seconds"] > 0
-    [failure] = said["failures"]
+    output = json.loads(done.stdout)
+    assert (output["settings"], output["processes"]) == (3, 2) and output["processor seconds"] >= output["slowest seconds"] > 0
+    [failure] = output["failures"]
     assert failure.startswith("no/such.cu THREADS=32: FileNotFoundError")
 
 
@@ -125,7 +125,7 @@ def test_what_the_sanitizer_finds_fails_the_part(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert sanitizer.main(["--backend", "cupy", "--json", str(tmp_path / "sanitizer.json")]) == 1
     tools = json.loads((tmp_path / "sanitizer.json").read_text())["tools"]
-    assert {tool: said["clean"] for tool, said in tools.items()} == {"memcheck": True, "racecheck": False, "synccheck": None}
+    assert {tool: result["clean"] for tool, result in tools.items()} == {"memcheck": True, "racecheck": False, "synccheck": None}
     assert tools["memcheck"]["result"] == "ERROR SUMMARY: 0 errors" and "1 hazard" in tools["racecheck"]["result"]
     assert any("race in lstm_forward" in line for line in tools["racecheck"]["output"])
     assert tools["synccheck"]["result"] == "did not run: exit code 1"
@@ -133,7 +133,7 @@ def test_what_the_sanitizer_finds_fails_the_part(tmp_path, monkeypatch):
 
 
 def test_cases_that_fail_without_an_error_of_the_sanitizer_are_said():
-    said = sanitizer.verdict(1, "========= ERROR SUMMARY: 0 errors")
-    assert said["clean"] is None and said["result"] == "ERROR SUMMARY: 0 errors, but the cases ended with exit code 1"
+    output = sanitizer.verdict(1, "========= ERROR SUMMARY: 0 errors")
+    assert output["clean"] is None and output["result"] == "ERROR SUMMARY: 0 errors, but the cases ended with exit code 1"
     assert sanitizer.verdict(None, "")["result"].startswith("stopped after")
     assert sanitizer.verdict(0, "no summary")["clean"] is None

@@ -70,14 +70,14 @@ def test_more_is_better_for_a_rate(ratio, words):
 
 
 def test_what_was_not_measured_has_no_verdict():
-    for found, expected in ((None, 50.0), (50.0, None)):
-        judged = verdicts.verdict(TIME, found, expected)
+    for actual, expected in ((None, 50.0), (50.0, None)):
+        judged = verdicts.verdict(TIME, actual, expected)
         assert (judged.verdict, judged.ratio) == ("not measured", None)
 
 
 def test_none_is_predicted_and_one_is_too_many():
     failures = Prediction("f", "cases that fail", 0, "cases", "", Reading("selftest", "failures"), 1.0)
-    assert [verdicts.verdict(failures, found, 0).verdict for found in (0.0, 1.0)] == ["holds", "slower"]
+    assert [verdicts.verdict(failures, actual, 0).verdict for actual in (0.0, 1.0)] == ["holds", "slower"]
 
 
 def test_a_time_of_memory_is_scaled_by_the_copy_and_a_share_by_the_data_sheet():

@@ -125,6 +125,6 @@ class Folder:
         except (OSError, ValueError) as error:
             raise RecordError(file, "the file", "a survey", str(error)) from error
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-            other = content.get("schema") if isinstance(content, dict) else None
-            raise RecordError(file, "schema", SCHEMA, repr(other))
+            schema = content.get("schema") if isinstance(content, dict) else None
+            raise RecordError(file, "schema", SCHEMA, repr(schema))
         return content

@@ -52,8 +52,8 @@ def _facts(folder: Folder) -> list[str]:
 
 def _first(folder: Folder, key: str) -> dict[str, Any]:
     """What the first record that has such facts says."""
-    said = (folder.record(outcome.name).get(key) for outcome in folder.outcomes)
-    return next((facts for facts in said if isinstance(facts, dict)), {})
+    entries = (folder.record(outcome.name).get(key) for outcome in folder.outcomes)
+    return next((facts for facts in entries if isinstance(facts, dict)), {})
 
 
 def _figures(content: Mapping[str, Any]) -> list[str]:
@@ -63,7 +63,7 @@ def _figures(content: Mapping[str, Any]) -> list[str]:
         return [*(_case(c) for c in content["cases"]),
                 *(f"* did not run: {what}: {why}" for what, why in content.get("missing", {}).items())]
     if "tools" in content:
-        return [f"* {tool}: {said['result']}" for tool, said in content["tools"].items()]
+        return [f"* {tool}: {outcome['result']}" for tool, outcome in content["tools"].items()]
     return [f"* {key}: {_plain(value)}" for key, value in content.get("figures", content).items()]
 
 

@@ -74,18 +74,18 @@ def measured(reading: Reading, record: Record) -> float | None:
     return None if theirs is None else ours / theirs
 
 
-def verdict(prediction: Prediction, found: float | None, expected: float | None) -> Verdict:
+def verdict(prediction: Prediction, actual: float | None, expected: float | None) -> Verdict:
     """The rule above."""
-    ratio = found / expected if found is not None and expected else None
-    if found is None or expected is None:
+    ratio = actual / expected if actual is not None and expected else None
+    if actual is None or expected is None:
         words = UNMEASURED
     elif ratio is None:  # none was predicted, so one is too many
-        words = HOLDS if found == 0 else SLOWER
+        words = HOLDS if actual == 0 else SLOWER
     elif 1 / prediction.within <= ratio <= prediction.within:
         words = HOLDS
     else:
         words = FASTER if (ratio > 1) == prediction.more_is_better else SLOWER
-    return Verdict(prediction.name, prediction.what, prediction.unit, expected, found, ratio, prediction.within, words)
+    return Verdict(prediction.name, prediction.what, prediction.unit, expected, actual, ratio, prediction.within, words)
 
 
 def table(judged: list[Verdict]) -> Iterator[str]:
