@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
@@ -60,11 +61,20 @@ def compile_all(workers: int, settings: Sequence[tuple[str, Macros]] | None = No
     wanted = sorted(settings if settings is not None else every_setting(), key=_work, reverse=True)
     started = time.perf_counter()
     with ProcessPoolExecutor(min(workers, len(wanted)), mp_context=get_context("spawn")) as pool:
-        done = list(pool.map(compile_one, wanted))
+        running = [(setting, pool.submit(compile_one, setting)) for setting in wanted]
+        done = [_result(*entry) for entry in running]
     return {"settings": len(done), "processes": min(workers, len(wanted)), "seconds": time.perf_counter() - started,
             "processor seconds": sum(c.seconds for c in done), "slowest seconds": max(c.seconds for c in done),
             "slowest": _name(max(done, key=lambda c: c.seconds)),
             "failures": [f"{_name(c)}: {c.problem}" for c in done if c.problem]}
+
+
+def _result(setting: tuple[str, Macros], future: Future[Compiled]) -> Compiled:
+    """What a process compiled. One that the compiler ended is a failure of its setting, and of those that waited."""
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        return Compiled(setting[0], dict(setting[1]), 0.0, f"{type(error).__name__}: {error}")
 
 
 def _work(setting: tuple[str, Macros]) -> int:
