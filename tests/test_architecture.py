@@ -38,7 +38,7 @@ OWNERS = {
     "safetensors": r"duoln/runs/tensor_file\.py",
     "matplotlib": r"duoln/pictures/\w+\.py|duoln/bench/plot\.py",
     "sklearn|scipy": r"plugins/skip_thoughts/(classify|table)\.py",
-    "torch": r"plugins/\w+/peer_torch\.py|duoln/bench/(recurrent|operators)_torch\.py",
+    "torch|liger_kernel": r"plugins/\w+/peer_torch\.py|duoln/bench/(recurrent|operators)_torch\.py",
     "soundfile": r"plugins/las/audio\.py",
     "numpy": r".*",
 }
@@ -166,12 +166,17 @@ def test_nothing_low_asks_duoln_itself():
 # Special rules ----------------------------------------------------------------------------------------
 
 def test_only_runtime_knows_kernels():
-    """And `extend`, of what every rule uses; and bench and selftest, of their cases: shapes, formulas and arrays."""
+    """And `extend`, of what every rule uses; bench and selftest, of their cases: shapes, formulas and arrays; and the
+    survey, which compiles all settings, measures the device and judges the predictions.
+    """
     def allowed(i):
         importer = unit_of(_module_of(i.file))
         cases = f"{i.module}.{i.name}".rstrip(".")
         if importer == "extend":
             return i.module in {f"duoln.kernels.{name}" for name in ("host", "launch", "metal", "native")}
+        if i.file.startswith("duoln/bench/survey/") and re.fullmatch(
+                r"duoln\.kernels\.(settings|predictions|device_limits\.cuda|launch)(\.\w+)?", cases):
+            return True
         return importer in ("kernels", "runtime") or (
             importer in ("bench", "testing", "cli")
             and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|case_table|source)(\.\w+)?", cases))

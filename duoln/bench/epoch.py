@@ -11,12 +11,32 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from duoln import runtime
+from duoln.backends.protocol import Backend
 from duoln.data import strictjson
 from duoln.tasks import make_config, parse_settings
 from duoln.tasks.registry import find_task
 from duoln.training.trainer import Trainer
+
+
+def measure(name: str, variant: str, preset: str | None, settings: Sequence[str], backend: Backend) -> dict[str, Any]:
+    """Train a task for one epoch; its time, its losses and its evaluation."""
+    task = find_task(name)
+    cfg = make_config(task, variant, preset, parse_settings(settings))
+    splits = task.data(cfg)
+    trainer = Trainer(task, variant, cfg, splits, backend)
+    first = trainer.advance()  # compiles kernels
+    started = time.perf_counter()
+    losses = [trainer.advance() for _ in range(splits.steps_per_epoch - 1)]
+    seconds = time.perf_counter() - started
+    return {
+        "task": task.name, "variant": variant, "backend": backend.name, "device": backend.device,
+        "data": f"{splits.dataset.name} ({splits.dataset.provenance})", "steps": splits.steps_per_epoch,
+        "seconds": seconds,
+        "us a step": 1e6 * seconds / max(len(losses), 1), "first loss": first, "last loss": ([first, *losses])[-1],
+        **trainer.evaluate()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,20 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
     parser.add_argument("--backend", choices=runtime.CHOICES)
     args = parser.parse_args(argv)
-    task = find_task(args.task)
-    cfg = make_config(task, args.variant, args.preset, parse_settings(args.settings))
-    backend, splits = runtime.backend(args.backend), task.data(cfg)
-    trainer = Trainer(task, args.variant, cfg, splits, backend)
-    first = trainer.advance()  # compiles kernels
-    started = time.perf_counter()
-    losses = [trainer.advance() for _ in range(splits.steps_per_epoch - 1)]
-    seconds = time.perf_counter() - started
-    print(strictjson.dumps({
-        "task": task.name, "variant": args.variant, "backend": backend.name, "device": backend.device,
-        "data": f"{splits.dataset.name} ({splits.dataset.provenance})", "steps": splits.steps_per_epoch,
-        "seconds": seconds,
-        "us a step": 1e6 * seconds / max(len(losses), 1), "first loss": first, "last loss": ([first, *losses])[-1],
-        **trainer.evaluate()}))
+    backend = runtime.backend(args.backend)
+    print(strictjson.dumps(measure(args.task, args.variant, args.preset, args.settings, backend)))
     return 0
 
 

@@ -21,7 +21,7 @@ from duoln.bench.subjects import COPY, Shape, Subject
 from duoln.core import Tensor
 from duoln.errors import UsageError
 
-PEERS = ("torch",)
+PEERS = operators_torch.PEERS
 
 _COPY_ROUNDS = 5
 
@@ -83,7 +83,7 @@ def measure_copy(backend: Backend, rounds: int = _COPY_ROUNDS) -> dict[str, Any]
 
 
 def measure(plan: Plan, backend: Backend, peers: Sequence[str], rounds: int,
-            copy_gbps: float | None) -> list[dict[str, Any]]:
+            copy_gbps: float | None, missing: dict[str, str] | None = None) -> list[dict[str, Any]]:
     """Check and time one plan; the result is a case for duoln and one for each peer.
 
     Args:
@@ -92,14 +92,21 @@ def measure(plan: Plan, backend: Backend, peers: Sequence[str], rounds: int,
         peers: names of the peers.
         rounds: how many samples to take of each side.
         copy_gbps: the copy's bandwidth; None for the copy itself, which is its own measure.
+        missing: gets the reason for each peer that cannot run, by its name; None if each of them must.
 
     Raises:
         DuolnError: a rule or a peer computes something else, or the machine is too busy to time anything.
     """
     inputs = plan.subject.inputs(plan.shape)
     ours = agreement.compute(plan.subject, backend, inputs, plan.backward)
-    sides = [_our_side(plan, backend, inputs, ours),
-             *(_peer_side(plan, backend, inputs, ours, peer) for peer in peers)]
+    sides = [_our_side(plan, backend, inputs, ours)]
+    for peer in peers:
+        try:
+            sides.append(_peer_side(plan, backend, inputs, ours, peer))
+        except Exception as error:  # a compiler of a peer may raise anything
+            if missing is None:
+                raise
+            missing[peer] = f"{type(error).__name__}: {error}"
     clocks = [SlopeClock(side.chain) for side in sides]
     take_turns(clocks, rounds)
     rows, width = plan.shape
@@ -132,10 +139,10 @@ def _peer_side(plan: Plan, backend: Backend, inputs: agreement.Values, ours: agr
     if peer not in PEERS:
         raise UsageError(f"[bench] expected a peer of {', '.join(PEERS)}; found {peer!r}")
     device = operators_torch.device_for(backend.name)
-    theirs = operators_torch.compute(plan.subject, inputs, plan.backward, device)
+    theirs = operators_torch.compute(plan.subject, inputs, plan.backward, device, peer)
     agreement.check_agreement(f"{plan.name}, {peer}", theirs, ours, "duoln",
                               agreement.allowed(plan.shape))
-    return Side(peer, operators_torch.TorchChain(plan.subject, inputs, plan.cache, plan.backward, device), {
+    return Side(peer, operators_torch.TorchChain(plan.subject, inputs, plan.cache, plan.backward, device, peer), {
         "max_error": agreement.max_error(plan.subject, inputs, theirs, plan.backward),
         "facts": operators_torch.facts(device)})
 

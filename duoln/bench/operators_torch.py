@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,28 @@ from duoln.bench.launch_chains import Rotation
 from duoln.bench.subjects import Subject, buffer_count, buffers
 from duoln.errors import UsageError
 
+PEERS = ("torch", "torch-compile", "liger")
+"""PyTorch's own operators; the same by `torch.compile`; Liger's Triton kernel, layer norm alone."""
+
+Call = Callable[[Any, Mapping[str, Any]], Any]
+"""From x and the other arguments to the value."""
+
 
 def device_for(backend: str) -> str:
     """Where PyTorch runs beside a backend of ours: on CUDA beside CuPy if it can, else on the CPU."""
     return "cuda" if backend == "cupy" and _torch().cuda.is_available() else "cpu"
+
+
+def default_device(device: str) -> AbstractContextManager[Any]:
+    """In its block PyTorch makes its tensors there. Outside it PyTorch is as its users have it, and as fast."""
+    context: AbstractContextManager[Any] = _torch().device(device)
+    return context
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function by `torch.compile`, which compiles when it is first called."""
+    result: Callable[..., Any] = _torch().compile(function)
+    return result
 
 
 def facts(device: str) -> dict[str, str]:
@@ -26,10 +45,12 @@ def facts(device: str) -> dict[str, str]:
     return described | ({"threads": str(torch.get_num_threads())} if device == "cpu" else {})
 
 
-def compute(subject: Subject, inputs: Mapping[str, np.ndarray], backward: bool, device: str) -> dict[str, np.ndarray]:
+def compute(subject: Subject, inputs: Mapping[str, np.ndarray], backward: bool, device: str, peer: str = "torch",
+            ) -> dict[str, np.ndarray]:
     """The results of one launch under duoln's names."""
     tensors = _tensors(inputs, device, ("x", *subject.shared) if backward else ())
-    arrays = _run(_torch(), subject, tensors["x"], tensors, tensors["gout"] if backward else None)
+    gout = tensors["gout"] if backward else None
+    arrays = _run(_torch(), caller(peer, subject), subject, tensors["x"], tensors, gout)
     return {name: a.detach().cpu().numpy() for name, a in arrays.items()}
 
 
@@ -37,7 +58,7 @@ class TorchChain:
     """Launches of PyTorch's own operator; buffers and results rotate as they do for duoln."""
 
     def __init__(self, subject: Subject, inputs: Mapping[str, np.ndarray], cache: str, backward: bool,
-                 device: str) -> None:
+                 device: str, peer: str = "torch") -> None:
         torch = self._torch = _torch()
         rows, width = inputs["x"].shape
         cold = cache == "cold"
@@ -49,7 +70,7 @@ class TorchChain:
         self._tensors = _tensors({k: v for k, v in inputs.items() if k != "x"}, device,
                                  subject.shared if backward else ())
         self._gout_rotates = inputs["gout"].shape == (rows, width)
-        self._subject, self._backward = subject, backward
+        self._subject, self._backward, self._call = subject, backward, caller(peer, subject)
         self._rotation = Rotation(count, cold)
         self._results: deque[dict[str, Any]] = deque(maxlen=count if cold else 1)
         self.warmups = count if cold else 1
@@ -62,7 +83,7 @@ class TorchChain:
         for _ in range(count):
             mine, ahead = self._rotation.next()
             gout = self._gouts[ahead] if self._gout_rotates else self._tensors["gout"]
-            self._results.append(_run(self._torch, self._subject, self._pool[mine], self._tensors,
+            self._results.append(_run(self._torch, self._call, self._subject, self._pool[mine], self._tensors,
                                       gout if self._backward else None))
 
     def wait(self) -> None:
@@ -71,20 +92,48 @@ class TorchChain:
             self._torch.cuda.synchronize()
 
 
-def _run(torch: Any, subject: Subject, x: Any, tensors: Mapping[str, Any], gout: Any) -> dict[str, Any]:
+def _run(torch: Any, call: Call, subject: Subject, x: Any, tensors: Mapping[str, Any], gout: Any) -> dict[str, Any]:
     if gout is None:
         with torch.no_grad():
-            return {"value": _call(torch, subject, x, tensors)}
-    value = _call(torch, subject, x, tensors)
+            return {"value": call(x, tensors)}
+    value = call(x, tensors)
     gradients = torch.autograd.grad(value, [x, *(tensors[name] for name in subject.shared)], gout)
     return {"value": value, **dict(zip(("x", *subject.shared), gradients, strict=True))}
 
 
-def _call(torch: Any, subject: Subject, x: Any, tensors: Mapping[str, Any]) -> Any:
+def caller(peer: str, subject: Subject) -> Call:
+    """How a peer computes an operator.
+
+    Raises:
+        UsageError: the peer has no such operator, or is not installed.
+    """
+    torch = _torch()
+    if peer == "liger":
+        if subject.name != "layer_norm":
+            raise UsageError(f"[bench] expected layer_norm for the peer liger, found {subject.name}")
+        norm = _liger_layer_norm()
+        return lambda x, tensors: norm.apply(x, tensors["gain"], tensors["bias"], subject.attributes["eps"])
+    call = _eager(torch, subject)
+    if peer == "torch":
+        return call
+    torch.compiler.reset()  # PyTorch stops compiling a function after eight shapes
+    return compiled(call)
+
+
+def _eager(torch: Any, subject: Subject) -> Call:
+    functional = torch.nn.functional
     if subject.name == "layer_norm":
-        return torch.nn.functional.layer_norm(x, x.shape[-1:], tensors["gain"], tensors["bias"],
-                                              subject.attributes["eps"])
-    return torch.nn.functional.cross_entropy(x, tensors["labels"], reduction="none")
+        eps = subject.attributes["eps"]
+        return lambda x, tensors: functional.layer_norm(x, x.shape[-1:], tensors["gain"], tensors["bias"], eps)
+    return lambda x, tensors: functional.cross_entropy(x, tensors["labels"], reduction="none")
+
+
+def _liger_layer_norm() -> Any:
+    try:
+        from liger_kernel.ops.layer_norm import LigerLayerNormFunction
+    except ImportError as error:
+        raise UsageError(f"[bench] the peer liger needs Liger: {error}; pip install liger-kernel") from error
+    return LigerLayerNormFunction
 
 
 def _tensors(arrays: Mapping[str, np.ndarray], device: str, tracked: Sequence[str]) -> dict[str, Any]:

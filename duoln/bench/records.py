@@ -123,6 +123,12 @@ def make_case(*, op: str, passes: str, shape: Sequence[int], side: str, samples:
     }
 
 
+def of_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a case takes from a row of `turns.time_in_turns`."""
+    return {"side": row["name"], "samples": row["samples"], "clock_name": "wall_run", "cache": "running",
+            "warmups": row["facts"]["warmups"], "ratio": row["ratio"], "facts": row["facts"]}
+
+
 def make_record(kind: str, backend: Backend, label: str | None, copy_gbps: float,
                 cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A whole record, checked against its schema."""

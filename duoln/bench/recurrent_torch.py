@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.bench.operators_torch import facts
+from duoln.bench.operators_torch import compiled, facts
 
 Built = tuple[Callable[[], None], np.ndarray, dict[str, np.ndarray], dict[str, str]]
 
@@ -22,7 +22,8 @@ def build(cell: str, norm: str, form: str, arrays: Mapping[str, np.ndarray], bac
     Args:
         cell: "lstm" or "gru".
         norm: "layer" or "none".
-        form: "loop", "hoisted" or "plain" (PyTorch's own, without norms).
+        form: "loop", "hoisted", "compiled" (the loop around a time step by `torch.compile`) or "plain" (PyTorch's own,
+            without norms).
         arrays: x, h, c, w_x, w_h, bias and norms, as duoln has them.
         backward: also compute gradients of the sum of the outputs weighted by `arrays["weights"]`.
         device: "cpu" or "cuda".
@@ -33,7 +34,7 @@ def build(cell: str, norm: str, form: str, arrays: Mapping[str, np.ndarray], bac
     torch.backends.cudnn.allow_tf32 = False
     tensors = {k: torch.tensor(v, device=device, requires_grad=backward) for k, v in arrays.items() if k != "weights"}
     weights = torch.tensor(arrays["weights"], device=device)
-    forward = _plain(torch, cell, tensors) if form == "plain" else _loop(torch, cell, norm, form == "hoisted", tensors)
+    forward = _plain(torch, cell, tensors) if form == "plain" else _loop(torch, cell, norm, form, tensors)
 
     def run() -> None:
         if backward:
@@ -59,7 +60,7 @@ def _plain(torch: Any, cell: str, p: Mapping[str, Any]) -> Callable[[], Any]:
     return lambda: module(p["x"], states)[0]
 
 
-def _loop(torch: Any, cell: str, norm: str, hoisted: bool, p: Mapping[str, Any]) -> Callable[[], Any]:
+def _loop(torch: Any, cell: str, norm: str, form: str, p: Mapping[str, Any]) -> Callable[[], Any]:
     layer_norm = torch.nn.functional.layer_norm
     hidden = p["w_h"].shape[0]
     cut = 2 * hidden
@@ -88,19 +89,23 @@ def _loop(torch: Any, cell: str, norm: str, hoisted: bool, p: Mapping[str, Any])
         new = torch.tanh(side[1] + r * normed(a, "h", slice(cut, None)))
         return (1 - z) * h + z * new
 
+    make: Callable[..., Any] = lstm_side if cell == "lstm" else gru_side
+    step: Callable[..., Any] = lstm_step if cell == "lstm" else gru_step
+    if form == "compiled":
+        step = compiled(step)
+
     def forward() -> Any:
         x, h, c, outs = p["x"], p["h"], p.get("c"), []
-        make = lstm_side if cell == "lstm" else gru_side
-        whole = make(x) if hoisted else None
+        whole = None if form == "loop" else make(x)
         for t in range(x.shape[0]):
             if whole is None:
                 side = make(x[t])
             else:
                 side = whole[t] if cell == "lstm" else (whole[0][t], whole[1][t])
             if cell == "lstm":
-                h, c = lstm_step(side, h, c)
+                h, c = step(side, h, c)
             else:
-                h = gru_step(side, h)
+                h = step(side, h)
             outs.append(h)
         return torch.stack(outs)
 

@@ -10,12 +10,17 @@ from __future__ import annotations
 import json
 import sys
 import time
-from importlib import import_module
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
+
+from duoln import tree
 from duoln.bench import machine, peak
 from duoln.bench.records import Work
 from duoln.bench.recurrent import prepare as prepare_recurrent
+from duoln.tasks.task import Task
+from duoln.tasks.values import Splits
 
 CHECKED_STEPS = 5
 
@@ -23,10 +28,10 @@ CHECKED_STEPS = 5
 def main() -> None:
     """Answer requests until stdin ends."""
     asked: dict[str, Any] = json.loads(sys.argv[1])
-    work = (prepare_recurrent if asked["kind"] == "rnn" else prepare_training)(asked)
+    work = {"rnn": prepare_recurrent, "train": prepare_training, "step": prepare_step}[asked["kind"]](asked)
     side = asked["peer"] or "duoln"
     facts = {"side": side, **work.facts, **machine.side(), "warmups": work.warmups, "checks": work.checks,
-             "checked_updates": asked["kind"] == "train", "peak_bytes": peak.above()}
+             "checked_updates": asked["kind"] != "rnn", "peak_bytes": peak.above()}
     print(json.dumps(facts), flush=True)
     k = work.first
     for line in sys.stdin:
@@ -42,28 +47,76 @@ def main() -> None:
 def prepare_training(asked: dict[str, Any]) -> Work:
     """Training steps of a task, ours or a peer's; the checks are the losses of the first steps."""
     from duoln import runtime
+    from duoln.training.trainer import Trainer
+
+    if asked["peer"] is not None:
+        return prepare_peer(asked)
+    task, cfg, splits = of_task(asked)
+    backend = runtime.backend(asked["backend"])
+    peak.begin()
+    trainer = Trainer(task, asked["variant"], cfg, splits, backend)
+    losses = [trainer.advance() for _ in range(CHECKED_STEPS)]
+    return Work(lambda k: trainer.advance(), losses, {"backend": machine.backend_facts(backend)}, warmups=CHECKED_STEPS)
+
+
+def prepare_step(asked: dict[str, Any]) -> Work:
+    """Training steps of a task alone, without what a run does besides: ours as `form` says, "eager" or "compiled"; or
+    a peer's.
+    """
+    from duoln import core, runtime
+    from duoln.training.train_step import make_step, start_state
+
+    if asked["peer"] is not None:
+        return prepare_peer(asked)
+    task, cfg, splits = of_task(asked)
+    backend = runtime.backend(asked["backend"])
+    peak.begin()
+    model, optimizer = task.model(cfg), task.optimizer(cfg)
+    step = make_step(task, model, optimizer)
+    step = core.compile(step) if asked["form"] == "compiled" else step
+    state = start_state(model, optimizer, cfg.seed, backend)
+
+    def advance(k: int) -> float:
+        nonlocal state
+        rate = runtime.tensor(np.float32(optimizer.rate_at(k)), backend)
+        state, figures = step(state, runtime.to_tensors(splits.train(k), backend), rate)
+        backend.wait([t.data for t in tree.leaves((state, figures))])
+        return float(figures["loss"])
+
+    losses = [advance(k) for k in range(CHECKED_STEPS)]
+    return Work(advance, losses, {"backend": machine.backend_facts(backend)}, CHECKED_STEPS, CHECKED_STEPS)
+
+
+def prepare_peer(asked: dict[str, Any]) -> Work:
+    """Training steps of a peer, on CUDA beside CuPy; by `torch.compile` where `form` is "compiled"."""
+    from duoln import runtime
+    from duoln.bench import operators_torch
     from duoln.randomness import Stream
+
+    task, cfg, splits = of_task(asked)
+    make = task.peer(asked["peer"])
+    of_torch = asked["peer"].startswith("torch")
+    place: AbstractContextManager[Any] = nullcontext()
+    if of_torch:  # its libraries are not what a step needs
+        ours = asked["backend"] or runtime.choose(None)[0].name
+        place = operators_torch.default_device(operators_torch.device_for(ours))
+    peak.begin()
+    with place:
+        train_step, facts = make(cfg, task.model(cfg).init(Stream(cfg.seed, "init")))
+    if of_torch and asked.get("form") == "compiled":
+        train_step = operators_torch.compiled(train_step)
+    losses = [float(train_step(splits.train(k))) for k in range(CHECKED_STEPS)]
+    return Work(lambda k: train_step(splits.train(k)), losses, facts, CHECKED_STEPS, CHECKED_STEPS)
+
+
+def of_task(asked: dict[str, Any]) -> tuple[Task, Any, Splits]:
+    """The task, its configuration and its data."""
     from duoln.tasks import make_config
     from duoln.tasks.registry import find_task
-    from duoln.training.trainer import Trainer
 
     task = find_task(asked["task"], asked["plugins"])
     cfg = make_config(task, asked["variant"], asked["preset"], asked["settings"])
-    splits = task.data(cfg)
-    if asked["peer"] is None:
-        backend = runtime.backend(asked["backend"])
-        peak.begin()
-        trainer = Trainer(task, asked["variant"], cfg, splits, backend)
-        losses = [trainer.advance() for _ in range(CHECKED_STEPS)]
-        return Work(lambda k: trainer.advance(), losses, {"backend": machine.backend_facts(backend)},
-                    warmups=CHECKED_STEPS)
-    make = task.peer(asked["peer"])
-    if asked["peer"].startswith("torch"):  # its libraries are not what a step needs
-        import_module("torch")
-    peak.begin()
-    train_step, facts = make(cfg, task.model(cfg).init(Stream(cfg.seed, "init")))
-    losses = [float(train_step(splits.train(k))) for k in range(CHECKED_STEPS)]
-    return Work(lambda k: train_step(splits.train(k)), losses, facts, CHECKED_STEPS, CHECKED_STEPS)
+    return task, cfg, task.data(cfg)
 
 
 if __name__ == "__main__":

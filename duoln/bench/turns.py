@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,20 +35,44 @@ class Entry(NamedTuple):
 
 
 class Side:
-    """One process, which makes runs when it is asked to."""
+    """One process, which makes runs when it is asked to. It starts at once; `ready` waits until it can."""
 
     def __init__(self, entry: Entry) -> None:
         self.name, self.checked = entry.name, entry.checked
+        self.facts: dict[str, Any] = {}
         self._process = subprocess.Popen(
             processes.command("duoln.bench.timed_process", json.dumps(dict(entry.asked))), text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=processes.environment(entry.environment))
         self.samples: list[float] = []
+
+    def ready(self, seconds: float | None = None) -> None:
+        """Wait until the process has prepared its work, and take what it says about itself.
+
+        Args:
+            seconds: how long to wait; None for as long as it takes.
+
+        Raises:
+            DuolnError: it cannot do the work, or takes longer. It has been ended then.
+        """
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            self._process.kill()
+
+        timer = threading.Timer(0.0 if seconds is None else max(seconds, 0.0), give_up)
+        if seconds is not None:
+            timer.start()
         try:
-            self.facts: dict[str, Any] = self._answer()
-        except DuolnError:
+            self.facts = self._answer()
+        except DuolnError as error:
             self.close()
+            if late.is_set():
+                raise DuolnError(f"[bench] {self.name} was not ready after its time") from error
             raise
+        finally:
+            timer.cancel()
 
     def runs(self, count: int) -> list[float]:
         """Seconds of each of `count` runs."""
@@ -81,15 +106,21 @@ def time_in_turns(entries: Sequence[Entry], rounds: int, runs: int) -> list[dict
     try:
         for entry in entries:
             sides.append(Side(entry))
-        for side in sides[1:]:
-            if side.checked:
-                check_agreement(sides[0], side)
-        for _ in range(rounds):
-            for side in sides:
-                side.samples.append(spread(side.runs(runs))["median"])
+            sides[-1].ready()
+        return take_turns(sides, rounds, runs)
     finally:
         for side in sides:
             side.close()
+
+
+def take_turns(sides: Sequence[Side], rounds: int, runs: int) -> list[dict[str, Any]]:
+    """As `time_in_turns`, of sides that are ready."""
+    for side in sides[1:]:
+        if side.checked:
+            check_agreement(sides[0], side)
+    for _ in range(rounds):
+        for side in sides:
+            side.samples.append(spread(side.runs(runs))["median"])
     rows = [{"name": s.name, "samples": s.samples, "facts": s.facts, **spread(s.samples)} for s in sides]
     for row in rows:
         row["ratio"] = ratio(rows[0], row)

@@ -23,7 +23,8 @@ def adam(torch: Any, model: Any, cfg: Config, fused: bool = False, eps: float = 
 
 def training_step(torch: Any, optimizer: Any, loss_of: Callable[[dict[str, Any]], Any],
                   before_update: Callable[[int], object] | None = None) -> Peer:
-    """A step of a model, `step(batch) -> loss`, and the facts about the library.
+    """A step of a model, `step(batch) -> loss`, and the facts about the library. Batches go to the device that is
+    PyTorch's default now; where the model makes tensors itself, it makes them beside those it was given.
 
     Args:
         torch: the module.
@@ -31,10 +32,10 @@ def training_step(torch: Any, optimizer: Any, loss_of: Callable[[dict[str, Any]]
         loss_of: from a batch of tensors to the loss.
         before_update: clips the gradients or sets the rate; it is given the number of updates that came before.
     """
-    updates = count()
+    updates, device = count(), torch.get_default_device()
 
     def step(batch: Batch) -> float:
-        loss = loss_of(_tensors(torch, batch))
+        loss = loss_of(_tensors(torch, batch, device))
         optimizer.zero_grad()
         loss.backward()
         if before_update is not None:
@@ -42,17 +43,19 @@ def training_step(torch: Any, optimizer: Any, loss_of: Callable[[dict[str, Any]]
         optimizer.step()
         return float(loss.item())
 
-    return step, {"library": f"torch {torch.__version__}", "threads": str(torch.get_num_threads())}
+    return step, {"library": f"torch {torch.__version__}", "threads": str(torch.get_num_threads()),
+                  "device": str(device)}
 
 
-def _tensors(torch: Any, batch: Batch) -> dict[str, Any]:
+def _tensors(torch: Any, batch: Batch, device: Any) -> dict[str, Any]:
     """A batch as PyTorch takes it: indices are int64 there."""
-    return {name: torch.from_numpy(a.astype(np.int64) if a.dtype == np.int32 else a) for name, a in batch.items()}
+    return {name: torch.from_numpy(a.astype(np.int64) if a.dtype == np.int32 else a).to(device)
+            for name, a in batch.items()}
 
 
 def parameter(torch: Any, values: np.ndarray) -> Any:
-    """A parameter that starts as a copy of an array."""
-    return torch.nn.Parameter(torch.from_numpy(values.copy()))
+    """A parameter that starts as a copy of an array, on PyTorch's default device."""
+    return torch.nn.Parameter(torch.from_numpy(values.copy()).to(torch.get_default_device()))
 
 
 def linear(torch: Any, weight: np.ndarray, bias: np.ndarray | None = None) -> Any:

@@ -110,15 +110,22 @@ def _error(actual: np.ndarray, expected: np.ndarray) -> float:
 def cases(one_of_each: bool = False) -> list[RuleCase]:
     """All cases, or the largest of each operator and variant."""
     everything = rule_cases()
-    if not one_of_each:
-        return everything
+    return largest_of_each(everything) if one_of_each else everything
+
+
+def largest_of_each(chosen: Iterable[RuleCase]) -> list[RuleCase]:
+    """The largest case of each operator and variant among some cases."""
     largest: dict[tuple[str, Any], RuleCase] = {}
-    for case in everything:
+    for case in chosen:
         key = (case.op, case.attrs.get("norm"))
-        size = sum(a.size for a in case.inputs if a is not None)
-        if key not in largest or size > sum(a.size for a in largest[key].inputs if a is not None):
+        if key not in largest or size_of(case) > size_of(largest[key]):
             largest[key] = case
     return list(largest.values())
+
+
+def size_of(case: RuleCase) -> int:
+    """The number of values that a case takes."""
+    return sum(a.size for a in case.inputs if a is not None)
 
 
 class RuleReport(NamedTuple):

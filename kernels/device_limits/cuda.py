@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import cupy
 
@@ -45,18 +45,27 @@ _FLOPS = {"bf16": 2 * 16 * 8 * 16, "tf32": 2 * 16 * 8 * 8}
 """Floating-point operations of one product of a warp."""
 
 
-def measure(mib: int = MIB, rounds: int = 9, launches: int = 200) -> dict[str, float | str]:
+def figures(mib: int = MIB, rounds: int = 9, launches: int = 200) -> Iterator[tuple[str, float | str]]:
     """Figures by name, the unit in the name: medians over `rounds`, from the slope over k and 2 k launches."""
-    figures: dict[str, Callable[[], float]] = {
+    ways: dict[str, Callable[[], float]] = {
         **_memory(mib, rounds, max(launches // 20, 1)), **_steps(rounds, launches), **_exchanges(rounds),
         **_gathers(rounds), **_products(rounds)}
-    medians: dict[str, float | str] = {"multiprocessors": launch.multiprocessors()}
-    for name, figure in figures.items():
+    yield "multiprocessors", launch.multiprocessors()
+    for name, figure in ways.items():
         try:
-            medians[name] = figure()
+            yield name, figure()
         except Exception as error:  # the driver or the compiler may fail for one of them
-            medians[name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    return medians
+            yield name, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def measure(mib: int = MIB, rounds: int = 9, launches: int = 200) -> dict[str, float | str]:
+    """All of `figures`."""
+    return dict(figures(mib, rounds, launches))
+
+
+def allocate_each_array() -> None:
+    """From now on each array is an allocation of its own, so that memcheck sees an access beyond the end of one."""
+    cupy.cuda.set_allocator(None)
 
 
 def _memory(mib: int, rounds: int, launches: int) -> dict[str, Callable[[], float]]:

@@ -62,8 +62,8 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
 
         def filters(self, where: Any, size: int) -> tuple[Any, Any, Any]:
             center_x, center_y, log_variance, log_delta, log_gamma = where.clamp(-20, 20).split(1, dim=1)
-            pixels = torch.arange(28, dtype=where.dtype)
-            steps = torch.arange(size, dtype=where.dtype) - size / 2 + 0.5
+            pixels = torch.arange(28, dtype=where.dtype, device=where.device)
+            steps = torch.arange(size, dtype=where.dtype, device=where.device) - size / 2 + 0.5
             stride = 27 / (size - 1) * torch.exp(log_delta)
             width = 28 if cfg.centre == "edge" else 29
             banks = []
@@ -87,7 +87,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             batch, functional = len(x), torch.nn.functional
             image = x.view(batch, 28, 28)
             canvas = torch.zeros_like(image)
-            h_encoder = c_encoder = h_decoder = c_decoder = torch.zeros(batch, cfg.hidden)
+            h_encoder = c_encoder = h_decoder = c_decoder = x.new_zeros(batch, cfg.hidden)
             looked = self.look(h_decoder)
             divergence = 0.0
             for t in range(cfg.glimpses):

@@ -77,10 +77,10 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
 
         def forward(self, x: Any, characters: Any) -> Any:
             steps, batch, _ = x.shape
-            states = [(torch.zeros(batch, cfg.hidden), torch.zeros(batch, cfg.hidden)) for _ in self.cells]
-            kappa = torch.zeros(batch, cfg.gaussians)
-            window = characters[:, 0] if cfg.first_window == "first_character" else torch.zeros(batch, CLASSES)
-            places = torch.arange(1, characters.shape[1] + 1, dtype=x.dtype)
+            states = [(x.new_zeros(batch, cfg.hidden), x.new_zeros(batch, cfg.hidden)) for _ in self.cells]
+            kappa = x.new_zeros(batch, cfg.gaussians)
+            window = characters[:, 0] if cfg.first_window == "first_character" else x.new_zeros(batch, CLASSES)
+            places = torch.arange(1, characters.shape[1] + 1, dtype=x.dtype, device=x.device)
             outputs = []
             for t in range(steps):
                 states[0] = self.cells[0](torch.cat((x[t], bound(window)), -1), *map(bound, states[0]))

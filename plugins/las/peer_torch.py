@@ -65,7 +65,7 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
             both = []
             for backward, cell in enumerate(self.cells):
                 sides, keep = cell.side(x) if hoisted else None, mask[..., None]
-                h = c = torch.zeros(x.shape[1], cell.of_h.in_features)
+                h = c = x.new_zeros(x.shape[1], cell.of_h.in_features)
                 outputs = [h] * len(x)
                 for t in reversed(range(len(x))) if backward else range(len(x)):
                     new_h, new_c = cell(cell.side(x[t]) if sides is None else sides[t], h, c)
@@ -108,7 +108,7 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
         def hear(self, batch: dict[str, Any]) -> tuple[Any, Any]:
             x, mask = batch["x"], batch["mask"]
             if cfg.constant:
-                x = torch.cat((x, torch.full((*x.shape[:2], 1), cfg.constant)), -1)
+                x = torch.cat((x, x.new_full((*x.shape[:2], 1), cfg.constant)), -1)
             for k, layer in enumerate(self.layers):
                 x = layer(x, mask)
                 if cfg.dropout:
@@ -124,8 +124,8 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
             values, mask = self.hear(batch)
             keys, labels = self.keys(values), batch["labels"]
             rows = labels.shape[1]
-            states = [(torch.zeros(rows, cfg.speller_hidden),) * 2 for _ in self.cells]
-            context, symbols = torch.zeros(rows, values.shape[2]), torch.full((rows,), Alphabet.end)
+            states = [(values.new_zeros(rows, cfg.speller_hidden),) * 2 for _ in self.cells]
+            context, symbols = values.new_zeros(rows, values.shape[2]), labels.new_full((rows,), Alphabet.end)
             outputs = []
             for t in range(len(labels)):
                 x = torch.cat((nn.functional.one_hot(symbols, self.output.out_features).float(), context), -1)

@@ -95,7 +95,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             self.gru.register_buffer("bias_hh_l0", torch.zeros(3 * size))
 
         def forward(self, x: Any, mask: Any) -> Any:
-            packed = nn.utils.rnn.pack_padded_sequence(x, mask.sum(dim=0), enforce_sorted=False)
+            packed = nn.utils.rnn.pack_padded_sequence(x, mask.sum(dim=0).cpu(), enforce_sorted=False)
             return self.gru(packed)[1][0]
 
     class Network(nn.Module):  # type: ignore[name-defined]

@@ -94,7 +94,8 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
         def forward(self, words: Any, mask: Any, given: Any, targets: Any) -> Any:
             batch = words.shape[1]
             last = (mask.sum(0) - 1).clamp(min=0)
-            code = self.encoder(self.table(words), torch.zeros(batch, hidden))[last, torch.arange(batch)]
+            x = self.table(words)
+            code = self.encoder(x, x.new_zeros(batch, hidden))[last, torch.arange(batch, device=x.device)]
             code = code * mask.any(0)[:, None]
             inputs = nn.functional.pad(self.table(given), (0, 0, 0, 0, 1, 0))
             states = torch.stack((self.previous(inputs[0], code), self.next(inputs[1], code)))

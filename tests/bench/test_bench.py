@@ -63,7 +63,7 @@ def test_losses_of_later_updates_may_differ_by_what_a_network_makes_of_rounding(
 def test_a_side_that_stops_says_why():
     asked = {"kind": "train", "task": "mnist", "variant": "ln", "preset": None, "settings": {"batch_size": 0},
              "backend": None, "peer": None, "plugins": None}
-    check_error(DuolnError, lambda: Side(Entry("duoln", asked)), "duoln stopped", "batch_size")
+    check_error(DuolnError, lambda: Side(Entry("duoln", asked)).ready(), "duoln stopped", "batch_size")
 
 
 def test_recurrent_layers(tmp_path):

@@ -3,39 +3,133 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
 from conftest import GPU, PATIENCE, STAND_IN
 
-from duoln.bench import survey
-from duoln.bench.survey import Part
+from duoln.bench.survey.folder import Folder, Outcome
+from duoln.bench.survey.parts import Part, chosen_parts, parts
+from duoln.bench.survey.running import run_part, survey
 from duoln.cli import main
+from duoln.errors import RecordError, UsageError
+from duoln.testing import check_error
 
 ROOT = Path(__file__).parents[2]
-PARTS = survey.parts
 
 
-def _patient_parts(*args):
-    return [part._replace(seconds=PATIENCE) for part in PARTS(*args)]
+def _python(name, code, seconds=PATIENCE):
+    return Part(name, f"what {name} is", [sys.executable, "-c", code], seconds)
 
 
-def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path, capsys, monkeypatch):
-    def python(code):
-        return [sys.executable, "-c", code]
+def _writing(folder, name, content, after=""):
+    return _python(name, f"open({str(folder / f'{name}.json')!r}, 'w').write({json.dumps(content)!r}); {after}")
 
-    monkeypatch.setattr(survey, "parts", lambda *a: [
-        Part("breaks", "", python("import sys; sys.exit('no such device')"), PATIENCE),
-        Part("hangs", "", python("import time; time.sleep(10 * 3600)"), 1),
-        Part("talks", "", python("print('not JSON')"), PATIENCE),
-        Part("dies", "", python("import os; os.abort()"), PATIENCE),
-        Part("works", "", python("print('{\"copy GB/s\": 12.5}')"), PATIENCE)])
-    assert main(["bench", "survey", "--backend", "numpy", "--out", str(tmp_path / "new")]) == 1
-    text = capsys.readouterr().out
-    for words in ("no such device", "stopped after 1 s", "no JSON", "exit code -6", "copy GB/s: 12.5"):
+
+def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path):
+    folder, output = Folder(tmp_path / "new", "numpy"), []
+    wanted = [_python("breaks", "import sys; sys.exit('no such device')"), _python("hangs", "import time; time.sleep(3600)", 1),
+              _python("silent", "pass"), _python("dies", "import os; os.abort()"),
+              _writing(folder.path, "keeps", {"figures": {"read GB/s": 7.5}}, "raise SystemExit(3)"),
+              _writing(folder.path, "lacks", {"not there": "no such program here"}),
+              _writing(folder.path, "works", {"figures": {"copy GB/s": 12.5}})]
+    assert not survey(wanted, folder, output.append)
+    assert {o.name: o.state for o in folder.outcomes} == {
+        "breaks": "FAILED", "hangs": "FAILED", "silent": "FAILED", "dies": "FAILED", "keeps": "FAILED",
+        "lacks": "not there", "works": "done"}
+    text = (folder.path / "summary.md").read_text()
+    for words in ("no such device", "stopped after 1 s", "no JSON", "exit code -6", "copy GB/s: 12.5", "read GB/s: 7.5",
+                  "no such program here"):
         assert words in text
-    assert text.count("FAILED") == 4
+    assert survey(wanted[-2:], folder, output.append)
+
+
+def test_a_part_that_is_stopped_leaves_no_process(tmp_path):
+    folder = Folder(tmp_path, "numpy")
+    folder.begin([])
+    child = "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)']); "
+    outcome = run_part(_python("hangs", f"{child} print(p.pid, flush=True); time.sleep(3600)", 3), folder)
+    assert outcome.state == "FAILED"
+    grandchild = int(folder.log_path("hangs").read_text())
+    until = time.monotonic() + PATIENCE
+    while _runs(grandchild) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not _runs(grandchild)
+
+
+def _runs(process):
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text() if sys.platform == "linux" else not os.kill(process, 0)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_parts_that_run_alone_join_those_of_before(tmp_path):
+    one, two = (_writing(tmp_path, name, {"figures": {f"of {name}": 1}}) for name in ("one", "two"))
+    assert survey([one, two], Folder(tmp_path, "numpy"), lambda line: None)
+    again = _writing(tmp_path, "two", {"figures": {"of two": 2}}, "raise SystemExit('worse')")
+    assert not survey([again], Folder(tmp_path, "numpy"), lambda line: None)
+    assert [(o.name, o.state) for o in Folder(tmp_path).outcomes] == [("one", "done"), ("two", "FAILED")]
+    text = (tmp_path / "summary.md").read_text()
+    assert "of one: 1" in text and "of two: 2" in text and "worse" in text
+
+
+def test_a_record_of_before_does_not_pass_for_this_ones(tmp_path):
+    folder = Folder(tmp_path, "numpy")
+    survey([_writing(tmp_path, "one", {"figures": {"old": 1}})], folder, lambda line: None)
+    survey([_python("one", "pass")], folder, lambda line: None)
+    assert folder.outcomes[0].state == "FAILED" and "old" not in (tmp_path / "summary.md").read_text()
+
+
+def test_an_interrupt_leaves_a_valid_folder(tmp_path):
+    folder = Folder(tmp_path, "numpy")
+    stops = _python("stops", "import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(3600)")
+    waits = _python("waits", "pass")
+    with pytest.raises(KeyboardInterrupt):
+        survey([_writing(tmp_path, "one", {"figures": {"of one": 1}}), stops, waits], folder, lambda line: None)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert [o.state for o in Folder(tmp_path).outcomes] == ["done", "interrupted", "not yet run"]
+    assert "of one: 1" in (tmp_path / "summary.md").read_text()
+
+
+def test_a_folder_is_of_one_backend_and_one_size(tmp_path):
+    Folder(tmp_path, "numpy").begin([])
+    check_error(UsageError, lambda: Folder(tmp_path, "mlx"), "'backend': 'mlx'", "'backend': 'numpy'")
+    check_error(UsageError, lambda: Folder(tmp_path, "numpy", quick=True), "'quick': True")
+    check_error(UsageError, lambda: Folder(tmp_path / "none"), "no survey.json")
+    for content in ("[]", "{", '{"schema": "other"}'):
+        (tmp_path / "survey.json").write_text(content)
+        with pytest.raises(RecordError):
+            Folder(tmp_path, "numpy")
+
+
+def test_outcomes_that_are_good():
+    assert [Outcome("p", "", state).good for state in ("done", "not there", "FAILED", "interrupted", "not yet run")] == [
+        True, True, False, False, False]
+
+
+def test_the_parts_of_a_gpu_take_ten_minutes_at_most(tmp_path):
+    of_gpu = parts("cupy", tmp_path, False, 16)
+    assert [p.name for p in of_gpu] == ["selftest", "sanitizer", "repeats", "device", "ops", "rnn", "steps", "mnist"]
+    assert sum(p.seconds for p in of_gpu) <= 600
+    assert [p.name for p in parts("mlx", tmp_path, False, 8)] == ["selftest", "repeats", "ops", "rnn", "steps", "mnist"]
+
+
+def test_the_first_part_has_time_to_compile_every_setting(tmp_path):
+    """76 settings take up to 4 s each; with few cores, one after the other."""
+    for cores in (1, 2, 8, 16):
+        assert parts("cupy", tmp_path, False, cores)[0].seconds >= 76 * 4 / cores + 60
+
+
+def test_parts_by_name(tmp_path):
+    everything = parts("cupy", tmp_path, False, 16)
+    assert [p.name for p in chosen_parts(everything, ["rnn", "ops"])] == ["ops", "rnn"]
+    assert chosen_parts(everything, []) == everything
+    check_error(UsageError, lambda: chosen_parts(everything, ["gpu"]), "selftest", "'gpu'")
 
 
 def test_a_backend_that_is_not_there_is_one_error(tmp_path, monkeypatch, capsys):
@@ -46,12 +140,6 @@ def test_a_backend_that_is_not_there_is_one_error(tmp_path, monkeypatch, capsys)
 
 def _no_backend(name):
     raise RuntimeError("no such device")
-
-
-def test_the_device_is_measured_where_there_is_one(tmp_path):
-    names = [p.name for p in survey.parts("cupy", tmp_path, quick=False)]
-    assert names == ["selftest", "repeats", "device", "ops", "rnn", "mnist"]
-    assert sum(p.seconds for p in survey.parts("cupy", tmp_path, quick=False)) <= 11 * 60
 
 
 def test_what_measures_the_device(gpu, monkeypatch):
@@ -75,22 +163,44 @@ def test_what_measures_the_device(gpu, monkeypatch):
     assert graph == "the same in a graph, us" and (GPU != STAND_IN or "AttributeError" in figures[graph])
 
 
-def test_a_whole_survey_with_nothing_installed_but_numpy_pluggy_and_rich(tmp_path):
-    """The machine with the GPU may lack other packages and a network. On a busy one the parts take longer."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nfor name in ('safetensors', 'pooch', 'mlx', 'torch', 'matplotlib'):\n    sys.modules[name] = None\n")
+BARE = "import sys\nfor name in ('safetensors', 'pooch', 'mlx', 'torch', 'matplotlib'):\n    sys.modules[name] = None\n"
+OVER_STAND_IN = f"{BARE}sys.path.append({str(ROOT / 'tests')!r})\nimport stand_in_cupy\nsys.modules['cupy'] = stand_in_cupy.make()\n"
+
+
+def _uninstalled(tmp_path, at_start, *words):
+    """The survey from the checkout, with a module that every Python runs at its start. On a busy machine it takes longer."""
+    (tmp_path / "sitecustomize.py").write_text(at_start)
     code = f"""
-from duoln.bench import survey
+from duoln.cli.bench import survey
 parts = survey.parts
 survey.parts = lambda *args: [part._replace(seconds={PATIENCE}) for part in parts(*args)]
 from duoln.cli import main
-raise SystemExit(main(["bench", "survey", "--out", {str(tmp_path / "day")!r}, "--backend", "numpy", "--quick"]))
+raise SystemExit(main(["bench", "survey", "--out", {str(tmp_path / "day")!r}, "--quick", *{words!r}]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT,
                           env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("selftest", "repeats", "ops", "rnn", "mnist"):
+    assert done.stdout == (tmp_path / "day" / "summary.md").read_text() + "\n" and "FAILED" not in done.stdout
+    return done.stdout
+
+
+def test_a_whole_survey_with_nothing_installed_but_numpy_pluggy_and_rich(tmp_path):
+    """The machine with the GPU may lack other packages and a network."""
+    text = _uninstalled(tmp_path, BARE, "--backend", "numpy")
+    for name in ("selftest", "repeats", "ops", "rnn", "steps", "mnist"):
         assert json.loads((tmp_path / "day" / f"{name}.json").read_text())
     assert json.loads((tmp_path / "day" / "mnist.json").read_text())["last loss"] < 2.3
-    assert done.stdout == (tmp_path / "day" / "summary.md").read_text() + "\n" and "FAILED" not in done.stdout
-    assert re.search(r"layer_norm, (compiled|interpreted): \d+ cases, .*, repeats, 0 failed", done.stdout)
+    assert re.search(r"layer_norm, (compiled|interpreted): \d+ cases, .*, repeats, 0 failed", text)
+    assert "duoln bench picture day" in text and not (tmp_path / "day" / "picture.png").exists()
+    sides = {case["side"] for case in json.loads((tmp_path / "day" / "steps.json").read_text())["cases"]}
+    assert sides == {"duoln, eager", "duoln, compiled"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
+def test_some_parts_of_a_gpu_over_the_stand_in(tmp_path):
+    text = _uninstalled(tmp_path, OVER_STAND_IN, "--part", "ops", "--part", "sanitizer")
+    assert "| sanitizer |" in text and "| not there |" in text and "compute-sanitizer is neither on the PATH" in text
+    judged = json.loads((tmp_path / "day" / "verdicts.json").read_text())
+    assert {v["verdict"] for v in judged["verdicts"]} == {"not measured"} and "Measured over predicted" in judged["rule"]
+    record = json.loads((tmp_path / "day" / "ops.json").read_text())
+    assert record["backend"]["name"] == "cupy" and all("event_seconds" in case for case in record["cases"])

@@ -46,12 +46,6 @@ def check(args: argparse.Namespace) -> None:
         console.say(remark, style="yellow")
 
 
-def of_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a case takes from a row of `turns.time_in_turns`."""
-    return {"side": row["name"], "samples": row["samples"], "clock_name": "wall_run", "cache": "running",
-            "warmups": row["facts"]["warmups"], "ratio": row["ratio"], "facts": row["facts"]}
-
-
 def record_rows(kind: str, args: argparse.Namespace, cases: Sequence[Mapping[str, Any]]) -> None:
     """Write what `train` or `rnn` measured, if that is asked for, with the copy's bandwidth beside it."""
     if args.json is None:

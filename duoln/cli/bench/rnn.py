@@ -6,13 +6,13 @@ import argparse
 from typing import Any
 
 from duoln.bench import operators, recurrent
+from duoln.bench.records import of_row
 from duoln.bench.turns import time_in_turns
 from duoln.cli import console
 from duoln.cli.bench.options import (
     add_common,
     check,
     numbers,
-    of_row,
     record_rows,
     show_limits,
     show_rows,

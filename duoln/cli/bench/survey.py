@@ -1,28 +1,51 @@
-"""`duoln bench survey`: everything that one device can show, in one command."""
+"""`duoln bench survey` and `duoln bench picture`: everything that one device can show, in one command."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
 from duoln import runtime
-from duoln.bench.survey import SUMMARY, survey
+from duoln.bench.survey.folder import PICTURE, SUMMARY, Folder
+from duoln.bench.survey.parts import chosen_parts, parts
+from duoln.bench.survey.picture import draw
+from duoln.bench.survey.running import survey
 from duoln.cli import console
+from duoln.errors import UsageError
+from duoln.pictures.drawing import check_picture
 
 
 def add_kind(kinds: Any) -> None:
-    """Add `survey`."""
+    """Add `survey` and `picture`."""
     parser = kinds.add_parser("survey", help="everything that one device can show: a folder of records and a summary")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR",
+                        help="a new folder, or that of a survey of this device, which is continued")
     parser.add_argument("--backend", default="cupy", choices=("cupy", "mlx", "numpy"),
                         help="cupy for an NVIDIA GPU (default), mlx for a Mac, numpy for a CPU")
+    parser.add_argument("--part", action="append", default=[], metavar="NAME", dest="parts",
+                        help="only this part; may be repeated (default all)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it works, not how fast")
     parser.set_defaults(run=_survey)
+    picture = kinds.add_parser("picture", help="draw the times of a survey that was measured without matplotlib")
+    picture.add_argument("folder", type=Path, metavar="DIR")
+    picture.set_defaults(run=_picture)
 
 
 def _survey(args: argparse.Namespace) -> int:
+    everything = parts(args.backend, args.out.absolute(), args.quick, os.cpu_count() or 1)
+    wanted = chosen_parts(everything, args.parts)
+    folder = Folder(args.out, args.backend, args.quick)
     runtime.backend(args.backend)  # an error, where it cannot be used: every part would fail
-    good = survey(args.backend, args.out, args.quick, console.say)
+    good = survey(wanted, folder, console.say)
     console.put((args.out / SUMMARY).read_text(encoding="utf-8"))
     return 0 if good else 1
+
+
+def _picture(args: argparse.Namespace) -> int:
+    check_picture(args.folder / PICTURE)
+    if not draw(Folder(args.folder)):
+        raise UsageError(f"[survey] {args.folder}: expected records of operators, layers or steps, found none")
+    console.put(str(args.folder / PICTURE))
+    return 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from duoln.bench.records import of_row
 from duoln.bench.turns import Entry, time_in_turns, with_allocators
 from duoln.cli import console
 from duoln.cli.bench.options import (
     add_common,
     check,
-    of_row,
     record_rows,
     show_limits,
     show_rows,

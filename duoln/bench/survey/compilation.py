@@ -1,0 +1,87 @@
+"""Every CUDA kernel with every setting, compiled side by side into CuPy's cache on the disk.
+
+Each process has a compiler of its own, so none waits for another's locks. The processes that run later find the
+machine code in the cache.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+from duoln.kernels import source
+from duoln.kernels.settings import Macros, every_setting
+
+_ENTRY = re.compile(r'extern "C" __global__ void (?:[A-Z]+ |__\w+__\(\w+\)\s+)?(\w+)\(')
+
+
+class Compiled(NamedTuple):
+    """One setting that was compiled."""
+
+    file: str
+    macros: dict[str, int]
+    seconds: float
+    problem: str
+    """The compiler's message; empty if there is none."""
+
+
+def entry_of(file: str) -> str:
+    """The name of a kernel of a source file.
+
+    Raises:
+        LookupError: the text has none.
+    """
+    match = _ENTRY.search(source.text(file))
+    if match is None:
+        raise LookupError(f"[compilation] {file}: expected a kernel, found none")
+    return match.group(1)
+
+
+def compile_one(setting: tuple[str, Macros]) -> Compiled:
+    """Compile one setting, or load it from the cache."""
+    from duoln.kernels.launch import Kernel
+
+    file, macros = setting
+    started = time.perf_counter()
+    problem = ""
+    try:
+        Kernel(file, entry_of(file), "count: int32").compiled(dict(macros))
+    except Exception as error:  # whatever the compiler raises is the outcome of this setting
+        problem = f"{type(error).__name__}: {error}"
+    return Compiled(file, dict(macros), time.perf_counter() - started, problem)
+
+
+def compile_all(workers: int, settings: Sequence[tuple[str, Macros]] | None = None) -> dict[str, Any]:
+    """Compile all settings with some processes; how long it took, and what failed."""
+    wanted = sorted(settings if settings is not None else every_setting(), key=_work, reverse=True)
+    started = time.perf_counter()
+    with ProcessPoolExecutor(min(workers, len(wanted)), mp_context=get_context("spawn")) as pool:
+        running = [(setting, pool.submit(compile_one, setting)) for setting in wanted]
+        done = [_result(*entry) for entry in running]
+    return {"settings": len(done), "processes": min(workers, len(wanted)), "seconds": time.perf_counter() - started,
+            "processor seconds": sum(c.seconds for c in done), "slowest seconds": max(c.seconds for c in done),
+            "slowest": _name(max(done, key=lambda c: c.seconds)),
+            "failures": [f"{_name(c)}: {c.problem}" for c in done if c.problem]}
+
+
+def _result(setting: tuple[str, Macros], future: Future[Compiled]) -> Compiled:
+    """What a process compiled. One that the compiler ended is a failure of its setting, and of those that waited."""
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        return Compiled(setting[0], dict(setting[1]), 0.0, f"{type(error).__name__}: {error}")
+
+
+def _work(setting: tuple[str, Macros]) -> int:
+    """What takes longest comes first: more values a thread are more text after unrolling."""
+    macros = setting[1]
+    return macros.get("UNITS", macros.get("CHUNKS", 0)) * 4096 + macros.get("THREADS", 0)
+
+
+def _name(one: Compiled) -> str:
+    return " ".join([one.file, *(f"{key}={value}" for key, value in one.macros.items())])

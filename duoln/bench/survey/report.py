@@ -1,0 +1,100 @@
+"""What a survey's folder says to people: `summary.md`, the verdicts, and a picture where matplotlib is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from duoln.bench import text
+from duoln.bench.survey import verdicts
+from duoln.bench.survey.folder import NOT_THERE, PICTURE, SUMMARY, VERDICTS, Folder
+from duoln.bench.survey.picture import draw
+from duoln.data import strictjson
+from duoln.pictures.drawing import can_draw
+from duoln.system.filesystem import write_atomically
+
+
+def write_reports(folder: Folder) -> None:
+    """Write all of it anew, from the records that are there."""
+    judged = verdicts.verdicts(folder.record) if folder.about["backend"] == "cupy" else []
+    about = {**folder.about, "rule": verdicts.RULE, "verdicts": [v._asdict() for v in judged]}
+    write_atomically(folder.path / VERDICTS, f"{strictjson.dumps(about, indent=1)}\n".encode())
+    drawn = can_draw() and draw(folder)
+    write_atomically(folder.path / SUMMARY, summary(folder, judged, drawn).encode())
+
+
+def summary(folder: Folder, judged: list[verdicts.Verdict], drawn: bool) -> str:
+    """The results so far, as Markdown."""
+    lines = ["# Survey of one device", "", *_facts(folder), "",
+             "| part | what | seconds | |", "| --- | --- | --- | --- |"]
+    lines += [f"| {o.name} | {o.what} | {o.seconds:.0f} | {o.state} |" for o in folder.outcomes]
+    lines += ["", f"![times]({PICTURE})" if drawn else
+              f"Where matplotlib is installed, `duoln bench picture {folder.path.name}` draws the times."]
+    if judged:
+        lines += ["", "## Predictions", "", verdicts.RULE, "", *verdicts.table(judged)]
+    for outcome in folder.outcomes:
+        record = folder.record(outcome.name)
+        if not (outcome.problem or record):
+            continue
+        lines += ["", f"## {outcome.name}"]
+        if outcome.problem:
+            lines += ["", outcome.problem] if outcome.state == NOT_THERE else ["", "```", outcome.problem, "```"]
+        if record:
+            lines += ["", *_figures(record)]
+    return "\n".join(lines) + "\n"
+
+
+def _facts(folder: Folder) -> list[str]:
+    known = {**_first(folder, "backend"), **_first(folder, "host")}
+    commit = (folder.about["git"] or {}).get("sha", "not known")
+    return [f"{folder.about['started']}, commit {commit}", "", *(f"* {key}: {value}" for key, value in known.items())]
+
+
+def _first(folder: Folder, key: str) -> dict[str, Any]:
+    """What the first record that has such facts says."""
+    entries = (folder.record(outcome.name).get(key) for outcome in folder.outcomes)
+    return next((facts for facts in entries if isinstance(facts, dict)), {})
+
+
+def _figures(content: Mapping[str, Any]) -> list[str]:
+    if "rules" in content:
+        return _of_rules(content)
+    if "cases" in content:
+        return [*(_case(c) for c in content["cases"]),
+                *(f"* did not run: {what}: {why}" for what, why in content.get("missing", {}).items())]
+    if "tools" in content:
+        return [f"* {tool}: {outcome['result']}" for tool, outcome in content["tools"].items()]
+    return [f"* {key}: {_plain(value)}" for key, value in content.get("figures", content).items()]
+
+
+def _of_rules(content: Mapping[str, Any]) -> list[str]:
+    lines = []
+    compiled = content.get("compilation")
+    if compiled:
+        lines += [f"* compiled: {compiled['settings']} settings by {compiled['processes']} processes in "
+                  f"{compiled['seconds']:.0f} s, without those that CuPy's cache on the disk had; "
+                  f"{compiled['processor seconds']:.0f} s of work, the slowest {compiled['slowest seconds']:.1f} s "
+                  f"({compiled['slowest']})",
+                  *(f"* did not compile: {line}" for line in compiled["failures"])]
+    lines += [f"* {r['op']}, {r['rule']}: {r['cases']} cases, error {r['error']:.2g} of what is allowed, "
+              f"{'repeats' if r['repeats'] else 'DOES NOT REPEAT'}, {len(r['failures'])} failed"
+              for r in content["rules"]]
+    ran = sum(r["cases"] for r in content["rules"])
+    if not content["complete"]:
+        lines.append(f"* stopped after {ran} of {content['expected cases']} cases")
+    return lines + [f"* failed: {line}" for r in content["rules"] for line in r["failures"]]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(entry)}" for key, entry in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _case(case: Mapping[str, Any]) -> str:
+    ours = case.get("ratio")
+    more = [f"{text.duration(case['event_seconds'])} on the device"] if "event_seconds" in case else []
+    more += [] if case.get("fraction_of_copy") is None else [f"{case['fraction_of_copy']:.0%} of a copy"]
+    more += [f"first side / this one {ours:.2f}"] if ours is not None and ours != 1 else []
+    return ", ".join([f"* {case['op']} {case['pass']} {case['shape']} {case['cache']} {case['side']}: "
+                      f"{case['median'] * 1e6:.1f} us", *more])

@@ -1,0 +1,235 @@
+"""What we expect of the CUDA rules on an NVIDIA H100, before they have run on one: plain data.
+
+Each prediction says from what it was computed, and which figure of `duoln bench survey` decides it. The launches of a
+training step are counted, not estimated: `python tests/count_launches.py --write` writes `launch_counts.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+COPY_GBPS = 3000.0
+"""What a plain copy moves on an H100, read and written; times bound by memory are scaled by what the device copies."""
+SHEETS = {"H100": {"GB/s": 3350.0, "bf16": 989.0, "tf32": 495.0},
+          "H200": {"GB/s": 4800.0, "bf16": 989.0, "tf32": 495.0}}
+"""Data sheets: memory, and TFLOP/s of dense products on tensor cores."""
+
+LAUNCH_US, PRODUCT_US, LIBRARY_US, UPLOAD_US, WAIT_US = 4.0, 12.0, 8.0, 15.0, 10.0
+"""What CuPy itself takes on the host: for a RawKernel, `matmul`, one of its own kernels, an array from the host, and
+a wait or a value that is read. Our own Python comes on top."""
+
+Shape = tuple[int, ...]
+
+
+class Reading(NamedTuple):
+    """Where a survey has the figure that decides a prediction."""
+
+    part: str
+    """The part of the survey: its record is `PART.json`."""
+    figure: str
+    """"us": the time of a case. "gradient us": that of forward + backward less that of forward. "ratio": the time of a
+    case over that of `beside`. Otherwise the name of a figure, or its beginning."""
+    op: str = ""
+    passes: str = ""
+    shape: Shape = ()
+    side: str = "duoln"
+    beside: str = ""
+    steps: int = 1
+    """Time steps over which the time is divided."""
+
+
+class Prediction(NamedTuple):
+    """One prediction."""
+
+    name: str
+    what: str
+    value: float
+    """For an H100; of a `scale` that is a data sheet, the share of its figure."""
+    unit: str
+    because: str
+    """What it was computed from."""
+    reading: Reading
+    within: float = 1.5
+    """It holds if measured and predicted differ by at most this factor."""
+    scale: str = ""
+    """"copy": a time that is bound by memory. "GB/s", "bf16", "tf32": a share of the data sheet. Empty: as it is."""
+    more_is_better: bool = False
+
+
+class Counts(NamedTuple):
+    """What one training step, or one time step of it, asks of CuPy."""
+
+    ours: float
+    """Launches of our kernels."""
+    products: float
+    library: float
+    """Launches of CuPy's own kernels."""
+    uploads: float
+    waits: float
+    python_us: float
+    """Time of our own Python, measured with kernels that do nothing."""
+
+    @property
+    def launches(self) -> float:
+        """Kernels of every kind; a product is one, although cuBLAS may launch two."""
+        return self.ours + self.products + self.library
+
+    @property
+    def host_us(self) -> float:
+        """The time that the host takes: it is what a step takes, if the device is faster."""
+        return (self.python_us + LAUNCH_US * self.ours + PRODUCT_US * self.products + LIBRARY_US * self.library
+                + UPLOAD_US * self.uploads + WAIT_US * self.waits)
+
+    def __str__(self) -> str:
+        return (f"{self.ours:g} launches of ours, {self.products:g} products, {self.library:g} launches of CuPy's own, "
+                f"{self.uploads:g} uploads, {self.waits:g} waits, {self.python_us:.0f} us of Python")
+
+
+COUNTS_FILE = Path(__file__).with_name("launch_counts.json")
+
+
+def counts() -> dict[str, Counts]:
+    """The counted steps, by name."""
+    content: dict[str, Any] = json.loads(COUNTS_FILE.read_text(encoding="utf-8"))
+    return {name: Counts(**entry) for name, entry in content["counts"].items()}
+
+
+def predictions() -> list[Prediction]:
+    """Every prediction, in the order of the survey's parts."""
+    return [*_correctness(), *_device(), *_operators(), *_cells(), *_steps()]
+
+
+def _correctness() -> list[Prediction]:
+    return [
+        Prediction("compilation", "compiling every setting, processor time", 250, "s",
+                   "76 settings of 2.8 to 3.9 s for the large ones", Reading("selftest", "processor seconds")),
+        Prediction("failures", "cases that fail", 0, "cases", "all pass in the emulation",
+                   Reading("selftest", "failures"), 1.0)]
+
+
+def _limit(name: str, what: str, value: float, unit: str, because: str, figure: str, within: float = 1.5,
+           scale: str = "") -> Prediction:
+    """A prediction of the device itself."""
+    return Prediction(name, what, value, unit, because, Reading("device", figure), within, scale, unit != "us")
+
+
+def _device() -> list[Prediction]:
+    return [
+        _limit("copy", "a plain copy, read + written", 0.9, "GB/s", "3.0 of 3.35 TB/s, published", "copy GB/s", 1.1,
+               "GB/s"),
+        _limit("launch", "a launch of our kernel from Python", 6, "us",
+               f"{LAUNCH_US:g} us of CuPy, and our checks of one argument", "launch of our kernel"),
+        _limit("graph", "the same in a graph", 1.3, "us", "published for an H100", "the same in a graph"),
+        _limit("product", "a product 64 x 256 x 1024 from Python", PRODUCT_US, "us", "bound by the host",
+               "product 64 x 256 x 1024"),
+        _limit("counter", "128 blocks exchange a value by a counter", 0.8, "us",
+               "one atomic and one read in L2", "exchange of 128 blocks by a counter"),
+        _limit("flags", "the same by flags", 0.55, "us",
+               "one write and one read in L2; above 1.2 us a kernel that stays for many steps is not worth writing",
+               "exchange of 128 blocks by flags"),
+        _limit("cluster", "a cluster of 8 blocks exchanges a value", 0.27, "us",
+               "180 cycles there; above 0.5 us a kernel that stays is not worth writing", "exchange in a cluster"),
+        _limit("gather-cluster", "a block gathers 16 KB of seven others in a cluster", 22, "GB/s",
+               "2.65 TB/s of the whole device, published", "gathered in a cluster", 1.3),
+        _limit("gather-l2", "the same from L2", 42, "GB/s", "5.5 TB/s of the whole device, published",
+               "gathered from L2", 1.3),
+        _limit("bf16", "tensor cores from registers, bf16", 0.6, "TFLOP/s",
+               "mma.sync reaches 0.6 of the data sheet, published", "tensor cores bf16", 1.2, "bf16"),
+        _limit("tf32", "the same, TF32", 0.6, "TFLOP/s", "the same", "tensor cores tf32", 1.2, "tf32")]
+
+
+def _operators() -> list[Prediction]:
+    both = Reading("ops", "ratio", "layer_norm", "forward+backward", (4096, 4096))
+    return [
+        *_layer_norm(4096, 52, 98, ""),
+        *_layer_norm(8192, 102, 220, "; 249 registers leave one block a multiprocessor"),
+        Prediction("ln-torch", "layer norm forward + backward, 4096 x 4096, over PyTorch's", 0.62, "times",
+                   "150 us to 242 published", both._replace(beside="torch"), 1.3),
+        Prediction("ln-liger", "the same over Liger's", 0.55, "times", "150 us to 275 published",
+                   both._replace(beside="liger"), 1.4),
+        _cross_entropy("forward", 1, 62, "logits are read once"),
+        _cross_entropy("forward+backward", 3, 190, "logits are read twice and a gradient is written once")]
+
+
+def _layer_norm(width: int, forward: float, gradient: float, besides: str) -> list[Prediction]:
+    shape, values = (4096, width), 4096 * width
+    return [
+        Prediction(f"ln-{width}", f"layer norm forward, 4096 x {width}", forward, "us",
+                   f"{_share(8 * values, forward)}: x is read and y written once",
+                   Reading("ops", "us", "layer_norm", "forward", shape), 1.2, "copy"),
+        Prediction(f"ln-gradient-{width}", f"its gradient, 4096 x {width}", gradient, "us",
+                   f"{_share(12 * values, gradient)}: x and dy are read and dx written once{besides}",
+                   Reading("ops", "gradient us", "layer_norm", "", shape), 1.3, "copy")]
+
+
+def _cross_entropy(passes: str, times: int, microseconds: float, because: str) -> Prediction:
+    shape = (4096, 10_000)
+    return Prediction(f"ce-{passes}", f"cross-entropy {passes.replace('+', ' + ')}, 4096 x 10,000", microseconds, "us",
+                      f"{_share(times * 4 * shape[0] * shape[1], microseconds)}: {because}",
+                      Reading("ops", "us", "softmax_cross_entropy", passes, shape), 1.3, "copy")
+
+
+def _share(size: float, microseconds: float) -> str:
+    """Bytes, and the share of a copy's speed that a time means for them."""
+    return f"{size / 1e6:.0f} MB at {size / microseconds / 1e3 / COPY_GBPS:.0%} of a copy"
+
+
+def _cells() -> list[Prediction]:
+    forward, both = counts()["LN-LSTM, a time step forward"], counts()["LN-LSTM, a time step forward + backward"]
+    small, middle, large = (100, 8, 400, 400), (100, 64, 256, 256), (30, 64, 620, 1024)
+    kernels, outside = 25 + 28, 30
+    beside = Reading("rnn", "ratio", "lstm layer", "forward+backward", small)
+    return [
+        _lstm("lstm-forward", small, "forward", max(forward.host_us, 9), f"the device needs 9 us, the host {forward}"),
+        _lstm("lstm", small, "forward+backward", max(both.host_us, 22), f"the device needs 9 + 13 us, the host {both}"),
+        _lstm("lstm-middle", middle, "forward+backward", max(both.host_us, 22), "the same"),
+        _lstm("lstm-large", large, "forward+backward", max(both.host_us, kernels + outside),
+              f"the device needs {kernels} us, and {outside} us of products outside the walk; the host as before"),
+        Prediction("lstm-torch", f"LN-LSTM forward + backward, {small}, over PyTorch's loop",
+                   round(max(both.host_us, 22) / 470, 2), "times", "470 us a time step of the loop, all launches",
+                   beside._replace(beside="torch loop")),
+        Prediction("lstm-cudnn", "the same over cuDNN's plain LSTM", round(max(both.host_us, 22) / 26, 1), "times",
+                   "10 + 16 us a time step of cuDNN in float32", beside._replace(beside="torch.nn.LSTM, no norm"), 2.0)]
+
+
+def _lstm(name: str, shape: Shape, passes: str, microseconds: float, because: str) -> Prediction:
+    return Prediction(name, f"LN-LSTM {passes.replace('+', ' + ')}, {shape}, a time step", round(microseconds), "us",
+                      because, Reading("rnn", "us", "lstm layer", passes, shape, steps=shape[0]))
+
+
+def _steps() -> list[Prediction]:
+    mnist, glimpse = counts()["MNIST, an update"], counts()["DRAW, a glimpse of an update"]
+    time_step = counts()["LN-LSTM, a time step forward + backward"]
+    time_steps, glimpses = 2 * (122 + 4), 64
+    return [
+        _step("mnist", "MNIST `ln`, an update, eager", mnist.host_us, f"the device needs 220 us, the host {mnist}",
+              "mnist ln", 128),
+        _step("mnist-graph", "the same as a graph", 200, "bound by the device", "mnist ln", 128, "duoln, compiled"),
+        _step("reader", "attentive reader `ln`, an update, eager", time_steps * time_step.host_us + mnist.host_us,
+              f"the host: {time_steps} time steps of LN-LSTMs, and as much as MNIST", "attentive_reader ln", 64),
+        _step("draw", "DRAW `ln`, an update, eager", glimpses * glimpse.host_us + mnist.host_us,
+              f"the host: {glimpses} glimpses, each {glimpse}", "draw ln", 128)]
+
+
+def _step(name: str, what: str, microseconds: float, because: str, op: str, batch: int, side: str = "duoln, eager",
+          ) -> Prediction:
+    return Prediction(name, what, float(f"{microseconds:.2g}"), "us", because,
+                      Reading("steps", "us", op, "step", (batch,), side))
+
+
+def table() -> str:
+    """The predictions as the table of this folder's README."""
+    lines = ["| what | predicted for an H100 | holds within | from |", "| --- | --- | --- | --- |"]
+    for p in predictions():
+        of_sheet = " of the data sheet's" if p.scale in ("GB/s", "bf16", "tf32") else ""
+        scaled = ", by the device's copy" if p.scale == "copy" else ""
+        lines.append(f"| {p.what} | {p.value:g}{of_sheet} {p.unit}{scaled} | {p.within:g} | {p.because} |")
+    lines += ["", f"CuPy's own time on the host, estimated: {LAUNCH_US:g} us a launch, {PRODUCT_US:g} for a "
+                  f"product, {LIBRARY_US:g} for its own kernels, {UPLOAD_US:g} for an upload, {WAIT_US:g} for a wait."]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(), end="")

@@ -1,0 +1,95 @@
+"""What a survey's folder says to people: a summary with verdicts, and a picture; from made records of a device."""
+
+import json
+
+import pytest
+
+from duoln import runtime
+from duoln.bench.records import make_case, make_record
+from duoln.bench.survey import picture
+from duoln.bench.survey.folder import Folder, Outcome
+from duoln.bench.survey.report import write_reports
+from duoln.cli import main
+from duoln.errors import UsageError
+from duoln.testing import check_error
+
+DEVICE = {"name": "cupy", "device": "NVIDIA H200", "library": "cupy 14"}
+
+
+def _case(op, passes, shape, side, seconds, **more):
+    return make_case(op=op, passes=passes, shape=shape, side=side, samples=[seconds], clock_name="wall_run",
+                     cache="running", warmups=1, copy_gbps=4200.0, **more)
+
+
+@pytest.fixture
+def surveyed(tmp_path):
+    """A folder whose records were made up: an H200 whose forward pass holds, whose gradient is slower."""
+    folder = Folder(tmp_path / "day", "cupy")
+    folder.begin([])
+    forward, gradient = 52e-6 * 3000 / 4200, 2 * 98e-6 * 3000 / 4200
+    cases = [_case("layer_norm", "forward", (4096, 4096), "duoln", forward, event_seconds=forward),
+             _case("layer_norm", "forward+backward", (4096, 4096), "duoln", forward + gradient),
+             _case("layer_norm", "forward+backward", (4096, 4096), "torch", (forward + gradient) / 0.3)]
+    steps = [_case("mnist ln", "step", (128,), side, seconds, ratio=1e-3 / seconds)
+             for side, seconds in (("duoln, eager", 1e-3), ("duoln, compiled", 2e-4), ("torch", 9e-4))]
+    numpy = runtime.backend("numpy")
+    compiled = {"settings": 76, "processes": 16, "seconds": 21.0, "processor seconds": 240.0, "slowest seconds": 4.1,
+                "slowest": "lstm/lstm.cu UNITS=4", "failures": []}
+    rule = {"op": "layer_norm", "rule": "cuda", "cases": 9, "error": 0.2, "worst": "", "repeats": True, "failures": []}
+    records = {"selftest": {"backend": DEVICE, "host": {"cores": 16}, "compilation": compiled, "complete": True,
+                            "expected cases": 9, "rules": [rule]},
+               "sanitizer": {"program": "/cuda/bin/compute-sanitizer", "tools": {"racecheck": {"result": "0 hazards"}}},
+               "device": {"backend": DEVICE, "figures": {"copy GB/s": 4200.0, "launch of our kernel, us": "RuntimeError: no"}},
+               "ops": {**make_record("ops", numpy, None, 4200.0, cases), "missing": {"layer_norm, liger": "not installed"}},
+               "steps": make_record("train", numpy, None, 4200.0, steps)}
+    for name, record in records.items():
+        folder.record_path(name).write_text(json.dumps(record))
+        folder.add(Outcome(name, f"what {name} is", "done", 12.0))
+    return folder
+
+
+def test_the_summary_has_a_verdict_for_each_prediction(surveyed):
+    write_reports(surveyed)
+    text = (surveyed.path / "summary.md").read_text()
+    judged = {v["name"]: v for v in json.loads((surveyed.path / "verdicts.json").read_text())["verdicts"]}
+    assert {name: judged[name]["verdict"] for name in ("compilation", "failures", "copy", "ln-4096", "ln-gradient-4096",
+                                                       "ln-torch", "ln-liger", "launch", "mnist-graph")} == {
+        "compilation": "holds", "failures": "holds", "copy": "holds", "ln-4096": "holds", "ln-gradient-4096": "slower",
+        "ln-torch": "faster", "ln-liger": "not measured", "launch": "not measured", "mnist-graph": "holds"}
+    assert judged["ln-gradient-4096"]["ratio"] == pytest.approx(2.0)
+    assert judged["copy"]["predicted"] == pytest.approx(0.9 * 4800)
+    for words in ("device: NVIDIA H200", "| sanitizer | what sanitizer is | 12 | done |", "racecheck: 0 hazards",
+                  "its gradient, 4096 x 4096 | 70 us | 140 us | 2 | 1.3 | slower |", "compiled: 76 settings by 16 processes in 21 s",
+                  "did not run: layer_norm, liger: not installed", "37.1 us on the device", "Measured over predicted"):
+        assert words in text, words
+
+
+def test_a_picture_is_drawn_at_once_or_later(surveyed, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("duoln.bench.survey.report.can_draw", lambda: False)
+    write_reports(surveyed)
+    assert not (surveyed.path / "picture.png").exists()
+    assert "`duoln bench picture day` draws the times" in (surveyed.path / "summary.md").read_text()
+    assert main(["bench", "picture", str(surveyed.path)]) == 0
+    assert capsys.readouterr().out.strip() == str(surveyed.path / "picture.png")
+    assert (surveyed.path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.undo()
+    write_reports(surveyed)
+    assert "![times](picture.png)" in (surveyed.path / "summary.md").read_text()
+
+
+def test_without_times_there_is_no_picture(tmp_path):
+    folder = Folder(tmp_path, "cupy")
+    folder.begin([])
+    assert not picture.draw(folder) and not (tmp_path / "picture.png").exists()
+    assert main(["bench", "picture", str(tmp_path)]) == UsageError.exit_code
+    check_error(UsageError, lambda: Folder(tmp_path / "none"), "no survey.json")
+
+
+def test_a_selftest_that_was_stopped_says_how_far_it_came(surveyed):
+    record = surveyed.record("selftest")
+    surveyed.record_path("selftest").write_text(json.dumps({**record, "complete": False, "expected cases": 700}))
+    write_reports(surveyed)
+    assert "stopped after 9 of 700 cases" in (surveyed.path / "summary.md").read_text()
+    judged = {v["name"]: v["verdict"] for v in json.loads((surveyed.path / "verdicts.json").read_text())["verdicts"]}
+    assert judged["failures"] == "not measured"
