@@ -42,7 +42,8 @@ class Counting:
         self._count_functions()
         self._count_arrays()
         stand_in_cupy._Function.__call__ = self._counted("ours", lambda *a, **k: None)  # type: ignore[method-assign]
-        stand_in_cupy._Stream.synchronize = self._counted("waits", lambda *a: None)  # type: ignore[method-assign]
+        for waited in (stand_in_cupy._Stream, stand_in_cupy._Event):
+            waited.synchronize = self._counted("waits", lambda *a: None)  # type: ignore[method-assign]
 
     def begin(self) -> None:
         """Count from now on."""
@@ -145,8 +146,7 @@ def training(counting: Counting, name: str, form: str = "eager", **settings: Any
         batch = runtime.to_tensors(splits.train(0), backend)
         rate = runtime.tensor(np.float32(0.001), backend)
         state, figures = step(state, batch, rate)
-        backend.wait([figures["loss"].data])
-        figures["loss"].numpy()
+        backend.end_step([], [figure.data for figure in figures.values()])()
 
     return of_step(counting, run)
 

@@ -96,9 +96,9 @@ def _gradient_parts(program: hostgpu.Program, seed: int) -> Result:
 
 
 def _column_sums(program: hostgpu.Program, seed: int) -> Result:
-    x, sums = _floats(50, 64), np.full(64, np.nan, np.float32)
-    program.launch("sum_columns", (2,), (32, 16), [x, sums, np.int32(50), np.int32(64)], seed=seed)
-    yield sums, x.sum(0)
+    x, sums = _floats(90, 16), np.full((1, 1, 16), np.nan, np.float32)
+    program.launch("sum_columns", (2, 1, 1), (8, 64), [x, None, sums, np.int32(90), np.int32(16), np.int32(90)], seed=seed)
+    yield sums[0, 0], x.sum(0)
 
 
 def _taken(program: hostgpu.Program, seed: int) -> Result:
@@ -161,7 +161,7 @@ _OURS = [
            "(size_t(blockIdx.x) * blockDim.y + threadIdx.y) * width", "size_t(threadIdx.y) * width", _gradient_parts,
            "'d_(gain|bias)'.*of block", _SHORT_ROW),
     Broken("race between blocks", "columns that belong to two blocks", source.text("columns.cu"),
-           "blockIdx.x * WARP", "blockIdx.x * (WARP / 2)", _column_sums, "'sums'.*of block"),
+           "blockIdx.x * COLUMNS", "blockIdx.x * (COLUMNS / 2)", _column_sums, "'sums'.*of block"),
     Broken("stale read", "layer norm in place through the read-only path", _ALIASING,
            "layer_norm_forward(const float* x,", "layer_norm_forward(const float* __restrict__ x,",
            _layer_norm(3, 64, 16, in_place=True), "'x' is read through the read-only path", _SHORT_ROW),
@@ -190,12 +190,12 @@ _OURS = [
            _layer_norm(3, 64, 16), "does not name", _SHORT_ROW),
     Broken("mask of a shuffle", "all lanes but the last", _ROWS, "EVERY_LANE = 0xffffffffu", "EVERY_LANE = 0x7fffffffu",
            _layer_norm(3, 1000, 128), "does not name", _WIDE_ROW),
-    Broken("shared memory", "more than 48 KB declared", source.text("columns.cu"), "shared[WARP][WARP]",
-           "shared[13 * WARP][WARP]", _column_sums, "'shared': expected at most 49152 bytes"),
+    Broken("shared memory", "more than 48 KB declared", source.text("columns.cu"), "shared[WARPS][COLUMNS]",
+           "shared[100 * WARPS][COLUMNS]", _column_sums, "'shared': expected at most 49152 bytes"),
     Broken("shared memory", "sums of four warps in one place", _ROWS, "__shared__ float shared[WARP];",
            "__shared__ float shared[1];", _layer_norm(3, 1000, 128), "'shared': an access", _WIDE_ROW),
-    Broken("launch bounds", "half of the threads that a block has", _ROWS, "__launch_bounds__(BLOCK)",
-           "__launch_bounds__(BLOCK / 2)", _layer_norm(3, 1000, 128), "too many resources", _WIDE_ROW)]
+    Broken("launch bounds", "half of the threads that a block has", _ROWS, "__launch_bounds__(BLOCK, 1)",
+           "__launch_bounds__(BLOCK / 2, 1)", _layer_norm(3, 1000, 128), "too many resources", _WIDE_ROW)]
 
 
 # Small kernels ------------------------------------------------------------------------------------------

@@ -27,9 +27,9 @@ from duoln.runtime import to_tensors
 
 BATCH, INPUTS, HIDDEN = 1, 2, 4
 """So small that filling the arrays of a sequence costs nothing beside the time steps."""
-SHORT, LONG = 50, 450
+SHORT, LONG = 200, 2200
 """Time steps of two sequences; the slope between them has no part of what a sequence costs once."""
-_RUNS = 25
+_RUNS = 15
 _ARGUMENTS = 20
 """Of the launch of a time step; the LSTM's have 19 and 22."""
 

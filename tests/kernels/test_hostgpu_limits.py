@@ -100,12 +100,12 @@ def test_a_rule_that_ignores_addresses_fails(gpu, monkeypatch):
 
 @pytest.mark.skipif(GPU != STAND_IN, reason="only the stand-in refuses an address that it did not give")
 def test_a_table_with_an_address_of_no_array(gpu, monkeypatch):
-    from duoln.kernels.adam import cupy as adam
+    from duoln.kernels.global_norm import cupy as tensors
 
     case = next(c for c in rule_cases() if c.op == "adam_update")
     assert selftest.prove(case, gpu).passed
-    real = adam._table
-    monkeypatch.setattr(adam, "_table", lambda addresses: real(tuple(n + 4 for n in addresses)))
+    real = tensors._pointers
+    monkeypatch.setattr(tensors, "_pointers", lambda where, roles: real(where, tuple(tuple(n + 4 for n in role) for role in roles)))
     check_error(KernelError, lambda: selftest.prove(case, gpu), "argument 'pointers'", "expected addresses of arrays")
 
 
