@@ -35,7 +35,7 @@ _WIDTHS = (1, 2, 7, 31, 32, 33, 64, 65, 100, 128, 129, 255, 256, 257, 500, 512, 
            4096, 4097, 8192, 8193, 10_001)
 _CELL_SIZES = ((1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 5, 70), (2, 2, 3, 130), (2, 2, 1, 300),
                (1, 3, 2, 600), (2, 1, 1, 1100))
-"""Time steps, rows, inputs, hidden units: one case for each launch plan of the cell kernels up to 2048."""
+"""Time steps, rows, inputs, hidden units: one case for each launch plan of the cell kernels."""
 LONG_CELL_SIZES = ((1, 2, 1, 2100), (1, 1, 1, 4096))
 _VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "layer"), ("lstm", "layer-cell"),
              ("lstm", "layer-theano"), ("gru", "none"), ("gru", "layer"), ("gru", "layer-theano"))

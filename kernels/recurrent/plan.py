@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_LADDER = ((32, 1), (128, 1), (128, 2), (128, 4), (256, 4), (512, 4))
+_LADDER = ((32, 1), (128, 1), (128, 2), (128, 4), (256, 4))
 """The threads, and the hidden units of each thread; an entry holds rows up to the product of both."""
-MOST_KEPT = 2048
-"""Hidden units of rows that fit in registers."""
+MOST_KEPT = 1024
+"""Hidden units of rows whose values and gradients fit in registers; with twice as many an LSTM spills some."""
 MOST_HIDDEN = 4096
 _ROWS_OF_A_WARP = 4
 
