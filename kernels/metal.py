@@ -20,6 +20,9 @@ from duoln.errors import KernelError
 from duoln.kernels import source
 from duoln.kernels.signature import Parameter, parameters
 
+MOST_THREADS = 512
+"""Of a threadgroup. A pipeline allows fewer than Metal's 1,024 where a kernel uses many registers; MLX would tell it
+only when the result is computed, too late for another rule."""
 _DTYPES = {"float32": mx.float32, "int32": mx.int32, "bool": mx.bool_}
 
 
@@ -48,8 +51,10 @@ class Kernel:
             macros: the macros with which the source is compiled.
 
         Raises:
-            KernelError: the inputs do not fit the declaration.
+            KernelError: the inputs do not fit the declaration, or there are too many threads.
         """
+        if threads > MOST_THREADS:
+            raise KernelError(f"[{self.name}] expected at most {MOST_THREADS} threads, found {threads}")
         if len(inputs) != len(self.inputs):
             raise KernelError(f"[{self.name}] expected {len(self.inputs)} inputs, found {len(inputs)}")
         given = [(p, self._checked(p, value)) for p, value in zip(self.inputs, inputs, strict=True)]

@@ -10,7 +10,7 @@ import mlx.core as mx
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import metal
 from duoln.kernels.layer_norm.metal import backward as layer_norm_backward
-from duoln.kernels.recurrent.plan import plan
+from duoln.kernels.recurrent.plan import metal_plan
 from duoln.kernels.recurrent.steps import Gradient, States
 from duoln.ops.recurrent.formulas import Settings
 
@@ -33,7 +33,7 @@ class Kept(NamedTuple):
 def forward(x_gates: Array, h_proj: Array, h: Array, gain_h: Array, bias_h: Array, mask: Array | None,
             eps: float) -> tuple[Array, Kept]:
     """The next hidden state (B, H), from x_gates and h_proj (B, 3H), and what the gradient needs."""
-    p = plan(h.shape[1])
+    p = metal_plan(h.shape[1])
     next_h, stats = _forward(len(h), p.threads, (x_gates, h_proj, h, gain_h, bias_h, mask, eps),
                              {"next_h": h.shape, "stats": (2, len(h), 3)}, p.macros())
     return next_h, Kept(x_gates, h_proj, h, mask, stats)
@@ -52,7 +52,7 @@ class StepGradient(NamedTuple):
 
 def backward(kept: Kept, gain_h: Array, bias_h: Array, d_h: Array) -> StepGradient:
     """The gradients of one time step, from the gradient of the next hidden state."""
-    p, wide = plan(kept.h.shape[1]), kept.x_gates.shape
+    p, wide = metal_plan(kept.h.shape[1]), kept.x_gates.shape
     return StepGradient(*_backward(
         len(kept.h), p.threads, (kept.x_gates, kept.h_proj, kept.h, gain_h, bias_h, kept.mask, kept.stats, d_h),
         {"d_x_gates": wide, "d_h_gates": wide, "d_h_proj": wide, "d_h_before": kept.h.shape}, p.macros()))

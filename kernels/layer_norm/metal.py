@@ -18,7 +18,7 @@ from duoln.kernels import metal
 MOST_COLUMNS = 8192
 _MOST_GROUPS = 512
 """The number of partial sums of the parameters' gradients; it is small, so that their sum costs little time."""
-_LADDER = ((32, 1), (32, 4), (128, 2), (128, 4), (256, 4), (256, 8), (512, 8), (1024, 8))
+_LADDER = ((32, 1), (32, 4), (128, 2), (128, 4), (256, 4), (256, 8), (512, 8), (512, 16))
 """The threads, and the values of each thread; an entry holds rows up to the product of both."""
 _ACTIVATIONS = {None: 0, "relu": 1, "tanh": 2}
 

@@ -10,7 +10,7 @@ import mlx.core as mx
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import metal
 from duoln.kernels.layer_norm.metal import backward as layer_norm_backward
-from duoln.kernels.recurrent.plan import plan
+from duoln.kernels.recurrent.plan import metal_plan
 from duoln.kernels.recurrent.steps import Gradient, States
 from duoln.ops.recurrent.formulas import Settings
 
@@ -83,7 +83,7 @@ def backward(kept: Kept, p: Parameters, d_h: Array, d_c: Array) -> StepGradient:
 
 
 def _macros(hidden: int, norm_h: bool) -> tuple[int, dict[str, int]]:
-    p = plan(hidden)
+    p = metal_plan(hidden)
     return p.threads, p.macros(NORM_H=int(norm_h))
 
 

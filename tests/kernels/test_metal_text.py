@@ -16,10 +16,12 @@ cindex = pytest.importorskip("clang.cindex", reason="libclang is a test dependen
 
 import stand_in_metal
 
-from duoln.kernels import source
+from duoln.errors import KernelError
+from duoln.kernels import metal, source
 from duoln.kernels.gru import metal as gru_metal
 from duoln.kernels.layer_norm import metal as layer_norm_metal
 from duoln.kernels.lstm import metal as lstm_metal
+from duoln.kernels.recurrent.plan import metal_plan
 
 WORDS = (Path(hostgpu.HERE) / "metal_words.h").read_text()
 
@@ -94,3 +96,10 @@ def test_small_arrays_are_in_constant_memory():
     assert "const constant float* h_proj" in small and "const device float* h_proj" in large
     assert "const constant float& eps" in small and "const constant int* h_shape" in small
     assert source.metal("gru/gru_forward.metal")[1] in large
+
+
+def test_no_threadgroup_is_larger_than_any_pipeline_allows():
+    kernel = metal.Kernel("gru/gru_forward.metal", "h: float32[2]")
+    with pytest.raises(KernelError, match=r"\[gru_forward\] expected at most 512 threads, found 1024"):
+        kernel(1, 1024, (None,), {}, {})
+    assert metal_plan(4096).threads <= metal.MOST_THREADS
