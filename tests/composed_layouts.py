@@ -41,7 +41,7 @@ class Laid:
             return self.case.fn(*full)
 
         outs, back, tape = pullback(call, [placed[i] for i in self.floats])
-        values_out = [o.numpy() for o in tensors_of(outs)]
+        values_out = [self.backend.to_numpy(o.data) for o in tensors_of(outs)]
         gradients: list[np.ndarray] = []
         if incoming is not None and self.floats:
             given = [None if g is None else _fitting(incoming, g).place(self.backend, g) for g in self.gouts]

@@ -85,13 +85,13 @@ def test_without_it_stdout_is_empty(capsys):
 
 
 def test_an_interrupted_run_gives_its_results_and_the_error(capsys, monkeypatch, tmp_path):
-    advance = Trainer.advance
+    queue = Trainer.queue
 
     def interrupted(trainer):
         os.kill(os.getpid(), signal.SIGINT)
-        return advance(trainer)
+        queue(trainer)
 
-    monkeypatch.setattr(Trainer, "advance", interrupted)
+    monkeypatch.setattr(Trainer, "queue", interrupted)
     assert main([*RUN, "--epochs", "1", "--out", str(tmp_path / "r"), "--json"]) == 130
     document = json.loads(capsys.readouterr().out)
     assert document["results"][0]["steps"] == 1 and document["error"]["class"] == "Interrupted"
