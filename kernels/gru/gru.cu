@@ -4,25 +4,7 @@
 // z and r and one over n. Gates: z, r, n (update, reset and new gate).
 //
 // x_proj = x W_x and h_proj = h W_h (T, B, 3H); h (T + 1, B, H) begins with the first state; stats [norm][T * B][3].
-#include "../recurrent/cell.cuh"
-#include "gru.h"
-
-struct GatesOfUnit {
-    GruGates s;
-    float h_n;  // what the state gives the new gate, before the reset
-};
-
-__device__ __forceinline__ GatesOfUnit gates(const Values<Gru> (&v)[2], int u, const float* gain_x, const float* bias_x,
-                                       const float* gain_h, const float* bias_h, int hidden) {
-    float x[3], h[3];
-#pragma unroll
-    for (int gate = 0; gate < 3; ++gate) {
-        const int at = gate * hidden + unit(u);
-        x[gate] = affine(v[0][gate][u], gain_x, bias_x, at);
-        h[gate] = affine(v[1][gate][u], gain_h, bias_h, at);
-    }
-    return {gru_gates(x[0], x[1], x[2], h[0], h[1], h[2]), h[2]};
-}
+#include "gates.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 gru_forward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
@@ -42,7 +24,8 @@ gru_forward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, 
     if (!inside) return;
     const bool masked = mask && !mask[row];
     each<State>(hidden, [&](int, int u) {
-        const GatesOfUnit now = gates(v, u, gain_x, bias_x, gain_h, bias_h, hidden);
+        const GatesOfUnit now = gates([&](int source, int gate) { return v[source][gate][u]; }, unit(u), gain_x, bias_x,
+                                      gain_h, bias_h, hidden);
         const float h_before = h[row * hidden + unit(u)];
         h[(row + batch) * hidden + unit(u)] = masked ? h_before : gru_state(now.s, h_before);
     });
@@ -71,7 +54,8 @@ gru_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj,
     standardise_again<Gru, 2>(v, hidden, stats, row, rows);
 #endif
     each<State>(hidden, [&](int, int u) {
-        const GatesOfUnit now = gates(v, u, gain_x, bias_x, gain_h, bias_h, hidden);
+        const GatesOfUnit now = gates([&](int source, int gate) { return v[source][gate][u]; }, unit(u), gain_x, bias_x,
+                                      gain_h, bias_h, hidden);
         const size_t here = at * hidden + unit(u);
         const float after = inside ? carry[here] : 0;  // row 0 writes its own anew
         const float upstream = dh[here] + after + (d_hs ? d_hs[row * hidden + unit(u)] : 0);

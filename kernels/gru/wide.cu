@@ -1,6 +1,6 @@
 // A time step of a GRU whose rows are too wide for registers, and its gradient. Arguments and results are those of gru.cu.
 #include "../recurrent/wide.cuh"
-#include "gru.h"
+#include "gates.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 gru_forward_wide(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
@@ -18,19 +18,15 @@ gru_forward_wide(const float* __restrict__ x_proj, const float* __restrict__ h_p
         }
 #endif
     const GatesOfRow normed = {x_proj, h_proj, stats, row, rows, 3 * hidden, Gru::PARTS};
+    auto gates_of = [&](int u) {
+        return gates([&](int source, int gate) { return normed(source, Gru::part(gate), gate * hidden + u); }, u, gain_x,
+                     bias_x, gain_h, bias_h, hidden);
+    };
     const bool masked = mask && !mask[row];
 #pragma unroll 1
     for (int u = threadIdx.x; u < hidden; u += THREADS) {
-        float x[3], state[3];
-#pragma unroll
-        for (int gate = 0; gate < 3; ++gate) {
-            const int place = gate * hidden + u;
-            x[gate] = affine(normed(0, Gru::part(gate), place), gain_x, bias_x, place);
-            state[gate] = affine(normed(1, Gru::part(gate), place), gain_h, bias_h, place);
-        }
         const float h_before = h[row * hidden + u];
-        const GruGates s = gru_gates(x[0], x[1], x[2], state[0], state[1], state[2]);
-        h[(row + batch) * hidden + u] = masked ? h_before : gru_state(s, h_before);
+        h[(row + batch) * hidden + u] = masked ? h_before : gru_state(gates_of(u).s, h_before);
     }
 }
 
@@ -45,24 +41,19 @@ gru_backward_wide(const float* __restrict__ x_proj, const float* __restrict__ h_
     const size_t rows = size_t(time_steps) * batch, at = blockIdx.x, row = size_t(time_step) * batch + at;
     const bool masked = mask && !mask[row];
     const GatesOfRow normed = {x_proj, h_proj, stats, row, rows, 3 * hidden, Gru::PARTS};
+    auto gates_of = [&](int u) {
+        return gates([&](int source, int gate) { return normed(source, Gru::part(gate), gate * hidden + u); }, u, gain_x,
+                     bias_x, gain_h, bias_h, hidden);
+    };
     float sums[4 * Gru::PARTS] = {};  // of source and part: the gradient, and its product with the standardised value
 #pragma unroll 1
     for (int u = threadIdx.x; u < hidden; u += THREADS) {
         const size_t here = at * hidden + u;
-        float of_x[3], of_h[3], x[3], state[3];
-#pragma unroll
-        for (int gate = 0; gate < 3; ++gate) {
-            const int place = gate * hidden + u;
-            of_x[gate] = normed(0, Gru::part(gate), place);
-            of_h[gate] = normed(1, Gru::part(gate), place);
-            x[gate] = affine(of_x[gate], gain_x, bias_x, place);
-            state[gate] = affine(of_h[gate], gain_h, bias_h, place);
-        }
-        const GruGates s = gru_gates(x[0], x[1], x[2], state[0], state[1], state[2]);
+        const GatesOfUnit now = gates_of(u);
         const float upstream = dh[here] + carry[here] + (d_hs ? d_hs[row * hidden + u] : 0);
         const float d = masked ? 0 : upstream;
-        const GruGates d_s = gru_gradient(s, h[row * hidden + u], state[2], d);
-        const float d_x[3] = {d_s.z, d_s.r, d_s.n}, d_state[3] = {d_s.z, d_s.r, d_s.n * s.r};
+        const GruGates d_s = gru_gradient(now.s, h[row * hidden + u], now.h_n, d);
+        const float d_x[3] = {d_s.z, d_s.r, d_s.n}, d_state[3] = {d_s.z, d_s.r, d_s.n * now.s.r};
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
             const int place = gate * hidden + u;
@@ -71,15 +62,15 @@ gru_backward_wide(const float* __restrict__ x_proj, const float* __restrict__ h_
             d_h_gates[row * 3 * hidden + place] = d_state[gate];
             float* of_part = sums + 4 * Gru::part(gate);
             of_part[0] += d_x[gate] * gain_x[place];
-            of_part[1] += d_x[gate] * gain_x[place] * of_x[gate];
+            of_part[1] += d_x[gate] * gain_x[place] * normed(0, Gru::part(gate), place);
             of_part[2] += d_state[gate] * gain_h[place];
-            of_part[3] += d_state[gate] * gain_h[place] * of_h[gate];
+            of_part[3] += d_state[gate] * gain_h[place] * normed(1, Gru::part(gate), place);
 #else
             d_x_proj[row * 3 * hidden + place] = d_x[gate];
             d_h_proj[row * 3 * hidden + place] = d_state[gate];
 #endif
         }
-        carry[here] = masked ? upstream : d * (1 - s.z);
+        carry[here] = masked ? upstream : d * (1 - now.s.z);
     }
 #if NORM_GATES
     block_sum<THREADS>(sums, shared);

@@ -5,21 +5,7 @@
 //
 // x_proj = x W_x and h_proj = h W_h (T, B, 4H); c and h (T + 1, B, H) begin with the first states.
 // stats [norm][T * B][3]: x_proj, h_proj, then the cell. A null mask means that no row is masked.
-#include "../recurrent/cell.cuh"
-#include "lstm.h"
-
-constexpr int CELL_STATS = NORM_GATES ? 2 : 0;
-
-__device__ __forceinline__ LstmGates gates(const Values<Lstm> (&v)[2], int u, const float* gain_x, const float* bias_x,
-                                       const float* gain_h, const float* bias_h, const float* bias, int hidden) {
-    float sum[4];
-#pragma unroll
-    for (int gate = 0; gate < 4; ++gate) {
-        const int at = gate * hidden + unit(u);
-        sum[gate] = affine(v[0][gate][u], gain_x, bias_x, at) + affine(v[1][gate][u], gain_h, bias_h, at) + bias[at];
-    }
-    return lstm_gates(sum[0], sum[1], sum[2], sum[3]);
-}
+#include "gates.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 lstm_forward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
@@ -40,7 +26,8 @@ lstm_forward(const float* __restrict__ x_proj, const float* __restrict__ h_proj,
     Values<State> c_before, c_new[1];
     load<State>(c_before, c, row, hidden);
     each<State>(hidden, [&](int, int u) {
-        const LstmGates s = gates(v, u, gain_x, bias_x, gain_h, bias_h, bias, hidden);
+        const LstmGates s = gates([&](int source, int gate) { return v[source][gate][u]; }, unit(u), gain_x, bias_x,
+                                  gain_h, bias_h, bias, hidden);
         c_new[0][0][u] = lstm_cell(s, c_before[0][u]);
         v[0][2][u] = s.o;
     });
@@ -90,7 +77,8 @@ lstm_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj
     load<State>(c_before, c, row, hidden);
     load<State>(upstream, dh, at, hidden);
     each<State>(hidden, [&](int, int u) {
-        const LstmGates s = gates(v, u, gain_x, bias_x, gain_h, bias_h, bias, hidden);
+        const LstmGates s = gates([&](int source, int gate) { return v[source][gate][u]; }, unit(u), gain_x, bias_x,
+                                  gain_h, bias_h, bias, hidden);
         c_new[0][0][u] = lstm_cell(s, c_before[0][u]);
         if (d_hs) upstream[0][u] += d_hs[row * hidden + unit(u)];
         if (carry && inside) upstream[0][u] += carry[at * hidden + unit(u)];  // row 0 writes its own anew

@@ -1,20 +1,6 @@
 // A time step of an LSTM whose rows are too wide for registers, and its gradient. Arguments and results are those of lstm.cu.
 #include "../recurrent/wide.cuh"
-#include "lstm.h"
-
-constexpr int CELL_STATS = NORM_GATES ? 2 : 0;
-
-__device__ __forceinline__ LstmGates gates(const GatesOfRow& normed, int u, const float* gain_x, const float* bias_x,
-                                           const float* gain_h, const float* bias_h, const float* bias, int hidden) {
-    float sum[4];
-#pragma unroll
-    for (int gate = 0; gate < 4; ++gate) {
-        const int place = gate * hidden + u;
-        sum[gate] = affine(normed(0, 0, place), gain_x, bias_x, place) +
-                    affine(normed(1, 0, place), gain_h, bias_h, place) + bias[place];
-    }
-    return lstm_gates(sum[0], sum[1], sum[2], sum[3]);
-}
+#include "gates.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 lstm_forward_wide(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
@@ -31,9 +17,13 @@ lstm_forward_wide(const float* __restrict__ x_proj, const float* __restrict__ h_
                     [&](int i) { return h_proj[row * 4 * hidden + i]; });
 #endif
     const GatesOfRow normed = {x_proj, h_proj, stats, row, rows, 4 * hidden, 1};
+    auto gates_of = [&](int u) {
+        return gates([&](int source, int gate) { return normed(source, 0, gate * hidden + u); }, u, gain_x, bias_x, gain_h,
+                     bias_h, bias, hidden);
+    };
 #pragma unroll 1
     for (int u = threadIdx.x; u < hidden; u += THREADS) {
-        const LstmGates s = gates(normed, u, gain_x, bias_x, gain_h, bias_h, bias, hidden);
+        const LstmGates s = gates_of(u);
         const float c_before = c[row * hidden + u], c_new = lstm_cell(s, c_before);
         c[after * hidden + u] = masked ? c_before : c_new;
         h[after * hidden + u] = c_new;  // until the state is known; only this thread reads it
@@ -48,7 +38,7 @@ lstm_forward_wide(const float* __restrict__ x_proj, const float* __restrict__ h_
 #if NORM_CELL
         c_new = affine((c_new - stat[0] - stat[1]) * stat[2], gain_c, bias_c, u);
 #endif
-        const float o = gates(normed, u, gain_x, bias_x, gain_h, bias_h, bias, hidden).o;
+        const float o = gates_of(u).o;
         h[after * hidden + u] = masked ? h[row * hidden + u] : o * tanhf(c_new);
     }
 }
@@ -66,7 +56,10 @@ lstm_backward_wide(const float* __restrict__ x_proj, const float* __restrict__ h
     const size_t rows = size_t(time_steps) * batch, at = blockIdx.x, row = size_t(time_step) * batch + at;
     const bool masked = mask && !mask[row];
     const GatesOfRow normed = {x_proj, h_proj, stats, row, rows, 4 * hidden, 1};
-    auto gates_of = [&](int u) { return gates(normed, u, gain_x, bias_x, gain_h, bias_h, bias, hidden); };
+    auto gates_of = [&](int u) {
+        return gates([&](int source, int gate) { return normed(source, 0, gate * hidden + u); }, u, gain_x, bias_x, gain_h,
+                     bias_h, bias, hidden);
+    };
     auto d_state = [&](int u) {
         const size_t here = at * hidden + u;
         const float d = dh[here] + (d_hs ? d_hs[row * hidden + u] : 0) + (carry ? carry[here] : 0);
