@@ -21,7 +21,7 @@ import numpy as np
 
 from duoln.errors import KernelError
 from duoln.kernels import source
-from duoln.kernels.signature import Parameter, parameters
+from duoln.kernels.signature import STRUCT, Parameter, parameters
 
 _OPTIONS = ("--std=c++17",)
 _STATIC_LIMIT = 48 << 10
@@ -59,7 +59,7 @@ class Kernel:
 
     def __init__(self, file: str, entry: str, signature: str) -> None:
         self.file, self.entry, self.parameters = file, entry, parameters(signature)
-        self._dtypes = [np.dtype(p.dtype) for p in self.parameters]
+        self._dtypes = [np.dtype("V" if p.dtype == STRUCT else p.dtype) for p in self.parameters]
         self._compiled: dict[tuple[Any, ...], Any] = {}
 
     def __call__(self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any],
@@ -114,6 +114,10 @@ class Kernel:
     def _checked(self, expected: Parameter, dtype: np.dtype[Any], given: Any, device: int) -> Any:
         if given is None and expected.optional:
             return _NULL
+        if expected.dtype == STRUCT:
+            if isinstance(given, np.ndarray) and given.size == 1 and given.dtype.names:
+                return given  # CuPy passes what such an array of the host holds
+            raise KernelError(f"[{self.entry}] {expected.name}: expected {expected}, found {type(given).__name__}")
         if expected.rank is None:
             if isinstance(given, int | float | np.number) and not isinstance(given, bool):
                 value = dtype.type(given)

@@ -14,8 +14,10 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"
 
 CROSS_ENTROPY = ({"THREADS": 32}, {"THREADS": 256})
 """For few classes a warp works on a row, for many classes a block does."""
-TENSORS = {"CHUNK": 4096}
+TENSORS = {"CHUNK": 4096, "MOST": 56}
 """Of kernels that read all tensors of a model."""
+ADAM = {**TENSORS, "ROLES": 7}
+NORM = {**TENSORS, "ROLES": 1}
 
 _CELL = [{"NORM_GATES": 0}, {"NORM_GATES": 1}]
 _LSTM = [{"NORM_GATES": 0, "NORM_CELL": 0}, {"NORM_GATES": 0, "NORM_CELL": 1}, {"NORM_GATES": 1, "NORM_CELL": 1}]
@@ -29,8 +31,8 @@ def every_setting() -> list[tuple[str, Macros]]:
         "lstm/lstm.cu": recurrent.every_setting(_LSTM), "gru/gru.cu": recurrent.every_setting(_CELL),
         "lstm/wide.cu": recurrent.every_wide_setting(_LSTM), "gru/wide.cu": recurrent.every_wide_setting(_CELL),
         "rnn/rnn.cu": recurrent.every_setting(_CELL, recurrent.RNN_WIDE),
-        "softmax_cross_entropy/softmax_cross_entropy.cu": list(CROSS_ENTROPY), "adam/adam.cu": [TENSORS],
-        "global_norm/global_norm.cu": [TENSORS],
+        "softmax_cross_entropy/softmax_cross_entropy.cu": list(CROSS_ENTROPY), "adam/adam.cu": [ADAM],
+        "global_norm/global_norm.cu": [NORM],
         "take/take.cu": [{}], "device_limits/memory.cu": [{}], "device_limits/exchange.cu": [{}],
         "device_limits/products.cu": [{}]}
     return [(file, macros) for file, every in sources.items() for macros in every]

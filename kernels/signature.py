@@ -1,7 +1,7 @@
 """The declaration of a kernel's parameters: `"x: float32[2], gain: float32[1]?, width: int32, eps: float32"`.
 
 A parameter is a number or an array of a dtype and rank; `?` lets it be None. The rows of an array with `+`, such as
-`float32[2+]`, lie in one piece each, at any distance.
+`float32[2+]`, lie in one piece each, at any distance. A `struct` is passed by value.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+STRUCT = "struct"
+"""The dtype of a parameter that is a structure."""
 _PARAMETER = re.compile(r"(\w+): (\w+)(?:\[(\d)(\+)?\])?(\?)?$")
 
 
@@ -24,6 +26,8 @@ class Parameter(NamedTuple):
     optional: bool
 
     def __str__(self) -> str:
+        if self.dtype == STRUCT:
+            return "an array of one structure on the host"
         if self.rank is None:
             return self.dtype
         if self.apart:

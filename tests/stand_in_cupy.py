@@ -158,6 +158,8 @@ class _Function:
             if isinstance(a, ndarray):
                 plain = a.view(np.ndarray)
                 given.append(plain if plain.flags.writeable else plain.copy())  # NumPy protects what is broadcast
+            elif type(a) is np.ndarray and a.size == 1:  # CuPy passes its value
+                given.append(a)
             elif isinstance(a, np.generic):
                 given.append(None if isinstance(a, np.uint64) and a == 0 else a)
             else:
@@ -168,8 +170,9 @@ class _Function:
 
 
 def _in_tables(arguments: list[Any]) -> Iterator[np.ndarray]:
-    """The arrays whose addresses are in arguments of uint64."""
+    """The arrays whose addresses are in arguments of uint64, and first in structures."""
     tables = [a for a in arguments if isinstance(a, np.ndarray) and a.dtype == np.uint64]
+    tables += [a[a.dtype.names[0]] for a in arguments if isinstance(a, np.ndarray) and a.dtype.names]
     for address in sorted({int(n) for table in tables for n in table.reshape(-1)}):
         if address in _addressed:
             yield _addressed[address].view(np.ndarray)

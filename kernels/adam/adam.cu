@@ -1,20 +1,17 @@
 // One step of Adam (Kingma and Ba 2015, algorithm 1) over all tensors of a model in one launch.
 //
-// The roles in `pointers` are parameters, gradients, first and second moments, and where the new parameters and moments go
+// The roles of `tensors` are parameters, gradients, first and second moments, and where the new parameters and moments go
 // (the same places if the caller gave the old ones away). As in ops.adam_update, the factors 1 - beta and the bias correction
 // are in `rate` and `eps`. Gradients are multiplied by `scale` if it is given. `squares` (blocks) gets the sum of each
 // block's squared gradients, before they are scaled.
 #include "../tensors.cuh"
 
 extern "C" __global__ void __launch_bounds__(CHUNK_THREADS)
-adam_update(const unsigned long long* __restrict__ pointers, const int* __restrict__ sizes,
-            const int* __restrict__ chunks, const float* __restrict__ rate, const float* __restrict__ eps,
-            const float* __restrict__ scale, float* __restrict__ squares, int tensors, float beta1, float beta2) {
-    const Chunk chunk(chunks, sizes);
-    const float *p = chunk.of(pointers, 0, tensors), *g = chunk.of(pointers, 1, tensors);
-    const float *m = chunk.of(pointers, 2, tensors), *v = chunk.of(pointers, 3, tensors);
-    float *new_p = chunk.of(pointers, 4, tensors), *new_m = chunk.of(pointers, 5, tensors);
-    float* new_v = chunk.of(pointers, 6, tensors);
+adam_update(const Tensors tensors, const float* __restrict__ rate, const float* __restrict__ eps,
+            const float* __restrict__ scale, float* __restrict__ squares, float beta1, float beta2) {
+    const Chunk chunk(tensors);
+    const float *p = chunk.of(tensors, 0), *g = chunk.of(tensors, 1), *m = chunk.of(tensors, 2), *v = chunk.of(tensors, 3);
+    float *new_p = chunk.of(tensors, 4), *new_m = chunk.of(tensors, 5), *new_v = chunk.of(tensors, 6);
     const float by = scale ? *scale : 1.0f, r = *rate, e = *eps;
     float sum = 0;
     for (int base = int(threadIdx.x); base < chunk.count; base += AT_ONCE * CHUNK_THREADS) {

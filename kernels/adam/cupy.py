@@ -13,16 +13,16 @@ import cupy
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import launch
-from duoln.kernels.global_norm.cupy import Table, root_of_sum, unfit
-from duoln.kernels.settings import TENSORS
+from duoln.kernels.global_norm.cupy import partial_sums, root_of_sum, unfit
+from duoln.kernels.settings import ADAM
+from duoln.kernels.tensors import THREADS, Tensors
 from duoln.ops import adam_rates, adam_update
 from duoln.ops.update import Correction, are_apart
 
 _FILE = "adam/adam.cu"
 
-_update = launch.Kernel(_FILE, "adam_update", "pointers: uint64[2], sizes: int32[1], chunks: int32[2], "
-                        "rate: float32[0], eps: float32[0], scale: float32[0]?, squares: float32[1], tensors: int32, "
-                        "beta1: float32, beta2: float32")
+_update = launch.Kernel(_FILE, "adam_update", "tensors: struct, rate: float32[0], eps: float32[0], "
+                        "scale: float32[0]?, squares: float32[1], beta1: float32, beta2: float32")
 _rates = launch.Kernel(_FILE, "adam_rates", "rate: float32[0], updates: int32[0], scaled: float32[0], "
                        "corrected: float32[0], update: int32[0], log_beta1: float32, log_beta2: float32, "
                        "rate_by: float32, eps_by: float32, of_eps: int32")
@@ -38,10 +38,11 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
     kept = (*arrays[:n], *arrays[2 * n:])
     out = kept if donate and are_apart(arrays) else tuple(cupy.empty_like(a) for a in kept)
     every = (*arrays, *out)
-    table = Table.of(*(every[k * n:(k + 1) * n] for k in range(7)))
-    squares = cupy.empty(table.grid, dtype=rate.dtype)
-    _update(table.grid, table.block, (table.pointers, table.sizes, table.chunks, rate, eps, scale, squares, n, beta1,
-                                      beta2), TENSORS)
+    pieces = Tensors.of(*(every[k * n:(k + 1) * n] for k in range(ADAM["ROLES"])))
+    squares = partial_sums(pieces, rate)
+    for piece in pieces:
+        _update((piece.blocks,), (THREADS,), (piece.by_value, rate, eps, scale, squares[piece.first:], beta1, beta2),
+                ADAM)
     return (*out, root_of_sum(squares)), None
 
 
@@ -56,7 +57,7 @@ def _rates_forward(be: Backend, rate: Array, updates: Array, **attrs: Any) -> tu
     scaled, corrected = cupy.empty((), dtype=rate.dtype), cupy.empty((), dtype=rate.dtype)
     update = cupy.empty((), dtype=updates.dtype)
     _rates((1,), (1,), (rate, updates, scaled, corrected, update, _log(by.beta1), _log(by.beta2), by.rate, by.eps,
-                        int(by.corrects_eps)), TENSORS)
+                        int(by.corrects_eps)), ADAM)
     return (scaled, corrected, update), None
 
 

@@ -2,10 +2,9 @@
 #include "../tensors.cuh"
 
 extern "C" __global__ void __launch_bounds__(CHUNK_THREADS)
-sum_squares(const unsigned long long* __restrict__ pointers, const int* __restrict__ sizes, const int* __restrict__ chunks,
-            float* __restrict__ squares, int tensors) {
-    const Chunk chunk(chunks, sizes);
-    const float* values = chunk.of(pointers, 0, tensors);
+sum_squares(const Tensors tensors, float* __restrict__ squares) {
+    const Chunk chunk(tensors);
+    const float* values = chunk.of(tensors, 0);
     float sum = 0;
 #pragma unroll 4
     for (int i = int(threadIdx.x); i < chunk.count; i += CHUNK_THREADS) sum += values[i] * values[i];

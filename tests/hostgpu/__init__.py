@@ -54,13 +54,14 @@ class Program:
             entry: the kernel's name.
             grid: blocks, one to three numbers.
             block: threads a block, one to three numbers.
-            arguments: contiguous NumPy arrays, None for a null pointer, NumPy scalars of the parameter's own type.
+            arguments: contiguous NumPy arrays, None for a null pointer, NumPy scalars of the parameter's own type, an
+                array of one structure, which begins with addresses, for a structure that is passed by value.
                 Arrays that overlap share their memory, as on a device.
             shared: bytes of dynamic shared memory.
             seed: decides which blocks run together, who runs first, and on which side of its pages an array lies.
             cooperative: whether all blocks are there at once and may wait for each other.
             most_shared: bytes of dynamic shared memory that the caller has asked for.
-            reachable: arrays whose addresses may be in an array of uint64.
+            reachable: arrays whose addresses may be in an array of uint64 or in a structure.
 
         Raises:
             HostGpuError: the kernel reached outside an array, hangs, races, or breaks a rule of the machine.
@@ -93,6 +94,10 @@ def _argument(entry: str, parameter: Parameter, given: Any, kept: list[Any]) -> 
     if isinstance(given, np.ndarray) and pointer:
         flags = machine.CONSTANT * parameter.constant | machine.RESTRICT * parameter.restrict
         return _array(entry, parameter.name, given, flags | machine.TABLE * (given.dtype == np.uint64))
+    if isinstance(given, np.ndarray) and given.size == 1 and given.dtype.names and not parameter.kind.endswith("*"):
+        kept.append(given := given.copy())
+        return machine.Argument(parameter.name.encode(), given.ctypes.data, given[given.dtype.names[0]].nbytes,
+                                machine.TABLE)
     if given is None and pointer:
         number = np.zeros(1, np.uint64)
     elif isinstance(given, np.generic) and not pointer:

@@ -68,7 +68,7 @@ BROKEN = [
     ("the GRU's new gate shares the norm of the two before it", _case("gru layer T3 B5"), "return gate == 2; }", "return 0; }"),
     ("masked rows go on", _case("rnn layer T3 B5", "masked"), "masked ? h[row * hidden + unit(u)] : h_new", "h_new"),
     ("a warp's largest logit is not shared", _case("softmax_cross_entropy 3 x 1025"), "shared[threadIdx.x / WARP] = value;\n    __syncthreads();", "shared[threadIdx.x / WARP] = value;"),
-    ("the tail of Adam's last chunk", _case("adam_update (4095,)"), "min(CHUNK, sizes[tensor] - first)", "min(CHUNK, (sizes[tensor] - first) / 4 * 4)"),
+    ("the tail of Adam's last chunk", _case("adam_update (4095,)"), "min(CHUNK, tensors.sizes[tensor] - first)", "min(CHUNK, (tensors.sizes[tensor] - first) / 4 * 4)"),
     ("words that were taken twice count once", _case("take 20 of 7"), "for (int k = first; k < taken && sorted[k] == row; ++k)", "for (int k = first; k < min(first + 1, taken) && sorted[k] == row; ++k)"),
     ("the columns' warps do not wait", _case("layer_norm 70 x 129"), "= sum;\n    __syncthreads();", "= sum;")]
 

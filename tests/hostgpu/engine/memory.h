@@ -161,10 +161,10 @@ inline void place(Request& r, std::vector<void*>& addresses, std::vector<void*>&
     }
     for (unsigned i = 0; i < r.count; ++i)
         values[i] = r.arguments[i].flags & ARRAY ? static_cast<void*>(&addresses[i]) : r.arguments[i].host;
-    // A table holds addresses of arrays that are no arguments themselves.
+    // A table, or a structure that begins with one, holds addresses of arrays that are no arguments themselves.
     for (unsigned i = 0; i < r.count; ++i) {
         if (!(r.arguments[i].flags & TABLE)) continue;
-        auto* table = static_cast<uint64_t*>(addresses[i]);
+        auto* table = static_cast<uint64_t*>(r.arguments[i].flags & ARRAY ? addresses[i] : r.arguments[i].host);
         for (size_t k = 0; k < r.arguments[i].bytes / 8; ++k) {
             if (!table[k]) continue;
             unsigned j = 0;
