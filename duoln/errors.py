@@ -124,6 +124,10 @@ class GradientWarning(UserWarning):
     """A number was read inside a gradient, where it is a constant."""
 
 
+class CompileWarning(UserWarning):
+    """A compiled step runs in a slower way than its device could; the message has the reason."""
+
+
 class CompileError(DuolnError, RuntimeError):
     """A step that breaks the contract of `compile`: pure, no host reads, stable trees and shapes."""
 

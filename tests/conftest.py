@@ -24,6 +24,7 @@ os.environ["DUOLN_KERNELS"] = str(Path(tempfile.gettempdir()) / f"duoln-test-ker
 
 import numpy as np
 import pytest
+import stand_in_cublas
 import stand_in_cupy
 
 from duoln import runtime
@@ -39,6 +40,8 @@ PATIENCE = 900
 _DEFAULT = {"linux": f"numpy,mlx,{STAND_IN}", "darwin": "numpy,mlx"}.get(sys.platform, "numpy")
 NAMES = os.environ.get("DUOLN_TEST_BACKENDS", _DEFAULT).split(",")
 _made: dict[str, object] = {}
+_OF_CUPY = (("duoln.backends", "cupy"), ("duoln.system", "cublas"), ("duoln.system", "cuda_graph"))
+"""What is loaded anew over the stand-in, and anew after it."""
 
 
 def get_backend(name: str):
@@ -47,12 +50,17 @@ def get_backend(name: str):
         if name == STAND_IN:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setitem(sys.modules, "cupy", stand_in_cupy.make())
-                patch.delitem(sys.modules, "duoln.backends.cupy", raising=False)
+                for package, module in _OF_CUPY:
+                    patch.delitem(sys.modules, f"{package}.{module}", raising=False)
+                    patch.delattr(sys.modules.get(package, object), module, raising=False)
                 import duoln.backends.cupy
 
+                stand_in_cublas.install()
                 _made[name] = duoln.backends.cupy.create()
                 runtime._attach(_made[name])
-            sys.modules.pop("duoln.backends.cupy", None)
+            for package, module in _OF_CUPY:
+                sys.modules.pop(f"{package}.{module}", None)
+                vars(sys.modules[package]).pop(module, None)
         else:
             _made[name] = runtime.backend(name)
     return _made[name]
@@ -73,6 +81,18 @@ def gpu():
     if GPU == STAND_IN and sys.platform != "linux":
         pytest.skip("kernels run on the CPU under Linux only")
     return get_backend(GPU)
+
+
+@pytest.fixture
+def cublas(gpu):
+    """The module of products that this backend uses."""
+    return type(gpu).matmul.__globals__["cublas"]
+
+
+@pytest.fixture
+def graph(gpu):
+    """The module of graphs that this backend uses."""
+    return type(gpu).repeat.__globals__["cuda_graph"]
 
 
 @pytest.fixture

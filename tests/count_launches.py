@@ -1,4 +1,4 @@
-"""What a training step asks of CuPy: launches, products, uploads and waits, counted over the stand-in for CuPy.
+"""What a training step asks of CuPy: launches, products, graphs, copies, uploads and waits, counted over its stand-in.
 
     python tests/count_launches.py            print them
     python tests/count_launches.py --write    keep them in kernels/launch_counts.json, for kernels/predictions.py
@@ -23,11 +23,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import numpy as np
+import stand_in_capture
+import stand_in_cublas
 import stand_in_cupy
 
 _VIEWS = {"reshape", "transpose", "expand_dims", "squeeze", "broadcast_to", "empty", "empty_like", "asnumpy"}
 _LAUNCHING_METHODS = ("astype", "copy", "fill", "sum", "max", "mean", "min", "take", "__setitem__")
 _RUNS = 30
+KINDS = ("ours", "products", "library", "graphs", "copies", "uploads", "waits")
 
 
 class Counting:
@@ -42,8 +45,14 @@ class Counting:
         self._count_functions()
         self._count_arrays()
         stand_in_cupy._Function.__call__ = self._counted("ours", lambda *a, **k: None)  # type: ignore[method-assign]
-        for waited in (stand_in_cupy._Stream, stand_in_cupy._Event):
+        for waited in (stand_in_capture.Stream, stand_in_capture.Event):
             waited.synchronize = self._counted("waits", lambda *a: None)  # type: ignore[method-assign]
+        stand_in_capture.Graph.launch = self._counted("graphs", lambda *a: None)  # type: ignore[method-assign]
+        stand_in_cupy._Pointer.copy_from_device_async = self._counted("copies", lambda *a: None)  # type: ignore[method-assign]
+        for name in ("cublasGemmEx", "cublasGemmStridedBatchedEx"):
+            setattr(stand_in_cublas.Library, name, self._counted("products", lambda *a: 0))
+        sys.modules["cupy"] = self.module
+        stand_in_cublas.install()
 
     def begin(self) -> None:
         """Count from now on."""
@@ -78,9 +87,8 @@ class Counting:
             elif name == "ascontiguousarray":
                 kind = lambda x, *rest: "views" if x.flags.c_contiguous else "library"  # noqa: E731
             else:
-                kind = "products" if name == "matmul" else "library"
-            made = (lambda left, right, out=None: _shaped_product(left, right, out)) if name == "matmul" else function
-            setattr(self.module, name, self._counted(kind, made))
+                kind = "library"
+            setattr(self.module, name, self._counted(kind, function))
 
     def _count_arrays(self) -> None:
         arrays = stand_in_cupy.ndarray
@@ -97,21 +105,13 @@ class Counting:
             setattr(arrays, name, lambda *args, _call=wrapped, **named: stand_in_cupy._device(_call(*args, **named)))
 
 
-def _shaped_product(left: Any, right: Any, out: Any) -> Any:
-    """An array of a product's shape; nothing is multiplied."""
-    if out is not None:
-        return out
-    batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    return np.ones((*batch, left.shape[-2], right.shape[-1]), np.float32).view(stand_in_cupy.ndarray)
-
-
 def of_step(counting: Counting, run: Callable[[], object]) -> dict[str, float]:
-    """What one call of a step asks; the first two, which compile and allocate, are left out."""
-    run()
-    run()
+    """What one call of a step asks; the first ones, which compile, allocate and capture, are left out."""
+    for _ in range(4):
+        run()
     counting.begin()
     run()
-    asked = {kind: float(counting.asked[kind]) for kind in ("ours", "products", "library", "uploads", "waits")}
+    asked = {kind: float(counting.asked[kind]) for kind in KINDS}
     seconds = []
     for _ in range(_RUNS):
         counting.begin()
@@ -176,6 +176,7 @@ def _subjects(counting: Counting) -> dict[str, Callable[[], dict[str, float]]]:
             "MNIST, an update, compiled": lambda: training(counting, "mnist", "compiled"),
             "DRAW, a glimpse of an update": lambda: difference(
                 training(counting, "draw", glimpses=6), training(counting, "draw", glimpses=2), 4),
+            "DRAW, an update of two glimpses, compiled": lambda: training(counting, "draw", "compiled", glimpses=2),
             "LN-LSTM, a time step forward": lambda: time_step(False),
             "LN-LSTM, a time step forward + backward": lambda: time_step(True)}
 
@@ -183,7 +184,6 @@ def _subjects(counting: Counting) -> dict[str, Callable[[], dict[str, float]]]:
 def count(names: Sequence[str] = ()) -> dict[str, dict[str, float]]:
     """Everything that `kernels/predictions.py` needs, or some of it."""
     counting = Counting()
-    sys.modules["cupy"] = counting.module
     made = {name: run() for name, run in _subjects(counting).items() if not names or name in names}
     return {name: {kind: round(value, 1) for kind, value in entry.items()} for name, entry in made.items()}
 

@@ -11,11 +11,12 @@ Where real CuPy may still differ. `DUOLN_TEST_BACKENDS=numpy,cupy pytest` runs t
     strides, which RawKernel ignores; here they are an error
     the width of numbers in a launch
     errors that come later, and memory that is reused while a kernel still runs: nothing here is asynchronous
+A stream that captures keeps what it is asked to do, see `stand_in_capture`.
 """
 
 from __future__ import annotations
 
-import time
+import operator
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +24,7 @@ from weakref import WeakValueDictionary
 
 import hostgpu
 import numpy as np
+import stand_in_capture as capture
 
 _FUNCTIONS = ["abs", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "sign", "floor", "isfinite", "maximum", "minimum", "where", "logical_and", "logical_or", "logical_not", "sum", "mean", "max", "min", "all", "any", "argmax", "cumsum", "reshape", "transpose", "expand_dims", "squeeze", "broadcast_to", "concatenate", "flip", "take", "take_along_axis", "matmul", "zeros", "ones", "full", "arange", "array", "argsort", "flatnonzero", "ascontiguousarray", "zeros_like", "stack", "searchsorted"]
 
@@ -45,7 +47,17 @@ class _Pointer:
     def ptr(self) -> int:
         address: int = self._array.__array_interface__["data"][0]
         _addressed[address] = self._array
+        capture.note_address(self._array.view(np.ndarray))
         return address
+
+    def copy_from_device_async(self, source: _Pointer, size: int) -> None:
+        """Copy bytes."""
+        pair = self._array.view(np.ndarray), source._array.view(np.ndarray)
+        assert size == pair[0].nbytes == pair[1].nbytes and pair[0].strides == pair[1].strides
+        if capture.capturing() is None:
+            pair[0][...] = pair[1]
+        else:
+            capture.keep(np.copyto, pair, {})
 
 
 class _Device:
@@ -69,6 +81,7 @@ class ndarray(np.ndarray):
         return _Pointer(self)
 
     def get(self, out: Any = None, blocking: bool = True) -> Any:
+        capture.refuse("a copy to the host")
         out[...] = self.view(np.ndarray)
         return out
 
@@ -80,16 +93,71 @@ class ndarray(np.ndarray):
         for given in (*inputs, *kwargs.get("out", ())):
             if type(given) is np.ndarray and given.ndim:
                 raise TypeError(f"Unsupported type {type(given)}")
-        plain = [a.view(np.ndarray) if isinstance(a, ndarray) else a for a in inputs]
-        if "out" in kwargs:
-            kwargs["out"] = tuple(a.view(np.ndarray) for a in kwargs["out"])
-        return _device(getattr(ufunc, method)(*plain, **kwargs))
+        function, plain = getattr(ufunc, method), _plain(inputs)
+        if "out" not in kwargs:
+            return _device(capture.through(function, plain, kwargs))
+        kwargs = {**kwargs, "out": _plain(kwargs["out"])}
+        if capture.capturing() is None:
+            return _device(function(*plain, **kwargs))
+        capture.keep(function, plain, kwargs)
+        return kwargs["out"][0].view(ndarray)
 
     def __array_function__(self, func: Any, kinds: Any, args: Any, kwargs: Any) -> Any:
-        return _device(super().__array_function__(func, kinds, args, kwargs))
+        if capture.capturing() is None:
+            return _device(super().__array_function__(func, kinds, args, kwargs))
+        return _device(capture.through(func, _plain(args), _plain(kwargs)))
 
     def __getitem__(self, key: Any) -> Any:
-        return _device(super().__getitem__(key))
+        if capture.capturing() is None:
+            return _device(super().__getitem__(key))
+        return _device(capture.through(operator.getitem, (self.view(np.ndarray), _plain(key)), {}))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if capture.capturing() is None:
+            super().__setitem__(key, value)
+        else:
+            capture.keep(_assign, (self.view(np.ndarray), _plain(key), _plain(value)), {})
+
+    def fill(self, value: Any) -> None:
+        self[...] = value
+
+
+def _assign(array: np.ndarray, key: Any, value: Any) -> None:
+    array[key] = value
+
+
+def _method(name: str) -> Any:
+    """A method of arrays that gives an array: now, or when what is captured is launched."""
+    function = getattr(np.ndarray, name)
+    return lambda self, *args, **kwargs: _device(
+        capture.through(function, (self.view(np.ndarray), *_plain(args)), _plain(kwargs)))
+
+
+def _to_host(name: str) -> Any:
+    """A method that reads values, which waits for the device."""
+    function = getattr(np.ndarray, name)
+
+    def read(self: Any, *args: Any) -> Any:
+        capture.refuse("a copy to the host")
+        return function(self.view(np.ndarray), *args)
+
+    return read
+
+
+for _name in ("astype", "copy", "reshape", "transpose", "sum", "mean", "max", "min", "take", "ravel", "squeeze", "argmax", "any",
+              "all", "cumsum"):
+    setattr(ndarray, _name, _method(_name))
+for _name in ("item", "tolist", "tobytes", "__float__", "__int__", "__bool__", "__index__"):
+    setattr(ndarray, _name, _to_host(_name))
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's arrays in the place of device arrays."""
+    if isinstance(value, ndarray):
+        return value.view(np.ndarray)
+    if isinstance(value, list | tuple):
+        return type(value)([_plain(v) for v in value])
+    return {k: _plain(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def _device(result: Any) -> Any:
@@ -102,13 +170,39 @@ def _device(result: Any) -> Any:
 
 def _on_device(function: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
-        return _device(function(*args, **kwargs))
+        if capture.capturing() is None:
+            return _device(function(*args, **kwargs))
+        return _device(capture.through(function, _plain(args), _plain(kwargs)))
 
     return call
 
 
+def _waiting(function: Any, what: str) -> Any:
+    """A function that waits for the device, or copies between it and the host."""
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not any(isinstance(a, ndarray) for a in args) or what != "an upload":
+            capture.refuse(what)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _concatenate(arrays: Any, axis: int = 0) -> Any:
+    if len(arrays) > 8:  # CuPy copies the addresses of small arrays to the device
+        capture.refuse("an upload")
+    return _on_device(np.concatenate)(arrays, axis=axis)
+
+
+def _matmul(*args: Any, **kwargs: Any) -> Any:
+    if capture.capturing() is not None:
+        raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
+    return _device(np.matmul(*args, **kwargs))
+
+
 def _poisoned(shape: Any, dtype: Any = np.float64) -> ndarray:
     """What `empty` gives: nobody may rely on what is in it."""
+    if capture.capturing() is not None:
+        return capture.room(shape, dtype).view(ndarray)
     made = np.empty(shape, dtype)
     made.reshape(-1).view(np.uint8)[:] = 0xFF
     return made.view(ndarray)
@@ -117,6 +211,10 @@ def _poisoned(shape: Any, dtype: Any = np.float64) -> ndarray:
 def _poisoned_like(x: ndarray) -> ndarray:
     """The same, in the order of `x`: as CuPy's `empty_like`, it gives columns where it is given columns."""
     plain = x.view(np.ndarray)
+    if capture.capturing() is not None:
+        by_columns = plain.ndim > 1 and plain.flags.f_contiguous and not plain.flags.c_contiguous
+        shape = plain.shape[::-1] if by_columns else plain.shape
+        return (capture.room(shape, plain.dtype).T if by_columns else capture.room(shape, plain.dtype)).view(ndarray)
     made = np.empty_like(plain)
     made[...] = _poisoned(1, plain.dtype).view(np.ndarray)
     return made.view(ndarray)
@@ -157,16 +255,25 @@ class _Function:
         for a in arguments:
             if isinstance(a, ndarray):
                 plain = a.view(np.ndarray)
-                given.append(plain if plain.flags.writeable else plain.copy())  # NumPy protects what is broadcast
+                given.append(plain if plain.flags.writeable or capture.capturing() else plain.copy())  # NumPy protects what is broadcast
             elif type(a) is np.ndarray and a.size == 1:  # CuPy passes its value
                 given.append(a)
             elif isinstance(a, np.generic):
                 given.append(None if isinstance(a, np.uint64) and a == 0 else a)
             else:
                 raise TypeError(f"Unsupported type {type(a)}")
+        reachable = list(_in_tables(given))
+        if capture.capturing() is None:
+            self._launch(grid, block, given, shared_mem, reachable)
+        else:
+            by_value = [a.copy() if isinstance(a, np.ndarray) and a.dtype.names else a for a in given]
+            capture.keep(self._launch, (grid, block, by_value, shared_mem, reachable), {})
+
+    def _launch(self, grid: tuple[int, ...], block: tuple[int, ...], given: list[Any], shared: int,
+                reachable: list[np.ndarray]) -> None:
         launches.append(self._name)
-        self._program.launch(self._name, grid, block, given, shared_mem, len(launches), self._cooperative,
-                             most_shared=self.max_dynamic_shared_size_bytes, reachable=list(_in_tables(given)))
+        self._program.launch(self._name, grid, block, given, shared, len(launches), self._cooperative,
+                             most_shared=self.max_dynamic_shared_size_bytes, reachable=reachable)
 
 
 def _in_tables(arguments: list[Any]) -> Iterator[np.ndarray]:
@@ -178,26 +285,16 @@ def _in_tables(arguments: list[Any]) -> Iterator[np.ndarray]:
             yield _addressed[address].view(np.ndarray)
 
 
-class _Stream:
-    ptr = 0
+class _Allocated:
+    """Memory without an array."""
 
-    def synchronize(self) -> None:
-        pass
-
-
-class _Event:
-    def __init__(self, disable_timing: bool = False) -> None:
-        self.disable_timing = disable_timing
-
-    def record(self) -> None:
-        self.at = time.perf_counter()
-
-    def synchronize(self) -> None:
-        pass
+    def __init__(self, size: int) -> None:
+        self._memory = np.empty(size + 256, np.uint8)
+        self.ptr = -(-self._memory.ctypes.data // 256) * 256
 
 
 def _clip(x: ndarray, least: float, most: float, out: ndarray) -> ndarray:
-    return np.clip(x, least, most, out=out)
+    return np.clip(x, least, most, out=out)  # a ufunc behind it keeps what is captured
 
 
 def make() -> types.ModuleType:
@@ -206,18 +303,23 @@ def make() -> types.ModuleType:
     for name in _FUNCTIONS:
         setattr(module, name, _on_device(getattr(np, name)))
     module.add = np.add
+    module.matmul, module.concatenate = _matmul, _concatenate
+    module.array, module.flatnonzero = _waiting(module.array, "an upload"), _waiting(module.flatnonzero, "a wait for a count")
     module.clip = _clip
     module.ndarray = ndarray
     module.empty = _poisoned
     module.empty_like = _poisoned_like
     module.RawModule = RawModule
     module.__version__ = "14.0.0"
-    module.asnumpy = lambda x: np.array(x.view(np.ndarray) if isinstance(x, ndarray) else x)
+    module.asnumpy = _waiting(lambda x: np.array(_plain(x)), "a copy to the host")
     properties = {"name": b"stand-in", "major": 0, "minor": 0, "totalGlobalMem": 1 << 30, "multiProcessorCount": 3}
+    runtime = types.SimpleNamespace(
+        getDevice=lambda: 0, getDeviceProperties=lambda i: properties, driverGetVersion=lambda: 0, runtimeGetVersion=lambda: 0,
+        memGetInfo=lambda: (3 << 28, 1 << 30), CUDARuntimeError=capture.CUDARuntimeError)
     module.cuda = types.SimpleNamespace(
-        alloc_pinned_memory=bytearray, Device=_Device, get_current_stream=_Stream, Event=_Event,
-        get_elapsed_time=lambda first, last: 1e3 * (last.at - first.at),
-        runtime=types.SimpleNamespace(getDevice=lambda: 0, getDeviceProperties=lambda i: properties, driverGetVersion=lambda: 0,
-                                      memGetInfo=lambda: (3 << 28, 1 << 30)))
-    module.get_default_memory_pool = lambda: types.SimpleNamespace(free_bytes=lambda: 1 << 20)
+        alloc=_Allocated, alloc_pinned_memory=bytearray, Device=_Device, get_current_stream=capture.current_stream,
+        Event=capture.Event, Stream=capture.Stream, MemoryPool=capture.MemoryPool, using_allocator=capture.using_allocator,
+        get_elapsed_time=lambda first, last: 1e3 * (last.at - first.at), runtime=runtime)
+    default = capture.MemoryPool()
+    module.get_default_memory_pool = lambda: default
     return module

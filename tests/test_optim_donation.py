@@ -48,6 +48,18 @@ def test_donated_and_not_give_the_same(be, make):
         np.testing.assert_array_equal(donated, kept)
 
 
+def test_gradients_may_share_memory(be):
+    """As those of a gain and a bias, which one launch makes."""
+    if be.name == "mlx":
+        pytest.skip("MLX reuses memory by itself")
+    both = _t(be, [[1.0, 1.0], [2.0, 0.5]])
+    params = {"gain": _t(be, [1.0, 2.0]), "bias": _t(be, [3.0, 4.0])}
+    before = {name: p.data.data.ptr if be.name == "cupy" else p.data.ctypes.data for name, p in params.items()}
+    optimizer = optim.Adam(1e-2, donate=True)
+    new, _ = optimizer.update(params, {"gain": both[0], "bias": both[1]}, optimizer.init(params), _t(be, 1e-2))
+    assert before == {name: p.data.data.ptr if be.name == "cupy" else p.data.ctypes.data for name, p in new.items()}
+
+
 def test_tensors_apart_are_still_overwritten(numpy_backend):
     """What donation is for: no new array for the parameters."""
     p = _t(numpy_backend, [1.0, 2.0])

@@ -12,6 +12,9 @@ import numpy as np
 
 from duoln.backends.numpy_like import NumpyLikeBackend
 from duoln.backends.protocol import Array
+from duoln.system import cublas, cuda_graph
+
+_MOST_AT_ONCE = 8
 
 
 class CupyBackend(NumpyLikeBackend):
@@ -51,8 +54,21 @@ class CupyBackend(NumpyLikeBackend):
         return read
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """`fn` itself: steps run eagerly, because CuPy refuses cuBLAS while it captures a graph."""
+        """`fn` itself; what it repeats is captured, see `repeat`."""
         return fn
+
+    def repeat(self, run: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
+        return cuda_graph.Repeated(run)
+
+    def concat(self, arrays: Sequence[Array], axis: int = 0) -> Array:
+        """A few arrays at a time: CuPy uploads the addresses of more than eight, which no graph repeats."""
+        while len(arrays) > _MOST_AT_ONCE:
+            arrays = [cupy.concatenate(arrays[k:k + _MOST_AT_ONCE], axis=axis)
+                      for k in range(0, len(arrays), _MOST_AT_ONCE)]
+        return cupy.concatenate(arrays, axis=axis)
+
+    def matmul(self, x: Array, y: Array) -> Array:
+        return cublas.multiply(x, y) if x.dtype.kind == "f" else cupy.matmul(x, y)
 
     def clock(self) -> float:
         cupy.cuda.get_current_stream().synchronize()
@@ -79,6 +95,7 @@ class CupyBackend(NumpyLikeBackend):
             "compute_capability": f"{facts['major']}.{facts['minor']}",
             "memory": f"{facts['totalGlobalMem'] >> 20} MiB",
             "driver": str(cupy.cuda.runtime.driverGetVersion()),
+            "compiled_steps": cuda_graph.obstacle() or "one CUDA graph",
             "tf32": os.environ.get("CUPY_TF32", "0"),
         }
 

@@ -67,6 +67,9 @@ class MlxBackend(OnePerProcess):
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         return mx.compile(fn)
 
+    def repeat(self, run: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
+        return self.compile(run)
+
     def clock(self) -> float:
         self._check_process()
         mx.synchronize()

@@ -77,6 +77,9 @@ class NumpyBackend(NumpyLikeBackend):
 
         return step
 
+    def repeat(self, run: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
+        return self.compile(run)
+
     def clock(self) -> float:
         return time.perf_counter()
 

@@ -60,6 +60,9 @@ class Backend(Protocol):
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """A function of native arrays, which returns a list of them, that gives the same values and may be faster."""
 
+    def repeat(self, run: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
+        """The same function, faster if the device can repeat its work: it runs the same operators at every call."""
+
     def clock(self) -> float:
         """Waits until the device is idle; returns seconds from an arbitrary start."""
 
@@ -137,7 +140,8 @@ class Backend(Protocol):
     def matmul(self, x: Array, y: Array) -> Array: ...
 
 
-EDGES = ("asarray", "to_numpy", "wait", "end_step", "compile", "clock", "info", "free_memory", "dtype", "stray_index")
+EDGES = ("asarray", "to_numpy", "wait", "end_step", "compile", "repeat", "clock", "info", "free_memory", "dtype",
+         "stray_index")
 OPTIONAL_EDGES = ("device_seconds", "graph_size")
 """Functions of some libraries only, for benchmarks: they time work by the device's own clock, and count the nodes of a
 graph that is not computed yet."""

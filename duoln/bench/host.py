@@ -2,17 +2,19 @@
 
     python -m duoln.bench.host
 
-A bare launch is CuPy's own: a compiled function with arguments that are ready. A bare time step is a product into a
-slice and a bare launch. What the rules need beyond that is ours. Launches, and products into a slice, do nothing
-meanwhile: the host alone is timed.
+A bare launch is CuPy's own: a compiled function with arguments that are ready. A bare time step is a call of cuBLAS
+with arguments that are ready and a bare launch. What the rules need beyond that is ours. Launches and products do
+nothing meanwhile: the host alone is timed.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -33,6 +35,11 @@ _RUNS = 15
 _ARGUMENTS = 20
 """Of the launch of a time step; the LSTM's have 19 and 22."""
 
+_FUNCTIONS = ("cublasCreate_v2", "cublasSetStream_v2", "cublasSetWorkspace_v2", "cublasGemmEx",
+              "cublasGemmStridedBatchedEx")
+_OF_PRODUCT = 19
+"""The arguments of cublasGemmEx."""
+
 
 def measure(backend: Backend) -> dict[str, dict[str, float]]:
     """Microseconds of Python for a launch and for a time step of each cell, forward and backward."""
@@ -50,21 +57,23 @@ def measure(backend: Backend) -> dict[str, dict[str, float]]:
 
 @contextmanager
 def _nothing_runs(backend: Any) -> Iterator[Callable[..., None]]:
-    """Within this context, launches and products into an array do nothing."""
-    cupy = backend.xp
-    multiply = cupy.matmul
+    """Within this context, launches and products do nothing."""
+    cublas = importlib.import_module("duoln.kernels.recurrent.cuda").cublas
 
     def launched(grid: Any, block: Any, arguments: Any, *, shared_mem: int = 0) -> None:
         pass
 
-    def multiplied(x: Any, y: Any, out: Any = None) -> Any:
-        return multiply(x, y) if out is None else out
-
     def module(**settings: Any) -> Any:
         return mock.Mock(get_function=lambda name: launched)
 
-    with mock.patch.object(cupy, "RawModule", module), mock.patch.object(cupy, "matmul", multiplied):
+    handle = cublas.Cublas(SimpleNamespace(**dict.fromkeys(_FUNCTIONS, _multiplied)), 0)
+    with mock.patch.object(backend.xp, "RawModule", module), mock.patch.object(cublas, "handle", lambda: handle):
         yield launched
+
+
+def _multiplied(*arguments: object) -> int:
+    """A call of cuBLAS that does nothing."""
+    return 0
 
 
 def _bare_launch(backend: Any, function: Callable[..., None]) -> float:
@@ -78,13 +87,12 @@ def _bare_launch(backend: Any, function: Callable[..., None]) -> float:
 
 
 def _bare_step(backend: Any, function: Callable[..., None]) -> float:
-    cupy = backend.xp
     arguments = tuple([backend.zeros((1,)) for _ in range(_ARGUMENTS)])
-    weight, states, products = backend.zeros((4, 4)), backend.zeros((LONG, 1, 4)), backend.zeros((LONG, 1, 4))
+    of_product = tuple(range(_OF_PRODUCT))
 
     def run(count: int) -> None:
-        for t in range(count):
-            cupy.matmul(states[t], weight, out=products[t])
+        for _ in range(count):
+            _multiplied(*of_product)
             function((1,), (32, 1), arguments, shared_mem=0)
 
     return _slope(run)

@@ -158,9 +158,12 @@ def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, *arrays: Tensor
     return adam_update.apply(rate, eps, scale, *arrays, beta1=beta1, beta2=beta2, donate=donate)
 
 
-def are_apart(arrays: Sequence[Array]) -> bool:
-    """Whether no two arrays share memory: only then may a rule overwrite one."""
-    return len({id(owner(a)) for a in arrays}) == len(arrays)
+def are_apart(kept: Sequence[Array], gradients: Sequence[Array]) -> bool:
+    """Whether none of the arrays that are kept from update to update shares memory with another one or with a gradient:
+    only then may a rule overwrite them.
+    """
+    owners = {id(owner(a)) for a in kept}
+    return len(owners) == len(kept) and owners.isdisjoint([id(owner(g)) for g in gradients])
 
 
 def _adam_forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, beta1: float,

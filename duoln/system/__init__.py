@@ -1,1 +1,1 @@
-"""What the operating system and the machine give: files, processes, signals, memory, and the BLAS under NumPy."""
+"""What the operating system and the machine give: files, processes, signals, memory, products, CUDA graphs."""

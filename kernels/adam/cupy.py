@@ -36,7 +36,7 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
              donate: bool) -> tuple[tuple[Array, ...], None]:
     n = len(arrays) // 4
     kept = (*arrays[:n], *arrays[2 * n:])
-    out = kept if donate and are_apart(arrays) else tuple(cupy.empty_like(a) for a in kept)
+    out = kept if donate and are_apart(kept, arrays[n:2 * n]) else tuple(cupy.empty_like(a) for a in kept)
     every = (*arrays, *out)
     pieces = Tensors.of(*(every[k * n:(k + 1) * n] for k in range(ADAM["ROLES"])))
     squares = partial_sums(pieces, rate)

@@ -36,7 +36,7 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
     arrays = tuple([a if isinstance(a, np.ndarray) else np.asarray(a) for a in arrays])  # a gradient may be a scalar
     groups = [arrays[k * n:(k + 1) * n] for k in range(4)]
     old = (*groups[0], *groups[2], *groups[3])
-    in_place = donate and all(a.flags.writeable for a in old) and are_apart(arrays)
+    in_place = donate and all(a.flags.writeable for a in old) and are_apart(old, groups[1])
     new = old if in_place else tuple(np.empty_like(a) for a in old)
     addresses, sizes = table(*groups, *(() if in_place else (new[k * n:(k + 1) * n] for k in range(3))))
     norm = np.empty((), rate.dtype)

@@ -23,7 +23,7 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
     params, gradients, moments, squares = (arrays[i * n:(i + 1) * n] for i in range(4))
     norm = norm_of(be, gradients)
     old = (*params, *moments, *squares)
-    in_place = donate and all(a.flags.writeable for a in old) and are_apart(arrays)
+    in_place = donate and all(a.flags.writeable for a in old) and are_apart(old, gradients)
     new = old if in_place else tuple(a.copy() for a in old)
     for p, g, m, v in zip(new[:n], gradients, new[n:2 * n], new[2 * n:], strict=True):
         scaled = g if scale is None else g * scale

@@ -18,6 +18,7 @@ from duoln.kernels.recurrent import cuda
 from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import gru
 from duoln.ops.recurrent.variants import norm_shapes
+from duoln.system import cublas
 
 _VARIANTS = ("none", "layer", "layer-theano")
 _PARAMETERS = ("gain_x", "bias_x", "gain_h", "bias_h")
@@ -53,8 +54,9 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
     parameters = [norms.get(name) for name in _PARAMETERS]
     step = _forward_step.bind(hidden, batch, (x_proj, h_proj, *parameters, walk.mask, hs, stats, 0, time_steps, batch,
                                               hidden, eps), macros)
+    multiply = cublas.TimeProducts(hs, w_h, h_proj)
     for t in range(time_steps):
-        cupy.matmul(hs[t], w_h, out=h_proj[t])
+        multiply(t)
         step(t)
     saved = _Saved(walk, (w_x, w_h), bias is not None, norms, x_proj, h_proj, hs, stats)
     return (walk.in_time(hs[1:]), hs[-1].copy()), saved
@@ -70,13 +72,13 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_x_proj, d_h_proj = cupy.empty_like(saved.x_proj), cupy.empty_like(saved.x_proj)
     d_x_gates, d_h_gates = ((cupy.empty_like(d_x_proj), cupy.empty_like(d_x_proj)) if norms else (None, None))
     parameters = [norms.get(name) for name in _PARAMETERS]
-    w_back = w_h.T
     step = _backward_step.bind(hidden, batch, (
         saved.x_proj, saved.h_proj, *parameters, walk.mask, saved.h, saved.stats, d_hs, dh, carry, d_x_proj, d_h_proj,
         d_x_gates, d_h_gates, 0, time_steps, batch, hidden), macros)
+    multiply = cublas.TimeProducts(d_h_proj, w_h.T, dh)
     for t in range(time_steps - 1, -1, -1):
         step(t)
-        cupy.matmul(d_h_proj[t], w_back, out=dh)
+        multiply(t)
         if walk.limit is not None:
             dh += carry
             carry.fill(0)

@@ -13,6 +13,7 @@ from duoln.core import Rule
 from duoln.kernels import launch
 from duoln.ops import linear
 from duoln.ops.linalg import weight_gradient
+from duoln.system import cublas
 
 
 def _supports(be: Backend, x: Array, weight: Array, bias: Array | None) -> str | None:
@@ -22,7 +23,7 @@ def _supports(be: Backend, x: Array, weight: Array, bias: Array | None) -> str |
 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:
-    y = cupy.matmul(_rows(x), weight)
+    y = cublas.multiply(_rows(x), weight)
     if bias is not None:
         y += bias
     return y.reshape(*x.shape[:-1], weight.shape[1]), (x, weight)
@@ -31,7 +32,7 @@ def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[
 def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     x, weight = saved
     return (
-        cupy.matmul(_rows(gout), weight.T).reshape(x.shape) if needs[0] else None,
+        cublas.multiply(_rows(gout), weight.T).reshape(x.shape) if needs[0] else None,
         weight_gradient(be, [(saved, gout)]) if needs[1] else None,
         _bias_gradient(be, [(saved, gout)]) if needs[2] else None,
     )
@@ -39,7 +40,7 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
 
 def _bias_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
     gouts = [_rows(gout) for _, gout in uses]
-    return launch.sum_columns(cupy.ascontiguousarray(gouts[0]) if len(gouts) == 1 else cupy.concatenate(gouts))[0]
+    return launch.sum_columns(cupy.ascontiguousarray(gouts[0]) if len(gouts) == 1 else be.concat(gouts))[0]
 
 
 def _rows(x: Array) -> Array:

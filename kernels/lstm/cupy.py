@@ -18,6 +18,7 @@ from duoln.kernels.recurrent import cuda
 from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import lstm, lstm_cell
 from duoln.ops.recurrent.variants import norm_shapes
+from duoln.system import cublas
 
 _VARIANTS = ("none", "layer", "layer-cell", "layer-theano")
 _PARAMETERS = ("gain_x", "bias_x", "gain_h", "bias_h")
@@ -67,8 +68,9 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
     stats = cupy.empty((2 * macros["NORM_GATES"] + macros["NORM_CELL"], time_steps * batch, 3), dtype=x.dtype)
     step = _forward_step.bind(hidden, batch, (x_proj, h_proj, *_parameters(bias, norms), walk.mask, hs, cs, stats, 0,
                                               time_steps, batch, hidden, eps), macros)
+    multiply = cublas.TimeProducts(hs, w_h, h_proj)
     for t in range(time_steps):
-        cupy.matmul(hs[t], w_h, out=h_proj[t])
+        multiply(t)
         step(t)
     saved = _Saved(walk, (w_x, w_h, bias), norms, x_proj, h_proj, hs, cs, stats, norm)
     return (walk.in_time(hs[1:]), hs[-1].copy(), cs[-1].copy()), saved
@@ -85,14 +87,14 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     apart = bool(macros["NORM_GATES"])  # without norms x_proj, h_proj and the gates have one gradient
     d_h_proj, d_gates = (cupy.empty_like(d_x_proj) if apart else d_x_proj for _ in range(2))
     d_c_norm = cupy.empty((time_steps, batch, hidden), dtype=d_x_proj.dtype) if macros["NORM_CELL"] else None
-    w_back = w_h.T
     step = _backward_step.bind(hidden, batch, (
         saved.x_proj, saved.h_proj, *_parameters(bias, norms), walk.mask, saved.c, saved.stats, d_hs, dh, carry, dc,
         d_x_proj, d_h_proj if apart else None, d_gates if apart else None, d_c_norm, 0, time_steps, batch, hidden),
         macros)
+    multiply = cublas.TimeProducts(d_h_proj, w_h.T, dh)
     for t in range(time_steps - 1, -1, -1):
         step(t)
-        cupy.matmul(d_h_proj[t], w_back, out=dh)
+        multiply(t)
         walk.bound(dh, dc)
     if carry is not None:
         dh += carry

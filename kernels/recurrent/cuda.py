@@ -16,6 +16,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.kernels import launch
 from duoln.kernels.layer_norm import cupy as layer_norm
 from duoln.kernels.recurrent.plan import MOST_HIDDEN, MOST_KEPT, plan
+from duoln.system import cublas
 
 
 def supports(variants: Sequence[str]) -> Callable[..., str | None]:
@@ -86,7 +87,7 @@ def _turned(array: Array, reverse: bool) -> Array:
 
 def projection(x: Array, weight: Array, bias: Array | None = None) -> Array:
     """`x @ weight + bias` of all time steps at once: (T, B, n) by (n, m) to (T, B, m)."""
-    proj = cupy.matmul(rows(x), weight)
+    proj = cublas.multiply(rows(x), weight)
     if bias is not None:
         proj += bias
     return proj.reshape(*x.shape[:2], weight.shape[1])
@@ -127,9 +128,9 @@ def gain_and_bias(x: Array, stats: Array, dy: Array, first: int = 0,
 
 def weight_gradient(x: Array, d_proj: Array) -> Array:
     """The gradient of a weight that multiplied `x` (T, B, n) at every time step: one product."""
-    return cupy.matmul(rows(x).T, rows(d_proj))
+    return cublas.multiply(rows(x).T, rows(d_proj))
 
 
 def input_gradient(d_proj: Array, weight: Array, walk: Walk) -> Array:
     """The gradient of the input, (T, B, in), in the order of time."""
-    return walk.in_time(cupy.matmul(rows(d_proj), weight.T).reshape(walk.x.shape))
+    return walk.in_time(cublas.multiply(rows(d_proj), weight.T).reshape(walk.x.shape))

@@ -17,6 +17,7 @@ from duoln.kernels.recurrent import cuda
 from duoln.kernels.recurrent.plan import RNN_WIDE, plan
 from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import rnn
+from duoln.system import cublas
 
 _VARIANTS = ("none", "layer")
 _SIZES = "time_step: int32, time_steps: int32, batch: int32, hidden: int32"
@@ -51,8 +52,9 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
     grid, block = p.launch(batch)
     step = _forward_step.bind(grid, block, (sums, h_proj, *(norms or (None, None)), walk.mask, hs, stats, 0, time_steps,
                                             batch, hidden, eps), p.macros(**macros), varying="time_step")
+    multiply = cublas.TimeProducts(hs, w_h, h_proj)
     for t in range(time_steps):
-        cupy.matmul(hs[t], w_h, out=h_proj)
+        multiply(t)
         step(t)
     return (walk.in_time(hs[1:]), hs[-1].copy()), _Saved(walk, (w_x, w_h), norms, sums, hs, stats)
 
@@ -67,13 +69,13 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_sums = cupy.empty_like(saved.sums)
     d_gates = cupy.empty_like(d_sums) if norms else None
     grid, block = p.launch(batch)
-    w_back = w_h.T
     step = _backward_step.bind(grid, block, (
         saved.sums, *(norms or (None, None)), walk.mask, saved.stats, d_hs, dh, carry, d_sums, d_gates, 0, time_steps,
         batch, hidden), p.macros(**macros), varying="time_step")
+    multiply = cublas.TimeProducts(d_sums, w_h.T, dh)
     for t in range(time_steps - 1, -1, -1):
         step(t)
-        cupy.matmul(d_sums[t], w_back, out=dh)
+        multiply(t)
         walk.bound(dh)
     if carry is not None:
         dh += carry

@@ -1,0 +1,197 @@
+"""A function of arrays whose work is captured once and then launched as one CUDA graph.
+
+A graph repeats the same kernels on the same addresses. So its temporary arrays live in a pool of their own; arguments
+are copied into fixed arrays before a launch, and results are copied out after it. An argument that comes back in its
+own memory, as a parameter that Adam may overwrite, is not copied: a graph is for its address.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import cupy
+
+from duoln.errors import CompileWarning, KernelError
+from duoln.system import cublas
+
+Array = Any
+"""A cupy.ndarray."""
+_MOST_GRAPHS = 2
+"""Graphs of one function, for different addresses. One more takes the place of the oldest."""
+_TRIALS = 8
+"""With more captures than this, most calls must have found their graph, or none is captured any more."""
+
+_SWITCHED_OFF = "DUOLN_GRAPH is 0"
+
+
+class _Room(NamedTuple):
+    """Where graphs that are launched on one stream are captured. One runs after the other, so they share memory."""
+
+    stream: Any
+    pool: Any
+
+
+@cache
+def _room(device: int, stream: int) -> _Room:
+    return _Room(cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool())
+
+
+def obstacle() -> str | None:
+    """The reason why nothing is captured; None if graphs are used."""
+    if os.environ.get("DUOLN_GRAPH") == "0":
+        return _SWITCHED_OFF
+    try:
+        cublas.load()
+    except KernelError as error:
+        return str(error)
+    return None
+
+
+class Repeated:
+    """A function of arrays that runs the same operators at every call.
+
+    The first call with arrays at new addresses runs them and captures them, later ones launch the graph. If they cannot
+    be captured, all calls run them, and one CompileWarning says why.
+
+    Args:
+        run: takes arrays of one form and returns a list of arrays.
+    """
+
+    def __init__(self, run: Callable[..., list[Array]]) -> None:
+        self._run = run
+        self._graphs: list[_Graph] = []
+        self._captures = self._launches = 0
+        self._obstacle = obstacle()
+        if self._obstacle not in (None, _SWITCHED_OFF):
+            self._tell()
+
+    def __call__(self, *natives: Array) -> list[Array]:
+        if self._obstacle is not None:
+            return self._run(*natives)
+        for graph in self._graphs:
+            if graph.takes(natives):
+                self._launches += 1
+                return graph.launch(natives)
+        if self._captures >= _TRIALS and self._launches < _TRIALS * self._captures:
+            return self._refuse("arguments that are updated in place are at other addresses in most calls", natives)
+        if len({x.data.ptr for x in natives if x.nbytes}) < sum(x.nbytes > 0 for x in natives):
+            return self._run(*natives)  # one array as two arguments, which it may not be at the next call
+        fixed = _fixed(natives)
+        if fixed is None:
+            return self._refuse("an argument does not lie in one piece", natives)
+        results, self._obstacle = self._capture(natives, fixed)
+        if self._obstacle:
+            self._tell()
+        return results
+
+    def _capture(self, natives: Sequence[Array], fixed: Sequence[Array]) -> tuple[list[Array], str | None]:
+        """The results of this call, and the reason why it cannot be captured."""
+        self._captures += 1
+        graph = _Graph(natives, fixed)
+        results = graph.run(self._run, natives)
+        try:
+            graph.capture(self._run)
+        except Exception as error:  # whatever it is, nothing was computed, and all calls can run as this one did
+            self._graphs.clear()
+            return results, f"{type(error).__name__}: {error}"
+        self._graphs = [*self._graphs, graph][-_MOST_GRAPHS:]
+        return results, None
+
+    def _refuse(self, reason: str, natives: Sequence[Array]) -> list[Array]:
+        self._obstacle = reason
+        self._graphs.clear()
+        self._tell()
+        return self._run(*natives)
+
+    def _tell(self) -> None:
+        warnings.warn(f"a compiled step runs operator by operator, not as one CUDA graph: {self._obstacle}",
+                      CompileWarning, stacklevel=2)
+
+
+class _Graph:
+    """The work of one function for arguments at certain addresses.
+
+    Args:
+        natives: the arguments.
+        fixed: an array like each of them, for the arguments that are copied.
+    """
+
+    def __init__(self, natives: Sequence[Array], fixed: Sequence[Array]) -> None:
+        self._fixed = list(fixed)
+        self._in_place: list[int] = []
+        """The numbers of the arguments that come back in their own memory."""
+        self._room, self._launched_on = _room(*_where()), _where()
+
+    def run(self, run: Callable[..., list[Array]], natives: Sequence[Array]) -> list[Array]:
+        """The results for these arguments; afterwards the pool has the memory that the work needs."""
+        cupy.get_default_memory_pool().free_all_blocks()  # of the calls before, which ran outside the pool
+        current, (stream, pool) = cupy.cuda.get_current_stream(), self._room
+        stream.wait_event(current.record())
+        with stream, cupy.cuda.using_allocator(pool.malloc):
+            made = run(*natives)
+        current.wait_event(stream.record())
+        place = {_place(x): k for k, x in enumerate(natives) if x.nbytes}
+        self._in_place = sorted({place[_place(x)] for x in made if _place(x) in place})
+        for k in self._in_place:
+            self._fixed[k] = natives[k]
+        return [natives[place[_place(x)]] if _place(x) in place else _copy(x) for x in made]
+
+    def capture(self, run: Callable[..., list[Array]]) -> None:
+        """Capture the work on the fixed arrays. Raises what CuPy or CUDA raise at work that cannot be captured."""
+        stream, pool = self._room
+        with stream, cupy.cuda.using_allocator(pool.malloc):
+            cublas.handle()
+            stream.begin_capture()
+            try:
+                self._made = run(*self._fixed)
+            except BaseException:
+                _abandon(stream)
+                raise
+            self._graph = stream.end_capture()
+        place = {_place(self._fixed[k]): k for k in self._in_place}
+        self._results = [(x, place.get(_place(x))) for x in self._made]
+        """Each result with the number of the argument that it is, if it is one."""
+        self._addresses = [self._fixed[k].data.ptr for k in self._in_place]
+        self._copied = [(k, x) for k, x in enumerate(self._fixed) if k not in self._in_place and x.nbytes]
+
+    def takes(self, natives: Sequence[Array]) -> bool:
+        """Whether the graph is for arguments at these addresses, on the current stream."""
+        return (self._launched_on == _where()
+                and [natives[k].data.ptr for k in self._in_place] == self._addresses)
+
+    def launch(self, natives: Sequence[Array]) -> list[Array]:
+        """The results for these arguments."""
+        for k, x in self._copied:
+            x.data.copy_from_device_async(natives[k].data, x.nbytes)
+        self._graph.launch()
+        return [_copy(x) if k is None else natives[k] for x, k in self._results]
+
+
+def _fixed(natives: Sequence[Array]) -> list[Array] | None:
+    """An array like each of these; None if one of them has gaps between its values."""
+    fixed = [cupy.empty_like(x) for x in natives]
+    return fixed if all(a.strides == b.strides for a, b in zip(natives, fixed, strict=True)) else None
+
+
+def _place(x: Array) -> tuple[int, tuple[int, ...], tuple[int, ...], Any]:
+    return x.data.ptr, x.shape, x.strides, x.dtype
+
+
+def _copy(x: Array) -> Array:
+    return x.copy(order="K")
+
+
+def _where() -> tuple[int, int]:
+    return int(cupy.cuda.runtime.getDevice()), int(cupy.cuda.get_current_stream().ptr)
+
+
+def _abandon(stream: Any) -> None:
+    """End a capture that went wrong."""
+    try:
+        stream.end_capture()
+    except cupy.cuda.runtime.CUDARuntimeError:
+        return  # the work that cannot be captured has ended it
