@@ -51,7 +51,7 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
         every |= {name: op for name in ops.__all__ if isinstance(op := getattr(ops, name), Op)}
         facts["ops"] = {name: {b: " > ".join(rule.name for rule in op.rules(b)) for b in usable}
                         for name, op in every.items()}
-        facts["remarks"] = [f"{name} on {b}, rule '{rule.name}': {rule.remark(backend)}"
+        facts["remarks"] = [f"{name} on {b}, rule '{rule.name}': {remark}"
                             for name, op in every.items() for b, backend in usable.items()
-                            for rule in op.rules(b) if rule.remark is not None]
+                            for rule in op.rules(b) if rule.remark is not None and (remark := rule.remark(backend))]
     return facts

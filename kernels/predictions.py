@@ -16,9 +16,11 @@ SHEETS = {"H100": {"GB/s": 3350.0, "bf16": 989.0, "tf32": 495.0},
           "H200": {"GB/s": 4800.0, "bf16": 989.0, "tf32": 495.0}}
 """Data sheets: memory, and TFLOP/s of dense products on tensor cores."""
 
-LAUNCH_US, PRODUCT_US, LIBRARY_US, UPLOAD_US, WAIT_US = 4.0, 12.0, 8.0, 15.0, 10.0
-"""What CuPy itself takes on the host: for a RawKernel, `matmul`, one of its own kernels, an array from the host, and
-a wait or a value that is read. Our own Python comes on top."""
+LAUNCH_US, PRODUCT_US, LIBRARY_US, GRAPH_US, COPY_US, UPLOAD_US, WAIT_US = 4.0, 5.0, 8.0, 10.0, 3.0, 15.0, 10.0
+"""What a call takes on the host beside our own Python: a RawKernel, a call of cuBLAS, one of CuPy's own kernels, a
+graph, a copy between arrays, an array from the host, and a wait or a value that is read."""
+NODE_US, PRODUCT_NODE_US = 1.3, 4.0
+"""What a launch in a graph, and a small product, take on the device at least."""
 
 Shape = tuple[int, ...]
 
@@ -66,6 +68,10 @@ class Counts(NamedTuple):
     products: float
     library: float
     """Launches of CuPy's own kernels."""
+    graphs: float
+    """Launches of a graph."""
+    copies: float
+    """Copies from array to array."""
     uploads: float
     waits: float
     python_us: float
@@ -73,18 +79,21 @@ class Counts(NamedTuple):
 
     @property
     def launches(self) -> float:
-        """Kernels of every kind; a product is one, although cuBLAS may launch two."""
-        return self.ours + self.products + self.library
+        """Kernels of every kind and graphs; a product is one, although cuBLAS may launch two."""
+        return self.ours + self.products + self.library + self.graphs
 
     @property
     def host_us(self) -> float:
         """The time that the host takes: it is what a step takes, if the device is faster."""
         return (self.python_us + LAUNCH_US * self.ours + PRODUCT_US * self.products + LIBRARY_US * self.library
-                + UPLOAD_US * self.uploads + WAIT_US * self.waits)
+                + GRAPH_US * self.graphs + COPY_US * self.copies + UPLOAD_US * self.uploads + WAIT_US * self.waits)
 
     def __str__(self) -> str:
-        return (f"{self.ours:g} launches of ours, {self.products:g} products, {self.library:g} launches of CuPy's own, "
-                f"{self.uploads:g} uploads, {self.waits:g} waits, {self.python_us:.0f} us of Python")
+        words = (("ours", "launch of ours", "launches of ours"), ("products", "product", "products"),
+                 ("library", "launch of CuPy's own", "launches of CuPy's own"), ("graphs", "graph", "graphs"),
+                 ("copies", "copy", "copies"), ("uploads", "upload", "uploads"), ("waits", "wait", "waits"))
+        asked = [f"{n:g} {one if n == 1 else many}" for name, one, many in words if (n := getattr(self, name))]
+        return ", ".join([*asked, f"{self.python_us:.0f} us of Python"])
 
 
 COUNTS_FILE = Path(__file__).with_name("launch_counts.json")
@@ -122,7 +131,7 @@ def _device() -> list[Prediction]:
         _limit("launch", "a launch of our kernel from Python", 6, "us",
                f"{LAUNCH_US:g} us of CuPy, and our checks of one argument", "launch of our kernel"),
         _limit("graph", "the same in a graph", 1.3, "us", "published for an H100", "the same in a graph"),
-        _limit("product", "a product 64 x 256 x 1024 from Python", PRODUCT_US, "us", "bound by the host",
+        _limit("product", "a product 64 x 256 x 1024 from Python", 12, "us", "bound by the host",
                "product 64 x 256 x 1024"),
         _limit("counter", "128 blocks exchange a value by a counter", 0.8, "us",
                "one atomic and one read in L2", "exchange of 128 blocks by a counter"),
@@ -201,16 +210,21 @@ def _lstm(name: str, shape: Shape, passes: str, microseconds: float, because: st
 
 def _steps() -> list[Prediction]:
     mnist, glimpse = counts()["MNIST, an update"], counts()["DRAW, a glimpse of an update"]
-    time_step = counts()["LN-LSTM, a time step forward + backward"]
+    time_step, graph = counts()["LN-LSTM, a time step forward + backward"], counts()["MNIST, an update, compiled"]
     time_steps, glimpses = 2 * (122 + 4), 64
     return [
         _step("mnist", "MNIST `ln`, an update, eager", mnist.host_us, f"the device needs 220 us, the host {mnist}",
               "mnist ln", 128),
-        _step("mnist-graph", "the same as a graph", 200, "bound by the device", "mnist ln", 128, "duoln, compiled"),
+        _step("mnist-graph", "the same as a graph", max(220, graph.host_us), f"the device as before, the host {graph}",
+              "mnist ln", 128, "duoln, compiled"),
         _step("reader", "attentive reader `ln`, an update, eager", time_steps * time_step.host_us + mnist.host_us,
               f"the host: {time_steps} time steps of LN-LSTMs, and as much as MNIST", "attentive_reader ln", 64),
         _step("draw", "DRAW `ln`, an update, eager", glimpses * glimpse.host_us + mnist.host_us,
-              f"the host: {glimpses} glimpses, each {glimpse}", "draw ln", 128)]
+              f"the host: {glimpses} glimpses, each {glimpse}", "draw ln", 128),
+        _step("draw-graph", "the same as a graph",
+              glimpses * (NODE_US * (glimpse.ours + glimpse.library) + PRODUCT_NODE_US * glimpse.products),
+              f"the device: {PRODUCT_NODE_US:g} us for a product and {NODE_US:g} us for another launch", "draw ln", 128,
+              "duoln, compiled")]
 
 
 def _step(name: str, what: str, microseconds: float, because: str, op: str, batch: int, side: str = "duoln, eager",
@@ -227,7 +241,8 @@ def table() -> str:
         scaled = ", by the device's copy" if p.scale == "copy" else ""
         lines.append(f"| {p.what} | {p.value:g}{of_sheet} {p.unit}{scaled} | {p.within:g} | {p.because} |")
     lines += ["", f"CuPy's own time on the host, estimated: {LAUNCH_US:g} us a launch, {PRODUCT_US:g} for a "
-                  f"product, {LIBRARY_US:g} for its own kernels, {UPLOAD_US:g} for an upload, {WAIT_US:g} for a wait."]
+                  f"product, {LIBRARY_US:g} for its own kernels, {GRAPH_US:g} for a graph, {COPY_US:g} for a copy, "
+                  f"{UPLOAD_US:g} for an upload, {WAIT_US:g} for a wait."]
     return "\n".join(lines) + "\n"
 
 

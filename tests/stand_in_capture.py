@@ -282,8 +282,8 @@ def through(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     by_columns = example.ndim > 1 and example.flags.f_contiguous and not example.flags.c_contiguous
     result = room(example.shape[::-1], example.dtype).T if by_columns else room(example.shape, example.dtype)
 
-    def fill(into: np.ndarray, *given: Any, **named: Any) -> None:
-        into[...] = function(*given, **named)
+    def fill(filled: np.ndarray, *given: Any, **named: Any) -> None:
+        filled[...] = function(*given, **named)
 
     keep(fill, (result, *args), kwargs)
     return result

@@ -8,11 +8,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from duoln.cli.parser import ParsedError, wants_json
-from duoln.errors import DuolnError, MemoryExhaustedError, OutputError, words_of
+from duoln.errors import (
+    CompileWarning,
+    DuolnError,
+    GradientWarning,
+    MemoryExhaustedError,
+    OutputError,
+    words_of,
+)
 from duoln.system.starting import EXIT_CODE, raise_on_interrupt
 from duoln.system.stopping import Interrupted
 
@@ -32,7 +40,7 @@ def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
     """
     from duoln.cli import console, streams
 
-    with streams.claimed() as claim:
+    with streams.claimed() as claim, _warnings_said(console.say):
         error: BaseException
         try:
             raise_on_interrupt()
@@ -61,6 +69,22 @@ def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
             with contextlib.suppress(OutputError):  # stderr has the message, and the exit code stays the same
                 console.put_json({"error": as_document(error, message, code)})
         return code
+
+
+@contextlib.contextmanager
+def _warnings_said(say: Callable[[str], None]) -> Iterator[None]:
+    """Within this context duoln's own warnings are remarks; those of other libraries look as Python shows them."""
+    with warnings.catch_warnings():
+        by_python = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **named: Any) -> None:
+            if issubclass(category, CompileWarning | GradientWarning):
+                say(f"warning: {message}")
+            else:
+                by_python(message, category, *place, **named)
+
+        warnings.showwarning = show
+        yield
 
 
 def as_document(error: BaseException, message: str, code: int) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Rule:
         supports: `supports(backend, *arrays, **attrs)`: None, or the reason why this rule cannot run.
         pooled: for argument i, `pooled[i](backend, [(saved, gout), ...]) -> gradient` of an argument that
             was used many times: one large product instead of many small ones.
-        remark: `remark(backend)`: the note that `duoln doctor --ops` prints about this rule on this machine.
+        remark: `remark(backend)`: the note that `duoln doctor --ops` prints about this rule on this machine, or None.
 
     A rule never writes into its inputs, `saved` or `gout`.
     """
@@ -38,7 +38,7 @@ class Rule:
     vjp: Vjp | None = None
     supports: Callable[..., str | None] | None = None
     pooled: Mapping[int, Callable[..., Array]] = field(default_factory=dict)
-    remark: Callable[[Backend], str] | None = None
+    remark: Callable[[Backend], str | None] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):

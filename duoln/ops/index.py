@@ -117,6 +117,12 @@ def from_front(be: Backend, indices: Array, size: int) -> Array:
     return be.where(indices < 0, indices + size, indices)
 
 
+def _counts_rows(be: Backend) -> str | None:
+    """What a device waits for in the gradient by repeated indices."""
+    return ("the host counts the rows of its gradient, so a compiled step with it runs operator by operator, not as "
+            "one CUDA graph") if be.queues else None
+
+
 def _take_forward(be: Backend, x: Array, indices: Array, axis: int) -> tuple[Array, Any]:
     return be.take(x, indices, axis), (x.shape, indices, axis)
 
@@ -135,7 +141,7 @@ def _take_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tu
     return be.reshape(added, shape), None
 
 
-take.add(Rule("composed", _take_forward, _take_vjp))
+take.add(Rule("composed", _take_forward, _take_vjp, remark=_counts_rows))
 
 
 @explained
@@ -192,7 +198,7 @@ def _take_along_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool])
     return be.reshape(added, shape), None
 
 
-take_along_axis.add(Rule("composed", _take_along_forward, _take_along_vjp))
+take_along_axis.add(Rule("composed", _take_along_forward, _take_along_vjp, remark=_counts_rows))
 
 
 @op

@@ -229,10 +229,10 @@ WAYS = {
 @pytest.mark.parametrize("what", WAYS)
 def test_what_cannot_be_captured_runs_as_it_is(what, gpu, monkeypatch):
     compiled = duoln.compile(_with_rule(monkeypatch, gpu, WAYS[what]))
-    with pytest.warns(CompileWarning, match=what) as said:
+    with pytest.warns(CompileWarning, match=what) as warned:
         values = [_launched(lambda k=k: compiled(_tensor(gpu, k, 1.0)).numpy().tolist()) for k in range(5)]
     assert values == [([2.0 * k, 2.0], 0) for k in range(5)]
-    assert len(said) == 1
+    assert len(warned) == 1
 
 
 def test_repeated_rows_of_an_index(gpu):
