@@ -36,7 +36,7 @@ _SIGNATURES = {
     "latent_forward": "statistics: float32[2], noise: float32[2], sample: float32[2], nats: float32[1], rows: int32, "
                       "latent: int32",
     "latent_backward": "statistics: float32[2], noise: float32[2], d_sample: float32[2]?, d_nats: float32[1]?, "
-                       "d_statistics: float32[2]?, d_noise: float32[2]?, rows: int32, latent: int32"}
+                       "nats_step: int32, d_statistics: float32[2]?, d_noise: float32[2]?, rows: int32, latent: int32"}
 
 
 def every_setting() -> list[tuple[str, Mapping[str, int]]]:
@@ -179,8 +179,11 @@ def _latent_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, Array | None
                 needs: Sequence[bool]) -> list[Array | None]:
     gradients = [extend.cuda.empty(a.shape, a.dtype) if needed else None
                  for a, needed in zip(saved, needs, strict=True)]
+    of_sample, of_nats = gouts
+    same = of_nats is not None and not any(of_nats.strides)  # one number, broadcast
+    given = extend.cuda.packed(of_sample, of_nats[:1] if same else of_nats)
     _kernel(LATENT, "latent_backward")(*_latent_grid(len(saved[1])), (
-        *saved, *extend.cuda.packed(*gouts), *gradients, *saved[1].shape))
+        *saved, *given, 0 if same else 1, *gradients, *saved[1].shape))
     return gradients
 
 

@@ -47,7 +47,7 @@ __device__ __forceinline__ void land(const float* patch, const float* columns, c
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 glimpse_forward(const float* __restrict__ canvas, const float* __restrict__ image, const float* __restrict__ looked,
                 float* __restrict__ drawn, float* __restrict__ seen, float* __restrict__ chances,
                 float* __restrict__ seen_rows, int pixels, int read, int write, float half, float read_span,
@@ -92,7 +92,7 @@ glimpse_forward(const float* __restrict__ canvas, const float* __restrict__ imag
 }
 
 // Null may be: d_drawn and d_seen, of results that nothing used; d_image and d_looked, that nobody needs.
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 glimpse_backward(const float* __restrict__ image, const float* __restrict__ looked, const float* __restrict__ chances,
                  const float* __restrict__ seen_rows, const float* __restrict__ d_drawn,
                  const float* __restrict__ d_seen, float* __restrict__ d_canvas, float* __restrict__ d_image,

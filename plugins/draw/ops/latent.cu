@@ -6,7 +6,7 @@
 
 constexpr int ROWS = 4;
 
-extern "C" __global__ void __launch_bounds__(ROWS * WARP)
+extern "C" __global__ void __launch_bounds__(ROWS * WARP, 1)
 latent_forward(const float* __restrict__ statistics, const float* __restrict__ noise, float* __restrict__ sample,
                float* __restrict__ nats, int rows, int latent) {
     const int row = int(blockIdx.x * ROWS + threadIdx.y);
@@ -23,15 +23,16 @@ latent_forward(const float* __restrict__ statistics, const float* __restrict__ n
     if (threadIdx.x == 0) nats[row] = sum[0];
 }
 
-// Null may be: d_sample or d_nats, of a result that nothing used; d_statistics or d_noise, that nobody needs.
-extern "C" __global__ void __launch_bounds__(ROWS * WARP)
+// Null may be: d_sample or d_nats, of a result that nothing used; d_statistics or d_noise, that nobody needs. The gradient
+// at the divergence of row r is d_nats[r * nats_step]; a step of 0 means one number for all rows, as after a mean.
+extern "C" __global__ void __launch_bounds__(ROWS * WARP, 1)
 latent_backward(const float* __restrict__ statistics, const float* __restrict__ noise,
-                const float* __restrict__ d_sample, const float* __restrict__ d_nats, float* __restrict__ d_statistics,
-                float* __restrict__ d_noise, int rows, int latent) {
+                const float* __restrict__ d_sample, const float* __restrict__ d_nats, int nats_step,
+                float* __restrict__ d_statistics, float* __restrict__ d_noise, int rows, int latent) {
     const int row = int(blockIdx.x * ROWS + threadIdx.y);
     if (row >= rows) return;
     const size_t first = size_t(row) * latent;
-    const float along = d_nats ? d_nats[row] : 0;
+    const float along = d_nats ? d_nats[size_t(row) * nats_step] : 0;
     for (int k = int(threadIdx.x); k < latent; k += WARP) {
         const float mean = statistics[2 * first + k], sigma = exponential(statistics[2 * first + latent + k]);
         const float g = d_sample ? d_sample[first + k] : 0;
