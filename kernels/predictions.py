@@ -83,8 +83,13 @@ class Counts(NamedTuple):
                 + UPLOAD_US * self.uploads + WAIT_US * self.waits)
 
     def __str__(self) -> str:
-        return (f"{self.ours:g} launches of ours, {self.products:g} products, {self.library:g} launches of CuPy's own, "
-                f"{self.uploads:g} uploads, {self.waits:g} waits, {self.python_us:.0f} us of Python")
+        return (f"{_some(self.ours, 'launch', 'launches')} of ours, {_some(self.products, 'product')}, "
+                f"{_some(self.library, 'launch', 'launches')} of CuPy's own, {_some(self.uploads, 'upload')}, "
+                f"{_some(self.waits, 'wait')}, {self.python_us:.0f} us of Python")
+
+
+def _some(count: float, name: str, plural: str = "") -> str:
+    return f"{count:g} {name if count == 1 else plural or f'{name}s'}"
 
 
 COUNTS_FILE = Path(__file__).with_name("launch_counts.json")

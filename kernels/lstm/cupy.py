@@ -154,7 +154,7 @@ def _cell_vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | Non
 
 def _cell_gradient(saved: _Saved, gouts: tuple[Array | None, Array | None],
                    ) -> tuple[Array, Array, Array, Array | None, Array | None]:
-    """Gradients of x_proj, h_proj and the cell before the time step; those after the norms of the gates and the cell."""
+    """Gradients of x_proj, h_proj and the cell before the time step, then those after the norms of gates and cell."""
     batch, hidden = saved.x_proj.shape[1], saved.c.shape[2]
     dh = cupy.zeros((batch, hidden), dtype=saved.c.dtype) if gouts[0] is None else cupy.ascontiguousarray(gouts[0])
     dc = cuda.start(gouts[1], dh)

@@ -94,7 +94,7 @@ def test_every_set_of_needs_and_of_results_that_something_used(case, gpu):
         for chosen in range(len(case.inputs)):
             needs = tuple(k == chosen for k in range(len(case.inputs)))
             ours, exact = run(case, gpu, needs, used)
-            compare(case, ours[:2] + [ours[2 + chosen]], exact[:2] + [exact[2 + chosen]])
+            compare(case, [*ours[:2], ours[2 + chosen]], [*exact[:2], exact[2 + chosen]])
             np.testing.assert_array_equal(ours[2 + chosen], whole[2 + chosen])
             assert all(a is None for k, a in enumerate(ours[2:]) if k != chosen)
 
