@@ -44,6 +44,15 @@ def every_setting() -> list[tuple[str, Mapping[str, int]]]:
     return [(file, {}) for file in (GLIMPSE, FILTERBANK, LATENT)]
 
 
+def dynamic_shared(entry: str) -> int:
+    """Bytes of shared memory that a kernel is launched with, for images and grids as in the paper; else 0."""
+    pixels, read, write = 28, 2, 5
+    sizes = {"glimpse_forward": _shared_of_forward(pixels, read, write),
+             "glimpse_backward": _shared_of_backward(pixels, read, write),
+             "filterbank_forward": _shared_of_bank(write, pixels), "filterbank_backward": _shared_of_bank(write, pixels)}
+    return sizes.get(entry, 0)
+
+
 @cache
 def _kernel(file: str, entry: str) -> Any:
     """A kernel, made at its first use: `extend.cuda` imports CuPy."""
