@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -109,8 +109,8 @@ def cells(made: Sequence[Row]) -> dict[str, str]:
                     f"{_range(r.warps for r in some)}" for kernel, some in sorted(of_kernel.items())}
 
 
-def _range(values: object) -> str:
-    every = sorted(set(values))  # type: ignore[call-overload]
+def _range(values: Iterable[int]) -> str:
+    every = sorted(set(values))
     return f"{every[0]:,}" if len(every) == 1 else f"{every[0]:,}-{every[-1]:,}"
 
 
@@ -119,6 +119,17 @@ def _worst(some: Sequence[Row]) -> str:
     if len(some) == 1 or not row.macros:
         return "-"
     return " ".join(f"{name} {value}" for name, value in row.macros.items())
+
+
+def written() -> tuple[str, dict[str, dict[str, str]]]:
+    """The compiler's version and the cells of each architecture, by kernel, as the README has them."""
+    match = _BLOCK.search(README.read_text(encoding="utf-8"))
+    lines = match[0].splitlines() if match else []
+    table_rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
+    given_version = re.search(r"NVRTC ([\d.]+)\.$", lines[-2]) if len(lines) > 2 else None
+    columns = {architecture: {row[0].split("`")[1]: row[3 + k] for row in table_rows}
+               for k, architecture in enumerate(ARCHITECTURES)}
+    return given_version[1] if given_version else "", columns
 
 
 def table() -> str:

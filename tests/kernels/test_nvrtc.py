@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import nvrtc_logs
 import pytest
-from nvrtc_logs import every_setting
+import registers_table
+from nvrtc_logs import Use, every_setting
 
 from duoln.kernels import source
 from duoln.kernels.settings import ARCHITECTURES
@@ -40,6 +41,26 @@ def test_compiles_and_keeps_its_values_in_registers(file, architecture):
             print(f"{architecture} {entry} {macros}: {use.registers} registers, {use.spilled} bytes spilled")
             assert use.spilled == 0, (entry, macros, use)
             assert use.registers * macros.get("THREADS", 256) <= 65536, (entry, macros, use)
+
+
+@pytest.mark.parametrize("architecture", [a if a == "sm_90" else pytest.param(a, marks=pytest.mark.long)
+                                          for a in registers_table.ARCHITECTURES])
+def test_the_table_of_registers_is_what_the_compiler_says(architecture):
+    """After the tests above, so that the logs are there."""
+    version, columns = registers_table.written()
+    if version != nvrtc_logs.version():
+        pytest.skip(f"the table is from NVRTC {version}")
+    assert registers_table.cells(registers_table.rows(architecture)) == columns[architecture], \
+        "run: python tests/registers_table.py --write"
+
+
+@pytest.mark.parametrize(("architecture", "threads", "registers", "shared", "dynamic", "blocks"), [
+    ("sm_90", 256, 32, 0, 0, 8), ("sm_90", 256, 33, 0, 0, 6), ("sm_90", 256, 255, 0, 0, 1), ("sm_90", 1024, 64, 0, 0, 1),
+    ("sm_90", 32, 16, 0, 0, 32), ("sm_90", 1, 16, 0, 0, 32), ("sm_80", 128, 128, 0, 0, 4), ("sm_80", 128, 16, 40_000, 0, 4),
+    ("sm_90", 128, 16, 40_000, 0, 5), ("sm_90", 128, 16, 0, 48 << 10, 4)])
+def test_how_many_blocks_a_multiprocessor_holds(architecture, threads, registers, shared, dynamic, blocks):
+    """Worked by hand from the limits that the page names."""
+    assert registers_table.blocks_of(architecture, threads, Use(registers, shared, 0), dynamic) == blocks
 
 
 def test_an_error_names_the_header_and_the_line():

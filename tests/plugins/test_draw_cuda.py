@@ -120,6 +120,17 @@ def test_no_layout_changes_a_result(case, gpu):
     assert tally.fused[case.op] == tally.cases[case.op] >= 20
 
 
+def test_a_divergence_whose_gradient_is_one_number(gpu):
+    case = latent(5, 3)
+    inputs = [gpu.asarray(a) for a in case.inputs]
+    _, saved = latent_on_cuda.forward(gpu, *inputs)
+    one = gpu.asarray(np.array(0.3, np.float32))
+    gradients = [latent_on_cuda.vjp(gpu, saved, (None, g), (True, True)) for g in
+                 (gpu.broadcast_to(one, (5,)), gpu.full((5,), 0.3, "float32"))]
+    for ours, plain in zip(*gradients, strict=True):
+        np.testing.assert_array_equal(gpu.to_numpy(ours), gpu.to_numpy(plain))
+
+
 def test_what_is_not_a_number_stays_in_its_image(gpu):
     for case in (glimpse(3, 9, 2, 2), bank(3, 2, 9), latent(3, 5)):
         plain, _ = run(case, gpu)

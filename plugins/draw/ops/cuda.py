@@ -49,7 +49,7 @@ def dynamic_shared(entry: str) -> int:
     pixels, read, write = 28, 2, 5
     sizes = {"glimpse_forward": _shared_of_forward(pixels, read, write),
              "glimpse_backward": _shared_of_backward(pixels, read, write),
-             "filterbank_forward": _shared_of_bank(write, pixels), "filterbank_backward": _shared_of_bank(write, pixels)}
+             **dict.fromkeys(("filterbank_forward", "filterbank_backward"), _shared_of_bank(write, pixels))}
     return sizes.get(entry, 0)
 
 
@@ -189,10 +189,11 @@ def _latent_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, Array | None
     gradients = [extend.cuda.empty(a.shape, a.dtype) if needed else None
                  for a, needed in zip(saved, needs, strict=True)]
     of_sample, of_nats = gouts
-    same = of_nats is not None and not any(of_nats.strides)  # one number, broadcast
-    given = extend.cuda.packed(of_sample, of_nats[:1] if same else of_nats)
+    step = 1
+    if of_nats is not None and not any(of_nats.strides):  # one number, broadcast
+        of_nats, step = of_nats[:1], 0
     _kernel(LATENT, "latent_backward")(*_latent_grid(len(saved[1])), (
-        *saved, *given, 0 if same else 1, *gradients, *saved[1].shape))
+        *saved, *extend.cuda.packed(of_sample, of_nats), step, *gradients, *saved[1].shape))
     return gradients
 
 
