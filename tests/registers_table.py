@@ -116,7 +116,7 @@ def _range(values: Iterable[int]) -> str:
 
 def _worst(some: Sequence[Row]) -> str:
     row = min(some, key=lambda r: (r.warps, -r.use.registers))
-    if len(some) == 1 or not row.macros:
+    if len({r.warps for r in some}) == 1:
         return "-"
     return " ".join(f"{name} {value}" for name, value in row.macros.items())
 
