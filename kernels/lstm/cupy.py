@@ -7,7 +7,7 @@ each norm: 10 H.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -49,6 +49,10 @@ class _Saved(NamedTuple):
     c: Array
     stats: Array
     norm: str
+
+
+_Use = tuple[_Saved, tuple[Array | None, Array | None]]
+"""A call of a cell: what it saved, and the gradients of its states."""
 
 
 def settings(norm: str) -> dict[str, int]:
@@ -176,22 +180,31 @@ def _cell_pooled(place: int) -> Callable[..., Array]:
     The cell's kernel runs again, for many time steps at once: a launch costs more than what it computes for one.
     """
 
-    def gradient(be: Backend, uses: Sequence[tuple[_Saved, tuple[Array | None, Array | None]]]) -> Array:
-        values = max(uses[0][0].x_proj.size, 1)
-        count = max(_POOLED_VALUES // values, 1)
-        name = ("bias", *uses[0][0].norms)[place - _CELL_BIAS]
+    def gradient(be: Backend, uses: Sequence[_Use]) -> Array:
         parts = []
-        for k in range(0, len(uses), count):
-            merged, gouts = _merged(uses[k:k + count])
+        for merged, gouts in _few(uses):
             d_x_proj, _, _, d_gates, d_c_norm = _cell_gradient(merged, gouts)
+            name = ("bias", *merged.norms)[place - _CELL_BIAS]
             parts.append(_of_parameters(merged, d_x_proj, d_gates, d_c_norm)[name])
         return reduce(operator.add, parts)
 
     return gradient
 
 
-def _merged(uses: Sequence[tuple[_Saved, tuple[Array | None, Array | None]]],
-            ) -> tuple[_Saved, tuple[Array | None, Array | None]]:
+def _few(uses: Sequence[_Use]) -> Iterator[_Use]:
+    """As few calls as can be: those that have all parameters in common are merged, up to some size."""
+    alike: dict[tuple[Any, ...], list[_Use]] = {}
+    for use in uses:
+        saved = use[0]
+        parameters = (saved.weights[2], *saved.norms.values())
+        alike.setdefault((saved.norm, *(launch.address(p) for p in parameters)), []).append(use)
+    for some in alike.values():
+        count = max(_POOLED_VALUES // max(some[0][0].x_proj.size, 1), 1)
+        for k in range(0, len(some), count):
+            yield _merged(some[k:k + count])
+
+
+def _merged(uses: Sequence[_Use]) -> _Use:
     """Several time steps as one, with the rows of all."""
     if len(uses) == 1:
         return uses[0]

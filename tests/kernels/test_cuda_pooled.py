@@ -61,3 +61,26 @@ def test_the_sums_of_all_time_steps_are_taken_at_once(gpu):
     # The cell's kernel once for each time step and once for each of the three parameters, not for each of their uses.
     assert ran.count("lstm_backward") == TIME_STEPS + 3
     assert ran.count("layer_norm_backward") == 3
+
+
+def test_a_bias_that_two_cells_share_whose_norms_differ(gpu):
+    rng = np.random.default_rng(4)
+    params = {"bias": rng.standard_normal(4 * HIDDEN), **{name: rng.standard_normal(HIDDEN) for name in ("a", "b", "offset")}}
+    x, c = (rng.standard_normal((ROWS, n)).astype(np.float32) for n in (4 * HIDDEN, HIDDEN))
+
+    def gradients(backend, dtype):
+        given = to_tensors({"x": x.astype(dtype), "c": c.astype(dtype)}, backend)
+
+        def total(p):
+            sums = []
+            for name, norm in (("a", "layer-cell"), ("b", "layer-cell"), ("", "none"), ("b", "layer-cell")):
+                norms = {"gain_c": p[name], "bias_c": p["offset"]} if name else None
+                h, _ = ops.lstm_cell(given["x"], given["x"], given["c"], p["bias"], norms, norm=norm)
+                sums.append(ops.sum(h * h))
+            return sum(sums[1:], sums[0])
+
+        return value_and_grad(total)(to_tensors({k: a.astype(dtype) for k, a in params.items()}, backend))[1]
+
+    ours, exact = gradients(gpu, np.float32), gradients(runtime.backend("numpy"), np.float64)
+    for name, wide in exact.items():
+        check_close(ours[name].numpy(), wide.numpy(), 8 * tolerance("float32", 4 * HIDDEN * TIME_STEPS), name)
