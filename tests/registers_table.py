@@ -95,8 +95,8 @@ def _value(expression: str, text: str, macros: Mapping[str, int]) -> int:
         for name, value in re.findall(r"(\w+) = (\d+)(?=\s*(?:,|$))", declaration):
             known.setdefault(name, int(value))
     product = 1
-    for factor in expression.split("*"):
-        product *= int(factor) if factor.strip().isdigit() else known[factor.strip()]
+    for number in expression.split("*"):
+        product *= int(number) if number.strip().isdigit() else known[number.strip()]
     return product
 
 
