@@ -151,6 +151,11 @@ def packed(*arrays: Any) -> tuple[Any, ...]:
     return tuple(None if a is None else cupy.ascontiguousarray(a) for a in arrays)
 
 
+def empty(shape: Sequence[int], dtype: Any) -> Any:
+    """An array on the current device; its values are not defined."""
+    return cupy.empty(tuple(shape), dtype=dtype)
+
+
 def vector_width(width: int, *arrays: Any) -> int:
     """4 if rows of `width` float32 can be read 16 bytes at a time in all these arrays, else 1."""
     return 4 if width % 4 == 0 and all(address(a) % 16 == 0 for a in arrays) else 1

@@ -4,7 +4,7 @@
     python tests/count_launches.py --write    keep them in kernels/launch_counts.json, for kernels/predictions.py
 
 Kernels of CuPy's own are counted by what one call of CuPy launches: an operator or a function of arrays is one, a view is
-none. Our Python is processor time, the least of some runs, with kernels and products that do nothing and without the time of
+none, and joining up to eight arrays is a copy of each. Our Python is processor time, the least of some runs, with kernels and products that do nothing and without the time of
 NumPy's functions.
 """
 
@@ -15,7 +15,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,13 @@ import stand_in_cupy
 
 _VIEWS = {"reshape", "transpose", "expand_dims", "squeeze", "broadcast_to", "empty", "empty_like", "asnumpy"}
 _LAUNCHING_METHODS = ("astype", "copy", "fill", "sum", "max", "mean", "min", "take", "__setitem__")
+_JOINS = {"concatenate", "stack"}
+_COPIED = 8
+"""CuPy copies so many arrays one by one; more of them it joins in one launch, which reads their addresses in a table."""
 _RUNS = 30
 KINDS = ("ours", "products", "library", "graphs", "copies", "uploads", "waits")
+
+Asked = str | Mapping[str, int] | None
 
 
 class Counting:
@@ -59,7 +64,7 @@ class Counting:
         self.asked.clear()
         self.outside = 0.0
 
-    def _counted(self, kind: str | Callable[..., str | None], function: Callable[..., Any]) -> Callable[..., Any]:
+    def _counted(self, kind: str | Callable[..., Asked], function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **named: Any) -> Any:
             if self._inside:  # a function that CuPy's function calls
                 return function(*args, **named)
@@ -69,9 +74,8 @@ class Counting:
             finally:
                 self._inside = False
                 self.outside += time.thread_time() - started
-                name = kind if isinstance(kind, str) else kind(*args)
-                if name is not None:
-                    self.asked[name] += 1
+                asked = kind if isinstance(kind, str) else kind(*args)
+                self.asked.update({asked: 1} if isinstance(asked, str) else asked or {})
 
         return call
 
@@ -79,11 +83,13 @@ class Counting:
         for name, function in vars(self.module).items():
             if not callable(function) or isinstance(function, type) or name == "make":
                 continue
-            kind: str | Callable[..., str | None]
+            kind: str | Callable[..., Asked]
             if name in _VIEWS:
                 kind = "waits" if name == "asnumpy" else "views"
             elif name == "array":
                 kind = lambda host, *rest: "library" if isinstance(host, stand_in_cupy.ndarray) else "uploads"  # noqa: E731
+            elif name in _JOINS:
+                kind = _joining
             elif name == "ascontiguousarray":
                 kind = lambda x, *rest: "views" if x.flags.c_contiguous else "library"  # noqa: E731
             else:
@@ -103,6 +109,10 @@ class Counting:
             plain = getattr(np.ndarray, name)
             wrapped = self._counted("library", plain)
             setattr(arrays, name, lambda *args, _call=wrapped, **named: stand_in_cupy._device(_call(*args, **named)))
+
+
+def _joining(arrays: Sequence[Any], *rest: Any) -> dict[str, int]:
+    return {"library": len(arrays)} if len(arrays) <= _COPIED else {"library": 1, "uploads": 1}
 
 
 def of_step(counting: Counting, run: Callable[[], object]) -> dict[str, float]:
@@ -175,7 +185,7 @@ def _subjects(counting: Counting) -> dict[str, Callable[[], dict[str, float]]]:
     return {"MNIST, an update": lambda: training(counting, "mnist"),
             "MNIST, an update, compiled": lambda: training(counting, "mnist", "compiled"),
             "DRAW, a glimpse of an update": lambda: difference(
-                training(counting, "draw", glimpses=6), training(counting, "draw", glimpses=2), 4),
+                training(counting, "draw", glimpses=14), training(counting, "draw", glimpses=10), 4),
             "DRAW, an update of two glimpses, compiled": lambda: training(counting, "draw", "compiled", glimpses=2),
             "LN-LSTM, a time step forward": lambda: time_step(False),
             "LN-LSTM, a time step forward + backward": lambda: time_step(True)}

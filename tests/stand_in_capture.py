@@ -179,6 +179,9 @@ class Stream:
         event.record(self)
         return event
 
+    def is_capturing(self) -> bool:
+        return Capture.begun is not None and Capture.begun.stream is self
+
     def wait_event(self, event: Event) -> None:
         pass
 

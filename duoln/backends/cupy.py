@@ -14,7 +14,7 @@ from duoln.backends.numpy_like import NumpyLikeBackend
 from duoln.backends.protocol import Array
 from duoln.system import cublas, cuda_graph
 
-_MOST_AT_ONCE = 8
+_COPIED_SINGLY = 8
 
 
 class CupyBackend(NumpyLikeBackend):
@@ -61,11 +61,16 @@ class CupyBackend(NumpyLikeBackend):
         return cuda_graph.Repeated(run)
 
     def concat(self, arrays: Sequence[Array], axis: int = 0) -> Array:
-        """A few arrays at a time: CuPy uploads the addresses of more than eight, which no graph repeats."""
-        while len(arrays) > _MOST_AT_ONCE:
-            arrays = [cupy.concatenate(arrays[k:k + _MOST_AT_ONCE], axis=axis)
-                      for k in range(0, len(arrays), _MOST_AT_ONCE)]
-        return cupy.concatenate(arrays, axis=axis)
+        """CuPy uploads the addresses of more than eight arrays, which no graph repeats; there each is copied alone."""
+        if len(arrays) <= _COPIED_SINGLY or not cupy.cuda.get_current_stream().is_capturing():
+            return cupy.concatenate(arrays, axis=axis)
+        axis %= arrays[0].ndim
+        shape = [sum(a.shape[axis] for a in arrays) if k == axis else n for k, n in enumerate(arrays[0].shape)]
+        joined, end = cupy.empty(shape, dtype=arrays[0].dtype), 0
+        for a in arrays:
+            start, end = end, end + a.shape[axis]
+            joined[(slice(None),) * axis + (slice(start, end),)] = a
+        return joined
 
     def matmul(self, x: Array, y: Array) -> Array:
         return cublas.multiply(x, y) if x.dtype.kind == "f" else cupy.matmul(x, y)

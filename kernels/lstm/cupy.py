@@ -6,7 +6,9 @@ each norm: 10 H.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import cupy
@@ -22,6 +24,11 @@ from duoln.system import cublas
 
 _VARIANTS = ("none", "layer", "layer-cell", "layer-theano")
 _PARAMETERS = ("gain_x", "bias_x", "gain_h", "bias_h")
+_NORM_PARAMETERS = (*_PARAMETERS, "gain_c", "bias_c")
+_CELL_BIAS = 3
+"""The place of the bias among the arrays of `lstm_cell`; the parameters of the norms follow it."""
+_POOLED_VALUES = 1 << 24
+"""So many values of x_proj are merged at once for the gradients of parameters that many time steps share."""
 _COMMON = ("x_proj: float32[3], h_proj: float32[3], gain_x: float32[1]?, bias_x: float32[1]?, "
            "gain_h: float32[1]?, bias_h: float32[1]?, bias: float32[1], gain_c: float32[1]?, bias_c: float32[1]?, "
            "mask: bool[2]?, ")
@@ -43,6 +50,10 @@ class _Saved(NamedTuple):
     c: Array
     stats: Array
     norm: str
+
+
+_Use = tuple[_Saved, tuple[Array | None, Array | None]]
+"""A call of a cell: what it saved, and the gradients of its states."""
 
 
 def settings(norm: str) -> dict[str, int]:
@@ -129,7 +140,8 @@ def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Arr
     norms = dict(zip(norm_shapes("lstm", norm, 1), packed_norms, strict=True))
     macros = settings(norm)
     x_proj = cupy.ascontiguousarray(x_proj + bias if norm == "layer-theano" else x_proj)[None]
-    h_proj, hs, cs = cupy.ascontiguousarray(h_proj)[None], cuda.states(c, 1), cuda.states(c, 1)
+    h_proj, cs = cupy.ascontiguousarray(h_proj)[None], cuda.states(c, 1)
+    hs = cupy.empty_like(cs)  # the kernel reads the first state of masked rows only
     stats = cupy.empty((2 * macros["NORM_GATES"] + macros["NORM_CELL"], batch, 3), dtype=x_proj.dtype)
     _forward_step.bind(hidden, batch, (x_proj, h_proj, *_parameters(bias, norms), None, hs, cs, stats, 0, 1, batch,
                                        hidden, eps), macros)()
@@ -139,8 +151,19 @@ def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Arr
 
 def _cell_vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
               needs: Sequence[bool]) -> list[Array | None]:
-    batch, hidden = saved.c.shape[1:]
-    dh, dc = (cuda.start(g, saved.c[0]) for g in gouts)
+    d_x_proj, d_h_proj, dc, d_gates, d_c_norm = _cell_gradient(saved, gouts)
+    gradients: dict[str, Array] = {}
+    if any(needs[_CELL_BIAS:]):
+        gradients = _of_parameters(saved, d_x_proj, d_gates, d_c_norm)
+    return [d_x_proj[0], d_h_proj[0], dc, *(gradients.get(name) for name in ("bias", *saved.norms))]
+
+
+def _cell_gradient(saved: _Saved, gouts: tuple[Array | None, Array | None],
+                   ) -> tuple[Array, Array, Array, Array | None, Array | None]:
+    """Gradients of x_proj, h_proj and the cell before the time step, then those after the norms of gates and cell."""
+    batch, hidden = saved.x_proj.shape[1], saved.c.shape[2]
+    dh = cupy.zeros((batch, hidden), dtype=saved.c.dtype) if gouts[0] is None else cupy.ascontiguousarray(gouts[0])
+    dc = cuda.start(gouts[1], dh)
     macros = settings(saved.norm)
     apart = bool(macros["NORM_GATES"])
     d_x_proj = cupy.empty_like(saved.x_proj)
@@ -150,12 +173,56 @@ def _cell_vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | Non
         saved.x_proj, saved.h_proj, *_parameters(saved.weights[2], saved.norms), None, saved.c, saved.stats, None,
         dh, None, dc, d_x_proj, d_h_proj if apart else None, d_gates if apart else None, d_c_norm, 0, 1, batch, hidden),
         macros)()
-    gradients = _of_parameters(saved, d_x_proj, d_gates if apart else None, d_c_norm)
-    return [d_x_proj[0], d_h_proj[0], dc, gradients["bias"], *(gradients[name] for name in saved.norms)]
+    return d_x_proj, d_h_proj, dc, d_gates if apart else None, d_c_norm
+
+
+def _cell_pooled(place: int) -> Callable[..., Array]:
+    """The gradient of the bias or of a norm's parameter that many time steps share.
+
+    The cell's kernel runs again, for many time steps at once: a launch costs more than what it computes for one.
+    """
+
+    def gradient(be: Backend, uses: Sequence[_Use]) -> Array:
+        parts = []
+        for merged, gouts in _few(be, uses):
+            d_x_proj, _, _, d_gates, d_c_norm = _cell_gradient(merged, gouts)
+            name = ("bias", *merged.norms)[place - _CELL_BIAS]
+            parts.append(_of_parameters(merged, d_x_proj, d_gates, d_c_norm)[name])
+        return reduce(operator.add, parts)
+
+    return gradient
+
+
+def _few(be: Backend, uses: Sequence[_Use]) -> Iterator[_Use]:
+    """As few calls as can be: those that have all parameters in common are merged, up to some size."""
+    alike: dict[tuple[Any, ...], list[_Use]] = {}
+    for use in uses:
+        saved = use[0]
+        parameters = (saved.weights[2], *saved.norms.values())
+        alike.setdefault((saved.norm, *(launch.address(p) for p in parameters)), []).append(use)
+    for some in alike.values():
+        count = max(_POOLED_VALUES // max(some[0][0].x_proj.size, 1), 1)
+        for k in range(0, len(some), count):
+            yield _merged(be, some[k:k + count])
+
+
+def _merged(be: Backend, uses: Sequence[_Use]) -> _Use:
+    """Several time steps as one, with the rows of all."""
+    if len(uses) == 1:
+        return uses[0]
+    saved, first = [s for s, _ in uses], uses[0][0]
+    x_proj, h_proj, c, stats = (be.concat(arrays, 1) for arrays in zip(*(
+        (s.x_proj, s.h_proj, s.c, s.stats) for s in saved), strict=True))
+    gouts = []
+    for each in zip(*(g for _, g in uses), strict=True):
+        none = cupy.zeros_like(first.c[0]) if any(g is None for g in each) else None
+        gouts.append(be.concat([none if g is None else g for g in each]))
+    return first._replace(x_proj=x_proj, h_proj=h_proj, c=c, stats=stats), (gouts[0], gouts[1])
 
 
 def attach() -> None:
     """Add the rules to `lstm` and `lstm_cell`."""
     supports = cuda.supports(_VARIANTS)
     lstm.add(Rule("cuda steps", _forward, _vjp, bounds_unmasked("lstm", supports)), backend="cupy")
-    lstm_cell.add(Rule("cuda step", _cell_forward, _cell_vjp, supports), backend="cupy")
+    pooled = {place: _cell_pooled(place) for place in range(_CELL_BIAS, _CELL_BIAS + 1 + len(_NORM_PARAMETERS))}
+    lstm_cell.add(Rule("cuda step", _cell_forward, _cell_vjp, supports, pooled), backend="cupy")

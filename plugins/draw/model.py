@@ -94,11 +94,11 @@ class Draw(nn.Module):
         canvas = ops.zeros(image.shape, x.backend, x.dtype)
         looked = self.look(params["look"], decoder[0])
         seen = read_patches(image, image - ops.sigmoid(canvas), looked[:, :WHERE], size=self.read, centre=self.centre)
-        divergence: Tensor | None = None
+        divergences: list[Tensor] = []
         for t in range(self.glimpses):
             encoder = self.encoder(params["encoder"], ops.concat(seen, decoder[0], axis=1), encoder)
             latent, nats = gaussian_latent(self.posterior(params["posterior"], encoder[0]), noise[t])
-            divergence = nats if divergence is None else divergence + nats
+            divergences.append(nats)
             decoder = self.decoder(params["decoder"], latent, decoder)
             looked = self.look(params["look"], decoder[0])
             if t < self.glimpses - 1:
@@ -106,7 +106,7 @@ class Draw(nn.Module):
                                                centre=self.centre)
             else:
                 canvas = canvas + self._write(looked)[0]
-        assert divergence is not None
+        divergence = ops.sum(ops.stack(divergences, axis=0), axis=0)
         missed = ops.sum(ops.bce_with_logits(ops.reshape(canvas, shape=x.shape), x), axis=1)
         return ops.stack(missed, divergence, axis=1)
 

@@ -5,74 +5,65 @@ kept from one run of the tests to the next, as compiled kernels are.
 `pytest -rP tests/kernels/test_nvrtc.py` prints registers and spills of every kernel, setting and architecture.
 """
 
-import getpass
-import hashlib
-import re
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
+import nvrtc_logs
 import pytest
+import registers_table
+from nvrtc_logs import Use, every_setting
 
 from duoln.kernels import source
-from duoln.kernels.settings import ARCHITECTURES, every_setting
+from duoln.kernels.settings import ARCHITECTURES
 
-KEPT = Path(tempfile.gettempdir()) / f"duoln-nvrtc-{getpass.getuser()}"
+pytestmark = pytest.mark.skipif(nvrtc_logs.version() is None, reason="no NVRTC for this platform")
+
 FILES = sorted({file for file, _ in every_setting()})
-_ENTRY = re.compile(r"entry function '(\w+)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers", re.S)
 SMALL = {"THREADS": 32, "UNITS": 1, "NORM_GATES": 1, "NORM_CELL": 1}
 
 
-@pytest.fixture(scope="module")
-def nvrtc():
-    """The compiler's library; `pip install duoln[test]` brings it on Linux."""
-    return pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="no NVRTC for this platform")
-
-
-def _compile(nvrtc, text, macros, architecture):
-    options = (f"--gpu-architecture={architecture}", "--std=c++17", "-ftz=true", "--ptxas-options=-v",
-               *(f"-D{k}={v}" for k, v in macros.items()))
-    key = "\0".join((text, *options, *map(str, nvrtc.getVersion())))
-    kept = KEPT / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.log"
-    if kept.exists():
-        return kept.read_text()
-    program = nvrtc.createProgram(text, "kernel.cu", (), ())
-    try:
-        nvrtc.compileProgram(program, options)
-    except Exception as error:
-        raise AssertionError(f"{architecture} {macros}: {nvrtc.getProgramLog(program)}") from error
-    assert len(nvrtc.getCUBIN(program)) > 0
-    log = nvrtc.getProgramLog(program)
-    KEPT.mkdir(mode=0o700, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=KEPT, delete=False) as part:
-        part.write(log)
-    Path(part.name).replace(kept)
-    return log
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_architecture_is_known(architecture, nvrtc):
+def test_every_architecture_is_known(architecture):
     """One setting of the largest source."""
-    assert _ENTRY.search(_compile(nvrtc, source.text("lstm/lstm.cu"), SMALL, architecture))
+    assert nvrtc_logs.used(nvrtc_logs.log(source.text("lstm/lstm.cu"), SMALL, architecture))
 
 
 @pytest.mark.parametrize("architecture", [a if a == "sm_90" else pytest.param(a, marks=pytest.mark.long) for a in ARCHITECTURES])
 @pytest.mark.parametrize("file", FILES)
-def test_compiles_and_keeps_its_values_in_registers(file, architecture, nvrtc):
+def test_compiles_and_keeps_its_values_in_registers(file, architecture):
     settings = [macros for name, macros in every_setting() if name == file]
     assert settings
     with ThreadPoolExecutor(2) as pool:
-        logs = list(pool.map(lambda macros: _compile(nvrtc, source.text(file), macros, architecture), settings))
+        logs = list(pool.map(lambda macros: nvrtc_logs.log(source.text(file), macros, architecture), settings))
     for macros, log in zip(settings, logs, strict=True):
-        entries = _ENTRY.findall(log)
+        entries = nvrtc_logs.used(log)
         assert entries, log
-        for entry, stores, loads, registers in entries:
-            print(f"{architecture} {entry} {macros}: {registers} registers, {stores} + {loads} bytes spilled")
-            assert int(stores) + int(loads) == 0, (entry, macros, stores)
-            assert int(registers) * macros.get("THREADS", 256) <= 65536, (entry, macros, registers)
+        for entry, use in entries.items():
+            print(f"{architecture} {entry} {macros}: {use.registers} registers, {use.spilled} bytes spilled")
+            assert use.spilled == 0, (entry, macros, use)
+            assert use.registers * macros.get("THREADS", 256) <= 65536, (entry, macros, use)
 
 
-def test_an_error_names_the_header_and_the_line(nvrtc):
+@pytest.mark.parametrize("architecture", [a if a == "sm_90" else pytest.param(a, marks=pytest.mark.long)
+                                          for a in registers_table.ARCHITECTURES])
+def test_the_table_of_registers_is_what_the_compiler_says(architecture):
+    """After the tests above, so that the logs are there."""
+    version, columns = registers_table.written()
+    if version != nvrtc_logs.version():
+        pytest.skip(f"the table is from NVRTC {version}")
+    assert registers_table.cells(registers_table.rows(architecture)) == columns[architecture], \
+        "run: python tests/registers_table.py --write"
+
+
+@pytest.mark.parametrize(("architecture", "threads", "registers", "shared", "dynamic", "blocks"), [
+    ("sm_90", 256, 32, 0, 0, 8), ("sm_90", 256, 33, 0, 0, 6), ("sm_90", 256, 255, 0, 0, 1), ("sm_90", 1024, 64, 0, 0, 1),
+    ("sm_90", 32, 16, 0, 0, 32), ("sm_90", 1, 16, 0, 0, 32), ("sm_80", 128, 128, 0, 0, 4), ("sm_80", 128, 16, 40_000, 0, 4),
+    ("sm_90", 128, 16, 40_000, 0, 5), ("sm_90", 128, 16, 0, 48 << 10, 4)])
+def test_how_many_blocks_a_multiprocessor_holds(architecture, threads, registers, shared, dynamic, blocks):
+    """Worked by hand from the limits that the page names."""
+    assert registers_table.blocks_of(architecture, threads, Use(registers, shared, 0), dynamic) == blocks
+
+
+def test_an_error_names_the_header_and_the_line():
     text = source.text("lstm/lstm.cu").replace("constexpr int WARP = 32;", "constexpr int WARP = thirty_two;")
     with pytest.raises(AssertionError, match=r"common\.cuh\(\d+\)"):
-        _compile(nvrtc, text, SMALL, "sm_90")
+        nvrtc_logs.log(text, SMALL, "sm_90")

@@ -3,9 +3,7 @@
 // A row belongs to one thread. A line of pixels is copied to whole vectors, and so are all lines that are kept: `line`
 // values each, of which those beyond the pixels are 0.
 #include "native.h"
-
-static const index_t WHERE = 5;  // numbers that place a grid: x, y, log variance, log stride, log gamma
-enum { X, Y, VARIANCE, STRIDE, GAMMA };
+#include "grid.h"
 
 struct Sizes {
     index_t pixels, line, read, write;
@@ -58,27 +56,11 @@ static const Counted<T>& counted() {
     return numbers;
 }
 
-// One grid of a row: the numbers that place it.
+// A grid of a row.
 template <class T>
-struct Grid {
-    T centre[2], precision, stride, gamma;
-
-    Grid(const T* where, const Sizes& s, index_t points, bool inverse) {
-        T kept[WHERE];
-        for (index_t k = 0; k < WHERE; ++k) {
-            const T low = where[k] < T(-s.limit) ? T(-s.limit) : where[k];
-            kept[k] = low > T(s.limit) ? T(s.limit) : low;
-        }
-        for (int axis : {X, Y}) centre[axis] = (kept[axis] + 1) * T(s.half);
-        precision = 1 / exponential(kept[VARIANCE]);
-        stride = exponential(kept[STRIDE]) * T(double(s.pixels - 1) / double(points - 1));
-        gamma = exponential(kept[GAMMA]);
-        if (inverse) gamma = 1 / gamma;
-    }
-
-    static T step(index_t point, index_t points) { return T(double(point) - (double(points) / 2 - 0.5)); }
-    T mean(int axis, index_t point, index_t points) const { return centre[axis] + stride * step(point, points); }
-};
+static inline Grid<T> grid_of(const T* where, const Sizes& s, index_t points, bool inverse) {
+    return placed<T>(where, T(s.half), T(double(s.pixels - 1) / double(points - 1)), T(s.limit), inverse);
+}
 
 // filters[axis][point][pixel] of a grid, the first of whose points is at `first` of all.
 template <class T>
@@ -86,7 +68,7 @@ static void fill(const Grid<T>& grid, const Sizes& s, index_t first, index_t poi
     for (int axis : {X, Y})
         for (index_t point = 0; point < points; ++point) {
             T* filter = filters + (axis * s.points() + first + point) * s.line;
-            const T mean = grid.mean(axis, point, points), sharpness = T(-0.5) * grid.precision;
+            const T mean = grid_mean(grid, axis, T(point), T(points)), sharpness = T(-0.5) * grid.precision;
             for (index_t a = 0; a < s.line; a += Vector<T>::lanes) {
                 const auto away = load(counted<T>().values + a % COUNTED) + (T(int(a / COUNTED * COUNTED)) - mean);
                 store(filter + a, exponential(away * away * sharpness));
@@ -103,7 +85,7 @@ template <class T>
 static void look(const T* canvas, const T* image, const T* looked, T* drawn, T* seen, T* chances, T* filters,
                  T* seen_rows, const Sizes& s) {
     const index_t P = s.pixels, L = s.line, N = s.points(), read = s.read, write = s.write;
-    const Grid<T> reader(looked, s, read, false), writer(looked + WHERE, s, write, true);
+    const Grid<T> reader = grid_of(looked, s, read, false), writer = grid_of(looked + WHERE, s, write, true);
     fill(reader, s, 0, read, filters);
     fill(writer, s, read, write, filters);
     const T *columns = filters, *rows = filters + N * L, *patch = looked + 2 * WHERE;
@@ -147,7 +129,7 @@ static void place(const Grid<T>& grid, const Sizes& s, const T* where, index_t f
         for (index_t point = 0; point < points; ++point) {
             const T* filter = filters + (axis * s.points() + first + point) * s.line;
             const T* g = (axis == X ? d_columns : d_rows) + (first + point) * s.line;
-            const T scale = axis == X ? T(1) : grid.gamma, mean = grid.mean(axis, point, points);
+            const T scale = axis == X ? T(1) : grid.gamma, mean = grid_mean(grid, axis, T(point), T(points));
             const T along = dot(g, filter, s.line) * scale;
             typename Vector<T>::type d_means = {}, spreads = {};
             // The gradient of the exponents is that of a softmax; epsilon is already in the filters.
@@ -160,7 +142,7 @@ static void place(const Grid<T>& grid, const Sizes& s, const T* where, index_t f
             const T d_mean = folded<T>(d_means), spread = folded<T>(spreads);
             d[axis] += d_mean * T(s.half);
             d[VARIANCE] += spread * T(0.5);
-            d[STRIDE] += d_mean * Grid<T>::step(point, points) * grid.stride;
+            d[STRIDE] += d_mean * grid_step(T(point), T(points)) * grid.stride;
             if (axis == Y) d[GAMMA] += inverse ? -along : along;
         }
     for (index_t k = 0; k < WHERE; ++k) d_where[k] = std::abs(where[k]) < T(s.limit) ? d[k] : T(0);
@@ -170,7 +152,7 @@ template <class T>
 static void look_back(const T* image, const T* looked, const T* chances, const T* filters, const T* seen_rows,
                       const T* d_drawn, const T* d_seen, T* d_canvas, T* d_image, T* d_looked, const Sizes& s) {
     const index_t P = s.pixels, L = s.line, N = s.points(), read = s.read, write = s.write;
-    const Grid<T> reader(looked, s, read, false), writer(looked + WHERE, s, write, true);
+    const Grid<T> reader = grid_of(looked, s, read, false), writer = grid_of(looked + WHERE, s, write, true);
     const T *columns = filters, *rows = filters + N * L, *patch = looked + 2 * WHERE;
     std::vector<T> memory((2 * N + 2 * read + 2 * write + 3) * L, T(0));
     T *d_columns = memory.data(), *d_rows = d_columns + N * L, *d_seen_rows = d_rows + N * L;
