@@ -20,6 +20,8 @@ class Metric(NamedTuple):
     better: Literal["lowest", "highest"]
     heading: str
     form: str = ".4f"
+    limit: float | None = None
+    """The best value there can be, if runs reach it; of two runs that have it neither can be ahead."""
 
     def reaches(self, value: float, level: float) -> bool:
         """Whether a value is at least as good as a level."""
@@ -28,6 +30,10 @@ class Metric(NamedTuple):
     def beats(self, value: float, level: float) -> bool:
         """Whether a value is better than a level."""
         return value < level if self.better == "lowest" else value > level
+
+    def ahead(self, value: float, level: float) -> bool | None:
+        """Whether a value is better than a level; None if both are the limit."""
+        return None if value == level == self.limit else self.beats(value, level)
 
     def best(self, values: Sequence[float]) -> float:
         return min(values) if self.better == "lowest" else max(values)
@@ -128,7 +134,7 @@ class _Comparison:
 
 @dataclass(frozen=True)
 class Better(_Comparison):
-    """The winner's figure is better than each loser's, in every metric."""
+    """The winner's figure is better than each loser's, in every metric; where both are perfect, that cannot be told."""
 
     winner: str
     losers: tuple[str, ...]
@@ -145,17 +151,18 @@ class Better(_Comparison):
                 f"{_listed(self.losers)}")
 
     def judge(self, runs: Sequence[Curve]) -> Seen | None:
-        figures, holds = [], True
+        figures: list[Figure] = []
+        answers: list[bool | None] = []
         for metric in self.metrics:
             values = [self.figure(run, metric) for run in runs]
             present = [value for value in values if value is not None]
             if len(present) < len(values):
                 return None
             first, *others = present
-            holds = holds and all(metric.beats(first, value) for value in others)
+            answers += [metric.ahead(first, value) for value in others]
             figures += [Figure(metric.heading, role.variant, value, metric.form)
                         for role, value in zip(self.roles, present, strict=True)]
-        return Seen(holds, figures)
+        return Seen(_all_of(answers), figures)
 
 
 @dataclass(frozen=True)
@@ -198,7 +205,7 @@ class Sooner(_Comparison):
                 answers.append(ratio is not None and ratio < 1 and ratio <= self.share)
             figures += [Figure(f"best {metric.heading}", self.loser, level, metric.form),
                         Figure(f"updates until there, as a share of {self.loser}'s", self.winner, ratio, ".0%")]
-        return Seen(False if False in answers else None if None in answers else True, figures)
+        return Seen(_all_of(answers), figures)
 
 
 @dataclass(frozen=True)
@@ -294,6 +301,11 @@ class Steadier:
               for role, value in zip(self.roles, figures, strict=True)),
             *(Figure("changes by a factor of", variant, ratio, ".2f")
               for variant, ratio in zip(self.variants, ratios, strict=True))])
+
+
+def _all_of(answers: Sequence[bool | None]) -> bool | None:
+    """Whether all hold; None if some cannot tell and none fails."""
+    return False if False in answers else None if None in answers else True
 
 
 def _listed(names: Any) -> str:

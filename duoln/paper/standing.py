@@ -63,7 +63,7 @@ class Standing(NamedTuple):
     """Why there is no evidence, if there is none."""
     verdict: Verdict
     so_far: str
-    """What is seen where that is no verdict yet."""
+    """What is seen where the seeds do not agree, or that is no verdict yet."""
     evidence: Evidence | None
     finding: Finding | None
     measured: Sequence[Measured]
@@ -213,7 +213,7 @@ def _by_runs(entry: Entry, claim: Claim, rule: RunRule, task: Task | None, missi
                         None, None, [], settings)
     seeds = [seen.holds for seen in evidence.seen]
     decided = verdict.of_seeds(seeds, evidence.share, rule.needs)
-    return Standing(entry, claim, task, "", decided, verdict.so_far(seeds) if decided == "too short to tell" else "",
+    return Standing(entry, claim, task, "", decided, "" if decided in verdict.AGREED else verdict.so_far(seeds),
                     evidence, None, _over_seeds([seen.figures for seen in evidence.seen]), settings)
 
 

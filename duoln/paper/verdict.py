@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-Verdict = Literal["holds", "does not hold", "too short to tell", "not measured"]
+Verdict = Literal["holds", "does not hold", "depends on the seed", "too short to tell", "not measured"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+AGREED: tuple[Verdict, ...] = ("holds", "does not hold")
+"""Verdicts that all seeds share."""
 ENOUGH_SEEDS = 3
 METHOD = (
     "Runs: each seed says by the claim's rule whether the claim holds. If all seeds say the same, and there are at "
     f"least {ENOUGH_SEEDS} of them or the runs are at least as long as the paper's, that is the verdict: holds, or "
-    "does not hold. Otherwise it is too short to tell, and what the seeds say so far stands beside it. Runs of several "
-    "settings are never mixed. A claim about equal ends of training needs runs as long as the paper's.",
+    f"does not hold. If at least {ENOUGH_SEEDS} seeds of that length say different things, the claim depends on the "
+    "seed. Otherwise it is too short to tell. What the seeds say stands beside both. Runs of several settings are "
+    "never mixed. A claim about equal ends of training needs runs as long as the paper's.",
     "Which runs: those on the best data (original, then substitute, then synthetic), of these the longest, of these "
     "those with the most seeds. The length is that of the shortest run, in updates, by the paper's.",
     "Findings of duoln analyze are exact computations, so one is enough. A claim without runs or a finding is not "
@@ -31,7 +34,10 @@ def of_seeds(seeds: Sequence[bool | None], share: float, needs: float = 0.0) -> 
     """
     if not seeds:
         return "not measured"
-    enough = share >= 1 or (len(seeds) >= ENOUGH_SEEDS and share >= needs)
+    whole, several = share >= 1, len(seeds) >= ENOUGH_SEEDS
+    if whole and several and set(seeds) == {True, False}:
+        return "depends on the seed"
+    enough = whole or (several and share >= needs)
     if not enough or len(set(seeds)) != 1 or seeds[0] is None:
         return "too short to tell"
     return "holds" if seeds[0] else "does not hold"
@@ -45,7 +51,7 @@ def of_finding(holds: bool | None) -> Verdict:
 
 
 def so_far(seeds: Sequence[bool | None]) -> str:
-    """What seeds say that are no verdict yet; at least one seed."""
+    """What seeds say that do not agree or are no verdict yet; at least one seed."""
     count = f"{len(seeds)} seed{'' if len(seeds) == 1 else 's'}"
     if len(set(seeds)) > 1:
         return f"so far: it holds for {seeds.count(True)} of {count}"

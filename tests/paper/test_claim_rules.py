@@ -30,6 +30,16 @@ def test_an_equal_figure_is_not_better():
     assert not Better("ln", ("none",), (NLL,)).judge([made("ln", [0.4]), made("none", [0.4])]).holds
 
 
+def test_runs_that_are_both_perfect_cannot_tell():
+    error = Metric("train_nll", "lowest", "error", limit=0.0)
+    perfect, imperfect = made("ln", [0.0]), made("none", [0.1])
+    assert Better("ln", ("none",), (error,)).judge([perfect, made("none", [0.0])]).holds is None
+    assert Better("ln", ("none", "bn"), (error,)).judge([perfect, imperfect, made("bn", [0.0])]).holds is None
+    assert Better("ln", ("none",), (error,)).judge([perfect, imperfect]).holds is True
+    assert Better("none", ("ln",), (error,)).judge([imperfect, perfect]).holds is False
+    assert Better("ln", ("none",), (error,)).judge([made("ln", [0.1]), imperfect]).holds is False
+
+
 def test_every_loser_and_every_metric_counts():
     runs = [made("bn", [0.2]), made("ln", [0.3]), made("none", [0.1])]
     assert not Better("bn", ("ln", "none"), (NLL,)).judge(runs).holds
