@@ -10,8 +10,9 @@ from typing import Any
 import cupy
 import numpy as np
 
+from duoln.backends import storage
 from duoln.backends.numpy_like import NumpyLikeBackend
-from duoln.backends.protocol import Array
+from duoln.backends.protocol import STORAGE, Array
 
 
 class CupyBackend(NumpyLikeBackend):
@@ -21,16 +22,18 @@ class CupyBackend(NumpyLikeBackend):
     queues = True
 
     def __init__(self) -> None:
-        super().__init__(cupy, ("float32", "float64", "int32", "bool"))
+        super().__init__(cupy)
         self._properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
         self.device = self._properties["name"].decode()
 
     def asarray(self, host: Any, dtype: str | None = None) -> Array:
+        if dtype in STORAGE:
+            return self.astype(cupy.array(host), dtype)
         return cupy.array(host, dtype=self.native_dtype(dtype) if dtype else None)
 
     def to_numpy(self, x: Array) -> np.ndarray:
         array: np.ndarray = cupy.asnumpy(x)
-        return array
+        return storage.float32_of(array) if array.dtype == storage.BITS else array
 
     def wait(self, arrays: Sequence[Array]) -> None:
         if len(arrays):
@@ -46,7 +49,7 @@ class CupyBackend(NumpyLikeBackend):
 
         def read() -> list[np.ndarray]:
             copied.synchronize()
-            return copies
+            return [storage.float32_of(copy) if copy.dtype == storage.BITS else copy for copy in copies]
 
         return read
 
@@ -66,6 +69,12 @@ class CupyBackend(NumpyLikeBackend):
         last.record()
         last.synchronize()
         return float(cupy.cuda.get_elapsed_time(first, last)) / 1e3
+
+    def matmul(self, x: Array, y: Array, dtype: str | None = None) -> Array:
+        """The product. cuBLAS multiplies float16 as it is stored; CuPy has no bfloat16, so its values are widened."""
+        if x.dtype == np.float16 and dtype is None:
+            return cupy.matmul(x, y)
+        return super().matmul(x, y, dtype)
 
     def free_memory(self) -> int:
         free, _ = cupy.cuda.runtime.memGetInfo()

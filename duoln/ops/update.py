@@ -15,7 +15,7 @@ from duoln.errors import ShapeError, UsageError
 from duoln.ops.common import check_beside, check_float
 
 
-@op
+@op(like=(None,))
 def global_norm(*arrays: Tensor) -> Tensor:
     """The Euclidean norm of all entries of all tensors together.
 
