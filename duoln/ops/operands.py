@@ -8,8 +8,8 @@
 | where | any | that dtype |
 
 Two tensors must have one dtype: nothing is promoted. Only float32 may stand beside float16 or bfloat16, whose values it
-holds exactly, and gives float32. A Python number takes the dtype of the tensor beside it, and a NumPy scalar counts as a
-Python number. A NumPy array must be wrapped with `duoln.tensor` first:
+holds exactly, and gives float32. A Python number takes the dtype of the tensor beside it, and a NumPy scalar counts as
+a Python number. A NumPy array must be wrapped with `duoln.tensor` first:
 
 | tensor | the number beside it |
 | --- | --- |
