@@ -14,6 +14,14 @@ from duoln.backends import storage
 from duoln.backends.numpy_like import NumpyLikeBackend
 from duoln.backends.protocol import STORAGE, Array
 
+_bits_of = cupy.ElementwiseKernel("float32 x", "uint16 bits", """
+    const unsigned all = __float_as_uint(x);
+    const bool is_nan = (all & 0x7fffffffu) > 0x7f800000u;
+    bits = (unsigned short)((is_nan ? all | 0x400000u : all + 0x7fffu + (all >> 16 & 1)) >> 16);
+""", "duoln_bfloat16_of_float32")
+_float32_of = cupy.ElementwiseKernel("uint16 bits", "float32 x", "x = __uint_as_float(unsigned(bits) << 16);",
+                                     "duoln_float32_of_bfloat16")
+
 
 class CupyBackend(NumpyLikeBackend):
     """Arrays are cupy.ndarray on the current CUDA device; work is queued on the current stream."""
@@ -69,6 +77,14 @@ class CupyBackend(NumpyLikeBackend):
         last.record()
         last.synchronize()
         return float(cupy.cuda.get_elapsed_time(first, last)) / 1e3
+
+    def astype(self, x: Array, dtype: str) -> Array:
+        """The values in another dtype. Between float32 and bfloat16 it is one kernel, as between dtypes of CuPy."""
+        if dtype == "bfloat16" and x.dtype == np.float32:
+            return _bits_of(x)
+        if dtype == "float32" and x.dtype == storage.BITS:
+            return _float32_of(x)
+        return super().astype(x, dtype)
 
     def matmul(self, x: Array, y: Array, dtype: str | None = None) -> Array:
         """The product. cuBLAS multiplies float16 as it is stored; CuPy has no bfloat16, so its values are widened."""
