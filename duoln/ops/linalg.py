@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from duoln.backends.protocol import STORAGE, Array, Backend
+from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.storage import converted
 from duoln.errors import ShapeError
@@ -25,7 +25,7 @@ def _rows(be: Backend, x: Array) -> Array:
 
 def _sums(be: Backend, x: Array, y: Array) -> Array:
     """The product before it is rounded: that of values of 16 bits in float32."""
-    return be.matmul(x, y, "float32") if be.dtype(x) in STORAGE else be.matmul(x, y)
+    return be.matmul(x, y, "float32") if x.dtype in be.narrow else be.matmul(x, y)
 
 
 def _times_matrix(be: Backend, x: Array, w: Array) -> Array:
@@ -128,7 +128,9 @@ def _linear_forward(be: Backend, x: Array, weight: Array, bias: Array | None) ->
         return _times_matrix(be, x, weight), (x, weight)
     y = _sums(be, _rows(be, x), weight)
     y += bias  # y is a new array, so this may work in place where arrays are mutable
-    return converted(be, be.reshape(y, (*x.shape[:-1], weight.shape[1])), be.dtype(x)), (x, weight)
+    if x.dtype in be.narrow:
+        y = be.astype(y, be.dtype(x))
+    return (y if len(x.shape) == 2 else be.reshape(y, (*x.shape[:-1], weight.shape[1]))), (x, weight)
 
 
 def _linear_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
