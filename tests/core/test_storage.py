@@ -191,3 +191,10 @@ def test_a_rule_that_is_watched_gets_what_is_stored(be):
 def test_gradients_of_a_tensor_in_16_bits_are_tensors(be):
     value, gradient = value_and_grad(lambda p: ops.sum(p * p))(_tensor(be, 3, dtype="float16"))
     assert isinstance(gradient, Tensor) and (value.dtype, gradient.dtype) == ("float32", "float16")
+
+
+def test_adam_refuses_parameters_of_16_bits(be):
+    """The update would give float32 parameters back, or lose its steps."""
+    params = {"w": _tensor(be, 3)}
+    adam = duoln.optim.Adam(0.1)
+    check_error(DtypeError, lambda: adam.update(params, params, adam.init(params), duoln.tensor(0.1, be)), "[adam_update]", "float32", "bfloat16", "p.astype('bfloat16')")
