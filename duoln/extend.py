@@ -45,6 +45,12 @@ and to a `vjp` that names it after a star too:
     def vjp(be, positive, gout, needs, *, slope):
         return (be.where(positive, gout, gout * slope),)
 
+Tensors of float16 and bfloat16 store values; arithmetic is float32. Nothing has to be written for them: a rule gets
+float32 arrays, and its results and gradients are rounded to 16 bits if all float arrays of the call have 16 bits.
+`@op(like=...)` decides otherwise: `like=(None,)` keeps a sum or a loss in float32, `like=(0,)` stores the result as the
+first array is stored, beside weights in float32. A fast rule for arrays as they are stored names them,
+`Rule(..., stored=(0,))`, and `check_rule(..., dtype="bfloat16")` checks it.
+
 `supports`, the last argument of the fast rule, returns the reason why the rule cannot run; the operator then runs the
 composed rule. No rule writes into its inputs, its saved values or `gout`. `check_op` compares an operator with a
 NumPy formula and its gradient with central differences (`attrs={"slope": 0.1}` goes to both); `check_rule` compares a

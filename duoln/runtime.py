@@ -14,7 +14,7 @@ from duoln import backends, tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.arguments import described, did_you_mean
-from duoln.core.entering import host_array, name_of_dtype
+from duoln.core.entering import host_array
 from duoln.core.miscalled import explained
 from duoln.data.batches import check_pair, check_range
 from duoln.errors import BackendError, DtypeError, UsageError
@@ -113,8 +113,9 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
     """A tensor with the values of a NumPy array, nested lists or a number.
 
     Python floats and lists of them become float32. Integers of any kind, also in arrays, become int32. Bools stay
-    bool. Arrays and NumPy scalars of floats keep their dtype, if the backend has it. With `dtype`, floats are rounded
-    to it. No other conversion changes a value: a value that the dtype cannot hold raises an error.
+    bool. Arrays and NumPy scalars of float32 and float64 keep their dtype, if the backend has it. With `dtype`, floats
+    are rounded to it; "float16" and "bfloat16" store values in 16 bits, and arithmetic with them is float32. No other
+    conversion changes a value: a value that the dtype cannot hold raises an error.
 
     Args:
         x: the values.
@@ -131,11 +132,11 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
         raise DtypeError(f"[tensor] expected numbers on the host, found {described(x)}; model.init(seed) gives a "
                          "module's parameters, and duoln.to_tensors takes them")
     where = backend_of("tensor", backend)
-    host = host_array(x, where, dtype)
+    host, dtype = host_array(x, where, dtype)
     if within is not None:
         low, stop = check_pair("tensor", "within", within)
         check_range("tensor", host, stop, low)
-    return Tensor(where.asarray(host, name_of_dtype(host.dtype)), where)
+    return Tensor(where.asarray(host, dtype), where)
 
 
 def backend_of(name: str, given: Backend | str | None) -> Backend:

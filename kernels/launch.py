@@ -156,9 +156,28 @@ def empty(shape: Sequence[int], dtype: Any) -> Any:
     return cupy.empty(tuple(shape), dtype=dtype)
 
 
-def vector_width(width: int, *arrays: Any) -> int:
-    """4 if rows of `width` float32 can be read 16 bytes at a time in all these arrays, else 1."""
-    return 4 if width % 4 == 0 and all(address(a) % 16 == 0 for a in arrays) else 1
+def vector_width(width: int, *arrays: Any, most: int = 4) -> int:
+    """The values of rows of `width` that can be read at a time in all these arrays: 1, 4 or 8, and not above `most`.
+
+    4 values of float32, or 8 of 16 bits, are an access of 16 bytes.
+    """
+    if not all(address(a) % 16 == 0 for a in arrays):
+        return 1
+    return next(n for n in (8, 4, 1) if n <= most and width % n == 0)
+
+
+STORAGES: dict[Any, int] = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.uint16): 2}
+"""The numbers in storage.cuh of what values are stored in; the bits of bfloat16 are uint16."""
+
+
+def storage_macro(x: Any) -> dict[str, int]:
+    """The macro that says in what `x` is stored; none for float32."""
+    return {"STORAGE": STORAGES[x.dtype]} if STORAGES[x.dtype] else {}
+
+
+def stored_kernels(file: str, entry: str, signature: str) -> dict[Any, Kernel]:
+    """The kernel for each dtype of storage, which stands in the signature as `storage`."""
+    return {dtype: Kernel(file, entry, signature.replace("storage", dtype.name)) for dtype in STORAGES}
 
 
 def multiprocessors() -> int:

@@ -12,6 +12,8 @@ Macros = Mapping[str, int]
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 """Turing to Blackwell: the GPUs that duoln's kernels are compiled for in the tests."""
 
+STORED: tuple[dict[str, int], ...] = ({}, {"STORAGE": 1}, {"STORAGE": 2})
+"""In what the values of a kernel that takes 16 bits are stored, see storage.cuh."""
 CROSS_ENTROPY = ({"THREADS": 32}, {"THREADS": 256})
 """For few classes a warp works on a row, for many classes a block does."""
 TENSORS = {"CHUNK": 4096, "MOST": 56}
@@ -31,8 +33,9 @@ def every_setting() -> list[tuple[str, Macros]]:
         "lstm/lstm.cu": recurrent.every_setting(_LSTM), "gru/gru.cu": recurrent.every_setting(_CELL),
         "lstm/wide.cu": recurrent.every_wide_setting(_LSTM), "gru/wide.cu": recurrent.every_wide_setting(_CELL),
         "rnn/rnn.cu": recurrent.every_setting(_CELL, recurrent.RNN_WIDE),
-        "softmax_cross_entropy/softmax_cross_entropy.cu": list(CROSS_ENTROPY), "adam/adam.cu": [ADAM],
+        "softmax_cross_entropy/softmax_cross_entropy.cu": [{**m, **s} for s in STORED for m in CROSS_ENTROPY],
+        "adam/adam.cu": [ADAM],
         "global_norm/global_norm.cu": [NORM],
-        "take/take.cu": [{}], "device_limits/memory.cu": [{}], "device_limits/exchange.cu": [{}],
+        "take/take.cu": list(STORED), "device_limits/memory.cu": [{}], "device_limits/exchange.cu": [{}],
         "device_limits/products.cu": [{}]}
     return [(file, macros) for file, every in sources.items() for macros in every]

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import stand_in_capture as capture
 
+from duoln.backends import storage
+
 calls: list[str] = []
 """The functions that were called, in order."""
-_DTYPES = {0: np.float32, 1: np.float64, 2: np.float16}
-_ARITHMETIC = {0: (68, 77), 1: (70,), 2: (68, 77)}
+_DTYPES = {0: np.float32, 1: np.float64, 2: np.float16, 14: np.uint16}
+_ARITHMETIC = {0: (68, 77), 1: (70,), 2: (68, 77), 14: (68, 77)}
 _numbers = itertools.count(1)
 
 
@@ -58,11 +60,11 @@ class Library:
         if handle.value not in self._workspaces or min(m, n, k) < 1 or any(
                 rows > lead for (rows, _), lead in zip(stored, leading, strict=True)) or arithmetic not in _ARITHMETIC[kinds[0]]:
             return 7  # CUBLAS_STATUS_INVALID_VALUE
-        assert len(set(kinds)) == 1 and (scales[0]._obj.value, scales[1]._obj.value) == (1, 0)
-        dtype = np.dtype(_DTYPES[kinds[0]])
+        assert kinds[0] == kinds[1] and kinds[2] in (kinds[0], 0 if kinds[0] in (2, 14) else None)
+        assert (scales[0]._obj.value, scales[1]._obj.value) == (1, 0)
         left, right, out = (
-            _matrices(place.value, batches, stride, shape, lead, dtype)
-            for place, stride, shape, lead in zip(places, strides, stored, leading, strict=True))
+            _matrices(place.value, batches, stride, shape, lead, np.dtype(_DTYPES[kind]))
+            for place, stride, shape, lead, kind in zip(places, strides, stored, leading, kinds, strict=True))
         if capture.capturing() is None:
             _multiply(*turned, left, right, out)
         else:
@@ -79,10 +81,15 @@ def _matrices(address: int, batches: int, stride: int, shape: tuple[int, int], l
 
 
 def _multiply(left_turned: int, right_turned: int, left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
-    work = np.float64 if out.dtype == np.float64 else np.float32
-    x = (left.swapaxes(1, 2) if left_turned else left).astype(work)
-    y = (right.swapaxes(1, 2) if right_turned else right).astype(work)
-    out[...] = x @ y
+    x, y = (_wide(m.swapaxes(1, 2) if turned else m) for m, turned in ((left, left_turned), (right, right_turned)))
+    product = x @ y
+    out[...] = storage.bits_of(np, product) if out.dtype == storage.BITS else product
+
+
+def _wide(matrix: np.ndarray) -> np.ndarray:
+    if matrix.dtype == storage.BITS:
+        return storage.float32_of(matrix)
+    return matrix.astype(np.float32) if matrix.dtype == np.float16 else matrix
 
 
 def install() -> None:

@@ -26,7 +26,7 @@ import hostgpu
 import numpy as np
 import stand_in_capture as capture
 
-_FUNCTIONS = ["abs", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "sign", "floor", "isfinite", "maximum", "minimum", "where", "logical_and", "logical_or", "logical_not", "sum", "mean", "max", "min", "all", "any", "argmax", "cumsum", "reshape", "transpose", "expand_dims", "squeeze", "broadcast_to", "concatenate", "flip", "take", "take_along_axis", "matmul", "zeros", "ones", "full", "arange", "array", "argsort", "flatnonzero", "ascontiguousarray", "zeros_like", "stack", "searchsorted"]
+_FUNCTIONS = ["abs", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "sign", "floor", "isfinite", "isnan", "maximum", "minimum", "where", "logical_and", "logical_or", "logical_not", "sum", "mean", "max", "min", "all", "any", "argmax", "cumsum", "reshape", "transpose", "expand_dims", "squeeze", "broadcast_to", "concatenate", "flip", "take", "take_along_axis", "matmul", "zeros", "ones", "full", "arange", "array", "argsort", "flatnonzero", "ascontiguousarray", "zeros_like", "stack", "searchsorted"]
 
 launches: list[str] = []
 """The kernels that ran, in order: for tests that ask whether one did. Their number is the seed of the next, which
@@ -241,6 +241,29 @@ class RawModule:
         return _Function(program, name, self._cooperative)
 
 
+class ElementwiseKernel:
+    """A kernel of one array and one result, from its operation on a value; `hostgpu` runs it."""
+
+    _OF_C = {"float32": "float", "uint16": "unsigned short"}  # noqa: RUF012
+
+    def __init__(self, given: str, made: str, operation: str, name: str) -> None:
+        (kind, value), (self._dtype, result) = given.split(), made.split()
+        source, target = self._OF_C[kind], self._OF_C[self._dtype]
+        self._name = name
+        self._code = (f'extern "C" __global__ void {name}(const {source}* given, {target}* made, int count) {{\n'
+                      f"const int k = int(blockIdx.x * blockDim.x + threadIdx.x);\nif (k >= count) return;\n"
+                      f"const {source} {value} = given[k];\n{target} {result};\n{operation}\nmade[k] = {result};\n}}")
+
+    def __call__(self, x: ndarray) -> Any:
+        return _device(capture.through(self._run, (x.view(np.ndarray),), {}))
+
+    def _run(self, x: np.ndarray) -> np.ndarray:
+        plain, made = np.ascontiguousarray(x), np.empty(x.shape, self._dtype)
+        if x.size:
+            hostgpu.compile(self._code).launch(self._name, (-(-x.size // 256),), (256,), [plain, made, np.int32(x.size)], seed=len(launches))
+        return made
+
+
 class _Function:
     max_dynamic_shared_size_bytes = hostgpu.SHARED_LIMIT
 
@@ -310,6 +333,7 @@ def make() -> types.ModuleType:
     module.empty = _poisoned
     module.empty_like = _poisoned_like
     module.RawModule = RawModule
+    module.ElementwiseKernel = ElementwiseKernel
     module.__version__ = "14.0.0"
     module.asnumpy = _waiting(lambda x: np.array(_plain(x)), "a copy to the host")
     properties = {"name": b"stand-in", "major": 0, "minor": 0, "totalGlobalMem": 1 << 30, "multiProcessorCount": 3}

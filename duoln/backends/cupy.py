@@ -10,11 +10,20 @@ from typing import Any
 import cupy
 import numpy as np
 
+from duoln.backends import storage
 from duoln.backends.numpy_like import NumpyLikeBackend
-from duoln.backends.protocol import Array
+from duoln.backends.protocol import STORAGE, Array
 from duoln.system import cublas, cuda_graph
 
 _COPIED_SINGLY = 8
+
+_bits_of = cupy.ElementwiseKernel("float32 x", "uint16 bits", """
+    const unsigned all = __float_as_uint(x);
+    const bool is_nan = (all & 0x7fffffffu) > 0x7f800000u;
+    bits = (unsigned short)((is_nan ? all | 0x400000u : all + 0x7fffu + (all >> 16 & 1)) >> 16);
+""", "duoln_bfloat16_of_float32")
+_float32_of = cupy.ElementwiseKernel("uint16 bits", "float32 x", "x = __uint_as_float(unsigned(bits) << 16);",
+                                     "duoln_float32_of_bfloat16")
 
 
 class CupyBackend(NumpyLikeBackend):
@@ -24,16 +33,18 @@ class CupyBackend(NumpyLikeBackend):
     queues = True
 
     def __init__(self) -> None:
-        super().__init__(cupy, ("float32", "float64", "int32", "bool"))
+        super().__init__(cupy)
         self._properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
         self.device = self._properties["name"].decode()
 
     def asarray(self, host: Any, dtype: str | None = None) -> Array:
+        if dtype in STORAGE:
+            return self.astype(cupy.array(host), dtype)
         return cupy.array(host, dtype=self.native_dtype(dtype) if dtype else None)
 
     def to_numpy(self, x: Array) -> np.ndarray:
         array: np.ndarray = cupy.asnumpy(x)
-        return array
+        return storage.float32_of(array) if array.dtype == storage.BITS else array
 
     def wait(self, arrays: Sequence[Array]) -> None:
         if len(arrays):
@@ -49,7 +60,7 @@ class CupyBackend(NumpyLikeBackend):
 
         def read() -> list[np.ndarray]:
             copied.synchronize()
-            return copies
+            return [storage.float32_of(copy) if copy.dtype == storage.BITS else copy for copy in copies]
 
         return read
 
@@ -72,9 +83,6 @@ class CupyBackend(NumpyLikeBackend):
             joined[(slice(None),) * axis + (slice(start, end),)] = a
         return joined
 
-    def matmul(self, x: Array, y: Array) -> Array:
-        return cublas.multiply(x, y) if x.dtype.kind == "f" else cupy.matmul(x, y)
-
     def clock(self) -> float:
         cupy.cuda.get_current_stream().synchronize()
         return time.perf_counter()
@@ -87,6 +95,18 @@ class CupyBackend(NumpyLikeBackend):
         last.record()
         last.synchronize()
         return float(cupy.cuda.get_elapsed_time(first, last)) / 1e3
+
+    def astype(self, x: Array, dtype: str) -> Array:
+        """The values in another dtype. Between float32 and bfloat16 it is one kernel, as between dtypes of CuPy."""
+        if dtype == "bfloat16" and x.dtype == np.float32:
+            return _bits_of(x)
+        if dtype == "float32" and x.dtype == storage.BITS:
+            return _float32_of(x)
+        return super().astype(x, dtype)
+
+    def matmul(self, x: Array, y: Array, dtype: str | None = None) -> Array:
+        """The product by cuBLAS, which reads 16 bits as they are stored and adds in float32."""
+        return cublas.multiply(x, y, dtype=None if dtype is None else self.native_dtype(dtype))
 
     def free_memory(self) -> int:
         free, _ = cupy.cuda.runtime.memGetInfo()

@@ -12,13 +12,14 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from duoln.backends import OnePerProcess
-from duoln.backends.protocol import Array, Axis, Shape
+from duoln.backends import OnePerProcess, storage
+from duoln.backends.protocol import DTYPES, STORAGE, Array, Axis, Shape
 from duoln.errors import BackendError, CompileError, DtypeError
 from duoln.system import host_memory
 
-_DTYPES = {"float32": mx.float32, "float64": mx.float64, "int32": mx.int32, "bool": mx.bool_}
-_NAMES = {mx.float32: "float32", mx.float64: "float64", mx.int32: "int32", mx.bool_: "bool"}
+_DTYPES = {"float32": mx.float32, "float64": mx.float64, "int32": mx.int32, "bool": mx.bool_, "float16": mx.float16,
+           "bfloat16": mx.bfloat16}
+_NAMES = {native: name for name, native in _DTYPES.items()}
 
 _LONG_ROW = 64
 
@@ -29,11 +30,12 @@ class MlxBackend(OnePerProcess):
     name = "mlx"
     traces = True
     queues = False
+    narrow = frozenset([mx.float16, mx.bfloat16])
 
     def __init__(self) -> None:
         self.on_gpu = mx.default_device() == mx.Device(mx.gpu)
         # Metal has no float64. The CPU stream has it, and gradient checks use it.
-        self.dtypes = ("float32", "int32", "bool") if self.on_gpu else ("float32", "float64", "int32", "bool")
+        self.dtypes = tuple(name for name in DTYPES if name != "float64" or not self.on_gpu)
         self._process = os.getpid()
         facts = mx.device_info()
         self.device = f"{facts.get('device_name', facts.get('architecture', 'unknown'))} " \
@@ -42,16 +44,21 @@ class MlxBackend(OnePerProcess):
     # The edges
     def asarray(self, host: Any, dtype: str | None = None) -> Array:
         if isinstance(host, mx.array):
-            return host.astype(self._native(dtype)) if dtype else host
+            return self.astype(host, dtype) if dtype else host
         values = np.asarray(host)
         # MLX reads neither negative strides nor another byte order.
         plain = np.ascontiguousarray(values, values.dtype.newbyteorder("=")).reshape(values.shape)
+        if dtype == "bfloat16":
+            return mx.array(storage.bits_of(np, plain)).view(mx.bfloat16)
+        if dtype == "float16" and plain.dtype != np.float16:
+            with np.errstate(over="ignore", under="ignore"):  # rounding to infinity or 0 is no error
+                plain = storage.single(np, plain).astype(np.float16)
         return mx.array(plain, dtype=self._native(dtype or values.dtype.name))
 
     def to_numpy(self, x: Array) -> np.ndarray:
         self._check_process()
         try:
-            return np.array(x)
+            return np.array(x.astype(mx.float32) if x.dtype == mx.bfloat16 else x)
         except ValueError as error:
             raise CompileError("[compile] the step reads a value on the host; return it from the step "
                                "instead") from error
@@ -128,7 +135,7 @@ class MlxBackend(OnePerProcess):
         return mx.arange(stop, dtype=self._native(dtype))
 
     def astype(self, x: Array, dtype: str) -> Array:
-        return x.astype(self._native(dtype))
+        return (_single(x) if dtype in STORAGE else x).astype(self._native(dtype))
 
     # Elementwise
     def abs(self, x: Array) -> Array:
@@ -255,8 +262,26 @@ class MlxBackend(OnePerProcess):
         return x.at[key].add(values)
 
     # Linear algebra
-    def matmul(self, x: Array, y: Array) -> Array:
-        return mx.matmul(x, y)
+    def matmul(self, x: Array, y: Array, dtype: str | None = None) -> Array:
+        """The product. On a GPU MLX adds up the products of 16-bit values in float32 itself."""
+        if x.dtype not in (mx.float16, mx.bfloat16) or (self.on_gpu and dtype is None):
+            return mx.matmul(x, y)
+        product = mx.matmul(x.astype(mx.float32), y.astype(mx.float32))
+        return product if dtype == "float32" else product.astype(x.dtype)
+
+
+def _single(x: Array) -> Array:
+    """Values whose rounding to 16 bits by MLX, through float32, is that of `x`; see `storage.single`."""
+    if x.dtype == mx.int32:  # beyond 24 bits: one bit tells whether any of the lowest eight is set
+        lowest = mx.bitwise_and(x, 0xFF)
+        return mx.where(mx.abs(x) >= 1 << 24, x - lowest + 0x80 * (lowest != 0).astype(mx.int32), x)
+    if x.dtype != mx.float64:
+        return x
+    near = x.astype(mx.float32)
+    wide = near.astype(mx.float64)
+    is_inexact = mx.logical_and(wide != x, mx.logical_not(mx.isnan(x))).astype(mx.uint32)
+    is_beyond = (mx.abs(wide) > mx.abs(x)).astype(mx.uint32)
+    return mx.bitwise_or(near.view(mx.uint32) - is_inexact * is_beyond, is_inexact).view(mx.float32)
 
 
 def _sum_in_parts(x: Array, keepdims: bool) -> Array:

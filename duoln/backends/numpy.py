@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from duoln.backends import storage
 from duoln.backends.numpy_like import NumpyLikeBackend
-from duoln.backends.protocol import Array
+from duoln.backends.protocol import STORAGE, Array
 from duoln.errors import CompileError
 from duoln.system import host_memory, openblas
 
@@ -32,17 +33,19 @@ class NumpyBackend(NumpyLikeBackend):
     name = "numpy"
 
     def __init__(self) -> None:
-        super().__init__(np, ("float32", "float64", "int32", "bool"))
+        super().__init__(np)
         self.device = f"{_processor()} ({os.cpu_count()} cores)"
         self._keeps_memory = keep_freed_memory()
 
     def asarray(self, host: Any, dtype: str | None = None) -> Array:
+        if dtype in STORAGE:
+            return self.astype(np.asarray(host), dtype)
         return np.array(host, dtype=self.native_dtype(dtype) if dtype else None)
 
     def to_numpy(self, x: Array) -> np.ndarray:
         if _within_step.get():
             raise CompileError("[compile] the step reads a value on the host; return it from the step instead")
-        return np.array(x)
+        return np.array(storage.float32_of(x) if x.dtype == storage.BITS else x)
 
     def maximum(self, x: Array, y: Array | float) -> Array:
         if isinstance(y, float) and np.ndim(x):
@@ -62,7 +65,7 @@ class NumpyBackend(NumpyLikeBackend):
         """Does nothing, because NumPy has already computed everything."""
 
     def end_step(self, arrays: Sequence[Array], figures: Sequence[Array]) -> Callable[[], list[np.ndarray]]:
-        return lambda: [np.asarray(figure) for figure in figures]
+        return lambda: [self.to_numpy(figure) for figure in figures]
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """`fn` with a check: it must not read values on the host, because a backend that traces cannot read them."""

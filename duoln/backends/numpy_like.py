@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from duoln.backends import OnePerProcess
-from duoln.backends.protocol import Array, Axis, Shape
+from duoln.backends import OnePerProcess, storage
+from duoln.backends.protocol import DTYPES, STORAGE, Array, Axis, Shape
 from duoln.errors import DtypeError
 
 
@@ -19,10 +19,12 @@ class NumpyLikeBackend(OnePerProcess):
     traces = False
     queues = False
 
-    def __init__(self, xp: ModuleType, dtypes: tuple[str, ...]) -> None:
+    dtypes = DTYPES
+    narrow = frozenset([np.dtype(np.float16), storage.BITS])
+
+    def __init__(self, xp: ModuleType) -> None:
         self.xp = xp
-        self.dtypes = dtypes
-        self._dtype_of = {name: np.dtype(name) for name in dtypes}
+        self._dtype_of = {name: storage.BITS if name == "bfloat16" else np.dtype(name) for name in self.dtypes}
         self._name_of = {dtype: name for name, dtype in self._dtype_of.items()}
 
     def dtype(self, x: Array) -> str:
@@ -46,16 +48,31 @@ class NumpyLikeBackend(OnePerProcess):
         return self.xp.zeros(shape, self.native_dtype(dtype))
 
     def ones(self, shape: Shape, dtype: str = "float32") -> Array:
-        return self.xp.ones(shape, self.native_dtype(dtype))
+        return self.full(shape, 1.0, dtype)
 
     def full(self, shape: Shape, value: float, dtype: str = "float32") -> Array:
-        return self.xp.full(shape, value, self.native_dtype(dtype))
+        native = self.native_dtype(dtype)
+        if native == storage.BITS:
+            value = int(storage.bits_of(np, np.asarray(value, np.float64)))
+        return self.xp.full(shape, value, native)
 
     def arange(self, stop: int, dtype: str = "int32") -> Array:
+        if dtype in STORAGE:
+            return self.astype(self.xp.arange(stop, dtype=np.int32), dtype)
         return self.xp.arange(stop, dtype=self.native_dtype(dtype))
 
     def astype(self, x: Array, dtype: str) -> Array:
-        return x.astype(self.native_dtype(dtype))
+        native = self.native_dtype(dtype)
+        if x.dtype == native:
+            return x.astype(native)
+        if x.dtype == storage.BITS:
+            x = storage.float32_of(x)
+        if dtype not in STORAGE:
+            return x.astype(native)
+        if native == storage.BITS:
+            return storage.bits_of(self.xp, x)
+        with np.errstate(over="ignore", under="ignore"):  # rounding to infinity or 0 is no error
+            return storage.single(self.xp, x).astype(native)
 
     # Elementwise
     def abs(self, x: Array) -> Array:
@@ -162,7 +179,7 @@ class NumpyLikeBackend(OnePerProcess):
 
     def pad(self, x: Array, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> Array:
         shape = tuple(before + n + after for n, (before, after) in zip(x.shape, widths, strict=True))
-        out = self.xp.full(shape, value, x.dtype)
+        out = self.full(shape, value, self.dtype(x))
         out[tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, widths, strict=True))] = x
         return out
 
@@ -190,5 +207,9 @@ class NumpyLikeBackend(OnePerProcess):
         return out
 
     # Linear algebra
-    def matmul(self, x: Array, y: Array) -> Array:
-        return self.xp.matmul(x, y)
+    def matmul(self, x: Array, y: Array, dtype: str | None = None) -> Array:
+        stored = self.dtype(x)
+        if stored not in STORAGE:
+            return self.xp.matmul(x, y)
+        product = self.xp.matmul(self.astype(x, "float32"), self.astype(y, "float32"))
+        return product if dtype == "float32" else self.astype(product, stored)

@@ -5,6 +5,10 @@ which give the same results in all three libraries if the dtypes are equal; the 
 are. Dtypes are named by strings. Nothing is promoted: every primitive returns the dtype of its input, comparisons
 return bool, `argmax` returns int32, and sums of bool are int32.
 
+float16 and bfloat16 are for storage: arithmetic is float32. Only the primitives that make arrays or move values,
+`astype` and `matmul` take arrays of these dtypes. Python's operators on such arrays are not defined: a library
+without bfloat16 has its bits in arrays of uint16.
+
 Devices do *not* check the range of indices (CuPy wraps round, MLX reads other memory). The host checks them when it
 makes a batch, see `duoln.data.check_range`.
 """
@@ -25,8 +29,13 @@ Array = Any
 Shape = tuple[int, ...]
 Axis = int | tuple[int, ...] | None
 
-DTYPES = ("float32", "float64", "int32", "bool")
 FLOATS = ("float32", "float64")
+"""The dtypes of arithmetic."""
+STORAGE = ("float16", "bfloat16")
+"""The dtypes of values that are stored in 16 bits."""
+REALS = (*FLOATS, *STORAGE)
+"""The dtypes of values that may have a gradient."""
+DTYPES = (*FLOATS, "int32", "bool", *STORAGE)
 
 
 class Backend(Protocol):
@@ -36,6 +45,8 @@ class Backend(Protocol):
     device: str
     """The name of the device, for people."""
     dtypes: tuple[str, ...]
+    narrow: frozenset[Any]
+    """The library's own dtypes of arrays that store 16 bits."""
     traces: bool
     """Whether `compile` runs the function once and then repeats what it computed."""
     queues: bool
@@ -46,7 +57,10 @@ class Backend(Protocol):
         """A native array with the values of a NumPy array or a number."""
 
     def to_numpy(self, x: Array) -> np.ndarray:
-        """The values on the host. Waits for the device; raises CompileError inside a compiled step."""
+        """The values on the host; those of bfloat16 as float32, which is exact.
+
+        Waits for the device; raises CompileError inside a compiled step.
+        """
 
     def wait(self, arrays: Sequence[Array]) -> None:
         """Ends a step: returns when the arrays are computed."""
@@ -85,7 +99,8 @@ class Backend(Protocol):
     def ones(self, shape: Shape, dtype: str = "float32") -> Array: ...
     def full(self, shape: Shape, value: float, dtype: str = "float32") -> Array: ...
     def arange(self, stop: int, dtype: str = "int32") -> Array: ...
-    def astype(self, x: Array, dtype: str) -> Array: ...
+    def astype(self, x: Array, dtype: str) -> Array:
+        """The values in another dtype: rounded to nearest, to even at a tie, and once only."""
 
     # Elementwise ---------------------------------------------------------------------------------
     def abs(self, x: Array) -> Array: ...
@@ -137,7 +152,13 @@ class Backend(Protocol):
         """`x` with `values` added to `x[key]`, for a basic slice. `x` is not changed."""
 
     # Linear algebra ------------------------------------------------------------------------------
-    def matmul(self, x: Array, y: Array) -> Array: ...
+    def matmul(self, x: Array, y: Array, dtype: str | None = None) -> Array:
+        """The product. Values of 16 bits are multiplied and added in float32.
+
+        Args:
+            x, y: arrays of one dtype.
+            dtype: "float32" keeps the sums of 16-bit values; by default they are rounded to the dtype of `x`.
+        """
 
 
 EDGES = ("asarray", "to_numpy", "wait", "end_step", "compile", "repeat", "clock", "info", "free_memory", "dtype",

@@ -47,6 +47,7 @@ def add_command(commands: Any) -> None:
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """The options that `duoln run` and the examples share."""
+    from duoln.runs.precision import PRECISIONS
     from duoln.runtime import CHOICES
 
     parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
@@ -60,6 +61,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--debug-nans", action="store_true",
                         help="if a step diverges, run it again and tell which operator made the first such value")
     parser.add_argument("--tf32", action="store_true", help="let the GPU round float32 products to TF32")
+    parser.add_argument("--precision", choices=PRECISIONS,
+                        help="bf16: store activations and a copy of the weights in 16 bits, and compute in float32 "
+                             "(default: float32, or that of a resumed run)")
     parser.add_argument("--json", action="store_true", help="the result as one JSON object on stdout")
 
 
@@ -130,6 +134,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     from duoln import runtime
     from duoln.cli import console
     from duoln.distributed.joining import join_ranks
+    from duoln.runs.precision import FLOAT32
     from duoln.runs.settings import write_command
     from duoln.system.stopping import Interrupted
     from duoln.tasks.registry import Registry
@@ -150,11 +155,15 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     else:
         top = args.out or _newest_folder(task)
         asked, configs = _resumed(task, top, asked, usual)
+    precisions = {} if follows else _precisions(top, list(configs), args.precision)
     backend, why = runtime.choose(args.backend)
     console.say(f"backend: {why}")
     ranks = join_ranks(place, backend, console.say) if place else None
     if ranks is not None:
-        configs = _of_first(task, ranks, configs)
+        configs, precisions = _of_first(task, ranks, configs, precisions)
+    for word in dict.fromkeys(precisions.values()):
+        if word != FLOAT32:
+            console.say(f"precision: {word}")
     splits: Splits | None = None
     results: list[dict[str, Any]] = []
     listeners = Registry(asked=plugins).listeners(console.say)
@@ -165,7 +174,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
                 console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)")
             splits, made_for = task.data(cfg), _data_settings(task, cfg)
             _say_data(task, splits)
-        trainer = Trainer(task, name, cfg, splits, backend, args.debug_nans, ranks)
+        trainer = Trainer(task, name, cfg, splits, backend, args.debug_nans, ranks, precisions[name])
         if follows:
             follow(trainer)
             continue
@@ -256,14 +265,25 @@ def _resumed(task: Task, top: Path, asked: Command, usual: str | None) -> tuple[
     return whole, configs
 
 
-def _of_first(task: Task, ranks: Ranks, configs: Mapping[str, Config]) -> dict[str, Config]:
-    """The configurations of process 0, which alone reads the run folder."""
+def _precisions(top: Path, variants: Sequence[str], asked: str | None) -> dict[str, str]:
+    """The precision of each variant: that of its folder; that of the others of the command if it has none yet."""
+    from duoln.runs.precision import FLOAT32, read_precision, resumed_precision
+
+    before = {name: read_precision(top / name) for name in variants}
+    usual = asked or next(filter(None, before.values()), FLOAT32)
+    return {name: resumed_precision(top / name, asked) if before[name] else usual for name in variants}
+
+
+def _of_first(task: Task, ranks: Ranks, configs: Mapping[str, Config],
+              precisions: Mapping[str, str]) -> tuple[dict[str, Config], dict[str, str]]:
+    """The configurations and precisions of process 0, which alone reads the run folder."""
     from duoln.data import strictjson
     from duoln.runs.settings import config_of
 
-    text = strictjson.dumps({name: dataclasses.asdict(cfg) for name, cfg in configs.items()})
+    text = strictjson.dumps({name: [dataclasses.asdict(cfg), precisions.get(name)] for name, cfg in configs.items()})
     shared = strictjson.revive(json.loads(ranks.text_of_first(text)))
-    return {name: config_of(task, settings, "[ranks] rank 0") for name, settings in shared.items()}
+    return ({name: config_of(task, settings, "[ranks] rank 0") for name, (settings, _) in shared.items()},
+            {name: precision for name, (_, precision) in shared.items()})
 
 
 def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequence[Mapping[str, Any]], top: Path,

@@ -23,7 +23,8 @@ LARGEST = int(INT32.max)
 
 
 WORDS = {"ln": "layer", "bn": "batch", "cuda": "cupy", "gpu": "cupy", "mps": "mlx", "metal": "mlx", "cpu": "numpy",
-         "float": "float32", "double": "float64", "int": "int32", "long": "int32"}
+         "half": "float16", "fp16": "float16", "bf16": "bfloat16", "bfloat16": "bf16", "float": "float32",
+         "double": "float64", "int": "int32", "long": "int32"}
 """What other libraries call a value that has a name here: norms, backends and dtypes."""
 
 

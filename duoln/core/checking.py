@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.backends.protocol import FLOATS, Array
+from duoln.backends.protocol import REALS, Array
 from duoln.core.arguments import check_function
 from duoln.core.gradient import pullback, tensors_of
 from duoln.core.miscalled import explained
@@ -17,7 +17,7 @@ from duoln.errors import DtypeError, GradientError
 
 def projected_gradients(fn: Callable[..., Any], args: Sequence[Any], places: Sequence[int], rng: np.random.Generator,
                         ) -> tuple[list[Array], list[np.ndarray | None]]:
-    """The gradients of sum(w * fn(*args)) with respect to the arguments at `places`, tensors of one dtype.
+    """The gradients of sum(w * fn(*args)) with respect to the arguments at `places`, float tensors.
 
     Returns:
         The gradients, and the weights w: standard normal for each float output, and None for another one.
@@ -30,9 +30,11 @@ def projected_gradients(fn: Callable[..., Any], args: Sequence[Any], places: Seq
 
     first = args[places[0]]
     outputs, back, tape = pullback(call, [args[i] for i in places])
-    weights = [rng.standard_normal(o.shape) if o.dtype in FLOATS else None for o in tensors_of(outputs)]
+    outs = tensors_of(outputs)
+    weights = [rng.standard_normal(o.shape) if o.dtype in REALS else None for o in outs]
     try:
-        return back([None if w is None else first.backend.asarray(w, first.dtype) for w in weights]), weights
+        return back([None if w is None else first.backend.asarray(w, out.dtype)
+                     for w, out in zip(weights, outs, strict=True)]), weights
     finally:
         tape.close()
 
@@ -53,7 +55,7 @@ def gradcheck(fn: Callable[..., Any], *args: Any, rtol: float = 1e-6, step: floa
         DtypeError: an argument is float32, or none is float64; differences in float32 are too inexact for this check.
     """
     check_function("gradcheck", "fn", fn)
-    checked = [i for i, a in enumerate(args) if isinstance(a, Tensor) and a.dtype in FLOATS]
+    checked = [i for i, a in enumerate(args) if isinstance(a, Tensor) and a.dtype in REALS]
     if not checked or any(args[i].dtype != "float64" for i in checked):
         dtypes = [args[i].dtype for i in checked]
         raise DtypeError(f"[gradcheck] expected float64 tensors, found {dtypes or 'no float tensor'}")

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from duoln.backends.protocol import FLOATS, Array, Backend
+from duoln.backends.protocol import REALS, Array, Backend
 from duoln.core.rule import Rule
 from duoln.core.tape import Tape
 from duoln.core.tensor import Tensor
@@ -28,7 +28,7 @@ def derived(function: Callable[..., Any], name: str = "composed") -> Rule:
 
     def forward(be: Backend, *arrays: Array | None, **attrs: Any) -> tuple[Any, _Saved]:
         tape = Tape()
-        inputs = [None if a is None else Tensor(a, be, tape.new_place() if be.dtype(a) in FLOATS else None)
+        inputs = [None if a is None else Tensor(a, be, tape.new_place() if be.dtype(a) in REALS else None)
                   for a in arrays]
         try:
             result = function(*inputs, **attrs)

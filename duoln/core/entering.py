@@ -1,4 +1,7 @@
-"""Values that enter from the host: the dtype that they get, and the values that a dtype cannot hold."""
+"""Values that enter from the host: the dtype that they get, and the values that a dtype cannot hold.
+
+NumPy has no bfloat16: values for a tensor of that dtype stay in the dtype they have, and the backend rounds them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.backends.protocol import Backend
+from duoln.backends.protocol import STORAGE, Backend
 from duoln.core.arguments import INT32, described, did_you_mean, dtype_name
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, ShapeError
@@ -14,32 +17,31 @@ from duoln.errors import DtypeError, ShapeError
 _TEXTS = {"U": "text", "S": "bytes"}
 _EVERYWHERE = {np.dtype(name): name for name in ("float32", "int32", "bool")}
 """The dtypes that every backend has. `dtype.name` takes as long as the rest of what enters a step."""
+_LARGEST_BFLOAT16 = 3.3895313892515355e38
+"""(2 - 2^-7) 2^127."""
 
 
-def host_array(x: Any, backend: Backend, dtype: str | None) -> np.ndarray:
-    """`x` as an array of a dtype that the backend has; see `duoln.tensor` for the rules.
+def host_array(x: Any, backend: Backend, dtype: str | None) -> tuple[np.ndarray, str]:
+    """`x` as an array, and the dtype of its tensor, which the backend has; see `duoln.tensor` for the rules.
 
     Raises:
         DtypeError: a value is not a number, the backend lacks the dtype, or the dtype cannot hold a value.
         ShapeError: lists have different lengths.
     """
     if dtype is None and type(x) is np.ndarray and x.dtype in _EVERYWHERE:
-        return x
+        return x, _EVERYWHERE[x.dtype]
     values, dtype = _as_array(x), dtype_name(dtype)
     if dtype is not None and (not isinstance(dtype, str) or dtype not in backend.dtypes):
         raise DtypeError(f"[tensor] dtype: expected one of {', '.join(backend.dtypes)} on {backend.name}, "
                          f"found {dtype!r:.60}{did_you_mean(dtype, backend.dtypes)}")
     wanted = dtype or _own_dtype(x, values, backend)
-    if values.dtype == wanted:
-        return values
+    if wanted != "bfloat16" and values.dtype == wanted:
+        return values, wanted
     _check_values(values, wanted)
+    if wanted in STORAGE:
+        return values if values.dtype.kind == "f" else values.astype(np.float64), wanted
     with np.errstate(under="ignore"):
-        return values.astype(wanted)
-
-
-def name_of_dtype(dtype: np.dtype) -> str:
-    """The name of a dtype, whatever its order of bytes."""
-    return _EVERYWHERE.get(dtype) or dtype.name
+        return values.astype(wanted), wanted
 
 
 def _as_array(x: Any) -> np.ndarray:
@@ -70,7 +72,7 @@ def _own_dtype(x: Any, values: np.ndarray, backend: Backend) -> str:
     name = values.dtype.name
     if name == "float64" and not isinstance(x, np.ndarray | np.generic):
         return "int32" if _whole(x) else "float32"
-    if name not in backend.dtypes:
+    if name not in backend.dtypes or name in STORAGE:
         actual = described(x) if values.dtype.kind == "O" and not values.ndim else _kind(values)
         raise DtypeError(f"[tensor] expected one of {', '.join(backend.dtypes)} on {backend.name}, found {actual}"
                          f"{'' if values.dtype.kind in _TEXTS else '; convert the array or pass dtype='}")
@@ -100,7 +102,7 @@ def _check_values(values: np.ndarray, wanted: str) -> None:
                 bad |= np.trunc(values) != values
         allowed = f"integers in {INT32.min} .. {INT32.max}, which int32 holds; pass dtype='float32' for others"
     else:
-        limit = np.finfo(wanted).max
+        limit = _LARGEST_BFLOAT16 if wanted == "bfloat16" else float(np.finfo(wanted).max)
         bad, allowed = np.isfinite(values) & (np.abs(values.astype(np.float64)) > limit), f"numbers up to {limit:.6g}"
     if bad.any():
         raise DtypeError(f"[tensor] expected {allowed}, found {values.reshape(-1)[np.flatnonzero(bad)[0]]}")

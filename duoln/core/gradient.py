@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from duoln import tree
-from duoln.backends.protocol import FLOATS, Array
+from duoln.backends.protocol import REALS, Array
 from duoln.core.arguments import check_flag, check_function, described, how_to_wrap, name_of
 from duoln.core.miscalled import explained
 from duoln.core.tape import Tape
@@ -37,7 +37,7 @@ def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Call
         if not isinstance(leaf, Tensor):
             raise DtypeError(f"[value_and_grad] parameter '{path}': expected a duoln.Tensor, found "
                              f"{described(leaf)}; {how_to_wrap(leaf)}")
-        if leaf.dtype not in FLOATS:
+        if leaf.dtype not in REALS:
             raise DtypeError(f"[value_and_grad] parameter '{path}': expected a float dtype, found {leaf.dtype}")
         tracked = Tensor(leaf.data, leaf.backend, tape.new_place())
         leaves.append(tracked)
@@ -98,7 +98,7 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
                 actual = (f"shape {value.shape}; ops.mean(loss) makes one of it" if isinstance(value, Tensor) else
                           described(value))
                 raise ShapeError(f"[value_and_grad] expected a scalar tensor as the value, found {actual}")
-            if value.dtype not in FLOATS:
+            if value.dtype not in REALS:
                 raise DtypeError(f"[value_and_grad] expected a float value, found {value.dtype}: it has no gradient")
             backend = value.backend
             tensors = tensors_of(result)

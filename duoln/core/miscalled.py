@@ -15,7 +15,8 @@ from duoln.errors import CallError
 P = ParamSpec("P")
 R = TypeVar("R")
 _CALL_RULES = {f"duoln.{name}" for name in (
-    "core.op", "core.rule", "core.derived", "core.tape", "core.recording", "core.watching", "testing.operators")}
+    "core.op", "core.rule", "core.derived", "core.tape", "core.recording", "core.storage", "core.watching",
+    "testing.operators")}
 """The modules that call functions of rules."""
 _NAMED = inspect.Parameter.KEYWORD_ONLY
 _REST, _OPTIONS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD

@@ -27,12 +27,13 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from duoln.backends.protocol import FLOATS, NAMES, Backend
+from duoln.backends.protocol import NAMES, REALS, STORAGE, Backend
 from duoln.core.arguments import described, how_to_wrap, kind_name
 from duoln.core.miscalled import check_fit, is_of_call, wrong_call
 from duoln.core.rule import Rule
+from duoln.core.storage import Like, candidates, common_dtype
 from duoln.core.tape import Record, Tape
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, DuolnError, GradientError, MixedBackendError, UsageError
@@ -79,10 +80,15 @@ class Op(Generic[P, R]):
     Args:
         function: the function that a call runs: it checks its arguments and ends with `apply`.
         name, doc: name and docstring of the op; by default those of the function.
+        like: for each result the number of the array in whose dtype it is stored, if that dtype has 16 bits; the last
+            one counts for all results that follow, and a result is float32 for None. By default results have 16 bits if
+            all float arrays have.
     """
 
-    def __init__(self, function: Callable[P, R], name: str | None = None, doc: str | None = None) -> None:
+    def __init__(self, function: Callable[P, R], name: str | None = None, doc: str | None = None,
+                 like: Like | None = None) -> None:
         self.function = function
+        self.like = like
         self._composed: Rule | None = None
         self._rules: dict[str, list[Rule]] = {}
         self.__module__ = function.__module__
@@ -130,17 +136,34 @@ class Op(Generic[P, R]):
 
     def select(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
         """The rule that runs on these native arrays."""
+        is_narrow = any(getattr(x, "dtype", None) in backend.narrow for x in arrays)
+        return self._of_narrow(backend, arrays, attrs) if is_narrow else self._of_wide(backend, arrays, attrs)
+
+    def _of_narrow(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
+        """The rule that runs on these arrays, of which some have 16 bits."""
+        rules = self.rules(backend.name)
+        return next(rule for rule, given in candidates(self.name, backend, rules, self.like, arrays)
+                    if self._refusal(rule, backend, given, attrs) is None)
+
+    def _of_wide(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
+        """The rule that runs on these arrays, none of which has 16 bits."""
         if not _composed_only.get():
             for rule in self._rules.get(backend.name, ()):
-                try:
-                    if rule.supports is None or rule.supports(backend, *arrays, **attrs) is None:
-                        return rule
-                except TypeError as error:
-                    check_fit(error, f"[{self.name}] rule '{rule.name}'", "supports", rule.supports, len(arrays), attrs)
-                    raise
+                if self._refusal(rule, backend, arrays, attrs) is None:
+                    return rule
         if self._composed is None:
             raise DuolnError(f"[{self.name}] has no composed rule")
         return self._composed
+
+    def _refusal(self, rule: Rule, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
+        """The reason why the rule cannot run on these arrays; None if it can."""
+        if rule.supports is None:
+            return None
+        try:
+            return rule.supports(backend, *arrays, **attrs)
+        except TypeError as error:
+            check_fit(error, f"[{self.name}] rule '{rule.name}'", "supports", rule.supports, len(arrays), attrs)
+            raise
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> list[tuple[str, str]]:
         """What a call with these arguments would run: pairs (rule, verdict) in the order of trial.
@@ -160,8 +183,11 @@ class Op(Generic[P, R]):
             raise UsageError(f"[{self.name}] explain: expected arguments that a rule computes with, found some for "
                              "which none is needed")
         verdicts = []
-        for rule in self.rules(backend.name):
-            reason = rule.supports(backend, *natives, **attrs) if rule.supports else None
+        rules = self.rules(backend.name)
+        is_narrow = any(getattr(x, "dtype", None) in backend.narrow for x in natives)
+        for rule, given in (candidates(self.name, backend, rules, self.like, natives) if is_narrow else
+                            [(rule, natives) for rule in rules]):
+            reason = self._refusal(rule, backend, given, attrs)
             verdicts.append((rule.name, reason or "runs"))
             if reason is None:
                 break
@@ -186,6 +212,7 @@ class Op(Generic[P, R]):
         tape: Tape | None = None
         natives: list[Any] = []
         dtype = None
+        is_mixed = False
         for arg in args:
             if not isinstance(arg, Tensor):
                 if arg is not None and not isinstance(arg, int | float):
@@ -200,7 +227,7 @@ class Op(Generic[P, R]):
                 raise MixedBackendError(f"[{self.name}] expected one backend, found "
                                         f"{backend.name} and {arg.backend.name}")
             elif native.dtype != dtype:
-                self._check_one_float(args)
+                is_mixed = True
             node = arg.node
             if node is not None and not node.tape.closed:
                 if tape is not None and tape is not node.tape:
@@ -210,7 +237,10 @@ class Op(Generic[P, R]):
                 tape = node.tape
         if backend is None:
             raise DtypeError(f"[{self.name}] expected a duoln.Tensor among the arguments, found none")
-        rule = own = self.select(backend, natives, attrs)
+        if dtype in backend.narrow or (is_mixed and self._has_narrow(args)):
+            rule = own = self._of_narrow(backend, natives, attrs)
+        else:
+            rule = own = self._of_wide(backend, natives, attrs)
         watch = _watch.get()
         if watch is not None:
             rule = watch(self, rule)
@@ -232,15 +262,16 @@ class Op(Generic[P, R]):
 
     def _has_gradient(self, rule: Rule, out: Any, backend: Backend) -> bool:
         """Whether the result has a derivative by the inputs; the result of a comparison is a constant."""
-        if rule.vjp is None and any(backend.dtype(o) in FLOATS for o in (out if isinstance(out, tuple) else (out,))):
+        if rule.vjp is None and any(backend.dtype(o) in REALS for o in (out if isinstance(out, tuple) else (out,))):
             raise GradientError(f"[{self.name}] rule '{rule.name}' has no gradient; pass it stop_gradient(x)")
         return rule.vjp is not None
 
-    def _check_one_float(self, args: Sequence[Any]) -> None:
-        """Raises DtypeError if the tensors have several float dtypes."""
-        dtypes = list(dict.fromkeys(a.dtype for a in args if isinstance(a, Tensor) and a.dtype in FLOATS))
-        if len(dtypes) > 1:
-            raise DtypeError(f"[{self.name}] expected one float dtype, found {dtypes[0]} and {dtypes[1]}")
+    def _has_narrow(self, args: Sequence[Any]) -> bool:
+        """Whether a tensor has 16 bits. Raises DtypeError if the float dtypes do not belong together."""
+        dtypes = [a.dtype for a in args if isinstance(a, Tensor)]
+        if any(dtype in REALS for dtype in dtypes):
+            common_dtype(self.name, dtypes)
+        return any(dtype in STORAGE for dtype in dtypes)
 
     def _no_tensor(self, arg: object) -> DtypeError:
         return DtypeError(f"[{self.name}] expected a duoln.Tensor, found {kind_name(type(arg))}; {how_to_wrap(arg)}")
@@ -270,6 +301,13 @@ def _record(tape: Tape, rule: Rule, args: Sequence[Any], out: Any, saved: Any, b
     return tensors if isinstance(out, tuple) else tensors[0]
 
 
-def op(function: Callable[P, R]) -> Op[P, R]:
-    """Make an operator from a function that checks its arguments and ends with `return NAME.apply(...)`."""
-    return Op(function)
+@overload
+def op(function: Callable[P, R]) -> Op[P, R]: ...
+@overload
+def op(*, like: Like) -> Callable[[Callable[P, R]], Op[P, R]]: ...
+def op(function: Callable[..., Any] | None = None, *, like: Like | None = None) -> Any:
+    """Make an operator from a function that checks its arguments and ends with `return NAME.apply(...)`.
+
+    `@op(like=...)` says in which dtypes the results are stored, see `Op`.
+    """
+    return Op(function) if function is not None else lambda plain: Op(plain, like=like)

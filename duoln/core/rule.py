@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,9 @@ class Rule:
         supports: `supports(backend, *arrays, **attrs)`: None, or the reason why this rule cannot run.
         pooled: for argument i, `pooled[i](backend, [(saved, gout), ...]) -> gradient` of an argument that
             was used many times: one large product instead of many small ones.
+        stored: the numbers of the arrays that the rule also takes as they are stored in 16 bits, all in one dtype. It
+            then gives results and gradients in that dtype where the op stores them so, and gets their gradients so. All
+            other arrays are float32.
         remark: `remark(backend)`: the note that `duoln doctor --ops` prints about this rule on this machine, or None.
 
     A rule never writes into its inputs, `saved` or `gout`.
@@ -39,6 +42,9 @@ class Rule:
     supports: Callable[..., str | None] | None = None
     pooled: Mapping[int, Callable[..., Array]] = field(default_factory=dict)
     remark: Callable[[Backend], str | None] | None = None
+    stored: Container[int] = ()
+    fitted: dict[Any, Rule] = field(default_factory=dict, init=False, repr=False)
+    """This rule for arrays of 16 bits, by their dtypes; see `storage`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from typing import Any, NamedTuple
 
-from duoln.backends.protocol import Array, Backend
+from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core.arguments import described
 from duoln.core.miscalled import check_fit
 from duoln.core.repeated import repeated
@@ -60,12 +60,26 @@ class Tape:
         Each record is freed once it is read, unless `keep` is set: then the tape can be read again.
         """
         gradients: list[Array | None] = [None] * len(self.uses)
+        stored: dict[int, str] = {}
+        """The dtype of 16 bits of a gradient whose sum is in float32 until it is read."""
         pools: dict[int, dict[tuple[Rule, int], list[tuple[Any, Any]]]] = {}
 
         def accumulate(index: int, gradient: Array | None) -> None:
-            if gradient is not None:
-                before = gradients[index]
-                gradients[index] = gradient if before is None else repeated(operator.add, before, gradient)
+            if gradient is None:
+                return
+            before = gradients[index]
+            if before is not None:
+                dtype = backend.dtype(gradient)
+                if dtype in STORAGE:
+                    gradient = repeated(backend.astype, gradient, "float32")
+                    if index not in stored:
+                        stored[index], before = dtype, repeated(backend.astype, before, "float32")
+                gradient = repeated(operator.add, before, gradient)
+            gradients[index] = gradient
+
+        def finished(index: int) -> Array | None:
+            gradient = gradients[index]
+            return gradient if index not in stored else repeated(backend.astype, gradient, stored.pop(index))
 
         def flush(index: int) -> None:
             for (rule, argument), uses in pools.pop(index, {}).items():
@@ -80,7 +94,7 @@ class Tape:
             for index in outputs:
                 if index in pools:
                     flush(index)
-            gouts = tuple(gradients[index] for index in outputs)
+            gouts = tuple([finished(index) for index in outputs])
             for index in outputs:
                 gradients[index] = None  # no later record reads it
             if all(g is None for g in gouts):
@@ -107,4 +121,4 @@ class Tape:
                         accumulate(target, gradient)
         for index in list(pools):
             flush(index)
-        return gradients
+        return [finished(index) for index in range(len(gradients))]

@@ -74,7 +74,7 @@ class Tensor:
 
     @explained
     def numpy(self) -> np.ndarray:
-        """The values on the host, as a copy. Waits for the device.
+        """The values on the host, as a copy; those of bfloat16 as float32, which is exact. Waits for the device.
 
         Raises:
             GradientError: the tensor is part of a gradient that is still being computed, where its values on the host
@@ -172,8 +172,8 @@ class Tensor:
                                 "whose gradient would be lost; copy stop_gradient(x)")
         return Tensor(self.backend.asarray(self.data), self.backend)
 
-    def __reduce__(self) -> tuple[Callable[..., Tensor], tuple[np.ndarray, Backend]]:
-        return _from_host, (self.numpy(), self.backend)
+    def __reduce__(self) -> tuple[Callable[..., Tensor], tuple[np.ndarray, Backend, str]]:
+        return _from_host, (self.numpy(), self.backend, self.dtype)
 
     def __copy__(self) -> Tensor:
         return Tensor(self.data, self.backend, self.node)
@@ -349,8 +349,8 @@ def _on_host(values: Any, name: str) -> Any:
     return type(values)(_on_host(value, name) for value in values) if isinstance(values, tuple | list) else values
 
 
-def _from_host(values: np.ndarray, backend: Backend) -> Tensor:
-    return Tensor(backend.asarray(values), backend)
+def _from_host(values: np.ndarray, backend: Backend, dtype: str) -> Tensor:
+    return Tensor(backend.asarray(values, dtype), backend)
 
 
 @explained

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.backends.protocol import FLOATS, Array, Backend
+from duoln.backends.protocol import REALS, Array, Backend
 from duoln.core.op import Op, each_rule
 from duoln.core.rule import Rule
 from duoln.errors import NotFiniteError
@@ -56,7 +56,7 @@ def _watched(op: Op[..., Any], rule: Rule) -> Rule:
 
 def _look(be: Backend, name: str, role: str, arrays: Sequence[Any]) -> None:
     for k, array in enumerate(arrays):
-        if array is None or isinstance(array, int | float) or be.dtype(array) not in FLOATS:
+        if array is None or isinstance(array, int | float) or be.dtype(array) not in REALS:
             continue
         values = be.to_numpy(array)
         bad = np.flatnonzero(~np.isfinite(values.reshape(-1)))

@@ -8,10 +8,11 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from duoln.backends.protocol import FLOATS, Array, Backend, Shape
+from duoln.backends.protocol import REALS, Array, Backend, Shape
 from duoln.core import Tensor
 from duoln.core.arguments import LARGEST, check_integer, did_you_mean, dtype_name, how_to_wrap, kind_name
 from duoln.core.repeated import repeated
+from duoln.core.storage import common_dtype
 from duoln.errors import DtypeError, MemoryExhaustedError, MixedBackendError, ShapeError
 
 _ROOM_ALWAYS = 1 << 28
@@ -75,21 +76,24 @@ def _described_and_remedied(value: Any) -> str:
 
 
 def check_float(name: str, *tensors: Tensor) -> None:
-    """Raises DtypeError unless all are tensors of one float dtype, MixedBackendError unless they are on one backend."""
+    """Raises DtypeError unless all are float tensors that belong together, MixedBackendError if on several backends.
+
+    Those of one dtype do, and those of float32 and one dtype of 16 bits.
+    """
     backend = dtype = None
     for x in tensors:
         if not isinstance(x, Tensor):
             raise no_tensor(name, x)
         if x.backend is backend and x.data.dtype == dtype:  # native dtypes compare faster than their names
             continue
-        if x.dtype not in FLOATS:
+        if x.dtype not in REALS:
             raise DtypeError(f"[{name}] expected a float dtype, found {x.dtype}; convert with astype")
         if backend is None:
             backend, dtype = x.backend, x.data.dtype
         elif x.backend is not backend:
             raise MixedBackendError(f"[{name}] expected one backend, found {backend.name} and {x.backend.name}")
         else:
-            raise DtypeError(f"[{name}] expected one float dtype, found {tensors[0].dtype} and {x.dtype}")
+            common_dtype(name, [t.dtype for t in tensors if isinstance(t, Tensor)])
 
 
 def check_beside(name: str, role: str, x: Tensor, dtype: str, like: Tensor) -> None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
-from duoln.backends.protocol import FLOATS, Array, Backend
+from duoln.backends.protocol import REALS, Array, Backend
 from duoln.core import Op, Rule, Tensor, op
 from duoln.core.arguments import ABOVE_0, FINITE, NOT_NAN, check_number
 from duoln.core.miscalled import explained
@@ -277,10 +277,10 @@ def astype(x: Tensor, dtype: str) -> Tensor:
     dtype = check_dtype("astype", dtype, x.backend)
     if x.dtype == dtype:
         return x
-    if x.dtype in FLOATS and dtype in FLOATS:
+    if x.dtype in REALS and dtype in REALS:
         return astype.apply(x, dtype=dtype)
     return Tensor(repeated(x.backend.astype, x.data, dtype), x.backend)
 
 
 astype.add(Rule("composed", lambda be, x, dtype: (be.astype(x, dtype), be.dtype(x)),
-                lambda be, before, gout, needs: (be.astype(gout, before),)))
+                lambda be, before, gout, needs: (be.astype(gout, before),), stored=(0,)))

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from duoln.backends.protocol import Array, Backend
+from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import LARGEST, check_integer, described
 from duoln.core.miscalled import explained
+from duoln.core.storage import in_float32
 from duoln.errors import AxisIndexError, DtypeError, ShapeError
 from duoln.ops.common import check_beside, check_dtype, check_indices, check_room, check_tensors, normal_axis
 
@@ -89,10 +90,10 @@ def _bounded(key: slice, beyond: int) -> slice:
 
 def _getitem_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
     shape, key = saved
-    return (be.slice_add(be.zeros(shape, be.dtype(gout)), key, gout),)
+    return (in_float32(be, gout, lambda g: be.slice_add(be.zeros(shape, be.dtype(g)), key, g)),)
 
 
-getitem.add(Rule("composed", lambda be, x, key: (x[key], (x.shape, key)), _getitem_vjp))
+getitem.add(Rule("composed", lambda be, x, key: (x[key], (x.shape, key)), _getitem_vjp, stored=(0,)))
 
 
 @op
@@ -131,6 +132,11 @@ def _take_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tu
     if not needs[0]:
         return None, None
     shape, indices, axis = saved
+    return in_float32(be, gout, lambda g: _added_rows(be, g, shape, indices, axis)), None
+
+
+def _added_rows(be: Backend, gout: Array, shape: Shape, indices: Array, axis: int) -> Array:
+    """The sums of the gradients of equal indices, at their places along the axis."""
     flat = from_front(be, be.reshape(indices, (prod(indices.shape),)), shape[axis])
     before, after = shape[:axis], shape[axis + 1:]
     k = flat.shape[0]
@@ -138,10 +144,10 @@ def _take_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tu
     rows = be.reshape(rows, (k, prod(before) * prod(after)))
     added = be.index_add(be.zeros((shape[axis], prod(before) * prod(after)), be.dtype(gout)), flat, rows)
     added = be.permute_dims(be.reshape(added, (shape[axis], prod(before), prod(after))), (1, 0, 2))
-    return be.reshape(added, shape), None
+    return be.reshape(added, shape)
 
 
-take.add(Rule("composed", _take_forward, _take_vjp, remark=_counts_rows))
+take.add(Rule("composed", _take_forward, _take_vjp, stored=(0,), remark=_counts_rows))
 
 
 @explained
@@ -185,6 +191,11 @@ def _take_along_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool])
     if not needs[0]:
         return None, None
     shape, indices, axis = saved
+    return in_float32(be, gout, lambda g: _added_entries(be, g, shape, indices, axis)), None
+
+
+def _added_entries(be: Backend, gout: Array, shape: Shape, indices: Array, axis: int) -> Array:
+    """The sums of the gradients of equal positions, at those positions."""
     # The position of each value's source in the flattened tensor.
     stride = prod(shape[axis + 1:])
     source = from_front(be, indices, shape[axis]) * stride
@@ -195,10 +206,10 @@ def _take_along_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool])
     count = prod(indices.shape)
     zeros = be.zeros((prod(shape), 1), be.dtype(gout))
     added = be.index_add(zeros, be.reshape(source, (count,)), be.reshape(gout, (count, 1)))
-    return be.reshape(added, shape), None
+    return be.reshape(added, shape)
 
 
-take_along_axis.add(Rule("composed", _take_along_forward, _take_along_vjp, remark=_counts_rows))
+take_along_axis.add(Rule("composed", _take_along_forward, _take_along_vjp, stored=(0,), remark=_counts_rows))
 
 
 @op

@@ -8,6 +8,7 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
+from duoln.core.storage import converted
 from duoln.errors import ShapeError
 from duoln.ops.common import broadcast_shape, check_float, unbroadcast
 
@@ -20,6 +21,11 @@ def _transposed(be: Backend, x: Array) -> Array:
 def _rows(be: Backend, x: Array) -> Array:
     """Merge all leading axes into one, so that a product with a matrix is one GEMM."""
     return x if len(x.shape) == 2 else be.reshape(x, (prod(x.shape[:-1]), x.shape[-1]))
+
+
+def _sums(be: Backend, x: Array, y: Array) -> Array:
+    """The product before it is rounded: that of values of 16 bits in float32."""
+    return be.matmul(x, y, "float32") if x.dtype in be.narrow else be.matmul(x, y)
 
 
 def _times_matrix(be: Backend, x: Array, w: Array) -> Array:
@@ -41,7 +47,7 @@ def bias_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
     gouts = [_rows(be, gout) for _, gout in uses]
     g = gouts[0] if len(gouts) == 1 else be.concat(gouts, axis=0)
     # A product with ones uses BLAS, which is faster than a sum over rows.
-    return be.reshape(be.matmul(be.ones((1, g.shape[0]), be.dtype(g)), g), (g.shape[1],))
+    return be.reshape(_sums(be, be.ones((1, g.shape[0]), be.dtype(g)), g), (g.shape[1],))
 
 
 @op
@@ -74,9 +80,14 @@ def _matmul_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
         dx = _times_matrix(be, gout, _transposed(be, y)) if needs[0] else None
         gy = weight_gradient(be, [(saved, gout)]) if needs[1] else None
     else:
-        dx = unbroadcast(be, be.matmul(gout, _transposed(be, y)), x.shape) if needs[0] else None
-        gy = unbroadcast(be, be.matmul(_transposed(be, x), gout), y.shape) if needs[1] else None
+        dx = _sum_like(be, _sums(be, gout, _transposed(be, y)), x) if needs[0] else None
+        gy = _sum_like(be, _sums(be, _transposed(be, x), gout), y) if needs[1] else None
     return dx, gy
+
+
+def _sum_like(be: Backend, gradient: Array, x: Array) -> Array:
+    """The sum of a gradient over the axes along which `x` was broadcast, in the dtype of `x`."""
+    return converted(be, unbroadcast(be, gradient, x.shape), be.dtype(x))
 
 
 def _matmul_pooled(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
@@ -84,16 +95,16 @@ def _matmul_pooled(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
     if len(y.shape) == 2:
         return weight_gradient(be, uses)
     total = None
-    for saved, gout in uses:
-        gradient = _matmul_vjp(be, saved, gout, (False, True))[1]
+    for (x, _), gout in uses:
+        gradient = unbroadcast(be, _sums(be, _transposed(be, x), gout), y.shape)
         total = gradient if total is None else total + gradient
-    return total
+    return converted(be, total, be.dtype(y))
 
 
-matmul.add(Rule("composed", _matmul_forward, _matmul_vjp, pooled={1: _matmul_pooled}))
+matmul.add(Rule("composed", _matmul_forward, _matmul_vjp, pooled={1: _matmul_pooled}, stored=(0, 1)))
 
 
-@op
+@op(like=(0,))
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight + bias`.
 
@@ -113,10 +124,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _linear_forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:
-    y = _times_matrix(be, x, weight)
-    if bias is not None:
-        y += bias  # y is a new array, so this may work in place where arrays are mutable
-    return y, (x, weight)
+    if bias is None:
+        return _times_matrix(be, x, weight), (x, weight)
+    y = _sums(be, _rows(be, x), weight)
+    y += bias  # y is a new array, so this may work in place where arrays are mutable
+    if x.dtype in be.narrow:
+        y = be.astype(y, be.dtype(x))
+    return (y if len(x.shape) == 2 else be.reshape(y, (*x.shape[:-1], weight.shape[1]))), (x, weight)
 
 
 def _linear_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
@@ -128,4 +142,4 @@ def _linear_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
     )
 
 
-linear.add(Rule("composed", _linear_forward, _linear_vjp, pooled={1: weight_gradient, 2: bias_gradient}))
+linear.add(Rule("composed", _linear_forward, _linear_vjp, pooled={1: weight_gradient, 2: bias_gradient}, stored=(0, 1)))

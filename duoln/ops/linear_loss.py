@@ -25,7 +25,7 @@ BLOCK = 1 << 22
 """The number of logits that are stored at a time: 16 MiB in float32."""
 
 
-@op
+@op(like=(None,))
 def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor,
                          ignore_index: int | None = None) -> Tensor:
     """Negative log-likelihood of the labels under softmax(x @ weight + bias), in nats.

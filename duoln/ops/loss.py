@@ -14,7 +14,7 @@ from duoln.ops.elementwise import not_equal, where
 from duoln.ops.shape import expand_dims
 
 
-@op
+@op(like=(None,))
 def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | None = None) -> Tensor:
     """Negative log-likelihood of the labels under softmax(logits), in nats.
 
@@ -75,7 +75,7 @@ def _cross_entropy_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[boo
 softmax_cross_entropy.add(Rule("composed", _cross_entropy_forward, _cross_entropy_vjp))
 
 
-@op
+@op(like=(None,))
 def bce_with_logits(logits: Tensor, targets: Tensor) -> Tensor:
     """Binary cross-entropy of targets in [0, 1] under sigmoid(logits), in nats, finite for every logit.
 

@@ -49,7 +49,7 @@ def _row_axes(x: Array) -> tuple[int, ...]:
     return tuple(range(len(x.shape) - 1))
 
 
-@op
+@op(like=(0,))
 def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5,
                eps_place: EpsilonPlace = "inside", activation: Activation | None = None) -> Tensor:
     """Layer normalisation over the last axis (eq. 3, with the gain and bias of eq. 4).
@@ -110,7 +110,7 @@ def _layer_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool])
 layer_norm.add(Rule("composed", _layer_norm_forward, _layer_norm_vjp))
 
 
-@op
+@op(like=(0, None))
 def batch_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5,
                unbiased: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Batch normalisation over all axes but the last, with the statistics of this batch.
@@ -170,7 +170,7 @@ def _batch_norm_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...],
 batch_norm.add(Rule("composed", _batch_norm_forward, _batch_norm_vjp))
 
 
-@op
+@op(like=(0,))
 def weight_norm(direction: Tensor, gain: Tensor) -> Tensor:
     """Weight normalisation: each output's weights are gain * v / |v| (Salimans and Kingma 2016, eq. 2).
 

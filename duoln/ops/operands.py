@@ -2,24 +2,26 @@
 
 | operators | tensors | result |
 | --- | --- | --- |
-| add, subtract, multiply, maximum, minimum | float32, float64, int32 | that dtype |
-| divide | float32, float64 | that dtype |
+| add, subtract, multiply, maximum, minimum | float32, float64, float16, bfloat16, int32 | that dtype |
+| divide | float32, float64, float16, bfloat16 | that dtype |
 | equal, not_equal, less, less_equal, greater, greater_equal | any | bool |
 | where | any | that dtype |
 
-Two tensors must have one dtype: nothing is promoted. A Python number takes the dtype of the tensor beside it, and a
-NumPy scalar counts as a Python number. A NumPy array must be wrapped with `duoln.tensor` first:
+Two tensors must have one dtype: nothing is promoted. Only float32 may stand beside float16 or bfloat16, whose values it
+holds exactly, and gives float32. A Python number takes the dtype of the tensor beside it, and a NumPy scalar counts as
+a Python number. A NumPy array must be wrapped with `duoln.tensor` first:
 
 | tensor | the number beside it |
 | --- | --- |
 | float32, float64 | an integer or a float that is finite in that dtype, infinity, NaN |
+| float16, bfloat16 | as float32, in which the operator computes |
 | int32 | an integer that int32 holds |
 | bool | True or False |
 
 All other combinations raise a DtypeError that names the remedy. Tensors without axes follow the same rules. Among the
-reductions, `sum` keeps float32, float64 and int32 and counts bools in int32; `mean`, `max`, `min`, `logsumexp` and
-`softmax` need floats; `all` and `any` need bools. These rules hold on every backend. The operators read them from the
-two tables below.
+reductions, `sum` keeps float32, float64 and int32, gives float32 for 16 bits, and counts bools in int32; `mean`, `max`,
+`min`, `logsumexp` and `softmax` need floats; `all` and `any` need bools. These rules hold on every backend. The
+operators read them from the two tables below.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ from typing import Any
 
 import numpy as np
 
-from duoln.backends.protocol import DTYPES, FLOATS
+from duoln.backends.protocol import DTYPES, REALS, STORAGE
 from duoln.core import Tensor
 from duoln.core.arguments import INT32, described
+from duoln.core.storage import MIXED
 from duoln.core.tensor import Operand
 from duoln.errors import DtypeError, MixedBackendError
 from duoln.ops.common import broadcast_shape, no_tensor
@@ -38,16 +41,17 @@ from duoln.ops.common import broadcast_shape, no_tensor
 _ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum")
 _ANY_DTYPE = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "where")
 TENSORS: dict[str, frozenset[str]] = {
-    **dict.fromkeys(_ARITHMETIC, frozenset({*FLOATS, "int32"})), "divide": frozenset(FLOATS),
+    **dict.fromkeys(_ARITHMETIC, frozenset({*REALS, "int32"})), "divide": frozenset(REALS),
     **dict.fromkeys(_ANY_DTYPE, frozenset(DTYPES)),
 }
 """The dtypes of the tensors that an operator takes."""
 
-NUMBERS: dict[str, tuple[type, ...]] = {**dict.fromkeys(FLOATS, (float, int)), "int32": (int,), "bool": (bool,)}
+NUMBERS: dict[str, tuple[type, ...]] = {**dict.fromkeys(REALS, (float, int)), "int32": (int,), "bool": (bool,)}
 """The Python numbers that may stand beside a tensor of a dtype."""
 
 _LARGEST = {"float32": float(np.finfo(np.float32).max), "float64": float(np.finfo(np.float64).max)}
-_WORDS = {"float32": "a number", "float64": "a number", "int32": "an integer", "bool": "True or False"}
+_LARGEST |= dict.fromkeys(STORAGE, _LARGEST["float32"])
+_WORDS = {**dict.fromkeys(REALS, "a number"), "int32": "an integer", "bool": "True or False"}
 
 
 def operands(name: str, x: Any, y: Any) -> tuple[Operand, Operand]:
@@ -66,7 +70,7 @@ def operands(name: str, x: Any, y: Any) -> tuple[Operand, Operand]:
     dtype = x.dtype
     if x.backend is not y.backend:
         raise MixedBackendError(f"[{name}] expected one backend, found {x.backend.name} and {y.backend.name}")
-    if y.dtype != dtype:
+    if y.dtype != dtype and {dtype, y.dtype} not in MIXED:
         raise DtypeError(f"[{name}] expected equal dtypes, found {dtype} and {y.dtype}; convert with astype")
     if dtype not in TENSORS[name]:
         raise _unfit(name, dtype)
@@ -80,7 +84,7 @@ def _number(name: str, tensor: Tensor, value: Any) -> float | int | bool:
     dtype = tensor.dtype
     if dtype not in TENSORS[name]:
         raise _unfit(name, dtype)
-    if type(value) is float and dtype in FLOATS and -_LARGEST[dtype] <= value <= _LARGEST[dtype]:
+    if type(value) is float and dtype in REALS and -_LARGEST[dtype] <= value <= _LARGEST[dtype]:
         return value  # the usual case
     number = value.item() if isinstance(value, np.generic) else value
     kind = next((k for k in (bool, int, float) if isinstance(number, k)), None)
@@ -94,7 +98,7 @@ def _number(name: str, tensor: Tensor, value: Any) -> float | int | bool:
             raise DtypeError(f"[{name}] expected an integer that int32 holds, {INT32.min} .. {INT32.max}, "
                              f"found {described(value)}")
         return int(number)
-    if dtype in FLOATS:
+    if dtype in REALS:
         # NaN and infinity exist in every float dtype, and the absolute value of neither is between the two bounds.
         if _LARGEST[dtype] < (number if number >= 0 else -number) < float("inf"):
             raise DtypeError(f"[{name}] expected a number that {dtype} holds, up to {_LARGEST[dtype]:.6g}, "

@@ -1,4 +1,4 @@
-"""Reductions along axes, and logsumexp and softmax.
+"""Reductions along axes, and logsumexp and softmax. Sums and logarithms of values of 16 bits are float32.
 
 Shape:
     `axis` is an int, a tuple of ints or None for all; reduced axes are removed unless `keepdims` is set.
@@ -29,7 +29,7 @@ def _check_nonempty(name: str, x: Tensor, axes: tuple[int, ...]) -> None:
         raise ShapeError(f"[{name}] expected at least one value along axis {axes}, found shape {x.shape}")
 
 
-@op
+@op(like=(None,))
 def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The sum of float or int32 values, or the number of True values."""
     check_tensors("sum", x)
@@ -151,7 +151,7 @@ def argmax(x: Tensor, axis: int = -1) -> Tensor:
 argmax.add(Rule("composed", lambda be, x, axis: (be.argmax(x, axis=axis), None)))
 
 
-@op
+@op(like=(None,))
 def cumsum(x: Tensor, axis: int) -> Tensor:
     """Running sum along one axis."""
     check_float("cumsum", x)
@@ -169,7 +169,7 @@ def _cumsum_vjp(be: Backend, axis: int, gout: Array, needs: Sequence[bool]) -> t
 cumsum.add(Rule("composed", _cumsum_forward, _cumsum_vjp))
 
 
-@op
+@op(like=(None,))
 def logsumexp(x: Tensor, axis: int = -1, *, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) along one axis, without overflow."""
     axis = _one_axis("logsumexp", x, axis, keepdims)
@@ -214,7 +214,7 @@ def _softmax_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) ->
 softmax.add(Rule("composed", _softmax_forward, _softmax_vjp))
 
 
-@op
+@op(like=(None,))
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """`x - logsumexp(x)` along one axis."""
     return log_softmax.apply(x, axis=_one_axis("log_softmax", x, axis))

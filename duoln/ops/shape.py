@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from duoln.backends.protocol import FLOATS, Array, Backend
+from duoln.backends.protocol import REALS, Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import LARGEST, NOT_NAN, check_integer, check_integers_in, check_number, described
 from duoln.core.miscalled import explained
+from duoln.core.storage import EVERY, MIXED, in_float32
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_room, check_tensors, normal_axis, unbroadcast
 from duoln.ops.index import getitem
@@ -35,7 +36,7 @@ def reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 reshape.add(Rule("composed", lambda be, x, shape: (be.reshape(x, shape), x.shape),
-                 lambda be, before, gout, needs: (be.reshape(gout, before),)))
+                 lambda be, before, gout, needs: (be.reshape(gout, before),), stored=(0,)))
 
 
 @op
@@ -57,7 +58,7 @@ def _permute_vjp(be: Backend, axes: tuple[int, ...], gout: Array, needs: Sequenc
     return (be.permute_dims(gout, tuple(inverse)),)
 
 
-permute_dims.add(Rule("composed", lambda be, x, axes: (be.permute_dims(x, axes), axes), _permute_vjp))
+permute_dims.add(Rule("composed", lambda be, x, axes: (be.permute_dims(x, axes), axes), _permute_vjp, stored=(0,)))
 
 
 @explained
@@ -91,7 +92,8 @@ def broadcast_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 broadcast_to.add(Rule("composed", lambda be, x, shape: (be.broadcast_to(x, shape), x.shape),
-                      lambda be, before, gout, needs: (unbroadcast(be, gout, before),)))
+                      lambda be, before, gout, needs: (in_float32(be, gout, lambda g: unbroadcast(be, g, before)),),
+                      stored=(0,)))
 
 
 @op
@@ -108,7 +110,7 @@ def concat(*arrays: Tensor | Sequence[Tensor] | int, axis: int = 0) -> Tensor:
         if x.ndim != len(first) or any(i != axis and a != b for i, (a, b) in
                                        enumerate(zip(x.shape, first, strict=True))):
             raise ShapeError(f"[concat] expected shapes equal but for axis {axis}, found {first} and {x.shape}")
-        if x.dtype != tensors[0].dtype:
+        if x.dtype != tensors[0].dtype and {x.dtype, tensors[0].dtype} not in MIXED:
             raise DtypeError(f"[concat] expected one dtype, found {tensors[0].dtype} and {x.dtype}; "
                              "convert with astype")
     return concat.apply(*tensors, axis=axis)
@@ -129,7 +131,7 @@ def _concat_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
     return gradients
 
 
-concat.add(Rule("composed", _concat_forward, _concat_vjp))
+concat.add(Rule("composed", _concat_forward, _concat_vjp, stored=EVERY))
 
 
 @explained
@@ -142,7 +144,7 @@ def stack(*arrays: Tensor | Sequence[Tensor] | int, axis: int = 0) -> Tensor:
     tensors, axis = _several("stack", arrays, axis)
     axis = normal_axis("stack", axis, tensors[0].ndim + 1)
     forms = {(x.shape, x.dtype): x for x in tensors}
-    if len(forms) > 1:
+    if len(forms) > 1 and (len({shape for shape, _ in forms}) > 1 or {dtype for _, dtype in forms} not in MIXED):
         kind = ShapeError if len({shape for shape, _ in forms}) > 1 else DtypeError
         raise kind(f"[stack] expected tensors of one shape and dtype, found "
                    f"{' and '.join(f'{dtype} {shape}' for shape, dtype in forms)}")
@@ -195,7 +197,7 @@ def _unstack_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...], needs
     return (be.concat(parts, axis=axis),)
 
 
-unstack.add(Rule("composed", _unstack_forward, _unstack_vjp))
+unstack.add(Rule("composed", _unstack_forward, _unstack_vjp, stored=(0,)))
 
 
 @op
@@ -206,7 +208,7 @@ def flip(x: Tensor, axis: int) -> Tensor:
 
 
 flip.add(Rule("composed", lambda be, x, axis: (be.flip(x, axis), axis),
-              lambda be, axis, gout, needs: (be.flip(gout, axis),)))
+              lambda be, axis, gout, needs: (be.flip(gout, axis),), stored=(0,)))
 
 
 @op
@@ -225,7 +227,7 @@ def pad(x: Tensor, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> T
         raise ShapeError(f"[pad] expected {x.ndim} pairs of widths, found {widths}")
     check_room("pad", x.backend, tuple(n + before + after for n, (before, after) in zip(x.shape, pairs, strict=True)))
     value = check_number("pad", "value", value, NOT_NAN)
-    if x.dtype not in FLOATS and not (-LARGEST <= value <= LARGEST and value == int(value)):
+    if x.dtype not in REALS and not (-LARGEST <= value <= LARGEST and value == int(value)):
         raise DtypeError(f"[pad] value: expected an integer beside a tensor of {x.dtype}, found {value}")
     return pad.apply(x, widths=pairs, value=value)
 
@@ -239,4 +241,4 @@ def _pad_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tup
     return (gout[tuple(slice(before, before + n) for n, (before, _) in zip(shape, widths, strict=True))],)
 
 
-pad.add(Rule("composed", _pad_forward, _pad_vjp))
+pad.add(Rule("composed", _pad_forward, _pad_vjp, stored=(0,)))

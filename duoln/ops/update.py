@@ -11,11 +11,11 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import AT_LEAST_0, BELOW_1, check_choice, check_flag, check_number
 from duoln.core.footprint import owner
-from duoln.errors import ShapeError, UsageError
+from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.ops.common import check_beside, check_float
 
 
-@op
+@op(like=(None,))
 def global_norm(*arrays: Tensor) -> Tensor:
     """The Euclidean norm of all entries of all tensors together.
 
@@ -138,9 +138,14 @@ def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, *arrays: Tensor
 
     Raises:
         ShapeError: the number of tensors is not a multiple of 4, or their shapes differ.
+        DtypeError: a tensor has 16 bits, which would lose most steps.
     """
     numbers = {"rate": rate, "eps": eps} if scale is None else {"rate": rate, "eps": eps, "scale": scale}
     check_float("adam_update", *numbers.values(), *arrays)
+    narrow = next((x.dtype for x in arrays if x.data.dtype in x.backend.narrow), None)
+    if narrow:
+        raise DtypeError(f"[adam_update] expected parameters and moments of float32, found {narrow}, which loses most "
+                         f"steps; round a copy inside the gradient instead: p.astype({narrow!r})")
     beta1 = check_number("adam_update", "beta1", beta1, BELOW_1)
     beta2 = check_number("adam_update", "beta2", beta2, BELOW_1)
     check_flag("adam_update", "donate", donate)

@@ -18,6 +18,7 @@ class Curve(NamedTuple):
     task: str
     variant: str
     config: Mapping[str, Any]
+    """Its settings, and its precision unless that is float32."""
     dataset: Dataset
     points: list[dict[str, Any]]
     losses: list[tuple[int, float]]

@@ -12,6 +12,7 @@ from duoln.runs.curve import Curve, check_entry, read_header
 from duoln.runs.dataset import read_dataset
 from duoln.runs.folder import CONFIG, run_folders
 from duoln.runs.log import read_log
+from duoln.runs.precision import FLOAT32, read_precision
 from duoln.tasks.values import Dataset
 
 
@@ -36,6 +37,7 @@ def read_curves(paths: Sequence[Path]) -> list[Curve]:
 
 def _read_run(folder: Path) -> Curve:
     config = read_header(folder / CONFIG)
+    precision = read_precision(folder)
     dataset = Dataset("unknown data", "synthetic")
     points: dict[int, dict[str, Any]] = {}
     losses: dict[int, float] = {}
@@ -54,5 +56,6 @@ def _read_run(folder: Path) -> Curve:
             losses[entry["step"]] = entry["loss"]
         elif entry.get("event") == "end":
             result = entry
-    return Curve(folder, config["task"], config["variant"], config["config"], dataset,
+    settings = config["config"] if precision == FLOAT32 else {**config["config"], "precision": precision}
+    return Curve(folder, config["task"], config["variant"], settings, dataset,
                  [points[step] for step in sorted(points)], sorted(losses.items()), result, starts)

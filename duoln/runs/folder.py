@@ -83,9 +83,9 @@ class RunFolder(Listener):
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def write_config(self, task: str, variant: str, config: Config) -> None:
+    def write_config(self, task: str, variant: str, config: Config, precision: str = "float32") -> None:
         """Write the settings of this run."""
-        content = {"task": task, "variant": variant, "config": dataclasses.asdict(config)}
+        content = {"task": task, "variant": variant, "precision": precision, "config": dataclasses.asdict(config)}
         write_own(self.path / CONFIG, (strictjson.dumps(content, indent=2) + "\n").encode())
 
     def on_start(self, event: RunStart) -> None:
@@ -93,8 +93,9 @@ class RunFolder(Listener):
         self._log_every = 1 if event.steps_per_epoch <= _MANY_STEPS else 10
         self._write({
             "event": "start", "time": datetime.now(UTC).isoformat(timespec="seconds"), "task": event.task,
-            "variant": event.variant, "seed": event.config.seed, "dataset": event.dataset._asdict(),
-            "first_step": event.first_step, "last_step": event.last_step, "steps_per_epoch": event.steps_per_epoch,
+            "variant": event.variant, "seed": event.config.seed, "precision": event.precision,
+            "dataset": event.dataset._asdict(), "first_step": event.first_step, "last_step": event.last_step,
+            "steps_per_epoch": event.steps_per_epoch,
             "parameters": event.parameters, "refused": list(event.refused), "mended": list(event.mended),
             "log_every": self._log_every,
             "duoln": duoln.__version__, "python": platform.python_version(), "numpy": np.__version__,

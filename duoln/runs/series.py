@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from duoln.runs.curve import Curve
+from duoln.runs.precision import FLOAT32
 from duoln.tasks.task import Task
 
 By = Literal["run", "seed"]
@@ -107,7 +108,8 @@ def differing_settings(task: Task, curves: Sequence[Curve]) -> list[str]:
 
 
 def _values(curve: Curve, keys: Iterable[str]) -> dict[str, str]:
-    return {key: str(curve.config.get(key, "not set")) for key in keys}
+    usual = {"precision": FLOAT32}
+    return {key: str(curve.config.get(key, usual.get(key, "not set"))) for key in keys}
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:

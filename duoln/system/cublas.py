@@ -21,7 +21,7 @@ from duoln.errors import KernelError
 Array = Any
 """A cupy.ndarray."""
 _PLAIN, _TRANSPOSED = 0, 1
-_FLOAT32, _FLOAT64, _FLOAT16 = 0, 1, 2
+_FLOAT32, _FLOAT64, _FLOAT16, _BFLOAT16 = 0, 1, 2, 14
 """CUDA's numbers of dtypes (cudaDataType)."""
 _IN_FLOAT32, _IN_FLOAT64, _IN_TF32 = 68, 70, 77
 """cuBLAS' numbers of the arithmetic (cublasComputeType_t)."""
@@ -31,7 +31,7 @@ _WORKSPACE = 32 << 20
 
 
 class _Kind(NamedTuple):
-    """How matrices of a dtype are multiplied."""
+    """How matrices of a dtype are multiplied; the bits of bfloat16 are uint16."""
 
     dtype: int
     arithmetic: int
@@ -44,10 +44,13 @@ def _kinds() -> dict[np.dtype[Any], _Kind]:
     in_float32 = _IN_TF32 if os.environ.get("CUPY_TF32") == "1" else _IN_FLOAT32
     return {np.dtype(np.float32): _Kind(_FLOAT32, in_float32, one, zero),
             np.dtype(np.float16): _Kind(_FLOAT16, _IN_FLOAT32, one, zero),
+            np.dtype(np.uint16): _Kind(_BFLOAT16, _IN_FLOAT32, one, zero),
             np.dtype(np.float64): _Kind(_FLOAT64, _IN_FLOAT64, ctypes.c_double(1), ctypes.c_double(0))}
 
 
 _KINDS = _kinds()
+_SUMS = {np.dtype(np.float16): np.dtype(np.float32), np.dtype(np.uint16): np.dtype(np.float32)}
+"""The dtype of the sums, in which a product of 16 bits may be stored too."""
 
 
 class _Operand(NamedTuple):
@@ -106,11 +109,11 @@ class _Product:
         if out.shape[-2:] != (x.shape[-2], y.shape[-1]) or not out.flags.c_contiguous:
             raise KernelError(f"cuBLAS: expected contiguous room for {self._what}, found {out.shape} with strides "
                               f"{out.strides}")
-        if not x.dtype == y.dtype == out.dtype or out.dtype not in _KINDS:
+        if x.dtype != y.dtype or x.dtype not in _KINDS or out.dtype not in (x.dtype, _SUMS.get(x.dtype)):
             raise KernelError(f"cuBLAS: expected one dtype of {', '.join(map(str, _KINDS))} for {self._what}, found "
                               f"{x.dtype}, {y.dtype} into {out.dtype}")
         left, right = _Operand.of(x), _Operand.of(y)
-        cublas, kind = handle(), _KINDS[out.dtype]
+        cublas, kind, out_kind = handle(), _KINDS[x.dtype], _KINDS[out.dtype].dtype
         self._of = left, right, out, cublas  # they live as long as their addresses are used
         self.x, self.out = ctypes.c_void_p(left.array.data.ptr), ctypes.c_void_p(out.data.ptr)
         m, n, k = out.shape[-2], out.shape[-1], x.shape[-1]
@@ -122,11 +125,11 @@ class _Product:
         if batches == 1:
             self._function = cublas.library.cublasGemmEx
             self._arguments = (*sizes, y_place, kind.dtype, right.leading, self.x, kind.dtype, left.leading,
-                               ctypes.byref(kind.zero), self.out, kind.dtype, n, *end)
+                               ctypes.byref(kind.zero), self.out, out_kind, n, *end)
         else:
             self._function = cublas.library.cublasGemmStridedBatchedEx
             self._arguments = (*sizes, y_place, kind.dtype, right.leading, right.stride, self.x, kind.dtype,
-                               left.leading, left.stride, ctypes.byref(kind.zero), self.out, kind.dtype, n,
+                               left.leading, left.stride, ctypes.byref(kind.zero), self.out, out_kind, n,
                                ctypes.c_longlong(m * n), batches, *end)
 
     def __call__(self) -> None:
@@ -170,13 +173,14 @@ def _check(what: str, status: int) -> None:
         raise KernelError(f"cuBLAS: {what} ended with status {status}")
 
 
-def multiply(x: Array, y: Array, out: Array | None = None) -> Array:
+def multiply(x: Array, y: Array, out: Array | None = None, dtype: np.dtype[Any] | None = None) -> Array:
     """The product of the last two axes; those before are broadcast.
 
     Args:
-        x: (..., m, k), of float16, float32 or float64.
+        x: (..., m, k), of float32, float64, float16 or the bits of bfloat16.
         y: (..., k, n), of the same dtype.
         out: a contiguous array for the result.
+        dtype: of the result, if there is no `out`: that of `x`, or float32 for 16 bits.
 
     Raises:
         ValueError: the shapes do not fit. KernelError: the dtypes or the room do not, or cuBLAS refuses.
@@ -185,7 +189,7 @@ def multiply(x: Array, y: Array, out: Array | None = None) -> Array:
         raise ValueError(f"matmul: expected as many columns as rows, found shapes {x.shape} and {y.shape}")
     batch = x.shape[:-2] if y.ndim == 2 else np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     if out is None:
-        out = cupy.empty((*batch, x.shape[-2], y.shape[-1]), dtype=x.dtype)
+        out = cupy.empty((*batch, x.shape[-2], y.shape[-1]), dtype=dtype or x.dtype)
     if not out.size:
         return out
     if not x.shape[-1]:

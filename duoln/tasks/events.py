@@ -27,6 +27,8 @@ class RunStart(NamedTuple):
     """Newer checkpoints that a resumed run could not use, and why."""
     mended: tuple[str, ...] = ()
     """Repairs of what an earlier run left unfinished, made when the folder was opened."""
+    precision: str = "float32"
+    """In what the step stores activations and weights: "float32" or "bf16"."""
 
 
 @fields_in_words

@@ -11,11 +11,18 @@ from duoln.core.miscalled import explained
 from duoln.errors import DuolnError
 
 _SAFETY = 8.0
+_OF_STORAGE = {"bfloat16": 1.6e-2, "float16": 1e-3}
+"""What rounding to 16 bits adds: a unit in the last place and a half of bfloat16, one of float16."""
 
 
 @explained
 def tolerance(dtype: str, length: int) -> float:
-    """The relative error to allow: 8 eps sqrt(n) for a reduction or product over n values."""
+    """The relative error to allow: 8 eps sqrt(n) for a reduction or product over n values.
+
+    For float16 and bfloat16 the eps is that of float32, in which they are computed, and their own rounding is added.
+    """
+    if dtype in _OF_STORAGE:
+        return _OF_STORAGE[dtype] + tolerance("float32", length)
     return float(_SAFETY * np.finfo(dtype).eps * np.sqrt(max(length, 1)))
 
 

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from duoln import runtime
-from duoln.backends.protocol import FLOATS, Backend
+from duoln.backends.protocol import REALS, STORAGE, Backend
 from duoln.core import Op, Rule, Tensor, gradcheck
 from duoln.core.checking import projected_gradients
 from duoln.core.miscalled import check_fit, explained
+from duoln.core.storage import candidates
 from duoln.errors import CallError
 from duoln.testing.closeness import check_close, tolerance
 
@@ -34,7 +35,8 @@ def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Ca
         backend: where to check, a backend or its name.
         length: how many values the longest reduction adds up.
         differentiable: whether to check gradients.
-        dtype: "float32" or "float64".
+        dtype: "float32" or "float64"; or "float16" or "bfloat16", in which values are stored: the reference then gets
+            the rounded inputs, and a result may be float32.
         attrs: what `fn` and `reference` get by name, as `attrs={"slope": 0.1}`.
 
     Raises:
@@ -42,7 +44,7 @@ def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Ca
         AssertionError, GradientError: a value, shape, dtype or gradient is wrong.
     """
     backend = runtime.backend_of("check_op", backend)
-    wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in inputs]
+    wide = [_exact(a, dtype) if a.dtype.kind == "f" else a for a in inputs]
     limit = tolerance(dtype, length)
     tensors = [Tensor(backend.asarray(a, dtype if a.dtype.kind == "f" else None), backend) for a in wide]
     if attrs:
@@ -51,19 +53,25 @@ def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Ca
     expected = reference(*wide)
     for k, (out, plain) in enumerate(zip(_as_tuple(outs), _as_tuple(expected), strict=True)):
         value = np.asarray(plain)
-        if value.dtype.kind == "f" and out.dtype != dtype:
+        if value.dtype.kind == "f" and out.dtype != dtype and not (dtype in STORAGE and out.dtype == "float32"):
             raise AssertionError(f"output {k}: expected dtype {dtype}, found {out.dtype}")
         check_close(out.numpy(), value, limit, f"output {k} on {backend.name}")
     if not differentiable:
         return
     numpy = runtime.backend("numpy")
     exact = [Tensor(numpy.asarray(a), numpy) for a in wide]
-    if any(a.dtype in FLOATS for a in exact):
+    if any(a.dtype in REALS for a in exact):
         gradcheck(fn, *exact)
     if backend.name == "numpy" and dtype == "float64":
         return
     for k, (mine, theirs) in enumerate(zip(_gradients(fn, tensors), _gradients(fn, exact), strict=True)):
         check_close(mine, theirs, 4 * limit, f"gradient of float input {k} on {backend.name}")
+
+
+def _exact(a: np.ndarray, dtype: str) -> np.ndarray:
+    """The values in float64, after they have been rounded to a dtype of storage."""
+    numpy = runtime.backend("numpy")
+    return numpy.to_numpy(numpy.asarray(a, dtype) if dtype in STORAGE else a).astype(np.float64)
 
 
 def _as_tuple(x: Any) -> tuple[Any, ...]:
@@ -72,7 +80,7 @@ def _as_tuple(x: Any) -> tuple[Any, ...]:
 
 def _gradients(fn: Callable[..., Any], args: Sequence[Tensor]) -> list[np.ndarray]:
     """The gradients of sum(w * outputs); w is the same on every backend."""
-    floats = [i for i, a in enumerate(args) if a.dtype in FLOATS]
+    floats = [i for i, a in enumerate(args) if a.dtype in REALS]
     backend = args[0].backend
     gradients, _ = projected_gradients(fn, args, floats, np.random.default_rng(1))
     for g, i in zip(gradients, floats, strict=True):
@@ -84,7 +92,7 @@ def _gradients(fn: Callable[..., Any], args: Sequence[Tensor]) -> list[np.ndarra
 
 @explained
 def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None], backend: Backend | str,
-               attrs: Mapping[str, Any] | None = None, length: int = 1) -> None:
+               attrs: Mapping[str, Any] | None = None, length: int = 1, dtype: str = "float32") -> None:
     """Check a fast rule: values, saved state and gradients against the composed rule, for every set of needs.
 
     Also check that it repeats to the bit, and that it does not change its inputs, its saved arrays, or `gout`.
@@ -96,6 +104,7 @@ def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None]
         backend: where to check, a backend or its name.
         attrs: the rule's attributes; those that are left out have the defaults of the operator's signature.
         length: how many values the longest reduction adds up.
+        dtype: "float16" or "bfloat16" to store in it the float arrays that the rule takes so (`Rule.stored`).
 
     Raises:
         CallError: an attribute or array is missing and has no default.
@@ -103,18 +112,24 @@ def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None]
     """
     backend = runtime.backend_of("check_rule", backend)
     attrs = _with_defaults(op, rule, len(inputs), attrs or {})
-    natives = [None if a is None else backend.asarray(a) for a in inputs]
+    natives = [None if a is None else
+               backend.asarray(a, dtype if dtype in STORAGE and a.dtype.kind == "f" and i in rule.stored else None)
+               for i, a in enumerate(inputs)]
     before = [None if a is None else backend.to_numpy(a) for a in natives]
     call = _Caller(op, rule, len(natives), attrs)
     refusal = call("supports", backend, *natives, **attrs) if rule.supports else None
     if refusal:
         raise AssertionError(f"[{op.name}] rule '{rule.name}' refuses these inputs: {refusal}")
     composed = op.rules(backend.name)[-1]
-    limit = tolerance(next(a.dtype.name for a in inputs if a is not None and a.dtype.kind == "f"), length)
+    if dtype in STORAGE:
+        *_, (composed, _) = candidates(op.name, backend, [composed], op.like, natives)
+    kinds = {a.dtype.name for a in inputs if a is not None and a.dtype.kind == "f"}
+    limit = tolerance(dtype if dtype in STORAGE else kinds.pop(), length)
     out, saved = call("forward", backend, *natives, **attrs)
     expected, their_saved = composed.forward(backend, *natives, **attrs)
     again, _ = call("forward", backend, *natives, **attrs)
     for k, (a, b, c) in enumerate(zip(_as_tuple(out), _as_tuple(expected), _as_tuple(again), strict=True)):
+        _check_dtypes(backend, a, b, f"[{op.name}] output {k}")
         check_close(backend.to_numpy(a), backend.to_numpy(b), limit, f"[{op.name}] output {k}")
         _check_bits(backend, a, c, f"[{op.name}] output {k} of a second run")
     if rule.vjp is None or composed.vjp is None:
@@ -133,6 +148,7 @@ def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None]
         for k, (a, b, c, need) in enumerate(zip(mine, everything, second, needs, strict=True)):
             if not need:
                 continue
+            _check_dtypes(backend, a, b, f"[{op.name}] gradient {k}")
             check_close(backend.to_numpy(a), backend.to_numpy(b), 8 * limit, f"[{op.name}] gradient {k}, needs {needs}")
             _check_bits(backend, a, c, f"[{op.name}] gradient {k} of a second run")
     for a, b, what in [*zip(natives, before, ["input"] * len(before), strict=True),
@@ -181,6 +197,11 @@ def _with_defaults(op: Op[Any, Any], rule: Rule, count: int, attrs: Mapping[str,
                             f"{count} arrays and the attributes {', '.join(attrs) or 'none'}; give "
                             f"{{{parameter.name!r}: ...}} as attrs, or an array more")
     return whole
+
+
+def _check_dtypes(backend: Backend, a: Any, b: Any, what: str) -> None:
+    if backend.dtype(a) != backend.dtype(b):
+        raise AssertionError(f"{what}: expected dtype {backend.dtype(b)}, found {backend.dtype(a)}")
 
 
 def _check_bits(backend: Backend, a: Any, b: Any, what: str) -> None:

@@ -47,10 +47,11 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
         raise CheckpointError(f"{folder.checkpoints}: already holds checkpoints of a run; go on with --resume auto, "
                               "or choose another --out")
     trainer.meet()
-    folder.write_config(task.name, trainer.variant, trainer.cfg)
+    folder.write_config(task.name, trainer.variant, trainer.cfg, trainer.precision)
     start = RunStart(task.name, trainer.variant, trainer.cfg, splits.dataset, trainer.backend.name, trainer.step,
                      trainer.last_step, splits.steps_per_epoch,
-                     sum(t.size for t in tree.leaves(trainer.state["params"])), tuple(refused), tuple(folder.mended))
+                     sum(t.size for t in tree.leaves(trainer.state["params"])), tuple(refused), tuple(folder.mended),
+                     trainer.precision)
     for listener in everyone:
         listener.on_start(start)
     status = "failed"

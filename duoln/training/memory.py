@@ -8,8 +8,10 @@ from duoln import tree
 from duoln.core.footprint import kept_bytes
 from duoln.data import Batch, count_examples, examples
 from duoln.nn import Module
+from duoln.runs.precision import FLOAT32
 from duoln.runtime import to_tensors
 from duoln.tasks.task import Task
+from duoln.training.precision import stored_batch, stored_params
 from duoln.training.train_step import State
 
 _FEW, _MORE = 2, 4
@@ -48,7 +50,8 @@ class StepMemory(NamedTuple):
                 f"{size(self.gradients)}, kept for the backward pass {size(kept)})")
 
 
-def estimate(task: Task, model: Module, state: State, batch: Batch, donates: bool) -> StepMemory:
+def estimate(task: Task, model: Module, state: State, batch: Batch, donates: bool,
+             precision: str = FLOAT32) -> StepMemory:
     """The memory of a step on this batch, estimated from the loss of two small parts of the batch.
 
     The estimate assumes that the kept memory grows linearly with the number of examples. A batch that cannot be split
@@ -62,13 +65,15 @@ def estimate(task: Task, model: Module, state: State, batch: Batch, donates: boo
         state: parameters and slots.
         batch: a batch of the size of the training batches.
         donates: whether the optimiser overwrites the state instead of making a new one.
+        precision: of the step.
     """
     params = tree.leaves(state["params"])
     backend = params[0].backend
 
     def kept(part: Batch) -> int:
         tensors = to_tensors(part, backend)
-        count: int = (kept_bytes(lambda p: task.loss(model, p, tensors), state["params"])
+        stored = stored_batch(tensors, precision)
+        count: int = (kept_bytes(lambda p: task.loss(model, stored_params(p, precision), stored), state["params"])
                 + sum(t.data.nbytes for t in tensors.values()))
         return count
 

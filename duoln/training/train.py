@@ -20,6 +20,7 @@ from duoln.nn import Module, Params
 from duoln.runs.curve import Curve
 from duoln.runs.curves import read_curves
 from duoln.runs.folder import RunFolder
+from duoln.runs.precision import FLOAT32, check_precision, resumed_precision
 from duoln.runs.settings import resumed_config
 from duoln.system.stopping import Interrupted
 from duoln.tasks.events import Listener
@@ -66,7 +67,8 @@ class TrainedRun(NamedTuple):
 @explained
 def train(task: str | Task, variant: str | None = None, *, preset: str | None = None,
           backend: str | Backend | None = None, out: str | Path | None = None, data: str | Path | None = None,
-          resume: bool = False, listeners: Sequence[Listener] = (), **settings: Any) -> TrainedRun:
+          resume: bool = False, listeners: Sequence[Listener] = (), precision: str | None = None,
+          **settings: Any) -> TrainedRun:
     """Train one variant of a task; nothing is printed.
 
         run = duoln.train("mnist", variant="ln", epochs=2)
@@ -81,6 +83,8 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
         data: a folder that is searched before DUOLN_DATA.
         resume: go on from the newest checkpoint in `out`, if there is one, with the settings that `out` holds.
         listeners: objects that receive every update and evaluation.
+        precision: "bf16" stores activations and a copy of the weights in 16 bits; all arithmetic, the parameters and
+            the optimiser are float32. By default "float32", or what `out` holds if the run is resumed.
         **settings: settings of the task, such as `epochs=2` or `learning_rate=1e-3`; `duoln show TASK` lists them.
 
     Raises:
@@ -99,17 +103,20 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
         raise UsageError(f"[train] listeners: expected a list of Listener objects, found {described(listeners)}")
     if resume and out is None:
         raise UsageError("[train] expected the run folder `out` to resume from, found none")
+    if precision is not None:
+        check_precision("train", precision)
     chosen = find_task(task) if isinstance(task, str) else _checked(task)
     check_preset(chosen, preset)
     name = _variant(chosen, variant)
     if resume and out is not None:
         cfg = resumed_config(chosen, name, Path(out), preset, settings).config
+        precision = resumed_precision(Path(out), precision)
     else:
         cfg = make_config(chosen, name, preset, settings)
         check_config(chosen, name, cfg)
     where = runtime.backend_of("train", backend)
     splits = chosen.data(cfg, None if data is None else Path(data))
-    trainer = Trainer(chosen, name, cfg, splits, where)
+    trainer = Trainer(chosen, name, cfg, splits, where, precision=precision or FLOAT32)
     with ExitStack() as stack:
         path = Path(stack.enter_context(tempfile.TemporaryDirectory()) if out is None else out)
         try:

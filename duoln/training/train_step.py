@@ -11,19 +11,22 @@ from duoln.distributed.ranks import Ranks
 from duoln.nn import Module
 from duoln.optim import Optimizer
 from duoln.randomness import Stream
+from duoln.runs.precision import FLOAT32
 from duoln.runtime import to_tensors
 from duoln.tasks.task import Task
+from duoln.training.precision import stored_batch, stored_params
 
 State = dict[str, Any]
 """`{"params": ..., "slots": ...}`."""
 Figures = dict[str, Tensor]
 
 
-def make_gradients(task: Task, model: Module) -> Callable[..., tuple[Tensor, Any]]:
+def make_gradients(task: Task, model: Module, precision: str = FLOAT32) -> Callable[..., tuple[Tensor, Any]]:
     """The first half of a step, `(params, batch) -> (loss, gradients)`."""
 
     def gradients(params: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
-        return value_and_grad(lambda p: task.loss(model, p, batch))(params)
+        stored = stored_batch(batch, precision)
+        return value_and_grad(lambda p: task.loss(model, stored_params(p, precision), stored))(params)
 
     return gradients
 
@@ -38,13 +41,14 @@ def make_update(optimizer: Optimizer) -> Callable[..., tuple[State, Figures]]:
     return update
 
 
-def make_step(task: Task, model: Module, optimizer: Optimizer) -> Callable[..., tuple[State, Figures]]:
+def make_step(task: Task, model: Module, optimizer: Optimizer,
+              precision: str = FLOAT32) -> Callable[..., tuple[State, Figures]]:
     """The training step `(state, batch, rate) -> (state, figures)`.
 
     `rate` is the learning rate as a 0-d tensor. The figures are 0-d tensors too: the loss, and the common norm of all
     gradients before they are clipped.
     """
-    gradients_of, update = make_gradients(task, model), make_update(optimizer)
+    gradients_of, update = make_gradients(task, model, precision), make_update(optimizer)
 
     def step(state: State, batch: dict[str, Tensor], rate: Tensor) -> tuple[State, Figures]:
         return update(state, *gradients_of(state["params"], batch), rate)
@@ -59,9 +63,9 @@ def start_state(model: Module, optimizer: Optimizer, seed: int, backend: Backend
 
 
 def make_ranked_step(task: Task, model: Module, optimizer: Optimizer, ranks: Ranks,
-                     ) -> Callable[..., tuple[State, Figures]]:
+                     precision: str = FLOAT32) -> Callable[..., tuple[State, Figures]]:
     """As `make_step`, for this rank's share of the batch; the gradients are exchanged between two compiled halves."""
-    gradients_of, update = compile(make_gradients(task, model)), compile(make_update(optimizer))
+    gradients_of, update = compile(make_gradients(task, model, precision)), compile(make_update(optimizer))
 
     def step(state: State, batch: dict[str, Tensor], rate: Tensor) -> tuple[State, Figures]:
         loss, gradients = ranks.mean(gradients_of(state["params"], batch))

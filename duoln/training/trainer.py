@@ -21,6 +21,7 @@ from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, N
 from duoln.nn import with_population
 from duoln.runs import checkpoint
 from duoln.runs.arithmetic import arithmetic_of
+from duoln.runs.precision import FLOAT32, check_precision
 from duoln.runs.settings import MAY_CHANGE
 from duoln.runtime import tensor, to_tensors
 from duoln.tasks.events import Step
@@ -28,6 +29,7 @@ from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Splits
 from duoln.training import memory
 from duoln.training.memory import StepMemory
+from duoln.training.precision import stored_batch, stored_params
 from duoln.training.train_step import make_ranked_step, make_step, start_state
 
 _POPULATION_ROWS = 10_000
@@ -56,11 +58,13 @@ class Trainer:
         debug_nans: keep a copy of the state before each step. A step that diverges then runs again, operator by
             operator, to show which operator made the first value that is not finite.
         ranks: the processes that train this model together; None if this process trains alone.
+        precision: "float32", or "bf16" to store activations and a copy of the weights in 16 bits; see `precision`.
     """
 
     def __init__(self, task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend,
-                 debug_nans: bool = False, ranks: Ranks | None = None) -> None:
+                 debug_nans: bool = False, ranks: Ranks | None = None, precision: str = FLOAT32) -> None:
         self.task, self.variant, self.cfg, self.splits, self.backend = task, variant, cfg, splits, backend
+        self.precision = check_precision("Trainer", precision)
         self.model = task.model(cfg)
         self.optimizer = task.optimizer(cfg)
         self.state = start_state(self.model, self.optimizer, cfg.seed, backend)
@@ -80,8 +84,8 @@ class Trainer:
         self._memory: StepMemory | None = None
         self._debug_nans = debug_nans
         self.ranks = ranks
-        self._step = (compile(make_step(task, self.model, self.optimizer)) if ranks is None else
-                      make_ranked_step(task, self.model, self.optimizer, ranks))
+        self._step = (compile(make_step(task, self.model, self.optimizer, precision)) if ranks is None else
+                      make_ranked_step(task, self.model, self.optimizer, ranks, precision))
 
     def advance(self) -> float:
         """Make one update and wait for it; returns the loss before it. Raises as `queue` and `settle`."""
@@ -164,7 +168,8 @@ class Trainer:
             MemoryExhaustedError: it is more than is free; some libraries would end the process in such a step.
         """
         batch = self._share(self.splits.train(self.step))
-        needed = memory.estimate(self.task, self.model, self.state, batch, self.optimizer.donate)
+        needed = memory.estimate(self.task, self.model, self.state, batch, self.optimizer.donate,
+                                 self.precision)
         free = self.backend.free_memory()
         if needed.total > free:
             raise MemoryExhaustedError(f"{self.task.name} {self.variant} takes about {needed}, and {memory.size(free)} "
@@ -188,7 +193,8 @@ class Trainer:
         before, batch, rate = update.again
         with watched():
             try:
-                make_step(self.task, self.model, self.optimizer)(to_tensors(before, self.backend), batch, rate)
+                step = make_step(self.task, self.model, self.optimizer, self.precision)
+                step(to_tensors(before, self.backend), batch, rate)
             except NotFiniteError as error:
                 raise DivergedError(f"{text}. Run again operator by operator: {error}") from error
         raise DivergedError(f"{text}. Run again operator by operator, every value was finite: the rules that compute "
@@ -197,10 +203,11 @@ class Trainer:
     def evaluate(self) -> dict[str, float]:
         """The metrics of every split, with keys like "test_error"."""
         forward = self._population_forward()
-        params = with_population(self.model, self.state["params"], self._population_batches(), forward)
+        params = stored_params(with_population(self.model, self.state["params"], self._population_batches(), forward),
+                               self.precision)
 
         def predict(batch: Batch) -> np.ndarray:
-            return self.task.predict(self.model, params, to_tensors(batch, self.backend)).numpy()
+            return self.task.predict(self.model, params, self._stored(batch)).numpy()
 
         self.evaluated = {f"{name}_{key}": float(value) for name, split in self.splits.evaluation.items()
                           for key, value in self.task.metrics(predict, split).items()}
@@ -224,7 +231,11 @@ class Trainer:
         return self.step >= self.last_step or 0 < self.cfg.patience <= self.worse
 
     def _population_forward(self) -> Callable[[Any, Batch], Any]:
-        return lambda params, batch: self.task.population(self.model, params, to_tensors(batch, self.backend))
+        return lambda params, batch: self.task.population(self.model, stored_params(params, self.precision),
+                                                          self._stored(batch))
+
+    def _stored(self, batch: Batch) -> dict[str, Tensor]:
+        return stored_batch(to_tensors(batch, self.backend), self.precision)
 
     def _population_batches(self) -> Iterator[Batch]:
         count = min(max(_POPULATION_ROWS // self.cfg.batch_size, 1), _POPULATION_BATCHES)
@@ -236,7 +247,7 @@ class Trainer:
         epochs = self.step / self.splits.steps_per_epoch
         return {"variant": self.variant, "batch_size": self.cfg.batch_size,
                 "epochs": int(epochs) if epochs == int(epochs) else round(epochs, 3), "seed": self.cfg.seed,
-                "steps": self.step, **self.evaluated,
+                "precision": self.precision, "steps": self.step, **self.evaluated,
                 "seconds_per_update": seconds, "seconds_per_epoch": seconds * self.splits.steps_per_epoch}
 
     # Checkpoints
@@ -257,17 +268,18 @@ class Trainer:
             "task": self.task.name, "variant": self.variant, "config": dataclasses.asdict(self.cfg),
             "train_seconds": self.train_seconds, "evaluated": self.evaluated, "best": self.best,
             "best_step": self.best_step, "worse": self.worse, "backend": self.backend.name,
-            "arithmetic": arithmetic_of(self.backend)})
+            "precision": self.precision, "arithmetic": arithmetic_of(self.backend)})
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint of this task and variant, of any backend.
 
         Raises:
-            CheckpointError: the task, the variant, the model or a setting differs; only settings for the length of
-                the training and the times of evaluations may differ.
+            CheckpointError: the task, the variant, the precision, the model or a setting differs; only settings for
+                the length of the training and the times of evaluations may differ.
         """
-        noted = {**saved.notes, **saved.notes.get("config", {})}
-        wanted = {"task": self.task.name, "variant": self.variant, **dataclasses.asdict(self.cfg)}
+        noted = {"precision": FLOAT32, **saved.notes, **saved.notes.get("config", {})}
+        wanted = {"task": self.task.name, "variant": self.variant, "precision": self.precision,
+                  **dataclasses.asdict(self.cfg)}
         for key, mine in wanted.items():
             if key not in MAY_CHANGE and noted.get(key) != mine:
                 raise CheckpointError(f"{saved.path}: expected {key} {mine!r}, found {noted.get(key)!r}")

@@ -1,6 +1,7 @@
 // Layer norm of rows of up to THREADS * CHUNKS * 4 values (Ba, Kiros, Hinton 2016, eq. 3), and its gradient.
 //
-// Macros: THREADS a row (a power of two), CHUNKS of four values a thread, VECTOR 4 or 1 (see row.cuh).
+// Macros: THREADS a row (a power of two), CHUNKS of four values a thread, VECTOR 8, 4 or 1 (see row.cuh), and STORAGE,
+// in which x, y and their gradients are stored (see storage.cuh); gain, bias, statistics and sums are float.
 // A row is read once and stays in registers. The variance is that of centred values; the mean is taken out twice,
 // because a large mean rounds by more than the deviation does.
 // Kept for the gradient, three floats a row: mean, residual (the mean of what is left when the first is
@@ -10,8 +11,9 @@
 #include "row.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-layer_norm_forward(const float* __restrict__ x, const float* __restrict__ gain, const float* __restrict__ bias,
-                   float* __restrict__ y, float* __restrict__ stats, int rows, int width, float eps, int activation) {
+layer_norm_forward(const storage_t* __restrict__ x, const float* __restrict__ gain, const float* __restrict__ bias,
+                   storage_t* __restrict__ y, float* __restrict__ stats, int rows, int width, float eps,
+                   int activation) {
     __shared__ float shared[WARP];
     const int row = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = row < rows;
@@ -55,8 +57,8 @@ layer_norm_forward(const float* __restrict__ x, const float* __restrict__ gain, 
 // `activation` as in activation.h: the value before it is computed again, so nothing more is kept or read.
 // dx may be null, and so may the two partials. x and dy may be columns [first, first + width) of wider rows.
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-layer_norm_backward(const float* __restrict__ x, const float* __restrict__ stats, const float* __restrict__ gain,
-                    const float* __restrict__ bias, const float* __restrict__ dy, float* __restrict__ dx,
+layer_norm_backward(const storage_t* __restrict__ x, const float* __restrict__ stats, const float* __restrict__ gain,
+                    const float* __restrict__ bias, const storage_t* __restrict__ dy, storage_t* __restrict__ dx,
                     float* __restrict__ d_gain, float* __restrict__ d_bias, int rows, int width, int stride, int first,
                     int activation) {
     __shared__ float shared[2 * WARP];

@@ -16,9 +16,11 @@ class Plan(NamedTuple):
     chunks: int
     """Chunks of four values for each thread; 0 if a loop reads the row instead of keeping it."""
     vector: int
-    """Values read at a time: 4 or 1."""
+    """Values read at a time: 4 or 1; of 16 bits, 8, 4 or 1."""
     blocks_per_processor: int
     """The largest number of blocks in the gradient's grid for each multiprocessor."""
+    storage: int = 0
+    """In what values are stored, a number of storage.cuh."""
 
     @property
     def wide(self) -> bool:
@@ -33,9 +35,10 @@ class Plan(NamedTuple):
     @property
     def macros(self) -> dict[str, int]:
         """The macros with which the source is compiled."""
+        storage = {"STORAGE": self.storage} if self.storage else {}
         if self.wide:
-            return {"THREADS": self.threads}
-        return {"THREADS": self.threads, "CHUNKS": self.chunks, "VECTOR": self.vector}
+            return {"THREADS": self.threads, **storage}
+        return {"THREADS": self.threads, "CHUNKS": self.chunks, "VECTOR": self.vector, **storage}
 
 
 _LADDER = ((8, 1, 16), (16, 1, 16), (32, 1, 16), (32, 2, 16), (32, 4, 8), (128, 2, 8), (128, 4, 4), (256, 4, 4),
@@ -44,15 +47,28 @@ _LADDER = ((8, 1, 16), (16, 1, 16), (32, 1, 16), (32, 2, 16), (32, 4, 8), (128, 
 _WIDE = Plan(512, 0, 1, 4)
 
 
-def plan(width: int, vector: int) -> Plan:
-    """The first entry of the table that holds a row of this width."""
+def plan(width: int, vector: int, storage: int = 0) -> Plan:
+    """The first entry of the table that holds a row of this width.
+
+    Args:
+        width: values of a row.
+        vector: the most values that can be read at a time: 8, 4 or 1.
+        storage: in what they are stored.
+    """
     for threads, chunks, blocks in _LADDER:
         if width <= threads * chunks * 4:
-            return Plan(threads, chunks, vector, blocks)
-    return _WIDE
+            widest = _widest(chunks, storage)
+            return Plan(threads, chunks, widest if vector >= widest else 1, blocks, storage)
+    return _WIDE._replace(storage=storage)
+
+
+def _widest(chunks: int, storage: int) -> int:
+    """The values of a 16-byte access, as far as the chunks of a thread have them."""
+    return 8 if storage and chunks > 1 else 4
 
 
 def every_setting() -> tuple[list[dict[str, int]], list[dict[str, int]]]:
     """All macros that `layer_norm.cu` and `wide.cu` are ever compiled with."""
-    rows = [Plan(t, c, v, b).macros for t, c, b in _LADDER for v in (4, 1)]
-    return rows, [_WIDE.macros]
+    storages = range(3)
+    rows = [Plan(t, c, v, b, s).macros for s in storages for t, c, b in _LADDER for v in (_widest(c, s), 1)]
+    return rows, [_WIDE._replace(storage=s).macros for s in storages]

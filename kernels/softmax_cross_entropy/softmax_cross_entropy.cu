@@ -1,8 +1,10 @@
 // Negative log-likelihood of labels under a softmax of rows of any width, and its gradient.
 //
-// Macro: THREADS for a row (a power of two of at least 32); a block has blockDim.y rows if THREADS is 32, else one.
+// Macros: THREADS for a row (a power of two of at least 32); a block has blockDim.y rows if THREADS is 32, else one.
+// STORAGE: in what the logits and their gradient are stored; all else is float.
 // Kept for the gradient, two floats a row: the largest logit, and the logarithm of the sum of what lies below it.
 #include "../common.cuh"
+#include "../storage.cuh"
 
 template <int PER_ROW>
 __device__ __forceinline__ float row_max(float value, float* shared) {
@@ -15,35 +17,35 @@ __device__ __forceinline__ float row_max(float value, float* shared) {
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-cross_entropy_forward(const float* __restrict__ logits, const int* __restrict__ labels, float* __restrict__ loss,
+cross_entropy_forward(const storage_t* __restrict__ logits, const int* __restrict__ labels, float* __restrict__ loss,
                       float* __restrict__ kept, int rows, int classes) {
     __shared__ float for_max[WARP], for_sum[WARP];
     const int row = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = row < rows;
-    const float* x = logits + size_t(inside ? row : 0) * classes;
-    float largest = x[0], sum[1] = {0};
-    for (int i = threadIdx.x; i < classes; i += THREADS) largest = fmaxf(largest, x[i]);
+    const storage_t* x = logits + size_t(inside ? row : 0) * classes;
+    float largest = loaded(x[0]), sum[1] = {0};
+    for (int i = threadIdx.x; i < classes; i += THREADS) largest = fmaxf(largest, loaded(x[i]));
     largest = row_max<THREADS>(largest, for_max);
-    for (int i = threadIdx.x; i < classes; i += THREADS) sum[0] += expf(x[i] - largest);
+    for (int i = threadIdx.x; i < classes; i += THREADS) sum[0] += expf(loaded(x[i]) - largest);
     block_sum<THREADS>(sum, for_sum);
     if (!inside || threadIdx.x != 0) return;
     kept[size_t(row) * 2] = largest;
     kept[size_t(row) * 2 + 1] = logf(sum[0]);
-    loss[row] = logf(sum[0]) - (x[labels[row]] - largest);
+    loss[row] = logf(sum[0]) - (loaded(x[labels[row]]) - largest);
 }
 
 // The gradient of row r is g[r * g_step]; a step of 0 means one number for all rows, as after a mean.
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-cross_entropy_backward(const float* __restrict__ logits, const int* __restrict__ labels,
+cross_entropy_backward(const storage_t* __restrict__ logits, const int* __restrict__ labels,
                        const float* __restrict__ kept, const float* __restrict__ g, int g_step,
-                       float* __restrict__ d_logits, int rows, int classes) {
+                       storage_t* __restrict__ d_logits, int rows, int classes) {
     const int row = int(blockIdx.x * blockDim.y + threadIdx.y);
     if (row >= rows) return;
     const size_t start = size_t(row) * classes;
     const float largest = kept[size_t(row) * 2], log_sum = kept[size_t(row) * 2 + 1];
     const float by = g[size_t(row) * g_step];
     for (int i = threadIdx.x; i < classes; i += THREADS) {
-        const float probability = expf(logits[start + i] - largest - log_sum);
-        d_logits[start + i] = by * (probability - (i == labels[row] ? 1.0f : 0.0f));
+        const float probability = expf(loaded(logits[start + i]) - largest - log_sum);
+        d_logits[start + i] = stored(by * (probability - (i == labels[row] ? 1.0f : 0.0f)));
     }
 }

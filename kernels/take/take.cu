@@ -1,7 +1,9 @@
 // The gradient of rows taken from a table: each row of the table adds up what was taken from it, in the order in which
 // it was taken. No atomics, so it repeats to the bit.
 //
+// Macro: STORAGE, in what `g` and the table's gradient are stored; the sums are float.
 // `sorted` (taken) has the indices in order and `order` where each stood. A block has one row of the table.
+#include "../storage.cuh"
 
 __device__ __forceinline__ int first_at_least(const int* __restrict__ sorted, int taken, int row) {
     int low = 0, high = taken;
@@ -13,13 +15,13 @@ __device__ __forceinline__ int first_at_least(const int* __restrict__ sorted, in
     return low;
 }
 
-extern "C" __global__ void take_backward(const float* __restrict__ g, const int* __restrict__ sorted,
-                                         const int* __restrict__ order, float* __restrict__ d_table, int taken,
+extern "C" __global__ void take_backward(const storage_t* __restrict__ g, const int* __restrict__ sorted,
+                                         const int* __restrict__ order, storage_t* __restrict__ d_table, int taken,
                                          int width) {
     const int row = int(blockIdx.x), first = first_at_least(sorted, taken, row);
     for (int i = threadIdx.x; i < width; i += blockDim.x) {
         float sum = 0;
-        for (int k = first; k < taken && sorted[k] == row; ++k) sum += g[size_t(order[k]) * width + i];
-        d_table[size_t(row) * width + i] = sum;
+        for (int k = first; k < taken && sorted[k] == row; ++k) sum += loaded(g[size_t(order[k]) * width + i]);
+        d_table[size_t(row) * width + i] = stored(sum);
     }
 }

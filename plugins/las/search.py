@@ -43,7 +43,8 @@ def spell(speller: Speller, params: Params, heard: Heard, beam: int, steps: int,
         length_penalty: 0 ranks by probability alone; larger favours longer texts.
     """
     rows, classes = heard.keys.shape[0], speller.classes
-    be, dtype = heard.keys.backend, heard.keys.dtype
+    be = heard.keys.backend
+    dtype = "float64" if heard.keys.dtype == "float64" else "float32"  # 16 bits hold neither sums nor symbols
     constant = partial(tensor, backend=be)
     wide = Heard(*(_repeat(a, beam) for a in heard))
     walk = speller.begin(params, rows * beam)

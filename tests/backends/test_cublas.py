@@ -74,6 +74,21 @@ def test_the_products_of_time_steps(cublas, gpu, rng, shared):
         np.testing.assert_allclose(gpu.to_numpy(out if shared else out[t]), xs[t] @ y.T, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("stored", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("of_x", "of_y"), [((), ()), ((3,), ()), ((2, 3), (3,))])
+def test_16_bits_are_added_in_float32(gpu, rng, stored, of_x, of_y):
+    x, y = (rng.standard_normal((*batch, *shape)).astype(np.float32) for batch, shape in ((of_x, (3, 400)), (of_y, (400, 2))))
+    narrow_x, narrow_y = (gpu.astype(gpu.asarray(a), stored) for a in (x, y))
+    wide_x, wide_y = (gpu.to_numpy(gpu.astype(a, "float32")) for a in (narrow_x, narrow_y))
+    expected = wide_x.astype(np.float64) @ wide_y
+    sums = gpu.matmul(narrow_x, narrow_y, "float32")
+    assert gpu.dtype(sums) == "float32"
+    np.testing.assert_allclose(gpu.to_numpy(sums), expected, rtol=1e-4, atol=1e-4)
+    product = gpu.matmul(narrow_x, narrow_y)
+    assert gpu.dtype(product) == stored
+    np.testing.assert_allclose(gpu.to_numpy(gpu.astype(product, "float32")), expected, rtol=1e-2, atol=1e-2)
+
+
 def test_an_error_of_cublas_is_named(cublas, gpu, monkeypatch):
     x = gpu.ones((2, 3))
     handle = cublas.handle()

@@ -30,7 +30,28 @@ def test_every_architecture_is_known(architecture):
 @pytest.mark.parametrize("architecture", [a if a == "sm_90" else pytest.param(a, marks=pytest.mark.long) for a in ARCHITECTURES])
 @pytest.mark.parametrize("file", FILES)
 def test_compiles_and_keeps_its_values_in_registers(file, architecture):
-    settings = [macros for name, macros in every_setting() if name == file]
+    _check(file, [macros for name, macros in every_setting() if name == file and "STORAGE" not in macros], architecture)
+
+
+ORDINARY = [("take/take.cu", {"STORAGE": 1}, architecture) for architecture in ARCHITECTURES]
+ORDINARY += [("layer_norm/layer_norm.cu", {"THREADS": 256, "CHUNKS": 8, "VECTOR": 8, "STORAGE": 2}, "sm_90")]
+"""The conversions everywhere, and the setting that needs most registers: a compilation takes more than a second."""
+
+
+def _stored():
+    for architecture in ARCHITECTURES:
+        for file, macros in every_setting():
+            if "STORAGE" in macros:
+                marks = [] if (file, macros, architecture) in ORDINARY else pytest.mark.long
+                yield pytest.param(file, macros, architecture, marks=marks, id=f"{file} {macros} {architecture}")
+
+
+@pytest.mark.parametrize(("file", "macros", "architecture"), list(_stored()))
+def test_values_of_16_bits(file, macros, architecture):
+    _check(file, [macros], architecture)
+
+
+def _check(file, settings, architecture):
     assert settings
     with ThreadPoolExecutor(2) as pool:
         logs = list(pool.map(lambda macros: nvrtc_logs.log(source.text(file), macros, architecture), settings))

@@ -28,7 +28,7 @@ BAD: dict[str, dict[str, Any]] = {
     "flag": {"None": None, "text": "no", "number": 2, "float": 0.0, "array": np.ones(2, bool), "list": []},
     "choice": {"None": None, "text": "elsewhere", "number": 1, "array": np.ones(2, np.float32), "list": ["inside"], "dict": {}},
     "optional choice": {"text": "gelu", "number": 1, "array": np.ones(2, np.float32), "list": ["relu"], "bool": False},
-    "dtype": {"None": None, "text": "int64", "number": 1, "list": ["float32"], "half": "float16", "array": np.ones(2, np.float32)},
+    "dtype": {"None": None, "text": "int64", "number": 1, "list": ["float32"], "half": "half", "array": np.ones(2, np.float32)},
     "number": {**NO_NUMBERS},
     "bound": {**NO_NUMBERS},
     "positive": {**NO_NUMBERS, "negative": -1.0, "infinite": float("inf")},

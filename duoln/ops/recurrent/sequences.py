@@ -162,7 +162,7 @@ def named(cell: str, norm: str, arrays: tuple[Tensor, ...]) -> NormParameters:
     return dict(zip(norm_shapes(cell, norm, 1), arrays, strict=True))
 
 
-@op
+@op(like=(0, 1, 2))
 def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
          mask: Tensor | None = None, norms: NormParameters | None = None, *, norm: str = "none",
          eps: float = 1e-5, eps_place: EpsilonPlace = "inside", reverse: bool = False, remat: bool = False,
@@ -184,7 +184,7 @@ def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor
     return lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), **attrs, remat=remat)
 
 
-@op
+@op(like=(0, 1))
 def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
         norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
         eps_place: EpsilonPlace = "inside", reverse: bool = False,
@@ -201,7 +201,7 @@ def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     return gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), **attrs)
 
 
-@op
+@op(like=(0, 1))
 def rnn(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
         norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
         eps_place: EpsilonPlace = "inside", reverse: bool = False,

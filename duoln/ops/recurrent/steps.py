@@ -37,7 +37,7 @@ def lstm_step(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: T
                            eps_place=eps_place)
 
 
-@op
+@op(like=(0, 2))
 def lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None = None,
               norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
               eps_place: EpsilonPlace = "inside") -> tuple[Tensor, Tensor]:

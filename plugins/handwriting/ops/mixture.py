@@ -12,7 +12,7 @@ from duoln.extend import Array, Backend, Rule, Tensor, check_float, op
 _LOG_TWO_PI = log(2 * pi)
 
 
-@op
+@op(like=(None,))
 def mixture_density(output: Tensor, points: Tensor) -> Tensor:
     """Negative log-likelihood, in nats, of an offset and a bit, from the outputs of a network.
 

@@ -9,7 +9,7 @@ from duoln.errors import ShapeError
 from duoln.extend import AT_LEAST_0, Array, Backend, Rule, Tensor, check_float, check_number, op
 
 
-@op
+@op(like=(0, 1, 0))
 def soft_window(raw: Tensor, kappa: Tensor, characters: Tensor, *, advance: float = 1.0,
                 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of a soft window over a text (Graves 2013, eq. 46-51).

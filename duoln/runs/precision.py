@@ -1,0 +1,46 @@
+"""The precision of a run: in how many bits its training step stores activations and weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from duoln.core.arguments import check_choice
+from duoln.errors import DataFormatError, UsageError
+from duoln.runs.folder import CONFIG, read_json
+
+FLOAT32, BF16 = PRECISIONS = ("float32", "bf16")
+
+
+def check_precision(name: str, precision: Any) -> str:
+    """The precision. Raises UsageError for an unknown name, DtypeError for a value that is no name."""
+    checked: str = check_choice(name, "precision", precision, PRECISIONS)
+    return checked
+
+
+def read_precision(folder: Path) -> str | None:
+    """The precision of the run in a folder; None if there is no run.
+
+    Raises:
+        DataFormatError: `config.json` is damaged.
+    """
+    path = folder / CONFIG
+    if not path.is_file():
+        return None
+    precision = read_json(path).get("precision", FLOAT32)  # older runs are in float32 and do not say so
+    if precision not in PRECISIONS:
+        raise DataFormatError(path, 0, f"one of {', '.join(PRECISIONS)} as precision", f"{precision!r:.60}")
+    return str(precision)
+
+
+def resumed_precision(folder: Path, asked: str | None) -> str:
+    """The precision with which a run goes on: that of its folder. A run that has no folder yet begins as asked.
+
+    Raises:
+        UsageError: another one was asked for. DataFormatError: `config.json` is damaged.
+    """
+    before = read_precision(folder)
+    if before is None or asked in (None, before):
+        return before or asked or FLOAT32
+    raise UsageError(f"[precision] expected {before}, the precision of {folder / CONFIG} with which the run goes on, "
+                     f"found {asked}; leave it out, or begin a run with another --out")

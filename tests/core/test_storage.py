@@ -1,0 +1,200 @@
+"""16 bits are storage: every operator computes in float32 and rounds each result and gradient once."""
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import compile, ops, tree, value_and_grad
+from duoln.core import Op, Rule, Tensor, each_rule
+from duoln.errors import DtypeError
+from duoln.testing import check_error
+
+
+def _tensor(be, *shape, dtype="bfloat16", seed=0):
+    return duoln.tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32), be, dtype=dtype)
+
+
+def _rounded(x, dtype="bfloat16"):
+    return x.astype(dtype).numpy()
+
+
+@pytest.fixture
+def half_or_float32():
+    """An operator of three arrays whose rule takes the first and the second as they are stored."""
+    seen = []
+
+    def function(x, y, z):
+        return made.apply(x, y, z)
+
+    def forward(be, x, y, z):
+        seen.append([be.dtype(a) for a in (x, y, z)])
+        wide = [be.astype(a, "float32") for a in (x, y)]
+        return be.astype(wide[0] * wide[1] * z, be.dtype(x)), be.dtype(x)
+
+    def vjp(be, saved, gout, needs):
+        seen.append([be.dtype(gout), needs])
+        return be.ones(gout.shape, saved), be.ones(gout.shape, saved), be.full(gout.shape, 1 / 3)
+
+    made = Op(function, "half_or_float32", like=(0,))
+    made.add(Rule("composed", forward, vjp, stored=(0, 1)))
+    return made, seen
+
+
+def test_a_rule_gets_what_it_takes_and_the_rest_in_float32(half_or_float32, be):
+    op, seen = half_or_float32
+    x, wide = _tensor(be, 3), _tensor(be, 3, dtype="float32")
+    for args, given, result in (((x, x, x), ["bfloat16", "bfloat16", "float32"], "bfloat16"),
+                                ((x, x, wide), ["bfloat16", "bfloat16", "float32"], "bfloat16"),
+                                ((x, wide, x), ["float32"] * 3, "bfloat16"), ((wide, x, x), ["float32"] * 3, "float32"),
+                                ((wide, wide, wide), ["float32"] * 3, "float32")):
+        seen.clear()
+        assert op(*args).dtype == result
+        assert seen == [given]
+
+
+def test_gradients_have_the_dtypes_of_their_inputs(half_or_float32, be):
+    op, _ = half_or_float32
+    for dtypes in (("bfloat16",) * 3, ("bfloat16", "bfloat16", "float32"), ("bfloat16", "float32", "bfloat16")):
+        params = [_tensor(be, 3, dtype=dtype) for dtype in dtypes]
+        _, gradients = value_and_grad(lambda p: op(*p).sum())(params)
+        assert [g.dtype for g in gradients] == list(dtypes)
+        third = np.float32(1 / 3)
+        assert gradients[2].numpy()[0] == (_rounded(duoln.tensor(third, be)) if dtypes[2] == "bfloat16" else third)
+
+
+def test_explain_names_both_ways(half_or_float32, be):
+    op, _ = half_or_float32
+    x, wide = _tensor(be, 3), _tensor(be, 3, dtype="float32")
+    assert op.explain(x, x, x) == [("composed", "runs")]
+    assert op.explain(x, wide, x) == [("composed, in float32", "runs")]
+    assert ops.exp.explain(x)[-1] == ("composed, in float32", "runs")
+
+
+def test_a_fast_rule_for_float32_runs_on_widened_arrays(numpy_backend):
+    x = _tensor(numpy_backend, 4, 5)
+    names = [name for name, verdict in ops.layer_norm.explain(x) if verdict == "runs"]
+    assert names == [f"{name}, in float32" for name, verdict in ops.layer_norm.explain(x.astype("float32")) if verdict == "runs"]
+
+
+def test_dtypes_of_results(be):
+    x, wide = _tensor(be, 2, 3), _tensor(be, 2, 3, dtype="float32")
+    gain = duoln.tensor(np.ones(3, np.float32), be)
+    labels = duoln.tensor([0, 2], be)
+    for result, dtype in ((x + 0.1, "bfloat16"), (x * x, "bfloat16"), (x + wide, "float32"), (wide * x, "float32"), (x > wide, "bool"),
+                          (ops.layer_norm(x, gain, gain), "bfloat16"), (ops.layer_norm(wide, gain.astype("bfloat16")), "float32"),
+                          (ops.linear(x, x.T, duoln.tensor([1.0, 2.0], be)), "bfloat16"), (ops.linear(wide, x.T), "float32"), (x @ wide.T, "float32"),
+                          (ops.sum(x, axis=0), "float32"), (ops.mean(x), "float32"), (ops.logsumexp(x), "float32"), (ops.max(x), "bfloat16"),
+                          (ops.softmax(x), "bfloat16"), (ops.log_softmax(x), "float32"), (ops.softmax_cross_entropy(x, labels), "float32"),
+                          (ops.concat(x, wide), "float32"), (ops.batch_norm(x, gain)[0], "bfloat16"), (ops.batch_norm(x, gain)[2], "float32"),
+                          (ops.argmax(x), "int32"), (ops.global_norm(x), "float32")):
+        assert result.dtype == dtype
+
+
+def test_states_keep_their_own_dtype(be):
+    x, h, c = _tensor(be, 3, 2, 4), duoln.tensor(np.zeros((2, 5), np.float32), be), _tensor(be, 2, 5, dtype="float32")
+    w_x, w_h, bias = _tensor(be, 4, 20), _tensor(be, 5, 20), duoln.tensor(np.zeros(20, np.float32), be)
+    assert [y.dtype for y in ops.lstm(x, h, c, w_x, w_h, bias)] == ["bfloat16", "float32", "float32"]
+    assert [y.dtype for y in ops.lstm(x, h.astype("bfloat16"), c, w_x, w_h, bias)] == ["bfloat16", "bfloat16", "float32"]
+
+
+def test_a_sum_of_gradients_is_rounded_once(be):
+    """1 + 2^-8 is a tie of bfloat16, so that a sum of 1 and many 2^-8 that is rounded each time stays 1."""
+    one, small = duoln.tensor(1.0, be), duoln.tensor(2.0 ** -8, be)
+    x = duoln.tensor([1.0], be, dtype="bfloat16")
+
+    def fn(p):
+        y = p * 1.0
+        total = ops.sum(y * one)
+        for _ in range(64):
+            total = total + ops.sum(y * small)
+        return total
+
+    _, gradient = value_and_grad(fn)(x)
+    assert gradient.dtype == "bfloat16" and gradient.item() == 1.25
+
+
+def test_a_weight_of_many_steps_costs_one_product(numpy_backend, monkeypatch):
+    w, x = _tensor(numpy_backend, 3, 3), _tensor(numpy_backend, 2, 3)
+    count = []
+    own = numpy_backend.matmul
+    monkeypatch.setattr(numpy_backend, "matmul", lambda *args: count.append(1) or own(*args))
+
+    def fn(p):
+        h = x
+        for _ in range(4):
+            h = ops.matmul(h, p)
+        return ops.sum(h)
+
+    _, gradient = value_and_grad(fn)(w)
+    assert len(count) == 4 + 3 + 1 and gradient.dtype == "bfloat16"
+
+
+def test_a_step_is_replayed(be):
+    if be.traces:
+        pytest.skip("it compiles by itself, which takes it long on a CPU")
+    x, w = _tensor(be, 4, 3), _tensor(be, 3, 3, dtype="float32", seed=1)
+    gain = duoln.tensor(np.ones(3, np.float32), be)
+
+    def step(w, gain, x):
+        def loss(p):
+            y = ops.layer_norm(ops.linear(x, p["w"].astype("bfloat16")), p["gain"], activation="tanh")
+            return ops.mean(ops.square(y + ops.take(x, duoln.tensor([0, 0, 1, 2], be))))
+        return value_and_grad(loss)({"w": w, "gain": gain})
+
+    compiled = compile(step)
+    for k in range(4):
+        moved = w + 0.125 * k
+        for mine, own in zip(tree.leaves(compiled(moved, gain, x)), tree.leaves(step(moved, gain, x)), strict=True):
+            assert mine.dtype == own.dtype == "float32"
+            np.testing.assert_array_equal(mine.numpy(), own.numpy())
+
+
+def test_replay_runs_rules_alone(numpy_backend):
+    """The rule for 16 bits is one object, so that two recordings of a step are equal and the third call replays."""
+    x = _tensor(numpy_backend, 4, 3)
+    calls = []
+
+    def step(x):
+        calls.append(1)
+        return ops.layer_norm(ops.exp(x) * x)
+
+    compiled = compile(step)
+    for _ in range(5):
+        compiled(x)
+    assert len(calls) == 2
+
+
+def test_watched_values_and_errors(be):
+    x = duoln.tensor([6e4], be, dtype="float16")
+    with duoln.core.watched(), pytest.raises(duoln.errors.NotFiniteError, match="multiply"):
+        _ = x * 2.0
+    wide = duoln.tensor(np.ones(2), be) if "float64" in be.dtypes else None
+    if wide is not None:
+        check_error(DtypeError, lambda: ops.add(_tensor(be, 2), wide), "[add]", "bfloat16", "float64", "astype")
+        check_error(DtypeError, lambda: ops.linear(_tensor(be, 2, 2), ops.stack(wide, wide)), "[linear]", "float64")
+
+
+def test_a_rule_that_is_watched_gets_what_is_stored(be):
+    dtypes = []
+
+    def through(op, rule):
+        def forward(backend, *natives, **attrs):
+            dtypes.append([backend.dtype(x) for x in natives])
+            return rule.forward(backend, *natives, **attrs)
+        return Rule(rule.name, forward, rule.vjp)
+
+    with each_rule(through):
+        ops.exp(_tensor(be, 2))
+    assert dtypes == [["bfloat16"]]
+
+
+def test_gradients_of_a_tensor_in_16_bits_are_tensors(be):
+    value, gradient = value_and_grad(lambda p: ops.sum(p * p))(_tensor(be, 3, dtype="float16"))
+    assert isinstance(gradient, Tensor) and (value.dtype, gradient.dtype) == ("float32", "float16")
+
+
+def test_adam_refuses_parameters_of_16_bits(be):
+    """The update would give float32 parameters back, or lose its steps."""
+    params = {"w": _tensor(be, 3)}
+    adam = duoln.optim.Adam(0.1)
+    check_error(DtypeError, lambda: adam.update(params, params, adam.init(params), duoln.tensor(0.1, be)), "[adam_update]", "float32", "bfloat16", "p.astype('bfloat16')")
