@@ -55,9 +55,9 @@ def _in_step(step, arguments, updates):
     return by_graph
 
 
-def _task(name, gpu, settings=None):
+def _task(name, gpu, precision="float32"):
     task = find_task(name, [name])
-    cfg = make_config(task, "ln", "smoke", settings or {})
+    cfg = make_config(task, "ln", "smoke", {})
     model, optimizer, splits = task.model(cfg), task.optimizer(cfg), task.data(cfg)
 
     def arguments(k):
@@ -65,7 +65,7 @@ def _task(name, gpu, settings=None):
             return [start_state(model, optimizer, 0, gpu) for _ in range(2)]
         return duoln.to_tensors(splits.train(k), gpu), duoln.tensor(np.float32(1e-2 / (k + 1)), gpu)
 
-    return make_step(task, model, optimizer), arguments
+    return make_step(task, model, optimizer, precision), arguments
 
 
 def _lstm(gpu):
@@ -94,6 +94,10 @@ def _lstm(gpu):
 def test_training_has_the_bits_of_eager_steps(name, updates, gpu):
     step, arguments = _lstm(gpu) if name == "lstm" else _task(name, gpu)
     assert _in_step(step, arguments, updates) == updates - 3
+
+
+def test_values_of_16_bits(gpu):
+    assert _in_step(*_task("mnist", gpu, "bf16"), 5) == 2
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) for name in (
