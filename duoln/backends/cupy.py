@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import cupy
@@ -68,8 +68,8 @@ class CupyBackend(NumpyLikeBackend):
         """`fn` itself; what it repeats is captured, see `repeat`."""
         return fn
 
-    def repeat(self, run: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
-        return cuda_graph.Repeated(run)
+    def repeat(self, run: Callable[..., list[Array]], unchanged: Collection[int]) -> Callable[..., list[Array]]:
+        return cuda_graph.Repeated(run, unchanged)
 
     def concat(self, arrays: Sequence[Array], axis: int = 0) -> Array:
         """CuPy uploads the addresses of more than eight arrays, which no graph repeats; there each is copied alone."""

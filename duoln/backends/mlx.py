@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -74,7 +74,7 @@ class MlxBackend(OnePerProcess):
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         return mx.compile(fn)
 
-    def repeat(self, run: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
+    def repeat(self, run: Callable[..., list[Array]], unchanged: Collection[int]) -> Callable[..., list[Array]]:
         return self.compile(run)
 
     def clock(self) -> float:

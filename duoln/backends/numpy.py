@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -80,7 +80,7 @@ class NumpyBackend(NumpyLikeBackend):
 
         return step
 
-    def repeat(self, run: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
+    def repeat(self, run: Callable[..., list[Array]], unchanged: Collection[int]) -> Callable[..., list[Array]]:
         return self.compile(run)
 
     def clock(self) -> float:

@@ -15,7 +15,7 @@ makes a batch, see `duoln.data.check_range`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -74,8 +74,11 @@ class Backend(Protocol):
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """A function of native arrays, which returns a list of them, that gives the same values and may be faster."""
 
-    def repeat(self, run: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
-        """The same function, faster if the device can repeat its work: it runs the same operators at every call."""
+    def repeat(self, run: Callable[..., list[Array]], unchanged: Collection[int]) -> Callable[..., list[Array]]:
+        """The same function, faster if the device can repeat its work: it runs the same operators at every call.
+
+        `unchanged` are the numbers of the arguments that are results as they come.
+        """
 
     def clock(self) -> float:
         """Waits until the device is idle; returns seconds from an arbitrary start."""

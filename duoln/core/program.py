@@ -124,6 +124,12 @@ class Program:
                 freed[k].append(place)
         self._steps = [(one.run, tuple(places)) for one, places in zip(instructions, freed, strict=True)]
 
+    @property
+    def unchanged(self) -> set[Place]:
+        """The numbers of the inputs that are results as they come."""
+        written = {place for one in self._instructions for place in one.writes()}
+        return set(self._results) - written
+
     def run(self, *natives: Array) -> list[Array]:
         """The results of the step. A value is dropped after its last use, so that memory does not grow."""
         values = self._constants.copy()

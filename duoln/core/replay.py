@@ -50,7 +50,8 @@ class Replay:
         elif first is None:
             self._recorded[layout] = program
         else:
-            self._proved[layout] = self._backend.repeat(program.run) if program.equals(first) else self._step
+            self._proved[layout] = (self._backend.repeat(program.run, program.unchanged) if program.equals(first) else
+                                    self._step)
         return results
 
 

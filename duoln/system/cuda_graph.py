@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -59,11 +59,15 @@ class Repeated:
 
     Args:
         run: takes arrays of one form and returns a list of arrays.
+        unchanged: the numbers of the arguments that are results as they come.
     """
 
-    def __init__(self, run: Callable[..., list[Array]]) -> None:
+    def __init__(self, run: Callable[..., list[Array]], unchanged: Collection[int]) -> None:
         self._run = run
         self._graphs: list[_Graph] = []
+        self._unchanged = set(unchanged)
+        self._moving: set[int] = set()
+        """Of these, the arguments that were at other addresses in another call, so that they are copied too."""
         self._captures = self._launches = 0
         self._obstacle = obstacle()
         if self._obstacle not in (None, _SWITCHED_OFF):
@@ -73,9 +77,11 @@ class Repeated:
         if self._obstacle is not None:
             return self._run(*natives)
         for graph in self._graphs:
-            if graph.takes(natives):
+            moved = graph.moved(natives)
+            if not moved:
                 self._launches += 1
                 return graph.launch(natives)
+            self._moving |= moved if moved <= self._unchanged else set()
         if self._captures >= _TRIALS and self._launches < _TRIALS * self._captures:
             return self._refuse("arguments that are updated in place are at other addresses in most calls", natives)
         if len({x.data.ptr for x in natives if x.nbytes}) < sum(x.nbytes > 0 for x in natives):
@@ -91,7 +97,7 @@ class Repeated:
     def _capture(self, natives: Sequence[Array], fixed: Sequence[Array]) -> tuple[list[Array], str | None]:
         """The results of this call, and the reason why it cannot be captured."""
         self._captures += 1
-        graph = _Graph(natives, fixed)
+        graph = _Graph(natives, fixed, self._moving)
         results = graph.run(self._run, natives)
         try:
             graph.capture(self._run)
@@ -118,10 +124,11 @@ class _Graph:
     Args:
         natives: the arguments.
         fixed: an array like each of them, for the arguments that are copied.
+        moving: the numbers of arguments that are copied, even if they come back.
     """
 
-    def __init__(self, natives: Sequence[Array], fixed: Sequence[Array]) -> None:
-        self._fixed = list(fixed)
+    def __init__(self, natives: Sequence[Array], fixed: Sequence[Array], moving: Collection[int]) -> None:
+        self._fixed, self._moving = list(fixed), set(moving)
         self._in_place: list[int] = []
         """The numbers of the arguments that come back in their own memory."""
         self._room, self._launched_on = _room(*_where()), _where()
@@ -134,7 +141,7 @@ class _Graph:
         with stream, cupy.cuda.using_allocator(pool.malloc):
             made = run(*natives)
         current.wait_event(stream.record())
-        place = {_place(x): k for k, x in enumerate(natives) if x.nbytes}
+        place = {_place(x): k for k, x in enumerate(natives) if x.nbytes and k not in self._moving}
         self._in_place = sorted({place[_place(x)] for x in made if _place(x) in place})
         for k in self._in_place:
             self._fixed[k] = natives[k]
@@ -158,10 +165,11 @@ class _Graph:
         self._addresses = [self._fixed[k].data.ptr for k in self._in_place]
         self._copied = [(k, x) for k, x in enumerate(self._fixed) if k not in self._in_place and x.nbytes]
 
-    def takes(self, natives: Sequence[Array]) -> bool:
-        """Whether the graph is for arguments at these addresses, on the current stream."""
-        return (self._launched_on == _where()
-                and [natives[k].data.ptr for k in self._in_place] == self._addresses)
+    def moved(self, natives: Sequence[Array]) -> set[int]:
+        """The numbers of the arguments that are at other addresses than those of the graph; none if it is for these."""
+        if self._launched_on != _where():
+            return set(range(len(natives)))
+        return {k for k, address in zip(self._in_place, self._addresses, strict=True) if natives[k].data.ptr != address}
 
     def launch(self, natives: Sequence[Array]) -> list[Array]:
         """The results for these arguments."""
