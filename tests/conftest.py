@@ -24,7 +24,6 @@ os.environ["DUOLN_KERNELS"] = str(Path(tempfile.gettempdir()) / f"duoln-test-ker
 
 import numpy as np
 import pytest
-import stand_in_cublas
 import stand_in_cupy
 
 from duoln import runtime
@@ -55,7 +54,6 @@ def get_backend(name: str):
                     patch.delattr(sys.modules.get(package, object), module, raising=False)
                 import duoln.backends.cupy
 
-                stand_in_cublas.install()
                 _made[name] = duoln.backends.cupy.create()
                 runtime._attach(_made[name])
             for package, module in _OF_CUPY:

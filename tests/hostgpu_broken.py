@@ -147,8 +147,8 @@ _EXCHANGE = source.text("device_limits/exchange.cu").replace(
 _ROWS = source.text("layer_norm/layer_norm.cu")
 _WIDE_ROW = {"THREADS": 128, "CHUNKS": 2, "VECTOR": 4}
 _SHORT_ROW = {"THREADS": 16, "CHUNKS": 1, "VECTOR": 4}
-_ALIASING = _ROWS.replace("layer_norm_forward(const float* __restrict__ x,", "layer_norm_forward(const float* x,").replace(
-    "float* __restrict__ y,", "float* y,")
+_ALIASING = _ROWS.replace("layer_norm_forward(const storage_t* __restrict__ x,", "layer_norm_forward(const storage_t* x,").replace(
+    "storage_t* __restrict__ y,", "storage_t* y,")
 
 _OURS = [
     Broken("address", "four values at once where only four bytes are aligned", "#define VECTOR 1\n" + _ROWS,
@@ -163,7 +163,7 @@ _OURS = [
     Broken("race between blocks", "columns that belong to two blocks", source.text("columns.cu"),
            "blockIdx.x * COLUMNS", "blockIdx.x * (COLUMNS / 2)", _column_sums, "'sums'.*of block"),
     Broken("stale read", "layer norm in place through the read-only path", _ALIASING,
-           "layer_norm_forward(const float* x,", "layer_norm_forward(const float* __restrict__ x,",
+           "layer_norm_forward(const storage_t* x,", "layer_norm_forward(const storage_t* __restrict__ x,",
            _layer_norm(3, 64, 16, in_place=True), "'x' is read through the read-only path", _SHORT_ROW),
     Broken("overread", "behind the last row", _ROWS, "column(c, 0) < width ? *reinterp", "true ? *reinterp",
            _layer_norm(3, 1000, 128), "'x': an access 12", _WIDE_ROW),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import sys
 from typing import Any
 
 import numpy as np
@@ -92,10 +93,7 @@ def _wide(matrix: np.ndarray) -> np.ndarray:
     return matrix.astype(np.float32) if matrix.dtype == np.float16 else matrix
 
 
-def install() -> None:
-    """Let duoln's CuPy backend use it; the stand-in for CuPy must be in sys.modules."""
-    from duoln.system import cublas
-
+def loaded() -> None:
+    """CuPy loads cuBLAS at its first use. Whoever asks for that opens this library then, under whatever name."""
     library = Library()
-    cublas.load = lambda: library
-    cublas.version = lambda: "0.0.0"
+    sys._getframe(1).f_globals["_open"] = lambda name: library

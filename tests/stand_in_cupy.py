@@ -25,6 +25,7 @@ from weakref import WeakValueDictionary
 import hostgpu
 import numpy as np
 import stand_in_capture as capture
+import stand_in_cublas
 
 _FUNCTIONS = ["abs", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "sign", "floor", "isfinite", "isnan", "maximum", "minimum", "where", "logical_and", "logical_or", "logical_not", "sum", "mean", "max", "min", "all", "any", "argmax", "cumsum", "reshape", "transpose", "expand_dims", "squeeze", "broadcast_to", "concatenate", "flip", "take", "take_along_axis", "matmul", "zeros", "ones", "full", "arange", "array", "argsort", "flatnonzero", "ascontiguousarray", "zeros_like", "stack", "searchsorted"]
 
@@ -343,7 +344,8 @@ def make() -> types.ModuleType:
     module.cuda = types.SimpleNamespace(
         alloc=_Allocated, alloc_pinned_memory=bytearray, Device=_Device, get_current_stream=capture.current_stream,
         Event=capture.Event, Stream=capture.Stream, MemoryPool=capture.MemoryPool, using_allocator=capture.using_allocator,
-        get_elapsed_time=lambda first, last: 1e3 * (last.at - first.at), runtime=runtime)
+        get_elapsed_time=lambda first, last: 1e3 * (last.at - first.at), runtime=runtime,
+        device=types.SimpleNamespace(get_cublas_handle=stand_in_cublas.loaded))
     default = capture.MemoryPool()
     module.get_default_memory_pool = lambda: default
     return module

@@ -26,6 +26,7 @@ _FLOAT32, _FLOAT64, _FLOAT16, _BFLOAT16 = 0, 1, 2, 14
 _IN_FLOAT32, _IN_FLOAT64, _IN_TF32 = 68, 70, 77
 """cuBLAS' numbers of the arithmetic (cublasComputeType_t)."""
 _DEFAULT_ALGORITHM = -1
+_open = ctypes.CDLL
 _WORKSPACE = 32 << 20
 """Bytes for a handle; cuBLAS advises as many for Hopper and less for older devices."""
 
@@ -212,17 +213,6 @@ def _batches(x: Array, batch: tuple[int, ...]) -> Array:
     return x.reshape(prod(batch), *x.shape[-2:])
 
 
-def version() -> str:
-    """The version of cuBLAS.
-
-    Raises:
-        KernelError: there is no cuBLAS.
-    """
-    number = ctypes.c_int()
-    major, minor, patch = (load().cublasGetProperty(part, ctypes.byref(number)) or number.value for part in range(3))
-    return f"{major}.{minor}.{patch}"
-
-
 def handle() -> Cublas:
     """The handle of the current device and stream.
 
@@ -244,10 +234,10 @@ def load() -> Any:
     Raises:
         KernelError: it is not there.
     """
-    cupy.cuda.device.get_cublashandle()  # CuPy loads the library at its first use
+    cupy.cuda.device.get_cublas_handle()  # CuPy loads the library at its first use
     major = int(cupy.cuda.runtime.runtimeGetVersion()) // 1000
     name = f"cublas64_{major}.dll" if sys.platform == "win32" else f"libcublas.so.{major}"
     try:
-        return ctypes.CDLL(name)
+        return _open(name)
     except OSError as error:
         raise KernelError(f"cuBLAS: {name}, which CuPy uses, cannot be loaded: {error}") from None

@@ -94,7 +94,7 @@ def test_a_rule_that_ignores_addresses_fails(gpu, monkeypatch):
     from duoln.kernels import launch
 
     assert selftest.prove(MISALIGNED, gpu).passed
-    monkeypatch.setattr(launch, "vector_width", lambda width, *arrays: 4 if width % 4 == 0 else 1)
+    monkeypatch.setattr(launch, "vector_width", lambda width, *arrays, most: 4 if width % 4 == 0 else 1)
     check_error(KernelError, lambda: selftest.prove(MISALIGNED, gpu), "argument 'x'", "an address that 16 divides")
 
 
