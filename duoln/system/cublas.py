@@ -27,6 +27,7 @@ _IN_FLOAT32, _IN_FLOAT64, _IN_TF32 = 68, 70, 77
 """cuBLAS' numbers of the arithmetic (cublasComputeType_t)."""
 _DEFAULT_ALGORITHM = -1
 _open = ctypes.CDLL
+"""Opens a library by its name."""
 _WORKSPACE = 32 << 20
 """Bytes for a handle; cuBLAS advises as many for Hopper and less for older devices."""
 

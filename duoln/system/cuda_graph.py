@@ -86,18 +86,15 @@ class Repeated:
             return self._refuse("arguments that are updated in place are at other addresses in most calls", natives)
         if len({x.data.ptr for x in natives if x.nbytes}) < sum(x.nbytes > 0 for x in natives):
             return self._run(*natives)  # one array as two arguments, which it may not be at the next call
-        fixed = _fixed(natives)
-        if fixed is None:
-            return self._refuse("an argument does not lie in one piece", natives)
-        results, self._obstacle = self._capture(natives, fixed)
+        results, self._obstacle = self._capture(natives)
         if self._obstacle:
             self._tell()
         return results
 
-    def _capture(self, natives: Sequence[Array], fixed: Sequence[Array]) -> tuple[list[Array], str | None]:
+    def _capture(self, natives: Sequence[Array]) -> tuple[list[Array], str | None]:
         """The results of this call, and the reason why it cannot be captured."""
         self._captures += 1
-        graph = _Graph(natives, fixed, self._moving)
+        graph = _Graph(self._moving)
         results = graph.run(self._run, natives)
         try:
             graph.capture(self._run)
@@ -122,19 +119,19 @@ class _Graph:
     """The work of one function for arguments at certain addresses.
 
     Args:
-        natives: the arguments.
-        fixed: an array like each of them, for the arguments that are copied.
         moving: the numbers of arguments that are copied, even if they come back.
     """
 
-    def __init__(self, natives: Sequence[Array], fixed: Sequence[Array], moving: Collection[int]) -> None:
-        self._fixed, self._moving = list(fixed), set(moving)
+    def __init__(self, moving: Collection[int]) -> None:
+        self._moving = set(moving)
+        self._fixed: list[Array] = []
+        """The arguments of the graph: those that come back in their own memory, and arrays for copies of the others."""
         self._in_place: list[int] = []
         """The numbers of the arguments that come back in their own memory."""
         self._room, self._launched_on = _room(*_where()), _where()
 
     def run(self, run: Callable[..., list[Array]], natives: Sequence[Array]) -> list[Array]:
-        """The results for these arguments; afterwards the pool has the memory that the work needs."""
+        """The results for these arguments. It notes which of them come back, and fills the pool with what is needed."""
         cupy.get_default_memory_pool().free_all_blocks()  # of the calls before, which ran outside the pool
         current, (stream, pool) = cupy.cuda.get_current_stream(), self._room
         stream.wait_event(current.record())
@@ -143,12 +140,19 @@ class _Graph:
         current.wait_event(stream.record())
         place = {_place(x): k for k, x in enumerate(natives) if x.nbytes and k not in self._moving}
         self._in_place = sorted({place[_place(x)] for x in made if _place(x) in place})
-        for k in self._in_place:
-            self._fixed[k] = natives[k]
+        self._fixed = [x if k in self._in_place else cupy.empty_like(x) for k, x in enumerate(natives)]
+        self._is_dense = all(a.strides == b.strides for a, b in zip(natives, self._fixed, strict=True))
         return [natives[place[_place(x)]] if _place(x) in place else _copy(x) for x in made]
 
     def capture(self, run: Callable[..., list[Array]]) -> None:
-        """Capture the work on the fixed arrays. Raises what CuPy or CUDA raise at work that cannot be captured."""
+        """Capture the work on the fixed arrays.
+
+        Raises:
+            KernelError: an argument has gaps between its values. Exception: what CuPy and CUDA raise at work that
+                cannot be captured.
+        """
+        if not self._is_dense:
+            raise KernelError("an argument does not lie in one piece")
         stream, pool = self._room
         with stream, cupy.cuda.using_allocator(pool.malloc):
             cublas.handle()
@@ -177,12 +181,6 @@ class _Graph:
             x.data.copy_from_device_async(natives[k].data, x.nbytes)
         self._graph.launch()
         return [_copy(x) if k is None else natives[k] for x, k in self._results]
-
-
-def _fixed(natives: Sequence[Array]) -> list[Array] | None:
-    """An array like each of these; None if one of them has gaps between its values."""
-    fixed = [cupy.empty_like(x) for x in natives]
-    return fixed if all(a.strides == b.strides for a, b in zip(natives, fixed, strict=True)) else None
 
 
 def _place(x: Array) -> tuple[int, tuple[int, ...], tuple[int, ...], Any]:
