@@ -26,6 +26,10 @@ from duoln.kernels.signature import STRUCT, Parameter, parameters
 _OPTIONS = ("--std=c++17",)
 _STATIC_LIMIT = 48 << 10
 """A kernel must request dynamic shared memory beyond this size."""
+_PORTABLE_CLUSTER = 8
+"""A kernel must request clusters of more blocks."""
+_ANY_CLUSTER = 14
+"""CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED of the driver."""
 _NULL = np.uint64(0)
 """The null pointer that an optional parameter gets."""
 
@@ -68,7 +72,8 @@ class Kernel:
         self.bind(grid, block, arguments, macros, shared)()
 
     def bind(self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any],
-             macros: Mapping[str, int] | None = None, shared: int = 0, varying: str | None = None) -> Launch:
+             macros: Mapping[str, int] | None = None, shared: int = 0, varying: str | None = None,
+             cluster: int = 1) -> Launch:
         """The launch for these arguments, which are checked once.
 
         Args:
@@ -78,6 +83,7 @@ class Kernel:
             macros: `-D` settings; each set is compiled separately.
             shared: bytes of dynamic shared memory.
             varying: the parameter, a number, whose value each launch gives.
+            cluster: blocks of a cluster, as the source declares them.
 
         Raises:
             KernelError: an argument does not fit its declaration; the compiler fails (the message has its log); the
@@ -91,6 +97,8 @@ class Kernel:
         function = self.compiled(macros or {})
         if shared > _STATIC_LIMIT:
             function.max_dynamic_shared_size_bytes = shared
+        if cluster > _PORTABLE_CLUSTER:
+            cupy.cuda.driver.funcSetAttribute(function.kernel.ptr, _ANY_CLUSTER, 1)
         place = None if varying is None else [p.name for p in self.parameters].index(varying)
         return Launch(f"[{self.entry}] {self.file}", function, grid, block, native, shared, place)
 
@@ -182,13 +190,19 @@ def stored_kernels(file: str, entry: str, signature: str) -> dict[Any, Kernel]:
 
 def multiprocessors() -> int:
     """The number of multiprocessors of the current device."""
-    return _multiprocessors_of(current_device())
+    return int(properties()["multiProcessorCount"])
+
+
+def properties() -> Mapping[str, Any]:
+    """What the driver says of the current device, by the names of the runtime's structure."""
+    return _properties_of(current_device())
 
 
 @cache
-def _multiprocessors_of(device: int) -> int:
-    """The driver needs 1 to 2 ms for the properties of a device."""
-    return int(cupy.cuda.runtime.getDeviceProperties(device)["multiProcessorCount"])
+def _properties_of(device: int) -> Mapping[str, Any]:
+    """The driver needs 1 to 2 ms for them."""
+    given: Mapping[str, Any] = cupy.cuda.runtime.getDeviceProperties(device)
+    return given
 
 
 def current_stream() -> int:

@@ -265,11 +265,23 @@ class ElementwiseKernel:
         return made
 
 
+_ANY_CLUSTER, _MOST_CLUSTER = 14, 16
+"""CUDA's number for the attribute that allows clusters of any size; blocks of the largest one."""
+
+
+def _set_attribute(function: Any, attribute: int, value: int) -> None:
+    if attribute != _ANY_CLUSTER or value != 1:
+        raise ValueError(f"the stand-in does not know attribute {attribute} with value {value}")
+    function.most_cluster = _MOST_CLUSTER
+
+
 class _Function:
     max_dynamic_shared_size_bytes = hostgpu.SHARED_LIMIT
+    most_cluster = hostgpu.CLUSTER_LIMIT
 
     def __init__(self, program: hostgpu.Program, name: str, cooperative: bool) -> None:
         self._program, self._name, self._cooperative = program, name, cooperative
+        self.kernel = types.SimpleNamespace(ptr=self)
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...],
                  shared_mem: int = 0) -> None:
@@ -297,7 +309,8 @@ class _Function:
                 reachable: list[np.ndarray]) -> None:
         launches.append(self._name)
         self._program.launch(self._name, grid, block, given, shared, len(launches), self._cooperative,
-                             most_shared=self.max_dynamic_shared_size_bytes, reachable=reachable)
+                             most_shared=self.max_dynamic_shared_size_bytes, most_cluster=self.most_cluster,
+                             reachable=reachable)
 
 
 def _in_tables(arguments: list[Any]) -> Iterator[np.ndarray]:
@@ -337,7 +350,8 @@ def make() -> types.ModuleType:
     module.ElementwiseKernel = ElementwiseKernel
     module.__version__ = "14.0.0"
     module.asnumpy = _waiting(lambda x: np.array(_plain(x)), "a copy to the host")
-    properties = {"name": b"stand-in", "major": 0, "minor": 0, "totalGlobalMem": 1 << 30, "multiProcessorCount": 3}
+    properties = {"name": b"stand-in", "major": 0, "minor": 0, "totalGlobalMem": 1 << 30, "multiProcessorCount": 3,
+                  "sharedMemPerBlockOptin": 227 << 10}
     runtime = types.SimpleNamespace(
         getDevice=lambda: 0, getDeviceProperties=lambda i: properties, driverGetVersion=lambda: 0, runtimeGetVersion=lambda: 0,
         memGetInfo=lambda: (3 << 28, 1 << 30), CUDARuntimeError=capture.CUDARuntimeError)
@@ -345,7 +359,8 @@ def make() -> types.ModuleType:
         alloc=_Allocated, alloc_pinned_memory=bytearray, Device=_Device, get_current_stream=capture.current_stream,
         Event=capture.Event, Stream=capture.Stream, MemoryPool=capture.MemoryPool, using_allocator=capture.using_allocator,
         get_elapsed_time=lambda first, last: 1e3 * (last.at - first.at), runtime=runtime,
-        device=types.SimpleNamespace(get_cublas_handle=stand_in_cublas.loaded))
+        device=types.SimpleNamespace(get_cublas_handle=stand_in_cublas.loaded),
+        driver=types.SimpleNamespace(funcSetAttribute=_set_attribute))
     default = capture.MemoryPool()
     module.get_default_memory_pool = lambda: default
     return module

@@ -36,11 +36,11 @@ extern "C" __global__ void exchange_by_flags(unsigned* flags, int rounds) {
 // Eight blocks of a cluster: each writes 4 bytes into its neighbour's shared memory, then all wait. From sm_90 on;
 // elsewhere it does nothing, and `heard` keeps its zeros.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define CLUSTER __cluster_dims__(8, 1, 1)
+#define OF_EIGHT __cluster_dims__(8, 1, 1)
 #else
-#define CLUSTER
+#define OF_EIGHT
 #endif
-extern "C" __global__ void CLUSTER exchange_in_cluster(unsigned* heard, int rounds) {
+extern "C" __global__ void OF_EIGHT exchange_in_cluster(unsigned* heard, int rounds) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     __shared__ unsigned slot[2];
     unsigned rank, remote;
@@ -61,7 +61,7 @@ extern "C" __global__ void CLUSTER exchange_in_cluster(unsigned* heard, int roun
 // times. `never` is written only if the sum is a number that it never is.
 constexpr int GATHERED = 1024;  // float4 of each block
 
-extern "C" __global__ void CLUSTER gather_in_cluster(float* never, int rounds) {
+extern "C" __global__ void OF_EIGHT gather_in_cluster(float* never, int rounds) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     __shared__ float4 own[GATHERED];
     unsigned rank;

@@ -14,7 +14,9 @@ import cupy
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import launch
+from duoln.kernels.gru import cuda_walk
 from duoln.kernels.recurrent import cuda
+from duoln.kernels.recurrent.cuda_walk import supports as fits_cluster
 from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import gru
 from duoln.ops.recurrent.variants import norm_shapes
@@ -101,6 +103,7 @@ def _in_parts(proj: Array, stats: Array, d_gates: Array, hidden: int) -> tuple[A
 
 
 def attach() -> None:
-    """Add the rule to `gru`."""
-    supports = bounds_unmasked("gru", cuda.supports(_VARIANTS))
-    gru.add(Rule("cuda steps", _forward, _vjp, supports), backend="cupy")
+    """Add the rules to `gru`."""
+    of_steps = bounds_unmasked("gru", cuda.supports(_VARIANTS))
+    gru.add(Rule("cuda steps", _forward, _vjp, of_steps), backend="cupy")
+    gru.add(Rule("cuda walk", cuda_walk.forward, cuda_walk.vjp, fits_cluster("gru", of_steps)), backend="cupy")

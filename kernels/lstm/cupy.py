@@ -16,7 +16,9 @@ import cupy
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import launch
+from duoln.kernels.lstm import cuda_walk
 from duoln.kernels.recurrent import cuda
+from duoln.kernels.recurrent.cuda_walk import supports as fits_cluster
 from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import lstm, lstm_cell
 from duoln.ops.recurrent.variants import norm_shapes
@@ -56,12 +58,6 @@ _Use = tuple[_Saved, tuple[Array | None, Array | None]]
 """A call of a cell: what it saved, and the gradients of its states."""
 
 
-def settings(norm: str) -> dict[str, int]:
-    """The macros of a variant."""
-    gates = norm in ("layer", "layer-theano")
-    return {"NORM_GATES": int(gates), "NORM_CELL": int(gates or norm == "layer-cell")}
-
-
 def _parameters(bias: Array, norms: dict[str, Array]) -> tuple[Array | None, ...]:
     return (*(norms.get(name) for name in _PARAMETERS), bias, norms.get("gain_c"), norms.get("bias_c"))
 
@@ -72,7 +68,7 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
     time_steps, (batch, hidden) = x.shape[0], h.shape
     bias, *packed_norms = launch.packed(bias, *norm_arrays)
     norms = dict(zip(norm_shapes("lstm", norm, 1), packed_norms, strict=True))
-    walk, macros = cuda.Walk.of(x, mask, reverse, gradient_limit), settings(norm)
+    walk, macros = cuda.Walk.of(x, mask, reverse, gradient_limit), cuda_walk.macros(norm)
     x_proj = cuda.projection(walk.x, w_x, bias if norm == "layer-theano" else None)
     h_proj = cupy.empty_like(x_proj)
     hs, cs = cuda.states(h, time_steps), cuda.states(c, time_steps)
@@ -93,7 +89,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
     dh, dc = cuda.start(gouts[1], saved.h[0]), cuda.start(gouts[2], saved.c[0])
     carry = None if walk.mask is None else cupy.zeros_like(dh)
-    macros = settings(saved.norm)
+    macros = cuda_walk.macros(saved.norm)
     d_x_proj = cupy.empty_like(saved.x_proj)
     apart = bool(macros["NORM_GATES"])  # without norms x_proj, h_proj and the gates have one gradient
     d_h_proj, d_gates = (cupy.empty_like(d_x_proj) if apart else d_x_proj for _ in range(2))
@@ -138,7 +134,7 @@ def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Arr
     batch, hidden = c.shape
     bias, *packed_norms = launch.packed(bias, *norm_arrays)
     norms = dict(zip(norm_shapes("lstm", norm, 1), packed_norms, strict=True))
-    macros = settings(norm)
+    macros = cuda_walk.macros(norm)
     x_proj = cupy.ascontiguousarray(x_proj + bias if norm == "layer-theano" else x_proj)[None]
     h_proj, cs = cupy.ascontiguousarray(h_proj)[None], cuda.states(c, 1)
     hs = cupy.empty_like(cs)  # the kernel reads the first state of masked rows only
@@ -164,7 +160,7 @@ def _cell_gradient(saved: _Saved, gouts: tuple[Array | None, Array | None],
     batch, hidden = saved.x_proj.shape[1], saved.c.shape[2]
     dh = cupy.zeros((batch, hidden), dtype=saved.c.dtype) if gouts[0] is None else cupy.ascontiguousarray(gouts[0])
     dc = cuda.start(gouts[1], dh)
-    macros = settings(saved.norm)
+    macros = cuda_walk.macros(saved.norm)
     apart = bool(macros["NORM_GATES"])
     d_x_proj = cupy.empty_like(saved.x_proj)
     d_h_proj, d_gates = (cupy.empty_like(d_x_proj) if apart else d_x_proj for _ in range(2))
@@ -223,6 +219,8 @@ def _merged(be: Backend, uses: Sequence[_Use]) -> _Use:
 def attach() -> None:
     """Add the rules to `lstm` and `lstm_cell`."""
     supports = cuda.supports(_VARIANTS)
-    lstm.add(Rule("cuda steps", _forward, _vjp, bounds_unmasked("lstm", supports)), backend="cupy")
+    of_steps = bounds_unmasked("lstm", supports)
+    lstm.add(Rule("cuda steps", _forward, _vjp, of_steps), backend="cupy")
+    lstm.add(Rule("cuda walk", cuda_walk.forward, cuda_walk.vjp, fits_cluster("lstm", of_steps)), backend="cupy")
     pooled = {place: _cell_pooled(place) for place in range(_CELL_BIAS, _CELL_BIAS + 1 + len(_NORM_PARAMETERS))}
     lstm_cell.add(Rule("cuda step", _cell_forward, _cell_vjp, supports, pooled), backend="cupy")

@@ -13,7 +13,9 @@ import cupy
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import launch
+from duoln.kernels.rnn import cuda_walk
 from duoln.kernels.recurrent import cuda
+from duoln.kernels.recurrent.cuda_walk import supports as fits_cluster
 from duoln.kernels.recurrent.plan import RNN_WIDE, plan
 from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import rnn
@@ -86,6 +88,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
 
 
 def attach() -> None:
-    """Add the rule to `rnn`."""
-    supports = bounds_unmasked("rnn", cuda.supports(_VARIANTS))
-    rnn.add(Rule("cuda steps", _forward, _vjp, supports), backend="cupy")
+    """Add the rules to `rnn`."""
+    of_steps = bounds_unmasked("rnn", cuda.supports(_VARIANTS))
+    rnn.add(Rule("cuda steps", _forward, _vjp, of_steps), backend="cupy")
+    rnn.add(Rule("cuda walk", cuda_walk.forward, cuda_walk.vjp, fits_cluster("rnn", of_steps)), backend="cupy")

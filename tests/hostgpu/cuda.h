@@ -12,6 +12,7 @@
 #define __forceinline__ inline
 #define __restrict__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __constant__ static const
 #define __align__(n) alignas(n)
 
@@ -33,6 +34,15 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 
 inline void __syncthreads() { hostgpu::barrier(); }
 inline void __threadfence() { hostgpu::fence(); }
+
+// The words of kernels/recurrent/cluster.cuh.
+struct Signal { unsigned long long state; };
+inline int cluster_rank() { return hostgpu::cluster_rank(); }
+inline void cluster_barrier() { hostgpu::cluster_barrier(); }
+inline void make_signal(Signal& s) { hostgpu::make_signal(&s); }
+inline void expect_at(Signal& s, int bytes) { hostgpu::expect_at(&s, bytes); }
+inline void wait_at(Signal& s, int parity) { hostgpu::wait_at(&s, parity); }
+template <class T> HOSTGPU_UNSEEN void push(T* to, T v, int rank, Signal& s) { hostgpu::push(to, &v, sizeof v, rank, &s); }
 
 namespace hostgpu {
 // The source of a shuffle in a segment of `width` lanes; outside of it a lane reads itself.

@@ -43,6 +43,14 @@ void fence();
 void begin_atomic(void* address, size_t bytes);
 void end_atomic(bool changed);
 
+// Blocks of a cluster. A signal counts the bytes that are pushed into its block; each of its phases begins with `expect_at`.
+int cluster_rank();
+void cluster_barrier();
+void make_signal(const void* at);
+void expect_at(const void* at, int bytes);
+void wait_at(const void* at, int parity);
+void push(const void* to, const void* value, size_t bytes, int rank, const void* signal);
+
 // A load that goes through the read-only path.
 void read_only(const void* address, size_t bytes);
 

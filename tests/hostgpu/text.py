@@ -8,12 +8,12 @@ import re
 from itertools import count
 from typing import NamedTuple
 
-_KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\(([^()]*(?:\([^()]*\)[^()]*)*)\)\s*|CLUSTER\s+)?'
+_KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:(CLUSTERED)\s+|__launch_bounds__\s*\(([^()]*(?:\([^()]*\)[^()]*)*)\)\s*|OF_EIGHT\s+)?'
                      r"(\w+)\s*\(([^)]*)\)")
 _MOST_THREADS = 1024
 """What a block may have at most, where a kernel does not say."""
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\(\d+\)\s*)?(\w+)\s+(\w+)\[\s*\]\s*;")
-_SHARED = re.compile(r"__shared__\s+(?:__align__\(\d+\)\s*)?((?:const\s+|volatile\s+|unsigned\s+)*\w+)\s+([^;=()]+);")
+_SHARED = re.compile(r"__shared__\s+(?:__align__\(\d+\)\s*)?((?:const\s+|volatile\s+|unsigned\s+)*\w+(?:<\w+>)?)\s+([^;=()]+);")
 _SYSTEM = re.compile(r"^\s*#\s*include\s*<[^>]*>.*$", re.M)
 
 
@@ -37,19 +37,22 @@ class Entry(NamedTuple):
     parameters: list[Parameter]
     most_threads: str
     """The C expression of its launch bounds."""
+    cluster: str = "1"
+    """That of the blocks of a cluster."""
 
 
 def entries(text: str) -> dict[str, Entry]:
     """The entry points of a source text."""
     declared = {}
-    for bounds, name, inside in _KERNEL.findall(text):
+    for clustered, bounds, name, inside in _KERNEL.findall(text):
         parameters = []
         for piece in filter(None, (" ".join(p.split()) for p in inside.split(","))):
             kind, _, last = piece.replace("__restrict__", " ").rpartition(" ")
             stars = last.count("*") + kind.count("*")
             parameters.append(Parameter(" ".join(kind.replace("*", "").split()) + "*" * stars, last.strip("* "),
                                         "__restrict__" in piece))
-        declared[name] = Entry(parameters, bounds.split(",")[0] or str(_MOST_THREADS))
+        most = "THREADS" if clustered else bounds.split(",")[0] or str(_MOST_THREADS)
+        declared[name] = Entry(parameters, most, "CLUSTER" if clustered else "1")
     return declared
 
 
@@ -73,5 +76,6 @@ def host_text(text: str, prelude: str) -> str:
     for name, entry in entries(text).items():
         values = ", ".join(f"*static_cast<{p.kind}*>(a[{i}])" for i, p in enumerate(entry.parameters))
         parts.append(f'extern "C" void hostgpu_{name}(void** a) {{ {name}({values}); }}\n'
-                     f'extern "C" {{ extern const unsigned hostgpu_threads_{name} = {entry.most_threads}; }}')
+                     f'extern "C" {{ extern const unsigned hostgpu_threads_{name} = {entry.most_threads};\n'
+                     f'extern const unsigned hostgpu_cluster_{name} = {entry.cluster}; }}')
     return "\n".join(parts)

@@ -37,6 +37,72 @@ void grid_barrier() {
     yield();
 }
 
+int cluster_rank() { return int(now->block->number % cluster_size()); }
+
+void cluster_barrier() {
+    Block& b = *now->block;
+    Block* first = first_of_cluster(b);
+    now->state = State::at_cluster_barrier;
+    warp_of(*now).ready &= ~(1u << lane_of(*now));
+    ++launch->progress;
+    ++b.waiting_for_cluster;
+    unsigned waiting = 0;
+    for (unsigned k = 0; k < cluster_size(); ++k) waiting += first[k].waiting_for_cluster;
+    if (waiting == cluster_size() * launch->threads) release_cluster(first);
+    yield();
+}
+
+void make_signal(const void* at) {
+    const Block& b = *now->block;
+    for (const SignalState& s : signals)
+        if (s.address == uintptr_t(at) && s.block == b.number) fail("a signal that is made twice");
+    signals.push_back({uintptr_t(at), b.number, b.epoch[0], now->number});
+}
+
+void expect_at(const void* at, int bytes) {
+    maybe_switch();
+    SignalState& s = signal_at(uintptr_t(at), *now->block);
+    if (s.thread != now->number && s.epoch >= now->block->epoch[0]) fail("a signal that another thread has made, and no barrier since");
+    if (s.armed) fail("bytes are expected twice in one phase of a signal");
+    s.armed = true;
+    s.missing += bytes;
+    end_phase_if_complete(s);
+}
+
+void wait_at(const void* at, int parity) {
+    if (draw() & 1) poll();
+    for (;;) {
+        SignalState& s = signal_at(uintptr_t(at), *now->block);
+        if (s.thread != now->number && s.epoch >= now->block->epoch[0]) fail("a signal that another thread has made, and no barrier since");
+        if (int(s.phase & 1) != parity) {
+            now->view.learn(s.known);
+            now->view.learn_phases(uint32_t(&s - signals.data()), s.phase);
+            launch->views = any_view = true;
+            return;
+        }
+        poll();
+    }
+}
+
+void push(const void* to, const void* value, size_t bytes, int rank, const void* signal) {
+    maybe_switch();
+    if (rank < 0 || unsigned(rank) >= cluster_size()) fail("a push to block %d of a cluster of %u", rank, cluster_size());
+    Block& b = first_of_cluster(*now->block)[rank];
+    if (!b.active) fail("a push into a block that has ended");
+    SignalState& s = signal_at(address_in(signal, b), b);
+    if (s.thread != now->number && !now->view.knows(b.number, s.thread, s.epoch, 0xffff))
+        fail("a push to a signal that is made, but nothing says so: no barrier of the cluster");
+    const uint32_t number = uint32_t(&s - signals.data());
+    const uintptr_t address = address_in(to, b);
+    check_push(address, bytes, number, s.phase);
+    for (uint32_t k = 0; k < now->view.blocks.size(); ++k) s.told.learn_block(k, now->view.blocks[k]);
+    s.told.learn_block(now->block->number, now->block->epoch[0]);
+    Pushed p = {address, bytes, {}, b.number, number};
+    memcpy(p.value, value, bytes);
+    on_the_way.push_back(p);
+    ++launch->progress;
+}
+
 static const char* const NAMES[] = {"__shfl_sync", "__shfl_xor_sync", "__shfl_down_sync", "__shfl_up_sync", "a vote",
                                     "a barrier of the warp"};
 
@@ -223,6 +289,10 @@ static void check_request(const Request& r) {
     if (launch->threads > r.most_threads)
         fail("too many resources requested for launch: expected at most %u threads (__launch_bounds__), found %u",
              r.most_threads, launch->threads);
+    if (r.cluster > r.most_cluster)
+        fail("expected at most %u blocks of a cluster without asking for more, found %u", r.most_cluster, r.cluster);
+    if (r.cluster > 1 && (r.grid[0] % r.cluster || r.grid[1] * r.grid[2] != 1 || r.cooperative))
+        fail("expected a grid of whole clusters of %u blocks, found (%u, %u, %u)", r.cluster, r.grid[0], r.grid[1], r.grid[2]);
     if (r.shared > r.most_shared)
         fail("expected at most %zu bytes of dynamic shared memory without asking for more, found %zu", r.most_shared, r.shared);
 }
@@ -231,6 +301,8 @@ static void clean_up(bool failed) {
     for (Block& b : blocks) clear_shared(b);
     unmap();
     late.clear();
+    on_the_way.clear();
+    signals.clear();
     flags.clear();
     for (size_t i = 0; failed && i < fibers_made; ++i)
         if (fibers[i].started) start_anew(fibers[i]);

@@ -27,6 +27,10 @@ inline uint32_t epoch_of(uint64_t r) { return uint32_t(r >> 22) & 0x3ffff; }
 inline uint32_t clock_of(uint64_t r) { return uint32_t(r >> 6) & 0xffff; }
 inline unsigned bytes_of(uint64_t r) { return unsigned(r >> 2) & 15; }
 
+// What was pushed into shared memory (cluster.h): the signal that counts it, and the phase that it belongs to.
+constexpr uint16_t PUSHED = 0xfffe;
+inline uint64_t push_record(uint32_t signal, uint32_t phase) { return uint64_t(signal) << 32 | phase; }
+
 inline bool is_ordered(uint64_t r, const Mapping& m) {
     const uint32_t thread = thread_of(r), block = thread / launch->threads;
     if (block == now->block->number) {
@@ -84,13 +88,24 @@ inline void check_read_only(Cell& c, const Access& a, const Mapping& m) {
         fail("argument '%s': __ldg reads through the read-only path what is stored in the same launch", m.name);
 }
 
+// Whether this thread, or one that it has met at a barrier, has waited for the phase of a push.
+inline void check_waited(const Cell& c, const Mapping& m, uintptr_t word) {
+    const uint32_t signal = uint32_t(c.write >> 32), phase = uint32_t(c.write);
+    const std::vector<uint32_t>& ended = now->view.phases;
+    if (signal >= ended.size() || ended[signal] <= phase)
+        fail("shared memory '%s' at byte %td: an access to what was pushed, without a wait at its signal", m.name,
+             ptrdiff_t(word - m.begin));
+}
+
 inline void check_word(Cell& c, const Access& a, const Mapping& m, uint64_t mine, uintptr_t word) {
-    if (in_conflict(c.write, mine, m)) fail_race(a.write ? "a store after one by" : "a load of what was stored by", c.write,
+    if (m.shared && c.writer == PUSHED) check_waited(c, m, word);
+    else if (in_conflict(c.write, mine, m)) fail_race(a.write ? "a store after one by" : "a load of what was stored by", c.write,
                                                  mine, m, word);
     if (a.write) {
         for (uint64_t read : c.reads)
             if (in_conflict(read, mine, m)) fail_race("a store after a load by", read, mine, m, word);
         c.write = mine;
+        if (m.shared) c.writer = 0;
         c.reads[0] = c.reads[1] = 0;
     } else {
         if (c.reads[0] && thread_of(c.reads[0]) != now->number) c.reads[1] = c.reads[0];

@@ -4,7 +4,7 @@
 // the first that can run go on until it has to wait, and starves the rest; it draws again at every barrier, and now and
 // then between two accesses. Which blocks are resident, and how many, the seed decides too.
 #pragma once
-#include "late.h"
+#include "cluster.h"
 
 namespace hostgpu {
 
@@ -34,16 +34,17 @@ inline void release_grid() {
 }
 
 inline void end(Block& b) {
+    check_end(b);
     clear_shared(b);
     b.active = false;
     ++launch->progress;
 }
 
-inline void begin(Block& b) {
-    b.number = launch->sequence[launch->next++];
+inline void begin(Block& b, uint32_t number) {
+    b.number = number;
     const uint3 grid = launch->grid;
     b.index = {b.number % grid.x, b.number / grid.x % grid.y, b.number / grid.x / grid.y};
-    b.waiting = b.waiting_for_grid = b.done = 0;
+    b.waiting = b.waiting_for_grid = b.waiting_for_cluster = b.done = 0;
     b.ordered = EVERYWHERE;
     b.epoch[0] = b.epoch[1] = 0;
     b.active = true;
@@ -69,6 +70,12 @@ inline void begin(Block& b) {
     }
 }
 
+// The next blocks that have not begun, in the place of `first` and, in a cluster, those behind it.
+inline void begin_next(Block* first) {
+    const uint32_t number = launch->sequence[launch->next++];
+    for (unsigned k = 0; k < cluster_size(); ++k) begin(first[k], number * cluster_size() + k);
+}
+
 inline void live() {  // a fiber's whole life: one thread of one block after the other
     for (;;) {
         launch->request->kernel(launch->values.data());
@@ -76,8 +83,9 @@ inline void live() {  // a fiber's whole life: one thread of one block after the
         ++b.done;
         ++launch->progress;
         warp_of(*now).returned |= 1u << lane_of(*now);
-        if (b.waiting || b.waiting_for_grid)
-            fail("returned while %u threads of its block wait at a barrier", b.waiting + b.waiting_for_grid);
+        if (b.waiting || b.waiting_for_grid || b.waiting_for_cluster)
+            fail("returned while %u threads of its block wait at a barrier",
+                 b.waiting + b.waiting_for_grid + b.waiting_for_cluster);
         sleep(State::done);
     }
 }
@@ -114,6 +122,7 @@ inline bool look_again(int& rounds, uint64_t& progress) {
     rounds = progress == launch->progress ? rounds + 1 : 0;
     progress = launch->progress;
     if (rounds) bring_out_one();
+    land_one();
     shuffle_order();
     return any;
 }
@@ -124,7 +133,9 @@ inline bool look_again(int& rounds, uint64_t& progress) {
         for (Block& b : blocks)
             for (unsigned i = 0; b.active && i < launch->threads; ++i) {
                 const State state = b.fibers[i].state;
-                if (state == State::done || at_barrier != (state == State::at_barrier || state == State::at_grid_barrier))
+                const bool waits = state == State::at_barrier || state == State::at_grid_barrier ||
+                                   state == State::at_cluster_barrier;
+                if (state == State::done || at_barrier != waits)
                     continue;
                 now = &b.fibers[i];
                 fail("waits for ever at %s", at_barrier ? "a barrier" : state == State::at_exchange
@@ -138,8 +149,9 @@ inline void run_all() {
     size_t active = blocks.size();
     int rounds = 0;
     uint64_t progress = 0;
-    for (Block& b : blocks) begin(b);
+    for (size_t k = 0; k < blocks.size(); k += cluster_size()) begin_next(&blocks[k]);
     while (active) {
+        land_some();
         Block* running = nullptr;
         for (unsigned w : launch->order) {
             Block& b = blocks[w / launch->warps];
@@ -150,13 +162,17 @@ inline void run_all() {
             break;
         }
         if (!running) {
-            if (!look_again(rounds, progress) || rounds > PATIENCE) fail_stuck();
+            if ((!look_again(rounds, progress) && on_the_way.empty()) || rounds > PATIENCE) fail_stuck();
             continue;
         }
         if (running->done < launch->threads) continue;
         end(*running);
-        if (launch->next < launch->sequence.size()) begin(*running);
-        else --active;
+        --active;
+        Block* first = first_of_cluster(*running);
+        const bool all_ended = std::none_of(first, first + cluster_size(), [](const Block& b) { return b.active; });
+        if (!all_ended || launch->next == launch->sequence.size()) continue;
+        begin_next(first);
+        active += cluster_size();
     }
 }
 
@@ -188,14 +204,16 @@ inline void prepare() {
     Launch& l = *launch;
     const size_t count = size_t(l.grid.x) * l.grid.y * l.grid.z;
     if (count * l.threads >= 1 << 24) fail("expected at most 2^24 threads, found %zu", count * l.threads);
-    size_t resident = count;
+    const size_t size = l.request->cluster, clusters = count / size;  // a block alone is a cluster of one
+    size_t together = clusters;
     if (!l.request->cooperative)
-        resident = std::min({count, size_t(1 + draw() % MOST_RESIDENT), std::max<size_t>(MOST_FIBERS / l.threads, 1)});
+        together = std::min({clusters, size_t(1 + draw() % MOST_RESIDENT), std::max<size_t>(MOST_FIBERS / l.threads / size, 1)});
+    const size_t resident = together * size;
     if (resident > ARENAS) fail("expected at most %zu blocks at once, found %zu", ARENAS, resident);
     make_fibers(resident * l.threads);
-    l.sequence.resize(count);
-    for (size_t i = 0; i < count; ++i) l.sequence[i] = uint32_t(i);
-    for (size_t i = count; i > 1; --i) std::swap(l.sequence[i - 1], l.sequence[draw() % i]);
+    l.sequence.resize(clusters);
+    for (size_t i = 0; i < clusters; ++i) l.sequence[i] = uint32_t(i);
+    for (size_t i = clusters; i > 1; --i) std::swap(l.sequence[i - 1], l.sequence[draw() % i]);
     l.order.resize(resident * l.warps);
     for (size_t i = 0; i < l.order.size(); ++i) l.order[i] = unsigned(i);
     shuffle_order();

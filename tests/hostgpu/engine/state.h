@@ -30,6 +30,7 @@ struct Request {
     size_t shared, most_shared, most_static;
     uint64_t seed;
     int cooperative;
+    unsigned cluster, most_cluster;  // blocks; without clusters 1
     unsigned count;
     Argument* arguments;
     char* message;
@@ -37,16 +38,20 @@ struct Request {
 };
 
 // What a thread knows of the accesses of others: of a block those before one of its barriers, of a thread those
-// before one of its fences.
+// before one of its fences, of a signal the phases that have ended.
 struct View {
-    std::vector<uint32_t> blocks;
+    std::vector<uint32_t> blocks, phases;
     std::vector<std::pair<uint32_t, uint32_t>> threads;
 
-    bool empty() const { return blocks.empty() && threads.empty(); }
-    void clear() { blocks.clear(), threads.clear(); }
+    bool empty() const { return blocks.empty() && phases.empty() && threads.empty(); }
+    void clear() { blocks.clear(), phases.clear(), threads.clear(); }
     void learn_block(uint32_t block, uint32_t epoch) {
         if (blocks.size() <= block) blocks.resize(block + 1, 0);
         if (blocks[block] < epoch) blocks[block] = epoch;
+    }
+    void learn_phases(uint32_t signal, uint32_t ended) {
+        if (phases.size() <= signal) phases.resize(signal + 1, 0);
+        if (phases[signal] < ended) phases[signal] = ended;
     }
     void learn_thread(uint32_t thread, uint32_t clock) {
         for (auto& known : threads)
@@ -59,6 +64,8 @@ struct View {
     void learn(const View& more) {
         for (uint32_t b = 0; b < more.blocks.size(); ++b)
             if (more.blocks[b]) learn_block(b, more.blocks[b]);
+        for (uint32_t s = 0; s < more.phases.size(); ++s)
+            if (more.phases[s]) learn_phases(s, more.phases[s]);
         for (auto& known : more.threads) learn_thread(known.first, known.second);
     }
     bool knows(uint32_t block, uint32_t thread, uint32_t epoch, uint32_t clock) const {
@@ -69,7 +76,7 @@ struct View {
     }
 };
 
-enum class State { ready, at_barrier, at_grid_barrier, at_exchange, polling, done };
+enum class State { ready, at_barrier, at_grid_barrier, at_cluster_barrier, at_exchange, polling, done };
 
 // Lanes of one warp that exchange values under one mask. Two sets of slots are enough: nobody begins the exchange
 // after the next before everybody has read this one.
@@ -100,7 +107,7 @@ struct Cell {
 struct Block {
     uint3 index;
     uint32_t number = 0, slot = 0;
-    unsigned waiting = 0, waiting_for_grid = 0, done = 0, ordered = EVERYWHERE;
+    unsigned waiting = 0, waiting_for_grid = 0, waiting_for_cluster = 0, done = 0, ordered = EVERYWHERE;
     uint32_t epoch[2] = {0, 0};  // barriers that ordered shared memory, and global memory
     bool active = false;
     size_t static_bytes = 0, arena_used = 0;

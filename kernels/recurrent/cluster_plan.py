@@ -1,0 +1,184 @@
+"""How a walk of a cluster divides its work: blocks, rows, weights in registers and in shared memory; plain data.
+
+A cluster of blocks keeps the recurrent weights for all time steps (`cluster_walk.cuh`). Of the plans that fit a device, the
+one is taken whose time step should take the fewest cycles, by the model below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from math import ceil
+from typing import NamedTuple
+
+THREADS = 256
+"""Of a block: a thread may then have 255 registers. With more threads it would have 128, of which weights get fewer."""
+_LANES, _SCHEDULERS = 32, 4
+_WARPS = THREADS // _LANES
+_CLUSTERS = (1, 2, 4, 8, 16)
+_PORTABLE = 8
+_ROWS = (1, 2, 4, 8)
+_MOST_EACH, _MOST_SLICES = 8, 8
+_WEIGHTS_IN_REGISTERS = {"forward": 152, "backward": 128}
+"""Of a thread; with more, some variant spills (`tests/kernels/test_nvrtc.py`)."""
+_SUMS, _OUTPUTS, _UNITS = 4, 2, 1
+"""Sums and outputs of a thread, and units of a lane, that the numbers above leave room for."""
+_OF_A_SUM, _OF_AN_OUTPUT, _OF_A_UNIT = 3, 8, 24
+"""Registers that each further one takes."""
+_STATIC_SHARED, _RESERVED_SHARED = 48 << 10, 1 << 10
+_GROUP = 18
+"""Multiprocessors of a group of an H100 or H200 (a cluster lies within one), of which 16 are counted on."""
+
+
+class Device(NamedTuple):
+    """What a plan asks of a device."""
+
+    multiprocessors: int
+    most_cluster: int
+    """Blocks of a cluster; 0 where there are no clusters."""
+    shared: int
+    """Bytes of shared memory that a block may ask for."""
+
+    @classmethod
+    def of(cls, major: int, multiprocessors: int, shared: int) -> Device:
+        """The device of a compute capability (9 Hopper, 10 to 12 Blackwell)."""
+        return cls(multiprocessors, 0 if major < 9 else 16 if major < 12 else _PORTABLE, shared)
+
+    def clusters(self, blocks: int) -> int:
+        """How many clusters of so many blocks run at once, at least."""
+        return max(self.multiprocessors // _GROUP * (16 // blocks), 1)
+
+
+class Cell(NamedTuple):
+    """What a plan asks of a cell's variant."""
+
+    gates: int
+    told: tuple[int, ...]
+    """Values of a row that blocks tell each other in a time step, forward: one entry for each exchange but the states'."""
+    told_back: tuple[int, ...]
+
+
+CELLS = {("lstm", "layer"): Cell(4, (1, 4), (2, 4)), ("lstm", "layer-theano"): Cell(4, (1, 4), (2, 4)),
+         ("lstm", "layer-cell"): Cell(4, (4,), (2,)), ("lstm", "none"): Cell(4, (), ()),
+         ("gru", "layer"): Cell(3, (2,), (8,)), ("gru", "layer-theano"): Cell(3, (2,), (8,)), ("gru", "none"): Cell(3, (), ()),
+         ("rnn", "layer"): Cell(1, (1,), (2,)), ("rnn", "none"): Cell(1, (), ())}
+"""By cell and norm."""
+
+
+class ClusterPlan(NamedTuple):
+    """The layout of a walk in one direction."""
+
+    hidden: int
+    cluster: int
+    """Blocks of a cluster."""
+    rows: int
+    """Rows of the batch of a cluster."""
+    each: int
+    """Outputs of a thread in the product of a time step."""
+    slices: int
+    """Parts of the inputs of that product."""
+    kept: int
+    """Inputs of a slice whose weights are in registers."""
+    shared: int
+    """Bytes of shared memory for the other weights."""
+    cycles: float
+    """Of a time step of the whole batch, by the model."""
+
+    @property
+    def own(self) -> int:
+        """Units of a block."""
+        return ceil(self.hidden / self.cluster)
+
+    def grid(self, batch: int) -> int:
+        """Blocks for a batch of this size."""
+        return ceil(batch / self.rows) * self.cluster
+
+    def macros(self, **norms: int) -> dict[str, int]:
+        """The macros with which the source is compiled."""
+        return {"HIDDEN": self.hidden, "CLUSTER": self.cluster, "ROWS": self.rows, "UNITS": ceil(self.own / _LANES),
+                "THREADS": THREADS, "EACH": self.each, "SLICES": self.slices, "KEPT": self.kept, **norms}
+
+
+@cache
+def plan(cell: str, norm: str, direction: str, hidden: int, batch: int, device: Device) -> ClusterPlan | None:
+    """The fastest plan for a batch, by the model; None where the device has no clusters or the weights do not fit.
+
+    Args:
+        cell: "lstm", "gru" or "rnn".
+        norm: a variant that has a walk.
+        direction: "forward" or "backward".
+        hidden: units, at least 1.
+        batch: rows, at least 1.
+        device: what the plan must fit.
+    """
+    return min(_plans(CELLS[cell, norm], direction, hidden, batch, device), key=lambda p: p.cycles, default=None)
+
+
+def _plans(cell: Cell, direction: str, hidden: int, batch: int, device: Device) -> Iterator[ClusterPlan]:
+    for cluster in (c for c in _CLUSTERS if c <= device.most_cluster):
+        own = ceil(hidden / cluster)
+        if ceil(hidden / own) < cluster:  # a block without units would send nothing: nobody would know what it has read
+            continue
+        inputs, outputs = (hidden, cell.gates * own) if direction == "forward" else (cell.gates * own, hidden)
+        for rows in (r for r in _ROWS if r < 2 * batch):
+            waves = ceil(ceil(batch / rows) / device.clusters(cluster))
+            for each in range(1, _MOST_EACH + 1):
+                at_once = ceil(outputs / each)
+                if at_once > THREADS:
+                    continue
+                slices = min(THREADS // at_once, ceil(inputs / 4), _MOST_SLICES)
+                length = _fours(ceil(inputs / slices))
+                kept = min(_registers(direction, rows, each, ceil(own / _LANES)) // each // 4 * 4, length)
+                static = _static(cell, direction, own, cluster, rows, slices, length)
+                rest = (length - kept) * each * at_once * slices * 4
+                if kept < 4 or static > _STATIC_SHARED or static + rest + _RESERVED_SHARED > device.shared:
+                    continue
+                exchanges = 1 + len(cell.told if direction == "forward" else cell.told_back)
+                pushes = rows * hidden * (slices if direction == "backward" else 1)
+                cycles = _cycles(cluster, rows, each, slices, length, kept, exchanges, pushes, direction)
+                yield ClusterPlan(hidden, cluster, rows, each, slices, kept, rest, waves * cycles)
+
+
+def _registers(direction: str, rows: int, each: int, units: int) -> int:
+    """For the weights of a thread."""
+    return (_WEIGHTS_IN_REGISTERS[direction] - _OF_A_SUM * max(each * rows - _SUMS, 0)
+            - _OF_AN_OUTPUT * max(each - _OUTPUTS, 0) - _OF_A_UNIT * (units - _UNITS))
+
+
+def _static(cell: Cell, direction: str, own: int, cluster: int, rows: int, slices: int, length: int) -> int:
+    """Bytes of shared memory that the source declares."""
+    told = sum(2 * cluster * rows * n * 4 + 16 for n in (cell.told if direction == "forward" else cell.told_back))
+    vectors = 2 * rows * slices * length * 4
+    parts = 2 * slices * rows * (cell.gates * own if direction == "forward" else cluster * own) * 4
+    return told + vectors + parts + 32
+
+
+def _fours(n: int) -> int:
+    return ceil(n / 4) * 4
+
+
+# The model of a time step, in cycles. ------------------------------------------------------------------------------
+
+EXCHANGE_CYCLES = 420
+"""From a push to the end of the wait for it: 180 cycles from one multiprocessor to another one (published for an H100), and
+the push, the count at the signal and the wait around them."""
+PUSH_BYTES_A_CYCLE = 11
+"""Out of a block: 2.65 TB/s of 132 multiprocessors at 1.755 GHz (published)."""
+BARRIER_CYCLES = 40
+ROW_CYCLES = {"forward": 300, "backward": 450}
+"""What a warp does with a row: parts of the product, exponentials, loads and stores."""
+NORM_CYCLES = 300
+"""What it does for an exchange of a norm: sums over the lanes, then over what all blocks told."""
+ALONE_CYCLES = 120
+"""An exchange of a block with itself."""
+
+
+def _cycles(cluster: int, rows: int, each: int, slices: int, length: int, kept: int, exchanges: int, pushes: int,
+            direction: str) -> float:
+    """One wave's time step: product, barrier, exchanges, rows."""
+    multiply = _WARPS * each * length * rows / _SCHEDULERS
+    load = _WARPS * (length / 4 * rows + (length - kept) * each)
+    exchange = EXCHANGE_CYCLES if cluster > 1 else ALONE_CYCLES
+    parts = slices * (1 if direction == "forward" else cluster) * 8
+    return (max(multiply, load) + BARRIER_CYCLES + exchanges * exchange + pushes * 4 / PUSH_BYTES_A_CYCLE * (cluster > 1)
+            + ROW_CYCLES[direction] + (exchanges - 1) * NORM_CYCLES + parts)

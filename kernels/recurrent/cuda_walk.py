@@ -1,0 +1,99 @@
+"""Shared parts of the CUDA rules that walk through all time steps in one launch, by clusters of blocks.
+
+Forward takes a product, the statistics of its rows and of the recurrent weights' (where there are norms of the gates), and the
+walk; the gradient takes the walk, sums over the batch, and three products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import cupy
+
+from duoln.backends.protocol import Array, Backend
+from duoln.kernels import launch
+from duoln.kernels.recurrent import cuda
+from duoln.kernels.recurrent.cluster_plan import THREADS, ClusterPlan, Device, plan
+from duoln.kernels.recurrent.plan import plan as plan_of_rows
+from duoln.ops.recurrent.variants import GATES
+
+_DIRECTIONS = ("forward", "backward")
+_PARTS = {"lstm": 1, "gru": 2, "rnn": 1}
+"""Norms of the gates of one source."""
+_statistics = launch.Kernel(
+    "recurrent/row_statistics.cu", "row_statistics", "x_proj: float32[3], w_h: float32[2], bias: float32[1]?, "
+    "x_stats: float32[3], w_stats: float32[3], rows: int32, hidden: int32, eps: float32")
+
+
+def device() -> Device:
+    """The current device, as plans ask for it."""
+    properties = launch.properties()
+    return Device.of(properties["major"], properties["multiProcessorCount"], properties["sharedMemPerBlockOptin"])
+
+
+def supports(cell: str, of_steps: Callable[..., str | None]) -> Callable[..., str | None]:
+    """The condition of a cell's walk: that of the rule by steps, and that the weights fit the device's clusters."""
+
+    def reason(be: Backend, x: Array, h: Array, *arrays: Array | None, norm: str = "layer", **attrs: Any) -> str | None:
+        refused = of_steps(be, x, h, *arrays, norm=norm, **attrs)
+        if refused is not None:
+            return refused
+        here, (batch, hidden) = device(), h.shape
+        if here.most_cluster == 0:
+            return "the device has no clusters of blocks"
+        if any(plan(cell, norm, direction, hidden, batch, here) is None for direction in _DIRECTIONS):
+            return f"the weights of {hidden} units do not fit the multiprocessors of a cluster"
+        return None
+
+    return reason
+
+
+class ClusterWalk:
+    """A cell's kernel for all time steps in one direction."""
+
+    def __init__(self, cell: str, direction: str, signature: str) -> None:
+        file = "walk.cu" if direction == "forward" else "walk_backward.cu"
+        self._cell, self._direction = cell, direction
+        self._kernel = launch.Kernel(f"{cell}/{file}", f"{cell}_walk_{direction}", signature)
+
+    def __call__(self, norm: str, hidden: int, batch: int, arguments: Sequence[Any], norms: Mapping[str, int]) -> None:
+        """Launch with these arguments and the macros of the norms."""
+        p = plan(self._cell, norm, self._direction, hidden, batch, device())
+        assert isinstance(p, ClusterPlan), "supports() has asked"
+        self._kernel.bind((p.grid(batch),), (THREADS,), arguments, p.macros(**norms), p.shared, cluster=p.cluster)()
+
+
+def statistics(cell: str, x_proj: Array, w_h: Array, bias: Array | None, eps: float, x_stats: Array) -> Array:
+    """Writes the statistics of the rows of x_proj, after `bias` is added to it in place; gives those of w_h's rows.
+
+    Args:
+        cell: "lstm", "gru" or "rnn".
+        x_proj: (T, B, gates * H).
+        w_h: (H, gates * H), contiguous.
+        bias: (gates * H), or None.
+        eps: added to the variance.
+        x_stats: room for mean, residual and rstd: (norms, T * B, 3).
+    """
+    hidden = len(w_h)
+    rows, p = x_stats.shape[1], plan_of_rows(hidden)
+    w_stats = cupy.empty((_PARTS[cell], hidden, 3), dtype=x_proj.dtype)
+    grid, block = p.launch(rows + hidden)
+    _statistics(grid, block, (x_proj, w_h, bias, x_stats, w_stats, rows, hidden, eps),
+                p.macros(CELL_GATES=GATES[cell]))
+    return w_stats
+
+
+def limit(walk: cuda.Walk) -> float:
+    """The bound on the gradients of states; infinite for none."""
+    return float("inf") if walk.limit is None else walk.limit
+
+
+def of_parameters(sums: Array, lengths: Mapping[str, int]) -> dict[str, Array]:
+    """Gradients by name, from what each row of the batch gave, (B, kinds, H), and the number of kinds of each."""
+    total = launch.sum_columns(sums.reshape(len(sums), -1))[0].reshape(sums.shape[1:])
+    gradients, first = {}, 0
+    for name, kinds in lengths.items():
+        gradients[name] = total[first:first + kinds].reshape(-1)
+        first += kinds
+    return gradients
