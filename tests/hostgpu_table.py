@@ -9,14 +9,15 @@ from __future__ import annotations
 import sys
 
 from hostgpu_broken import BROKEN
+from hostgpu_broken_walks import WALKS
 
 
 def main(seeds: int) -> None:
     """Print the table, for Markdown; fail where the machine complains about a sound text."""
     print(f"| class | kernels of ours, broken (seeds of {seeds} that found it) | small kernels, broken |\n| --- | --- | --- |")
-    for kind in dict.fromkeys(b.kind for b in BROKEN):
+    for kind in dict.fromkeys(b.kind for b in (*BROKEN, *WALKS)):
         cells: dict[bool, list[str]] = {True: [], False: []}
-        for broken in (b for b in BROKEN if b.kind == kind):
+        for broken in (b for b in (*BROKEN, *WALKS) if b.kind == kind):
             for seed in range(seeds):
                 if outcome := broken.outcome(seed, broken=False):
                     raise SystemExit(f"{broken}: the sound text fails: {outcome}")

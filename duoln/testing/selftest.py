@@ -2,8 +2,8 @@
 
     for outcome in selftest.run(backend, selftest.cases()): ...
 
-Each case of `kernels.cases` goes through the rule that the backend would choose, forward and backward, and through
-the composed rule in float64 NumPy; and a second time, to check that it repeats to the bit.
+Each case of `kernels.cases` goes through every fused rule that takes it, forward and backward, and through the composed
+rule in float64 NumPy; and a second time, to check that it repeats to the bit.
 """
 
 from __future__ import annotations
@@ -45,20 +45,38 @@ class Outcome(NamedTuple):
 
 
 def run(backend: Backend, chosen: Iterable[RuleCase], repeats: int = 2) -> Iterator[Outcome]:
-    """The outcome of every case, one by one; the others run also if one raises an error."""
+    """The outcome of every case and rule, one by one; the others run also if one raises an error."""
     for case in chosen:
         try:
-            yield prove(case, backend, repeats)
-        except Exception as error:  # a kernel that does not compile or launch is an outcome, too
-            lines = str(error).splitlines()
-            yield Outcome(case, "", np.inf, "", False, f"{type(error).__name__}: {lines[0] if lines else ''}")
+            every = rules(case, backend)
+        except Exception as error:  # of what a rule says that it supports
+            yield _raised(case, "", error)
+            continue
+        for rule in every:
+            try:
+                yield prove(case, backend, repeats, rule)
+            except Exception as error:  # a kernel that does not compile or launch is an outcome, too
+                yield _raised(case, rule.name, error)
 
 
-def prove(case: RuleCase, backend: Backend, repeats: int = 2) -> Outcome:
-    """Run one case on a backend, `repeats` times."""
+def _raised(case: RuleCase, rule: str, error: Exception) -> Outcome:
+    lines = str(error).splitlines()
+    return Outcome(case, rule, np.inf, "", False, f"{type(error).__name__}: {lines[0] if lines else ''}")
+
+
+def rules(case: RuleCase, backend: Backend) -> list[Rule]:
+    """The fused rules that take a case, in the order in which they are tried; the composed one where none does."""
     op: Op[..., Any] = getattr(ops, case.op)
-    natives = [None if a is None else _native(backend, a, case.misaligned) for a in case.inputs]
-    rule = op.select(backend, natives, case.attrs)
+    natives = _natives(case, backend)
+    *fused, composed = op.rules(backend.name)
+    return [r for r in fused if r.supports is None or r.supports(backend, *natives, **case.attrs) is None] or [composed]
+
+
+def prove(case: RuleCase, backend: Backend, repeats: int = 2, rule: Rule | None = None) -> Outcome:
+    """Run one case on a backend, `repeats` times, by a rule, or by the one that the backend would choose."""
+    op: Op[..., Any] = getattr(ops, case.op)
+    natives = _natives(case, backend)
+    rule = rule or op.select(backend, natives, case.attrs)
     runs = [_values(backend, rule, natives, case) for _ in range(repeats)]
     numpy = runtime.backend("numpy")
     exact = [a.astype(np.float64) if a is not None and a.dtype.kind == "f" else a for a in case.inputs]
@@ -71,6 +89,10 @@ def prove(case: RuleCase, backend: Backend, repeats: int = 2) -> Outcome:
             error, worst = share, name
     same = all(np.array_equal(runs[0][name], again[name], equal_nan=True) for again in runs[1:] for name in expected)
     return Outcome(case, rule.name, error, worst, same)
+
+
+def _natives(case: RuleCase, backend: Backend) -> list[Array | None]:
+    return [None if a is None else _native(backend, a, case.misaligned) for a in case.inputs]
 
 
 def _native(backend: Backend, host: np.ndarray, misaligned: bool) -> Array:

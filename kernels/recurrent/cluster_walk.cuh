@@ -143,7 +143,11 @@ __device__ __forceinline__ float weight_at(const float* __restrict__ w_h, const 
 
 // What blocks tell each other -------------------------------------------------------------------------------------
 
-// N values of every row from every block, at two time steps in turn.
+// What is pushed has two places in turn, so a block may go on while a lane of another one still reads. `use` counts how often.
+__device__ __forceinline__ int slot_of(int use) { return use & 1; }
+__device__ __forceinline__ int parity_of(int use) { return use >> 1 & 1; }
+
+// N values of every row from every block.
 template <int N>
 struct __align__(16) Told {
     float values[2][CLUSTER][ROWS][N];
@@ -171,11 +175,11 @@ __device__ __forceinline__ void push_values(float* to, const float (&v)[8], int 
 // `use` counts the calls.
 template <int N>
 __device__ __forceinline__ void tell(Told<N>& told, int use, const Place& p, const float (&v)[N]) {
-    const int slot = use & 1;
+    const int slot = slot_of(use);
     Signal& signal = told.signals[slot];
     if (threadIdx.x == 0) expect_at(signal, int(sizeof(told.values[0])));
     if (p.lane < CLUSTER) push_values(told.values[slot][p.rank][p.row], v, p.lane, signal);
-    wait_at(signal, use >> 1 & 1);
+    wait_at(signal, parity_of(use));
 }
 
 // Sums over all blocks, in rank order, of what was told.
@@ -186,7 +190,7 @@ __device__ __forceinline__ void sum_told(const Told<N>& told, int use, const Pla
 #pragma unroll
     for (int rank = 0; rank < CLUSTER; ++rank)
 #pragma unroll
-        for (int n = 0; n < N; ++n) sum[n] += told.values[use & 1][rank][p.row][n];
+        for (int n = 0; n < N; ++n) sum[n] += told.values[slot_of(use)][rank][p.row][n];
 }
 
 // The sums of N values over a row: over the lanes of this warp, then over the blocks.
@@ -222,13 +226,13 @@ __device__ __forceinline__ void begin(States<Cell>& states, const float* __restr
 // For the product of time step `t`; the first states are known.
 template <class Cell>
 __device__ __forceinline__ void wait_for(States<Cell>& states, int t) {
-    if (t > 0) wait_at(states.signals[t & 1], (t - 1) >> 1 & 1);
+    if (t > 0) wait_at(states.signals[slot_of(t)], parity_of(t - 1));
 }
 
 // The states that time step `t` needs; by every lane of the warps that have rows.
 template <class Cell>
 __device__ __forceinline__ void send(States<Cell>& states, int t, const Place& p, const float (&h)[UNITS]) {
-    const int slot = t & 1;
+    const int slot = slot_of(t);
     if (threadIdx.x == 0) expect_at(states.signals[slot], ROWS * HIDDEN * int(sizeof(float)));
     each_unit(p, [&](int u, int unit) {
 #pragma unroll
@@ -248,13 +252,13 @@ template <class Cell>
 __device__ __forceinline__ void product(Forward<Cell>& weights, const States<Cell>& states, Partial<Cell>& partial, int t) {
     if (!Forward<Cell>::works()) return;
     float sum[EACH][ROWS];
-    weights.multiply(&states.values[t & 1][0][0], sum);
+    weights.multiply(&states.values[slot_of(t)][0][0], sum);
 #pragma unroll
     for (int e = 0; e < EACH; ++e)
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
             if (Forward<Cell>::output(e) < Cell::GATES * OWN)
-                partial.values[t & 1][Forward<Cell>::slice()][r][Forward<Cell>::output(e)] = sum[e][r];
+                partial.values[slot_of(t)][Forward<Cell>::slice()][r][Forward<Cell>::output(e)] = sum[e][r];
 }
 
 // What the state gives the gates of this lane's units.
@@ -268,7 +272,7 @@ __device__ __forceinline__ void collect(const Partial<Cell>& partial, int t, con
             if (own_unit(u, p) >= OWN) continue;
 #pragma unroll
             for (int slice = 0; slice < SLICES; ++slice)
-                v[gate][u] += partial.values[t & 1][slice][p.row][gate * OWN + own_unit(u, p)];
+                v[gate][u] += partial.values[slot_of(t)][slice][p.row][gate * OWN + own_unit(u, p)];
         }
 }
 
@@ -292,13 +296,13 @@ template <class Cell>
 __device__ __forceinline__ void keep(Gradients<Cell>& d, int use, const Place& p, const Values<Cell>& v) {
 #pragma unroll
     for (int gate = 0; gate < Cell::GATES; ++gate)
-        each_unit(p, [&](int u, int) { d.gates[use & 1][p.row][gate * OWN + own_unit(u, p)] = v[gate][u]; });
+        each_unit(p, [&](int u, int) { d.gates[slot_of(use)][p.row][gate * OWN + own_unit(u, p)] = v[gate][u]; });
 }
 
 // The product and its distribution; by all threads, after a barrier.
 template <class Cell>
 __device__ __forceinline__ void distribute(Backward<Cell>& weights, Gradients<Cell>& d, int use, const Place& p) {
-    const int slot = use & 1, units = min(OWN, HIDDEN - p.rank * OWN);
+    const int slot = slot_of(use), units = min(OWN, HIDDEN - p.rank * OWN);
     if (threadIdx.x == 0)
         expect_at(d.signals[slot], CLUSTER * SLICES * ROWS * max(units, 0) * int(sizeof(float)));
     if (!Backward<Cell>::works()) return;
@@ -318,8 +322,8 @@ __device__ __forceinline__ void distribute(Backward<Cell>& weights, Gradients<Ce
 // The gradient of the states of this lane's units: the parts of all blocks, added in rank order.
 template <class Cell>
 __device__ __forceinline__ void receive(Gradients<Cell>& d, int use, const Place& p, float (&dh)[UNITS]) {
-    const int slot = use & 1;
-    wait_at(d.signals[slot], use >> 1 & 1);
+    const int slot = slot_of(use);
+    wait_at(d.signals[slot], parity_of(use));
     each_unit(p, [&](int u, int) {
         dh[u] = 0;
 #pragma unroll
@@ -430,7 +434,7 @@ __device__ __forceinline__ Statistics<State> standardise_state(Told<4>& told, in
     warp_sum(left);
     const float mine[4] = {mean, left[0], left[1], 0};
     tell(told, use, p, mine);
-    auto told_by = [&](int rank) { return *reinterpret_cast<const float4*>(told.values[use & 1][rank][p.row]); };
+    auto told_by = [&](int rank) { return *reinterpret_cast<const float4*>(told.values[slot_of(use)][rank][p.row]); };
     auto units = [](int rank) { return float(max(min(OWN, HIDDEN - rank * OWN), 0)); };
     Statistics<State> s;
     s.mean[0] = told_by(0).x;

@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import stand_in_capture
+import stand_in_cupy
 from conftest import GPU, STAND_IN
 
 import duoln
@@ -94,6 +95,17 @@ def _lstm(gpu):
 def test_training_has_the_bits_of_eager_steps(name, updates, gpu):
     step, arguments = _lstm(gpu) if name == "lstm" else _task(name, gpu)
     assert _in_step(step, arguments, updates) == updates - 3
+
+
+def test_walks_of_clusters(gpu, monkeypatch):
+    from duoln.kernels.recurrent import cuda_walk
+    from duoln.kernels.recurrent.cluster_plan import Device
+
+    monkeypatch.setattr(cuda_walk, "device", lambda: Device.of(9, 132, 227 << 10))
+    before = len(stand_in_cupy.launches)
+    assert _in_step(*_lstm(gpu), 6) == 3
+    ran = stand_in_cupy.launches[before:]
+    assert ran.count("lstm_walk_backward") == 12 and "lstm_backward" not in ran
 
 
 def test_values_of_16_bits(gpu):

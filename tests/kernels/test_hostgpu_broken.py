@@ -4,12 +4,14 @@ import re
 import sys
 
 import pytest
-from hostgpu_broken import BROKEN
+from hostgpu_broken import BROKEN as SMALL
+from hostgpu_broken_walks import WALKS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 
 SEEDS = range(2)
 MANY_SEEDS = range(20)
+BROKEN = [*SMALL, *WALKS]
 ENOUGH = 19
 
 

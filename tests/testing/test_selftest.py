@@ -80,7 +80,7 @@ def test_a_rule_that_raises_does_not_end_the_test(broken, numpy_backend):
 
     broken[0](forward=fail)
     [report] = selftest.by_rule(selftest.run(numpy_backend, every_case()[:2]))
-    assert report.rule == "none ran" and report.cases == 2 and "RuntimeError: no such kernel" in report.failures[0]
+    assert report.rule == "bad" and report.cases == 2 and "RuntimeError: no such kernel" in report.failures[0]
 
 
 @pytest.fixture

@@ -74,6 +74,9 @@ inline void check_push(uintptr_t address, size_t bytes, uint32_t signal, uint32_
 
 inline void end_phase_if_complete(SignalState& s) {
     if (!s.armed || s.missing != 0) return;
+    for (const Pushed& p : on_the_way)
+        if (p.signal == uint32_t(&s - signals.data()))
+            fail("a phase of a signal ends while a push to '%s' is on its way: too few bytes are expected", mapping_of(p.address)->name);
     ++s.phase;
     ++launch->progress;
     s.armed = false;

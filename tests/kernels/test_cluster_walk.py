@@ -1,0 +1,153 @@
+"""Recurrent cells that walk through all time steps in one launch, by clusters of blocks, run on the CPU from their own text."""
+
+import sys
+
+import numpy as np
+import pytest
+import stand_in_cupy
+from conftest import GPU, STAND_IN
+
+from duoln import ops
+from duoln.kernels.case_table import recurrent
+from duoln.kernels.recurrent import cluster_plan
+from duoln.kernels.recurrent.cluster_plan import CELLS, Device, plan
+from duoln.testing import selftest
+
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only"),
+              pytest.mark.skipif(GPU != STAND_IN, reason="the device is that of the stand-in")]
+
+H100 = Device.of(9, 132, 227 << 10)
+RTX_4090, RTX_5090 = Device.of(8, 128, 99 << 10), Device.of(12, 170, 99 << 10)
+SHAPES = [((3, 5, 3, 9), 2), ((4, 3, 2, 33), 4), ((2, 2, 2, 48), 16)]
+"""Time steps, rows, inputs, hidden units; and blocks of a cluster."""
+LONG_SHAPES = [((1, 1, 1, 1), 1), ((3, 2, 2, 16), 4), ((2, 9, 2, 32), 2), ((3, 3, 5, 70), 8), ((2, 1, 2, 100), 4),
+               ((5, 17, 1, 12), 4), ((2, 3, 2, 130), 8), ((3, 4, 3, 64), 1), ((2, 2, 3, 257), 8)]
+KINDS = [{"masked": False, "reverse": False}, {"masked": True, "reverse": True},
+         {"masked": False, "reverse": True, "gradient_limit": 0.05}, {"masked": True, "reverse": False}]
+SEEDS = 20
+"""Each run of a case has another seed."""
+
+
+@pytest.fixture
+def on_clusters(gpu, monkeypatch):
+    """A function that makes all walks use clusters of so many blocks; None leaves them to the plan."""
+    from duoln.kernels.recurrent import cuda_walk
+
+    monkeypatch.setattr(cuda_walk, "device", lambda: H100)
+
+    def use(cluster):
+        monkeypatch.setattr(cluster_plan, "_CLUSTERS", (1, 2, 4, 8, 16) if cluster is None else (cluster,))
+        plan.cache_clear()
+        return gpu
+
+    yield use
+    plan.cache_clear()
+
+
+def _cases(shapes):
+    return [pytest.param(recurrent(cell, norm, sizes, **kind), cluster, id=f"{cell} {norm} {sizes} by {cluster}, {k}")
+            for cell, norm in CELLS for sizes, cluster in shapes for k, kind in enumerate(KINDS)]
+
+
+@pytest.mark.parametrize(("case", "cluster"), _cases(SHAPES))
+def test_walk(case, cluster, on_clusters):
+    outcome = selftest.prove(case, on_clusters(cluster))
+    assert outcome.rule == "cuda walk"
+    assert outcome.passed, outcome
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("case", "cluster"), _cases([*SHAPES, *LONG_SHAPES]))
+def test_walk_under_many_seeds(case, cluster, on_clusters):
+    outcome = selftest.prove(case, on_clusters(cluster), repeats=SEEDS)
+    assert outcome.rule == "cuda walk" and outcome.passed, outcome
+
+
+def test_there_are_many_cases():
+    assert len(_cases([*SHAPES, *LONG_SHAPES])) >= 300
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("cell", "norm", "hidden"), [("lstm", "layer", 400), ("gru", "layer", 400), ("rnn", "layer", 240)])
+def test_sizes_of_the_paper(cell, norm, hidden, on_clusters):
+    outcome = selftest.prove(recurrent(cell, norm, (2, 3, 3, hidden), masked=False, reverse=False), on_clusters(None))
+    assert outcome.rule == "cuda walk" and outcome.passed, outcome
+
+
+def test_a_large_mean_of_the_cell(on_clusters):
+    """Blocks tell their means about each other, so a mean of 10,000 rounds no value."""
+    case = recurrent("lstm", "layer-cell", (1, 2, 2, 33), masked=False, reverse=False)
+    inputs = list(case.inputs)
+    inputs[2] = inputs[2] + np.float32(20_000)  # c; the forget gate is about a half
+    outcome = selftest.prove(case._replace(inputs=inputs), on_clusters(4), repeats=1)
+    steps = selftest.prove(case._replace(inputs=inputs), on_clusters(16), repeats=1)  # 33 units do not fill 16 blocks
+    assert (outcome.rule, steps.rule) == ("cuda walk", "cuda steps")
+    assert outcome.error <= max(1, 2 * steps.error)
+
+
+# Launches ---------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("cell", "norm"), CELLS)
+def test_launches_of_a_sequence(cell, norm, on_clusters, monkeypatch):
+    from duoln.system import cublas
+
+    gpu, products = on_clusters(4), []
+    multiply = cublas.multiply
+    monkeypatch.setattr(cublas, "multiply", lambda *args: products.append(1) or multiply(*args))
+    case = recurrent(cell, norm, (6, 3, 2, 16), masked=False, reverse=False)
+    arrays = [None if a is None else gpu.asarray(a) for a in case.inputs]
+    rule = getattr(ops, cell).select(gpu, arrays, case.attrs)
+    before = len(stand_in_cupy.launches)
+    out, saved = rule.forward(gpu, *arrays, **case.attrs)
+    forward = stand_in_cupy.launches[before:] + products
+    products.clear()
+    before = len(stand_in_cupy.launches)
+    rule.vjp(gpu, saved, tuple(None if k else gpu.asarray(np.ones(o.shape, np.float32)) for k, o in enumerate(out)),
+             [True] * len(arrays))
+    backward = stand_in_cupy.launches[before:] + products
+    assert rule.name == "cuda walk"
+    assert len(forward) <= 3 and len(backward) <= 8, (forward, backward)
+
+
+# Plans ------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(("cell", "norm"), CELLS)
+@pytest.mark.parametrize("device", [H100, RTX_5090])
+def test_plans_fit_the_device(cell, norm, direction, device):
+    for hidden in (1, 2, 9, 31, 33, 64, 100, 128, 240, 256, 257, 300, 400, 512, 640, 1024):
+        for batch in (1, 3, 8, 64, 128):
+            p = plan(cell, norm, direction, hidden, batch, device)
+            if p is None:
+                continue
+            assert (p.cluster - 1) * p.own < hidden <= p.cluster * p.own
+            assert p.cluster <= device.most_cluster and p.rows <= cluster_plan.THREADS // 32
+            assert p.grid(batch) % p.cluster == 0 and p.grid(batch) * p.rows >= batch * p.cluster
+            assert p.kept >= 4 and p.kept % 4 == 0 and p.shared < device.shared
+
+
+@pytest.mark.parametrize(("cell", "hidden"), [("lstm", 512), ("gru", 600), ("rnn", 1000)])
+def test_what_fits_an_h100(cell, hidden):
+    assert all(plan(cell, "layer", direction, hidden, 8, H100) for direction in ("forward", "backward"))
+
+
+def test_who_has_no_clusters():
+    assert plan("lstm", "layer", "forward", 64, 8, RTX_4090) is None
+
+
+def _refusal(gpu, cell, hidden):
+    case = recurrent(cell, "layer", (1, 1, 2, hidden), masked=False, reverse=False)
+    arrays = [None if a is None else gpu.asarray(a) for a in case.inputs]
+    [walk] = [rule for rule in getattr(ops, cell).rules(gpu.name) if rule.name == "cuda walk"]
+    return walk.supports(gpu, *arrays, **case.attrs)
+
+
+def test_why_a_walk_cannot_run(on_clusters):
+    gpu = on_clusters(None)
+    assert _refusal(gpu, "lstm", 64) is None
+    assert _refusal(gpu, "lstm", 1024) == "the weights of 1024 units do not fit the multiprocessors of a cluster"
+    assert _refusal(gpu, "gru", 5000) == "5000 hidden units are more than 4096"
+
+
+def test_the_stand_in_has_no_clusters(gpu):
+    assert _refusal(gpu, "rnn", 9) == "the device has no clusters of blocks"
