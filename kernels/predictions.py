@@ -10,6 +10,9 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from duoln.kernels.recurrent.cluster_model import MHZ
+from duoln.kernels.recurrent.cluster_plan import Device, plan
+
 COPY_GBPS = 3000.0
 """What a plain copy moves on an H100, read and written; times bound by memory are scaled by what the device copies."""
 SHEETS = {"H100": {"GB/s": 3350.0, "bf16": 989.0, "tf32": 495.0},
@@ -19,6 +22,9 @@ SHEETS = {"H100": {"GB/s": 3350.0, "bf16": 989.0, "tf32": 495.0},
 LAUNCH_US, PRODUCT_US, LIBRARY_US, GRAPH_US, COPY_US, UPLOAD_US, WAIT_US = 4.0, 5.0, 8.0, 10.0, 3.0, 15.0, 10.0
 """What a call takes on the host beside our own Python: a RawKernel, a call of cuBLAS, one of CuPy's own kernels, a
 graph, a copy between arrays, an array from the host, and a wait or a value that is read."""
+H100 = Device.of(9, 132, 227 << 10)
+PRODUCTS_TFLOPS = 40.0
+"""What cuBLAS does in float32 with products of a whole sequence."""
 NODE_US, PRODUCT_NODE_US = 1.3, 4.0
 """What a launch in a graph, and a small product, take on the device at least."""
 
@@ -140,6 +146,9 @@ def _device() -> list[Prediction]:
                "exchange of 128 blocks by flags"),
         _limit("cluster", "a cluster of 8 blocks exchanges a value", 0.27, "us",
                "180 cycles there; above 0.5 us a kernel that stays is not worth writing", "exchange in a cluster"),
+        _limit("push", "a cluster of 8 blocks pushes values and waits for them", 0.3, "us",
+               "the 420 cycles of the model of walks, a barrier of the block, and a load",
+               "push and wait in a cluster"),
         _limit("gather-cluster", "a block gathers 16 KB of seven others in a cluster", 22, "GB/s",
                "2.65 TB/s of the whole device, published", "gathered in a cluster", 1.3),
         _limit("gather-l2", "the same from L2", 42, "GB/s", "5.5 TB/s of the whole device, published",
@@ -189,36 +198,57 @@ def _cells() -> list[Prediction]:
     forward, both = counts()["LN-LSTM, a time step forward"], counts()["LN-LSTM, a time step forward + backward"]
     small, middle, large = (100, 8, 400, 400), (100, 64, 256, 256), (30, 64, 620, 1024)
     kernels, outside = 25 + 28, 30
-    beside = Reading("rnn", "ratio", "lstm layer", "forward+backward", small)
+    beside, walk = Reading("rnn", "ratio", "lstm layer", "forward+backward", small), _walk_us(small, backward=True)
     return [
-        _lstm("lstm-forward", small, "forward", max(forward.host_us, 9), f"the device needs 9 us, the host {forward}"),
-        _lstm("lstm", small, "forward+backward", max(both.host_us, 22), f"the device needs 9 + 13 us, the host {both}"),
-        _lstm("lstm-middle", middle, "forward+backward", max(both.host_us, 22), "the same"),
+        *(_lstm(name, shape, passes, _walk_us(shape, backward=passes != "forward"),
+                "the model of walks, and the products outside them")
+          for name, shape, passes in (("walk-forward", small, "forward"), ("walk", small, "forward+backward"),
+                                      ("walk-middle", middle, "forward+backward"))),
+        _by_steps("lstm-forward", small, "forward", max(forward.host_us, 9),
+                  f"the device needs 9 us, the host {forward}"),
+        _by_steps("lstm", small, "forward+backward", max(both.host_us, 22),
+                  f"the device needs 9 + 13 us, the host {both}"),
+        _by_steps("lstm-middle", middle, "forward+backward", max(both.host_us, 22), "the same"),
         _lstm("lstm-large", large, "forward+backward", max(both.host_us, kernels + outside),
-              f"the device needs {kernels} us, and {outside} us of products outside the walk; the host as before"),
-        Prediction("lstm-torch", f"LN-LSTM forward + backward, {small}, over PyTorch's loop",
-                   round(max(both.host_us, 22) / 470, 2), "times", "470 us a time step of the loop, all launches",
-                   beside._replace(beside="torch loop")),
-        Prediction("lstm-cudnn", "the same over cuDNN's plain LSTM", round(max(both.host_us, 22) / 26, 1), "times",
+              f"too large for a walk; the device needs {kernels} us, and {outside} us of products outside the time "
+              "loop; the host as before"),
+        Prediction("lstm-torch", f"LN-LSTM forward + backward, {small}, over PyTorch's loop", round(walk / 470, 3),
+                   "times", "470 us a time step of the loop, all launches", beside._replace(beside="torch loop"), 2.0),
+        Prediction("lstm-cudnn", "the same over cuDNN's plain LSTM", round(walk / 26, 2), "times",
                    "10 + 16 us a time step of cuDNN in float32", beside._replace(beside="torch.nn.LSTM, no norm"), 2.0)]
 
 
+def _walk_us(shape: Shape, backward: bool) -> float:
+    """A time step of an LN-LSTM's walk, with its share of the products outside."""
+    _, batch, n_in, hidden = shape
+    walks = [plan("lstm", "layer", direction, hidden, batch, H100) for direction in ("forward", "backward")]
+    products = 8 * batch * n_in * hidden / PRODUCTS_TFLOPS / 1e6
+    return sum(p.cycles / MHZ for p in walks[:1 + backward] if p) + products * (4 if backward else 1)
+
+
 def _lstm(name: str, shape: Shape, passes: str, microseconds: float, because: str) -> Prediction:
-    return Prediction(name, f"LN-LSTM {passes.replace('+', ' + ')}, {shape}, a time step", round(microseconds), "us",
-                      because, Reading("rnn", "us", "lstm layer", passes, shape, steps=shape[0]))
+    return Prediction(name, f"LN-LSTM {passes.replace('+', ' + ')}, {shape}, a time step", float(f"{microseconds:.2g}"),
+                      "us", because, Reading("rnn", "us", "lstm layer", passes, shape, steps=shape[0]))
+
+
+def _by_steps(name: str, shape: Shape, passes: str, microseconds: float, because: str) -> Prediction:
+    walk = _lstm(name, shape, passes, microseconds, because)
+    return walk._replace(what=f"the same by steps, {passes.replace('+', ' + ')}, {shape}",
+                         reading=walk.reading._replace(side="duoln, by steps"))
 
 
 def _steps() -> list[Prediction]:
     mnist, glimpse = counts()["MNIST, an update"], counts()["DRAW, a glimpse of an update"]
-    time_step, graph = counts()["LN-LSTM, a time step forward + backward"], counts()["MNIST, an update, compiled"]
-    time_steps, glimpses = 2 * (122 + 4), 64
+    graph = counts()["MNIST, an update, compiled"]
+    time_steps, time_step, glimpses = 2 * (122 + 4), _walk_us((126, 64, 240, 240), backward=True), 64
     return [
         _step("mnist", "MNIST `ln`, an update, eager", mnist.host_us, f"the device needs 220 us, the host {mnist}",
               "mnist ln", 128),
         _step("mnist-graph", "the same as a graph", max(220, graph.host_us), f"the device as before, the host {graph}",
               "mnist ln", 128, "duoln, compiled"),
-        _step("reader", "attentive reader `ln`, an update, eager", time_steps * time_step.host_us + mnist.host_us,
-              f"the host: {time_steps} time steps of LN-LSTMs, and as much as MNIST", "attentive_reader ln", 64),
+        _step("reader", "attentive reader `ln`, an update, eager", time_steps * time_step + mnist.host_us,
+              f"the device: {time_steps} time steps of walks, {time_step:.1f} us each; the host as much as for MNIST",
+              "attentive_reader ln", 64),
         _step("draw", "DRAW `ln`, an update, eager", glimpses * glimpse.host_us + mnist.host_us,
               f"the host: {glimpses} glimpses, each {glimpse}", "draw ln", 128),
         _step("draw-graph", "the same as a graph",

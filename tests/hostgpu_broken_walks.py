@@ -126,8 +126,7 @@ def _backward(norm: bool) -> Callable[..., Result]:
             of.x_proj, walked.h_proj, of.w_h, walked.w_stats, *of.parameters, None, walked.c, walked.stats, d_hs, dh, dc,
             d_x_proj, d_h_proj if norm else None, np.full((BATCH, kinds, HIDDEN), np.nan, np.float32),
             np.int32(TIME_STEPS), np.int32(BATCH), np.float32(np.inf)], seed=seed)
-        for mine, theirs in zip((d_x_proj, dh, dc), wanted[:3], strict=True):
-            yield mine, theirs
+        yield from zip((d_x_proj, dh, dc), wanted[:3], strict=True)
 
     return launch
 

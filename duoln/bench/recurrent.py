@@ -60,6 +60,8 @@ def prepare(asked: dict[str, Any]) -> Work:
     if asked["peer"] == PRODUCTS:
         return _products(asked["backend"], arrays, backward)
     if asked["peer"] is None:
+        if asked.get("rule"):
+            _prefer(cell, backend.name, asked["rule"])
         return _ours(cell, norm, backward, asked["backend"], arrays)
     from duoln.bench import recurrent_torch
     from duoln.bench.operators_torch import device_for
@@ -67,6 +69,14 @@ def prepare(asked: dict[str, Any]) -> Work:
     device = device_for(backend.name)
     run, out, gradients, facts = recurrent_torch.build(cell, norm, asked["form"], arrays, backward, device)
     return Work(lambda k: run(), checks(out, gradients), facts, warmups=2)
+
+
+def _prefer(cell: str, backend: str, name: str) -> None:
+    """From now on this process tries one rule of a cell before the others."""
+    from duoln import ops
+
+    op = getattr(ops, cell)
+    op.add(next(rule for rule in op.rules(backend) if rule.name == name), backend=backend)
 
 
 def _products(backend_name: str | None, arrays: Mapping[str, np.ndarray], backward: bool) -> Work:

@@ -30,6 +30,7 @@ _nothing = launch.Kernel("device_limits/memory.cu", "device_nothing", "count: in
 _by_counter = launch.Kernel("device_limits/exchange.cu", "exchange_by_counter", "arrived: uint32[1], rounds: int32")
 _by_flags = launch.Kernel("device_limits/exchange.cu", "exchange_by_flags", "flags: uint32[1], rounds: int32")
 _in_cluster = launch.Kernel("device_limits/exchange.cu", "exchange_in_cluster", "heard: uint32[1], rounds: int32")
+_told_in_cluster = launch.Kernel("device_limits/exchange.cu", "tell_in_cluster", "heard: uint32[1], rounds: int32")
 _gather_near = launch.Kernel("device_limits/exchange.cu", "gather_in_cluster", "never: float32[1], rounds: int32")
 _gather_far = launch.Kernel("device_limits/exchange.cu", "gather_from_memory",
                             "x: float32[1], never: float32[1], rounds: int32")
@@ -121,16 +122,17 @@ def _exchanges(rounds: int) -> dict[str, Callable[[], float]]:
         seconds(_ROUNDS)
         return 1e6 * statistics.median((seconds(2 * _ROUNDS) - seconds(_ROUNDS)) / _ROUNDS for _ in range(rounds))
 
-    def in_cluster() -> float:
+    def in_cluster(kernel: launch.Kernel) -> float:
         heard = cupy.zeros(_CLUSTER, dtype="uint32")
-        _in_cluster((_CLUSTER,), (_EXCHANGING,), (heard, 3))
+        kernel((_CLUSTER,), (_EXCHANGING,), (heard, 3))
         if int(heard[0]) != 3:
             raise RuntimeError("this device has no clusters of blocks")
-        return per_round(_in_cluster, _CLUSTER, _CLUSTER)
+        return per_round(kernel, _CLUSTER, _CLUSTER)
 
     return {f"exchange of {blocks} blocks by a counter, us": lambda: per_round(_by_counter, blocks, 1),
             f"exchange of {blocks} blocks by flags, us": lambda: per_round(_by_flags, blocks, blocks),
-            f"exchange in a cluster of {_CLUSTER}, us": in_cluster}
+            f"exchange in a cluster of {_CLUSTER}, us": lambda: in_cluster(_in_cluster),
+            f"push and wait in a cluster of {_CLUSTER}, us": lambda: in_cluster(_told_in_cluster)}
 
 
 def _gathers(rounds: int) -> dict[str, Callable[[], float]]:

@@ -2,6 +2,7 @@
 //
 // All blocks of a launch must be on the device at once; each kernel does `rounds` exchanges.
 #include "../common.cuh"
+#include "../recurrent/cluster.cuh"
 
 // One counter for all: the last to come lets everybody go. `arrived` begins at 0.
 extern "C" __global__ void exchange_by_counter(unsigned* arrived, int rounds) {
@@ -54,6 +55,27 @@ extern "C" __global__ void OF_EIGHT exchange_in_cluster(unsigned* heard, int rou
         asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
     }
     if (threadIdx.x == 0) heard[blockIdx.x] = slot[rounds & 1];
+#endif
+}
+
+// The exchange of a walk (recurrent/cluster_walk.cuh): each block pushes four bytes to all eight, and waits for theirs.
+extern "C" __global__ void OF_EIGHT tell_in_cluster(unsigned* heard, int rounds) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    __shared__ float told[2][8];
+    __shared__ Signal signals[2];
+    const int rank = cluster_rank();
+    if (threadIdx.x == 0) make_signal(signals[0]), make_signal(signals[1]);
+    cluster_barrier();
+    float value = 1;
+    for (int round = 0; round < rounds; ++round) {
+        const int slot = round & 1;
+        if (threadIdx.x == 0) expect_at(signals[slot], int(sizeof(told[0])));
+        if (threadIdx.x < 8) push(&told[slot][rank], value, int(threadIdx.x), signals[slot]);
+        wait_at(signals[slot], round >> 1 & 1);
+        value = told[slot][threadIdx.x % 8];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) heard[blockIdx.x] = value == 1 ? unsigned(rounds) : 0;
 #endif
 }
 

@@ -87,13 +87,14 @@ def vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequ
     d_h_proj = cupy.empty_like(d_x_proj) if of_norms["NORM_GATES"] else d_x_proj
     sums = cupy.empty((batch, sum(kinds.values()), hidden), dtype=d_x_proj.dtype)
     _backward_walk(saved.norm, hidden, batch, (
-        saved.x_proj, saved.h_proj, w_h, saved.w_stats, *saved.parameters, walk.mask, saved.c, saved.stats, d_hs, dh, dc,
-        d_x_proj, d_h_proj if of_norms["NORM_GATES"] else None, sums, time_steps, batch, cuda_walk.limit(walk)), of_norms)
+        saved.x_proj, saved.h_proj, w_h, saved.w_stats, *saved.parameters, walk.mask, saved.c, saved.stats, d_hs, dh,
+        dc, d_x_proj, d_h_proj if of_norms["NORM_GATES"] else None, sums, time_steps, batch, cuda_walk.limit(walk)),
+        of_norms)
     gradients = cuda_walk.of_parameters(sums, kinds)
     if of_norms["NORM_GATES"]:
         gradients["bias_x"] = gradients["bias_h"] = gradients["bias"]
     if saved.norm == "layer-theano":  # the bias inside the input's norm
         gradients["bias"] = gradients["bias"] + launch.sum_columns(cuda.rows(d_x_proj))[0]
     return [cuda.input_gradient(d_x_proj, w_x, walk) if needs[0] else None, dh, dc,
-            cuda.weight_gradient(walk.x, d_x_proj), cuda.weight_gradient(saved.h[:-1], d_h_proj), gradients["bias"], None,
-            *(gradients[name] for name in saved.norms)]
+            cuda.weight_gradient(walk.x, d_x_proj), cuda.weight_gradient(saved.h[:-1], d_h_proj), gradients["bias"],
+            None, *(gradients[name] for name in saved.norms)]

@@ -1,7 +1,7 @@
 """How a walk of a cluster divides its work: blocks, rows, weights in registers and in shared memory; plain data.
 
-A cluster of blocks keeps the recurrent weights for all time steps (`cluster_walk.cuh`). Of the plans that fit a device, the
-one is taken whose time step should take the fewest cycles, by the model below.
+A cluster of blocks keeps the recurrent weights for all time steps (`cluster_walk.cuh`). Of the plans that fit a device,
+the one is taken whose time step should take the fewest cycles, by the model in `cluster_model.py`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from functools import cache
 from math import ceil
 from typing import NamedTuple
 
-THREADS = 256
-"""Of a block: a thread may then have 255 registers. With more threads it would have 128, of which weights get fewer."""
-_LANES, _SCHEDULERS = 32, 4
-_WARPS = THREADS // _LANES
+from duoln.kernels.recurrent import cluster_model
+
+THREADS = cluster_model.THREADS
+_LANES = 32
 _CLUSTERS = (1, 2, 4, 8, 16)
 _PORTABLE = 8
 _ROWS = (1, 2, 4, 8)
@@ -54,13 +54,15 @@ class Cell(NamedTuple):
 
     gates: int
     told: tuple[int, ...]
-    """Values of a row that blocks tell each other in a time step, forward: one entry for each exchange but the states'."""
+    """Values of a row that blocks tell each other in a time step, forward; one entry for each exchange of a norm."""
     told_back: tuple[int, ...]
+    """The same, backward."""
 
 
 CELLS = {("lstm", "layer"): Cell(4, (1, 4), (2, 4)), ("lstm", "layer-theano"): Cell(4, (1, 4), (2, 4)),
          ("lstm", "layer-cell"): Cell(4, (4,), (2,)), ("lstm", "none"): Cell(4, (), ()),
-         ("gru", "layer"): Cell(3, (2,), (8,)), ("gru", "layer-theano"): Cell(3, (2,), (8,)), ("gru", "none"): Cell(3, (), ()),
+         ("gru", "layer"): Cell(3, (2,), (8,)), ("gru", "layer-theano"): Cell(3, (2,), (8,)),
+         ("gru", "none"): Cell(3, (), ()),
          ("rnn", "layer"): Cell(1, (1,), (2,)), ("rnn", "none"): Cell(1, (), ())}
 """By cell and norm."""
 
@@ -133,10 +135,9 @@ def _plans(cell: Cell, direction: str, hidden: int, batch: int, device: Device) 
                 rest = (length - kept) * each * at_once * slices * 4
                 if kept < 4 or static > _STATIC_SHARED or static + rest + _RESERVED_SHARED > device.shared:
                     continue
-                exchanges = 1 + len(cell.told if direction == "forward" else cell.told_back)
-                pushes = rows * hidden * (slices if direction == "backward" else 1)
-                cycles = _cycles(cluster, rows, each, slices, length, kept, exchanges, pushes, direction)
-                yield ClusterPlan(hidden, cluster, rows, each, slices, kept, rest, waves * cycles)
+                step = cluster_model.Step(direction, cluster, rows, each, slices, length, kept, hidden,
+                                          len(cell.told if direction == "forward" else cell.told_back))
+                yield ClusterPlan(hidden, cluster, rows, each, slices, kept, rest, waves * step.cycles)
 
 
 def _registers(direction: str, rows: int, each: int, units: int) -> int:
@@ -155,30 +156,3 @@ def _static(cell: Cell, direction: str, own: int, cluster: int, rows: int, slice
 
 def _fours(n: int) -> int:
     return ceil(n / 4) * 4
-
-
-# The model of a time step, in cycles. ------------------------------------------------------------------------------
-
-EXCHANGE_CYCLES = 420
-"""From a push to the end of the wait for it: 180 cycles from one multiprocessor to another one (published for an H100), and
-the push, the count at the signal and the wait around them."""
-PUSH_BYTES_A_CYCLE = 11
-"""Out of a block: 2.65 TB/s of 132 multiprocessors at 1.755 GHz (published)."""
-BARRIER_CYCLES = 40
-ROW_CYCLES = {"forward": 300, "backward": 450}
-"""What a warp does with a row: parts of the product, exponentials, loads and stores."""
-NORM_CYCLES = 300
-"""What it does for an exchange of a norm: sums over the lanes, then over what all blocks told."""
-ALONE_CYCLES = 120
-"""An exchange of a block with itself."""
-
-
-def _cycles(cluster: int, rows: int, each: int, slices: int, length: int, kept: int, exchanges: int, pushes: int,
-            direction: str) -> float:
-    """One wave's time step: product, barrier, exchanges, rows."""
-    multiply = _WARPS * each * length * rows / _SCHEDULERS
-    load = _WARPS * (length / 4 * rows + (length - kept) * each)
-    exchange = EXCHANGE_CYCLES if cluster > 1 else ALONE_CYCLES
-    parts = slices * (1 if direction == "forward" else cluster) * 8
-    return (max(multiply, load) + BARRIER_CYCLES + exchanges * exchange + pushes * 4 / PUSH_BYTES_A_CYCLE * (cluster > 1)
-            + ROW_CYCLES[direction] + (exchanges - 1) * NORM_CYCLES + parts)

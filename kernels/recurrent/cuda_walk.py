@@ -1,7 +1,7 @@
 """Shared parts of the CUDA rules that walk through all time steps in one launch, by clusters of blocks.
 
-Forward takes a product, the statistics of its rows and of the recurrent weights' (where there are norms of the gates), and the
-walk; the gradient takes the walk, sums over the batch, and three products.
+Forward takes a product, the statistics of its rows and of those of the recurrent weights (where there are norms of the
+gates), and the walk; the gradient takes the walk, sums over the batch, and three products.
 """
 
 from __future__ import annotations

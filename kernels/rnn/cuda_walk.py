@@ -46,8 +46,8 @@ def forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array
     x_stats, stats = (cupy.empty((count, rows * bool(norms), 3), dtype=x.dtype) for count in (1, 1))
     w_stats = cuda_walk.statistics("rnn", sums, w_h, None, eps, x_stats) if norms else None
     saved = _Saved(walk, (w_x, w_h), tuple(norms), w_stats, sums, hs, stats[0], norm)
-    _forward_walk(norm, hidden, batch, (sums, w_h, w_stats, x_stats, *(norms or (None, None)), walk.mask, hs, saved.stats,
-                                        time_steps, batch, eps), cuda.norm_macros(bool(norms)))
+    _forward_walk(norm, hidden, batch, (sums, w_h, w_stats, x_stats, *(norms or (None, None)), walk.mask, hs,
+                                        saved.stats, time_steps, batch, eps), cuda.norm_macros(bool(norms)))
     return (walk.in_time(hs[1:]), hs[-1].copy()), saved
 
 

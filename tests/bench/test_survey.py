@@ -149,7 +149,7 @@ def test_what_measures_the_device(gpu, monkeypatch):
     from duoln.kernels.device_limits import cuda
 
     exchanges = cuda._exchanges(1)
-    assert len(exchanges) == 3
+    assert len(exchanges) == 4
     assert f" GATHERED = {cuda._GATHERED // 16};" in source.text("device_limits/exchange.cu")  # there in units of 16 bytes
     if GPU == STAND_IN:  # blocks that are not there at once cannot wait for each other
         monkeypatch.setattr(cuda, "_exchanges", lambda rounds: {})

@@ -25,6 +25,7 @@ COMPILED = ("lstm", Shape(100, 8, 400, 400), True)
 """The one whose loop is timed by `torch.compile` too: that takes half a minute to compile."""
 _QUICK = (("lstm", Shape(3, 4, 5, 6), True), ("gru", Shape(3, 4, 5, 6), False))
 _ROUNDS, _RUNS, _PATIENCE = 5, 2, 40.0
+_BY_STEPS = "duoln, by steps"
 _COMPILED_LOOP = "torch loop, compiled"
 
 
@@ -33,6 +34,8 @@ def comparison(cell: str, shape: Shape, backward: bool, backend: str, peers: Seq
     asked = {"kind": "rnn", "cell": cell, "norm": NORM, "shape": list(shape), "backward": backward,
              "backend": backend, "peer": None}
     entries = [Entry("duoln", asked), Entry("our products alone", {**asked, "peer": recurrent.PRODUCTS}, checked=False)]
+    if backend == "cupy":  # where the first side walks in one launch
+        entries.append(Entry(_BY_STEPS, {**asked, "rule": "cuda steps"}))
     plain = f"torch.nn.{cell.upper()}, no norm"
     if "torch" in peers:
         peer = {**asked, "peer": "torch"}

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from duoln.kernels import source
 from duoln.kernels.settings import Macros, every_setting
 
-_ENTRY = re.compile(r'extern "C" __global__ void (?:[A-Z]+ |__\w+__\([^)]*\)\s+)?(\w+)\(')
+_ENTRY = re.compile(r'extern "C" __global__ void (?:[A-Z_]+\s+|__\w+__\([^)]*\)\s+)?(\w+)\(')
 
 
 class Compiled(NamedTuple):
