@@ -4,14 +4,15 @@
 // z and r and one over n; STORAGE (see storage.cuh). Gates: z, r, n (update, reset and new gate).
 //
 // x_proj = x W_x and h_proj = h W_h (T, B, 3H); h (T + 1, B, H) begins with the first state; stats [norm][T * B][3].
-// The state adds up over time, so h is float; h_stored is the same as the products take it, null where that is h itself.
+// The state adds up over time, so h is float; h_stored is the same as the products take it, null where that is h.
 #include "gates.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-gru_forward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj, const float* __restrict__ gain_x,
-            const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-            const bool* __restrict__ mask, float* __restrict__ h, storage_t* __restrict__ h_stored,
-            float* __restrict__ stats, int time_step, int time_steps, int batch, int hidden, float eps) {
+gru_forward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
+            const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
+            const float* __restrict__ bias_h, const bool* __restrict__ mask, float* __restrict__ h,
+            storage_t* __restrict__ h_stored, float* __restrict__ stats, int time_step, int time_steps, int batch,
+            int hidden, float eps) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;
@@ -39,12 +40,13 @@ gru_forward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ 
 // step before, and d_x_proj and d_h_proj (T, B, 3H), the gradients before the norms; where there are norms also
 // d_x_gates and d_h_gates, the gradients after them.
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-gru_backward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj, const float* __restrict__ gain_x,
-             const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-             const bool* __restrict__ mask, const float* __restrict__ h, const float* __restrict__ stats,
-             const storage_t* __restrict__ d_hs, const float* __restrict__ dh, float* __restrict__ carry,
-             storage_t* __restrict__ d_x_proj, storage_t* __restrict__ d_h_proj, storage_t* __restrict__ d_x_gates,
-             storage_t* __restrict__ d_h_gates, int time_step, int time_steps, int batch, int hidden) {
+gru_backward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
+             const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
+             const float* __restrict__ bias_h, const bool* __restrict__ mask, const float* __restrict__ h,
+             const float* __restrict__ stats, const storage_t* __restrict__ d_hs, const float* __restrict__ dh,
+             float* __restrict__ carry, storage_t* __restrict__ d_x_proj, storage_t* __restrict__ d_h_proj,
+             storage_t* __restrict__ d_x_gates, storage_t* __restrict__ d_h_gates, int time_step, int time_steps,
+             int batch, int hidden) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;

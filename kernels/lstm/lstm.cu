@@ -8,11 +8,12 @@
 #include "gates.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-lstm_forward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj, const float* __restrict__ gain_x,
-             const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-             const float* __restrict__ bias, const float* __restrict__ gain_c, const float* __restrict__ bias_c,
-             const bool* __restrict__ mask, storage_t* __restrict__ h, float* __restrict__ c, float* __restrict__ stats,
-             int time_step, int time_steps, int batch, int hidden, float eps) {
+lstm_forward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
+             const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
+             const float* __restrict__ bias_h, const float* __restrict__ bias, const float* __restrict__ gain_c,
+             const float* __restrict__ bias_c, const bool* __restrict__ mask, storage_t* __restrict__ h,
+             float* __restrict__ c, float* __restrict__ stats, int time_step, int time_steps, int batch, int hidden,
+             float eps) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;
@@ -53,14 +54,14 @@ lstm_forward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__
 // (T, B, 4H), the gradients before the norms; d_gates (T, B, 4H), after them; d_c_norm (T, B, H), after the norm of the
 // cell. The gains' gradients are sums over all time steps, so layer_norm_backward computes them later.
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-lstm_backward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj, const float* __restrict__ gain_x,
-              const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-              const float* __restrict__ bias, const float* __restrict__ gain_c, const float* __restrict__ bias_c,
-              const bool* __restrict__ mask, const float* __restrict__ c, const float* __restrict__ stats,
-              const storage_t* __restrict__ d_hs, const float* __restrict__ dh, float* __restrict__ carry,
-              float* __restrict__ dc, storage_t* __restrict__ d_x_proj, storage_t* __restrict__ d_h_proj,
-              storage_t* __restrict__ d_gates, float* __restrict__ d_c_norm, int time_step, int time_steps, int batch,
-              int hidden) {
+lstm_backward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
+              const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
+              const float* __restrict__ bias_h, const float* __restrict__ bias, const float* __restrict__ gain_c,
+              const float* __restrict__ bias_c, const bool* __restrict__ mask, const float* __restrict__ c,
+              const float* __restrict__ stats, const storage_t* __restrict__ d_hs, const float* __restrict__ dh,
+              float* __restrict__ carry, float* __restrict__ dc, storage_t* __restrict__ d_x_proj,
+              storage_t* __restrict__ d_h_proj, storage_t* __restrict__ d_gates, float* __restrict__ d_c_norm,
+              int time_step, int time_steps, int batch, int hidden) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;

@@ -3,16 +3,18 @@
 #include "gates.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-lstm_forward_wide(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj, const float* __restrict__ gain_x,
-                  const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-                  const float* __restrict__ bias, const float* __restrict__ gain_c, const float* __restrict__ bias_c,
-                  const bool* __restrict__ mask, storage_t* __restrict__ h, float* __restrict__ c, float* __restrict__ stats,
-                  int time_step, int time_steps, int batch, int hidden, float eps) {
+lstm_forward_wide(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
+                  const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
+                  const float* __restrict__ bias_h, const float* __restrict__ bias, const float* __restrict__ gain_c,
+                  const float* __restrict__ bias_c, const bool* __restrict__ mask, storage_t* __restrict__ h,
+                  float* __restrict__ c, float* __restrict__ stats, int time_step, int time_steps, int batch,
+                  int hidden, float eps) {
     __shared__ float shared[SHARED];
     const size_t rows = size_t(time_steps) * batch, row = size_t(time_step) * batch + blockIdx.x, after = row + batch;
     const bool masked = mask && !mask[row];
 #if NORM_GATES
-    keep_statistics(stats + row * 3, 4 * hidden, eps, shared, [&](int i) { return loaded(x_proj[row * 4 * hidden + i]); });
+    keep_statistics(stats + row * 3, 4 * hidden, eps, shared,
+                    [&](int i) { return loaded(x_proj[row * 4 * hidden + i]); });
     keep_statistics(stats + (rows + row) * 3, 4 * hidden, eps, shared,
                     [&](int i) { return loaded(h_proj[row * 4 * hidden + i]); });
 #endif
@@ -43,14 +45,14 @@ lstm_forward_wide(const storage_t* __restrict__ x_proj, const storage_t* __restr
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-lstm_backward_wide(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj, const float* __restrict__ gain_x,
-                   const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-                   const float* __restrict__ bias, const float* __restrict__ gain_c, const float* __restrict__ bias_c,
-                   const bool* __restrict__ mask, const float* __restrict__ c, const float* __restrict__ stats,
-                   const storage_t* __restrict__ d_hs, const float* __restrict__ dh, float* __restrict__ carry,
-                   float* __restrict__ dc, storage_t* __restrict__ d_x_proj, storage_t* __restrict__ d_h_proj,
-                   storage_t* __restrict__ d_gates, float* __restrict__ d_c_norm, int time_step, int time_steps, int batch,
-                   int hidden) {
+lstm_backward_wide(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
+                   const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
+                   const float* __restrict__ bias_h, const float* __restrict__ bias, const float* __restrict__ gain_c,
+                   const float* __restrict__ bias_c, const bool* __restrict__ mask, const float* __restrict__ c,
+                   const float* __restrict__ stats, const storage_t* __restrict__ d_hs, const float* __restrict__ dh,
+                   float* __restrict__ carry, float* __restrict__ dc, storage_t* __restrict__ d_x_proj,
+                   storage_t* __restrict__ d_h_proj, storage_t* __restrict__ d_gates, float* __restrict__ d_c_norm,
+                   int time_step, int time_steps, int batch, int hidden) {
     __shared__ float shared[SHARED];
     const size_t rows = size_t(time_steps) * batch, at = blockIdx.x, row = size_t(time_step) * batch + at;
     const bool masked = mask && !mask[row];
@@ -125,11 +127,11 @@ lstm_backward_wide(const storage_t* __restrict__ x_proj, const storage_t* __rest
             const int place = gate * hidden + u;
             const float d = loaded(d_gates[row * 4 * hidden + place]);
             d_x_proj[row * 4 * hidden + place] =
-                stored(through_norm(d * gain_x[place], normed(0, 0, place), normed.stat(0, 0)[2], sums[0] / (4 * hidden),
-                                    sums[1] / (4 * hidden)));
+                stored(through_norm(d * gain_x[place], normed(0, 0, place), normed.stat(0, 0)[2],
+                                    sums[0] / (4 * hidden), sums[1] / (4 * hidden)));
             d_h_proj[row * 4 * hidden + place] =
-                stored(through_norm(d * gain_h[place], normed(1, 0, place), normed.stat(1, 0)[2], sums[2] / (4 * hidden),
-                                    sums[3] / (4 * hidden)));
+                stored(through_norm(d * gain_h[place], normed(1, 0, place), normed.stat(1, 0)[2],
+                                    sums[2] / (4 * hidden), sums[3] / (4 * hidden)));
         }
 #endif
 }

@@ -4,9 +4,9 @@
 // u * THREADS + threadIdx.x. A block has blockDim.y rows if THREADS is 32, else one. All arrays of a sequence are
 // in the order of the walk; in (T, B, .), time step t begins at row t * B.
 //
-// What a product of the sequence gives or takes is stored as storage_t (see storage.cuh): x_proj, h_proj, their gradients,
-// and hidden states. Floats are parameters, statistics, sums, what is carried from one time step to the next and adds up
-// there (an LSTM's cell, a GRU's state, the gradients of states), and all arithmetic.
+// What the products of a sequence give or take is stored as storage_t (see storage.cuh): x_proj, h_proj, their
+// gradients, hidden states. Parameters, statistics and sums are float, and so is what adds up from one time step to the
+// next: an LSTM's cell, a GRU's state, the gradients of states.
 //
 // Values<Cell> is [gate][unit of the thread]: what one source gives the gates of a row, before its norms or after them.
 // Source 0 is the input (x_proj), source 1 the state (h_proj).
@@ -62,7 +62,9 @@ __device__ __forceinline__ void load(Values<Cell>& v, const Stored* __restrict__
 
 template <class Cell>
 __device__ __forceinline__ void store(const Values<Cell>& v, storage_t* __restrict__ to, size_t row, int hidden) {
-    each<Cell>(hidden, [&](int gate, int u) { to[(row * Cell::GATES + gate) * hidden + unit(u)] = stored(v[gate][u]); });
+    each<Cell>(hidden, [&](int gate, int u) {
+        to[(row * Cell::GATES + gate) * hidden + unit(u)] = stored(v[gate][u]);
+    });
 }
 
 // Parameters of a layer: gain and bias, (GATES * H) each. A null gain is one, a null bias zero.
