@@ -99,9 +99,9 @@ def _fitted(rule: Rule, name: str, inputs: Dtypes, outputs: Dtypes | None) -> Ru
     """
     if not any(outputs or ()) and not any(inputs):
         return rule
-    if (inputs, outputs) not in rule.fitted:
-        rule.fitted[inputs, outputs] = _make(rule, name, inputs, outputs)
-    return rule.fitted[inputs, outputs]
+    if (name, inputs, outputs) not in rule.fitted:
+        rule.fitted[name, inputs, outputs] = _make(rule, name, inputs, outputs)
+    return rule.fitted[name, inputs, outputs]
 
 
 def _make(rule: Rule, name: str, inputs: Dtypes, outputs: Dtypes | None) -> Rule:

@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import stand_in_capture
+import stand_in_cupy
 from conftest import GPU, STAND_IN
 
 import duoln
@@ -68,12 +69,13 @@ def _task(name, gpu, precision="float32", variant="ln", batch=lambda k: k):
     return make_step(task, model, optimizer, precision), arguments
 
 
-def _lstm(gpu):
+def _lstm(gpu, dtype="float32"):
     model, optimizer = nn.LSTM(3, 5, norm="layer"), optim.Adam(1e-2, donate=True)
 
     def step(state, x, rate):
         def loss(params):
-            return ops.mean(ops.square(model(params, x)[0]))
+            stored = tree.map(lambda p: p.astype(dtype) if p.ndim > 1 else p, params)
+            return ops.mean(ops.square(model(stored, x.astype(dtype))[0]).astype("float32"))
 
         value, gradients = duoln.value_and_grad(loss)(state["params"])
         params, slots = optimizer.update(state["params"], gradients, state["slots"], rate)
@@ -98,6 +100,9 @@ def test_training_has_the_bits_of_eager_steps(name, updates, gpu):
 
 def test_values_of_16_bits(gpu):
     assert _in_step(*_task("mnist", gpu, "bf16"), 5) == 2
+    before = len(stand_in_cupy.launches)
+    assert _in_step(*_lstm(gpu, "bfloat16"), 5) == 2
+    assert "lstm_backward" in stand_in_cupy.launches[before:]
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) for name in (
