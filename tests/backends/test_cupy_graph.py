@@ -259,8 +259,8 @@ def test_what_cannot_be_captured_runs_as_it_is(what, gpu, monkeypatch):
 
 def test_repeated_rows_of_an_index(gpu):
     """`index_add` asks the device how many rows there are."""
-    indices = duoln.tensor(np.array([1, 0, 1], np.int32), gpu)
-    compiled = duoln.compile(lambda x: duoln.value_and_grad(lambda y: ops.sum(ops.take(y, indices, 1)))(x)[1])
+    indices = duoln.tensor(np.array([[1, 0, 1]] * 2, np.int32), gpu)
+    compiled = duoln.compile(lambda x: duoln.value_and_grad(lambda y: ops.sum(ops.take_along_axis(y, indices, 1)))(x)[1])
     with pytest.warns(CompileWarning, match="a wait for a count"):
         for k in range(4):
             x = duoln.tensor(np.full((2, 3), k, np.float32), gpu)
