@@ -1,8 +1,8 @@
 """The GRU on CUDA: one product for all inputs, one product and one kernel per time step, and one product per weight.
 
 Saved for the gradient, per time step and row: x_proj and h_proj 3 H each, the hidden state, and three floats for
-each of four norms: 7 H. In 16 bits x_proj and h_proj take half the bytes; the state, which adds up over time, is float32,
-and kept a second time as the products take it.
+each of four norms: 7 H. In 16 bits x_proj and h_proj take half the bytes; the state, which adds up over time, is
+float32, and kept a second time as the products take it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _PARAMETERS = ("gain_x", "bias_x", "gain_h", "bias_h")
 _COMMON = ("x_proj: storage[3], h_proj: storage[3], gain_x: float32[1]?, bias_x: float32[1]?, "
            "gain_h: float32[1]?, bias_h: float32[1]?, mask: bool[2]?, h: float32[3], ")
 _SIZES = "time_step: int32, time_steps: int32, batch: int32, hidden: int32"
-_forward_step = cuda.TimeStep("gru", "forward", _COMMON + "h_stored: storage[3]?, stats: float32[3], " + _SIZES + ", eps: float32")
+_forward_step = cuda.TimeStep(
+    "gru", "forward", _COMMON + "h_stored: storage[3]?, stats: float32[3], " + _SIZES + ", eps: float32")
 _backward_step = cuda.TimeStep(
     "gru", "backward", _COMMON + "stats: float32[3], d_hs: storage[3]?, dh: float32[2], carry: float32[2], "
     "d_x_proj: storage[3], d_h_proj: storage[3], d_x_gates: storage[3]?, d_h_gates: storage[3]?, " + _SIZES)

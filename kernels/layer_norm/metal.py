@@ -1,7 +1,8 @@
 """The gradient of a layer norm on Apple GPUs: one kernel over groups of rows, then one sum over the groups.
 
 MLX's own kernel writes the gain's gradient of every row and then adds them, in the input's dtype. Here a threadgroup
-adds its rows in registers, in float32, also where x, dy and dx are stored in 16 bits. `differentiable` is for code that uses MLX's own differentiation.
+adds its rows in registers, in float32, also where x, dy and dx are stored in 16 bits. `differentiable` is for code that
+uses MLX's own differentiation.
 """
 
 from __future__ import annotations

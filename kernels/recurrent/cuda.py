@@ -3,9 +3,9 @@
 A time step is one product and one kernel, both on the current stream. All arrays of a sequence are in the order of
 computation, so a reversed sequence is flipped once before the time loop and once after it.
 
-x, both weights, x_proj, h_proj, the hidden states of all time steps and the gradients of these may be stored in 16 bits.
-The rest is float32; so is what adds up from one time step to the next, because increments below half a unit in the last
-place of 16 bits would be lost: an LSTM's cell, a GRU's state, and the gradients of states.
+x, both weights, x_proj, h_proj, the hidden states of all time steps and the gradients of these may be stored in 16
+bits. The rest is float32; so is what adds up from one time step to the next, because increments below half a unit in
+the last place of 16 bits would be lost: an LSTM's cell, a GRU's state, and the gradients of states.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from duoln.kernels import launch
 from duoln.kernels.layer_norm import cupy as layer_norm
 from duoln.kernels.recurrent.plan import MOST_HIDDEN, MOST_KEPT, plan
 from duoln.system import cublas
-
 
 _FLOAT32 = np.dtype(np.float32)
 

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 
 import hostgpu
-import numpy as np
 import pytest
 
 mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
