@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from duoln import backends, data, ops, runtime
-from duoln.core import Op
+from duoln.core import Op, Rule
 from duoln.errors import DuolnError
 from duoln.system import openblas
 from duoln.tasks.registry import Registry
@@ -49,9 +49,14 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
         usable = {p.name: p.backend for p in probes if p.backend is not None}
         every = {op.name: op for op in registry.operators}
         every |= {name: op for name in ops.__all__ if isinstance(op := getattr(ops, name), Op)}
-        facts["ops"] = {name: {b: " > ".join(rule.name for rule in op.rules(b)) for b in usable}
+        facts["ops"] = {name: {b: " > ".join(_described(rule) for rule in op.rules(b)) for b in usable}
                         for name, op in every.items()}
         facts["remarks"] = [f"{name} on {b}, rule '{rule.name}': {remark}"
                             for name, op in every.items() for b, backend in usable.items()
                             for rule in op.rules(b) if rule.remark is not None and (remark := rule.remark(backend))]
     return facts
+
+
+def _described(rule: Rule) -> str:
+    """The rule's name, and whether it takes 16 bits as they are stored; the others get such values in float32."""
+    return f"{rule.name} (16 bits)" if rule.stored else rule.name

@@ -1,22 +1,25 @@
 // The sum of each column, in one fixed order: the second half of every gradient that many rows share.
 //
-// A block has COLUMNS columns, 32 bytes of a row, of array blockIdx.z, and the blockIdx.y-th group of its rows; a warp reads
-// four rows at once. `sums` (arrays, groups, width) gets the sum of each group. `y` is the second array, or null.
+// Macro: STORAGE, in what x and y are stored (see storage.cuh); the sums are float.
+// A block has COLUMNS columns, 32 bytes of a row of floats, of array blockIdx.z, and the blockIdx.y-th group of its
+// rows; a warp reads four rows at once. `sums` (arrays, groups, width) gets the sum of each group. `y` is the second array, or null.
 #include "common.cuh"
+#include "storage.cuh"
 
 constexpr int COLUMNS = 8, SUM_THREADS = 512, WARPS = SUM_THREADS / WARP, ROWS_AT_ONCE = SUM_THREADS / COLUMNS;
 
 extern "C" __global__ void __launch_bounds__(SUM_THREADS)
-sum_columns(const float* __restrict__ x, const float* __restrict__ y, float* __restrict__ sums, int rows, int width,
-            int rows_of_group) {
+sum_columns(const storage_t* __restrict__ x, const storage_t* __restrict__ y, float* __restrict__ sums, int rows,
+            int width, int rows_of_group) {
     __shared__ float shared[WARPS][COLUMNS];
     const int column = int(blockIdx.x * COLUMNS + threadIdx.x), first = int(blockIdx.y) * rows_of_group;
     const int last = min(first + rows_of_group, rows);
-    const float* from = blockIdx.z ? y : x;
+    const storage_t* from = blockIdx.z ? y : x;
     float sum = 0;
     if (column < width)
 #pragma unroll 4
-        for (int row = first + int(threadIdx.y); row < last; row += ROWS_AT_ONCE) sum += from[size_t(row) * width + column];
+        for (int row = first + int(threadIdx.y); row < last; row += ROWS_AT_ONCE)
+            sum += loaded(from[size_t(row) * width + column]);
 #pragma unroll
     for (int by = COLUMNS; by < WARP; by *= 2) sum += __shfl_xor_sync(EVERY_LANE, sum, by);
     const int linear = int(threadIdx.y) * COLUMNS + int(threadIdx.x);

@@ -8,6 +8,16 @@
 
 #define SIMD 32
 
+// Values as an array stores them. MLX defines the names of 16 bits, bfloat16_t also where Metal has no bfloat.
+// Macro: STORAGE, 0 for float, 1 for float16, 2 for bfloat16.
+#if STORAGE == 2
+typedef bfloat16_t storage_t;
+#elif STORAGE == 1
+typedef float16_t storage_t;
+#else
+typedef float storage_t;
+#endif
+
 // Each of N values summed over all threads, through `shared` of N floats for each 32 threads.
 template <int N>
 inline void row_sum(thread float (&value)[N], threadgroup float* shared, int t) {

@@ -216,25 +216,25 @@ def too_large(*arrays: Any) -> str | None:
     return f"{largest} values are more than 2^31" if largest >= 1 << 31 else None
 
 
-_sum_columns = Kernel("columns.cu", "sum_columns", "x: float32[2], y: float32[2]?, sums: float32[3], rows: int32, "
-                                                  "width: int32, rows_of_group: int32")
+_sum_columns = stored_kernels("columns.cu", "sum_columns", "x: storage[2], y: storage[2]?, sums: float32[3], "
+                              "rows: int32, width: int32, rows_of_group: int32")
 _COLUMNS, _ROWS_AT_ONCE = 8, 64
 _MOST_ROWS, _ROWS_OF_GROUP = 2048, 1024
 """With more rows, groups of them are added up first, so that enough blocks work."""
 
 
 def sum_columns(x: Any, y: Any = None) -> tuple[Any, Any]:
-    """The sum of each column of x (rows, width), and of y of the same shape, added in a fixed order.
+    """The sum of each column of x (rows, width), and of y of the same shape, in float32, added in a fixed order.
 
     Args:
-        x: the first array.
-        y: the second one; if it is None, so is the second result.
+        x: the first array, of float32 or stored in 16 bits.
+        y: the second one, of the same dtype; if it is None, so is the second result.
     """
     rows, width = x.shape
     group = _ROWS_OF_GROUP if rows > _MOST_ROWS else max(rows, 1)
     grid = -(-width // _COLUMNS), max(-(-rows // group), 1), 1 if y is None else 2
-    sums = cupy.empty((grid[2], grid[1], width), dtype=x.dtype)
-    _sum_columns(grid, (_COLUMNS, _ROWS_AT_ONCE), (x, y, sums, rows, width, group))
+    sums = cupy.empty((grid[2], grid[1], width), dtype=np.float32)
+    _sum_columns[x.dtype](grid, (_COLUMNS, _ROWS_AT_ONCE), (x, y, sums, rows, width, group), storage_macro(x))
     if grid[1] > 1:
         return sum_columns(sums[0], None if y is None else sums[1])
     return sums[0, 0], None if y is None else sums[1, 0]

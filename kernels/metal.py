@@ -6,11 +6,13 @@
 A `.metal` file is the body of a function: MLX writes the signature from the names and the arrays. Macros are lines
 above it, and `HAS_<NAME>` says whether an optional input (see `signature`) is given. A kernel is compiled at its first
 launch for each set of macros, inputs and outputs.
+
+Inputs of dtype `storage` are of float32, float16 or bfloat16, all alike; `STORAGE` says of which (see common.metal.h).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -24,6 +26,9 @@ MOST_THREADS = 512
 """Of a threadgroup. A pipeline allows fewer than Metal's 1,024 where a kernel uses many registers; MLX would tell it
 only when the result is computed, too late for another rule."""
 _DTYPES = {"float32": mx.float32, "int32": mx.int32, "bool": mx.bool_}
+_STORED = "storage"
+STORAGES = {mx.float32: 0, mx.float16: 1, mx.bfloat16: 2}
+"""The numbers in common.metal.h of what values are stored in."""
 
 
 def missing() -> str | None:
@@ -32,10 +37,10 @@ def missing() -> str | None:
 
 
 class Kernel:
-    """One `.metal` file; every output is float32."""
+    """One `.metal` file; an output is float32, or stored as the inputs are if `stored` has its name."""
 
-    def __init__(self, file: str, inputs: str) -> None:
-        self.file, self.inputs = file, parameters(inputs)
+    def __init__(self, file: str, inputs: str, stored: Container[str] = ()) -> None:
+        self.file, self.inputs, self.stored = file, parameters(inputs), stored
         self.name = file.rsplit("/", 1)[-1].removesuffix(".metal")
         self._made: dict[tuple[Any, ...], Any] = {}
 
@@ -57,13 +62,17 @@ class Kernel:
             raise KernelError(f"[{self.name}] expected at most {MOST_THREADS} threads, found {threads}")
         if len(inputs) != len(self.inputs):
             raise KernelError(f"[{self.name}] expected {len(self.inputs)} inputs, found {len(inputs)}")
-        given = [(p, self._checked(p, value)) for p, value in zip(self.inputs, inputs, strict=True)]
+        storage = self._storage(inputs)
+        given = [(p, self._checked(p, value, storage)) for p, value in zip(self.inputs, inputs, strict=True)]
         present = [(p.name, value) for p, value in given if value is not None]
         every = {**macros, **{f"HAS_{p.name.upper()}": int(value is not None) for p, value in given if p.optional}}
+        if STORAGES[storage]:
+            every["STORAGE"] = STORAGES[storage]
         kernel = self._compiled(every, [name for name, _ in present], list(outputs))
         return list(kernel(
             inputs=[value for _, value in present], grid=(groups * threads, 1, 1), threadgroup=(threads, 1, 1),
-            output_shapes=list(outputs.values()), output_dtypes=[mx.float32] * len(outputs)))
+            output_shapes=list(outputs.values()),
+            output_dtypes=[storage if name in self.stored else mx.float32 for name in outputs]))
 
     def _compiled(self, macros: Mapping[str, int], inputs: list[str], outputs: list[str]) -> Any:
         key = (*sorted(macros.items()), *outputs)
@@ -76,14 +85,21 @@ class Kernel:
                                                    header=defines + header)
         return self._made[key]
 
-    def _checked(self, expected: Parameter, given: Any) -> Array | None:
+    def _storage(self, inputs: Sequence[Any]) -> Any:
+        """The dtype of the first input that is stored; float32 if there is none, or it has another one."""
+        first = next((value for p, value in zip(self.inputs, inputs, strict=True) if p.dtype == _STORED), None)
+        return first.dtype if isinstance(first, mx.array) and first.dtype in STORAGES else mx.float32
+
+    def _checked(self, expected: Parameter, given: Any, storage: Any) -> Array | None:
         if given is None and expected.optional:
             return None
         if expected.rank is None and isinstance(given, int | float) and not isinstance(given, bool):
             return mx.array(given, _DTYPES[expected.dtype])
         if not isinstance(given, mx.array):
             raise KernelError(f"[{self.name}] {expected.name}: expected {expected}, found {type(given).__name__}")
-        if given.dtype != _DTYPES[expected.dtype] or given.ndim != expected.rank:
-            raise KernelError(f"[{self.name}] {expected.name}: expected {expected}, found {given.dtype} of "
+        dtype = storage if expected.dtype == _STORED else _DTYPES[expected.dtype]
+        if given.dtype != dtype or given.ndim != expected.rank:
+            wanted = expected._replace(dtype=str(dtype).rpartition(".")[2])
+            raise KernelError(f"[{self.name}] {expected.name}: expected {wanted}, found {given.dtype} of "
                               f"{given.ndim} dimensions")
         return given

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from duoln.kernels.layer_norm import plan as layer_norm
 from duoln.kernels.recurrent import plan as recurrent
@@ -25,15 +25,21 @@ _CELL = [{"NORM_GATES": 0}, {"NORM_GATES": 1}]
 _LSTM = [{"NORM_GATES": 0, "NORM_CELL": 0}, {"NORM_GATES": 0, "NORM_CELL": 1}, {"NORM_GATES": 1, "NORM_CELL": 1}]
 
 
+def _stored(every: Sequence[dict[str, int]]) -> list[dict[str, int]]:
+    """These macros for values stored in each way."""
+    return [{**macros, **storage} for storage in STORED for macros in every]
+
+
 def every_setting() -> list[tuple[str, Macros]]:
     """Pairs of a source file and its macros."""
     rows, wide = layer_norm.every_setting()
     sources: dict[str, list[dict[str, int]]] = {
-        "layer_norm/layer_norm.cu": rows, "layer_norm/wide.cu": wide, "columns.cu": [{}],
-        "lstm/lstm.cu": recurrent.every_setting(_LSTM), "gru/gru.cu": recurrent.every_setting(_CELL),
-        "lstm/wide.cu": recurrent.every_wide_setting(_LSTM), "gru/wide.cu": recurrent.every_wide_setting(_CELL),
-        "rnn/rnn.cu": recurrent.every_setting(_CELL, recurrent.RNN_WIDE),
-        "softmax_cross_entropy/softmax_cross_entropy.cu": [{**m, **s} for s in STORED for m in CROSS_ENTROPY],
+        "layer_norm/layer_norm.cu": rows, "layer_norm/wide.cu": wide, "columns.cu": list(STORED),
+        "lstm/lstm.cu": _stored(recurrent.every_setting(_LSTM)), "gru/gru.cu": _stored(recurrent.every_setting(_CELL)),
+        "lstm/wide.cu": _stored(recurrent.every_wide_setting(_LSTM)),
+        "gru/wide.cu": _stored(recurrent.every_wide_setting(_CELL)),
+        "rnn/rnn.cu": _stored(recurrent.every_setting(_CELL, recurrent.RNN_WIDE)),
+        "softmax_cross_entropy/softmax_cross_entropy.cu": _stored(CROSS_ENTROPY),
         "adam/adam.cu": [ADAM],
         "global_norm/global_norm.cu": [NORM],
         "take/take.cu": list(STORED), "device_limits/memory.cu": [{}], "device_limits/exchange.cu": [{}],

@@ -7,9 +7,10 @@
 #define STORAGE 0
 #endif
 
+__device__ __forceinline__ float loaded(float value) { return value; }
+
 #if STORAGE == 0
 typedef float storage_t;
-__device__ __forceinline__ float loaded(float value) { return value; }
 __device__ __forceinline__ float stored(float value) { return value; }
 #else
 typedef unsigned short storage_t;  // the bits

@@ -30,7 +30,8 @@ _ATTRIBUTES = {
     "thread_position_in_grid": "uint3", "threads_per_threadgroup": "uint3", "threadgroups_per_grid": "uint3",
     "thread_index_in_threadgroup": "uint", "thread_index_in_simdgroup": "uint",
     "simdgroup_index_in_threadgroup": "uint", "threads_per_simdgroup": "uint"}
-_TYPES = {"float32": "float", "int32": "int32_t", "bool": "bool"}
+_TYPES = {"float32": "float", "int32": "int32_t", "bool": "bool", "float16": "float16_t", "uint16": "bfloat16_t"}
+"""Metal's types of NumPy's dtypes; the bits of bfloat16 are uint16."""
 _SHARED = re.compile(r"^(\s*)threadgroup (?=\w+ \w+\[)", re.M)
 
 KERNELS = {k.name: k for module in (layer_norm, lstm, gru) for k in vars(module).values()
@@ -92,20 +93,30 @@ def make(seed: int = 0) -> Any:
                 raise ValueError("expected whole threadgroups: simd functions and barriers need all their threads")
             if len(inputs) != len(input_names) or len(output_shapes) != len(output_names):
                 raise ValueError(f"[{name}] expected {len(input_names)} inputs and {len(output_names)} outputs")
-            given = {n: np.array(x) for n, x in zip(input_names, inputs, strict=True)}
-            made = {n: np.full(tuple(s), np.nan, np.float32)
-                    for n, s in zip(output_names, output_shapes, strict=True)}
+            given = {n: on_host(x) for n, x in zip(input_names, inputs, strict=True)}
+            made = {n: on_host(mx.full(tuple(s), float("nan"), d))
+                    for n, s, d in zip(output_names, output_shapes, output_dtypes, strict=True)}
             all_of_them = arguments(given, made, source)
             program = hostgpu.compile(host_text(name, all_of_them, source, header), prelude="metal.h")
             launches.append(name)
             blocks = tuple(g // t for g, t in zip(grid, threadgroup, strict=True))
             program.launch(name, blocks, threadgroup, [a.value.reshape(-1) for a in all_of_them],
                            seed=seed + len(launches))
-            return [mx.array(a) for a in made.values()]
+            return [_as_mlx(a) for a in made.values()]
 
         return run
 
     return metal_kernel
+
+
+def on_host(x: Any) -> np.ndarray:
+    """A copy of an MLX array; of bfloat16 the bits."""
+    return np.array(x.view(mx.uint16) if x.dtype == mx.bfloat16 else x)
+
+
+def _as_mlx(x: np.ndarray) -> Any:
+    made = mx.array(x)
+    return made.view(mx.bfloat16) if x.dtype == np.uint16 else made
 
 
 def collecting(texts: set[str]) -> Any:
@@ -113,11 +124,11 @@ def collecting(texts: set[str]) -> Any:
 
     def metal_kernel(name: str, input_names: Sequence[str], output_names: Sequence[str], source: str,
                      header: str = "", **options: Any) -> Any:
-        def run(inputs: Sequence[Any], output_shapes: Sequence[Any], **launch: Any) -> list[Any]:
-            given = {n: np.array(x) for n, x in zip(input_names, inputs, strict=True)}
-            made = {n: np.zeros(tuple(s), np.float32) for n, s in zip(output_names, output_shapes, strict=True)}
+        def run(inputs: Sequence[Any], output_shapes: Sequence[Any], output_dtypes: Sequence[Any], **launch: Any) -> list[Any]:
+            given = {n: on_host(x) for n, x in zip(input_names, inputs, strict=True)}
+            made = {n: on_host(mx.zeros(tuple(s), d)) for n, s, d in zip(output_names, output_shapes, output_dtypes, strict=True)}
             texts.add(host_text(name, arguments(given, made, source), source, header))
-            return [mx.array(a) for a in made.values()]
+            return [_as_mlx(a) for a in made.values()]
 
         return run
 

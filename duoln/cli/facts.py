@@ -101,6 +101,7 @@ def _doctor(args: argparse.Namespace) -> int:
         console.show(console.rows_table("Rules", ("operator", *names),
                                         [(op, *(rules[n] for n in names)) for op, rules in facts["ops"].items()]),
                      data=True)
+        console.put("16 bits: the rule takes float16 and bfloat16 as they are stored; the others get them in float32")
         for line in facts["remarks"]:
             console.put(line)
     plugins = [(p["name"], p["distribution"], p["reason"] or "good") for p in facts["plugins"]]

@@ -29,8 +29,8 @@ class Rule:
         pooled: for argument i, `pooled[i](backend, [(saved, gout), ...]) -> gradient` of an argument that
             was used many times: one large product instead of many small ones.
         stored: the numbers of the arrays that the rule also takes as they are stored in 16 bits, all in one dtype. It
-            then gives results and gradients in that dtype where the op stores them so, and gets their gradients so. All
-            other arrays are float32.
+            then gives results that the op stores like these arrays, and gradients of these arrays, in that dtype, and
+            gets the gradients of those results so. All other arrays, results and gradients are float32.
         remark: `remark(backend)`: the note that `duoln doctor --ops` prints about this rule on this machine, or None.
 
     A rule never writes into its inputs, `saved` or `gout`.

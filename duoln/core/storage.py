@@ -72,34 +72,39 @@ def candidates(name: str, be: Backend, rules: Sequence[Rule], like: Like | None,
         if kept and all(dtypes[k] == narrow for k in kept):
             wide = tuple([dtype if dtype in STORAGE and k not in rule.stored else None
                           for k, dtype in enumerate(dtypes)])
-            yield _fitted(rule, wide, None), _widened(be, natives, wide)
+            rounded: Dtypes | None = None if like is None else tuple([
+                dtype if k is not None and k not in rule.stored and dtype in STORAGE else None
+                for k, dtype in zip(like, outputs, strict=True)])
+            yield _fitted(rule, rule.name, wide, rounded), _widened(be, natives, wide)
     wide = tuple([dtype if dtype in STORAGE else None for dtype in dtypes])
     arrays = _widened(be, natives, wide)
     for rule in rules:
-        yield _fitted(rule, wide, tuple([dtype if dtype in STORAGE else None for dtype in outputs])), arrays
+        rounded = tuple([dtype if dtype in STORAGE else None for dtype in outputs])
+        yield _fitted(rule, f"{rule.name}, in float32", wide, rounded), arrays
 
 
 def _widened(be: Backend, natives: Sequence[Any], stored: Dtypes) -> list[Any]:
     return [x if dtype is None else be.astype(x, "float32") for x, dtype in zip(natives, stored, strict=True)]
 
 
-def _fitted(rule: Rule, inputs: Dtypes, outputs: Dtypes | None) -> Rule:
+def _fitted(rule: Rule, name: str, inputs: Dtypes, outputs: Dtypes | None) -> Rule:
     """The rule for arrays that are stored in other dtypes than it takes. The same arguments give the same object.
 
     Args:
         rule: the rule.
+        name: of the rule for these arrays.
         inputs: for each array the dtype in which it is stored, if the rule takes it in float32; else None.
-        outputs: the dtype in which each result is stored, the last one for all that follow; a result is left in
-            float32 for None. None instead of the tuple: the rule itself gives and takes what is stored.
+        outputs: the dtype to which each result is rounded, the last one for all that follow; a result is left as the
+            rule gives it for None. None instead of the tuple: the rule gives and takes all as it is stored.
     """
-    if outputs is None and not any(inputs):
+    if not any(outputs or ()) and not any(inputs):
         return rule
-    if (inputs, outputs) not in rule.fitted:
-        rule.fitted[inputs, outputs] = _make(rule, inputs, outputs)
-    return rule.fitted[inputs, outputs]
+    if (name, inputs, outputs) not in rule.fitted:
+        rule.fitted[name, inputs, outputs] = _make(rule, name, inputs, outputs)
+    return rule.fitted[name, inputs, outputs]
 
 
-def _make(rule: Rule, inputs: Dtypes, outputs: Dtypes | None) -> Rule:
+def _make(rule: Rule, name: str, inputs: Dtypes, outputs: Dtypes | None) -> Rule:
     def forward(be: Backend, *arrays: Any, **attrs: Any) -> Any:
         computed: Any = rule.forward(be, *_widened(be, arrays, inputs), **attrs)
         if outputs is None or not isinstance(computed, tuple) or len(computed) != 2:
@@ -107,12 +112,15 @@ def _make(rule: Rule, inputs: Dtypes, outputs: Dtypes | None) -> Rule:
         out, saved = computed
         if not isinstance(out, tuple):
             return _rounded(be, out, outputs[0]), saved
-        return tuple([_rounded(be, o, outputs[min(k, len(outputs) - 1)]) for k, o in enumerate(out)]), saved
+        return tuple([_rounded(be, o, to(k)) for k, o in enumerate(out)]), saved
+
+    def to(k: int) -> str | None:
+        return outputs[min(k, len(outputs) - 1)] if outputs else None
 
     def widened_gout(be: Backend, gout: Any) -> Any:
-        if outputs is None:
-            return gout
-        return tuple([_wide(be, g) for g in gout]) if isinstance(gout, tuple) else _wide(be, gout)
+        if not isinstance(gout, tuple):
+            return gout if to(0) is None else _wide(be, gout)
+        return tuple([g if to(k) is None else _wide(be, g) for k, g in enumerate(gout)])
 
     def vjp(be: Backend, saved: Any, gout: Any, needs: Sequence[bool]) -> Any:
         assert rule.vjp is not None
@@ -132,7 +140,6 @@ def _make(rule: Rule, inputs: Dtypes, outputs: Dtypes | None) -> Rule:
     forward.__module__ = rule.forward.__module__
     forward.__signature__ = inspect.signature(rule.forward)  # type: ignore[attr-defined]  # what checks and errors show
     vjp.__wrapped__ = rule.vjp  # type: ignore[attr-defined]
-    name = rule.name if outputs is None else f"{rule.name}, in float32"
     return Rule(name, forward, None if rule.vjp is None else vjp, rule.supports, {k: pooled(k) for k in rule.pooled})
 
 

@@ -55,7 +55,7 @@ def forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array
     w_h, bias, *packed_norms = launch.packed(w_h, bias, *norm_arrays)
     norms = dict(zip(norm_shapes("gru", norm, 1), packed_norms, strict=True))
     walk = cuda.Walk.of(x, mask, reverse, gradient_limit)
-    x_proj = cuda.projection(walk.x, w_x, None if norms else bias)
+    x_proj = cuda.projection(be, walk.x, w_x, None if norms else bias)
     h_proj, hs = cupy.empty_like(x_proj), cuda.states(h, time_steps)
     stats = cupy.empty((_NORMS if norms else 0, time_steps * batch, 3), dtype=x.dtype)
     w_stats = cuda_walk.statistics("gru", x_proj, w_h, bias, eps, stats[:2]) if norms else None

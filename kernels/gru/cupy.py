@@ -1,7 +1,8 @@
 """The GRU on CUDA: one product for all inputs, one product and one kernel per time step, and one product per weight.
 
 Saved for the gradient, per time step and row: x_proj and h_proj 3 H each, the hidden state, and three floats for
-each of four norms: 7 H.
+each of four norms: 7 H. In 16 bits x_proj and h_proj take half the bytes; the state, which adds up over time, is
+float32, and kept a second time as the products take it.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ from duoln.ops.recurrent.variants import norm_shapes
 from duoln.system import cublas
 
 _VARIANTS = ("none", "layer", "layer-theano")
+_STORED = (0, 2, 3)
+"""What may be stored in 16 bits: x, w_x and w_h."""
 _PARAMETERS = ("gain_x", "bias_x", "gain_h", "bias_h")
-_COMMON = ("x_proj: float32[3], h_proj: float32[3], gain_x: float32[1]?, bias_x: float32[1]?, "
-           "gain_h: float32[1]?, bias_h: float32[1]?, mask: bool[2]?, h: float32[3], stats: float32[3], ")
+_COMMON = ("x_proj: storage[3], h_proj: storage[3], gain_x: float32[1]?, bias_x: float32[1]?, "
+           "gain_h: float32[1]?, bias_h: float32[1]?, mask: bool[2]?, h: float32[3], ")
 _SIZES = "time_step: int32, time_steps: int32, batch: int32, hidden: int32"
-_forward_step = cuda.TimeStep("gru", "forward", _COMMON + _SIZES + ", eps: float32")
+_forward_step = cuda.TimeStep(
+    "gru", "forward", _COMMON + "h_stored: storage[3]?, stats: float32[3], " + _SIZES + ", eps: float32")
 _backward_step = cuda.TimeStep(
-    "gru", "backward", _COMMON + "d_hs: float32[3]?, dh: float32[2], carry: float32[2], "
-    "d_x_proj: float32[3], d_h_proj: float32[3], d_x_gates: float32[3]?, d_h_gates: float32[3]?, " + _SIZES)
+    "gru", "backward", _COMMON + "stats: float32[3], d_hs: storage[3]?, dh: float32[2], carry: float32[2], "
+    "d_x_proj: storage[3], d_h_proj: storage[3], d_x_gates: storage[3]?, d_h_gates: storage[3]?, " + _SIZES)
 
 
 class _Saved(NamedTuple):
@@ -41,6 +45,7 @@ class _Saved(NamedTuple):
     x_proj: Array
     h_proj: Array
     h: Array
+    h_stored: Array
     stats: Array
 
 
@@ -50,18 +55,20 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
     time_steps, (batch, hidden) = x.shape[0], h.shape
     norms = dict(zip(norm_shapes("gru", norm, 1), launch.packed(*norm_arrays), strict=True))
     walk, macros = cuda.Walk.of(x, mask, reverse, gradient_limit), cuda.norm_macros(norm != "none")
-    x_proj = cuda.projection(walk.x, w_x, bias)
+    x_proj = cuda.projection(be, walk.x, w_x, bias)
     h_proj, hs = cupy.empty_like(x_proj), cuda.states(h, time_steps)
-    stats = cupy.empty((4 * macros["NORM_GATES"], time_steps * batch, 3), dtype=x.dtype)
+    apart = be.dtype(x) != "float32"
+    h_stored = cuda.states(be.astype(h, be.dtype(x)), time_steps) if apart else hs
+    stats = cupy.empty((4 * macros["NORM_GATES"], time_steps * batch, 3), dtype=h.dtype)
     parameters = [norms.get(name) for name in _PARAMETERS]
-    step = _forward_step.bind(hidden, batch, (x_proj, h_proj, *parameters, walk.mask, hs, stats, 0, time_steps, batch,
-                                              hidden, eps), macros)
-    multiply = cublas.TimeProducts(hs, w_h, h_proj)
+    step = _forward_step.bind(hidden, batch, (x_proj, h_proj, *parameters, walk.mask, hs, h_stored if apart else None,
+                                              stats, 0, time_steps, batch, hidden, eps), macros)
+    multiply = cublas.TimeProducts(h_stored, w_h, h_proj)
     for t in range(time_steps):
         multiply(t)
         step(t)
-    saved = _Saved(walk, (w_x, w_h), bias is not None, norms, x_proj, h_proj, hs, stats)
-    return (walk.in_time(hs[1:]), hs[-1].copy()), saved
+    saved = _Saved(walk, (w_x, w_h), bias is not None, norms, x_proj, h_proj, hs, h_stored, stats)
+    return (walk.in_time(h_stored[1:]), hs[-1].copy()), saved
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
@@ -92,7 +99,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
         d_norms["gain_h"], d_norms["bias_h"] = _in_parts(saved.h_proj, saved.stats[2:], d_h_gates, hidden)
     d_bias = launch.sum_columns(cuda.rows(d_x_proj))[0] if saved.has_bias else None
     return [cuda.input_gradient(d_x_proj, w_x, walk) if needs[0] else None, dh, cuda.weight_gradient(walk.x, d_x_proj),
-            cuda.weight_gradient(saved.h[:-1], d_h_proj), d_bias, None, *(d_norms[name] for name in norms)]
+            cuda.weight_gradient(saved.h_stored[:-1], d_h_proj), d_bias, None, *(d_norms[name] for name in norms)]
 
 
 def _in_parts(proj: Array, stats: Array, d_gates: Array, hidden: int) -> tuple[Array, Array]:
@@ -105,5 +112,5 @@ def _in_parts(proj: Array, stats: Array, d_gates: Array, hidden: int) -> tuple[A
 def attach() -> None:
     """Add the rules to `gru`."""
     of_steps = bounds_unmasked("gru", cuda.supports(_VARIANTS))
-    gru.add(Rule("cuda steps", _forward, _vjp, of_steps), backend="cupy")
+    gru.add(Rule("cuda steps", _forward, _vjp, of_steps, stored=_STORED), backend="cupy")
     gru.add(Rule("cuda walk", cuda_walk.forward, cuda_walk.vjp, fits_cluster("gru", of_steps)), backend="cupy")

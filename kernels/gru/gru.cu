@@ -1,16 +1,18 @@
 // One time step of a GRU between two products, and its gradient (Ba, Kiros, Hinton 2016, eq. 26-28).
 //
 // Macros: THREADS and UNITS (see cell.cuh); NORM_GATES 1 if x_proj and h_proj are normalised, each with one norm over
-// z and r and one over n. Gates: z, r, n (update, reset and new gate).
+// z and r and one over n; STORAGE (see storage.cuh). Gates: z, r, n (update, reset and new gate).
 //
 // x_proj = x W_x and h_proj = h W_h (T, B, 3H); h (T + 1, B, H) begins with the first state; stats [norm][T * B][3].
+// The state adds up over time, so h is float; h_stored is the same as the products take it, null where that is h.
 #include "gates.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-gru_forward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
-            const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-            const bool* __restrict__ mask, float* __restrict__ h, float* __restrict__ stats, int time_step,
-            int time_steps, int batch, int hidden, float eps) {
+gru_forward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
+            const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
+            const float* __restrict__ bias_h, const bool* __restrict__ mask, float* __restrict__ h,
+            storage_t* __restrict__ h_stored, float* __restrict__ stats, int time_step, int time_steps, int batch,
+            int hidden, float eps) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;
@@ -27,7 +29,9 @@ gru_forward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, 
         const GatesOfUnit now = gates([&](int source, int gate) { return v[source][gate][u]; }, unit(u), gain_x, bias_x,
                                       gain_h, bias_h, hidden);
         const float h_before = h[row * hidden + unit(u)];
-        h[(row + batch) * hidden + unit(u)] = masked ? h_before : gru_state(now.s, h_before);
+        const float h_new = masked ? h_before : gru_state(now.s, h_before);
+        h[(row + batch) * hidden + unit(u)] = h_new;
+        if (STORAGE) h_stored[(row + batch) * hidden + unit(u)] = stored(h_new);
     });
 }
 
@@ -36,12 +40,13 @@ gru_forward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, 
 // step before, and d_x_proj and d_h_proj (T, B, 3H), the gradients before the norms; where there are norms also
 // d_x_gates and d_h_gates, the gradients after them.
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-gru_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
-             const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-             const bool* __restrict__ mask, const float* __restrict__ h, const float* __restrict__ stats,
-             const float* __restrict__ d_hs, const float* __restrict__ dh, float* __restrict__ carry,
-             float* __restrict__ d_x_proj, float* __restrict__ d_h_proj, float* __restrict__ d_x_gates,
-             float* __restrict__ d_h_gates, int time_step, int time_steps, int batch, int hidden) {
+gru_backward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
+             const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
+             const float* __restrict__ bias_h, const bool* __restrict__ mask, const float* __restrict__ h,
+             const float* __restrict__ stats, const storage_t* __restrict__ d_hs, const float* __restrict__ dh,
+             float* __restrict__ carry, storage_t* __restrict__ d_x_proj, storage_t* __restrict__ d_h_proj,
+             storage_t* __restrict__ d_x_gates, storage_t* __restrict__ d_h_gates, int time_step, int time_steps,
+             int batch, int hidden) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;
@@ -58,7 +63,7 @@ gru_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj,
                                       gain_h, bias_h, hidden);
         const size_t here = at * hidden + unit(u);
         const float after = inside ? carry[here] : 0;  // row 0 writes its own anew
-        const float upstream = dh[here] + after + (d_hs ? d_hs[row * hidden + unit(u)] : 0);
+        const float upstream = dh[here] + after + (d_hs ? loaded(d_hs[row * hidden + unit(u)]) : 0);
         const float d = masked ? 0 : upstream;
         const GruGates d_s = gru_gradient(now.s, h[row * hidden + unit(u)], now.h_n, d);
         const float d_sum[3] = {d_s.z, d_s.r, d_s.n};
@@ -69,8 +74,8 @@ gru_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj,
             d_v[0][gate][u] = gain_x ? d_sum[gate] * gain_x[place] : d_sum[gate];
             d_v[1][gate][u] = gain_h ? d_h_sum * gain_h[place] : d_h_sum;
             if (d_x_gates && inside) {
-                d_x_gates[row * 3 * hidden + place] = d_sum[gate];
-                d_h_gates[row * 3 * hidden + place] = d_h_sum;
+                d_x_gates[row * 3 * hidden + place] = stored(d_sum[gate]);
+                d_h_gates[row * 3 * hidden + place] = stored(d_h_sum);
             }
         }
         if (inside) carry[here] = masked ? upstream : d * (1 - now.s.z);

@@ -3,18 +3,19 @@
 #include "gates.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-gru_forward_wide(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
-                 const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-                 const bool* __restrict__ mask, float* __restrict__ h, float* __restrict__ stats, int time_step,
-                 int time_steps, int batch, int hidden, float eps) {
+gru_forward_wide(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
+                 const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
+                 const float* __restrict__ bias_h, const bool* __restrict__ mask, float* __restrict__ h,
+                 storage_t* __restrict__ h_stored, float* __restrict__ stats, int time_step, int time_steps, int batch,
+                 int hidden, float eps) {
     __shared__ float shared[SHARED];
     const size_t rows = size_t(time_steps) * batch, row = size_t(time_step) * batch + blockIdx.x;
 #if NORM_GATES
     for (int source = 0; source < 2; ++source)
         for (int part = 0; part < Gru::PARTS; ++part) {
-            const float* values = (source ? h_proj : x_proj) + row * 3 * hidden + part * 2 * hidden;
+            const storage_t* values = (source ? h_proj : x_proj) + row * 3 * hidden + part * 2 * hidden;
             keep_statistics(stats + ((source * Gru::PARTS + part) * rows + row) * 3, Gru::width(part, hidden), eps, shared,
-                            [&](int i) { return values[i]; });
+                            [&](int i) { return loaded(values[i]); });
         }
 #endif
     const GatesOfRow normed = {x_proj, h_proj, stats, row, rows, 3 * hidden, Gru::PARTS};
@@ -26,17 +27,20 @@ gru_forward_wide(const float* __restrict__ x_proj, const float* __restrict__ h_p
 #pragma unroll 1
     for (int u = threadIdx.x; u < hidden; u += THREADS) {
         const float h_before = h[row * hidden + u];
-        h[(row + batch) * hidden + u] = masked ? h_before : gru_state(gates_of(u).s, h_before);
+        const float h_new = masked ? h_before : gru_state(gates_of(u).s, h_before);
+        h[(row + batch) * hidden + u] = h_new;
+        if (STORAGE) h_stored[(row + batch) * hidden + u] = stored(h_new);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-gru_backward_wide(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
-                  const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-                  const bool* __restrict__ mask, const float* __restrict__ h, const float* __restrict__ stats,
-                  const float* __restrict__ d_hs, const float* __restrict__ dh, float* __restrict__ carry,
-                  float* __restrict__ d_x_proj, float* __restrict__ d_h_proj, float* __restrict__ d_x_gates,
-                  float* __restrict__ d_h_gates, int time_step, int time_steps, int batch, int hidden) {
+gru_backward_wide(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
+                  const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
+                  const float* __restrict__ bias_h, const bool* __restrict__ mask, const float* __restrict__ h,
+                  const float* __restrict__ stats, const storage_t* __restrict__ d_hs, const float* __restrict__ dh,
+                  float* __restrict__ carry, storage_t* __restrict__ d_x_proj, storage_t* __restrict__ d_h_proj,
+                  storage_t* __restrict__ d_x_gates, storage_t* __restrict__ d_h_gates, int time_step, int time_steps,
+                  int batch, int hidden) {
     __shared__ float shared[SHARED];
     const size_t rows = size_t(time_steps) * batch, at = blockIdx.x, row = size_t(time_step) * batch + at;
     const bool masked = mask && !mask[row];
@@ -50,7 +54,7 @@ gru_backward_wide(const float* __restrict__ x_proj, const float* __restrict__ h_
     for (int u = threadIdx.x; u < hidden; u += THREADS) {
         const size_t here = at * hidden + u;
         const GatesOfUnit now = gates_of(u);
-        const float upstream = dh[here] + carry[here] + (d_hs ? d_hs[row * hidden + u] : 0);
+        const float upstream = dh[here] + carry[here] + (d_hs ? loaded(d_hs[row * hidden + u]) : 0);
         const float d = masked ? 0 : upstream;
         const GruGates d_s = gru_gradient(now.s, h[row * hidden + u], now.h_n, d);
         const float d_x[3] = {d_s.z, d_s.r, d_s.n}, d_state[3] = {d_s.z, d_s.r, d_s.n * now.s.r};
@@ -58,16 +62,17 @@ gru_backward_wide(const float* __restrict__ x_proj, const float* __restrict__ h_
         for (int gate = 0; gate < 3; ++gate) {
             const int place = gate * hidden + u;
 #if NORM_GATES
-            d_x_gates[row * 3 * hidden + place] = d_x[gate];
-            d_h_gates[row * 3 * hidden + place] = d_state[gate];
+            const storage_t kept_x = stored(d_x[gate]), kept_state = stored(d_state[gate]);  // what is read again below
+            d_x_gates[row * 3 * hidden + place] = kept_x;
+            d_h_gates[row * 3 * hidden + place] = kept_state;
             float* of_part = sums + 4 * Gru::part(gate);
-            of_part[0] += d_x[gate] * gain_x[place];
-            of_part[1] += d_x[gate] * gain_x[place] * normed(0, Gru::part(gate), place);
-            of_part[2] += d_state[gate] * gain_h[place];
-            of_part[3] += d_state[gate] * gain_h[place] * normed(1, Gru::part(gate), place);
+            of_part[0] += loaded(kept_x) * gain_x[place];
+            of_part[1] += loaded(kept_x) * gain_x[place] * normed(0, Gru::part(gate), place);
+            of_part[2] += loaded(kept_state) * gain_h[place];
+            of_part[3] += loaded(kept_state) * gain_h[place] * normed(1, Gru::part(gate), place);
 #else
-            d_x_proj[row * 3 * hidden + place] = d_x[gate];
-            d_h_proj[row * 3 * hidden + place] = d_state[gate];
+            d_x_proj[row * 3 * hidden + place] = stored(d_x[gate]);
+            d_h_proj[row * 3 * hidden + place] = stored(d_state[gate]);
 #endif
         }
         carry[here] = masked ? upstream : d * (1 - now.s.z);
@@ -81,10 +86,10 @@ gru_backward_wide(const float* __restrict__ x_proj, const float* __restrict__ h_
             const int part = Gru::part(gate), place = gate * hidden + u, width = Gru::width(part, hidden);
             const size_t of_gate = row * 3 * hidden + place;
             const float* of_part = sums + 4 * part;
-            d_x_proj[of_gate] = through_norm(d_x_gates[of_gate] * gain_x[place], normed(0, part, place),
-                                             normed.stat(0, part)[2], of_part[0] / width, of_part[1] / width);
-            d_h_proj[of_gate] = through_norm(d_h_gates[of_gate] * gain_h[place], normed(1, part, place),
-                                             normed.stat(1, part)[2], of_part[2] / width, of_part[3] / width);
+            d_x_proj[of_gate] = stored(through_norm(loaded(d_x_gates[of_gate]) * gain_x[place], normed(0, part, place),
+                                                    normed.stat(0, part)[2], of_part[0] / width, of_part[1] / width));
+            d_h_proj[of_gate] = stored(through_norm(loaded(d_h_gates[of_gate]) * gain_h[place], normed(1, part, place),
+                                                    normed.stat(1, part)[2], of_part[2] / width, of_part[3] / width));
         }
 #endif
 }

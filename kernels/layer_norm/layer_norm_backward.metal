@@ -2,7 +2,7 @@
 // read once, dx is written once.
 //
 // Macros: THREADS a row, UNITS values a thread; HAS_GAIN, HAS_BIAS; WITH_DX, WITH_PARAMETERS: what is asked for;
-// ACTIVATION as in activation.h. Inputs: x (rows, width), gain and bias (width), dy like x, eps. Outputs: dx like x,
+// ACTIVATION as in activation.h; STORAGE (see common.metal.h), for x, dy and dx. Inputs: x (rows, width), gain and bias (width), dy like x, eps. Outputs: dx like x,
 // d_gain and d_bias (groups, width): what each threadgroup adds up in registers over its share of the rows, in float32.
 #include "../common.metal.h"
 #include "activation.h"
@@ -17,7 +17,7 @@ for (int u = 0; u < UNITS; ++u) gain_sums[u] = bias_sums[u] = 0;
 for (int row = threadgroup_position_in_grid.x; row < rows; row += threadgroups_per_grid.x) {
     const size_t start = size_t(row) * width;
     float xhat[UNITS], d[UNITS], sum[1];
-    for (int u = 0; u < UNITS; ++u) xhat[u] = u * THREADS + t < width ? x[start + u * THREADS + t] : 0;
+    for (int u = 0; u < UNITS; ++u) xhat[u] = u * THREADS + t < width ? float(x[start + u * THREADS + t]) : 0;
     // The mean is taken out twice: a large mean rounds by more than the deviation does.
     for (int pass = 0; pass < 2; ++pass) {
         sum[0] = 0;
@@ -37,7 +37,7 @@ for (int row = threadgroup_position_in_grid.x; row < rows; row += threadgroups_p
         const int column = u * THREADS + t;
         if (column >= width) continue;
         xhat[u] *= rstd;
-        d[u] = dy[start + column];
+        d[u] = float(dy[start + column]);
         float scaled = xhat[u];
 #if HAS_GAIN
         scaled *= gain[column];
@@ -58,7 +58,8 @@ for (int row = threadgroup_position_in_grid.x; row < rows; row += threadgroups_p
     row_sum(sums, shared, t);
     for (int u = 0; u < UNITS; ++u)
         if (u * THREADS + t < width)
-            dx[start + u * THREADS + t] = through_norm(d[u], xhat[u], rstd, sums[0] / width, sums[1] / width);
+            dx[start + u * THREADS + t] =
+                storage_t(through_norm(d[u], xhat[u], rstd, sums[0] / width, sums[1] / width));
 #endif
 }
 #if WITH_PARAMETERS

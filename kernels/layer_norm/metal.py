@@ -1,7 +1,8 @@
 """The gradient of a layer norm on Apple GPUs: one kernel over groups of rows, then one sum over the groups.
 
 MLX's own kernel writes the gain's gradient of every row and then adds them, in the input's dtype. Here a threadgroup
-adds its rows in registers, in float32. `differentiable` is for code that uses MLX's own differentiation.
+adds its rows in registers, in float32, also where x, dy and dx are stored in 16 bits. `differentiable` is for code that
+uses MLX's own differentiation.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ _LADDER = ((32, 1), (32, 4), (128, 2), (128, 4), (256, 4), (256, 8), (512, 8), (
 _ACTIVATIONS = {None: 0, "relu": 1, "tanh": 2}
 
 _backward = metal.Kernel("layer_norm/layer_norm_backward.metal",
-                         "x: float32[2], gain: float32[1]?, bias: float32[1]?, dy: float32[2], eps: float32")
+                         "x: storage[2], gain: float32[1]?, bias: float32[1]?, dy: storage[2], eps: float32",
+                         stored=("dx",))
 
 
 def supports(x: Array, eps_place: str = "inside") -> str | None:
     """The reason why the kernel cannot take these rows; None if it can."""
-    if x.dtype != mx.float32:
-        return f"the kernel is for float32, not {x.dtype}"
+    if x.dtype not in metal.STORAGES:
+        return f"the kernel is for float32 and 16 bits, not {x.dtype}"
     if eps_place != "inside":
         return "epsilon is outside the root"
     if not x.size:
@@ -44,7 +46,7 @@ def backward(x: Array, gain: Array | None, bias: Array | None, dy: Array, eps: f
     """The gradients of x, gain and bias that `needs` requests.
 
     Shape:
-        x and dy (..., width), gain and bias (width,) or None -> like x, (width,), (width,).
+        x and dy (..., width), of one dtype, gain and bias (width,) or None -> like x, (width,), (width,).
     """
     width, rows = x.shape[-1], prod(x.shape[:-1])
     threads, units = next(entry for entry in _LADDER if width <= entry[0] * entry[1])

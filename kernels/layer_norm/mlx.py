@@ -14,6 +14,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.core.storage import in_float32
 from duoln.kernels import metal as metal_kernels
 from duoln.kernels.layer_norm import metal
 from duoln.ops import layer_norm
@@ -120,10 +121,12 @@ def _fast_supports(be: Backend, x: Array, *arrays: Array | None, eps: float, eps
 
 def _metal_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float, eps_place: str,
                    activation: str | None = None) -> tuple[Array, _Saved]:
+    saved = _Saved(x, gain, bias, eps, activation)
     if _inaccurate(be) is None:
-        return _fast_forward(be, x, gain, bias, eps, eps_place, activation)
-    y, _ = layer_norm.rules("mlx")[-1].forward(be, x, gain, bias, eps=eps, eps_place=eps_place, activation=activation)
-    return y, _Saved(x, gain, bias, eps, activation)
+        return in_float32(be, x, lambda wide: _fast(saved._replace(x=wide))), saved
+    composed = layer_norm.rules("mlx")[-1].forward
+    return in_float32(be, x, lambda wide: composed(be, wide, gain, bias, eps=eps, eps_place=eps_place,
+                                                   activation=activation)[0]), saved
 
 
 def _metal_vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
@@ -137,4 +140,4 @@ def _metal_supports(be: Backend, x: Array, *arrays: Array | None, eps_place: str
 def attach() -> None:
     """Add the rules to `layer_norm`."""
     layer_norm.add(Rule("mx.fast", _fast_forward, _fast_vjp, _fast_supports, remark=_remark), backend="mlx")
-    layer_norm.add(Rule("metal gradient", _metal_forward, _metal_vjp, _metal_supports), backend="mlx")
+    layer_norm.add(Rule("metal gradient", _metal_forward, _metal_vjp, _metal_supports, stored=(0,)), backend="mlx")

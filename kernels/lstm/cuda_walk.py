@@ -60,7 +60,7 @@ def forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, b
     w_h, bias, *packed_norms = launch.packed(w_h, bias, *norm_arrays)
     norms = dict(zip(norm_shapes("lstm", norm, 1), packed_norms, strict=True))
     walk, of_norms = cuda.Walk.of(x, mask, reverse, gradient_limit), macros(norm)
-    x_proj = cuda.projection(walk.x, w_x)
+    x_proj = cuda.projection(be, walk.x, w_x)
     h_proj = cupy.empty_like(x_proj)
     hs, cs = cuda.states(h, time_steps), cuda.states(c, time_steps)
     stats = cupy.empty((2 * of_norms["NORM_GATES"] + of_norms["NORM_CELL"], time_steps * batch, 3), dtype=x.dtype)

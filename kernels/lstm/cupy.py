@@ -1,7 +1,8 @@
 """The LSTM on CUDA: one product for all inputs, one product and one kernel per time step, and one product per weight.
 
 Saved for the gradient, per time step and row: x_proj and h_proj 4 H each, cell, hidden state, and three floats for
-each norm: 10 H.
+each norm: 10 H. In 16 bits x_proj, h_proj and the hidden state take half the bytes; the cell, which adds up over time,
+is float32.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import cupy
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.core.storage import converted, in_float32
 from duoln.kernels import launch
 from duoln.kernels.lstm import cuda_walk
 from duoln.kernels.recurrent import cuda
@@ -27,18 +29,20 @@ from duoln.system import cublas
 _VARIANTS = ("none", "layer", "layer-cell", "layer-theano")
 _PARAMETERS = ("gain_x", "bias_x", "gain_h", "bias_h")
 _NORM_PARAMETERS = (*_PARAMETERS, "gain_c", "bias_c")
+_STORED, _CELL_STORED = (0, 3, 4), (0, 1)
+"""What may be stored in 16 bits: x, w_x and w_h; of a cell x_proj and h_proj."""
 _CELL_BIAS = 3
 """The place of the bias among the arrays of `lstm_cell`; the parameters of the norms follow it."""
 _POOLED_VALUES = 1 << 24
 """So many values of x_proj are merged at once for the gradients of parameters that many time steps share."""
-_COMMON = ("x_proj: float32[3], h_proj: float32[3], gain_x: float32[1]?, bias_x: float32[1]?, "
+_COMMON = ("x_proj: storage[3], h_proj: storage[3], gain_x: float32[1]?, bias_x: float32[1]?, "
            "gain_h: float32[1]?, bias_h: float32[1]?, bias: float32[1], gain_c: float32[1]?, bias_c: float32[1]?, "
            "mask: bool[2]?, ")
-_forward_step = cuda.TimeStep("lstm", "forward", _COMMON + "h: float32[3], c: float32[3], stats: float32[3], "
+_forward_step = cuda.TimeStep("lstm", "forward", _COMMON + "h: storage[3], c: float32[3], stats: float32[3], "
                               "time_step: int32, time_steps: int32, batch: int32, hidden: int32, eps: float32")
 _backward_step = cuda.TimeStep(
-    "lstm", "backward", _COMMON + "c: float32[3], stats: float32[3], d_hs: float32[3]?, dh: float32[2], "
-    "carry: float32[2]?, dc: float32[2], d_x_proj: float32[3], d_h_proj: float32[3]?, d_gates: float32[3]?, "
+    "lstm", "backward", _COMMON + "c: float32[3], stats: float32[3], d_hs: storage[3]?, dh: float32[2], "
+    "carry: float32[2]?, dc: float32[2], d_x_proj: storage[3], d_h_proj: storage[3]?, d_gates: storage[3]?, "
     "d_c_norm: float32[3]?, time_step: int32, time_steps: int32, batch: int32, hidden: int32")
 
 
@@ -69,10 +73,10 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
     bias, *packed_norms = launch.packed(bias, *norm_arrays)
     norms = dict(zip(norm_shapes("lstm", norm, 1), packed_norms, strict=True))
     walk, macros = cuda.Walk.of(x, mask, reverse, gradient_limit), cuda_walk.macros(norm)
-    x_proj = cuda.projection(walk.x, w_x, bias if norm == "layer-theano" else None)
+    x_proj = cuda.projection(be, walk.x, w_x, bias if norm == "layer-theano" else None)
     h_proj = cupy.empty_like(x_proj)
-    hs, cs = cuda.states(h, time_steps), cuda.states(c, time_steps)
-    stats = cupy.empty((2 * macros["NORM_GATES"] + macros["NORM_CELL"], time_steps * batch, 3), dtype=x.dtype)
+    hs, cs = cuda.states(converted(be, h, be.dtype(x)), time_steps), cuda.states(c, time_steps)
+    stats = cupy.empty((2 * macros["NORM_GATES"] + macros["NORM_CELL"], time_steps * batch, 3), dtype=c.dtype)
     step = _forward_step.bind(hidden, batch, (x_proj, h_proj, *_parameters(bias, norms), walk.mask, hs, cs, stats, 0,
                                               time_steps, batch, hidden, eps), macros)
     multiply = cublas.TimeProducts(hs, w_h, h_proj)
@@ -80,7 +84,7 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
         multiply(t)
         step(t)
     saved = _Saved(walk, (w_x, w_h, bias), norms, x_proj, h_proj, hs, cs, stats, norm)
-    return (walk.in_time(hs[1:]), hs[-1].copy(), cs[-1].copy()), saved
+    return (walk.in_time(hs[1:]), cuda.last(be, hs), cs[-1].copy()), saved
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
@@ -93,7 +97,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_x_proj = cupy.empty_like(saved.x_proj)
     apart = bool(macros["NORM_GATES"])  # without norms x_proj, h_proj and the gates have one gradient
     d_h_proj, d_gates = (cupy.empty_like(d_x_proj) if apart else d_x_proj for _ in range(2))
-    d_c_norm = cupy.empty((time_steps, batch, hidden), dtype=d_x_proj.dtype) if macros["NORM_CELL"] else None
+    d_c_norm = cupy.empty((time_steps, batch, hidden), dtype=dc.dtype) if macros["NORM_CELL"] else None
     step = _backward_step.bind(hidden, batch, (
         saved.x_proj, saved.h_proj, *_parameters(bias, norms), walk.mask, saved.c, saved.stats, d_hs, dh, carry, dc,
         d_x_proj, d_h_proj if apart else None, d_gates if apart else None, d_c_norm, 0, time_steps, batch, hidden),
@@ -135,10 +139,12 @@ def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Arr
     bias, *packed_norms = launch.packed(bias, *norm_arrays)
     norms = dict(zip(norm_shapes("lstm", norm, 1), packed_norms, strict=True))
     macros = cuda_walk.macros(norm)
-    x_proj = cupy.ascontiguousarray(x_proj + bias if norm == "layer-theano" else x_proj)[None]
+    if norm == "layer-theano":
+        x_proj = in_float32(be, x_proj, lambda proj: proj + bias)
+    x_proj = cupy.ascontiguousarray(x_proj)[None]
     h_proj, cs = cupy.ascontiguousarray(h_proj)[None], cuda.states(c, 1)
-    hs = cupy.empty_like(cs)  # the kernel reads the first state of masked rows only
-    stats = cupy.empty((2 * macros["NORM_GATES"] + macros["NORM_CELL"], batch, 3), dtype=x_proj.dtype)
+    hs = cupy.empty(cs.shape, dtype=x_proj.dtype)  # the kernel reads the first state of masked rows only
+    stats = cupy.empty((2 * macros["NORM_GATES"] + macros["NORM_CELL"], batch, 3), dtype=c.dtype)
     _forward_step.bind(hidden, batch, (x_proj, h_proj, *_parameters(bias, norms), None, hs, cs, stats, 0, 1, batch,
                                        hidden, eps), macros)()
     saved = _Saved(cuda.Walk(x_proj, None, False, None), (bias, bias, bias), norms, x_proj, h_proj, hs, cs, stats, norm)
@@ -147,24 +153,25 @@ def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Arr
 
 def _cell_vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
               needs: Sequence[bool]) -> list[Array | None]:
-    d_x_proj, d_h_proj, dc, d_gates, d_c_norm = _cell_gradient(saved, gouts)
+    d_x_proj, d_h_proj, dc, d_gates, d_c_norm = _cell_gradient(be, saved, gouts)
     gradients: dict[str, Array] = {}
     if any(needs[_CELL_BIAS:]):
         gradients = _of_parameters(saved, d_x_proj, d_gates, d_c_norm)
     return [d_x_proj[0], d_h_proj[0], dc, *(gradients.get(name) for name in ("bias", *saved.norms))]
 
 
-def _cell_gradient(saved: _Saved, gouts: tuple[Array | None, Array | None],
+def _cell_gradient(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
                    ) -> tuple[Array, Array, Array, Array | None, Array | None]:
     """Gradients of x_proj, h_proj and the cell before the time step, then those after the norms of gates and cell."""
     batch, hidden = saved.x_proj.shape[1], saved.c.shape[2]
-    dh = cupy.zeros((batch, hidden), dtype=saved.c.dtype) if gouts[0] is None else cupy.ascontiguousarray(gouts[0])
+    d_h = converted(be, gouts[0], "float32")
+    dh = cupy.zeros((batch, hidden), dtype=saved.c.dtype) if d_h is None else cupy.ascontiguousarray(d_h)
     dc = cuda.start(gouts[1], dh)
     macros = cuda_walk.macros(saved.norm)
     apart = bool(macros["NORM_GATES"])
     d_x_proj = cupy.empty_like(saved.x_proj)
     d_h_proj, d_gates = (cupy.empty_like(d_x_proj) if apart else d_x_proj for _ in range(2))
-    d_c_norm = cupy.empty((1, batch, hidden), dtype=d_x_proj.dtype) if macros["NORM_CELL"] else None
+    d_c_norm = cupy.empty((1, batch, hidden), dtype=dc.dtype) if macros["NORM_CELL"] else None
     _backward_step.bind(hidden, batch, (
         saved.x_proj, saved.h_proj, *_parameters(saved.weights[2], saved.norms), None, saved.c, saved.stats, None,
         dh, None, dc, d_x_proj, d_h_proj if apart else None, d_gates if apart else None, d_c_norm, 0, 1, batch, hidden),
@@ -181,7 +188,7 @@ def _cell_pooled(place: int) -> Callable[..., Array]:
     def gradient(be: Backend, uses: Sequence[_Use]) -> Array:
         parts = []
         for merged, gouts in _few(be, uses):
-            d_x_proj, _, _, d_gates, d_c_norm = _cell_gradient(merged, gouts)
+            d_x_proj, _, _, d_gates, d_c_norm = _cell_gradient(be, merged, gouts)
             name = ("bias", *merged.norms)[place - _CELL_BIAS]
             parts.append(_of_parameters(merged, d_x_proj, d_gates, d_c_norm)[name])
         return reduce(operator.add, parts)
@@ -210,8 +217,8 @@ def _merged(be: Backend, uses: Sequence[_Use]) -> _Use:
     x_proj, h_proj, c, stats = (be.concat(arrays, 1) for arrays in zip(*(
         (s.x_proj, s.h_proj, s.c, s.stats) for s in saved), strict=True))
     gouts = []
-    for each in zip(*(g for _, g in uses), strict=True):
-        none = cupy.zeros_like(first.c[0]) if any(g is None for g in each) else None
+    for like, *each in zip((first.h[0], first.c[0]), *(g for _, g in uses), strict=True):
+        none = cupy.zeros_like(like) if any(g is None for g in each) else None
         gouts.append(be.concat([none if g is None else g for g in each]))
     return first._replace(x_proj=x_proj, h_proj=h_proj, c=c, stats=stats), (gouts[0], gouts[1])
 
@@ -220,7 +227,7 @@ def attach() -> None:
     """Add the rules to `lstm` and `lstm_cell`."""
     supports = cuda.supports(_VARIANTS)
     of_steps = bounds_unmasked("lstm", supports)
-    lstm.add(Rule("cuda steps", _forward, _vjp, of_steps), backend="cupy")
+    lstm.add(Rule("cuda steps", _forward, _vjp, of_steps, stored=_STORED), backend="cupy")
     lstm.add(Rule("cuda walk", cuda_walk.forward, cuda_walk.vjp, fits_cluster("lstm", of_steps)), backend="cupy")
     pooled = {place: _cell_pooled(place) for place in range(_CELL_BIAS, _CELL_BIAS + 1 + len(_NORM_PARAMETERS))}
-    lstm_cell.add(Rule("cuda step", _cell_forward, _cell_vjp, supports, pooled), backend="cupy")
+    lstm_cell.add(Rule("cuda step", _cell_forward, _cell_vjp, supports, pooled, stored=_CELL_STORED), backend="cupy")

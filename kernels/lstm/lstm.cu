@@ -1,18 +1,19 @@
 // One time step of an LSTM between two products, and its gradient (Ba, Kiros, Hinton 2016, eq. 20-22 and 29-31).
 //
 // Macros: THREADS and UNITS (see cell.cuh); NORM_GATES 1 if x_proj and h_proj are normalised, NORM_CELL 1 if the cell
-// is normalised for the output. Gates: f, i, o, g (forget, input, output and cell gate).
+// is normalised for the output; STORAGE (see storage.cuh). Gates: f, i, o, g (forget, input, output and cell gate).
 //
 // x_proj = x W_x and h_proj = h W_h (T, B, 4H); c and h (T + 1, B, H) begin with the first states.
 // stats [norm][T * B][3]: x_proj, h_proj, then the cell. A null mask means that no row is masked.
 #include "gates.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-lstm_forward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
-             const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-             const float* __restrict__ bias, const float* __restrict__ gain_c, const float* __restrict__ bias_c,
-             const bool* __restrict__ mask, float* __restrict__ h, float* __restrict__ c, float* __restrict__ stats,
-             int time_step, int time_steps, int batch, int hidden, float eps) {
+lstm_forward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
+             const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
+             const float* __restrict__ bias_h, const float* __restrict__ bias, const float* __restrict__ gain_c,
+             const float* __restrict__ bias_c, const bool* __restrict__ mask, storage_t* __restrict__ h,
+             float* __restrict__ c, float* __restrict__ stats, int time_step, int time_steps, int batch, int hidden,
+             float eps) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;
@@ -42,7 +43,7 @@ lstm_forward(const float* __restrict__ x_proj, const float* __restrict__ h_proj,
 #endif
     if (!inside) return;
     each<State>(hidden, [&](int, int u) {
-        const float h_new = v[0][2][u] * tanhf(affine(c_new[0][0][u], gain_c, bias_c, unit(u)));
+        const storage_t h_new = stored(v[0][2][u] * tanhf(affine(c_new[0][0][u], gain_c, bias_c, unit(u))));
         h[after * hidden + unit(u)] = masked ? h[row * hidden + unit(u)] : h_new;
     });
 }
@@ -53,14 +54,14 @@ lstm_forward(const float* __restrict__ x_proj, const float* __restrict__ h_proj,
 // (T, B, 4H), the gradients before the norms; d_gates (T, B, 4H), after them; d_c_norm (T, B, H), after the norm of the
 // cell. The gains' gradients are sums over all time steps, so layer_norm_backward computes them later.
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-lstm_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ gain_x,
-              const float* __restrict__ bias_x, const float* __restrict__ gain_h, const float* __restrict__ bias_h,
-              const float* __restrict__ bias, const float* __restrict__ gain_c, const float* __restrict__ bias_c,
-              const bool* __restrict__ mask, const float* __restrict__ c, const float* __restrict__ stats,
-              const float* __restrict__ d_hs, const float* __restrict__ dh, float* __restrict__ carry,
-              float* __restrict__ dc, float* __restrict__ d_x_proj, float* __restrict__ d_h_proj,
-              float* __restrict__ d_gates, float* __restrict__ d_c_norm, int time_step, int time_steps, int batch,
-              int hidden) {
+lstm_backward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
+              const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
+              const float* __restrict__ bias_h, const float* __restrict__ bias, const float* __restrict__ gain_c,
+              const float* __restrict__ bias_c, const bool* __restrict__ mask, const float* __restrict__ c,
+              const float* __restrict__ stats, const storage_t* __restrict__ d_hs, const float* __restrict__ dh,
+              float* __restrict__ carry, float* __restrict__ dc, storage_t* __restrict__ d_x_proj,
+              storage_t* __restrict__ d_h_proj, storage_t* __restrict__ d_gates, float* __restrict__ d_c_norm,
+              int time_step, int time_steps, int batch, int hidden) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;
@@ -80,7 +81,7 @@ lstm_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj
         const LstmGates s = gates([&](int source, int gate) { return v[source][gate][u]; }, unit(u), gain_x, bias_x,
                                   gain_h, bias_h, bias, hidden);
         c_new[0][0][u] = lstm_cell(s, c_before[0][u]);
-        if (d_hs) upstream[0][u] += d_hs[row * hidden + unit(u)];
+        if (d_hs) upstream[0][u] += loaded(d_hs[row * hidden + unit(u)]);
         if (carry && inside) upstream[0][u] += carry[at * hidden + unit(u)];  // row 0 writes its own anew
         d_v[0][0][u] = s.f, d_v[0][1][u] = s.i, d_v[0][2][u] = s.o, d_v[0][3][u] = s.g;
     });
@@ -117,7 +118,7 @@ lstm_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj
             const int place = gate * hidden + unit(u);
             d_v[0][gate][u] = gain_x ? d_sum[gate] * gain_x[place] : d_sum[gate];
             d_v[1][gate][u] = gain_h ? d_sum[gate] * gain_h[place] : d_sum[gate];
-            if (d_gates && inside) d_gates[row * 4 * hidden + place] = d_sum[gate];
+            if (d_gates && inside) d_gates[row * 4 * hidden + place] = stored(d_sum[gate]);
         }
         if (inside) {
             dc[here] = masked ? dc_after : d * s.f;

@@ -4,11 +4,16 @@
 // u * THREADS + threadIdx.x. A block has blockDim.y rows if THREADS is 32, else one. All arrays of a sequence are
 // in the order of the walk; in (T, B, .), time step t begins at row t * B.
 //
+// What the products of a sequence give or take is stored as storage_t (see storage.cuh): x_proj, h_proj, their
+// gradients, hidden states. Parameters, statistics and sums are float, and so is what adds up from one time step to the
+// next: an LSTM's cell, a GRU's state, the gradients of states.
+//
 // Values<Cell> is [gate][unit of the thread]: what one source gives the gates of a row, before its norms or after them.
 // Source 0 is the input (x_proj), source 1 the state (h_proj).
 #pragma once
 #include "../common.cuh"
 #include "../layer_norm/gradient.h"
+#include "../storage.cuh"
 #include "sigmoid.h"
 
 // Which gates are normalised together: all of an LSTM's, a GRU's z and r, apart from its n (eq. 26, 27).
@@ -45,19 +50,21 @@ __device__ __forceinline__ void each(int hidden, F f) {
             if (unit(u) < hidden) f(gate, u);
 }
 
-// A row of (rows, GATES * H); values that do not exist are zero.
-template <class Cell>
-__device__ __forceinline__ void load(Values<Cell>& v, const float* __restrict__ from, size_t row, int hidden) {
+// A row of (rows, GATES * H), of floats or as stored; values that do not exist are zero.
+template <class Cell, class Stored>
+__device__ __forceinline__ void load(Values<Cell>& v, const Stored* __restrict__ from, size_t row, int hidden) {
 #pragma unroll
     for (int gate = 0; gate < Cell::GATES; ++gate)
 #pragma unroll
         for (int u = 0; u < UNITS; ++u)
-            v[gate][u] = unit(u) < hidden ? from[(row * Cell::GATES + gate) * hidden + unit(u)] : 0;
+            v[gate][u] = unit(u) < hidden ? loaded(from[(row * Cell::GATES + gate) * hidden + unit(u)]) : 0;
 }
 
 template <class Cell>
-__device__ __forceinline__ void store(const Values<Cell>& v, float* __restrict__ to, size_t row, int hidden) {
-    each<Cell>(hidden, [&](int gate, int u) { to[(row * Cell::GATES + gate) * hidden + unit(u)] = v[gate][u]; });
+__device__ __forceinline__ void store(const Values<Cell>& v, storage_t* __restrict__ to, size_t row, int hidden) {
+    each<Cell>(hidden, [&](int gate, int u) {
+        to[(row * Cell::GATES + gate) * hidden + unit(u)] = stored(v[gate][u]);
+    });
 }
 
 // Parameters of a layer: gain and bias, (GATES * H) each. A null gain is one, a null bias zero.

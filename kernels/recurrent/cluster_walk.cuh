@@ -187,7 +187,7 @@ template <int N>
 __device__ __forceinline__ void sum_told(const Told<N>& told, int use, const Place& p, float (&sum)[N]) {
 #pragma unroll
     for (int n = 0; n < N; ++n) sum[n] = 0;
-#pragma unroll
+#pragma unroll 4
     for (int rank = 0; rank < CLUSTER; ++rank)
 #pragma unroll
         for (int n = 0; n < N; ++n) sum[n] += told.values[slot_of(use)][rank][p.row][n];
@@ -235,7 +235,7 @@ __device__ __forceinline__ void send(States<Cell>& states, int t, const Place& p
     const int slot = slot_of(t);
     if (threadIdx.x == 0) expect_at(states.signals[slot], ROWS * HIDDEN * int(sizeof(float)));
     each_unit(p, [&](int u, int unit) {
-#pragma unroll
+#pragma unroll 4
         for (int rank = 0; rank < CLUSTER; ++rank)
             push(&states.values[slot][p.row][unit], h[u], rank, states.signals[slot]);
     });
@@ -270,7 +270,7 @@ __device__ __forceinline__ void collect(const Partial<Cell>& partial, int t, con
         for (int u = 0; u < UNITS; ++u) {
             v[gate][u] = 0;
             if (own_unit(u, p) >= OWN) continue;
-#pragma unroll
+#pragma unroll 2
             for (int slice = 0; slice < SLICES; ++slice)
                 v[gate][u] += partial.values[slot_of(t)][slice][p.row][gate * OWN + own_unit(u, p)];
         }
@@ -326,7 +326,7 @@ __device__ __forceinline__ void receive(Gradients<Cell>& d, int use, const Place
     wait_at(d.signals[slot], parity_of(use));
     each_unit(p, [&](int u, int) {
         dh[u] = 0;
-#pragma unroll
+#pragma unroll 4
         for (int part = 0; part < CLUSTER * SLICES; ++part) dh[u] += d.values[slot][part][p.row][own_unit(u, p)];
     });
 }
@@ -439,13 +439,13 @@ __device__ __forceinline__ Statistics<State> standardise_state(Told<4>& told, in
     Statistics<State> s;
     s.mean[0] = told_by(0).x;
     float offset = 0, squares = 0;
-#pragma unroll
+#pragma unroll 4
     for (int rank = 0; rank < CLUSTER; ++rank) {
         const float4 block = told_by(rank);
         offset += units(rank) * (block.x - s.mean[0]) + block.y;
     }
     s.residual[0] = offset / HIDDEN;
-#pragma unroll
+#pragma unroll 4
     for (int rank = 0; rank < CLUSTER; ++rank) {
         const float4 block = told_by(rank);
         const float from_mean = block.x - s.mean[0] - s.residual[0];

@@ -2,6 +2,10 @@
 
 A time step is one product and one kernel, both on the current stream. All arrays of a sequence are in the order of
 computation, so a reversed sequence is flipped once before the time loop and once after it.
+
+x, both weights, x_proj, h_proj, the hidden states of all time steps and the gradients of these may be stored in 16
+bits. The rest is float32; so is what adds up from one time step to the next, because increments below half a unit in
+the last place of 16 bits would be lost: an LSTM's cell, a GRU's state, and the gradients of states.
 """
 
 from __future__ import annotations
@@ -11,12 +15,16 @@ from math import prod
 from typing import Any, NamedTuple
 
 import cupy
+import numpy as np
 
-from duoln.backends.protocol import Array, Backend
+from duoln.backends.protocol import STORAGE, Array, Backend
+from duoln.core.storage import converted
 from duoln.kernels import launch
 from duoln.kernels.layer_norm import cupy as layer_norm
 from duoln.kernels.recurrent.plan import MOST_HIDDEN, MOST_KEPT, plan
 from duoln.system import cublas
+
+_FLOAT32 = np.dtype(np.float32)
 
 
 def supports(variants: Sequence[str]) -> Callable[..., str | None]:
@@ -28,8 +36,8 @@ def supports(variants: Sequence[str]) -> Callable[..., str | None]:
             return f"norm '{norm}' has no kernel"
         if eps_place != "inside":
             return "epsilon is outside the root"
-        if be.dtype(x) != "float32":
-            return f"the kernel is for float32, not {be.dtype(x)}"
+        if be.dtype(x) not in ("float32", *STORAGE):
+            return f"the kernel is for float32 and 16 bits, not {be.dtype(x)}"
         if h.shape[1] > MOST_HIDDEN:
             return f"{h.shape[1]} hidden units are more than {MOST_HIDDEN}"
         return launch.too_large(x) if x.size and h.size else "there are no values"
@@ -38,16 +46,20 @@ def supports(variants: Sequence[str]) -> Callable[..., str | None]:
 
 
 class TimeStep:
-    """A cell's kernel. The values of a row stay in registers where they fit; else they are read again."""
+    """A cell's kernel. The values of a row stay in registers where they fit; else they are read again.
+
+    The first argument tells in what values are stored.
+    """
 
     def __init__(self, cell: str, direction: str, signature: str) -> None:
-        self._kept = launch.Kernel(f"{cell}/{cell}.cu", f"{cell}_{direction}", signature)
-        self._wide = launch.Kernel(f"{cell}/wide.cu", f"{cell}_{direction}_wide", signature)
+        self._kept = launch.stored_kernels(f"{cell}/{cell}.cu", f"{cell}_{direction}", signature)
+        self._wide = launch.stored_kernels(f"{cell}/wide.cu", f"{cell}_{direction}_wide", signature)
 
     def bind(self, hidden: int, batch: int, arguments: Sequence[Any], norms: dict[str, int]) -> launch.Launch:
         """The launch of any time step, for these arguments and the macros of the norms."""
-        kernel, p = self._wide if hidden > MOST_KEPT else self._kept, plan(hidden)
-        return kernel.bind(*p.launch(batch), arguments, p.macros(**norms), varying="time_step")
+        kernels, p, values = self._wide if hidden > MOST_KEPT else self._kept, plan(hidden), arguments[0]
+        return kernels[values.dtype].bind(*p.launch(batch), arguments,
+                                          p.macros(**norms, **launch.storage_macro(values)), varying="time_step")
 
 
 def norm_macros(normed: bool) -> dict[str, int]:
@@ -85,11 +97,14 @@ def _turned(array: Array, reverse: bool) -> Array:
     return cupy.ascontiguousarray(array[::-1] if reverse else array)
 
 
-def projection(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    """`x @ weight + bias` of all time steps at once: (T, B, n) by (n, m) to (T, B, m)."""
-    proj = cublas.multiply(rows(x), weight)
-    if bias is not None:
+def projection(be: Backend, x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """`x @ weight + bias` of all time steps at once, rounded once: (T, B, n) by (n, m) to (T, B, m)."""
+    if bias is None:
+        proj = cublas.multiply(rows(x), weight)
+    else:
+        proj = cublas.multiply(rows(x), weight, dtype=_FLOAT32)
         proj += bias
+        proj = converted(be, proj, be.dtype(x))
     return proj.reshape(*x.shape[:2], weight.shape[1])
 
 
@@ -105,9 +120,14 @@ def states(first: Array, time_steps: int) -> Array:
     return room
 
 
+def last(be: Backend, hidden: Array) -> Array:
+    """The last of the states (T + 1, B, H), in float32 and in an array of its own."""
+    return hidden[-1].copy() if be.dtype(hidden) == "float32" else be.astype(hidden[-1], "float32")
+
+
 def start(gradient: Array | None, like: Array) -> Array:
-    """A buffer for the gradient of a state: a copy of `gradient`, or zeros if it is None."""
-    return cupy.zeros_like(like) if gradient is None else gradient.copy()
+    """A buffer for the gradient of a state, of float32: a copy of `gradient`, or zeros if it is None."""
+    return cupy.zeros(like.shape, dtype=_FLOAT32) if gradient is None else gradient.copy()
 
 
 def gain_and_bias(x: Array, stats: Array, dy: Array, first: int = 0,

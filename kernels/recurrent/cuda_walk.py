@@ -39,6 +39,8 @@ def supports(cell: str, of_steps: Callable[..., str | None]) -> Callable[..., st
         refused = of_steps(be, x, h, *arrays, norm=norm, **attrs)
         if refused is not None:
             return refused
+        if be.dtype(x) != "float32":
+            return f"the kernel is for float32, not {be.dtype(x)}"
         here, (batch, hidden) = device(), h.shape
         if here.most_cluster == 0:
             return "the device has no clusters of blocks"

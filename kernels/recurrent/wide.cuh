@@ -7,7 +7,8 @@
 
 // What the input (source 0) and the state (source 1) give the gates of one row, before the norms or standardised.
 struct GatesOfRow {
-    const float *x_proj, *h_proj, *stats;
+    const storage_t *x_proj, *h_proj;
+    const float* stats;
     size_t row, rows;
     int width, parts;
 
@@ -15,7 +16,7 @@ struct GatesOfRow {
         return stats + ((source * parts + part) * rows + row) * 3;
     }
     __device__ __forceinline__ float operator()(int source, int part, int place) const {
-        const float value = (source ? h_proj : x_proj)[row * width + place];
+        const float value = loaded((source ? h_proj : x_proj)[row * width + place]);
 #if NORM_GATES
         const float* of = stat(source, part);
         return (value - of[0] - of[1]) * of[2];

@@ -42,7 +42,7 @@ def forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array
     time_steps, (batch, hidden) = x.shape[0], h.shape
     w_h, *norms = launch.packed(w_h, *norms)
     walk, rows = cuda.Walk.of(x, mask, reverse, gradient_limit), time_steps * batch
-    sums, hs = cuda.projection(walk.x, w_x, bias), cuda.states(h, time_steps)
+    sums, hs = cuda.projection(be, walk.x, w_x, bias), cuda.states(h, time_steps)
     x_stats, stats = (cupy.empty((count, rows * bool(norms), 3), dtype=x.dtype) for count in (1, 1))
     w_stats = cuda_walk.statistics("rnn", sums, w_h, None, eps, x_stats) if norms else None
     saved = _Saved(walk, (w_x, w_h), tuple(norms), w_stats, sums, hs, stats[0], norm)

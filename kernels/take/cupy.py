@@ -1,14 +1,18 @@
-"""The gradient of an embedding on CUDA, without atomics on floats."""
+"""The gradient of `take` on CUDA, without atomics on floats and without a count on the host.
+
+Along another axis than the first, the entries of each index are brought together in one row, and apart again after it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
 
-from duoln.backends.protocol import STORAGE, Array, Backend
+from duoln.backends.protocol import STORAGE, Array, Backend, Shape
 from duoln.core import Rule
 from duoln.kernels import launch
 from duoln.ops import take
@@ -18,33 +22,45 @@ _backward = launch.stored_kernels("take/take.cu", "take_backward", "g: storage[2
                                   "d_table: storage[2], taken: int32, width: int32")
 
 
+_THREADS, _MOST_GROUPS = 256, 1024
+"""Of a block, and the groups of columns that blocks share."""
+
+
 class _Saved(NamedTuple):
-    words: int
+    shape: Shape
     indices: Array
+    axis: int
 
 
 def _supports(be: Backend, x: Array, indices: Array, axis: int) -> str | None:
-    if axis != 0 or x.ndim != 2:
-        return f"axis {axis} of {x.ndim}: only rows of a table"
     if be.dtype(x) not in ("float32", *STORAGE):
         return f"the kernel is for float32 and 16 bits, not {be.dtype(x)}"
     return launch.too_large(x) if x.size and indices.size else "there are no values"
 
 
 def _forward(be: Backend, x: Array, indices: Array, axis: int) -> tuple[Array, _Saved]:
-    return cupy.take(x, indices, axis=0), _Saved(x.shape[0], indices)
+    return cupy.take(x, indices, axis=axis), _Saved(x.shape, indices, axis)
 
 
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Any]:
     if not needs[0]:
         return None, None
-    flat, width = from_front(be, saved.indices.reshape(-1), saved.words), gout.shape[-1]
+    shape, axis = saved.shape, saved.axis
+    before, words, after = prod(shape[:axis]), shape[axis], prod(shape[axis + 1:])
+    flat, width = from_front(be, saved.indices.reshape(-1), words), before * after
     order = cupy.argsort(flat, kind="stable").astype(np.int32)
-    g = cupy.ascontiguousarray(gout).reshape(flat.size, width)
-    d_table = cupy.empty((saved.words, width), dtype=gout.dtype)
-    _backward[g.dtype]((saved.words,), (min(256, -(-width // 32) * 32),),
+    g = _first_two_exchanged(gout.reshape(before, flat.size, after)).reshape(flat.size, width)
+    d_table = cupy.empty((words, width), dtype=gout.dtype)
+    _backward[g.dtype]((words, min(-(-width // _THREADS), _MOST_GROUPS)), (min(_THREADS, -(-width // 32) * 32),),
                        (g, cupy.take(flat, order), order, d_table, flat.size, width), launch.storage_macro(g))
-    return d_table, None
+    return _first_two_exchanged(d_table.reshape(words, before, after)).reshape(shape), None
+
+
+def _first_two_exchanged(x: Array) -> Array:
+    """(m, n, k) to (n, m, k), in one piece; if there is one m or n, the values lie so already."""
+    if 1 in x.shape[:2]:
+        return cupy.ascontiguousarray(x).reshape(x.shape[1], x.shape[0], x.shape[2])
+    return cupy.ascontiguousarray(cupy.transpose(x, (1, 0, 2)))
 
 
 def attach() -> None:

@@ -2,7 +2,8 @@
 // it was taken. No atomics, so it repeats to the bit.
 //
 // Macro: STORAGE, in what `g` and the table's gradient are stored; the sums are float.
-// `sorted` (taken) has the indices in order and `order` where each stood. A block has one row of the table.
+// `sorted` (taken) has the indices in order and `order` where each stood. Block (r, c) has row r of the table, and of its
+// columns every gridDim.y-th group of blockDim.x, from group c on.
 #include "../storage.cuh"
 
 __device__ __forceinline__ int first_at_least(const int* __restrict__ sorted, int taken, int row) {
@@ -19,7 +20,7 @@ extern "C" __global__ void take_backward(const storage_t* __restrict__ g, const 
                                          const int* __restrict__ order, storage_t* __restrict__ d_table, int taken,
                                          int width) {
     const int row = int(blockIdx.x), first = first_at_least(sorted, taken, row);
-    for (int i = threadIdx.x; i < width; i += blockDim.x) {
+    for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < width; i += gridDim.y * blockDim.x) {
         float sum = 0;
         for (int k = first; k < taken && sorted[k] == row; ++k) sum += loaded(g[size_t(order[k]) * width + i]);
         d_table[size_t(row) * width + i] = stored(sum);

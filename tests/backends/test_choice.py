@@ -88,6 +88,16 @@ def test_doctor_names_a_rule_for_every_operator():
     assert rules["tanh"]["numpy"] == "composed"
 
 
+def test_doctor_says_which_rules_take_16_bits(gpu, monkeypatch):
+    probe = runtime.probe
+    monkeypatch.setattr(runtime, "probe", lambda name: probe(name)._replace(backend=gpu, reason="") if name == "cupy" else probe(name))
+    rules = doctor.examine(with_ops=True, asked=[])["ops"]
+    for op in ("layer_norm", "softmax_cross_entropy", "take", "lstm", "lstm_cell", "gru", "rnn"):
+        assert rules[op]["cupy"].partition(" > ")[0].endswith(" (16 bits)")
+    assert "16 bits" not in rules["lstm"]["numpy"]
+    assert rules["linear"] == {**rules["linear"], "cupy": "cuda bias > composed (16 bits)"}
+
+
 def test_a_named_test_backend_that_is_missing_fails():
     out = subprocess.run([sys.executable, "-m", "pytest", "-q", "-x", "tests/backends/test_consistency.py", "-k",
                           "test_clock_goes_forward"], capture_output=True, text=True, check=False,

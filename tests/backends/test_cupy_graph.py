@@ -69,12 +69,13 @@ def _task(name, gpu, precision="float32", variant="ln", batch=lambda k: k):
     return make_step(task, model, optimizer, precision), arguments
 
 
-def _lstm(gpu):
+def _lstm(gpu, dtype="float32"):
     model, optimizer = nn.LSTM(3, 5, norm="layer"), optim.Adam(1e-2, donate=True)
 
     def step(state, x, rate):
         def loss(params):
-            return ops.mean(ops.square(model(params, x)[0]))
+            stored = tree.map(lambda p: p.astype(dtype) if p.ndim > 1 else p, params)
+            return ops.mean(ops.square(model(stored, x.astype(dtype))[0]).astype("float32"))
 
         value, gradients = duoln.value_and_grad(loss)(state["params"])
         params, slots = optimizer.update(state["params"], gradients, state["slots"], rate)
@@ -110,6 +111,9 @@ def test_walks_of_clusters(gpu, monkeypatch):
 
 def test_values_of_16_bits(gpu):
     assert _in_step(*_task("mnist", gpu, "bf16"), 5) == 2
+    before = len(stand_in_cupy.launches)
+    assert _in_step(*_lstm(gpu, "bfloat16"), 5) == 2
+    assert "lstm_backward" in stand_in_cupy.launches[before:]
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) for name in (
@@ -266,8 +270,8 @@ def test_what_cannot_be_captured_runs_as_it_is(what, gpu, monkeypatch):
 
 def test_repeated_rows_of_an_index(gpu):
     """`index_add` asks the device how many rows there are."""
-    indices = duoln.tensor(np.array([1, 0, 1], np.int32), gpu)
-    compiled = duoln.compile(lambda x: duoln.value_and_grad(lambda y: ops.sum(ops.take(y, indices, 1)))(x)[1])
+    indices = duoln.tensor(np.array([[1, 0, 1]] * 2, np.int32), gpu)
+    compiled = duoln.compile(lambda x: duoln.value_and_grad(lambda y: ops.sum(ops.take_along_axis(y, indices, 1)))(x)[1])
     with pytest.warns(CompileWarning, match="a wait for a count"):
         for k in range(4):
             x = duoln.tensor(np.full((2, 3), k, np.float32), gpu)

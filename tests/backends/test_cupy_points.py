@@ -71,7 +71,7 @@ def test_an_array_of_the_host_is_refused(gpu):
     from duoln.kernels import launch
 
     with pytest.raises(KernelError, match="x: expected"):
-        launch._sum_columns((1,), (8, 64), (np.ones((2, 2), np.float32), None, gpu.ones((1, 1, 2)), 2, 2, 2))
+        launch._sum_columns[np.dtype(np.float32)]((1,), (8, 64), (np.ones((2, 2), np.float32), None, gpu.ones((1, 1, 2)), 2, 2, 2))
     with pytest.raises(TypeError):
         gpu.ones((2,)) + np.ones(2, np.float32)
 

@@ -87,7 +87,7 @@ def test_what_the_cells_and_steps_are_compared_with():
         return [entry.name for entry in comparison.entries], list(comparison.optional)
 
     names, optional = sides(cells.comparison(*cells.COMPILED, "cupy", ["torch"]))
-    assert names == ["duoln", "our products alone", "torch loop", "torch.nn.LSTM, no norm", "torch loop, compiled"]
+    assert names == ["duoln", "our products alone", "duoln, by steps", "torch loop", "torch.nn.LSTM, no norm", "torch loop, compiled"]
     assert optional == names[1:] and cells.COMPILED in cells.WANTED
     assert sides(cells.comparison("gru", cells.Shape(1, 2, 3, 4), False, "numpy", []))[0] == ["duoln", "our products alone"]
     names, optional = sides(steps.comparison(steps.WANTED[0], "cupy", ["torch"]))

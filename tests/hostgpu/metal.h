@@ -16,6 +16,19 @@
 
 typedef unsigned uint;
 
+// MLX's names for values of 16 bits.
+typedef _Float16 float16_t;
+struct bfloat16_t {
+    uint16_t upper;  // of the float32 with the same value
+
+    bfloat16_t() = default;
+    explicit bfloat16_t(float x) {
+        const uint32_t bits = uint32_t(hostgpu::bits(x));
+        upper = x != x ? uint16_t(bits >> 16 | 0x40) : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    }
+    operator float() const { return hostgpu::value<float>(uint64_t(upper) << 16); }
+};
+
 #define thread_position_in_threadgroup (hostgpu::thread_index())
 #define threadgroup_position_in_grid (hostgpu::block_index())
 #define threads_per_threadgroup (hostgpu::block_size())

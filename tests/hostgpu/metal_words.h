@@ -10,6 +10,8 @@ typedef unsigned uint;
 typedef int int32_t;
 typedef unsigned long size_t;
 struct uint3 { uint x, y, z; };
+typedef _Float16 float16_t;
+typedef __bf16 bfloat16_t;
 
 namespace metal {
 enum class mem_flags { mem_none, mem_device, mem_threadgroup };

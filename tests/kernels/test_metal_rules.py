@@ -60,7 +60,7 @@ def _case(*words):
 BROKEN = [
     ("no barrier before the sums are read", _case("layer_norm 3 x 2048"), "value[n];\n    threadgroup_barrier(mem_flags::mem_threadgroup);", "value[n];"),
     ("no barrier before the sums are overwritten", _case("layer_norm 3 x 2048"), "    threadgroup_barrier(mem_flags::mem_threadgroup);  // other threads may still read the last sums\n", ""),
-    ("no bounds check in a load", _case("layer_norm 3 x 1000"), "u * THREADS + t < width ? x[start + u * THREADS + t] : 0;", "x[start + u * THREADS + t];"),
+    ("no bounds check in a load", _case("layer_norm 3 x 1000"), "u * THREADS + t < width ? float(x[start + u * THREADS + t]) : 0;", "float(x[start + u * THREADS + t]);"),
     ("no bounds check in a store", _case("layer_norm 3 x 1025"), "        if (u * THREADS + t < width)\n            dx[", "        dx["),
     ("the last values are skipped", _case("layer_norm 3 x 500"), "for (int u = 0; u < UNITS; ++u) {", "for (int u = 0; u < UNITS - 1; ++u) {"),
     ("groups of rows are added up once", _case("layer_norm 70 x 129"), "gain_sums[u] += d[u] * xhat[u];", "gain_sums[u] = d[u] * xhat[u] + 1;"),
@@ -107,5 +107,7 @@ def test_wrong_inputs_are_refused(mlx):
                           ((x, None, None, np.zeros((2, 3)), 0.1), ["dy", "ndarray"]),
                           ((x, x, None, x, 0.1), ["gain", "1 dimensions", "2 dimensions"]),
                           ((x, None, None, mx.zeros((2, 3), mx.int32), 0.1), ["dy", "float32", "int32"]),
+                          ((x.astype(mx.bfloat16), None, None, x, 0.1), ["dy", "a contiguous bfloat16 array", "float32"]),
+                          ((mx.zeros((2, 3), mx.int32), None, None, x, 0.1), ["x", "float32", "int32"]),
                           ((None, None, None, x, 0.1), ["x", "NoneType"])):
         check_error(KernelError, lambda i=inputs: kernel(1, 32, i, {"dx": (2, 3)}, {}), *words)

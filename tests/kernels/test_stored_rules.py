@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from conftest import GPU, STAND_IN
 
-import duoln
 from duoln import ops, runtime
 from duoln.kernels import source
 from duoln.kernels.case_table import rule_cases
@@ -142,18 +141,6 @@ def test_every_width_of_an_access_has_a_plan():
     assert [plan(1024, vector).vector for vector in (8, 4, 1)] == [4, 4, 1]
     assert plan(1024, 8, 2).macros["STORAGE"] == 2 and "STORAGE" not in plan(1024, 8).macros
     assert plan(20_000, 8, 1).macros == {"THREADS": 512, "STORAGE": 1}
-
-
-def test_cells_run_in_float32(gpu):
-    """Their walk takes float32; it is the same rule on widened arrays."""
-    rng = np.random.default_rng(0)
-    x, h, w_x, w_h, bias = (duoln.tensor(rng.standard_normal(s).astype(np.float32), gpu, dtype="bfloat16") for s in ((2, 3, 4), (3, 5), (4, 20), (5, 20), (20,)))
-    assert ops.lstm.explain(x, h, h, w_x, w_h, bias) == [("cuda steps, in float32", "runs")]
-    result, _, c = ops.lstm(x, h, h.astype("float32"), w_x, w_h, bias.astype("float32"))
-    wide = ops.lstm(*(t.astype("float32") for t in (x, h, h, w_x, w_h, bias)))
-    assert (result.dtype, c.dtype) == ("bfloat16", "float32")
-    np.testing.assert_array_equal(result.numpy(), wide[0].astype("bfloat16").numpy())
-    np.testing.assert_array_equal(c.numpy(), wide[2].numpy())
 
 
 def test_gains_in_16_bits_are_widened(gpu):
