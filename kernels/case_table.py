@@ -33,7 +33,7 @@ class RuleCase(NamedTuple):
 
 _WIDTHS = (1, 2, 7, 31, 32, 33, 64, 65, 100, 128, 129, 255, 256, 257, 500, 512, 513, 1000, 1024, 1025, 2047, 2048, 2050,
            4096, 4097, 8192, 8193, 10_001)
-_CELL_SIZES = ((1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 5, 70), (2, 2, 3, 130), (2, 2, 1, 300),
+CELL_SIZES = ((1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 5, 70), (2, 2, 3, 130), (2, 2, 1, 300),
                (1, 3, 2, 600), (2, 1, 1, 1100))
 """Time steps, rows, inputs, hidden units: one case for each launch plan of the cell kernels."""
 LONG_CELL_SIZES = ((1, 2, 1, 2100), (1, 1, 1, 4096))
@@ -76,7 +76,7 @@ def _layer_norm() -> Iterator[RuleCase]:
 
 def _recurrent() -> Iterator[RuleCase]:
     for cell, norm in _VARIANTS:
-        for sizes in _CELL_SIZES:
+        for sizes in CELL_SIZES:
             for masked, reverse in ((False, False), (True, True)):
                 yield recurrent(cell, norm, sizes, masked, reverse)
         yield recurrent(cell, norm, (4, 3, 2, 33), masked=False, reverse=True, gradient_limit=0.05)

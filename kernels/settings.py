@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import NamedTuple
 
 from duoln.kernels.layer_norm import plan as layer_norm
 from duoln.kernels.recurrent import plan as recurrent
+from duoln.kernels.recurrent.cluster_plan import CELLS, Device, plan
+from duoln.ops.recurrent.variants import GATES
 
 Macros = Mapping[str, int]
 
@@ -30,8 +34,39 @@ def _stored(every: Sequence[dict[str, int]]) -> list[dict[str, int]]:
     return [{**macros, **storage} for storage in STORED for macros in every]
 
 
+WALK_DEVICES = {"sm_90": Device.of(9, 132, 227 << 10), "sm_100": Device.of(10, 148, 227 << 10),
+                "sm_120": Device.of(12, 170, 99 << 10)}
+"""A device of each architecture that has clusters of blocks."""
+WALK_SIZES = ((8, 400), (128, 256), (32, 240), (3, 33), (64, 512))
+"""Rows and units of walks: handwriting, DRAW, the attentive reader, a small layer and a large one."""
+
+
+class Walk(NamedTuple):
+    """The source of a walk with its setting."""
+
+    file: str
+    macros: Macros
+    shared: int
+    """Bytes of shared memory for which it asks at its launch."""
+
+
+def walks(device: Device, sizes: Sequence[tuple[int, int]] = WALK_SIZES) -> list[Walk]:
+    """The walks on a device, of these rows and units."""
+    made: list[Walk] = []
+    for (cell, norm), (batch, hidden) in product(CELLS, sizes):
+        norms = {"NORM_GATES": int(norm in ("layer", "layer-theano"))}
+        if cell == "lstm":
+            norms["NORM_CELL"] = int(norm != "none")
+        for direction, file in (("forward", "walk.cu"), ("backward", "walk_backward.cu")):
+            chosen = plan(cell, norm, direction, hidden, batch, device)
+            walk = chosen and Walk(f"{cell}/{file}", chosen.macros(**norms), chosen.shared)
+            if walk and walk not in made:
+                made.append(walk)
+    return made
+
+
 def every_setting() -> list[tuple[str, Macros]]:
-    """Pairs of a source file and its macros."""
+    """Pairs of a source file and its macros; those of walks depend on the device, see `walks`."""
     rows, wide = layer_norm.every_setting()
     sources: dict[str, list[dict[str, int]]] = {
         "layer_norm/layer_norm.cu": rows, "layer_norm/wide.cu": wide, "columns.cu": list(STORED),
@@ -42,6 +77,8 @@ def every_setting() -> list[tuple[str, Macros]]:
         "softmax_cross_entropy/softmax_cross_entropy.cu": _stored(CROSS_ENTROPY),
         "adam/adam.cu": [ADAM],
         "global_norm/global_norm.cu": [NORM],
+        "recurrent/row_statistics.cu": [{**m, "CELL_GATES": gates} for gates in GATES.values()
+                                        for m in recurrent.every_setting([{}])],
         "take/take.cu": list(STORED), "device_limits/memory.cu": [{}], "device_limits/exchange.cu": [{}],
         "device_limits/products.cu": [{}]}
     return [(file, macros) for file, every in sources.items() for macros in every]

@@ -27,6 +27,7 @@ import nvrtc_logs
 from nvrtc_logs import Use
 
 from duoln.kernels import source
+from duoln.kernels.settings import WALK_DEVICES, walks
 from duoln.plugins.draw.ops.cuda import dynamic_shared
 
 README = ROOT / "kernels" / "README.md"
@@ -53,6 +54,8 @@ class Row(NamedTuple):
     use: Use
     blocks: int
     """That a multiprocessor holds at once."""
+    asked: int = 0
+    """Bytes of shared memory that a walk asks for."""
 
     @property
     def warps(self) -> int:
@@ -75,16 +78,17 @@ def _up(size: int, unit: int) -> int:
 
 def rows(architecture: str) -> list[Row]:
     """Every kernel with every setting; those of `device_limits`, which measure a device, are left out."""
-    wanted = [(file, macros) for file, macros in nvrtc_logs.every_setting() if not file.startswith("device_limits")]
+    wanted = [(file, macros, 0) for file, macros in nvrtc_logs.every_setting() if not file.startswith("device_limits")]
+    wanted += walks(WALK_DEVICES[architecture]) if architecture in WALK_DEVICES else []
     with ThreadPoolExecutor(2) as pool:
         logs = list(pool.map(lambda pair: nvrtc_logs.log(source.text(pair[0]), pair[1], architecture), wanted))
     made = []
-    for (file, macros), log in zip(wanted, logs, strict=True):
+    for (file, macros, shared), log in zip(wanted, logs, strict=True):
         bounds = {name: entry.most_threads for name, entry in hostgpu.text.entries(source.text(file)).items()}
         for kernel, use in nvrtc_logs.used(log).items():
             threads = _WITHOUT_BOUNDS.get(kernel) or _value(bounds[kernel], source.text(file), macros)
             made.append(Row(kernel, macros, threads, use,
-                            blocks_of(architecture, threads, use, dynamic_shared(kernel))))
+                            blocks_of(architecture, threads, use, shared or dynamic_shared(kernel)), shared))
     return made
 
 
@@ -129,7 +133,7 @@ def written() -> tuple[str, dict[str, dict[str, str]]]:
     lines = match[0].splitlines() if match else []
     table_rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
     given_version = re.search(r"NVRTC ([\d.]+)\.$", lines[-2]) if len(lines) > 2 else None
-    columns = {architecture: {row[0].split("`")[1]: row[3 + k] for row in table_rows}
+    columns = {architecture: {row[0].split("`")[1]: row[3 + k] for row in table_rows if row[3 + k] != "-"}
                for k, architecture in enumerate(ARCHITECTURES)}
     return given_version[1] if given_version else "", columns
 
@@ -145,9 +149,9 @@ def table() -> str:
     lines = [f"| kernel (settings) | threads | shared bytes | {' | '.join(ARCHITECTURES)} | fewest warps (sm_90) |",
              "| --- | --- | --- | --- | --- | --- | --- |"]
     for kernel, some in sorted(middle.items()):
-        shared = _range(r.use.shared + dynamic_shared(kernel) for r in some)
+        shared = _range(r.use.shared + (r.asked or dynamic_shared(kernel)) for r in some)
         lines.append(f"| `{kernel}` ({len(some)}) | {_range(r.threads for r in some)} | {shared} | "
-                     f"{' | '.join(columns[a][kernel] for a in ARCHITECTURES)} | {_worst(some)} |")
+                     f"{' | '.join(columns[a].get(kernel, '-') for a in ARCHITECTURES)} | {_worst(some)} |")
     count = sum(len(made) for made in every.values())
     lines += ["", f"{count} kernels, settings and architectures; {spilled} bytes spilled. NVRTC {nvrtc_logs.version()}."]
     return "\n".join(lines) + "\n"

@@ -16,7 +16,7 @@ from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.bench import machine
 from duoln.bench.survey import device
-from duoln.bench.survey.compilation import compile_all
+from duoln.bench.survey.compilation import compile_all, of_this_device
 from duoln.bench.survey.program import options, save
 from duoln.kernels.case_table import RuleCase
 from duoln.testing import selftest
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     facts: dict[str, Any] = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.side()}
     every = not (args.one_of_each or args.small or args.quick)
     if every and backend.name == "cupy":
-        facts["compilation"] = compile_all(os.cpu_count() or 1)
+        facts["compilation"] = compile_all(os.cpu_count() or 1, of_this_device())
         save(facts, args.json)
     chosen = small_cases() if args.small else selftest.cases(args.one_of_each or args.quick)
     good = measure(backend, chosen, args.repeats, facts, args.json)

@@ -26,7 +26,7 @@ _SUMS, _OUTPUTS, _UNITS = 4, 2, 1
 _OF_A_SUM, _OF_AN_OUTPUT, _OF_A_UNIT = 3, 8, 24
 """Registers that each further one takes."""
 _LEAST_REST = 16
-"""Inputs in shared memory where not all weights are in registers: of fewer, a compiler takes some into registers too."""
+"""Inputs in shared memory where not all weights are in registers: of fewer, a compiler keeps some in registers."""
 _STATIC_SHARED, _RESERVED_SHARED = 48 << 10, 1 << 10
 _GROUP = 18
 """Multiprocessors of a group of an H100 or H200 (a cluster lies within one), of which 16 are counted on."""
@@ -65,7 +65,7 @@ class Cell(NamedTuple):
 
 CELLS = {("lstm", "layer"): Cell(4, (1, 4), (2, 4)), ("lstm", "layer-theano"): Cell(4, (1, 4), (2, 4)),
          ("lstm", "layer-cell"): Cell(4, (4,), (2,)), ("lstm", "none"): Cell(4, (), ()),
-         ("gru", "layer"): Cell(3, (2,), (8,), 12), ("gru", "layer-theano"): Cell(3, (2,), (8,), 12),
+         ("gru", "layer"): Cell(3, (2,), (8,), 36), ("gru", "layer-theano"): Cell(3, (2,), (8,), 36),
          ("gru", "none"): Cell(3, (), ()),
          ("rnn", "layer"): Cell(1, (1,), (2,)), ("rnn", "none"): Cell(1, (), ())}
 """By cell and norm."""

@@ -187,7 +187,7 @@ template <int N>
 __device__ __forceinline__ void sum_told(const Told<N>& told, int use, const Place& p, float (&sum)[N]) {
 #pragma unroll
     for (int n = 0; n < N; ++n) sum[n] = 0;
-#pragma unroll 4
+#pragma unroll(N > 4 ? 1 : 4)
     for (int rank = 0; rank < CLUSTER; ++rank)
 #pragma unroll
         for (int n = 0; n < N; ++n) sum[n] += told.values[slot_of(use)][rank][p.row][n];

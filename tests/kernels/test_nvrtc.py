@@ -13,7 +13,7 @@ import registers_table
 from nvrtc_logs import Use, every_setting
 
 from duoln.kernels import source
-from duoln.kernels.settings import ARCHITECTURES
+from duoln.kernels.settings import ARCHITECTURES, WALK_DEVICES, walks
 
 pytestmark = pytest.mark.skipif(nvrtc_logs.version() is None, reason="no NVRTC for this platform")
 
@@ -49,6 +49,14 @@ def _stored():
 @pytest.mark.parametrize(("file", "macros", "architecture"), list(_stored()))
 def test_values_of_16_bits(file, macros, architecture):
     _check(file, [macros], architecture)
+
+
+@pytest.mark.parametrize(("architecture", "device"), [
+    pytest.param(architecture, device, marks=[] if architecture == "sm_90" else pytest.mark.long, id=architecture)
+    for architecture, device in WALK_DEVICES.items()])
+@pytest.mark.parametrize("file", sorted(f"{cell}/walk{end}.cu" for cell in ("lstm", "gru", "rnn") for end in ("", "_backward")))
+def test_walks(file, architecture, device):
+    _check(file, [walk.macros for walk in walks(device) if walk.file == file], architecture)
 
 
 def _check(file, settings, architecture):

@@ -15,7 +15,8 @@ from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from duoln.kernels import source
-from duoln.kernels.settings import Macros, every_setting
+from duoln.kernels.case_table import CELL_SIZES
+from duoln.kernels.settings import Macros, every_setting, walks
 
 _ENTRY = re.compile(r'extern "C" __global__ void (?:[A-Z_]+\s+|__\w+__\([^)]*\)\s+)?(\w+)\(')
 
@@ -56,9 +57,17 @@ def compile_one(setting: tuple[str, Macros]) -> Compiled:
     return Compiled(file, dict(macros), time.perf_counter() - started, problem)
 
 
-def compile_all(workers: int, settings: Sequence[tuple[str, Macros]] | None = None) -> dict[str, Any]:
-    """Compile all settings with some processes; how long it took, and what failed."""
-    wanted = sorted(settings if settings is not None else every_setting(), key=_work, reverse=True)
+def of_this_device() -> list[tuple[str, Macros]]:
+    """Every setting, and the walks of all cases of the table that the current device takes."""
+    from duoln.kernels.recurrent.cuda_walk import device
+
+    sizes = [(batch, hidden) for _, batch, _, hidden in CELL_SIZES]
+    return [*every_setting(), *((walk.file, walk.macros) for walk in walks(device(), sizes))]
+
+
+def compile_all(workers: int, settings: Sequence[tuple[str, Macros]]) -> dict[str, Any]:
+    """Compile these settings with some processes; how long it took, and what failed."""
+    wanted = sorted(settings, key=_work, reverse=True)
     started = time.perf_counter()
     with ProcessPoolExecutor(min(workers, len(wanted)), mp_context=get_context("spawn")) as pool:
         running = [(setting, pool.submit(compile_one, setting)) for setting in wanted]
