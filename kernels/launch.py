@@ -24,8 +24,6 @@ from duoln.kernels import source
 from duoln.kernels.signature import STRUCT, Parameter, parameters
 
 _OPTIONS = ("--std=c++17",)
-_STATIC_LIMIT = 48 << 10
-"""A kernel must request dynamic shared memory beyond this size."""
 _PORTABLE_CLUSTER = 8
 """A kernel must request clusters of more blocks."""
 _ANY_CLUSTER = 14
@@ -65,6 +63,8 @@ class Kernel:
         self.file, self.entry, self.parameters = file, entry, parameters(signature)
         self._dtypes = [np.dtype("V" if p.dtype == STRUCT else p.dtype) for p in self.parameters]
         self._compiled: dict[tuple[Any, ...], Any] = {}
+        self._asked: dict[int, int] = {}
+        """Bytes of dynamic shared memory, by the identity of a compiled function."""
 
     def __call__(self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any],
                  macros: Mapping[str, int] | None = None, shared: int = 0) -> None:
@@ -95,12 +95,17 @@ class Kernel:
         native = [self._checked(p, dtype, a, device)
                   for p, dtype, a in zip(self.parameters, self._dtypes, arguments, strict=True)]
         function = self.compiled(macros or {})
-        if shared > _STATIC_LIMIT:
-            function.max_dynamic_shared_size_bytes = shared
+        self._ask(function, shared)
         if cluster > _PORTABLE_CLUSTER:
             cupy.cuda.driver.funcSetAttribute(function.kernel.ptr, _ANY_CLUSTER, 1)
         place = None if varying is None else [p.name for p in self.parameters].index(varying)
         return Launch(f"[{self.entry}] {self.file}", function, grid, block, native, shared, place)
+
+    def _ask(self, function: Any, shared: int) -> None:
+        """Ask for dynamic shared memory: with what the source declares it may be more than a kernel has unasked."""
+        if shared > self._asked.get(id(function), 0):
+            function.max_dynamic_shared_size_bytes = shared
+            self._asked[id(function)] = shared
 
     def compiled(self, macros: Mapping[str, int]) -> Any:
         """CuPy's function for these macros on the current device.

@@ -276,7 +276,7 @@ def _set_attribute(function: Any, attribute: int, value: int) -> None:
 
 
 class _Function:
-    max_dynamic_shared_size_bytes = hostgpu.SHARED_LIMIT
+    max_dynamic_shared_size_bytes: int | None = None
     most_cluster = hostgpu.CLUSTER_LIMIT
 
     def __init__(self, program: hostgpu.Program, name: str, cooperative: bool) -> None:

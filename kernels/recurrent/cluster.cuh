@@ -29,7 +29,7 @@ __device__ __forceinline__ int cluster_rank() {
 
 // All threads of all blocks of the cluster wait for each other.
 __device__ __forceinline__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
 }
 
 // By one thread, before any use; a cluster_barrier makes it known.

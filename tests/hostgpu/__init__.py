@@ -25,6 +25,8 @@ SHARED_LIMIT = 48 << 10
 """Bytes of shared memory that a block has without asking for more."""
 CLUSTER_LIMIT = 8
 """Blocks of a cluster that every device with clusters has."""
+DEVICE_SHARED = 227 << 10
+"""Bytes of shared memory that a block may ask for on an H100."""
 _MOST_SHARED = {"cuda.h": SHARED_LIMIT, "metal.h": 32 << 10}
 _MOST_BLOCKS = (2 ** 31 - 1, 65_535, 65_535)
 _MOST_THREADS = (1024, 1024, 64)
@@ -48,7 +50,7 @@ class Program:
         self._library, self.entries, self._most_static = library, entries, most_static
 
     def launch(self, entry: str, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any],
-               shared: int = 0, seed: int = 0, cooperative: bool = False, most_shared: int = SHARED_LIMIT,
+               shared: int = 0, seed: int = 0, cooperative: bool = False, most_shared: int | None = None,
                most_cluster: int = CLUSTER_LIMIT,
                reachable: Sequence[np.ndarray] = ()) -> None:
         """Run a kernel; what it writes into arrays is there afterwards.
@@ -63,7 +65,7 @@ class Program:
             shared: bytes of dynamic shared memory.
             seed: decides which blocks run together, who runs first, and on which side of its pages an array lies.
             cooperative: whether all blocks are there at once and may wait for each other.
-            most_shared: bytes of dynamic shared memory that the caller has asked for.
+            most_shared: bytes of dynamic shared memory that the caller has asked for; None if it has not.
             most_cluster: blocks of a cluster that the caller has asked for.
             reachable: arrays whose addresses may be in an array of uint64 or in a structure.
 
@@ -86,7 +88,8 @@ class Program:
             kernel=ctypes.cast(self._library[f"hostgpu_{entry}"], ctypes.c_void_p).value,
             grid=sizes, block=threads,
             most_threads=ctypes.c_uint.in_dll(self._library, f"hostgpu_threads_{entry}").value, shared=shared,
-            most_shared=most_shared, most_static=self._most_static, seed=seed, cooperative=cooperative,
+            most_shared=SHARED_LIMIT if most_shared is None else most_shared, most_static=self._most_static,
+            most_total=self._most_static if most_shared is None else DEVICE_SHARED, seed=seed, cooperative=cooperative,
             cluster=ctypes.c_uint.in_dll(self._library, f"hostgpu_cluster_{entry}").value, most_cluster=most_cluster,
             count=len(given), arguments=(machine.Argument * max(len(given), 1))(*given),
             message=ctypes.cast(message, ctypes.c_char_p), message_size=len(message))

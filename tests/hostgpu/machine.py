@@ -37,7 +37,7 @@ class Request(ctypes.Structure):
 
     _fields_ = [("kernel", ctypes.c_void_p), ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3),
                 ("most_threads", ctypes.c_uint), ("shared", ctypes.c_size_t), ("most_shared", ctypes.c_size_t),
-                ("most_static", ctypes.c_size_t), ("seed", ctypes.c_uint64), ("cooperative", ctypes.c_int),
+                ("most_static", ctypes.c_size_t), ("most_total", ctypes.c_size_t), ("seed", ctypes.c_uint64), ("cooperative", ctypes.c_int),
                 ("cluster", ctypes.c_uint), ("most_cluster", ctypes.c_uint),
                 ("count", ctypes.c_uint), ("arguments", ctypes.POINTER(Argument)), ("message", ctypes.c_char_p),
                 ("message_size", ctypes.c_size_t)]

@@ -176,9 +176,10 @@ void* shared_array(Site& site, size_t bytes) {
     const size_t most = launch->request->most_static;
     if (b.static_bytes > most)
         fail("shared memory '%s': expected at most %zu bytes declared in a block, found %zu", site.name, most, b.static_bytes);
-    if (b.static_bytes + launch->request->shared > std::max(most, launch->request->most_shared))
+    const size_t total = launch->request->most_total;
+    if (b.static_bytes + launch->request->shared > total)
         fail("shared memory '%s': expected at most %zu bytes in a block without asking for more, found %zu", site.name,
-             std::max(most, launch->request->most_shared), b.static_bytes + launch->request->shared);
+             total, b.static_bytes + launch->request->shared);
     return place_shared(b, site, bytes);
 }
 

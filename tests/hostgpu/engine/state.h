@@ -27,7 +27,7 @@ struct Request {
     void (*kernel)(void**);
     unsigned grid[3], block[3];
     unsigned most_threads;
-    size_t shared, most_shared, most_static;
+    size_t shared, most_shared, most_static, most_total;
     uint64_t seed;
     int cooperative;
     unsigned cluster, most_cluster;  // blocks; without clusters 1
