@@ -4,7 +4,7 @@ An array of 16 bits that a rule does not take as it is stored is widened to floa
 in float32, and its results and gradients are rounded once, to the dtypes in which they are stored.
 
 A rule says which of its arrays it also takes in 16 bits (`Rule.stored`), and an op says in which dtypes its results are
-stored (`Op.like`).
+stored (`Op.like`). Such a rule rounds the results that are stored like these arrays; the rest it gives in float32.
 """
 
 from __future__ import annotations

@@ -62,6 +62,34 @@ def test_gradients_have_the_dtypes_of_their_inputs(half_or_float32, be):
         assert gradients[2].numpy()[0] == (_rounded(duoln.tensor(third, be)) if dtypes[2] == "bfloat16" else third)
 
 
+@pytest.mark.parametrize("state", ["bfloat16", "float32"])
+def test_a_result_like_an_array_that_a_rule_takes_in_float32_is_rounded_once(state, be):
+    """So are its gradients: a rule sees float32 on both ways."""
+    seen = []
+
+    def forward(be, x, y):
+        seen.append([be.dtype(x), be.dtype(y)])
+        return (x, y * 1.001), None
+
+    def vjp(be, saved, gouts, needs):
+        seen.append([None if g is None else be.dtype(g) for g in gouts])
+        return gouts[0], gouts[1] * 1.001
+
+    made = Op(lambda x, y: made.apply(x, y), "carried", like=(0, 1))
+    made.add(Rule("composed", forward, vjp, stored=(0,)))
+    x, y = _tensor(be, 4), _tensor(be, 4, dtype="float32", seed=1).astype("bfloat16").astype(state)
+    assert made.explain(x, y) == [("composed", "runs")]
+    first, second = made(x, y)
+    assert (first.dtype, second.dtype) == ("bfloat16", state)
+    exact = duoln.tensor(y.numpy().astype(np.float32) * np.float32(1.001), be)
+    np.testing.assert_array_equal(second.numpy(), exact.astype(state).numpy())
+    seen.clear()
+    _, gradients = value_and_grad(lambda p: ops.add(*((o * 2.0).astype("float32").sum() for o in made(*p))))([x, y])
+    assert [g.dtype for g in gradients] == ["bfloat16", state]
+    assert seen == [["bfloat16", "float32"]] * 2
+    np.testing.assert_array_equal(gradients[1].numpy(), duoln.tensor(np.full(4, 2.002, np.float32), be).astype(state).numpy())
+
+
 def test_explain_names_both_ways(half_or_float32, be):
     op, _ = half_or_float32
     x, wide = _tensor(be, 3), _tensor(be, 3, dtype="float32")
