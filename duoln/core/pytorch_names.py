@@ -111,7 +111,6 @@ OF_OPTIMIZERS = {
     "load_state_dict": "slots, which optimizer.init(params) makes, are the state", "add_param_group": _UPDATE,
 }
 OF_RECURRENT = {
-    "batch_first": "sequences are (time, batch, in); ops.permute_dims(x, axes=(1, 0, 2)) turns a batch-first one",
     "bias": "the norm decides which biases a cell has", "num_layers": "layers=2", "hidden_size": "n_hidden=16",
     "input_size": "n_in=8", "proj_size": "nn.Linear after the layer", "nonlinearity": "nn.RNN has tanh",
 }
