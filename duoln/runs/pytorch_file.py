@@ -8,11 +8,11 @@ A layer's arrays hold the same numbers in both libraries, in another order:
 | LayerNorm | weight, bias | gain, bias |
 | Embedding | weight | table |
 | Conv2d | weight (out, in, height, width), bias | weight (height, width, in, out), bias |
-| RNN, LSTM, GRU | weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse | the same of forward0, backward0 |
+| RNN, LSTM, GRU | those of a cell, with endings _l0, _l0_reverse, _l1 | those of cells forward0, backward0, forward1 |
 | their cells | weight_ih (gates * hidden, in), weight_hh, bias_ih, bias_hh | w_x (in, gates * hidden), w_h, bias |
 
-An LSTM's gates stand there in the order i, f, g, o, and here f, i, o, g. A GRU's stand there in the order r, z, n, and
-its update gate keeps the state where ours renews it: that gate's weights change their sign. PyTorch adds two biases where
+An LSTM's gates stand there in the order i, f, g, o, and here f, i, o, g. A GRU's stand there in the order r, z, n, its
+update gate keeps the state where ours renews it: that gate's weights change their sign. PyTorch adds two biases where
 one is enough; they become their sum, and the second is 0 on the way back. But the two biases of a GRU's n are no sum:
 `norm="recurrent-bias"` has both.
 """
