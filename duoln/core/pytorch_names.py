@@ -46,7 +46,7 @@ OF_NN = {
     "MSELoss": "ops.mse_loss(predictions, targets)", "L1Loss": "ops.l1_loss(predictions, targets)",
     "HuberLoss": "ops.huber_loss(predictions, targets)", "KLDivLoss": "ops.kl_div(log_predictions, targets)",
     "Dropout": "x * mask, with masks of randomness.Stream(seed, name).keep_mask(shape, keep) in the batch",
-    "BatchNorm1d": "nn.BatchNorm(width)", "BatchNorm2d": "nn.BatchNorm(width), channels last", "Conv1d": "nn.Conv2d",
+    "BatchNorm1d": "nn.BatchNorm(width)", "BatchNorm2d": "nn.BatchNorm(width), channels last",
     "GroupNorm": "nn.LayerNorm(width)", "RMSNorm": "nn.LayerNorm(width)",
     "MaxPool2d": "ops.max_pool2d(x, size=2)", "AvgPool2d": "ops.avg_pool2d(x, size=2)",
     "Parameter": "arrays of a module's own come from its method weights(rng), and __call__ gets them in params",
@@ -140,8 +140,7 @@ NO_KEYWORDS = {
     "momentum": "optim.SGD has it; batch norm's statistics are gathered by nn.with_population",
     "track_running_stats": "batch norm's statistics are gathered by nn.with_population",
     "affine": "a norm has its gain and its bias", "elementwise_affine": "a norm has its gain and its bias",
-    "groups": "there is none", "dilation": "there is none", "padding_mode": "ops.pad before the layer",
-    "padding_idx": "multiply the rows by a mask", "max_norm": "there is none",
+    "padding_mode": "ops.pad before the layer", "max_norm": "there is none",
 }
 """Arguments of PyTorch that nothing here has, with duoln's way of doing the same."""
 

@@ -16,6 +16,7 @@ from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import LARGEST, check_integer, described
 from duoln.core.miscalled import explained
 from duoln.core.storage import in_float32
+from duoln.core.tensor import stop_gradient
 from duoln.errors import AxisIndexError, DtypeError, ShapeError
 from duoln.ops.common import (
     broadcast_shape,
@@ -27,6 +28,7 @@ from duoln.ops.common import (
     normal_axis,
     only_axis,
 )
+from duoln.ops.elementwise import where
 
 MOST_AXES = 32
 """The largest number of axes that NumPy, CuPy and MLX all support."""
@@ -200,17 +202,24 @@ take.add(Rule("composed", _take_forward, _take_vjp, stored=(0,), remark=_counts_
 
 
 @explained
-def embedding(table: Tensor, ids: Tensor) -> Tensor:
-    """Rows of a table.
+def embedding(table: Tensor, ids: Tensor, *, padding_idx: int | None = None) -> Tensor:
+    """Rows of a table. The row `padding_idx` gets no gradient.
 
     Shape:
         table (words, width), ids int32 (...) -> (..., width).
+
+    Raises:
+        ShapeError: the table is no matrix, or it has no row `padding_idx`; on NumPy, an id is out of range.
     """
     check_tensors("embedding", table)
     if table.ndim != 2:
         raise ShapeError(f"[embedding] expected a table of 2 dimensions, found shape {table.shape}")
     check_indices("embedding", "ids", ids, table.shape[0], table)
-    return take.apply(table, ids, axis=0)
+    rows = take.apply(table, ids, axis=0)
+    if padding_idx is None:
+        return rows
+    padding = check_integer("embedding", "padding_idx", padding_idx, 0, table.shape[0] - 1)
+    return where(getitem.apply(ids != padding, key=(..., None)), rows, stop_gradient(rows))
 
 
 @op

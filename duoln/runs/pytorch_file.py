@@ -7,7 +7,7 @@ A layer's arrays hold the same numbers in both libraries, in another order:
 | Linear | weight (out, in), bias | weight (in, out), bias |
 | LayerNorm | weight, bias | gain, bias |
 | Embedding | weight | table |
-| Conv2d | weight (out, in, height, width), bias | weight (height, width, in, out), bias |
+| Conv1d, Conv2d | weight (out, in / groups, ...), bias | weight (..., in / groups, out), bias |
 | RNN, LSTM, GRU | those of a cell, with endings _l0, _l0_reverse, _l1 | those of cells forward0, backward0, forward1 |
 | their cells | weight_ih (gates * hidden, in), weight_hh, bias_ih, bias_hh | w_x (in, gates * hidden), w_h, bias |
 
@@ -311,8 +311,8 @@ LAYERS: dict[type[nn.Module], Layer] = {
     nn.Linear: _renamed(_SAME, lambda m: _with_bias(m, (m.n_out, m.n_in)), np.transpose, np.transpose),
     nn.LayerNorm: _renamed({"weight": "gain", "bias": "bias"}, lambda m: {"weight": (m.width,), "bias": (m.width,)}),
     nn.Embedding: _renamed({"weight": "table"}, lambda m: {"weight": (m.words, m.width)}),
-    nn.Conv2d: _renamed(_SAME, lambda m: _with_bias(m, (m.n_out, m.n_in, m.size, m.size)), _channels_last,
-                        _channels_first),
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d), _renamed(
+        _SAME, lambda m: _with_bias(m, (m.n_out, m.n_in // m.groups, *m.kernel)), _channels_last, _channels_first)),
     Recurrent: Layer(_layers_shapes, _layers_ours, _layers_theirs),
     RecurrentCell: Layer(_cell_shapes, _cell_ours, _cell_theirs),
 }

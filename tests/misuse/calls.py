@@ -103,7 +103,7 @@ CALLS: list[Call] = [
     Call("pad", ((floats(3, 4), "any"),), {"widths": (((1, 0), (0, 2)), "widths"), "value": (0.5, "number")}),
     Call("getitem", ((floats(3, 4), "any"),), {"key": (1, "key")}),
     Call("take", ((floats(3, 4), "any"), (_IDS, "ids")), {"axis": (0, "axis")}),
-    Call("embedding", ((floats(3, 4), "fixed any"), (_IDS, "ids"))),
+    Call("embedding", ((floats(3, 4), "fixed any"), (_IDS, "ids")), {"padding_idx": (0, "optional index")}),
     Call("take_along_axis", ((floats(2, 3), "fixed any"), (_IDS, "ids")), {"axis": (1, "axis")}),
     Call("one_hot", ((_IDS, "ids"),), {"size": (3, "count"), "dtype": ("float32", "dtype")}),
     Call("matmul", ((floats(3, 4), "float"), (floats(4, 2), "float"))),
@@ -111,9 +111,14 @@ CALLS: list[Call] = [
     Call("vecdot", ((floats(3, 4), "float"), (floats(3, 4), "float")), {"axis": (-1, "last axis")}),
     Call("tensordot", ((floats(3, 4), "float"), (floats(4, 2), "float")), {"axes": (1, "meeting axes")}),
     Call("linear", ((floats(3, 4), "float"), (floats(4, 2), "fixed"), (floats(2), "optional"))),
-    Call("conv2d", ((_IMAGES, "fixed"), (floats(2, 2, 3, 4), "fixed")), {"stride": (1, "count"), "padding": (1, "width")}),
-    *(Call(name, ((_IMAGES, "fixed"),), {"size": (2, "count"), "stride": (1, "optional count")})
+    Call("conv2d", ((_IMAGES, "fixed"), (floats(2, 2, 3, 4), "fixed")), {"stride": (1, "pair of counts"), "padding": (1, "padding"), "dilation": (1, "pair of counts"),
+                                                                           "groups": (1, "count of groups")}),
+    Call("conv1d", ((floats(2, 5, 4), "fixed"), (floats(2, 2, 6), "fixed")), {"stride": (1, "count"), "padding": (1, "padding of time"), "dilation": (1, "count"),
+                                                                             "groups": (2, "count of groups")}),
+    *(Call(name, ((_IMAGES, "fixed"),), {"size": (2, "pair of counts"), "stride": (1, "optional pair of counts"), "padding": (1, "pool padding")})
       for name in ("max_pool2d", "avg_pool2d")),
+    *(Call(name, ((_IMAGES[:, 0], "fixed"),), {"size": (2, "count"), "stride": (1, "optional count"), "padding": (1, "pool padding")})
+      for name in ("max_pool1d", "avg_pool1d")),
     Call("layer_norm", ((floats(3, 4), "float"), (floats(4), "optional"), (floats(4), "optional")),
          {"eps": (1e-5, "positive"), "eps_place": ("inside", "choice"), "activation": ("relu", "optional choice")}),
     Call("batch_norm", ((floats(3, 4), "float"), (floats(4), "optional"), (floats(4), "optional")),

@@ -18,6 +18,7 @@ NO_NUMBERS: dict[str, Any] = {"None": None, "text": "a", "array": np.ones(2, np.
                               "nan": float("nan"), "bool": True}
 BAD: dict[str, dict[str, Any]] = {
     "axis": {**NO_INTEGERS, "too large": 7, "too small": -7, "huge": HUGE, "tuple": (0,)},
+    "optional index": {**{k: v for k, v in NO_INTEGERS.items() if k != "None"}, "too large": 7, "too small": -1},
     "optional axis": {**{k: v for k, v in NO_INTEGERS.items() if k != "None"}, "too large": 7, "too small": -7, "tuple": (0,)},
     "some axes": {**{k: v for k, v in NO_INTEGERS.items() if k != "list"}, "too large": 7, "twice": (1, 1), "none in it": (0, None)},
     "moved axes": {**{k: v for k, v in NO_INTEGERS.items() if k not in ("None", "list")}, "too large": 7, "too small": -7, "none in it": (0, None),
@@ -51,6 +52,12 @@ BAD: dict[str, dict[str, Any]] = {
     "shape": {**{k: v for k, v in NO_INTEGERS.items() if k != "list"}, "integer": 6, "floats": (2.0, 6.0), "none in it": (None, 6),
               "text in it": ("2", 6), "too small": -2, "negative": (-2, -6), "other size": (5, 5), "two open": (-1, -1),
               "huge": (HUGE, HUGE), "fraction": (2.5, 6)},
+    "pair of counts": {**NO_INTEGERS, "zero": 0, "negative": -1, "fraction": 2.5, "huge": HUGE, "three": (1, 1, 1), "zero in it": (1, 0), "float in it": (1.0, 1)},
+    "optional pair of counts": {**{k: v for k, v in NO_INTEGERS.items() if k != "None"}, "zero": 0, "negative": -1, "three": (1, 1, 1), "zero in it": (1, 0)},
+    "count of groups": {**NO_INTEGERS, "zero": 0, "negative": -1, "huge": HUGE, "too many": 5, "pair": (1, 1)},
+    "padding": {**NO_INTEGERS, "negative": -1, "fraction": 0.5, "huge": HUGE, "another word": "valid", "three": (1, 1, 1), "negative in it": (1, -1)},
+    "padding of time": {**NO_INTEGERS, "negative": -1, "fraction": 0.5, "huge": HUGE, "another word": "valid", "pair": (1, 1)},
+    "pool padding": {**NO_INTEGERS, "negative": -1, "fraction": 0.5, "huge": HUGE, "too wide": 2},
     "widths": {**NO_INTEGERS, "integer": 1, "one pair": ((1, 1),), "single": (1, 1), "negative": ((-1, 0), (0, 0)),
                "float in it": ((1.0, 0), (0, 0)), "three": ((1, 1, 1), (0, 0, 0)), "none in it": ((None, 0), (0, 0)),
                "huge": ((HUGE, 0), (0, 0)), "beyond memory": ((2 ** 30, 0), (2 ** 30, 0))},

@@ -305,6 +305,55 @@ for shape, size, stride in [((2, 6, 6, 3), 2, 2), ((1, 7, 5, 2), 3, 2), ((2, 3, 
          gaussians(shape), lambda x, k=size, s=stride: pool_reference(x, k, s, np.mean), 9)
 
 
+def any_conv_reference(x, w, stride=(1, 1), padding=((0, 0), (0, 0)), dilation=(1, 1), groups=1):
+    """Each output is a sum over the pixels and channels that it reads, written as the definition says."""
+    x, (kh, kw, depth, n_out) = np.pad(x, ((0, 0), *padding, (0, 0))), w.shape
+    sizes = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(x.shape[1:3], (kh, kw), stride, dilation, strict=True)]
+    y = np.zeros((x.shape[0], *sizes, n_out))
+    for i, j, o, a, b, c in np.ndindex(*sizes, n_out, kh, kw, depth):
+        first = o // (n_out // groups) * depth
+        y[:, i, j, o] += x[:, i * stride[0] + a * dilation[0], j * stride[1] + b * dilation[1], first + c] * w[a, b, c, o]
+    return y
+
+
+def any_pool_reference(x, size, stride, padding, reduce, border):
+    x = np.pad(x, ((0, 0), *((n, n) for n in padding), (0, 0)), constant_values=border)
+    sizes = [(n - k) // s + 1 for n, k, s in zip(x.shape[1:3], size, stride, strict=True)]
+    y = np.zeros((x.shape[0], *sizes, x.shape[3]))
+    for i, j in np.ndindex(*sizes):
+        y[:, i, j] = reduce(x[:, i * stride[0]:i * stride[0] + size[0], j * stride[1]:j * stride[1] + size[1]], axis=(1, 2))
+    return y
+
+
+for x, w, given, plain in [
+        ((2, 6, 7, 3), (3, 3, 3, 4), {"stride": (2, 1)}, {"stride": (2, 1)}),
+        ((1, 6, 7, 2), (3, 2, 2, 2), {"padding": (2, 1)}, {"padding": ((2, 2), (1, 1))}),
+        ((1, 8, 9, 2), (3, 2, 2, 3), {"dilation": (2, 3), "padding": 1}, {"dilation": (2, 3), "padding": ((1, 1), (1, 1))}),
+        ((2, 5, 6, 4), (3, 3, 2, 6), {"groups": 2, "padding": 1, "stride": 2}, {"groups": 2, "padding": ((1, 1), (1, 1)), "stride": (2, 2)}),
+        ((2, 4, 4, 3), (2, 2, 1, 6), {"groups": 3, "dilation": 2}, {"groups": 3, "dilation": (2, 2)}), ((1, 3, 3, 4), (1, 1, 1, 4), {"groups": 4}, {"groups": 4}),
+        ((1, 5, 6, 2), (3, 3, 2, 2), {"padding": "same"}, {"padding": ((1, 1), (1, 1))}), ((0, 4, 4, 2), (3, 3, 1, 2), {"groups": 2}, {"groups": 2}),
+        ((1, 5, 6, 2), (2, 4, 2, 2), {"padding": "same"}, {"padding": ((0, 1), (1, 2))}),
+        ((1, 5, 6, 2), (3, 2, 2, 2), {"padding": "same", "stride": (2, 3)}, {"padding": ((1, 1), (0, 0)), "stride": (2, 3)}),
+        ((1, 5, 7, 1), (3, 3, 1, 2), {"padding": "same", "dilation": 2}, {"padding": ((2, 2), (2, 2)), "dilation": (2, 2)})]:
+    case(f"conv2d{x}{w}{given}", partial(ops.conv2d, **given), gaussians(x, w), partial(any_conv_reference, **plain), 60)
+for x, w, given, plain in [
+        ((2, 9, 3), (3, 3, 4), {}, {}), ((2, 9, 3), (4, 3, 2), {"stride": 2, "padding": 2}, {"stride": (1, 2), "padding": ((0, 0), (2, 2))}),
+        ((1, 9, 4), (3, 2, 6), {"dilation": 3, "groups": 2}, {"dilation": (1, 3), "groups": 2}), ((0, 9, 1), (1, 1, 1), {}, {}),
+        ((1, 8, 2), (4, 2, 1), {"padding": "same", "stride": 3}, {"padding": ((0, 0), (1, 1)), "stride": (1, 3)}), ((1, 1, 1), (1, 1, 1), {}, {})]:
+    case(f"conv1d{x}{w}{given}", partial(ops.conv1d, **given), gaussians(x, w),
+         lambda x, w, p=plain: any_conv_reference(x[:, None], w[None], **p)[:, 0], 30)
+for x, given, plain in [
+        ((2, 6, 7, 3), {"size": (2, 3)}, ((2, 3), (2, 3), (0, 0))), ((1, 7, 5, 2), {"size": 3, "stride": (2, 1), "padding": 1}, ((3, 3), (2, 1), (1, 1))),
+        ((2, 5, 5, 1), {"size": (2, 4), "stride": 2, "padding": (1, 2)}, ((2, 4), (2, 2), (1, 2)))]:
+    for name, reduce, border in (("max_pool2d", np.max, -np.inf), ("avg_pool2d", np.mean, 0.0)):
+        case(f"{name}{x}{given}", partial(getattr(ops, name), **given), gaussians(x),
+             lambda x, p=plain, r=reduce, b=border: any_pool_reference(x, *p, r, b), 12)
+for x, given, (size, stride, padding) in [((2, 9, 3), {"size": 3}, (3, 3, 0)), ((1, 8, 2), {"size": 3, "stride": 2, "padding": 1}, (3, 2, 1)), ((1, 1, 1), {"size": 1}, (1, 1, 0))]:
+    for name, reduce, border in (("max_pool1d", np.max, -np.inf), ("avg_pool1d", np.mean, 0.0)):
+        case(f"{name}{x}{given}", partial(getattr(ops, name), **given), gaussians(x), lambda x, k=size, s=stride, p=padding, r=reduce, b=border: any_pool_reference(
+            x[:, None], (1, k), (1, s), (0, p), r, b)[:, 0], 3)
+
+
 # Normalisation
 def layer_norm_reference(x, gain=None, bias=None, eps=1e-5, place="inside"):
     centred = x - x.mean(-1, keepdims=True)

@@ -28,7 +28,8 @@ class Tagger(nn.Module):
 
 MODELS = {
     "Linear": nn.Linear(4, 3), "Linear without bias": nn.Linear(4, 3, bias=False), "LayerNorm": nn.LayerNorm(5), "Embedding": nn.Embedding(6, 3),
-    "Conv2d": nn.Conv2d(2, 3, 3, stride=2, padding=1), "RNN": nn.RNN(4, 5), "LSTM": nn.LSTM(4, 5), "LSTM of two layers": nn.LSTM(4, 5, layers=2, bidirectional=True),
+    "Conv2d": nn.Conv2d(2, 3, 3, stride=2, padding=1), "Conv1d": nn.Conv1d(4, 6, 3, dilation=2, groups=2),
+    "Conv2d in groups": nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0), groups=2, bias=False), "RNN": nn.RNN(4, 5), "LSTM": nn.LSTM(4, 5), "LSTM of two layers": nn.LSTM(4, 5, layers=2, bidirectional=True),
     "GRU": nn.GRU(4, 5, norm="recurrent-bias"), "GRU of two layers": nn.GRU(4, 5, norm="recurrent-bias", layers=2, bidirectional=True),
     "GRU without the bias": nn.GRU(4, 5), "LSTMCell": nn.LSTMCell(4, 5), "GRUCell": nn.GRUCell(4, 5, norm="recurrent-bias"), "RNNCell": nn.RNNCell(4, 5),
     "Tagger": Tagger(), "a norm in a Sequential": nn.Sequential(nn.Linear(3, 2), ops.relu, nn.LayerNorm(2)),
@@ -77,7 +78,9 @@ def torch_module(name):
 
     return {
         "Linear": lambda: theirs.Linear(4, 3), "Linear without bias": lambda: theirs.Linear(4, 3, bias=False), "LayerNorm": lambda: theirs.LayerNorm(5),
-        "Embedding": lambda: theirs.Embedding(6, 3), "Conv2d": lambda: theirs.Conv2d(2, 3, 3, stride=2, padding=1), "RNN": lambda: theirs.RNN(4, 5),
+        "Embedding": lambda: theirs.Embedding(6, 3), "Conv2d": lambda: theirs.Conv2d(2, 3, 3, stride=2, padding=1),
+        "Conv1d": lambda: theirs.Conv1d(4, 6, 3, dilation=2, groups=2),
+        "Conv2d in groups": lambda: theirs.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0), groups=2, bias=False), "RNN": lambda: theirs.RNN(4, 5),
         "LSTM": lambda: theirs.LSTM(4, 5), "LSTM of two layers": lambda: theirs.LSTM(4, 5, num_layers=2, bidirectional=True),
         "GRU": lambda: theirs.GRU(4, 5), "GRU of two layers": lambda: theirs.GRU(4, 5, num_layers=2, bidirectional=True),
         "LSTMCell": lambda: theirs.LSTMCell(4, 5), "GRUCell": lambda: theirs.GRUCell(4, 5), "RNNCell": lambda: theirs.RNNCell(4, 5),
@@ -89,7 +92,7 @@ def inputs_of(name):
     rng = np.random.default_rng(1)
     if name in ("Embedding", "Tagger"):
         return rng.integers(0, 6, (6, 2)).astype(np.int32)
-    shape = {"Conv2d": (2, 7, 6, 2), "LayerNorm": (3, 5), "a norm in a Sequential": (4, 3)}.get(name, (3, 4) if "Cell" in name or "Linear" in name else (6, 2, 4))
+    shape = {"Conv2d": (2, 7, 6, 2), "Conv1d": (2, 9, 4), "Conv2d in groups": (2, 7, 6, 2), "LayerNorm": (3, 5), "a norm in a Sequential": (4, 3)}.get(name, (3, 4) if "Cell" in name or "Linear" in name else (6, 2, 4))
     return rng.standard_normal(shape).astype(np.float32)
 
 
@@ -98,9 +101,9 @@ def outputs(name, module, x):
     import torch
 
     with torch.no_grad():
-        y = module(torch.from_numpy(x.astype(np.int64) if x.dtype == np.int32 else np.moveaxis(x, -1, 1).copy() if name == "Conv2d" else x))
+        y = module(torch.from_numpy(x.astype(np.int64) if x.dtype == np.int32 else np.moveaxis(x, -1, 1).copy() if name.startswith("Conv") else x))
     y = (y[0] if isinstance(y, tuple) else y).numpy()
-    return np.moveaxis(y, 1, -1) if name == "Conv2d" else y
+    return np.moveaxis(y, 1, -1) if name.startswith("Conv") else y
 
 
 @pytest.mark.peers
