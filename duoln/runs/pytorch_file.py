@@ -31,7 +31,7 @@ from duoln.core import Tensor
 from duoln.core.arguments import described
 from duoln.core.miscalled import explained
 from duoln.errors import CheckpointError, DtypeError, ShapeError, UsageError
-from duoln.nn.module import Params, branch, parameter
+from duoln.nn.module import Params, branch, parameters
 from duoln.nn.recurrent import Recurrent, RecurrentCell
 from duoln.ops.recurrent.variants import GATES
 from duoln.runs.tensor_file import in_foreign_bytes, opened_foreign
@@ -74,7 +74,8 @@ def load_pytorch(path: str | Path, model: nn.Module) -> Params:
     """
     _check_model("load_pytorch", model)
     layers = list(_layers("load_pytorch", model))
-    path, params = Path(path), {}
+    path = Path(path)
+    params: Params = {}
     with opened_foreign(path, _KIND) as file:
         present = set(file.keys())
         for place, module, layer in layers:
@@ -195,6 +196,12 @@ def _on_host(kind: str, params: Any) -> Params:
     return host
 
 
+def _array(module: nn.Module, params: Params, key: str) -> np.ndarray:
+    """A parameter on the host. Raises ShapeError where it is missing."""
+    array: np.ndarray = parameters(type(module).__name__, params, (key,))[0]
+    return array
+
+
 # The layers -------------------------------------------------------------------------------------------
 
 def _renamed(names: Mapping[str, str], shapes: Callable[[Any], dict[str, Shape]],
@@ -206,7 +213,7 @@ def _renamed(names: Mapping[str, str], shapes: Callable[[Any], dict[str, Shape]]
         return {names[name]: turn(array) if name == "weight" else array for name, array in arrays.items()}
 
     def theirs(module: Any, params: Params) -> dict[str, np.ndarray]:
-        arrays = {name: parameter(type(module).__name__, params, names[name]) for name in shapes(module)}
+        arrays = {name: _array(module, params, names[name]) for name in shapes(module)}
         return {name: back(array) if name == "weight" else array for name, array in arrays.items()}
 
     return Layer(shapes, ours, theirs)
@@ -266,15 +273,14 @@ def _cell_ours(cell: RecurrentCell, arrays: Arrays) -> Params:
 
 def _cell_theirs(cell: RecurrentCell, params: Params) -> dict[str, np.ndarray]:
     kind, wide = type(cell).__name__, GATES[cell.cell] * cell.n_hidden
-    first = parameter(kind, params, "bias")
+    first = _array(cell, params, "bias")
     second = np.zeros(wide, first.dtype)
     if cell.norm == "recurrent-bias":
-        of_n = parameter(kind, params, "bias_n")
+        of_n = _array(cell, params, "bias_n")
         if of_n.shape != (cell.n_hidden,):
             raise ShapeError(f"[save_pytorch] bias_n: expected shape {(cell.n_hidden,)}, found {of_n.shape}")
         second[2 * cell.n_hidden:] = of_n
-    arrays = {"weight_ih": parameter(kind, params, "w_x"), "weight_hh": parameter(kind, params, "w_h"),
-              "bias_ih": first}
+    arrays = {"weight_ih": _array(cell, params, "w_x"), "weight_hh": _array(cell, params, "w_h"), "bias_ih": first}
     for name, array in arrays.items():
         if not array.ndim or array.shape[-1] != wide:
             raise ShapeError(f"[save_pytorch] {name} of {kind}: expected a last axis of {wide}, found shape "

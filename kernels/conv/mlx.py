@@ -78,12 +78,12 @@ def _forward(be: Backend, x: Array, weight: Array, stride: Sizes, padding: int, 
 
 
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
-    x, weight, *steps = saved
+    x, weight, stride, padding, dilation = saved
     dx = d_weight = None
     if needs[0]:
-        dx = mx.vjp(lambda a: _convolve(a, weight, *steps), [x], [gout])[1][0]
+        dx = mx.vjp(lambda a: _convolve(a, weight, stride, padding, dilation), [x], [gout])[1][0]
     if needs[1]:
-        d_weight = mx.vjp(lambda a: _convolve(x, a, *steps), [weight], [gout])[1][0]
+        d_weight = mx.vjp(lambda a: _convolve(x, a, stride, padding, dilation), [weight], [gout])[1][0]
     return [dx, d_weight]
 
 
