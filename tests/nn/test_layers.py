@@ -204,6 +204,16 @@ def test_a_padding_row_starts_at_0_and_stays(be):
     np.testing.assert_array_equal(gradients["table"].numpy(), expected)
 
 
+def test_a_padding_row_of_ids_that_change_in_a_compiled_step(be):
+    layer = nn.Embedding(5, 3, padding_idx=2)
+    params = duoln.to_tensors(layer.init(0), be)
+    step = duoln.compile(lambda p, ids: duoln.value_and_grad(lambda q: ops.sum(layer(q, ids)))(p)[1]["table"])
+    for ids in ([0, 1, 2], [2, 2, 4], [3, 2, 3], [4, 0, 1]):
+        expected = np.zeros((5, 3), np.float32)
+        np.add.at(expected, [i for i in ids if i != 2], 1.0)
+        np.testing.assert_array_equal(step(params, duoln.tensor(ids, be)).numpy(), expected)
+
+
 @pytest.mark.parametrize(("layer", "shape", "expected"), [
     (nn.Conv1d(4, 6, 3, dilation=2, groups=2), (2, 9, 4), (2, 5, 6)), (nn.Conv1d(4, 2, 4, stride=2, padding="same"), (2, 9, 4), (2, 5, 2)),
     (nn.Conv2d(4, 6, (3, 2), stride=(1, 2), padding=(1, 0), groups=2), (2, 5, 6, 4), (2, 5, 3, 6)),
