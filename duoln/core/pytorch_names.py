@@ -49,6 +49,7 @@ OF_NN = {
     "BatchNorm1d": "nn.BatchNorm(width)", "BatchNorm2d": "nn.BatchNorm(width), channels last",
     "GroupNorm": "nn.LayerNorm(width)", "RMSNorm": "nn.LayerNorm(width)",
     "MaxPool2d": "ops.max_pool2d(x, size=2)", "AvgPool2d": "ops.avg_pool2d(x, size=2)",
+    "MaxPool1d": "ops.max_pool1d(x, size=2)", "AvgPool1d": "ops.avg_pool1d(x, size=2)",
     "Parameter": "arrays of a module's own come from its method weights(rng), and __call__ gets them in params",
     "ModuleList": "nn.Sequential, or one attribute for each module",
     "ModuleDict": "nn.Sequential with names as keywords",

@@ -10,6 +10,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import ABOVE_0, check_choice, check_number
 from duoln.ops.common import check_float
+from duoln.ops.elementwise import logistic
 
 GeluForm = Literal["none", "tanh"]
 
@@ -105,7 +106,7 @@ def silu(x: Tensor) -> Tensor:
 
 
 def _silu_forward(be: Backend, x: Array) -> tuple[Array, Any]:
-    gate = 0.5 * be.tanh(0.5 * x) + 0.5
+    gate = logistic(be, x)
     return x * gate, (x, gate)
 
 

@@ -18,6 +18,7 @@ from duoln.core.arguments import check_choice, check_integer
 from duoln.core.miscalled import explained
 from duoln.errors import ShapeError
 from duoln.ops.common import check_float, check_room
+from duoln.ops.linalg import transposed
 from duoln.ops.shape import pad, reshape
 
 Pair = tuple[int, int]
@@ -173,10 +174,6 @@ def _joined(be: Backend, parts: Array) -> Array:
     return be.reshape(be.permute_dims(parts, (1, 0, 2)), (n, groups * channels))
 
 
-def _transposed(be: Backend, x: Array) -> Array:
-    return be.permute_dims(x, (1, 0) if len(x.shape) == 2 else (0, 2, 1))
-
-
 def _patches(be: Backend, x: Array, windows: Sequence[tuple[slice, ...]], groups: int) -> Array:
     """The image as a matrix for each group: a row for each output position, a column for each weight."""
     columns = [x[window] for window in windows]
@@ -212,13 +209,13 @@ def _conv_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tu
         dx = be.zeros(padded.shape, be.dtype(padded))
         for k, window in enumerate(windows):
             plane = _by_group(be, weight[k // columns, k % columns], groups)
-            part = _joined(be, be.matmul(g, _transposed(be, plane)))
+            part = _joined(be, be.matmul(g, transposed(be, plane)))
             dx = be.slice_add(dx, window, be.reshape(part, (*gout.shape[:3], padded.shape[3])))
         if padding:
             dx = dx[:, padding:-padding, padding:-padding]
     if needs[1]:
         patches = _patches(be, padded, windows, groups)
-        gw = be.reshape(_joined(be, be.matmul(_transposed(be, patches), g)), weight.shape)
+        gw = be.reshape(_joined(be, be.matmul(transposed(be, patches), g)), weight.shape)
     return dx, gw
 
 

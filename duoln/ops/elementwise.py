@@ -56,8 +56,9 @@ def _zero(be: Backend, kept: None, g: Array) -> Array:
     return be.zeros(g.shape, be.dtype(g))
 
 
-def _sigmoid(be: Backend, x: Array) -> Array:
-    return 0.5 * be.tanh(0.5 * x) + 0.5  # never overflows
+def logistic(be: Backend, x: Array) -> Array:
+    """1 / (1 + exp(-x)) of a native array, without overflow."""
+    return 0.5 * be.tanh(0.5 * x) + 0.5
 
 
 def _softplus(be: Backend, x: Array) -> Array:
@@ -81,12 +82,12 @@ relu = _unary("relu", "max(x, 0); the gradient at 0 is 0.", lambda be, x: be.max
 round = _unary("round", "The nearest integer, the even one at a tie; the gradient is 0.", lambda be, x: be.round(x),
                "", _zero)
 rsqrt = _unary("rsqrt", "1 / sqrt(x).", lambda be, x: 1.0 / be.sqrt(x), "y", lambda be, y, g: -0.5 * g * (y * y * y))
-sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)), finite for every x.", _sigmoid,
+sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)), finite for every x.", logistic,
                  "y", lambda be, y, g: g * (y * (1 - y)))
 sign = _unary("sign", "-1, 0 or 1; the gradient is 0.", lambda be, x: be.sign(x), "", _zero)
 sin = _unary("sin", "Sine.", lambda be, x: be.sin(x), "x", lambda be, x, g: g * be.cos(x))
 softplus = _unary("softplus", "log(1 + exp(x)), finite for every x.", _softplus,
-                  "x", lambda be, x, g: g * _sigmoid(be, x))
+                  "x", lambda be, x, g: g * logistic(be, x))
 sqrt = _unary("sqrt", "Square root.", lambda be, x: be.sqrt(x), "y", lambda be, y, g: 0.5 * g / y)
 square = _unary("square", "x * x.", lambda be, x: x * x, "x", lambda be, x, g: 2.0 * g * x)
 tanh = _unary("tanh", "Hyperbolic tangent.", lambda be, x: be.tanh(x), "y", lambda be, y, g: g * (1 - y * y))

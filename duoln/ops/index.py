@@ -48,9 +48,10 @@ def getitem(x: Tensor, key: Any) -> Tensor:
         ShapeError: tensors that do not broadcast, or beside slices.
     """
     check_tensors("getitem", x)
-    if any(isinstance(k, Tensor) and k.ndim for k in (key if isinstance(key, tuple) else (key,))):
-        return _entries(x, key if isinstance(key, tuple) else (key,))
-    keys = [_plain(k) for k in (key if isinstance(key, tuple) else (key,))]
+    given = key if isinstance(key, tuple) else (key,)
+    if Tensor in map(type, given) and any(isinstance(k, Tensor) and k.ndim for k in given):
+        return _entries(x, given)
+    keys = [_plain(k) for k in given]
     counted = [k for k in keys if k is not None and k is not Ellipsis]
     if len(counted) > x.ndim:
         raise AxisIndexError(f"[getitem] expected at most {x.ndim} indices for shape {x.shape}, found {len(counted)}")

@@ -18,7 +18,8 @@ from duoln.ops.reduce import sum
 from duoln.ops.shape import permute_dims, reshape
 
 
-def _transposed(be: Backend, x: Array) -> Array:
+def transposed(be: Backend, x: Array) -> Array:
+    """The last two axes exchanged."""
     n = len(x.shape)
     return be.permute_dims(x, (*range(n - 2), n - 1, n - 2))
 
@@ -44,7 +45,7 @@ def weight_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
     gouts = [_rows(be, gout) for _, gout in uses]
     x = inputs[0] if len(inputs) == 1 else be.concat(inputs, axis=0)
     g = gouts[0] if len(gouts) == 1 else be.concat(gouts, axis=0)
-    return be.matmul(_transposed(be, x), g)
+    return be.matmul(transposed(be, x), g)
 
 
 def bias_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
@@ -87,11 +88,11 @@ def _matmul_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
     x, y = saved
     dx = gy = None
     if len(y.shape) == 2:
-        dx = _times_matrix(be, gout, _transposed(be, y)) if needs[0] else None
+        dx = _times_matrix(be, gout, transposed(be, y)) if needs[0] else None
         gy = weight_gradient(be, [(saved, gout)]) if needs[1] else None
     else:
-        dx = _sum_like(be, _sums(be, gout, _transposed(be, y)), x) if needs[0] else None
-        gy = _sum_like(be, _sums(be, _transposed(be, x), gout), y) if needs[1] else None
+        dx = _sum_like(be, _sums(be, gout, transposed(be, y)), x) if needs[0] else None
+        gy = _sum_like(be, _sums(be, transposed(be, x), gout), y) if needs[1] else None
     return dx, gy
 
 
@@ -106,7 +107,7 @@ def _matmul_pooled(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
         return weight_gradient(be, uses)
     total = None
     for (x, _), gout in uses:
-        gradient = unbroadcast(be, _sums(be, _transposed(be, x), gout), y.shape)
+        gradient = unbroadcast(be, _sums(be, transposed(be, x), gout), y.shape)
         total = gradient if total is None else total + gradient
     return converted(be, total, be.dtype(y))
 
@@ -146,7 +147,7 @@ def _linear_forward(be: Backend, x: Array, weight: Array, bias: Array | None) ->
 def _linear_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     _, weight = saved
     return (
-        _times_matrix(be, gout, _transposed(be, weight)) if needs[0] else None,
+        _times_matrix(be, gout, transposed(be, weight)) if needs[0] else None,
         weight_gradient(be, [(saved, gout)]) if needs[1] else None,
         bias_gradient(be, [(saved, gout)]) if needs[2] else None,
     )

@@ -11,7 +11,7 @@ from duoln.core.arguments import ABOVE_0, BELOW_1, check_integer, check_number
 from duoln.core.miscalled import explained
 from duoln.errors import ShapeError
 from duoln.ops.common import check_beside, check_float, check_indices
-from duoln.ops.elementwise import abs, log, minimum, not_equal, square, where
+from duoln.ops.elementwise import abs, log, logistic, minimum, not_equal, square, where
 from duoln.ops.index import take
 from duoln.ops.reduce import log_softmax, mean, sum
 from duoln.ops.shape import expand_dims
@@ -137,7 +137,7 @@ def _bce_forward(be: Backend, logits: Array, targets: Array) -> tuple[Array, Any
 
 def _bce_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
     logits, targets = saved
-    dx = gout * (0.5 * be.tanh(0.5 * logits) + 0.5 - targets) if needs[0] else None
+    dx = gout * (logistic(be, logits) - targets) if needs[0] else None
     return dx, (-gout * logits if needs[1] else None)
 
 
