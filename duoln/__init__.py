@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from duoln import data, extend, nn, ops, optim, testing
     from duoln.core import Tensor, compile, gradcheck, stop_gradient, value_and_grad
     from duoln.runs.parameters import load, save
+    from duoln.runs.pytorch_file import load_pytorch, save_pytorch
     from duoln.runtime import backend, tensor, to_tensors
     from duoln.training.train import train
 
@@ -41,6 +42,7 @@ _LAZY = {
     **dict.fromkeys(("Tensor", "compile", "gradcheck", "stop_gradient", "value_and_grad"), "duoln.core"),
     **dict.fromkeys(("backend", "tensor", "to_tensors"), "duoln.runtime"),
     **dict.fromkeys(("load", "save"), "duoln.runs.parameters"),
+    **dict.fromkeys(("load_pytorch", "save_pytorch"), "duoln.runs.pytorch_file"),
     "train": "duoln.training.train",
 }
 _MODULES = ("data", "extend", "nn", "ops", "optim", "testing")
@@ -53,10 +55,12 @@ __all__ = [
     "extend",
     "gradcheck",
     "load",
+    "load_pytorch",
     "nn",
     "ops",
     "optim",
     "save",
+    "save_pytorch",
     "stop_gradient",
     "tensor",
     "testing",

@@ -25,7 +25,7 @@ LINES = {
     "round(float(s))": 2, "[10, 20, 30, 40][i[1]]": 30,
     # Indexing
     "x[0]": X[0], "x[-1]": X[-1], "x[:, 1]": X[:, 1], "x[..., 0]": X[..., 0], "x[None].shape": (1, 2, 3), "x[::-1]": X[::-1], "x[1, 2].item()": 5.0,
-    "x[np.int64(1)]": X[1], "x[:, ::2]": X[:, ::2],
+    "x[np.int64(1)]": X[1], "x[i[:1]]": X[[1]], "x[i[:1], 2]": X[[1], 2], "x[i[0]]": X[1], "x[i[0], 1:]": X[1, 1:], "x[:, ::2]": X[:, ::2],
     # Arithmetic
     "x + 1": X + 1, "1 - x": 1 - X, "2 * x": 2 * X, "x / 2": X / 2, "1 / (x + 1)": 1 / (X + 1), "x ** 2": X ** 2, "2 ** x": 2 ** X, "-x": -X,
     "x @ x.T": X @ X.T, "x - x.mean()": X - X.mean(), "x - x.max(1, keepdims=True)": X - X.max(1, keepdims=True), "np.float32(2) * x": 2 * X,
@@ -38,14 +38,14 @@ LINES = {
     "x.min(1)": X.min(1), "x.reshape(3, 2)": X.reshape(3, 2), "x.reshape((6,))": X.reshape(6), "x.reshape(-1)": X.reshape(-1),
     "x.reshape([3, -1])": X.reshape(3, 2), "x.T": X.T, "x.astype('int32')": X.astype(np.int32), "x.astype('float32') is x": True,
     # Operators, attributes by position
-    "ops.sum(x, 1)": X.sum(1), "ops.mean(x, (0, 1))": 2.5, "ops.reshape(x, (3, 2))": X.reshape(3, 2), "ops.power(x, 2)": X ** 2,
+    "ops.sum(x, 1)": X.sum(1), "ops.mean(x, (0, 1))": 2.5, "ops.reshape(x, (3, 2))": X.reshape(3, 2), "ops.pow(x, 2)": X ** 2,
     "ops.astype(x, 'int32')": X.astype(np.int32), "ops.concat([x, x], axis=0)": np.concatenate([X, X]), "ops.concat(x, x, axis=1)": np.concatenate([X, X], 1),
     "ops.stack([x, x])": np.stack([X, X]), "ops.stack((x, x), axis=-1)": np.stack([X, X], -1), "ops.expand_dims(x, 0).shape": (1, 2, 3),
     "ops.squeeze(x[:1], 0)": X[0], "ops.permute_dims(x, (1, 0))": X.T, "ops.broadcast_to(v, (2, 3))": np.broadcast_to(np.float32([1, 2, 3]), (2, 3)),
     "ops.flip(x, 1)": X[:, ::-1], "ops.argmax(x, 1)": np.array([2, 2], np.int32), "ops.softmax(x, -1).sum(-1)": np.ones(2, np.float32),
     "ops.take(x, i[:1], 1)": X[:, 1:2], "ops.one_hot(i[:2], 4).shape": (2, 4), "ops.zeros((2, 2), be)": np.zeros((2, 2), np.float32),
     "ops.zeros_like(x)": np.zeros_like(X), "ops.ones_like(i)": np.ones(3, np.int32), "ops.full((2,), 7.0, be)": np.full(2, 7, np.float32),
-    "ops.arange(3, be)": np.arange(3, dtype=np.int32),
+    "ops.arange(3, backend=be)": np.arange(3, dtype=np.int32), "ops.arange(1, 6, 2, backend=be)": np.arange(1, 6, 2, dtype=np.int32),
     "ops.logical_and(x > 1, x < 4)": (X > 1) & (X < 4), "(x > 1) & (x < 4)": (X > 1) & (X < 4), "(x < 1) | (x > 4)": (X < 1) | (X > 4), "~(x > 1)": X <= 1,
     "ops.where(x > 2, x, 0.0)": np.where(X > 2, X, 0), "ops.maximum(x, 2.0)": np.maximum(X, 2), "abs(-x)": X, "+x": X, "x.tolist()": X.tolist(),
     "f'{s:.3f}'": "2.000", "'{:.1f}'.format(s)": "2.0", "round(s, 1)": 2.0, "x.astype(np.float32) is x": True, "x.astype(bool).tolist()[0][0]": False,

@@ -171,6 +171,9 @@ class MlxBackend(OnePerProcess):
     def floor(self, x: Array) -> Array:
         return mx.floor(x)
 
+    def round(self, x: Array) -> Array:
+        return mx.round(x)
+
     def isfinite(self, x: Array) -> Array:
         return mx.isfinite(x)
 
@@ -222,6 +225,9 @@ class MlxBackend(OnePerProcess):
 
     def cumulative_sum(self, x: Array, axis: int) -> Array:
         return mx.cumsum(x, axis=axis)
+
+    def cumulative_prod(self, x: Array, axis: int) -> Array:
+        return mx.cumprod(x, axis=axis)
 
     # Shape
     def reshape(self, x: Array, shape: Shape) -> Array:

@@ -108,6 +108,9 @@ class NumpyLikeBackend(OnePerProcess):
     def floor(self, x: Array) -> Array:
         return self.xp.floor(x)
 
+    def round(self, x: Array) -> Array:
+        return self.xp.rint(x)
+
     def isfinite(self, x: Array) -> Array:
         return self.xp.isfinite(x)
 
@@ -154,6 +157,9 @@ class NumpyLikeBackend(OnePerProcess):
 
     def cumulative_sum(self, x: Array, axis: int) -> Array:
         return self.xp.cumsum(x, axis=axis, dtype=x.dtype)
+
+    def cumulative_prod(self, x: Array, axis: int) -> Array:
+        return self.xp.cumprod(x, axis=axis, dtype=x.dtype)
 
     # Shape
     def reshape(self, x: Array, shape: Shape) -> Array:

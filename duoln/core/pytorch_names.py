@@ -37,16 +37,19 @@ OF_NN = {
     "Tanh": "ops.tanh is a function, which nn.Sequential takes",
     "Sigmoid": "ops.sigmoid is a function, which nn.Sequential takes",
     "LeakyReLU": "ops.leaky_relu is a function, which nn.Sequential takes",
-    "Softplus": "ops.softplus is a function, which nn.Sequential takes",
+    "Softplus": "ops.softplus is a function, which nn.Sequential takes", "ELU": "ops.elu", "SiLU": "ops.silu",
+    "GELU": "ops.gelu is a function, which nn.Sequential takes",
     "Softmax": "ops.softmax(x, axis=-1)", "LogSoftmax": "ops.log_softmax(x, axis=-1)",
     "Flatten": "nn.flatten is a function, which nn.Sequential takes", "Identity": "lambda x: x in nn.Sequential",
     "CrossEntropyLoss": _CROSS_ENTROPY, "NLLLoss": _CROSS_ENTROPY,
     "BCEWithLogitsLoss": "ops.bce_with_logits(logits, targets)", "BCELoss": "ops.bce_with_logits(logits, targets)",
-    "MSELoss": "ops.mean(ops.square(x - y))", "L1Loss": "ops.mean(ops.abs(x - y))",
+    "MSELoss": "ops.mse_loss(predictions, targets)", "L1Loss": "ops.l1_loss(predictions, targets)",
+    "HuberLoss": "ops.huber_loss(predictions, targets)", "KLDivLoss": "ops.kl_div(log_predictions, targets)",
     "Dropout": "x * mask, with masks of randomness.Stream(seed, name).keep_mask(shape, keep) in the batch",
-    "BatchNorm1d": "nn.BatchNorm(width)", "BatchNorm2d": "nn.BatchNorm(width), channels last", "Conv1d": "nn.Conv2d",
+    "BatchNorm1d": "nn.BatchNorm(width)", "BatchNorm2d": "nn.BatchNorm(width), channels last",
     "GroupNorm": "nn.LayerNorm(width)", "RMSNorm": "nn.LayerNorm(width)",
     "MaxPool2d": "ops.max_pool2d(x, size=2)", "AvgPool2d": "ops.avg_pool2d(x, size=2)",
+    "MaxPool1d": "ops.max_pool1d(x, size=2)", "AvgPool1d": "ops.avg_pool1d(x, size=2)",
     "Parameter": "arrays of a module's own come from its method weights(rng), and __call__ gets them in params",
     "ModuleList": "nn.Sequential, or one attribute for each module",
     "ModuleDict": "nn.Sequential with names as keywords",
@@ -57,14 +60,13 @@ OF_NN = {
 OF_OPS = {
     "cat": "ops.concat(x, y, axis=0)", "cross_entropy": _CROSS_ENTROPY, "nll_loss": _CROSS_ENTROPY,
     "binary_cross_entropy_with_logits": "ops.bce_with_logits(logits, targets)",
-    "mse_loss": "ops.mean(ops.square(x - y))", "mm": "ops.matmul(x, y)", "bmm": "ops.matmul(x, y)",
+    "mm": "ops.matmul(x, y)", "bmm": "ops.matmul(x, y)",
     "permute": "ops.permute_dims(x, axes=(1, 0))", "transpose": "ops.permute_dims(x, axes=(1, 0))",
     "unsqueeze": "ops.expand_dims(x, axis=0)", "view": "ops.reshape(x, shape)", "flatten": "nn.flatten(x)",
     "chunk": "ops.split(x, parts)", "expand": "ops.broadcast_to(x, shape)", "gather": "ops.take_along_axis",
-    "index_select": "ops.take", "tensor": "duoln.tensor(x)", "dropout": OF_NN["Dropout"], "pow": "ops.power(x, 2.0)",
-    "rsqrt": "1 / ops.sqrt(x)", "gelu": "x * 0.5 * (1 + ops.tanh(0.79788456 * (x + 0.044715 * x * x * x)))",
-    "silu": "x * ops.sigmoid(x)", "einsum": "ops.matmul, ops.permute_dims and ops.reshape",
-    "std": "ops.sqrt(ops.mean(ops.square(x - ops.mean(x))))", "var": "ops.mean(ops.square(x - ops.mean(x)))",
+    "index_select": "ops.take", "tensor": "duoln.tensor(x)", "dropout": OF_NN["Dropout"],
+    "power": "ops.pow(x, 2.0)", "cumsum": "ops.cumulative_sum(x, axis=0)", "norm": "ops.vector_norm(x)",
+    "repeat_interleave": "ops.repeat(x, 2, axis=0)", "masked_fill": "ops.where(mask, y, x)",
 }
 OF_OPTIM = {
     "AdamW": "optim.Adam; weight decay is a term of the loss", "lr_scheduler": _RATE,
@@ -85,12 +87,12 @@ OF_TENSORS = {
     "clone": "a tensor is immutable and needs no copy", "copy": "a tensor is immutable and needs no copy",
     "exp": "ops.exp(x)", "log": "ops.log(x)", "sqrt": "ops.sqrt(x)", "tanh": "ops.tanh(x)", "sigmoid": "ops.sigmoid(x)",
     "relu": "ops.relu(x)", "softmax": "ops.softmax(x, axis=-1)", "log_softmax": "ops.log_softmax(x, axis=-1)",
-    "argmax": "ops.argmax(x, axis=-1)", "abs": "abs(x)", "pow": "x ** 2.0", "clamp": "ops.clip(x, low, high)",
-    "clip": "ops.clip(x, low, high)", "matmul": "x @ y", "mm": "x @ y", "bmm": "x @ y", "dot": "x @ y", "add": "x + y",
+    "argmax": "ops.argmax(x, axis=-1)", "abs": "abs(x)", "pow": "x ** 2.0", "clamp": "ops.clip(x, min, max)",
+    "clip": "ops.clip(x, min, max)", "matmul": "x @ y", "mm": "x @ y", "bmm": "x @ y", "dot": "x @ y", "add": "x + y",
     "mul": "x * y", "expand": "ops.broadcast_to(x, shape)", "chunk": "ops.split(x, parts)",
     "split": "ops.split(x, parts)", "gather": "ops.take_along_axis", "masked_fill": "ops.where(mask, y, x)",
     "add_": _SLICES, "mul_": _SLICES, "zero_": _SLICES, "copy_": _SLICES, "fill_": _SLICES, "dim": "x.ndim",
-    "numel": "x.size", "norm": "ops.sqrt(ops.sum(ops.square(x)))", "var": OF_OPS["var"], "std": OF_OPS["std"],
+    "numel": "x.size", "norm": "ops.vector_norm(x)", "var": "ops.var(x)", "std": "ops.std(x)",
 }
 OF_MODULES = {
     "parameters": _PARAMS, "named_parameters": f"{_PARAMS}; duoln.tree.items(params) has their names",
@@ -110,7 +112,6 @@ OF_OPTIMIZERS = {
     "load_state_dict": "slots, which optimizer.init(params) makes, are the state", "add_param_group": _UPDATE,
 }
 OF_RECURRENT = {
-    "batch_first": "sequences are (time, batch, in); ops.permute_dims(x, axes=(1, 0, 2)) turns a batch-first one",
     "bias": "the norm decides which biases a cell has", "num_layers": "layers=2", "hidden_size": "n_hidden=16",
     "input_size": "n_in=8", "proj_size": "nn.Linear after the layer", "nonlinearity": "nn.RNN has tanh",
 }
@@ -119,7 +120,7 @@ KEYWORDS = {
     "out_features": "n_out", "in_channels": "n_in", "out_channels": "n_out", "input_size": "n_in",
     "hidden_size": "n_hidden", "num_layers": "layers", "num_embeddings": "words", "embedding_dim": "width",
     "normalized_shape": "width", "num_features": "width", "weight": "gain", "target": "labels", "other": "y",
-    "betas": "beta1", "min": "low", "max": "high", "input": "x", "dims": "axes", "size": "shape",
+    "betas": "beta1", "low": "min", "high": "max", "value": "fill_value", "input": "x", "dims": "axes", "size": "shape",
     "device": "backend", "max_norm": "limit", "lengths": "mask",
 }
 """Arguments of PyTorch, and what they are called here."""
@@ -129,7 +130,7 @@ NO_KEYWORDS = {
     "params": "optimizer.init(params), optimizer.update(params, ...) and model(params, x) take them",
     "reduction": "a loss has a value for each example; ops.mean or ops.sum of it is one number",
     "size_average": "a loss has a value for each example; ops.mean or ops.sum of it is one number",
-    "ignore_index": "multiply the losses of the examples by a mask", "label_smoothing": "there is none",
+    "ignore_index": "multiply the losses of the examples by a mask",
     "pos_weight": "multiply the losses of the examples by weights",
     "inplace": "a tensor is immutable, and each operator makes a new one",
     "out": "a tensor is immutable, and each operator makes a new one",
@@ -140,8 +141,7 @@ NO_KEYWORDS = {
     "momentum": "optim.SGD has it; batch norm's statistics are gathered by nn.with_population",
     "track_running_stats": "batch norm's statistics are gathered by nn.with_population",
     "affine": "a norm has its gain and its bias", "elementwise_affine": "a norm has its gain and its bias",
-    "groups": "there is none", "dilation": "there is none", "padding_mode": "ops.pad before the layer",
-    "padding_idx": "multiply the rows by a mask", "max_norm": "there is none",
+    "padding_mode": "ops.pad before the layer", "max_norm": "there is none",
 }
 """Arguments of PyTorch that nothing here has, with duoln's way of doing the same."""
 

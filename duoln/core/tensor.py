@@ -25,8 +25,8 @@ _MOST_SHOWN = 1000
 _NUMBERS = {"float": 3, "int": 3, "item": 4}
 """The functions that make a number of a tensor, and how many frames above the warning their caller is."""
 _COMPARISONS = "equal", "not_equal", "less", "less_equal", "greater", "greater_equal"
-_OF_UFUNCS = {**{name: name for name in ("add", "subtract", "multiply", "divide", "power", "matmul", *_COMPARISONS)},
-              "bitwise_and": "logical_and", "bitwise_or": "logical_or"}
+_OF_UFUNCS = {**{name: name for name in ("add", "subtract", "multiply", "divide", "matmul", *_COMPARISONS)},
+              "power": "pow", "bitwise_and": "logical_and", "bitwise_or": "logical_or"}
 """The operators of the ufuncs that Python's operators on a NumPy value call."""
 
 OPERATORS: dict[str, Callable[..., Tensor]] = {}
@@ -283,10 +283,10 @@ class Tensor:
         return OPERATORS["divide"](other, self)
 
     def __pow__(self, exponent: float) -> Tensor:
-        return OPERATORS["power"](self, exponent)
+        return OPERATORS["pow"](self, exponent)
 
     def __rpow__(self, base: object) -> Tensor:
-        return OPERATORS["power"](base, self)
+        return OPERATORS["pow"](base, self)
 
     def __neg__(self) -> Tensor:
         return OPERATORS["negative"](self)

@@ -4,14 +4,16 @@ from typing import Never
 
 from duoln.core.pytorch_names import OF_NN, unknown_name
 from duoln.nn import init
-from duoln.nn.layers import Conv2d, Embedding, Linear, Sequential, flatten
+from duoln.nn.convolution import Conv1d, Conv2d
+from duoln.nn.layers import Embedding, Linear, Sequential, flatten
 from duoln.nn.module import Module, Params
 from duoln.nn.norm import BatchNorm, LayerNorm, WeightNorm, with_population
 from duoln.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, Recurrent, RecurrentCell, RNNCell
 
 __all__ = [
-    "GRU", "LSTM", "RNN", "BatchNorm", "Conv2d", "Embedding", "GRUCell", "LSTMCell", "LayerNorm", "Linear", "Module",
-    "Params", "RNNCell", "Recurrent", "RecurrentCell", "Sequential", "WeightNorm", "flatten", "init", "with_population",
+    "GRU", "LSTM", "RNN", "BatchNorm", "Conv1d", "Conv2d", "Embedding", "GRUCell", "LSTMCell", "LayerNorm", "Linear",
+    "Module", "Params", "RNNCell", "Recurrent", "RecurrentCell", "Sequential", "WeightNorm", "flatten", "init",
+    "with_population",
 ]
 
 

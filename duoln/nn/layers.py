@@ -47,49 +47,28 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Rows of a table.
+    """Rows of a table. The row `padding_idx` starts at 0 and has no gradient, so that it stays as it is.
 
     Shape:
         ids int32 (...) in 0 .. words - 1 -> (..., width); parameter table (words, width).
     """
 
-    def __init__(self, words: int, width: int, table_init: init.Initializer = init.UNIFORM) -> None:
+    def __init__(self, words: int, width: int, table_init: init.Initializer = init.UNIFORM,
+                 padding_idx: int | None = None) -> None:
         check_sizes("Embedding", words=words, width=width)
         check_function("Embedding", "table_init", table_init)
-        self.words, self.width, self.table_init = words, width, table_init
+        if padding_idx is not None:
+            check_integer("Embedding", "padding_idx", padding_idx, 0, words - 1)
+        self.words, self.width, self.table_init, self.padding_idx = words, width, table_init, padding_idx
 
     def weights(self, rng: Stream) -> Params:
-        return {"table": self.table_init(rng.child("table"), (self.words, self.width))}
+        table = self.table_init(rng.child("table"), (self.words, self.width))
+        if self.padding_idx is not None:
+            table[self.padding_idx] = 0.0
+        return {"table": table}
 
     def __call__(self, params: Params, ids: Tensor = NOT_GIVEN) -> Tensor:
-        return ops.embedding(parameter("Embedding", params, "table"), ids)
-
-
-class Conv2d(Module):
-    """Two-dimensional convolution, channels last.
-
-    Shape:
-        x (B, H, W, n_in) -> (B, H', W', n_out); parameters weight (size, size, n_in, n_out), bias (n_out,).
-    """
-
-    def __init__(self, n_in: int, n_out: int, size: int, stride: int = 1, padding: int = 0, bias: bool = True,
-                 weight_init: init.Initializer = init.GLOROT) -> None:
-        check_sizes("Conv2d", n_in=n_in, n_out=n_out, size=size, stride=stride)
-        check_integer("Conv2d", "padding", padding, 0)
-        check_flag("Conv2d", "bias", bias)
-        check_function("Conv2d", "weight_init", weight_init)
-        self.n_in, self.n_out, self.size = n_in, n_out, size
-        self.stride, self.padding, self.bias, self.weight_init = stride, padding, bias, weight_init
-
-    def weights(self, rng: Stream) -> Params:
-        params = {"weight": self.weight_init(rng.child("weight"), (self.size, self.size, self.n_in, self.n_out))}
-        if self.bias:
-            params["bias"] = init.zeros(rng, (self.n_out,))
-        return params
-
-    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        y = ops.conv2d(x, parameter("Conv2d", params, "weight"), stride=self.stride, padding=self.padding)
-        return y + parameter("Conv2d", params, "bias") if self.bias else y
+        return ops.embedding(parameter("Embedding", params, "table"), ids, padding_idx=self.padding_idx)
 
 
 @explained

@@ -14,7 +14,8 @@ from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_num
 from duoln.core.miscalled import explained
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.nn import init
-from duoln.nn.layers import Conv2d, Linear, check_sizes
+from duoln.nn.convolution import Conv2d
+from duoln.nn.layers import Linear, check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, parameter
 from duoln.ops.norm import ACTIVATIONS, Activation, EpsilonPlace, check_epsilon
 from duoln.randomness import Stream

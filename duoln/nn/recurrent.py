@@ -54,7 +54,7 @@ class RecurrentCell(Module):
         gradient_limit: a bound on the gradients of the states between the time steps of a sequence, see `ops.lstm`;
             a single time step has none.
         eps, eps_place: as in `ops.layer_norm`.
-        gain: the initial gain of the norms.
+        gain: the initial gain of the norms. The bias of "recurrent-bias" starts at 0.
         update_gate: what a GRU's update gate of 1 does to the state. It "renews" it in eq. 25-28 of the paper,
             h = (1 - z) h + z h'; it "keeps" it in the published code of the paper's authors, h = z h + (1 - z) h'. One
             is the other with all weights of that gate negated. Norms over both gates together allow this if their gains
@@ -218,6 +218,7 @@ class Recurrent(Module):
         bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
         dropout: the share of values dropped between layers, by masks that are part of the batch.
         return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
+        batch_first: x, the mask and the outputs of all time steps are (B, T, ...); dropout masks stay (T, B, ...).
         **cell_options: `learned_state`, `forget_bias`, `eps`, `eps_place`, `gain`, `update_gate`, `remat`,
             `gradient_limit`, `input_init` and `recurrent_init`, as for `RecurrentCell`.
 
@@ -228,18 +229,21 @@ class Recurrent(Module):
     cell_type: ClassVar[type[RecurrentCell]]
 
     def __init__(self, n_in: int, n_hidden: int, norm: Norm = "none", layers: int = 1, bidirectional: bool = False,
-                 dropout: float = 0.0, return_sequences: bool = True, **cell_options: Any) -> None:
+                 dropout: float = 0.0, return_sequences: bool = True, batch_first: bool = False,
+                 **cell_options: Any) -> None:
         kind = type(self).__name__
         check_sizes(kind, n_in=n_in, n_hidden=n_hidden, layers=layers)
         check_number(kind, "dropout", dropout, BELOW_1)
         check_flag(kind, "bidirectional", bidirectional)
         check_flag(kind, "return_sequences", return_sequences)
+        check_flag(kind, "batch_first", batch_first)
         for option in sorted(cell_options.keys() - set(_OPTIONS)):
-            known = [*_OPTIONS, "layers", "bidirectional", "dropout"]
+            known = [*_OPTIONS, "layers", "bidirectional", "dropout", "batch_first"]
             advice = f"; in duoln: {OF_RECURRENT[option]}" if option in OF_RECURRENT else how_to_name(option, known)
             raise UsageError(f"[{kind}] expected options of {', '.join(_OPTIONS)}, found {option!r}{advice}")
         self.n_in, self.n_hidden, self.norm, self.layers = n_in, n_hidden, norm, layers
         self.bidirectional, self.dropout, self.return_sequences = bidirectional, dropout, return_sequences
+        self.batch_first = batch_first
         self.directions = ("forward", "backward") if bidirectional else ("forward",)
         self.cells: dict[str, RecurrentCell] = {}
         for k in range(layers):
@@ -276,6 +280,8 @@ class Recurrent(Module):
                                           or len(dropout_masks) != self.layers - 1):
             raise ShapeError(f"[{kind}] dropout_masks: expected a list of {self.layers - 1}, one for each layer after "
                              f"the first, found {_described_states(dropout_masks)}")
+        if self.batch_first:
+            x, mask = self._time_major(x, mask)
         given: dict[str, States | None] = dict.fromkeys(self.cells)
         if states is not None:
             given.update(zip(self.cells, states, strict=True))
@@ -292,10 +298,21 @@ class Recurrent(Module):
                 last.append(state)
             x = outs[0] if len(outs) == 1 else ops.concat(*outs, axis=-1)
         if self.return_sequences:
-            return x, last
+            return (ops.moveaxis(x, 1, 0) if self.batch_first else x), last
         ends = [state[0] for state in last[-len(self.directions):]]
         return ends[0] if len(ends) == 1 else ops.concat(*ends, axis=-1), last
 
+    def _time_major(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Input and mask with the time first, from those with the batch first."""
+        kind = type(self).__name__
+        if x.ndim != 3:
+            raise ShapeError(f"[{kind}] expected x (batch, time, in), found shape {x.shape}")
+        if mask is None:
+            return ops.moveaxis(x, 1, 0), None
+        check_tensors(kind, x, mask)
+        if mask.shape != x.shape[:2]:
+            raise ShapeError(f"[{kind}] mask: expected shape {x.shape[:2]}, found {mask.shape}")
+        return ops.moveaxis(x, 1, 0), ops.matrix_transpose(mask)
 
     def _check_states(self, states: Any) -> None:
         """Raises ShapeError unless there is an entry for each layer and direction; its form is checked by the cell."""

@@ -1,20 +1,24 @@
 """The operators, each with a composed rule that every backend can run.
 
-Elementwise, reductions, shape, index, linear algebra, convolution, normalisation, losses, and the update
-of Adam. Faster rules for single backends live in `duoln.kernels` and are attached by `duoln.runtime`.
+Elementwise, activations, reductions, shape, index, linear algebra, convolution, normalisation, losses, and the update
+of Adam; the README beside this file compares them with the array API standard. Faster rules for single backends live in
+`duoln.kernels` and are attached by `duoln.runtime`.
 """
 
 from typing import Any, Never, cast
 
 from duoln.core.pytorch_names import OF_OPS, unknown_name
 from duoln.core.tensor import OPERATORS
+from duoln.ops.activation import elu, erf, gelu, silu
 from duoln.ops.attention import additive_attention
-from duoln.ops.conv import avg_pool2d, conv2d, max_pool2d
-from duoln.ops.creation import arange, full, ones, ones_like, zeros, zeros_like
+from duoln.ops.conv import avg_pool1d, avg_pool2d, conv1d, conv2d, max_pool1d, max_pool2d
+from duoln.ops.creation import arange, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
+from duoln.ops.einsum import einsum
 from duoln.ops.elementwise import (
     abs,
     add,
     astype,
+    ceil,
     clip,
     cos,
     divide,
@@ -25,6 +29,8 @@ from duoln.ops.elementwise import (
     greater,
     greater_equal,
     isfinite,
+    isinf,
+    isnan,
     leaky_relu,
     less,
     less_equal,
@@ -38,8 +44,10 @@ from duoln.ops.elementwise import (
     multiply,
     negative,
     not_equal,
-    power,
+    pow,
     relu,
+    round,
+    rsqrt,
     sigmoid,
     sign,
     sin,
@@ -52,60 +60,83 @@ from duoln.ops.elementwise import (
 )
 from duoln.ops.gradient import clip_gradient
 from duoln.ops.index import embedding, getitem, one_hot, take, take_along_axis
-from duoln.ops.linalg import linear, matmul
+from duoln.ops.linalg import linear, matmul, outer, tensordot, vecdot
 from duoln.ops.linear_loss import linear_cross_entropy
-from duoln.ops.loss import bce_with_logits, softmax_cross_entropy
+from duoln.ops.loss import (
+    bce_with_logits,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    mse_loss,
+    soft_cross_entropy,
+    softmax_cross_entropy,
+)
 from duoln.ops.norm import batch_norm, layer_norm, weight_norm
 from duoln.ops.recurrent import gru, gru_step, lstm, lstm_cell, lstm_step, rnn, rnn_step
 from duoln.ops.reduce import (
     all,
     any,
     argmax,
-    cumsum,
+    argmin,
+    cumulative_sum,
     log_softmax,
     logsumexp,
     max,
     mean,
     min,
+    prod,
     softmax,
+    std,
     sum,
+    var,
+    vector_norm,
 )
 from duoln.ops.shape import (
+    broadcast_arrays,
     broadcast_to,
     concat,
     expand_dims,
     flip,
+    matrix_transpose,
+    moveaxis,
     pad,
     permute_dims,
+    repeat,
     reshape,
+    roll,
     split,
     squeeze,
     stack,
+    tile,
+    tril,
+    triu,
     unstack,
 )
 from duoln.ops.update import adam_rates, adam_update, global_norm
 
 OPERATORS.update(
     abs=abs, logical_and=logical_and, logical_or=logical_or, logical_not=logical_not,
-    add=add, subtract=subtract, multiply=multiply, divide=divide, power=power, negative=negative, matmul=matmul,
+    add=add, subtract=subtract, multiply=multiply, divide=divide, pow=pow, negative=negative, matmul=matmul,
     equal=equal, not_equal=not_equal, less=less, less_equal=less_equal, greater=greater,
     greater_equal=greater_equal, getitem=getitem, unstack=cast(Any, unstack), sum=sum, mean=mean, max=max,
     min=min, reshape=reshape, permute_dims=permute_dims, astype=astype,
 )
 
 __all__ = [
-    "abs", "adam_rates", "adam_update", "add", "additive_attention", "all", "any", "arange", "argmax", "astype",
-    "avg_pool2d", "batch_norm", "bce_with_logits", "broadcast_to", "clip", "clip_gradient", "concat", "conv2d", "cos",
-    "cumsum",
-    "divide", "embedding", "equal", "exp", "expand_dims", "expm1", "flip", "floor", "full",
-    "getitem", "global_norm", "greater", "greater_equal", "gru", "gru_step", "isfinite", "layer_norm",
-    "leaky_relu", "less", "less_equal", "linear", "linear_cross_entropy", "log", "log1p", "log_softmax",
-    "logical_and", "logical_not", "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul", "max",
-    "max_pool2d", "maximum", "mean", "min", "minimum", "multiply", "negative", "not_equal",
-    "one_hot", "ones", "ones_like", "pad", "permute_dims", "power", "relu", "reshape", "rnn",
-    "rnn_step", "sigmoid", "sign", "sin", "softmax", "softmax_cross_entropy", "softplus", "split",
-    "sqrt", "square", "squeeze", "stack", "subtract", "sum", "take", "take_along_axis", "tanh", "unstack",
-    "weight_norm", "where", "zeros", "zeros_like",
+    "abs", "adam_rates", "adam_update", "add", "additive_attention", "all", "any", "arange", "argmax", "argmin",
+    "astype", "avg_pool1d", "avg_pool2d", "batch_norm", "bce_with_logits", "broadcast_arrays", "broadcast_to", "ceil",
+    "clip", "clip_gradient", "concat", "conv1d", "conv2d", "cos", "cumulative_sum", "divide", "einsum", "elu",
+    "embedding", "equal", "erf", "exp", "expand_dims", "expm1", "eye", "flip", "floor", "full", "full_like", "gelu",
+    "getitem", "global_norm", "greater", "greater_equal", "gru", "gru_step", "huber_loss", "isfinite", "isinf",
+    "isnan", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "less", "less_equal", "linear", "linear_cross_entropy",
+    "linspace", "log", "log1p", "log_softmax", "logical_and", "logical_not", "logical_or", "logsumexp", "lstm",
+    "lstm_cell", "lstm_step", "matmul", "matrix_transpose", "max", "max_pool1d", "max_pool2d", "maximum", "mean",
+    "min", "minimum", "moveaxis", "mse_loss", "multiply", "negative", "not_equal", "one_hot", "ones", "ones_like",
+    "outer", "pad", "permute_dims", "pow", "prod", "relu", "repeat", "reshape", "rnn", "rnn_step", "roll", "round",
+    "rsqrt", "sigmoid", "sign", "silu", "sin", "soft_cross_entropy", "softmax", "softmax_cross_entropy", "softplus",
+    "split", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "take", "take_along_axis", "tanh",
+    "tensordot", "tile", "tril", "triu", "unstack", "var", "vecdot", "vector_norm", "weight_norm", "where", "zeros",
+    "zeros_like",
 ]
 
 

@@ -177,3 +177,19 @@ def normal_axes(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
     if several and len(axes) != len(axis):
         raise ShapeError(f"[{name}] expected different axes, found {axis}")
     return tuple(axes)
+
+
+def only_axis(name: str, axis: Any, ndim: int) -> int:
+    """The axis counted from the front; None means the axis of a vector. It raises the errors of `normal_axis`."""
+    if axis is None:
+        if ndim != 1:
+            raise ShapeError(f"[{name}] axis: expected an axis of a tensor with {ndim}, found None")
+        return 0
+    return normal_axis(name, axis, ndim)
+
+
+def check_given(name: str, axis: Any) -> Any:
+    """An axis or axes, as they are. Raises DtypeError for None, which does not mean all of them here."""
+    if axis is None:
+        raise DtypeError(f"[{name}] axis: expected an integer or a tuple of integers, found None")
+    return axis

@@ -1,81 +1,199 @@
-"""Convolution and pooling over images with channels last, as products over shifted slices.
+"""Convolution and pooling over images and sequences with channels last, as products over shifted slices.
 
 Shape:
-    Images are (batch, height, width, channels); convolution weights (kernel height, kernel width, in, out).
+    Images are (batch, height, width, channels), and convolution weights (kernel height, kernel width, in / groups,
+    out); sequences are (batch, time, channels), and weights (kernel, in / groups, out). Sizes, strides, paddings and
+    dilations of images are one number, or a pair for height and width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
-from typing import Any
+from math import inf, prod
+from typing import Any, Literal
 
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import check_integer
+from duoln.core.arguments import check_choice, check_integer
+from duoln.core.miscalled import explained
 from duoln.errors import ShapeError
 from duoln.ops.common import check_float, check_room
+from duoln.ops.linalg import transposed
+from duoln.ops.shape import pad, reshape
+
+Pair = tuple[int, int]
+Sizes = int | tuple[int, int]
+Padding = Sizes | Literal["same"]
 
 
-def _windows(shape: Shape, kernel: tuple[int, int], stride: int) -> Iterator[tuple[slice, ...]]:
+def check_pair(name: str, role: str, value: Any, low: int) -> Pair:
+    """Two integers of at least `low`: a number stands for both.
+
+    Raises:
+        DtypeError: they are not integers. ShapeError: they are too small, or not two.
+    """
+    if not isinstance(value, tuple | list):
+        number = check_integer(name, role, value, low)
+        return number, number
+    if len(value) != 2:
+        raise ShapeError(f"[{name}] {role}: expected an integer or a pair, found {len(value)} entries")
+    return check_integer(name, role, value[0], low), check_integer(name, role, value[1], low)
+
+
+def _joint(pair: Pair) -> Sizes:
+    """One number for a pair of equal ones, which is what fused rules take."""
+    return pair[0] if pair[0] == pair[1] else pair
+
+
+def _both(value: Sizes) -> Pair:
+    return value if isinstance(value, tuple) else (value, value)
+
+
+def _out_size(shape: Shape, kernel: Pair, stride: Pair, dilation: Pair = (1, 1)) -> Pair:
+    height, width = ((n - d * (k - 1) - 1) // s + 1
+                     for n, k, s, d in zip(shape[1:3], kernel, stride, dilation, strict=True))
+    return height, width
+
+
+def _windows(shape: Shape, kernel: Pair, stride: Pair, dilation: Pair = (1, 1)) -> Iterator[tuple[slice, ...]]:
     """For each entry of the kernel, the slice of the image that it multiplies over all output positions."""
-    height, width = _out_size(shape, kernel, stride)
-    for i in range(kernel[0]):
-        for j in range(kernel[1]):
-            yield (slice(None), slice(i, i + stride * (height - 1) + 1, stride),
-                   slice(j, j + stride * (width - 1) + 1, stride))
+    height, width = _out_size(shape, kernel, stride, dilation)
+    for i in range(0, kernel[0] * dilation[0], dilation[0]):
+        for j in range(0, kernel[1] * dilation[1], dilation[1]):
+            yield (slice(None), slice(i, i + stride[0] * (height - 1) + 1, stride[0]),
+                   slice(j, j + stride[1] * (width - 1) + 1, stride[1]))
 
 
-def _out_size(shape: Shape, kernel: tuple[int, int], stride: int) -> tuple[int, int]:
-    return (shape[1] - kernel[0]) // stride + 1, (shape[2] - kernel[1]) // stride + 1
-
-
-def _check_image(name: str, x: Tensor, kernel: tuple[int, int], padding: int = 0) -> None:
+def _check_image(name: str, x: Tensor, kernel: Pair, padding: Sequence[int] = (0, 0), dilation: Pair = (1, 1),
+                 axes: str = "height, width") -> None:
+    """Check that an image, with all its padding, holds the kernel. A sequence has `axes` "time" and a height of 1."""
     if x.ndim != 4:
-        raise ShapeError(f"[{name}] expected (batch, height, width, channels), found shape {x.shape}")
+        raise ShapeError(f"[{name}] expected (batch, {axes}, channels), found shape {x.shape}")
     if min(kernel) < 1:
         raise ShapeError(f"[{name}] expected a kernel of at least 1, found {kernel}")
-    if x.shape[1] + 2 * padding < kernel[0] or x.shape[2] + 2 * padding < kernel[1]:
-        raise ShapeError(f"[{name}] expected an image of at least {kernel}, found {x.shape[1:3]} "
-                         f"with padding {padding}")
+    least = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
+    if any(n + p < k for n, p, k in zip(x.shape[1:3], padding, least, strict=True)):
+        first = 1 if axes == "time" else 0
+        raise ShapeError(f"[{name}] expected {axes} of at least {tuple(least[first:])}, found {x.shape[1 + first:3]} "
+                         f"with padding {tuple(padding[first:])} in all")
 
 
 @op
-def conv2d(x: Tensor, weight: Tensor, *, stride: int = 1, padding: int = 0) -> Tensor:
+def conv2d(x: Tensor, weight: Tensor, *, stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1,
+           groups: int = 1) -> Tensor:
     """Two-dimensional convolution: a cross-correlation, as is usual for neural networks.
 
+    Args:
+        x, weight: see Shape.
+        stride: the step of the kernel.
+        padding: the number of zeros on each side; "same" is what gives ceil(size / stride) output positions, where an
+            odd number of zeros has the larger half behind.
+        dilation: the step between the pixels that the entries of the kernel multiply.
+        groups: the number of groups of channels; each output channel reads those of its own group alone.
+
     Shape:
-        x (B, H, W, in), weight (KH, KW, in, out) -> (B, (H + 2 padding - KH) // stride + 1, ..., out).
+        x (B, H, W, in), weight (KH, KW, in / groups, out)
+        -> (B, (H + 2 padding - dilation (KH - 1) - 1) // stride + 1, ..., out).
 
     Raises:
-        ShapeError: the channels differ, or the kernel is larger than the padded image.
+        ShapeError: the channels differ or do not divide by `groups`, or the kernel is larger than the padded image.
+        UsageError: `padding` is another word than "same".
     """
-    check_float("conv2d", x, weight)
+    return _convolution("conv2d", x, weight, check_pair("conv2d", "stride", stride, 1), padding,
+                        check_pair("conv2d", "dilation", dilation, 1), groups)
+
+
+@explained
+def conv1d(x: Tensor, weight: Tensor, *, stride: int = 1, padding: int | Literal["same"] = 0, dilation: int = 1,
+           groups: int = 1) -> Tensor:
+    """One-dimensional convolution: `conv2d` along the time.
+
+    Shape:
+        x (B, T, in), weight (K, in / groups, out) -> (B, (T + 2 padding - dilation (K - 1) - 1) // stride + 1, out).
+
+    Raises:
+        ShapeError, UsageError: as `conv2d`.
+    """
+    check_float("conv1d", x, weight)
+    if x.ndim != 3 or weight.ndim != 3:
+        raise ShapeError(f"[conv1d] expected x (batch, time, channels) and weight (K, in / groups, out), "
+                         f"found shapes {x.shape} and {weight.shape}")
+    steps = check_integer("conv1d", "stride", stride, 1), check_integer("conv1d", "dilation", dilation, 1)
+    if not isinstance(padding, str):
+        padding = check_integer("conv1d", "padding", padding, 0)
+    # Along the height of 1 nothing moves, so that any stride and dilation serve.
+    image, rows = reshape(x, shape=(x.shape[0], 1, *x.shape[1:])), reshape(weight, shape=(1, *weight.shape))
+    y = _convolution("conv1d", image, rows, (steps[0], steps[0]), padding if isinstance(padding, str) else (0, padding),
+                     (steps[1], steps[1]), groups)
+    return reshape(y, shape=(y.shape[0], *y.shape[2:]))
+
+
+def _convolution(name: str, x: Tensor, weight: Tensor, stride: Pair, padding: Padding, dilation: Pair, groups: int,
+                 ) -> Tensor:
+    check_float(name, x, weight)
     if weight.ndim != 4:
-        raise ShapeError(f"[conv2d] expected weight (KH, KW, in, out), found shape {weight.shape}")
-    stride, padding = check_integer("conv2d", "stride", stride, 1), check_integer("conv2d", "padding", padding, 0)
-    _check_image("conv2d", x, (weight.shape[0], weight.shape[1]), padding)
-    if x.shape[3] != weight.shape[2]:
-        raise ShapeError(f"[conv2d] expected {weight.shape[2]} channels as weight {weight.shape} has, "
-                         f"found x {x.shape}")
-    check_room("conv2d", x.backend, (x.shape[0], x.shape[1] + 2 * padding, x.shape[2] + 2 * padding, x.shape[3]))
-    return conv2d.apply(x, weight, stride=stride, padding=padding)
+        raise ShapeError(f"[{name}] expected weight (KH, KW, in / groups, out), found shape {weight.shape}")
+    groups, kernel = check_integer(name, "groups", groups, 1), (weight.shape[0], weight.shape[1])
+    if isinstance(padding, str):
+        check_choice(name, "padding", padding, ("same",))
+        borders = [_same(n, k, s, d) for n, k, s, d in zip(x.shape[1:3], kernel, stride, dilation, strict=False)]
+    else:
+        borders = [(n, n) for n in check_pair(name, "padding", padding, 0)]
+    _check_image(name, x, kernel, [before + behind for before, behind in borders], dilation,
+                 "time" if name == "conv1d" else "height, width")
+    if x.shape[3] != weight.shape[2] * groups or weight.shape[3] % groups:
+        raise ShapeError(f"[{name}] expected {weight.shape[2] * groups} channels as weight {weight.shape} has in "
+                         f"{groups} groups, which divide {weight.shape[3]} outputs, found x {x.shape}")
+    padded = (n + sum(border) for n, border in zip(x.shape[1:3], borders, strict=True))
+    check_room(name, x.backend, (x.shape[0], *padded, x.shape[3]))
+    border = borders[0][0]
+    if any(sides != (border, border) for sides in borders):
+        x, border = pad(x, widths=((0, 0), *borders, (0, 0))), 0
+    return conv2d.apply(x, weight, stride=_joint(stride), padding=border, dilation=_joint(dilation), groups=groups)
 
 
-def _patches(be: Backend, x: Array, kernel: tuple[int, int], stride: int) -> Array:
-    """The image as a matrix: a row for each output position, a column for each weight."""
-    columns = [x[window] for window in _windows(x.shape, kernel, stride)]
-    patches = columns[0] if len(columns) == 1 else be.concat(columns, axis=3)
-    return be.reshape(patches, (prod(patches.shape[:3]), patches.shape[3]))
+def _same(size: int, kernel: int, stride: int, dilation: int) -> Pair:
+    """The zeros before and behind an axis that give ceil(size / stride) output positions."""
+    missing = max((-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
+    return missing // 2, missing - missing // 2
 
 
-def _conv_forward(be: Backend, x: Array, weight: Array, stride: int, padding: int) -> tuple[Array, Any]:
-    padded = _bordered(be, x, padding)
+def _by_group(be: Backend, rows: Array, groups: int) -> Array:
+    """A matrix (rows, channels) as (groups, rows, channels of a group); one group stays a matrix."""
+    if groups == 1:
+        return rows
+    n, channels = rows.shape
+    return be.permute_dims(be.reshape(rows, (n, groups, channels // groups)), (1, 0, 2))
+
+
+def _joined(be: Backend, parts: Array) -> Array:
+    """The matrix of which `_by_group` made the parts."""
+    if len(parts.shape) == 2:
+        return parts
+    groups, n, channels = parts.shape
+    return be.reshape(be.permute_dims(parts, (1, 0, 2)), (n, groups * channels))
+
+
+def _patches(be: Backend, x: Array, windows: Sequence[tuple[slice, ...]], groups: int) -> Array:
+    """The image as a matrix for each group: a row for each output position, a column for each weight."""
+    columns = [x[window] for window in windows]
+    if groups == 1:
+        patches = columns[0] if len(columns) == 1 else be.concat(columns, axis=3)
+        return be.reshape(patches, (prod(patches.shape[:3]), patches.shape[3]))
+    rows = prod(columns[0].shape[:3])
+    parts = [_by_group(be, be.reshape(column, (rows, x.shape[3])), groups) for column in columns]
+    return parts[0] if len(parts) == 1 else be.concat(parts, axis=2)
+
+
+def _conv_forward(be: Backend, x: Array, weight: Array, stride: Sizes, padding: int, dilation: Sizes = 1,
+                  groups: int = 1) -> tuple[Array, Any]:
+    padded, steps = _bordered(be, x, padding), (_both(stride), _both(dilation))
     kernel = weight.shape[:2]
     flat = be.reshape(weight, (prod(weight.shape[:3]), weight.shape[3]))
-    y = be.matmul(_patches(be, padded, kernel, stride), flat)
-    return be.reshape(y, (x.shape[0], *_out_size(padded.shape, kernel, stride), weight.shape[3])), (
-        padded, weight, stride, padding)
+    windows = list(_windows(padded.shape, kernel, *steps))
+    y = _joined(be, be.matmul(_patches(be, padded, windows, groups), _by_group(be, flat, groups)))
+    return be.reshape(y, (x.shape[0], *_out_size(padded.shape, kernel, *steps), weight.shape[3])), (
+        padded, weight, windows, padding, groups)
 
 
 def _bordered(be: Backend, x: Array, padding: int) -> Array:
@@ -83,55 +201,66 @@ def _bordered(be: Backend, x: Array, padding: int) -> Array:
 
 
 def _conv_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
-    padded, weight, stride, padding = saved
-    kernel, channels = weight.shape[:2], weight.shape[2]
-    g = be.reshape(gout, (prod(gout.shape[:3]), gout.shape[3]))
+    padded, weight, windows, padding, groups = saved
+    columns = weight.shape[1]
+    g = _by_group(be, be.reshape(gout, (prod(gout.shape[:3]), gout.shape[3])), groups)
     dx = gw = None
     if needs[0]:
         dx = be.zeros(padded.shape, be.dtype(padded))
-        for k, window in enumerate(_windows(padded.shape, kernel, stride)):
-            plane = weight[k // kernel[1], k % kernel[1]]
-            part = be.matmul(g, be.permute_dims(plane, (1, 0)))
-            dx = be.slice_add(dx, window, be.reshape(part, (*gout.shape[:3], channels)))
+        for k, window in enumerate(windows):
+            plane = _by_group(be, weight[k // columns, k % columns], groups)
+            part = _joined(be, be.matmul(g, transposed(be, plane)))
+            dx = be.slice_add(dx, window, be.reshape(part, (*gout.shape[:3], padded.shape[3])))
         if padding:
             dx = dx[:, padding:-padding, padding:-padding]
     if needs[1]:
-        patches = _patches(be, padded, kernel, stride)
-        gw = be.reshape(be.matmul(be.permute_dims(patches, (1, 0)), g), weight.shape)
+        patches = _patches(be, padded, windows, groups)
+        gw = be.reshape(_joined(be, be.matmul(transposed(be, patches), g)), weight.shape)
     return dx, gw
 
 
 conv2d.add(Rule("composed", _conv_forward, _conv_vjp))
 
 
-def _check_pool(name: str, x: Tensor, size: int, stride: int | None) -> tuple[int, int]:
+def _check_pool(name: str, x: Tensor, size: Sizes, stride: Sizes | None, padding: Sizes) -> tuple[Pair, Pair, Pair]:
     check_float(name, x)
-    size = check_integer(name, "size", size, 1)
-    _check_image(name, x, (size, size))
-    return size, size if stride is None else check_integer(name, "stride", stride, 1)
+    sizes, border = check_pair(name, "size", size, 1), check_pair(name, "padding", padding, 0)
+    if any(2 * b > n for b, n in zip(border, sizes, strict=True)):
+        raise ShapeError(f"[{name}] padding: expected at most half of size {sizes}, found {border}")
+    _check_image(name, x, sizes, [2 * b for b in border])
+    return sizes, sizes if stride is None else check_pair(name, "stride", stride, 1), border
+
+
+def _with_border(x: Tensor, border: Pair, value: float) -> Tensor:
+    return pad(x, widths=((0, 0), *((n, n) for n in border), (0, 0)), value=value) if any(border) else x
 
 
 @op
-def max_pool2d(x: Tensor, *, size: int, stride: int | None = None) -> Tensor:
+def max_pool2d(x: Tensor, *, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> Tensor:
     """Greatest value of each window; equal greatest values share the gradient evenly.
 
+    Args:
+        x: the images.
+        size: the height and width of a window.
+        stride: the step of the windows; `size` if None.
+        padding: the border of -infinity on each side, at most half a window wide.
+
     Shape:
-        x (B, H, W, C) -> (B, (H - size) // stride + 1, (W - size) // stride + 1, C); stride is size if None.
+        x (B, H, W, C) -> (B, (H + 2 padding - size) // stride + 1, (W + 2 padding - size) // stride + 1, C).
     """
-    size, stride = _check_pool("max_pool2d", x, size, stride)
-    return max_pool2d.apply(x, size=size, stride=stride)
+    sizes, steps, border = _check_pool("max_pool2d", x, size, stride, padding)
+    return max_pool2d.apply(_with_border(x, border, -inf), size=_joint(sizes), stride=_joint(steps))
 
 
-def _max_pool_forward(be: Backend, x: Array, size: int, stride: int) -> tuple[Array, Any]:
-    y = None
-    for window in _windows(x.shape, (size, size), stride):
+def _max_pool_forward(be: Backend, x: Array, size: Sizes, stride: Sizes) -> tuple[Array, Any]:
+    y, windows = None, list(_windows(x.shape, _both(size), _both(stride)))
+    for window in windows:
         y = x[window] if y is None else be.maximum(y, x[window])
-    return y, (x, y, size, stride)
+    return y, (x, y, windows)
 
 
 def _max_pool_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    x, y, size, stride = saved
-    windows = list(_windows(x.shape, (size, size), stride))
+    x, y, windows = saved
     count = be.zeros(y.shape, be.dtype(y))
     for window in windows:
         count = count + be.astype(x[window] == y, be.dtype(y))
@@ -146,26 +275,62 @@ max_pool2d.add(Rule("composed", _max_pool_forward, _max_pool_vjp))
 
 
 @op
-def avg_pool2d(x: Tensor, *, size: int, stride: int | None = None) -> Tensor:
-    """Mean of each window. Shapes as for `max_pool2d`."""
-    size, stride = _check_pool("avg_pool2d", x, size, stride)
-    return avg_pool2d.apply(x, size=size, stride=stride)
+def avg_pool2d(x: Tensor, *, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> Tensor:
+    """Mean of each window, in which the zeros of the border count. Arguments and shapes as for `max_pool2d`."""
+    sizes, steps, border = _check_pool("avg_pool2d", x, size, stride, padding)
+    return avg_pool2d.apply(_with_border(x, border, 0.0), size=_joint(sizes), stride=_joint(steps))
 
 
-def _avg_pool_forward(be: Backend, x: Array, size: int, stride: int) -> tuple[Array, Any]:
-    y = 0.0
-    for window in _windows(x.shape, (size, size), stride):
+def _avg_pool_forward(be: Backend, x: Array, size: Sizes, stride: Sizes) -> tuple[Array, Any]:
+    y, windows = 0.0, list(_windows(x.shape, _both(size), _both(stride)))
+    for window in windows:
         y = y + x[window]
-    return y * (1.0 / size ** 2), (x.shape, size, stride)
+    return y * (1.0 / len(windows)), (x.shape, windows)
 
 
 def _avg_pool_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    shape, size, stride = saved
-    share = gout * (1.0 / size ** 2)
+    shape, windows = saved
+    share = gout * (1.0 / len(windows))
     dx = be.zeros(shape, be.dtype(gout))
-    for window in _windows(shape, (size, size), stride):
+    for window in windows:
         dx = be.slice_add(dx, window, share)
     return (dx,)
 
 
 avg_pool2d.add(Rule("composed", _avg_pool_forward, _avg_pool_vjp))
+
+
+@explained
+def max_pool1d(x: Tensor, *, size: int, stride: int | None = None, padding: int = 0) -> Tensor:
+    """Greatest value of each window along the time; equal greatest values share the gradient evenly.
+
+    Shape:
+        x (B, T, C) -> (B, (T + 2 padding - size) // stride + 1, C); stride is size if None.
+    """
+    image, sizes = _as_image("max_pool1d", x, size, stride, padding)
+    image = _with_border(image, (0, sizes[2]), -inf)
+    y = max_pool2d.apply(image, size=_joint((1, sizes[0])), stride=_joint((1, sizes[1])))
+    return reshape(y, shape=(y.shape[0], *y.shape[2:]))
+
+
+@explained
+def avg_pool1d(x: Tensor, *, size: int, stride: int | None = None, padding: int = 0) -> Tensor:
+    """Mean of each window along the time, in which the zeros of the border count. Shapes as for `max_pool1d`."""
+    image, sizes = _as_image("avg_pool1d", x, size, stride, padding)
+    image = _with_border(image, (0, sizes[2]), 0.0)
+    y = avg_pool2d.apply(image, size=_joint((1, sizes[0])), stride=_joint((1, sizes[1])))
+    return reshape(y, shape=(y.shape[0], *y.shape[2:]))
+
+
+def _as_image(name: str, x: Tensor, size: int, stride: int | None, padding: int) -> tuple[Tensor, tuple[int, int, int]]:
+    """A sequence as images of height 1; size, stride and padding along the time."""
+    check_float(name, x)
+    if x.ndim != 3:
+        raise ShapeError(f"[{name}] expected (batch, time, channels), found shape {x.shape}")
+    image = reshape(x, shape=(x.shape[0], 1, *x.shape[1:]))
+    size = check_integer(name, "size", size, 1)
+    border = check_integer(name, "padding", padding, 0)
+    if 2 * border > size:
+        raise ShapeError(f"[{name}] padding: expected at most half of size {size}, found {border}")
+    _check_image(name, image, (1, size), (0, 2 * border), axes="time")
+    return image, (size, size if stride is None else check_integer(name, "stride", stride, 1), border)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from duoln.backends.protocol import Backend
+import numpy as np
+
+from duoln.backends.protocol import REALS, Backend
 from duoln.core import Tensor
-from duoln.core.arguments import NOT_NAN, check_integer, check_integers_in, check_number
+from duoln.core.arguments import LARGEST, NOT_NAN, check_flag, check_integer, check_integers_in, check_number
 from duoln.core.miscalled import explained
-from duoln.errors import DtypeError
+from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_dtype, check_room, check_tensors
 
 
@@ -32,18 +34,31 @@ def ones(shape: int | tuple[int, ...], backend: Backend, dtype: str = "float32")
 
 
 @explained
-def full(shape: int | tuple[int, ...], value: float, backend: Backend, dtype: str = "float32") -> Tensor:
-    """All `value`. Raises as `zeros`."""
+def full(shape: int | tuple[int, ...], fill_value: float, backend: Backend, dtype: str = "float32") -> Tensor:
+    """All `fill_value`. Raises as `zeros`."""
     sizes, dtype = _checked("full", shape, backend, dtype)
-    return Tensor(backend.full(sizes, check_number("full", "value", value, NOT_NAN), dtype), backend)
+    return Tensor(backend.full(sizes, check_number("full", "fill_value", fill_value, NOT_NAN), dtype), backend)
 
 
 @explained
-def arange(stop: int, backend: Backend, dtype: str = "int32") -> Tensor:
-    """The integers 0, 1, ... stop - 1. Raises as `zeros`."""
-    stop = check_integer("arange", "stop", stop, 0)
-    _, dtype = _checked("arange", stop, backend, dtype)
-    return Tensor(backend.arange(stop, dtype), backend)
+def arange(start: int, stop: int | None = None, step: int = 1, *, backend: Backend, dtype: str = "int32") -> Tensor:
+    """The integers start, start + step, ... before `stop`; with one number, 0, 1, ... before it.
+
+    Raises:
+        ShapeError: the step is 0. The rest as `zeros`.
+    """
+    first = check_integer("arange", "start", start)
+    last = first if stop is None else check_integer("arange", "stop", stop)
+    first = 0 if stop is None else first
+    step = check_integer("arange", "step", step)
+    if not step:
+        raise ShapeError("[arange] step: expected an integer other than 0, found 0")
+    count = max(-(-(last - first) // step), 0)
+    _, dtype = _checked("arange", count, backend, dtype)
+    ramp = backend.arange(count)
+    if (first, step) != (0, 1):
+        ramp = ramp * step + first
+    return Tensor(backend.astype(ramp, dtype) if dtype != "int32" else ramp, backend)
 
 
 @explained
@@ -58,6 +73,41 @@ def ones_like(x: Tensor) -> Tensor:
     """All 1, of the shape, dtype and backend of `x`."""
     check_tensors("ones_like", x)
     return Tensor(x.backend.ones(x.shape, x.dtype), x.backend)
+
+
+@explained
+def full_like(x: Tensor, fill_value: float) -> Tensor:
+    """All `fill_value`, of the shape, dtype and backend of `x`. Raises as `zeros`."""
+    check_tensors("full_like", x)
+    return Tensor(x.backend.full(x.shape, check_number("full_like", "fill_value", fill_value, NOT_NAN), x.dtype),
+                  x.backend)
+
+
+@explained
+def eye(n_rows: int, n_cols: int | None = None, *, k: int = 0, backend: Backend, dtype: str = "float32") -> Tensor:
+    """1 on the diagonal `k` above the main one of a matrix, which is square without `n_cols`; 0 elsewhere.
+
+    Raises as `zeros`.
+    """
+    rows = check_integer("eye", "n_rows", n_rows, 0)
+    columns = rows if n_cols is None else check_integer("eye", "n_cols", n_cols, 0)
+    k = check_integer("eye", "k", k, -LARGEST // 2, LARGEST // 2)
+    _, dtype = _checked("eye", (rows, columns), backend, dtype)
+    row = backend.reshape(backend.arange(rows) + k, (rows, 1))
+    return Tensor(backend.astype(row == backend.arange(columns), dtype), backend)
+
+
+@explained
+def linspace(start: float, stop: float, num: int, *, endpoint: bool = True, backend: Backend,
+             dtype: str = "float32") -> Tensor:
+    """Evenly spaced numbers from `start` on, `stop` among them if `endpoint` is set. Raises as `zeros`."""
+    first, last = (check_number("linspace", role, x) for role, x in (("start", start), ("stop", stop)))
+    num = check_integer("linspace", "num", num, 0)
+    endpoint = check_flag("linspace", "endpoint", endpoint)
+    _, dtype = _checked("linspace", num, backend, dtype)
+    if dtype not in REALS:
+        raise DtypeError(f"[linspace] dtype: expected a float dtype, found {dtype}")
+    return Tensor(backend.asarray(np.linspace(first, last, num, endpoint=endpoint), dtype), backend)
 
 
 def _checked(name: str, shape: Any, backend: Any, dtype: str) -> tuple[tuple[int, ...], str]:

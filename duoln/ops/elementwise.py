@@ -16,7 +16,7 @@ from duoln.core.arguments import ABOVE_0, FINITE, NOT_NAN, check_number
 from duoln.core.miscalled import explained
 from duoln.core.repeated import repeated
 from duoln.core.tensor import Operand
-from duoln.errors import DtypeError, UsageError
+from duoln.errors import ShapeError, UsageError
 from duoln.ops.common import broadcast_shape, check_beside, check_dtype, check_float, check_tensors, unbroadcast
 from duoln.ops.operands import operands
 
@@ -56,8 +56,9 @@ def _zero(be: Backend, kept: None, g: Array) -> Array:
     return be.zeros(g.shape, be.dtype(g))
 
 
-def _sigmoid(be: Backend, x: Array) -> Array:
-    return 0.5 * be.tanh(0.5 * x) + 0.5  # never overflows
+def logistic(be: Backend, x: Array) -> Array:
+    """1 / (1 + exp(-x)) of a native array, without overflow."""
+    return 0.5 * be.tanh(0.5 * x) + 0.5
 
 
 def _softplus(be: Backend, x: Array) -> Array:
@@ -66,6 +67,8 @@ def _softplus(be: Backend, x: Array) -> Array:
 
 abs = _unary("abs", "Absolute value; the gradient at 0 is 0.", lambda be, x: be.abs(x),
              "x", lambda be, x, g: g * be.sign(x))
+ceil = _unary("ceil", "The smallest integer that is at least x; the gradient is 0.", lambda be, x: -be.floor(-x),
+              "", _zero)
 cos = _unary("cos", "Cosine.", lambda be, x: be.cos(x), "x", lambda be, x, g: -g * be.sin(x))
 exp = _unary("exp", "Exponential.", lambda be, x: be.exp(x), "y", lambda be, y, g: g * y)
 expm1 = _unary("expm1", "exp(x) - 1, exact near 0.", lambda be, x: be.expm1(x), "y", lambda be, y, g: g * (y + 1))
@@ -76,45 +79,23 @@ log1p = _unary("log1p", "log(1 + x), exact near 0.", lambda be, x: be.log1p(x), 
 negative = _unary("negative", "-x.", lambda be, x: -x, "", lambda be, kept, g: -g)
 relu = _unary("relu", "max(x, 0); the gradient at 0 is 0.", lambda be, x: be.maximum(x, 0.0),
               "y", lambda be, y, g: g * (y > 0))  # NumPy's `where` would take ten times as long
-sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)), finite for every x.", _sigmoid,
+round = _unary("round", "The nearest integer, the even one at a tie; the gradient is 0.", lambda be, x: be.round(x),
+               "", _zero)
+rsqrt = _unary("rsqrt", "1 / sqrt(x).", lambda be, x: 1.0 / be.sqrt(x), "y", lambda be, y, g: -0.5 * g * (y * y * y))
+sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)), finite for every x.", logistic,
                  "y", lambda be, y, g: g * (y * (1 - y)))
 sign = _unary("sign", "-1, 0 or 1; the gradient is 0.", lambda be, x: be.sign(x), "", _zero)
 sin = _unary("sin", "Sine.", lambda be, x: be.sin(x), "x", lambda be, x, g: g * be.cos(x))
 softplus = _unary("softplus", "log(1 + exp(x)), finite for every x.", _softplus,
-                  "x", lambda be, x, g: g * _sigmoid(be, x))
+                  "x", lambda be, x, g: g * logistic(be, x))
 sqrt = _unary("sqrt", "Square root.", lambda be, x: be.sqrt(x), "y", lambda be, y, g: 0.5 * g / y)
 square = _unary("square", "x * x.", lambda be, x: x * x, "x", lambda be, x, g: 2.0 * g * x)
 tanh = _unary("tanh", "Hyperbolic tangent.", lambda be, x: be.tanh(x), "y", lambda be, y, g: g * (1 - y * y))
 isfinite = _unary("isfinite", "Whether each value is finite, as bool.", lambda be, x: be.isfinite(x))
-
-
-@op
-def power(x: Operand, exponent: Operand) -> Tensor:
-    """The power x ** exponent of a tensor by a number, or of a number above 0 by a tensor.
-
-    Raises:
-        DtypeError: neither is a float tensor, or both are tensors. UsageError: the base is a number, but not above 0.
-    """
-    if isinstance(exponent, Tensor):
-        check_float("power", exponent)
-        if isinstance(x, Tensor):
-            raise DtypeError("[power] expected a number as the base or as the exponent, found two tensors; "
-                             "use exp(y * log(x))")
-        return exp(exponent * math.log(check_number("power", "base", x, ABOVE_0)))
-    check_float("power", cast("Tensor", x))
-    return power.apply(x, exponent=check_number("power", "exponent", exponent, FINITE))
-
-
-def _power_forward(be: Backend, x: Array, exponent: float) -> tuple[Array, Any]:
-    return x ** exponent, (x, exponent)
-
-
-def _power_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    x, p = saved
-    return (be.zeros(x.shape, be.dtype(x)) if p == 0 else gout * (p * x ** (p - 1)),)
-
-
-power.add(Rule("composed", _power_forward, _power_vjp))
+isinf = _unary("isinf", "Whether each value is infinite, as bool.",
+               lambda be, x: be.abs(x) == math.inf)
+isnan = _unary("isnan", "Whether each value is NaN, as bool.",
+               lambda be, x: be.logical_not(be.abs(x) <= math.inf))
 
 
 @op
@@ -152,6 +133,15 @@ def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
     def function(x: Operand, y: Operand) -> Tensor:
         return made.apply(*operands(name, x, y))
 
+    made = Op(function, name, doc)
+    made.add(_broadcast_rule(value, slope_x, slope_y, reads))
+    return made
+
+
+def _broadcast_rule(value: Callable[[Backend, Any, Any], Array], slope_x: Slope | None, slope_y: Slope | None,
+                    reads: tuple[str, str]) -> Rule:
+    """The composed rule of two broadcast arguments; the arguments are those of `_binary`."""
+
     def forward(be: Backend, x: Array | float, y: Array | float) -> tuple[Array, Any]:
         shapes = [getattr(a, "shape", None) for a in (x, y)]
         # A number has no gradient, so nothing is kept for it.
@@ -164,9 +154,7 @@ def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
         return (unbroadcast(be, slope_x(be, x, y, gout), shapes[0]) if needs[0] else None,
                 unbroadcast(be, slope_y(be, x, y, gout), shapes[1]) if needs[1] else None)
 
-    made = Op(function, name, doc)
-    made.add(Rule("composed", forward, vjp if slope_x else None))
-    return made
+    return Rule("composed", forward, vjp if slope_x else None)
 
 
 def _chosen(be: Backend, mine: Array, theirs: Array | float, g: Array, wins: Callable[[Any, Any], Array]) -> Array:
@@ -194,6 +182,39 @@ less = _binary("less", "x < y, as bool.", lambda be, x, y: x < y)
 less_equal = _binary("less_equal", "x <= y, as bool.", lambda be, x, y: x <= y)
 greater = _binary("greater", "x > y, as bool.", lambda be, x, y: x > y)
 greater_equal = _binary("greater_equal", "x >= y, as bool.", lambda be, x, y: x >= y)
+
+
+@op
+def pow(x: Operand, exponent: Operand) -> Tensor:
+    """The power x ** exponent of float tensors, of which one may be a number.
+
+    Below 0 a power is NaN unless the exponent is an integer, and there and at 0 the exponent's gradient is 0.
+
+    Raises:
+        DtypeError: they are not floats of one dtype. UsageError: the base is a number, but not above 0, or the exponent
+            is one that is not finite. ShapeError: the shapes do not broadcast.
+    """
+    if not isinstance(exponent, Tensor):
+        exponent = check_number("pow", "exponent", exponent, FINITE)
+    if not isinstance(x, Tensor):
+        x = check_number("pow", "base", x, ABOVE_0)
+    return pow.apply(*operands("pow", x, exponent))
+
+
+def _slope_of_base(be: Backend, x: Array, y: Array | float, g: Array) -> Array:
+    """Gradient y x^(y - 1); for an exponent of 0 it is 0, also at x = 0."""
+    if isinstance(y, int | float):
+        return be.zeros(g.shape, be.dtype(g)) if y == 0 else g * (y * x ** (y - 1))
+    return g * (y * x ** (be.where(y == 0.0, 1.0, y) - 1.0))
+
+
+def _slope_of_exponent(be: Backend, x: Array | float, y: Array, g: Array) -> Array:
+    """Gradient x^y log(x) where x is above 0."""
+    log = math.log(x) if isinstance(x, int | float) else be.log(be.where(x > 0.0, x, 1.0))
+    return g * (x ** y * log)
+
+
+pow.add(_broadcast_rule(lambda be, x, y: x ** y, _slope_of_base, _slope_of_exponent, ("xy", "xy")))
 
 
 def _check_bools(name: str, x: Tensor, y: Tensor) -> None:
@@ -229,21 +250,34 @@ logical_not.add(Rule("composed", lambda be, x: (be.logical_not(x), None)))
 
 
 @explained
-def clip(x: Tensor, low: float = -math.inf, high: float = math.inf) -> Tensor:
-    """Values below `low` become `low`, and values above `high` become `high`.
+def clip(x: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
+    """Values below `min` become `min`, and values above `max` become `max`; None is no bound.
 
-    The gradient is 0 outside the bounds and half of `gout` at a bound.
+    A bound is a number, or a float tensor that broadcasts to the shape of `x`. The gradient of `x` is 0 outside the
+    bounds and half of `gout` at a bound; that of a tensor that bounds is the rest.
 
     Raises:
-        DtypeError: `x` is not a float tensor, or a bound is not a number. UsageError: `low` is above `high`, or NaN.
+        DtypeError: `x` is not a float tensor, or a bound is neither a number nor such a tensor.
+        UsageError: of two numbers `min` is above `max`, or one is NaN. ShapeError: a bound's shape does not fit.
     """
     check_float("clip", x)
-    low, high = check_number("clip", "low", low, NOT_NAN), check_number("clip", "high", high, NOT_NAN)
-    if low > high:
-        raise UsageError(f"[clip] expected low of at most high, found {low} and {high}")
-    if low > -math.inf:
-        x = maximum(x, float(low))
-    return minimum(x, float(high)) if high < math.inf else x
+    low, high = _bound("min", x, min), _bound("max", x, max)
+    if isinstance(low, float) and isinstance(high, float) and low > high:
+        raise UsageError(f"[clip] expected min of at most max, found {low} and {high}")
+    if low is not None:
+        x = maximum(x, low)
+    return x if high is None else minimum(x, high)
+
+
+def _bound(role: str, x: Tensor, bound: Operand | None) -> Tensor | float | None:
+    """A bound of `clip` after its checks; None if it bounds nothing."""
+    if not isinstance(bound, Tensor):
+        number = None if bound is None else float(check_number("clip", role, bound, NOT_NAN))
+        return None if number in (None, -math.inf if role == "min" else math.inf) else number
+    check_float("clip", x, bound)
+    if broadcast_shape("clip", x.shape, bound.shape) != x.shape:
+        raise ShapeError(f"[clip] {role}: expected a shape that broadcasts to {x.shape}, found {bound.shape}")
+    return bound
 
 
 @op

@@ -16,8 +16,19 @@ from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import LARGEST, check_integer, described
 from duoln.core.miscalled import explained
 from duoln.core.storage import in_float32
+from duoln.core.tensor import stop_gradient
 from duoln.errors import AxisIndexError, DtypeError, ShapeError
-from duoln.ops.common import check_beside, check_dtype, check_indices, check_room, check_tensors, normal_axis
+from duoln.ops.common import (
+    broadcast_shape,
+    check_beside,
+    check_dtype,
+    check_indices,
+    check_room,
+    check_tensors,
+    normal_axis,
+    only_axis,
+)
+from duoln.ops.elementwise import where
 
 MOST_AXES = 32
 """The largest number of axes that NumPy, CuPy and MLX all support."""
@@ -27,14 +38,20 @@ _PLAIN = 1 << 30
 
 @op
 def getitem(x: Tensor, key: Any) -> Tensor:
-    """`x[key]` for integers, slices, `...` and None.
+    """`x[key]` for integers, slices, `...` and None; or for an integer or an int32 tensor at every axis.
+
+    The tensors broadcast, and each of their positions gives one entry. One tensor at the first axis may stand alone.
 
     Raises:
-        DtypeError: `key` holds an array; the message names the operator to use.
+        DtypeError: `key` holds an array or a mask; the message names the operator to use.
         AxisIndexError: there are too many indices, or one is out of range; it is a ShapeError and an IndexError.
+        ShapeError: tensors that do not broadcast, or beside slices.
     """
     check_tensors("getitem", x)
-    keys = [_plain(k) for k in (key if isinstance(key, tuple) else (key,))]
+    given = key if isinstance(key, tuple) else (key,)
+    if Tensor in map(type, given) and any(isinstance(k, Tensor) and k.ndim for k in given):
+        return _entries(x, given)
+    keys = [_plain(k) for k in given]
     counted = [k for k in keys if k is not None and k is not Ellipsis]
     if len(counted) > x.ndim:
         raise AxisIndexError(f"[getitem] expected at most {x.ndim} indices for shape {x.shape}, found {len(counted)}")
@@ -53,6 +70,28 @@ def getitem(x: Tensor, key: Any) -> Tensor:
                 keys[position] = _bounded(k, x.shape[axis] + 1)
             axis += 1
     return getitem.apply(x, key=tuple(keys) if isinstance(key, tuple) else keys[0])
+
+
+def _entries(x: Tensor, keys: tuple[Any, ...]) -> Tensor:
+    """`x[keys]`, where some keys are tensors."""
+    if not x.ndim or len(keys) not in (1, x.ndim):
+        raise ShapeError(f"[getitem] expected one int32 tensor, or an integer or int32 tensor at each of {x.ndim} "
+                         f"axes, found {len(keys)} indices")
+    for axis, key in enumerate(keys):
+        if isinstance(key, slice) or key is None or key is Ellipsis:
+            raise ShapeError("[getitem] expected no slices, ... or None beside tensors, found one; index by slices "
+                             "first, or use take along one axis")
+        if isinstance(key, Tensor) and key.dtype == "bool":
+            raise DtypeError("[getitem] expected int32 indices, found a mask of bools: the shape would depend on its "
+                             "values; where(mask, x, y) keeps the shape")
+        if isinstance(key, Tensor):
+            check_indices("getitem", "key", key, x.shape[axis], x, low=-x.shape[axis])
+        elif not -x.shape[axis] <= check_integer("getitem", "key", key) < x.shape[axis]:
+            raise AxisIndexError(f"[getitem] expected an index below {x.shape[axis]} at axis {axis}, found {key}")
+    broadcast_shape("getitem", *(k.shape for k in keys if isinstance(k, Tensor)))
+    if len(keys) < x.ndim:
+        return take.apply(x, keys[0], axis=0)
+    return getitem.apply(x, *(k if isinstance(k, Tensor) else operator.index(k) for k in keys), key=None)
 
 
 def _plain(key: Any) -> Any:
@@ -88,17 +127,30 @@ def _bounded(key: slice, beyond: int) -> slice:
                    for part in (key.start, key.stop, key.step)))
 
 
-def _getitem_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    shape, key = saved
+def _getitem_forward(be: Backend, x: Array, *indices: Array | int, key: Any) -> tuple[Array, Any]:
+    if not indices:
+        return x[key], (x.shape, key, 0)
+    flat: Any = 0
+    for axis, index in enumerate(indices):
+        n, stride = x.shape[axis], prod(x.shape[axis + 1:])
+        flat = flat + (index % n if isinstance(index, int) else from_front(be, index, n)) * stride
+    return be.take(be.reshape(x, (prod(x.shape),)), flat, 0), (x.shape, flat, len(indices))
+
+
+def _getitem_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
+    shape, key, indices = saved
+    if indices:
+        dx = in_float32(be, gout, lambda g: be.reshape(_added_rows(be, g, (prod(shape),), key, 0), shape))
+        return dx, *(None,) * indices
     return (in_float32(be, gout, lambda g: be.slice_add(be.zeros(shape, be.dtype(g)), key, g)),)
 
 
-getitem.add(Rule("composed", lambda be, x, key: (x[key], (x.shape, key)), _getitem_vjp, stored=(0,)))
+getitem.add(Rule("composed", _getitem_forward, _getitem_vjp, stored=(0,)))
 
 
 @op
-def take(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
-    """Entries along one axis, by int32 indices.
+def take(x: Tensor, indices: Tensor, axis: int | None = None) -> Tensor:
+    """Entries along one axis, which only a vector may leave out, by int32 indices.
 
     Shape:
         x (..., n, ...), indices (k...) -> (..., k..., ...). Indices lie in -n .. n - 1; a negative one counts from
@@ -108,7 +160,7 @@ def take(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
         DtypeError: indices are not an int32 tensor. ShapeError: no such axis; on NumPy, an index is out of range.
     """
     check_tensors("take", x)
-    axis = normal_axis("take", axis, x.ndim)
+    axis = only_axis("take", axis, x.ndim)
     check_indices("take", "indices", indices, x.shape[axis], x, low=-x.shape[axis])
     return take.apply(x, indices, axis=axis)
 
@@ -151,17 +203,24 @@ take.add(Rule("composed", _take_forward, _take_vjp, stored=(0,), remark=_counts_
 
 
 @explained
-def embedding(table: Tensor, ids: Tensor) -> Tensor:
-    """Rows of a table.
+def embedding(table: Tensor, ids: Tensor, *, padding_idx: int | None = None) -> Tensor:
+    """Rows of a table. The row `padding_idx` gets no gradient.
 
     Shape:
         table (words, width), ids int32 (...) -> (..., width).
+
+    Raises:
+        ShapeError: the table is no matrix, or it has no row `padding_idx`; on NumPy, an id is out of range.
     """
     check_tensors("embedding", table)
     if table.ndim != 2:
         raise ShapeError(f"[embedding] expected a table of 2 dimensions, found shape {table.shape}")
     check_indices("embedding", "ids", ids, table.shape[0], table)
-    return take.apply(table, ids, axis=0)
+    rows = take.apply(table, ids, axis=0)
+    if padding_idx is None:
+        return rows
+    padding = check_integer("embedding", "padding_idx", padding_idx, 0, table.shape[0] - 1)
+    return where(getitem.apply(ids != padding, key=(..., None)), rows, stop_gradient(rows))
 
 
 @op

@@ -8,12 +8,18 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
+from duoln.core.arguments import check_integer, check_integers_in
+from duoln.core.miscalled import explained
 from duoln.core.storage import converted
 from duoln.errors import ShapeError
-from duoln.ops.common import broadcast_shape, check_float, unbroadcast
+from duoln.ops.common import broadcast_shape, check_float, normal_axis, unbroadcast
+from duoln.ops.elementwise import multiply
+from duoln.ops.reduce import sum
+from duoln.ops.shape import permute_dims, reshape
 
 
-def _transposed(be: Backend, x: Array) -> Array:
+def transposed(be: Backend, x: Array) -> Array:
+    """The last two axes exchanged."""
     n = len(x.shape)
     return be.permute_dims(x, (*range(n - 2), n - 1, n - 2))
 
@@ -39,7 +45,7 @@ def weight_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
     gouts = [_rows(be, gout) for _, gout in uses]
     x = inputs[0] if len(inputs) == 1 else be.concat(inputs, axis=0)
     g = gouts[0] if len(gouts) == 1 else be.concat(gouts, axis=0)
-    return be.matmul(_transposed(be, x), g)
+    return be.matmul(transposed(be, x), g)
 
 
 def bias_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
@@ -52,21 +58,26 @@ def bias_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
 
 @op
 def matmul(x: Tensor, y: Tensor) -> Tensor:
-    """Matrix product over the last two axes; leading axes broadcast.
+    """Matrix product over the last two axes; leading axes broadcast. A vector is a row or, on the right, a column.
 
     Shape:
-        x (..., n, k), y (..., k, m) -> (..., n, m).
+        x (..., n, k) or (k,), y (..., k, m) or (k,) -> (..., n, m), without n or m where a vector was.
 
     Raises:
-        ShapeError: an argument has fewer than two axes, or the inner sizes differ.
+        ShapeError: an argument has no axes, or the sizes that are summed over differ.
     """
     check_float("matmul", x, y)
-    if x.ndim < 2 or y.ndim < 2:
-        raise ShapeError(f"[matmul] expected at least 2 axes on both sides, found shapes {x.shape} and {y.shape}")
-    if x.shape[-1] != y.shape[-2]:
+    if not x.ndim or not y.ndim:
+        raise ShapeError(f"[matmul] expected at least one axis on both sides, found shapes {x.shape} and {y.shape}")
+    if x.shape[-1] != y.shape[-2 if y.ndim > 1 else 0]:
         raise ShapeError(f"[matmul] expected inner sizes to be equal, found shapes {x.shape} and {y.shape}")
-    broadcast_shape("matmul", x.shape[:-2], y.shape[:-2])
-    return matmul.apply(x, y)
+    if x.ndim > 1 and y.ndim > 1:
+        broadcast_shape("matmul", x.shape[:-2], y.shape[:-2])
+        return matmul.apply(x, y)
+    shape = (*x.shape[:-1], *y.shape[:-2], *y.shape[-1:][:y.ndim - 1])
+    left = reshape(x, shape=(1, *x.shape)) if x.ndim == 1 else x
+    right = reshape(y, shape=(*y.shape, 1)) if y.ndim == 1 else y
+    return reshape(matmul.apply(left, right), shape=shape)
 
 
 def _matmul_forward(be: Backend, x: Array, y: Array) -> tuple[Array, Any]:
@@ -77,11 +88,11 @@ def _matmul_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
     x, y = saved
     dx = gy = None
     if len(y.shape) == 2:
-        dx = _times_matrix(be, gout, _transposed(be, y)) if needs[0] else None
+        dx = _times_matrix(be, gout, transposed(be, y)) if needs[0] else None
         gy = weight_gradient(be, [(saved, gout)]) if needs[1] else None
     else:
-        dx = _sum_like(be, _sums(be, gout, _transposed(be, y)), x) if needs[0] else None
-        gy = _sum_like(be, _sums(be, _transposed(be, x), gout), y) if needs[1] else None
+        dx = _sum_like(be, _sums(be, gout, transposed(be, y)), x) if needs[0] else None
+        gy = _sum_like(be, _sums(be, transposed(be, x), gout), y) if needs[1] else None
     return dx, gy
 
 
@@ -96,7 +107,7 @@ def _matmul_pooled(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
         return weight_gradient(be, uses)
     total = None
     for (x, _), gout in uses:
-        gradient = unbroadcast(be, _sums(be, _transposed(be, x), gout), y.shape)
+        gradient = unbroadcast(be, _sums(be, transposed(be, x), gout), y.shape)
         total = gradient if total is None else total + gradient
     return converted(be, total, be.dtype(y))
 
@@ -136,10 +147,74 @@ def _linear_forward(be: Backend, x: Array, weight: Array, bias: Array | None) ->
 def _linear_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     _, weight = saved
     return (
-        _times_matrix(be, gout, _transposed(be, weight)) if needs[0] else None,
+        _times_matrix(be, gout, transposed(be, weight)) if needs[0] else None,
         weight_gradient(be, [(saved, gout)]) if needs[1] else None,
         bias_gradient(be, [(saved, gout)]) if needs[2] else None,
     )
 
 
 linear.add(Rule("composed", _linear_forward, _linear_vjp, pooled={1: weight_gradient, 2: bias_gradient}, stored=(0, 1)))
+
+
+@explained
+def outer(x: Tensor, y: Tensor) -> Tensor:
+    """All products of a value of one vector and a value of a second one.
+
+    Shape:
+        x (n,), y (m,) -> (n, m).
+
+    Raises:
+        ShapeError: an argument is not a vector.
+    """
+    check_float("outer", x, y)
+    if x.ndim != 1 or y.ndim != 1:
+        raise ShapeError(f"[outer] expected two vectors, found shapes {x.shape} and {y.shape}")
+    return multiply(reshape(x, shape=(x.size, 1)), y)
+
+
+@explained
+def vecdot(x: Tensor, y: Tensor, axis: int = -1) -> Tensor:
+    """The sums of products along an axis, counted from the end; the other axes broadcast.
+
+    Raises:
+        ShapeError: the axis is not below 0, a tensor lacks it, or their sizes there differ.
+    """
+    check_float("vecdot", x, y)
+    axis = check_integer("vecdot", "axis", axis, -min(x.ndim, y.ndim), -1)
+    if x.shape[axis] != y.shape[axis]:
+        raise ShapeError(f"[vecdot] expected equal sizes at axis {axis}, found shapes {x.shape} and {y.shape}")
+    broadcast_shape("vecdot", x.shape, y.shape)
+    return sum(multiply(x, y), axis=axis)
+
+
+@explained
+def tensordot(x: Tensor, y: Tensor, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
+    """The sums of products over several axes, as one matrix product.
+
+    Args:
+        x, y: the tensors.
+        axes: how many of the last axes of `x` meet as many of the first axes of `y`; or a pair, the axes of `x` and
+            the axes of `y` that they meet.
+
+    Raises:
+        ShapeError: there are no such axes, or their sizes differ.
+    """
+    check_float("tensordot", x, y)
+    if isinstance(axes, tuple | list):
+        if len(axes) != 2:
+            raise ShapeError(f"[tensordot] axes: expected a number or a pair of tuples, found {len(axes)} entries")
+        pairs = [check_integers_in("tensordot", "axes", side) for side in axes]
+    else:
+        count = check_integer("tensordot", "axes", axes, 0, min(x.ndim, y.ndim))
+        pairs = [tuple(range(x.ndim - count, x.ndim)), tuple(range(count))]
+    of_x, of_y = (tuple(normal_axis("tensordot", a, t.ndim) for a in side)
+                  for side, t in zip(pairs, (x, y), strict=True))
+    sizes = [[t.shape[a] for a in side] for t, side in ((x, of_x), (y, of_y))]
+    if sizes[0] != sizes[1] or len({*of_x}) != len(of_x) or len({*of_y}) != len(of_y):
+        raise ShapeError(f"[tensordot] axes: expected different axes of equal sizes, found {of_x} of {x.shape} and "
+                         f"{of_y} of {y.shape}")
+    rest_x, rest_y = ([a for a in range(t.ndim) if a not in summed] for t, summed in ((x, of_x), (y, of_y)))
+    rows, columns, summed = (prod(t.shape[a] for a in some) for t, some in ((x, rest_x), (y, rest_y), (x, of_x)))
+    left = reshape(permute_dims(x, axes=(*rest_x, *of_x)), shape=(rows, summed))
+    right = reshape(permute_dims(y, axes=(*of_y, *rest_y)), shape=(summed, columns))
+    return reshape(matmul.apply(left, right), shape=(*(x.shape[a] for a in rest_x), *(y.shape[a] for a in rest_y)))

@@ -7,38 +7,79 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import check_integer
+from duoln.core.arguments import ABOVE_0, BELOW_1, check_integer, check_number
+from duoln.core.miscalled import explained
 from duoln.errors import ShapeError
 from duoln.ops.common import check_beside, check_float, check_indices
-from duoln.ops.elementwise import not_equal, where
+from duoln.ops.elementwise import abs, log, logistic, minimum, not_equal, square, where
+from duoln.ops.index import take
+from duoln.ops.reduce import log_softmax, mean, sum
 from duoln.ops.shape import expand_dims
 
 
 @op(like=(None,))
-def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | None = None) -> Tensor:
+def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | None = None, *,
+                          weight: Tensor | None = None, label_smoothing: float = 0.0) -> Tensor:
     """Negative log-likelihood of the labels under softmax(logits), in nats.
 
     Args:
         logits, labels: see Shape.
         ignore_index: the label of rows that do not count: their loss and gradient are 0, whatever their logits are.
+        weight: the weight of each class, by which the loss of a row is multiplied. A mean over rows that counts each
+            by its weight divides the sum of the losses by that of `take(weight, labels, axis=0)`.
+        label_smoothing: the share of each label that is spread evenly over all classes (Szegedy et al. 2016).
 
     Shape:
-        logits (..., classes), labels int32 (...) in 0 .. classes - 1 or `ignore_index` -> (...).
+        logits (..., classes), labels int32 (...) in 0 .. classes - 1 or `ignore_index`, weight (classes,) -> (...).
 
     Raises:
-        ShapeError: the labels do not fit the logits, or there are no classes.
+        ShapeError: the labels or weights do not fit the logits, or there are no classes.
+        UsageError: the share is not in [0, 1).
     """
-    check_float("softmax_cross_entropy", logits)
-    check_beside("softmax_cross_entropy", "labels", labels, "int32", logits)
+    name = "softmax_cross_entropy"
+    check_float(name, logits, *([] if weight is None else [weight]))
+    check_beside(name, "labels", labels, "int32", logits)
+    share = check_number(name, "label_smoothing", label_smoothing, BELOW_1)
     if logits.ndim < 1 or logits.shape[-1] == 0 or labels.shape != logits.shape[:-1]:
-        raise ShapeError(f"[softmax_cross_entropy] expected logits (..., classes) and labels (...), "
+        raise ShapeError(f"[{name}] expected logits (..., classes) and labels (...), "
                          f"found {logits.shape} and {labels.shape}")
-    counted = counted_rows("softmax_cross_entropy", labels, logits, logits.shape[-1], ignore_index)
-    if counted is None:
-        return softmax_cross_entropy.apply(logits, labels)
-    # In the gradient, 0 times a value that is not finite would not be 0.
-    logits = where(expand_dims(counted, axis=-1), logits, 0.0)
-    return where(counted, softmax_cross_entropy.apply(logits, where(counted, labels, 0)), 0.0)
+    _check_weight(name, weight, logits)
+    counted = counted_rows(name, labels, logits, logits.shape[-1], ignore_index)
+    if counted is not None:
+        # In the gradient, 0 times a value that is not finite would not be 0.
+        logits, labels = where(expand_dims(counted, axis=-1), logits, 0.0), where(counted, labels, 0)
+    losses = softmax_cross_entropy.apply(logits, labels)
+    if weight is not None:
+        losses = losses * take.apply(weight, labels, axis=0)
+    if share:
+        of_all = log_softmax.apply(logits, axis=logits.ndim - 1)
+        even = mean(of_all if weight is None else of_all * weight, axis=-1)
+        losses = (1.0 - share) * losses - share * even
+    return losses if counted is None else where(counted, losses, 0.0)
+
+
+def _check_weight(name: str, weight: Tensor | None, logits: Tensor) -> None:
+    if weight is not None and weight.shape != logits.shape[-1:]:
+        raise ShapeError(f"[{name}] weight: expected shape {logits.shape[-1:]}, found {weight.shape}")
+
+
+@explained
+def soft_cross_entropy(logits: Tensor, targets: Tensor, *, weight: Tensor | None = None) -> Tensor:
+    """Cross-entropy of distributions over classes under softmax(logits), in nats: -sum(weight * targets * log p).
+
+    Shape:
+        logits and targets (..., classes), weight (classes,) -> (...).
+
+    Raises:
+        ShapeError: the shapes differ, the weights do not fit, or there are no classes.
+    """
+    name = "soft_cross_entropy"
+    _check_pair(name, logits, targets, *([] if weight is None else [weight]))
+    if logits.ndim < 1 or logits.shape[-1] == 0:
+        raise ShapeError(f"[{name}] expected logits (..., classes), found {logits.shape}")
+    _check_weight(name, weight, logits)
+    of_all = log_softmax.apply(logits, axis=logits.ndim - 1)
+    return -sum(targets * (of_all if weight is None else of_all * weight), axis=-1)
 
 
 def counted_rows(name: str, labels: Tensor, like: Tensor, classes: int, ignore_index: int | None) -> Tensor | None:
@@ -85,9 +126,7 @@ def bce_with_logits(logits: Tensor, targets: Tensor) -> Tensor:
     Raises:
         ShapeError: the shapes differ.
     """
-    check_float("bce_with_logits", logits, targets)
-    if logits.shape != targets.shape:
-        raise ShapeError(f"[bce_with_logits] expected equal shapes, found {logits.shape} and {targets.shape}")
+    _check_pair("bce_with_logits", logits, targets)
     return bce_with_logits.apply(logits, targets)
 
 
@@ -98,8 +137,70 @@ def _bce_forward(be: Backend, logits: Array, targets: Array) -> tuple[Array, Any
 
 def _bce_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
     logits, targets = saved
-    dx = gout * (0.5 * be.tanh(0.5 * logits) + 0.5 - targets) if needs[0] else None
+    dx = gout * (logistic(be, logits) - targets) if needs[0] else None
     return dx, (-gout * logits if needs[1] else None)
 
 
 bce_with_logits.add(Rule("composed", _bce_forward, _bce_vjp))
+
+
+def _check_pair(name: str, x: Tensor, y: Tensor, *rest: Tensor) -> None:
+    """Raises ShapeError unless two tensors have one shape: a loss that broadcasts would count targets twice."""
+    check_float(name, x, y, *rest)
+    if x.shape != y.shape:
+        raise ShapeError(f"[{name}] expected equal shapes, found {x.shape} and {y.shape}")
+
+
+@explained
+def mse_loss(predictions: Tensor, targets: Tensor) -> Tensor:
+    """Squared error of each entry.
+
+    Shape:
+        predictions and targets of one shape -> the same.
+
+    Raises:
+        ShapeError: the shapes differ.
+    """
+    _check_pair("mse_loss", predictions, targets)
+    return square(predictions - targets)
+
+
+@explained
+def l1_loss(predictions: Tensor, targets: Tensor) -> Tensor:
+    """Absolute error of each entry; its gradient at 0 is 0. Shapes as for `mse_loss`."""
+    _check_pair("l1_loss", predictions, targets)
+    return abs(predictions - targets)
+
+
+@explained
+def huber_loss(predictions: Tensor, targets: Tensor, *, delta: float = 1.0) -> Tensor:
+    """Half the squared error of each entry up to `delta`, beyond it the tangent: delta (|error| - delta / 2).
+
+    Huber 1964. Shapes as for `mse_loss`.
+
+    Raises:
+        ShapeError: the shapes differ. UsageError: `delta` is not above 0.
+    """
+    _check_pair("huber_loss", predictions, targets)
+    delta = float(check_number("huber_loss", "delta", delta, ABOVE_0))
+    size = abs(predictions - targets)
+    near = minimum(size, delta)
+    return 0.5 * square(near) + delta * (size - near)
+
+
+@explained
+def kl_div(log_predictions: Tensor, targets: Tensor) -> Tensor:
+    """What each entry adds to the divergence of targets from predictions: targets * (log(targets) - log_predictions).
+
+    A target of 0 adds 0 and has no gradient. The sum over the classes is the Kullback-Leibler divergence, in nats.
+
+    Shape:
+        log_predictions, as `log_softmax` gives them, and targets of one shape -> the same.
+
+    Raises:
+        ShapeError: the shapes differ.
+    """
+    _check_pair("kl_div", log_predictions, targets)
+    counted = targets > 0.0
+    each = targets * (log(where(counted, targets, 1.0)) - where(counted, log_predictions, 0.0))
+    return where(counted, each, 0.0)

@@ -3,7 +3,7 @@
 | operators | tensors | result |
 | --- | --- | --- |
 | add, subtract, multiply, maximum, minimum | float32, float64, float16, bfloat16, int32 | that dtype |
-| divide | float32, float64, float16, bfloat16 | that dtype |
+| divide, pow | float32, float64, float16, bfloat16 | that dtype |
 | equal, not_equal, less, less_equal, greater, greater_equal | any | bool |
 | where | any | that dtype |
 
@@ -41,7 +41,7 @@ from duoln.ops.common import broadcast_shape, no_tensor
 _ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum")
 _ANY_DTYPE = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "where")
 TENSORS: dict[str, frozenset[str]] = {
-    **dict.fromkeys(_ARITHMETIC, frozenset({*REALS, "int32"})), "divide": frozenset(REALS),
+    **dict.fromkeys(_ARITHMETIC, frozenset({*REALS, "int32"})), **dict.fromkeys(("divide", "pow"), frozenset(REALS)),
     **dict.fromkeys(_ANY_DTYPE, frozenset(DTYPES)),
 }
 """The dtypes of the tensors that an operator takes."""
@@ -108,6 +108,6 @@ def _number(name: str, tensor: Tensor, value: Any) -> float | int | bool:
 
 
 def _unfit(name: str, dtype: str) -> DtypeError:
-    wanted = "float32 or float64" if name == "divide" else "float32, float64 or int32"
+    wanted = "float32 or float64" if name in ("divide", "pow") else "float32, float64 or int32"
     remedy = "convert with astype" + (", or use logical_and, logical_or or where" if dtype == "bool" else "")
     return DtypeError(f"[{name}] expected tensors of {wanted}, found {dtype}; {remedy}")

@@ -6,16 +6,19 @@ Shape:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from math import inf, prod
 from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import check_flag
+from duoln.core.arguments import NOT_NAN, check_flag, check_number
 from duoln.core.miscalled import explained
-from duoln.errors import ShapeError
-from duoln.ops.common import check_beside, check_float, check_tensors, normal_axes, normal_axis
+from duoln.errors import DtypeError, ShapeError
+from duoln.ops.common import check_beside, check_float, check_tensors, normal_axes, normal_axis, only_axis
+from duoln.ops.creation import zeros, zeros_like
+from duoln.ops.elementwise import abs, negative, pow, square, where
+from duoln.ops.shape import concat, reshape
 
 Axis = int | tuple[int, ...] | None
 
@@ -62,7 +65,126 @@ def mean(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     check_flag("mean", "keepdims", keepdims)
     axes = normal_axes("mean", axis, x.ndim)
     _check_nonempty("mean", x, axes)
-    return sum(x, axis=axes, keepdims=keepdims) * (1.0 / prod(x.shape[a] for a in axes))
+    return sum(x, axis=axes, keepdims=keepdims) * (1.0 / math.prod(x.shape[a] for a in axes))
+
+
+@op(like=(None,))
+def prod(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """The product of float or int32 values; that of none is 1.
+
+    The gradient of a value is the product of the others, so it is right at 0 too.
+
+    Raises:
+        DtypeError: `x` holds bools.
+    """
+    check_tensors("prod", x)
+    if x.dtype == "bool":
+        raise DtypeError("[prod] expected a float or int32 tensor, found bool; ops.all is the product of bools")
+    axes = normal_axes("prod", axis, x.ndim)
+    return prod.apply(x, axis=axes, keepdims=check_flag("prod", "keepdims", keepdims))
+
+
+def _in_rows(be: Backend, x: Array, axes: tuple[int, ...]) -> Array:
+    """A matrix with the values along the axes in each row."""
+    rest = [i for i in range(len(x.shape)) if i not in axes]
+    rows = be.permute_dims(x, (*rest, *axes))
+    return be.reshape(rows, (math.prod(x.shape[i] for i in rest), math.prod(x.shape[i] for i in axes)))
+
+
+def _products_before(be: Backend, rows: Array) -> Array:
+    """For each place of a row, and the one behind its end, the product of the values before it."""
+    return be.cumulative_prod(be.concat((be.ones((rows.shape[0], 1), be.dtype(rows)), rows), axis=1), 1)
+
+
+def _prod_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
+    rows = _in_rows(be, x, axis)
+    shape = _kept(x.shape, axis) if keepdims else tuple(n for i, n in enumerate(x.shape) if i not in axis)
+    return be.reshape(_products_before(be, rows)[:, -1], shape), (x, axis)
+
+
+def _prod_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    x, axis = saved
+    rows = _in_rows(be, x, axis)
+    before = _products_before(be, rows)[:, :-1]
+    behind = be.flip(_products_before(be, be.flip(rows, 1))[:, :-1], 1)
+    dx = before * behind * be.reshape(gout, (rows.shape[0], 1))
+    order = (*(i for i in range(len(x.shape)) if i not in axis), *axis)
+    back = tuple(order.index(i) for i in range(len(x.shape)))
+    return (be.permute_dims(be.reshape(dx, tuple(x.shape[i] for i in order)), back),)
+
+
+prod.add(Rule("composed", _prod_forward, _prod_vjp))
+
+
+@explained
+def var(x: Tensor, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+    """The variance: the sum of squared differences from the mean, divided by the number of values less `correction`.
+
+    Raises:
+        ShapeError: there are no more values than `correction`.
+    """
+    centred, axes, count = _centred("var", x, axis, correction, keepdims)
+    return sum(square(centred), axis=axes, keepdims=keepdims) * (1.0 / count)
+
+
+@explained
+def std(x: Tensor, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+    """The standard deviation: the root of the variance. Its gradient at equal values is 0. Raises as `var`."""
+    centred, axes, count = _centred("std", x, axis, correction, keepdims)
+    return vector_norm.apply(centred, axis=axes, keepdims=keepdims) * math.sqrt(1.0 / count)
+
+
+def _centred(name: str, x: Tensor, axis: Axis, correction: float, keepdims: bool,
+             ) -> tuple[Tensor, tuple[int, ...], float]:
+    """The differences from the mean, the axes, and the number by which a sum of their squares is divided."""
+    check_float(name, x)
+    check_flag(name, "keepdims", keepdims)
+    axes = normal_axes(name, axis, x.ndim)
+    _check_nonempty(name, x, axes)
+    size = math.prod(x.shape[a] for a in axes)
+    count = size - check_number(name, "correction", correction)
+    if not count > 0:
+        raise ShapeError(f"[{name}] expected more than {correction} values along axis {axes}, found {size}")
+    return x - mean(x, axis=axes, keepdims=True), axes, count
+
+
+@op(like=(None,))
+def vector_norm(x: Tensor, axis: Axis = None, *, keepdims: bool = False, ord: float = 2) -> Tensor:
+    """The norm sum(|x|^ord)^(1 / ord) of the values along the axes as one vector; the gradient at the vector 0 is 0.
+
+    `ord` may be infinite, for the greatest or the smallest size, and 0, for the number of values that are not 0.
+
+    Raises:
+        ShapeError: there are no values, and `ord` is infinite.
+    """
+    check_float("vector_norm", x)
+    check_flag("vector_norm", "keepdims", keepdims)
+    ord = check_number("vector_norm", "ord", ord, NOT_NAN)
+    axes = normal_axes("vector_norm", axis, x.ndim)
+    if math.isinf(ord):
+        _check_nonempty("vector_norm", x, axes)
+        return (max if ord > 0 else min).apply(abs(x), axis=axes, keepdims=keepdims)
+    if ord == 0:
+        return sum(where(x == 0.0, zeros_like(x), 1.0), axis=axes, keepdims=keepdims)
+    if ord == 1:
+        return sum(abs(x), axis=axes, keepdims=keepdims)
+    if ord == 2:
+        return vector_norm.apply(x, axis=axes, keepdims=keepdims)
+    total = sum(pow(abs(x), ord), axis=axes, keepdims=keepdims)
+    return where(total > 0.0, pow(where(total > 0.0, total, 1.0), 1.0 / ord), 0.0)
+
+
+def _norm_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
+    kept = be.sqrt(be.sum(x * x, axis=axis, keepdims=True)) if axis else be.abs(x)
+    return _drop(be, kept, axis, keepdims), (x, kept)
+
+
+def _norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    x, kept = saved
+    return (x * (be.reshape(gout, kept.shape) / be.where(kept > 0, kept, 1.0)),)
+
+
+vector_norm.add(Rule("composed", _norm_forward, _norm_vjp))
 
 
 def _extreme(name: str, x: Tensor, axis: Axis, keepdims: bool = False) -> tuple[int, ...]:
@@ -143,30 +265,58 @@ any.add(Rule("composed", lambda be, x, axis, keepdims: (be.any(x, axis=axis, kee
 
 
 @op
-def argmax(x: Tensor, axis: int = -1) -> Tensor:
-    """Index of the first greatest value along one axis, as int32."""
-    return argmax.apply(x, axis=_one_axis("argmax", x, axis))
+def argmax(x: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    """Index of the first greatest value along one axis, or among all values for None, as int32."""
+    return _place("argmax", x, axis, keepdims)
+
+
+@explained
+def argmin(x: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    """Index of the first smallest value along one axis, or among all values for None, as int32."""
+    return _place("argmin", x, axis, keepdims)
+
+
+def _place(name: str, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
+    check_float(name, x)
+    check_flag(name, "keepdims", keepdims)
+    axes = normal_axes(name, None, x.ndim) if axis is None else (normal_axis(name, axis, x.ndim),)
+    _check_nonempty(name, x, axes)
+    values = negative(x) if name == "argmin" else x
+    if axis is None:
+        values, axes = reshape(values, shape=(x.size,)), (0,)
+    place = argmax.apply(values, axis=axes[0])
+    shape = _kept(x.shape, range(x.ndim) if axis is None else axes)
+    return reshape(place, shape=shape) if keepdims else place
 
 
 argmax.add(Rule("composed", lambda be, x, axis: (be.argmax(x, axis=axis), None)))
 
 
 @op(like=(None,))
-def cumsum(x: Tensor, axis: int) -> Tensor:
-    """Running sum along one axis."""
-    check_float("cumsum", x)
-    return cumsum.apply(x, axis=normal_axis("cumsum", axis, x.ndim))
+def cumulative_sum(x: Tensor, axis: int | None = None, *, include_initial: bool = False) -> Tensor:
+    """Running sums along one axis, which only a vector may leave out; with `include_initial` they begin with 0.
+
+    Raises:
+        ShapeError: no axis is given, and there are several or none.
+    """
+    check_float("cumulative_sum", x)
+    check_flag("cumulative_sum", "include_initial", include_initial)
+    axis = only_axis("cumulative_sum", axis, x.ndim)
+    if include_initial:
+        shape = (*x.shape[:axis], 1, *x.shape[axis + 1:])
+        x = concat(zeros(shape, x.backend, x.dtype), x, axis=axis)
+    return cumulative_sum.apply(x, axis=axis)
 
 
-def _cumsum_forward(be: Backend, x: Array, axis: int) -> tuple[Array, Any]:
+def _cumulative_forward(be: Backend, x: Array, axis: int) -> tuple[Array, Any]:
     return be.cumulative_sum(x, axis), axis
 
 
-def _cumsum_vjp(be: Backend, axis: int, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+def _cumulative_vjp(be: Backend, axis: int, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
     return (be.flip(be.cumulative_sum(be.flip(gout, axis), axis), axis),)
 
 
-cumsum.add(Rule("composed", _cumsum_forward, _cumsum_vjp))
+cumulative_sum.add(Rule("composed", _cumulative_forward, _cumulative_vjp))
 
 
 @op(like=(None,))
@@ -182,7 +332,7 @@ def _logsumexp_forward(be: Backend, x: Array, axis: int, keepdims: bool) -> tupl
     shift = be.where(be.isfinite(top), top, 0.0)
     powers = be.exp(x - shift)
     total = be.sum(powers, axis=axis, keepdims=True)
-    log_total = be.where(total > 0, be.log(be.where(total > 0, total, 1.0)), -inf)
+    log_total = be.where(total > 0, be.log(be.where(total > 0, total, 1.0)), -math.inf)
     return _drop(be, log_total + shift, (axis,), keepdims), (powers, total)
 
 

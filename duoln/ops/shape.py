@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from math import prod
 from typing import Any
 
 from duoln.backends.protocol import REALS, Array, Backend
-from duoln.core import Rule, Tensor, op
+from duoln.core import Op, Rule, Tensor, op
 from duoln.core.arguments import LARGEST, NOT_NAN, check_integer, check_integers_in, check_number, described
 from duoln.core.miscalled import explained
 from duoln.core.storage import EVERY, MIXED, in_float32
 from duoln.errors import DtypeError, ShapeError
-from duoln.ops.common import check_room, check_tensors, normal_axis, unbroadcast
+from duoln.ops.common import (
+    broadcast_shape,
+    check_given,
+    check_room,
+    check_tensors,
+    normal_axes,
+    normal_axis,
+    unbroadcast,
+)
 from duoln.ops.index import getitem
 
 
@@ -62,7 +71,44 @@ permute_dims.add(Rule("composed", lambda be, x, axes: (be.permute_dims(x, axes),
 
 
 @explained
-def expand_dims(x: Tensor, axis: int) -> Tensor:
+def matrix_transpose(x: Tensor) -> Tensor:
+    """The last two axes exchanged.
+
+    Raises:
+        ShapeError: there are fewer than two axes.
+    """
+    check_tensors("matrix_transpose", x)
+    if x.ndim < 2:
+        raise ShapeError(f"[matrix_transpose] expected at least two axes, found shape {x.shape}")
+    return permute_dims.apply(x, axes=(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+
+@explained
+def moveaxis(x: Tensor, source: int | tuple[int, ...], destination: int | tuple[int, ...]) -> Tensor:
+    """The axes `source` at the positions `destination`; the others keep their order.
+
+    Raises:
+        ShapeError: there is no such axis, one stands twice, or there are not as many of both.
+    """
+    check_tensors("moveaxis", x)
+    moved, places = (_in_order("moveaxis", axis, x.ndim) for axis in (source, destination))
+    if len(moved) != len(places):
+        raise ShapeError(f"[moveaxis] expected as many axes in source as in destination, found {source} and "
+                         f"{destination}")
+    order = [i for i in range(x.ndim) if i not in moved]
+    for place, axis in sorted(zip(places, moved, strict=True)):
+        order.insert(place, axis)
+    return permute_dims.apply(x, axes=tuple(order))
+
+
+def _in_order(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
+    """Axes counted from the front, in the order in which they were given. It raises the errors of `normal_axes`."""
+    normal_axes(name, check_given(name, axis), ndim)
+    return tuple(normal_axis(name, a, ndim) for a in (axis if isinstance(axis, tuple | list) else (axis,)))
+
+
+@explained
+def expand_dims(x: Tensor, axis: int = 0) -> Tensor:
     """A new axis of size 1 at position `axis`."""
     check_tensors("expand_dims", x)
     axis = normal_axis("expand_dims", axis, x.ndim + 1)
@@ -70,13 +116,13 @@ def expand_dims(x: Tensor, axis: int) -> Tensor:
 
 
 @explained
-def squeeze(x: Tensor, axis: int) -> Tensor:
-    """The tensor without one axis, which must have size 1."""
+def squeeze(x: Tensor, axis: int | tuple[int, ...]) -> Tensor:
+    """The tensor without some axes, which must have size 1."""
     check_tensors("squeeze", x)
-    axis = normal_axis("squeeze", axis, x.ndim)
-    if x.shape[axis] != 1:
+    axes = normal_axes("squeeze", check_given("squeeze", axis), x.ndim)
+    if any(x.shape[a] != 1 for a in axes):
         raise ShapeError(f"[squeeze] expected size 1 at axis {axis}, found shape {x.shape}")
-    return reshape(x, shape=x.shape[:axis] + x.shape[axis + 1:])
+    return reshape(x, shape=tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
 
 @op
@@ -96,14 +142,74 @@ broadcast_to.add(Rule("composed", lambda be, x, shape: (be.broadcast_to(x, shape
                       stored=(0,)))
 
 
+@explained
+def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, each repeated along axes of size 1, so that all have the shape that they broadcast to.
+
+    Raises:
+        ShapeError: no argument, or shapes that do not broadcast. DtypeError: an argument is not a tensor.
+    """
+    if not arrays:
+        raise ShapeError("[broadcast_arrays] expected at least one tensor, found none")
+    check_tensors("broadcast_arrays", *arrays)
+    shape = broadcast_shape("broadcast_arrays", *(x.shape for x in arrays))
+    check_room("broadcast_arrays", arrays[0].backend, shape)
+    return tuple(x if x.shape == shape else broadcast_to.apply(x, shape=shape) for x in arrays)
+
+
+@explained
+def tile(x: Tensor, repetitions: tuple[int, ...]) -> Tensor:
+    """The whole tensor side by side, `repetitions` times along each axis, of which the last ones are meant.
+
+    Raises:
+        ShapeError: a number is below 0. DtypeError: `repetitions` is no tuple of integers.
+        MemoryExhaustedError: the device has not enough memory for the result.
+    """
+    check_tensors("tile", x)
+    counts = check_integers_in("tile", "repetitions", repetitions, 0, 1 << 62)
+    rank = max(len(counts), x.ndim)
+    counts, sizes = (1,) * (rank - len(counts)) + counts, (1,) * (rank - x.ndim) + x.shape
+    whole = tuple(n * count for n, count in zip(sizes, counts, strict=True))
+    check_room("tile", x.backend, whole)
+    apart = reshape.apply(x, shape=tuple(size for n in sizes for size in (1, n)))
+    many = broadcast_to.apply(apart, shape=tuple(size for pair in zip(counts, sizes, strict=True) for size in pair))
+    return reshape.apply(many, shape=whole)
+
+
+@explained
+def repeat(x: Tensor, repeats: int, axis: int | None = None) -> Tensor:
+    """Each value `repeats` times along an axis, or for None along the only axis of all values in a row.
+
+    One number serves all values, because a number for each would let the shape depend on values.
+
+    Raises:
+        ShapeError: there is no such axis, or `repeats` is below 0.
+        MemoryExhaustedError: the device has not enough memory for the result.
+    """
+    check_tensors("repeat", x)
+    count = check_integer("repeat", "repeats", repeats, 0, 1 << 62)
+    if axis is None:
+        x, axis = reshape.apply(x, shape=(x.size,)), 0
+    axis = normal_axis("repeat", axis, x.ndim)
+    before, n, behind = x.shape[:axis], x.shape[axis], x.shape[axis + 1:]
+    check_room("repeat", x.backend, (*before, n * count, *behind))
+    apart = reshape.apply(x, shape=(*before, n, 1, *behind))
+    return reshape.apply(broadcast_to.apply(apart, shape=(*before, n, count, *behind)),
+                         shape=(*before, n * count, *behind))
+
+
 @op
-def concat(*arrays: Tensor | Sequence[Tensor] | int, axis: int = 0) -> Tensor:
+def concat(*arrays: Tensor | Sequence[Tensor] | int | None, axis: int | None = 0) -> Tensor:
     """Several tensors one after another along an axis: `concat(x, y, axis=1)` or `concat([x, y], 1)`.
+
+    For the axis None the values of each tensor stand in a row first.
 
     Raises:
         ShapeError: no argument, or shapes that differ along another axis. DtypeError: several dtypes, or no tensor.
     """
     tensors, axis = _several("concat", arrays, axis)
+    if axis is None:
+        tensors, axis = [reshape.apply(x, shape=(x.size,)) for x in tensors], 0
     axis = normal_axis("concat", axis, tensors[0].ndim)
     first = tensors[0].shape
     for x in tensors:
@@ -151,7 +257,7 @@ def stack(*arrays: Tensor | Sequence[Tensor] | int, axis: int = 0) -> Tensor:
     return concat(*(expand_dims(x, axis=axis) for x in tensors), axis=axis)
 
 
-def _several(name: str, arrays: Sequence[Any], axis: int) -> tuple[Sequence[Tensor], int]:
+def _several(name: str, arrays: Sequence[Any], axis: Any) -> tuple[Sequence[Tensor], Any]:
     """The tensors that were given one by one, or as one list or tuple of them, behind which the axis may stand."""
     tensors: Sequence[Any] = arrays
     if arrays and isinstance(arrays[0], list | tuple) and len(arrays) <= 2:
@@ -163,19 +269,26 @@ def _several(name: str, arrays: Sequence[Any], axis: int) -> tuple[Sequence[Tens
 
 
 @explained
-def split(x: Tensor, parts: int, axis: int = -1) -> tuple[Tensor, ...]:
-    """Equal parts along an axis.
+def split(x: Tensor, parts: int | tuple[int, ...], axis: int = -1) -> tuple[Tensor, ...]:
+    """Parts along an axis: a number of equal ones, or parts of the sizes that a tuple names.
 
     Raises:
-        ShapeError: the axis does not divide evenly.
+        ShapeError: the axis does not divide evenly, or the sizes do not add up to it.
     """
     check_tensors("split", x)
-    axis, parts = normal_axis("split", axis, x.ndim), check_integer("split", "parts", parts, 1)
-    if x.shape[axis] % parts:
-        raise ShapeError(f"[split] expected a size divisible by {parts} at axis {axis}, found shape {x.shape}")
-    size = x.shape[axis] // parts
-    before = (slice(None),) * axis
-    return tuple(getitem(x, key=(*before, slice(i * size, (i + 1) * size))) for i in range(parts))
+    axis = normal_axis("split", axis, x.ndim)
+    n = x.shape[axis]
+    if isinstance(parts, tuple | list):
+        sizes = check_integers_in("split", "parts", parts, 0)
+        if sum(sizes) != n:
+            raise ShapeError(f"[split] parts: expected sizes that add up to {n} at axis {axis}, found {sizes}")
+    else:
+        count = check_integer("split", "parts", parts, 1)
+        if n % count:
+            raise ShapeError(f"[split] expected a size divisible by {count} at axis {axis}, found shape {x.shape}")
+        sizes = (n // count,) * count
+    before, ends = (slice(None),) * axis, list(accumulate(sizes))
+    return tuple(getitem(x, key=(*before, slice(end - size, end))) for size, end in zip(sizes, ends, strict=True))
 
 
 @op
@@ -200,15 +313,76 @@ def _unstack_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...], needs
 unstack.add(Rule("composed", _unstack_forward, _unstack_vjp, stored=(0,)))
 
 
-@op
-def flip(x: Tensor, axis: int) -> Tensor:
-    """The values along an axis in reverse order."""
+@explained
+def flip(x: Tensor, axis: int | tuple[int, ...] | None = None) -> Tensor:
+    """The values along some axes, or along all for None, in reverse order."""
     check_tensors("flip", x)
-    return flip.apply(x, axis=normal_axis("flip", axis, x.ndim))
+    axes = normal_axes("flip", axis, x.ndim)
+    if not axes:
+        return x
+    return getitem.apply(x, key=tuple(slice(None, None, -1) if i in axes else slice(None) for i in range(x.ndim)))
 
 
-flip.add(Rule("composed", lambda be, x, axis: (be.flip(x, axis), axis),
-              lambda be, axis, gout, needs: (be.flip(gout, axis),), stored=(0,)))
+@explained
+def roll(x: Tensor, shift: int | tuple[int, ...], axis: int | tuple[int, ...] | None = None) -> Tensor:
+    """The values moved by `shift` places along an axis; those that leave it come in at its start.
+
+    Several axes have a shift each. For the axis None the values move in a row, and the shape stays.
+
+    Raises:
+        ShapeError: there is no such axis, or there are not as many shifts as axes.
+    """
+    check_tensors("roll", x)
+    if axis is None:
+        return reshape.apply(_rolled(reshape.apply(x, shape=(x.size,)), 0, check_integer("roll", "shift", shift)),
+                             shape=x.shape)
+    axes = tuple(normal_axis("roll", a, x.ndim) for a in (axis if isinstance(axis, tuple | list) else (axis,)))
+    shifts = check_integers_in("roll", "shift", shift if isinstance(shift, tuple | list) else (shift,) * len(axes))
+    if len(shifts) != len(axes):
+        raise ShapeError(f"[roll] expected a shift for each of {len(axes)} axes, found {len(shifts)}")
+    for a, places in zip(axes, shifts, strict=True):
+        x = _rolled(x, a, places)
+    return x
+
+
+def _rolled(x: Tensor, axis: int, shift: int) -> Tensor:
+    cut = -shift % x.shape[axis] if x.shape[axis] else 0
+    if not cut:
+        return x
+    before = (slice(None),) * axis
+    return concat.apply(getitem.apply(x, key=(*before, slice(cut, None))),
+                        getitem.apply(x, key=(*before, slice(None, cut))), axis=axis)
+
+
+def _triangle(name: str, doc: str, keeps: Callable[[Array, Array], Array]) -> Op[..., Tensor]:
+    """An op that keeps the values at some rows and columns of matrices, and puts 0 elsewhere.
+
+    Args:
+        name, doc: name and docstring of the op.
+        keeps: `keeps(row + k, column)`, for arrays of int32.
+    """
+
+    def function(x: Tensor, *, k: int = 0) -> Tensor:
+        check_tensors(name, x)
+        if x.ndim < 2:
+            raise ShapeError(f"[{name}] expected at least two axes, found shape {x.shape}")
+        return made.apply(x, k=check_integer(name, "k", k, -LARGEST // 2, LARGEST // 2))
+
+    def kept(be: Backend, x: Array, k: int) -> Array:
+        rows, columns = x.shape[-2:]
+        mask = keeps(be.reshape(be.arange(rows) + k, (rows, 1)), be.arange(columns))
+        return be.where(mask, x, be.zeros((1,), be.dtype(x)))
+
+    made = Op(function, name, doc)
+    made.add(Rule("composed", lambda be, x, k: (kept(be, x, k), k),
+                  lambda be, k, gout, needs: (kept(be, gout, k),), stored=(0,)))
+    return made
+
+
+tril = _triangle("tril", "The lower triangle of matrices over the last two axes, with `k` diagonals above the main "
+                 "one; 0 elsewhere.", lambda row, column: column <= row)
+triu = _triangle("triu", "The upper triangle of matrices over the last two axes, from the diagonal `k` above the main "
+                 "one on; 0 elsewhere.", lambda row, column: column >= row)
 
 
 @op

@@ -27,9 +27,26 @@ def in_bytes(arrays: Mapping[str, np.ndarray], notes: Mapping[str, Any]) -> byte
     return safetensors.numpy.save(dict(arrays), {NOTES: strictjson.dumps(dict(notes))})
 
 
+def in_foreign_bytes(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> bytes:
+    """The content of a file for other libraries: these arrays by name, and texts by name."""
+    import safetensors.numpy
+
+    return safetensors.numpy.save(dict(arrays), dict(metadata))
+
+
 @contextmanager
 def opened_tensors(path: Path, kind: str) -> Iterator[tuple[Any, Any]]:
     """Open a file and read its notes; every error that they cause in the block is a CheckpointError.
+
+    The arguments and errors are those of `opened_foreign`.
+    """
+    with opened_foreign(path, kind) as file:
+        yield file, strictjson.revive(parse_json((file.metadata() or {})[NOTES].encode()))
+
+
+@contextmanager
+def opened_foreign(path: Path, kind: str) -> Iterator[Any]:
+    """Open a file without notes; every error that it causes in the block is a CheckpointError.
 
     Args:
         path: the file.
@@ -43,7 +60,7 @@ def opened_tensors(path: Path, kind: str) -> Iterator[tuple[Any, Any]]:
     _check_header(path, kind)
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            yield file, strictjson.revive(parse_json((file.metadata() or {})[NOTES].encode()))
+            yield file
     except MemoryError as error:
         raise CheckpointError(f"{path}: does not fit into the memory ({path.stat().st_size} bytes)") from error
     except (safetensors.SafetensorError, OSError, *CONTENT_ERRORS, TypeError, AttributeError) as error:

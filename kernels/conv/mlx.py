@@ -15,6 +15,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.ops import conv2d
+from duoln.ops.conv import Sizes
 from duoln.randomness import Stream
 
 _SIDE, _CHANNELS, _IMAGES = 32, 128, 4
@@ -62,29 +63,34 @@ def _measure() -> Figure:
 class _Saved(NamedTuple):
     x: Array
     weight: Array
-    stride: int
+    stride: Sizes
     padding: int
+    dilation: Sizes
 
 
-def _convolve(x: Array, weight: Array, stride: int, padding: int) -> Array:
-    return mx.conv2d(x, mx.transpose(weight, (3, 0, 1, 2)), stride, padding)
+def _convolve(x: Array, weight: Array, stride: Sizes, padding: int, dilation: Sizes = 1) -> Array:
+    return mx.conv2d(x, mx.transpose(weight, (3, 0, 1, 2)), stride, padding, dilation)
 
 
-def _forward(be: Backend, x: Array, weight: Array, stride: int, padding: int) -> tuple[Array, _Saved]:
-    return _convolve(x, weight, stride, padding), _Saved(x, weight, stride, padding)
+def _forward(be: Backend, x: Array, weight: Array, stride: Sizes, padding: int, dilation: Sizes = 1, groups: int = 1,
+             ) -> tuple[Array, _Saved]:
+    return _convolve(x, weight, stride, padding, dilation), _Saved(x, weight, stride, padding, dilation)
 
 
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
-    x, weight, stride, padding = saved
+    x, weight, stride, padding, dilation = saved
     dx = d_weight = None
     if needs[0]:
-        dx = mx.vjp(lambda a: _convolve(a, weight, stride, padding), [x], [gout])[1][0]
+        dx = mx.vjp(lambda a: _convolve(a, weight, stride, padding, dilation), [x], [gout])[1][0]
     if needs[1]:
-        d_weight = mx.vjp(lambda a: _convolve(x, a, stride, padding), [weight], [gout])[1][0]
+        d_weight = mx.vjp(lambda a: _convolve(x, a, stride, padding, dilation), [weight], [gout])[1][0]
     return [dx, d_weight]
 
 
-def _supports(be: Backend, x: Array, weight: Array, stride: int = 1, padding: int = 0) -> str | None:
+def _supports(be: Backend, x: Array, weight: Array, stride: Sizes = 1, padding: int = 0, dilation: Sizes = 1,
+              groups: int = 1) -> str | None:
+    if groups != 1:
+        return "its gradients of groups are not measured"
     if not x.size or not weight.size:
         return "there are no values"
     if x.dtype != mx.float32:

@@ -11,6 +11,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import native
 from duoln.ops import conv2d
+from duoln.ops.conv import Sizes
 
 _FILE = "conv/conv.cpp"
 _FLOPS_PER_BYTE = 8
@@ -32,7 +33,10 @@ class _Saved(NamedTuple):
     padding: int
 
 
-def _supports(be: Backend, x: Array, weight: Array, stride: int = 1, padding: int = 0) -> str | None:
+def _supports(be: Backend, x: Array, weight: Array, stride: Sizes = 1, padding: int = 0, dilation: Sizes = 1,
+              groups: int = 1) -> str | None:
+    if isinstance(stride, tuple) or dilation != 1 or groups != 1:
+        return "it has one stride, no dilation and no groups"
     return native.failure(_FILE) if x.size and weight.size else "there are no values"
 
 
@@ -47,7 +51,8 @@ def _sizes(x: Array, weight: Array, stride: int, padding: int) -> tuple[int, ...
             native.threads_for(flops // _FLOPS_PER_BYTE))
 
 
-def _forward(be: Backend, x: Array, weight: Array, stride: int, padding: int) -> tuple[Array, _Saved]:
+def _forward(be: Backend, x: Array, weight: Array, stride: int, padding: int, dilation: int = 1, groups: int = 1,
+             ) -> tuple[Array, _Saved]:
     x, weight = np.ascontiguousarray(x), np.ascontiguousarray(weight)
     sizes = _sizes(x, weight, stride, padding)
     y = np.empty((sizes[0], *sizes[7:9], sizes[6]), x.dtype)

@@ -11,6 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.ops import conv2d
+from duoln.ops.conv import Sizes
 
 
 class _Saved(NamedTuple):
@@ -20,7 +21,10 @@ class _Saved(NamedTuple):
     padding: int
 
 
-def _supports(be: Backend, x: Array, weight: Array, stride: int = 1, padding: int = 0) -> str | None:
+def _supports(be: Backend, x: Array, weight: Array, stride: Sizes = 1, padding: int = 0, dilation: Sizes = 1,
+              groups: int = 1) -> str | None:
+    if isinstance(stride, tuple) or dilation != 1 or groups != 1:
+        return "it has one stride, no dilation and no groups"
     return None if x.size and weight.size else "there are no values"
 
 
@@ -29,7 +33,8 @@ def _windows(padded: Array, kernel: tuple[int, int], stride: int) -> Array:
     return sliding_window_view(padded, kernel, (1, 2))[:, ::stride, ::stride].transpose(0, 1, 2, 4, 5, 3)
 
 
-def _forward(be: Backend, x: Array, weight: Array, stride: int, padding: int) -> tuple[Array, _Saved]:
+def _forward(be: Backend, x: Array, weight: Array, stride: int, padding: int, dilation: int = 1, groups: int = 1,
+             ) -> tuple[Array, _Saved]:
     border = (padding, padding)
     padded = np.ascontiguousarray(np.pad(x, ((0, 0), border, border, (0, 0))) if padding else x)
     y = np.stack([np.tensordot(image, weight, 3) for image in _windows(padded, weight.shape[:2], stride)])

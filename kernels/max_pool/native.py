@@ -11,6 +11,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import native
 from duoln.ops import max_pool2d
+from duoln.ops.conv import Sizes
 
 _FILE = "max_pool/max_pool.cpp"
 _SIZES = ("batch: int64, height: int64, width: int64, channels: int64, rows: int64, columns: int64, size: int64, "
@@ -27,7 +28,9 @@ class _Saved(NamedTuple):
     """What an entry takes after its arrays."""
 
 
-def _supports(be: Backend, x: Array, size: int, stride: int) -> str | None:
+def _supports(be: Backend, x: Array, size: Sizes, stride: Sizes) -> str | None:
+    if isinstance(size, tuple) or isinstance(stride, tuple):
+        return "its windows are squares with one stride"
     return native.failure(_FILE) if x.size else "there are no values"
 
 

@@ -76,7 +76,7 @@ def contrastive_loss(errors: Tensor, margin: float) -> Tensor:
         errors (B, B), each caption's own image on the diagonal -> ().
     """
     count = errors.shape[0]
-    own = ops.one_hot(ops.arange(count, errors.backend), size=count, dtype=errors.dtype)
+    own = ops.one_hot(ops.arange(count, backend=errors.backend), size=count, dtype=errors.dtype)
     of_pairs = errors * own
     apart = margin - errors
     each = ops.relu(apart + ops.sum(of_pairs, axis=1, keepdims=True)) + ops.relu(apart + ops.sum(of_pairs, axis=0))

@@ -100,9 +100,9 @@ def test_tensors_keep_their_dtype(be, dtype):
     x = duoln.tensor([[1.0, 2.0], [3.0, 1 / 3]], be, dtype=dtype)
     assert x.dtype == dtype and f"dtype={dtype}" in repr(x)
     for y in (x.reshape(4), x.T, x[0], x[:, ::-1], ops.flip(x, 0), ops.concat(x, x), ops.stack(x, x), ops.unstack(x)[1], ops.broadcast_to(x, (3, 2, 2)),
-              ops.pad(x, ((1, 0), (0, 0)), 7.0), ops.take(x, duoln.tensor([1, 1, -1], be)), x.astype(dtype), copy.deepcopy(x), x + 1, -x):
+              ops.pad(x, ((1, 0), (0, 0)), 7.0), ops.take(x, duoln.tensor([1, 1, -1], be), axis=0), x.astype(dtype), copy.deepcopy(x), x + 1, -x):
         assert y.dtype == dtype
-    assert ops.take(x, duoln.tensor([1], be)).numpy()[0, 1] == copy.deepcopy(x).numpy()[1, 1] == x.numpy()[1, 1]
+    assert ops.take(x, duoln.tensor([1], be), axis=0).numpy()[0, 1] == copy.deepcopy(x).numpy()[1, 1] == x.numpy()[1, 1]
     assert x.astype("float32").dtype == "float32" and x.sum().dtype == "float32"
     assert duoln.tensor(np.array([3, 1000], np.uint16), be, dtype=dtype).tolist() == [3.0, 1000.0]
 

@@ -212,6 +212,7 @@ BOMBS = [
     Bomb("photographs (npz), their features", _of(lambda: _npz(images=("u1", 8, 128, 128, 3), name=("<U1", 8))),
          lambda p: images.extractor.extract(np.zeros((8, 128, 128, 3), np.uint8), [], 1024, 0)),
     Bomb("checkpoint (safetensors)", _sparse(struct.pack("<Q", 99_000_000) + b"{" + b" " * 64, 1 << 27)),
+    Bomb("state dict of PyTorch (safetensors)", _sparse(struct.pack("<Q", 99_000_000) + b"{" + b" " * 64, 1 << 27)),
     Bomb("checkpoint (safetensors)", _sparse(
         struct.pack("<Q", 256) + json.dumps({"a": {"dtype": "F32", "shape": [1 << 30], "data_offsets": [0, 1 << 32]},
                                              "__metadata__": {"duoln": '{"format": 1, "step": 1}'}}).encode().ljust(256),

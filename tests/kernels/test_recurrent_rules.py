@@ -149,7 +149,7 @@ def test_memory_of_the_compiled_rules_for_the_gradient(cell, norm, remat, kept, 
     assert kept * hidden <= per_step_and_row <= kept * hidden + 8  # and four numbers of norms, and the weights once
 
 
-@pytest.mark.parametrize(("cell", "norm"), [("lstm", "batch"), ("lstm", "layer-per-gate"), ("gru", "batch"),
+@pytest.mark.parametrize(("cell", "norm"), [("lstm", "batch"), ("lstm", "layer-per-gate"), ("gru", "batch"), ("gru", "recurrent-bias"),
                                             ("rnn", "layer-theano")])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_remaining_variants_are_left_to_the_composed_rule(name, cell, norm, rng, numpy_backend):

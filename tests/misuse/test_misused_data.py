@@ -48,14 +48,14 @@ def test_indices_out_of_range_are_named_where_they_can_be_read(stray, numpy_back
     table = duoln.tensor(np.ones((4, 3), np.float32), numpy_backend)
     for indices in ([0, stray], [[3, 0], [stray, 1]]):
         ids = duoln.tensor(indices, numpy_backend)
-        rows = [("take", ShapeError, lambda ids=ids: ops.take(table, ids)), ("embedding", ShapeError, lambda ids=ids: ops.embedding(table, ids))]
+        rows = [("take", ShapeError, lambda ids=ids: ops.take(table, ids, axis=0)), ("embedding", ShapeError, lambda ids=ids: ops.embedding(table, ids))]
         assert unnamed(rows) == []
     single = duoln.tensor(stray, numpy_backend)
     along = duoln.tensor([[stray, 0, 0]], numpy_backend)
-    rows = [("take", ShapeError, lambda: ops.take(table, single)), ("take_along_axis", ShapeError, lambda: ops.take_along_axis(table, along, axis=0))]
+    rows = [("take", ShapeError, lambda: ops.take(table, single, axis=0)), ("take_along_axis", ShapeError, lambda: ops.take_along_axis(table, along, axis=0))]
     assert unnamed(rows) == []
     with pytest.raises(ShapeError, match=f"found {stray}$"):
-        ops.take(table, single)
+        ops.take(table, single, axis=0)
 
 
 @pytest.mark.parametrize("stray", [4, 100, 2 ** 31 - 1])

@@ -14,7 +14,9 @@ NO_FLAGS = (None, "no", 1, 0.0, [])
 LAYERS = {
     "Linear": (lambda **k: nn.Linear(**{"n_in": 3, "n_out": 2} | k), ("n_in", "n_out"), (), (), ("bias",), ("weight_init",)),
     "Embedding": (lambda **k: nn.Embedding(**{"words": 3, "width": 2} | k), ("words", "width"), (), (), (), ("table_init",)),
-    "Conv2d": (lambda **k: nn.Conv2d(**{"n_in": 3, "n_out": 2, "size": 2} | k), ("n_in", "n_out", "size", "stride"), (), (), ("bias",), ("weight_init",)),
+    "Conv2d": (lambda **k: nn.Conv2d(**{"n_in": 3, "n_out": 2, "size": 2} | k), ("n_in", "n_out", "groups"), (), (), ("bias",), ("weight_init",)),
+    "Conv1d": (lambda **k: nn.Conv1d(**{"n_in": 3, "n_out": 2, "size": 2} | k), ("n_in", "n_out", "size", "stride", "dilation", "groups"), (), (), ("bias",),
+               ("weight_init",)),
     "LayerNorm": (lambda **k: nn.LayerNorm(**{"width": 3} | k), ("width",), ("eps",), ("gain",), (), ()),
     "BatchNorm": (lambda **k: nn.BatchNorm(**{"width": 3} | k), ("width",), ("eps",), ("gain",), ("unbiased",), ()),
     **{name: (lambda kind=kind, **k: kind(**{"n_in": 3, "n_hidden": 2} | k), ("n_in", "n_hidden"), ("eps",), ("forget_bias",),
@@ -40,8 +42,17 @@ def test_settings_of_layers():
         rows += [(name, DtypeError, lambda m=make, k=k, v=v: m(**{k: v})) for k in functions for v in (None, "glorot", 1.0, np.ones(2))]
         rows += [(name, DtypeError, lambda m=make, v=v: m().init(v)) for v in (None, 0.0, "seed", True, np.random.default_rng(0))]
         rows += [(name, ShapeError, lambda m=make: m().init(-1))]
+    rows += [("Conv2d", DtypeError, lambda k=k, v=v: nn.Conv2d(**{"n_in": 3, "n_out": 2, "size": 2} | {k: v})) for k in ("size", "stride", "dilation")
+             for v in (*NO_SIZES[:5], (1, 2.0), ("a", 1))]
+    rows += [("Conv2d", ShapeError, lambda k=k, v=v: nn.Conv2d(**{"n_in": 3, "n_out": 2, "size": 2} | {k: v})) for k in ("size", "stride", "dilation")
+             for v in (0, -1, 2 ** 60, [2], (1, 0), (1, 1, 1))]
+    rows += [(name, ShapeError, lambda kind=kind: kind(4, 6, 2, groups=3)) for name, kind in (("Conv1d", nn.Conv1d), ("Conv2d", nn.Conv2d))]
+    rows += [(name, UsageError, lambda kind=kind: kind(4, 6, 2, padding="valid")) for name, kind in (("Conv1d", nn.Conv1d), ("Conv2d", nn.Conv2d))]
+    rows += [("Conv1d", DtypeError, lambda v=v: nn.Conv1d(4, 6, 2, padding=v)) for v in (None, 0.5, (1, 1), [1])]
+    rows += [("Embedding", DtypeError, lambda v=v: nn.Embedding(3, 2, padding_idx=v)) for v in ("a", 0.5, True, [1])]
+    rows += [("Embedding", ShapeError, lambda v=v: nn.Embedding(3, 2, padding_idx=v)) for v in (3, -1)]
     rows += [("Conv2d", ShapeError, lambda: nn.Conv2d(3, 2, 2, padding=-1)), ("Conv2d", DtypeError, lambda: nn.Conv2d(3, 2, 2, padding=0.5)),
-             ("Conv2d", DtypeError, lambda: nn.Conv2d(3, 2, 2, padding="same")), ("LayerNorm", UsageError, lambda: nn.LayerNorm(3, eps_place="up")),
+             ("Conv2d", DtypeError, lambda: nn.Conv2d(3, 2, 2, padding=None)), ("LayerNorm", UsageError, lambda: nn.LayerNorm(3, eps_place="up")),
              ("LayerNorm", UsageError, lambda: nn.LayerNorm(3, activation="gelu")), ("LayerNorm", DtypeError, lambda: nn.LayerNorm(3, activation=1)),
              ("LSTM", UsageError, lambda: nn.LSTM(3, 2, dropout=1.0)), ("LSTM", UsageError, lambda: nn.LSTM(3, 2, dropout=-0.1)),
              ("LSTM", UsageError, lambda: nn.LSTM(3, 2, eps=-1.0)), ("WeightNorm", UsageError, lambda: nn.WeightNorm(None)),

@@ -10,7 +10,7 @@ from duoln import ops
 
 
 def test_every_operator_is_called():
-    assert {call.name for call in CALLS} == set(ops.__all__) - {"arange", "full", "ones", "zeros"}  # test_misused_creation
+    assert {call.name for call in CALLS} == set(ops.__all__) - {"arange", "einsum", "eye", "full", "linspace", "ones", "zeros"}  # those have tests of their own
 
 
 @pytest.mark.parametrize("call", CALLS, ids=str)

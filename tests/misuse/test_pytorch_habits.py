@@ -30,7 +30,7 @@ NAMES = [
     (duoln, "no_grad", "duoln.value_and_grad"), (duoln, "manual_seed", "model.init(0)"), (duoln, "from_numpy", "duoln.tensor(x)"),
     (duoln, "exp", "duoln.ops.exp"), (duoln, "tensro", "did you mean 'tensor'"), (duoln, "randn", "Stream"),
     (nn, "ReLU", "ops.relu"), (nn, "CrossEntropyLoss", "ops.softmax_cross_entropy"), (nn, "Dropout", "keep_mask"),
-    (nn, "BatchNorm1d", "nn.BatchNorm"), (nn, "MSELoss", "ops.square"), (nn, "Parameter", "weights(rng)"),
+    (nn, "BatchNorm1d", "nn.BatchNorm"), (nn, "MSELoss", "ops.mse_loss"), (nn, "Parameter", "weights(rng)"),
     (nn, "ModuleList", "nn.Sequential"), (nn, "functional", "duoln.ops"), (nn, "Lienar", "did you mean 'Linear'"),
     (ops, "cat", "ops.concat"), (ops, "cross_entropy", "ops.softmax_cross_entropy"), (ops, "view", "ops.reshape"),
     (ops, "sofmax", "did you mean 'softmax'"), (optim, "AdamW", "optim.Adam"), (optim, "lr_scheduler", "rate_at"),

@@ -187,3 +187,47 @@ def test_layer_norm_with_its_activation(be, rng):
         np.testing.assert_allclose(fused(params, x).numpy(), getattr(ops, name)(plain(params, x)).numpy(), rtol=1e-6)
     with pytest.raises(UsageError, match="expected activation 'relu', 'tanh' or None, found 'gelu'"):
         nn.LayerNorm(6, activation="gelu")(params, x)
+
+
+def test_a_padding_row_starts_at_0_and_stays(be):
+    layer = nn.Embedding(5, 3, padding_idx=2)
+    table = layer.init(0)["table"]
+    assert not table[2].any() and np.all(table[[0, 1, 3, 4]] != 0)
+    np.testing.assert_array_equal(np.delete(table, 2, 0), np.delete(nn.Embedding(5, 3).init(0)["table"], 2, 0))
+    loaded = np.arange(15, dtype=np.float32).reshape(5, 3)  # a row of another origin keeps its values, as in PyTorch
+    ids = duoln.tensor([[2, 0], [2, 4]], be)
+    params = {"table": duoln.tensor(loaded, be)}
+    np.testing.assert_array_equal(layer(params, ids).numpy(), loaded[[[2, 0], [2, 4]]])
+    _, gradients = duoln.value_and_grad(lambda p: ops.sum(ops.square(layer(p, ids))))(params)
+    expected = np.zeros((5, 3), np.float32)
+    expected[[0, 4]] = 2 * loaded[[0, 4]]
+    np.testing.assert_array_equal(gradients["table"].numpy(), expected)
+
+
+def test_a_padding_row_of_ids_that_change_in_a_compiled_step(be):
+    layer = nn.Embedding(5, 3, padding_idx=2)
+    params = duoln.to_tensors(layer.init(0), be)
+    step = duoln.compile(lambda p, ids: duoln.value_and_grad(lambda q: ops.sum(layer(q, ids)))(p)[1]["table"])
+    for ids in ([0, 1, 2], [2, 2, 4], [3, 2, 3], [4, 0, 1]):
+        expected = np.zeros((5, 3), np.float32)
+        np.add.at(expected, [i for i in ids if i != 2], 1.0)
+        np.testing.assert_array_equal(step(params, duoln.tensor(ids, be)).numpy(), expected)
+
+
+@pytest.mark.parametrize(("layer", "shape", "expected"), [
+    (nn.Conv1d(4, 6, 3, dilation=2, groups=2), (2, 9, 4), (2, 5, 6)), (nn.Conv1d(4, 2, 4, stride=2, padding="same"), (2, 9, 4), (2, 5, 2)),
+    (nn.Conv2d(4, 6, (3, 2), stride=(1, 2), padding=(1, 0), groups=2), (2, 5, 6, 4), (2, 5, 3, 6)),
+    (nn.Conv2d(2, 3, 3, padding="same", dilation=2, bias=False), (1, 5, 6, 2), (1, 5, 6, 3))])
+def test_shapes_of_convolutions(layer, shape, expected, be):
+    params = duoln.to_tensors(layer.init(0), be)
+    assert layer(params, ops.ones(shape, be)).shape == expected
+    assert params["weight"].shape == (*layer.kernel, layer.n_in // layer.groups, layer.n_out)
+
+
+def test_which_rule_runs_a_convolution_in_groups(numpy_backend):
+    x, weight = ops.ones((1, 5, 5, 4), numpy_backend), ops.ones((3, 3, 2, 4), numpy_backend)
+    for settings in ({"groups": 2}, {"groups": 2, "dilation": 2}, {"groups": 2, "stride": (1, 2)}):
+        verdicts = ops.conv2d.explain(x, weight, **settings)
+        assert verdicts[-1] == ("composed", "runs") and all("no groups" in reason for _, reason in verdicts[:-1]) and len(verdicts) > 1
+    pooled = ops.max_pool2d.explain(x, size=(1, 2))
+    assert pooled[-1] == ("composed", "runs") and all("squares" in reason for _, reason in pooled[:-1])

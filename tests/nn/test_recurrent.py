@@ -5,7 +5,7 @@ import pytest
 
 import duoln
 from duoln import nn, ops, tree
-from duoln.errors import ShapeError, UsageError
+from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.randomness import Stream
 from duoln.testing import check_error
 
@@ -180,3 +180,34 @@ def test_a_cell_names_how_many_features_it_wants(kind, numpy_backend):
     x = duoln.tensor(np.zeros((5, 3, 2), np.float32), numpy_backend)
     check_error(ShapeError, lambda: cell.sequence(params, x), kind.__name__, "last axis of 1", "(5, 3, 2)")
     check_error(ShapeError, lambda: cell(params, x[0]), kind.__name__, "last axis of 1", "(3, 2)")
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("returns", [True, False])
+def test_batch_first_is_the_same_layer_with_its_axes_exchanged(kind, returns, be):
+    options = {"layers": 2, "bidirectional": True, "return_sequences": returns}
+    first, usual = kind(3, 4, batch_first=True, **options), kind(3, 4, **options)
+    params = duoln.to_tensors(usual.init(0), be)
+    x = np.random.default_rng(0).standard_normal((5, 2, 3)).astype(np.float32)
+    mask = np.arange(5)[:, None] < np.array([[5, 3]])
+    y, states = usual(params, duoln.tensor(x, be), mask=duoln.tensor(mask, be))
+    z, last = first(params, duoln.tensor(x.swapaxes(0, 1).copy(), be), mask=duoln.tensor(mask.T.copy(), be))
+    np.testing.assert_array_equal(z.numpy(), y.numpy().swapaxes(0, 1) if returns else y.numpy())
+    for mine, theirs in zip(last, states, strict=True):
+        np.testing.assert_array_equal(mine[0].numpy(), theirs[0].numpy())
+    check_error(ShapeError, lambda: first(params, duoln.tensor(x, be), mask=duoln.tensor(mask.T.copy(), be)), "mask: expected shape (5, 2)", "(2, 5)")
+    check_error(ShapeError, lambda: first(params, duoln.tensor(x[0], be)), "x (batch, time, in)", "(2, 3)")
+    check_error(DtypeError, lambda: first(params, duoln.tensor(x, be), mask=[[True]]), "found list")
+    check_error(DtypeError, lambda: kind(3, 4, batch_first=1), "batch_first", "True or False")
+
+
+def test_a_recurrent_bias_is_a_variant_that_only_the_shared_formula_has(be):
+    layer = nn.GRU(3, 4, norm="recurrent-bias")
+    p = duoln.to_tensors(layer.init(0), be)["forward0"]
+    assert list(p) == ["w_x", "w_h", "bias", "bias_n"] and p["bias_n"].shape == (4,)
+    x, h = ops.ones((5, 2, 3), be), ops.zeros((2, 4), be)
+    verdicts = ops.gru.explain(x, h, p["w_x"], p["w_h"], p["bias"], None, {"bias_n": p["bias_n"]}, norm="recurrent-bias")
+    assert verdicts[-1] == ("steps without products" if be.name == "mlx" else "composed", "runs")  # both compute `formulas.gru_cell`
+    assert len(verdicts) > 1 and all("recurrent-bias" in reason or "no Metal" in reason for _, reason in verdicts[:-1])
+    check_error(ShapeError, lambda: ops.gru(x, h, p["w_x"], p["w_h"], p["bias"], norm="recurrent-bias"), "[gru]", "bias_n", "none")
+    check_error(UsageError, lambda: nn.LSTM(3, 4, norm="recurrent-bias"), "[LSTM]", "recurrent-bias")

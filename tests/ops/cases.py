@@ -5,6 +5,7 @@ Each case has a plain NumPy reference, written from the equation and not from ou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -47,6 +48,13 @@ def positive(*shapes):
 
 SHAPES = [(), (1,), (7,), (0,), (3, 5), (2, 0, 3), (33, 129)]
 
+
+
+def _phi(x):
+    """The share of a standard Gaussian's values below x."""
+    return math.erfc(-x / math.sqrt(2)) / 2
+
+
 # Elementwise, one argument
 UNARY = {
     "abs": (ops.abs, np.abs, gaussians), "cos": (ops.cos, np.cos, gaussians), "exp": (ops.exp, np.exp, gaussians),
@@ -56,6 +64,10 @@ UNARY = {
     "softplus": (ops.softplus, lambda x: np.log(1 + np.exp(x)), gaussians), "sqrt": (ops.sqrt, np.sqrt, positive),
     "square": (ops.square, lambda x: x ** 2, gaussians), "tanh": (ops.tanh, np.tanh, gaussians),
     "floor": (ops.floor, np.floor, gaussians), "sign": (ops.sign, np.sign, gaussians),
+    "ceil": (ops.ceil, np.ceil, gaussians), "round": (ops.round, lambda x: np.floor(x + 0.5), gaussians),
+    "rsqrt": (ops.rsqrt, lambda x: x ** -0.5, positive), "erf": (ops.erf, np.vectorize(math.erf, otypes="d"), gaussians),
+    "silu": (ops.silu, lambda x: x / (1 + np.exp(-x)), gaussians), "elu": (ops.elu, lambda x: np.where(x > 0, x, np.exp(x) - 1), gaussians),
+    "gelu": (ops.gelu, lambda x: x * np.vectorize(_phi, otypes="d")(x), gaussians),
 }
 for name, (fn, reference, make) in UNARY.items():
     for shape in SHAPES:
@@ -63,8 +75,22 @@ for name, (fn, reference, make) in UNARY.items():
 case("power 3", lambda x: x ** 3, gaussians((3, 5)), lambda x: x * x * x, 4)
 case("power -0.5", lambda x: x ** -0.5, positive((3, 5)), lambda x: 1 / np.sqrt(x), 4)
 case("power 0", lambda x: x ** 0, gaussians((3, 5)), lambda x: np.ones_like(x))
+for a, b in [((3, 5), (3, 5)), ((3, 1), (5,)), ((), (4,)), ((0, 3), (3,))]:
+    case(f"pow{a}{b}", ops.pow, positive(a, b), lambda x, y: np.exp(y * np.log(x)), 16)
+case("pow number left", lambda x: ops.pow(1.3, x), gaussians((3, 5)), lambda x: np.exp(x * np.log(1.3)), 4)
+case("round ties", ops.round, lambda rng: [np.array([0.5, 1.5, 2.5, -0.5, -1.5, 1023.5])], lambda x: np.array([0.0, 2, 2, 0, -2, 1024]),
+     differentiable=False)
+case("erf far", ops.erf, lambda rng: [np.array([-7.0, -4.5, -0.5001, -1e-30, 0, 0.4999, 3.9, 4.1, 5.9])], np.vectorize(math.erf, otypes="d"), 4)
+case("elu 0.3", lambda x: ops.elu(x, alpha=0.3), gaussians((3, 5)), lambda x: np.where(x > 0, x, 0.3 * (np.exp(x) - 1)))
+case("gelu tanh", lambda x: ops.gelu(x, approximate="tanh"), gaussians((3, 5)),
+     lambda x: x / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))), 4)
 case("leaky_relu", lambda x: ops.leaky_relu(x, slope=0.1), gaussians((3, 5)), lambda x: np.where(x > 0, x, 0.1 * x))
 case("clip", lambda x: ops.clip(x, -0.5, 0.5), gaussians((9, 5)), lambda x: np.clip(x, -0.5, 0.5))
+case("clip by tensors", lambda x, low, high: ops.clip(x, low, max=high), lambda rng: [*gaussians((9, 5), (5,))(rng), rng.uniform(0.5, 2, (9, 1))],
+     lambda x, low, high: np.minimum(np.maximum(x, low), high))
+case("clip below", lambda x: ops.clip(x, max=0.2), gaussians((9, 5)), lambda x: np.minimum(x, 0.2))
+for name in ("isinf", "isnan"):
+    case(name, getattr(ops, name), lambda rng: [np.array([1.0, np.inf, np.nan, -np.inf, 6e4])], getattr(np, name), differentiable=False)
 case("isfinite", ops.isfinite, lambda rng: [np.array([1.0, np.inf, np.nan])], np.isfinite, differentiable=False)
 
 # Elementwise, two arguments, with broadcasting
@@ -104,6 +130,26 @@ for shape, axis in [((7,), None), ((3, 5), 0), ((3, 5), -1), ((2, 3, 4), (0, 2))
             case(f"{name}{shape}{axis}{keep}",
                  lambda x, f=getattr(ops, name), a=axis, k=keep: f(x, axis=a, keepdims=k), gaussians(shape),
                  lambda x, f=getattr(np, name), a=axis, k=keep: f(x, axis=a, keepdims=k), 129)
+for shape, axis in [((7,), None), ((3, 5), 0), ((3, 5), (0, 1)), ((2, 3, 4), (0, 2)), ((33, 9), 1), ((1,), 0), ((), None), ((3, 0), 1), ((0, 3), 1)]:
+    for keep in (False, True):
+        case(f"prod{shape}{axis}{keep}", lambda x, a=axis, k=keep: ops.prod(x, axis=a, keepdims=k), positive(shape),
+             lambda x, a=axis, k=keep: np.prod(x, axis=a, keepdims=k), 33)
+case("prod with zeros", lambda x: ops.prod(x, axis=1), lambda rng: [np.array([[2.0, 0, 3, 0.5], [0, 5, 0, 1], [1, 2, 3, 4]])], lambda x: np.prod(x, 1), 4)
+case("prod of integers", lambda x: ops.prod(x, axis=0), lambda rng: [rng.integers(-3, 4, (3, 5)).astype(np.int32)],
+     lambda x: np.prod(x, axis=0, dtype=np.int32), differentiable=False)
+for shape, axis, correction in [((7,), None, 0), ((3, 5), 0, 1), ((2, 3, 4), (0, 2), 1), ((33, 129), -1, 0.5), ((4, 1), 1, 0)]:
+    for keep in (False, True):
+        case(f"var{shape}{axis}{keep}", lambda x, a=axis, k=keep, c=correction: ops.var(x, axis=a, keepdims=k, correction=c), gaussians(shape),
+             lambda x, a=axis, k=keep, c=correction: np.var(x, axis=a, keepdims=k, ddof=c), 129)
+        if shape != (4, 1):
+            case(f"std{shape}{axis}{keep}", lambda x, a=axis, k=keep, c=correction: ops.std(x, axis=a, keepdims=k, correction=c), gaussians(shape),
+                 lambda x, a=axis, k=keep, c=correction: np.std(x, axis=a, keepdims=k, ddof=c), 129)
+for _ord in (0, 1, 2, 3, 0.5, math.inf, -math.inf):
+    case(f"vector_norm {_ord}", lambda x, o=_ord: ops.vector_norm(x, axis=1, ord=o), gaussians((4, 9)),
+         lambda x, o=_ord: np.linalg.norm(x, axis=1, ord=o), 9, differentiable=_ord != 0)
+for shape, axis, keep in [((3, 4), None, False), ((2, 3, 4), (0, 2), True), ((), None, False), ((0, 3), 0, True)]:
+    case(f"vector_norm{shape}{axis}", lambda x, a=axis, k=keep: ops.vector_norm(x, axis=a, keepdims=k), gaussians(shape),
+         lambda x, a=axis, k=keep: np.sqrt(np.sum(x * x, axis=a, keepdims=k)), 12)
 case("sum of bool", ops.sum, lambda rng: [rng.random((4, 5)) < 0.5], lambda x: np.sum(x).astype(np.int32),
      differentiable=False)
 case("all", lambda x: ops.all(x, axis=1), lambda rng: [rng.random((9, 2)) < 0.5], lambda x: np.all(x, axis=1),
@@ -112,8 +158,17 @@ case("any", lambda x: ops.any(x, axis=1), lambda rng: [rng.random((9, 2)) < 0.5]
      differentiable=False)
 case("argmax", lambda x: ops.argmax(x, axis=0), gaussians((9, 5)), lambda x: np.argmax(x, axis=0).astype(np.int32),
      differentiable=False)
+for axis, keep in [(None, False), (None, True), (1, False), (0, True)]:
+    for name in ("argmax", "argmin"):
+        case(f"{name} {axis} {keep}", lambda x, f=getattr(ops, name), a=axis, k=keep: f(x, axis=a, keepdims=k), gaussians((4, 5)),
+             lambda x, f=getattr(np, name), a=axis, k=keep: np.asarray(f(x, axis=a, keepdims=k), np.int32), differentiable=False)
+case("argmin tie", lambda x: ops.argmin(x, axis=1), lambda rng: [np.array([[2.0, 0, 0], [1, 1, 1]])], lambda x: np.array([1, 0], np.int32),
+     differentiable=False)
+case("cumulative_sum of a vector", ops.cumulative_sum, gaussians((9,)), np.cumsum, 9)
+case("cumulative_sum from 0", lambda x: ops.cumulative_sum(x, axis=0, include_initial=True), gaussians((4, 3)),
+     lambda x: np.concatenate([np.zeros((1, 3)), np.cumsum(x, 0)]), 4)
 for axis in (0, 1, -1):
-    case(f"cumsum {axis}", lambda x, a=axis: ops.cumsum(x, axis=a), gaussians((6, 7)), lambda x, a=axis: np.cumsum(x, a), 7)
+    case(f"cumulative_sum {axis}", lambda x, a=axis: ops.cumulative_sum(x, axis=a), gaussians((6, 7)), lambda x, a=axis: np.cumsum(x, a), 7)
     case(f"logsumexp {axis}", lambda x, a=axis: ops.logsumexp(x, axis=a), gaussians((6, 7)),
          lambda x, a=axis: np.log(np.sum(np.exp(x), axis=a)), 7)
     case(f"softmax {axis}", lambda x, a=axis: ops.softmax(x, axis=a), gaussians((6, 7)),
@@ -140,6 +195,28 @@ case("split", lambda x: ops.split(x, 3), gaussians((2, 9)), lambda x: tuple(np.s
 case("unstack", ops.unstack, gaussians((3, 2, 2)), lambda x: tuple(x))
 case("unstack last", lambda x: ops.unstack(x, axis=-1)[1:], gaussians((2, 3)), lambda x: (x[:, 1], x[:, 2]))
 case("flip", lambda x: ops.flip(x, axis=0), gaussians((4, 3)), lambda x: x[::-1])
+case("flip all", ops.flip, gaussians((4, 3)), lambda x: x[::-1, ::-1])
+case("flip two", lambda x: ops.flip(x, axis=(0, -1)), gaussians((2, 3, 4)), lambda x: x[::-1, :, ::-1])
+case("squeeze two", lambda x: ops.squeeze(x, axis=(0, -2)), gaussians((1, 2, 1, 3)), lambda x: x[0, :, 0])
+case("concat in a row", lambda *x: ops.concat(x, axis=None), gaussians((2, 3), (4,), ()), lambda *x: np.concatenate([a.reshape(-1) for a in x]))
+case("split in sizes", lambda x: ops.split(x, (2, 0, 4, 3)), gaussians((2, 9)), lambda x: (x[:, :2], x[:, 2:2], x[:, 2:6], x[:, 6:]))
+case("broadcast_arrays", ops.broadcast_arrays, gaussians((3, 1), (4,), (2, 3, 4)), lambda *x: tuple(np.broadcast_arrays(*x)), 8)
+case("matrix_transpose", ops.matrix_transpose, gaussians((2, 3, 4)), lambda x: np.swapaxes(x, 1, 2))
+case("moveaxis", lambda x: ops.moveaxis(x, 0, -1), gaussians((2, 3, 4)), lambda x: np.moveaxis(x, 0, -1))
+case("moveaxis two", lambda x: ops.moveaxis(x, (0, 3), (2, 0)), gaussians((2, 3, 4, 5)), lambda x: np.moveaxis(x, (0, 3), (2, 0)))
+for _shape, _counts in [((2, 3), (2, 2)), ((3,), (2, 2)), ((2, 1, 3), (2,)), ((), (3,)), ((2, 3), (0, 1)), ((2, 3), ())]:
+    case(f"tile{_shape}{_counts}", lambda x, n=_counts: ops.tile(x, n), gaussians(_shape), lambda x, n=_counts: np.tile(x, n), 6)
+for _shape, _count, _axis in [((2, 3), 2, 0), ((2, 3), 3, -1), ((2, 3), 2, None), ((2, 3), 0, 1), ((1,), 4, 0)]:
+    case(f"repeat{_shape}{_count}{_axis}", lambda x, n=_count, a=_axis: ops.repeat(x, n, axis=a), gaussians(_shape),
+         lambda x, n=_count, a=_axis: np.repeat(x, n, axis=a), 4)
+for _shift, _axis in [(1, None), (-2, 0), (7, 1), ((1, -1), (0, 1)), (2, (0, 1))]:
+    case(f"roll{_shift}{_axis}", lambda x, n=_shift, a=_axis: ops.roll(x, n, axis=a), gaussians((3, 5)), lambda x, n=_shift, a=_axis: np.roll(x, n, a))
+case("roll nothing", lambda x: ops.roll(x, 2, axis=0), gaussians((0, 2)), lambda x: x, differentiable=False)
+case("roll by 0", lambda x: ops.roll(x, 0, axis=0), gaussians((3, 2)), lambda x: x, differentiable=False)
+for name in ("tril", "triu"):
+    for _shape, _k in [((4, 4), 0), ((3, 5), 1), ((2, 5, 3), -2), ((3, 3), 9), ((0, 3), 0)]:
+        case(f"{name}{_shape}{_k}", lambda x, f=getattr(ops, name), k=_k: f(x, k=k), gaussians(_shape), lambda x, f=getattr(np, name), k=_k: f(x, k))
+    case(f"{name} of bools", getattr(ops, name), lambda rng: [rng.random((3, 4)) < 0.7], getattr(np, name), differentiable=False)
 case("pad", lambda x: ops.pad(x, widths=((1, 0), (0, 2)), value=3.0), gaussians((4, 3)),
      lambda x: np.pad(x, ((1, 0), (0, 2)), constant_values=3.0))
 for text, key in {"int": 1, "negative": -1, "slice": slice(1, 3), "step": slice(None, None, 2),
@@ -148,11 +225,17 @@ for text, key in {"int": 1, "negative": -1, "slice": slice(1, 3), "step": slice(
     case(f"getitem {text}", lambda x, k=key: x[k], gaussians((4, 5)), lambda x, k=key: x[k])
 
 # Index
-case("take rows", lambda x, i: ops.take(x, i), lambda rng: [*gaussians((5, 3))(rng), np.array([4, 0, 4, 2], np.int32)],
+case("getitem by rows", lambda x, i: x[i], lambda rng: [*gaussians((5, 3))(rng), np.array([[4, 0], [-1, 4]], np.int32)], lambda x, i: x[i], 4)
+case("getitem by pairs", lambda x, i, j: x[i, j], lambda rng: [*gaussians((5, 3))(rng), np.array([[4], [-5], [4]], np.int32), np.array([0, -1], np.int32)],
+     lambda x, i, j: x[i, j], 4)
+case("getitem by a number and an array", lambda x, j: x[-2, j, 1], lambda rng: [*gaussians((5, 3, 2))(rng), np.array([0, 2, 2, 2], np.int32)],
+     lambda x, j: x[-2, j, 1], 4)
+case("take from a vector", ops.take, lambda rng: [*gaussians((5,))(rng), np.array([4, 0, 4], np.int32)], lambda x, i: x[i], 4)
+case("take rows", lambda x, i: ops.take(x, i, axis=0), lambda rng: [*gaussians((5, 3))(rng), np.array([4, 0, 4, 2], np.int32)],
      lambda x, i: x[i], 4)
 case("take columns", lambda x, i: ops.take(x, i, axis=1),
      lambda rng: [*gaussians((3, 5))(rng), np.array([[4, 0], [4, 2]], np.int32)], lambda x, i: x[:, i], 4)
-case("take nothing", lambda x, i: ops.take(x, i), lambda rng: [*gaussians((5, 3))(rng), np.array([], np.int32)],
+case("take nothing", lambda x, i: ops.take(x, i, axis=0), lambda rng: [*gaussians((5, 3))(rng), np.array([], np.int32)],
      lambda x, i: x[i])
 case("embedding", ops.embedding, lambda rng: [*gaussians((50, 7))(rng), rng.integers(0, 50, (6, 9)).astype(np.int32)],
      lambda t, i: t[i], 54)
@@ -169,6 +252,20 @@ case("one_hot", lambda i: ops.one_hot(i, size=4) == 1.0, lambda rng: [np.array([
 for a, b in [((3, 4), (4, 5)), ((1, 1), (1, 1)), ((0, 4), (4, 5)), ((3, 0), (0, 5)), ((2, 3, 4), (4, 5)),
              ((2, 3, 4), (2, 4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((65, 129), (129, 33))]:
     case(f"matmul{a}{b}", ops.matmul, gaussians(a, b), np.matmul, 130)
+for a, b in [((4,), (4,)), ((4,), (4, 3)), ((3, 4), (4,)), ((2, 3, 4), (4,)), ((4,), (2, 4, 3)), ((0,), (0,))]:
+    case(f"matmul{a}{b}", ops.matmul, gaussians(a, b), np.matmul, 8)
+case("outer", ops.outer, gaussians((3,), (4,)), lambda x, y: x[:, None] * y[None, :], 4)
+case("vecdot", ops.vecdot, gaussians((2, 3, 4), (3, 4)), lambda x, y: (x * y).sum(-1), 8)
+case("vecdot rows", lambda x, y: ops.vecdot(x, y, axis=-2), gaussians((2, 3, 4), (3, 1)), lambda x, y: (x * y).sum(-2), 8)
+for _axes in (0, 1, 2, ((0, 2), (1, 0)), ([-1], [0])):
+    case(f"tensordot{_axes}", lambda x, y, a=_axes: ops.tensordot(x, y, axes=a), gaussians(*(((3, 4, 2), (2, 3)) if isinstance(_axes, tuple) else
+         ((3, 2, 3), (2, 3)) if _axes == 2 else ((2, 3, 4), (4, 5)))), lambda x, y, a=_axes: np.tensordot(x, y, axes=a), 12)
+for _text, *_shapes in [("ij,jk->ik", (3, 4), (4, 5)), ("ij,jk", (3, 4), (4, 5)), ("bij,bkj->bik", (2, 3, 4), (2, 5, 4)), ("ii", (4, 4)), ("ii->i", (4, 4)),
+                        ("iji->j", (3, 2, 3)), ("ij->ji", (3, 4)), ("ijk->j", (2, 3, 4)), ("i,j->ij", (3,), (4,)), ("i,i->", (5,), (5,)), (",i->i", (), (3,)),
+                        ("...i,...i->...", (2, 3, 4), (4,)), ("...ij,...jk", (2, 3, 4), (4, 5)), ("b...,b->...", (2, 3, 4), (2,)), ("ij,ij->ij", (3, 4), (3, 4)),
+                        ("bqhd,bkhd->bhqk", (2, 3, 2, 4), (2, 5, 2, 4)), ("ij,jk,kl->il", (3, 4), (4, 5), (5, 2)), ("ab,cd,bd,a->c", (2, 3), (4, 5), (3, 5), (2,)),
+                        ("i,i,i->i", (4,), (4,), (4,)), ("ij,jk->ik", (0, 4), (4, 2)), ("ij,jk->ik", (2, 0), (0, 3)), ("i->", (4,)), ("iiii->i", (2, 2, 2, 2))]:
+    case(f"einsum {_text}{_shapes}", partial(ops.einsum, _text), gaussians(*_shapes), partial(np.einsum, _text), 60)
 case("linear", ops.linear, gaussians((6, 4), (4, 3), (3,)), lambda x, w, b: x @ w + b, 6)
 case("linear 3d", ops.linear, gaussians((2, 6, 4), (4, 3), (3,)), lambda x, w, b: x @ w + b, 12)
 case("linear no bias", ops.linear, gaussians((6, 4), (4, 3)), lambda x, w: x @ w, 6)
@@ -206,6 +303,55 @@ for shape, size, stride in [((2, 6, 6, 3), 2, 2), ((1, 7, 5, 2), 3, 2), ((2, 3, 
          gaussians(shape), lambda x, k=size, s=stride: pool_reference(x, k, s, np.max), 9)
     case(f"avg_pool2d{shape}{size}{stride}", lambda x, k=size, s=stride: ops.avg_pool2d(x, size=k, stride=s),
          gaussians(shape), lambda x, k=size, s=stride: pool_reference(x, k, s, np.mean), 9)
+
+
+def any_conv_reference(x, w, stride=(1, 1), padding=((0, 0), (0, 0)), dilation=(1, 1), groups=1):
+    """Each output is a sum over the pixels and channels that it reads, written as the definition says."""
+    x, (kh, kw, depth, n_out) = np.pad(x, ((0, 0), *padding, (0, 0))), w.shape
+    sizes = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(x.shape[1:3], (kh, kw), stride, dilation, strict=True)]
+    y = np.zeros((x.shape[0], *sizes, n_out))
+    for i, j, o, a, b, c in np.ndindex(*sizes, n_out, kh, kw, depth):
+        first = o // (n_out // groups) * depth
+        y[:, i, j, o] += x[:, i * stride[0] + a * dilation[0], j * stride[1] + b * dilation[1], first + c] * w[a, b, c, o]
+    return y
+
+
+def any_pool_reference(x, size, stride, padding, reduce, border):
+    x = np.pad(x, ((0, 0), *((n, n) for n in padding), (0, 0)), constant_values=border)
+    sizes = [(n - k) // s + 1 for n, k, s in zip(x.shape[1:3], size, stride, strict=True)]
+    y = np.zeros((x.shape[0], *sizes, x.shape[3]))
+    for i, j in np.ndindex(*sizes):
+        y[:, i, j] = reduce(x[:, i * stride[0]:i * stride[0] + size[0], j * stride[1]:j * stride[1] + size[1]], axis=(1, 2))
+    return y
+
+
+for x, w, given, plain in [
+        ((2, 6, 7, 3), (3, 3, 3, 4), {"stride": (2, 1)}, {"stride": (2, 1)}),
+        ((1, 6, 7, 2), (3, 2, 2, 2), {"padding": (2, 1)}, {"padding": ((2, 2), (1, 1))}),
+        ((1, 8, 9, 2), (3, 2, 2, 3), {"dilation": (2, 3), "padding": 1}, {"dilation": (2, 3), "padding": ((1, 1), (1, 1))}),
+        ((2, 5, 6, 4), (3, 3, 2, 6), {"groups": 2, "padding": 1, "stride": 2}, {"groups": 2, "padding": ((1, 1), (1, 1)), "stride": (2, 2)}),
+        ((2, 4, 4, 3), (2, 2, 1, 6), {"groups": 3, "dilation": 2}, {"groups": 3, "dilation": (2, 2)}), ((1, 3, 3, 4), (1, 1, 1, 4), {"groups": 4}, {"groups": 4}),
+        ((1, 5, 6, 2), (3, 3, 2, 2), {"padding": "same"}, {"padding": ((1, 1), (1, 1))}), ((0, 4, 4, 2), (3, 3, 1, 2), {"groups": 2}, {"groups": 2}),
+        ((1, 5, 6, 2), (2, 4, 2, 2), {"padding": "same"}, {"padding": ((0, 1), (1, 2))}),
+        ((1, 5, 6, 2), (3, 2, 2, 2), {"padding": "same", "stride": (2, 3)}, {"padding": ((1, 1), (0, 0)), "stride": (2, 3)}),
+        ((1, 5, 7, 1), (3, 3, 1, 2), {"padding": "same", "dilation": 2}, {"padding": ((2, 2), (2, 2)), "dilation": (2, 2)})]:
+    case(f"conv2d{x}{w}{given}", partial(ops.conv2d, **given), gaussians(x, w), partial(any_conv_reference, **plain), 60)
+for x, w, given, plain in [
+        ((2, 9, 3), (3, 3, 4), {}, {}), ((2, 9, 3), (4, 3, 2), {"stride": 2, "padding": 2}, {"stride": (1, 2), "padding": ((0, 0), (2, 2))}),
+        ((1, 9, 4), (3, 2, 6), {"dilation": 3, "groups": 2}, {"dilation": (1, 3), "groups": 2}), ((0, 9, 1), (1, 1, 1), {}, {}),
+        ((1, 8, 2), (4, 2, 1), {"padding": "same", "stride": 3}, {"padding": ((0, 0), (1, 1)), "stride": (1, 3)}), ((1, 1, 1), (1, 1, 1), {}, {})]:
+    case(f"conv1d{x}{w}{given}", partial(ops.conv1d, **given), gaussians(x, w),
+         lambda x, w, p=plain: any_conv_reference(x[:, None], w[None], **p)[:, 0], 30)
+for x, given, plain in [
+        ((2, 6, 7, 3), {"size": (2, 3)}, ((2, 3), (2, 3), (0, 0))), ((1, 7, 5, 2), {"size": 3, "stride": (2, 1), "padding": 1}, ((3, 3), (2, 1), (1, 1))),
+        ((2, 5, 5, 1), {"size": (2, 4), "stride": 2, "padding": (1, 2)}, ((2, 4), (2, 2), (1, 2)))]:
+    for name, reduce, border in (("max_pool2d", np.max, -np.inf), ("avg_pool2d", np.mean, 0.0)):
+        case(f"{name}{x}{given}", partial(getattr(ops, name), **given), gaussians(x),
+             lambda x, p=plain, r=reduce, b=border: any_pool_reference(x, *p, r, b), 12)
+for x, given, (size, stride, padding) in [((2, 9, 3), {"size": 3}, (3, 3, 0)), ((1, 8, 2), {"size": 3, "stride": 2, "padding": 1}, (3, 2, 1)), ((1, 1, 1), {"size": 1}, (1, 1, 0))]:
+    for name, reduce, border in (("max_pool1d", np.max, -np.inf), ("avg_pool1d", np.mean, 0.0)):
+        case(f"{name}{x}{given}", partial(getattr(ops, name), **given), gaussians(x), lambda x, k=size, s=stride, p=padding, r=reduce, b=border: any_pool_reference(
+            x[:, None], (1, k), (1, s), (0, p), r, b)[:, 0], 3)
 
 
 # Normalisation
@@ -271,6 +417,41 @@ for shape, classes in [((4, 5), 10), ((1, 1), 1), ((2, 3, 5), 7), ((0, 4), 6), (
     case(f"linear_cross_entropy{shape}{classes}", partial(ops.linear_cross_entropy, ignore_index=-1),
          lambda rng, s=shape, c=classes: [*gaussians(s, (s[-1], c), (c,))(rng), rng.integers(-1, c, s[:-1]).astype(np.int32)],
          linear_cross_entropy_reference, 70 * classes)
+
+
+def weighted_reference(logits, labels, weight, share):
+    """The formula row by row: a distribution of 1 - share at the label and share over all classes, weighted by class."""
+    classes, out = logits.shape[-1], np.zeros(labels.shape)
+    for place in np.ndindex(labels.shape):
+        target = np.full(classes, share / classes)
+        target[labels[place]] += 1 - share
+        out[place] = -(weight * target * (logits[place] - np.log(np.exp(logits[place]).sum()))).sum()
+    return out
+
+
+for _share in (0.0, 0.1):
+    case(f"softmax_cross_entropy weight {_share}", lambda x, i, w, s=_share: ops.softmax_cross_entropy(x, i, weight=w, label_smoothing=s),
+         lambda rng: [rng.standard_normal((2, 3, 5)), rng.integers(0, 5, (2, 3)).astype(np.int32), rng.uniform(0.1, 2, 5)],
+         lambda x, i, w, s=_share: weighted_reference(x, i, w, s), 16)
+case("softmax_cross_entropy smoothed", partial(ops.softmax_cross_entropy, label_smoothing=0.3),
+     lambda rng: [rng.standard_normal((4, 5)), rng.integers(0, 5, 4).astype(np.int32)], lambda x, i: weighted_reference(x, i, 1.0, 0.3), 16)
+case("softmax_cross_entropy all of it", lambda x, i, w: ops.softmax_cross_entropy(x, i, ignore_index=-1, weight=w, label_smoothing=0.2),
+     lambda rng: [rng.standard_normal((6, 5)), np.array([0, -1, 4, -1, 2, 0], np.int32), rng.uniform(0.1, 2, 5)],
+     lambda x, i, w: np.where(i >= 0, weighted_reference(x, np.maximum(i, 0), w, 0.2), 0), 16)
+for shape in [(4, 10), (1, 1), (2, 3, 5), (0, 4)]:
+    case(f"soft_cross_entropy{shape}", ops.soft_cross_entropy, lambda rng, s=shape: [rng.standard_normal(s), rng.random(s)],
+         lambda x, t: -(t * (x - np.log(np.exp(x).sum(-1, keepdims=True)))).sum(-1), 20)
+case("soft_cross_entropy weight", lambda x, t, w: ops.soft_cross_entropy(x, t, weight=w),
+     lambda rng: [rng.standard_normal((3, 4)), rng.random((3, 4)), rng.random(4)],
+     lambda x, t, w: -(w * t * (x - np.log(np.exp(x).sum(-1, keepdims=True)))).sum(-1), 20)
+for shape in [(5, 7), (), (0, 3)]:
+    case(f"mse_loss{shape}", ops.mse_loss, gaussians(shape, shape), lambda x, t: (x - t) ** 2, 4)
+    case(f"l1_loss{shape}", ops.l1_loss, gaussians(shape, shape), lambda x, t: np.abs(x - t), 4)
+    for _delta in (1.0, 0.3):
+        case(f"huber_loss{shape}{_delta}", partial(ops.huber_loss, delta=_delta), gaussians(shape, shape), lambda x, t, d=_delta: np.where(
+            np.abs(x - t) <= d, 0.5 * (x - t) ** 2, d * (np.abs(x - t) - d / 2)), 4)
+    case(f"kl_div{shape}", ops.kl_div, positive(shape, shape), lambda x, t: t * (np.log(t) - x), 8)
+case("kl_div of 0", lambda x, t: ops.kl_div(x, t * 0.0), lambda rng: [np.array([-1.0, -np.inf, 2.0]), np.ones(3)], lambda x, t: np.zeros(3))
 case("bce_with_logits", ops.bce_with_logits, lambda rng: [3 * rng.standard_normal((5, 7)), rng.random((5, 7))],
      lambda x, t: t * np.log1p(np.exp(-x)) + (1 - t) * np.log1p(np.exp(x)), 16)
 

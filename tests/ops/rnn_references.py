@@ -70,6 +70,13 @@ def gru_none(p, x, h):
     return _gru(a[:, :n] + b[:, :n], a[:, n:2 * n] + b[:, n:2 * n], a[:, 2 * n:], b[:, 2 * n:], h)
 
 
+def gru_recurrent_bias(p, x, h):  # PyTorch's documentation of GRU, with our signs and order of gates
+    n = h.shape[-1]
+    a, b = x @ p["w_x"] + p["b"], h @ p["w_h"]
+    z, r = sigmoid(a[:, :n] + b[:, :n]), sigmoid(a[:, n:2 * n] + b[:, n:2 * n])
+    return (1 - z) * h + z * np.tanh(a[:, 2 * n:] + r * (b[:, 2 * n:] + p["b_n"])),
+
+
 def gru_layer(p, x, h, inner_bias=0.0, **e):  # eq. 26-28
     n = h.shape[-1]
     a, b = x @ p["w_x"] + inner_bias, h @ p["w_h"]

@@ -17,11 +17,11 @@ from duoln.ops.recurrent.variants import GATES, has_bias
 from duoln.testing import check_error, check_op
 
 VARIANTS = [(cell, norm) for cell in recurrent.CELLS for norm in recurrent.NORMS
-            if cell == "lstm" or norm != "layer-cell"]
+            if norm not in ("layer-cell", "recurrent-bias") or (cell, norm) in (("lstm", "layer-cell"), ("gru", "recurrent-bias"))]
 FUSED = [(cell, norm) for cell, norm in VARIANTS if norm in ("none", "layer", "layer-cell")] + [
     ("lstm", "layer-theano"), ("gru", "layer-theano")]
 """The variants that have a rule beside the composed one."""
-SHORT = {"gain_x": "g_x", "bias_x": "b_x", "gain_h": "g_h", "bias_h": "b_h", "gain_c": "g_c", "bias_c": "b_c"}
+SHORT = {"bias_n": "b_n", "gain_x": "g_x", "bias_x": "b_x", "gain_h": "g_h", "bias_h": "b_h", "gain_c": "g_c", "bias_c": "b_c"}
 
 
 class Problem:

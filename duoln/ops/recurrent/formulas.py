@@ -119,7 +119,8 @@ def lstm_cell(x_gates: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None, n
 def gru_cell(x_gates: Tensor, h_proj: Tensor, h: Tensor, bias: Tensor | None, norms: Norms, s: Settings) -> Tensor:
     """The next hidden state of a GRU (eq. 26-28).
 
-    h <- (1 - z) h + z tanh(x_n + r * h_n): the reset gate r multiplies what the product with h gave, as in eq. 27.
+    h <- (1 - z) h + z tanh(x_n + r * h_n): the reset gate r multiplies what the product with h gave, as in eq. 27; with
+    "recurrent-bias" h_n has a bias of its own, which r multiplies too.
     """
     h_gates = h_proj
     if s.norm in ("layer", "layer-theano"):
@@ -134,6 +135,8 @@ def gru_cell(x_gates: Tensor, h_proj: Tensor, h: Tensor, bias: Tensor | None, no
         z, r = (sigmoid(gate) for gate in _each_gate(x_zr + h_zr, 2, gain_zr, bias_zr, s))
         n = tanh(layer_norm(x_n + r * h_n, gain_n, bias_n, eps=s.eps, eps_place=s.eps_place))
     else:
+        if s.norm == "recurrent-bias":
+            h_n = h_n + norms["bias_n"]
         z, r = split(sigmoid(x_zr + h_zr), 2)
         n = tanh(x_n + r * h_n)
     return (1.0 - z) * h + z * n

@@ -3,6 +3,7 @@
 | name | what |
 | --- | --- |
 | `none` | the plain cell |
+| `recurrent-bias` | the plain GRU with a bias of the recurrent n too, `bias_n`, as cuDNN, PyTorch and Keras have it |
 | `layer` | Ba et al. 2016: eq. 4 (RNN), 20-22 (LSTM), 26-28 (GRU) |
 | `layer-cell` | eq. 29-31: layer norm of the LSTM's cell only, before the output |
 | `layer-theano` | the authors' Theano cells: the bias inside the input's norm, and again outside in the LSTM |
@@ -21,7 +22,7 @@ from duoln.core.arguments import described, did_you_mean
 from duoln.errors import UsageError
 
 Cell = Literal["rnn", "lstm", "gru"]
-Norm = Literal["none", "layer", "layer-cell", "layer-theano", "layer-per-gate", "batch"]
+Norm = Literal["none", "recurrent-bias", "layer", "layer-cell", "layer-theano", "layer-per-gate", "batch"]
 
 CELLS: tuple[Cell, ...] = get_args(Cell)
 NORMS: tuple[Norm, ...] = get_args(Norm)
@@ -29,12 +30,13 @@ NORMS: tuple[Norm, ...] = get_args(Norm)
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 """How many gates a cell has: weights are (in, gates * hidden) and (hidden, gates * hidden)."""
 
-# Which norms exist: x is the norm of x W_x, h that of h W_h, c that of the LSTM's cell.
+# Which norms exist: x is the norm of x W_x, h that of h W_h, c that of the LSTM's cell; n is the GRU's recurrent n.
 _LAYER: dict[str, tuple[str, ...]] = {"rnn": ("gain_h", "bias_h"), "gru": ("gain_x", "bias_x", "gain_h", "bias_h"),
                                       "lstm": ("gain_x", "bias_x", "gain_h", "bias_h", "gain_c", "bias_c")}
 _X_AND_H = ("gain_x", "bias_x", "gain_h", "bias_h")
 _PARAMETERS: dict[tuple[str, str], tuple[str, ...]] = {
     **{(cell, "none"): () for cell in CELLS},
+    ("gru", "recurrent-bias"): ("bias_n",),
     **{(cell, "layer"): names for cell, names in _LAYER.items()},
     ("lstm", "layer-cell"): ("gain_c", "bias_c"),
     ("rnn", "layer-theano"): _X_AND_H,
@@ -74,7 +76,7 @@ def norm_shapes(cell: str, norm: str, hidden: int) -> dict[str, tuple[int]]:
     if not isinstance(norm, str) or (cell, norm) not in _PARAMETERS:
         check_variant(cell, norm)
     wide = GATES[cell] * hidden
-    return {name: (hidden if name.endswith("_c") else wide,) for name in _PARAMETERS[cell, norm]}
+    return {name: (hidden if name.endswith(("_c", "_n")) else wide,) for name in _PARAMETERS[cell, norm]}
 
 
 def has_bias(cell: str, norm: str) -> bool:

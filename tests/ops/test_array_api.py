@@ -1,0 +1,157 @@
+"""The page of the array API standard is true: its names exist, its arguments agree, its expressions give what NumPy gives."""
+
+import inspect
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ops.array_api_standard import SIGNATURES
+
+import duoln
+from duoln import ops
+from duoln.core import Tensor
+
+PAGE = Path(ops.__file__).with_name("README.md").read_text(encoding="utf-8")
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def rows(head):
+    """The cells of the table with this head, row by row."""
+    [table] = re.findall(rf"^{re.escape(head)}\n\|[ |-]+\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()]
+
+
+def quoted(cell):
+    return re.findall(r"`([^`]+)`", cell)
+
+
+SAME = {name: (without, needs) for names, without, needs in rows("| functions | without | needs |") for name in quoted(names)}
+EXPRESSIONS = {quoted(name)[0]: quoted(expression)[0].replace("\\|", "|") for name, expression in rows("| function | expression |")}
+ABSENT = [name for _, names in rows("| why not | functions |") for name in quoted(names)]
+
+
+def parameters(signature):
+    return list(inspect.signature(eval(f"lambda {signature}: 0")).parameters.values())
+
+
+def test_each_function_of_the_standard_stands_once():
+    assert sorted([*SAME, *EXPRESSIONS, *ABSENT]) == sorted(SIGNATURES)
+
+
+def test_what_is_absent_is_absent():
+    assert [name for name in (*ABSENT, *EXPRESSIONS) if name.rpartition(".")[2] in ops.__all__] == []
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_names_arguments_and_defaults_agree(name):
+    """Each argument of the standard is one of ours, of the same name, place and default, but for those that the page names."""
+    without, needs = (quoted(cell) for cell in SAME[name])
+    own = list(inspect.signature(getattr(ops, name.rpartition(".")[2])).parameters.values())
+    by_name, places = {p.name: p for p in own}, [p for p in own if p.kind is p.POSITIONAL_OR_KEYWORD]
+    given = [p for p in parameters(SIGNATURES[name]) if p.name not in without]
+    for place, p in enumerate(given):
+        if p.kind is p.VAR_POSITIONAL or p.name == "arrays":
+            assert own[0].kind is own[0].VAR_POSITIONAL
+            continue
+        mine = places[place] if p.kind is p.POSITIONAL_ONLY else by_name[p.name]
+        assert mine.default == p.default, p
+        if p.kind is p.POSITIONAL_OR_KEYWORD:
+            assert places[place] is mine, p
+    of_standard = {p.name for p in given}
+    unmatched = [p for p in own if p.name not in of_standard and p not in places[:sum(g.kind is g.POSITIONAL_ONLY for g in given)]
+                 and p.kind is not p.VAR_POSITIONAL]
+    assert [p.name for p in unmatched if p.default is p.empty] == needs
+    assert all(p.name in by_name or p.name in without for p in parameters(SIGNATURES[name]) if p.kind in NAMED)
+    assert not {p.name for p in own if p.name != "dtype"} & set(without)
+
+
+X, Y = np.random.default_rng(0).uniform(0.5, 2, (2, 3, 4)).astype(np.float32), np.random.default_rng(1).uniform(0.5, 2, (3, 4)).astype(np.float32)
+I, J = np.array([[2, 0], [1, 1]], np.int32), np.array([3, 1], np.int32)
+B = X > 1
+CALLS = {
+    **{name: [((X,), {})] for name in ("abs", "ceil", "cos", "exp", "expm1", "floor", "isfinite", "isinf", "isnan", "log", "log1p", "negative", "round",
+                                       "sign", "sin", "sqrt", "square", "tanh", "zeros_like", "ones_like", "matrix_transpose", "tril", "triu")},
+    **{name: [((X, Y), {}), ((X, X), {}), ((Y[0], X), {})] for name in (
+        "add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "maximum", "minimum", "multiply", "not_equal", "pow", "subtract")},
+    "logical_and": [((B, ~B), {})], "logical_or": [((B, B[0]), {})], "logical_not": [((B,), {})], "where": [((B, X, Y), {})],
+    "clip": [((X, None, None), {}), ((X, 0.7, None), {}), ((X, None, 1.0), {}), ((X,), {"min": 0.8, "max": Y})],
+    **{name: [((X,), {}), ((X,), {"axis": 1}), ((X,), {"axis": (0, -1), "keepdims": True})] for name in ("max", "mean", "min", "prod", "sum", "std", "var",
+                                                                                                      "linalg.vector_norm")},
+    **{name: [((B,), {}), ((B,), {"axis": (0, 2)}), ((B,), {"axis": -1, "keepdims": True})] for name in ("all", "any")},
+    **{name: [((X,), {}), ((X,), {"axis": 1}), ((X,), {"axis": -1, "keepdims": True}), ((X,), {"keepdims": True})] for name in ("argmax", "argmin")},
+    "cumulative_sum": [((Y[0],), {}), ((X,), {"axis": 1}), ((X,), {"axis": -1, "include_initial": True})],
+    "take": [((X, J), {"axis": 2}), ((Y[0], J), {}), ((X, I), {"axis": -1})], "take_along_axis": [((Y[:2, :3], I), {}), ((Y[:3, :2], I), {"axis": 0})],
+    "matmul": [((X, Y.T), {}), ((X, Y[0]), {}), ((Y[0], Y[1]), {}), ((X, np.swapaxes(X, 1, 2)), {})], "linalg.outer": [((Y[0], Y[1]), {})],
+    "tensordot": [((X, Y), {}), ((X, Y.T), {"axes": 1}), ((X, Y), {"axes": ((1, 2), (0, 1))}), ((Y, Y), {"axes": 0})],
+    "vecdot": [((X, Y), {}), ((X, Y), {"axis": -2})],
+    "broadcast_arrays": [((X, Y, Y[0]), {})], "broadcast_to": [((Y, (2, 3, 4)), {}), ((Y,), {"shape": (5, 3, 4)})],
+    "concat": [(([X, X],), {}), (((X, X),), {"axis": -1}), (([X, Y],), {"axis": None})], "stack": [(([Y, Y],), {}), (((Y, Y),), {"axis": 1})],
+    "expand_dims": [((X,), {"axis": 0}), ((X,), {"axis": -1})], "flip": [((X,), {}), ((X,), {"axis": 1}), ((X,), {"axis": (0, -1)})],
+    "moveaxis": [((X, 0, -1), {}), ((X, (0, 1), (-1, 0)), {})], "permute_dims": [((X, (2, 0, 1)), {}), ((X,), {"axes": (1, 0, 2)})],
+    "repeat": [((X, 2), {}), ((X, 3), {"axis": 1})], "reshape": [((X, (4, 6)), {}), ((X,), {"shape": (-1, 2)})],
+    "roll": [((X, 2), {}), ((X,), {"shift": -1, "axis": 1}), ((X, (1, 2)), {"axis": (0, 2)})],
+    "squeeze": [((X[:, :1], 1), {}), ((X[:1, :1],), {"axis": (0, 1)})], "tile": [((X, (2, 1)), {}), ((X, (2, 1, 1, 2)), {})],
+    "unstack": [((X,), {}), ((X,), {"axis": -1})], "full_like": [((X, 3.0), {}), ((I, 3), {})],
+}
+MADE = {"arange": [((5,), {}), ((2, 9, 3), {}), ((5,), {"stop": 0, "step": -2})], "eye": [((3,), {}), ((2, 4), {"k": 1})],
+        "full": [(((2, 3), 1.5), {})], "linspace": [((0.0, 1.0, 5), {}), ((0.0, 1.0), {"num": 4, "endpoint": False})], "ones": [((4,), {}), (((2, 3),), {})],
+        "zeros": [((4,), {}), (((2, 0),), {})]}
+
+
+def of_numpy(name):
+    return getattr(np.linalg, name.removeprefix("linalg.")) if name.startswith("linalg.") else getattr(np, name)
+
+
+def tensors(value, be):
+    if isinstance(value, np.ndarray):
+        return duoln.tensor(value.copy(), be)
+    return type(value)(tensors(v, be) for v in value) if isinstance(value, list | tuple) else value
+
+
+def check_same(result, expected):
+    if isinstance(expected, list | tuple):
+        assert type(result) is tuple and len(result) == len(expected)
+        for mine, theirs in zip(result, expected, strict=True):
+            check_same(mine, theirs)
+        return
+    expected = np.asarray(expected)
+    assert isinstance(result, Tensor) and result.shape == expected.shape
+    assert np.dtype(result.dtype).kind == expected.dtype.kind
+    np.testing.assert_allclose(result.numpy(), expected, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted({*SAME} - {*MADE, "astype"}))
+def test_calls_of_the_standard_give_what_numpy_gives(name, be):
+    for args, kwargs in CALLS[name]:
+        result = getattr(ops, name.rpartition(".")[2])(*tensors(args, be), **{key: tensors(value, be) for key, value in kwargs.items()})
+        given = {"correction": 0.0} if name in ("std", "var") else {}
+        check_same(result, of_numpy(name)(*args, **kwargs, **given))
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_made_is_what_numpy_makes(name, be):
+    for args, kwargs in MADE[name]:
+        check_same(getattr(ops, name)(*args, **kwargs, backend=be), of_numpy(name)(*args, **kwargs))
+
+
+def test_astype(be):
+    check_same(ops.astype(duoln.tensor(X, be), "int32"), np.astype(X, np.int32))
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_expressions_give_what_numpy_gives(name, be):
+    """Each stands for the function of these names: x and y, or a and b of bools, or s of a square matrix."""
+    host = {"x": Y[:3, :3], "y": Y[:3, 1:], "a": B[0], "b": B[1], "s": Y[:3, :3], "array": [[1.0, 2.0]]}
+    expected = {
+        "asarray": lambda x, **_: np.asarray([[1.0, 2.0]], np.float32), "linalg.matrix_norm": lambda s, **_: np.linalg.norm(s),
+        **{name: lambda a, b, f=name, **_: getattr(np, f)(a, b) for name in ("bitwise_and", "bitwise_or", "bitwise_xor", "logical_xor")},
+        "bitwise_invert": lambda a, **_: ~a, "count_nonzero": lambda x, **_: np.asarray(np.count_nonzero(x), np.int32),
+        "empty": lambda **_: np.zeros((2, 3)), "empty_like": lambda x, **_: np.zeros_like(x), "diff": lambda x, **_: np.diff(x, axis=0),
+        "linalg.trace": lambda s, **_: np.trace(s), "linalg.diagonal": lambda s, **_: np.diagonal(s),
+        **{name: lambda x, y, f=name, **_: getattr(np, f)(x, y) for name in ("floor_divide", "hypot", "logaddexp", "remainder")},
+    }.get(name, lambda x, f=name, **_: getattr(np, f)(x))
+    names = {key: tensors(value, be) for key, value in host.items()}
+    result = eval(EXPRESSIONS[name], {"ops": ops, "duoln": duoln, "math": math, "backend": be, **names})
+    check_same(result, expected(**host))

@@ -1,0 +1,210 @@
+"""Parameters from and to PyTorch's files: to the bit there and back, the same outputs beside it, and wrong files refused by name."""
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import duoln
+from duoln import nn, ops, tree
+from duoln.errors import CheckpointError, DtypeError, ShapeError, UsageError
+from duoln.testing import check_error
+
+
+class Tagger(nn.Module):
+    """A small model of all kinds: embedding, bidirectional LSTM, layer norm, GRU and linear layers."""
+
+    def __init__(self):
+        self.words = nn.Embedding(7, 4)
+        self.read = nn.LSTM(4, 5, layers=2, bidirectional=True)
+        self.norm = nn.LayerNorm(10)
+        self.write = nn.GRU(10, 6, norm="recurrent-bias")
+        self.out = nn.Sequential(nn.Linear(6, 8), ops.gelu, nn.Linear(8, 3, bias=False))
+
+    def __call__(self, params, ids):
+        h, _ = self.read(params["read"], self.words(params["words"], ids))
+        h, _ = self.write(params["write"], self.norm(params["norm"], h))
+        return self.out(params["out"], h)
+
+
+MODELS = {
+    "Linear": nn.Linear(4, 3), "Linear without bias": nn.Linear(4, 3, bias=False), "LayerNorm": nn.LayerNorm(5), "Embedding": nn.Embedding(6, 3),
+    "Conv2d": nn.Conv2d(2, 3, 3, stride=2, padding=1), "Conv1d": nn.Conv1d(4, 6, 3, dilation=2, groups=2),
+    "Conv2d in groups": nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0), groups=2, bias=False), "RNN": nn.RNN(4, 5), "LSTM": nn.LSTM(4, 5), "LSTM of two layers": nn.LSTM(4, 5, layers=2, bidirectional=True),
+    "GRU": nn.GRU(4, 5, norm="recurrent-bias"), "GRU of two layers": nn.GRU(4, 5, norm="recurrent-bias", layers=2, bidirectional=True),
+    "GRU without the bias": nn.GRU(4, 5), "LSTMCell": nn.LSTMCell(4, 5), "GRUCell": nn.GRUCell(4, 5, norm="recurrent-bias"), "RNNCell": nn.RNNCell(4, 5),
+    "Tagger": Tagger(), "a norm in a Sequential": nn.Sequential(nn.Linear(3, 2), ops.relu, nn.LayerNorm(2)),
+}
+
+
+def random_params(model):
+    """Parameters of which every value counts, zeros of both signs among them."""
+    rng = np.random.default_rng(0)
+
+    def drawn(x):
+        y = rng.standard_normal(x.shape).astype(np.float32)
+        y.flat[:2] = (0.0, -0.0)[:y.size]
+        return y
+
+    return tree.map(drawn, model.init(0))
+
+
+def bits(params):
+    return {path: (a.dtype.name, a.shape, a.tobytes()) for path, a in tree.items(params)}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_written_and_read_again_to_the_bit(name, tmp_path):
+    model = MODELS[name]
+    params = random_params(model)
+    duoln.save_pytorch(tmp_path / "a", model, params)
+    again = duoln.load_pytorch(str(tmp_path / "a"), model)
+    assert bits(again) == bits(params) and list(bits(again)) == list(bits(params))
+    duoln.save_pytorch(tmp_path / "b", model, duoln.to_tensors(again, "numpy"))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def torch_module(name):
+    from torch import nn as theirs
+
+    class TheirTagger(theirs.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.read = theirs.Embedding(7, 4), theirs.LSTM(4, 5, num_layers=2, bidirectional=True)
+            self.norm, self.write = theirs.LayerNorm(10), theirs.GRU(10, 6)
+            self.out = theirs.Sequential(theirs.Linear(6, 8), theirs.GELU(), theirs.Linear(8, 3, bias=False))
+
+        def forward(self, ids):
+            return self.out(self.write(self.norm(self.read(self.words(ids))[0]))[0])
+
+    return {
+        "Linear": lambda: theirs.Linear(4, 3), "Linear without bias": lambda: theirs.Linear(4, 3, bias=False), "LayerNorm": lambda: theirs.LayerNorm(5),
+        "Embedding": lambda: theirs.Embedding(6, 3), "Conv2d": lambda: theirs.Conv2d(2, 3, 3, stride=2, padding=1),
+        "Conv1d": lambda: theirs.Conv1d(4, 6, 3, dilation=2, groups=2),
+        "Conv2d in groups": lambda: theirs.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0), groups=2, bias=False), "RNN": lambda: theirs.RNN(4, 5),
+        "LSTM": lambda: theirs.LSTM(4, 5), "LSTM of two layers": lambda: theirs.LSTM(4, 5, num_layers=2, bidirectional=True),
+        "GRU": lambda: theirs.GRU(4, 5), "GRU of two layers": lambda: theirs.GRU(4, 5, num_layers=2, bidirectional=True),
+        "LSTMCell": lambda: theirs.LSTMCell(4, 5), "GRUCell": lambda: theirs.GRUCell(4, 5), "RNNCell": lambda: theirs.RNNCell(4, 5),
+        "Tagger": TheirTagger, "a norm in a Sequential": lambda: theirs.Sequential(theirs.Linear(3, 2), theirs.ReLU(), theirs.LayerNorm(2)),
+    }[name]()
+
+
+def inputs_of(name):
+    rng = np.random.default_rng(1)
+    if name in ("Embedding", "Tagger"):
+        return rng.integers(0, 6, (6, 2)).astype(np.int32)
+    shape = {"Conv2d": (2, 7, 6, 2), "Conv1d": (2, 9, 4), "Conv2d in groups": (2, 7, 6, 2), "LayerNorm": (3, 5), "a norm in a Sequential": (4, 3)}.get(name, (3, 4) if "Cell" in name or "Linear" in name else (6, 2, 4))
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def outputs(name, module, x):
+    """The outputs of their module, in our layout."""
+    import torch
+
+    with torch.no_grad():
+        y = module(torch.from_numpy(x.astype(np.int64) if x.dtype == np.int32 else np.moveaxis(x, -1, 1).copy() if name.startswith("Conv") else x))
+    y = (y[0] if isinstance(y, tuple) else y).numpy()
+    return np.moveaxis(y, 1, -1) if name.startswith("Conv") else y
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "GRU without the bias"])
+def test_the_outputs_are_pytorchs_both_ways(name, be, tmp_path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file, save_file
+
+    torch.manual_seed(0)
+    theirs, model, x = torch_module(name), MODELS[name], inputs_of(name)
+    save_file(theirs.state_dict(), tmp_path / "theirs")
+    params = duoln.load_pytorch(tmp_path / "theirs", model)
+    assert tree.map(np.shape, params) == tree.map(np.shape, model.init(0))
+    y = model(duoln.to_tensors(params, be), duoln.tensor(x, be))
+    np.testing.assert_allclose((y[0] if isinstance(y, tuple) else y).numpy(), outputs(name, theirs, x), atol=1e-5)
+
+    duoln.save_pytorch(tmp_path / "ours", model, params)
+    second = torch_module(name)
+    second.load_state_dict(load_file(tmp_path / "ours"))
+    np.testing.assert_allclose(outputs(name, second, x), outputs(name, theirs, x), atol=1e-6)
+    biases = ("bias_ih", "bias_hh")
+    for key, value in theirs.state_dict().items():
+        if not any(bias in key for bias in biases):
+            assert torch.equal(second.state_dict()[key], value), key
+    assert bits(duoln.load_pytorch(tmp_path / "ours", model)) == bits(params)
+
+
+@pytest.mark.peers
+def test_a_gru_of_pytorch_needs_the_recurrent_bias(tmp_path):
+    pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    module = torch_module("GRU")
+    save_file(module.state_dict(), tmp_path / "a")
+    check_error(CheckpointError, lambda: duoln.load_pytorch(tmp_path / "a", nn.GRU(4, 5)), "bias_hh of 0 in the gate n", "norm='recurrent-bias'")
+
+
+def write(path, arrays):
+    path.write_bytes(safetensors.numpy.save(arrays))
+    return path
+
+
+def test_wrong_files_are_refused_by_name(tmp_path):
+    model = nn.Sequential(hidden=nn.Linear(2, 3))
+    right = {"hidden.weight": np.ones((3, 2), np.float32), "hidden.bias": np.ones(3, np.float32)}
+    cases = {
+        "another shape": ({**right, "hidden.weight": np.ones((2, 3), np.float32)}, ["'hidden.weight'", "expected shape (3, 2) for Linear", "found (2, 3)"]),
+        "missing": ({"hidden.weight": right["hidden.weight"]}, ["'hidden.bias'", "expected shape (3,) for Linear", "found no such array"]),
+        "another name": ({"fc.weight": right["hidden.weight"], "fc.bias": right["hidden.bias"]}, ["'hidden.weight'", "it has fc.bias, fc.weight"]),
+        "too many": ({**right, "norm.weight": np.ones(4, np.float32)}, ["'norm.weight'", "shape (4,)"]),
+        "integers": ({**right, "hidden.bias": np.ones(3, np.int64)}, ["'hidden.bias'", "expected float16, float32, float64", "found I64"]),
+    }
+    for arrays, words in cases.values():
+        path = write(tmp_path / "a", arrays)
+        check_error(CheckpointError, lambda path=path: duoln.load_pytorch(path, model), str(path), *words)
+    assert np.array_equal(duoln.load_pytorch(write(tmp_path / "a", right), model)["hidden"]["weight"], np.ones((2, 3)))
+
+
+@pytest.mark.parametrize("content", [b"", b"not a file of tensors at all", b"\xff" * 8 + b"{}", b"\x02\0\0\0\0\0\0\0{}x"])
+def test_damaged_files_are_refused(content, tmp_path):
+    (tmp_path / "a").write_bytes(content)
+    check_error(CheckpointError, lambda: duoln.load_pytorch(tmp_path / "a", nn.Linear(2, 3)), str(tmp_path / "a"))
+    check_error(CheckpointError, lambda: duoln.load_pytorch(tmp_path / "none", nn.Linear(2, 3)), "none")
+
+
+def test_16_bit_floats_stay_and_bfloat16_is_named(tmp_path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    half = {"weight": np.ones((3, 2), np.float16), "bias": np.ones(3, np.float16)}
+    assert duoln.load_pytorch(write(tmp_path / "a", half), nn.Linear(2, 3))["weight"].dtype == np.float16
+    save_file({key: torch.ones(value.shape, dtype=torch.bfloat16) for key, value in half.items()}, tmp_path / "b")
+    check_error(CheckpointError, lambda: duoln.load_pytorch(tmp_path / "b", nn.Linear(2, 3)), "'weight'", "found BF16")
+
+
+def test_models_and_parameters_that_do_not_fit(tmp_path):
+    class Own(nn.Module):
+        def weights(self, rng):
+            return {"scale": np.ones(3, np.float32)}
+
+    linear, params = nn.Linear(2, 3), nn.Linear(2, 3).init(0)
+    rows = [
+        (UsageError, nn.Sequential(nn.LSTM(2, 3, norm="layer")), {}, ["0: expected a recurrent layer", "LSTM with norm 'layer'"]),
+        (UsageError, nn.GRU(2, 3, learned_state=True), {}, ["model: expected a recurrent layer", "a learned state"]),
+        (UsageError, nn.Sequential(a=Own()), {}, ["a: expected a layer of Linear, LayerNorm", "found Own"]),
+        (UsageError, nn.WeightNorm(linear), {}, ["found WeightNorm"]), (DtypeError, params, params, ["model: expected a Module", "found dict"]),
+    ]
+    for kind, model, given, words in rows:
+        check_error(kind, lambda model=model, given=given: duoln.save_pytorch(tmp_path / "a", model, given), "[save_pytorch]", *words)
+        check_error(kind, lambda model=model: duoln.load_pytorch(tmp_path / "a", model), "[load_pytorch]", *words)
+    gru = nn.GRU(2, 3, norm="recurrent-bias")
+    of_gru = gru.init(0)
+    wrong = [
+        (ShapeError, linear, {"weight": params["weight"]}, ["[Linear]", "'bias'"]), (ShapeError, linear, {**params, "weight": params["weight"].T}, ["'weight'", "(3, 2)", "(2, 3)"]),
+        (ShapeError, linear, {**params, "bias": np.ones(4, np.float32)}, ["'bias'", "(3,)", "(4,)"]), (DtypeError, linear, {**params, "bias": [1.0] * 3}, ["'bias' of Linear", "list"]),
+        (DtypeError, linear, {**params, "bias": np.ones(3, np.int32)}, ["'bias' of Linear", "int32"]), (ShapeError, nn.Sequential(linear), params, ["[save_pytorch]", "'0'"]),
+        (ShapeError, linear, None, ["the parameters of Linear", "None"]), (ShapeError, gru, {}, ["[GRU]", "'forward0'"]),
+        *((ShapeError, gru, {"forward0": {**of_gru["forward0"], key: np.ones((2, 2), np.float32)}}, [key if key == "bias_n" else "a last axis of 9", "(2, 2)"])
+          for key in ("w_x", "w_h", "bias", "bias_n")),
+        (ShapeError, gru, {"forward0": {**of_gru["forward0"], "w_x": np.ones((5, 9), np.float32)}}, ["'weight_ih_l0'", "(9, 2)", "(9, 5)"]),
+    ]
+    for kind, model, given, words in wrong:
+        check_error(kind, lambda model=model, given=given: duoln.save_pytorch(tmp_path / "a", model, given), *words)
+    assert list(tmp_path.iterdir()) == []
