@@ -31,7 +31,7 @@ ORDER = [unit for layer in LAYERS for unit in layer]
 
 # Which files may import an outside library.
 OWNERS = {
-    "cupy|cupyx|cupy_backends|mlx": r"duoln/backends/(cupy|mlx)\.py|duoln/system/(cublas|cuda_graph)\.py|duoln/distributed/(ring|nccl)\.py|kernels/(\w+/(cupy|cuda|metal|mlx|mlx_walk)|launch|metal)\.py",
+    "cupy|cupyx|cupy_backends|mlx": r"duoln/backends/(cupy|mlx)\.py|duoln/system/(cublas|cuda_graph)\.py|duoln/distributed/(ring|nccl)\.py|kernels/(\w+/(cupy|cuda|cuda_walk|metal|mlx|mlx_walk)|launch|metal)\.py",
     "rich": r"duoln/cli/console\.py",
     "pluggy": r"duoln/tasks/\w+\.py",
     "pooch": r"duoln/data/\w+\.py",
@@ -175,7 +175,7 @@ def test_only_runtime_knows_kernels():
         if importer == "extend":
             return i.module in {f"duoln.kernels.{name}" for name in ("host", "launch", "metal", "native")}
         if i.file.startswith("duoln/bench/survey/") and re.fullmatch(
-                r"duoln\.kernels\.(settings|predictions|device_limits\.cuda|launch)(\.\w+)?", cases):
+                r"duoln\.kernels\.(settings|predictions|case_table|device_limits\.cuda|recurrent\.cuda_walk|launch)(\.\w+)?", cases):
             return True
         return importer in ("kernels", "runtime") or (
             importer in ("bench", "testing", "cli")

@@ -77,18 +77,22 @@ def prove(case: RuleCase, backend: Backend, repeats: int = 2, rule: Rule | None 
     op: Op[..., Any] = getattr(ops, case.op)
     natives = _natives(case, backend)
     rule = rule or op.select(backend, natives, case.attrs)
-    runs = [_values(backend, rule, natives, case) for _ in range(repeats)]
+    first = _values(backend, rule, natives, case)
     numpy = runtime.backend("numpy")
     exact = [a.astype(np.float64) if a is not None and a.dtype.kind == "f" else a for a in case.inputs]
     expected = _values(numpy, op.rules("numpy")[-1], exact, case)
     error, worst = 0.0, "nothing"
     for name, wide in expected.items():
-        share = _error(runs[0][name], wide) / tolerance("float32", case.length)
+        share = _error(first[name], wide) / tolerance("float32", case.length)
         share /= _GRADIENTS if name.startswith("gradient") else 1
         if not share <= error:
             error, worst = share, name
-    same = all(np.array_equal(runs[0][name], again[name], equal_nan=True) for again in runs[1:] for name in expected)
+    same = all(_equal(first, _values(backend, rule, natives, case)) for _ in range(repeats - 1))
     return Outcome(case, rule.name, error, worst, same)
+
+
+def _equal(first: dict[str, np.ndarray], again: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(values, again[name], equal_nan=True) for name, values in first.items())
 
 
 def _natives(case: RuleCase, backend: Backend) -> list[Array | None]:
