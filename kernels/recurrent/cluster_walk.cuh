@@ -69,7 +69,9 @@ struct Part {
     static __device__ __forceinline__ int slice() { return int(threadIdx.x) / AT_ONCE; }
     static __device__ __forceinline__ bool works() { return int(threadIdx.x) < WORKERS; }
     static __device__ __forceinline__ int output(int e) { return int(threadIdx.x) % AT_ONCE + e * AT_ONCE; }
-    __device__ __forceinline__ float& in_rest(int e, int i) { return rest[((i - KEPT) * EACH + e) * WORKERS + int(threadIdx.x)]; }
+    __device__ __forceinline__ float& in_rest(int e, int i) {
+        return rest[((i - KEPT) * EACH + e) * WORKERS + int(threadIdx.x)];
+    }
 
     // weight(input, output) is asked for those that exist.
     template <class F>
@@ -143,7 +145,8 @@ __device__ __forceinline__ float weight_at(const float* __restrict__ w_h, const 
 
 // What blocks tell each other -------------------------------------------------------------------------------------
 
-// What is pushed has two places in turn, so a block may go on while a lane of another one still reads. `use` counts how often.
+// What is pushed has two places in turn, so a block may go on while a lane of another one still reads. `use` counts the
+// exchanges. A phase of a signal cannot be missed: a lane that is late keeps its block from the next barrier.
 __device__ __forceinline__ int slot_of(int use) { return use & 1; }
 __device__ __forceinline__ int parity_of(int use) { return use >> 1 & 1; }
 
@@ -241,8 +244,8 @@ __device__ __forceinline__ void send(States<Cell>& states, int t, const Place& p
     });
 }
 
-// Parts of the product of a time step, to be added up over the slices; at two time steps in turn, so that the next product may
-// begin while a slow warp still reads.
+// Parts of the product of a time step, to be added up over the slices. They have two places in turn too, so that the next
+// product may begin while a slow warp still reads.
 template <class Cell>
 struct __align__(16) Partial {
     float values[2][SLICES][ROWS][Cell::GATES * OWN];
