@@ -3,6 +3,11 @@
     <!-- duoln report results/small --markdown -->
     <!-- end -->
 
+or the rows of a table of the paper: kinds of figures, each for all variants, and what is asked of them, with one decimal:
+
+    <!-- rows of results/captions: image = test_image, caption = test_caption; R@1 = r1, mean rank = mean_rank -->
+    <!-- end -->
+
 Paths are relative to the README's folder.
 
     python tests/readme_tables.py          write them all anew
@@ -12,14 +17,17 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"(<!-- duoln (?P<command>report .*?--markdown.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_ROWS = re.compile(r"(<!-- rows of (?P<results>\S+): (?P<kinds>.*?); (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def readmes() -> Iterator[Path]:
@@ -29,8 +37,26 @@ def readmes() -> Iterator[Path]:
 
 def renewed(readme: Path) -> str:
     """The text of a README with its tables made anew."""
-    return _BLOCK.sub(lambda match: f"{match[1]}{_output(match['command'], readme.parent)}{match[3]}",
-                      readme.read_text(encoding="utf-8"))
+    text = _ROWS.sub(lambda match: f"{match[1]}{_rows(match, readme.parent)}{match[5]}", readme.read_text(encoding="utf-8"))
+    return _BLOCK.sub(lambda match: f"{match[1]}{_output(match['command'], readme.parent)}{match[3]}", text)
+
+
+def _rows(match: re.Match[str], folder: Path) -> str:
+    """A row for each kind and variant: median, and the range where the runs differ."""
+    kinds, asked = (dict(pair.split(" = ") for pair in match[name].split(", ")) for name in ("kinds", "asked"))
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in (folder / match["results"]).glob("*/result.json")]
+    lines = [["", *asked], ["---"] * (1 + len(asked))]
+    for kind, prefix in kinds.items():
+        for variant in sorted({run["variant"] for run in runs}):
+            of_variant = [run for run in runs if run["variant"] == variant]
+            lines.append([f"{kind}, `{variant}`",
+                          *(_median([run[f"{prefix}_{key}"] for run in of_variant]) for key in asked.values())])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _median(values: list[float]) -> str:
+    middle, low, high = (f"{value:.1f}" for value in (statistics.median(values), min(values), max(values)))
+    return middle if low == high else f"{middle} ({low}-{high})"
 
 
 def _output(command: str, folder: Path) -> str:

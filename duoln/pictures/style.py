@@ -122,6 +122,11 @@ def wrapped(text: str, inches: float, size: float = MIDDLE) -> str:
     return "\n".join(textwrap.wrap(text, letters, break_on_hyphens=False)) or text
 
 
+def inches_of(text: str, size: float = MIDDLE) -> float:
+    """About how wide a line of text is."""
+    return len(text) * size * _LETTER / 72
+
+
 def number_axis(axis: Any, percent: bool, logarithmic: bool) -> None:
     """Write the numbers at an axis as the tables do: in percent where they have percent, and not as powers of ten.
 

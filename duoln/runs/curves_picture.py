@@ -101,7 +101,8 @@ def draw(task: Task, series: Sequence[Series], target: Path) -> Path:
             if not names:
                 panels[0].legend(fontsize=style.SMALL)
         if published:
-            _draw_published([line[-1] for line in grid[int(by_step):]], task, metrics, width / columns)
+            taken = max((style.inches_of(name, style.SMALL) for name in names.values()), default=0.0)  # by all gaps
+            _draw_published([line[-1] for line in grid[int(by_step):]], task, metrics, width / columns - taken)
             grid[0][-1].set_visible(not by_step)
         whole.suptitle(top, fontsize=style.MIDDLE if numbered else style.LARGE, x=0.01, ha="left")
     return target

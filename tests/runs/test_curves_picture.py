@@ -47,6 +47,20 @@ def _look(line):
     return line.get_color(), line.get_linestyle(), line.get_marker()
 
 
+def test_the_title_of_the_papers_panel_is_not_cut_off_beside_names_at_the_ends_of_lines(drawn, tmp_path, monkeypatch):
+    from matplotlib import pyplot
+
+    monkeypatch.setattr(Reading, "paper", "section 6.2, figure 2")
+    runs = [made_curve(tmp_path / f"runs-of-the-day-{k}" / "ln", "ln") for k in range(5)]
+    published = drawn(runs)[1][1]
+    whole = published.figure
+    whole.tight_layout()
+    whole.canvas.draw()
+    titles = [text for text in (published.title, published._left_title) if text.get_text()]
+    assert titles and all(text.get_window_extent().x1 <= whole.bbox.x1 for text in titles)
+    pyplot.close(whole)
+
+
 def test_panels(drawn, tmp_path):
     axes = drawn([made_curve(tmp_path / "ln", "ln"), made_curve(tmp_path / "none", "none")])
     assert axes.shape == (3, 2)  # loss, valid and test error; ours and the paper's
