@@ -12,8 +12,8 @@ from duoln.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, Recurrent, Rec
 
 __all__ = [
     "GRU", "LSTM", "RNN", "BatchNorm", "Conv1d", "Conv2d", "Embedding", "GRUCell", "GroupNorm", "InstanceNorm",
-    "LSTMCell", "LayerNorm", "Linear", "Module", "Params", "RMSNorm", "RNNCell", "Recurrent", "RecurrentCell", "Sequential", "WeightNorm", "flatten", "init",
-    "with_population",
+    "LSTMCell", "LayerNorm", "Linear", "Module", "Params", "RMSNorm", "RNNCell", "Recurrent", "RecurrentCell",
+    "Sequential", "WeightNorm", "flatten", "init", "with_population",
 ]
 
 

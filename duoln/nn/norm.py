@@ -61,15 +61,27 @@ class _Affine(Module):
         starts = {"gain": init.constant(self.gain), "bias": init.zeros}
         return {name: starts[name](rng, self.shape) for name in self.names}
 
-    def _given(self, params: Params) -> list[Tensor | None]:
-        """The gain and the bias, or None for each. Raises ShapeError for what are no parameters of this layer."""
+    def _given(self, params: Params, x: Tensor) -> list[Tensor | None]:
+        """The gain and the bias, or None for each.
+
+        Raises:
+            ShapeError: the layer has other parameters, or it has none and `x` has other sizes along its last axes,
+                which no operator would see.
+        """
         kind = type(self).__name__
         if self.affine:
             return list(parameters(kind, params, self.names))
         if not isinstance(params, dict):
             raise ShapeError(f"[{kind}] expected parameters, an empty dict, found {described(params)}; "
                              "call layer(params, x), where params = duoln.to_tensors(layer.init(0))")
+        if isinstance(x, Tensor) and x.shape[-len(self.shape):] != self.shape:
+            raise ShapeError(f"[{kind}] expected last axes of shape {self.shape}, found shape {x.shape}")
         return [None] * len(self.names)
+
+    @property
+    def _axis(self) -> int | tuple[int, ...]:
+        """The last axes, as many as the sizes."""
+        return -1 if len(self.shape) == 1 else tuple(range(-len(self.shape), 0))
 
 
 class LayerNorm(_Affine):
@@ -92,8 +104,8 @@ class LayerNorm(_Affine):
         self.activation: Activation | None = activation
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        gain, bias = self._given(params)
-        return ops.layer_norm(x, gain, bias, axis=_last_axes(self, x), eps=self.eps, eps_place=self.eps_place,
+        gain, bias = self._given(params, x)
+        return ops.layer_norm(x, gain, bias, axis=self._axis, eps=self.eps, eps_place=self.eps_place,
                               activation=self.activation)
 
 
@@ -116,7 +128,7 @@ class RMSNorm(_Affine):
         self.width, self.eps = width, eps
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        return ops.rms_norm(x, *self._given(params), axis=_last_axes(self, x), eps=self.eps)
+        return ops.rms_norm(x, *self._given(params, x), axis=self._axis, eps=self.eps)
 
 
 class GroupNorm(_Affine):
@@ -138,8 +150,7 @@ class GroupNorm(_Affine):
         self.groups, self.width, self.eps = groups, width, eps
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        gain, bias = self._given(params)
-        _check_last("GroupNorm", self.shape, x)
+        gain, bias = self._given(params, x)
         return ops.group_norm(x, gain, bias, groups=self.groups, eps=self.eps)
 
 
@@ -160,21 +171,8 @@ class InstanceNorm(_Affine):
         self.width, self.eps = width, eps
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        gain, bias = self._given(params)
-        _check_last("InstanceNorm", self.shape, x)
+        gain, bias = self._given(params, x)
         return ops.instance_norm(x, gain, bias, eps=self.eps)
-
-
-def _last_axes(layer: LayerNorm | RMSNorm, x: Tensor) -> int | tuple[int, ...]:
-    """The axes over which the layer normalises. Raises ShapeError where `x` has other sizes along them."""
-    _check_last(type(layer).__name__, layer.shape, x)
-    return -1 if len(layer.shape) == 1 else tuple(range(-len(layer.shape), 0))
-
-
-def _check_last(kind: str, shape: tuple[int, ...], x: Tensor) -> None:
-    """Raises ShapeError where the last axes of `x` have other sizes: without a gain no operator would see it."""
-    if isinstance(x, Tensor) and x.shape[-len(shape):] != shape:
-        raise ShapeError(f"[{kind}] expected last axes of shape {shape}, found shape {x.shape}")
 
 
 class BatchNorm(Module):

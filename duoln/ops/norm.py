@@ -91,9 +91,9 @@ def _row_axes(x: Array) -> tuple[int, ...]:
 
 
 @op(like=(0,))
-def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *,
-               axis: int | Sequence[int] = -1, eps: float = 1e-5, eps_place: EpsilonPlace = "inside",
-               activation: Activation | None = None) -> Tensor:
+def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5,
+               eps_place: EpsilonPlace = "inside", activation: Activation | None = None,
+               axis: int | Sequence[int] = -1) -> Tensor:
     """Layer normalisation over the last axis, or over several (eq. 3, with the gain and bias of eq. 4).
 
     y = gain * (x - mean) / sqrt(var + eps) + bias, or / (sqrt(var) + eps) with `eps_place="outside"`; the
@@ -158,7 +158,7 @@ layer_norm.add(Rule("composed", layer_norm_forward, layer_norm_vjp))
 
 
 @op(like=(0,))
-def rms_norm(x: Tensor, gain: Tensor | None = None, *, axis: int | Sequence[int] = -1, eps: float = 1e-5) -> Tensor:
+def rms_norm(x: Tensor, gain: Tensor | None = None, *, eps: float = 1e-5, axis: int | Sequence[int] = -1) -> Tensor:
     """Division by the root of the mean square, over the last axis or over several (Zhang and Sennrich 2019, eq. 4).
 
     y = gain * x / sqrt(mean(x ** 2) + eps): layer normalisation without the mean and without a bias. An `eps` of 0 is
