@@ -66,10 +66,13 @@ def _check(name: str, x: Tensor, gain: Tensor | None, bias: Tensor | None, axes:
 
 
 def _rows(be: Backend, x: Array, groups: int) -> Array:
-    """The values of each group of each example as a row: (B, ..., channels) -> (B, groups, positions * share)."""
+    """The values of each group of each example as a row: (B, ..., channels) -> (B, groups, positions * share).
+
+    The values lie one behind the other, since NumPy adds up a row with gaps less exactly.
+    """
     batch, positions, share = _sizes(x.shape, groups)
     apart = be.permute_dims(be.reshape(x, (batch, positions, groups, share)), (0, 2, 1, 3))
-    return be.reshape(apart, (batch, groups, positions * share))
+    return be.reshape(be.reshape(apart, (prod(x.shape),)), (batch, groups, positions * share))
 
 
 def _channels_last(be: Backend, rows: Array, shape: Shape, groups: int) -> Array:

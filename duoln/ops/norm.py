@@ -76,7 +76,8 @@ def over_axes(name: str, x: Tensor, axis: int | Sequence[int], params: dict[str,
     kept = [i for i in range(x.ndim) if i not in axes]
     order = (*kept, *axes)
     moved = permute_dims(x, axes=order)
-    rows = reshape(moved, shape=(*(x.shape[i] for i in kept), prod(shape)))
+    line = reshape(moved, shape=(x.size,))  # one value behind the other: NumPy adds up a row with gaps less exactly
+    rows = reshape(line, shape=(*(x.shape[i] for i in kept), prod(shape)))
     y = norm_rows(rows, *(None if p is None else reshape(p, shape=(p.size,)) for p in params.values()))
     return permute_dims(reshape(y, shape=moved.shape), axes=tuple(order.index(i) for i in range(x.ndim)))
 
