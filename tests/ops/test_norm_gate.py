@@ -12,6 +12,8 @@ import pytest
 
 from duoln import ops, tensor, value_and_grad
 from duoln.core import composed_only
+from duoln.errors import ShapeError
+from duoln.testing import check_error
 
 MEANS = (0.0, 1e2, 1e3, 1e4)
 WIDTHS = (1, 7, 32, 33, 512, 1000, 4096, 8193)
@@ -121,3 +123,32 @@ def test_gradients_of_constant_rows_and_of_large_means(kind, be, rng):
         np.testing.assert_allclose(gradient(x)[::4], weights[::4] / np.sqrt(EPS), rtol=1e-5)
     for mean in MEANS:
         assert np.isfinite(gradient((rng.standard_normal((64, 33)) + mean).astype(np.float32))).all()
+
+
+@pytest.mark.parametrize("axis", [(1, 2), 0, (0, 2)])
+def test_the_rule_of_rows_runs_over_several_axes_too(axis, be, rng):
+    """With the same numbers: the rows are brought together, normalised, and brought back."""
+    x, gain = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 4, 5), (60,)))
+    axes = (axis,) if isinstance(axis, int) else axis
+    kept = [i for i in range(3) if i not in axes]
+    order = (*kept, *axes)
+    along = tuple(x.shape[i] for i in axes)
+    width = int(np.prod(along))
+    rows = tensor(np.ascontiguousarray(x.transpose(order)).reshape(*(x.shape[i] for i in kept), width), be)
+    flat, shaped = tensor(gain[:width], be), tensor(gain[:width].reshape(along), be)
+    for norm in (ops.layer_norm, ops.rms_norm):
+        assert norm.explain(tensor(x, be), shaped, axis=axis) == norm.explain(rows, flat)
+        expected = norm(rows, flat).numpy().reshape([x.shape[i] for i in order]).transpose(np.argsort(order))
+        np.testing.assert_array_equal(norm(tensor(x, be), shaped, axis=axis).numpy(), expected)
+
+
+def test_wrong_axes_and_shapes_are_named(be):
+    x, gain = tensor(np.ones((2, 3, 4), np.float32), be), tensor(np.ones((4, 3), np.float32), be)
+    check_error(ShapeError, lambda: ops.layer_norm(x, gain, axis=(1, 2)), "[layer_norm] gain: expected shape (3, 4) for axes (1, 2) of (2, 3, 4), found (4, 3)")
+    check_error(ShapeError, lambda: ops.layer_norm(x, axis=()), "[layer_norm] axis: expected at least one axis, found ()")
+    check_error(ShapeError, lambda: ops.rms_norm(x, axis=(1, -2)), "[rms_norm] expected different axes, found (1, -2)")
+    check_error(ShapeError, lambda: ops.group_norm(x, groups=3), "[group_norm] groups: expected a divisor of the channels, found 3 for 4")
+    check_error(ShapeError, lambda: ops.instance_norm(x[0]), "[instance_norm] expected at least 3 axes, found shape (3, 4)")
+    for name, call in (("rms_norm", lambda: ops.rms_norm(x[:, :, :0])), ("layer_norm", lambda: ops.layer_norm(x[:, :0], axis=(1, 2))),
+                       ("group_norm", lambda: ops.group_norm(x[:, :0], groups=2)), ("instance_norm", lambda: ops.instance_norm(x[:, :, :0]))):
+        check_error(ShapeError, call, f"[{name}] expected at least one value to normalise over, found shape")
