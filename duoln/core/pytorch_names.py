@@ -141,8 +141,7 @@ NO_KEYWORDS = {
     "requires_grad": _GRADIENT, "retain_graph": _GRADIENT,
     "momentum": "optim.SGD has it; batch norm's statistics are gathered by nn.with_population",
     "track_running_stats": "batch norm's statistics are gathered by nn.with_population",
-    "affine": "a norm has its gain and its bias",
-    "padding_mode": "ops.pad before the layer", "max_norm": "there is none",
+    "affine": "batch norm has gain and bias", "padding_mode": "ops.pad before the layer", "max_norm": "there is none",
 }
 """Arguments of PyTorch that nothing here has, with duoln's way of doing the same."""
 
