@@ -47,7 +47,7 @@ OF_NN = {
     "HuberLoss": "ops.huber_loss(predictions, targets)", "KLDivLoss": "ops.kl_div(log_predictions, targets)",
     "Dropout": "x * mask, with masks of randomness.Stream(seed, name).keep_mask(shape, keep) in the batch",
     "BatchNorm1d": "nn.BatchNorm(width)", "BatchNorm2d": "nn.BatchNorm(width), channels last",
-    "GroupNorm": "nn.LayerNorm(width)", "RMSNorm": "nn.LayerNorm(width)",
+    **dict.fromkeys(("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"), "nn.InstanceNorm(width), channels last"),
     "MaxPool2d": "ops.max_pool2d(x, size=2)", "AvgPool2d": "ops.avg_pool2d(x, size=2)",
     "MaxPool1d": "ops.max_pool1d(x, size=2)", "AvgPool1d": "ops.avg_pool1d(x, size=2)",
     "Parameter": "arrays of a module's own come from its method weights(rng), and __call__ gets them in params",
@@ -121,7 +121,8 @@ KEYWORDS = {
     "hidden_size": "n_hidden", "num_layers": "layers", "num_embeddings": "words", "embedding_dim": "width",
     "normalized_shape": "width", "num_features": "width", "weight": "gain", "target": "labels", "other": "y",
     "betas": "beta1", "low": "min", "high": "max", "value": "fill_value", "input": "x", "dims": "axes", "size": "shape",
-    "device": "backend", "max_norm": "limit", "lengths": "mask",
+    "device": "backend", "max_norm": "limit", "lengths": "mask", "num_groups": "groups", "num_channels": "width",
+    "elementwise_affine": "affine",
 }
 """Arguments of PyTorch, and what they are called here."""
 NO_KEYWORDS = {
@@ -140,8 +141,7 @@ NO_KEYWORDS = {
     "requires_grad": _GRADIENT, "retain_graph": _GRADIENT,
     "momentum": "optim.SGD has it; batch norm's statistics are gathered by nn.with_population",
     "track_running_stats": "batch norm's statistics are gathered by nn.with_population",
-    "affine": "a norm has its gain and its bias", "elementwise_affine": "a norm has its gain and its bias",
-    "padding_mode": "ops.pad before the layer", "max_norm": "there is none",
+    "affine": "batch norm has gain and bias", "padding_mode": "ops.pad before the layer", "max_norm": "there is none",
 }
 """Arguments of PyTorch that nothing here has, with duoln's way of doing the same."""
 

@@ -7,13 +7,13 @@ from duoln.nn import init
 from duoln.nn.convolution import Conv1d, Conv2d
 from duoln.nn.layers import Embedding, Linear, Sequential, flatten
 from duoln.nn.module import Module, Params
-from duoln.nn.norm import BatchNorm, LayerNorm, WeightNorm, with_population
+from duoln.nn.norm import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm, WeightNorm, with_population
 from duoln.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, Recurrent, RecurrentCell, RNNCell
 
 __all__ = [
-    "GRU", "LSTM", "RNN", "BatchNorm", "Conv1d", "Conv2d", "Embedding", "GRUCell", "LSTMCell", "LayerNorm", "Linear",
-    "Module", "Params", "RNNCell", "Recurrent", "RecurrentCell", "Sequential", "WeightNorm", "flatten", "init",
-    "with_population",
+    "GRU", "LSTM", "RNN", "BatchNorm", "Conv1d", "Conv2d", "Embedding", "GRUCell", "GroupNorm", "InstanceNorm",
+    "LSTMCell", "LayerNorm", "Linear", "Module", "Params", "RMSNorm", "RNNCell", "Recurrent", "RecurrentCell",
+    "Sequential", "WeightNorm", "flatten", "init", "with_population",
 ]
 
 

@@ -119,7 +119,7 @@ class Module:
         """The constructor's arguments that are also attributes, hold numbers or names, and differ from the defaults."""
         for name, argument in inspect.signature(type(self)).parameters.items():
             value = vars(self).get(name)
-            if isinstance(value, int | float | str) and value != argument.default:
+            if isinstance(value, int | float | str | tuple) and value != argument.default:
                 yield f"{name}={value!r}"
 
 

@@ -10,41 +10,169 @@ import numpy as np
 
 from duoln import ops, tree
 from duoln.core import Tensor
-from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_number, described
+from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number, described
 from duoln.core.miscalled import explained
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.nn import init
 from duoln.nn.convolution import Conv2d
 from duoln.nn.layers import Linear, check_sizes
-from duoln.nn.module import NOT_GIVEN, Module, Params, parameter
+from duoln.nn.module import NOT_GIVEN, Module, Params, parameter, parameters
 from duoln.ops.norm import ACTIVATIONS, Activation, EpsilonPlace, check_epsilon
 from duoln.randomness import Stream
 
 
-class LayerNorm(Module):
-    """Layer normalisation over the last axis: `ops.layer_norm` with a gain (initially 1) and a bias (initially 0).
+def check_width(name: str, width: int | tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes of the last axes, from one size or a tuple of them.
 
-    An activation, "relu" or "tanh", is computed by the same operator.
+    Raises:
+        ShapeError: a size is below 1, or there is none. DtypeError: one is not an integer.
+    """
+    sizes = width if isinstance(width, tuple) else (width,)
+    if not sizes:
+        raise ShapeError(f"[{name}] width: expected at least one size, found ()")
+    return tuple([check_integer(name, "width", size, 1) for size in sizes])
 
-    Shape:
-        x (..., width) -> the same; parameters gain and bias (width,).
+
+def check_gain(name: str, gain: float, affine: bool) -> None:
+    """Raises UsageError for an initial gain other than 1 where a layer has no gain, DtypeError for other kinds."""
+    check_number(name, "gain", gain)
+    if not check_flag(name, "affine", affine) and gain != 1:
+        raise UsageError(f"[{name}] gain: expected 1.0 for a layer without gain, affine=False, found {gain}")
+
+
+class _Affine(Module):
+    """What the normalising layers without statistics of their own share: a gain and a bias, or none.
+
+    Attributes:
+        shape: of the gain and of the bias.
+        names: of the parameters.
     """
 
-    def __init__(self, width: int, eps: float = 1e-5, eps_place: EpsilonPlace = "inside", gain: float = 1.0,
-                 activation: Activation | None = None) -> None:
-        check_sizes("LayerNorm", width=width)
-        check_epsilon("LayerNorm", eps, eps_place)
-        check_number("LayerNorm", "gain", gain)
-        check_choice("LayerNorm", "activation", activation, ACTIVATIONS)
-        self.width, self.eps, self.eps_place, self.gain = width, eps, eps_place, gain
-        self.activation: Activation | None = activation
+    shape: tuple[int, ...]
+    names: tuple[str, ...] = ("gain", "bias")
+
+    def __init__(self, gain: float, affine: bool) -> None:
+        check_gain(type(self).__name__, gain, affine)
+        self.gain, self.affine = gain, affine
 
     def weights(self, rng: Stream) -> Params:
-        return {"gain": init.constant(self.gain)(rng, (self.width,)), "bias": init.zeros(rng, (self.width,))}
+        if not self.affine:
+            return {}
+        starts = {"gain": init.constant(self.gain), "bias": init.zeros}
+        return {name: starts[name](rng, self.shape) for name in self.names}
+
+    def _given(self, params: Params, x: Tensor) -> list[Tensor | None]:
+        """The gain and the bias, or None for each.
+
+        Raises:
+            ShapeError: the layer has other parameters, or it has none and `x` has other sizes along its last axes,
+                which no operator would see.
+        """
+        kind = type(self).__name__
+        if self.affine:
+            return list(parameters(kind, params, self.names))
+        if not isinstance(params, dict):
+            raise ShapeError(f"[{kind}] expected parameters, an empty dict, found {described(params)}; "
+                             "call layer(params, x), where params = duoln.to_tensors(layer.init(0))")
+        if isinstance(x, Tensor) and x.shape[-len(self.shape):] != self.shape:
+            raise ShapeError(f"[{kind}] expected last axes of shape {self.shape}, found shape {x.shape}")
+        return [None] * len(self.names)
+
+    @property
+    def _axis(self) -> int | tuple[int, ...]:
+        """The last axes, as many as the sizes."""
+        return -1 if len(self.shape) == 1 else tuple(range(-len(self.shape), 0))
+
+
+class LayerNorm(_Affine):
+    """Layer normalisation over the last axes: `ops.layer_norm` with a gain (initially 1) and a bias (initially 0).
+
+    An activation, "relu" or "tanh", is computed by the same operator. With `affine=False` it has no parameters.
+
+    Shape:
+        x (..., width) -> the same; parameters gain and bias (width,). A tuple of sizes is normalised over together:
+        `LayerNorm((h, w, c))` takes x (..., h, w, c) and has gain and bias (h, w, c).
+    """
+
+    def __init__(self, width: int | tuple[int, ...], eps: float = 1e-5, eps_place: EpsilonPlace = "inside",
+                 gain: float = 1.0, activation: Activation | None = None, *, affine: bool = True) -> None:
+        self.shape = check_width("LayerNorm", width)
+        check_epsilon("LayerNorm", eps, eps_place)
+        super().__init__(gain, affine)
+        check_choice("LayerNorm", "activation", activation, ACTIVATIONS)
+        self.width, self.eps, self.eps_place = width, eps, eps_place
+        self.activation: Activation | None = activation
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        return ops.layer_norm(x, parameter("LayerNorm", params, "gain"), parameter("LayerNorm", params, "bias"),
-                              eps=self.eps, eps_place=self.eps_place, activation=self.activation)
+        gain, bias = self._given(params, x)
+        return ops.layer_norm(x, gain, bias, axis=self._axis, eps=self.eps, eps_place=self.eps_place,
+                              activation=self.activation)
+
+
+class RMSNorm(_Affine):
+    """Division by the root of the mean square (Zhang and Sennrich 2019): `ops.rms_norm` with a gain (initially 1).
+
+    With `affine=False` it has no parameters.
+
+    Shape:
+        x (..., width) -> the same; parameter gain (width,). A tuple of sizes is as in `LayerNorm`.
+    """
+
+    names = ("gain",)
+
+    def __init__(self, width: int | tuple[int, ...], eps: float = 1e-5, gain: float = 1.0, *,
+                 affine: bool = True) -> None:
+        self.shape = check_width("RMSNorm", width)
+        check_number("RMSNorm", "eps", eps, AT_LEAST_0)
+        super().__init__(gain, affine)
+        self.width, self.eps = width, eps
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        return ops.rms_norm(x, *self._given(params, x), axis=self._axis, eps=self.eps)
+
+
+class GroupNorm(_Affine):
+    """Group normalisation (Wu and He 2018): `ops.group_norm` with a gain (initially 1) and a bias (initially 0).
+
+    With `affine=False` it has no parameters.
+
+    Shape:
+        x (B, ..., width) -> the same, channels last; parameters gain and bias (width,).
+    """
+
+    def __init__(self, groups: int, width: int, eps: float = 1e-5, gain: float = 1.0, *, affine: bool = True) -> None:
+        check_sizes("GroupNorm", groups=groups, width=width)
+        if width % groups:
+            raise ShapeError(f"[GroupNorm] groups: expected a divisor of width, found {groups} for {width}")
+        check_number("GroupNorm", "eps", eps, AT_LEAST_0)
+        super().__init__(gain, affine)
+        self.shape = (width,)
+        self.groups, self.width, self.eps = groups, width, eps
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        gain, bias = self._given(params, x)
+        return ops.group_norm(x, gain, bias, groups=self.groups, eps=self.eps)
+
+
+class InstanceNorm(_Affine):
+    """Instance normalisation (Ulyanov et al. 2016): `ops.instance_norm` with a gain (initially 1) and a bias (0).
+
+    With `affine=False` it has no parameters.
+
+    Shape:
+        x (B, ..., width) with at least one axis of positions -> the same; parameters gain and bias (width,).
+    """
+
+    def __init__(self, width: int, eps: float = 1e-5, gain: float = 1.0, *, affine: bool = True) -> None:
+        check_sizes("InstanceNorm", width=width)
+        check_number("InstanceNorm", "eps", eps, AT_LEAST_0)
+        super().__init__(gain, affine)
+        self.shape = (width,)
+        self.width, self.eps = width, eps
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        gain, bias = self._given(params, x)
+        return ops.instance_norm(x, gain, bias, eps=self.eps)
 
 
 class BatchNorm(Module):

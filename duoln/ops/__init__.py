@@ -59,6 +59,7 @@ from duoln.ops.elementwise import (
     where,
 )
 from duoln.ops.gradient import clip_gradient
+from duoln.ops.group_norm import group_norm, instance_norm
 from duoln.ops.index import embedding, getitem, one_hot, take, take_along_axis
 from duoln.ops.linalg import linear, matmul, outer, tensordot, vecdot
 from duoln.ops.linear_loss import linear_cross_entropy
@@ -71,7 +72,7 @@ from duoln.ops.loss import (
     soft_cross_entropy,
     softmax_cross_entropy,
 )
-from duoln.ops.norm import batch_norm, layer_norm, weight_norm
+from duoln.ops.norm import batch_norm, layer_norm, rms_norm, weight_norm
 from duoln.ops.recurrent import gru, gru_step, lstm, lstm_cell, lstm_step, rnn, rnn_step
 from duoln.ops.reduce import (
     all,
@@ -127,16 +128,16 @@ __all__ = [
     "astype", "avg_pool1d", "avg_pool2d", "batch_norm", "bce_with_logits", "broadcast_arrays", "broadcast_to", "ceil",
     "clip", "clip_gradient", "concat", "conv1d", "conv2d", "cos", "cumulative_sum", "divide", "einsum", "elu",
     "embedding", "equal", "erf", "exp", "expand_dims", "expm1", "eye", "flip", "floor", "full", "full_like", "gelu",
-    "getitem", "global_norm", "greater", "greater_equal", "gru", "gru_step", "huber_loss", "isfinite", "isinf",
-    "isnan", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "less", "less_equal", "linear", "linear_cross_entropy",
-    "linspace", "log", "log1p", "log_softmax", "logical_and", "logical_not", "logical_or", "logsumexp", "lstm",
-    "lstm_cell", "lstm_step", "matmul", "matrix_transpose", "max", "max_pool1d", "max_pool2d", "maximum", "mean",
-    "min", "minimum", "moveaxis", "mse_loss", "multiply", "negative", "not_equal", "one_hot", "ones", "ones_like",
-    "outer", "pad", "permute_dims", "pow", "prod", "relu", "repeat", "reshape", "rnn", "rnn_step", "roll", "round",
-    "rsqrt", "sigmoid", "sign", "silu", "sin", "soft_cross_entropy", "softmax", "softmax_cross_entropy", "softplus",
-    "split", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "take", "take_along_axis", "tanh",
-    "tensordot", "tile", "tril", "triu", "unstack", "var", "vecdot", "vector_norm", "weight_norm", "where", "zeros",
-    "zeros_like",
+    "getitem", "global_norm", "greater", "greater_equal", "group_norm", "gru", "gru_step", "huber_loss",
+    "instance_norm", "isfinite", "isinf", "isnan", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "less",
+    "less_equal", "linear", "linear_cross_entropy", "linspace", "log", "log1p", "log_softmax", "logical_and",
+    "logical_not", "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul", "matrix_transpose", "max",
+    "max_pool1d", "max_pool2d", "maximum", "mean", "min", "minimum", "moveaxis", "mse_loss", "multiply", "negative",
+    "not_equal", "one_hot", "ones", "ones_like", "outer", "pad", "permute_dims", "pow", "prod", "relu", "repeat",
+    "reshape", "rms_norm", "rnn", "rnn_step", "roll", "round", "rsqrt", "sigmoid", "sign", "silu", "sin",
+    "soft_cross_entropy", "softmax", "softmax_cross_entropy", "softplus", "split", "sqrt", "square", "squeeze",
+    "stack", "std", "subtract", "sum", "take", "take_along_axis", "tanh", "tensordot", "tile", "tril", "triu",
+    "unstack", "var", "vecdot", "vector_norm", "weight_norm", "where", "zeros", "zeros_like",
 ]
 
 

@@ -1,20 +1,22 @@
-"""The three normalisations that the paper compares: layer, batch and weight.
+"""The three normalisations that the paper compares, layer, batch and weight, and RMS norm.
 
 Source: Ba, Kiros, Hinton 2016, "Layer Normalization", eq. 3 and table 1; Ioffe, Szegedy 2015; Salimans,
-Kingma 2016. The paper has no epsilon; by default these operators add 1e-5 to the variance, inside the root.
+Kingma 2016; Zhang, Sennrich 2019. The paper has no epsilon; by default these operators add 1e-5 to the variance, inside
+the root. Group and instance norm are in `group_norm.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, Literal, get_args
 
-from duoln.backends.protocol import Array, Backend
+from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_number
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float
+from duoln.ops.common import check_float, check_given, normal_axes
+from duoln.ops.shape import permute_dims, reshape
 
 EpsilonPlace = Literal["inside", "outside"]
 PLACES = get_args(EpsilonPlace)
@@ -45,14 +47,55 @@ def check_affine(name: str, x: Tensor, gain: Tensor | None, bias: Tensor | None)
             raise ShapeError(f"[{name}] last axis is {x.shape[-1]}, {actual}")
 
 
+def check_values(name: str, x: Tensor, shape: Shape) -> None:
+    """Raises ShapeError where the axes of `x` that have this shape have no values to normalise over."""
+    if 0 in shape:
+        raise ShapeError(f"[{name}] expected at least one value to normalise over, found shape {x.shape}")
+
+
+def over_axes(name: str, x: Tensor, axis: int | Sequence[int], params: dict[str, Tensor | None],
+              norm_rows: Callable[..., Tensor]) -> Tensor:
+    """A normalisation over any axes, by one over the last axis: `norm_rows(rows, *params)`.
+
+    The axes move behind those that stay and become one. The parameters have one value for each place along these axes,
+    in the order in which `x` has them.
+
+    Raises:
+        ShapeError: there is no such axis, or none is named, or one has no values, or a parameter has another shape.
+        DtypeError: `axis` is no integer and no tuple of integers.
+    """
+    check_float(name, x, *(p for p in params.values() if p is not None))
+    axes = normal_axes(name, check_given(name, axis), x.ndim)
+    if not axes:
+        raise ShapeError(f"[{name}] axis: expected at least one axis, found {axis}")
+    shape = tuple(x.shape[i] for i in axes)
+    for role, p in params.items():
+        if p is not None and p.shape != shape:
+            raise ShapeError(f"[{name}] {role}: expected shape {shape} for axes {axes} of {x.shape}, found {p.shape}")
+    check_values(name, x, shape)
+    kept = [i for i in range(x.ndim) if i not in axes]
+    order = (*kept, *axes)
+    moved = permute_dims(x, axes=order)
+    line = reshape(moved, shape=(x.size,))  # one value behind the other: NumPy adds up a row with gaps less exactly
+    rows = reshape(line, shape=(*(x.shape[i] for i in kept), prod(shape)))
+    y = norm_rows(rows, *(None if p is None else reshape(p, shape=(p.size,)) for p in params.values()))
+    return permute_dims(reshape(y, shape=moved.shape), axes=tuple(order.index(i) for i in range(x.ndim)))
+
+
+def is_last(axis: Any) -> bool:
+    """Whether an axis is the default, the last one, for which nothing has to move."""
+    return type(axis) is int and axis == -1
+
+
 def _row_axes(x: Array) -> tuple[int, ...]:
     return tuple(range(len(x.shape) - 1))
 
 
 @op(like=(0,))
 def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5,
-               eps_place: EpsilonPlace = "inside", activation: Activation | None = None) -> Tensor:
-    """Layer normalisation over the last axis (eq. 3, with the gain and bias of eq. 4).
+               eps_place: EpsilonPlace = "inside", activation: Activation | None = None,
+               axis: int | Sequence[int] = -1) -> Tensor:
+    """Layer normalisation over the last axis, or over several (eq. 3, with the gain and bias of eq. 4).
 
     y = gain * (x - mean) / sqrt(var + eps) + bias, or / (sqrt(var) + eps) with `eps_place="outside"`; the
     variance divides by the width. It is computed in two passes, so that a large mean costs no accuracy. With an
@@ -60,18 +103,23 @@ def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
     is allowed; a row of equal values then has no spread to divide by and gives NaN.
 
     Shape:
-        x (..., width), gain and bias (width,) or None -> like x.
+        x (..., width), gain and bias (width,) or None -> like x. With several axes, `axis=(-3, -2, -1)` for images of
+        shape (B, height, width, channels), gain and bias have their sizes, here (height, width, channels).
 
     Raises:
-        ShapeError: `[layer_norm] last axis is 5, gain has 4`. UsageError: `eps` is below 0, or a name is unknown.
+        ShapeError: `[layer_norm] last axis is 5, gain has 4`; there is no such axis. UsageError: `eps` is below 0, or a
+            name is unknown.
     """
-    check_affine("layer_norm", x, gain, bias)
     eps, eps_place = check_epsilon("layer_norm", eps, eps_place)
     check_choice("layer_norm", "activation", activation, ACTIVATIONS)
+    if not is_last(axis):
+        return over_axes("layer_norm", x, axis, {"gain": gain, "bias": bias}, lambda rows, gain, bias: layer_norm.apply(
+            rows, gain, bias, eps=eps, eps_place=eps_place, activation=activation))
+    check_affine("layer_norm", x, gain, bias)
     return layer_norm.apply(x, gain, bias, eps=eps, eps_place=eps_place, activation=activation)
 
 
-def _layer_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
+def layer_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
                         eps_place: EpsilonPlace, activation: Activation | None = None) -> tuple[Array, Any]:
     centred = x - be.mean(x, axis=-1, keepdims=True)
     # The rounding of a large mean leaves an offset, which a second subtraction of the mean removes.
@@ -93,7 +141,7 @@ def _layer_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array |
     return y, (xhat, rstd, slope, centred, gain, activation, y if activation else None)
 
 
-def _layer_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
+def layer_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     xhat, rstd, slope, centred, gain, activation, y = saved
     if activation:
         gout = be.where(y > 0, gout, 0.0) if activation == "relu" else gout * (1.0 - y * y)
@@ -107,7 +155,46 @@ def _layer_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool])
             be.sum(gout, axis=rows) if needs[2] else None)
 
 
-layer_norm.add(Rule("composed", _layer_norm_forward, _layer_norm_vjp))
+layer_norm.add(Rule("composed", layer_norm_forward, layer_norm_vjp))
+
+
+@op(like=(0,))
+def rms_norm(x: Tensor, gain: Tensor | None = None, *, eps: float = 1e-5, axis: int | Sequence[int] = -1) -> Tensor:
+    """Division by the root of the mean square, over the last axis or over several (Zhang and Sennrich 2019, eq. 4).
+
+    y = gain * x / sqrt(mean(x ** 2) + eps): layer normalisation without the mean and without a bias. An `eps` of 0 is
+    allowed; a row of zeros then gives NaN.
+
+    Shape:
+        x (..., width), gain (width,) or None -> like x. With several axes the gain has their sizes, as in `layer_norm`.
+
+    Raises:
+        ShapeError: `[rms_norm] last axis is 5, gain has 4`; there is no such axis. UsageError: `eps` is below 0.
+    """
+    eps = check_number("rms_norm", "eps", eps, AT_LEAST_0)
+    if not is_last(axis):
+        return over_axes("rms_norm", x, axis, {"gain": gain}, lambda rows, gain: rms_norm.apply(rows, gain, eps=eps))
+    check_affine("rms_norm", x, gain, None)
+    check_values("rms_norm", x, x.shape[-1:])
+    return rms_norm.apply(x, gain, eps=eps)
+
+
+def _rms_norm_forward(be: Backend, x: Array, gain: Array | None, eps: float) -> tuple[Array, Any]:
+    rstd = 1.0 / be.sqrt(be.mean(x * x, axis=-1, keepdims=True) + eps)
+    xhat = x * rstd
+    return xhat if gain is None else xhat * gain, (xhat, rstd, gain)
+
+
+def _rms_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
+    xhat, rstd, gain = saved
+    dx = None
+    if needs[0]:
+        g = gout if gain is None else gout * gain
+        dx = rstd * (g - xhat * be.mean(g * xhat, axis=-1, keepdims=True))
+    return dx, be.sum(gout * xhat, axis=_row_axes(gout)) if needs[1] else None
+
+
+rms_norm.add(Rule("composed", _rms_norm_forward, _rms_norm_vjp))
 
 
 @op(like=(0, None))

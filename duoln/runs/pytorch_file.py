@@ -5,7 +5,7 @@ A layer's arrays hold the same numbers in both libraries, in another order:
 | layer | PyTorch | here |
 | --- | --- | --- |
 | Linear | weight (out, in), bias | weight (in, out), bias |
-| LayerNorm | weight, bias | gain, bias |
+| LayerNorm, GroupNorm, InstanceNorm, RMSNorm (no bias) | weight, bias | gain, bias |
 | Embedding | weight | table |
 | Conv1d, Conv2d | weight (out, in / groups, ...), bias | weight (..., in / groups, out), bias |
 | RNN, LSTM, GRU | those of a cell, with endings _l0, _l0_reverse, _l1 | those of cells forward0, backward0, forward1 |
@@ -312,10 +312,16 @@ def _layers_theirs(layer: Recurrent, params: Params) -> dict[str, np.ndarray]:
 
 
 _SAME = {"weight": "weight", "bias": "bias"}
+_OF_NORMS = {"weight": "gain", "bias": "bias"}
+
+
+def _of_norm(module: Any) -> dict[str, Shape]:
+    return {name: module.shape for name, own in _OF_NORMS.items() if module.affine and own in module.names}
+
 
 LAYERS: dict[type[nn.Module], Layer] = {
     nn.Linear: _renamed(_SAME, lambda m: _with_bias(m, (m.n_out, m.n_in)), np.transpose, np.transpose),
-    nn.LayerNorm: _renamed({"weight": "gain", "bias": "bias"}, lambda m: {"weight": (m.width,), "bias": (m.width,)}),
+    **dict.fromkeys((nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm, nn.RMSNorm), _renamed(_OF_NORMS, _of_norm)),
     nn.Embedding: _renamed({"weight": "table"}, lambda m: {"weight": (m.words, m.width)}),
     **dict.fromkeys((nn.Conv1d, nn.Conv2d), _renamed(
         _SAME, lambda m: _with_bias(m, (m.n_out, m.n_in // m.groups, *m.kernel)), _channels_last, _channels_first)),

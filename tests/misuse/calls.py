@@ -120,7 +120,11 @@ CALLS: list[Call] = [
     *(Call(name, ((_IMAGES[:, 0], "fixed"),), {"size": (2, "count"), "stride": (1, "optional count"), "padding": (1, "pool padding")})
       for name in ("max_pool1d", "avg_pool1d")),
     Call("layer_norm", ((floats(3, 4), "float"), (floats(4), "optional"), (floats(4), "optional")),
-         {"eps": (1e-5, "positive"), "eps_place": ("inside", "choice"), "activation": ("relu", "optional choice")}),
+         {"eps": (1e-5, "positive"), "eps_place": ("inside", "choice"), "activation": ("relu", "optional choice"), "axis": (-1, "some axes")}),
+    Call("rms_norm", ((floats(3, 4), "float"), (floats(4), "optional")), {"eps": (1e-5, "positive"), "axis": (-1, "some axes")}),
+    Call("group_norm", ((floats(2, 3, 4), "float"), (floats(4), "optional"), (floats(4), "optional")),
+         {"groups": (2, "count of groups"), "eps": (1e-5, "positive")}),
+    Call("instance_norm", ((floats(2, 3, 4), "float"), (floats(4), "optional"), (floats(4), "optional")), {"eps": (1e-5, "positive")}),
     Call("batch_norm", ((floats(3, 4), "float"), (floats(4), "optional"), (floats(4), "optional")),
          {"eps": (1e-5, "positive"), "unbiased": (False, "flag")}),
     Call("weight_norm", ((floats(3, 4), "float"), (floats(4), "fixed"))),

@@ -17,7 +17,10 @@ LAYERS = {
     "Conv2d": (lambda **k: nn.Conv2d(**{"n_in": 3, "n_out": 2, "size": 2} | k), ("n_in", "n_out", "groups"), (), (), ("bias",), ("weight_init",)),
     "Conv1d": (lambda **k: nn.Conv1d(**{"n_in": 3, "n_out": 2, "size": 2} | k), ("n_in", "n_out", "size", "stride", "dilation", "groups"), (), (), ("bias",),
                ("weight_init",)),
-    "LayerNorm": (lambda **k: nn.LayerNorm(**{"width": 3} | k), ("width",), ("eps",), ("gain",), (), ()),
+    "LayerNorm": (lambda **k: nn.LayerNorm(**{"width": 3} | k), ("width",), ("eps",), ("gain",), ("affine",), ()),
+    "RMSNorm": (lambda **k: nn.RMSNorm(**{"width": 3} | k), ("width",), ("eps",), ("gain",), ("affine",), ()),
+    "GroupNorm": (lambda **k: nn.GroupNorm(**{"groups": 1, "width": 3} | k), ("groups", "width"), ("eps",), ("gain",), ("affine",), ()),
+    "InstanceNorm": (lambda **k: nn.InstanceNorm(**{"width": 3} | k), ("width",), ("eps",), ("gain",), ("affine",), ()),
     "BatchNorm": (lambda **k: nn.BatchNorm(**{"width": 3} | k), ("width",), ("eps",), ("gain",), ("unbiased",), ()),
     **{name: (lambda kind=kind, **k: kind(**{"n_in": 3, "n_hidden": 2} | k), ("n_in", "n_hidden"), ("eps",), ("forget_bias",),
               ("learned_state", "remat"), ("recurrent_init",))
@@ -51,6 +54,10 @@ def test_settings_of_layers():
     rows += [("Conv1d", DtypeError, lambda v=v: nn.Conv1d(4, 6, 2, padding=v)) for v in (None, 0.5, (1, 1), [1])]
     rows += [("Embedding", DtypeError, lambda v=v: nn.Embedding(3, 2, padding_idx=v)) for v in ("a", 0.5, True, [1])]
     rows += [("Embedding", ShapeError, lambda v=v: nn.Embedding(3, 2, padding_idx=v)) for v in (3, -1)]
+    rows += [(name, kind, lambda m=make, v=v: m(v)) for name, make in (("LayerNorm", nn.LayerNorm), ("RMSNorm", nn.RMSNorm))
+             for kind, values in ((ShapeError, ((), (3, 0), (-1, 3), (2, 2 ** 60))), (DtypeError, ((3, 2.0), (None, 3), ("a",), [3, 2], (True, 3)))) for v in values]
+    rows += [(name, UsageError, lambda m=make: m(affine=False, gain=0.5)) for name, (make, *_) in LAYERS.items() if name in ("LayerNorm", "RMSNorm", "GroupNorm", "InstanceNorm")]
+    rows += [("GroupNorm", ShapeError, lambda: nn.GroupNorm(2, 3)), ("GroupNorm", ShapeError, lambda: nn.GroupNorm(4, 2))]
     rows += [("Conv2d", ShapeError, lambda: nn.Conv2d(3, 2, 2, padding=-1)), ("Conv2d", DtypeError, lambda: nn.Conv2d(3, 2, 2, padding=0.5)),
              ("Conv2d", DtypeError, lambda: nn.Conv2d(3, 2, 2, padding=None)), ("LayerNorm", UsageError, lambda: nn.LayerNorm(3, eps_place="up")),
              ("LayerNorm", UsageError, lambda: nn.LayerNorm(3, activation="gelu")), ("LayerNorm", DtypeError, lambda: nn.LayerNorm(3, activation=1)),
@@ -82,6 +89,14 @@ def test_layers_called_wrongly(be):
     rows += [("linear", DtypeError, lambda v=v: linear(params, v)) for v in (None, 1.0, "a", np.ones((2, 3)), [x])]
     rows += [("linear", ShapeError, lambda: linear(params, x[:, :2])), ("linear", DtypeError, lambda: linear(linear.init(Stream(0, "w")), x)),
              ("flatten", DtypeError, lambda: nn.flatten(None)), ("flatten", ShapeError, lambda: nn.flatten(x[0, 0]))]
+    norm, images = nn.LayerNorm((2, 3)), duoln.tensor(np.ones((2, 4, 6), np.float32), be)
+    groups, free = nn.GroupNorm(3, 6), [nn.LayerNorm(4, affine=False), nn.RMSNorm(4, affine=False), nn.LayerNorm((3, 3), affine=False)]
+    rows += [("layer_norm", ShapeError, lambda v=v: norm(start(norm), v)) for v in (images, x[0], x.T)]
+    rows += [("LayerNorm", ShapeError, lambda p=p: norm(p, x)) for p in (None, {}, x, {"gain": x})]
+    rows += [("group_norm", ShapeError, lambda v=v: groups(start(groups), v)) for v in (images[0, 0], images[:, :0])]
+    rows += [("instance_norm", ShapeError, lambda v=v: nn.InstanceNorm(6)(start(nn.InstanceNorm(6)), v)) for v in (images[0], images[:, :0])]
+    rows += [(type(one).__name__, ShapeError, lambda one=one, p=p: one(p, x)) for one in free for p in ({}, None, x, [])]
+    rows += [("layer_norm", DtypeError, lambda: free[0]({}, np.ones(4))), ("rms_norm", DtypeError, lambda: free[1]({}, None))]
     rows += [("LSTM", DtypeError, lambda v=v: lstm(of_lstm, v)) for v in (None, 1.0, np.ones((4, 2, 3)), [steps])]
     rows += [("LSTM", ShapeError, lambda: lstm(of_lstm, x)), ("LSTM", ShapeError, lambda: lstm({}, steps)),
              ("LSTM", ShapeError, lambda: lstm(of_lstm, steps, states=x)), ("LSTM", ShapeError, lambda: lstm(of_lstm, steps, states=[])),

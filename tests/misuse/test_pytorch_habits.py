@@ -30,7 +30,7 @@ NAMES = [
     (duoln, "no_grad", "duoln.value_and_grad"), (duoln, "manual_seed", "model.init(0)"), (duoln, "from_numpy", "duoln.tensor(x)"),
     (duoln, "exp", "duoln.ops.exp"), (duoln, "tensro", "did you mean 'tensor'"), (duoln, "randn", "Stream"),
     (nn, "ReLU", "ops.relu"), (nn, "CrossEntropyLoss", "ops.softmax_cross_entropy"), (nn, "Dropout", "keep_mask"),
-    (nn, "BatchNorm1d", "nn.BatchNorm"), (nn, "MSELoss", "ops.mse_loss"), (nn, "Parameter", "weights(rng)"),
+    (nn, "BatchNorm1d", "nn.BatchNorm"), (nn, "InstanceNorm2d", "nn.InstanceNorm(width)"), (nn, "MSELoss", "ops.mse_loss"), (nn, "Parameter", "weights(rng)"),
     (nn, "ModuleList", "nn.Sequential"), (nn, "functional", "duoln.ops"), (nn, "Lienar", "did you mean 'Linear'"),
     (ops, "cat", "ops.concat"), (ops, "cross_entropy", "ops.softmax_cross_entropy"), (ops, "view", "ops.reshape"),
     (ops, "sofmax", "did you mean 'softmax'"), (optim, "AdamW", "optim.Adam"), (optim, "lr_scheduler", "rate_at"),
@@ -167,7 +167,7 @@ def test_init_without_a_seed(model, seed):
 
 
 @pytest.mark.parametrize("layer", [
-    nn.Linear(2, 3), nn.Sequential(nn.Linear(2, 3)), nn.LayerNorm(2), nn.BatchNorm(2), nn.Embedding(2, 3), nn.Conv2d(2, 3, 1), nn.WeightNorm(nn.Linear(2, 3)),
+    nn.Linear(2, 3), nn.Sequential(nn.Linear(2, 3)), nn.LayerNorm(2), nn.RMSNorm(2), nn.GroupNorm(1, 2), nn.InstanceNorm(2, affine=False), nn.BatchNorm(2), nn.Embedding(2, 3), nn.Conv2d(2, 3, 1), nn.WeightNorm(nn.Linear(2, 3)),
     nn.LSTM(2, 3), nn.GRUCell(2, 3)])
 def test_a_layer_called_without_parameters(layer, x):
     check_error(ShapeError, lambda: layer(x), f"[{type(layer).__name__}] expected parameters", "found duoln.Tensor",
@@ -215,7 +215,7 @@ def test_what_sequential_does_not_take():
 
 def test_arguments_that_go_by_name(x):
     check_error(CallError, lambda: ops.layer_norm(x, x[0], x[0], 1e-5), "[layer_norm] expected at most 3 arguments by position, found 4",
-                "write eps=1e-05", "eps, eps_place and activation go by name")
+                "write eps=1e-05", "eps, eps_place, activation and axis go by name")
     check_error(CallError, lambda: ops.sum(x, dim=0), "[sum]", "found 'dim'", "did you mean 'axis'")
     check_error(CallError, lambda: ops.sum(x, axsi=0), "[sum]", "found 'axsi'", "did you mean 'axis'")
     check_error(CallError, lambda: ops.sum(x, x=x), "[sum]", "x once", "by position and by name")
@@ -267,7 +267,9 @@ def test_settings_of_optimisers_by_other_names(model, be):
     (lambda: nn.Linear(in_features=2, out_features=3), ["[Linear]", "found 'in_features'", "did you mean 'n_in'"]),
     (lambda: nn.Conv2d(1, 2, kernel_size=3), ["[Conv2d]", "found 'kernel_size'", "did you mean 'size'"]),
     (lambda: nn.Embedding(num_embeddings=3, embedding_dim=2), ["[Embedding]", "did you mean 'words'"]),
-    (lambda: nn.LSTM(2), ["[LSTM] expected n_hidden too"]), (lambda: nn.LayerNorm(), ["[LayerNorm] expected width too"])])
+    (lambda: nn.LSTM(2), ["[LSTM] expected n_hidden too"]), (lambda: nn.LayerNorm(), ["[LayerNorm] expected width too"]),
+    (lambda: nn.LayerNorm(normalized_shape=(2, 3)), ["did you mean 'width'"]), (lambda: nn.RMSNorm(3, elementwise_affine=False), ["did you mean 'affine'"]),
+    (lambda: nn.GroupNorm(num_groups=2, num_channels=4), ["[GroupNorm]", "did you mean 'groups'"])])
 def test_sizes_of_layers_that_are_missing_or_named_otherwise(make, words):
     check_error(CallError, make, *words)
 

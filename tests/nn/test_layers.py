@@ -95,6 +95,39 @@ class TestNormalisers:
         np.testing.assert_allclose(y.mean(-1), 0, atol=1e-6)
         np.testing.assert_allclose(y.std(-1), 1, atol=1e-4)
 
+    def test_layer_norm_over_an_image_and_without_parameters(self, be, rng):
+        layer, x = nn.LayerNorm((3, 4, 2)), _x(be, rng, 5, 3, 4, 2)
+        params = _start(layer, be)
+        assert {key: value.shape for key, value in params.items()} == {"gain": (3, 4, 2), "bias": (3, 4, 2)}
+        y = layer(params, x).numpy()
+        np.testing.assert_allclose(y.mean((1, 2, 3)), 0, atol=1e-6)
+        np.testing.assert_allclose(y.std((1, 2, 3)), 1, atol=1e-4)
+        free = nn.LayerNorm((3, 4, 2), affine=False)
+        assert free.init(0) == {} and repr(free) == "LayerNorm(width=(3, 4, 2), affine=False)"
+        np.testing.assert_array_equal(free({}, x).numpy(), y)
+        np.testing.assert_allclose(nn.LayerNorm((3, 4, 2), gain=0.5)(_start(nn.LayerNorm((3, 4, 2), gain=0.5), be), x).numpy(), 0.5 * y, rtol=1e-6)
+
+    def test_rms_norm_divides_by_the_root_of_the_mean_square(self, be, rng):
+        x = _x(be, rng, 3, 4, 6)
+        for width, axes in ((6, (2,)), ((4, 6), (1, 2))):
+            layer = nn.RMSNorm(width)
+            params = _start(layer, be)
+            assert list(params) == ["gain"]
+            expected = x.numpy() / np.sqrt((x.numpy() ** 2).mean(axes, keepdims=True) + 1e-5)
+            for each, own in ((layer, params), (nn.RMSNorm(width, affine=False), {})):
+                np.testing.assert_allclose(each(own, x).numpy(), expected, rtol=1e-5)
+
+    def test_group_norm_between_layer_and_instance_norm(self, be, rng):
+        x = _x(be, rng, 2, 3, 5, 4)
+        one, each, plain = nn.GroupNorm(1, 4), nn.GroupNorm(4, 4), nn.InstanceNorm(4)
+        y = each(_start(each, be), x).numpy()
+        np.testing.assert_array_equal(y, plain(_start(plain, be), x).numpy())
+        np.testing.assert_array_equal(y, nn.InstanceNorm(4, affine=False)({}, x).numpy())
+        np.testing.assert_allclose(y.mean((1, 2)), 0, atol=1e-6)
+        np.testing.assert_allclose(one(_start(one, be), x).numpy(), ops.layer_norm(x, axis=(1, 2, 3)).numpy(), rtol=1e-5, atol=1e-6)
+        params = _start(nn.GroupNorm(2, 4, gain=0.5), be)
+        np.testing.assert_array_equal(params["gain"].numpy(), np.full(4, 0.5, np.float32))
+
     def test_weight_norm_starts_as_the_layer_it_wraps(self, be, rng):
         for layer, x in ((nn.Linear(4, 3), _x(be, rng, 2, 4)), (nn.Conv2d(2, 3, 2), _x(be, rng, 2, 4, 4, 2))):
             wrapped = nn.WeightNorm(layer)

@@ -396,6 +396,58 @@ for shape in [(4, 5), (1, 1), (3, 3, 2, 4)]:
          lambda v, g: g * v / np.sqrt((v ** 2).sum(tuple(range(v.ndim - 1)))), 20)
 
 
+def layer_norm_over_reference(x, gain=None, bias=None, axis=(-1,), eps=1e-5):
+    """Layer norm over several axes: gain and bias have the sizes of these axes."""
+    centred = x - x.mean(axis, keepdims=True)
+    y = centred / np.sqrt((centred ** 2).mean(axis, keepdims=True) + eps)
+    along = [n if i in {a % x.ndim for a in axis} else 1 for i, n in enumerate(x.shape)]
+    y = y if gain is None else y * gain.reshape(along)
+    return y if bias is None else y + bias.reshape(along)
+
+
+def rms_norm_reference(x, gain=None, axis=(-1,), eps=1e-5):
+    y = x / np.sqrt((x ** 2).mean(axis, keepdims=True) + eps)
+    return y if gain is None else y * gain.reshape([n if i in {a % x.ndim for a in axis} else 1 for i, n in enumerate(x.shape)])
+
+
+def group_norm_reference(x, gain=None, bias=None, groups=1, eps=1e-5):
+    """Each example and each group of channels alone."""
+    y, share = np.empty_like(x), x.shape[-1] // groups
+    for example in range(x.shape[0]):
+        for first in range(0, x.shape[-1], share):
+            values = x[example, ..., first:first + share]
+            y[example, ..., first:first + share] = (values - values.mean()) / np.sqrt(values.var() + eps)
+    y = y if gain is None else y * gain
+    return y if bias is None else y + bias
+
+
+for shape, axis in [((2, 3, 4, 2), (1, 2, 3)), ((3, 5, 2), (-2, -1)), ((3, 5, 2), (1,)), ((4, 3, 2), (0, 2)), ((2, 3, 4), [2, 0]), ((0, 2, 3), (1, 2)),
+                    ((3, 1, 1), (1, 2)), ((2, 33, 129), (1, 2)), ((6, 2), (0, 1))]:
+    along = tuple(shape[a] for a in sorted(a % len(shape) for a in axis))
+    width, eps = int(np.prod(along)), 1e-5 if np.prod(along) > 1 else 0.5  # one value alone loses its digits beside a small eps
+    case(f"layer_norm{shape} over {axis}", partial(ops.layer_norm, axis=axis), gaussians(shape, along, along),
+         lambda x, g, b, a=tuple(axis): layer_norm_over_reference(x, g, b, a), 4 * width)
+    case(f"rms_norm{shape} over {axis}", partial(ops.rms_norm, axis=axis, eps=eps), gaussians(shape, along),
+         partial(rms_norm_reference, axis=tuple(axis), eps=eps), 4 * width)
+case("layer_norm over an axis, alone", partial(ops.layer_norm, axis=0), gaussians((4, 6)), lambda x: layer_norm_over_reference(x, axis=(0,)), 24)
+case("layer_norm over axes, all of it", lambda x, b: ops.layer_norm(x, None, b, axis=(0, 1), eps=0.1, eps_place="outside", activation="tanh"), gaussians((4, 6, 3), (4, 6)),
+     lambda x, b: np.tanh((x - x.mean((0, 1))) / (x.std((0, 1)) + 0.1) + b[..., None]), 72)
+for shape in [(3, 5), (5,), (1, 1), (2, 3, 7), (0, 4), (128, 1000), (33, 129)]:
+    eps = 1e-5 if shape[-1] > 1 else 0.5
+    case(f"rms_norm{shape}", partial(ops.rms_norm, eps=eps), gaussians(shape, shape[-1:]), partial(rms_norm_reference, eps=eps), 4 * shape[-1])
+case("rms_norm alone", partial(ops.rms_norm, eps=0.5), gaussians((4, 6)), partial(rms_norm_reference, eps=0.5), 24)
+for shape, groups in [((2, 3, 4, 6), 3), ((3, 5, 4), 4), ((3, 6), 2), ((2, 7, 5), 1), ((1, 1, 1), 1), ((2, 1, 8), 2), ((2, 3, 2, 2, 4), 2), ((0, 3, 4), 2), ((3, 33, 6), 2)]:
+    case(f"group_norm{shape} in {groups}", partial(ops.group_norm, groups=groups), gaussians(shape, shape[-1:], shape[-1:]),
+         partial(group_norm_reference, groups=groups), 4 * int(np.prod(shape[1:])) // groups)
+case("group_norm alone", partial(ops.group_norm, groups=2, eps=0.5), gaussians((2, 3, 4)), partial(group_norm_reference, groups=2, eps=0.5), 24)
+case("group_norm gain", partial(ops.group_norm, groups=2), gaussians((2, 3, 4), (4,)), partial(group_norm_reference, groups=2), 24)
+case("group_norm bias", lambda x, b: ops.group_norm(x, None, b, groups=2), gaussians((2, 3, 4), (4,)), lambda x, b: group_norm_reference(x, None, b, 2), 24)
+for shape in [(2, 3, 4, 6), (3, 5, 4), (1, 1, 1), (2, 1, 3), (0, 3, 4), (3, 65, 7)]:
+    case(f"instance_norm{shape}", ops.instance_norm, gaussians(shape, shape[-1:], shape[-1:]),
+         lambda x, g, b: group_norm_reference(x, g, b, x.shape[-1]), 4 * int(np.prod(shape[1:-1])))
+case("instance_norm alone", partial(ops.instance_norm, eps=0.5), gaussians((2, 5, 3)), lambda x: group_norm_reference(x, groups=3, eps=0.5), 24)
+
+
 # Losses
 def cross_entropy_reference(logits, labels):
     total = np.log(np.exp(logits).sum(-1))

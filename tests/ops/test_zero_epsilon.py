@@ -16,6 +16,14 @@ def test_rows_with_and_without_a_spread(be):
             assert np.isnan(y[1]).all()
 
 
+def test_rms_norm_of_rows_with_and_without_zeros(be):
+    x = np.array([[1.0, 2.0, 3.0, 6.0], [0.0, 0.0, 0.0, 0.0]], np.float32)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        y = ops.rms_norm(duoln.tensor(x, be), eps=0.0).numpy()
+    np.testing.assert_allclose(y[0], x[0] / np.sqrt((x[0] ** 2).mean()), rtol=1e-6)
+    assert np.isnan(y[1]).all()
+
+
 def _norm(x, be):
     return ops.layer_norm(duoln.tensor(x, be), eps=0.0).numpy()
 

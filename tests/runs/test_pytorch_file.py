@@ -27,7 +27,9 @@ class Tagger(nn.Module):
 
 
 MODELS = {
-    "Linear": nn.Linear(4, 3), "Linear without bias": nn.Linear(4, 3, bias=False), "LayerNorm": nn.LayerNorm(5), "Embedding": nn.Embedding(6, 3),
+    "Linear": nn.Linear(4, 3), "Linear without bias": nn.Linear(4, 3, bias=False), "LayerNorm": nn.LayerNorm(5), "LayerNorm of three axes": nn.LayerNorm((3, 2, 5)),
+    "LayerNorm without parameters": nn.Sequential(nn.LayerNorm(5, affine=False), nn.Linear(5, 2)), "RMSNorm": nn.RMSNorm(5), "GroupNorm": nn.GroupNorm(2, 4),
+    "InstanceNorm": nn.InstanceNorm(4), "Embedding": nn.Embedding(6, 3),
     "Conv2d": nn.Conv2d(2, 3, 3, stride=2, padding=1), "Conv1d": nn.Conv1d(4, 6, 3, dilation=2, groups=2),
     "Conv2d in groups": nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0), groups=2, bias=False), "RNN": nn.RNN(4, 5), "LSTM": nn.LSTM(4, 5), "LSTM of two layers": nn.LSTM(4, 5, layers=2, bidirectional=True),
     "GRU": nn.GRU(4, 5, norm="recurrent-bias"), "GRU of two layers": nn.GRU(4, 5, norm="recurrent-bias", layers=2, bidirectional=True),
@@ -77,7 +79,9 @@ def torch_module(name):
             return self.out(self.write(self.norm(self.read(self.words(ids))[0]))[0])
 
     return {
-        "Linear": lambda: theirs.Linear(4, 3), "Linear without bias": lambda: theirs.Linear(4, 3, bias=False), "LayerNorm": lambda: theirs.LayerNorm(5),
+        "Linear": lambda: theirs.Linear(4, 3), "Linear without bias": lambda: theirs.Linear(4, 3, bias=False), "LayerNorm": lambda: theirs.LayerNorm(5), "LayerNorm of three axes": lambda: theirs.LayerNorm((3, 2, 5)),
+        "LayerNorm without parameters": lambda: theirs.Sequential(theirs.LayerNorm(5, elementwise_affine=False), theirs.Linear(5, 2)), "RMSNorm": lambda: theirs.RMSNorm(5, eps=1e-5),
+        "GroupNorm": lambda: theirs.GroupNorm(2, 4), "InstanceNorm": lambda: theirs.InstanceNorm2d(4, affine=True),
         "Embedding": lambda: theirs.Embedding(6, 3), "Conv2d": lambda: theirs.Conv2d(2, 3, 3, stride=2, padding=1),
         "Conv1d": lambda: theirs.Conv1d(4, 6, 3, dilation=2, groups=2),
         "Conv2d in groups": lambda: theirs.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0), groups=2, bias=False), "RNN": lambda: theirs.RNN(4, 5),
@@ -92,8 +96,12 @@ def inputs_of(name):
     rng = np.random.default_rng(1)
     if name in ("Embedding", "Tagger"):
         return rng.integers(0, 6, (6, 2)).astype(np.int32)
-    shape = {"Conv2d": (2, 7, 6, 2), "Conv1d": (2, 9, 4), "Conv2d in groups": (2, 7, 6, 2), "LayerNorm": (3, 5), "a norm in a Sequential": (4, 3)}.get(name, (3, 4) if "Cell" in name or "Linear" in name else (6, 2, 4))
+    shape = {"Conv2d": (2, 7, 6, 2), "Conv1d": (2, 9, 4), "Conv2d in groups": (2, 7, 6, 2), "LayerNorm": (3, 5), "RMSNorm": (3, 5), "LayerNorm without parameters": (3, 5), "LayerNorm of three axes": (2, 3, 2, 5), "GroupNorm": (2, 3, 5, 4), "InstanceNorm": (2, 3, 5, 4), "a norm in a Sequential": (4, 3)}.get(name, (3, 4) if "Cell" in name or "Linear" in name else (6, 2, 4))
     return rng.standard_normal(shape).astype(np.float32)
+
+
+CHANNELS = ("Conv", "GroupNorm", "InstanceNorm")
+"""The layers whose channels come first in PyTorch."""
 
 
 def outputs(name, module, x):
@@ -101,9 +109,9 @@ def outputs(name, module, x):
     import torch
 
     with torch.no_grad():
-        y = module(torch.from_numpy(x.astype(np.int64) if x.dtype == np.int32 else np.moveaxis(x, -1, 1).copy() if name.startswith("Conv") else x))
+        y = module(torch.from_numpy(x.astype(np.int64) if x.dtype == np.int32 else np.moveaxis(x, -1, 1).copy() if name.startswith(CHANNELS) else x))
     y = (y[0] if isinstance(y, tuple) else y).numpy()
-    return np.moveaxis(y, 1, -1) if name.startswith("Conv") else y
+    return np.moveaxis(y, 1, -1) if name.startswith(CHANNELS) else y
 
 
 @pytest.mark.peers

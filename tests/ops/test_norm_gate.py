@@ -1,0 +1,154 @@
+"""The gate of layer norm for the norms beside it: large means, odd widths, constant rows, one huge value.
+
+Each norm normalises the same rows, which it takes from other places of its array. The yardstick is the formula in NumPy
+float32 over these rows; a norm may be twice as far from float64 as that.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from duoln import ops, tensor, value_and_grad
+from duoln.core import composed_only
+from duoln.errors import ShapeError
+from duoln.testing import check_error
+
+MEANS = (0.0, 1e2, 1e3, 1e4)
+WIDTHS = (1, 7, 32, 33, 512, 1000, 4096, 8193)
+EPS = np.float32(1e-5)
+
+
+class Kind(NamedTuple):
+    """A norm, and how 64 rows stand in its array."""
+
+    norm: Callable
+    place: Callable[[np.ndarray], np.ndarray]
+    rows: Callable[[np.ndarray, int], np.ndarray]
+    centres: bool = True
+
+
+def _share(width):
+    """How many values of a row stand beside each other in a group of channels."""
+    return next(n for n in (4, 3, 7, 1) if width % n == 0)
+
+
+def _in_groups(x):
+    share = _share(x.shape[1])
+    return np.ascontiguousarray(x.reshape(16, 4, -1, share).transpose(0, 2, 1, 3).reshape(16, -1, 4 * share))
+
+
+def _of_groups(y, width):
+    share = _share(width)
+    return y.reshape(16, -1, 4, share).transpose(0, 2, 1, 3).reshape(64, width)
+
+
+def _in_columns(x):
+    """The first and the last axis are those of a row."""
+    share = _share(x.shape[1])
+    return np.ascontiguousarray(x.reshape(64, -1, share).transpose(1, 0, 2))
+
+
+def _of_columns(y, width):
+    return y.transpose(1, 0, 2).reshape(64, width)
+
+
+KINDS = {
+    "rms_norm": Kind(ops.rms_norm, lambda x: x, lambda y, width: y, centres=False),
+    "rms_norm over two axes": Kind(lambda x: ops.rms_norm(x, axis=(0, 2)), _in_columns, _of_columns, centres=False),
+    "layer_norm over the first axis": Kind(lambda x: ops.layer_norm(x, axis=0), lambda x: np.ascontiguousarray(x.T), lambda y, width: y.T),
+    "layer_norm over two axes": Kind(lambda x: ops.layer_norm(x, axis=(0, 2)), _in_columns, _of_columns),
+    "group_norm": Kind(lambda x: ops.group_norm(x, groups=4), _in_groups, _of_groups),
+    "instance_norm": Kind(ops.instance_norm, lambda x: np.ascontiguousarray(x.reshape(16, 4, -1).transpose(0, 2, 1)),
+                          lambda y, width: y.transpose(0, 2, 1).reshape(64, width)),
+}
+
+
+def _formula(x, centres):
+    """In the dtype of `x`."""
+    centred = x - x.mean(-1, keepdims=True) if centres else x
+    return centred / np.sqrt((centred ** 2).mean(-1, keepdims=True) + x.dtype.type(EPS))
+
+
+def _check(kind, be, x, extra):
+    norm, place, rows, centres = KINDS[kind]
+    exact = _formula(x.astype(np.float64), centres)
+    error = np.abs(_formula(x, centres) - exact).max()
+    placed = tensor(place(x), be)
+    with composed_only():
+        composed = norm(placed).numpy()
+    for y in (composed, norm(placed).numpy()):
+        assert np.isfinite(y).all()
+        assert np.abs(rows(y, x.shape[1]) - exact).max() <= 2 * error + extra, f"float32 in NumPy has {error:.2e}"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_means(kind, mean, width, be, rng):
+    _check(kind, be, (rng.standard_normal((64, width)) + mean).astype(np.float32), 4e-7)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_constant_rows(kind, width, be):
+    x = np.repeat(np.tile(np.array([0.0, 1.0, -3.7, 1e4], np.float32), 16)[:, None], width, axis=1)
+    _check(kind, be, x, 1e-6)
+
+
+@pytest.mark.parametrize("width", WIDTHS[1:])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_huge_value(kind, width, be, rng):
+    x = rng.standard_normal((64, width)).astype(np.float32)
+    x[:, width // 2] = 1e15
+    _check(kind, be, x, 1e-5 * np.sqrt(width))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_constant_rows_and_of_large_means(kind, be, rng):
+    """Where nothing varies, the gradient is that of x / sqrt(eps) but for its mean; it is finite at all means."""
+    norm, place, rows, centres = KINDS[kind]
+    weights = rng.standard_normal((64, 33)).astype(np.float32)
+    x = np.repeat(np.tile(np.array([0.0, 1.0, -3.7, 1e4], np.float32), 16)[:, None], 33, axis=1)
+
+    def gradient(x):
+        value = value_and_grad(lambda x: ops.sum(norm(x) * tensor(place(weights), be)))(tensor(place(x), be))[1]
+        return rows(value.numpy(), 33)
+
+    if centres:
+        expected = (weights - weights.mean(-1, keepdims=True)) / np.sqrt(EPS)
+        np.testing.assert_allclose(gradient(x), expected, rtol=1e-4, atol=1e-3)
+    else:
+        np.testing.assert_allclose(gradient(x)[::4], weights[::4] / np.sqrt(EPS), rtol=1e-5)
+    for mean in MEANS:
+        assert np.isfinite(gradient((rng.standard_normal((64, 33)) + mean).astype(np.float32))).all()
+
+
+@pytest.mark.parametrize("axis", [(1, 2), 0, (0, 2)])
+def test_the_rule_of_rows_runs_over_several_axes_too(axis, be, rng):
+    """With the same numbers: the rows are brought together, normalised, and brought back."""
+    x, gain = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 4, 5), (60,)))
+    axes = (axis,) if isinstance(axis, int) else axis
+    kept = [i for i in range(3) if i not in axes]
+    order = (*kept, *axes)
+    along = tuple(x.shape[i] for i in axes)
+    width = int(np.prod(along))
+    rows = tensor(np.ascontiguousarray(x.transpose(order)).reshape(*(x.shape[i] for i in kept), width), be)
+    flat, shaped = tensor(gain[:width], be), tensor(gain[:width].reshape(along), be)
+    for norm in (ops.layer_norm, ops.rms_norm):
+        assert norm.explain(tensor(x, be), shaped, axis=axis) == norm.explain(rows, flat)
+        expected = norm(rows, flat).numpy().reshape([x.shape[i] for i in order]).transpose(np.argsort(order))
+        np.testing.assert_array_equal(norm(tensor(x, be), shaped, axis=axis).numpy(), expected)
+
+
+def test_wrong_axes_and_shapes_are_named(be):
+    x, gain = tensor(np.ones((2, 3, 4), np.float32), be), tensor(np.ones((4, 3), np.float32), be)
+    check_error(ShapeError, lambda: ops.layer_norm(x, gain, axis=(1, 2)), "[layer_norm] gain: expected shape (3, 4) for axes (1, 2) of (2, 3, 4), found (4, 3)")
+    check_error(ShapeError, lambda: ops.layer_norm(x, axis=()), "[layer_norm] axis: expected at least one axis, found ()")
+    check_error(ShapeError, lambda: ops.rms_norm(x, axis=(1, -2)), "[rms_norm] expected different axes, found (1, -2)")
+    check_error(ShapeError, lambda: ops.group_norm(x, groups=3), "[group_norm] groups: expected a divisor of the channels, found 3 for 4")
+    check_error(ShapeError, lambda: ops.instance_norm(x[0]), "[instance_norm] expected at least 3 axes, found shape (3, 4)")
+    for name, call in (("rms_norm", lambda: ops.rms_norm(x[:, :, :0])), ("layer_norm", lambda: ops.layer_norm(x[:, :0], axis=(1, 2))),
+                       ("group_norm", lambda: ops.group_norm(x[:, :0], groups=2)), ("instance_norm", lambda: ops.instance_norm(x[:, :, :0]))):
+        check_error(ShapeError, call, f"[{name}] expected at least one value to normalise over, found shape")
