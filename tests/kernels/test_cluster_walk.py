@@ -78,14 +78,14 @@ def test_sizes_of_the_paper(cell, norm, hidden, on_clusters):
 
 
 def test_a_large_mean_of_the_cell(on_clusters):
-    """Blocks tell their means about each other, so a mean of 10,000 rounds no value."""
+    """A cell that float32 holds exactly, with a mean of 10,000: all that rounds is its norm, whose parts the blocks merge."""
     case = recurrent("lstm", "layer-cell", (1, 2, 2, 33), masked=False, reverse=False)
     inputs = list(case.inputs)
-    inputs[2] = inputs[2] + np.float32(20_000)  # c; the forget gate is about a half
-    outcome = selftest.prove(case._replace(inputs=inputs), on_clusters(4), repeats=1)
-    steps = selftest.prove(case._replace(inputs=inputs), on_clusters(16), repeats=1)  # 33 units do not fill 16 blocks
-    assert (outcome.rule, steps.rule) == ("cuda walk", "cuda steps")
-    assert outcome.error <= max(1, 2 * steps.error)
+    inputs[2] = np.round(4 * inputs[2]) / 4 + np.float32(20_000)
+    for place in (3, 4, 5):  # without weights and biases the gates are a half, and what they let in is 0
+        inputs[place] = 0 * inputs[place]
+    outcome = selftest.prove(case._replace(inputs=inputs), on_clusters(4))
+    assert outcome.rule == "cuda walk" and outcome.passed, outcome
 
 
 # Launches ---------------------------------------------------------------------------------------------------------
