@@ -54,9 +54,7 @@ def walks(device: Device, sizes: Sequence[tuple[int, int]] = WALK_SIZES) -> list
     """The walks on a device, of these rows and units."""
     made: list[Walk] = []
     for (cell, norm), (batch, hidden) in product(CELLS, sizes):
-        norms = {"NORM_GATES": int(norm in ("layer", "layer-theano"))}
-        if cell == "lstm":
-            norms["NORM_CELL"] = int(norm != "none")
+        norms = recurrent.norm_macros(cell, norm)
         for direction, file in (("forward", "walk.cu"), ("backward", "walk_backward.cu")):
             chosen = plan(cell, norm, direction, hidden, batch, device)
             walk = chosen and Walk(f"{cell}/{file}", chosen.macros(**norms), chosen.shared)

@@ -61,7 +61,7 @@ def forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array
     w_stats = cuda_walk.statistics("gru", x_proj, w_h, bias, eps, stats[:2]) if norms else None
     saved = _Saved(walk, (w_x, w_h), bias is not None, norms, w_stats, x_proj, h_proj, hs, stats, norm)
     _forward_walk(norm, hidden, batch, (x_proj, w_h, w_stats, *saved.parameters, walk.mask, hs, h_proj, stats,
-                                        time_steps, batch, eps), cuda.norm_macros(bool(norms)))
+                                        time_steps, batch, eps), cuda.gate_macros(bool(norms)))
     return (walk.in_time(hs[1:]), hs[-1].copy()), saved
 
 
@@ -76,7 +76,7 @@ def vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequ
     sums = cupy.empty((batch, sum(kinds.values()), hidden), dtype=d_x_proj.dtype) if norms else None
     _backward_walk(saved.norm, hidden, batch, (
         saved.x_proj, saved.h_proj, w_h, saved.w_stats, *saved.parameters, walk.mask, saved.h, saved.stats, d_hs, dh,
-        d_x_proj, d_h_proj, sums, time_steps, batch, cuda_walk.limit(walk)), cuda.norm_macros(bool(norms)))
+        d_x_proj, d_h_proj, sums, time_steps, batch, cuda_walk.limit(walk)), cuda.gate_macros(bool(norms)))
     gradients = {} if sums is None else cuda_walk.of_parameters(sums, kinds)
     d_bias = launch.sum_columns(cuda.rows(d_x_proj))[0] if saved.has_bias else None
     return [cuda.input_gradient(d_x_proj, w_x, walk) if needs[0] else None, dh, cuda.weight_gradient(walk.x, d_x_proj),

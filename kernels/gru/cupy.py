@@ -54,7 +54,7 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
              gradient_limit: float | None, **unused: Any) -> tuple[tuple[Array, Array], _Saved]:
     time_steps, (batch, hidden) = x.shape[0], h.shape
     norms = dict(zip(norm_shapes("gru", norm, 1), launch.packed(*norm_arrays), strict=True))
-    walk, macros = cuda.Walk.of(x, mask, reverse, gradient_limit), cuda.norm_macros(norm != "none")
+    walk, macros = cuda.Walk.of(x, mask, reverse, gradient_limit), cuda.gate_macros(norm != "none")
     x_proj = cuda.projection(be, walk.x, w_x, bias)
     h_proj, hs = cupy.empty_like(x_proj), cuda.states(h, time_steps)
     apart = be.dtype(x) != "float32"
@@ -77,7 +77,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
     dh = cuda.start(gouts[1], saved.h[0])
     carry = cupy.zeros_like(dh)
-    macros = cuda.norm_macros(bool(norms))
+    macros = cuda.gate_macros(bool(norms))
     d_x_proj, d_h_proj = cupy.empty_like(saved.x_proj), cupy.empty_like(saved.x_proj)
     d_x_gates, d_h_gates = ((cupy.empty_like(d_x_proj), cupy.empty_like(d_x_proj)) if norms else (None, None))
     parameters = [norms.get(name) for name in _PARAMETERS]

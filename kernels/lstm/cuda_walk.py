@@ -13,6 +13,7 @@ import cupy
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import launch
 from duoln.kernels.recurrent import cuda, cuda_walk
+from duoln.kernels.recurrent.plan import norm_macros
 from duoln.ops.recurrent.variants import norm_shapes
 
 _PARAMETERS = ("gain_x", "bias_x", "gain_h", "bias_h")
@@ -46,12 +47,6 @@ class _Saved(NamedTuple):
                 self.norms.get("bias_c"))
 
 
-def macros(norm: str) -> dict[str, int]:
-    """The macros of a variant."""
-    gates = norm in ("layer", "layer-theano")
-    return {"NORM_GATES": int(gates), "NORM_CELL": int(gates or norm == "layer-cell")}
-
-
 def forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, bias: Array, mask: Array | None,
             *norm_arrays: Array, norm: str, eps: float, reverse: bool, gradient_limit: float | None,
             **unused: Any) -> tuple[tuple[Array, Array, Array], _Saved]:
@@ -59,7 +54,7 @@ def forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, b
     time_steps, (batch, hidden) = x.shape[0], h.shape
     w_h, bias, *packed_norms = launch.packed(w_h, bias, *norm_arrays)
     norms = dict(zip(norm_shapes("lstm", norm, 1), packed_norms, strict=True))
-    walk, of_norms = cuda.Walk.of(x, mask, reverse, gradient_limit), macros(norm)
+    walk, of_norms = cuda.Walk.of(x, mask, reverse, gradient_limit), norm_macros("lstm", norm)
     x_proj = cuda.projection(be, walk.x, w_x)
     h_proj = cupy.empty_like(x_proj)
     hs, cs = cuda.states(h, time_steps), cuda.states(c, time_steps)
@@ -80,7 +75,7 @@ def vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequ
     time_steps, (batch, hidden) = walk.x.shape[0], saved.h.shape[1:]
     d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
     dh, dc = cuda.start(gouts[1], saved.h[0]), cuda.start(gouts[2], saved.c[0])
-    of_norms = macros(saved.norm)
+    of_norms = norm_macros("lstm", saved.norm)
     kinds = {name: 4 for name in ("gain_x", "gain_h") if of_norms["NORM_GATES"]} | {"bias": 4}
     kinds |= {name: 1 for name in ("gain_c", "bias_c") if of_norms["NORM_CELL"]}
     d_x_proj = cupy.empty_like(saved.x_proj)

@@ -21,6 +21,7 @@ from duoln.kernels import launch
 from duoln.kernels.lstm import cuda_walk
 from duoln.kernels.recurrent import cuda
 from duoln.kernels.recurrent.cuda_walk import supports as fits_cluster
+from duoln.kernels.recurrent.plan import norm_macros
 from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import lstm, lstm_cell
 from duoln.ops.recurrent.variants import norm_shapes
@@ -72,7 +73,7 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
     time_steps, (batch, hidden) = x.shape[0], h.shape
     bias, *packed_norms = launch.packed(bias, *norm_arrays)
     norms = dict(zip(norm_shapes("lstm", norm, 1), packed_norms, strict=True))
-    walk, macros = cuda.Walk.of(x, mask, reverse, gradient_limit), cuda_walk.macros(norm)
+    walk, macros = cuda.Walk.of(x, mask, reverse, gradient_limit), norm_macros("lstm", norm)
     x_proj = cuda.projection(be, walk.x, w_x, bias if norm == "layer-theano" else None)
     h_proj = cupy.empty_like(x_proj)
     hs, cs = cuda.states(converted(be, h, be.dtype(x)), time_steps), cuda.states(c, time_steps)
@@ -93,7 +94,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
     dh, dc = cuda.start(gouts[1], saved.h[0]), cuda.start(gouts[2], saved.c[0])
     carry = None if walk.mask is None else cupy.zeros_like(dh)
-    macros = cuda_walk.macros(saved.norm)
+    macros = norm_macros("lstm", saved.norm)
     d_x_proj = cupy.empty_like(saved.x_proj)
     apart = bool(macros["NORM_GATES"])  # without norms x_proj, h_proj and the gates have one gradient
     d_h_proj, d_gates = (cupy.empty_like(d_x_proj) if apart else d_x_proj for _ in range(2))
@@ -138,7 +139,7 @@ def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Arr
     batch, hidden = c.shape
     bias, *packed_norms = launch.packed(bias, *norm_arrays)
     norms = dict(zip(norm_shapes("lstm", norm, 1), packed_norms, strict=True))
-    macros = cuda_walk.macros(norm)
+    macros = norm_macros("lstm", norm)
     if norm == "layer-theano":
         x_proj = in_float32(be, x_proj, lambda proj: proj + bias)
     x_proj = cupy.ascontiguousarray(x_proj)[None]
@@ -167,7 +168,7 @@ def _cell_gradient(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array 
     d_h = converted(be, gouts[0], "float32")
     dh = cupy.zeros((batch, hidden), dtype=saved.c.dtype) if d_h is None else cupy.ascontiguousarray(d_h)
     dc = cuda.start(gouts[1], dh)
-    macros = cuda_walk.macros(saved.norm)
+    macros = norm_macros("lstm", saved.norm)
     apart = bool(macros["NORM_GATES"])
     d_x_proj = cupy.empty_like(saved.x_proj)
     d_h_proj, d_gates = (cupy.empty_like(d_x_proj) if apart else d_x_proj for _ in range(2))

@@ -62,7 +62,7 @@ class TimeStep:
                                           p.macros(**norms, **launch.storage_macro(values)), varying="time_step")
 
 
-def norm_macros(normed: bool) -> dict[str, int]:
+def gate_macros(normed: bool) -> dict[str, int]:
     """The macros of a cell that has norms over its gates only, or none."""
     return {"NORM_GATES": int(normed)}
 

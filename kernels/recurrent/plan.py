@@ -58,6 +58,12 @@ def metal_plan(hidden: int) -> Plan:
     return next(Plan(*entry) for entry in _METAL_LADDER if hidden <= entry[0] * entry[1])
 
 
+def norm_macros(cell: str, norm: str) -> dict[str, int]:
+    """The macros of a variant: whether the gates are normalised, and, of an LSTM, the cell."""
+    gates = norm in ("layer", "layer-theano")
+    return {"NORM_GATES": int(gates), **({"NORM_CELL": int(norm != "none")} if cell == "lstm" else {})}
+
+
 def every_setting(norms: Sequence[dict[str, int]], *wide: Plan) -> list[dict[str, int]]:
     """All sets of macros for a cell's source, given the settings of its norms."""
     return [p.macros(**n) for p in (*(Plan(*entry) for entry in _LADDER), *wide) for n in norms]

@@ -48,7 +48,7 @@ def forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array
     w_stats = cuda_walk.statistics("rnn", sums, w_h, None, eps, x_stats) if norms else None
     saved = _Saved(walk, (w_x, w_h), tuple(parameters), w_stats, sums, hs, stats[0], norm)
     _forward_walk(norm, hidden, batch, (sums, w_h, w_stats, x_stats, *parameters, walk.mask, hs, saved.stats,
-                                        time_steps, batch, eps), cuda.norm_macros(bool(norms)))
+                                        time_steps, batch, eps), cuda.gate_macros(bool(norms)))
     return (walk.in_time(hs[1:]), hs[-1].copy()), saved
 
 
@@ -62,7 +62,7 @@ def vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequ
     of_rows = cupy.empty((batch, len(kinds), hidden), dtype=d_sums.dtype) if normed else None
     _backward_walk(saved.norm, hidden, batch, (
         saved.sums, w_h, saved.w_stats, *saved.parameters, walk.mask, saved.stats, d_hs, dh, d_sums, of_rows,
-        time_steps, batch, cuda_walk.limit(walk)), cuda.norm_macros(normed))
+        time_steps, batch, cuda_walk.limit(walk)), cuda.gate_macros(normed))
     d_norms = () if of_rows is None else tuple(cuda_walk.of_parameters(of_rows, kinds).values())
     d_bias = None if normed else launch.sum_columns(cuda.rows(d_sums))[0]
     return [cuda.input_gradient(d_sums, w_x, walk) if needs[0] else None, dh, cuda.weight_gradient(walk.x, d_sums),

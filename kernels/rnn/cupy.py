@@ -50,7 +50,7 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
              **unused: Any) -> tuple[tuple[Array, Array], _Saved]:
     time_steps, (batch, hidden) = x.shape[0], h.shape
     walk, p = cuda.Walk.of(x, mask, reverse, gradient_limit), plan(hidden, RNN_WIDE)
-    macros = cuda.norm_macros(norm != "none")
+    macros = cuda.gate_macros(norm != "none")
     sums = cuda.projection(be, walk.x, w_x, bias)
     norms = launch.packed(*norms)
     h_proj, hs = cupy.empty(h.shape, dtype=h.dtype), cuda.states(converted(be, h, be.dtype(x)), time_steps)
@@ -72,7 +72,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
     dh = cuda.start(gouts[1], saved.h[0])
     carry = None if walk.mask is None else cupy.zeros_like(dh)
-    p, macros = plan(hidden, RNN_WIDE), cuda.norm_macros(bool(norms))
+    p, macros = plan(hidden, RNN_WIDE), cuda.gate_macros(bool(norms))
     d_sums = cupy.empty_like(saved.sums)
     d_gates = cupy.empty_like(d_sums) if norms else None
     grid, block = p.launch(batch)
