@@ -55,7 +55,8 @@ OF_NN = {
     "ModuleDict": "nn.Sequential with names as keywords",
     "functional": "functions are in duoln.ops", "utils": "optim.clip_global_norm(5.0) is an argument of an optimiser",
     "DataParallel": "duoln run --ranks N trains one model in N processes",
-    "Bilinear": "nn.Linear and ops.matmul", "MultiheadAttention": "ops.additive_attention, ops.softmax and ops.matmul",
+    "Bilinear": "nn.Linear and ops.matmul", "MultiheadAttention": "nn.MultiHeadAttention(width, heads)",
+    "TransformerEncoderLayer": "nn.TransformerBlock(width, heads, hidden, norm=\"post\")",
 }
 OF_OPS = {
     "cat": "ops.concat(x, y, axis=0)", "cross_entropy": _CROSS_ENTROPY, "nll_loss": _CROSS_ENTROPY,

@@ -4,6 +4,7 @@ from typing import Never
 
 from duoln.core.pytorch_names import OF_NN, unknown_name
 from duoln.nn import init
+from duoln.nn.attention import MultiHeadAttention, TransformerBlock
 from duoln.nn.convolution import Conv1d, Conv2d
 from duoln.nn.layers import Embedding, Linear, Sequential, flatten
 from duoln.nn.module import Module, Params
@@ -12,8 +13,8 @@ from duoln.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, Recurrent, Rec
 
 __all__ = [
     "GRU", "LSTM", "RNN", "BatchNorm", "Conv1d", "Conv2d", "Embedding", "GRUCell", "GroupNorm", "InstanceNorm",
-    "LSTMCell", "LayerNorm", "Linear", "Module", "Params", "RMSNorm", "RNNCell", "Recurrent", "RecurrentCell",
-    "Sequential", "WeightNorm", "flatten", "init", "with_population",
+    "LSTMCell", "LayerNorm", "Linear", "Module", "MultiHeadAttention", "Params", "RMSNorm", "RNNCell", "Recurrent",
+    "RecurrentCell", "Sequential", "TransformerBlock", "WeightNorm", "flatten", "init", "with_population",
 ]
 
 

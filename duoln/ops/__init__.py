@@ -13,6 +13,7 @@ from duoln.ops.activation import elu, erf, gelu, silu
 from duoln.ops.attention import additive_attention
 from duoln.ops.conv import avg_pool1d, avg_pool2d, conv1d, conv2d, max_pool1d, max_pool2d
 from duoln.ops.creation import arange, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
+from duoln.ops.dot_product_attention import scaled_dot_product_attention
 from duoln.ops.einsum import einsum
 from duoln.ops.elementwise import (
     abs,
@@ -134,7 +135,8 @@ __all__ = [
     "logical_not", "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul", "matrix_transpose", "max",
     "max_pool1d", "max_pool2d", "maximum", "mean", "min", "minimum", "moveaxis", "mse_loss", "multiply", "negative",
     "not_equal", "one_hot", "ones", "ones_like", "outer", "pad", "permute_dims", "pow", "prod", "relu", "repeat",
-    "reshape", "rms_norm", "rnn", "rnn_step", "roll", "round", "rsqrt", "sigmoid", "sign", "silu", "sin",
+    "reshape", "rms_norm", "rnn", "rnn_step", "roll", "round", "rsqrt",
+    "scaled_dot_product_attention", "sigmoid", "sign", "silu", "sin",
     "soft_cross_entropy", "softmax", "softmax_cross_entropy", "softplus", "split", "sqrt", "square", "squeeze",
     "stack", "std", "subtract", "sum", "take", "take_along_axis", "tanh", "tensordot", "tile", "tril", "triu",
     "unstack", "var", "vecdot", "vector_norm", "weight_norm", "where", "zeros", "zeros_like",

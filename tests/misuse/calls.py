@@ -133,6 +133,8 @@ CALLS: list[Call] = [
     *(Call(name, ((floats(3, 4), "fixed"), (floats(3, 4), "fixed"))) for name in ("soft_cross_entropy", "mse_loss", "l1_loss", "kl_div")),
     Call("huber_loss", ((floats(3, 4), "fixed"), (floats(3, 4), "fixed")), {"delta": (1.0, "positive")}),
     Call("bce_with_logits", ((floats(3, 4), "fixed"), (floats(3, 4), "fixed"))),
+    Call("scaled_dot_product_attention", ((floats(2, 3, 4), "fixed"), (floats(2, 5, 4), "fixed"), (floats(2, 5, 4), "fixed"), (np.ones((3, 5), bool), "broadcast bool")),
+         {"causal": (False, "flag"), "scale": (0.5, "optional positive")}),
     Call("additive_attention", ((floats(2, 4), "fixed"), (floats(2, 3, 4), "fixed"), (floats(4), "fixed"),
                                 (floats(2, 3, 5), "fixed"), (np.ones((2, 3), bool), "bool"))),
     Call("global_norm", ((floats(3, 4), "float"), (floats(2), "float"))),

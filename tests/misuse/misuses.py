@@ -76,7 +76,7 @@ ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     # which of NO_TENSORS are right after all, and the dtypes that are wrong
     "float": ((), ("int32", "bool")), "fixed": ((), ("int32", "bool")), "optional": (("None",), ("int32", "bool")),
     "absent": (("None",), ()), "any": ((), ()), "fixed any": ((), ()), "bool": ((), ("int32", "float32")),
-    "optional bool": (("None",), ("int32", "float32")), "ids": ((), ("float32", "bool")), "labels": ((), ("float32", "bool")),
+    **dict.fromkeys(("optional bool", "broadcast bool"), (("None",), ("int32", "float32"))), "ids": ((), ("float32", "bool")), "labels": ((), ("float32", "bool")),
     "fixed integer": ((), ("float32", "bool")),
     "joined": ((), ("int32", "bool")), "paired": (_NUMBERS, ("int32", "bool")), "compared": (_NUMBERS, ("int32", "bool")),
 }

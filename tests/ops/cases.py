@@ -523,5 +523,30 @@ for rows, steps, width, n_values, first in [(1, 1, 1, 1, 1), (3, 7, 4, 5, 2), (2
          lambda rng, r=rows, t=steps, a=width, m=n_values, n=first: [
              *(rng.standard_normal(s) for s in ((r, a), (r, t, a), (a,), (r, t, m))),
              np.arange(t) < (n + np.arange(r) * 2)[:, None]], additive_attention_reference, 65)
+
+
+
+def dot_product_attention_reference(query, key, value, mask=None, causal=False, scale=None):
+    """Vaswani et al. 2017, eq. 1, one query after another; a query that sees no key gets 0."""
+    out, scale = np.zeros((*query.shape[:-1], value.shape[-1])), query.shape[-1] ** -0.5 if scale is None else scale
+    seen = np.broadcast_to(True if mask is None else mask, (*query.shape[:-1], key.shape[-2]))
+    for place in np.ndindex(query.shape[:-1]):
+        visible = [s for s in range(key.shape[-2]) if seen[place][s] and not (causal and s > place[-1])]
+        scores = np.array([scale * (query[place] @ key[place[:-1]][s]) for s in visible])
+        powers = np.exp(scores - scores.max(initial=-np.inf))
+        out[place] = sum((p / powers.sum() * value[place[:-1]][s] for p, s in zip(powers, visible, strict=True)), np.zeros(value.shape[-1]))
+    return out
+
+
+for lead, queries, keys, width, n_values, _causal in [((), 1, 1, 1, 1, True), ((2, 3), 5, 5, 4, 4, True), ((2, 1), 3, 7, 4, 2, True), ((3,), 7, 3, 1, 5, True),
+                                                      ((2, 2), 5, 6, 3, 4, False), ((1, 2), 0, 3, 2, 2, False), ((0, 2), 3, 3, 2, 2, True), ((1, 2), 33, 65, 8, 3, False)]:
+    for _mask in (None, (queries, keys), (keys,), (1, 1), ()):
+        case(f"scaled_dot_product_attention {lead} {queries} {keys}{' causal' * _causal}{'' if _mask is None else f' mask {_mask}'}",
+             partial(ops.scaled_dot_product_attention, causal=_causal),
+             lambda rng, n=lead, t=queries, s=keys, d=width, v=n_values, m=_mask: [
+                 *(rng.standard_normal((*n, *shape)) for shape in ((t, d), (s, d), (s, v))), *([] if m is None else [rng.random(m) < 0.6])],
+             partial(dot_product_attention_reference, causal=_causal), 65)
+case("scaled_dot_product_attention scale", partial(ops.scaled_dot_product_attention, scale=2.5), gaussians((2, 3, 4), (2, 5, 4), (2, 5, 3)),
+     partial(dot_product_attention_reference, scale=2.5), 65)
 case("clip_gradient far off", partial(ops.clip_gradient, limit=1e6), gaussians((3, 5)), lambda x: x)
 case("global_norm", ops.global_norm, gaussians((3, 5), (7,)), lambda x, y: np.sqrt((x ** 2).sum() + (y ** 2).sum()), 22)

@@ -1,0 +1,187 @@
+"""Multi-head attention and the block of a Transformer (Vaswani et al. 2017, sections 3.2.2, 3.3 and 5.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from duoln import ops
+from duoln.core import Tensor
+from duoln.core.arguments import AT_LEAST_0, BELOW_1, check_choice, check_flag, check_number, described
+from duoln.errors import ShapeError
+from duoln.nn.layers import Linear, check_sizes
+from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter
+from duoln.nn.norm import LayerNorm, RMSNorm
+from duoln.ops.common import check_beside, check_tensors
+from duoln.randomness import Stream
+
+NormPlace = Literal["pre", "post", "none"]
+NormKind = Literal["layer", "rms"]
+BlockActivation = Literal["relu", "gelu"]
+_NORMS: dict[str, type[LayerNorm] | type[RMSNorm]] = {"layer": LayerNorm, "rms": RMSNorm}
+
+
+class MultiHeadAttention(Module):
+    """Attention by several heads, each of which sees width / heads of the width (Vaswani et al. 2017, section 3.2.2).
+
+    One product makes the queries, keys and values of all heads, side by side in this order.
+
+    Shape:
+        x (B, T, width), memory (B, S, width) or None, mask bool (B, S), or one with four axes that broadcasts to
+        (B, heads, T, S) -> (B, T, width); parameters projection.weight (width, 3 width) and .bias (3 width,),
+        out.weight (width, width) and .bias (width,).
+    """
+
+    def __init__(self, width: int, heads: int, bias: bool = True) -> None:
+        check_sizes("MultiHeadAttention", width=width, heads=heads)
+        if width % heads:
+            raise ShapeError(f"[MultiHeadAttention] heads: expected a divisor of width, found {heads} for {width}")
+        self.width, self.heads, self.bias = width, heads, bias
+        self.projection, self.out = Linear(width, 3 * width, bias), Linear(width, width, bias)
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN, mask: Tensor | None = None, *,
+                 memory: Tensor | None = None, causal: bool = False) -> Tensor:
+        """The outputs of the heads, side by side and multiplied by the weight of `out`.
+
+        Args:
+            params, x: see Shape.
+            mask: which steps are real and not padding, (B, S); or what each query of each head sees.
+            memory: where keys and values come from, `x` itself by default.
+            causal: the query at time t sees the keys 0 .. t alone.
+
+        Raises:
+            ShapeError: an array has another shape.
+        """
+        own = branch("MultiHeadAttention", params, "projection")
+        self._check("x", x)
+        if memory is None:
+            query, key, value = ops.split(self.projection(own, x), 3, axis=-1)
+        else:
+            self._check("memory", memory)
+            query, key, value = self._projected(own, x, memory)
+        seen = self._mask(mask, key)
+        out = ops.scaled_dot_product_attention(*(self._by_heads(y) for y in (query, key, value)), seen, causal=causal)
+        joined = ops.reshape(ops.permute_dims(out, axes=(0, 2, 1, 3)), shape=(*x.shape[:2], self.width))
+        return self.out(branch("MultiHeadAttention", params, "out"), joined)
+
+    def _check(self, role: str, x: Any) -> None:
+        check_tensors("MultiHeadAttention", x)
+        if x.ndim != 3 or x.shape[-1] != self.width:
+            raise ShapeError(f"[MultiHeadAttention] {role}: expected shape (B, T, {self.width}), found {x.shape}")
+
+    def _projected(self, own: Params, x: Tensor, memory: Tensor) -> tuple[Tensor, ...]:
+        """Queries of `x`, and keys and values of `memory`."""
+        weight = parameter("MultiHeadAttention", own, "weight")
+        bias = parameter("MultiHeadAttention", own, "bias") if self.bias else None
+        cut = self.width
+        query = ops.linear(x, weight[:, :cut], None if bias is None else bias[:cut])
+        return query, *ops.split(ops.linear(memory, weight[:, cut:], None if bias is None else bias[cut:]), 2, axis=-1)
+
+    def _mask(self, mask: Tensor | None, key: Tensor) -> Tensor | None:
+        if mask is None:
+            return None
+        check_beside("MultiHeadAttention", "mask", mask, "bool", key)
+        if mask.ndim == 4:
+            return mask
+        if mask.shape != key.shape[:2]:
+            raise ShapeError(f"[MultiHeadAttention] mask: expected shape {key.shape[:2]} or four axes, "
+                             f"found {mask.shape}")
+        return ops.reshape(mask, shape=(mask.shape[0], 1, 1, mask.shape[1]))
+
+    def _by_heads(self, x: Tensor) -> Tensor:
+        """(B, T, width) as (B, heads, T, width / heads)."""
+        parts = ops.reshape(x, shape=(*x.shape[:2], self.heads, self.width // self.heads))
+        return ops.permute_dims(parts, axes=(0, 2, 1, 3))
+
+
+class TransformerBlock(Module):
+    """Attention, and two layers with an activation between them, each with a sum around it (section 3.1).
+
+        "post":  x = norm(x + attention(x));  x = norm(x + layers(x))        Vaswani et al. 2017
+        "pre":   x = x + attention(norm(x));  x = x + layers(norm(x))        Xiong et al. 2020, figure 1
+        "none":  x = x + attention(x);        x = x + layers(x)
+
+    After the last block of a "pre" model follows a norm of its own. Dropout acts on what is added to `x` (section
+    5.4), by masks that are part of the batch; the weights of the attention have none.
+
+    Args:
+        width: the size of `x`.
+        heads: of the attention, a divisor of `width`.
+        hidden: the width between the two layers, 4 * width by default.
+        norm: where the normalisation stands.
+        kind: what it is, layer norm or RMS norm.
+        activation: between the two layers.
+        causal: each time step sees itself and those before it alone.
+        dropout: the share of values dropped, by the masks of `dropout_masks`.
+        eps: of the norms.
+
+    Shape:
+        x (B, T, width), mask as for `MultiHeadAttention` -> (B, T, width); parameters attention, attention_norm,
+        hidden, out, hidden_norm.
+    """
+
+    def __init__(self, width: int, heads: int, hidden: int | None = None, *, norm: NormPlace = "pre",
+                 kind: NormKind = "layer", activation: BlockActivation = "relu", causal: bool = False,
+                 dropout: float = 0.0, eps: float = 1e-5) -> None:
+        name = "TransformerBlock"
+        check_sizes(name, width=width, heads=heads)
+        self.n_hidden = 4 * width if hidden is None else hidden
+        check_sizes(name, hidden=self.n_hidden)
+        check_choice(name, "norm", norm, get_args(NormPlace))
+        check_choice(name, "kind", kind, get_args(NormKind))
+        check_choice(name, "activation", activation, get_args(BlockActivation))
+        check_number(name, "eps", eps, AT_LEAST_0)
+        self.width, self.heads, self.norm, self.kind, self.activation = width, heads, norm, kind, activation
+        self.causal = check_flag(name, "causal", causal)
+        self.dropout = check_number(name, "dropout", dropout, BELOW_1)
+        self.eps = eps
+        self.attention = MultiHeadAttention(width, heads)
+        self.hidden, self.out = Linear(width, self.n_hidden), Linear(self.n_hidden, width)
+        if norm != "none":
+            self.attention_norm, self.hidden_norm = (_NORMS[kind](width, eps) for _ in range(2))
+
+    def dropout_masks(self, rng: Stream, steps: int, batch: int) -> list[np.ndarray]:
+        """Masks for what the attention and the layers add: float32 (batch, steps, width), scaled to keep the mean."""
+        keep = np.float32(1 - self.dropout)
+        return [rng.child(name).keep_mask((batch, steps, self.width), float(keep)) / keep
+                for name in ("attention", "layers")]
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN, mask: Tensor | None = None,
+                 dropout_masks: Sequence[Tensor] | None = None) -> Tensor:
+        """Run the block. Without `dropout_masks` nothing is dropped.
+
+        Raises:
+            ShapeError: an array has another shape, or there are not two masks.
+        """
+        drop = self._drops(dropout_masks)
+        if self.norm == "post":
+            x = self._normed(params, "attention_norm", x + self._attend(params, x, mask, drop[0]))
+            return self._normed(params, "hidden_norm", x + self._transform(params, x, drop[1]))
+        x = x + self._attend(params, self._normed(params, "attention_norm", x), mask, drop[0])
+        return x + self._transform(params, self._normed(params, "hidden_norm", x), drop[1])
+
+    def _drops(self, masks: Any) -> Sequence[Tensor | None]:
+        if masks is None:
+            return None, None
+        if not isinstance(masks, tuple | list) or len(masks) != 2:
+            has = f"{len(masks)}" if isinstance(masks, tuple | list) else described(masks)
+            raise ShapeError(f"[TransformerBlock] dropout_masks: expected a list of 2, found {has}")
+        return masks
+
+    def _normed(self, params: Params, name: str, x: Tensor) -> Tensor:
+        if self.norm == "none":
+            return x
+        layer: LayerNorm | RMSNorm = getattr(self, name)
+        return layer(branch("TransformerBlock", params, name), x)
+
+    def _attend(self, params: Params, x: Tensor, mask: Tensor | None, drop: Tensor | None) -> Tensor:
+        y = self.attention(branch("TransformerBlock", params, "attention"), x, mask, causal=self.causal)
+        return y if drop is None else y * drop
+
+    def _transform(self, params: Params, x: Tensor, drop: Tensor | None) -> Tensor:
+        wide = self.hidden(branch("TransformerBlock", params, "hidden"), x)
+        y = self.out(branch("TransformerBlock", params, "out"),
+                     ops.relu(wide) if self.activation == "relu" else ops.gelu(wide))
+        return y if drop is None else y * drop

@@ -1,0 +1,161 @@
+"""Scaled dot-product attention (Vaswani et al. 2017, eq. 1), which never holds the scores of all queries at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod, sqrt
+from typing import Any
+
+from duoln.backends.protocol import Array, Backend, Shape
+from duoln.core import Rule, Tensor, op
+from duoln.core.arguments import ABOVE_0, check_flag, check_number
+from duoln.errors import ShapeError
+from duoln.ops.common import broadcast_shape, check_beside, check_float
+from duoln.ops.shape import reshape
+
+_NEVER = -1e30
+"""The score of a key that a query does not see."""
+_SCORES = 1 << 20
+"""So many scores may be computed at once."""
+_BLOCKS, _LEAST_ROWS = 32, 32
+"""More scores than that are computed for so large a share of the queries at once, but not for fewer queries."""
+
+
+@op(like=(0,))
+def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *,
+                                 causal: bool = False, scale: float | None = None) -> Tensor:
+    """softmax(scale * query @ key^T) @ value, over the keys that each query sees.
+
+    The scores are computed for some queries at a time and computed again for the gradient: what is kept is two numbers
+    for each query. A query that sees no key gets 0.
+
+    Args:
+        query, key, value, mask: see Shape; a query sees the keys where `mask` is True.
+        causal: the query at time t sees the keys 0 .. t alone, also where there are more keys than queries.
+        scale: of the scores, 1 / sqrt(D) by default.
+
+    Shape:
+        query (..., T, D), key (..., S, D), value (..., S, V) with the same axes before, S at least 1; mask bool, of a
+        shape that broadcasts to (..., T, S): (B, 1, 1, S) for padding -> (..., T, V).
+
+    Raises:
+        ShapeError, DtypeError: the arrays do not fit together. UsageError: `scale` is not above 0.
+    """
+    name = "scaled_dot_product_attention"
+    check_float(name, query, key, value)
+    causal = check_flag(name, "causal", causal)
+    shapes = query.shape, key.shape, value.shape
+    if min(map(len, shapes)) < 2 or query.shape[:-2] != key.shape[:-2] or key.shape[:-1] != value.shape[:-1] \
+            or query.shape[-1] != key.shape[-1] or 0 in (key.shape[-2], key.shape[-1]):
+        raise ShapeError(f"[{name}] expected query (..., T, D), key (..., S, D), value (..., S, V) with S and D of at "
+                         f"least 1, found {', '.join(map(str, shapes))}")
+    if mask is not None:
+        check_beside(name, "mask", mask, "bool", query)
+        scores = (*query.shape[:-1], key.shape[-2])
+        if mask.ndim > len(scores) or broadcast_shape(name, mask.shape, scores) != scores:
+            raise ShapeError(f"[{name}] mask: expected a shape that broadcasts to {scores}, found {mask.shape}")
+        if mask.ndim < 2:
+            mask = reshape(mask, shape=(1,) * (2 - mask.ndim) + mask.shape)
+    scale = 1.0 / sqrt(query.shape[-1]) if scale is None else check_number(name, "scale", scale, ABOVE_0)
+    return scaled_dot_product_attention.apply(query, key, value, mask, causal=causal, scale=scale)
+
+
+def blocks_of(shape: Shape, keys: int) -> Iterator[tuple[int, int]]:
+    """The queries whose scores are computed at once, [first, last), for queries of shape (..., T, D)."""
+    queries, rows = shape[-2], prod(shape[:-2])
+    size = queries
+    if rows * queries * keys > _SCORES:
+        size = max(min(queries // _BLOCKS, _SCORES // (rows * keys)), _LEAST_ROWS)
+    for first in range(0, queries, max(size, 1)):
+        yield first, min(first + size, queries)
+
+
+def _turned(be: Backend, x: Array) -> Array:
+    """The last two axes the other way round."""
+    axes = tuple(range(len(x.shape)))
+    return be.permute_dims(x, (*axes[:-2], axes[-1], axes[-2]))
+
+
+def _seen(be: Backend, mask: Array | None, causal: bool, first: int, last: int, keys: int) -> Array | None:
+    """Which of the first `keys` keys the queries [first, last) see; None for all of them."""
+    seen = None
+    if mask is not None:
+        rows = slice(first, last) if mask.shape[-2] != 1 else slice(None)
+        seen = mask[..., rows, :keys]
+    if causal and keys > first + 1:
+        before = be.expand_dims(be.arange(last - first) + first, 1) >= be.arange(keys)
+        seen = before if seen is None else be.logical_and(seen, before)
+    return seen
+
+
+def _scores(be: Backend, queries: Array, keys: Array, seen: Array | None) -> Array:
+    scores = be.matmul(queries, keys)
+    return scores if seen is None else be.where(seen, scores, _NEVER)
+
+
+def _forward(be: Backend, query: Array, key: Array, value: Array, mask: Array | None, causal: bool,
+             scale: float) -> tuple[Array, Any]:
+    scaled, keys = query * scale, _turned(be, key)
+    outs, tops, totals = [], [], []
+    for first, last in blocks_of(query.shape, key.shape[-2]):
+        end = min(last, key.shape[-2]) if causal else key.shape[-2]
+        seen = _seen(be, mask, causal, first, last, end)
+        scores = _scores(be, scaled[..., first:last, :], keys[..., :end], seen)
+        top = be.max(scores, axis=-1, keepdims=True)
+        powers = be.exp(scores - top)
+        if mask is not None:  # the scores of a query that sees no key are equal
+            powers = be.where(seen, powers, 0.0)
+        total = be.sum(powers, axis=-1, keepdims=True)
+        if mask is not None:
+            total = be.where(total > 0, total, 1.0)
+        outs.append(be.matmul(powers, value[..., :end, :]) / total)
+        tops.append(top)
+        totals.append(total)
+    if not outs:
+        out = be.zeros((*query.shape[:-1], value.shape[-1]), be.dtype(query))
+        return out, (scaled, key, value, mask, causal, scale, out, None, None)
+    out = _joined(be, outs)
+    return out, (scaled, key, value, mask, causal, scale, out, _joined(be, tops), _joined(be, totals))
+
+
+def _joined(be: Backend, blocks: list[Array]) -> Array:
+    return blocks[0] if len(blocks) == 1 else be.concat(blocks, axis=-2)
+
+
+def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
+    scaled, key, value, mask, causal, scale, out, top, total = saved
+    along = be.sum(gout * out, axis=-1, keepdims=True)
+    keys, values = _turned(be, key), _turned(be, value)
+    d_query: list[Array] = []
+    d_key = be.zeros(key.shape, be.dtype(key)) if needs[1] else None
+    d_value = be.zeros(value.shape, be.dtype(value)) if needs[2] else None
+    for first, last in blocks_of(scaled.shape, key.shape[-2]):
+        end = min(last, key.shape[-2]) if causal else key.shape[-2]
+        queries, g = scaled[..., first:last, :], gout[..., first:last, :]
+        seen = _seen(be, mask, causal, first, last, end)
+        powers = be.exp(_scores(be, queries, keys[..., :end], seen) - top[..., first:last, :])
+        weights = powers / total[..., first:last, :]
+        if mask is not None:
+            weights = be.where(seen, weights, 0.0)
+        if d_value is not None:
+            d_value = _plus(be, d_value, end, be.matmul(_turned(be, weights), g))
+        if not (needs[0] or needs[1]):
+            continue
+        d_scores = weights * (be.matmul(g, values[..., :end]) - along[..., first:last, :])
+        if needs[0]:
+            d_query.append(be.matmul(d_scores, key[..., :end, :]) * scale)
+        if d_key is not None:
+            d_key = _plus(be, d_key, end, be.matmul(_turned(be, d_scores), queries))
+    if needs[0] and not d_query:
+        d_query = [be.zeros(scaled.shape, be.dtype(scaled))]
+    return _joined(be, d_query) if needs[0] else None, d_key, d_value, None
+
+
+def _plus(be: Backend, total: Array, end: int, part: Array) -> Array:
+    """`total` with `part` added to its first `end` rows."""
+    if end == total.shape[-2]:
+        return total + part
+    return be.slice_add(total, (..., slice(end), slice(None)), part)
+
+
+scaled_dot_product_attention.add(Rule("composed", _forward, _vjp))
