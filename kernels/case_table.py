@@ -44,7 +44,7 @@ _VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "laye
 def rule_cases() -> list[RuleCase]:
     """Every case."""
     return [*_layer_norm(), *_recurrent(), *_cells(), *_cross_entropy(), *_linear_cross_entropy(), *_take(),
-            *_linear(), *_adam(), *_adam_rates(), *_norms(), *_images(), *_channels()]
+            *_linear(), *_adam(), *_adam_rates(), *_norms(), *_images(), *_channels(), *_attention()]
 
 
 def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -206,3 +206,17 @@ def _channels() -> Iterator[RuleCase]:
         x, gain, bias = _floats(rng, *shape), _floats(rng, shape[-1]), _floats(rng, shape[-1])
         yield RuleCase("batch_norm", f"{shape}", (x, gain, bias), {"eps": 1e-2, "unbiased": False}, prod(shape))
         yield RuleCase("add", f"{shape} and a bias", (x, bias), {}, prod(shape))
+
+
+def _attention() -> Iterator[RuleCase]:
+    for before, queries, keys, width, n_values, causal in (
+            ((), 1, 1, 1, 1, True), ((2, 3), 5, 5, 4, 4, True), ((3, 1), 49, 65, 33, 17, False),
+            ((2,), 130, 70, 16, 65, True), ((1, 2), 64, 200, 64, 64, True), ((2, 2, 1), 13, 3, 8, 5, False)):
+        rng = np.random.default_rng([queries, keys, width])
+        arrays = [_floats(rng, *before, *shape) for shape in ((queries, width), (keys, width), (keys, n_values))]
+        attrs = {"causal": causal, "scale": width ** -0.5}
+        case, length = f"{(*before, queries, width)} by {keys}, causal {causal}", 2 * max(keys, queries, width)
+        yield RuleCase("scaled_dot_product_attention", case, (*arrays, None), attrs, length)
+        for shape in ((queries, keys), (*before, 1, keys)):
+            mask = rng.random(shape) < 0.6
+            yield RuleCase("scaled_dot_product_attention", f"{case}, mask {shape}", (*arrays, mask), attrs, length)
