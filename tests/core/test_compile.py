@@ -95,11 +95,11 @@ def test_a_step_runs_as_it_is_for_ever_new_shapes(be):
 
 def test_a_warning_about_ever_new_shapes_is_said_once(numpy_backend):
     compiled = duoln.compile(lambda x: x)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as captured:
         warnings.simplefilter("default")
         for n in range(1, MAX_INPUT_FORMS + 9):
             compiled(duoln.tensor(np.ones(n, np.float32), numpy_backend))
-    assert [w.category for w in said] == [CompileWarning]
+    assert [w.category for w in captured] == [CompileWarning]
 
 
 def test_an_error_in_a_step_comes_through(be, rng):
