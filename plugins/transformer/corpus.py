@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -107,5 +108,5 @@ def parts(books: list[str], held_out: list[str], where: object) -> Parts:
     else:
         text = "".join(books)
         cuts = [round(len(text) * share) for share in (0, _LAST_TENTH, _LAST_TWENTIETH, 1)]
-        train, valid, test = ([text[first:last]] for first, last in zip(cuts[:-1], cuts[1:], strict=True))
+        train, valid, test = ([text[first:last]] for first, last in pairwise(cuts))
     return Parts(*(np.concatenate([encode(book) for book in some]) for some in (train, valid, test)))

@@ -59,7 +59,8 @@ def norms(model: CharacterTransformer, params: Params, batches: Batches, count: 
 def findings(trained: Trained, batches: Batches, options: Options) -> Findings:
     """The norms at the start of a run and where it stands now, block by block."""
     assert isinstance(trained.model, CharacterTransformer)
-    first, now = (norms(trained.model, params, batches, options.batches) for params in (start_of(trained), trained.params))
+    first, now = (norms(trained.model, params, batches, options.batches)
+                  for params in (start_of(trained), trained.params))
     rows = [(f"{k}", f"{a:.4f}", f"{b:.4f}") for k, (a, b) in enumerate(zip(first, now, strict=True), 1)]
     return Findings("Norms of the gradients of each block's second matrix",
                     ("block", "before the first update", f"after {trained.step} updates"), rows,

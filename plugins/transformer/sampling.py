@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from duoln import tensor
-from duoln.errors import DivergedError, UsageError
+from duoln.errors import DataError, DivergedError, UsageError
 from duoln.nn import Params
 from duoln.plugins.transformer.alphabet import OTHER, decode, encode_strictly
 from duoln.plugins.transformer.model import CharacterTransformer
@@ -33,14 +33,18 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
 
     Raises:
         UsageError: a text that the model cannot read, an option out of range, or a model that has not been trained.
-        DivergedError: the model gives no finite numbers.
+        DivergedError: the model gives no finite numbers. DataError: `out` cannot be written.
     """
     begin = encode_strictly(options.text)
     if trained.step == 0:
         raise UsageError("[transformer] expected a trained model, found one after 0 updates")
     assert isinstance(trained.model, CharacterTransformer)
     written = write(trained.model, trained.params, begin, options.characters, options.temperature, options.seed)
-    out.write_text(options.text + written + "\n", encoding="utf-8")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(options.text + written + "\n", encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{out}: cannot be written: {error.strerror or error}") from error
     return [out]
 
 

@@ -74,8 +74,8 @@ class TransformerTask(Task):
     config = TransformerConfig
     presets: ClassVar = {
         "xiong2020": {"source": "novels100", "epochs": 100},
-        "small": {"width": 128, "hidden": 256, "length": 64, "batch_size": 32, "warmup": 100, "updates": 400,
-                  "evaluate_every": 25},
+        "small": {"width": 128, "hidden": 256, "length": 64, "batch_size": 32, "learning_rate": 4e-3,
+                  "warmup": 100, "updates": 400, "evaluate_every": 25},
         "smoke": {"blocks": 2, "width": 16, "heads": 2, "hidden": 32, "length": 24, "batch_size": 8, "warmup": 10,
                   "learning_rate": 1e-2, "updates": 40, "windows": 16, "source": "made"},
     }
