@@ -127,8 +127,8 @@ def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="also run the tests that take minutes")
 
 
-_TASKS = "attentive_reader convnet draw handwriting las mnist order_embeddings skip_thoughts skip_thoughts_judging draw_ops "\
-    "handwriting_ops order_embeddings_ops operators"
+_TASKS = "attentive_reader convnet draw handwriting las mnist order_embeddings skip_thoughts skip_thoughts_judging transformer "\
+    "draw_ops handwriting_ops order_embeddings_ops operators"
 NUMERICAL = ("analysis/", "core/", "nn/", "ops/", "kernels/test_conv_rules.py", "kernels/test_large_means.py",
              "kernels/test_lines_rules.py", "kernels/test_recurrent_rules.py", "kernels/test_recurrent_walks.py",
              "kernels/test_rules.py", "test_optim.py",

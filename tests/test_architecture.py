@@ -304,7 +304,7 @@ def test_plugins_are_all_alike():
     wanted = {"__init__.py", "task.py", "model.py", "data.py", "peer_torch.py", "README.md"}
     missing = {folder.name: wanted - {p.name for p in folder.iterdir()}
                for folder in (ROOT / "plugins").iterdir() if (folder / "__init__.py").is_file()}
-    assert len(missing) == 8 and {name: files for name, files in missing.items() if files} == {}
+    assert len(missing) == 9 and {name: files for name, files in missing.items() if files} == {}
 
 
 def test_every_folder_is_a_listed_package():

@@ -117,10 +117,10 @@ def test_values_of_16_bits(gpu):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) for name in (
-    "handwriting", "attentive_reader", "order_embeddings", "skip_thoughts", "convnet", "las")])
+    "handwriting", "attentive_reader", "order_embeddings", "skip_thoughts", "convnet", "las", "transformer")])
 def test_every_task_trains_by_a_graph(name, gpu):
     """One batch again and again: other batches may have other shapes, and so other graphs."""
-    assert _in_step(*_task(name, gpu, variant="both" if name == "las" else "ln", batch=lambda k: 0), 5) == 2
+    assert _in_step(*_task(name, gpu, variant={"las": "both", "transformer": "pre"}.get(name, "ln"), batch=lambda k: 0), 5) == 2
 
 
 def test_results_stay_when_the_graph_runs_again(gpu):

@@ -13,7 +13,8 @@ from duoln.tasks.attributes import check_attributes
 from duoln.tasks.registry import find_task
 from duoln.testing import check_error
 
-PLUGINS = ("attentive_reader", "convnet", "draw", "handwriting", "las", "mnist", "order_embeddings", "skip_thoughts")
+PLUGINS = ("attentive_reader", "convnet", "draw", "handwriting", "las", "mnist", "order_embeddings", "skip_thoughts",
+           "transformer")
 
 
 class Elsewhere(Mnist):

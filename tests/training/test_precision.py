@@ -165,10 +165,10 @@ def test_a_report_shows_it_where_it_differs(numpy_backend, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["mnist", *(pytest.param(task, marks=pytest.mark.long) for task in (
-    "attentive_reader", "convnet", "draw", "handwriting", "las", "order_embeddings", "skip_thoughts"))])
+    "attentive_reader", "convnet", "draw", "handwriting", "las", "order_embeddings", "skip_thoughts", "transformer"))])
 def test_every_experiment_trains(name, numpy_backend):
     """Losses begin and go on as those in float32."""
-    variant = next(v for v in ("ln", "both") if v in find_task(name).variants)
+    variant = next(v for v in ("ln", "both", "pre") if v in find_task(name).variants)
     runs = [duoln.train(name, variant, preset="smoke", backend=numpy_backend, precision=precision) for precision in ("float32", "bf16")]
     first, second = (run.losses["loss"] for run in runs)
     assert np.isfinite(second).all()

@@ -1,0 +1,72 @@
+"""Windows of characters: random ones for training, and fixed ones, evenly apart, for validation and test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from duoln.data import Batch, check_range
+from duoln.errors import DataError, UsageError
+from duoln.plugins.transformer import corpus
+from duoln.plugins.transformer.alphabet import CLASSES
+from duoln.plugins.transformer.corpus import Source
+from duoln.randomness import Stream
+from duoln.tasks import Splits
+
+
+class Windows:
+    """The batch of an update: characters from random places of a text, and with each the one after it.
+
+    Args:
+        text: the classes, uint8 (characters,), more than `length`.
+        length: characters of a window.
+        batch_size: windows of a batch.
+        seed: of the places.
+    """
+
+    def __init__(self, text: np.ndarray, length: int, batch_size: int, seed: int) -> None:
+        self._text, self._length, self._size, self._seed = text, length, batch_size, seed
+
+    def __call__(self, step: int) -> Batch:
+        """The batch of one update, counted from 0.
+
+        Shape:
+            x int32 (batch, length); y the same, one character on.
+        """
+        places = Stream(self._seed, "batches", step=step).integers(len(self._text) - self._length, (self._size,))
+        return _windows(self._text, places, self._length)
+
+
+def _windows(text: np.ndarray, places: np.ndarray, length: int) -> Batch:
+    chosen = text[places[:, None] + np.arange(length + 1)].astype(np.int32)
+    return {"x": chosen[:, :-1].copy(), "y": chosen[:, 1:].copy()}
+
+
+def fixed_windows(text: np.ndarray, length: int, count: int) -> Batch:
+    """So many windows of a text, or as many as it has, evenly apart; none shares a predicted character with another."""
+    count = min(count, (len(text) - 1) // length)
+    return _windows(text, np.arange(count) * ((len(text) - 1 - length) // max(count - 1, 1)), length)
+
+
+def splits(source: Source, file: str | None, length: int, batch_size: int, updates: int, windows: int, seed: int,
+           root: Path | None = None) -> Splits:
+    """Training windows, and those that are evaluated, each set with how often each class is in the training text.
+
+    Raises:
+        UsageError: a length, a batch, an epoch or a number of windows below 1.
+        DataError: a part of the text is shorter than a window. The rest as `corpus.load`.
+    """
+    for name, value in (("length", length), ("batch_size", batch_size), ("updates", updates), ("windows", windows)):
+        if value < 1:
+            raise UsageError(f"[transformer] expected {name} of at least 1, found {value}")
+    dataset, parts = corpus.load(source, file, seed, root)
+    for part, text in parts._asdict().items():
+        if len(text) <= length:
+            raise DataError(f"[transformer] {dataset.name}: expected more than {length} characters for {part}, as the "
+                            f"length of a window is; found {len(text)}")
+        check_range(f"transformer: {part}", text, CLASSES)
+    counts = np.bincount(parts.train, minlength=CLASSES).astype(np.int32)
+    evaluation = {part: {**fixed_windows(text, length, windows), "counts": counts}
+                  for part, text in (("valid", parts.valid), ("test", parts.test))}
+    return Splits(dataset, Windows(parts.train, length, batch_size, seed), updates, evaluation)

@@ -1,0 +1,61 @@
+"""A causal Transformer over characters."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from duoln import Tensor, nn, ops
+from duoln.nn import Params
+from duoln.nn.attention import BlockActivation, NormKind, NormPlace
+
+
+class CharacterTransformer(nn.Module):
+    """Vectors of characters and places, blocks, and the weights that predict the next character.
+
+    The vectors start with the variance 1 / width and are multiplied by sqrt(width) (Vaswani et al. 2017, section 3.4);
+    those of the places are learnt. All matrices start as Glorot and Bengio 2010 have it ("Xavier"); none is made
+    smaller for the number of blocks. After the last block of a "pre" model stands one more norm (Xiong et al. 2020).
+
+    Args:
+        classes: of characters.
+        length: characters of a window at most.
+        blocks: how many.
+        width: of a character's vector.
+        heads: of the attention, a divisor of `width`.
+        hidden: units between the two layers of a block.
+        norm: where the norms stand.
+        kind: what they are.
+        activation: between the two layers of a block.
+
+    Shape:
+        `states`: x int32 (B, T), T at most `length` -> (B, T, width); `nats`: with y int32 (B, T) -> (B, T);
+        `logits` -> (B, T, classes).
+    """
+
+    def __init__(self, classes: int, length: int, blocks: int, width: int, heads: int, hidden: int, norm: NormPlace,
+                 kind: NormKind = "layer", activation: BlockActivation = "relu") -> None:
+        self.classes, self.length, self.width = classes, length, width
+        start = nn.init.gaussian(1 / sqrt(width))
+        self.characters = nn.Embedding(classes, width, start)
+        self.places = nn.Embedding(length, width, start)
+        self.blocks = nn.Sequential(*(
+            nn.TransformerBlock(width, heads, hidden, norm=norm, kind=kind, activation=activation, causal=True)
+            for _ in range(blocks)))
+        if norm == "pre":
+            self.last_norm = nn.LayerNorm(width) if kind == "layer" else nn.RMSNorm(width)
+        self.output = nn.Linear(width, classes)
+
+    def states(self, params: Params, x: Tensor) -> Tensor:
+        """What the last block, or the norm after it, makes of each character and those before it."""
+        vectors = self.characters(params["characters"], x) + params["places"]["table"][:x.shape[1]]
+        h: Tensor = self.blocks(params["blocks"], vectors * sqrt(self.width))
+        return self.last_norm(params["last_norm"], h) if "last_norm" in params else h
+
+    def nats(self, params: Params, x: Tensor, y: Tensor) -> Tensor:
+        """-log p of each next character. The probabilities of all characters are never stored at once."""
+        output = params["output"]
+        return ops.linear_cross_entropy(self.states(params, x), output["weight"], output["bias"], y)
+
+    def logits(self, params: Params, x: Tensor) -> Tensor:
+        """Of each next character."""
+        return self.output(params["output"], self.states(params, x))

@@ -1,0 +1,21 @@
+"""The learning rate of each update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import sqrt
+
+
+def inverse_root(rate: float, full: int, warm: bool) -> Callable[[int], float]:
+    """`rate` at the update numbered `full` (counted from 1), and rate * sqrt(full / number) at those after it.
+
+    Before it the rate rises along a line (`warm`: Xiong et al. 2020, eq. 1 and Vaswani et al. 2017, section 5.3), or is
+    `rate` from the first update on. With `full` 0 the rate is always `rate`.
+    """
+    def at(step: int) -> float:
+        number = step + 1
+        if number <= full:
+            return rate * number / full if warm else rate
+        return rate * sqrt(full / number) if full else rate
+
+    return at

@@ -1,0 +1,156 @@
+"""The Transformer's data: the alphabet, books parted for training, validation and test, and windows of them."""
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
+from duoln.plugins.transformer import corpus, data
+from duoln.plugins.transformer.alphabet import CHARACTERS, CLASSES, OTHER, decode, encode, encode_strictly
+from duoln.plugins.transformer.task import TransformerTask
+from duoln.tasks import make_config
+from duoln.testing import check_error, check_task
+
+TASK = TransformerTask()
+REAL = next((Path(p) / corpus.PLACES["novels"] for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep)
+             if p and (Path(p) / corpus.PLACES["novels"]).is_file()), None)
+
+
+def _book(name, words):
+    return f"### {name} | A | 1900\n" + "".join(f"{name} says {word} now.\n\n" for word in words) + "\n"
+
+
+def _write(root, name, text):
+    (root / "books").mkdir(exist_ok=True)
+    path = root / "books" / name
+    path.write_bytes(gzip.compress(text.encode()))
+    return path
+
+
+# The alphabet -------------------------------------------------------------------------------------------
+
+def test_each_character_has_a_class_of_its_own():
+    assert CLASSES == 76 and len(set(CHARACTERS)) == OTHER == 75
+    assert encode(CHARACTERS).tolist() == list(range(OTHER)) and encode("").shape == (0,)
+    assert encode("aé\u2014\x00#\U0001f600\ud800b").tolist() == [0, *[OTHER] * 6, 1]
+    assert decode(encode("It was, \"now\"-(1)\n")) == "It was, \"now\"-(1)\n"
+
+
+def test_a_text_to_continue_is_of_the_alphabet():
+    assert encode_strictly("It").tolist() == encode("It").tolist()
+    check_error(UsageError, lambda: encode_strictly(""), "at least one character")
+    check_error(UsageError, lambda: encode_strictly("caf\u00e9"), "\u00e9", "position 3")
+
+
+# Books --------------------------------------------------------------------------------------------------
+
+def test_books_begin_after_their_titles(tmp_path):
+    path = _write(tmp_path, "a.txt.gz", "\nbefore\n\n" + _book("One", "ab") + "### Empty\n\n" + _book("Two", "c"))
+    assert corpus.read_books(path) == ["before\n", "One says a now.\nOne says b now.\n", "Two says c now.\n"]
+    plain = tmp_path / "plain.txt"
+    plain.write_text("one\r\n\r\ntwo ### three")
+    assert corpus.read_books(plain) == ["one\ntwo ### three\n"]
+    plain.write_text("### title\n\n")
+    check_error(DataError, lambda: corpus.read_books(plain), "plain.txt", "at least one book")
+
+
+def test_the_last_books_are_for_validation_and_test():
+    def texts(books, held_out=()):
+        return [decode(part) for part in corpus.parts(books, list(held_out), "here")]
+
+    assert texts(["a", "b", "c", "d"]) == ["ab", "c", "d"]
+    assert texts(["a", "b", "c"], ["x", "y", "z"]) == ["abc", "xy", "z"]
+    assert texts(["abcdefghijklmnopqrst"]) == ["abcdefghijklmnopqr", "s", "t"]
+    assert texts(["abcdefghij", "klmnopqrst"]) == ["abcdefghijklmnopqr", "s", "t"]
+    check_error(DataError, lambda: texts(["a", "b"], ["x"]), "here", "two books")
+
+
+def test_which_corpus_is_read(tmp_path):
+    _write(tmp_path, "novels100.txt.gz", _book("One", "abcdef") + _book("Two", "ghijkl"))
+    _write(tmp_path, corpus.HELD_OUT["novels100"], _book("Three", "abc") + _book("Four", "d"))
+
+    def load(source, file=None):
+        return corpus.load(source, file, 0, tmp_path)
+
+    dataset, parts = load("auto")
+    assert dataset == ("novels100, 263 characters", "substitute")
+    assert decode(parts.test) == "Four says d now.\n" and decode(parts.valid).startswith("Three says a now.\nThree")
+    _write(tmp_path, "novels.txt.gz", "".join(_book(name, "ab") for name in ("A", "B", "C")))
+    assert load("auto")[0].name == load("novels")[0].name == "novels, 84 characters"
+    mine = _write(tmp_path, "mine.txt", _book("Mine", "abcdefghij"))
+    assert load("novels", str(mine))[0].name.startswith("mine, ") and load("made", str(mine))[0] == ("made books", "synthetic")
+    (tmp_path / "books" / corpus.HELD_OUT["novels100"]).unlink()
+    check_error(DataMissingError, lambda: load("novels100"), corpus.HELD_OUT["novels100"])
+
+
+def test_without_books_they_are_made(monkeypatch, tmp_path):
+    monkeypatch.delenv("DUOLN_DATA", raising=False)
+    monkeypatch.setenv("DUOLN_CACHE", str(tmp_path))
+    dataset, parts = corpus.load("auto", None, 3, None)
+    assert dataset.label == "made books, synthetic" and OTHER not in np.concatenate(parts)
+    again, different = corpus.load("made", None, 3)[1], corpus.load("made", None, 4)[1]
+    assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
+    assert not np.array_equal(parts.train[:200], different.train[:200])
+    check_error(DataMissingError, lambda: corpus.load("novels", None, 0), "books/novels.txt.gz", "--set corpus=FILE")
+
+
+def test_damaged_books_are_refused_by_name(tmp_path):
+    root = tmp_path / "corpus"
+    root.mkdir()
+    _write(root, "novels.txt.gz", "".join(_book(name, "abcdefgh") for name in ("One", "Two", "Three")))
+    check_task(TASK, settings={"blocks": 1, "length": 5, "batch_size": 2}, gradients=False, agreement=False, corpus=root,
+               corpus_settings={"source": "novels", "length": 5})
+    path = _write(tmp_path, "latin.txt.gz", "a")
+    path.write_bytes(gzip.compress("caf\u00e9".encode("latin-1")))
+    check_error(DataFormatError, lambda: corpus.load("auto", str(path), 0), "latin.txt.gz", "utf-8")
+
+
+# Windows ------------------------------------------------------------------------------------------------
+
+def test_a_window_and_the_character_after_each_of_its_own():
+    text = np.arange(100, 160, dtype=np.uint8)
+    windows = data.Windows(text, 7, 500, 0)
+    batch = windows(3)
+    assert {key: (a.shape, a.dtype) for key, a in batch.items()} == {key: ((500, 7), np.int32) for key in "xy"}
+    assert (np.diff(batch["x"]) == 1).all() and (batch["y"] == batch["x"] + 1).all()
+    assert batch["x"][:, 0].min() == 100 and batch["y"][:, -1].max() == 159  # the first and the last one
+    np.testing.assert_array_equal(windows(3)["x"], batch["x"])
+    assert not np.array_equal(windows(4)["x"], batch["x"])
+    assert not np.array_equal(data.Windows(text, 7, 500, 1)(3)["x"], batch["x"])
+
+
+@pytest.mark.parametrize(("length", "count", "expected"), [
+    (3, 2, [0, 6]), (3, 3, [0, 3, 6]), (3, 99, [0, 3, 6]), (9, 5, [0]), (4, 1, [0])])
+def test_evaluated_windows_stand_evenly_apart_and_share_no_prediction(length, count, expected):
+    batch = data.fixed_windows(np.arange(10, dtype=np.uint8), length, count)
+    assert batch["x"][:, 0].tolist() == expected and batch["y"].shape == (len(expected), length)
+    assert len(np.unique(batch["y"])) == batch["y"].size
+
+
+def test_wrong_settings_are_refused():
+    for name, value in (("length", 0), ("batch_size", 0), ("updates", -1), ("windows", 0)):
+        settings = {"length": 8, "batch_size": 2, "updates": 2, "windows": 2} | {name: value}
+        check_error(UsageError, lambda settings=settings: data.splits("made", None, seed=0, **settings), name, f"found {value}")
+    check_error(DataError, lambda: data.splits("made", None, 99_999, 2, 2, 2, 0), "99999 characters", "for train")
+
+
+def test_the_splits_of_a_task():
+    cfg = make_config(TASK, "pre", "smoke")
+    splits = TASK.data(cfg)
+    assert splits.steps_per_epoch == 40 and set(splits.evaluation) == {"valid", "test"}
+    for split in splits.evaluation.values():
+        assert split["x"].shape == split["y"].shape == (16, 24) and split["counts"].shape == (CLASSES,)
+    assert splits.evaluation["valid"]["counts"].sum() == len(corpus.load("made", None, 0)[1].train)
+
+
+@pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no novels")
+def test_the_real_novels():
+    """Needs the file: eleven novels, of which The Warden and Jane Eyre are left out of training."""
+    dataset, parts = corpus.load("novels", None, 0, REAL.parents[1])
+    assert dataset.provenance == "substitute" and [len(part) > 300_000 for part in parts] == [True] * 3
+    texts = [decode(np.minimum(part, OTHER - 1)) for part in parts]
+    assert [[name in text for name in ("Dickon", "Barchester", "Rochester")] for text in texts] == np.eye(3).tolist()
+    assert np.mean(parts.train == OTHER) < 1e-4
