@@ -30,6 +30,7 @@ from duoln.tasks.settings import check_config, check_preset, make_config
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Dataset
 from duoln.training.loop import fit
+from duoln.training.norm_stats import Watch
 from duoln.training.trainer import Trainer
 
 _NO_METRICS = ("event", "step", "epoch", "wall_s")
@@ -130,11 +131,11 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
 
 
 def train_in_folder(trainer: Trainer, path: Path, listeners: Sequence[Listener] = (), resume: bool = False,
-                    same_bits: bool = True) -> dict[str, Any]:
+                    same_bits: bool = True, watch: Watch | None = None) -> dict[str, Any]:
     """Run `fit` with a run folder, which is always closed afterwards; returns the figures. Raises as `fit`."""
     folder = RunFolder(path, trainer.backend)
     try:
-        return fit(trainer, folder, listeners, resume, same_bits)
+        return fit(trainer, folder, listeners, resume, same_bits, watch)
     finally:
         folder.close()
 
