@@ -58,7 +58,9 @@ def write_layers(task: Task, curves: Sequence[Curve], out: Path) -> list[Path]:
     from duoln.runs.norm_stats_picture import draw
     from duoln.runs.series import short_names
 
-    named = {name: c for name, c in zip(short_names([c.path for c in curves]), curves, strict=True) if c.layers}
+    order = {variant: k for k, variant in enumerate(task.variants)}
+    ordered = sorted(curves, key=lambda c: order.get(c.variant, len(order)))
+    named = {name: c for name, c in zip(short_names([c.path for c in ordered]), ordered, strict=True) if c.layers}
     if not named:
         return []
     written = [write_table({name: (c.variant, c.layers) for name, c in named.items()}, out / LAYERS[0])]

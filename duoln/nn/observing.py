@@ -71,9 +71,10 @@ def _calls_of(kind: type[Module]) -> Iterator[tuple[str, Callable[..., Any]]]:
     """The public methods of a class that take `params` first, by name."""
     for name in dir(kind):
         function = inspect.getattr_static(kind, name)
-        is_public = name == "__call__" or not name.startswith("_")
-        if is_public and inspect.isfunction(function) and list(inspect.signature(function).parameters)[1:2] == ["params"]:
-            yield name, function
+        if inspect.isfunction(function) and (name == "__call__" or not name.startswith("_")):
+            _, *first = inspect.signature(function).parameters
+            if first[:1] == ["params"]:
+                yield name, function
 
 
 def _put_back(kind: type[Module], name: str, own: Any) -> None:

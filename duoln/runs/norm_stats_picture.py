@@ -16,15 +16,15 @@ _ROW, _COLUMN = 2.1, 3.2
 """Least inches of a panel with its axis."""
 _ACROSS = 4
 """Names of layers side by side below the panels, at the usual width."""
-_FEW = 20
-"""A line with at most this many points has a mark at each."""
+_MARKS = 12
+"""About the most marks of a line."""
 
 
 def draw(title: str, runs: Mapping[str, Mapping[int, Layers]], target: Path) -> Path:
     """Draw the statistics of some runs beside each other; the panels of a statistic have one scale.
 
-    The scale is logarithmic where the positive values span a ratio of ten or more; if some are 0, it is linear around 0.
-    That of the mean, which has both signs, is linear.
+    The scale is logarithmic where the positive values span a ratio of ten or more; if some are 0, it is linear around
+    0. That of the mean, which has both signs, is linear.
 
     Args:
         title: what stands above.
@@ -67,7 +67,7 @@ def _lines(axes: Any, key: str, by_step: Mapping[int, Layers], looks: Mapping[st
     for path, look in looks.items():
         points = _values(by_step, key, [path])
         if points:
-            axes.plot(*zip(*points, strict=True), **(look.marked() if len(points) < _FEW else look.line()))
+            axes.plot(*zip(*points, strict=True), markevery=-(-len(points) // _MARKS), **look.marked())
     axes.tick_params(labelsize=style.SMALL)
     axes.grid(alpha=0.3)
 

@@ -8,11 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.core import Tensor
+from duoln.backends.protocol import Backend
+from duoln.core import Tensor, compile
 from duoln.core.arguments import ABOVE_0, check_function, check_integer, check_number, described
 from duoln.core.fields import fields_in_words
 from duoln.core.miscalled import explained
-from duoln.errors import DtypeError, ShapeError, UsageError
+from duoln.errors import DivergedError, DtypeError, ShapeError, UsageError
+from duoln.runtime import tensor, to_tensors
+from duoln.tasks.task import Config, Task
+from duoln.tasks.values import Splits
+from duoln.training.train_step import make_step, start_state
 
 _LEAST_UPDATES = 10
 _NEIGHBOURS = 0.05
@@ -34,10 +39,12 @@ class RateTest(NamedTuple):
     """float64 (updates,): the losses on lines through their neighbours."""
     diverged: bool
     """Whether the test ended early, because the loss rose far or was not finite."""
+    minimum: float | None
+    """The rate at which the smoothed loss is least; None if the loss never falls."""
     steepest: float | None
     """The rate at which the smoothed loss falls fastest over the logarithm of the rate; None if it never falls."""
     tenth_of_minimum: float | None
-    """A tenth of the rate at which the smoothed loss is least; None if the loss never falls."""
+    """A tenth of the rate `minimum`."""
 
 
 @explained
@@ -68,13 +75,10 @@ def find_rate(train_step: Callable[[float], Any], low: float = 1e-6, high: float
 
     Raises:
         DtypeError: an argument, or a loss, is not what is expected. ShapeError: there are too few updates, or a loss
-            has axes. UsageError: the rates are not in order, or the first loss is not finite.
+            has axes. UsageError: the rates are not in order. DivergedError: the first loss is not finite.
     """
     check_function("find_rate", "train_step", train_step)
-    low, high = check_number("find_rate", "low", low, ABOVE_0), check_number("find_rate", "high", high, ABOVE_0)
-    if low >= high:
-        raise UsageError(f"[find_rate] expected low below high, found {low:g} and {high:g}")
-    check_integer("find_rate", "updates", updates, _LEAST_UPDATES)
+    check_range(low, high, updates)
     rates, losses = np.geomspace(low, high, updates), np.empty(updates)
     width = max(round(_NEIGHBOURS * updates), 1)
     made = 0
@@ -87,8 +91,34 @@ def find_rate(train_step: Callable[[float], Any], low: float = 1e-6, high: float
         if _has_risen(losses[:made], width):
             break
     if not made:
-        raise UsageError(f"[find_rate] expected a finite loss of the first update, found {loss}")
+        raise DivergedError(f"[find_rate] expected a finite loss of the first update, found {loss}")
     return _read(rates[:made], losses[:made], width, made < updates or not math.isfinite(loss))
+
+
+def check_range(low: float, high: float, updates: int) -> None:
+    """Raises the errors of `find_rate` for rates or a number of updates that it does not take."""
+    low, high = check_number("find_rate", "low", low, ABOVE_0), check_number("find_rate", "high", high, ABOVE_0)
+    if low >= high:
+        raise UsageError(f"[find_rate] expected low below high, found {low:g} and {high:g}")
+    check_integer("find_rate", "updates", updates, _LEAST_UPDATES)
+
+
+def task_rates(task: Task, cfg: Config, splits: Splits, backend: Backend, low: float, high: float,
+               updates: int) -> RateTest:
+    """`find_rate` for a task, from new parameters: its batches, its loss and its optimiser with its clipping, but not
+    its schedule.
+    """
+    model, optimizer = task.model(cfg), task.optimizer(cfg)
+    state = start_state(model, optimizer, cfg.seed, backend)
+    train_step, made = compile(make_step(task, model, optimizer)), 0
+
+    def train(rate: float) -> float:
+        nonlocal state, made
+        state, figures = train_step(state, to_tensors(splits.train(made), backend), tensor(np.float32(rate), backend))
+        made += 1
+        return float(figures["loss"].item())
+
+    return find_rate(train, low, high, updates)
 
 
 def _number(loss: Any) -> float:
@@ -117,8 +147,9 @@ def _read(rates: np.ndarray, losses: np.ndarray, width: int, diverged: bool) -> 
     least = int(smoothed.argmin())
     steepest = int(slopes[:least + 1].argmin())  # what falls after the minimum has risen before
     if slopes[steepest] >= 0 or least == 0:
-        return RateTest(rates, losses, smoothed, diverged, None, None)
-    return RateTest(rates, losses, smoothed, diverged, float(rates[steepest]), float(_TENTH * rates[least]))
+        return RateTest(rates, losses, smoothed, diverged, None, None, None)
+    least_rate = float(rates[least])
+    return RateTest(rates, losses, smoothed, diverged, least_rate, float(rates[steepest]), _TENTH * least_rate)
 
 
 def smooth(places: Sequence[float] | np.ndarray, values: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:

@@ -77,7 +77,9 @@ class Summary(NamedTuple):
         return "\n".join([*lines, "", *(line for text in self._totals() for line in _wrapped(text, width, _INDENT))])
 
     def _totals(self) -> list[str]:
-        return [f"parameters: {self.parameters:,}, {size(self.parameter_bytes)}",
+        notes = ["not called: arrays of such a layer may be used without a call of it"] \
+            if any(_is_missed(row) for row in self.rows) else []
+        return [*notes, f"parameters: {self.parameters:,}, {size(self.parameter_bytes)}",
                 f"gradients and Adam's moments: {size(self.training_bytes)}",
                 f"activations kept for the gradient: {size(self.activation_bytes)}"]
 
@@ -188,12 +190,16 @@ def _input(name: object, spec: Any) -> np.ndarray:
 
 # The text -----------------------------------------------------------------------------------------------
 
+def _is_missed(row: Row) -> bool:
+    """Whether no call of a layer was seen; one that only has others in it may have been called in parts."""
+    return not row.calls and not row.parts
+
+
 def _cells(row: Row) -> tuple[str, ...]:
     depth = row.path.count(".") + 1 if row.path else 0
     name = row.path.rpartition(".")[2] or "model"
-    is_layer = row.calls or not row.parts  # of one that only has others in it no call need be seen
-    return (depth * _INDENT + name, row.layer, str(row.output) if row.output is not None else
-            "not called" if is_layer else "", str(row.calls) if is_layer else "",
+    output = str(row.output) if row.output is not None else "not called" if _is_missed(row) else ""
+    return (depth * _INDENT + name, row.layer, output, str(row.calls) if output else "",
             f"{row.parameters:,}" if row.parameters else "", size(row.activation_bytes) if row.activation_bytes else "")
 
 
