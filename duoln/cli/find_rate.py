@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from duoln.cli import one_task
+from duoln.errors import UsageError
 from duoln.system.filesystem import check_regular, make_folder
 
 if TYPE_CHECKING:
@@ -37,8 +38,10 @@ def add_command(commands: Any) -> None:
 def _find_rate(args: argparse.Namespace) -> int:
     from duoln import runtime
     from duoln.cli import console
-    from duoln.training.rate_test import check_range, task_rates
+    from duoln.training.rate_test import LEAST_UPDATES, check_range, task_rates
 
+    if args.updates < LEAST_UPDATES:
+        raise UsageError(f"[find-rate] --updates: expected at least {LEAST_UPDATES}, found {args.updates}")
     check_range(args.low, args.high, args.updates)  # before data are read
     if args.out is not None:
         for name in _FILES:

@@ -19,7 +19,7 @@ from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Splits
 from duoln.training.train_step import make_step, start_state
 
-_LEAST_UPDATES = 10
+LEAST_UPDATES = 10
 _NEIGHBOURS = 0.05
 """The share of the updates that are the neighbours of a point on each side of it."""
 _RISE = 3.0
@@ -100,7 +100,7 @@ def check_range(low: float, high: float, updates: int) -> None:
     low, high = check_number("find_rate", "low", low, ABOVE_0), check_number("find_rate", "high", high, ABOVE_0)
     if low >= high:
         raise UsageError(f"[find_rate] expected low below high, found {low:g} and {high:g}")
-    check_integer("find_rate", "updates", updates, _LEAST_UPDATES)
+    check_integer("find_rate", "updates", updates, LEAST_UPDATES)
 
 
 def task_rates(task: Task, cfg: Config, splits: Splits, backend: Backend, low: float, high: float,
