@@ -49,6 +49,7 @@ def _find_rate(args: argparse.Namespace) -> int:
     task, variant, cfg, splits = one_task.configured(args)
     backend, why = runtime.choose(args.backend)
     console.say(f"backend: {why}")
+    console.say(f"{args.updates} updates at most, with rates from {args.low:g} to {args.high:g}")
     test = task_rates(task, cfg, splits, backend, args.low, args.high, args.updates)
     title = f"{task.title}, {variant}, batch {cfg.batch_size}"
     if args.out is not None:
@@ -71,7 +72,7 @@ def _show(title: str, test: RateTest, own: float, asked: int) -> None:
               if k % max(asked // _ROWS, 1) == 0 or rate in marks or k == len(test.rates) - 1]
     rows = [(f"{test.rates[k]:.2e}", f"{test.losses[k]:.5g}", f"{test.smoothed[k]:.5g}", marks.get(test.rates[k], ""))
             for k in chosen]
-    console.show(console.rows_table(f"{title}: loss against learning rate", ("rate", "loss", "smoothed", ""), rows,
+    console.show(console.rows_table(title, ("rate", "loss", "smoothed", ""), rows,
                                     whole=range(4)), data=True)
     if test.diverged:
         console.put(f"stopped after {len(test.rates)} of {asked} updates, because the loss diverged")
