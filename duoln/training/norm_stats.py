@@ -72,13 +72,13 @@ def measure(trainer: Trainer) -> dict[str, LayerStats]:
 class _Moments(NamedTuple):
     """The mean of some values, and the sum of the squares of their distances from it, in float64."""
 
-    count: int
+    size: int
     mean: float
     squares: float
 
     @property
     def variance(self) -> float:
-        return self.squares / self.count if self.count else math.nan
+        return self.squares / self.size if self.size else math.nan
 
     def with_values(self, values: np.ndarray) -> _Moments:
         """Of these values and more of them, merged by the formula of Chan, Golub and LeVeque (1979)."""
@@ -86,10 +86,10 @@ class _Moments(NamedTuple):
             return self
         with np.errstate(invalid="ignore", over="ignore"):  # values that are not finite give a NaN
             more = values.astype(np.float64)
-            mean, count = more.mean(), self.count + more.size
+            mean, size = more.mean(), self.size + more.size
             squares, apart = ((more - mean) ** 2).sum(), mean - self.mean
-            return _Moments(count, float(self.mean + apart * more.size / count),
-                            float(self.squares + squares + apart * apart * self.count * more.size / count))
+            return _Moments(size, float(self.mean + apart * more.size / size),
+                            float(self.squares + squares + apart * apart * self.size * more.size / size))
 
 
 def _norm(gradients: Sequence[Any]) -> float:

@@ -180,9 +180,23 @@ def test_merged_moments_are_those_of_all(parts, mean):
     for part in values:
         moments = moments.with_values(part)
     every = np.concatenate(values).astype(np.float64)
-    assert moments.count == len(every)
+    assert moments.size == len(every)
     assert moments.mean == pytest.approx(every.mean(), rel=1e-12) and moments.variance == pytest.approx(every.var(), rel=1e-9, abs=1e-20)
     assert math.isnan(_Moments(0, 0.0, 0.0).variance)
+
+
+def test_from_python(be, tmp_path):
+    _, stats = watched_run(be, tmp_path, every=4)
+    run = duoln.train(Line(), variant="plain", backend=be, watch="norm-stats", watch_every=4)
+    assert run.layers == stats and list(run.layers) == [0, 4, 8, 12]
+    assert duoln.train(Line(), variant="plain", backend=be, epochs=1).layers == {}
+    assert list(duoln.train(Line(), variant="plain", backend=be, epochs=1, watch="norm-stats").layers) == [0, 5]
+
+
+def test_wrong_watches_from_python(numpy_backend):
+    for words, message in (({"watch": "norms"}, "found 'norms'"), ({"watch_every": 3}, "[train] watch_every: expected `watch` too"),
+                           ({"watch": "norm-stats", "watch_every": 0}, "at least 1, found 0")):
+        check_error((UsageError, ShapeError), lambda words=words: duoln.train(Line(), variant="plain", backend=numpy_backend, **words), message)
 
 
 @pytest.mark.parametrize(("error", "args", "words"), [
