@@ -146,3 +146,12 @@ def test_arrays_that_do_not_fit(be, rng):
     for call, words in rows:
         check_error(ShapeError, call, words)
     check_error(DtypeError, lambda: layer(p, x, duoln.tensor(np.ones((B, T), np.float32), be)), "mask", "bool")
+
+
+@pytest.mark.parametrize("layer", [nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH, activation="relu"), nn.LayerNorm(WIDTH, eps_place="outside"), nn.LayerNorm((T, WIDTH)),
+                                   nn.LayerNorm(WIDTH, affine=False), nn.RMSNorm(WIDTH), nn.RMSNorm((T, WIDTH)), nn.RMSNorm(WIDTH, affine=False)], ids=repr)
+def test_the_norm_of_a_sum_is_that_of_the_sum(layer, be, rng):
+    p, x, residual = _params(layer, be), duoln.tensor(_x(rng), be), duoln.tensor(_x(rng), be)
+    y, total = layer.of_sum(p, x, residual)
+    np.testing.assert_array_equal(total.numpy(), (x + residual).numpy())
+    check_close(y.numpy(), layer(p, total).numpy(), 1e-6, "the norm")
