@@ -1,7 +1,7 @@
 """A record of measurements, as `--json FILE` writes it: schema `duoln-bench/1`, one JSON object.
 
     schema        "duoln-bench/1"
-    kind          "ops", "rnn" or "train": which benchmark
+    kind          "ops", "rnn", "attention" or "train": which benchmark
     label         a name for the machine, from `--label`
     duoln         version of duoln
     git           {"sha", "dirty"} where duoln runs from a checkout, else null

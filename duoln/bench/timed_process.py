@@ -17,6 +17,7 @@ import numpy as np
 
 from duoln import tree
 from duoln.bench import machine, peak
+from duoln.bench.attention import prepare as prepare_attention
 from duoln.bench.records import Work
 from duoln.bench.recurrent import prepare as prepare_recurrent
 from duoln.tasks.task import Task
@@ -28,10 +29,11 @@ CHECKED_STEPS = 5
 def main() -> None:
     """Answer requests until stdin ends."""
     asked: dict[str, Any] = json.loads(sys.argv[1])
-    work = {"rnn": prepare_recurrent, "train": prepare_training, "step": prepare_step}[asked["kind"]](asked)
+    work = {"rnn": prepare_recurrent, "attention": prepare_attention, "train": prepare_training,
+            "step": prepare_step}[asked["kind"]](asked)
     side = asked["peer"] or "duoln"
     facts = {"side": side, **work.facts, **machine.side(), "warmups": work.warmups, "checks": work.checks,
-             "checked_updates": asked["kind"] != "rnn", "peak_bytes": peak.above()}
+             "checked_updates": asked["kind"] not in ("rnn", "attention"), "peak_bytes": peak.above()}
     print(json.dumps(facts), flush=True)
     k = work.first
     for line in sys.stdin:

@@ -15,6 +15,7 @@ from duoln.bench.schema import check_record, load
 from duoln.bench.turns import Entry, Side, check_agreement
 from duoln.errors import DuolnError
 from duoln.kernels import native
+from duoln.kernels.attention import cases as attention_cases
 from duoln.kernels.recurrent.cases import Shape, flops, least_bytes
 from duoln.testing import check_error
 
@@ -79,6 +80,33 @@ def test_recurrent_layers(tmp_path):
     rule = "fused steps" if native.reason() else "compiled walk"
     assert all(c["rule"] == rule and c["source"] and c["gflops"] > 0 for c in ours)
     assert all(c["rule"] is None and c["source"] is None for c in products)
+
+
+@pytest.mark.parametrize("options", [(), ("--causal", "--forward")], ids=str)
+def test_attention(options, tmp_path):
+    out = subprocess.run([sys.executable, "-m", "duoln", "bench", "attention", "--shape", "2,2,9,4", "--rounds", "2", "--runs", "2", "--json", "-", *options],
+                         cwd=tmp_path, text=True, capture_output=True, check=True, timeout=PATIENCE)
+    record = json.loads(out.stdout)
+    check_record(record, "stdout")
+    [case] = record["cases"]
+    assert (case["op"], case["side"], case["shape"]) == ("attention" + " causal" * bool(options), "duoln", [2, 2, 9, 4])
+    assert case["rule"] == ("composed" if native.reason() else "compiled") and case["gflops"] > 0
+
+
+def test_products_of_attention_are_counted():
+    shape = attention_cases.Shape(2, 3, 4, 5)
+    assert attention_cases.flops(shape, causal=False, backward=False) == 2 * 2 * 3 * 2 * 4 * 4 * 5
+    assert attention_cases.flops(shape, causal=True, backward=True) == 7 * 2 * 3 * 2 * 4 * 4 * 5 // 2
+    assert attention_cases.least_bytes(shape) == 4 * (3 * 2 * 3 * 4 * 5 + 2 * 3 * 4 * 5) and attention_cases.scores_bytes(shape) == 4 * 2 * 3 * 4 * 4
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_agrees_where_torch_is_installed(causal, tmp_path):
+    out = subprocess.run([sys.executable, "-m", "duoln", "bench", "attention", "--peer", "torch", "--shape", "2,3,33,8", "--rounds", "1", "--runs", "1", "--json", "-",
+                          *["--causal"] * causal], cwd=tmp_path, text=True, capture_output=True, check=False, timeout=PATIENCE)
+    assert out.returncode == 0, out.stderr
+    _check_peers(json.loads(out.stdout)["cases"], ["torch", "torch as installed", "torch, written out"])
 
 
 def test_products_with_made_weights_are_as_large_as_their_inputs():

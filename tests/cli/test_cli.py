@@ -124,6 +124,7 @@ def test_the_default_folder_is_named_after_task_and_time(tmp_path, here):
     (["report", "nowhere"], 1, ["nowhere", "nothing there"]),
     (["bench", "train", "--peer", "jax"], 2, ["torch", "'jax'"]),
     (["bench", "train", "--rounds", "0"], 2, ["rounds", "0"]),
+    (["bench", "attention", "--shape", "1,2,3"], 2, ["B,H,T,D", "1,2,3"]),
     (["bench", "rnn", "--shape", "1,2,3"], 2, ["T,B,IN,H", "1,2,3"]),
     (["bench", "rnn", "--cell", "gru", "--norm", "layer-cell"], 2, ["layer-theano", "'layer-cell'"]),
     (["bench", "ops", "--shape", "3"], 2, ["ROWS,WIDTH", "'3'"]),

@@ -38,7 +38,7 @@ WRONG = {
     "analyze": [(["analyze", "invariance", "--draws", "0"], 2, "UsageError"), (["analyze", "stability", "--steps", "x"], 2, "UsageError"),
                 (["analyze", "geometry", "--backend", "cupy"], 3, "BackendError")],
     "bench": [(["bench", "ops", "--rounds", "0"], 2, "UsageError"), (["bench", "train", "--task", "nothing"], 2, "UsageError"),
-              (["bench", "rnn", "--shape", "1"], 2, "UsageError")],
+              (["bench", "rnn", "--shape", "1"], 2, "UsageError"), (["bench", "attention", "--shape", "1"], 2, "UsageError")],
 }
 CASES = [pytest.param(*case, id=" ".join(case[0])) for cases in WRONG.values() for case in cases]
 

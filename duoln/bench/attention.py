@@ -1,0 +1,131 @@
+"""`duoln bench attention`: scaled dot-product attention over shapes, beside PyTorch's own and the one written out.
+
+A run is forward, or forward and the gradients of queries, keys and values, in float32, causal or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from duoln.bench import machine, peak
+from duoln.bench.records import Work, source_hash
+from duoln.bench.recurrent import checks
+from duoln.bench.turns import Entry, with_allocators
+from duoln.kernels.attention import cases
+from duoln.kernels.attention.cases import Shape
+
+PEERS = ("torch",)
+_NAMES = ("query", "key", "value")
+
+
+def arrays_for(shape: Shape) -> dict[str, np.ndarray]:
+    """The same inputs for every side: queries, keys, values, and the weights of the results in the loss."""
+    rng = np.random.default_rng(0)
+    return {name: rng.standard_normal(shape_of(shape)).astype(np.float32) for name in (*_NAMES, "weights")}
+
+
+def shape_of(shape: Shape) -> tuple[int, int, int, int]:
+    """(batch, heads, steps, width)."""
+    return shape.batch, shape.heads, shape.steps, shape.width
+
+
+def prepare(asked: dict[str, Any]) -> Work:
+    """The work of one side: our operator, PyTorch's, or softmax(q @ k^T) @ v in PyTorch, with the whole scores."""
+    shape, backward, causal = Shape(*asked["shape"]), asked["backward"], asked["causal"]
+    from duoln.runtime import choose
+
+    backend = choose(asked["backend"])[0]
+    arrays = arrays_for(shape)
+    if asked["peer"] is None:
+        peak.begin()
+        return _ours(backend.name, arrays, causal, backward)
+    import torch  # noqa: F401  its libraries are no part of the peak
+
+    from duoln.bench.operators_torch import device_for
+
+    peak.begin()
+    return _torch(asked["form"], arrays, causal, backward, device_for(backend.name))
+
+
+def _ours(backend_name: str, arrays: dict[str, np.ndarray], causal: bool, backward: bool) -> Work:
+    import duoln
+    from duoln import ops, tree
+
+    backend = duoln.backend(backend_name)
+    weights = duoln.tensor(arrays["weights"], backend)
+    given = [duoln.tensor(arrays[name], backend) for name in _NAMES]
+
+    def forward(p: list[Any]) -> Any:
+        return ops.scaled_dot_product_attention(*p, causal=causal)
+
+    gradient = duoln.value_and_grad(lambda p: ops.sum(forward(p) * weights))
+
+    def run(k: int) -> None:
+        backend.wait([t.data for t in tree.leaves(gradient(given) if backward else forward(given))])
+
+    gradients = dict(zip(_NAMES, (g.numpy() for g in gradient(given)[1]), strict=True)) if backward else {}
+    scale = arrays["query"].shape[-1] ** -0.5
+    verdicts = ops.scaled_dot_product_attention.explain(*given, None, causal=causal, scale=scale)
+    facts = {"backend": machine.backend_facts(backend), "rule": verdicts[-1][0]}
+    return Work(run, checks(forward(given).numpy(), gradients), facts, warmups=2)
+
+
+def _torch(form: str, arrays: dict[str, np.ndarray], causal: bool, backward: bool, device: str) -> Work:
+    import torch
+
+    from duoln.bench.operators_torch import facts
+
+    weights = torch.tensor(arrays["weights"], device=device)
+    given = [torch.tensor(arrays[name], device=device, requires_grad=backward) for name in _NAMES]
+    forward: Callable[[], Any] = {"own": _own, "written out": _written_out}[form](torch, given, causal)
+
+    def run(k: int) -> None:
+        if backward:
+            for t in given:
+                t.grad = None
+            (forward() * weights).sum().backward()
+        else:
+            with torch.no_grad():
+                forward()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    run(0)
+    gradients = {name: t.grad.cpu().numpy() for name, t in zip(_NAMES, given, strict=True) if t.grad is not None}
+    return Work(run, checks(forward().detach().cpu().numpy(), gradients), facts(device), warmups=2)
+
+
+def _own(torch: Any, given: list[Any], causal: bool) -> Callable[[], Any]:
+    return lambda: torch.nn.functional.scaled_dot_product_attention(*given, is_causal=causal)
+
+
+def _written_out(torch: Any, given: list[Any], causal: bool) -> Callable[[], Any]:
+    query, key, value = given
+    steps = query.shape[-2]
+    hidden = torch.ones(steps, steps, dtype=torch.bool, device=query.device).triu(1)
+
+    def forward() -> Any:
+        scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+        return torch.softmax(scores.masked_fill(hidden, float("-inf")) if causal else scores, dim=-1) @ value
+
+    return forward
+
+
+def source_of(rule: str | None) -> str | None:
+    """The hash of the source files of the fused rules; None for the composed rule."""
+    return None if rule in (None, "composed") else source_hash(Path(cases.__file__).parents[1], ["attention"])
+
+
+def entries(shape: Shape, causal: bool, backward: bool, backend: str | None, peers: list[str]) -> list[Entry]:
+    """The sides of a comparison."""
+    asked = {"kind": "attention", "shape": list(shape), "causal": causal, "backward": backward, "backend": backend,
+             "peer": None}
+    rows = [Entry("duoln", asked)]
+    if "torch" in peers:
+        rows += with_allocators("torch", {**asked, "peer": "torch", "form": "own"})
+        rows.append(with_allocators("torch, written out", {**asked, "peer": "torch", "form": "written out"})[0])
+    return rows
