@@ -32,6 +32,7 @@ class Few(TransformerTask):
     """Both norms, and both beginnings of the rate: the kit compiles several steps of each variant."""
 
     variants: ClassVar = {name: TASK.variants[name] for name in ("post", "rms-warm")}
+    references: ClassVar = {}
 
 
 def test_it_is_a_task_on_cuda(gpu):
