@@ -26,7 +26,8 @@ from duoln.core import Op
 from duoln.core.pytorch_names import is_missing
 
 MODULES = ("duoln", "duoln.nn", "duoln.nn.init", "duoln.ops", "duoln.optim", "duoln.data", "duoln.tasks",
-           "duoln.extend", "duoln.testing", "duoln.training.train", "duoln.runtime", "duoln.errors",
+           "duoln.extend", "duoln.testing", "duoln.training.train", "duoln.training.summary",
+           "duoln.training.rate_test", "duoln.runtime", "duoln.errors",
            "duoln.randomness", "duoln.tree")
 NEEDS_A_DEVICE = {"duoln.extend.cuda", "duoln.extend.metal"}
 

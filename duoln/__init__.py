@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from duoln.runs.parameters import load, save
     from duoln.runs.pytorch_file import load_pytorch, save_pytorch
     from duoln.runtime import backend, tensor, to_tensors
+    from duoln.training.rate_test import find_rate
+    from duoln.training.summary import summary
     from duoln.training.train import train
 
 _LAZY = {
@@ -43,6 +45,8 @@ _LAZY = {
     **dict.fromkeys(("backend", "tensor", "to_tensors"), "duoln.runtime"),
     **dict.fromkeys(("load", "save"), "duoln.runs.parameters"),
     **dict.fromkeys(("load_pytorch", "save_pytorch"), "duoln.runs.pytorch_file"),
+    "find_rate": "duoln.training.rate_test",
+    "summary": "duoln.training.summary",
     "train": "duoln.training.train",
 }
 _MODULES = ("data", "extend", "nn", "ops", "optim", "testing")
@@ -53,6 +57,7 @@ __all__ = [
     "compile",
     "data",
     "extend",
+    "find_rate",
     "gradcheck",
     "load",
     "load_pytorch",
@@ -62,6 +67,7 @@ __all__ = [
     "save",
     "save_pytorch",
     "stop_gradient",
+    "summary",
     "tensor",
     "testing",
     "to_tensors",

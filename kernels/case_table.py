@@ -43,8 +43,9 @@ _VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "laye
 
 def rule_cases() -> list[RuleCase]:
     """Every case."""
-    return [*_layer_norm(), *_recurrent(), *_cells(), *_cross_entropy(), *_linear_cross_entropy(), *_take(),
-            *_linear(), *_adam(), *_adam_rates(), *_norms(), *_images(), *_channels()]
+    return [*_layer_norm(), *_norms_beside(), *_recurrent(), *_cells(), *_cross_entropy(), *_linear_cross_entropy(),
+            *_take(), *_linear(), *_adam(), *_adam_rates(), *_norms(), *_images(), *_channels(),
+            *_attention()]
 
 
 def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -72,6 +73,22 @@ def _layer_norm() -> Iterator[RuleCase]:
         yield RuleCase("layer_norm", f"5 x {width}, mean 10, no bias, misaligned", (x, gain, None), attrs, 40 * width,
                     misaligned=True)
         yield RuleCase("layer_norm", f"2 x 2 x {width}, alone", (_floats(rng, 2, 2, width), None, None), attrs, width)
+
+
+def _norms_beside() -> Iterator[RuleCase]:
+    """The norms that share the kernels of layer norm: its twin without a mean, and both of a sum."""
+    for op, summands, params in (("rms_norm", 1, 1), ("add_layer_norm", 2, 2), ("add_rms_norm", 2, 1)):
+        for width in _WIDTHS:
+            attrs = {"eps": _eps(width)}
+            for rows in (3, 70) if width <= 1025 else (3,):
+                rng = np.random.default_rng([width, rows, summands])
+                shapes = [(rows, width)] * summands + [(width,)] * params
+                arrays = [_floats(rng, *shape) for shape in shapes]
+                yield RuleCase(op, f"{rows} x {width}", arrays, attrs, max(rows, width))
+            rng = np.random.default_rng([width, summands])
+            moved = [_floats(rng, 2, 2, width) + np.float32(10 / summands) for _ in range(summands)]
+            yield RuleCase(op, f"2 x 2 x {width}, mean 10, alone, misaligned", [*moved, *[None] * params], attrs,
+                           40 * width, misaligned=True)
 
 
 def _recurrent() -> Iterator[RuleCase]:
@@ -206,3 +223,17 @@ def _channels() -> Iterator[RuleCase]:
         x, gain, bias = _floats(rng, *shape), _floats(rng, shape[-1]), _floats(rng, shape[-1])
         yield RuleCase("batch_norm", f"{shape}", (x, gain, bias), {"eps": 1e-2, "unbiased": False}, prod(shape))
         yield RuleCase("add", f"{shape} and a bias", (x, bias), {}, prod(shape))
+
+
+def _attention() -> Iterator[RuleCase]:
+    for before, queries, keys, width, n_values, causal in (
+            ((), 1, 1, 1, 1, True), ((2, 3), 5, 5, 4, 4, True), ((3, 1), 49, 65, 33, 17, False),
+            ((2,), 130, 70, 16, 65, True), ((1, 2), 64, 200, 64, 64, True), ((2, 2, 1), 13, 3, 8, 5, False)):
+        rng = np.random.default_rng([queries, keys, width])
+        arrays = [_floats(rng, *before, *shape) for shape in ((queries, width), (keys, width), (keys, n_values))]
+        attrs = {"causal": causal, "scale": width ** -0.5}
+        case, length = f"{(*before, queries, width)} by {keys}, causal {causal}", 2 * max(keys, queries, width)
+        yield RuleCase("scaled_dot_product_attention", case, (*arrays, None), attrs, length)
+        for shape in ((queries, keys), (*before, 1, keys)):
+            mask = rng.random(shape) < 0.6
+            yield RuleCase("scaled_dot_product_attention", f"{case}, mask {shape}", (*arrays, mask), attrs, length)

@@ -26,6 +26,9 @@ EXAMPLES = """examples:
   duoln run mnist --out runs/a --resume auto         go on where runs/a stopped
   duoln run mnist --variant ln --backend mlx --ranks 2   two processes, one model
   srun duoln run mnist --variant ln --ranks slurm    one model in all processes of a Slurm job
+  duoln summary mnist --variant ln                   layers, shapes, parameters and memory of its model
+  duoln find-rate mnist --variant ln                 which learning rates it can be trained with
+  duoln run mnist --watch norm-stats                 statistics of every layer while it trains
   duoln report runs/a runs/b                         curves of several runs
   duoln paper                                        every figure, table and claim, and where we stand
   duoln analyze invariance                           table 1 of the paper, measured
@@ -55,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
         data,
         evaluate,
         facts,
+        find_rate,
         keep,
         kernels,
         listing,
@@ -63,11 +67,13 @@ def build_parser() -> argparse.ArgumentParser:
         report,
         run,
         sample,
+        summary,
     )
 
     listing.add_commands(commands)
     facts.add_commands(commands)
-    for part in (run, report, keep, sample, evaluate, data, analyze, paper, new_task, bench, compare, kernels):
+    for part in (run, report, keep, summary, find_rate, sample, evaluate, data, analyze, paper, new_task, bench,
+                 compare, kernels):
         part.add_command(commands)
     return parser
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
-from duoln.cli.curves import CURVES, runs_of_one_task, write_curves
+from duoln.cli.curves import CURVES, runs_of_one_task, write_curves, write_layers
 from duoln.errors import UsageError
 from duoln.system.filesystem import check_regular, make_folder
 
@@ -84,9 +84,11 @@ def _write(task: Task, series: Sequence[Series], args: argparse.Namespace) -> No
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if args.out is None else args.out
         make_folder(folder)
-        pictures = _pictures(task, series, folder)
+        of_layers = write_layers(task, [c for s in series for c in s.runs], folder)
+        pictures = [*(path for path in of_layers if path.suffix == ".png"), *_pictures(task, series, folder)]
         if args.out is not None:
-            for path in (*write_curves(task, series, args.out, args.by), *pictures):
+            written = [*write_curves(task, series, args.out, args.by), *of_layers, *pictures]
+            for path in dict.fromkeys(written):
                 console.say(f"wrote {path}")
         if args.html is not None:
             console.say(f"wrote {write_page(task, series, args.html, console.number, pictures)}")

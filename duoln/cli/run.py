@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
-from duoln.cli.curves import CURVES, write_curves
+from duoln.cli.curves import CURVES, LAYERS, write_curves, write_layers
 from duoln.cli.guard import as_document, guarded
 from duoln.cli.parser import Parser
 from duoln.cli.ranks import launch, parse_ranks, take_place
@@ -49,6 +49,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     """The options that `duoln run` and the examples share."""
     from duoln.runs.precision import PRECISIONS
     from duoln.runtime import CHOICES
+    from duoln.training.norm_stats import WATCHES
 
     parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
     parser.add_argument("--seed", type=int, help="default 0")
@@ -60,11 +61,20 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
                         "where this machine's arithmetic gives other last bits")
     parser.add_argument("--debug-nans", action="store_true",
                         help="if a step diverges, run it again and tell which operator made the first such value")
+    parser.add_argument("--watch", choices=WATCHES, help="measure mean and variance of every layer's output, and the "
+                        "norm of its gradient, at the start and at every evaluation, in a pass beside the training")
+    parser.add_argument("--watch-every", type=_updates, metavar="N", help="measure them every N updates instead")
     parser.add_argument("--tf32", action="store_true", help="let the GPU round float32 products to TF32")
     parser.add_argument("--precision", choices=PRECISIONS,
                         help="bf16: store activations and a copy of the weights in 16 bits, and compute in float32 "
                              "(default: float32, or that of a resumed run)")
     parser.add_argument("--json", action="store_true", help="the result as one JSON object on stdout")
+
+
+def _updates(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of updates of at least 1, found {text!r}")
+    return int(text)
 
 
 def run_task(make: Callable[[], Task], argv: Sequence[str], prog: str | None = None, description: str | None = None,
@@ -105,8 +115,9 @@ def _run(args: argparse.Namespace) -> int:
 
     task = find_task(args.task, args.plugins)
     names = [] if args.variant is None else list(task.variants) if args.variant == "all" else args.variant.split(",")
-    if args.ranks != 1 and args.debug_nans:
-        raise UsageError("[ranks] --debug-nans wants one process: run without --ranks")
+    for option, is_given in (("--debug-nans", args.debug_nans), ("--watch", args.watch is not None)):
+        if args.ranks != 1 and is_given:
+            raise UsageError(f"[ranks] {option} wants one process: run without --ranks")
     place = take_place(args.ranks) if isinstance(args.ranks, str) else None
     if isinstance(args.ranks, int) and args.ranks != 1:
         return launch(args.ranks, args)
@@ -129,6 +140,8 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     Raises:
         TaskError: the task's own code failed.
     """
+    if args.watch_every is not None and args.watch is None:
+        raise UsageError("[run] --watch-every: expected --watch too")
     if args.tf32:
         os.environ["MLX_ENABLE_TF32"] = os.environ["CUPY_TF32"] = "1"
     from duoln import runtime
@@ -139,6 +152,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     from duoln.system.stopping import Interrupted
     from duoln.tasks.registry import Registry
     from duoln.training.loop import follow
+    from duoln.training.norm_stats import Watch
     from duoln.training.train import train_in_folder
     from duoln.training.trainer import Trainer
 
@@ -167,6 +181,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     splits: Splits | None = None
     results: list[dict[str, Any]] = []
     listeners = Registry(asked=plugins).listeners(console.say)
+    watch = None if args.watch is None else Watch(args.watch, args.watch_every)
     made_for: tuple[Any, ...] = ()
     for name, cfg in configs.items():
         if splits is None or made_for != _data_settings(task, cfg):
@@ -182,7 +197,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
         write_command(top, asked)
         try:
             results.append(train_in_folder(trainer, top / name, [display, *listeners], args.resume is not None,
-                                           args.resume != "anyway"))
+                                           args.resume != "anyway", watch))
         except Interrupted as end:
             stop = Interrupted(f"{end}; go on with {facts.how_to_resume(top)}", end.number)
             _show_results(task, splits, backend, [*results, trainer.result()], top, args.json,
@@ -225,7 +240,7 @@ def _new_folder(task: Task, variants: Sequence[str], out: Path | None) -> Path:
     """The folder of a run that begins."""
     if out is None:
         return Path("runs") / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}"
-    for name in CURVES:
+    for name in (*CURVES, *LAYERS):
         check_regular(out / name)  # before anything is trained
     taken = [name for name in variants if (out / name / "config.json").exists()]
     if taken:
@@ -250,7 +265,7 @@ def _resumed(task: Task, top: Path, asked: Command, usual: str | None) -> tuple[
     from duoln.runs.folder import CONFIG
     from duoln.runs.settings import Command, read_command, resumed_config
 
-    for name in CURVES:
+    for name in (*CURVES, *LAYERS):
         check_regular(top / name)
     earlier = read_command(top) or Command([], usual, {})
     variants = asked.variants or earlier.variants or list(task.variants)
@@ -294,7 +309,9 @@ def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequenc
     from duoln.runs.series import series_of
     from duoln.training.loop import summarize
 
-    written = write_curves(task, series_of(task, read_curves([top])), top)  # first: stdout may be closed
+    curves = read_curves([top])
+    written = [*write_curves(task, series_of(task, curves), top), *write_layers(task, curves, top)]
+    # The files come first: stdout may be closed.
     console.show_results(task, splits.dataset, results, data=not as_json)
     console.say(f"run folder: {top}  ({', '.join(p.name for p in written)})")
     if not drawing.can_draw():

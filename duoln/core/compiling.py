@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,10 @@ from duoln.core.miscalled import explained
 from duoln.core.replay import Replay
 from duoln.core.step_contract import MAX_INPUT_FORMS, form
 from duoln.core.tensor import Tensor
-from duoln.errors import CompileError, MixedBackendError
+from duoln.errors import CompileError, CompileWarning, MixedBackendError
+
+_MANY_FORMS = (f"a compiled step has seen more than {MAX_INPUT_FORMS} different forms of input: it runs as it is for "
+               "all others; give it arrays of few different shapes")
 
 
 @explained
@@ -44,8 +48,8 @@ def compile(step: Callable[..., Any]) -> Callable[..., Any]:
         of_forms = compiled.setdefault(backend.name, {})
         if given not in of_forms:
             if len(of_forms) >= MAX_INPUT_FORMS:
-                raise CompileError(f"[compile] {MAX_INPUT_FORMS + 1} different forms of input; each would be traced "
-                                   f"anew, so declare a small set of shapes. The last: {given}")
+                warnings.warn(_MANY_FORMS, CompileWarning, stacklevel=2)
+                return step(*args)
             of_forms[given] = _OfForm(step, args, backend)
         return of_forms[given]([leaf.data for leaf in leaves])
 

@@ -12,7 +12,7 @@ from duoln.core.tensor import Tensor
 
 _SEQUENCES = list, tuple  # a union would be made anew at every leaf
 MAX_INPUT_FORMS = 16
-"""A step is traced once for each form of the input; more than this many is a mistake."""
+"""A step is traced once for each of so many forms of input; for all others it runs as it is."""
 
 
 def form(tree: Any, leaves: list[Any]) -> Any:

@@ -156,11 +156,16 @@ class TransformerBlock(Module):
             ShapeError: an array has another shape, or there are not two masks.
         """
         drop = self._drops(dropout_masks)
+        if self.norm == "none":
+            x = x + self._attend(params, x, mask, drop[0])
+            return x + self._transform(params, x, drop[1])
+        first, second = (branch("TransformerBlock", params, name) for name in ("attention_norm", "hidden_norm"))
         if self.norm == "post":
-            x = self._normed(params, "attention_norm", x + self._attend(params, x, mask, drop[0]))
-            return self._normed(params, "hidden_norm", x + self._transform(params, x, drop[1]))
-        x = x + self._attend(params, self._normed(params, "attention_norm", x), mask, drop[0])
-        return x + self._transform(params, self._normed(params, "hidden_norm", x), drop[1])
+            x, _ = self.attention_norm.of_sum(first, self._attend(params, x, mask, drop[0]), x)
+            return self.hidden_norm.of_sum(second, self._transform(params, x, drop[1]), x)[0]
+        attended = self._attend(params, self.attention_norm(first, x), mask, drop[0])
+        y, x = self.hidden_norm.of_sum(second, attended, x)
+        return x + self._transform(params, y, drop[1])
 
     def _drops(self, masks: Any) -> Sequence[Tensor | None]:
         if masks is None:
@@ -169,12 +174,6 @@ class TransformerBlock(Module):
             has = f"{len(masks)}" if isinstance(masks, tuple | list) else described(masks)
             raise ShapeError(f"[TransformerBlock] dropout_masks: expected a list of 2, found {has}")
         return masks
-
-    def _normed(self, params: Params, name: str, x: Tensor) -> Tensor:
-        if self.norm == "none":
-            return x
-        layer: LayerNorm | RMSNorm = getattr(self, name)
-        return layer(branch("TransformerBlock", params, name), x)
 
     def _attend(self, params: Params, x: Tensor, mask: Tensor | None, drop: Tensor | None) -> Tensor:
         y = self.attention(branch("TransformerBlock", params, "attention"), x, mask, causal=self.causal)

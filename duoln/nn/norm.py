@@ -108,6 +108,14 @@ class LayerNorm(_Affine):
         return ops.layer_norm(x, gain, bias, axis=self._axis, eps=self.eps, eps_place=self.eps_place,
                               activation=self.activation)
 
+    def of_sum(self, params: Params, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The norm of x + residual, and this sum: `ops.add_layer_norm`, where the layer's settings are those it has."""
+        if len(self.shape) > 1 or self.eps_place != "inside" or self.activation:
+            total = x + residual
+            return self(params, total), total
+        gain, bias = self._given(params, x)
+        return ops.add_layer_norm(x, residual, gain, bias, eps=self.eps)
+
 
 class RMSNorm(_Affine):
     """Division by the root of the mean square (Zhang and Sennrich 2019): `ops.rms_norm` with a gain (initially 1).
@@ -129,6 +137,13 @@ class RMSNorm(_Affine):
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         return ops.rms_norm(x, *self._given(params, x), axis=self._axis, eps=self.eps)
+
+    def of_sum(self, params: Params, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The norm of x + residual, and this sum: `ops.add_rms_norm`, where the last axis alone is normalised."""
+        if len(self.shape) > 1:
+            total = x + residual
+            return self(params, total), total
+        return ops.add_rms_norm(x, residual, *self._given(params, x), eps=self.eps)
 
 
 class GroupNorm(_Affine):

@@ -10,6 +10,7 @@ from typing import Any, Never, cast
 from duoln.core.pytorch_names import OF_OPS, unknown_name
 from duoln.core.tensor import OPERATORS
 from duoln.ops.activation import elu, erf, gelu, silu
+from duoln.ops.add_norm import add_layer_norm, add_rms_norm
 from duoln.ops.attention import additive_attention
 from duoln.ops.conv import avg_pool1d, avg_pool2d, conv1d, conv2d, max_pool1d, max_pool2d
 from duoln.ops.creation import arange, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
@@ -125,21 +126,21 @@ OPERATORS.update(
 )
 
 __all__ = [
-    "abs", "adam_rates", "adam_update", "add", "additive_attention", "all", "any", "arange", "argmax", "argmin",
-    "astype", "avg_pool1d", "avg_pool2d", "batch_norm", "bce_with_logits", "broadcast_arrays", "broadcast_to", "ceil",
-    "clip", "clip_gradient", "concat", "conv1d", "conv2d", "cos", "cumulative_sum", "divide", "einsum", "elu",
-    "embedding", "equal", "erf", "exp", "expand_dims", "expm1", "eye", "flip", "floor", "full", "full_like", "gelu",
-    "getitem", "global_norm", "greater", "greater_equal", "group_norm", "gru", "gru_step", "huber_loss",
-    "instance_norm", "isfinite", "isinf", "isnan", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "less",
-    "less_equal", "linear", "linear_cross_entropy", "linspace", "log", "log1p", "log_softmax", "logical_and",
-    "logical_not", "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul", "matrix_transpose", "max",
-    "max_pool1d", "max_pool2d", "maximum", "mean", "min", "minimum", "moveaxis", "mse_loss", "multiply", "negative",
-    "not_equal", "one_hot", "ones", "ones_like", "outer", "pad", "permute_dims", "pow", "prod", "relu", "repeat",
-    "reshape", "rms_norm", "rnn", "rnn_step", "roll", "round", "rsqrt",
-    "scaled_dot_product_attention", "sigmoid", "sign", "silu", "sin",
-    "soft_cross_entropy", "softmax", "softmax_cross_entropy", "softplus", "split", "sqrt", "square", "squeeze",
-    "stack", "std", "subtract", "sum", "take", "take_along_axis", "tanh", "tensordot", "tile", "tril", "triu",
-    "unstack", "var", "vecdot", "vector_norm", "weight_norm", "where", "zeros", "zeros_like",
+    "abs", "adam_rates", "adam_update", "add", "add_layer_norm", "add_rms_norm", "additive_attention", "all", "any",
+    "arange", "argmax", "argmin", "astype", "avg_pool1d", "avg_pool2d", "batch_norm", "bce_with_logits",
+    "broadcast_arrays", "broadcast_to", "ceil", "clip", "clip_gradient", "concat", "conv1d", "conv2d", "cos",
+    "cumulative_sum", "divide", "einsum", "elu", "embedding", "equal", "erf", "exp", "expand_dims", "expm1", "eye",
+    "flip", "floor", "full", "full_like", "gelu", "getitem", "global_norm", "greater", "greater_equal", "group_norm",
+    "gru", "gru_step", "huber_loss", "instance_norm", "isfinite", "isinf", "isnan", "kl_div", "l1_loss", "layer_norm",
+    "leaky_relu", "less", "less_equal", "linear", "linear_cross_entropy", "linspace", "log", "log1p", "log_softmax",
+    "logical_and", "logical_not", "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul",
+    "matrix_transpose", "max", "max_pool1d", "max_pool2d", "maximum", "mean", "min", "minimum", "moveaxis", "mse_loss",
+    "multiply", "negative", "not_equal", "one_hot", "ones", "ones_like", "outer", "pad", "permute_dims", "pow", "prod",
+    "relu", "repeat", "reshape", "rms_norm", "rnn", "rnn_step", "roll", "round", "rsqrt",
+    "scaled_dot_product_attention", "sigmoid", "sign", "silu", "sin", "soft_cross_entropy", "softmax",
+    "softmax_cross_entropy", "softplus", "split", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum",
+    "take", "take_along_axis", "tanh", "tensordot", "tile", "tril", "triu", "unstack", "var", "vecdot", "vector_norm",
+    "weight_norm", "where", "zeros", "zeros_like",
 ]
 
 

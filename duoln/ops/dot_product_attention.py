@@ -10,14 +10,14 @@ from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import ABOVE_0, check_flag, check_number
 from duoln.errors import ShapeError
-from duoln.ops.common import broadcast_shape, check_beside, check_float
+from duoln.ops.common import check_beside, check_float
 from duoln.ops.shape import reshape
 
 _NEVER = -1e30
 """The score of a key that a query does not see."""
 _SCORES = 1 << 20
 """So many scores may be computed at once."""
-_BLOCKS, _LEAST_ROWS = 32, 32
+_BLOCKS, _LEAST_ROWS = 64, 32
 """More scores than that are computed for so large a share of the queries at once, but not for fewer queries."""
 
 
@@ -52,7 +52,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask
     if mask is not None:
         check_beside(name, "mask", mask, "bool", query)
         scores = (*query.shape[:-1], key.shape[-2])
-        if mask.ndim > len(scores) or broadcast_shape(name, mask.shape, scores) != scores:
+        pairs = zip(reversed(mask.shape), reversed(scores), strict=False)
+        if mask.ndim > len(scores) or any(n not in (1, m) for n, m in pairs):
             raise ShapeError(f"[{name}] mask: expected a shape that broadcasts to {scores}, found {mask.shape}")
         if mask.ndim < 2:
             mask = reshape(mask, shape=(1,) * (2 - mask.ndim) + mask.shape)
@@ -95,12 +96,12 @@ def _scores(be: Backend, queries: Array, keys: Array, seen: Array | None) -> Arr
 
 def _forward(be: Backend, query: Array, key: Array, value: Array, mask: Array | None, causal: bool,
              scale: float) -> tuple[Array, Any]:
-    scaled, keys = query * scale, _turned(be, key)
+    keys = _turned(be, key)
     outs, tops, totals = [], [], []
     for first, last in blocks_of(query.shape, key.shape[-2]):
         end = min(last, key.shape[-2]) if causal else key.shape[-2]
         seen = _seen(be, mask, causal, first, last, end)
-        scores = _scores(be, scaled[..., first:last, :], keys[..., :end], seen)
+        scores = _scores(be, query[..., first:last, :] * scale, keys[..., :end], seen)
         top = be.max(scores, axis=-1, keepdims=True)
         powers = be.exp(scores - top)
         if mask is not None:  # the scores of a query that sees no key are equal
@@ -113,9 +114,9 @@ def _forward(be: Backend, query: Array, key: Array, value: Array, mask: Array | 
         totals.append(total)
     if not outs:
         out = be.zeros((*query.shape[:-1], value.shape[-1]), be.dtype(query))
-        return out, (scaled, key, value, mask, causal, scale, out, None, None)
+        return out, (query, key, value, mask, causal, scale, out, None, None)
     out = _joined(be, outs)
-    return out, (scaled, key, value, mask, causal, scale, out, _joined(be, tops), _joined(be, totals))
+    return out, (query, key, value, mask, causal, scale, out, _joined(be, tops), _joined(be, totals))
 
 
 def _joined(be: Backend, blocks: list[Array]) -> Array:
@@ -123,15 +124,15 @@ def _joined(be: Backend, blocks: list[Array]) -> Array:
 
 
 def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
-    scaled, key, value, mask, causal, scale, out, top, total = saved
+    query, key, value, mask, causal, scale, out, top, total = saved
     along = be.sum(gout * out, axis=-1, keepdims=True)
     keys, values = _turned(be, key), _turned(be, value)
     d_query: list[Array] = []
     d_key = be.zeros(key.shape, be.dtype(key)) if needs[1] else None
     d_value = be.zeros(value.shape, be.dtype(value)) if needs[2] else None
-    for first, last in blocks_of(scaled.shape, key.shape[-2]):
+    for first, last in blocks_of(query.shape, key.shape[-2]):
         end = min(last, key.shape[-2]) if causal else key.shape[-2]
-        queries, g = scaled[..., first:last, :], gout[..., first:last, :]
+        queries, g = query[..., first:last, :] * scale, gout[..., first:last, :]
         seen = _seen(be, mask, causal, first, last, end)
         powers = be.exp(_scores(be, queries, keys[..., :end], seen) - top[..., first:last, :])
         weights = powers / total[..., first:last, :]
@@ -147,7 +148,7 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
         if d_key is not None:
             d_key = _plus(be, d_key, end, be.matmul(_turned(be, d_scores), queries))
     if needs[0] and not d_query:
-        d_query = [be.zeros(scaled.shape, be.dtype(scaled))]
+        d_query = [be.zeros(query.shape, be.dtype(query))]
     return _joined(be, d_query) if needs[0] else None, d_key, d_value, None
 
 

@@ -179,13 +179,13 @@ def rms_norm(x: Tensor, gain: Tensor | None = None, *, eps: float = 1e-5, axis: 
     return rms_norm.apply(x, gain, eps=eps)
 
 
-def _rms_norm_forward(be: Backend, x: Array, gain: Array | None, eps: float) -> tuple[Array, Any]:
+def rms_norm_forward(be: Backend, x: Array, gain: Array | None, eps: float) -> tuple[Array, Any]:
     rstd = 1.0 / be.sqrt(be.mean(x * x, axis=-1, keepdims=True) + eps)
     xhat = x * rstd
     return xhat if gain is None else xhat * gain, (xhat, rstd, gain)
 
 
-def _rms_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
+def rms_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     xhat, rstd, gain = saved
     dx = None
     if needs[0]:
@@ -194,7 +194,7 @@ def _rms_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -
     return dx, be.sum(gout * xhat, axis=_row_axes(gout)) if needs[1] else None
 
 
-rms_norm.add(Rule("composed", _rms_norm_forward, _rms_norm_vjp))
+rms_norm.add(Rule("composed", rms_norm_forward, rms_norm_vjp))
 
 
 @op(like=(0, None))

@@ -37,7 +37,7 @@ def check_picture(path: Path) -> None:
 
 @contextmanager
 def figure(target: Path, rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 4.0),
-           top: float = 1.0, **grid: Any) -> Iterator[tuple[Any, Any]]:
+           top: float = 1.0, bottom: float = 0.0, **grid: Any) -> Iterator[tuple[Any, Any]]:
     """A matplotlib figure and its axes (rows, columns), written to `target` at the end.
 
     Args:
@@ -45,7 +45,8 @@ def figure(target: Path, rows: int = 1, columns: int = 1, size: tuple[float, flo
         rows: of the grid of axes.
         columns: of the grid of axes.
         size: width and height in inches.
-        top: the share of the height for the axes; the rest is for a legend.
+        top: the share of the height below which the axes are; above it is room for a legend.
+        bottom: the share of the height above which the axes are; below it is room for a legend.
         grid: passed on to `matplotlib.pyplot.subplots`, such as `sharex="col"`.
 
     Raises:
@@ -62,7 +63,7 @@ def figure(target: Path, rows: int = 1, columns: int = 1, size: tuple[float, flo
     try:
         yield drawn, axes
         _show_as_they_are(drawn)
-        drawn.tight_layout(rect=(0, 0, 1, top))
+        drawn.tight_layout(rect=(0, bottom, 1, top))
         content = io.BytesIO()
         drawn.savefig(content, format=target.suffix[1:].lower(), dpi=_DPI)
     finally:

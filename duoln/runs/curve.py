@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from duoln.errors import DataFormatError
 from duoln.runs.folder import read_json
+from duoln.runs.norm_stats import Layers
 from duoln.tasks.values import Dataset
 
 
@@ -27,6 +28,8 @@ class Curve(NamedTuple):
     """The figures of a run that has ended, with the status "done"; else empty, or with another status."""
     starts: list[dict[str, Any]]
     """What the run noted each time that it was started: time, versions, machine."""
+    layers: Mapping[int, Layers] = {}
+    """The statistics of the layers by update, if the run watched them."""
 
     @property
     def last(self) -> Mapping[str, Any]:

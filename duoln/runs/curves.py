@@ -12,6 +12,7 @@ from duoln.runs.curve import Curve, check_entry, read_header
 from duoln.runs.dataset import read_dataset
 from duoln.runs.folder import CONFIG, run_folders
 from duoln.runs.log import read_log
+from duoln.runs.norm_stats import EVENT, LayerStats, read_entry
 from duoln.runs.precision import FLOAT32, read_precision
 from duoln.tasks.values import Dataset
 
@@ -43,6 +44,7 @@ def _read_run(folder: Path) -> Curve:
     losses: dict[int, float] = {}
     result: dict[str, Any] = {}
     starts: list[dict[str, Any]] = []
+    layers: dict[int, dict[str, LayerStats]] = {}
     for number, entry in enumerate(read_log(folder), start=1):
         where = f"{folder / 'log.jsonl'}, entry {number}"
         check_entry(where, entry)
@@ -54,8 +56,11 @@ def _read_run(folder: Path) -> Curve:
             points[entry["step"]] = entry  # a resumed run repeats updates: the last value counts
         elif entry.get("event") == "step":
             losses[entry["step"]] = entry["loss"]
+        elif entry.get("event") == EVENT:
+            step, layers_then = read_entry(where, entry)
+            layers[step] = layers_then
         elif entry.get("event") == "end":
             result = entry
     settings = config["config"] if precision == FLOAT32 else {**config["config"], "precision": precision}
     return Curve(folder, config["task"], config["variant"], settings, dataset,
-                 [points[step] for step in sorted(points)], sorted(losses.items()), result, starts)
+                 [points[step] for step in sorted(points)], sorted(losses.items()), result, starts, layers)

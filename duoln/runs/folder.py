@@ -26,6 +26,7 @@ from duoln.errors import CheckpointError, DataError, DataFormatError
 from duoln.runs import checkpoint
 from duoln.runs.log import NAME as LOG
 from duoln.runs.log import RunLog
+from duoln.runs.norm_stats import Layers, entry_of
 from duoln.system.filesystem import check_regular, make_folder, open_to_append, remove, write_all, write_own
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
 from duoln.tasks.task import Config
@@ -116,6 +117,10 @@ class RunFolder(Listener):
     def on_evaluation(self, event: Evaluation) -> None:
         self._write({"event": "evaluation", "step": event.step, "epoch": round(event.epoch, 6), **event.values,
                      "wall_s": round(event.seconds, 3)})
+
+    def write_layers(self, step: int, layers: Layers) -> None:
+        """Write the statistics of the layers after an update."""
+        self._write(entry_of(step, layers))
 
     def on_end(self, status: str, result: Mapping[str, Any]) -> None:
         entry = {"event": "end", "status": status, **result}

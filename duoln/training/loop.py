@@ -16,11 +16,12 @@ from duoln.runs.folder import RunFolder
 from duoln.system.stopping import Interrupted, stop_requested
 from duoln.tasks.events import Evaluation, Listener, RunStart
 from duoln.tasks.values import Splits
+from duoln.training.norm_stats import Watch, measure
 from duoln.training.trainer import Trainer
 
 
 def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (), resume: bool = False,
-        same_bits: bool = True) -> dict[str, Any]:
+        same_bits: bool = True, watch: Watch | None = None) -> dict[str, Any]:
     """Train to the end, evaluating and writing a checkpoint once an epoch (or every `evaluate_every` steps).
 
     With `patience` in the configuration the run may end early, and then the trainer and the result are those of the
@@ -34,6 +35,7 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
         listeners: objects that receive every event of the run.
         resume: go on from the newest checkpoint that can be read, if there is one.
         same_bits: resume only if the result has the same bits as that of a run without a stop, see `check_arithmetic`.
+        watch: when to measure statistics of the layers for the log, if at all; the training has the same bits with it.
 
     Raises:
         DivergedError: the loss or a weight is not finite; the last checkpoint is from before that.
@@ -61,7 +63,9 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
             listener.on_memory(step_bytes)
         if trainer.step == 0:
             trainer.save(folder.checkpoints)
-        _loop(trainer, folder, everyone)
+            if watch is not None:
+                folder.write_layers(0, measure(trainer))
+        _loop(trainer, folder, everyone, watch)
         if trainer.cfg.patience and trainer.best_step is not None:
             trainer.resume(checkpoint.load(checkpoint.step_path(folder.checkpoints, trainer.best_step)))
         status = "done"
@@ -94,13 +98,16 @@ def _take_up(trainer: Trainer, folder: RunFolder, same_bits: bool) -> list[str]:
     return refused
 
 
-def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener]) -> None:
+def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener], watch: Watch | None) -> None:
     every = trainer.cfg.evaluate_every or trainer.splits.steps_per_epoch
     with stop_requested() as stop:
         while not trainer.finished:
             trainer.queue()
             evaluates = trainer.step % every == 0 or trainer.step == trainer.last_step
-            _tell_steps(trainer, listeners, 0 if evaluates else trainer.behind)
+            watches = watch is not None and watch.is_due(trainer.step, evaluates)
+            _tell_steps(trainer, listeners, 0 if evaluates or watches else trainer.behind)
+            if watches:
+                folder.write_layers(trainer.step, measure(trainer))
             if evaluates:
                 values = trainer.evaluate()
                 epoch = trainer.step / trainer.splits.steps_per_epoch

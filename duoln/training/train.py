@@ -20,6 +20,7 @@ from duoln.nn import Module, Params
 from duoln.runs.curve import Curve
 from duoln.runs.curves import read_curves
 from duoln.runs.folder import RunFolder
+from duoln.runs.norm_stats import LayerStats
 from duoln.runs.precision import FLOAT32, check_precision, resumed_precision
 from duoln.runs.settings import resumed_config
 from duoln.system.stopping import Interrupted
@@ -30,6 +31,7 @@ from duoln.tasks.settings import check_config, check_preset, make_config
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Dataset
 from duoln.training.loop import fit
+from duoln.training.norm_stats import Watch
 from duoln.training.trainer import Trainer
 
 _NO_METRICS = ("event", "step", "epoch", "wall_s")
@@ -58,6 +60,8 @@ class TrainedRun(NamedTuple):
     """The trained parameters, tensors on the backend: `run.model(run.params, x)`."""
     folder: Path | None
     """The run folder, if the caller asked for one."""
+    layers: dict[int, dict[str, LayerStats]]
+    """With `watch`: by update and path, the mean and variance of each layer's output and the norm of its gradient."""
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{key}={value:.4g}" for key, value in self.figures.items() if isinstance(value, float))
@@ -68,7 +72,7 @@ class TrainedRun(NamedTuple):
 def train(task: str | Task, variant: str | None = None, *, preset: str | None = None,
           backend: str | Backend | None = None, out: str | Path | None = None, data: str | Path | None = None,
           resume: bool = False, listeners: Sequence[Listener] = (), precision: str | None = None,
-          **settings: Any) -> TrainedRun:
+          watch: str | None = None, watch_every: int | None = None, **settings: Any) -> TrainedRun:
     """Train one variant of a task; nothing is printed.
 
         run = duoln.train("mnist", variant="ln", epochs=2)
@@ -85,11 +89,14 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
         listeners: objects that receive every update and evaluation.
         precision: "bf16" stores activations and a copy of the weights in 16 bits; all arithmetic, the parameters and
             the optimiser are float32. By default "float32", or what `out` holds if the run is resumed.
+        watch: "norm-stats" measures every layer before the first update and at every evaluation, in a pass beside the
+            training, which has the same bits with it; see `layers` of the result.
+        watch_every: measure every so many updates instead.
         **settings: settings of the task, such as `epochs=2` or `learning_rate=1e-3`; `duoln show TASK` lists them.
 
     Raises:
         UsageError: a task, variant, preset, setting or backend is unknown, `resume` is given without `out`, or a
-            setting contradicts that of the run which is resumed.
+            setting contradicts that of the run which is resumed, or what to watch is unknown.
         DataError, DivergedError, CheckpointError, MemoryExhaustedError: for the same reasons as in `duoln run`.
         Interrupted: the user pressed Ctrl-C; if there is `out`, a checkpoint was written.
     """
@@ -105,6 +112,9 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
         raise UsageError("[train] expected the run folder `out` to resume from, found none")
     if precision is not None:
         check_precision("train", precision)
+    if watch_every is not None and watch is None:
+        raise UsageError("[train] watch_every: expected `watch` too, found none")
+    watching = None if watch is None else Watch(watch, watch_every)
     chosen = find_task(task) if isinstance(task, str) else _checked(task)
     check_preset(chosen, preset)
     name = _variant(chosen, variant)
@@ -120,21 +130,22 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
     with ExitStack() as stack:
         path = Path(stack.enter_context(tempfile.TemporaryDirectory()) if out is None else out)
         try:
-            figures = train_in_folder(trainer, path, listeners, resume)
+            figures = train_in_folder(trainer, path, listeners, resume, watch=watching)
             [curve] = read_curves([path])
         except Interrupted as stop:
             hint = "go on with resume=True and this `out`" if out else "nothing is kept without a run folder `out`"
             raise Interrupted(f"stopped after update {trainer.step}; {hint}", stop.number) from None
     return TrainedRun(chosen.name, name, cfg, splits.dataset, where.name, figures, _evaluations(curve),
-                      _losses(curve), trainer.model, trainer.state["params"], None if out is None else path)
+                      _losses(curve), trainer.model, trainer.state["params"], None if out is None else path,
+                      {step: dict(layers) for step, layers in sorted(curve.layers.items())})
 
 
 def train_in_folder(trainer: Trainer, path: Path, listeners: Sequence[Listener] = (), resume: bool = False,
-                    same_bits: bool = True) -> dict[str, Any]:
+                    same_bits: bool = True, watch: Watch | None = None) -> dict[str, Any]:
     """Run `fit` with a run folder, which is always closed afterwards; returns the figures. Raises as `fit`."""
     folder = RunFolder(path, trainer.backend)
     try:
-        return fit(trainer, folder, listeners, resume, same_bits)
+        return fit(trainer, folder, listeners, resume, same_bits, watch)
     finally:
         folder.close()
 

@@ -101,9 +101,9 @@ class Function:
 
 
 def _in_rows(array: np.ndarray) -> bool:
-    """Whether the rows of a matrix lie in one piece each and apart from each other."""
-    width = array.shape[-1] * array.itemsize
-    return array.ndim == 2 and array.strides[1] == array.itemsize and array.strides[0] >= width
+    """Whether the rows of an array lie in one piece each; those of a matrix apart from each other too."""
+    least = array.shape[-1] * array.itemsize if array.ndim == 2 else 0
+    return array.ndim > 1 and array.strides[-1] == array.itemsize and min(array.strides[:-1]) >= least
 
 
 def threads_for(count_bytes: int) -> int:

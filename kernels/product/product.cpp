@@ -4,123 +4,12 @@
 // threads share panels, or rows where there are many. Each value of the result belongs to one thread, and is one sum over
 // the depth in order: it has the same bits for any number of threads. No thread waits for another within a part, so another
 // process that takes a core costs its share of time and no more; BLAS's threads wait for each other at each block.
-#include <utility>
-
-#include "../packed_product.h"
+#include "../packing.h"
 
 static const index_t PANELS_AT_ONCE = 4;     // read side by side: a CPU fetches neighbouring lines together
 static const index_t DEPTH_AT_ONCE = 1024;   // what is packed at a time stays in the caches
 static const index_t MOST_ROWS_CACHED = 256; // with more rows, the threads share rows
 static const index_t ROWS_AT_ONCE = 48, LEAST_ROWS_AT_ONCE = 12, BLOCKS = 16;
-
-// Addresses of rows that are `distance` values apart.
-template <class T>
-static std::vector<T*> addresses(T* first, index_t rows, index_t distance) {
-    std::vector<T*> at(rows);
-    for (index_t r = 0; r < rows; ++r) at[r] = first + r * distance;
-    return at;
-}
-
-// One row of a panel.
-template <class T>
-static inline void copy_row(const T* from, T* to) {
-    for (int n = 0; n < Panel<T>::vectors; ++n) store(to + n * Vector<T>::lanes, load(from + n * Vector<T>::lanes));
-}
-
-// The panels [first, last) of a matrix (depth, columns), whose rows are `distance` values apart; what lies beyond its columns
-// is zero.
-template <class T>
-static void pack_panels(const T* matrix, index_t distance, index_t depth, index_t columns, index_t first, index_t last,
-                        T* packed) {
-    constexpr index_t W = Panel<T>::width, AHEAD = 8;
-    const index_t whole = std::max(std::min(last, columns / W), first), size = depth * W;
-    for (index_t k = 0; k < depth; ++k) {
-        const T* from = matrix + k * distance + first * W;
-        T* to = packed + k * W;
-        for (index_t p = first; p < whole; ++p, from += W, to += size) {
-            __builtin_prefetch(from + AHEAD * distance);
-            copy_row(from, to);
-        }
-    }
-    for (index_t p = whole; p < last; ++p)
-        for (index_t k = 0; k < depth; ++k)
-            for (index_t j = 0; j < W; ++j)
-                packed[((p - first) * depth + k) * W + j] = p * W + j < columns ? matrix[k * distance + p * W + j] : T(0);
-}
-
-// a0 b0 a1 b1 ... of the first halves of two vectors, or of the second ones.
-template <class V, std::size_t... LANE>
-static inline V interleaved(V a, V b, std::index_sequence<LANE...>) {
-    return __builtin_shufflevector(a, b, (LANE % 2 * sizeof...(LANE) + LANE / 2)...);
-}
-template <class V, std::size_t... LANE>
-static inline V interleaved_ends(V a, V b, std::index_sequence<LANE...>) {
-    constexpr int HALF = sizeof...(LANE) / 2;
-    return __builtin_shufflevector(a, b, (LANE % 2 * sizeof...(LANE) + LANE / 2 + HALF)...);
-}
-
-// A square of values, one vector wide, turned: to[k][r] = from[r][k]. Rows are `from_step` and `to_step` values apart.
-template <class T>
-static inline void turn_square(const T* from, index_t from_step, T* to, index_t to_step) {
-    using vector = typename Vector<T>::type;
-    constexpr int L = Vector<T>::lanes;
-    const auto lanes = std::make_index_sequence<L>();
-    vector rows[L], turned[L];
-#pragma GCC unroll 16
-    for (int r = 0; r < L; ++r) rows[r] = load(from + r * from_step);
-#pragma GCC unroll 4
-    for (int step = 1; step < L; step *= 2) {
-#pragma GCC unroll 8
-        for (int r = 0; r < L / 2; ++r) {
-            turned[2 * r] = interleaved(rows[r], rows[r + L / 2], lanes);
-            turned[2 * r + 1] = interleaved_ends(rows[r], rows[r + L / 2], lanes);
-        }
-#pragma GCC unroll 16
-        for (int r = 0; r < L; ++r) rows[r] = turned[r];
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < L; ++r) store(to + r * to_step, rows[r]);
-}
-
-// to[k][r] = from[r][k] for a matrix (rows, columns); rows of the two are `from_step` and `to_step` values apart.
-template <class T>
-static void turn(const T* from, index_t rows, index_t columns, index_t from_step, T* to, index_t to_step) {
-    constexpr index_t L = Vector<T>::lanes;
-    const index_t whole_rows = rows / L * L, whole = columns / L * L;
-    for (index_t r = 0; r < whole_rows; r += L)
-        for (index_t k = 0; k < whole; k += L) turn_square(from + r * from_step + k, from_step, to + k * to_step + r, to_step);
-    for (index_t r = 0; r < rows; ++r)
-        for (index_t k = r < whole_rows ? whole : 0; k < columns; ++k) to[k * to_step + r] = from[r * from_step + k];
-}
-
-// The panels [first, last) of the transpose of a matrix, whose rows are `distance` values apart.
-template <class T>
-static void pack_transposed(const T* matrix, index_t distance, index_t depth, index_t columns, index_t first,
-                            index_t last, T* packed) {
-    constexpr index_t W = Panel<T>::width;
-    for (index_t p = first; p < last; ++p, packed += depth * W) {
-        const index_t width = std::min(W, columns - p * W);
-        if (width < W) std::fill(packed, packed + depth * W, T(0));
-        turn(matrix + p * W * distance, width, depth, distance, packed, W);
-    }
-}
-
-// out[r][columns of the panels [first, last)] = or += a[r] * packed. The last panel can be wider than `out`.
-template <class T>
-static void product_into(const T* const* a, index_t rows, const T* packed, index_t depth, index_t first, index_t last,
-                         index_t columns, T* const* out, bool add) {
-    constexpr index_t W = Panel<T>::width;
-    const index_t whole = std::max(std::min(last, columns / W), first);
-    std::vector<T*> at(out, out + rows);
-    for (T*& row : at) row += first * W;
-    product(a, rows, packed, 0, whole - first, depth, at.data(), add);
-    if (whole == last) return;
-    std::vector<T> tail(rows * W);
-    const std::vector<T*> tails = addresses(tail.data(), rows, W);
-    product(a, rows, packed + (whole - first) * depth * W, 0, 1, depth, tails.data(), false);
-    for (index_t r = 0; r < rows; ++r)
-        for (index_t c = whole * W; c < columns; ++c) out[r][c] = (add ? out[r][c] : T(0)) + tails[r][c - whole * W];
-}
 
 // The arguments of a product: a (rows, depth) and b (depth, columns), or (columns, depth) if `b_turned`. A distance is that of
 // two rows in memory.

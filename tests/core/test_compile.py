@@ -1,12 +1,14 @@
 """compile: the same values as eager, and errors for operations that a traced step must not contain."""
 
+import warnings
+
 import numpy as np
 import pytest
 
 import duoln
 from duoln import ops
 from duoln.core.step_contract import MAX_INPUT_FORMS
-from duoln.errors import CompileError, MixedBackendError, ShapeError
+from duoln.errors import CompileError, CompileWarning, MixedBackendError, ShapeError
 from duoln.testing import check_error
 
 
@@ -70,12 +72,34 @@ def test_numpy_refuses_results_that_change_form(numpy_backend):
     check_error(CompileError, lambda: compiled(x), "changed form", "(2,)", "(1,)")
 
 
-def test_numpy_refuses_ever_new_shapes(numpy_backend):
+def test_a_step_runs_as_it_is_for_ever_new_shapes(be):
+    runs = []
+
+    def step(x):
+        runs.append(x.shape)
+        return 2.0 * x
+
+    compiled = duoln.compile(step)
+    for n in range(1, MAX_INPUT_FORMS + 1):
+        compiled(duoln.tensor(np.ones(n, np.float32), be))
+    runs.clear()
+    for _ in range(3):
+        with pytest.warns(CompileWarning, match=f"more than {MAX_INPUT_FORMS} different forms"):
+            y = compiled(duoln.tensor(np.ones(99, np.float32), be))
+        assert y.numpy().tolist() == [2.0] * 99
+    assert runs == [(99,)] * 3
+    compiled(duoln.tensor(np.ones(2, np.float32), be))  # a known one is repeated, without a warning
+    compiled(duoln.tensor(np.ones(2, np.float32), be))
+    assert len(runs) <= 4
+
+
+def test_a_warning_about_ever_new_shapes_is_said_once(numpy_backend):
     compiled = duoln.compile(lambda x: x)
-    for n in range(MAX_INPUT_FORMS):
-        compiled(duoln.tensor(np.ones(n, np.float32), numpy_backend))
-    compiled(duoln.tensor(np.ones(2, np.float32), numpy_backend))  # a known one is fine
-    check_error(CompileError, lambda: compiled(duoln.tensor(np.ones(99, np.float32), numpy_backend)), "small set", "99")
+    with warnings.catch_warnings(record=True) as captured:
+        warnings.simplefilter("default")
+        for n in range(1, MAX_INPUT_FORMS + 9):
+            compiled(duoln.tensor(np.ones(n, np.float32), numpy_backend))
+    assert [w.category for w in captured] == [CompileWarning]
 
 
 def test_an_error_in_a_step_comes_through(be, rng):

@@ -40,6 +40,17 @@ def rows() -> Iterator[RuleCase]:
         yield RuleCase("take", f"{words} {width} {taken}", [*_floats(rng, (words, width)), indices], {"axis": 0}, 10)
 
 
+def attention() -> Iterator[RuleCase]:
+    """Attention of some heads and of none, with masks."""
+    rng = np.random.default_rng(4)
+    for before, queries, keys, width, n_values, causal, mask in (
+            ((2, 3), 5, 4, 3, 2, True, None), ((1, 2), 3, 5, 4, 4, False, (3, 5)), ((2,), 4, 4, 1, 3, True, (1, 1, 4)),
+            ((), 2, 3, 2, 1, False, (1, 3)), ((2, 1, 2), 3, 3, 2, 2, True, (2, 1, 1, 3, 3))):
+        arrays = _floats(rng, (*before, queries, width), (*before, keys, width), (*before, keys, n_values))
+        yield RuleCase("scaled_dot_product_attention", f"{before} {queries} {keys}", [*arrays, None if mask is None else rng.random(mask) < 0.7],
+                       {"causal": causal, "scale": 0.7}, 40)
+
+
 def images() -> Iterator[RuleCase]:
     """Convolution, pooling, and the operators used with them."""
     rng = np.random.default_rng(2)
@@ -124,7 +135,7 @@ def updates() -> Iterator[RuleCase]:
 
 def layout_cases() -> list[RuleCase]:
     """The cases of every test run."""
-    return [*rows(), *images(), *cells(), *more_cells(), *updates()]
+    return [*rows(), *attention(), *images(), *cells(), *more_cells(), *updates()]
 
 
 def long_layout_cases() -> list[RuleCase]:

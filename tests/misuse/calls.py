@@ -122,6 +122,8 @@ CALLS: list[Call] = [
     Call("layer_norm", ((floats(3, 4), "float"), (floats(4), "optional"), (floats(4), "optional")),
          {"eps": (1e-5, "positive"), "eps_place": ("inside", "choice"), "activation": ("relu", "optional choice"), "axis": (-1, "some axes")}),
     Call("rms_norm", ((floats(3, 4), "float"), (floats(4), "optional")), {"eps": (1e-5, "positive"), "axis": (-1, "some axes")}),
+    Call("add_layer_norm", ((floats(3, 4), "fixed"), (floats(3, 4), "fixed"), (floats(4), "optional"), (floats(4), "optional")), {"eps": (1e-5, "positive")}),
+    Call("add_rms_norm", ((floats(3, 4), "fixed"), (floats(3, 4), "fixed"), (floats(4), "optional")), {"eps": (1e-5, "positive")}),
     Call("group_norm", ((floats(2, 3, 4), "float"), (floats(4), "optional"), (floats(4), "optional")),
          {"groups": (2, "count of groups"), "eps": (1e-5, "positive")}),
     Call("instance_norm", ((floats(2, 3, 4), "float"), (floats(4), "optional"), (floats(4), "optional")), {"eps": (1e-5, "positive")}),

@@ -436,6 +436,17 @@ for shape in [(3, 5), (5,), (1, 1), (2, 3, 7), (0, 4), (128, 1000), (33, 129)]:
     eps = 1e-5 if shape[-1] > 1 else 0.5
     case(f"rms_norm{shape}", partial(ops.rms_norm, eps=eps), gaussians(shape, shape[-1:]), partial(rms_norm_reference, eps=eps), 4 * shape[-1])
 case("rms_norm alone", partial(ops.rms_norm, eps=0.5), gaussians((4, 6)), partial(rms_norm_reference, eps=0.5), 24)
+for shape in [(3, 5), (5,), (1, 1), (2, 3, 7), (0, 4), (128, 1000), (33, 129)]:
+    eps = 1e-5 if shape[-1] > 1 else 0.5
+    case(f"add_layer_norm{shape}", partial(ops.add_layer_norm, eps=eps), gaussians(shape, shape, shape[-1:], shape[-1:]),
+         lambda x, r, g, b, eps=eps: (layer_norm_over_reference(x + r, g, b, eps=eps), x + r), 4 * shape[-1])
+    case(f"add_rms_norm{shape}", partial(ops.add_rms_norm, eps=eps), gaussians(shape, shape, shape[-1:]),
+         lambda x, r, g, eps=eps: (rms_norm_reference(x + r, g, eps=eps), x + r), 4 * shape[-1])
+case("add_layer_norm alone", partial(ops.add_layer_norm, eps=0.5), gaussians((4, 6), (4, 6)),
+     lambda x, r: (layer_norm_over_reference(x + r, eps=0.5), x + r), 24)
+case("add_layer_norm bias", lambda x, r, b: ops.add_layer_norm(x, r, None, b), gaussians((4, 6), (4, 6), (6,)),
+     lambda x, r, b: (layer_norm_over_reference(x + r, None, b), x + r), 24)
+case("add_rms_norm alone", partial(ops.add_rms_norm, eps=0.5), gaussians((4, 6), (4, 6)), lambda x, r: (rms_norm_reference(x + r, eps=0.5), x + r), 24)
 for shape, groups in [((2, 3, 4, 6), 3), ((3, 5, 4), 4), ((3, 6), 2), ((2, 7, 5), 1), ((1, 1, 1), 1), ((2, 1, 8), 2), ((2, 3, 2, 2, 4), 2), ((0, 3, 4), 2), ((3, 33, 6), 2)]:
     case(f"group_norm{shape} in {groups}", partial(ops.group_norm, groups=groups), gaussians(shape, shape[-1:], shape[-1:]),
          partial(group_norm_reference, groups=groups), 4 * int(np.prod(shape[1:])) // groups)

@@ -29,6 +29,11 @@ def weight(w):
     return w.movedim((-1, -2), (0, 1))
 
 
+def _joined(y, total):
+    """Both results of a norm of a sum."""
+    return ops.concat(y, total, axis=0)
+
+
 SAME = {  # ours and theirs, and the arrays by which both are differentiated
     "cross_entropy": (lambda x: ops.softmax_cross_entropy(x, labels(x.backend)), lambda x: F.cross_entropy(x, torch.tensor(LABELS).long(), reduction="none"), [_CLASSES]),
     "cross_entropy, all of it": (
@@ -48,6 +53,8 @@ SAME = {  # ours and theirs, and the arrays by which both are differentiated
     "einsum": (lambda x, y: ops.einsum("bhwc,bhkc,btc->bwkt", x, x, y), lambda x, y: torch.einsum("bhwc,bhkc,btc->bwkt", x, x, y), [_X, _Y]),
     "rms_norm": (ops.rms_norm, lambda x, g: F.rms_norm(x, (4,), g, 1e-5), [_CLASSES, _WEIGHT]),
     "rms_norm, several axes": (lambda x, g: ops.rms_norm(x, g, axis=(1, 2), eps=0.1), lambda x, g: F.rms_norm(x, (9, 4), g, 0.1), [_Y, _Y[0]]),
+    "add_layer_norm": (lambda *a: _joined(*ops.add_layer_norm(*a)), lambda x, r, g, b: torch.cat([F.layer_norm(x + r, (4,), g, b), x + r]), [_CLASSES, _TARGETS, _WEIGHT, _Y[0, 0]]),
+    "add_rms_norm": (lambda *a: _joined(*ops.add_rms_norm(*a)), lambda x, r, g: torch.cat([F.rms_norm(x + r, (4,), g, 1e-5), x + r]), [_CLASSES, _TARGETS, _WEIGHT]),
     "layer_norm, several axes": (lambda x, g, b: ops.layer_norm(x, g, b, axis=(-3, -2, -1)), lambda x, g, b: F.layer_norm(x, (6, 7, 4), g, b), [_X, _X[0], _X[1]]),
     "group_norm": (lambda x, g, b: ops.group_norm(x, g, b, groups=2), lambda x, g, b: F.group_norm(first(x), 2, g, b).movedim(1, -1), [_X, _WEIGHT, _TARGETS[0]]),
     "group_norm, no positions": (lambda x: ops.group_norm(x, groups=2, eps=0.1), lambda x: F.group_norm(x, 2, eps=0.1), [_CLASSES]),

@@ -56,6 +56,8 @@ def _of_columns(y, width):
 
 KINDS = {
     "rms_norm": Kind(ops.rms_norm, lambda x: x, lambda y, width: y, centres=False),
+    "add_layer_norm": Kind(lambda x: ops.add_layer_norm(x * 0.25, x * 0.75)[0], lambda x: x, lambda y, width: y),
+    "add_rms_norm": Kind(lambda x: ops.add_rms_norm(x * 0.25, x * 0.75)[0], lambda x: x, lambda y, width: y, centres=False),
     "rms_norm over two axes": Kind(lambda x: ops.rms_norm(x, axis=(0, 2)), _in_columns, _of_columns, centres=False),
     "layer_norm over the first axis": Kind(lambda x: ops.layer_norm(x, axis=0), lambda x: np.ascontiguousarray(x.T), lambda y, width: y.T),
     "layer_norm over two axes": Kind(lambda x: ops.layer_norm(x, axis=(0, 2)), _in_columns, _of_columns),

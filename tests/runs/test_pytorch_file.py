@@ -34,6 +34,9 @@ MODELS = {
     "Conv2d in groups": nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0), groups=2, bias=False), "RNN": nn.RNN(4, 5), "LSTM": nn.LSTM(4, 5), "LSTM of two layers": nn.LSTM(4, 5, layers=2, bidirectional=True),
     "GRU": nn.GRU(4, 5, norm="recurrent-bias"), "GRU of two layers": nn.GRU(4, 5, norm="recurrent-bias", layers=2, bidirectional=True),
     "GRU without the bias": nn.GRU(4, 5), "LSTMCell": nn.LSTMCell(4, 5), "GRUCell": nn.GRUCell(4, 5, norm="recurrent-bias"), "RNNCell": nn.RNNCell(4, 5),
+    "MultiHeadAttention": nn.MultiHeadAttention(8, 2), "MultiHeadAttention without bias": nn.MultiHeadAttention(8, 4, bias=False),
+    "TransformerBlock": nn.TransformerBlock(8, 2, norm="post"), "TransformerBlock, causal, norms before": nn.TransformerBlock(8, 4, 12, activation="gelu", causal=True),
+    "blocks in a Sequential": nn.Sequential(nn.TransformerBlock(8, 1), nn.TransformerBlock(8, 2), nn.LayerNorm(8)),
     "Tagger": Tagger(), "a norm in a Sequential": nn.Sequential(nn.Linear(3, 2), ops.relu, nn.LayerNorm(2)),
 }
 
@@ -78,7 +81,14 @@ def torch_module(name):
         def forward(self, ids):
             return self.out(self.write(self.norm(self.read(self.words(ids))[0]))[0])
 
+    def block(*sizes, **options):
+        return theirs.TransformerEncoderLayer(*sizes, dropout=0.0, batch_first=True, **options)
+
     return {
+        "MultiHeadAttention": lambda: theirs.MultiheadAttention(8, 2, batch_first=True),
+        "MultiHeadAttention without bias": lambda: theirs.MultiheadAttention(8, 4, bias=False, batch_first=True),
+        "TransformerBlock": lambda: block(8, 2, 32), "TransformerBlock, causal, norms before": lambda: block(8, 4, 12, activation="gelu", norm_first=True),
+        "blocks in a Sequential": lambda: theirs.Sequential(block(8, 1, 32, norm_first=True), block(8, 2, 32, norm_first=True), theirs.LayerNorm(8)),
         "Linear": lambda: theirs.Linear(4, 3), "Linear without bias": lambda: theirs.Linear(4, 3, bias=False), "LayerNorm": lambda: theirs.LayerNorm(5), "LayerNorm of three axes": lambda: theirs.LayerNorm((3, 2, 5)),
         "LayerNorm without parameters": lambda: theirs.Sequential(theirs.LayerNorm(5, elementwise_affine=False), theirs.Linear(5, 2)), "RMSNorm": lambda: theirs.RMSNorm(5, eps=1e-5),
         "GroupNorm": lambda: theirs.GroupNorm(2, 4), "InstanceNorm": lambda: theirs.InstanceNorm2d(4, affine=True),
@@ -96,6 +106,8 @@ def inputs_of(name):
     rng = np.random.default_rng(1)
     if name in ("Embedding", "Tagger"):
         return rng.integers(0, 6, (6, 2)).astype(np.int32)
+    if "Attention" in name or "lock" in name:
+        return rng.standard_normal((2, 5, 8)).astype(np.float32)
     shape = {"Conv2d": (2, 7, 6, 2), "Conv1d": (2, 9, 4), "Conv2d in groups": (2, 7, 6, 2), "LayerNorm": (3, 5), "RMSNorm": (3, 5), "LayerNorm without parameters": (3, 5), "LayerNorm of three axes": (2, 3, 2, 5), "GroupNorm": (2, 3, 5, 4), "InstanceNorm": (2, 3, 5, 4), "a norm in a Sequential": (4, 3)}.get(name, (3, 4) if "Cell" in name or "Linear" in name else (6, 2, 4))
     return rng.standard_normal(shape).astype(np.float32)
 
@@ -109,6 +121,10 @@ def outputs(name, module, x):
     import torch
 
     with torch.no_grad():
+        if "Attention" in name or "lock" in name:
+            steps, t = torch.from_numpy(x), torch.nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+            return (module(steps, steps, steps)[0] if "Attention" in name else module(steps, src_mask=t, is_causal=True) if "causal" in name
+                    else module(steps)).numpy()
         y = module(torch.from_numpy(x.astype(np.int64) if x.dtype == np.int32 else np.moveaxis(x, -1, 1).copy() if name.startswith(CHANNELS) else x))
     y = (y[0] if isinstance(y, tuple) else y).numpy()
     return np.moveaxis(y, 1, -1) if name.startswith(CHANNELS) else y
@@ -195,6 +211,8 @@ def test_models_and_parameters_that_do_not_fit(tmp_path):
     linear, params = nn.Linear(2, 3), nn.Linear(2, 3).init(0)
     rows = [
         (UsageError, nn.Sequential(nn.LSTM(2, 3, norm="layer")), {}, ["0: expected a recurrent layer", "LSTM with norm 'layer'"]),
+        (UsageError, nn.Sequential(a=nn.TransformerBlock(4, 2, kind="rms")), {}, ["a: expected a block", "kind 'rms'"]),
+        (UsageError, nn.TransformerBlock(4, 2, norm="none"), {}, ["model: expected a block", "norm 'none'"]),
         (UsageError, nn.GRU(2, 3, learned_state=True), {}, ["model: expected a recurrent layer", "a learned state"]),
         (UsageError, nn.Sequential(a=Own()), {}, ["a: expected a layer of Linear, LayerNorm", "found Own"]),
         (UsageError, nn.WeightNorm(linear), {}, ["found WeightNorm"]), (DtypeError, params, params, ["model: expected a Module", "found dict"]),

@@ -1,0 +1,97 @@
+"""`duoln find-rate TASK`: the range test of learning rates (Smith 2017)."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from duoln.cli import one_task
+from duoln.errors import UsageError
+from duoln.system.filesystem import check_regular, make_folder
+
+if TYPE_CHECKING:
+    from duoln.training.rate_test import RateTest
+
+_FILES = ("rates.csv", "rates.png")
+_ROWS = 20
+"""About so many rows has the table."""
+
+
+def add_command(commands: Any) -> None:
+    """Add `find-rate` to the command line."""
+    from duoln.runtime import CHOICES
+
+    parser = commands.add_parser("find-rate", help="which learning rates a task can be trained with: a short training "
+                                                   "in which the rate grows with every update")
+    one_task.add_options(parser)
+    parser.add_argument("--from", type=float, default=1e-6, metavar="RATE", dest="low", help="the first rate (1e-6)")
+    parser.add_argument("--to", type=float, default=1.0, metavar="RATE", dest="high", help="the last rate (1)")
+    parser.add_argument("--updates", type=int, default=100, metavar="N", help="at most so many updates (100)")
+    parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
+    parser.add_argument("--out", type=Path, metavar="DIR",
+                        help=f"write {' and '.join(_FILES)} there; without this nothing is written")
+    parser.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+    parser.set_defaults(run=_find_rate)
+
+
+def _find_rate(args: argparse.Namespace) -> int:
+    from duoln import runtime
+    from duoln.cli import console
+    from duoln.training.rate_test import LEAST_UPDATES, check_range, task_rates
+
+    if args.updates < LEAST_UPDATES:
+        raise UsageError(f"[find-rate] --updates: expected at least {LEAST_UPDATES}, found {args.updates}")
+    check_range(args.low, args.high, args.updates)  # before data are read
+    if args.out is not None:
+        for name in _FILES:
+            check_regular(args.out / name)
+    task, variant, cfg, splits = one_task.configured(args)
+    backend, why = runtime.choose(args.backend)
+    console.say(f"backend: {why}")
+    console.say(f"{args.updates} updates at most, with rates from {args.low:g} to {args.high:g}")
+    test = task_rates(task, cfg, splits, backend, args.low, args.high, args.updates)
+    title = f"{task.title}, {variant}, batch {cfg.batch_size}"
+    if args.out is not None:
+        _write(title, test, cfg.learning_rate, args.out)
+    if args.json:
+        console.put_json({"task": task.name, "variant": variant, "dataset": splits.dataset._asdict(),
+                          "batch_size": cfg.batch_size, "learning_rate": cfg.learning_rate, "backend": backend.name,
+                          **{key: getattr(value, "tolist", lambda value=value: value)()
+                             for key, value in test._asdict().items()}})
+        return 0
+    _show(title, test, cfg.learning_rate, args.updates)
+    return 0
+
+
+def _show(title: str, test: RateTest, own: float, asked: int) -> None:
+    from duoln.cli import console
+
+    marks = {test.minimum: "least", test.steepest: "falls fastest"}
+    chosen = [k for k, rate in enumerate(test.rates)
+              if k % max(asked // _ROWS, 1) == 0 or rate in marks or k == len(test.rates) - 1]
+    rows = [(f"{test.rates[k]:.2e}", f"{test.losses[k]:.5g}", f"{test.smoothed[k]:.5g}", marks.get(test.rates[k], ""))
+            for k in chosen]
+    console.show(console.rows_table(title, ("rate", "loss", "smoothed", ""), rows,
+                                    whole=range(4)), data=True)
+    if test.diverged:
+        console.put(f"stopped after {len(test.rates)} of {asked} updates, because the loss diverged")
+    if test.steepest is None or test.tenth_of_minimum is None:
+        console.put("the loss never fell, so no rate is suggested; try another range (--from, --to) or more --updates")
+        return
+    console.put(f"suggestions to start a search from, no more: {test.steepest:.2g}, where the loss falls fastest; "
+                f"{test.tenth_of_minimum:.2g}, a tenth of the rate with the least loss")
+    console.put(f"the task's own rate is {own:g}; another one: --set learning_rate={test.tenth_of_minimum:.2g}")
+
+
+def _write(title: str, test: RateTest, own: float, out: Path) -> None:
+    from duoln.cli import console
+    from duoln.pictures import drawing
+    from duoln.training import rate_picture
+
+    make_folder(out)
+    written = [rate_picture.write_table(test, out / _FILES[0])]
+    if drawing.can_draw():
+        written.append(rate_picture.draw(title, test, own, out / _FILES[1]))
+    for path in written:
+        console.say(f"wrote {path}")

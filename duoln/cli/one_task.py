@@ -1,0 +1,45 @@
+"""What the commands that take one variant of a task have in common: the options that name it, and its configuration."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from duoln.cli import facts
+
+if TYPE_CHECKING:
+    from duoln.tasks.task import Config, Task
+    from duoln.tasks.values import Splits
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The task, and the options that choose its variant and settings."""
+    parser.add_argument("task")
+    parser.add_argument("--variant", metavar="NAME", help="may be omitted if the task has only one")
+    parser.add_argument("--preset", metavar="NAME", help="paper, small or smoke; see `duoln show TASK`")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
+                        help="a setting of the task, see `duoln show TASK`; may be repeated")
+    parser.add_argument("--seed", type=int, help="default 0")
+    parser.add_argument("--batch-size", type=int)
+    facts.add_plugin_option(parser)
+
+
+def configured(args: argparse.Namespace) -> tuple[Task, str, Config, Splits]:
+    """The task, the name of the variant, its configuration and its data.
+
+    Raises:
+        UsageError: the task, the variant, the preset or a setting is unknown. DataMissingError: there are no data.
+    """
+    from duoln.cli import console
+    from duoln.tasks import make_config
+    from duoln.tasks.registry import find_task
+    from duoln.tasks.settings import check_config
+
+    task = find_task(args.task, args.plugins)
+    variant = next(iter(task.variants)) if args.variant is None and len(task.variants) == 1 else args.variant
+    given = {key: getattr(args, key) for key in ("seed", "batch_size") if getattr(args, key) is not None}
+    cfg = make_config(task, variant, args.preset, {**facts.settings_of(task, args), **given})
+    check_config(task, variant, cfg)
+    splits = task.data(cfg)
+    console.say(f"data: {splits.dataset.label}", style="" if splits.dataset.provenance == "original" else "yellow")
+    return task, variant, cfg, splits

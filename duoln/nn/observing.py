@@ -1,0 +1,141 @@
+"""A model's layers, seen from outside: their calls while a function is told of them, and the arrays of each."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from duoln import tree
+from duoln.core import Tensor
+from duoln.core.arguments import described
+from duoln.errors import DtypeError, DuolnError
+from duoln.nn.module import Module, Params
+
+Tell = Callable[[str, Module, Tensor], None]
+_FLOATS = ("float", "bfloat")
+_LOCK = threading.RLock()
+"""Classes are changed while a model is observed, so one thread observes at a time."""
+
+
+class _Running(NamedTuple):
+    """A call that has not returned."""
+
+    path: str
+    layer: Module
+    params: Any
+
+
+@contextlib.contextmanager
+def observed(model: Module, tell: Tell) -> Iterator[None]:
+    """Within this context `tell(path, layer, output)` gets every call of a layer of the model.
+
+    A call is one of `layer(params, x)`, or of another public method that takes `params` first, such as
+    `cell.sequence(params, x)`, if an argument has a tensor. The output is the first tensor with floats of the result. A
+    method that a layer calls on itself is part of the call. Calls inside a compiled step that is repeated are not seen,
+    because it repeats operators only.
+
+    The output may belong to a gradient that is still being computed. An error of a layer is raised as it is, and its
+    message begins with the path of the layer and the shapes that it got.
+
+    Raises:
+        DtypeError: `model` is not a Module.
+    """
+    if not isinstance(model, Module):
+        raise DtypeError(f"[observed] model: expected a Module, found {described(model)}")
+    paths: dict[int, list[str]] = {}
+    for path, layer in model.modules():
+        paths.setdefault(id(layer), []).append(path)
+    running: list[_Running] = []
+    kinds = {type(layer) for _, layer in model.modules()}
+    with _LOCK, contextlib.ExitStack() as undo:
+        functions = [(kind, *each) for kind in kinds for each in _calls_of(kind)]  # before any of them is replaced
+        for kind, name, function in functions:
+            undo.callback(_put_back, kind, name, vars(kind).get(name))
+            setattr(kind, name, _telling(function, paths, running, tell))
+        yield
+
+
+def own_arrays(layer: Module, params: Params, path: str) -> list[Any]:
+    """The arrays of the layer at `path`, without those of the layers in it; `params` is the tree of the whole model."""
+    for key in path.split(".") if path else ():
+        params = params[key]
+    children = layer.children()
+    return [leaf for key, entry in params.items() if key not in children for leaf in tree.leaves(entry)]
+
+
+def _calls_of(kind: type[Module]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The public methods of a class that take `params` first, by name."""
+    for name in dir(kind):
+        function = inspect.getattr_static(kind, name)
+        if inspect.isfunction(function) and (name == "__call__" or not name.startswith("_")):
+            _, *first = inspect.signature(function).parameters
+            if first[:1] == ["params"]:
+                yield name, function
+
+
+def _put_back(kind: type[Module], name: str, own: Any) -> None:
+    """Undo a replacement; `own` is None for a method that the class inherits."""
+    if own is None:
+        delattr(kind, name)
+    else:
+        setattr(kind, name, own)
+
+
+def _telling(function: Callable[..., Any], paths: dict[int, list[str]], running: list[_Running],
+             tell: Tell) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def called(self: Module, *args: Any, **kwargs: Any) -> Any:
+        given = [leaf for leaf in tree.leaves([*args[1:], *kwargs.values()]) if isinstance(leaf, Tensor)]
+        is_own = running and running[-1].layer is self
+        if id(self) not in paths or is_own or not given:
+            return function(self, *args, **kwargs)
+        params = args[0] if args else kwargs.get("params")
+        path = _path_of(paths[id(self)], params, running)
+        running.append(_Running(path, self, params))
+        try:
+            result = function(self, *args, **kwargs)
+        except Exception as error:
+            _locate(error, path, self, given)
+            raise
+        finally:
+            running.pop()
+        output = next((x for x in tree.leaves(result) if isinstance(x, Tensor) and x.dtype.startswith(_FLOATS)), None)
+        if output is not None:
+            tell(path, self, output)
+        return result
+
+    return called
+
+
+def _path_of(paths: list[str], params: Any, running: list[_Running]) -> str:
+    """The path of a call of a layer that is at several places of a model: the one whose parameters it got."""
+    for path in paths if len(paths) > 1 else ():
+        for caller in running:
+            if path.startswith(f"{caller.path}." if caller.path else "") and path != caller.path:
+                below = path[len(caller.path) + 1:] if caller.path else path
+                if _branch(caller.params, below) is params:
+                    return path
+    return paths[0]
+
+
+def _branch(params: Params, path: str) -> Any:
+    for key in path.split("."):
+        params = params.get(key, {}) if isinstance(params, dict) else {}
+    return params
+
+
+def _locate(error: Exception, path: str, layer: Module, given: list[Tensor]) -> None:
+    """Put the innermost layer's path and what it got before the message of an error."""
+    if hasattr(error, "layer_path"):
+        return
+    error.layer_path = path  # type: ignore[attr-defined]
+    shapes = ", ".join(f"{x.shape} {x.dtype}" for x in given)
+    where = f"[{path + ': ' if path else ''}{type(layer).__name__}] given {shapes}"
+    if isinstance(error, DuolnError):
+        error.args = (f"{where}: {error}", *error.args[1:])
+    else:
+        error.add_note(where)

@@ -1,0 +1,87 @@
+"""Statistics of a run's layers, as its log has them and as a table of several runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from duoln.errors import DataFormatError
+from duoln.system.filesystem import write_own
+
+EVENT = "norm_stats"
+
+
+class LayerStats(NamedTuple):
+    """The statistics of one layer after some update."""
+
+    mean: float | None
+    """Of all numbers in the outputs of all its calls; None for a layer that was not called."""
+    variance: float | None
+    """Of the same numbers."""
+    gradient_norm: float | None
+    """Of all its own arrays together; None for a layer without any."""
+
+
+Layers = Mapping[str, LayerStats]
+"""By the path of the layer in the parameters; the path of the model itself is empty."""
+
+
+def entry_of(step: int, layers: Layers) -> dict[str, Any]:
+    """The entry of a log."""
+    return {"event": EVENT, "step": step, "layers": {
+        path: {key: value for key, value in stats._asdict().items() if value is not None}
+        for path, stats in layers.items()}}
+
+
+def read_entry(where: str, entry: Mapping[str, Any]) -> tuple[int, dict[str, LayerStats]]:
+    """The update of an entry of a log, and the statistics after it.
+
+    Raises:
+        DataFormatError: a value is missing or of another type.
+    """
+    step, layers = entry.get("step"), entry.get("layers")
+    if not isinstance(step, int) or isinstance(step, bool):
+        raise DataFormatError(where, 0, "a whole number as step", f"{step!r:.60}")
+    if not isinstance(layers, dict):
+        raise DataFormatError(where, 0, "an object as layers", f"{layers!r:.60}")
+    return step, {path: _read(f"{where}, layer {path!r}", stats) for path, stats in layers.items()}
+
+
+def _read(where: str, stats: Any) -> LayerStats:
+    if not isinstance(stats, dict):
+        raise DataFormatError(where, 0, "an object", f"{stats!r:.60}")
+    values = [stats.get(key) for key in LayerStats._fields]
+    for key, value in zip(LayerStats._fields, values, strict=True):
+        if key in stats and (not isinstance(value, int | float) or isinstance(value, bool)):
+            raise DataFormatError(where, 0, f"a number as {key}", f"{value!r:.60}")
+    return LayerStats(*values)
+
+
+def name_of(path: str) -> str:
+    """What a layer is called in tables and pictures."""
+    return path or "(model)"
+
+
+def write_table(runs: Mapping[str, tuple[str, Mapping[int, Layers]]], target: Path) -> Path:
+    """Write a line for each run, update and layer. A value that a layer does not have is empty.
+
+    Args:
+        runs: for the name of each run its variant, and its statistics by update.
+        target: the file.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["run", "variant", "step", "layer", *LayerStats._fields])
+    for name, (variant, by_step) in runs.items():
+        for step in sorted(by_step):
+            for path, stats in by_step[step].items():
+                writer.writerow([name, variant, step, name_of(path), *("" if x is None else x for x in stats)])
+    write_own(target, text.getvalue().encode(errors="backslashreplace"))
+    return target
+

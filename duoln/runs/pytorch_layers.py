@@ -1,0 +1,232 @@
+"""How the layers that both libraries have stand in a file of PyTorch: names, layouts, the order of gates.
+
+A layer's arrays hold the same numbers in both libraries, in another order:
+
+| layer | PyTorch | here |
+| --- | --- | --- |
+| Linear | weight (out, in), bias | weight (in, out), bias |
+| LayerNorm, GroupNorm, InstanceNorm, RMSNorm (no bias) | weight, bias | gain, bias |
+| Embedding | weight | table |
+| Conv1d, Conv2d | weight (out, in / groups, ...), bias | weight (..., in / groups, out), bias |
+| MultiHeadAttention | in_proj_weight (3 width, width), in_proj_bias, out_proj | projection, out, as Linear |
+| TransformerBlock | of TransformerEncoderLayer: self_attn, linear1, linear2, norm1, norm2 | attention, hidden, ... |
+| RNN, LSTM, GRU | those of a cell, with endings _l0, _l0_reverse, _l1 | those of cells forward0, backward0, forward1 |
+| their cells | weight_ih (gates * hidden, in), weight_hh, bias_ih, bias_hh | w_x (in, gates * hidden), w_h, bias |
+
+An LSTM's gates stand there in the order i, f, g, o, and here f, i, o, g. A GRU's stand there in the order r, z, n, its
+update gate keeps the state where ours renews it: that gate's weights change their sign. PyTorch adds two biases where
+one is enough; they become their sum, and the second is 0 on the way back. But the two biases of a GRU's n are no sum:
+`norm="recurrent-bias"` has both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln import nn
+from duoln.backends.protocol import Shape
+from duoln.errors import ShapeError, UsageError
+from duoln.nn.module import Params, branch, parameters
+from duoln.nn.recurrent import Recurrent, RecurrentCell
+from duoln.ops.recurrent.variants import GATES
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Layer(NamedTuple):
+    """How one kind of layer stands in a file of PyTorch."""
+
+    shapes: Callable[[Any], dict[str, Shape]]
+    """`shapes(module)`: the names of its arrays in the file, with their shapes."""
+    ours: Callable[[Any, Arrays], Params]
+    """`ours(module, arrays)`: its parameters, from the arrays by these names."""
+    theirs: Callable[[Any, Params], dict[str, np.ndarray]]
+    """`theirs(module, params)`: the arrays by these names, from its parameters on the host."""
+
+
+def check_settings(name: str, module: nn.Module, place: str) -> None:
+    """Raises UsageError for a recurrent layer or a block that PyTorch has not."""
+    if isinstance(module, nn.TransformerBlock) and (module.norm == "none" or module.kind != "layer"):
+        raise UsageError(f"[{name}] {place or 'model'}: expected a block that PyTorch has, with layer norms, found "
+                         f"norm '{module.norm}' of kind '{module.kind}'")
+    for cell in module.cells.values() if isinstance(module, Recurrent) else (module,):
+        if isinstance(cell, RecurrentCell) and (cell.learned_state or cell.norm not in ("none", "recurrent-bias")):
+            has = "a learned state" if cell.learned_state else f"norm '{cell.norm}'"
+            raise UsageError(f"[{name}] {place or 'model'}: expected a recurrent layer that PyTorch has, without norms "
+                             f"and learned states, found {type(module).__name__} with {has}")
+
+
+def _array(module: nn.Module, params: Params, key: str) -> np.ndarray:
+    """A parameter on the host. Raises ShapeError where it is missing."""
+    array: np.ndarray = parameters(type(module).__name__, params, (key,))[0]
+    return array
+
+
+def _renamed(names: Mapping[str, str], shapes: Callable[[Any], dict[str, Shape]],
+             turn: Callable[[np.ndarray], np.ndarray] = lambda x: x,
+             back: Callable[[np.ndarray], np.ndarray] = lambda x: x) -> Layer:
+    """A layer whose arrays have other names; the axes of its weight are in the order that `turn` makes of PyTorch's."""
+
+    def ours(module: Any, arrays: Arrays) -> Params:
+        return {names[name]: turn(array) if name == "weight" else array for name, array in arrays.items()}
+
+    def theirs(module: Any, params: Params) -> dict[str, np.ndarray]:
+        arrays = {name: _array(module, params, names[name]) for name in shapes(module)}
+        return {name: back(array) if name == "weight" else array for name, array in arrays.items()}
+
+    return Layer(shapes, ours, theirs)
+
+
+def _with_bias(module: Any, weight: Shape) -> dict[str, Shape]:
+    return {"weight": weight, **({"bias": (module.n_out,)} if module.bias else {})}
+
+
+def _channels_last(weight: np.ndarray) -> np.ndarray:
+    """A convolution's weight (out, in, ...) as (..., in, out)."""
+    return np.moveaxis(weight, (0, 1), (-1, -2))
+
+
+def _channels_first(weight: np.ndarray) -> np.ndarray:
+    """A convolution's weight (..., in, out) as (out, in, ...)."""
+    return np.moveaxis(weight, (-1, -2), (0, 1))
+
+
+_ORDER = {"rnn": (0,), "lstm": (1, 0, 3, 2), "gru": (1, 0, 2)}
+"""Where the gates of one library stand in the other: each order is its own inverse."""
+_UPDATE_HERE, _UPDATE_IN_PYTORCH = 0, 1
+"""The place of a GRU's update gate."""
+
+
+def _gates(cell: str, array: np.ndarray, update: int) -> np.ndarray:
+    """The gates along the last axis in the order of the other library, where a GRU's update gate stands at `update`."""
+    gates = np.split(array, GATES[cell], axis=-1)
+    gates = [gates[k] for k in _ORDER[cell]]
+    if cell == "gru":
+        gates[update] = -gates[update]
+    return np.concatenate(gates, axis=-1)
+
+
+def _cell_shapes(cell: RecurrentCell) -> dict[str, Shape]:
+    wide = GATES[cell.cell] * cell.n_hidden
+    return {"weight_ih": (wide, cell.n_in), "weight_hh": (wide, cell.n_hidden), "bias_ih": (wide,), "bias_hh": (wide,)}
+
+
+def _cell_ours(cell: RecurrentCell, arrays: Arrays) -> Params:
+    """The parameters of one cell. Raises ValueError for a bias that its variant has not."""
+    first, second = arrays["bias_ih"], arrays["bias_hh"]
+    params = {"w_x": _gates(cell.cell, arrays["weight_ih"].T, _UPDATE_HERE),
+              "w_h": _gates(cell.cell, arrays["weight_hh"].T, _UPDATE_HERE)}
+    if cell.cell == "gru":
+        of_n = second[2 * cell.n_hidden:]
+        if cell.norm == "recurrent-bias":
+            params["bias_n"] = of_n
+        elif of_n.any():
+            raise ValueError("expected a bias_hh of 0 in the gate n for a GRU with norm 'none', found others; "
+                             "norm='recurrent-bias' has them")
+        second = np.concatenate([second[:2 * cell.n_hidden], np.zeros_like(of_n)])
+    bias = np.where(second == 0, first, first + second)  # the sum with 0 would change the sign of -0
+    own = {"w_x": params["w_x"], "w_h": params["w_h"], "bias": _gates(cell.cell, bias, _UPDATE_HERE)}
+    return {**own, **{key: value for key, value in params.items() if key not in own}}
+
+
+def _cell_theirs(cell: RecurrentCell, params: Params) -> dict[str, np.ndarray]:
+    kind, wide = type(cell).__name__, GATES[cell.cell] * cell.n_hidden
+    first = _array(cell, params, "bias")
+    second = np.zeros(wide, first.dtype)
+    if cell.norm == "recurrent-bias":
+        of_n = _array(cell, params, "bias_n")
+        if of_n.shape != (cell.n_hidden,):
+            raise ShapeError(f"[save_pytorch] bias_n: expected shape {(cell.n_hidden,)}, found {of_n.shape}")
+        second[2 * cell.n_hidden:] = of_n
+    arrays = {"weight_ih": _array(cell, params, "w_x"), "weight_hh": _array(cell, params, "w_h"), "bias_ih": first}
+    for name, array in arrays.items():
+        if not array.ndim or array.shape[-1] != wide:
+            raise ShapeError(f"[save_pytorch] {name} of {kind}: expected a last axis of {wide}, found shape "
+                             f"{array.shape}")
+    return {**{name: _gates(cell.cell, array, _UPDATE_IN_PYTORCH).T for name, array in arrays.items()},
+            "bias_hh": second}
+
+
+def _endings(layer: Recurrent) -> dict[str, str]:
+    """What ends PyTorch's names of each cell's arrays."""
+    return {name: f"_l{name.removeprefix('forward').removeprefix('backward')}"
+                  f"{'_reverse' if name.startswith('backward') else ''}" for name in layer.cells}
+
+
+def _layers_shapes(layer: Recurrent) -> dict[str, Shape]:
+    return {f"{name}{ending}": shape for cell, ending in _endings(layer).items()
+            for name, shape in _cell_shapes(layer.cells[cell]).items()}
+
+
+def _layers_ours(layer: Recurrent, arrays: Arrays) -> Params:
+    return {cell: _cell_ours(layer.cells[cell], {name: arrays[f"{name}{ending}"]
+                                                 for name in _cell_shapes(layer.cells[cell])})
+            for cell, ending in _endings(layer).items()}
+
+
+def _layers_theirs(layer: Recurrent, params: Params) -> dict[str, np.ndarray]:
+    return {f"{name}{ending}": array for cell, ending in _endings(layer).items()
+            for name, array in _cell_theirs(layer.cells[cell], branch(type(layer).__name__, params, cell)).items()}
+
+
+_SAME = {"weight": "weight", "bias": "bias"}
+_OF_NORMS = {"weight": "gain", "bias": "bias"}
+
+
+def _of_norm(module: Any) -> dict[str, Shape]:
+    return {name: module.shape for name, own in _OF_NORMS.items() if module.affine and own in module.names}
+
+
+class _Part(NamedTuple):
+    """A layer inside another: its name in the file, which ends where the names of its arrays begin, and the layer."""
+
+    begins: str
+    module: nn.Module
+
+
+def _attention_parts(layer: nn.MultiHeadAttention) -> dict[str, _Part]:
+    return {"projection": _Part("in_proj_", layer.projection), "out": _Part("out_proj.", layer.out)}
+
+
+def _block_parts(block: nn.TransformerBlock) -> dict[str, _Part]:
+    return {"attention": _Part("self_attn.", block.attention), "hidden": _Part("linear1.", block.hidden),
+            "out": _Part("linear2.", block.out), "attention_norm": _Part("norm1.", block.attention_norm),
+            "hidden_norm": _Part("norm2.", block.hidden_norm)}
+
+
+def _of_parts(parts: Callable[[Any], dict[str, _Part]]) -> Layer:
+    """A layer whose arrays are those of its parts."""
+
+    def shapes(module: Any) -> dict[str, Shape]:
+        return {f"{part.begins}{name}": shape for part in parts(module).values()
+                for name, shape in LAYERS[type(part.module)].shapes(part.module).items()}
+
+    def ours(module: Any, arrays: Arrays) -> Params:
+        params = {}
+        for key, part in parts(module).items():
+            layer = LAYERS[type(part.module)]
+            params[key] = layer.ours(part.module, {name: arrays[f"{part.begins}{name}"]
+                                                   for name in layer.shapes(part.module)})
+        return params
+
+    def theirs(module: Any, params: Params) -> dict[str, np.ndarray]:
+        return {f"{part.begins}{name}": array for key, part in parts(module).items() for name, array in
+                LAYERS[type(part.module)].theirs(part.module, branch(type(module).__name__, params, key)).items()}
+
+    return Layer(shapes, ours, theirs)
+
+
+LAYERS: dict[type[nn.Module], Layer] = {
+    nn.Linear: _renamed(_SAME, lambda m: _with_bias(m, (m.n_out, m.n_in)), np.transpose, np.transpose),
+    **dict.fromkeys((nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm, nn.RMSNorm), _renamed(_OF_NORMS, _of_norm)),
+    nn.Embedding: _renamed({"weight": "table"}, lambda m: {"weight": (m.words, m.width)}),
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d), _renamed(
+        _SAME, lambda m: _with_bias(m, (m.n_out, m.n_in // m.groups, *m.kernel)), _channels_last, _channels_first)),
+    nn.MultiHeadAttention: _of_parts(_attention_parts), nn.TransformerBlock: _of_parts(_block_parts),
+    Recurrent: Layer(_layers_shapes, _layers_ours, _layers_theirs),
+    RecurrentCell: Layer(_cell_shapes, _cell_ours, _cell_theirs),
+}
+"""The layers that both libraries have. A class below one of these is written as that one."""

@@ -1,0 +1,172 @@
+"""`duoln.find_rate`: the range test of learning rates (Smith 2017, "Cyclical learning rates", section 3.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln.backends.protocol import Backend
+from duoln.core import Tensor, compile
+from duoln.core.arguments import ABOVE_0, check_function, check_integer, check_number, described
+from duoln.core.fields import fields_in_words
+from duoln.core.miscalled import explained
+from duoln.errors import DivergedError, DtypeError, ShapeError, UsageError
+from duoln.runtime import tensor, to_tensors
+from duoln.tasks.task import Config, Task
+from duoln.tasks.values import Splits
+from duoln.training.train_step import make_step, start_state
+
+LEAST_UPDATES = 10
+_NEIGHBOURS = 0.05
+"""The share of the updates that are the neighbours of a point on each side of it."""
+_RISE = 3.0
+"""The test ends when the mean of the last losses is so many times the loss's fall, or its size, above its minimum."""
+_TENTH = 0.1
+
+
+@fields_in_words
+class RateTest(NamedTuple):
+    """What a range test measured. The two rates that it proposes are suggestions to start a search from."""
+
+    rates: np.ndarray
+    """float64 (updates,)."""
+    losses: np.ndarray
+    """float64 (updates,): the loss that each update found, before it changed the parameters."""
+    smoothed: np.ndarray
+    """float64 (updates,): the losses on lines through their neighbours."""
+    diverged: bool
+    """Whether the test ended early, because the loss rose far or was not finite."""
+    minimum: float | None
+    """The rate at which the smoothed loss is least; None if the loss never falls."""
+    steepest: float | None
+    """The rate at which the smoothed loss falls fastest over the logarithm of the rate; None if it never falls."""
+    tenth_of_minimum: float | None
+    """A tenth of the rate `minimum`."""
+
+
+@explained
+def find_rate(train_step: Callable[[float], Any], low: float = 1e-6, high: float = 1.0,
+              updates: int = 100) -> RateTest:
+    """Find between which learning rates training works: the rate grows with each update, and the loss tells.
+
+        def train(rate):
+            global params, slots
+            params, slots, loss = train_step(params, slots, next(batches), duoln.tensor(rate, backend))
+            return loss
+
+        test = duoln.find_rate(train)
+        test.steepest, test.tenth_of_minimum
+
+    The rate of update k is low * (high / low) ** (k / (updates - 1)). The test ends early when the loss is not finite,
+    or when it is far above its minimum. The loss is smoothed by straight lines: the value and the slope at a point are
+    those of the line of least squares, over the logarithm of the rate, through the point and its neighbours; a
+    twentieth of the updates are neighbours on each side. The parameters are of no use afterwards: start training from
+    new ones.
+
+    Args:
+        train_step: makes one update with the rate that it gets, a number, and returns the loss: a number or a tensor of
+            shape (). It keeps the state itself.
+        low: the first rate.
+        high: the last rate, above `low`.
+        updates: at least 10.
+
+    Raises:
+        DtypeError: an argument, or a loss, is not what is expected. ShapeError: there are too few updates, or a loss
+            has axes. UsageError: the rates are not in order. DivergedError: the first loss is not finite.
+    """
+    check_function("find_rate", "train_step", train_step)
+    check_range(low, high, updates)
+    rates, losses = np.geomspace(low, high, updates), np.empty(updates)
+    width = max(round(_NEIGHBOURS * updates), 1)
+    made = 0
+    for k, rate in enumerate(rates):
+        loss = _number(train_step(float(rate)))
+        if not math.isfinite(loss):
+            break
+        losses[k] = loss
+        made = k + 1
+        if _has_risen(losses[:made], width):
+            break
+    if not made:
+        raise DivergedError(f"[find_rate] expected a finite loss of the first update, found {loss}")
+    return _read(rates[:made], losses[:made], width, made < updates or not math.isfinite(loss))
+
+
+def check_range(low: float, high: float, updates: int) -> None:
+    """Raises the errors of `find_rate` for rates or a number of updates that it does not take."""
+    low, high = check_number("find_rate", "low", low, ABOVE_0), check_number("find_rate", "high", high, ABOVE_0)
+    if low >= high:
+        raise UsageError(f"[find_rate] expected low below high, found {low:g} and {high:g}")
+    check_integer("find_rate", "updates", updates, LEAST_UPDATES)
+
+
+def task_rates(task: Task, cfg: Config, splits: Splits, backend: Backend, low: float, high: float,
+               updates: int) -> RateTest:
+    """`find_rate` for a task, from new parameters: its batches, its loss and its optimiser with its clipping, but not
+    its schedule.
+    """
+    model, optimizer = task.model(cfg), task.optimizer(cfg)
+    state = start_state(model, optimizer, cfg.seed, backend)
+    train_step, made = compile(make_step(task, model, optimizer)), 0
+
+    def train(rate: float) -> float:
+        nonlocal state, made
+        state, figures = train_step(state, to_tensors(splits.train(made), backend), tensor(np.float32(rate), backend))
+        made += 1
+        return float(figures["loss"].item())
+
+    return find_rate(train, low, high, updates)
+
+
+def _number(loss: Any) -> float:
+    if isinstance(loss, Tensor):
+        if loss.shape != ():
+            raise ShapeError(f"[find_rate] expected a loss of shape (), found {loss.shape}")
+        loss = loss.item()
+    if isinstance(loss, np.generic | np.ndarray) and np.ndim(loss) == 0:
+        loss = loss.item()
+    if isinstance(loss, bool) or not isinstance(loss, int | float):
+        raise DtypeError(f"[find_rate] expected a number as the loss of an update, found {described(loss)}")
+    return float(loss)
+
+
+def _has_risen(losses: np.ndarray, width: int) -> bool:
+    """Whether the mean of the last losses is far above the least one, beside the loss's fall and its size."""
+    if len(losses) < 2 * width:
+        return False
+    means = np.convolve(losses, np.full(width, 1 / width), "valid")
+    least = means.min()
+    return bool(means[-1] - least > _RISE * max(means[0] - least, abs(least)))
+
+
+def _read(rates: np.ndarray, losses: np.ndarray, width: int, diverged: bool) -> RateTest:
+    smoothed, slopes = smooth(np.log(rates), losses, width)
+    least = int(smoothed.argmin())
+    steepest = int(slopes[:least + 1].argmin())  # what falls after the minimum has risen before
+    if slopes[steepest] >= 0 or least == 0:
+        return RateTest(rates, losses, smoothed, diverged, None, None, None)
+    least_rate = float(rates[least])
+    return RateTest(rates, losses, smoothed, diverged, least_rate, float(rates[steepest]), _TENTH * least_rate)
+
+
+def smooth(places: Sequence[float] | np.ndarray, values: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """At each place the value and slope of the line of least squares through it and `width` neighbours on each side.
+
+    Near an end there are fewer neighbours on that side.
+
+    Shape:
+        places (n,), values (n,) -> (n,), (n,).
+    """
+    x = np.asarray(places, np.float64)
+    smoothed, slopes = np.empty(len(x)), np.zeros(len(x))
+    for k in range(len(x)):
+        near = slice(max(k - width, 0), k + width + 1)
+        offsets, mean = x[near] - x[near].mean(), values[near].mean()
+        squares = (offsets ** 2).sum()
+        if squares > 0:
+            slopes[k] = (offsets * (values[near] - mean)).sum() / squares
+        smoothed[k] = mean + slopes[k] * (x[k] - x[near].mean())
+    return smoothed, slopes

@@ -1,0 +1,228 @@
+"""`duoln.summary`: the layers of a model as a table, with the sizes of outputs and parameters and the memory."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln import runtime
+from duoln.core import Tensor
+from duoln.core.arguments import check_integers_in, described
+from duoln.core.fields import fields_in_words
+from duoln.core.footprint import kept_bytes
+from duoln.core.miscalled import explained
+from duoln.errors import DtypeError
+from duoln.nn import Module, Params
+from duoln.nn.observing import observed, own_arrays
+from duoln.training.memory import size
+
+_WIDTH = 80
+_LEAST = 20
+_GAP = 2
+_INDENT = "  "
+_HEADINGS = ("layer", "kind", "output", "calls", "parameters", "activations")
+_LEFT = 3
+"""The first columns, which have words; those after them have numbers."""
+_DTYPES = ("float32", "int32", "bool")
+
+
+@fields_in_words
+class Row(NamedTuple):
+    """One layer of a summary."""
+
+    path: str
+    """As in the parameters, with dots; empty for the model itself."""
+    layer: str
+    """The class."""
+    output: tuple[int, ...] | None
+    """The shape of the first call's output; None for a layer that was not called."""
+    calls: int
+    parameters: int
+    """Numbers in the layer's own arrays, without those of the layers in it, so that all rows add up to the model's."""
+    parameter_bytes: int
+    activation_bytes: int
+    """Of the outputs of all calls; 0 for a layer that has others in it, because its output is that of one of them."""
+    parts: int
+    """The number of layers directly in it."""
+
+
+@fields_in_words
+class Summary(NamedTuple):
+    """The layers of a model, in the order of its parameters. `print(summary)` shows a table."""
+
+    rows: tuple[Row, ...]
+    parameters: int
+    """Numbers in all arrays of the model."""
+    parameter_bytes: int
+    training_bytes: int
+    """Of the gradients and of Adam's two moments: three times those of the parameters."""
+    activation_bytes: int
+    """What a forward pass keeps for the gradient, as measured: the saved values of all operators, also of those between
+    layers."""
+
+    def text(self, width: int = _WIDTH) -> str:
+        """The table and the totals in lines of that width at most.
+
+        In a terminal that is too narrow for the table, each layer has a few lines. A path or a word that is longer
+        than a line stays whole.
+        """
+        width = max(width, _LEAST)
+        lines = _table(self.rows)
+        if max(map(len, lines)) > width:
+            lines = [line for row in self.rows for line in _paragraph(row, width)]
+        return "\n".join([*lines, "", *(line for text in self._totals() for line in _wrapped(text, width, _INDENT))])
+
+    def _totals(self) -> list[str]:
+        notes = ["not called: arrays of such a layer may be used without a call of it"] \
+            if any(_is_missed(row) for row in self.rows) else []
+        return [*notes, f"parameters: {self.parameters:,}, {size(self.parameter_bytes)}",
+                f"gradients and Adam's moments: {size(self.training_bytes)}",
+                f"activations kept for the gradient: {size(self.activation_bytes)}"]
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[str]:
+        """What rich prints: the text for the width of its console, in which a bracket is no markup."""
+        yield self.text(options.max_width).replace("[", "\\[")
+
+
+@explained
+def summary(model: Module, shapes: Any) -> Summary:
+    """The layers of a model with the shapes of their outputs, their parameters and the memory that they need.
+
+        print(duoln.summary(model, (128, 784)))
+        duoln.summary(nn.LSTM(8, 16), {"x": (100, 32, 8), "mask": ((100, 32), "bool")})
+
+    The model is called once, on NumPy, with initial parameters and made inputs.
+
+    Args:
+        model: the model, which is called as `model(params, ...)`.
+        shapes: what stands for the input. A shape stands for gaussian numbers of float32; `(shape, "int32")` for
+            zeros, such as ids, and `(shape, "bool")` for a mask that is true everywhere. An array or a tensor stands
+            for itself. A list of these, or a tuple that is not a shape, gives several inputs by position. A dict gives
+            them by name, if `__call__` has an argument of one of the names; else the model gets the dict, as a batch.
+
+    Raises:
+        DtypeError: the model is no Module, or an input is none of these. ShapeError: a size is below 0.
+        DuolnError: what a layer raises, with the path of the layer and the shapes that it got before the message.
+    """
+    if not isinstance(model, Module):
+        raise DtypeError(f"[summary] model: expected a Module, found {described(model)}")
+    args, kwargs = _inputs(model, shapes)
+    backend = runtime.backend("numpy")
+    args, kwargs = runtime.to_tensors(args, backend), runtime.to_tensors(kwargs, backend)
+    params = runtime.to_tensors(model.init(0), backend)
+    return summary_of(model, params, lambda p: model(p, *args, **kwargs))
+
+
+def summary_of(model: Module, params: Params, forward: Callable[[Params], Any]) -> Summary:
+    """The summary of a model that `forward(params)` calls, in whatever way."""
+    calls: dict[str, list[Tensor]] = {}
+
+    def tell(path: str, layer: Module, output: Tensor) -> None:
+        calls.setdefault(path, []).append(output)
+
+    with observed(model, tell):
+        kept = kept_bytes(forward, params)
+    rows = tuple(_row(path, layer, own_arrays(layer, params, path), calls.get(path, []))
+                 for path, layer in model.modules())
+    count, whole = sum(row.parameters for row in rows), sum(row.parameter_bytes for row in rows)
+    return Summary(rows, count, whole, 3 * whole, kept)
+
+
+def _row(path: str, layer: Module, arrays: Sequence[Tensor], outputs: Sequence[Tensor]) -> Row:
+    parts = len(layer.children())
+    return Row(path, type(layer).__name__, outputs[0].shape if outputs else None, len(outputs),
+               sum(a.size for a in arrays), sum(a.data.nbytes for a in arrays),
+               0 if parts else sum(x.data.nbytes for x in outputs), parts)
+
+
+# The inputs ---------------------------------------------------------------------------------------------
+
+def _inputs(model: Module, shapes: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of the call after the parameters, by position and by name."""
+    if isinstance(shapes, Mapping):
+        entries = {str(name): _input(name, spec) for name, spec in shapes.items()}
+        by_name = _names_of_arguments(model).intersection(entries)
+        return ([], entries) if by_name else ([entries], {})
+    if _is_one(shapes):
+        return [_input("", shapes)], {}
+    if isinstance(shapes, list | tuple):
+        return [_input(k, spec) for k, spec in enumerate(shapes)], {}
+    return [_input("", shapes)], {}
+
+
+def _names_of_arguments(model: Module) -> set[str]:
+    return set(list(inspect.signature(type(model).__call__).parameters)[2:])
+
+
+def _is_one(spec: Any) -> bool:
+    """Whether this stands for one input: an array, a shape, or a shape with a dtype."""
+    if not isinstance(spec, tuple):
+        return isinstance(spec, np.ndarray | Tensor)
+    is_shape = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in spec)
+    return is_shape or (len(spec) == 2 and isinstance(spec[0], tuple | list) and isinstance(spec[1], str))
+
+
+def _input(name: object, spec: Any) -> np.ndarray:
+    role = f"shapes[{name!r}]" if name != "" else "shapes"
+    if isinstance(spec, Tensor):
+        return spec.numpy()
+    if isinstance(spec, np.ndarray):
+        return spec
+    shape, dtype = spec if isinstance(spec, tuple | list) and len(spec) == 2 and isinstance(spec[1], str) \
+        else (spec, "float32")
+    if not isinstance(shape, tuple | list):
+        raise DtypeError(f"[summary] {role}: expected a shape such as (8, 50), a shape with a dtype such as ((8, 50), "
+                         f"'int32'), or an array, found {described(spec)}")
+    if dtype not in _DTYPES:
+        raise DtypeError(f"[summary] {role}: expected a dtype of {', '.join(_DTYPES)}, found {dtype!r}")
+    sizes = check_integers_in("summary", role, shape, 0)
+    if dtype == "float32":
+        return np.random.default_rng(0).standard_normal(sizes, np.float32)
+    return np.zeros(sizes, np.int32) if dtype == "int32" else np.ones(sizes, np.bool_)
+
+
+# The text -----------------------------------------------------------------------------------------------
+
+def _is_missed(row: Row) -> bool:
+    """Whether no call of a layer was seen; one that only has others in it may have been called in parts."""
+    return not row.calls and not row.parts
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    depth = row.path.count(".") + 1 if row.path else 0
+    name = row.path.rpartition(".")[2] or "model"
+    output = str(row.output) if row.output is not None else "not called" if _is_missed(row) else ""
+    return (depth * _INDENT + name, row.layer, output, str(row.calls) if output else "",
+            f"{row.parameters:,}" if row.parameters else "", size(row.activation_bytes) if row.activation_bytes else "")
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    lines = [_HEADINGS, *map(_cells, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    made = [(" " * _GAP).join(cell.ljust(n) if k < _LEFT else cell.rjust(n)
+                              for k, (cell, n) in enumerate(zip(cells, widths, strict=True))).rstrip()
+            for cells in lines]
+    return [made[0], "-" * max(map(len, made)), *made[1:]]
+
+
+def _paragraph(row: Row, width: int) -> list[str]:
+    """The lines of one layer in a narrow terminal."""
+    name, layer, output, calls, parameters, activations = _cells(row)
+    indent = name[:len(name) - len(name.lstrip())]
+    facts = [output, f"{calls} calls" if row.calls > 1 else "", f"{parameters} parameters" if parameters else "",
+             f"activations {activations}" if activations else ""]
+    text = ", ".join(filter(None, facts))
+    return [*_wrapped(f"{name.strip()}: {layer}", width, indent, indent),
+            *(_wrapped(text, width, indent + 2 * _INDENT, indent + 2 * _INDENT) if text else [])]
+
+
+def _wrapped(text: str, width: int, later: str, first: str = "") -> list[str]:
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=later, break_long_words=False,
+                         break_on_hyphens=False)

@@ -1,0 +1,1 @@
+"""Fused rules for `scaled_dot_product_attention`."""
