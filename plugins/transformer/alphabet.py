@@ -23,7 +23,8 @@ _CLASS_OF[[ord(character) for character in CHARACTERS]] = np.arange(OTHER)
 def encode(text: str) -> np.ndarray:
     """The classes of a text, uint8 (characters,); characters outside the alphabet are `OTHER`."""
     numbers = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-    return _CLASS_OF[np.minimum(numbers, _ASCII)]
+    classes: np.ndarray = _CLASS_OF[np.minimum(numbers, _ASCII)]
+    return classes
 
 
 def encode_strictly(text: str) -> np.ndarray:

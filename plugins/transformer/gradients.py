@@ -33,7 +33,8 @@ class Options:
 
 def start_of(trained: Trained) -> Params:
     """The parameters with which a run began."""
-    return to_tensors(trained.model.init(trained.config.seed), trained.params["output"]["weight"].backend)
+    start: Params = to_tensors(trained.model.init(trained.config.seed), trained.params["output"]["weight"].backend)
+    return start
 
 
 def norms(model: CharacterTransformer, params: Params, batches: Batches, count: int) -> np.ndarray:
@@ -53,7 +54,8 @@ def norms(model: CharacterTransformer, params: Params, batches: Batches, count: 
     for k in range(count):
         _, slopes = gradient(params, *(tensor(batches(k)[name], backend) for name in ("x", "y")))
         rows.append([np.linalg.norm(block["out"]["weight"].numpy()) for block in slopes["blocks"].values()])
-    return np.mean(rows, axis=0, dtype=np.float64)
+    average: np.ndarray = np.array(rows, np.float64).mean(axis=0)
+    return average
 
 
 def findings(trained: Trained, batches: Batches, options: Options) -> Findings:

@@ -14,10 +14,11 @@ from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
 from duoln.nn.attention import BlockActivation, NormKind, NormPlace
-from duoln.plugins.transformer import data, gradients, sampling
+from duoln.plugins.transformer import data, gradients
 from duoln.plugins.transformer.alphabet import CLASSES
 from duoln.plugins.transformer.corpus import Source
 from duoln.plugins.transformer.model import CharacterTransformer
+from duoln.plugins.transformer.sampling import Options, sample
 from duoln.plugins.transformer.schedule import inverse_root
 from duoln.tasks import Column, Config, Findings, Splits, Task, Trained
 from duoln.tasks.task import Predict
@@ -99,7 +100,7 @@ class TransformerTask(Task):
                Column("valid_unigram", "unigram", ".3f"),
                Column("test_bits", "test bits/char", ".3f"))
     x_axis = "step"
-    sampling = sampling.Options
+    sampling = Options
     evaluating = gradients.Options
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
@@ -130,8 +131,8 @@ class TransformerTask(Task):
         return optim.Adam(learning_rate=inverse_root(cfg.learning_rate, cfg.warmup, cfg.warm), beta2=cfg.beta2,
                           donate=True)
 
-    def sample(self, trained: Trained, options: sampling.Options, out: Path) -> list[Path]:
-        return sampling.sample(trained, options, out)
+    def sample(self, trained: Trained, options: Options, out: Path) -> list[Path]:
+        return sample(trained, options, out)
 
     def evaluate(self, trained: Trained, options: gradients.Options, say: Callable[[str], None]) -> Findings:
         return gradients.findings(trained, self.data(trained.config).train, options)

@@ -11,6 +11,7 @@ from duoln.plugins.handwriting.made import make_lines
 from duoln.plugins.las.made import made as make_sounds
 from duoln.plugins.order_embeddings.made import make_pictures
 from duoln.plugins.skip_thoughts.made import make_books, make_labelled, make_pairs
+from duoln.plugins.transformer.made import make_books as make_characters
 from duoln.randomness import Stream
 
 
@@ -22,7 +23,8 @@ def _texts():
         "sounds": [u.symbols for u in make_sounds(0).sets["train"]],
         "captions": make_pictures(20, 0, "train").captions,
         "books": make_books(0), "labelled": [[text, str(good)] for text, good in make_labelled(0, "MR")],
-        "pairs": [[p.first, p.second] for p in make_pairs(0, "train")]}
+        "pairs": [[p.first, p.second] for p in make_pairs(0, "train")],
+        "characters": [[book] for book in make_characters(0)]}
 
 
 def _arrays():
@@ -52,6 +54,7 @@ TEXTS = {
     "books": "dee79e21525748d0",
     "labelled": "0d751c2eddd9aa07",
     "pairs": "b41787e71fd7afbd",
+    "characters": "f15af6a9e0edcc26",
 }
 ARRAYS = {
     "strokes": [8868, 27.21234, 45.97084, 43.50648],

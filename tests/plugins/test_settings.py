@@ -147,11 +147,26 @@ SETTINGS = {
             "batch_size": 16, "filtering": "corpus", "lower_case": True, "source": "made", "valid_share": 0.1,
             "valid_triplets": 32, "judge": "fixed", "sick_round": "keras1"},
     },
+    "transformer": {
+        "defaults": {
+            "seed": 0, "epochs": 1, "batch_size": 16, "learning_rate": 0.001, "evaluate_every": 0, "patience": 0,
+            "warm": False, "warmup": 4000, "beta2": 0.98, "norm": "pre", "kind": "layer", "blocks": 6, "width": 512,
+            "heads": 4, "hidden": 1024, "activation": "relu", "length": 256, "updates": 1000, "windows": 256,
+            "source": "auto", "corpus": None},
+        "xiong2020": {"source": "novels100", "epochs": 100},
+        "small": {
+            "width": 128, "hidden": 256, "length": 64, "batch_size": 32, "learning_rate": 0.004, "warmup": 100,
+            "updates": 400, "evaluate_every": 25},
+        "smoke": {
+            "blocks": 2, "width": 16, "heads": 2, "hidden": 32, "length": 24, "batch_size": 8, "warmup": 10,
+            "learning_rate": 0.01, "updates": 40, "windows": 16, "source": "made"},
+    },
 }
 SAMPLING = {
     "draw": {"count": 64, "seed": 0},
     "handwriting": {"text": "layer norm", "bias": 0.5, "seed": 0, "steps": None, "attention": None},
     "las": {"count": 4, "set": "test", "audio": None},
+    "transformer": {"text": "It was", "characters": 400, "temperature": 0.8, "seed": 0},
 }
 
 
