@@ -1,0 +1,1 @@
+"""Fused rules for `rms_norm`."""
