@@ -13,7 +13,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import launch
 from duoln.kernels.layer_norm import cuda
-from duoln.kernels.layer_norm.plan import LAYER, RMS
+from duoln.kernels.layer_norm.variant import LAYER, RMS
 from duoln.ops import add_layer_norm, add_rms_norm
 
 _Outs = tuple[Array, Array]

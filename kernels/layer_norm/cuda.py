@@ -15,7 +15,8 @@ import numpy as np
 
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.kernels import launch
-from duoln.kernels.layer_norm.plan import Norm, plan
+from duoln.kernels.layer_norm.plan import plan
+from duoln.kernels.layer_norm.variant import Norm
 
 _FORWARD = ("x: storage[2], residual: storage[2]?, gain: float32[1]?, bias: float32[1]?, total: storage[2]?, "
             "y: storage[2], stats: float32[2], rows: int32, width: int32, eps: float32, activation: int32")

@@ -11,7 +11,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import launch
 from duoln.kernels.layer_norm import cuda
-from duoln.kernels.layer_norm.plan import LAYER
+from duoln.kernels.layer_norm.variant import LAYER
 from duoln.ops import layer_norm
 
 

@@ -21,7 +21,7 @@ from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core.storage import converted
 from duoln.kernels import launch
 from duoln.kernels.layer_norm import cuda as layer_norm
-from duoln.kernels.layer_norm.plan import LAYER
+from duoln.kernels.layer_norm.variant import LAYER
 from duoln.kernels.recurrent.plan import MOST_HIDDEN, MOST_KEPT, plan
 from duoln.system import cublas
 

@@ -11,7 +11,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import launch
 from duoln.kernels.layer_norm import cuda
-from duoln.kernels.layer_norm.plan import RMS
+from duoln.kernels.layer_norm.variant import RMS
 from duoln.ops import rms_norm
 
 
