@@ -60,10 +60,11 @@ layer_norm_forward(const storage_t* __restrict__ x, const storage_t* __restrict_
     }
 }
 
-// One pass over x, dy and, where they are not null, residual and d_total, the gradient of the sum itself: dx is that of x
-// and of residual. With RESIDUAL, x is the sum where it was not rounded; the residual is then null. A block takes every gridDim.x-th group of rows and keeps its share of the gradients of gain
+// One pass over x and dy. A block takes every gridDim.x-th group of rows and keeps its share of the gradients of gain
 // and bias in registers; each row of threads writes one partial row, and `sum_columns` adds those in order.
 //
+// With RESIDUAL, dx is the gradient of x and of residual; d_total, the gradient of the sum itself, may be null. Where the
+// sum was not rounded, x is the sum and residual is null.
 // `activation` as in activation.h: the value before it is computed again, so nothing more is kept or read.
 // dx may be null, and so may the two partials. x and dy, and without RESIDUAL alone, may be columns
 // [first, first + width) of wider rows.
