@@ -43,9 +43,8 @@ _VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "laye
 
 def rule_cases() -> list[RuleCase]:
     """Every case."""
-    return [*_layer_norm(), *_rms_norm_and_sums(), *_recurrent(), *_cells(), *_cross_entropy(),
-            *_linear_cross_entropy(), *_take(), *_linear(), *_adam(), *_adam_rates(), *_norms(), *_images(),
-            *_channels()]
+    return [*_layer_norm(), *_norms_beside(), *_recurrent(), *_cells(), *_cross_entropy(), *_linear_cross_entropy(),
+            *_take(), *_linear(), *_adam(), *_adam_rates(), *_norms(), *_images(), *_channels()]
 
 
 def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -75,29 +74,20 @@ def _layer_norm() -> Iterator[RuleCase]:
         yield RuleCase("layer_norm", f"2 x 2 x {width}, alone", (_floats(rng, 2, 2, width), None, None), attrs, width)
 
 
-_FEWER_WIDTHS = (1, 7, 32, 33, 64, 100, 128, 129, 256, 500, 512, 513, 1000, 1025, 2048, 2050, 4096, 4097, 8192, 8193)
-
-
-def _rms_norm_and_sums() -> Iterator[RuleCase]:
-    for width in _FEWER_WIDTHS:
-        attrs, rows = {"eps": _eps(width)}, 70 if width <= 129 else 3
-        rng = np.random.default_rng([width, 2])
-        (x, residual), (gain, bias) = _floats(rng, 2, rows, width), _floats(rng, 2, width)
-        size, length = f"{rows} x {width}", 2 * max(rows, width)
-        yield RuleCase("rms_norm", size, (x, gain), attrs, length)
-        yield RuleCase("add_layer_norm", size, (x, residual, gain, bias), attrs, length)
-        yield RuleCase("add_rms_norm", size, (x, residual, gain), attrs, length)
-        x, residual = x[:2], residual[:2] + np.float32(10)
-        size = f"2 x {width}, misaligned"
-        yield RuleCase("rms_norm", size, (x, gain), attrs, length, misaligned=True)
-        yield RuleCase("add_layer_norm", f"{size}, mean 10, no bias", (x, residual, gain, None), attrs, 40 * width,
-                       misaligned=True)
-        yield RuleCase("add_rms_norm", f"{size}, mean 10", (x, residual, gain), attrs, 40 * width, misaligned=True)
-    for width in (33, 500):
-        x, residual, attrs = _floats(rng, 2, 2, width), _floats(rng, 2, 2, width), {"eps": 1e-5}
-        yield RuleCase("rms_norm", f"2 x 2 x {width}, alone", (x, None), attrs, width)
-        yield RuleCase("add_layer_norm", f"2 x 2 x {width}, alone", (x, residual, None, None), attrs, width)
-        yield RuleCase("add_rms_norm", f"2 x 2 x {width}, alone", (x, residual, None), attrs, width)
+def _norms_beside() -> Iterator[RuleCase]:
+    """The norms that share the kernels of layer norm: its twin without a mean, and both of a sum."""
+    for op, summands, params in (("rms_norm", 1, 1), ("add_layer_norm", 2, 2), ("add_rms_norm", 2, 1)):
+        for width in _WIDTHS:
+            attrs = {"eps": _eps(width)}
+            for rows in (3, 70) if width <= 1025 else (3,):
+                rng = np.random.default_rng([width, rows, summands])
+                shapes = [(rows, width)] * summands + [(width,)] * params
+                arrays = [_floats(rng, *shape) for shape in shapes]
+                yield RuleCase(op, f"{rows} x {width}", arrays, attrs, max(rows, width))
+            rng = np.random.default_rng([width, summands])
+            moved = [_floats(rng, 2, 2, width) + np.float32(10 / summands) for _ in range(summands)]
+            yield RuleCase(op, f"2 x 2 x {width}, mean 10, alone, misaligned", [*moved, *[None] * params], attrs,
+                           40 * width, misaligned=True)
 
 
 def _recurrent() -> Iterator[RuleCase]:

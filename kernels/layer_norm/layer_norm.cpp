@@ -1,4 +1,5 @@
-// Layer norm of rows (Ba, Kiros, Hinton 2016, eq. 3), forward and backward, with the activation that follows it.
+// Norms of rows, forward and backward: layer norm (Ba, Kiros, Hinton 2016, eq. 3) with the activation that follows it, and
+// RMS norm (Zhang, Sennrich 2019, eq. 4), which leaves the mean in. Both also take the sum of two rows.
 #include "../rows.h"
 #include "activation.h"
 #include "gradient.h"
@@ -8,46 +9,76 @@ enum Activation : int32_t { NONE = 0, RELU = 1, TANH = 2 };
 // A block of rows whose shares of the gain's and bias's gradients are added up together.
 static const index_t BLOCK = 64;
 
-// A row is centred in two steps, by its first value and by the mean of what is left, so a large mean costs no bits.
-// While a row is in cache, the next one is fetched: otherwise memory would rest for two of the three walks.
-template <int32_t ACTIVATION, class T>
-static void normalise(const T* x, const T* gain, const T* bias, T* y, T* mean, T* rstd, index_t first, index_t last,
-                      index_t width, T eps) {
+// What takes the values of a row to their normalised ones. CENTRED says which norm it is, here and below: a layer norm
+// takes off the mean, in two steps, by the row's first value and by the mean of what is left; an RMS norm takes off none.
+template <bool CENTRED, class T>
+struct RowNorm {
+    using vector = typename Vector<T>::type;
+    vector start, mean, rstd;
+    RowNorm(T start, T mean, T rstd) : start(vector{} + start), mean(vector{} + mean), rstd(vector{} + rstd) {}
+    vector xhat(vector value) const { return (CENTRED ? value - start - mean : value) * rstd; }
+};
+
+// With a residual a row is the sum of x and residual: the walk that reads them writes it to `total`, where the next walks
+// find it in cache. A row is centred in two steps, so a large mean costs no bits. While a row is in cache, the next one is
+// fetched: otherwise memory would rest for all walks but the first.
+template <bool CENTRED, int32_t ACTIVATION, class T>
+static void normalise(const T* x, const T* residual, const T* gain, const T* bias, T* total, T* y, T* mean, T* rstd,
+                      index_t first, index_t last, index_t width, T eps) {
     using vector = typename Vector<T>::type;
     for (index_t row = first; row < last; ++row) {
-        const T* in = x + row * width;
-        T* out = y + row * width;
-        const vector start = vector{} + in[0];
+        const T *in = x + row * width, *added = residual ? residual + row * width : nullptr;
+        T *sum = residual ? total + row * width : nullptr, *out = y + row * width;
+        const T* values = residual ? sum : in;
+        const auto fetch_next = [&](index_t k) {
+            fetch_ahead(in + width + k);
+            if (added) fetch_ahead(added + width + k);
+        };
+        const T start = CENTRED ? in[0] + (added ? added[0] : T(0)) : T(0);
+        const vector first_value = vector{} + start;
         RowSum<T> sums, rests, squares;
         each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
-            sums.add(lanes.or_zero(lanes.load(in + k) - start), n);
+            vector value = lanes.load(in + k);
+            if (added) {
+                value += lanes.load(added + k);
+                lanes.store(sum + k, value);
+            }
+            if (CENTRED) sums.add(lanes.or_zero(value - first_value), n);
+            else squares.add(value * value, n);
         });
-        T offset = sums.sum() / T(width);
-        const vector first_offset = vector{} + offset;
-        each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
-            const vector d = lanes.or_zero(lanes.load(in + k) - start - first_offset);
-            rests.add(d, n);
-            squares.add(d * d, n);
-            fetch_ahead(in + width + k);
-        });
-        const T rest = rests.sum() / T(width), variance = squares.sum() / T(width) - rest * rest;
-        offset += rest;
+        T offset = 0, rest = 0;
+        if (CENTRED) {
+            offset = sums.sum() / T(width);
+            const vector first_offset = vector{} + offset;
+            each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
+                const vector d = lanes.or_zero(lanes.load(values + k) - first_value - first_offset);
+                rests.add(d, n);
+                squares.add(d * d, n);
+                fetch_next(k);
+            });
+            rest = rests.sum() / T(width);
+            offset += rest;
+            mean[row] = offset;
+        }
+        const T variance = squares.sum() / T(width) - rest * rest;
         const T scale = T(1) / std::sqrt((variance > 0 || variance != variance ? variance : T(0)) + eps);
-        mean[row] = offset;
         rstd[row] = scale;
-        const vector row_mean = vector{} + offset, row_rstd = vector{} + scale;
+        const RowNorm<CENTRED, T> norm(start, offset, scale);
         each_vector<T>(width, [&](index_t k, auto lanes, auto) {
-            vector value = (lanes.load(in + k) - start - row_mean) * row_rstd;
+            vector value = norm.xhat(lanes.load(values + k));
             if (gain) value *= lanes.load(gain + k);
             if (bias) value += lanes.load(bias + k);
             lanes.store(out + k, activated(value, ACTIVATION));
+            if (!CENTRED) fetch_next(k);
         });
     }
 }
 
-template <int32_t ACTIVATION, class T>
-static void differentiate(const T* x, const T* gain, const T* bias, const T* mean, const T* rstd, const T* dy, T* dx,
-                          T* gain_parts, T* bias_parts, index_t first, index_t last, index_t rows, index_t width) {
+// Of a sum, `x` is the sum, and d_total its gradient from elsewhere, which is added to dx.
+template <bool CENTRED, int32_t ACTIVATION, class T>
+static void differentiate(const T* x, const T* gain, const T* bias, const T* mean, const T* rstd, const T* dy,
+                          const T* d_total, T* dx, T* gain_parts, T* bias_parts, index_t first, index_t last,
+                          index_t rows, index_t width) {
     using vector = typename Vector<T>::type;
     const Aligned<T> kept(width);
     T* dxhat = kept.data();
@@ -59,10 +90,10 @@ static void differentiate(const T* x, const T* gain, const T* bias, const T* mea
         const index_t end = std::min((block + 1) * BLOCK, rows);
         for (index_t row = block * BLOCK; row < end; ++row) {
             const T *in = x + row * width, *g = dy + row * width;
-            const vector start = vector{} + in[0], row_mean = vector{} + mean[row], row_rstd = vector{} + rstd[row];
+            const RowNorm<CENTRED, T> norm(CENTRED ? in[0] : T(0), CENTRED ? mean[row] : T(0), rstd[row]);
             RowSum<T> sums, alongs;
             each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
-                const vector xhat = lanes.or_zero((lanes.load(in + k) - start - row_mean) * row_rstd);
+                const vector xhat = lanes.or_zero(norm.xhat(lanes.load(in + k)));
                 vector d = lanes.load(g + k);
                 if (ACTIVATION != NONE) {
                     vector value = xhat;
@@ -74,15 +105,19 @@ static void differentiate(const T* x, const T* gain, const T* bias, const T* mea
                 if (d_bias) lanes.store(d_bias + k, lanes.load(d_bias + k) + d);
                 if (gain) d *= lanes.load(gain + k);
                 lanes.store(dxhat + k, d);
-                sums.add(d, n);
+                if (CENTRED) sums.add(d, n);
                 alongs.add(d * xhat, n);
             });
             if (!dx) continue;
-            const vector mean_d = vector{} + sums.sum() / T(width), mean_d_xhat = vector{} + alongs.sum() / T(width);
+            const vector mean_d = vector{} + (CENTRED ? sums.sum() / T(width) : T(0));
+            const vector mean_d_xhat = vector{} + alongs.sum() / T(width);
+            const T* besides = d_total ? d_total + row * width : nullptr;
             T* out = dx + row * width;
             each_vector<T>(width, [&](index_t k, auto lanes, auto) {
-                const vector xhat = (lanes.load(in + k) - start - row_mean) * row_rstd;
-                lanes.store(out + k, through_norm(lanes.load(dxhat + k), xhat, row_rstd, mean_d, mean_d_xhat));
+                const vector xhat = norm.xhat(lanes.load(in + k));
+                vector d = through_norm(lanes.load(dxhat + k), xhat, norm.rstd, mean_d, mean_d_xhat);
+                if (besides) d += lanes.load(besides + k);
+                lanes.store(out + k, d);
                 fetch_ahead(in + width + k);
                 fetch_ahead(g + width + k);
             });
@@ -90,25 +125,39 @@ static void differentiate(const T* x, const T* gain, const T* bias, const T* mea
     }
 }
 
-// Calls CALL(ACTIVATION) for the activation that a number names.
-#define BY_ACTIVATION(CALL) \
-    switch (activation) { case RELU: CALL(RELU); break; case TANH: CALL(TANH); break; default: CALL(NONE); }
-
-#define NORMALISE(A) normalise<A>(x, gain, bias, y, mean, rstd, first, last, width, real(eps))
-#define DIFFERENTIATE(A) \
-    differentiate<A>(x, gain, bias, mean, rstd, dy, dx, gain_parts, bias_parts, first, last, rows, width)
-
-#define LAYER_NORM(T, NAME)                                                                                          \
-    extern "C" void layer_norm_forward_##NAME(const T* x, const T* gain, const T* bias, T* y, T* mean, T* rstd,       \
-                                              int64_t rows, int64_t width, double eps, int32_t activation,            \
-                                              int32_t threads) {                                                      \
-        using real = T;                                                                                               \
-        in_parts(rows, threads, [=](index_t first, index_t last) { BY_ACTIVATION(NORMALISE) });                       \
-    }                                                                                                                 \
-    extern "C" void layer_norm_backward_##NAME(const T* x, const T* gain, const T* bias, const T* mean,               \
-                                               const T* rstd, const T* dy, T* dx, T* gain_parts, T* bias_parts,       \
-                                               int64_t rows, int64_t width, int32_t activation, int32_t threads) {    \
-        in_parts((rows + BLOCK - 1) / BLOCK, threads,                                                                 \
-                 [=](index_t first, index_t last) { BY_ACTIVATION(DIFFERENTIATE) });                                  \
+// Calls work(Number<ACTIVATION>()) for the activation that a number names. None follows an RMS norm.
+template <bool CENTRED, class Work>
+static void by_activation(int32_t activation, const Work& work) {
+    if constexpr (CENTRED) {
+        if (activation == RELU) return work(Number<RELU>());
+        if (activation == TANH) return work(Number<TANH>());
     }
+    work(Number<NONE>());
+}
+
+// The entries of one norm and one dtype.
+#define NORM(NORM_NAME, CENTRED, T, NAME)                                                                             \
+    extern "C" void NORM_NAME##_forward_##NAME(const T* x, const T* residual, const T* gain, const T* bias, T* total, \
+                                               T* y, T* mean, T* rstd, int64_t rows, int64_t width, double eps,       \
+                                               int32_t activation, int32_t threads) {                                 \
+        in_parts(rows, threads, [=](index_t first, index_t last) {                                                    \
+            by_activation<CENTRED>(activation, [=](auto number) {                                                     \
+                normalise<CENTRED, decltype(number)::value>(x, residual, gain, bias, total, y, mean, rstd, first,     \
+                                                            last, width, T(eps));                                     \
+            });                                                                                                       \
+        });                                                                                                           \
+    }                                                                                                                 \
+    extern "C" void NORM_NAME##_backward_##NAME(                                                                      \
+        const T* x, const T* gain, const T* bias, const T* mean, const T* rstd, const T* dy, const T* d_total, T* dx, \
+        T* gain_parts, T* bias_parts, int64_t rows, int64_t width, int32_t activation, int32_t threads) {             \
+        in_parts((rows + BLOCK - 1) / BLOCK, threads, [=](index_t first, index_t last) {                              \
+            by_activation<CENTRED>(activation, [=](auto number) {                                                     \
+                differentiate<CENTRED, decltype(number)::value>(x, gain, bias, mean, rstd, dy, d_total, dx,           \
+                                                                gain_parts, bias_parts, first, last, rows, width);    \
+            });                                                                                                       \
+        });                                                                                                           \
+    }
+#define LAYER_NORM(T, NAME) NORM(layer_norm, true, T, NAME)
+#define RMS_NORM(T, NAME) NORM(rms_norm, false, T, NAME)
 ENTRIES(LAYER_NORM)
+ENTRIES(RMS_NORM)

@@ -25,6 +25,11 @@ def rows() -> Iterator[RuleCase]:
             yield RuleCase("layer_norm", f"{shape} {activation}", _floats(rng, shape, shape[-1:], shape[-1:]),
                         {"eps": 1e-3, "eps_place": "inside", "activation": activation}, 40)
     yield RuleCase("layer_norm", "alone", [*_floats(rng, (4, 6)), None, None], {"eps": 1e-3, "eps_place": "inside", "activation": None}, 40)
+    for shape in ((3, 5), (1, 7), (2, 1, 6), (5,)):
+        along = shape[-1:]
+        yield RuleCase("rms_norm", f"{shape}", _floats(rng, shape, along), {"eps": 1e-3}, 40)
+        yield RuleCase("add_layer_norm", f"{shape}", _floats(rng, shape, shape, along, along), {"eps": 1e-3}, 40)
+        yield RuleCase("add_rms_norm", f"{shape}", _floats(rng, shape, shape, along), {"eps": 1e-3}, 40)
     for shape in ((4, 6), (1, 3), (2, 3, 5), (7,)):
         labels = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
         yield RuleCase("softmax_cross_entropy", f"{shape}", [*_floats(rng, shape), labels], {}, 10)

@@ -26,7 +26,7 @@ CASES = [c for c in every_case() if c.op in ARRAYS and c.inputs[0].shape[-1] <= 
 ORDINARY = (*(f"layer_norm {name}" for name in ("bfloat16 3 x 33", "float16 3 x 33", "bfloat16 4 x 500, tanh", "float16 70 x 129",
                                                 "bfloat16 2 x 2 x 7, alone", "bfloat16 3 x 2048")),
             "rms_norm bfloat16 70 x 33", "rms_norm float16 3 x 500", "add_layer_norm bfloat16 70 x 33", "add_layer_norm float16 3 x 2048",
-            "add_rms_norm float16 70 x 33", "add_rms_norm bfloat16 3 x 500", "add_rms_norm bfloat16 2 x 2 x 33, alone")
+            "add_rms_norm float16 70 x 33", "add_rms_norm bfloat16 3 x 500")
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_the_bits_of_float32_rounded_once(case, dtype, mlx, numpy_backend):
 @pytest.mark.parametrize("op", ARRAYS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_kit_for_rules(dtype, op, mlx):
-    case = next(c for c in CASES if c.op == op and c.label in ("3 x 33", "70 x 33"))
+    case = next(c for c in CASES if c.op == op and c.label == "3 x 33")
     rule = getattr(ops, op).select(mlx, _natives(mlx, case, dtype), case.attrs)
     check_rule(getattr(ops, op), rule, case.inputs, mlx, case.attrs, case.length, dtype=dtype)
 

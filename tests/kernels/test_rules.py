@@ -42,6 +42,34 @@ def test_layer_norm_without_gain_or_bias(parts, activation, rng, numpy_backend):
                numpy_backend, length=24)
 
 
+BESIDE = [(ops.rms_norm, 1, ("gain",)), (ops.add_layer_norm, 2, ("gain", "bias")), (ops.add_rms_norm, 2, ("gain",))]
+"""The norms that share layer norm's compiled text: their arrays of rows, and their parameters."""
+
+
+@pytest.mark.parametrize(("norm", "shape", "dtype", "threads"), every_second(BESIDE, SHAPES, DTYPES, THREADS), ids=str, indirect=["threads"])
+def test_the_norms_beside_layer_norm(norm, shape, dtype, threads, rng, numpy_backend):
+    op, summands, params = norm
+    arrays = [rng.standard_normal(s).astype(dtype) for s in [shape] * summands + [shape[-1:]] * len(params)]
+    _check_rules(op, arrays, {"eps": 1e-5 if shape[-1] > 1 else 1.0}, numpy_backend, length=max(shape[-1], arrays[0].size // shape[-1]))
+
+
+@pytest.mark.parametrize("norm", BESIDE, ids=str)
+def test_the_norms_beside_layer_norm_without_parameters(norm, rng, numpy_backend):
+    op, summands, params = norm
+    rows, along = ([rng.standard_normal(s).astype(np.float32) for _ in range(n)] for s, n in (((4, 6), summands), (6, len(params))))
+    for kept in range(2 ** len(params)):
+        chosen = [p if kept >> k & 1 else None for k, p in enumerate(along)]
+        _check_rules(op, [*rows, *chosen], {"eps": 1e-5}, numpy_backend, length=24)
+
+
+@pytest.mark.parametrize("norm", BESIDE, ids=str)
+def test_the_norms_beside_layer_norm_of_a_view(norm, rng, numpy_backend):
+    op, summands, params = norm
+    views = [rng.standard_normal((6, 8)).astype(np.float32)[::2, ::-1], rng.standard_normal((8, 3)).astype(np.float32).T][:summands]
+    _check_rules(op, [*views, *[None] * len(params)], {"eps": 1e-5}, numpy_backend, length=24)
+    assert "no values" in _rule(op).supports(numpy_backend, *[view[:0] for view in views], *[None] * len(params), eps=1e-5)
+
+
 def test_layer_norm_of_a_view(rng, numpy_backend):
     x = rng.standard_normal((6, 8)).astype(np.float32)[::2, ::-1]
     _check_rules(ops.layer_norm, [x, None, None], {"eps": 1e-5, "eps_place": "inside"},
@@ -71,6 +99,10 @@ def test_a_row_may_end_inside_a_vector(width, dtype, rng, numpy_backend):
                  numpy_backend, length=width)
     _check_rules(ops.softmax_cross_entropy, [x, rng.integers(0, width, 3).astype(np.int32)], {}, numpy_backend,
                  length=width)
+    residual = rng.standard_normal((3, width)).astype(dtype)
+    _check_rules(ops.rms_norm, [x, gain], {"eps": 1e-2}, numpy_backend, length=width)
+    _check_rules(ops.add_layer_norm, [x, residual, gain, bias], {"eps": 1e-2}, numpy_backend, length=width)
+    _check_rules(ops.add_rms_norm, [x, residual, gain], {"eps": 1e-2}, numpy_backend, length=width)
 
 
 @pytest.mark.parametrize(("size", "kept", "dtype", "threads"), every_second(

@@ -32,9 +32,8 @@ CASES = [case for case in rule_cases() if case.op in ARRAYS]
 _LAYER = ("bfloat16 3 x 33", "float16 3 x 33", "float16 4 x 100, tanh", "bfloat16 70 x 512", "bfloat16 5 x 513, mean 10, no bias, misaligned",
             "bfloat16 3 x 8193", "bfloat16 2 x 2 x 7, alone")
 ORDINARY = (*(f"layer_norm {name}" for name in _LAYER), "rms_norm float16 70 x 33", "rms_norm bfloat16 3 x 1000", "rms_norm bfloat16 3 x 8193",
-            "add_layer_norm bfloat16 70 x 33", "add_layer_norm float16 3 x 1000", "add_layer_norm bfloat16 2 x 500, misaligned, mean 10, no bias",
-            "add_layer_norm bfloat16 3 x 8193", "add_rms_norm bfloat16 3 x 512", "add_rms_norm float16 2 x 128, misaligned, mean 10",
-            "add_rms_norm bfloat16 2 x 2 x 33, alone", "add_rms_norm float16 3 x 8193")
+            "add_layer_norm bfloat16 70 x 33", "add_layer_norm float16 3 x 1000", "add_layer_norm bfloat16 2 x 2 x 500, mean 10, alone, misaligned",
+            "add_layer_norm bfloat16 3 x 8193", "add_rms_norm bfloat16 3 x 512", "add_rms_norm float16 2 x 2 x 128, mean 10, alone, misaligned", "add_rms_norm float16 3 x 8193")
 """Each compiles its kernel, which takes a second or more."""
 
 
@@ -169,7 +168,7 @@ KIT = ["softmax_cross_entropy 5 x 10", "softmax_cross_entropy 3 x 1025", "take 2
 
 
 @pytest.mark.parametrize("dtype", NUMBERS)
-@pytest.mark.parametrize("case", [*(next(c for c in CASES if c.op == op and c.label in ("3 x 33", "70 x 33")) for op in ARRAYS), *(
+@pytest.mark.parametrize("case", [*(next(c for c in CASES if c.op == op and c.label == "3 x 33") for op in ARRAYS), *(
     c if str(c) in KIT else pytest.param(c, marks=pytest.mark.long) for c in OTHERS)], ids=str)
 def test_the_kit_for_rules(case, dtype, gpu):
     """Values and all gradients against the composed rule on the same values, and their dtypes."""
