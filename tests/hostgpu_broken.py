@@ -76,7 +76,7 @@ def _layer_norm(rows: int, width: int, threads: int, behind: int = 0, in_place: 
         y, stats = x if in_place else _apart(np.full_like(x, np.nan), behind), np.full((rows, 3), np.nan, np.float32)
         at_once = max(128 // threads, 1)
         program.launch("layer_norm_forward", (-(-rows // at_once),), (threads, at_once), [
-            x, gain, bias, y, stats, np.int32(rows), np.int32(width), np.float32(1e-5), np.int32(0)], seed=seed)
+            x, None, gain, bias, None, y, stats, np.int32(rows), np.int32(width), np.float32(1e-5), np.int32(0)], seed=seed)
         yield y, expected
 
     return launch
@@ -88,11 +88,34 @@ def _gradient_parts(program: hostgpu.Program, seed: int) -> Result:
     stats = np.stack([x.mean(1), np.zeros(rows), 1 / np.sqrt(x.var(1) + 1e-5)], 1).astype(np.float32)
     dx = np.full_like(x, np.nan)
     parts = [np.full((3 * 8, width), np.nan, np.float32) for _ in range(2)]
-    program.launch("layer_norm_backward", (3,), (16, 8), [x, stats, None, None, dy, dx, *parts, *map(np.int32, (
+    program.launch("layer_norm_backward", (3,), (16, 8), [x, None, stats, None, None, dy, None, dx, *parts, *map(np.int32, (
         rows, width, width, 0, 0))], seed=seed)
     xhat = (x - stats[:, :1]) * stats[:, 2:]
     yield parts[0].sum(0), (dy * xhat).sum(0)
     yield parts[1].sum(0), dy.sum(0)
+
+
+def _sum_and_norm(program: hostgpu.Program, seed: int) -> Result:
+    """An RMS norm of the sum of two arrays."""
+    rows, width = 5, 64
+    x, residual, gain = _floats(rows, width), _floats(width, rows).T.copy(), _floats(width)
+    y, total, stats = np.full_like(x, np.nan), np.full_like(x, np.nan), np.full((rows, 1), np.nan, np.float32)
+    program.launch("layer_norm_forward", (1,), (16, 8), [x, residual, gain, None, total, y, stats, np.int32(rows), np.int32(
+        width), np.float32(1e-5), np.int32(0)], seed=seed)
+    yield total, x + residual
+    yield y, (x + residual) / np.sqrt(((x + residual) ** 2).mean(1, keepdims=True) + 1e-5) * gain
+
+
+def _gradient_of_sum(program: hostgpu.Program, seed: int) -> Result:
+    """That of an RMS norm of a sum, with the sum's own."""
+    rows, width = 5, 64
+    total, dy, d_total = _floats(rows, width), _floats(width, rows).T.copy(), _floats(rows, width)[::-1].copy()
+    stats = (1 / np.sqrt((total ** 2).mean(1, keepdims=True) + 1e-5)).astype(np.float32)
+    dx = np.full_like(total, np.nan)
+    program.launch("layer_norm_backward", (1,), (16, 8), [total, None, stats, None, None, dy, d_total, dx, None, None, *map(
+        np.int32, (rows, width, width, 0, 0))], seed=seed)
+    xhat = total * stats
+    yield dx, stats * (dy - xhat * (dy * xhat).mean(1, keepdims=True)) + d_total
 
 
 def _column_sums(program: hostgpu.Program, seed: int) -> Result:
@@ -147,6 +170,7 @@ _EXCHANGE = source.text("device_limits/exchange.cu").replace(
 _ROWS = source.text("layer_norm/layer_norm.cu")
 _WIDE_ROW = {"THREADS": 128, "CHUNKS": 2, "VECTOR": 4}
 _SHORT_ROW = {"THREADS": 16, "CHUNKS": 1, "VECTOR": 4}
+_SUM = {**_SHORT_ROW, "CENTRED": 0, "RESIDUAL": 1}
 _ALIASING = _ROWS.replace("layer_norm_forward(const storage_t* __restrict__ x,", "layer_norm_forward(const storage_t* x,").replace(
     "storage_t* __restrict__ y,", "storage_t* y,")
 
@@ -160,6 +184,8 @@ _OURS = [
     Broken("race between blocks", "all blocks write one partial row", _ROWS,
            "(size_t(blockIdx.x) * blockDim.y + threadIdx.y) * width", "size_t(threadIdx.y) * width", _gradient_parts,
            "'d_(gain|bias)'.*of block", _SHORT_ROW),
+    Broken("race in a block", "rows behind the last one write the first sum", _ROWS, "if (inside) r.store(total", "r.store(total",
+           _sum_and_norm, "'total'.*race", _SUM),
     Broken("race between blocks", "columns that belong to two blocks", source.text("columns.cu"),
            "blockIdx.x * COLUMNS", "blockIdx.x * (COLUMNS / 2)", _column_sums, "'sums'.*of block"),
     Broken("stale read", "layer norm in place through the read-only path", _ALIASING,
@@ -170,6 +196,12 @@ _OURS = [
     Broken("overread", "before the first row", "#define VECTOR 1\n" + _ROWS,
            "column(c, k) < width ? from[column(c, k)] : 0", "column(c, k) < width ? from[column(c, k) - 1] : 0",
            _layer_norm(3, 64, 16), "'x': an access -4 bytes", {"THREADS": 16, "CHUNKS": 1}),
+    Broken("overread", "a sum's own gradient behind the last row", _ROWS, "d.add(d_total + start, width)",
+           "d.add(d_total + start + width, width)", _gradient_of_sum, "'d_total': an access", _SUM),
+    Broken("overread", "what is added has no end", _ROWS, "r.add(residual + start, inside ? width : 0)",
+           "r.add(residual + start + (inside ? 0 : rows * width), width)", _sum_and_norm, "'residual': an access", _SUM),
+    Broken("overread", "the statistics of a layer norm, which an RMS norm has not", _ROWS, "rstd = stat[STATS - 1];", "rstd = stat[2];",
+           _gradient_of_sum, "'stats': an access", _SUM),
     Broken("overread", "the search behind the last index", source.text("take/take.cu"),
            "k < taken && sorted", "sorted", _taken, "'sorted': an access 36 bytes"),
     Broken("missing fence", "no fence before a block's flag", _EXCHANGE, "            __threadfence();\n            reinterpret",
@@ -303,6 +335,8 @@ _SMALL = [
     Broken("address", "a vector load at the second value", _entry(
         _XY, "const float4 v = *reinterpret_cast<const float4*>(x + 4);\ny[0] = v.x + v.y + v.z + v.w;"), "(x + 4)", "(x + 5)",
         _of_x(lambda x: x[4:8].sum(keepdims=True), block=1, values=12), "'x' at byte 20.*not aligned"),
+    Broken("race in a block", "two threads store in one place", _entry(_XY, "y[threadIdx.x] = x[threadIdx.x];"), "y[threadIdx.x]",
+           "y[threadIdx.x / 2]", _of_x(lambda x: x), "'y'.*race"),
     Broken("race between blocks", "eight blocks add to one float", _entry(_XY, "if (threadIdx.x == 0) atomicAdd(y, x[blockIdx.x]);"),
            "atomicAdd(y, x[blockIdx.x])", "y[0] += x[blockIdx.x]", _of_x(lambda x: x.sum(keepdims=True), 8, 32, 8),
            "'y' at byte 0.*of block"),

@@ -1,12 +1,15 @@
-// The gradient of a layer norm over rows (Ba, Kiros, Hinton 2016, eq. 3), statistics computed again: x and dy are
-// read once, dx is written once.
+// The gradient of a layer norm or RMS norm over rows, or over the sums of two arrays, statistics computed again: each
+// array is read once, dx is written once.
 //
-// Macros: THREADS a row, UNITS values a thread; HAS_GAIN, HAS_BIAS; WITH_DX, WITH_PARAMETERS: what is asked for;
-// ACTIVATION as in activation.h; STORAGE (see common.metal.h), for x, dy and dx. Inputs: x (rows, width), gain and bias (width), dy like x, eps. Outputs: dx like x,
-// d_gain and d_bias (groups, width): what each threadgroup adds up in registers over its share of the rows, in float32.
+// Macros: THREADS a row, UNITS values a thread; HAS_RESIDUAL, HAS_GAIN, HAS_BIAS, HAS_D_TOTAL; WITH_DX, WITH_PARAMETERS:
+// what is asked for; ACTIVATION as in activation.h; CENTRED (see variant.h); STORAGE (see common.metal.h), for x, residual,
+// dy, d_total and dx. Inputs: x (rows, width); residual like x, which is added to it; gain and bias (width); dy like x;
+// d_total like x, the gradient of the sum itself; eps. Outputs: dx like x, that of the sum; d_gain and, for layer norm,
+// d_bias (groups, width): what each threadgroup adds up in registers over its share of the rows, in float32.
 #include "../common.metal.h"
 #include "activation.h"
 #include "gradient.h"
+#include "variant.h"
 
 const int rows = x_shape[0], width = x_shape[1];
 const int t = thread_position_in_threadgroup.x;
@@ -18,8 +21,12 @@ for (int row = threadgroup_position_in_grid.x; row < rows; row += threadgroups_p
     const size_t start = size_t(row) * width;
     float xhat[UNITS], d[UNITS], sum[1];
     for (int u = 0; u < UNITS; ++u) xhat[u] = u * THREADS + t < width ? float(x[start + u * THREADS + t]) : 0;
+#if HAS_RESIDUAL
+    for (int u = 0; u < UNITS; ++u)
+        if (u * THREADS + t < width) xhat[u] += float(residual[start + u * THREADS + t]);
+#endif
     // The mean is taken out twice: a large mean rounds by more than the deviation does.
-    for (int pass = 0; pass < 2; ++pass) {
+    for (int pass = 0; CENTRED && pass < 2; ++pass) {
         sum[0] = 0;
         for (int u = 0; u < UNITS; ++u)
             if (u * THREADS + t < width) sum[0] += xhat[u];
@@ -32,7 +39,7 @@ for (int row = threadgroup_position_in_grid.x; row < rows; row += threadgroups_p
     row_sum(sum, shared, t);
     const float rstd = 1.0f / sqrt(sum[0] / width + eps);
 
-    float sums[2] = {0, 0};
+    float sums[1 + CENTRED] = {};
     for (int u = 0; u < UNITS; ++u) {
         const int column = u * THREADS + t;
         if (column >= width) continue;
@@ -47,19 +54,24 @@ for (int row = threadgroup_position_in_grid.x; row < rows; row += threadgroups_p
 #endif
         if (ACTIVATION) d[u] *= slope(scaled, ACTIVATION);
         gain_sums[u] += d[u] * xhat[u];
-        bias_sums[u] += d[u];
+        if (CENTRED) bias_sums[u] += d[u];
 #if HAS_GAIN
         d[u] *= gain[column];
 #endif
-        sums[0] += d[u];
-        sums[1] += d[u] * xhat[u];
+        if (CENTRED) sums[0] += d[u];
+        sums[CENTRED] += d[u] * xhat[u];
     }
 #if WITH_DX
     row_sum(sums, shared, t);
-    for (int u = 0; u < UNITS; ++u)
-        if (u * THREADS + t < width)
-            dx[start + u * THREADS + t] =
-                storage_t(through_norm(d[u], xhat[u], rstd, sums[0] / width, sums[1] / width));
+    for (int u = 0; u < UNITS; ++u) {
+        const int column = u * THREADS + t;
+        if (column >= width) continue;
+        float through = through_norm(d[u], xhat[u], rstd, CENTRED ? sums[0] / width : 0.0f, sums[CENTRED] / width);
+#if HAS_D_TOTAL
+        through += float(d_total[start + column]);
+#endif
+        dx[start + column] = storage_t(through);
+    }
 #endif
 }
 #if WITH_PARAMETERS
@@ -67,6 +79,8 @@ for (int u = 0; u < UNITS; ++u) {
     const int column = u * THREADS + t;
     if (column >= width) continue;
     d_gain[size_t(threadgroup_position_in_grid.x) * width + column] = gain_sums[u];
+#if CENTRED
     d_bias[size_t(threadgroup_position_in_grid.x) * width + column] = bias_sums[u];
+#endif
 }
 #endif

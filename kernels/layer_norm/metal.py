@@ -1,4 +1,4 @@
-"""The gradient of a layer norm on Apple GPUs: one kernel over groups of rows, then one sum over the groups.
+"""The gradient of a layer norm or RMS norm on Apple GPUs: one kernel over groups of rows, then one sum over the groups.
 
 MLX's own kernel writes the gain's gradient of every row and then adds them, in the input's dtype. Here a threadgroup
 adds its rows in registers, in float32, also where x, dy and dx are stored in 16 bits. `differentiable` is for code that
@@ -15,6 +15,7 @@ import mlx.core as mx
 
 from duoln.backends.protocol import Array
 from duoln.kernels import metal
+from duoln.kernels.layer_norm.variant import LAYER, Norm
 
 MOST_COLUMNS = 8192
 _MOST_GROUPS = 512
@@ -24,7 +25,8 @@ _LADDER = ((32, 1), (32, 4), (128, 2), (128, 4), (256, 4), (256, 8), (512, 8), (
 _ACTIVATIONS = {None: 0, "relu": 1, "tanh": 2}
 
 _backward = metal.Kernel("layer_norm/layer_norm_backward.metal",
-                         "x: storage[2], gain: float32[1]?, bias: float32[1]?, dy: storage[2], eps: float32",
+                         "x: storage[2], residual: storage[2]?, gain: float32[1]?, bias: float32[1]?, dy: storage[2], "
+                         "d_total: storage[2]?, eps: float32",
                          stored=("dx",))
 
 
@@ -42,21 +44,36 @@ def supports(x: Array, eps_place: str = "inside") -> str | None:
 
 
 def backward(x: Array, gain: Array | None, bias: Array | None, dy: Array, eps: float, activation: str | None,
-             needs: Sequence[bool]) -> list[Array | None]:
-    """The gradients of x, gain and bias that `needs` requests.
+             needs: Sequence[bool], norm: Norm = LAYER, residual: Array | None = None,
+             d_total: Array | None = None) -> list[Array | None]:
+    """The gradients of the rows, gain and bias that `needs` requests.
+
+    Args:
+        x: the rows that were normalised, or what is added to `residual` to have them.
+        gain: of the norm, or None.
+        bias: of a layer norm, or None.
+        dy: the gradient of the result.
+        eps: of the norm.
+        activation: what followed a layer norm.
+        needs: whether to compute the gradient of the rows, of the gain and of the bias.
+        norm: which norm it was.
+        residual: where 16 bits do not hold the sum that was normalised.
+        d_total: the gradient of the sum itself, which is added to that of the rows.
 
     Shape:
-        x and dy (..., width), of one dtype, gain and bias (width,) or None -> like x, (width,), (width,).
+        x, residual, dy and d_total (..., width), of one dtype, gain and bias (width,) or None -> like x, (width,),
+        (width,).
     """
     width, rows = x.shape[-1], prod(x.shape[:-1])
     threads, units = next(entry for entry in _LADDER if width <= entry[0] * entry[1])
     groups = min(rows, _MOST_GROUPS)
     outputs = {"dx": (rows, width)} if needs[0] else {}
     if needs[1] or needs[2]:
-        outputs |= {"d_gain": (groups, width), "d_bias": (groups, width)}
+        outputs |= {name: (groups, width) for name in ("d_gain", "d_bias")[:1 + norm.centred]}
+    x_rows, more, dy_rows, d_rows = (None if a is None else a.reshape(rows, width) for a in (x, residual, dy, d_total))
     gradients = dict(zip(outputs, _backward(
-        groups, threads, (x.reshape(rows, width), gain, bias, dy.reshape(rows, width), eps), outputs,
-        {"THREADS": threads, "UNITS": units, "WITH_DX": int("dx" in outputs),
+        groups, threads, (x_rows, more, gain, bias, dy_rows, d_rows, eps), outputs,
+        {"THREADS": threads, "UNITS": units, "WITH_DX": int("dx" in outputs), **norm.macros,
          "WITH_PARAMETERS": int("d_gain" in outputs), "ACTIVATION": _ACTIVATIONS[activation]}), strict=True))
     return [gradients["dx"].reshape(x.shape) if needs[0] else None,
             mx.sum(gradients["d_gain"], axis=0) if needs[1] else None,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from duoln.kernels.layer_norm.variant import LAYER, Norm
+
 _BLOCK = 128
 """Threads of a block whose rows need one warp or less."""
 
@@ -21,6 +23,7 @@ class Plan(NamedTuple):
     """The largest number of blocks in the gradient's grid for each multiprocessor."""
     storage: int = 0
     """In what values are stored, a number of storage.cuh."""
+    norm: Norm = LAYER
 
     @property
     def wide(self) -> bool:
@@ -35,10 +38,10 @@ class Plan(NamedTuple):
     @property
     def macros(self) -> dict[str, int]:
         """The macros with which the source is compiled."""
-        storage = {"STORAGE": self.storage} if self.storage else {}
+        last = {**({"STORAGE": self.storage} if self.storage else {}), **self.norm.macros}
         if self.wide:
-            return {"THREADS": self.threads, **storage}
-        return {"THREADS": self.threads, "CHUNKS": self.chunks, "VECTOR": self.vector, **storage}
+            return {"THREADS": self.threads, **last}
+        return {"THREADS": self.threads, "CHUNKS": self.chunks, "VECTOR": self.vector, **last}
 
 
 _LADDER = ((8, 1, 16), (16, 1, 16), (32, 1, 16), (32, 2, 16), (32, 4, 8), (128, 2, 8), (128, 4, 4), (256, 4, 4),
@@ -47,19 +50,20 @@ _LADDER = ((8, 1, 16), (16, 1, 16), (32, 1, 16), (32, 2, 16), (32, 4, 8), (128, 
 _WIDE = Plan(512, 0, 1, 4)
 
 
-def plan(width: int, vector: int, storage: int = 0) -> Plan:
+def plan(width: int, vector: int, storage: int = 0, norm: Norm = LAYER) -> Plan:
     """The first entry of the table that holds a row of this width.
 
     Args:
         width: values of a row.
         vector: the most values that can be read at a time: 8, 4 or 1.
         storage: in what they are stored.
+        norm: which norm it is.
     """
     for threads, chunks, blocks in _LADDER:
         if width <= threads * chunks * 4:
             widest = _widest(chunks, storage)
-            return Plan(threads, chunks, widest if vector >= widest else 1, blocks, storage)
-    return _WIDE._replace(storage=storage)
+            return Plan(threads, chunks, widest if vector >= widest else 1, blocks, storage, norm)
+    return _WIDE._replace(storage=storage, norm=norm)
 
 
 def _widest(chunks: int, storage: int) -> int:
@@ -69,6 +73,7 @@ def _widest(chunks: int, storage: int) -> int:
 
 def every_setting() -> tuple[list[dict[str, int]], list[dict[str, int]]]:
     """All macros that `layer_norm.cu` and `wide.cu` are ever compiled with."""
-    storages = range(3)
-    rows = [Plan(t, c, v, b, s).macros for s in storages for t, c, b in _LADDER for v in (_widest(c, s), 1)]
-    return rows, [_WIDE._replace(storage=s).macros for s in storages]
+    kinds = [(storage, Norm(centred, residual)) for centred in (True, False) for residual in (False, True)
+             for storage in range(3)]
+    rows = [Plan(t, c, v, b, s, norm).macros for s, norm in kinds for t, c, b in _LADDER for v in (_widest(c, s), 1)]
+    return rows, [_WIDE._replace(storage=s, norm=norm).macros for s, norm in kinds]

@@ -103,6 +103,16 @@ struct Row {
     }
 #endif
 
+    // Adds a row that lies in memory.
+    __device__ __forceinline__ void add(const storage_t* __restrict__ from, int width) {
+        Row more;
+        more.load(from, width);
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c)
+#pragma unroll
+            for (int k = 0; k < 4; ++k) v[c][k] += more.v[c][k];
+    }
+
     // f(value, column) for every value of the row that this thread has.
     template <class F>
     __device__ __forceinline__ void each(int width, F f) {

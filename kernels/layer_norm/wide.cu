@@ -1,13 +1,14 @@
-// Layer norm of rows that are too wide for registers: THREADS threads (one block) read a row once for each sum, from
-// cache where the row fits. The sums and the three floats kept are those of layer_norm.cu.
+// Layer norm or RMS norm of rows that are too wide for registers: THREADS threads (one block) read a row once for each
+// sum, from cache where the row fits. Arguments, macros, sums and what is kept of a row are those of layer_norm.cu.
 #include "../common.cuh"
 #include "../storage.cuh"
 #include "activation.h"
 #include "gradient.h"
+#include "variant.h"
 
 // The sum over a row of f(column), for every thread of the block.
 template <class F>
-__device__ __forceinline__ float total(int width, float* shared, F f) {
+__device__ __forceinline__ float sum_of_row(int width, float* shared, F f) {
     float sum[1] = {0};
     for (int i = threadIdx.x; i < width; i += THREADS) sum[0] += f(i);
     block_sum<THREADS>(sum, shared);
@@ -15,60 +16,72 @@ __device__ __forceinline__ float total(int width, float* shared, F f) {
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-layer_norm_forward_wide(const storage_t* __restrict__ x, const float* __restrict__ gain, const float* __restrict__ bias,
+layer_norm_forward_wide(const storage_t* __restrict__ x, const storage_t* __restrict__ residual,
+                        const float* __restrict__ gain, const float* __restrict__ bias, storage_t* __restrict__ total,
                         storage_t* __restrict__ y, float* __restrict__ stats, int rows, int width, float eps,
                         int activation) {
     __shared__ float shared[WARP];
     for (int row = int(blockIdx.x); row < rows; row += int(gridDim.x)) {
-        const storage_t* from = x + size_t(row) * width;
-        storage_t* to = y + size_t(row) * width;
-        const float mean = total(width, shared, [&](int i) { return loaded(from[i]); }) / width;
-        const float residual = total(width, shared, [&](int i) { return loaded(from[i]) - mean; }) / width;
-        const float squares = total(width, shared, [&](int i) {
-            const float centred = loaded(from[i]) - mean - residual;
+        const size_t start = size_t(row) * width;
+        // With RESIDUAL each sum adds x and residual again: what `total` has may be rounded.
+        auto value_at = [&](int i) {
+            return RESIDUAL ? loaded(x[start + i]) + loaded(residual[start + i]) : loaded(x[start + i]);
+        };
+        for (int i = threadIdx.x; RESIDUAL && i < width; i += THREADS) total[start + i] = stored(value_at(i));
+        const float mean = CENTRED ? sum_of_row(width, shared, value_at) / width : 0;
+        const float residue = CENTRED ? sum_of_row(width, shared, [&](int i) { return value_at(i) - mean; }) / width : 0;
+        const float squares = sum_of_row(width, shared, [&](int i) {
+            const float centred = value_at(i) - mean - residue;
             return centred * centred;
         });
         const float rstd = 1.0f / sqrtf(squares / width + eps);
         for (int i = threadIdx.x; i < width; i += THREADS) {
-            float value = (loaded(from[i]) - mean - residual) * rstd;
+            float value = (value_at(i) - mean - residue) * rstd;
             if (gain) value *= gain[i];
-            to[i] = stored(activated(bias ? value + bias[i] : value, activation));
+            if (CENTRED && bias) value += bias[i];
+            y[start + i] = stored(HAS_ACTIVATION ? activated(value, activation) : value);
         }
         if (threadIdx.x == 0) {
-            stats[size_t(row) * 3] = mean;
-            stats[size_t(row) * 3 + 1] = residual;
-            stats[size_t(row) * 3 + 2] = rstd;
+            float* stat = stats + size_t(row) * STATS;
+            if (CENTRED) stat[0] = mean, stat[1] = residue;
+            stat[STATS - 1] = rstd;
         }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-layer_norm_backward_wide(const storage_t* __restrict__ x, const float* __restrict__ stats,
-                         const float* __restrict__ gain, const float* __restrict__ bias,
-                         const storage_t* __restrict__ dy, storage_t* __restrict__ dx, float* __restrict__ d_gain,
-                         float* __restrict__ d_bias, int rows, int width, int stride, int first, int activation) {
+layer_norm_backward_wide(const storage_t* __restrict__ x, const storage_t* __restrict__ residual,
+                         const float* __restrict__ stats, const float* __restrict__ gain,
+                         const float* __restrict__ bias, const storage_t* __restrict__ dy,
+                         const storage_t* __restrict__ d_total, storage_t* __restrict__ dx,
+                         float* __restrict__ d_gain, float* __restrict__ d_bias, int rows, int width, int stride,
+                         int first, int activation) {
     __shared__ float shared[2 * WARP];
     auto xhat_at = [&](int row, int i) {
-        const float* stat = stats + size_t(row) * 3;
-        return (loaded(x[size_t(row) * stride + first + i]) - stat[0] - stat[1]) * stat[2];
+        const size_t place = size_t(row) * stride + first + i;
+        const float value = RESIDUAL && residual ? loaded(x[place]) + loaded(residual[place]) : loaded(x[place]);
+        const float* stat = stats + size_t(row) * STATS;
+        return (CENTRED ? value - stat[0] - stat[1] : value) * stat[STATS - 1];
     };
     // The gradient before the activation.
     auto d_at = [&](int row, int i, float xhat) {
-        const float y = (gain ? xhat * gain[i] : xhat) + (bias ? bias[i] : 0);
-        return loaded(dy[size_t(row) * stride + first + i]) * slope(y, activation);
+        const float d = loaded(dy[size_t(row) * stride + first + i]);
+        return HAS_ACTIVATION ? d * slope((gain ? xhat * gain[i] : xhat) + (bias ? bias[i] : 0), activation) : d;
     };
     for (int row = int(blockIdx.x); dx && row < rows; row += int(gridDim.x)) {
-        float sums[2] = {0, 0};
+        float sums[1 + CENTRED] = {};
         for (int i = threadIdx.x; i < width; i += THREADS) {
             const float xhat = xhat_at(row, i), d = d_at(row, i, xhat) * (gain ? gain[i] : 1);
-            sums[0] += d;
-            sums[1] += d * xhat;
+            if (CENTRED) sums[0] += d;
+            sums[CENTRED] += d * xhat;
         }
         block_sum<THREADS>(sums, shared);
         for (int i = threadIdx.x; i < width; i += THREADS) {
             const float xhat = xhat_at(row, i), d = d_at(row, i, xhat) * (gain ? gain[i] : 1);
-            dx[size_t(row) * stride + first + i] =
-                stored(through_norm(d, xhat, stats[size_t(row) * 3 + 2], sums[0] / width, sums[1] / width));
+            const size_t place = size_t(row) * stride + first + i;
+            const float rstd = stats[size_t(row) * STATS + STATS - 1];
+            const float through = through_norm(d, xhat, rstd, CENTRED ? sums[0] / width : 0, sums[CENTRED] / width);
+            dx[place] = stored(RESIDUAL && d_total ? through + loaded(d_total[place]) : through);
         }
     }
     // The rows are read again, which costs less than partial sums in memory that are read and written at each row.
@@ -82,6 +95,6 @@ layer_norm_backward_wide(const storage_t* __restrict__ x, const float* __restric
             of_bias += d;
         }
         if (d_gain) d_gain[part + i] = of_gain;
-        if (d_bias) d_bias[part + i] = of_bias;
+        if (CENTRED && d_bias) d_bias[part + i] = of_bias;
     }
 }

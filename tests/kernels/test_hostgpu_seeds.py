@@ -16,7 +16,8 @@ SEEDS = 200
 """A launch's seed is its number, so every run of a case has others."""
 MOST_VALUES = {"adam_update": 100_000, "global_norm": 30_000, "linear": 70_000}
 """Of other operators 2,500: those of the table take little time for their values."""
-CUDA = ("layer_norm", "lstm", "gru", "rnn", "lstm_cell", "softmax_cross_entropy", "take", "adam_update", "adam_rates", "global_norm",
+NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
+CUDA = (*NORMS, "lstm", "gru", "rnn", "lstm_cell", "softmax_cross_entropy", "take", "adam_update", "adam_rates", "global_norm",
         "linear")
 ALL = rule_cases()
 CASES = [c for c in ALL if c.op in CUDA and sum(a.size for a in c.inputs if a is not None) <= MOST_VALUES.get(c.op, 2500)]
@@ -33,7 +34,7 @@ def test_cuda(case, gpu):
     assert selftest.prove(case, gpu, repeats=SEEDS).passed
 
 
-METAL = [c for c in CASES if c.op == "layer_norm" or (c.op in ("lstm", "gru") and c.attrs["norm"] == "layer")]
+METAL = [c for c in CASES if c.op in NORMS or (c.op in ("lstm", "gru") and c.attrs["norm"] == "layer")]
 
 
 @pytest.mark.parametrize("case", METAL, ids=str)

@@ -84,7 +84,7 @@ def test_no_layout_changes_a_rule_of_mlx(op):
     assert tally.cases[op] >= 40
 
 
-CUDA = {"layer_norm": 3, "softmax_cross_entropy": 2, "take": 2, "adam_update": 1, "lstm_cell": 1, "lstm": 1, "gru": 1, "rnn": 1}
+CUDA = {"layer_norm": 3, "rms_norm": 2, "add_layer_norm": 2, "add_rms_norm": 2, "softmax_cross_entropy": 2, "take": 2, "adam_update": 1, "lstm_cell": 1, "lstm": 1, "gru": 1, "rnn": 1}
 """The operators with a rule on CUDA, and how many of their cases are run."""
 
 

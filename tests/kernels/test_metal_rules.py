@@ -23,7 +23,8 @@ from duoln.kernels.layer_norm.metal import MOST_COLUMNS
 SIZES = [(1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 5, 70), (2, 2, 3, 130), (2, 2, 1, 300),
          (1, 3, 2, 600), (2, 1, 1, 1100), (2, 2, 3, 8), (4, 2, 2, 7), (1, 7, 1, 128), (1, 2, 1, 257)]
 VARIANTS = {"lstm": ("layer", "layer-cell", "layer-theano"), "gru": ("layer", "layer-theano")}
-CASES = [p for p in every_case() if p.op == "layer_norm" and p.inputs[0].shape[-1] <= MOST_COLUMNS]
+NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
+CASES = [p for p in every_case() if p.op in NORMS and p.inputs[0].shape[-1] <= MOST_COLUMNS]
 CASES += [p for p in every_case() if p.op == "lstm_cell" and p.attrs["norm"] != "none"]
 CASES += [recurrent(cell, norm, sizes, masked, reverse) for cell, norms in VARIANTS.items() for norm in norms
           for sizes in SIZES for masked, reverse in ((False, False), (False, True), (True, False), (True, True))
@@ -46,7 +47,7 @@ def test_there_are_many_cases_of_each():
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_kernel(case, mlx):
     outcome = selftest.prove(case, mlx)
-    assert outcome.rule == {"layer_norm": "metal gradient", "lstm_cell": "metal cell"}.get(case.op, "metal cells")
+    assert outcome.rule == {"lstm_cell": "metal cell", **dict.fromkeys(NORMS, "metal gradient")}.get(case.op, "metal cells")
     assert outcome.repeats, "two runs differ"
     assert outcome.error <= 1, f"{outcome.worst}: {outcome.error:.3g} of what is allowed"
 
@@ -54,18 +55,23 @@ def test_kernel(case, mlx):
 # Broken kernels: the case must fail ---------------------------------------------------------------------
 
 def _case(*words):
-    return next(p for p in CASES if all(w in str(p) for w in words))
+    return next(p for p in CASES if all(f" {w}" in f" {p}" for w in words))
 
 
 BROKEN = [
     ("no barrier before the sums are read", _case("layer_norm 3 x 2048"), "value[n];\n    threadgroup_barrier(mem_flags::mem_threadgroup);", "value[n];"),
     ("no barrier before the sums are overwritten", _case("layer_norm 3 x 2048"), "    threadgroup_barrier(mem_flags::mem_threadgroup);  // other threads may still read the last sums\n", ""),
     ("no bounds check in a load", _case("layer_norm 3 x 1000"), "u * THREADS + t < width ? float(x[start + u * THREADS + t]) : 0;", "float(x[start + u * THREADS + t]);"),
-    ("no bounds check in a store", _case("layer_norm 3 x 1025"), "        if (u * THREADS + t < width)\n            dx[", "        dx["),
+    ("no bounds check in a store", _case("layer_norm 3 x 1025"), "        if (column >= width) continue;\n        float through", "        float through"),
     ("the last values are skipped", _case("layer_norm 3 x 500"), "for (int u = 0; u < UNITS; ++u) {", "for (int u = 0; u < UNITS - 1; ++u) {"),
     ("groups of rows are added up once", _case("layer_norm 70 x 129"), "gain_sums[u] += d[u] * xhat[u];", "gain_sums[u] = d[u] * xhat[u] + 1;"),
     ("the activation has no slope", _case("layer_norm 4 x 500, tanh"), "return one - tanh_y * tanh_y;", "return one;"),
-    ("the mean is taken out once", _case("layer_norm 5 x 1000, mean 10"), "for (int pass = 0; pass < 2; ++pass) {\n        sum[0] = 0;", "for (int pass = 0; pass < 0; ++pass) {\n        sum[0] = 0;"),
+    ("the mean is taken out once", _case("layer_norm 5 x 1000, mean 10"), "CENTRED && pass < 2; ++pass) {", "CENTRED && pass < 0; ++pass) {"),
+    ("the mean is taken out of an RMS norm", _case("rms_norm 3 x 1000"), "CENTRED && pass < 2; ++pass) {", "pass < 2; ++pass) {"),
+    ("the sum's own gradient is lost", _case("add_layer_norm 3 x 500"), "through += float(d_total[start + column]);", ""),
+    ("the sum's own gradient goes through the norm", _case("add_rms_norm 3 x 500"), "d[u] = float(dy[start + column]);",
+     "d[u] = float(dy[start + column]) + float(d_total[start + column]);"),
+    ("the sum's own gradient is that of the row before", _case("add_rms_norm 70 x 33"), "d_total[start + column]", "d_total[start + column - (row ? width : 0)]"),
     ("the LSTM's sums do not wait", _case("lstm layer T2 B2 in3 H130"), "value[n];\n    threadgroup_barrier(mem_flags::mem_threadgroup);", "value[n];"),
     ("the LSTM's units behind the last one", _case("lstm layer T2 B3 in2 H33"), "if (u * THREADS + t < hidden)", ""),
     ("masked cells go on", _case("lstm layer-cell T3 B5", "masked"), "mask[row] ? c_new[0][u] : c[state]", "c_new[0][u]"),
@@ -103,11 +109,13 @@ def test_the_text_that_ran_was_ours(mlx):
 
 def test_wrong_inputs_are_refused(mlx):
     kernel, x = stand_in_metal.KERNELS["layer_norm_backward"], mx.zeros((2, 3))
-    for inputs, words in (((x, None, None, x), ["expected 5 inputs", "found 4"]),
-                          ((x, None, None, np.zeros((2, 3)), 0.1), ["dy", "ndarray"]),
-                          ((x, x, None, x, 0.1), ["gain", "1 dimensions", "2 dimensions"]),
-                          ((x, None, None, mx.zeros((2, 3), mx.int32), 0.1), ["dy", "float32", "int32"]),
-                          ((x.astype(mx.bfloat16), None, None, x, 0.1), ["dy", "a contiguous bfloat16 array", "float32"]),
-                          ((mx.zeros((2, 3), mx.int32), None, None, x, 0.1), ["x", "float32", "int32"]),
-                          ((None, None, None, x, 0.1), ["x", "NoneType"])):
+    integers = mx.zeros((2, 3), mx.int32)
+    for inputs, words in (((x, None, None, None, x, None), ["expected 7 inputs", "found 6"]),
+                          ((x, None, None, None, np.zeros((2, 3)), None, 0.1), ["dy", "ndarray"]),
+                          ((x, None, x, None, x, None, 0.1), ["gain", "1 dimensions", "2 dimensions"]),
+                          ((x, None, None, None, integers, None, 0.1), ["dy", "float32", "int32"]),
+                          ((x, integers, None, None, x, None, 0.1), ["residual", "float32", "int32"]),
+                          ((x.astype(mx.bfloat16), None, None, None, x, None, 0.1), ["dy", "a contiguous bfloat16 array", "float32"]),
+                          ((integers, None, None, None, x, None, 0.1), ["x", "float32", "int32"]),
+                          ((None, None, None, None, x, None, 0.1), ["x", "NoneType"])):
         check_error(KernelError, lambda i=inputs: kernel(1, 32, i, {"dx": (2, 3)}, {}), *words)

@@ -1,4 +1,4 @@
-"""The gradient of layer norm in Metal on values of 16 bits, run on the CPU from its own text: that of float32, rounded once."""
+"""The gradients of the norms in Metal on values of 16 bits, run on the CPU from its own text: that of float32, rounded once."""
 
 import sys
 
@@ -20,8 +20,13 @@ from duoln.kernels import metal, source
 from duoln.kernels.layer_norm.metal import MOST_COLUMNS
 
 DTYPES = ("bfloat16", "float16")
-CASES = [c for c in every_case() if c.op == "layer_norm" and c.inputs[0].shape[-1] <= MOST_COLUMNS and not c.misaligned]
-ORDINARY = ("bfloat16 3 x 33", "float16 3 x 33", "bfloat16 4 x 500, tanh", "float16 70 x 129", "bfloat16 2 x 2 x 7, alone", "bfloat16 3 x 2048")
+ARRAYS = {"layer_norm": 1, "rms_norm": 1, "add_layer_norm": 2, "add_rms_norm": 2}
+"""The norms, and how many of their arrays are stored in 16 bits."""
+CASES = [c for c in every_case() if c.op in ARRAYS and c.inputs[0].shape[-1] <= MOST_COLUMNS and not c.misaligned]
+ORDINARY = (*(f"layer_norm {name}" for name in ("bfloat16 3 x 33", "float16 3 x 33", "bfloat16 4 x 500, tanh", "float16 70 x 129",
+                                                "bfloat16 2 x 2 x 7, alone", "bfloat16 3 x 2048")),
+            "rms_norm bfloat16 70 x 33", "rms_norm float16 3 x 500", "add_layer_norm bfloat16 70 x 33", "add_layer_norm float16 3 x 2048",
+            "add_rms_norm float16 70 x 33", "add_rms_norm bfloat16 3 x 500")
 
 
 @pytest.fixture
@@ -34,31 +39,39 @@ def mlx(monkeypatch):
 def _pairs():
     for case in CASES:
         for dtype in DTYPES:
-            name = f"{dtype} {case.label}"
+            name = f"{case.op} {dtype} {case.label}"
             yield pytest.param(case, dtype, id=name, marks=[] if name in ORDINARY else pytest.mark.long)
 
 
 def _natives(be, case, dtype):
-    return [be.asarray(case.inputs[0], dtype), *(None if a is None else be.asarray(a) for a in case.inputs[1:])]
+    count = ARRAYS[case.op]
+    return [*(be.asarray(a, dtype) for a in case.inputs[:count]), *(None if a is None else be.asarray(a) for a in case.inputs[count:])]
 
 
 def _differences(case, dtype, be, numpy):
     """Names of the results whose bits are not those of float32, rounded as NumPy's backend rounds."""
+    op, count = getattr(ops, case.op), ARRAYS[case.op]
     natives = _natives(be, case, dtype)
-    rule = ops.layer_norm.select(be, natives, case.attrs)
+    rule = op.select(be, natives, case.attrs)
     assert rule.name == "metal gradient"
-    wide = [be.astype(natives[0], "float32"), *natives[1:]]
-    plain = ops.layer_norm.select(be, wide, case.attrs)
-    (y, saved), (expected, kept) = rule.forward(be, *natives, **case.attrs), plain.forward(be, *wide, **case.attrs)
-    gout = be.asarray(np.random.default_rng(1).standard_normal(y.shape).astype(np.float32), dtype)
+    wide = [*(be.astype(a, "float32") for a in natives[:count]), *natives[count:]]
+    plain = op.select(be, wide, case.attrs)
+    (out, saved), (expected, kept) = rule.forward(be, *natives, **case.attrs), plain.forward(be, *wide, **case.attrs)
+    outs, references = (v if isinstance(v, tuple) else (v,) for v in (out, expected))
+    rng = np.random.default_rng(1)
+    gouts = tuple(be.asarray(rng.standard_normal(o.shape).astype(np.float32), dtype) for o in outs)
+    widened = tuple(be.astype(g, "float32") for g in gouts)
     needs = tuple(a is not None for a in natives)
     before = len(stand_in_metal.launches)
-    mine, own = rule.vjp(be, saved, gout, needs), plain.vjp(be, kept, be.astype(gout, "float32"), needs)
+    mine = rule.vjp(be, saved, gouts if count == 2 else gouts[0], needs)
+    own = plain.vjp(be, kept, widened if count == 2 else widened[0], needs)
     assert [("storage" in name) for name in stand_in_metal.launches[before:]] == [True, False]
-    assert [be.dtype(a) for a in (y, *mine) if a is not None] == [dtype, dtype, *["float32"] * (sum(needs) - 1)]
-    rounded = [(numpy.to_numpy(numpy.asarray(be.to_numpy(a), dtype)), be.to_numpy(b)) for a, b in ((expected, y), (own[0], mine[0]))]
-    pairs = [*rounded, *((be.to_numpy(a), be.to_numpy(b)) for a, b in zip(own[1:], mine[1:], strict=True) if a is not None)]
-    return [name for name, (a, b) in zip(("y", "dx", "d_gain", "d_bias"), pairs, strict=False) if not np.array_equal(a, b)]
+    assert [be.dtype(a) for a in (*outs, *mine) if a is not None] == [*[dtype] * (2 * count), *["float32"] * (sum(needs) - count)]
+    rounded = [(numpy.to_numpy(numpy.asarray(be.to_numpy(a), dtype)), be.to_numpy(b))
+               for a, b in zip((*references, *own[:count]), (*outs, *mine[:count]), strict=True)]
+    pairs = [*rounded, *((be.to_numpy(a), be.to_numpy(b)) for a, b in zip(own[count:], mine[count:], strict=True) if a is not None)]
+    names = [*("y", "total")[:count], *("dx", "d_residual")[:count], "d_gain", "d_bias"]
+    return [name for name, (a, b) in zip(names, pairs, strict=False) if not np.array_equal(a, b)]
 
 
 @pytest.mark.parametrize(("case", "dtype"), list(_pairs()))
@@ -66,19 +79,24 @@ def test_the_bits_of_float32_rounded_once(case, dtype, mlx, numpy_backend):
     assert _differences(case, dtype, mlx, numpy_backend) == []
 
 
+@pytest.mark.parametrize("op", ARRAYS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_kit_for_rules(dtype, mlx):
-    case = next(c for c in CASES if c.label == "3 x 33")
-    rule = ops.layer_norm.select(mlx, _natives(mlx, case, dtype), case.attrs)
-    check_rule(ops.layer_norm, rule, case.inputs, mlx, case.attrs, case.length, dtype=dtype)
+def test_the_kit_for_rules(dtype, op, mlx):
+    case = next(c for c in CASES if c.op == op and c.label == "3 x 33")
+    rule = getattr(ops, op).select(mlx, _natives(mlx, case, dtype), case.attrs)
+    check_rule(getattr(ops, op), rule, case.inputs, mlx, case.attrs, case.length, dtype=dtype)
 
 
 @pytest.mark.parametrize(("what", "old", "new"), [
     ("a gradient is rounded before the norm", "through_norm(d[u], xhat[u]", "through_norm(float(storage_t(d[u])), xhat[u]"),
     ("what is centred is rounded", "xhat[u] -= sum[0] / width;", "xhat[u] = float(storage_t(xhat[u] - sum[0] / width));"),
+    ("what is normalised is rounded", "xhat[u] += float(residual[start + u * THREADS + t]);",
+     "xhat[u] = float(storage_t(xhat[u] + float(residual[start + u * THREADS + t])));"),
+    ("the gradient is rounded before the sum's own is added", "through += float(d_total[start + column]);",
+     "through = float(storage_t(through)) + float(d_total[start + column]);"),
     ("the sums are stored", "gain_sums[u] += d[u] * xhat[u];", "gain_sums[u] = float(storage_t(gain_sums[u] + d[u] * xhat[u]));")])
 def test_a_broken_kernel_is_noticed(what, old, new, mlx, numpy_backend, monkeypatch):
-    case, in_text = next(c for c in CASES if c.label == "70 x 129"), []
+    case, in_text = next(c for c in CASES if c.op == "add_layer_norm" and c.label == "70 x 129"), []
 
     def broken(file):
         header, body = source.metal(file)

@@ -26,9 +26,14 @@ extern "C" __global__ void convert(const float* from, storage_t* to, const stora
 """
 
 
-CASES = [case for case in rule_cases() if case.op == "layer_norm"]
-ORDINARY = ("bfloat16 3 x 33", "float16 3 x 33", "float16 4 x 100, tanh", "bfloat16 70 x 512", "bfloat16 5 x 513, mean 10, no bias, misaligned",
+ARRAYS = {"layer_norm": 1, "rms_norm": 1, "add_layer_norm": 2, "add_rms_norm": 2}
+"""The norms, and how many of their arrays are stored in 16 bits."""
+CASES = [case for case in rule_cases() if case.op in ARRAYS]
+_LAYER = ("bfloat16 3 x 33", "float16 3 x 33", "float16 4 x 100, tanh", "bfloat16 70 x 512", "bfloat16 5 x 513, mean 10, no bias, misaligned",
             "bfloat16 3 x 8193", "bfloat16 2 x 2 x 7, alone")
+ORDINARY = (*(f"layer_norm {name}" for name in _LAYER), "rms_norm float16 70 x 33", "rms_norm bfloat16 3 x 1000", "rms_norm bfloat16 3 x 8193",
+            "add_layer_norm bfloat16 70 x 33", "add_layer_norm float16 3 x 1000", "add_layer_norm bfloat16 2 x 2 x 500, mean 10, alone, misaligned",
+            "add_layer_norm bfloat16 3 x 8193", "add_rms_norm bfloat16 3 x 512", "add_rms_norm float16 2 x 2 x 128, mean 10, alone, misaligned", "add_rms_norm float16 3 x 8193")
 """Each compiles its kernel, which takes a second or more."""
 
 
@@ -36,7 +41,8 @@ def _pairs():
     """Every case in both dtypes; the ordinary suite runs a few of them."""
     for case in CASES:
         for dtype in NUMBERS:
-            yield pytest.param(case, dtype, id=f"{dtype} {case.label}", marks=[] if f"{dtype} {case.label}" in ORDINARY else pytest.mark.long)
+            name = f"{case.op} {dtype} {case.label}"
+            yield pytest.param(case, dtype, id=name, marks=[] if name in ORDINARY else pytest.mark.long)
 
 
 def _edges():
@@ -85,38 +91,76 @@ def _check_conversions(dtype, numpy_backend, text):
 
 
 def _stored(be, case, dtype):
-    """The natives of a case, of which the first is stored in 16 bits; 2 bytes behind an aligned address if misaligned."""
-    x = case.inputs[0]
-    if case.misaligned:
-        first = be.reshape(be.asarray(np.concatenate((np.zeros(1, np.float32), x.reshape(-1))), dtype)[1:], x.shape)
-    else:
-        first = be.asarray(x, dtype)
-    return [first, *(None if a is None else be.asarray(a) for a in case.inputs[1:])]
+    """The natives of a case, of which the first are stored in 16 bits; 2 bytes behind an aligned address if misaligned."""
+    def first(x):
+        if not case.misaligned:
+            return be.asarray(x, dtype)
+        return be.reshape(be.asarray(np.concatenate((np.zeros(1, np.float32), x.reshape(-1))), dtype)[1:], x.shape)
+
+    count = ARRAYS[case.op]
+    return [*map(first, case.inputs[:count]), *(None if a is None else be.asarray(a) for a in case.inputs[count:])]
+
+
+def _near(be, result, reference, dtype):
+    """Whether a result is within a unit in the last place of what float32 has."""
+    assert be.dtype(result) == dtype
+    a, b = be.to_numpy(result).astype(np.float64), be.to_numpy(reference).astype(np.float64)
+    unit = 2.0 ** -7 if dtype == "bfloat16" else 2.0 ** -10
+    return (np.abs(a - b) <= np.maximum(np.abs(b) * unit, 1e-6 * np.abs(b).max())).all()
 
 
 @pytest.mark.parametrize(("case", "dtype"), list(_pairs()))
-def test_layer_norm_takes_values_as_they_are_stored(case, dtype, gpu):
+def test_norms_take_values_as_they_are_stored(case, dtype, gpu):
     """Within a unit in the last place of what the kernel for float32 gives on the same values."""
+    _check_stored(case, dtype, gpu)
+
+
+def _check_stored(case, dtype, gpu):
+    op, count = getattr(ops, case.op), ARRAYS[case.op]
     natives = _stored(gpu, case, dtype)
-    rule = ops.layer_norm.select(gpu, natives, case.attrs)
+    rule = op.select(gpu, natives, case.attrs)
     assert rule.name == "cuda row"
-    wide = [gpu.astype(natives[0], "float32"), *natives[1:]]
-    plain = ops.layer_norm.select(gpu, wide, case.attrs)
-    (y, saved), (expected, kept) = rule.forward(gpu, *natives, **case.attrs), plain.forward(gpu, *wide, **case.attrs)
-    gout = gpu.asarray(np.random.default_rng(1).standard_normal(y.shape).astype(np.float32), dtype)
+    wide = [*(gpu.astype(a, "float32") for a in natives[:count]), *natives[count:]]
+    plain = op.select(gpu, wide, case.attrs)
+    (out, saved), (expected, kept) = rule.forward(gpu, *natives, **case.attrs), plain.forward(gpu, *wide, **case.attrs)
+    outs, references = (v if isinstance(v, tuple) else (v,) for v in (out, expected))
+    rng = np.random.default_rng(1)
+    gouts = tuple(gpu.asarray(rng.standard_normal(o.shape).astype(np.float32), dtype) for o in outs)
+    widened = tuple(gpu.astype(g, "float32") for g in gouts)
     needs = tuple(a is not None for a in natives)
-    mine = rule.vjp(gpu, saved, gout, needs)
-    own = plain.vjp(gpu, kept, gpu.astype(gout, "float32"), needs)
-    for result, reference in ((y, expected), (mine[0], own[0])):
-        assert gpu.dtype(result) == dtype
-        a, b = gpu.to_numpy(result).astype(np.float64), gpu.to_numpy(reference).astype(np.float64)
-        unit = 2.0 ** -7 if dtype == "bfloat16" else 2.0 ** -10
-        assert (np.abs(a - b) <= np.maximum(np.abs(b) * unit, 1e-6 * np.abs(b).max())).all()
-    for result, reference in zip(mine[1:], own[1:], strict=True):
+    mine = rule.vjp(gpu, saved, gouts if count == 2 else gouts[0], needs)
+    own = plain.vjp(gpu, kept, widened if count == 2 else widened[0], needs)
+    for result, reference in zip((*outs, *mine[:count]), (*references, *own[:count]), strict=True):
+        assert _near(gpu, result, reference, dtype)
+    for result, reference in zip(mine[count:], own[count:], strict=True):
         if reference is not None:
             assert gpu.dtype(result) == "float32"
             a, b = gpu.to_numpy(result), gpu.to_numpy(reference)
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * np.abs(b).max())
+
+
+@pytest.mark.skipif(GPU != STAND_IN, reason="a broken kernel could take a real device with it")
+@pytest.mark.parametrize(("what", "label", "old", "new"), [
+    ("what is normalised is rounded", "bfloat16 70 x 33", "        if (inside) r.store(total + start, width);",
+     "        if (inside) r.store(total + start, width);\n        for (auto& four : r.v) for (auto& v : four) v = loaded(stored(v));"),
+    ("the gradient is that of x alone", "float16 3 x 1000", "if (RESIDUAL && residual) xhat.add", "if (false) xhat.add"),
+    ("the gradient of wide rows is that of x alone", "bfloat16 3 x 8193", "RESIDUAL && residual ? loaded(x[place]) + loaded(residual[place]) :", "")])
+def test_a_sum_that_is_rounded_too_early_is_noticed(what, label, old, new, gpu, monkeypatch):
+    from duoln.kernels import launch
+
+    dtype, _, size = label.partition(" ")
+    case, in_text = next(c for c in CASES if str(c) == f"add_layer_norm {size}"), []
+
+    def compiled(self, macros):
+        text = source.text(self.file)
+        in_text.append(old in text)
+        options = tuple(f"-D{k}={v}" for k, v in macros.items())
+        return launch.cupy.RawModule(code=text.replace(old, new), options=options).get_function(self.entry)
+
+    monkeypatch.setattr(launch.Kernel, "compiled", compiled)
+    with pytest.raises(AssertionError):
+        _check_stored(case, dtype, gpu)
+    assert any(in_text), "the text to break is not there any more"
 
 
 OTHERS = [case for case in rule_cases() if case.op in ("softmax_cross_entropy", "take")]
@@ -124,12 +168,13 @@ KIT = ["softmax_cross_entropy 5 x 10", "softmax_cross_entropy 3 x 1025", "take 2
 
 
 @pytest.mark.parametrize("dtype", NUMBERS)
-@pytest.mark.parametrize("case", [next(c for c in CASES if c.label == "3 x 33"), *(
+@pytest.mark.parametrize("case", [*(next(c for c in CASES if c.op == op and c.label == "3 x 33") for op in ARRAYS), *(
     c if str(c) in KIT else pytest.param(c, marks=pytest.mark.long) for c in OTHERS)], ids=str)
 def test_the_kit_for_rules(case, dtype, gpu):
     """Values and all gradients against the composed rule on the same values, and their dtypes."""
     op = getattr(ops, case.op)
-    natives = [gpu.asarray(a, dtype) if k == 0 else gpu.asarray(a) for k, a in enumerate(case.inputs) if a is not None]
+    stored = ARRAYS.get(case.op, 1)
+    natives = [gpu.asarray(a, dtype) if k < stored else gpu.asarray(a) for k, a in enumerate(case.inputs) if a is not None]
     rule = op.select(gpu, natives, case.attrs)
     assert rule.name.startswith("cuda") and "float32" not in rule.name
     check_rule(op, rule, case.inputs, gpu, case.attrs, case.length, dtype=dtype)
