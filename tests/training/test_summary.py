@@ -110,6 +110,18 @@ def test_the_table_says_what_it_must():
         "  out  Linear      (3, 2)      1          14     24 bytes"]
 
 
+def test_where_there_is_less_room_there_are_fewer_columns():
+    made = duoln.summary(Pair(), ((3, 2), (3, 1)))
+    tables = [made.text(width).splitlines() for width in (80, 60, 54, 45, 40)]
+    assert [table[0].split() for table in tables] == [
+        ["layer", "kind", "output", "calls", "parameters", "activations"], ["layer", "kind", "output", "parameters", "activations"],
+        ["layer", "kind", "output", "parameters", "activations"], ["layer", "output", "parameters", "activations"], ["model:", "Pair"]]
+    for table in tables[:4]:
+        [row] = [line.split() for line in table if "twice" in line]
+        assert row == ["twice", *["LayerNorm"] * ("kind" in table[0]), "(3,", "4)", "2" if "calls" in table[0] else "x2", "8", "96", "bytes"]
+    assert "2 calls" in made.text(40)
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_rich_prints_the_same_text_with_brackets_as_they_are(width):
     from rich.console import Console
