@@ -26,7 +26,8 @@ _INDENT = "  "
 _HEADINGS = ("layer", "kind", "output", "calls", "parameters", "activations")
 _NUMBERS = ("calls", "parameters", "activations")
 _FORMS = ((_HEADINGS, 2), (("layer", "kind", "output", "parameters", "activations"), 2),
-          (("layer", "kind", "output", "parameters", "activations"), 1), (("layer", "output", "parameters", "activations"), 1))
+          (("layer", "kind", "output", "parameters", "activations"), 1),
+          (("layer", "output", "parameters", "activations"), 1))
 """The columns of a table and the spaces between them, the widest form first. Without a column of its own the number of
 calls stands behind the shape.
 """

@@ -96,7 +96,7 @@ def test_no_line_is_wider_than_the_terminal(width):
     lines = made.text(width).splitlines()
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
-    for word in ("Sequential", "LayerNorm", "(3, 7)", "out", "parameters: 70, 280 bytes", "gradients and Adam's moments: 840 bytes"):
+    for word in ("(3, 7)", "out", "parameters: 70, 280 bytes", "gradients and Adam's moments: 840 bytes"):
         assert word in text, (width, word)
 
 
