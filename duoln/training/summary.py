@@ -22,11 +22,15 @@ from duoln.training.memory import size
 
 _WIDTH = 80
 _LEAST = 20
-_GAP = 2
 _INDENT = "  "
 _HEADINGS = ("layer", "kind", "output", "calls", "parameters", "activations")
-_LEFT = 3
-"""The first columns, which have words; those after them have numbers."""
+_NUMBERS = ("calls", "parameters", "activations")
+_FORMS = ((_HEADINGS, 2), (("layer", "kind", "output", "parameters", "activations"), 2),
+          (("layer", "kind", "output", "parameters", "activations"), 1),
+          (("layer", "output", "parameters", "activations"), 1))
+"""The columns of a table and the spaces between them, the widest form first. Without a column of its own the number of
+calls stands behind the shape.
+"""
 _DTYPES = ("float32", "int32", "bool")
 
 
@@ -67,12 +71,13 @@ class Summary(NamedTuple):
     def text(self, width: int = _WIDTH) -> str:
         """The table and the totals in lines of that width at most.
 
-        In a terminal that is too narrow for the table, each layer has a few lines. A path or a word that is longer
-        than a line stays whole.
+        Where there is no room for all columns, there are fewer of them; in a terminal that is too narrow for any table,
+        each layer has a few lines. A path or a word that is longer than a line stays whole.
         """
         width = max(width, _LEAST)
-        lines = _table(self.rows)
-        if max(map(len, lines)) > width:
+        tables = (_table(self.rows, headings, gap) for headings, gap in _FORMS)
+        lines = next((lines for lines in tables if max(map(len, lines)) <= width), None)
+        if lines is None:
             lines = [line for row in self.rows for line in _paragraph(row, width)]
         return "\n".join([*lines, "", *(line for text in self._totals() for line in _wrapped(text, width, _INDENT))])
 
@@ -203,13 +208,19 @@ def _cells(row: Row) -> tuple[str, ...]:
             f"{row.parameters:,}" if row.parameters else "", size(row.activation_bytes) if row.activation_bytes else "")
 
 
-def _table(rows: Sequence[Row]) -> list[str]:
-    lines = [_HEADINGS, *map(_cells, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    made = [(" " * _GAP).join(cell.ljust(n) if k < _LEFT else cell.rjust(n)
-                              for k, (cell, n) in enumerate(zip(cells, widths, strict=True))).rstrip()
-            for cells in lines]
-    return [made[0], "-" * max(map(len, made)), *made[1:]]
+def _table(rows: Sequence[Row], headings: Sequence[str], gap: int) -> list[str]:
+    columns = [[heading] for heading in headings]
+    for row in rows:
+        cells = dict(zip(_HEADINGS, _cells(row), strict=True))
+        if "calls" not in headings and row.calls > 1:
+            cells["output"] += f" x{row.calls}"
+        for heading, column in zip(headings, columns, strict=True):
+            column.append(cells[heading])
+    widths = [max(map(len, column)) for column in columns]
+    aligned = [[cell.rjust(n) if heading in _NUMBERS else cell.ljust(n) for cell in column]
+               for heading, column, n in zip(headings, columns, widths, strict=True)]
+    lines = [(" " * gap).join(cells).rstrip() for cells in zip(*aligned, strict=True)]
+    return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
 
 
 def _paragraph(row: Row, width: int) -> list[str]:
