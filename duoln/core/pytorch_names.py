@@ -100,11 +100,11 @@ OF_MODULES = {
     "state_dict": f"{_PARAMS}; that dict is the state, which duoln.save(path, params) writes",
     "load_state_dict": f"{_PARAMS}; give others to model(params, x)",
     "train": _NO_MODE, "eval": _NO_MODE, "to": _ONE_BACKEND, "cuda": _ONE_BACKEND, "cpu": _ONE_BACKEND,
-    "zero_grad": "gradients are a result of duoln.value_and_grad, so there are none to clear",
-    "half": OF_TENSORS["half"],
+    "zero_grad": "gradients are a result of duoln.value_and_grad, so none are to clear", "half": OF_TENSORS["half"],
     "requires_grad_": "duoln.value_and_grad(loss)(params) differentiates by params; leave out what is fixed",
     "apply": "override adapted(params, rng) to change initial parameters", "register_buffer": _PARAMS,
     "register_parameter": OF_NN["Parameter"], "named_modules": "model.modules() has paths and modules",
+    "register_forward_hook": "with duoln.observed(model, tell): model(params, x) calls tell(path, layer, output)",
     "forward": "call model(params, x); the method to override is __call__(self, params, x)",
 }
 OF_OPTIMIZERS = {
