@@ -62,7 +62,8 @@ def _ours(backend_name: str, arrays: dict[str, np.ndarray], causal: bool, backwa
     given = [duoln.tensor(arrays[name], backend) for name in NAMES]
 
     def forward(p: list[Any]) -> Any:
-        return ops.scaled_dot_product_attention(*p, causal=causal)
+        query, key, value = p
+        return ops.scaled_dot_product_attention(query, key, value, causal=causal)
 
     gradient = duoln.value_and_grad(lambda p: ops.sum(forward(p) * weights))
 
@@ -70,8 +71,8 @@ def _ours(backend_name: str, arrays: dict[str, np.ndarray], causal: bool, backwa
         backend.wait([t.data for t in tree.leaves(gradient(given) if backward else forward(given))])
 
     gradients = dict(zip(NAMES, (g.numpy() for g in gradient(given)[1]), strict=True)) if backward else {}
-    scale = arrays["query"].shape[-1] ** -0.5
-    verdicts = ops.scaled_dot_product_attention.explain(*given, None, causal=causal, scale=scale)
+    (query, key, value), scale = given, arrays["query"].shape[-1] ** -0.5
+    verdicts = ops.scaled_dot_product_attention.explain(query, key, value, causal=causal, scale=scale)
     facts = {"backend": machine.backend_facts(backend), "rule": verdicts[-1][0]}
     return Work(run, checks(forward(given).numpy(), gradients), facts, warmups=2)
 
