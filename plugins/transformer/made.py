@@ -12,7 +12,7 @@ _WHEN = ("", " today", " at last", " again")
 
 
 def make_books(seed: int, books: int = 6, sentences: int = 240) -> list[str]:
-    """Books of so many sentences, eight a line. The same for the same seed."""
+    """Books of so many sentences, eight a line, each after a line with `###`. The same for the same seed."""
     made = []
     for k in range(books):
         rng = Stream(seed, "transformer.books", step=k)
@@ -20,5 +20,5 @@ def make_books(seed: int, books: int = 6, sentences: int = 240) -> list[str]:
             ("subject", len(_SUBJECTS)), ("many", 2), ("where", len(_WHERE)), ("when", len(_WHEN))))
         lines = [f"{' '.join(_SUBJECTS[s][2 * m:2 * m + 2])} {_WHERE[w]}{_WHEN[t]}."
                  for s, m, w, t in zip(subjects, many, where, when, strict=True)]
-        made.append("".join(" ".join(lines[i:i + 8]) + "\n" for i in range(0, sentences, 8)))
+        made.append("### A made book\n" + "".join(" ".join(lines[i:i + 8]) + "\n" for i in range(0, sentences, 8)))
     return made

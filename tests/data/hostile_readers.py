@@ -44,6 +44,7 @@ from duoln.plugins.order_embeddings import caption_features, coco, flickr8k
 from duoln.plugins.order_embeddings.corpus import Words
 from duoln.plugins.skip_thoughts import corpus as books
 from duoln.plugins.skip_thoughts import sets, vectors
+from duoln.plugins.transformer.books import read_books as read_characters
 from duoln.runs import checkpoint, curves, folder, log, pytorch_file
 
 CAP = 200 << 20
@@ -246,6 +247,7 @@ READERS = {
                                                            _npz(np.savez, **_features_of_captions(7))], (DataError,), mutate=_zip),
     "books (text, gzip)": Reader(lambda p: books.make_corpus("books", books.read_books(p), True), [_BOOKS, gzip.compress(_BOOKS)],
                                  (DataError,), mutate=_perhaps_gzip),
+    "characters (text, gzip)": Reader(read_characters, [_BOOKS, gzip.compress(_BOOKS)], (DataError,), mutate=_perhaps_gzip),
     "a text (text, gzip)": Reader(read_text, ["caf\xe9\r\nau lait\n".encode() * 9, gzip.compress(_BOOKS)], DATA, mutate=_perhaps_gzip),
     "vocabulary (text)": Reader(lambda p: books.read_vocabulary(p, 9), [b"the\ncat\nsat\n", "caf\xe9\na\n".encode()], DATA),
     "labelled sentences (gzip)": Reader(sets.read_labelled, [gzip.compress(b"0 a dull one\n1 a fine one\n"), b"1 good\n0 bad\n"],

@@ -54,7 +54,7 @@ TEXTS = {
     "books": "dee79e21525748d0",
     "labelled": "0d751c2eddd9aa07",
     "pairs": "b41787e71fd7afbd",
-    "characters": "f15af6a9e0edcc26",
+    "characters": "5c96d50a5b14c038",
 }
 ARRAYS = {
     "strokes": [8868, 27.21234, 45.97084, 43.50648],

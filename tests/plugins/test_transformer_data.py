@@ -2,13 +2,14 @@
 
 import gzip
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
-from duoln.plugins.transformer import corpus, data
+from duoln.plugins.transformer import books, corpus, data
 from duoln.plugins.transformer.alphabet import CHARACTERS, CLASSES, OTHER, decode, encode, encode_strictly
 from duoln.plugins.transformer.task import TransformerTask
 from duoln.tasks import make_config
@@ -45,21 +46,49 @@ def test_a_text_to_continue_is_of_the_alphabet():
     check_error(UsageError, lambda: encode_strictly("caf\u00e9"), "\u00e9", "position 3")
 
 
+def _texts(read):
+    """The books as texts, with ? for characters outside the alphabet."""
+    return ["".join((CHARACTERS + "?")[k] for k in read.classes[first:last]) for first, last in pairwise(read.starts)]
+
+
 # Books --------------------------------------------------------------------------------------------------
 
 def test_books_begin_after_their_titles(tmp_path):
-    path = _write(tmp_path, "a.txt.gz", "\nbefore\n\n" + _book("One", "ab") + "### Empty\n\n" + _book("Two", "c"))
-    assert corpus.read_books(path) == ["before\n", "One says a now.\nOne says b now.\n", "Two says c now.\n"]
+    path = _write(tmp_path, "a.txt.gz", "\n \nbefore\n\n" + _book("One", "ab") + "### Empty\n\n" + _book("Two", "c"))
+    assert _texts(books.read_books(path)) == ["before\n", "One says a now.\nOne says b now.\n", "Two says c now.\n"]
     plain = tmp_path / "plain.txt"
-    plain.write_text("one\r\n\r\ntwo ### three")
-    assert corpus.read_books(plain) == ["one\ntwo ### three\n"]
-    plain.write_text("### title\n\n")
-    check_error(DataError, lambda: corpus.read_books(plain), "plain.txt", "at least one book")
+    plain.write_bytes("\ufeff### One\r\none\r\n\r\ntwo: -- three\n\n".encode() + b"four ### five")
+    assert _texts(books.read_books(plain)) == ["one\ntwo: -- three\nfour ??? five\n"]
+    for content in (b"", b"\n\n", b"### title\n\n", b"### title"):
+        plain.write_bytes(content)
+        check_error(DataError, lambda: books.read_books(plain), "plain.txt", "at least one book")
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 50])
+def test_books_are_read_alike_in_blocks_of_any_size(size, tmp_path, monkeypatch):
+    path = _write(tmp_path, "a.txt.gz", "caf\u00e9\r\n" + _book("One", "ab") + "\n\n" + _book("Two", "c") + "the end")
+    whole = books.read_books(path)
+    monkeypatch.setattr(books, "_BLOCK", size)
+    assert all(np.array_equal(a, b) for a, b in zip(books.read_books(path), whole, strict=True))
+    assert _texts(whole)[0] == "caf?\n" and len(whole.starts) == 4
+
+
+def test_long_lines_and_wrong_bytes_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(books, "_BLOCK", 8)
+    monkeypatch.setattr(books, "_LONGEST_LINE", 20)
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"short\n" + b"x" * 40)
+    check_error(DataFormatError, lambda: books.read_books(path), "a.txt", "byte 6", "at most 20 bytes")
+    path.write_bytes(b"short\nshort\n ab\xe9\n")
+    check_error(DataFormatError, lambda: books.read_books(path), "a.txt", "byte 15", "UTF-8", "0xe9")
+    path.write_bytes(b"short\n" * 99 + b"cut \xc3")
+    check_error(DataFormatError, lambda: books.read_books(path), "byte 598", "UTF-8")
 
 
 def test_the_last_books_are_for_validation_and_test():
-    def texts(books, held_out=()):
-        return [decode(part) for part in corpus.parts(books, list(held_out), "here")]
+    def texts(several, held_out=None):
+        both = [None if some is None else books.of_texts(f"###\n{text}" for text in some) for some in (several, held_out)]
+        return [decode(part) for part in corpus.parts(*both, "here")]
 
     assert texts(["a", "b", "c", "d"]) == ["ab", "c", "d"]
     assert texts(["a", "b", "c"], ["x", "y", "z"]) == ["abc", "xy", "z"]
@@ -105,7 +134,7 @@ def test_damaged_books_are_refused_by_name(tmp_path):
                corpus_settings={"source": "novels", "length": 5})
     path = _write(tmp_path, "latin.txt.gz", "a")
     path.write_bytes(gzip.compress("caf\u00e9".encode("latin-1")))
-    check_error(DataFormatError, lambda: corpus.load("auto", str(path), 0), "latin.txt.gz", "utf-8")
+    check_error(DataFormatError, lambda: corpus.load("auto", str(path), 0), "latin.txt.gz", "UTF-8")
 
 
 # Windows ------------------------------------------------------------------------------------------------
