@@ -33,6 +33,7 @@ openblas.spin_briefly()
 if TYPE_CHECKING:
     from duoln import data, extend, nn, ops, optim, testing
     from duoln.core import Tensor, compile, gradcheck, stop_gradient, value_and_grad
+    from duoln.nn.observing import observed
     from duoln.runs.parameters import load, save
     from duoln.runs.pytorch_file import load_pytorch, save_pytorch
     from duoln.runtime import backend, tensor, to_tensors
@@ -45,6 +46,7 @@ _LAZY = {
     **dict.fromkeys(("backend", "tensor", "to_tensors"), "duoln.runtime"),
     **dict.fromkeys(("load", "save"), "duoln.runs.parameters"),
     **dict.fromkeys(("load_pytorch", "save_pytorch"), "duoln.runs.pytorch_file"),
+    "observed": "duoln.nn.observing",
     "find_rate": "duoln.training.rate_test",
     "summary": "duoln.training.summary",
     "train": "duoln.training.train",
@@ -62,6 +64,7 @@ __all__ = [
     "load",
     "load_pytorch",
     "nn",
+    "observed",
     "ops",
     "optim",
     "save",

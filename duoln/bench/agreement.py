@@ -8,7 +8,7 @@ import numpy as np
 
 from duoln import runtime
 from duoln.backends.protocol import Backend
-from duoln.bench.subjects import Shape, Subject
+from duoln.bench.subjects import RESULTS, Shape, Subject
 from duoln.core import Tensor, composed_only
 from duoln.errors import DuolnError
 
@@ -49,7 +49,7 @@ def check_agreement(what: str, actual: Values, expected: Values, expected_of: st
     """
     for name, off in difference(actual, expected).items():
         if not off <= limit:
-            part = "the value" if name == "value" else f"the gradient of {name}"
+            part = f"the {name}" if name in RESULTS else f"the gradient of {name}"
             raise DuolnError(f"[bench] {what}: {part} is {off:.2g} of its largest off {expected_of} (allowed "
                              f"{limit:.2g}); what computes something else is not timed")
 

@@ -5,7 +5,7 @@ A run is forward, or forward and the gradients of queries, keys and values, in f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,13 @@ from duoln.kernels.attention import cases
 from duoln.kernels.attention.cases import Shape
 
 PEERS = ("torch",)
-_NAMES = ("query", "key", "value")
+NAMES = ("query", "key", "value")
 
 
 def arrays_for(shape: Shape) -> dict[str, np.ndarray]:
     """The same inputs for every side: queries, keys, values, and the weights of the results in the loss."""
     rng = np.random.default_rng(0)
-    return {name: rng.standard_normal(shape_of(shape)).astype(np.float32) for name in (*_NAMES, "weights")}
+    return {name: rng.standard_normal(shape_of(shape)).astype(np.float32) for name in (*NAMES, "weights")}
 
 
 def shape_of(shape: Shape) -> tuple[int, int, int, int]:
@@ -43,12 +43,14 @@ def prepare(asked: dict[str, Any]) -> Work:
     if asked["peer"] is None:
         peak.begin()
         return _ours(backend.name, arrays, causal, backward)
-    import torch  # noqa: F401  its libraries are no part of the peak
-
+    import_module(asked["peer"])  # its libraries are no part of the peak
+    from duoln.bench import attention_torch
     from duoln.bench.operators_torch import device_for
 
     peak.begin()
-    return _torch(asked["form"], arrays, causal, backward, device_for(backend.name))
+    device = device_for(backend.name)
+    run, out, gradients, facts = attention_torch.build(asked["form"], arrays, causal, backward, device)
+    return Work(lambda k: run(), checks(out, gradients), facts, warmups=2)
 
 
 def _ours(backend_name: str, arrays: dict[str, np.ndarray], causal: bool, backward: bool) -> Work:
@@ -57,62 +59,22 @@ def _ours(backend_name: str, arrays: dict[str, np.ndarray], causal: bool, backwa
 
     backend = duoln.backend(backend_name)
     weights = duoln.tensor(arrays["weights"], backend)
-    given = [duoln.tensor(arrays[name], backend) for name in _NAMES]
+    given = [duoln.tensor(arrays[name], backend) for name in NAMES]
 
     def forward(p: list[Any]) -> Any:
-        return ops.scaled_dot_product_attention(*p, causal=causal)
+        query, key, value = p
+        return ops.scaled_dot_product_attention(query, key, value, causal=causal)
 
     gradient = duoln.value_and_grad(lambda p: ops.sum(forward(p) * weights))
 
     def run(k: int) -> None:
         backend.wait([t.data for t in tree.leaves(gradient(given) if backward else forward(given))])
 
-    gradients = dict(zip(_NAMES, (g.numpy() for g in gradient(given)[1]), strict=True)) if backward else {}
-    scale = arrays["query"].shape[-1] ** -0.5
-    verdicts = ops.scaled_dot_product_attention.explain(*given, None, causal=causal, scale=scale)
+    gradients = dict(zip(NAMES, (g.numpy() for g in gradient(given)[1]), strict=True)) if backward else {}
+    (query, key, value), scale = given, arrays["query"].shape[-1] ** -0.5
+    verdicts = ops.scaled_dot_product_attention.explain(query, key, value, causal=causal, scale=scale)
     facts = {"backend": machine.backend_facts(backend), "rule": verdicts[-1][0]}
     return Work(run, checks(forward(given).numpy(), gradients), facts, warmups=2)
-
-
-def _torch(form: str, arrays: dict[str, np.ndarray], causal: bool, backward: bool, device: str) -> Work:
-    import torch
-
-    from duoln.bench.operators_torch import facts
-
-    weights = torch.tensor(arrays["weights"], device=device)
-    given = [torch.tensor(arrays[name], device=device, requires_grad=backward) for name in _NAMES]
-    forward: Callable[[], Any] = {"own": _own, "written out": _written_out}[form](torch, given, causal)
-
-    def run(k: int) -> None:
-        if backward:
-            for t in given:
-                t.grad = None
-            (forward() * weights).sum().backward()
-        else:
-            with torch.no_grad():
-                forward()
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    run(0)
-    gradients = {name: t.grad.cpu().numpy() for name, t in zip(_NAMES, given, strict=True) if t.grad is not None}
-    return Work(run, checks(forward().detach().cpu().numpy(), gradients), facts(device), warmups=2)
-
-
-def _own(torch: Any, given: list[Any], causal: bool) -> Callable[[], Any]:
-    return lambda: torch.nn.functional.scaled_dot_product_attention(*given, is_causal=causal)
-
-
-def _written_out(torch: Any, given: list[Any], causal: bool) -> Callable[[], Any]:
-    query, key, value = given
-    steps = query.shape[-2]
-    hidden = torch.ones(steps, steps, dtype=torch.bool, device=query.device).triu(1)
-
-    def forward() -> Any:
-        scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
-        return torch.softmax(scores.masked_fill(hidden, float("-inf")) if causal else scores, dim=-1) @ value
-
-    return forward
 
 
 def source_of(rule: str | None) -> str | None:

@@ -50,11 +50,14 @@ class DuolnChain:
         shape = inputs["x"].shape
         cold = cache == "cold"
         count = buffer_count((shape[0], shape[1]), cold)
-        host, places = buffers(inputs["x"], count)
-        whole = backend.asarray(host)
-        self._pool = [Tensor(whole[place], backend) for place in places]
-        self._tensors = {name: Tensor(backend.asarray(a), backend) for name, a in inputs.items() if name != "x"}
-        backend.wait([t.data for t in (*self._pool, *self._tensors.values())])
+        self._pools: dict[str, list[Tensor]] = {}
+        for name in subject.rows_arguments():
+            host, places = buffers(inputs[name], count)
+            whole = backend.asarray(host)
+            self._pools[name] = [Tensor(whole[place], backend) for place in places]
+        self._tensors = {name: Tensor(backend.asarray(a), backend) for name, a in inputs.items()
+                         if name not in self._pools}
+        backend.wait([t.data for pool in (*self._pools.values(), self._tensors.values()) for t in pool])
         self._subject, self._backend, self._backward = subject, backend, backward
         self._rotation = Rotation(count, cold)
         self._gout_rotates = inputs["gout"].shape == shape
@@ -72,8 +75,8 @@ class DuolnChain:
         tensors = dict(self._tensors)
         for _ in range(count):
             mine, ahead = self._rotation.next()
-            arguments = {"x": self._pool[mine], **tensors}
-            gout = self._pool[ahead] if self._gout_rotates else tensors["gout"]
+            arguments = {**{name: pool[mine] for name, pool in self._pools.items()}, **tensors}
+            gout = self._pools["x"][ahead] if self._gout_rotates else tensors["gout"]
             result = self._subject.run(arguments, gout.data if self._backward else None)
             self._results.append(result)
             if self._link is not None:

@@ -1,4 +1,4 @@
-"""The peers of `duoln bench ops`: torch.nn.functional.layer_norm and cross_entropy, on the CPU or on CUDA."""
+"""The peers of `duoln bench ops`: torch.nn.functional's norms and cross_entropy, on the CPU or on CUDA."""
 
 from __future__ import annotations
 
@@ -63,11 +63,13 @@ class TorchChain:
         rows, width = inputs["x"].shape
         cold = cache == "cold"
         count = buffer_count((rows, width), cold)
-        host, places = buffers(inputs["x"], count)
-        whole = torch.from_numpy(host).to(device)
-        self._pool = [whole[place].detach().requires_grad_(backward) for place in places]
-        self._gouts = [t.detach() for t in self._pool]
-        self._tensors = _tensors({k: v for k, v in inputs.items() if k != "x"}, device,
+        self._pools = {}
+        for name in subject.rows_arguments():
+            host, places = buffers(inputs[name], count)
+            whole = torch.from_numpy(host).to(device)
+            self._pools[name] = [whole[place].detach().requires_grad_(backward and name == "x") for place in places]
+        self._gouts = [t.detach() for t in self._pools["x"]]
+        self._tensors = _tensors({k: v for k, v in inputs.items() if k not in self._pools}, device,
                                  subject.shared if backward else ())
         self._gout_rotates = inputs["gout"].shape == (rows, width)
         self._subject, self._backward, self._call = subject, backward, caller(peer, subject)
@@ -83,7 +85,8 @@ class TorchChain:
         for _ in range(count):
             mine, ahead = self._rotation.next()
             gout = self._gouts[ahead] if self._gout_rotates else self._tensors["gout"]
-            self._results.append(_run(self._torch, self._call, self._subject, self._pool[mine], self._tensors,
+            tensors = {**{name: pool[mine] for name, pool in self._pools.items()}, **self._tensors}
+            self._results.append(_run(self._torch, self._call, self._subject, tensors["x"], tensors,
                                       gout if self._backward else None))
 
     def wait(self) -> None:
@@ -95,10 +98,11 @@ class TorchChain:
 def _run(torch: Any, call: Call, subject: Subject, x: Any, tensors: Mapping[str, Any], gout: Any) -> dict[str, Any]:
     if gout is None:
         with torch.no_grad():
-            return {"value": call(x, tensors)}
-    value = call(x, tensors)
-    gradients = torch.autograd.grad(value, [x, *(tensors[name] for name in subject.shared)], gout)
-    return {"value": value, **dict(zip(("x", *subject.shared), gradients, strict=True))}
+            return subject.named(call(x, tensors))
+    results = subject.named(call(x, tensors))
+    gradients = torch.autograd.grad(list(results.values()), [x, *(tensors[name] for name in subject.shared)],
+                                    subject.gouts(tensors, gout))
+    return {**results, **dict(zip(("x", *subject.shared), gradients, strict=True))}
 
 
 def caller(peer: str, subject: Subject) -> Call:
@@ -122,9 +126,18 @@ def caller(peer: str, subject: Subject) -> Call:
 
 def _eager(torch: Any, subject: Subject) -> Call:
     functional = torch.nn.functional
-    if subject.name == "layer_norm":
+    if subject.name.endswith("_norm"):
+        norm = functional.rms_norm if "rms" in subject.name else functional.layer_norm
         eps = subject.attributes["eps"]
-        return lambda x, tensors: functional.layer_norm(x, x.shape[-1:], tensors["gain"], tensors["bias"], eps)
+
+        def normalised(x: Any, tensors: Mapping[str, Any]) -> Any:
+            return norm(x, x.shape[-1:], *(tensors[name] for name in subject.shared), eps=eps)
+
+        def of_sum(x: Any, tensors: Mapping[str, Any]) -> Any:
+            total = x + tensors["residual"]
+            return normalised(total, tensors), total
+
+        return of_sum if subject.residual else normalised
     return lambda x, tensors: functional.cross_entropy(x, tensors["labels"], reduction="none")
 
 

@@ -14,19 +14,23 @@ from duoln.backends.protocol import Array, Backend
 from duoln.bench.records import source_hash
 from duoln.core import Op, Tensor
 from duoln.core.gradient import pullback
+from duoln.kernels.add_norm import cases as add_norm_cases
 from duoln.kernels.layer_norm import cases as layer_norm_cases
+from duoln.kernels.rms_norm import cases as rms_norm_cases
 from duoln.kernels.softmax_cross_entropy import cases as cross_entropy_cases
 
 KERNELS = Path(layer_norm_cases.__file__).parents[1]
 
 Shape = tuple[int, int]
+RESULTS = ("value", "total")
+"""The names of an operator's results; only the norm of a sum has the second one."""
 
 
 class Subject(NamedTuple):
     """An operator in the benchmark: it takes rows `x` and further arguments, which stay the same."""
 
     name: str
-    op: Op[..., Tensor] | None
+    op: Op[..., Any] | None
     """None for the copy, which is no operator of duoln and has no gradient here."""
     shapes: tuple[Shape, ...]
     small: tuple[Shape, ...]
@@ -40,13 +44,18 @@ class Subject(NamedTuple):
     link: str | None = None
     """The name of an argument of the size of a row. It can be a row of the last result, so that each launch needs the
     last one."""
+    residual: bool = False
+    """Whether the first argument after x is a residual: as large as x, and the operator returns the sum of both too."""
+    folders: tuple[str, ...] = ()
+    """Where its kernels' sources are, if that is not the folder of its name."""
 
     def inputs(self, shape: Shape) -> dict[str, np.ndarray]:
         """The arrays, equal for every side: x, the arguments, and the gradient of the output as `gout`."""
         rows, width = shape
         rng = np.random.default_rng(0)
         x = rng.standard_normal((rows, width), np.float32)
-        arguments = self.arguments(rows, width, rng)
+        arguments = {"residual": rng.standard_normal((rows, width), np.float32)} if self.residual else {}
+        arguments |= self.arguments(rows, width, rng)
         gout_shape: tuple[int, ...] = (rows, width)
         if self.op is None:
             gout_shape = (0,)
@@ -62,19 +71,33 @@ class Subject(NamedTuple):
 
     def source(self, rule: str) -> str | None:
         """The hash of the rule's source files; None if it has none of its own."""
-        return None if self.op is None or rule == "composed" else source_hash(KERNELS, [self.name])
+        return None if self.op is None or rule == "composed" else source_hash(KERNELS, self.folders or [self.name])
+
+    def rows_arguments(self) -> tuple[str, ...]:
+        """The arguments as large as x, and x."""
+        return ("x", "residual") if self.residual else ("x",)
+
+    def gouts(self, tensors: Mapping[str, Any], gout: Any) -> tuple[Any, ...]:
+        """The gradient of each result. That of a sum is the residual itself: an array of this size that is at hand."""
+        return (gout, tensors["residual"]) if self.residual else (gout,)
+
+    def named(self, results: Any) -> dict[str, Any]:
+        """The results by their names."""
+        return dict(zip(RESULTS, results if isinstance(results, tuple) else (results,), strict=False))
 
     def run(self, tensors: Mapping[str, Tensor], gout: Array | None) -> dict[str, Array]:
         """One launch: the value, and with a `gout` the gradients of x and of shared arguments."""
         if self.op is None:
             return {"value": _copy(tensors["x"].backend, tensors["x"].data)}
         if gout is None:
-            return {"value": self.op(*_given(tensors), **self.attributes).data}
+            return {name: out.data for name, out in self.named(self.op(*_given(tensors), **self.attributes)).items()}
         wanted = {name: tensors[name] for name in ("x", *self.shared)}
         op = self.op
         value, back, tape = pullback(lambda tracked: op(*_given({**tensors, **tracked}), **self.attributes), wanted)
+        native = {name: tensor.data for name, tensor in tensors.items()}
         try:
-            return {"value": value.data, **back([gout])}
+            return {**{name: out.data for name, out in self.named(value).items()},
+                    **back(list(self.gouts(native, gout)))}
         finally:
             tape.closed = True
 
@@ -94,6 +117,10 @@ def _layer_norm_arguments(rows: int, width: int, rng: np.random.Generator) -> di
             "bias": 0.1 * rng.standard_normal(width, np.float32)}
 
 
+def _gain(rows: int, width: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {"gain": 1 + 0.1 * rng.standard_normal(width, np.float32)}
+
+
 def _cross_entropy_arguments(rows: int, width: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"labels": rng.integers(0, width, rows).astype(np.int32)}
 
@@ -106,6 +133,16 @@ SUBJECTS = {
     "layer_norm": Subject("layer_norm", ops.layer_norm, layer_norm_cases.SHAPES, layer_norm_cases.SMALL,
                           _layer_norm_arguments, ("gain", "bias"), layer_norm_cases.bytes_moved,
                           layer_norm_cases.flops, {"eps": 1e-5, "eps_place": "inside"}, link="bias"),
+    "rms_norm": Subject("rms_norm", ops.rms_norm, rms_norm_cases.SHAPES, rms_norm_cases.SMALL, _gain, ("gain",),
+                        rms_norm_cases.bytes_moved, rms_norm_cases.flops, {"eps": 1e-5}, link="gain",
+                        folders=("layer_norm", "rms_norm")),
+    "add_layer_norm": Subject("add_layer_norm", ops.add_layer_norm, add_norm_cases.SHAPES, add_norm_cases.SMALL,
+                              _layer_norm_arguments, ("gain", "bias"), add_norm_cases.bytes_moved,
+                              add_norm_cases.layer_norm_flops, {"eps": 1e-5}, link="bias", residual=True,
+                              folders=("add_norm", "layer_norm")),
+    "add_rms_norm": Subject("add_rms_norm", ops.add_rms_norm, add_norm_cases.SHAPES, add_norm_cases.SMALL, _gain,
+                            ("gain",), add_norm_cases.bytes_moved, add_norm_cases.rms_norm_flops, {"eps": 1e-5},
+                            link="gain", residual=True, folders=("add_norm", "layer_norm")),
     "softmax_cross_entropy": Subject("softmax_cross_entropy", ops.softmax_cross_entropy, cross_entropy_cases.SHAPES,
                                      cross_entropy_cases.SMALL, _cross_entropy_arguments, (),
                                      cross_entropy_cases.bytes_moved, cross_entropy_cases.flops),

@@ -33,12 +33,9 @@ OF_DUOLN = {
     "rand": _SEED, "randn": _SEED, "functional": "functions are in duoln.ops",
 }
 OF_NN = {
-    "ReLU": "ops.relu is a function, which nn.Sequential takes",
-    "Tanh": "ops.tanh is a function, which nn.Sequential takes",
-    "Sigmoid": "ops.sigmoid is a function, which nn.Sequential takes",
-    "LeakyReLU": "ops.leaky_relu is a function, which nn.Sequential takes",
-    "Softplus": "ops.softplus is a function, which nn.Sequential takes", "ELU": "ops.elu", "SiLU": "ops.silu",
-    "GELU": "ops.gelu is a function, which nn.Sequential takes",
+    **{kind: f"ops.{name} is a function, which nn.Sequential takes" for kind, name in {
+        "ReLU": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "LeakyReLU": "leaky_relu", "Softplus": "softplus",
+        "ELU": "elu", "SiLU": "silu", "GELU": "gelu"}.items()},
     "Softmax": "ops.softmax(x, axis=-1)", "LogSoftmax": "ops.log_softmax(x, axis=-1)",
     "Flatten": "nn.flatten is a function, which nn.Sequential takes", "Identity": "lambda x: x in nn.Sequential",
     "CrossEntropyLoss": _CROSS_ENTROPY, "NLLLoss": _CROSS_ENTROPY,
@@ -51,8 +48,7 @@ OF_NN = {
     "MaxPool2d": "ops.max_pool2d(x, size=2)", "AvgPool2d": "ops.avg_pool2d(x, size=2)",
     "MaxPool1d": "ops.max_pool1d(x, size=2)", "AvgPool1d": "ops.avg_pool1d(x, size=2)",
     "Parameter": "arrays of a module's own come from its method weights(rng), and __call__ gets them in params",
-    "ModuleList": "nn.Sequential, or one attribute for each module",
-    "ModuleDict": "nn.Sequential with names as keywords",
+    "ModuleList": "nn.Sequential, or one attribute for each module", "ModuleDict": "nn.Sequential(name=module)",
     "functional": "functions are in duoln.ops", "utils": "optim.clip_global_norm(5.0) is an argument of an optimiser",
     "DataParallel": "duoln run --ranks N trains one model in N processes",
     "Bilinear": "nn.Linear and ops.matmul", "MultiheadAttention": "nn.MultiHeadAttention(width, heads)",
@@ -71,9 +67,8 @@ OF_OPS = {
 }
 OF_OPTIM = {
     "AdamW": "optim.Adam; weight decay is a term of the loss", "lr_scheduler": _RATE,
-    "LBFGS": "optim.SGD or optim.Adam",
-    "RMSprop": "optim.RMSProp(learning_rate)", "Adagrad": "optim.RMSProp or optim.Adam",
-    "StepLR": _RATE, "CosineAnnealingLR": _RATE,
+    "LBFGS": "optim.SGD or optim.Adam", "RMSprop": "optim.RMSProp(learning_rate)",
+    "Adagrad": "optim.RMSProp or optim.Adam", "StepLR": _RATE, "CosineAnnealingLR": _RATE,
 }
 OF_TENSORS = {
     "backward": _GRADIENT, "grad": _GRADIENT, "requires_grad": _GRADIENT, "requires_grad_": _GRADIENT,
@@ -82,10 +77,10 @@ OF_TENSORS = {
     "view": "x.reshape takes the same sizes", "permute": "ops.permute_dims(x, axes=(1, 0))", "t": "x.T",
     "transpose": "ops.permute_dims(x, axes=(1, 0))", "unsqueeze": "ops.expand_dims(x, axis=0)",
     "squeeze": "ops.squeeze(x, axis=0)", "flatten": "nn.flatten(x), or x.reshape(-1)",
-    "contiguous": "every operator takes every tensor",
-    "float": "x.astype(\"float32\")", "long": "x.astype(\"int32\")", "int": "x.astype(\"int32\")",
-    "bool": "x.astype(\"bool\")", "double": "x.astype(\"float64\"), on NumPy", "half": "float32 is the smallest float",
-    "clone": "a tensor is immutable and needs no copy", "copy": "a tensor is immutable and needs no copy",
+    "contiguous": "every operator takes every tensor", "float": "x.astype(\"float32\")",
+    **dict.fromkeys(("long", "int"), "x.astype(\"int32\")"), "bool": "x.astype(\"bool\")",
+    "double": "x.astype(\"float64\"), on NumPy", "half": "x.astype(\"float16\") stores 16 bits",
+    **dict.fromkeys(("clone", "copy"), "a tensor is immutable and needs no copy"),
     "exp": "ops.exp(x)", "log": "ops.log(x)", "sqrt": "ops.sqrt(x)", "tanh": "ops.tanh(x)", "sigmoid": "ops.sigmoid(x)",
     "relu": "ops.relu(x)", "softmax": "ops.softmax(x, axis=-1)", "log_softmax": "ops.log_softmax(x, axis=-1)",
     "argmax": "ops.argmax(x, axis=-1)", "abs": "abs(x)", "pow": "x ** 2.0", "clamp": "ops.clip(x, min, max)",
@@ -100,11 +95,11 @@ OF_MODULES = {
     "state_dict": f"{_PARAMS}; that dict is the state, which duoln.save(path, params) writes",
     "load_state_dict": f"{_PARAMS}; give others to model(params, x)",
     "train": _NO_MODE, "eval": _NO_MODE, "to": _ONE_BACKEND, "cuda": _ONE_BACKEND, "cpu": _ONE_BACKEND,
-    "zero_grad": "gradients are a result of duoln.value_and_grad, so there are none to clear",
-    "half": OF_TENSORS["half"],
+    "zero_grad": "gradients are a result of duoln.value_and_grad, so none are to clear", "half": OF_TENSORS["half"],
     "requires_grad_": "duoln.value_and_grad(loss)(params) differentiates by params; leave out what is fixed",
     "apply": "override adapted(params, rng) to change initial parameters", "register_buffer": _PARAMS,
     "register_parameter": OF_NN["Parameter"], "named_modules": "model.modules() has paths and modules",
+    "register_forward_hook": "with duoln.observed(model, tell): model(params, x) calls tell(path, layer, output)",
     "forward": "call model(params, x); the method to override is __call__(self, params, x)",
 }
 OF_OPTIMIZERS = {

@@ -57,12 +57,12 @@ class MultiHeadAttention(Module):
         own = branch("MultiHeadAttention", params, "projection")
         self._check("x", x)
         if memory is None:
-            query, key, value = ops.split(self.projection(own, x), 3, axis=-1)
+            rows = ops.split(self.projection(own, x), 3, axis=-1)
         else:
             self._check("memory", memory)
-            query, key, value = self._projected(own, x, memory)
-        seen = self._mask(mask, key)
-        out = ops.scaled_dot_product_attention(*(self._by_heads(y) for y in (query, key, value)), seen, causal=causal)
+            rows = self._projected(own, x, memory)
+        query, key, value = (self._by_heads(y) for y in rows)
+        out = ops.scaled_dot_product_attention(query, key, value, self._mask(mask, rows[1]), causal=causal)
         joined = ops.reshape(ops.permute_dims(out, axes=(0, 2, 1, 3)), shape=(*x.shape[:2], self.width))
         return self.out(branch("MultiHeadAttention", params, "out"), joined)
 

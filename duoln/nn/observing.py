@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from duoln import tree
 from duoln.core import Tensor
-from duoln.core.arguments import described
+from duoln.core.arguments import check_function, described
+from duoln.core.miscalled import explained
 from duoln.errors import DtypeError, DuolnError
 from duoln.nn.module import Module, Params
 
@@ -29,8 +30,8 @@ class _Running(NamedTuple):
     params: Any
 
 
-@contextlib.contextmanager
-def observed(model: Module, tell: Tell) -> Iterator[None]:
+@explained
+def observed(model: Module, tell: Tell) -> contextlib.AbstractContextManager[None]:
     """Within this context `tell(path, layer, output)` gets every call of a layer of the model.
 
     A call is one of `layer(params, x)`, or of another public method that takes `params` first, such as
@@ -41,11 +42,23 @@ def observed(model: Module, tell: Tell) -> Iterator[None]:
     The output may belong to a gradient that is still being computed. An error of a layer is raised as it is, and its
     message begins with the path of the layer and the shapes that it got.
 
+        with duoln.observed(model, lambda path, layer, output: print(path, output.shape)):
+            model(params, x)
+
+    Args:
+        model: the model.
+        tell: takes the path in the parameters, the layer and the output.
+
     Raises:
-        DtypeError: `model` is not a Module.
+        DtypeError: `model` is not a Module, or `tell` no function.
     """
     if not isinstance(model, Module):
         raise DtypeError(f"[observed] model: expected a Module, found {described(model)}")
+    return _observing(model, check_function("observed", "tell", tell))
+
+
+@contextlib.contextmanager
+def _observing(model: Module, tell: Tell) -> Iterator[None]:
     paths: dict[int, list[str]] = {}
     for path, layer in model.modules():
         paths.setdefault(id(layer), []).append(path)

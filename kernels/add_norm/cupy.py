@@ -27,7 +27,8 @@ def _layer_supports(be: Backend, x: Array, residual: Array, gain: Array | None, 
 
 def _layer_forward(be: Backend, x: Array, residual: Array, gain: Array | None, bias: Array | None,
                    eps: float) -> tuple[_Outs, cuda.Kept]:
-    y, total, kept = cuda.add_forward(LAYER, cuda.as_rows(x), cuda.as_rows(residual), *launch.packed(gain, bias), eps)
+    gain, bias = launch.packed(gain, bias)
+    y, total, kept = cuda.add_forward(LAYER, cuda.as_rows(x), cuda.as_rows(residual), gain, bias, eps)
     return (y.reshape(x.shape), total.reshape(x.shape)), kept
 
 
@@ -40,7 +41,8 @@ def _rms_supports(be: Backend, x: Array, residual: Array, gain: Array | None, ep
 
 
 def _rms_forward(be: Backend, x: Array, residual: Array, gain: Array | None, eps: float) -> tuple[_Outs, cuda.Kept]:
-    y, total, kept = cuda.add_forward(RMS, cuda.as_rows(x), cuda.as_rows(residual), *launch.packed(gain), None, eps)
+    (gain,) = launch.packed(gain)
+    y, total, kept = cuda.add_forward(RMS, cuda.as_rows(x), cuda.as_rows(residual), gain, None, eps)
     return (y.reshape(x.shape), total.reshape(x.shape)), kept
 
 

@@ -36,8 +36,9 @@ def _run(be: Backend, x: Array, residual: Array, gain: Array | None, bias: Array
     dtype = be.dtype(x)
     total = be.astype(x, "float32") + be.astype(residual, "float32")
     y, rounded = be.astype(normalised(total), dtype), be.astype(total, dtype)
-    kept = (x, residual) if dtype in STORAGE else (total, None)
-    return (y, rounded), _Saved(*kept, gain, bias, eps)
+    if dtype in STORAGE:
+        return (y, rounded), _Saved(x, residual, gain, bias, eps)
+    return (y, rounded), _Saved(total, None, gain, bias, eps)
 
 
 def _backward(norm: Norm, saved: _Saved, gouts: _Gouts, needs: Sequence[bool]) -> tuple[Array | None, ...]:

@@ -28,8 +28,11 @@ _differentiate = native.Function(_FILE, "attention_backward", f"{_OPERANDS}, g: 
 
 
 class _Saved(NamedTuple):
-    operands: tuple[Array | None, ...]
-    """Queries, keys, values and the mask, the results and two numbers of each query; the arrays have four axes."""
+    operands: tuple[Array, Array, Array]
+    """Queries, keys and values with four axes."""
+    mask: Array | None
+    results: tuple[Array, Array, Array]
+    """What came out, and two numbers of each query."""
     shapes: tuple[Shape, Shape, Shape]
     """Of queries, keys and values as they came."""
     causal: bool
@@ -84,16 +87,17 @@ def _forward(be: Backend, query: Array, key: Array, value: Array, mask: Array | 
     tops, totals = (np.empty(prod(q.shape[:3]), q.dtype) for _ in range(2))
     _attend(q, k, v, whole, out, tops, totals, _to_next(q, k, v, whole, out), *_sizes(q, k, v), causal, scale,
             _threads(q, k))
-    saved = _Saved((q, k, v, whole, out, tops, totals), (query.shape, key.shape, value.shape), causal, scale)
+    saved = _Saved((q, k, v), whole, (out, tops, totals), (query.shape, key.shape, value.shape), causal, scale)
     return out.reshape(*query.shape[:-1], value.shape[-1]), saved
 
 
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
-    q, k, v, whole, out, _, _ = saved.operands
+    q, k, v = saved.operands
     g = _by_heads(gout)
     gradients = [_result(x, x.shape[3]) for x in (q, k, v)]
-    _differentiate(*saved.operands, g, *gradients, _to_next(q, k, v, whole, out, g, *gradients), *_sizes(q, k, v),
-                   saved.causal, saved.scale, _threads(q, k))
+    _differentiate(q, k, v, saved.mask, *saved.results, g, *gradients,
+                   _to_next(q, k, v, saved.mask, saved.results[0], g, *gradients), *_sizes(q, k, v), saved.causal,
+                   saved.scale, _threads(q, k))
     return *(x.reshape(shape) if need else None
              for x, shape, need in zip(gradients, saved.shapes, needs[:3], strict=True)), None
 

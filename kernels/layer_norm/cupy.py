@@ -22,7 +22,8 @@ def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps
 
 def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
              eps_place: str, activation: str | None = None) -> tuple[Array, cuda.Kept]:
-    y, kept = cuda.forward(LAYER, cuda.as_rows(x), *launch.packed(gain, bias), eps, activation)
+    gain, bias = launch.packed(gain, bias)
+    y, kept = cuda.forward(LAYER, cuda.as_rows(x), gain, bias, eps, activation)
     return y.reshape(x.shape), kept
 
 

@@ -20,7 +20,8 @@ def _supports(be: Backend, x: Array, gain: Array | None, eps: float = 1e-5) -> s
 
 
 def _forward(be: Backend, x: Array, gain: Array | None, eps: float) -> tuple[Array, cuda.Kept]:
-    y, kept = cuda.forward(RMS, cuda.as_rows(x), *launch.packed(gain), None, eps)
+    (gain,) = launch.packed(gain)
+    y, kept = cuda.forward(RMS, cuda.as_rows(x), gain, None, eps)
     return y.reshape(x.shape), kept
 
 

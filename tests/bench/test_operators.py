@@ -20,7 +20,8 @@ from duoln.errors import DuolnError, UsageError
 from duoln.testing import check_error
 
 LAYER_NORM, CROSS_ENTROPY = SUBJECTS["layer_norm"], SUBJECTS["softmax_cross_entropy"]
-PLANS = [Plan(s, (5, 7), "warm", b) for s in (LAYER_NORM, CROSS_ENTROPY) for b in (False, True)]
+BESIDE = [SUBJECTS[name] for name in ("rms_norm", "add_layer_norm", "add_rms_norm")]
+PLANS = [Plan(s, (5, 7), "warm", b) for s in (LAYER_NORM, CROSS_ENTROPY, *BESIDE) for b in (False, True)]
 
 
 @pytest.fixture(autouse=True)
@@ -146,8 +147,9 @@ def test_plans():
     plans = operators.make_plans([COPY, LAYER_NORM], [(8, 16), (64, 256), (8, 16)], False, ["cold", "warm"], True)
     assert [(p.shape, p.cache) for p in plans] == [((8, 16), "warm"), ((64, 256), "cold"), ((64, 256), "warm")]
     both = operators.make_plans(list(SUBJECTS.values()), None, True, ["cold"], False)
-    assert len(both) == 2 * (len(LAYER_NORM.small) + len(CROSS_ENTROPY.small))
-    for subject in (LAYER_NORM, CROSS_ENTROPY):
+    timed = [subject for name, subject in SUBJECTS.items() if name != "copy"]
+    assert len(both) == 2 * sum(len(subject.small) for subject in timed)
+    for subject in timed:
         assert len(set(subject.shapes)) == len(subject.shapes) > len(subject.small)
 
 
@@ -155,6 +157,9 @@ def test_least_bytes():
     assert LAYER_NORM.bytes_moved(3, 5, False) == 2 * 60 and LAYER_NORM.bytes_moved(3, 5, True) == 5 * 60
     assert CROSS_ENTROPY.bytes_moved(3, 5, False) == 60 + 24 and CROSS_ENTROPY.bytes_moved(3, 5, True) == 3 * 60 + 48
     assert COPY.bytes_moved(3, 5, False) == 2 * 60
+    assert [s.bytes_moved(3, 5, False) for s in BESIDE] == [2 * 60, 4 * 60, 4 * 60]
+    assert [s.bytes_moved(3, 5, True) for s in BESIDE] == [5 * 60, 8 * 60, 8 * 60]
+    assert [s.flops(3, 5, True) for s in BESIDE] == [12 * 15, 20 * 15, 14 * 15]
     assert LAYER_NORM.flops(3, 5, True) > LAYER_NORM.flops(3, 5, False) > 0
 
 

@@ -120,9 +120,9 @@ def test_the_parts_of_a_gpu_take_ten_minutes_at_most(tmp_path):
 
 
 def test_the_first_part_has_time_to_compile_every_setting(tmp_path):
-    """76 settings take up to 4 s each; with few cores, one after the other."""
+    """491 settings take 150 s, on some machines twice that; with few cores, one after the other."""
     for cores in (1, 2, 8, 16):
-        assert parts("cupy", tmp_path, False, cores)[0].seconds >= 76 * 4 / cores + 60
+        assert parts("cupy", tmp_path, False, cores)[0].seconds >= 2 * 150 / cores + 60
 
 
 def test_parts_by_name(tmp_path):

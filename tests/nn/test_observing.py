@@ -7,7 +7,7 @@ import pytest
 
 import duoln
 from duoln import nn, ops
-from duoln.errors import DtypeError, ShapeError
+from duoln.errors import CallError, DtypeError, ShapeError
 from duoln.nn.observing import observed, own_arrays
 from duoln.testing import check_error
 
@@ -138,7 +138,9 @@ def test_an_error_names_the_innermost_layer_once(numpy_backend):
 
 
 def test_what_is_no_model():
-    check_error(DtypeError, lambda: observed(3, print).__enter__(), "[observed] model: expected a Module, found 3 (int)")
+    check_error(DtypeError, lambda: observed(3, print), "[observed] model: expected a Module, found 3 (int)")
+    check_error(DtypeError, lambda: observed(nn.Linear(2, 3), "print"), "[observed] tell: expected a function, found 'print' (str)")
+    check_error(CallError, lambda: observed(nn.Linear(2, 3)), "[observed] expected tell too")
 
 
 def test_own_arrays_are_each_in_one_layer():
@@ -147,3 +149,10 @@ def test_own_arrays_are_each_in_one_layer():
     own = {path: [a.shape for a in own_arrays(layer, params, path)] for path, layer in model.modules()}
     assert own == {"": [], "body": [(3,)], "body.first": [(3, 3), (3,)], "body.second": [(3, 3), (3,)], "body.again": [(3,), (3,)],
                    "out": [(3, 2), (2,)]}
+
+
+def test_hooks_of_pytorch_are_told_what_to_write(numpy_backend):
+    model = nn.Linear(3, 2)
+    with pytest.raises(AttributeError, match=r"duoln\.observed\(model, tell\)"):
+        model.register_forward_hook  # noqa: B018
+    assert duoln.observed is observed

@@ -57,6 +57,12 @@ def test_a_loss_that_never_falls_suggests_nothing():
         assert (test.minimum, test.steepest, test.tenth_of_minimum, test.diverged, len(test.rates)) == (None, None, None, False, 100)
 
 
+def test_a_fall_after_the_minimum_does_not_count():
+    losses = iter([*np.linspace(3, 2, 60), *np.linspace(2, 2.9, 30), *np.linspace(2.9, 2.2, 10)])
+    test = duoln.find_rate(lambda rate: next(losses))
+    assert not test.diverged and test.steepest < test.minimum == pytest.approx(test.rates[59], rel=0.8)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("at", [1, 37, 99])
 def test_a_loss_that_is_not_finite_ends_it(bad, at):

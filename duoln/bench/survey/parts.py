@@ -15,7 +15,8 @@ from duoln.errors import UsageError
 from duoln.system import processes
 
 _COMPILING_SECONDS = 400
-"""Of one core, for all settings of the CUDA kernels: 76 of 3 to 4 s each, and a reserve of a third."""
+"""Of one core, for all settings of the CUDA kernels: NVRTC needs 150 s for 491 of them on an AMD EPYC; the rest is for
+processes that start, and a reserve."""
 _REPEATS = 200
 
 
