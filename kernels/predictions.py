@@ -168,19 +168,32 @@ def _operators() -> list[Prediction]:
                    "150 us to 242 published", both._replace(beside="torch"), 1.3),
         Prediction("ln-liger", "the same over Liger's", 0.55, "times", "150 us to 275 published",
                    both._replace(beside="liger"), 1.4),
+        *_norm("rms", "rms_norm", "RMS norm", 4096, (52, "x is read and y written once", 2),
+               (90, "x and dy are read and dx written once; 117 registers leave two blocks a multiprocessor, layer "
+                "norm's 141 leave one", 3)),
+        *_norm("sum", "add_layer_norm", "layer norm of a sum", 4096,
+               (104, "x and residual are read, the sum and y written once", 4),
+               (131, "the sum and both gradients are read and one is written once", 4)),
         _cross_entropy("forward", 1, 62, "logits are read once"),
         _cross_entropy("forward+backward", 3, 190, "logits are read twice and a gradient is written once")]
 
 
 def _layer_norm(width: int, forward: float, gradient: float, besides: str) -> list[Prediction]:
-    shape, values = (4096, width), 4096 * width
+    return _norm("ln", "layer_norm", "layer norm", width, (forward, "x is read and y written once", 2),
+                 (gradient, f"x and dy are read and dx written once{besides}", 3))
+
+
+def _norm(key: str, op: str, name: str, width: int, forward: tuple[float, str, int],
+          gradient: tuple[float, str, int]) -> list[Prediction]:
+    """Of both passes the microseconds, why, and how many arrays are read or written."""
+    shape, size = (4096, width), 4 * 4096 * width
+    (us, because, arrays), (gradient_us, because_gradient, gradient_arrays) = forward, gradient
     return [
-        Prediction(f"ln-{width}", f"layer norm forward, 4096 x {width}", forward, "us",
-                   f"{_share(8 * values, forward)}: x is read and y written once",
-                   Reading("ops", "us", "layer_norm", "forward", shape), 1.2, "copy"),
-        Prediction(f"ln-gradient-{width}", f"its gradient, 4096 x {width}", gradient, "us",
-                   f"{_share(12 * values, gradient)}: x and dy are read and dx written once{besides}",
-                   Reading("ops", "gradient us", "layer_norm", "", shape), 1.3, "copy")]
+        Prediction(f"{key}-{width}", f"{name} forward, 4096 x {width}", us, "us",
+                   f"{_share(arrays * size, us)}: {because}", Reading("ops", "us", op, "forward", shape), 1.2, "copy"),
+        Prediction(f"{key}-gradient-{width}", f"its gradient, 4096 x {width}", gradient_us, "us",
+                   f"{_share(gradient_arrays * size, gradient_us)}: {because_gradient}",
+                   Reading("ops", "gradient us", op, "", shape), 1.3, "copy")]
 
 
 def _cross_entropy(passes: str, times: int, microseconds: float, because: str) -> Prediction:

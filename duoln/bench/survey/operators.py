@@ -1,4 +1,4 @@
-"""Layer norm and cross-entropy beside a copy and beside PyTorch, `torch.compile` and Liger, as a part of the survey."""
+"""Norms and cross-entropy beside a copy and beside PyTorch, `torch.compile` and Liger, as a part of the survey."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ ROUNDS = 5
 SHAPES: tuple[tuple[str, Shape], ...] = (
     ("layer_norm", (4096, 4096)), ("layer_norm", (4096, 8192)), ("softmax_cross_entropy", (4096, 10_000)),
     ("layer_norm", (4096, 2048)), ("layer_norm", (4096, 1000)), ("layer_norm", (32, 1024)),
-    ("softmax_cross_entropy", (128, 10)), ("layer_norm", (4096, 1024)), ("softmax_cross_entropy", (4096, 1000)))
+    ("softmax_cross_entropy", (128, 10)), ("rms_norm", (4096, 4096)), ("add_layer_norm", (4096, 4096)),
+    ("layer_norm", (4096, 1024)), ("softmax_cross_entropy", (4096, 1000)))
 COMPILED = SHAPES[-2:]
 """What `torch.compile` compiles, too. It comes last, since that takes some seconds for each."""
 _SMALLER: tuple[tuple[str, Shape], ...] = (
-    ("layer_norm", (4096, 1000)), ("layer_norm", (32, 1024)), ("softmax_cross_entropy", (4096, 1000)))
+    ("layer_norm", (4096, 1000)), ("layer_norm", (32, 1024)), ("add_layer_norm", (4096, 1000)),
+    ("softmax_cross_entropy", (4096, 1000)))
 """For another device than an NVIDIA GPU."""
-_QUICK: tuple[tuple[str, Shape], ...] = (("layer_norm", (64, 128)), ("softmax_cross_entropy", (64, 128)))
+_QUICK: tuple[tuple[str, Shape], ...] = (
+    ("layer_norm", (64, 128)), ("add_rms_norm", (64, 128)), ("softmax_cross_entropy", (64, 128)))
 
 
 def plans(backend: str, quick: bool) -> list[Plan]:

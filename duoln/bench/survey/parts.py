@@ -50,7 +50,7 @@ def parts(backend: str, out: Path, quick: bool, cores: int) -> list[Part]:
         part("selftest", "every kernel compiled, and compared with float64", compiling + 75, correctness),
         part("repeats", f"one case of each kind, {_REPEATS} times, equal to the bit", 50, correctness,
              "--one-of-each", "--repeats", str(3 if quick else _REPEATS)),
-        part("ops", "layer norm and cross-entropy beside a copy", 105, f"{survey}.operators", *torch),
+        part("ops", "norms and cross-entropy beside a copy", 105, f"{survey}.operators", *torch),
         part("rnn", "LN-LSTM and LN-GRU beside PyTorch's loop, and its plain layers", 95, f"{survey}.cells", *torch),
         part("steps", "whole training steps, eager and compiled", 95, f"{survey}.steps", *torch),
         part("mnist", "one epoch of MNIST, digits made on the spot", 35, f"{survey}.epoch")]
