@@ -67,7 +67,8 @@ def test_the_norms_beside_layer_norm_of_a_view(norm, rng, numpy_backend):
     op, summands, params = norm
     views = [rng.standard_normal((6, 8)).astype(np.float32)[::2, ::-1], rng.standard_normal((8, 3)).astype(np.float32).T][:summands]
     _check_rules(op, [*views, *[None] * len(params)], {"eps": 1e-5}, numpy_backend, length=24)
-    assert "no values" in _rule(op).supports(numpy_backend, *[view[:0] for view in views], *[None] * len(params), eps=1e-5)
+    if native.reason() is None:  # their only fused rule is compiled
+        assert "no values" in _rule(op).supports(numpy_backend, *[view[:0] for view in views], *[None] * len(params), eps=1e-5)
 
 
 def test_layer_norm_of_a_view(rng, numpy_backend):
