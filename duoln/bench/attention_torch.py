@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from duoln.bench.operators_torch import facts
-
-Built = tuple[Callable[[], None], np.ndarray, dict[str, np.ndarray], dict[str, str]]
+from duoln.bench.recurrent_torch import Built, weighted
 
 
 def build(form: str, arrays: Mapping[str, np.ndarray], causal: bool, backward: bool, device: str) -> Built:
@@ -24,24 +23,7 @@ def build(form: str, arrays: Mapping[str, np.ndarray], causal: bool, backward: b
     """
     import torch
 
-    tensors = {k: torch.tensor(v, device=device, requires_grad=backward) for k, v in arrays.items() if k != "weights"}
-    weights = torch.tensor(arrays["weights"], device=device)
-    forward = (_own if form == "own" else _written_out)(torch, tensors, causal)
-
-    def run() -> None:
-        if backward:
-            for t in tensors.values():
-                t.grad = None
-            (forward() * weights).sum().backward()
-        else:
-            with torch.no_grad():
-                forward()
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    run()
-    gradients = {k: t.grad.cpu().numpy() for k, t in tensors.items() if t.grad is not None}
-    return run, forward().detach().cpu().numpy(), gradients, facts(device)
+    return weighted(partial(_own if form == "own" else _written_out, torch, causal=causal), arrays, backward, device)
 
 
 def _own(torch: Any, p: Mapping[str, Any], causal: bool) -> Callable[[], Any]:

@@ -7,6 +7,7 @@ does; the "hoisted" one projects and normalises all inputs before the loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,20 @@ def build(cell: str, norm: str, form: str, arrays: Mapping[str, np.ndarray], bac
 
     # Both libraries of a comparison compute in float32: by default cuDNN's layers would round products to TF32.
     torch.backends.cudnn.allow_tf32 = False
+    make = partial(_plain, torch, cell) if form == "plain" else partial(_loop, torch, cell, norm, form)
+    return weighted(make, arrays, backward, device)
+
+
+def weighted(make: Callable[[Mapping[str, Any]], Callable[[], Any]], arrays: Mapping[str, np.ndarray], backward: bool,
+             device: str) -> Built:
+    """What `build` returns, of the function that `make` makes of the arrays as tensors: its output is weighted by
+    `arrays["weights"]` and added up for the gradients.
+    """
+    import torch
+
     tensors = {k: torch.tensor(v, device=device, requires_grad=backward) for k, v in arrays.items() if k != "weights"}
     weights = torch.tensor(arrays["weights"], device=device)
-    forward = _plain(torch, cell, tensors) if form == "plain" else _loop(torch, cell, norm, form, tensors)
+    forward = make(tensors)
 
     def run() -> None:
         if backward:

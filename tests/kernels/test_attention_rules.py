@@ -105,7 +105,7 @@ def test_what_a_causal_query_does_not_see_changes_nothing(be, rng):
 
 
 def _peak(arrays, causal):
-    """Bytes of values and gradients, and of all that was needed for them, as a share of the scores' bytes."""
+    """Bytes of NumPy's arrays for values and gradients, with all that was needed for them, as a share of the scores' bytes."""
     values = [duoln.tensor(a, "numpy") for a in arrays]
     step = duoln.value_and_grad(lambda p: ops.sum(attention(*p, causal=causal)))
     step(values)
