@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__AVX512F__)
 #define VECTOR_BYTES 64
@@ -33,12 +34,18 @@ static inline void store(T* values, typename Vector<T>::type vector) {
     *reinterpret_cast<typename Vector<T>::anywhere*>(values) = vector;
 }
 
-// The sum of a vector's values, in order.
-template <class T>
+// The values of a vector that are HALF places away, each in the place of the one that it is away from.
+template <int HALF, class V, std::size_t... LANE>
+static inline V half_away(V vector, std::index_sequence<LANE...>) {
+    return __builtin_shufflevector(vector, vector, (LANE ^ HALF)...);
+}
+
+// The sum of a vector's values, by halves: one half is added to the other until one value is left. One value after the
+// other would take four times as long.
+template <class T, int HALF = int(Vector<T>::lanes) / 2>
 static inline T total(typename Vector<T>::type vector) {
-    T sum = vector[0];
-    for (index_t k = 1; k < Vector<T>::lanes; ++k) sum += vector[k];
-    return sum;
+    if constexpr (HALF == 0) return vector[0];
+    else return total<T, HALF / 2>(vector + half_away<HALF>(vector, std::make_index_sequence<Vector<T>::lanes>()));
 }
 
 // Whole numbers of the size of a float, or of a vector of floats.

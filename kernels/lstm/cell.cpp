@@ -40,7 +40,7 @@ static void standardise(T* values, index_t parts, index_t hidden, index_t stride
         for (index_t j = part * stride; j < part * stride + hidden; ++j) values[j] = (values[j] - mean) * rstd;
 }
 
-// Mean and rstd of filled-up values; both sums are kept by vectors, then added in order.
+// Mean and rstd of filled-up values.
 template <class T>
 static Spread<T> spread_of(const T* values, index_t parts, index_t hidden, index_t stride, T eps) {
     using vector = typename Vector<T>::type;

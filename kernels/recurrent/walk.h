@@ -178,14 +178,20 @@ static Spread<T> merged(const T* of_panels, index_t between, index_t hidden, T e
     return {mean, T(1) / std::sqrt(squares / T(hidden) + eps)};
 }
 
+// Mean and squares of a panel's first `count` values; the others are zero.
 template <class T>
 static void panel_spread(const T* values, index_t count, T* mean_and_squares) {
-    T sum = 0, squares = 0;
-    for (index_t j = 0; j < count; ++j) sum += values[j];
-    const T mean = sum / T(count);
-    for (index_t j = 0; j < count; ++j) squares += (values[j] - mean) * (values[j] - mean);
+    using vector = typename Vector<T>::type;
+    vector sum{}, squares{};
+    for (index_t j = 0; j < Panel<T>::width; j += Vector<T>::lanes) sum += load(values + j);
+    const T mean = total<T>(sum) / T(count);
+    for (index_t j = 0; j < Panel<T>::width; j += Vector<T>::lanes) {
+        vector away = load(values + j) - mean;
+        for (index_t k = std::max<index_t>(count - j, 0); k < Vector<T>::lanes; ++k) away[k] = 0;
+        squares += away * away;
+    }
     mean_and_squares[0] = mean;
-    mean_and_squares[1] = squares;
+    mean_and_squares[1] = total<T>(squares);
 }
 
 // The rows of a share that take part in a time step, and where their values are.

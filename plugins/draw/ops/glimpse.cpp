@@ -13,20 +13,11 @@ struct Sizes {
     index_t looked() const { return 2 * WHERE + write * write; }
 };
 
-// The sum of a vector's values, by halves: g++ makes shuffles of it.
-template <class T>
-static inline T folded(typename Vector<T>::type vector) {
-    T sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (index_t k = 0; k < Vector<T>::lanes; ++k) sum += vector[k];
-    return sum;
-}
-
 template <class T>
 static inline T dot(const T* a, const T* b, index_t line) {
     typename Vector<T>::type sum = {};
     for (index_t k = 0; k < line; k += Vector<T>::lanes) sum += load(a + k) * load(b + k);
-    return folded<T>(sum);
+    return total<T>(sum);
 }
 
 template <class T>
@@ -76,7 +67,7 @@ static void fill(const Grid<T>& grid, const Sizes& s, index_t first, index_t poi
             std::fill(filter + s.pixels, filter + s.line, T(0));
             typename Vector<T>::type sum = {};
             for (index_t a = 0; a < s.line; a += Vector<T>::lanes) sum += load(filter + a);
-            const T scale = 1 / (folded<T>(sum) + T(s.epsilon));
+            const T scale = 1 / (total<T>(sum) + T(s.epsilon));
             for (index_t a = 0; a < s.line; a += Vector<T>::lanes) store(filter + a, load(filter + a) * scale);
         }
 }
@@ -139,7 +130,7 @@ static void place(const Grid<T>& grid, const Sizes& s, const T* where, index_t f
                 d_means += toward;
                 spreads += toward * away;
             }
-            const T d_mean = folded<T>(d_means), spread = folded<T>(spreads);
+            const T d_mean = total<T>(d_means), spread = total<T>(spreads);
             d[axis] += d_mean * T(s.half);
             d[VARIANCE] += spread * T(0.5);
             d[STRIDE] += d_mean * grid_step(T(point), T(points)) * grid.stride;
