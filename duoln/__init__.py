@@ -28,6 +28,7 @@ os.environ.setdefault("MLX_ENABLE_TF32", "0")
 os.environ.setdefault("CUPY_TF32", "0")
 if "numpy" not in sys.modules:
     openblas.choose_core()
+openblas.limit_threads()
 openblas.spin_briefly()
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""How OpenBLAS works under NumPy: which CPU kernels it takes, and how long its threads spin after a product.
+"""How OpenBLAS works under NumPy: which CPU kernels it takes, how many threads, and how long they spin after a product.
 
 The OpenBLAS in NumPy's wheels can take AVX2 kernels on an AMD CPU that has AVX-512 (its list of CPU
 models is older than the CPU). `OPENBLAS_CORETYPE=SkylakeX`, set before the library loads, mends that.
@@ -21,6 +21,7 @@ from typing import Any
 
 AVX512 = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"})
 _CPUINFO = Path("/proc/cpuinfo")
+_COUNT = "OPENBLAS_NUM_THREADS"
 _SPIN = "OPENBLAS_THREAD_TIMEOUT"
 _SPIN_CYCLES = "20"
 """As a power of two; OpenBLAS takes 4 to 30."""
@@ -52,6 +53,19 @@ def spin_briefly() -> None:
             if hasattr(library, "openblas_read_env") and hasattr(library, "blas_thread_shutdown_"):
                 library.openblas_read_env()
                 library.blas_thread_shutdown_()
+
+
+def limit_threads() -> None:
+    """Give OpenBLAS as many threads as DUOLN_THREADS allows, unless the user has set OPENBLAS_NUM_THREADS.
+
+    A second thread of OpenBLAS beside one thread of duoln spins on a core that the user keeps for other work.
+    """
+    allowed = os.environ.get("DUOLN_THREADS", "")
+    if not allowed.isdigit() or _COUNT in os.environ:
+        return
+    os.environ[_COUNT] = str(max(int(allowed), 1))
+    if "numpy" in sys.modules and (function := _function("set_num_threads")) is not None:
+        function(int(os.environ[_COUNT]))
 
 
 def choose_core() -> None:

@@ -48,6 +48,20 @@ def test_advice_where_numpy_was_loaded_first(monkeypatch, tmp_path):
     assert openblas.advice() is None
 
 
+@pytest.mark.skipif(openblas.threads() is None, reason="NumPy has no OpenBLAS here")
+@pytest.mark.parametrize("first", ["", "import numpy; "])
+def test_openblas_uses_the_threads_that_duoln_may_use(first):
+    """Whether NumPy is loaded before duoln or after it; its own variable comes first."""
+    asked = first + "import duoln, numpy; from duoln.system import openblas; print(openblas.threads())"
+    environment = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")}
+    two = str(min(os.cpu_count() or 1, 2))
+    for extra, expected in (({"DUOLN_THREADS": "1"}, "1"), ({"DUOLN_THREADS": "1", "OPENBLAS_NUM_THREADS": two}, two),
+                            ({"DUOLN_THREADS": "0"}, "1")):
+        done = subprocess.run([sys.executable, "-c", asked], env=environment | extra, capture_output=True, text=True,
+                              check=True)
+        assert done.stdout.strip() == expected
+
+
 @pytest.mark.parametrize("first", ["", "import numpy; "])
 def test_threads_spin_briefly_unless_the_user_said_how_long(first):
     """Whether NumPy is loaded before duoln or after it."""
