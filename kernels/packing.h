@@ -19,16 +19,16 @@ static inline void copy_row(const T* from, T* to) {
 }
 
 // The panels [first, last) of a matrix (depth, columns), whose rows are `distance` values apart; what lies beyond its columns
-// is zero.
+// is zero. A panel begins `between` values after the one before.
 template <class T>
 static void pack_panels(const T* matrix, index_t distance, index_t depth, index_t columns, index_t first, index_t last,
-                        T* packed) {
+                        T* packed, index_t between) {
     constexpr index_t W = Panel<T>::width, AHEAD = 8;
-    const index_t whole = std::max(std::min(last, columns / W), first), size = depth * W;
+    const index_t whole = std::max(std::min(last, columns / W), first);
     for (index_t k = 0; k < depth; ++k) {
         const T* from = matrix + k * distance + first * W;
         T* to = packed + k * W;
-        for (index_t p = first; p < whole; ++p, from += W, to += size) {
+        for (index_t p = first; p < whole; ++p, from += W, to += between) {
             __builtin_prefetch(from + AHEAD * distance);
             copy_row(from, to);
         }
@@ -36,7 +36,7 @@ static void pack_panels(const T* matrix, index_t distance, index_t depth, index_
     for (index_t p = whole; p < last; ++p)
         for (index_t k = 0; k < depth; ++k)
             for (index_t j = 0; j < W; ++j)
-                packed[((p - first) * depth + k) * W + j] = p * W + j < columns ? matrix[k * distance + p * W + j] : T(0);
+                packed[(p - first) * between + k * W + j] = p * W + j < columns ? matrix[k * distance + p * W + j] : T(0);
 }
 
 // a0 b0 a1 b1 ... of the first halves of two vectors, or of the second ones.

@@ -63,7 +63,8 @@ class OverKeys {
   public:
     OverKeys(const Head<const T>& of) : of_(of), panels_(Panel<T>::count(of.width)), packed_(of.steps * panels_ * W) {
         for (index_t k = 0; k < of.steps; k += KEYS_AT_ONCE)
-            pack_panels(of.at(k), of.distance, depth(k), of.width, 0, panels_, packed_.data() + k * panels_ * W);
+            pack_panels(of.at(k), of.distance, depth(k), of.width, 0, panels_, packed_.data() + k * panels_ * W,
+                        depth(k) * W);
     }
     // The first key, or the end, after `count` keys at which products may end.
     static index_t whole(index_t count, index_t keys) {
@@ -219,7 +220,7 @@ struct Backward {
                           const Head<T>& to) {
         turn(scores.values.data(), count, end, scores.distance, turned.data(), count);
         const index_t panels = Panel<T>::count(to.width);
-        pack_panels(rows, distance, count, to.width, 0, panels, packed.data());
+        pack_panels(rows, distance, count, to.width, 0, panels, packed.data(), count * Panel<T>::width);
         const std::vector<const T*> from = addresses(const_cast<const T*>(turned.data()), end, count);
         const std::vector<T*> sums = addresses(to.values, end, to.distance);
         product_into(from.data(), end, packed.data(), count, 0, panels, to.width, sums.data(), true);

@@ -6,6 +6,8 @@ each product.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from duoln.backends.protocol import Array
@@ -23,6 +25,12 @@ _FILE = "product/product.cpp"
 _product = native.Function(_FILE, "product", "a: real[2+], b: real[2+], bias: real[1]?, out: real[2+], rows: int64, "
                                              "depth: int64, columns: int64, a_distance: int64, b_distance: int64, "
                                              "out_distance: int64, a_turned: int32, b_turned: int32, threads: int32")
+
+
+_product_of_pieces = native.Function(_FILE, "product_of_pieces",
+                                     "a: real[2+], addresses: int64[1], distances: int64[1], ends: int64[1], "
+                                     "out: real[2], pieces: int64, rows: int64, depth: int64, columns: int64, "
+                                     "a_distance: int64, a_turned: int32, threads: int32")
 
 
 def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = None) -> Array:
@@ -44,6 +52,27 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
     second, of_second, second_turned = _as_it_lies(b)
     _product(first, second, None if bias is None else np.ascontiguousarray(bias), out, rows, depth, columns, of_first,
              of_second, _distance(out), turned, second_turned, host.workers() if products >= _WORTH_THREADS else 1)
+    return out
+
+
+def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
+    """`a @ np.concatenate(pieces)` without that copy of the pieces; the same bits as `multiply` has, where that is
+    compiled.
+
+    Shape:
+        a (rows, depth), which may lie transposed in memory, pieces (depth of each, columns) -> (rows, columns).
+    """
+    (rows, depth), columns = a.shape, pieces[0].shape[1]
+    products = rows * depth * columns
+    if len(pieces) == 1 or products < LEAST or native.failure(_FILE):
+        return multiply(a, pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
+    first, of_first, turned = _as_it_lies(a)
+    whole = [piece if _distance(piece) else np.ascontiguousarray(piece) for piece in pieces]
+    out = np.empty((rows, columns), a.dtype)
+    addresses, distances = ([of(piece) for piece in whole] for of in (native.address, _distance))
+    ends = np.cumsum([len(piece) for piece in whole], dtype=np.int64)
+    _product_of_pieces(first, np.array(addresses, np.int64), np.array(distances, np.int64), ends, out, len(whole), rows,
+                       depth, columns, of_first, turned, host.workers() if products >= _WORTH_THREADS else 1)
     return out
 
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels.linear import native as few_rows
 from duoln.kernels.product.multiply import failure, multiply
+from duoln.kernels.product.uses import bias_gradient, merged, weight_gradient
 from duoln.ops import linear, matmul
 
 
@@ -22,35 +21,17 @@ def _supports(be: Backend, x: Array, weight: Array, bias: Array | None) -> str |
 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:
-    y = multiply(_rows(x), weight, bias=bias)
+    y = multiply(merged(x), weight, bias=bias)
     return y.reshape(*x.shape[:-1], weight.shape[1]), (x, weight)
 
 
 def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     x, weight = saved
     return (
-        multiply(_rows(gout), weight.T).reshape(x.shape) if needs[0] else None,
-        _weight_gradient(be, [(saved, gout)]) if needs[1] else None,
-        _bias_gradient(be, [(saved, gout)]) if needs[2] else None,
+        multiply(merged(gout), weight.T).reshape(x.shape) if needs[0] else None,
+        weight_gradient(be, [(saved, gout)]) if needs[1] else None,
+        bias_gradient(be, [(saved, gout)]) if needs[2] else None,
     )
-
-
-def _weight_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
-    """One product over the rows of all uses."""
-    return multiply(_joined([saved[0] for saved, _ in uses]).T, _joined([gout for _, gout in uses]))
-
-
-def _bias_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
-    gouts = _joined([gout for _, gout in uses])
-    return multiply(np.ones((1, len(gouts)), gouts.dtype), gouts)[0]
-
-
-def _joined(arrays: Sequence[Array]) -> Array:
-    return _rows(arrays[0]) if len(arrays) == 1 else np.concatenate([_rows(a) for a in arrays])
-
-
-def _rows(x: Array) -> Array:
-    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
 
 def _matmul_supports(be: Backend, x: Array, y: Array) -> str | None:
@@ -67,7 +48,7 @@ def _matmul_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
 
 def attach() -> None:
     """Add the rules to `linear` and `matmul`."""
-    matmul.add(Rule("compiled product", _matmul_forward, _matmul_vjp, _matmul_supports, pooled={1: _weight_gradient}),
+    matmul.add(Rule("compiled product", _matmul_forward, _matmul_vjp, _matmul_supports, pooled={1: weight_gradient}),
                backend="numpy")
-    linear.add(Rule("compiled product", _forward, _vjp, _supports, pooled={1: _weight_gradient, 2: _bias_gradient}),
+    linear.add(Rule("compiled product", _forward, _vjp, _supports, pooled={1: weight_gradient, 2: bias_gradient}),
                backend="numpy")

@@ -1,4 +1,4 @@
-// Products of two matrices, each of which may lie transposed in memory.
+// Products of two matrices, each of which may lie transposed in memory, or the second one in pieces.
 //
 // The second one is packed some panels at a time (packed_product.h), the first one is turned if it lies transposed. The
 // threads share panels, or rows where there are many. Each value of the result belongs to one thread, and is one sum over
@@ -11,13 +11,21 @@ static const index_t DEPTH_AT_ONCE = 1024;   // what is packed at a time stays i
 static const index_t MOST_ROWS_CACHED = 256; // with more rows, the threads share rows
 static const index_t ROWS_AT_ONCE = 48, LEAST_ROWS_AT_ONCE = 12, BLOCKS = 16;
 
-// The arguments of a product: a (rows, depth) and b (depth, columns), or (columns, depth) if `b_turned`. A distance is that of
-// two rows in memory.
+// Rows of the second matrix that lie in one piece of memory: `end` is the row after them, a distance is that of two rows.
+template <class T>
+struct Piece {
+    const T* rows;
+    index_t distance, end;
+};
+
+// The arguments of a product: a (rows, depth) and b (depth, columns), of pieces one below the other, or (columns, depth), of
+// one piece, if `b_turned`.
 template <class T>
 struct Operands {
-    const T *a, *b, *bias;
+    const T *a, *bias;
+    std::vector<Piece<T>> b;
     T* out;
-    index_t rows, depth, columns, a_distance, b_distance, out_distance;
+    index_t rows, depth, columns, a_distance, out_distance;
     bool b_turned;
     int threads;
 
@@ -25,8 +33,16 @@ struct Operands {
 
     // The panels [first, last) of b's rows [k, k + depth_now).
     void pack(index_t k, index_t depth_now, index_t first, index_t last, T* packed) const {
-        if (b_turned) pack_transposed(b + k, b_distance, depth_now, columns, first, last, packed);
-        else pack_panels(b + k * b_distance, b_distance, depth_now, columns, first, last, packed);
+        if (b_turned) return pack_transposed(b[0].rows + k, b[0].distance, depth_now, columns, first, last, packed);
+        constexpr index_t W = Panel<T>::width;
+        index_t begin = 0;
+        for (const Piece<T>& piece : b) {
+            const index_t from = std::max(begin, k), until = std::min(piece.end, k + depth_now);
+            if (from < until)
+                pack_panels(piece.rows + (from - begin) * piece.distance, piece.distance, until - from, columns, first, last,
+                            packed + (from - k) * W, depth_now * W);
+            begin = piece.end;
+        }
     }
 
     void add_bias(index_t first_row, index_t last_row, index_t first, index_t last) const {
@@ -93,7 +109,7 @@ static void turn_whole(const T* a, index_t distance, index_t rows, index_t depth
 }
 
 template <class T>
-static void multiply(Operands<T> of, bool a_turned) {
+static void multiply(Operands<T>&& of, bool a_turned) {
     // Rows that are a power of two apart would share a few lines of the first cache.
     const index_t distance = of.depth + CACHE_LINE / index_t(sizeof(T));
     const Aligned<T> turned(a_turned ? of.rows * distance : 0);
@@ -110,7 +126,16 @@ static void multiply(Operands<T> of, bool a_turned) {
     extern "C" void product_##NAME(const T* a, const T* b, const T* bias, T* out, int64_t rows, int64_t depth,            \
                                    int64_t columns, int64_t a_distance, int64_t b_distance, int64_t out_distance,       \
                                    int32_t a_turned, int32_t b_turned, int32_t threads) {                               \
-        multiply<T>({a, b, bias, out, rows, depth, columns, a_distance, b_distance, out_distance, b_turned != 0, threads}, \
-                    a_turned != 0);                                                                                       \
+        multiply<T>({a, bias, {{b, b_distance, depth}}, out, rows, depth, columns, a_distance, out_distance,             \
+                     b_turned != 0, threads}, a_turned != 0);                                                             \
+    }                                                                                                                   \
+    extern "C" void product_of_pieces_##NAME(const T* a, const int64_t* addresses, const int64_t* distances,            \
+                                             const int64_t* ends, T* out, int64_t pieces, int64_t rows, int64_t depth,  \
+                                             int64_t columns, int64_t a_distance, int32_t a_turned, int32_t threads) {  \
+        std::vector<Piece<T>> b;                                                                                        \
+        for (index_t p = 0; p < pieces; ++p)                                                                            \
+            b.push_back({reinterpret_cast<const T*>(addresses[p]), distances[p], ends[p]});                             \
+        multiply<T>({a, nullptr, std::move(b), out, rows, depth, columns, a_distance, columns, false, threads},         \
+                    a_turned != 0);                                                                                     \
     }
 ENTRIES(PRODUCT)

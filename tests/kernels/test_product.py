@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+import duoln
 from duoln import ops
 from duoln.kernels import host, native
+from duoln.kernels.linear import native as few_rows
 from duoln.kernels.product import multiply as module
-from duoln.kernels.product.multiply import multiply
+from duoln.kernels.product.multiply import multiply, multiply_pieces
 from duoln.testing import check_rule
 
 pytestmark = [pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler"), pytest.mark.numerical]
@@ -49,6 +51,39 @@ def test_values_in_every_layout(sizes, layout, dtype, threads, rng):
         product = multiply(_laid_out(first, a.astype(dtype)), _laid_out(second, b.astype(dtype)), out[:, 1:-1], bias.astype(dtype))
         assert (np.abs(product - exact) <= bound).all()
         assert (out[:, [0, -1]] == 7).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layout", ["as it is", "transposed", "in a wider one", "strided", "from its end"])
+@pytest.mark.parametrize("ends", [(1, 2, 3), (0, 5, 5, 40), (8, 16, 24, 31), (700, 1023, 1025, 2100)], ids=str)
+@pytest.mark.parametrize("rows, columns", [(1, 5), (7, 33), (270, 40)])
+def test_a_product_with_pieces_has_the_bits_of_that_with_the_whole_matrix(rows, columns, ends, layout, dtype, threads, rng):
+    a, b = rng.standard_normal((rows, ends[-1])).astype(dtype), rng.standard_normal((ends[-1], columns)).astype(dtype)
+    pieces = [_laid_out(layout, piece) for piece in np.split(b, ends[:-1])]
+    for first in (a, np.ascontiguousarray(a.T).T):
+        product = multiply_pieces(first, pieces)
+        assert product.dtype == b.dtype and np.array_equal(product, multiply(first, b))
+
+
+@pytest.mark.parametrize("op", [ops.linear, ops.matmul], ids=str)
+@pytest.mark.parametrize("batch", [3, 20])
+def test_the_gradient_of_a_weight_that_is_used_many_times(op, batch, threads, rng, monkeypatch):
+    """By one product, whose second matrix is that of the gradients where they lie."""
+    monkeypatch.setattr(few_rows, "LEAST_WEIGHTS", 1)
+    x, weight = rng.standard_normal((5, batch, 70)).astype(np.float32), rng.standard_normal((70, 33)).astype(np.float32)
+    scale = rng.standard_normal((5, batch, 33)).astype(np.float32)
+    xs, scales = ([duoln.tensor(each, "numpy") for each in whole] for whole in (x, scale))
+    bias = {"bias": duoln.tensor(np.zeros(33, np.float32), "numpy")} if op is ops.linear else {}
+
+    def loss(p):
+        products = [op(each, **p) if op is ops.linear else op(each, p["weight"]) for each in xs]
+        return ops.sum(ops.stack([y * s for y, s in zip(products, scales, strict=True)], axis=0))
+
+    _, gradients = duoln.value_and_grad(loss)({"weight": duoln.tensor(weight, "numpy"), **bias})
+    exact = np.einsum("tbi,tbo->io", x.astype(np.float64), scale)
+    assert np.allclose(gradients["weight"].numpy(), exact, rtol=1e-5, atol=1e-4)
+    if bias:
+        assert np.allclose(gradients["bias"].numpy(), scale.sum(axis=(0, 1), dtype=np.float64), rtol=1e-5, atol=1e-4)
 
 
 def test_the_product_of_nothing_is_zero():

@@ -25,9 +25,13 @@ static inline void add_scaled(T* out, T scale, const T* a, index_t line) {
     for (index_t k = 0; k < line; k += Vector<T>::lanes) store(out + k, load(out + k) + scale * load(a + k));
 }
 
+// By vectors, of which the last may overlap the one before: a line is too short for a call of memcpy.
 template <class T>
 static inline void copy_line(T* out, const T* line, index_t pixels) {
-    std::memcpy(out, line, pixels * sizeof(T));
+    constexpr index_t L = Vector<T>::lanes;
+    if (pixels < L) return void(std::copy(line, line + pixels, out));
+    for (index_t k = 0; k + L < pixels; k += L) store(out + k, load(line + k));
+    store(out + pixels - L, load(line + pixels - L));
 }
 
 static const index_t COUNTED = 64;

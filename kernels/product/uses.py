@@ -1,0 +1,30 @@
+"""The gradients of a weight and of a bias that were used many times: one product over the rows of all uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from duoln.backends.protocol import Array, Backend
+from duoln.kernels.product.multiply import multiply_pieces
+
+
+def weight_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
+    """The gradient of a matrix that multiplied the inputs `saved[0]`. The inputs are copied, the gradients are not."""
+    inputs = [merged(saved[0]) for saved, _ in uses]
+    x = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
+    return multiply_pieces(x.T, [merged(gout) for _, gout in uses])
+
+
+def bias_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
+    """The gradient of a vector that was added to the outputs."""
+    gouts = [merged(gout) for _, gout in uses]
+    ones = np.ones((1, sum(len(gout) for gout in gouts)), gouts[0].dtype)
+    return multiply_pieces(ones, gouts)[0]
+
+
+def merged(x: Array) -> Array:
+    """All axes but the last as one."""
+    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
