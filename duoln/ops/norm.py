@@ -107,8 +107,8 @@ def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
         shape (B, height, width, channels), gain and bias have their sizes, here (height, width, channels).
 
     Raises:
-        ShapeError: `[layer_norm] last axis is 5, gain has 4`; there is no such axis. UsageError: `eps` is below 0, or a
-            name is unknown.
+        ShapeError: `[layer_norm] last axis is 5, gain has 4`; there is no such axis, or no value along it.
+        UsageError: `eps` is below 0, or a name is unknown.
     """
     eps, eps_place = check_epsilon("layer_norm", eps, eps_place)
     check_choice("layer_norm", "activation", activation, ACTIVATIONS)
@@ -116,6 +116,7 @@ def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
         return over_axes("layer_norm", x, axis, {"gain": gain, "bias": bias}, lambda rows, gain, bias: layer_norm.apply(
             rows, gain, bias, eps=eps, eps_place=eps_place, activation=activation))
     check_affine("layer_norm", x, gain, bias)
+    check_values("layer_norm", x, x.shape[-1:])
     return layer_norm.apply(x, gain, bias, eps=eps, eps_place=eps_place, activation=activation)
 
 

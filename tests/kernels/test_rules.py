@@ -155,6 +155,7 @@ class TestAdam:
 
 def test_threads_follow_the_environment(monkeypatch):
     host.workers.cache_clear()
+    monkeypatch.delenv("DUOLN_THREADS", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert host.workers() == 3
     host.workers.cache_clear()

@@ -152,5 +152,6 @@ def test_wrong_axes_and_shapes_are_named(be):
     check_error(ShapeError, lambda: ops.group_norm(x, groups=3), "[group_norm] groups: expected a divisor of the channels, found 3 for 4")
     check_error(ShapeError, lambda: ops.instance_norm(x[0]), "[instance_norm] expected at least 3 axes, found shape (3, 4)")
     for name, call in (("rms_norm", lambda: ops.rms_norm(x[:, :, :0])), ("layer_norm", lambda: ops.layer_norm(x[:, :0], axis=(1, 2))),
+                       ("layer_norm", lambda: ops.layer_norm(x[:, :, :0])),
                        ("group_norm", lambda: ops.group_norm(x[:, :0], groups=2)), ("instance_norm", lambda: ops.instance_norm(x[:, :, :0]))):
         check_error(ShapeError, call, f"[{name}] expected at least one value to normalise over, found shape")
