@@ -7,6 +7,7 @@ import hostgpu
 import numpy as np
 import pytest
 import stand_in_cupy
+from broken_text import break_text
 from conftest import GPU, STAND_IN
 from every_case import every_case
 
@@ -89,17 +90,7 @@ BROKEN = [
 @pytest.mark.parametrize(("what", "case", "old", "new"), BROKEN, ids=[b[0] for b in BROKEN])
 def test_a_broken_kernel_fails_its_proof(what, case, old, new, gpu, monkeypatch):
     """A mutation of the text, at a few seeds of the scheduler: a case that the broken kernel passes tests nothing."""
-    in_text = []
-
-    def compiled(self, macros):
-        text = source.text(self.file)
-        in_text.append(old in text)
-        options = tuple(f"-D{k}={v}" for k, v in macros.items())
-        return launch.cupy.RawModule(code=text.replace(old, new), options=options).get_function(self.entry)
-
-    from duoln.kernels import launch
-
-    monkeypatch.setattr(launch.Kernel, "compiled", compiled)
+    in_text = break_text(monkeypatch, old, new)
     outcomes = list(selftest.run(gpu, [case] * 4))
     assert any(in_text), "the text to break is not there any more"
     assert not all(o.passed for o in outcomes)

@@ -9,12 +9,12 @@ import sys
 import numpy as np
 import pytest
 import stored_cells
+from broken_text import break_text
 from conftest import GPU, STAND_IN
 
 import duoln
 from duoln import ops, value_and_grad
 from duoln.core.gradient import pullback
-from duoln.kernels import source
 from duoln.kernels.case_table import recurrent, rule_cases
 
 pytestmark = pytest.mark.skipif(GPU == STAND_IN and sys.platform != "linux", reason="kernels run on the CPU under Linux only")
@@ -142,17 +142,7 @@ BROKEN = [
 @pytest.mark.skipif(GPU != STAND_IN, reason="a broken kernel could take a real device with it")
 @pytest.mark.parametrize(("what", "case", "old", "new"), BROKEN, ids=[b[0] for b in BROKEN])
 def test_a_broken_kernel_fails_its_proof(what, case, old, new, gpu, monkeypatch):
-    from duoln.kernels import launch
-
-    in_text = []
-
-    def compiled(self, macros):
-        text = source.text(self.file)
-        in_text.append(old in text)
-        options = tuple(f"-D{k}={v}" for k, v in macros.items())
-        return launch.cupy.RawModule(code=text.replace(old, new), options=options).get_function(self.entry)
-
-    monkeypatch.setattr(launch.Kernel, "compiled", compiled)
+    in_text = break_text(monkeypatch, old, new)
     try:
         check(case, "bfloat16", gpu)
     except AssertionError:

@@ -5,6 +5,7 @@ import sys
 import hostgpu
 import numpy as np
 import pytest
+from broken_text import break_text
 from conftest import GPU, STAND_IN
 
 from duoln import ops, runtime
@@ -146,18 +147,9 @@ def _check_stored(case, dtype, gpu):
     ("the gradient is that of x alone", "float16 3 x 1000", "if (RESIDUAL && residual) xhat.add", "if (false) xhat.add"),
     ("the gradient of wide rows is that of x alone", "bfloat16 3 x 8193", "RESIDUAL && residual ? loaded(x[place]) + loaded(residual[place]) :", "")])
 def test_a_sum_that_is_rounded_too_early_is_noticed(what, label, old, new, gpu, monkeypatch):
-    from duoln.kernels import launch
-
     dtype, _, size = label.partition(" ")
-    case, in_text = next(c for c in CASES if str(c) == f"add_layer_norm {size}"), []
-
-    def compiled(self, macros):
-        text = source.text(self.file)
-        in_text.append(old in text)
-        options = tuple(f"-D{k}={v}" for k, v in macros.items())
-        return launch.cupy.RawModule(code=text.replace(old, new), options=options).get_function(self.entry)
-
-    monkeypatch.setattr(launch.Kernel, "compiled", compiled)
+    case = next(c for c in CASES if str(c) == f"add_layer_norm {size}")
+    in_text = break_text(monkeypatch, old, new)
     with pytest.raises(AssertionError):
         _check_stored(case, dtype, gpu)
     assert any(in_text), "the text to break is not there any more"
