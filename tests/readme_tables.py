@@ -8,6 +8,11 @@ or the rows of a table of the paper: kinds of figures, each for all variants, an
     <!-- rows of results/captions: image = test_image, caption = test_caption; R@1 = r1, mean rank = mean_rank -->
     <!-- end -->
 
+or how far the inputs of layers moved in a finding of `duoln analyze shift`, for some variants:
+
+    <!-- movements of results/shift.json: none, encoder -->
+    <!-- end -->
+
 Paths are relative to the README's folder.
 
     python tests/readme_tables.py          write them all anew
@@ -28,6 +33,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"(<!-- duoln (?P<command>report .*?--markdown.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _ROWS = re.compile(r"(<!-- rows of (?P<results>\S+): (?P<kinds>.*?); (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MOVEMENTS = re.compile(r"(<!-- movements of (?P<finding>\S+): (?P<variants>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def readmes() -> Iterator[Path]:
@@ -38,6 +44,7 @@ def readmes() -> Iterator[Path]:
 def renewed(readme: Path) -> str:
     """The text of a README with its tables made anew."""
     text = _ROWS.sub(lambda match: f"{match[1]}{_rows(match, readme.parent)}{match[5]}", readme.read_text(encoding="utf-8"))
+    text = _MOVEMENTS.sub(lambda match: f"{match[1]}{_movements(match, readme.parent)}{match[4]}", text)
     return _BLOCK.sub(lambda match: f"{match[1]}{_output(match['command'], readme.parent)}{match[3]}", text)
 
 
@@ -54,8 +61,21 @@ def _rows(match: re.Match[str], folder: Path) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _median(values: list[float]) -> str:
-    middle, low, high = (f"{value:.1f}" for value in (statistics.median(values), min(values), max(values)))
+def _movements(match: re.Match[str], folder: Path) -> str:
+    """Two rows for each layer, the means' and the deviations': the mean over all intervals."""
+    finding = json.loads((folder / match["finding"]).read_text(encoding="utf-8"))
+    variants = match["variants"].split(", ")
+    lines = [["inputs of", "", *(f"`{variant}`" for variant in variants)], ["---"] * (2 + len(variants))]
+    for layer in dict.fromkeys(movement["layer"] for movement in finding["movements"]):
+        for kind in ("means", "deviations"):
+            lines.append([layer, kind, *(_median([
+                statistics.fmean(movement[kind]) for movement in finding["movements"]
+                if (movement["variant"], movement["layer"]) == (variant, layer)], ".3f") for variant in variants)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _median(values: list[float], form: str = ".1f") -> str:
+    middle, low, high = (format(value, form) for value in (statistics.median(values), min(values), max(values)))
     return middle if low == high else f"{middle} ({low}-{high})"
 
 

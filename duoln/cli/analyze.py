@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
-from duoln.errors import CheckpointError
+from duoln.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
@@ -56,6 +56,8 @@ def add_command(commands: Any) -> None:
                        help="a setting of the task; may be repeated")
     shift.add_argument("--updates", type=int, default=200, help="of each variant (200)")
     shift.add_argument("--every", type=int, default=5, help="updates between two looks at the layers (5)")
+    shift.add_argument("--seeds", type=int, default=3, metavar="COUNT",
+                       help="from so many seeds, the first of which is --seed's (3)")
     facts.add_plugin_option(shift)
     shift.set_defaults(run=_shift)
 
@@ -170,10 +172,13 @@ def _shift(args: argparse.Namespace) -> int:
     task = find_task(args.task, args.plugins)
     variants = list(task.variants) if args.variant in (None, "all") else args.variant.split(",")
     backend = _backend(args.backend)
-    report = shift.measure(task, variants, args.preset, {**facts.settings_of(task, args), "seed": args.seed}, backend,
-                           args.updates, args.every)
-    summary = (f"{task.name}, {report.dataset}: median of all layers and intervals of {report.every} updates, by which "
-               f"the means and deviations of units move: {learning_tables.shift_summary(report)}")
+    if args.seeds < 1:
+        raise UsageError(f"[shift] --seeds: expected at least 1, found {args.seeds}")
+    seeds = range(args.seed, args.seed + args.seeds)
+    report = shift.measure(task, variants, args.preset, facts.settings_of(task, args), backend, seeds, args.updates,
+                           args.every)
+    summary = (f"{task.name}, {report.dataset}: median of all layers, seeds and intervals of {report.every} updates, "
+               f"by which the means and deviations of units move: {learning_tables.shift_summary(report)}")
     _finish(args, backend, summary, None, {
         **report._asdict(), "movements": [m._asdict() for m in report.movements]},
         lambda: learning_tables.show_shift(report, summary))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 
 from duoln.cli import console
 from duoln.cli.analysis_tables import TITLES
@@ -37,9 +38,11 @@ def show_shift(measured: shift.Shift, summary: str) -> None:
     """A row for each layer, a column for each variant."""
     variants = list(measured.losses)
     rows = [(layer, *(_moved(measured.of(variant, layer)) for variant in variants)) for layer in measured.layers()]
-    rows.append(("loss at the end", *(f"{loss:.3g}" for loss in measured.losses.values())))
+    rows.append(("loss at the end", *(f"{statistics.median(losses):.3g}" for losses in measured.losses.values())))
+    count = len(measured.seeds)
     console.show(console.rows_table(
-        f"Inputs of layers: means / deviations of units moved in {measured.every} updates, in standard deviations",
+        f"Inputs of layers: means / deviations of units moved in {measured.every} updates, in standard deviations"
+        + (f"; median of {count} seeds" if count > 1 else ""),
         ("layer", *variants), rows, whole=(0,)), data=True)
     console.put(summary)
 
@@ -55,5 +58,7 @@ def shift_summary(measured: shift.Shift) -> str:
     return ", ".join(parts)
 
 
-def _moved(movement: shift.Movement) -> str:
-    return f"{statistics.fmean(movement.means):.3f} / {statistics.fmean(movement.deviations):.3f}"
+def _moved(of_seeds: Sequence[shift.Movement]) -> str:
+    means, deviations = (statistics.median(map(statistics.fmean, of_kind)) for of_kind in (
+        [m.means for m in of_seeds], [m.deviations for m in of_seeds]))
+    return f"{means:.3f} / {deviations:.3f}"

@@ -6,6 +6,7 @@ The findings of the present analyses are kept beside them, in `theory/results`.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from duoln.paper.theory.statements import EXACT, WRONG
 from duoln.runs.folder import read_json
 
 KEPT = Path(__file__).resolve().parent / "theory" / "results"
-KINDS = ("equations", "stability", "invariance", "geometry", "magnitude")
+KINDS = ("equations", "stability", "invariance", "geometry", "magnitude", "shift")
 """The kinds of `duoln analyze`."""
 
 
@@ -167,6 +168,34 @@ class Steady:
         return Answer(spans["layer"] < spans["none"], [
             Figure("powers of ten that the gradient spans", "ln", spans["layer"], ".1f"),
             Figure("powers of ten that the gradient spans", "none", spans["none"], ".1f")])
+
+
+@dataclass(frozen=True)
+class Steadier:
+    """The inputs of every layer move less between updates than in the plain network, with every seed."""
+
+    variant: str
+    baseline: str = "none"
+
+    @property
+    def words(self) -> str:
+        return ("in every layer the means and the deviations of the units' inputs move less between updates, with "
+                "every seed; not if in one layer they move more, with every seed")
+
+    def answer(self, content: Mapping[str, Any]) -> Answer:
+        moved: dict[tuple[str, str, str], list[float]] = {}
+        for movement in content["movements"]:
+            for kind in ("means", "deviations"):
+                moved.setdefault((movement["variant"], movement["layer"], kind), []).append(
+                    statistics.fmean(movement[kind]))
+        figures, answers = [], []
+        for (variant, layer, kind), of_seeds in moved.items():
+            if variant == self.variant:
+                shares = [ours / plain for ours, plain in zip(of_seeds, moved[self.baseline, layer, kind], strict=True)]
+                figures.append(Figure(f"movement of {kind} by that of {self.baseline}, median of {len(shares)} seeds",
+                                      f"{layer}:", statistics.median(shares), ".2f"))
+                answers.append(True if max(shares) < 1 else False if min(shares) > 1 else None)
+        return Answer(_all(answers), sorted(figures, key=lambda figure: figure.what))
 
 
 def _all(answers: Sequence[bool | None]) -> bool | None:

@@ -131,7 +131,10 @@ class Standing(NamedTuple):
         """What the evidence was measured on."""
         if self.evidence:
             return self.evidence.dataset.label
-        return f"exact, {self.finding.content.get('dtype', 'float64')}" if self.finding else ""
+        if self.finding is None:
+            return ""
+        of_training: str = self.finding.content.get("dataset", "")
+        return of_training or f"exact, {self.finding.content.get('dtype', 'float64')}"
 
     def figures(self, number: Callable[[Any, str], str]) -> str:
         """Our numbers, with a text for each."""

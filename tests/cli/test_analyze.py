@@ -73,14 +73,15 @@ TINY = ["--set", "utterances=12", "--set", "batch_size=4", "--set", "buckets=2",
 
 
 def test_shift_has_a_row_for_each_layer_and_a_column_for_each_variant(capsys, tmp_path):
-    args = ["analyze", "shift", *NUMPY, "--preset", "smoke", "--variant", "none,both", "--updates", "4", "--every", "2", *TINY]
+    args = ["analyze", "shift", *NUMPY, "--preset", "smoke", "--variant", "none,both", "--updates", "4", "--every", "2", "--seeds", "2",
+            *TINY]
     assert main([*args, "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert {p.name for p in tmp_path.iterdir()} == {"shift.json", "shift.csv", "shift.png"}
     assert all(name in out for name in ("listener 1, gates", "attention", "softmax", "loss at the end", "none", "both"))
     document = json.loads((tmp_path / "shift.json").read_text())
-    assert [m["updates"] for m in document["movements"]] == [[2, 4]] * 2 * 5 and document["agrees"] is None
-    assert len((tmp_path / "shift.csv").read_text().splitlines()) == 1 + 2 * 5 * 2
+    assert [m["updates"] for m in document["movements"]] == [[2, 4]] * 2 * 5 * 2 and document["seeds"] == [0, 1] and document["agrees"] is None
+    assert len((tmp_path / "shift.csv").read_text().splitlines()) == 1 + 2 * 5 * 2 * 2
 
 
 def test_stability_leaves_a_picture_and_a_table(capsys, tmp_path):
@@ -95,7 +96,7 @@ def test_stability_leaves_a_picture_and_a_table(capsys, tmp_path):
     ([], 2, "KIND"), (["colour"], 2, "invariance"), (["invariance", "--draws", "0"], 2, "at least 1 draw"),
     (["invariance", "--eps", "-1"], 2, "eps"), (["invariance", "--backend", "tpu"], 2, "'tpu'"),
     (["geometry", "--cases", "3"], 2, "10 cases"), (["shift", "--task", "no"], 2, "'no'"),
-    (["shift", "--updates", "3"], 2, "1 to 3"), (["shift", "--variant", "x", "--preset", "smoke"], 2, "'x'"),
+    (["shift", "--updates", "3"], 2, "1 to 3"), (["shift", "--seeds", "0"], 2, "--seeds: expected at least 1"), (["shift", "--variant", "x", "--preset", "smoke"], 2, "'x'"),
     (["shift", "--task", "mnist", "--preset", "smoke", "--variant", "ln"], 2, "what its layers get"), (["magnitude", "--scale", "0"], 2, "a finite scale above 0"),
     (["magnitude", "--cases", "3"], 2, "10 cases"), (["geometry", "--backend", "cupy"], 3, "cannot be used"),
     (["stability", "--scales", "1,x"], 2, "1,x"), (["stability", "--scales", "0"], 2, "positive scale"),

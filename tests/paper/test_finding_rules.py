@@ -2,7 +2,7 @@
 
 import pytest
 
-from duoln.paper.findings import Bounded, Robust, Stated, Steady, Unchanged, WholeTable
+from duoln.paper.findings import Bounded, Robust, Stated, Steadier, Steady, Unchanged, WholeTable
 
 
 def _statement(error, limit=1e-9, where="eq. 8", text="KL is short"):
@@ -79,3 +79,20 @@ def _walks(layer, none):
     ((1.0, 10.0, 1.0), (1.0, float("inf"), 1.0), True), ((0.0, 1.0, 1.0), (1.0, 10.0, 1.0), False)])
 def test_gradients_span_fewer_powers_of_ten(layer, none, holds):
     assert Steady("rnn").answer(_walks(layer, none)).holds is holds
+
+
+def _movements(**ours):
+    """Movements of two seeds in two layers: 1 in the plain network, and as given, by layer, for each seed."""
+    plain = dict.fromkeys(ours, (1.0, 1.0))
+    return {"movements": [{"variant": variant, "layer": layer, "seed": seed, "means": [value, 1.0], "deviations": [0.5, 0.5 * value]}
+                          for variant, layers in (("none", plain), ("both", ours)) for layer, values in layers.items()
+                          for seed, value in enumerate(values)]}
+
+
+@pytest.mark.parametrize(("first", "second", "holds"), [
+    ((0.9, 0.8), (0.2, 0.9), True), ((0.9, 0.8), (1.1, 1.2), False), ((0.9, 0.8), (0.9, 1.2), None), ((1.5, 1.2), (0.9, 1.2), False)])
+def test_every_layer_moves_less_with_every_seed(first, second, holds):
+    answer = Steadier("both").answer(_movements(first=first, second=second))
+    assert answer.holds is holds
+    assert [(f.what.split()[2], f.who) for f in answer.figures] == [(kind, layer) for kind in ("deviations", "means") for layer in ("first:", "second:")]
+    assert answer.figures[2].value == pytest.approx(((first[0] + 1) / 2 + (first[1] + 1) / 2) / 2)

@@ -17,8 +17,8 @@ TINY = {"utterances": 12, "batch_size": 4, "listener_hidden": 3, "speller_hidden
         "evaluate_utterances": 3, "beam": 2, "longest": 2}
 
 
-def _measure(variants=("none",), updates=4, every=2, **settings):
-    return shift.measure(Las(), variants, "smoke", {**TINY, **settings}, runtime.backend("numpy"), updates, every)
+def _measure(variants=("none",), updates=4, every=2, seeds=(0,), **settings):
+    return shift.measure(Las(), variants, "smoke", {**TINY, **settings}, runtime.backend("numpy"), seeds, updates, every)
 
 
 def test_movements_are_by_the_deviation_before():
@@ -47,7 +47,14 @@ def test_intervals_and_layers_of_each_variant():
     assert measured.layers() == ["listener 1, gates", "listener 2", "listener 2, gates", "attention", "softmax"]
     assert [(m.variant, m.layer) for m in measured.movements] == [(v, layer) for v in ("none", "both") for layer in measured.layers()]
     assert all(m.updates == [2, 4] for m in measured.movements) and list(measured.losses) == ["none", "both"]
-    assert measured.dataset == "made sounds, synthetic" and measured.of("both", "softmax").layer == "softmax"
+    assert measured.dataset == "made sounds, synthetic" and [m.layer for m in measured.of("both", "softmax")] == ["softmax"]
+
+
+def test_each_seed_is_a_training_of_its_own():
+    several, alone = _measure(seeds=(0, 3)), _measure(seeds=(3,))
+    assert [(m.layer, m.seed) for m in several.movements] == [(layer, seed) for seed in (0, 3) for layer in alone.layers()]
+    assert several.seeds == [0, 3] and several.losses["none"][1:] == alone.losses["none"] != several.losses["none"][:1]
+    assert [m for m in several.movements if m.seed == 3] == alone.movements
 
 
 def test_the_movement_is_that_of_the_trainers_own_states():
@@ -62,7 +69,8 @@ def test_the_movement_is_that_of_the_trainers_own_states():
         rows.append(task.layer_inputs(trainer.model, trainer.state["params"], probe)["softmax"].astype(np.float64))
         trainer.advance()
     moved = [np.mean(np.abs(b.mean(0) - a.mean(0)) / a.std(0)) for a, b in itertools.pairwise(rows)]
-    np.testing.assert_allclose(measured.of("none", "softmax").means, moved, rtol=1e-6)
+    [softmax] = measured.of("none", "softmax")
+    np.testing.assert_allclose(softmax.means, moved, rtol=1e-6)
 
 
 def test_an_interval_must_fit():

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,10 +31,11 @@ _LEAST_DEVIATION = 1e-6
 
 
 class Movement(NamedTuple):
-    """One layer of one variant over the training."""
+    """One layer of one variant over the training from one seed."""
 
     variant: str
     layer: str
+    seed: int
     updates: list[int]
     """The updates at the end of each interval."""
     means: list[float]
@@ -48,16 +51,17 @@ class Shift(NamedTuple):
     task: str
     dataset: str
     every: int
-    losses: dict[str, float]
-    """The mean training loss of the last interval, by variant."""
+    seeds: list[int]
+    losses: dict[str, list[float]]
+    """The mean training loss of the last interval, of each seed, by variant."""
 
     def layers(self) -> list[str]:
         """The names of the layers, in order."""
         return list(dict.fromkeys(m.layer for m in self.movements))
 
-    def of(self, variant: str, layer: str) -> Movement:
-        """The movement of one layer."""
-        return next(m for m in self.movements if (m.variant, m.layer) == (variant, layer))
+    def of(self, variant: str, layer: str) -> list[Movement]:
+        """The movements of one layer, of each seed."""
+        return [m for m in self.movements if (m.variant, m.layer) == (variant, layer)]
 
 
 class Distribution(NamedTuple):
@@ -68,8 +72,8 @@ class Distribution(NamedTuple):
 
 
 def measure(task: Task, variants: Sequence[str], preset: str | None, settings: Mapping[str, Any], backend: Backend,
-            updates: int = 200, every: int = 5) -> Shift:
-    """Train each variant and measure the movement of its layers' inputs.
+            seeds: Sequence[int] = (0,), updates: int = 200, every: int = 5) -> Shift:
+    """Train each variant from each seed and measure the movement of its layers' inputs.
 
     Args:
         task: a task that has `layer_inputs`.
@@ -77,6 +81,7 @@ def measure(task: Task, variants: Sequence[str], preset: str | None, settings: M
         preset: of the task.
         settings: overrides of the preset.
         backend: where it is trained.
+        seeds: of weights, batches and noise.
         updates: how many of each variant.
         every: updates of an interval.
 
@@ -86,26 +91,28 @@ def measure(task: Task, variants: Sequence[str], preset: str | None, settings: M
     """
     if not 1 <= every <= updates:
         raise UsageError(f"[shift] expected an interval of 1 to {updates} updates, all of them; found {every}")
-    movements, losses, dataset = list[Movement](), dict[str, float](), ""
-    for variant in variants:
-        cfg = make_config(task, variant, preset, settings)
+    movements, dataset = list[Movement](), ""
+    losses: dict[str, list[float]] = {variant: [] for variant in variants}
+    for variant, seed in itertools.product(variants, seeds):
+        cfg = make_config(task, variant, preset, {**settings, "seed": seed})
         splits = task.data(cfg)
         trainer = Trainer(task, variant, cfg, splits, backend)
-        dataset = splits.dataset.label
+        dataset, loss = splits.dataset.label, math.nan
         probe = to_tensors(splits.train(updates), backend)  # the first batch that is not trained on before the end
         before, moved = _distributions(trainer, probe), dict[str, Movement]()
         for last in range(every, updates + 1, every):
-            losses[variant] = sum(trainer.advance() for _ in range(every)) / every
+            loss = sum(trainer.advance() for _ in range(every)) / every
             after = _distributions(trainer, probe)
             for layer in before:
-                movement = moved.setdefault(layer, Movement(variant, layer, [], [], []))
+                movement = moved.setdefault(layer, Movement(variant, layer, seed, [], [], []))
                 means, deviations = movement_of(before[layer], after[layer])
                 movement.updates.append(last)
                 movement.means.append(means)
                 movement.deviations.append(deviations)
             before = after
         movements += moved.values()
-    return Shift(movements, task.name, dataset, every, losses)
+        losses[variant].append(loss)
+    return Shift(movements, task.name, dataset, every, list(seeds), losses)
 
 
 def movement_of(before: Distribution, after: Distribution) -> tuple[float, float]:
@@ -125,18 +132,19 @@ def _distributions(trainer: Trainer, probe: dict[str, Any]) -> dict[str, Distrib
 
 
 def as_csv(measured: Shift) -> str:
-    """A line for each variant, layer and interval."""
+    """A line for each variant, layer, seed and interval."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["variant", "layer", "step", "mean_moved", "deviation_moved"])
+    writer.writerow(["variant", "layer", "seed", "step", "mean_moved", "deviation_moved"])
     for movement in measured.movements:
-        for step, mean, deviation in zip(*movement[2:], strict=True):
-            writer.writerow([movement.variant, movement.layer, step, f"{mean:.6g}", f"{deviation:.6g}"])
+        for step, mean, deviation in zip(*movement[3:], strict=True):
+            writer.writerow([*movement[:3], step, f"{mean:.6g}", f"{deviation:.6g}"])
     return text.getvalue()
 
 
 def draw(measured: Shift, target: Path) -> Path:
-    """A column for each layer: above the movement of the means, below that of the deviations, over the training.
+    """A column for each layer: above the movement of the means, below that of the deviations, over the training; median
+    and range of the seeds.
 
     Raises:
         UsageError: matplotlib is not installed.
@@ -147,9 +155,13 @@ def draw(measured: Shift, target: Path) -> Path:
                 sharey="row") as (whole, panels):
         for column, layer in enumerate(layers):
             for variant in variants:
-                movement = measured.of(variant, layer)
-                for panel, values in zip(panels[:, column], movement[3:], strict=True):
-                    panel.plot(movement.updates, values, label=variant, linewidth=1.2, **looks[variant].line())
+                of_seeds = measured.of(variant, layer)
+                for panel, values in zip(panels[:, column], ([m.means for m in of_seeds],
+                                                             [m.deviations for m in of_seeds]), strict=True):
+                    low, middle, high = np.quantile(values, (0.0, 0.5, 1.0), axis=0)
+                    panel.plot(of_seeds[0].updates, middle, label=variant, linewidth=1.2, **looks[variant].line())
+                    panel.fill_between(of_seeds[0].updates, low, high, color=looks[variant].colour, alpha=0.15,
+                                       linewidth=0)
                     panel.set_yscale("log")
                     panel.grid(alpha=0.3)
             panels[0][column].set_title(style.wrapped(layer, 2.0), fontsize=9)
