@@ -67,7 +67,8 @@ def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
     if len(pieces) == 1 or products < LEAST or native.failure(_FILE):
         return multiply(a, pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
     first, of_first, turned = _as_it_lies(a)
-    whole = [piece if _distance(piece) else np.ascontiguousarray(piece) for piece in pieces]
+    whole = [piece if _distance(piece) and piece.dtype == a.dtype else np.ascontiguousarray(piece, a.dtype)
+             for piece in pieces]
     out = np.empty((rows, columns), a.dtype)
     addresses, distances = ([of(piece) for piece in whole] for of in (native.address, _distance))
     ends = np.cumsum([len(piece) for piece in whole], dtype=np.int64)
