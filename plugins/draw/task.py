@@ -1,7 +1,8 @@
-"""The task: configuration, presets, variants, loss and metrics."""
+"""The task: configuration, presets, variants, loss, metrics, and what `sample` and `evaluate` call."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -11,10 +12,10 @@ import numpy as np
 from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
-from duoln.plugins.draw import corpus, data, sampling
+from duoln.plugins.draw import corpus, data, evaluation, sampling
 from duoln.plugins.draw.model import Draw, Norm, Start
 from duoln.plugins.draw.ops import Centre
-from duoln.tasks import Column, Config, Splits, Task, Trained
+from duoln.tasks import Column, Config, Findings, Splits, Task, Trained
 from duoln.tasks.task import Predict
 
 Clip = Literal["norm", "value", "none"]
@@ -78,6 +79,7 @@ class DrawTask(Task):
     x_axis = "step"
     batch_axes: ClassVar = {"noise": 1}
     sampling = sampling.Options
+    evaluating = evaluation.Options
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: DrawConfig, root: Path | None = None) -> Splits:
@@ -107,6 +109,9 @@ class DrawTask(Task):
 
     def sample(self, trained: Trained, options: Any, out: Path) -> list[Path]:
         return sampling.draw_pictures(trained, options, out)
+
+    def evaluate(self, trained: Trained, options: evaluation.Options, say: Callable[[str], None]) -> Findings:
+        return evaluation.findings(trained, options, say)
 
     def prepare(self, source: Path, target: Path) -> list[Path]:
         return [corpus.prepare(source, target)]
