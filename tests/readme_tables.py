@@ -8,6 +8,11 @@ or the rows of a table of the paper: kinds of figures, each for all variants, an
     <!-- rows of results/captions: image = test_image, caption = test_caption; R@1 = r1, mean rank = mean_rank -->
     <!-- end -->
 
+or the figures of `duoln evaluate TASK --json`, kept as `evaluation.json` beside a run:
+
+    <!-- evaluated results/paper: bound = test_bound, standard error = test_error -->
+    <!-- end -->
+
 or how far the inputs of layers moved in a finding of `duoln analyze shift`, for some variants:
 
     <!-- movements of results/shift.json: none, encoder -->
@@ -33,6 +38,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"(<!-- duoln (?P<command>report .*?--markdown.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _ROWS = re.compile(r"(<!-- rows of (?P<results>\S+): (?P<kinds>.*?); (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_EVALUATED = re.compile(r"(<!-- evaluated (?P<results>\S+): (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _MOVEMENTS = re.compile(r"(<!-- movements of (?P<finding>\S+): (?P<variants>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -44,6 +50,7 @@ def readmes() -> Iterator[Path]:
 def renewed(readme: Path) -> str:
     """The text of a README with its tables made anew."""
     text = _ROWS.sub(lambda match: f"{match[1]}{_rows(match, readme.parent)}{match[5]}", readme.read_text(encoding="utf-8"))
+    text = _EVALUATED.sub(lambda match: f"{match[1]}{_evaluated(match, readme.parent)}{match[4]}", text)
     text = _MOVEMENTS.sub(lambda match: f"{match[1]}{_movements(match, readme.parent)}{match[4]}", text)
     return _BLOCK.sub(lambda match: f"{match[1]}{_output(match['command'], readme.parent)}{match[3]}", text)
 
@@ -58,6 +65,16 @@ def _rows(match: re.Match[str], folder: Path) -> str:
             of_variant = [run for run in runs if run["variant"] == variant]
             lines.append([f"{kind}, `{variant}`",
                           *(_median([run[f"{prefix}_{key}"] for run in of_variant]) for key in asked.values())])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _evaluated(match: re.Match[str], folder: Path) -> str:
+    """A row for each evaluated run, with two decimals."""
+    asked = dict(pair.split(" = ") for pair in match["asked"].split(", "))
+    runs = [json.loads(path.read_text(encoding="utf-8"))
+            for path in sorted((folder / match["results"]).glob("*/evaluation.json"))]
+    lines = [["variant", "updates", *asked], ["---"] * (2 + len(asked))]
+    lines += [[f"`{run['variant']}`", f"{run['step']:,}", *(f"{run[key]:.2f}" for key in asked.values())] for run in runs]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
