@@ -40,6 +40,12 @@ static inline void tile(const T* const* a, const T* panels, index_t between, ind
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) sums[r][n] = add ? load(out[r] + column + n * L) : vector{};
     }
+    if (!add) {  // so that the results' memory is there when the sums are
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 16
+            for (int n = 0; n < N; ++n) __builtin_prefetch(out[r] + column + n * L, 1);
+    }
     const T* row = panels + first * Panel<T>::width;
 #pragma GCC unroll 4
     for (index_t k = first; k < last; ++k, row += Panel<T>::width) {

@@ -17,6 +17,8 @@ LEAST = 1 << 18
 """Multiplications below which BLAS uses one thread too; its call costs less."""
 MOST = 1 << 31
 """Multiplications above which BLAS is up to a fifth faster, and its threads' waits weigh little."""
+_CACHED = 1 << 20
+"""Values of a second matrix that stay in the caches: with no more, BLAS is not faster at any size."""
 _WORTH_THREADS = 1 << 21
 """Multiplications below which a second thread costs more than it saves."""
 
@@ -45,7 +47,7 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
     if out is None:
         out = np.empty((rows, columns), a.dtype)
     products = rows * depth * columns
-    if failure(products):
+    if failure(rows, depth, columns):
         np.matmul(a, b, out=out)
         return out if bias is None else np.add(out, bias, out=out)
     first, of_first, turned = _as_it_lies(a)
@@ -94,8 +96,11 @@ def _distance(matrix: Array) -> int:
     return down // size if right == size and down % size == 0 and down >= matrix.shape[1] * size else 0
 
 
-def failure(products: int) -> str | None:
-    """The reason why so many multiplications are not compiled; None if they are."""
+def failure(rows: int, depth: int, columns: int) -> str | None:
+    """The reason why a product of (rows, depth) and (depth, columns) is not compiled; None if it is."""
+    products = rows * depth * columns
     if products < LEAST:
         return f"it is for at least {LEAST} multiplications"
-    return f"it is for at most {MOST} multiplications" if products > MOST else native.failure(_FILE)
+    if products > MOST and depth * columns > _CACHED:
+        return f"it is for at most {MOST} multiplications, or a second matrix of at most {_CACHED} values"
+    return native.failure(_FILE)

@@ -8,6 +8,7 @@
 
 static const index_t PANELS_AT_ONCE = 4;     // read side by side: a CPU fetches neighbouring lines together
 static const index_t DEPTH_AT_ONCE = 1024;   // what is packed at a time stays in the caches
+static const index_t VALUES_AT_ONCE = 1 << 18; // of the first matrix: what is turned at a time stays there, too
 static const index_t MOST_ROWS_CACHED = 256; // with more rows, the threads share rows
 static const index_t ROWS_AT_ONCE = 48, LEAST_ROWS_AT_ONCE = 12, BLOCKS = 16;
 
@@ -51,48 +52,55 @@ struct Operands {
     }
 };
 
+// A part [begin, end) of the depth, and where the first matrix's values for it are: (rows, end - begin).
 template <class T>
-static void share_panels(const Operands<T>& of) {
+struct Depth {
+    index_t begin, end;
+    const T* a;
+    index_t distance;
+};
+
+// The share of a part of the depth in the product, with the threads sharing panels.
+template <class T>
+static void share_panels(const Operands<T>& of, const Depth<T>& depth) {
     constexpr index_t W = Panel<T>::width;
     const std::vector<T*> to = addresses(of.out, of.rows, of.out_distance);
     const index_t panels = of.panels(), groups = (panels + PANELS_AT_ONCE - 1) / PANELS_AT_ONCE;
-    in_parts(groups, of.threads, [&](index_t begin, index_t end) {
-        const Aligned<T> packed(PANELS_AT_ONCE * std::min(of.depth, DEPTH_AT_ONCE) * W);
-        for (index_t group = begin; group < end; ++group) {
+    in_parts(groups, of.threads, [&](index_t first_group, index_t last_group) {
+        const Aligned<T> packed(PANELS_AT_ONCE * std::min(depth.end - depth.begin, DEPTH_AT_ONCE) * W);
+        for (index_t group = first_group; group < last_group; ++group) {
             const index_t first = group * PANELS_AT_ONCE, last = std::min(first + PANELS_AT_ONCE, panels);
-            for (index_t k = 0; k < of.depth; k += DEPTH_AT_ONCE) {
-                const index_t depth = std::min(DEPTH_AT_ONCE, of.depth - k);
-                of.pack(k, depth, first, last, packed.data());
-                const std::vector<const T*> from = addresses(of.a + k, of.rows, of.a_distance);
-                product_into(from.data(), of.rows, packed.data(), depth, first, last, of.columns, to.data(), k > 0);
+            for (index_t k = depth.begin; k < depth.end; k += DEPTH_AT_ONCE) {
+                const index_t now = std::min(DEPTH_AT_ONCE, depth.end - k);
+                of.pack(k, now, first, last, packed.data());
+                const std::vector<const T*> from = addresses(depth.a + k - depth.begin, of.rows, depth.distance);
+                product_into(from.data(), of.rows, packed.data(), now, first, last, of.columns, to.data(), k > 0);
             }
-            of.add_bias(0, of.rows, first * W, std::min(last * W, of.columns));
+            if (depth.end == of.depth) of.add_bias(0, of.rows, first * W, std::min(last * W, of.columns));
         }
     });
 }
 
+// The same with the threads sharing rows.
 template <class T>
-static void share_rows(const Operands<T>& of) {
+static void share_rows(const Operands<T>& of, const Depth<T>& depth) {
     constexpr index_t W = Panel<T>::width;
-    const index_t panels = of.panels();
+    const index_t panels = of.panels(), now = depth.end - depth.begin;
     const index_t each = std::min(std::max((of.rows + BLOCKS - 1) / BLOCKS, LEAST_ROWS_AT_ONCE), ROWS_AT_ONCE);
     const std::vector<T*> to = addresses(of.out, of.rows, of.out_distance);
-    const Aligned<T> packed(panels * std::min(of.depth, DEPTH_AT_ONCE) * W);
-    for (index_t k = 0; k < of.depth; k += DEPTH_AT_ONCE) {
-        const index_t depth = std::min(DEPTH_AT_ONCE, of.depth - k);
-        const std::vector<const T*> from = addresses(of.a + k, of.rows, of.a_distance);
-        in_parts(panels, of.threads, [&](index_t first, index_t last) {
-            for (index_t p = first; p < last; p += PANELS_AT_ONCE)
-                of.pack(k, depth, p, std::min(p + PANELS_AT_ONCE, last), packed.data() + p * depth * W);
-        });
-        in_parts((of.rows + each - 1) / each, of.threads, [&](index_t first, index_t last) {
-            for (index_t row = first * each; row < std::min(last * each, of.rows); row += each) {
-                const index_t count = std::min(each, of.rows - row);
-                product_into(from.data() + row, count, packed.data(), depth, 0, panels, of.columns, to.data() + row, k > 0);
-                if (k + depth == of.depth) of.add_bias(row, row + count, 0, of.columns);
-            }
-        });
-    }
+    const std::vector<const T*> from = addresses(depth.a, of.rows, depth.distance);
+    const Aligned<T> packed(panels * now * W);
+    in_parts(panels, of.threads, [&](index_t first, index_t last) {
+        for (index_t p = first; p < last; p += PANELS_AT_ONCE)
+            of.pack(depth.begin, now, p, std::min(p + PANELS_AT_ONCE, last), packed.data() + p * now * W);
+    });
+    in_parts((of.rows + each - 1) / each, of.threads, [&](index_t first, index_t last) {
+        for (index_t row = first * each; row < std::min(last * each, of.rows); row += each) {
+            const index_t count = std::min(each, of.rows - row);
+            product_into(from.data() + row, count, packed.data(), now, 0, panels, of.columns, to.data() + row, depth.begin > 0);
+            if (depth.end == of.depth) of.add_bias(row, row + count, 0, of.columns);
+        }
+    });
 }
 
 // A matrix (depth, rows) as (rows, depth); the distances are those of two rows.
@@ -109,17 +117,22 @@ static void turn_whole(const T* a, index_t distance, index_t rows, index_t depth
 }
 
 template <class T>
-static void multiply(Operands<T>&& of, bool a_turned) {
+static void multiply(const Operands<T>& of, bool a_turned) {
+    const bool few = of.rows <= MOST_ROWS_CACHED;
+    const index_t most = few ? std::max(VALUES_AT_ONCE / std::max<index_t>(of.rows, 1), DEPTH_AT_ONCE) : DEPTH_AT_ONCE;
     // Rows that are a power of two apart would share a few lines of the first cache.
-    const index_t distance = of.depth + CACHE_LINE / index_t(sizeof(T));
+    const index_t distance = std::min(of.depth, most) + CACHE_LINE / index_t(sizeof(T));
     const Aligned<T> turned(a_turned ? of.rows * distance : 0);
-    if (a_turned) {
-        turn_whole(of.a, of.a_distance, of.rows, of.depth, turned.data(), distance, of.threads);
-        of.a = turned.data();
-        of.a_distance = distance;
+    for (index_t k = 0; k < of.depth; k += most) {
+        Depth<T> depth{k, std::min(k + most, of.depth), of.a + k, of.a_distance};
+        if (a_turned) {
+            turn_whole(of.a + k * of.a_distance, of.a_distance, of.rows, depth.end - k, turned.data(), distance, of.threads);
+            depth.a = turned.data();
+            depth.distance = distance;
+        }
+        if (few) share_panels(of, depth);
+        else share_rows(of, depth);
     }
-    if (of.rows > MOST_ROWS_CACHED) share_rows(of);
-    else share_panels(of);
 }
 
 #define PRODUCT(T, NAME)                                                                                                \

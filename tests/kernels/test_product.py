@@ -14,7 +14,7 @@ from duoln.testing import check_rule
 pytestmark = [pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler"), pytest.mark.numerical]
 
 SIZES = [(1, 1, 1), (1, 300, 17), (5, 1, 33), (9, 270, 80), (6, 7, 16), (7, 257, 15), (13, 1025, 31), (48, 64, 64), (97, 33, 130),
-         (257, 40, 19), (270, 1030, 40), (300, 2049, 5), (640, 17, 48)]
+         (257, 40, 19), (270, 1030, 40), (300, 2049, 5), (640, 17, 48), (256, 1100, 20), (40, 6600, 9)]
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def test_values_in_every_layout(sizes, layout, dtype, threads, rng):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("layout", ["as it is", "transposed", "in a wider one", "strided", "from its end"])
 @pytest.mark.parametrize("ends", [(1, 2, 3), (0, 5, 5, 40), (8, 16, 24, 31), (700, 1023, 1025, 2100)], ids=str)
-@pytest.mark.parametrize("rows, columns", [(1, 5), (7, 33), (270, 40)])
+@pytest.mark.parametrize("rows, columns", [(1, 5), (7, 33), (200, 40), (270, 40)])
 def test_a_product_with_pieces_has_the_bits_of_that_with_the_whole_matrix(rows, columns, ends, layout, dtype, threads, rng):
     a, b = rng.standard_normal((rows, ends[-1])).astype(dtype), rng.standard_normal((ends[-1], columns)).astype(dtype)
     pieces = [_laid_out(layout, piece) for piece in np.split(b, ends[:-1])]
@@ -124,5 +124,7 @@ def test_small_and_very_large_products_and_those_of_few_rows_have_other_rules(mo
     [rule] = [r for r in ops.linear.rules("numpy") if r.name == "compiled product"]
     assert rule.supports(numpy_backend, x, weight, None) is None
     assert "at least" in rule.supports(numpy_backend, x[:3], weight[:, :9], None)
-    assert "at most" in rule.supports(numpy_backend, np.broadcast_to(x[:1], (1 << 16, 256)), weight, None)
+    many = np.broadcast_to(np.float32(1), (1 << 16, 2048))
+    assert rule.supports(numpy_backend, many[:, :256], weight, None) is None
+    assert "at most" in rule.supports(numpy_backend, many, np.ones((2048, 520), np.float32), None)
     assert "few rows" in rule.supports(numpy_backend, x[:4], weight, None)
