@@ -15,6 +15,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
+from duoln.kernels.product.centred import centred
 from duoln.kernels.recurrent import positions as walks
 from duoln.kernels.recurrent.positions import Positions, Units
 from duoln.kernels.recurrent.supports import supports
@@ -58,13 +59,12 @@ class _Saved(NamedTuple):
         return (walked.w_h, self.x_proj, self.h_proj, *self.parameters, walked.hidden, self.norms,
                 walked.positions.slots, walked.positions.steps, walked.positions.batch, walked.units.hidden,
                 self.attrs["eps"], int(self.norms is not None), int(walked.positions.reverse),
-                *walks.threads(walked.units, walked.positions))
+                *walks.threads(walked.positions, walked.w_h))
 
 
 def _centred(weight: Array) -> Array:
     """The matrix without its rows' means: those of the columns of z and r, and those of n, as each norm has its own."""
-    cut = weight.shape[1] * 2 // 3
-    return np.concatenate([walks.centred(part) for part in (weight[:, :cut], weight[:, cut:])], axis=1)
+    return centred(weight, weight.shape[1] * 2 // 3)
 
 
 def _parameters(units: Units, bias: Array | None, norms: dict[str, Array]) -> _Parameters:

@@ -255,7 +255,7 @@ template <class T, bool NORMED, bool CELL>
 static void forward(const Lstm<T>& l, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = l.sizes;
     const Aligned<T> packed(GATES * l.sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels * 4);
-    pack(w_h, sizes.hidden, GATES, sizes.hidden, packed.data());
+    pack_gates(w_h, sizes.hidden, GATES, sizes.hidden, packed.data(), threads);
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk<T, NORMED, CELL>(l, packed.data(), panel_sums.data(), share, barrier);
     });
@@ -266,7 +266,7 @@ static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, 
     const Sizes& sizes = l.sizes;
     const Aligned<T> packed(GATES * l.sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels * 4),
         d_cell(sizes.batch * sizes.stride);
-    pack_transposed(w_h, sizes.hidden, GATES, sizes.hidden, packed.data());
+    pack_gates_transposed(w_h, sizes.hidden, GATES, sizes.hidden, packed.data(), threads);
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), d_cell.data(), share, barrier);
     });

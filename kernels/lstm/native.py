@@ -16,6 +16,7 @@ from duoln.core import Rule
 from duoln.kernels import host, native
 from duoln.kernels.lstm.native_cell import cell_rule
 from duoln.kernels.lstm.parameters import VARIANTS, Parameters, parameters
+from duoln.kernels.product.centred import centred
 from duoln.kernels.recurrent import positions as walks
 from duoln.kernels.recurrent.positions import Positions, Units
 from duoln.kernels.recurrent.supports import supports
@@ -51,7 +52,7 @@ class _Saved(NamedTuple):
         return (walked.w_h, self.x_proj, self.h_proj, *self.parameters, walked.hidden, self.cells, self.norms,
                 walked.positions.slots, walked.positions.steps, walked.positions.batch, walked.units.hidden,
                 self.attrs["eps"], VARIANTS[self.attrs["norm"]], int(walked.positions.reverse),
-                *walks.threads(walked.units, walked.positions))
+                *walks.threads(walked.positions, walked.w_h))
 
 
 def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, bias: Array, mask: Array | None,
@@ -60,7 +61,7 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
     positions = Positions.of(x.shape[0], x.shape[1], mask, attrs["reverse"])
     norms = dict(zip(norm_shapes("lstm", attrs["norm"], 1), norm_arrays, strict=True))
     if "gain_x" in norms:
-        w_x, w_h = walks.centred(w_x), walks.centred(w_h)
+        w_x, w_h = centred(w_x), centred(w_h)
     walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
                           walks.states(units, positions, h), units, positions)
     x_proj = walks.product(walked.x, walked.w_x)
@@ -104,7 +105,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_norms = {"gain_x": d_gain_x, "bias_x": d_b, "gain_h": d_gain_h, "bias_h": d_b, "gain_c": d_gain_c,
                "bias_c": d_bias_c}
     if normed:  # remove the means that `centred` removed from the weights
-        d_w_x, d_w_h = walks.centred(d_w_x), walks.centred(d_w_h)
+        d_w_x, d_w_h = centred(d_w_x), centred(d_w_h)
         if saved.attrs["norm"] == "layer-theano":
             d_inner = units.cut(walks.column_sums(d_x_proj))
             d_b = d_b + d_inner - d_inner.mean()

@@ -20,7 +20,10 @@ PANEL_BYTES = 64
 ROW_BLOCK = 8
 """As in walk.h."""
 BY_UNITS_BELOW = 16
-"""With fewer rows than this, threads share the units of all rows; else each has its own rows."""
+"""With fewer rows than this, threads share the units of all rows; else each has its own rows, and reads all weights."""
+WEIGHTS_READ_ONCE = 8 << 20
+"""Bytes of recurrent weights from which threads share the units of any number of rows: if each read all of them at each
+time step, they would ask the last cache for more than it gives."""
 _WORTH_THREADS = 1 << 20
 """Multiplications of a time step below which a second thread costs more than it saves."""
 
@@ -119,22 +122,16 @@ def given(units: Units, d_state: Array | None, like: Array) -> Array:
     return filled
 
 
-def threads(units: Units, positions: Positions) -> tuple[int, int]:
+def threads(positions: Positions, w_h: Array) -> tuple[int, int]:
     """How many threads walk, and whether (1 or 0) they share units instead of rows."""
-    work = positions.batch * units.hidden * units.hidden * units.gates
-    count = host.workers() if work >= _WORTH_THREADS else 1
-    return count, int(positions.batch < BY_UNITS_BELOW)
+    count = host.workers() if positions.batch * w_h.size >= _WORTH_THREADS else 1
+    return count, int(positions.batch < BY_UNITS_BELOW or w_h.nbytes >= WEIGHTS_READ_ONCE)
 
 
 def product(rows: Array, weight: Array) -> Array:
     """`rows @ weight`, which begins on a cache line."""
     out = host.empty((len(rows), weight.shape[1]), rows.dtype)
     return multiply(rows, weight, out)
-
-
-def centred(weight: Array) -> Array:
-    """The matrix without its rows' means: layer norm of its product is the same, and the product has no mean."""
-    return weight - np.add.reduce(weight, axis=1, keepdims=True) * (1 / weight.shape[1])
 
 
 def column_sums(x: Array) -> Array:

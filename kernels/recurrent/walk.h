@@ -3,7 +3,7 @@
 // Hidden units stand in panels (`packed_product.h`), so a gate takes `stride` columns: H, filled up with zeros. Only the
 // positions (time step, row) that no mask takes out have a place in the products: `slots` gives the place, or -1.
 #pragma once
-#include "../packed_product.h"
+#include "../packing.h"
 
 // Rows whose shares of a parameter's gradient are added up together. Threads get whole blocks.
 static const index_t ROW_BLOCK = 8;
@@ -127,28 +127,27 @@ static void as_team(const Sizes& sizes, int threads, bool by_units, const Work& 
 
 // Packs a matrix (depth, gates * hidden) into panels of each gate: (gates * panels, depth, width).
 template <class T>
-static void pack(const T* w, index_t depth, index_t gates, index_t hidden, T* packed) {
+static void pack_gates(const T* w, index_t depth, index_t gates, index_t hidden, T* packed, int threads) {
     const index_t W = Panel<T>::width, panels = Panel<T>::count(hidden);
-    for (index_t gate = 0; gate < gates; ++gate)
-        for (index_t p = 0; p < panels; ++p)
-            for (index_t k = 0; k < depth; ++k, packed += W)
-                for (index_t j = 0; j < W; ++j) {
-                    const index_t unit = p * W + j;
-                    packed[j] = unit < hidden ? w[(k * gates + gate) * hidden + unit] : T(0);
-                }
+    in_parts(gates * panels, threads, [=](index_t first, index_t last) {
+        for (index_t each = first; each < last; ++each)
+            pack_panels(w + each / panels * hidden, gates * hidden, depth, hidden, each % panels, each % panels + 1,
+                        packed + each * depth * W, depth * W);
+    });
 }
 
 // Packs the same matrix transposed, for the gradient: from (gates * stride) to the units of `depth`.
 template <class T>
-static void pack_transposed(const T* w, index_t depth, index_t gates, index_t hidden, T* packed) {
-    const index_t W = Panel<T>::width, stride = Panel<T>::count(hidden) * W, panels = Panel<T>::count(depth);
-    for (index_t p = 0; p < panels; ++p)
-        for (index_t gate = 0; gate < gates; ++gate)
-            for (index_t unit = 0; unit < stride; ++unit, packed += W)
-                for (index_t j = 0; j < W; ++j) {
-                    const index_t k = p * W + j;
-                    packed[j] = unit < hidden && k < depth ? w[(k * gates + gate) * hidden + unit] : T(0);
-                }
+static void pack_gates_transposed(const T* w, index_t depth, index_t gates, index_t hidden, T* packed, int threads) {
+    const index_t W = Panel<T>::width, stride = Panel<T>::count(hidden) * W;
+    in_parts(Panel<T>::count(depth), threads, [=](index_t first, index_t last) {
+        for (index_t p = first; p < last; ++p)
+            for (index_t gate = 0; gate < gates; ++gate) {
+                T* to = packed + (p * gates + gate) * stride * W;
+                pack_transposed(w + gate * hidden, gates * hidden, hidden, depth, p, p + 1, to);
+                std::fill(to + hidden * W, to + stride * W, T(0));
+            }
+    });
 }
 
 // Sums over the values of a row, in a fixed order: each panel's own sum, then the panels one after another.

@@ -14,6 +14,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
+from duoln.kernels.product.centred import centred
 from duoln.kernels.recurrent import positions as walks
 from duoln.kernels.recurrent.positions import Positions, Units
 from duoln.kernels.recurrent.supports import supports
@@ -45,7 +46,7 @@ class _Saved(NamedTuple):
         walked = self.walked
         return (walked.w_h, self.sums, self.gain, self.bias, walked.hidden, self.rstd, walked.positions.slots,
                 walked.positions.steps, walked.positions.batch, walked.units.hidden, self.eps,
-                int(walked.positions.reverse), *walks.threads(walked.units, walked.positions))
+                int(walked.positions.reverse), *walks.threads(walked.positions, walked.w_h))
 
 
 def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
@@ -53,7 +54,7 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
     units = Units.of(1, h.shape[1], x.dtype)
     positions = Positions.of(x.shape[0], x.shape[1], mask, attrs["reverse"])
     if norms:
-        w_x, w_h = walks.centred(w_x), walks.centred(w_h)
+        w_x, w_h = centred(w_x), centred(w_h)
     walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
                           walks.states(units, positions, h), units, positions)
     gain, added = norms if norms else (None, bias)
@@ -77,7 +78,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     if d_gain is None:
         return [d_x, units.cut(dh, 1), d_w_x, d_w_h, d_added, None]
     # remove the means that `centred` removed from the weights
-    return [d_x, units.cut(dh, 1), walks.centred(d_w_x), walks.centred(d_w_h), None, None,
+    return [d_x, units.cut(dh, 1), centred(d_w_x), centred(d_w_h), None, None,
             units.cut(d_gain.sum(axis=0)), d_added]
 
 

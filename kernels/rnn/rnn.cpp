@@ -114,7 +114,7 @@ template <class T, bool NORMED>
 static void forward(const Rnn<T>& n, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = n.sizes;
     const Aligned<T> packed(sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels);
-    pack(w_h, sizes.hidden, 1, sizes.hidden, packed.data());
+    pack_gates(w_h, sizes.hidden, 1, sizes.hidden, packed.data(), threads);
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk<T, NORMED>(n, packed.data(), panel_sums.data(), share, barrier);
     });
@@ -124,7 +124,7 @@ template <class T, bool NORMED>
 static void backward(const Rnn<T>& n, const RnnGradients<T>& d, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = n.sizes;
     const Aligned<T> packed(sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels);
-    pack_transposed(w_h, sizes.hidden, 1, sizes.hidden, packed.data());
+    pack_gates_transposed(w_h, sizes.hidden, 1, sizes.hidden, packed.data(), threads);
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk_back<T, NORMED>(n, d, packed.data(), panel_sums.data(), share, barrier);
     });

@@ -60,9 +60,9 @@ SHARED = {"by units": (3, 12, 5, 300), "by rows": (3, 67, 5, 130)}
 def _bytes_with(monkeypatch, threads, cell, size, run):
     """The bytes of a run with so many threads, which the rule really asks for."""
     monkeypatch.setattr(host, "workers", lambda: threads)
-    units = positions.Units.of(GATES[cell], size[3], np.dtype("float32"))
-    asked, by_units = positions.threads(units, positions.Positions.of(*size[:2], None, False))
-    assert (asked, bool(by_units)) == (threads, size == SHARED["by units"])
+    weights = np.empty((size[3], GATES[cell] * size[3]), np.float32)
+    asked, by_units = positions.threads(positions.Positions.of(*size[:2], None, False), weights)
+    assert (asked, bool(by_units)) == (threads, size == SHARED["by units"] or weights.nbytes >= positions.WEIGHTS_READ_ONCE)
     return [a.tobytes() for a in run()]
 
 
@@ -81,6 +81,17 @@ def test_the_same_bits_for_any_number_of_threads(cell, norm, size, rng, numpy_ba
         run = _runner(cell, norm, size, rng, numpy_backend, remat)
         one, *more = (_bytes_with(monkeypatch, threads, cell, size, run) for threads in (1, 2, 3, 8))
         assert all(several == one for several in more)
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize(("cell", "norm"), CASES)
+def test_the_same_bits_by_rows_and_by_units(cell, norm, rng, numpy_backend, monkeypatch):
+    """Many rows are shared by units, too, where the weights are large."""
+    size = SHARED["by rows"]
+    run = _runner(cell, norm, size, rng, numpy_backend)
+    by_rows = _bytes_with(monkeypatch, 2, cell, size, run)
+    monkeypatch.setattr(positions, "WEIGHTS_READ_ONCE", 1)
+    assert all(_bytes_with(monkeypatch, threads, cell, size, run) == by_rows for threads in (1, 2, 3))
 
 
 @NEEDS_COMPILER
