@@ -13,6 +13,11 @@ or the figures of `duoln evaluate TASK --json`, kept as `evaluation.json` beside
     <!-- evaluated results/paper: bound = test_bound, standard error = test_error -->
     <!-- end -->
 
+or the first update at which a curve was below some levels, for each variant, a median and range of its runs:
+
+    <!-- first below in results/paper: test_bound; 100, 95, 90 -->
+    <!-- end -->
+
 or how far the inputs of layers moved in a finding of `duoln analyze shift`, for some variants:
 
     <!-- movements of results/shift.json: none, encoder -->
@@ -26,12 +31,15 @@ Paths are relative to the README's folder.
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import json
+import math
 import os
 import re
 import shlex
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +47,7 @@ ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"(<!-- duoln (?P<command>report .*?--markdown.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _ROWS = re.compile(r"(<!-- rows of (?P<results>\S+): (?P<kinds>.*?); (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _EVALUATED = re.compile(r"(<!-- evaluated (?P<results>\S+): (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_LEVELS = re.compile(r"(<!-- first below in (?P<results>\S+): (?P<key>\w+); (?P<levels>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _MOVEMENTS = re.compile(r"(<!-- movements of (?P<finding>\S+): (?P<variants>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -51,6 +60,7 @@ def renewed(readme: Path) -> str:
     """The text of a README with its tables made anew."""
     text = _ROWS.sub(lambda match: f"{match[1]}{_rows(match, readme.parent)}{match[5]}", readme.read_text(encoding="utf-8"))
     text = _EVALUATED.sub(lambda match: f"{match[1]}{_evaluated(match, readme.parent)}{match[4]}", text)
+    text = _LEVELS.sub(lambda match: f"{match[1]}{_levels(match, readme.parent)}{match[5]}", text)
     text = _MOVEMENTS.sub(lambda match: f"{match[1]}{_movements(match, readme.parent)}{match[4]}", text)
     return _BLOCK.sub(lambda match: f"{match[1]}{_output(match['command'], readme.parent)}{match[3]}", text)
 
@@ -75,6 +85,20 @@ def _evaluated(match: re.Match[str], folder: Path) -> str:
             for path in sorted((folder / match["results"]).glob("*/evaluation.json"))]
     lines = [["variant", "updates", *asked], ["---"] * (2 + len(asked))]
     lines += [[f"`{run['variant']}`", f"{run['step']:,}", *(f"{run[key]:.2f}" for key in asked.values())] for run in runs]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _levels(match: re.Match[str], folder: Path) -> str:
+    """A row for each variant: the update at which its curve first was below each level."""
+    levels, firsts = match["levels"].split(", "), defaultdict(list)
+    for path in sorted((folder / match["results"]).glob("*/curves.csv")):
+        with path.open(encoding="utf-8", newline="") as file:
+            curve = [(int(row["step"]), float(row[match["key"]])) for row in csv.DictReader(file) if row[match["key"]]]
+        variant = json.loads(path.with_name("config.json").read_text(encoding="utf-8"))["variant"]
+        firsts[variant].append([next((step for step, value in curve if value < float(level)), math.inf) for level in levels])
+    lines = [["updates until below", *levels], ["---"] * (1 + len(levels))]
+    lines += [[f"`{variant}`", *(_median(list(steps), ",").replace("inf", "never") for steps in zip(*runs, strict=True))]
+              for variant, runs in sorted(firsts.items())]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
