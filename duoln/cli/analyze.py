@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from duoln.cli import facts
 from duoln.errors import CheckpointError, UsageError
@@ -16,6 +16,7 @@ from duoln.errors import CheckpointError, UsageError
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
     from duoln.paper.theory.statements import Statement
+    from duoln.tasks import Task
 
 
 def add_command(commands: Any) -> None:
@@ -49,25 +50,30 @@ def add_command(commands: Any) -> None:
     equations.set_defaults(run=_equations)
 
     shift = kinds.add_parser("shift", help="covariate shift: how far the inputs of a task's layers move in training")
-    shift.add_argument("--task", default="las", help="a task that tells what its layers get (las)")
-    shift.add_argument("--variant", metavar="NAME[,NAME]", help="what is compared (default: every variant)")
-    shift.add_argument("--preset", metavar="NAME", default="small", help="default: small")
-    shift.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
-                       help="a setting of the task; may be repeated")
-    shift.add_argument("--updates", type=int, default=200, help="of each variant (200)")
-    shift.add_argument("--every", type=int, default=5, help="updates between two looks at the layers (5)")
-    shift.add_argument("--seeds", type=int, default=3, metavar="COUNT",
-                       help="from so many seeds, the first of which is --seed's (3)")
-    facts.add_plugin_option(shift)
     shift.set_defaults(run=_shift)
 
-    for kind in (invariance, geometry, magnitude, stability, equations, shift):
+    smoothness = kinds.add_parser("smoothness", help="Lipschitz constants of a task's loss and of its gradient")
+    smoothness.set_defaults(run=_smoothness)
+
+    for kind, which in ((shift, "a task that tells what its layers get"), (smoothness, "any task")):
+        kind.add_argument("--task", default="las", help=f"{which} (las)")
+        kind.add_argument("--variant", metavar="NAME[,NAME]", help="what is compared (default: every variant)")
+        kind.add_argument("--preset", metavar="NAME", default="small", help="default: small")
+        kind.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
+                          help="a setting of the task; may be repeated")
+        kind.add_argument("--updates", type=int, default=200, help="of each variant (200)")
+        kind.add_argument("--every", type=int, default=5, help="updates between two looks (5)")
+        kind.add_argument("--seeds", type=int, default=3, metavar="COUNT",
+                          help="from so many seeds, the first of which is --seed's (3)")
+        facts.add_plugin_option(kind)
+
+    for kind in (invariance, geometry, magnitude, stability, equations, shift, smoothness):
         exact = kind in (geometry, magnitude, equations)
         kind.add_argument("--backend", help="default: numpy, for its float64" if exact else
                           "default: DUOLN_BACKEND, else auto")
         kind.add_argument("--seed", type=int, default=0, help="default 0")
         name = kind.prog.split()[-1]
-        also = f", {name}.csv and {name}.png" if kind in (stability, shift) else ""
+        also = f", {name}.csv and {name}.png" if kind in (stability, shift, smoothness) else ""
         kind.add_argument("--out", type=Path, metavar="DIR", help=f"write {name}.json{also} there")
         kind.add_argument("--json", action="store_true", help="as one JSON object on stdout")
 
@@ -167,24 +173,55 @@ def _equations(args: argparse.Namespace) -> int:
 def _shift(args: argparse.Namespace) -> int:
     from duoln.cli import learning_tables
     from duoln.paper.theory import shift
-    from duoln.tasks.registry import find_task
 
-    task = find_task(args.task, args.plugins)
-    variants = list(task.variants) if args.variant in (None, "all") else args.variant.split(",")
-    backend = _backend(args.backend)
-    if args.seeds < 1:
-        raise UsageError(f"[shift] --seeds: expected at least 1, found {args.seeds}")
-    seeds = range(args.seed, args.seed + args.seeds)
-    report = shift.measure(task, variants, args.preset, facts.settings_of(task, args), backend, seeds, args.updates,
-                           args.every)
-    summary = (f"{task.name}, {report.dataset}: median of all layers, seeds and intervals of {report.every} updates, "
+    training = _training(args)
+    report = shift.measure(*training, args.updates, args.every)
+    summary = (f"{report.task}, {report.dataset}: median of all layers, seeds and intervals of {report.every} updates, "
                f"by which the means and deviations of units move: {learning_tables.shift_summary(report)}")
-    _finish(args, backend, summary, None, {
+    _finish(args, training.backend, summary, None, {
         **report._asdict(), "movements": [m._asdict() for m in report.movements]},
         lambda: learning_tables.show_shift(report, summary))
     if args.out is not None:
         _write_curves(args, shift.as_csv(report), lambda target: shift.draw(report, target))
     return 0
+
+
+def _smoothness(args: argparse.Namespace) -> int:
+    from duoln.cli import learning_tables
+    from duoln.paper.theory import smoothness
+
+    training = _training(args)
+    report = smoothness.measure(*training, args.updates, args.every)
+    summary = (f"{report.task}, {report.dataset}: constants of the loss and of its gradient, geometric mean of all "
+               f"looks and seeds: {learning_tables.smoothness_summary(report)}")
+    _finish(args, training.backend, summary, None, {
+        **report._asdict(), "constants": [c._asdict() for c in report.constants]},
+        lambda: learning_tables.show_smoothness(report, summary))
+    if args.out is not None:
+        _write_curves(args, smoothness.as_csv(report), lambda target: smoothness.draw(report, target))
+    return 0
+
+
+class _Training(NamedTuple):
+    """What is trained, and where: the first arguments of `measure`."""
+
+    task: Task
+    variants: list[str]
+    preset: str
+    settings: dict[str, Any]
+    backend: Backend
+    seeds: range
+
+
+def _training(args: argparse.Namespace) -> _Training:
+    from duoln.tasks.registry import find_task
+
+    task = find_task(args.task, args.plugins)
+    variants = list(task.variants) if args.variant in (None, "all") else args.variant.split(",")
+    if args.seeds < 1:
+        raise UsageError(f"[{args.kind}] --seeds: expected at least 1, found {args.seeds}")
+    return _Training(task, variants, args.preset, facts.settings_of(task, args), _backend(args.backend),
+                     range(args.seed, args.seed + args.seeds))
 
 
 # Shared by all kinds ------------------------------------------------------------------------------------

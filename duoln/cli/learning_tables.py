@@ -1,4 +1,4 @@
-"""The tables of `duoln analyze magnitude` and `duoln analyze shift`."""
+"""The tables of `duoln analyze magnitude`, `duoln analyze shift` and `duoln analyze smoothness`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from duoln.cli import console
 from duoln.cli.analysis_tables import TITLES
-from duoln.paper.theory import magnitude, shift
+from duoln.paper.theory import magnitude, shift, smoothness
 from duoln.paper.theory.glm import NORMS
 
 
@@ -62,3 +62,33 @@ def _moved(of_seeds: Sequence[shift.Movement]) -> str:
     means, deviations = (statistics.median(map(statistics.fmean, of_kind)) for of_kind in (
         [m.means for m in of_seeds], [m.deviations for m in of_seeds]))
     return f"{means:.3f} / {deviations:.3f}"
+
+
+def show_smoothness(measured: smoothness.Smoothness, summary: str) -> None:
+    """A row for each variant: its constants in the median seed, and their range."""
+    rows = []
+    for variant in dict.fromkeys(c.variant for c in measured.constants):
+        of_seeds = measured.of(variant)
+        rows.append((variant, *(_range([statistics.geometric_mean(getattr(c, kind)) for c in of_seeds])
+                                for kind in ("loss", "gradient"))))
+    count = len(measured.seeds)
+    console.show(console.rows_table(
+        "Lipschitz constants along the gradient, geometric mean over the training"
+        + (f"; median and range of {count} seeds" if count > 1 else ""),
+        ("variant", "of the loss", "of the gradient"), rows, whole=(0,)), data=True)
+    console.put(summary)
+
+
+def smoothness_summary(measured: smoothness.Smoothness) -> str:
+    """The constants of each variant, in words."""
+    parts = []
+    for variant in dict.fromkeys(c.variant for c in measured.constants):
+        loss, gradient = (statistics.geometric_mean(value for c in measured.of(variant) for value in getattr(c, kind))
+                          for kind in ("loss", "gradient"))
+        parts.append(f"{loss:.3g} and {gradient:.3g} ({variant})")
+    return ", ".join(parts)
+
+
+def _range(values: Sequence[float]) -> str:
+    text = f"{statistics.median(values):.3g}"
+    return text if len(values) == 1 else f"{text} ({min(values):.3g} to {max(values):.3g})"

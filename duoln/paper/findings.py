@@ -18,7 +18,7 @@ from duoln.paper.theory.statements import EXACT, WRONG
 from duoln.runs.folder import read_json
 
 KEPT = Path(__file__).resolve().parent / "theory" / "results"
-KINDS = ("equations", "stability", "invariance", "geometry", "magnitude", "shift")
+KINDS = ("equations", "stability", "invariance", "geometry", "magnitude", "shift", "smoothness")
 """The kinds of `duoln analyze`."""
 
 
@@ -196,6 +196,30 @@ class Steadier:
                                       f"{layer}:", statistics.median(shares), ".2f"))
                 answers.append(True if max(shares) < 1 else False if min(shares) > 1 else None)
         return Answer(_all(answers), sorted(figures, key=lambda figure: figure.what))
+
+
+@dataclass(frozen=True)
+class Smoother:
+    """The Lipschitz constants of the loss and of its gradient are lower than the plain network's, with every seed."""
+
+    variant: str
+    baseline: str = "none"
+
+    @property
+    def words(self) -> str:
+        return ("the constants of the loss and of its gradient along the gradient, their geometric mean over the "
+                "training, are lower with every seed; not if one of them is higher with every seed")
+
+    def answer(self, content: Mapping[str, Any]) -> Answer:
+        figures, answers = [], []
+        for kind in ("loss", "gradient"):
+            ours, plain = ([statistics.geometric_mean(c[kind]) for c in content["constants"] if c["variant"] == variant]
+                           for variant in (self.variant, self.baseline))
+            shares = [mine / other for mine, other in zip(ours, plain, strict=True)]
+            figures.append(Figure(f"constant by that of {self.baseline}, median of {len(shares)} seeds",
+                                  f"of the {kind}:", statistics.median(shares), ".2f"))
+            answers.append(True if max(shares) < 1 else False if min(shares) > 1 else None)
+        return Answer(_all(answers), figures)
 
 
 def _all(answers: Sequence[bool | None]) -> bool | None:

@@ -84,6 +84,18 @@ def test_shift_has_a_row_for_each_layer_and_a_column_for_each_variant(capsys, tm
     assert len((tmp_path / "shift.csv").read_text().splitlines()) == 1 + 2 * 5 * 2 * 2
 
 
+def test_smoothness_has_a_row_for_each_variant(capsys, tmp_path):
+    args = ["analyze", "smoothness", *NUMPY, "--preset", "smoke", "--variant", "none,both", "--updates", "4", "--every", "2", "--seeds", "2",
+            *TINY]
+    assert main([*args, "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert {p.name for p in tmp_path.iterdir()} == {"smoothness.json", "smoothness.csv", "smoothness.png"}
+    assert all(words in out for words in ("of the gradient", "median and range of 2 seeds", "none", "both"))
+    document = json.loads((tmp_path / "smoothness.json").read_text())
+    assert [(c["variant"], c["seed"], c["updates"]) for c in document["constants"]] == [(v, s, [0, 2]) for v in ("none", "both") for s in (0, 1)]
+    assert len((tmp_path / "smoothness.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
+
+
 def test_stability_leaves_a_picture_and_a_table(capsys, tmp_path):
     args = ["analyze", "stability", *NUMPY, "--steps", "3", "--scales", "1,4", "--out", str(tmp_path)]
     assert main(args) == 0
@@ -96,7 +108,7 @@ def test_stability_leaves_a_picture_and_a_table(capsys, tmp_path):
     ([], 2, "KIND"), (["colour"], 2, "invariance"), (["invariance", "--draws", "0"], 2, "at least 1 draw"),
     (["invariance", "--eps", "-1"], 2, "eps"), (["invariance", "--backend", "tpu"], 2, "'tpu'"),
     (["geometry", "--cases", "3"], 2, "10 cases"), (["shift", "--task", "no"], 2, "'no'"),
-    (["shift", "--updates", "3"], 2, "1 to 3"), (["shift", "--seeds", "0"], 2, "--seeds: expected at least 1"), (["shift", "--variant", "x", "--preset", "smoke"], 2, "'x'"),
+    (["shift", "--updates", "3"], 2, "1 to 3"), (["shift", "--seeds", "0"], 2, "--seeds: expected at least 1"), (["smoothness", "--updates", "3"], 2, "[smoothness]"), (["shift", "--variant", "x", "--preset", "smoke"], 2, "'x'"),
     (["shift", "--task", "mnist", "--preset", "smoke", "--variant", "ln"], 2, "what its layers get"), (["magnitude", "--scale", "0"], 2, "a finite scale above 0"),
     (["magnitude", "--cases", "3"], 2, "10 cases"), (["geometry", "--backend", "cupy"], 3, "cannot be used"),
     (["stability", "--scales", "1,x"], 2, "1,x"), (["stability", "--scales", "0"], 2, "positive scale"),

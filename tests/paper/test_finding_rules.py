@@ -2,7 +2,7 @@
 
 import pytest
 
-from duoln.paper.findings import Bounded, Robust, Stated, Steadier, Steady, Unchanged, WholeTable
+from duoln.paper.findings import Bounded, Robust, Smoother, Stated, Steadier, Steady, Unchanged, WholeTable
 
 
 def _statement(error, limit=1e-9, where="eq. 8", text="KL is short"):
@@ -96,3 +96,14 @@ def test_every_layer_moves_less_with_every_seed(first, second, holds):
     assert answer.holds is holds
     assert [(f.what.split()[2], f.who) for f in answer.figures] == [(kind, layer) for kind in ("deviations", "means") for layer in ("first:", "second:")]
     assert answer.figures[2].value == pytest.approx(((first[0] + 1) / 2 + (first[1] + 1) / 2) / 2)
+
+
+@pytest.mark.parametrize(("loss", "gradient", "holds"), [((0.5, 0.9), (0.1, 0.2), True), ((0.5, 1.1), (0.1, 0.2), None),
+                                                         ((0.5, 0.9), (1.1, 1.2), False), ((0.5, 1.1), (1.1, 1.2), False)])
+def test_both_constants_are_lower_with_every_seed(loss, gradient, holds):
+    """Of two seeds: the plain network's are 1, or 4 and 1/4, with the geometric mean 1."""
+    content = {"constants": [{"variant": "none", "seed": seed, "loss": [4.0, 0.25], "gradient": [1.0, 1.0]} for seed in (0, 1)]
+               + [{"variant": "both", "seed": seed, "loss": [loss[seed]] * 2, "gradient": [gradient[seed]] * 2} for seed in (0, 1)]}
+    answer = Smoother("both").answer(content)
+    assert answer.holds is holds and [f.who for f in answer.figures] == ["of the loss:", "of the gradient:"]
+    assert answer.figures[0].value == pytest.approx(sum(loss) / 2)

@@ -1,0 +1,174 @@
+"""Smoothness of the training loss: how fast the loss and its gradient change, with and without layer norm.
+
+The chapter on Listen, Attend and Spell says that normalisation lowers the Lipschitz constants of the loss and of its
+gradient; the measure is that of Santurkar et al. 2018 (How does batch normalization help optimization?). Here the
+variants of a task are trained from their start, and before every few updates the parameters w are moved against the
+gradient g of the batch that comes next, by some distances d in turn. The constants at w along g are the greatest
+|L(w) - L(w')| / d and |g(w) - g(w')| / d, where w' = w - d g / |g| and norms are of all parameters together.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln import tree
+from duoln.backends.protocol import Backend
+from duoln.core import compile
+from duoln.errors import DivergedError, UsageError
+from duoln.pictures import style
+from duoln.pictures.drawing import figure
+from duoln.runtime import to_tensors
+from duoln.tasks import Task, make_config
+from duoln.training.train_step import make_gradients
+from duoln.training.trainer import Trainer
+
+DISTANCES = (0.1, 0.3, 1.0)
+"""An update of Adam with the rate 3e-3 moves 1e5 parameters by about 1."""
+
+
+class Constants(NamedTuple):
+    """The constants of one variant over the training from one seed."""
+
+    variant: str
+    seed: int
+    updates: list[int]
+    """The updates that were made before each look."""
+    loss: list[float]
+    """The loss' Lipschitz constant, in nats a unit of distance."""
+    gradient: list[float]
+    """That of the gradient."""
+
+
+class Smoothness(NamedTuple):
+    """The constants of all variants and seeds, and what they were measured with."""
+
+    constants: list[Constants]
+    task: str
+    dataset: str
+    every: int
+    seeds: list[int]
+    distances: list[float]
+
+    def of(self, variant: str) -> list[Constants]:
+        """The constants of one variant, of each seed."""
+        return [constants for constants in self.constants if constants.variant == variant]
+
+
+def measure(task: Task, variants: Sequence[str], preset: str | None, settings: Mapping[str, Any], backend: Backend,
+            seeds: Sequence[int] = (0,), updates: int = 200, every: int = 5) -> Smoothness:
+    """Train each variant from each seed and measure the constants on the way.
+
+    Args:
+        task: any task.
+        variants: what is compared.
+        preset: of the task.
+        settings: overrides of the preset.
+        backend: where it is trained.
+        seeds: of weights, batches and noise.
+        updates: how many of each variant.
+        every: updates between two looks.
+
+    Raises:
+        UsageError: fewer updates than one interval, or an unknown variant or setting.
+        DataError: the task's data are missing or damaged. DivergedError: a loss or a gradient is not finite.
+    """
+    if not 1 <= every <= updates:
+        raise UsageError(f"[smoothness] expected an interval of 1 to {updates} updates, all of them; found {every}")
+    measured, dataset = list[Constants](), ""
+    for variant, seed in itertools.product(variants, seeds):
+        cfg = make_config(task, variant, preset, {**settings, "seed": seed})
+        splits = task.data(cfg)
+        dataset = splits.dataset.label
+        measured.append(_trained(Trainer(task, variant, cfg, splits, backend), updates, every))
+    return Smoothness(measured, task.name, dataset, every, list(seeds), list(DISTANCES))
+
+
+def _trained(trainer: Trainer, updates: int, every: int) -> Constants:
+    gradients = compile(make_gradients(trainer.task, trainer.model))
+    constants = Constants(trainer.variant, trainer.cfg.seed, [], [], [])
+    for update in range(updates):
+        if update % every == 0:
+            batch = to_tensors(trainer.splits.train(update), trainer.backend)
+            loss, gradient = constants_at(lambda params, b=batch: gradients(params, b), trainer.state["params"])
+            constants.updates.append(update)
+            constants.loss.append(loss)
+            constants.gradient.append(gradient)
+        trainer.advance()
+    return constants
+
+
+def constants_at(gradients: Callable[[Any], tuple[Any, Any]], params: Any,
+                 distances: Sequence[float] = DISTANCES) -> tuple[float, float]:
+    """The Lipschitz constants of a loss and of its gradient at `params`, along the gradient.
+
+    Args:
+        gradients: from parameters to the loss and its gradients.
+        params: a tree of tensors.
+        distances: how far the parameters are moved.
+
+    Raises:
+        DivergedError: the loss or the gradient is not finite, or the gradient is zero.
+    """
+    loss, slope = _values(gradients(params))
+    length = math.sqrt(sum(float(np.vdot(g, g)) for g in slope))
+    if not (math.isfinite(loss) and math.isfinite(length) and length > 0):
+        raise DivergedError(f"[smoothness] expected a finite loss and gradient that is not zero; found the loss {loss} "
+                            f"and a gradient of the norm {length}")
+    of_loss, of_gradient = list[float](), list[float]()
+    for distance in distances:
+        moved = [p - g.astype(p.dtype) * np.asarray(distance / length, p.dtype)
+                 for p, g in zip((leaf.numpy() for leaf in tree.leaves(params)), slope, strict=True)]
+        backend = tree.leaves(params)[0].backend
+        other, other_slope = _values(gradients(to_tensors(tree.unflatten(params, moved), backend)))
+        change = math.sqrt(sum(float(np.vdot(a - b, a - b)) for a, b in zip(other_slope, slope, strict=True)))
+        of_loss.append(abs(other - loss) / distance)
+        of_gradient.append(change / distance)
+    return max(of_loss), max(of_gradient)
+
+
+def _values(result: tuple[Any, Any]) -> tuple[float, list[np.ndarray]]:
+    loss, gradients = result
+    return float(loss.numpy()), [gradient.numpy().astype(np.float64) for gradient in tree.leaves(gradients)]
+
+
+def as_csv(measured: Smoothness) -> str:
+    """A line for each variant, seed and look."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["variant", "seed", "step", "loss_constant", "gradient_constant"])
+    for constants in measured.constants:
+        for step, loss, gradient in zip(*constants[2:], strict=True):
+            writer.writerow([*constants[:2], step, f"{loss:.6g}", f"{gradient:.6g}"])
+    return text.getvalue()
+
+
+def draw(measured: Smoothness, target: Path) -> Path:
+    """The constants of the loss and of the gradient over the training; median and range of the seeds.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    variants = list(dict.fromkeys(constants.variant for constants in measured.constants))
+    looks = style.looks(variants)
+    with figure(target, 1, 2, (8.0, 3.6), top=0.85, sharex=True) as (whole, panels):
+        for panel, kind, title in zip(panels[0], ("loss", "gradient"), ("of the loss", "of the gradient"), strict=True):
+            for variant in variants:
+                of_seeds = measured.of(variant)
+                low, middle, high = np.quantile([getattr(c, kind) for c in of_seeds], (0.0, 0.5, 1.0), axis=0)
+                panel.plot(of_seeds[0].updates, middle, label=variant, linewidth=1.2, **looks[variant].line())
+                panel.fill_between(of_seeds[0].updates, low, high, color=looks[variant].colour, alpha=0.15, linewidth=0)
+            panel.set_yscale("log")
+            panel.grid(alpha=0.3)
+            panel.set_title(f"Lipschitz constant {title}", fontsize=9)
+            panel.set_xlabel("updates", fontsize=8)
+        lines, labels = panels[0][0].get_legend_handles_labels()
+        whole.legend(lines, labels, loc="upper center", ncol=len(variants), fontsize=8)
+    return target
