@@ -23,6 +23,11 @@ or how far the inputs of layers moved in a finding of `duoln analyze shift`, for
     <!-- movements of results/shift.json: none, encoder -->
     <!-- end -->
 
+or the constants of a finding of `duoln analyze smoothness`, for some variants:
+
+    <!-- constants of results/smoothness.json: none, encoder -->
+    <!-- end -->
+
 Paths are relative to the README's folder.
 
     python tests/readme_tables.py          write them all anew
@@ -49,6 +54,7 @@ _ROWS = re.compile(r"(<!-- rows of (?P<results>\S+): (?P<kinds>.*?); (?P<asked>.
 _EVALUATED = re.compile(r"(<!-- evaluated (?P<results>\S+): (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _LEVELS = re.compile(r"(<!-- first below in (?P<results>\S+): (?P<key>\w+); (?P<levels>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _MOVEMENTS = re.compile(r"(<!-- movements of (?P<finding>\S+): (?P<variants>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_CONSTANTS = re.compile(r"(<!-- constants of (?P<finding>\S+): (?P<variants>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def readmes() -> Iterator[Path]:
@@ -62,6 +68,7 @@ def renewed(readme: Path) -> str:
     text = _EVALUATED.sub(lambda match: f"{match[1]}{_evaluated(match, readme.parent)}{match[4]}", text)
     text = _LEVELS.sub(lambda match: f"{match[1]}{_levels(match, readme.parent)}{match[5]}", text)
     text = _MOVEMENTS.sub(lambda match: f"{match[1]}{_movements(match, readme.parent)}{match[4]}", text)
+    text = _CONSTANTS.sub(lambda match: f"{match[1]}{_constants(match, readme.parent)}{match[4]}", text)
     return _BLOCK.sub(lambda match: f"{match[1]}{_output(match['command'], readme.parent)}{match[3]}", text)
 
 
@@ -112,6 +119,15 @@ def _movements(match: re.Match[str], folder: Path) -> str:
             lines.append([layer, kind, *(_median([
                 statistics.fmean(movement[kind]) for movement in finding["movements"]
                 if (movement["variant"], movement["layer"]) == (variant, layer)], ".3f") for variant in variants)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _constants(match: re.Match[str], folder: Path) -> str:
+    """A row for the loss and for the gradient: the geometric mean over the training."""
+    finding, variants = json.loads((folder / match["finding"]).read_text(encoding="utf-8")), match["variants"].split(", ")
+    lines = [["Lipschitz constant of", *(f"`{variant}`" for variant in variants)], ["---"] * (1 + len(variants))]
+    lines += [[f"the {kind}", *(_median([statistics.geometric_mean(c[kind]) for c in finding["constants"] if c["variant"] == variant],
+                                        ".2f") for variant in variants)] for kind in ("loss", "gradient")]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -38,6 +38,8 @@ class Claim(NamedTuple):
     """The paper's figures; empty if it has none."""
     length: Length | None = None
     """Of training; None for a claim that no run decides."""
+    unrun: str = ""
+    """Why no run of it is kept; empty if there is one."""
 
 
 class Entry(NamedTuple):

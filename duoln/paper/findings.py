@@ -215,7 +215,7 @@ class Smoother:
         for kind in ("loss", "gradient"):
             ours, plain = ([statistics.geometric_mean(c[kind]) for c in content["constants"] if c["variant"] == variant]
                            for variant in (self.variant, self.baseline))
-            shares = [mine / other for mine, other in zip(ours, plain, strict=True)]
+            shares = [own / without for own, without in zip(ours, plain, strict=True)]
             figures.append(Figure(f"constant by that of {self.baseline}, median of {len(shares)} seeds",
                                   f"of the {kind}:", statistics.median(shares), ".2f"))
             answers.append(True if max(shares) < 1 else False if min(shares) > 1 else None)

@@ -212,8 +212,8 @@ def _by_runs(entry: Entry, claim: Claim, rule: RunRule, task: Task | None, missi
     if task is not None and claim.length is not None:
         evidence = choose(task, rule, claim.length, settings)
     if evidence is None:
-        return Standing(entry, claim, task, missing or _lacking(rule, settings), verdict.of_seeds([], 0.0), "",
-                        None, None, [], settings)
+        return Standing(entry, claim, task, missing or claim.unrun or _lacking(rule, settings),
+                        verdict.of_seeds([], 0.0), "", None, None, [], settings)
     seeds = [seen.holds for seen in evidence.seen]
     decided = verdict.of_seeds(seeds, evidence.share, rule.needs)
     return Standing(entry, claim, task, "", decided, "" if decided in verdict.AGREED else verdict.so_far(seeds),

@@ -6,7 +6,7 @@ import pytest
 
 from duoln.cli import build_parser
 from duoln.paper.claims import Unmeasured
-from duoln.paper.findings import KINDS
+from duoln.paper.findings import KEPT, KINDS
 from duoln.paper.rules import RunRule
 from duoln.paper.standing import ENTRIES, standings
 from duoln.runs import kept
@@ -84,3 +84,12 @@ def test_its_command_parses():
         assert bool(row.commands) != isinstance(row.claim.rule, Unmeasured)
         for command in row.commands:
             build_parser().parse_args(command.split()[1:])
+
+
+def test_each_claim_is_measured_by_what_is_kept_or_says_why_not():
+    homes = [kept.home(registered.task) for registered in REGISTRY.tasks.values()]
+    rows, refused = standings(REGISTRY, [*(home for home in homes if home.is_dir()), KEPT])
+    assert not refused
+    for row in rows:
+        reason = row.claim.rule.why if isinstance(row.claim.rule, Unmeasured) else row.claim.unrun
+        assert row.missing == reason and (row.verdict == "not measured") is bool(reason), row.claim.text

@@ -31,7 +31,7 @@ from duoln.training.train_step import make_gradients
 from duoln.training.trainer import Trainer
 
 DISTANCES = (0.1, 0.3, 1.0)
-"""An update of Adam with the rate 3e-3 moves 1e5 parameters by about 1."""
+"""An update of `las`, preset `small`, moves its 290,000 parameters by 0.06 to 1.6, 0.27 in the median."""
 
 
 class Constants(NamedTuple):
@@ -127,9 +127,9 @@ def constants_at(gradients: Callable[[Any], tuple[Any, Any]], params: Any,
         moved = [p - g.astype(p.dtype) * np.asarray(distance / length, p.dtype)
                  for p, g in zip((leaf.numpy() for leaf in tree.leaves(params)), slope, strict=True)]
         backend = tree.leaves(params)[0].backend
-        other, other_slope = _values(gradients(to_tensors(tree.unflatten(params, moved), backend)))
-        change = math.sqrt(sum(float(np.vdot(a - b, a - b)) for a, b in zip(other_slope, slope, strict=True)))
-        of_loss.append(abs(other - loss) / distance)
+        loss_there, slope_there = _values(gradients(to_tensors(tree.unflatten(params, moved), backend)))
+        change = math.sqrt(sum(float(np.vdot(a - b, a - b)) for a, b in zip(slope_there, slope, strict=True)))
+        of_loss.append(abs(loss_there - loss) / distance)
         of_gradient.append(change / distance)
     return max(of_loss), max(of_gradient)
 
