@@ -96,13 +96,17 @@ def _trained(trainer: Trainer, updates: int, every: int) -> Constants:
     constants = Constants(trainer.variant, trainer.cfg.seed, [], [], [])
     for update in range(updates):
         if update % every == 0:
-            batch = to_tensors(trainer.splits.train(update), trainer.backend)
-            loss, gradient = constants_at(lambda params, b=batch: gradients(params, b), trainer.state["params"])
+            loss, gradient = _look(trainer, gradients)
             constants.updates.append(update)
             constants.loss.append(loss)
             constants.gradient.append(gradient)
         trainer.advance()
     return constants
+
+
+def _look(trainer: Trainer, gradients: Callable[..., tuple[Any, Any]]) -> tuple[float, float]:
+    batch = to_tensors(trainer.splits.train(trainer.step), trainer.backend)
+    return constants_at(lambda params: gradients(params, batch), trainer.state["params"])
 
 
 def constants_at(gradients: Callable[[Any], tuple[Any, Any]], params: Any,
