@@ -25,10 +25,25 @@ struct Panel {
     static index_t count(index_t columns) { return (columns + width - 1) / width; }
 };
 
+// What a tile asks the memory for while it computes, at each row of its panels: nothing, or a part of what is used next.
+struct NothingAhead {
+    void ask(int, index_t) {}
+};
+template <class T>
+struct PanelsAhead {
+    const T* next;
+    index_t pace;
+    void ask(int panels, index_t between) {
+#pragma GCC unroll 4
+        for (int n = 0; n < panels; ++n) __builtin_prefetch(next + n * between, 0, 2);
+        next += pace;
+    }
+};
+
 // out[r][column...] = a[r] * panels, or added to what is there; a panel begins `between` values after the one before.
-template <class T, int ROWS, int PANELS>
+template <class T, int ROWS, int PANELS, class Ahead>
 static inline void tile(const T* const* a, const T* panels, index_t between, index_t first, index_t last, T* const* out,
-                        index_t column, bool add) {
+                        index_t column, bool add, Ahead ahead) {
     using vector = typename Vector<T>::type;
     constexpr int V = Panel<T>::vectors, N = PANELS * V;
     constexpr index_t L = Vector<T>::lanes;
@@ -49,6 +64,7 @@ static inline void tile(const T* const* a, const T* panels, index_t between, ind
     const T* row = panels + first * Panel<T>::width;
 #pragma GCC unroll 4
     for (index_t k = first; k < last; ++k, row += Panel<T>::width) {
+        ahead.ask(PANELS, between);
         vector b[N];
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) b[n] = load(row + n / V * between + n % V * L);
@@ -65,24 +81,34 @@ static inline void tile(const T* const* a, const T* panels, index_t between, ind
         for (int n = 0; n < N; ++n) store(out[r] + column + n * L, sums[r][n]);
 }
 
-template <class T, int ROWS, int PANELS>
+template <class T, int ROWS, int LEAST, int PANELS, class Ahead>
 static void tile_of(index_t rows, const T* const* a, const T* panels, index_t between, index_t first, index_t last,
-                    T* const* out, index_t column, bool add) {
-    if constexpr (ROWS > 0) {
-        if (rows == ROWS) tile<T, ROWS, PANELS>(a, panels, between, first, last, out, column, add);
-        else tile_of<T, ROWS - 1, PANELS>(rows, a, panels, between, first, last, out, column, add);
+                    T* const* out, index_t column, bool add, Ahead ahead) {
+    if constexpr (ROWS >= LEAST) {
+        if (rows == ROWS) tile<T, ROWS, PANELS>(a, panels, between, first, last, out, column, add, ahead);
+        else tile_of<T, ROWS - 1, LEAST, PANELS>(rows, a, panels, between, first, last, out, column, add, ahead);
     }
 }
 
+// Several groups of rows use the same panels. The first of them would wait for memory, so each group asks for its share of
+// the panels that come next. One group alone reads the panels as they lie, which the CPU foresees.
 template <class T, int ROWS, int PANELS>
 static void columns_of(const T* const* a, index_t rows, const T* panels, index_t depth, T* const* out, index_t column,
                        bool add) {
-    const index_t groups = (rows + ROWS - 1) / ROWS, between = depth * Panel<T>::width;
+    constexpr index_t W = Panel<T>::width;
+    const index_t groups = (rows + ROWS - 1) / ROWS, between = depth * W;
     for (index_t k = 0; k < depth; k += DEPTH_BLOCK) {
         const index_t end = k + DEPTH_BLOCK < depth ? k + DEPTH_BLOCK : depth;
+        if (groups <= 1) {
+            tile_of<T, ROWS, 1, PANELS>(rows, a, panels, between, k, end, out, column, add || k > 0, NothingAhead{});
+            continue;
+        }
+        const T* next = panels + (end < depth ? end * W : PANELS * between);
+        const index_t pace = (W + groups - 1) / groups;  // of values: together the groups ask for all
         for (index_t g = 0; g < groups; ++g) {
-            const index_t r = rows * g / groups, next = rows * (g + 1) / groups;
-            tile_of<T, ROWS, PANELS>(next - r, a + r, panels, between, k, end, out + r, column, add || k > 0);
+            const index_t r = rows * g / groups, until = rows * (g + 1) / groups;
+            tile_of<T, ROWS, ROWS / 2, PANELS>(until - r, a + r, panels, between, k, end, out + r, column, add || k > 0,
+                                               PanelsAhead<T>{next + g * (end - k) * pace, pace});
         }
     }
 }

@@ -16,7 +16,7 @@ from duoln.kernels import host, native
 LEAST = 1 << 18
 """Multiplications below which BLAS uses one thread too; its call costs less."""
 MOST = 1 << 31
-"""Multiplications above which BLAS is up to a fifth faster, and its threads' waits weigh little."""
+"""Multiplications above which BLAS is up to an eighth faster, and its threads' waits weigh little."""
 _CACHED = 1 << 20
 """Values of a second matrix that stay in the caches: with no more, BLAS is not faster at any size."""
 _WORTH_THREADS = 1 << 21

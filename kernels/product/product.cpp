@@ -9,6 +9,7 @@
 static const index_t PANELS_AT_ONCE = 4;     // read side by side: a CPU fetches neighbouring lines together
 static const index_t DEPTH_AT_ONCE = 1024;   // what is packed at a time stays in the caches
 static const index_t VALUES_AT_ONCE = 1 << 18; // of the first matrix: what is turned at a time stays there, too
+static const index_t MOST_PACKED = 1 << 20;  // values of the second matrix: what all threads use stays in the last cache
 static const index_t MOST_ROWS_CACHED = 256; // with more rows, the threads share rows
 static const index_t ROWS_AT_ONCE = 48, LEAST_ROWS_AT_ONCE = 12, BLOCKS = 16;
 
@@ -81,26 +82,31 @@ static void share_panels(const Operands<T>& of, const Depth<T>& depth) {
     });
 }
 
-// The same with the threads sharing rows.
+// The same with the threads sharing rows, for some panels at a time.
 template <class T>
 static void share_rows(const Operands<T>& of, const Depth<T>& depth) {
     constexpr index_t W = Panel<T>::width;
     const index_t panels = of.panels(), now = depth.end - depth.begin;
+    const index_t most = std::min(panels, std::max(MOST_PACKED / (now * W) / PANELS_AT_ONCE, index_t(1)) * PANELS_AT_ONCE);
     const index_t each = std::min(std::max((of.rows + BLOCKS - 1) / BLOCKS, LEAST_ROWS_AT_ONCE), ROWS_AT_ONCE);
     const std::vector<T*> to = addresses(of.out, of.rows, of.out_distance);
     const std::vector<const T*> from = addresses(depth.a, of.rows, depth.distance);
-    const Aligned<T> packed(panels * now * W);
-    in_parts(panels, of.threads, [&](index_t first, index_t last) {
-        for (index_t p = first; p < last; p += PANELS_AT_ONCE)
-            of.pack(depth.begin, now, p, std::min(p + PANELS_AT_ONCE, last), packed.data() + p * now * W);
-    });
-    in_parts((of.rows + each - 1) / each, of.threads, [&](index_t first, index_t last) {
-        for (index_t row = first * each; row < std::min(last * each, of.rows); row += each) {
-            const index_t count = std::min(each, of.rows - row);
-            product_into(from.data() + row, count, packed.data(), now, 0, panels, of.columns, to.data() + row, depth.begin > 0);
-            if (depth.end == of.depth) of.add_bias(row, row + count, 0, of.columns);
-        }
-    });
+    const Aligned<T> packed(most * now * W);
+    for (index_t begin = 0; begin < panels; begin += most) {
+        const index_t end = std::min(begin + most, panels);
+        in_parts(end - begin, of.threads, [&](index_t first, index_t last) {
+            for (index_t p = first; p < last; p += PANELS_AT_ONCE)
+                of.pack(depth.begin, now, begin + p, begin + std::min(p + PANELS_AT_ONCE, last), packed.data() + p * now * W);
+        });
+        in_parts((of.rows + each - 1) / each, of.threads, [&](index_t first, index_t last) {
+            for (index_t row = first * each; row < std::min(last * each, of.rows); row += each) {
+                const index_t count = std::min(each, of.rows - row);
+                product_into(from.data() + row, count, packed.data(), now, begin, end, of.columns, to.data() + row,
+                             depth.begin > 0);
+                if (depth.end == of.depth) of.add_bias(row, row + count, begin * W, std::min(end * W, of.columns));
+            }
+        });
+    }
 }
 
 // A matrix (depth, rows) as (rows, depth); the distances are those of two rows.

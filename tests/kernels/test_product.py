@@ -53,6 +53,13 @@ def test_values_in_every_layout(sizes, layout, dtype, threads, rng):
         assert (out[:, [0, -1]] == 7).all()
 
 
+@pytest.mark.parametrize("layout", ["as it is", "transposed"])
+def test_a_second_matrix_that_is_packed_in_parts(layout, threads, rng):
+    a, b = rng.standard_normal((259, 1030), np.float32), rng.standard_normal((1030, 1100), np.float32)
+    exact, bound = a.astype(float) @ b.astype(float), 8 * np.finfo(np.float32).eps * (np.abs(a) @ np.abs(b))
+    assert (np.abs(multiply(_laid_out(layout, a), _laid_out(layout, b)) - exact) <= bound).all()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("layout", ["as it is", "transposed", "in a wider one", "strided", "from its end"])
 @pytest.mark.parametrize("ends", [(1, 2, 3), (0, 5, 5, 40), (8, 16, 24, 31), (700, 1023, 1025, 2100)], ids=str)
