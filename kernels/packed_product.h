@@ -25,17 +25,17 @@ struct Panel {
     static index_t count(index_t columns) { return (columns + width - 1) / width; }
 };
 
-// What a tile asks the memory for while it computes, at each row of its panels: nothing, or a part of what is used next.
+// What a tile asks the memory for while it computes, at each row of its panels: nothing, or a part of what is used next. Its
+// address is a number, because it may lie beyond the packed matrix; all distances are bytes.
 struct NothingAhead {
-    void ask(int, index_t) {}
+    void ask(int) {}
 };
-template <class T>
 struct PanelsAhead {
-    const T* next;
-    index_t pace;
-    void ask(int panels, index_t between) {
+    uintptr_t next;
+    index_t pace, between;
+    void ask(int panels) {
 #pragma GCC unroll 4
-        for (int n = 0; n < panels; ++n) __builtin_prefetch(next + n * between, 0, 2);
+        for (int n = 0; n < panels; ++n) __builtin_prefetch(reinterpret_cast<const void*>(next + n * between), 0, 2);
         next += pace;
     }
 };
@@ -64,7 +64,7 @@ static inline void tile(const T* const* a, const T* panels, index_t between, ind
     const T* row = panels + first * Panel<T>::width;
 #pragma GCC unroll 4
     for (index_t k = first; k < last; ++k, row += Panel<T>::width) {
-        ahead.ask(PANELS, between);
+        ahead.ask(PANELS);
         vector b[N];
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) b[n] = load(row + n / V * between + n % V * L);
@@ -103,12 +103,12 @@ static void columns_of(const T* const* a, index_t rows, const T* panels, index_t
             tile_of<T, ROWS, 1, PANELS>(rows, a, panels, between, k, end, out, column, add || k > 0, NothingAhead{});
             continue;
         }
-        const T* next = panels + (end < depth ? end * W : PANELS * between);
-        const index_t pace = (W + groups - 1) / groups;  // of values: together the groups ask for all
+        const uintptr_t next = reinterpret_cast<uintptr_t>(panels) + (end < depth ? end * W : PANELS * between) * sizeof(T);
+        const index_t pace = (W + groups - 1) / groups * sizeof(T);  // together the groups ask for all
         for (index_t g = 0; g < groups; ++g) {
             const index_t r = rows * g / groups, until = rows * (g + 1) / groups;
-            tile_of<T, ROWS, ROWS / 2, PANELS>(until - r, a + r, panels, between, k, end, out + r, column, add || k > 0,
-                                               PanelsAhead<T>{next + g * (end - k) * pace, pace});
+            const PanelsAhead ahead{next + g * (end - k) * pace, pace, between * index_t(sizeof(T))};
+            tile_of<T, ROWS, ROWS / 2, PANELS>(until - r, a + r, panels, between, k, end, out + r, column, add || k > 0, ahead);
         }
     }
 }
