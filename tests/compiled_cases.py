@@ -30,8 +30,9 @@ from duoln.testing import check_rule, selftest
 
 SANITIZERS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fsanitize=float-cast-overflow",
               "-fno-sanitize-recover=all")
-OPTIONS = "detect_leaks=0:detect_stack_use_after_return=1"
-"""The interpreter does not free all that it has at its end."""
+OPTIONS = "detect_leaks=0:detect_stack_use_after_return={}"
+"""The interpreter does not free all that it has at its end. GCC 12 aligns the stack that the second option gives to functions
+for vectors of 256 bits (its bug 110027): wider ones end the process there."""
 THREADS = 3
 BROKEN = {
     "too-far": "for (long i = 0; i <= n; ++i) y[0] += x[i];",
@@ -127,7 +128,9 @@ def main() -> int:
             if args.broken:
                 write_broken(args.broken, Path(folder))
             runtime.compile_kernels(args.march, Path(folder))
-            before = {"LD_PRELOAD": runtime_library(compiler), "ASAN_OPTIONS": OPTIONS} if args.sanitize else {}
+            narrow = toolchain.target(compiler, args.march).vector_bits <= 256
+            before = {"LD_PRELOAD": runtime_library(compiler),
+                      "ASAN_OPTIONS": OPTIONS.format(int(narrow))} if args.sanitize else {}
             return subprocess.run([sys.executable, __file__, *sys.argv[1:], "--folder", folder], check=False, env={
                 **os.environ, **before, "DUOLN_KERNELS": folder, "DUOLN_THREADS": str(THREADS),
                 "OPENBLAS_NUM_THREADS": "1"}).returncode
