@@ -258,8 +258,10 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     tell("\n".join(lines), data)
 
 
-def count(value: float) -> str:
-    """A number of epochs, updates or examples; an epoch may be a part of one."""
+def count(value: float | Range) -> str:
+    """A number of epochs, updates or examples; an epoch may be a part of one. Several are written as `number` does."""
+    if isinstance(value, Range):
+        return f"{count(value.median)}\n{count(value.low)}-{count(value.high)}"
     return f"{value}" if isinstance(value, int) else f"{round(value, 3):g}"
 
 

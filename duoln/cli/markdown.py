@@ -29,7 +29,7 @@ def results(task: Task, rows: Sequence[Mapping[str, Any]], told_apart: Mapping[s
     lines = [header, ["---"] * len(header)]
     for k, row in enumerate(rows):
         lines.append([f"`{row['variant']}`", *(cells[k] for cells in told_apart.values()), str(row["batch_size"]),
-                      console.count(row[length]), *(_cell(row.get(c.key), c.form) for c in metrics)])
+                      _in_one_line(console.count(row[length])), *(_cell(row.get(c.key), c.form) for c in metrics)])
     return _table(lines)
 
 
@@ -65,5 +65,9 @@ def _table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def _cell(value: Any, form: str) -> str:
-    median, *spread = console.number(value, form).split("\n")
+    return _in_one_line(console.number(value, form))
+
+
+def _in_one_line(text: str) -> str:
+    median, *spread = text.split("\n")
     return f"{median} ({spread[0]})" if spread else median

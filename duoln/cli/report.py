@@ -108,10 +108,9 @@ def told_apart(series: Sequence[Series], by: By = "run") -> dict[str, list[str]]
 
 def result_row(task: Task, series: Series) -> dict[str, Any]:
     """The results of a series' runs, for the table."""
-    first = series.runs[0]
-    last = first.last
     return {**{column.key: series.figure(column.key) for column in task.columns}, "variant": series.variant,
-            "batch_size": first.config["batch_size"], "epochs": last["epoch"], "steps": last["step"],
+            "batch_size": series.runs[0].config["batch_size"], "epochs": series.length("epoch"),
+            "steps": series.length("step"),
             "seconds_per_update": statistics.median_high(c.seconds_per_update for c in series.runs),
             "seconds_per_epoch": statistics.median_high(c.seconds_per_epoch for c in series.runs)}
 

@@ -40,8 +40,9 @@ def write_page(task: Task, series: Sequence[Series], target: Path, number: Calla
 def _results(task: Task, series: Sequence[Series], number: Callable[[Any, str], str]) -> Iterator[str]:
     settings = list(dict.fromkeys(key for s in series for key in s.differences))
     claim = [] if not task.references else ["the paper's claim" if task.paper else "the reference"]
-    rows = [[s.variant, s.name, *(s.differences.get(key, "") for key in settings), f"{s.runs[0].last['epoch']:g}",
-             str(s.runs[0].last["step"]), *(number(s.figure(c.key), c.form) for c in task.columns),
+    rows = [[s.variant, s.name, *(s.differences.get(key, "") for key in settings),
+             *(number(s.length(key), ".10g") for key in ("epoch", "step")),
+             *(number(s.figure(c.key), c.form) for c in task.columns),
              *(task.references.get(s.variant, "-") for _ in claim)] for s in series]
     yield "<h2>Results</h2>"
     headings = ["variant", "run", *settings, "epochs", "updates", *(c.heading for c in task.columns), *claim]

@@ -77,6 +77,12 @@ class Series(NamedTuple):
             return values[0] if values else None
         return Range(statistics.median(values), min(values), max(values))
 
+    def length(self, key: str) -> float | Range:
+        """The updates ("step") or epochs to the runs' results; a range where the runs differ."""
+        values = [run.last[key] for run in self.runs]
+        low, high = min(values), max(values)
+        return Range(statistics.median(values), low, high) if low < high else low
+
 
 def series_of(task: Task, curves: Sequence[Curve], by: By = "run") -> list[Series]:
     """One series for each run, or for the runs that differ in nothing but the seed."""
