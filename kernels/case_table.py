@@ -215,6 +215,7 @@ def _images() -> Iterator[RuleCase]:
         yield RuleCase("max_pool2d", f"{shape}, {size} x {size}, stride {stride}", (_floats(rng, *shape),),
                     {"size": size, "stride": stride}, size ** 2)
         yield RuleCase("leaky_relu", f"{shape}", (_floats(rng, *shape),), {"slope": 0.1}, 1)
+        yield RuleCase("relu", f"{shape}", (_floats(rng, *shape),), {}, 1)
 
 
 def _channels() -> Iterator[RuleCase]:

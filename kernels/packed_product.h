@@ -17,6 +17,7 @@ static const int TALL_ROWS = 3, TALL_PANELS = 1, FLAT_ROWS = 3, FLAT_PANELS = 1;
 // is for so few rows that the sums of a tall one would wait for each other.
 static const index_t PANEL_BYTES = 64;
 static const index_t DEPTH_BLOCK = 256;  // rows of a panel that stay in the first cache
+static const index_t CACHED_BYTES = 1 << 20;  // of panels that stay in the second cache
 
 template <class T>
 struct Panel {
@@ -90,25 +91,26 @@ static void tile_of(index_t rows, const T* const* a, const T* panels, index_t be
     }
 }
 
-// Several groups of rows use the same panels. The first of them would wait for memory, so each group asks for its share of
-// the panels that come next. One group alone reads the panels as they lie, which the CPU foresees.
+// Several groups of rows use the same panels. Where panels come from memory, the first group would wait for them, so each
+// group asks for its share of the panels that come next. One group alone reads the panels as they lie, which the CPU foresees.
 template <class T, int ROWS, int PANELS>
 static void columns_of(const T* const* a, index_t rows, const T* panels, index_t depth, T* const* out, index_t column,
-                       bool add) {
+                       bool add, bool from_memory) {
     constexpr index_t W = Panel<T>::width;
     const index_t groups = (rows + ROWS - 1) / ROWS, between = depth * W;
     for (index_t k = 0; k < depth; k += DEPTH_BLOCK) {
         const index_t end = k + DEPTH_BLOCK < depth ? k + DEPTH_BLOCK : depth;
-        if (groups <= 1) {
-            tile_of<T, ROWS, 1, PANELS>(rows, a, panels, between, k, end, out, column, add || k > 0, NothingAhead{});
-            continue;
-        }
         const uintptr_t next = reinterpret_cast<uintptr_t>(panels) + (end < depth ? end * W : PANELS * between) * sizeof(T);
-        const index_t pace = (W + groups - 1) / groups * sizeof(T);  // together the groups ask for all
         for (index_t g = 0; g < groups; ++g) {
-            const index_t r = rows * g / groups, until = rows * (g + 1) / groups;
-            const PanelsAhead ahead{next + g * (end - k) * pace, pace, between * index_t(sizeof(T))};
-            tile_of<T, ROWS, ROWS / 2, PANELS>(until - r, a + r, panels, between, k, end, out + r, column, add || k > 0, ahead);
+            const index_t r = rows * g / groups, count = rows * (g + 1) / groups - r;
+            if (from_memory && groups > 1) {
+                const index_t pace = (W + groups - 1) / groups * sizeof(T);  // together the groups ask for all
+                const PanelsAhead ahead{next + g * (end - k) * pace, pace, between * index_t(sizeof(T))};
+                tile_of<T, ROWS, ROWS / 2, PANELS>(count, a + r, panels, between, k, end, out + r, column, add || k > 0, ahead);
+            } else {
+                tile_of<T, ROWS, 1, PANELS>(count, a + r, panels, between, k, end, out + r, column, add || k > 0,
+                                            NothingAhead{});
+            }
         }
     }
 }
@@ -117,10 +119,11 @@ template <class T, int ROWS, int PANELS>
 static void panels_of(const T* const* a, index_t rows, const T* packed, index_t first, index_t last, index_t depth,
                       T* const* out, bool add) {
     const index_t W = Panel<T>::width;
+    const bool from_memory = (last - first) * depth * PANEL_BYTES > CACHED_BYTES;
     index_t p = first;
     for (; p + PANELS <= last; p += PANELS)
-        columns_of<T, ROWS, PANELS>(a, rows, packed + p * depth * W, depth, out, p * W, add);
-    for (; p < last; ++p) columns_of<T, ROWS, 1>(a, rows, packed + p * depth * W, depth, out, p * W, add);
+        columns_of<T, ROWS, PANELS>(a, rows, packed + p * depth * W, depth, out, p * W, add, from_memory);
+    for (; p < last; ++p) columns_of<T, ROWS, 1>(a, rows, packed + p * depth * W, depth, out, p * W, add, from_memory);
 }
 
 // The panels [first, last) of a product: out[r] = a[r] * packed, or out[r] += a[r] * packed. Rows are given by their

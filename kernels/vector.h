@@ -40,12 +40,22 @@ static inline V half_away(V vector, std::index_sequence<LANE...>) {
     return __builtin_shufflevector(vector, vector, (LANE ^ HALF)...);
 }
 
-// The sum of a vector's values, by halves: one half is added to the other until one value is left. One value after the
-// other would take four times as long.
-template <class T, int HALF = int(Vector<T>::lanes) / 2>
-static inline T total(typename Vector<T>::type vector) {
+// One value of all that a vector has, by halves: one half is combined with the other until one value is left. One value after
+// the other would take four times as long.
+template <class T, int HALF = int(Vector<T>::lanes) / 2, class Combine>
+static inline T folded(typename Vector<T>::type vector, const Combine& combine) {
     if constexpr (HALF == 0) return vector[0];
-    else return total<T, HALF / 2>(vector + half_away<HALF>(vector, std::make_index_sequence<Vector<T>::lanes>()));
+    else return folded<T, HALF / 2>(combine(vector, half_away<HALF>(vector, std::make_index_sequence<Vector<T>::lanes>())), combine);
+}
+
+template <class T>
+static inline T total(typename Vector<T>::type vector) {
+    return folded<T>(vector, [](auto a, auto b) { return a + b; });
+}
+
+template <class T>
+static inline T greatest(typename Vector<T>::type vector) {
+    return folded<T>(vector, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 // Whole numbers of the size of a float, or of a vector of floats.

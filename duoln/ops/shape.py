@@ -268,9 +268,11 @@ def _several(name: str, arrays: Sequence[Any], axis: Any) -> tuple[Sequence[Tens
     return tensors, axis
 
 
-@explained
+@op
 def split(x: Tensor, parts: int | tuple[int, ...], axis: int = -1) -> tuple[Tensor, ...]:
     """Parts along an axis: a number of equal ones, or parts of the sizes that a tuple names.
+
+    The parts' gradients are joined in one step.
 
     Raises:
         ShapeError: the axis does not divide evenly, or the sizes do not add up to it.
@@ -287,13 +289,27 @@ def split(x: Tensor, parts: int | tuple[int, ...], axis: int = -1) -> tuple[Tens
         if n % count:
             raise ShapeError(f"[split] expected a size divisible by {count} at axis {axis}, found shape {x.shape}")
         sizes = (n // count,) * count
-    before, ends = (slice(None),) * axis, list(accumulate(sizes))
-    return tuple(getitem(x, key=(*before, slice(end - size, end))) for size, end in zip(sizes, ends, strict=True))
+    return split.apply(x, sizes=sizes, axis=axis)
+
+
+def _split_forward(be: Backend, x: Array, sizes: tuple[int, ...], axis: int) -> tuple[tuple[Array, ...], Any]:
+    before, ends = (slice(None),) * axis, accumulate(sizes)
+    parts = tuple(x[(*before, slice(end - size, end))] for size, end in zip(sizes, ends, strict=True))
+    return parts, ([part.shape for part in parts], be.dtype(x), axis)
+
+
+def _split_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> tuple[Array]:
+    shapes, dtype, axis = saved
+    parts = [be.zeros(shape, dtype) if g is None else g for shape, g in zip(shapes, gouts, strict=True)]
+    return (be.concat(parts, axis=axis),)
+
+
+split.add(Rule("composed", _split_forward, _split_vjp, stored=(0,)))
 
 
 @op
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
-    """The slices along an axis, which they no longer have. Their gradients are joined in one step, not one by one."""
+    """The slices along an axis, which they no longer have. Their gradients are joined in one step."""
     check_tensors("unstack", x)
     return unstack.apply(x, axis=normal_axis("unstack", axis, x.ndim))
 

@@ -116,26 +116,33 @@ struct Scores {
     }
 };
 
-// Scores times the scale, and NEVER for the keys that a query does not see.
+// The end of the last vector that has one of the first `seen` scores. A row has room for it.
+template <class T>
+static index_t end_of_vectors(index_t seen) {
+    return (seen + Vector<T>::lanes - 1) / Vector<T>::lanes * Vector<T>::lanes;
+}
+
+// Scores times the scale, NEVER for the keys that a query does not see, and -infinity for what is left of the last vector:
+// what follows works on whole vectors.
 template <class T>
 static void scale_row(T* scores, index_t seen, const uint8_t* mask, T scale) {
+    const index_t end = end_of_vectors<T>(seen);
     if (mask)
         for (index_t k = 0; k < seen; ++k) scores[k] = mask[k] ? scores[k] * scale : T(NEVER);
     else
-        for (index_t k = 0; k < seen; ++k) scores[k] *= scale;
+        for (index_t k = 0; k < end; ++k) scores[k] *= scale;
+    std::fill(scores + seen, scores + end, -std::numeric_limits<T>::infinity());
 }
 
 template <class T>
 static T largest(const T* scores, index_t seen) {
     using vector = typename Vector<T>::type;
     vector most = vector{} - std::numeric_limits<T>::infinity();
-    each_vector<T>(seen, [&](index_t k, auto lanes, auto) {
-        const vector x = lanes.load(scores + k, -std::numeric_limits<T>::infinity());
+    each_vector<T>(end_of_vectors<T>(seen), [&](index_t k, auto lanes, auto) {
+        const vector x = lanes.load(scores + k);
         most = x > most ? x : most;
     });
-    T top = most[0];
-    for (index_t k = 1; k < Vector<T>::lanes; ++k) top = most[k] > top ? most[k] : top;
-    return top;
+    return greatest<T>(most);
 }
 
 // scores = exp(scores - top), and their sum.
@@ -144,25 +151,24 @@ static T raise(T* scores, index_t seen, T top) {
     using vector = typename Vector<T>::type;
     const vector tops = vector{} + top;
     RowSum<T> sums;
-    each_vector<T>(seen, [&](index_t k, auto lanes, auto n) {
-        const vector power = lanes.or_zero(exponential(lanes.load(scores + k) - tops));
+    each_vector<T>(end_of_vectors<T>(seen), [&](index_t k, auto lanes, auto n) {
+        const vector power = exponential(lanes.load(scores + k) - tops);
         lanes.store(scores + k, power);
         sums.add(power, n);
     });
     return sums.sum();
 }
 
-// The powers of a row's scores. A query that sees no key gets powers of 0, whose sum counts as 1.
+// The powers of a row's scores, and 0 for other keys before `end`. A query that sees no key gets powers of 0, whose sum counts
+// as 1.
 template <class T>
 static T powers_of(T* scores, index_t seen, index_t end, const uint8_t* mask, T scale, T* top) {
     scale_row(scores, seen, mask, scale);
-    std::fill(scores + seen, scores + end, T(0));
     *top = largest(scores, seen);
-    if (mask && *top == T(NEVER)) {
-        std::fill(scores, scores + seen, T(0));
-        return T(1);
-    }
-    return raise(scores, seen, *top);
+    const bool blind = mask && *top == T(NEVER);
+    const T sum = blind ? T(1) : raise(scores, seen, *top);
+    std::fill(scores + (blind ? 0 : seen), scores + end, T(0));
+    return sum;
 }
 
 template <class T>

@@ -16,7 +16,7 @@ static void losses(const T* logits, const int32_t* labels, T* loss, T* log_sum, 
         });
         T largest = in[0];
         for (const vector& part : largest_parts)
-            for (index_t k = 0; k < Vector<T>::lanes; ++k) largest = part[k] > largest ? part[k] : largest;
+            largest = std::max(largest, greatest<T>(part));
         RowSum<T> sums;
         const vector shift = vector{} + largest;
         each_vector<T>(classes, [&](index_t k, auto lanes, auto n) {

@@ -67,6 +67,7 @@ def images() -> Iterator[RuleCase]:
         yield RuleCase("max_pool2d", f"{shape} {size}", _floats(rng, shape), {"size": size, "stride": size}, 9)
     for shape in ((2, 3, 4), (1, 5), (7,), (2, 1, 3)):
         yield RuleCase("leaky_relu", f"{shape}", _floats(rng, shape), {"slope": 0.1}, 1)
+        yield RuleCase("relu", f"{shape}", _floats(rng, shape), {}, 1)
     for shape in ((4, 3), (2, 3, 3, 2), (3, 1, 4), (2, 5, 1)):
         for unbiased in (False, True):
             arrays = _floats(rng, shape, shape[-1:], shape[-1:])

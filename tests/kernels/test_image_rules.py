@@ -35,6 +35,25 @@ def test_leaky_relu_is_to_the_bit_what_where_gives(numpy_backend):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 3, 1001), (67,), (300, 1001)], ids=str)
+def test_relu(shape, dtype, rng, numpy_backend):
+    x = rng.standard_normal(shape).astype(dtype)
+    x.flat[0] = 0.0
+    check_rule(ops.relu, _rule(ops.relu), [x], numpy_backend)
+    check_rule(ops.relu, _rule(ops.relu), [x.T], numpy_backend)
+
+
+def test_relu_is_the_larger_of_x_and_0_and_its_gradient_is_chosen(numpy_backend):
+    x = np.array([0.0, -0.0, 1e-45, -1e-45, np.inf, -np.inf, np.nan, 3.0, -3.0], np.float32)
+    y, saved = _rule(ops.relu).forward(numpy_backend, x)
+    np.testing.assert_array_equal(y, np.maximum(x, 0))
+    assert not np.signbit(y[[0, 3, 5, 8]]).any()
+    gout = np.array([1, 2, 3, np.inf, 5, np.nan, 7, 8, np.inf], np.float32)
+    np.testing.assert_array_equal(_rule(ops.relu).vjp(numpy_backend, saved, gout, (True,))[0],
+                                  np.where(x > 0, gout, np.float32(0)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("shape", "size", "stride"), [
     ((1, 1, 1, 1), 1, 1), ((2, 6, 6, 3), 2, 2), ((5, 7, 5, 2), 2, 2), ((2, 8, 9, 4), 3, 3), ((3, 4, 4, 1), 4, 4),
     ((2, 9, 8, 17), 3, 2), ((2, 7, 8, 5), 2, 3), ((1, 6, 5, 3), 5, 1)], ids=str)
@@ -43,9 +62,8 @@ def test_max_pool2d(shape, size, stride, dtype, rng, numpy_backend):
         check_rule(ops.max_pool2d, _rule(ops.max_pool2d), [x.astype(dtype)], numpy_backend, {"size": size, "stride": stride})
 
 
-@pytest.mark.parametrize("op", [ops.leaky_relu, ops.max_pool2d], ids=["leaky_relu", "max_pool2d"])
-def test_no_values_are_left_to_the_composed_rule(op, numpy_backend):
-    attrs = {"slope": 0.1} if op is ops.leaky_relu else {"size": 2, "stride": 2}
+@pytest.mark.parametrize(("op", "attrs"), [(ops.relu, {}), (ops.leaky_relu, {"slope": 0.1}), (ops.max_pool2d, {"size": 2, "stride": 2})])
+def test_no_values_are_left_to_the_composed_rule(op, attrs, numpy_backend):
     x = np.ones((2, 4, 4, 3), np.float32)
     assert _rule(op).supports(numpy_backend, x, **attrs) is None
     assert "no values" in _rule(op).supports(numpy_backend, x[:0], **attrs)
@@ -58,7 +76,7 @@ def test_what_is_not_a_number_comes_out(value, rng, numpy_backend):
     x[1, 3, 2, 1] = value
     weight = rng.standard_normal((3, 3, 3, 20)).astype(np.float32)
     for op, arrays, attrs in ((ops.conv2d, (x, weight), {"stride": 1, "padding": 1}), (ops.max_pool2d, (x,), {"size": 2, "stride": 2}),
-                              (ops.leaky_relu, (x,), {"slope": 0.1}), (ops.add, (x, weight[0, 0, :, 0]), {})):
+                              (ops.leaky_relu, (x,), {"slope": 0.1}), (ops.relu, (x,), {}), (ops.add, (x, weight[0, 0, :, 0]), {})):
         mine, expected = (op.rules("numpy")[k].forward(numpy_backend, *arrays, **attrs)[0] for k in (0, -1))
         np.testing.assert_array_equal(np.isnan(mine), np.isnan(expected))
         np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-5)
@@ -76,7 +94,7 @@ def test_the_same_bits_for_any_number_of_threads(rng, numpy_backend, monkeypatch
              (ops.conv2d, (x, weight), {"stride": 1, "padding": 1}), (ops.conv2d, (x, weight), {"stride": 2, "padding": 0}),
              (ops.max_pool2d, (x,), {"size": 2, "stride": 2}), (ops.max_pool2d, (x,), {"size": 3, "stride": 2}),
              (ops.leaky_relu, (x,), {"slope": 0.1}), (ops.batch_norm, (x, gain, bias), {"eps": 1e-5, "unbiased": True}),
-             (ops.add, (x, bias), {})]
+             (ops.relu, (many,), {}), (ops.add, (x, bias), {})]
     gouts = []
     for op, arrays, attrs in calls:
         out = _rule(op).forward(numpy_backend, *arrays, **attrs)[0]

@@ -1,0 +1,1 @@
+"""Fused rules for `relu` and `leaky_relu`."""
