@@ -62,3 +62,7 @@ struct RowSum {
 // Asks for memory that is used soon. An address that is not of this process does no harm: nothing is read.
 template <class T>
 static inline void fetch_ahead(const T* values) { __builtin_prefetch(values); }
+
+// The same for memory that is written.
+template <class T>
+static inline void claim_ahead(T* values) { __builtin_prefetch(values, 1); }

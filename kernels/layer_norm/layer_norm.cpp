@@ -20,8 +20,8 @@ struct RowNorm {
 };
 
 // With a residual a row is the sum of x and residual: the walk that reads them writes it to `total`, where the next walks
-// find it in cache. A row is centred in two steps, so a large mean costs no bits. While a row is in cache, the next one is
-// fetched: otherwise memory would rest for all walks but the first.
+// find it in cache. A row is centred in two steps, so a large mean costs no bits. The first walk claims the memory of the
+// results and the last one fetches the next row: otherwise memory would rest while a row is in cache.
 template <bool CENTRED, int32_t ACTIVATION, class T>
 static void normalise(const T* x, const T* residual, const T* gain, const T* bias, T* total, T* y, T* mean, T* rstd,
                       index_t first, index_t last, index_t width, T eps) {
@@ -43,6 +43,7 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
                 value += lanes.load(added + k);
                 lanes.store(sum + k, value);
             }
+            claim_ahead(out + k);
             if (CENTRED) sums.add(lanes.or_zero(value - first_value), n);
             else squares.add(value * value, n);
         });
@@ -54,7 +55,6 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
                 const vector d = lanes.or_zero(lanes.load(values + k) - first_value - first_offset);
                 rests.add(d, n);
                 squares.add(d * d, n);
-                fetch_next(k);
             });
             rest = rests.sum() / T(width);
             offset += rest;
@@ -69,7 +69,7 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
             if (gain) value *= lanes.load(gain + k);
             if (bias) value += lanes.load(bias + k);
             lanes.store(out + k, activated(value, ACTIVATION));
-            if (!CENTRED) fetch_next(k);
+            fetch_next(k);
         });
     }
 }
@@ -93,6 +93,8 @@ static void differentiate(const T* x, const T* gain, const T* bias, const T* mea
             const RowNorm<CENTRED, T> norm(CENTRED ? in[0] : T(0), CENTRED ? mean[row] : T(0), rstd[row]);
             RowSum<T> sums, alongs;
             each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
+                fetch_ahead(in + width + k);
+                if (dx) claim_ahead(dx + row * width + k);
                 const vector xhat = lanes.or_zero(norm.xhat(lanes.load(in + k)));
                 vector d = lanes.load(g + k);
                 if (ACTIVATION != NONE) {
@@ -118,7 +120,6 @@ static void differentiate(const T* x, const T* gain, const T* bias, const T* mea
                 vector d = through_norm(lanes.load(dxhat + k), xhat, norm.rstd, mean_d, mean_d_xhat);
                 if (besides) d += lanes.load(besides + k);
                 lanes.store(out + k, d);
-                fetch_ahead(in + width + k);
                 fetch_ahead(g + width + k);
             });
         }
