@@ -90,12 +90,12 @@ def _names(task: Task, curves: Sequence[Curve]) -> list[str]:
     Raises:
         UsageError: two runs would have one name, because their settings are equal.
     """
-    from duoln.runs.series import differing_settings
+    from duoln.runs.series import differing_settings, folder_name
 
     keys = differing_settings(task, curves)
     names: dict[str, Curve] = {}
     for curve in curves:
-        name = "-".join([curve.variant, *(f"{key}{curve.config.get(key)}".replace("/", "-") for key in keys)])
+        name = folder_name(curve.variant, {key: str(curve.config.get(key)) for key in keys})
         if name in names:
             raise UsageError(f"[keep] expected runs of different settings, found {names[name].path} and {curve.path}")
         names[name] = curve

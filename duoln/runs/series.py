@@ -60,7 +60,8 @@ class Series(NamedTuple):
         settings = [f"{key} {value}" for key, value in self.differences.items() if key not in hidden]
         parts = Path(self.name).parts
         folder = "/".join(parts[:-1] if len(parts) > 1 and parts[-1] == self.variant else parts)
-        return ", ".join([self.variant, *settings]) + ("" if folder == self.variant else f" ({folder})")
+        told = {self.variant, folder_name(self.variant, self.differences)}
+        return ", ".join([self.variant, *settings]) + ("" if folder in told else f" ({folder})")
 
     def points(self, value: Callable[[Curve], Iterable[tuple[float, float]]]) -> list[Point]:
         """The values of a curve of each run: themselves, or the median and the range of the runs that have a place."""
@@ -116,6 +117,11 @@ def differing_settings(task: Task, curves: Sequence[Curve]) -> list[str]:
 def _values(curve: Curve, keys: Iterable[str]) -> dict[str, str]:
     usual = {"precision": FLOAT32}
     return {key: str(curve.config.get(key, usual.get(key, "not set"))) for key in keys}
+
+
+def folder_name(variant: str, differences: Mapping[str, str]) -> str:
+    """The name of a folder of a run among others that differ from it in these settings."""
+    return "-".join([variant, *(f"{key}{value}".replace("/", "-") for key, value in differences.items())])
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:

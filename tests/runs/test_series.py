@@ -29,6 +29,11 @@ def test_a_setting_of_the_variants_is_named_where_it_differs_within_one(tmp_path
     assert _labels(runs) == ["ln, norm layer (a)", "ln, norm theano (b)", "none, norm none (c)"]
 
 
+def test_a_folder_that_is_named_after_the_settings_says_no_more(tmp_path):
+    runs = [made_curve(tmp_path / "ln-rate0.1-filea-b", "ln", rate=0.1, file="a/b"), made_curve(tmp_path / "first", "ln", rate=0.2, file="c")]
+    assert _labels(runs) == ["ln, rate 0.1, file a/b", "ln, rate 0.2, file c (first)"]
+
+
 def test_a_setting_that_a_run_lacks(tmp_path):
     assert _labels([made_curve(tmp_path / "a", "ln"), made_curve(tmp_path / "b", "ln", new=None)]) == [
         "ln, new not set (a)", "ln, new None (b)"]
