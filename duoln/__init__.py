@@ -33,22 +33,24 @@ openblas.spin_briefly()
 
 if TYPE_CHECKING:
     from duoln import data, extend, nn, ops, optim, testing
-    from duoln.core import Tensor, compile, gradcheck, stop_gradient, value_and_grad
+    from duoln.core import Tensor, compile, stop_gradient, value_and_grad
     from duoln.nn.observing import observed
     from duoln.runs.parameters import load, save
     from duoln.runs.pytorch_file import load_pytorch, save_pytorch
     from duoln.runtime import backend, tensor, to_tensors
+    from duoln.testing.gradients import gradcheck
     from duoln.training.rate_test import find_rate
     from duoln.training.summary import summary
     from duoln.training.train import train
 
 _LAZY = {
-    **dict.fromkeys(("Tensor", "compile", "gradcheck", "stop_gradient", "value_and_grad"), "duoln.core"),
+    **dict.fromkeys(("Tensor", "compile", "stop_gradient", "value_and_grad"), "duoln.core"),
     **dict.fromkeys(("backend", "tensor", "to_tensors"), "duoln.runtime"),
     **dict.fromkeys(("load", "save"), "duoln.runs.parameters"),
     **dict.fromkeys(("load_pytorch", "save_pytorch"), "duoln.runs.pytorch_file"),
     "observed": "duoln.nn.observing",
     "find_rate": "duoln.training.rate_test",
+    "gradcheck": "duoln.testing.gradients",
     "summary": "duoln.training.summary",
     "train": "duoln.training.train",
 }

@@ -58,7 +58,7 @@ fast rule with the composed one.
 
 What is here:
 
-* `Op`, `op`, `Rule`, `derived`, `Tensor`, `gradcheck`; the types `Array`, `Backend`, `Shape`; the dtypes `FLOATS`;
+* `Op`, `op`, `Rule`, `derived`, `Tensor`; the types `Array`, `Backend`, `Shape`; the dtypes `FLOATS`;
 * checks of tensors: `check_tensors`, `check_float`, `check_beside`, `check_indices`, `check_dtype`, `check_room`;
 * checks of other arguments: `check_integer`, `check_integers_in`, `check_flag`, `check_choice`, `check_function`,
   `normal_axis`, `normal_axes`, and `check_number` with an `Interval`: `NOT_NAN`, `FINITE`, `AT_LEAST_0`, `ABOVE_0`,
@@ -68,7 +68,8 @@ What is here:
 * `native`: a `Function` calls C++ text that is compiled at its first use (give the file's whole path; it may include
   `native.h`); `failure` says why there is none, for `supports`; `threads_for` how many threads to use;
 * loaded on first use: `cuda` and `metal`, each with a `Kernel` that compiles a file (give its whole path) and checks
-  its launches; and `check_op`, `check_rule`, `check_close` and `check_error` of `duoln.testing`.
+  its launches; and `check_op`, `check_rule`, `gradcheck`, `check_close` and `check_error` of
+  `duoln.testing`.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from duoln.backends.protocol import FLOATS, Array, Backend, Shape
-from duoln.core import Op, Rule, Tensor, derived, gradcheck, op
+from duoln.core import Op, Rule, Tensor, derived, op
 from duoln.core.arguments import (
     ABOVE_0,
     AT_LEAST_0,
@@ -109,11 +110,11 @@ from duoln.ops.common import (
 if TYPE_CHECKING:
     from duoln.kernels import launch as cuda
     from duoln.kernels import metal
-    from duoln.testing import check_close, check_error, check_op, check_rule
+    from duoln.testing import check_close, check_error, check_op, check_rule, gradcheck
 
 _MODULES = {"cuda": "duoln.kernels.launch", "metal": "duoln.kernels.metal"}
 """These modules import CuPy and MLX, so they are loaded only when a rule uses them."""
-_CHECKS = ("check_close", "check_error", "check_op", "check_rule")
+_CHECKS = ("check_close", "check_error", "check_op", "check_rule", "gradcheck")
 
 __all__ = [
     "ABOVE_0", "AT_LEAST_0", "BELOW_1", "FINITE", "FLOATS", "NOT_NAN", "Array", "Backend", "Interval", "Op", "Rule",

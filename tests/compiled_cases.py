@@ -16,13 +16,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from duoln import ops, runtime
-from duoln.core import Rule
+from duoln.core import Factors, Rule
 from duoln.kernels import host, native, source
 from duoln.kernels.case_table import RuleCase, rule_cases
 from duoln.kernels.native import loading, toolchain
@@ -79,6 +80,23 @@ def compiled_rules(case: RuleCase) -> dict[str, Rule]:
     return {rule.name: rule for rule in rules if rule.forward.__module__.rpartition(".")[2].startswith("native")}
 
 
+def factored_failures(rule: Rule, inputs: Sequence[Any], attrs: Mapping[str, Any], rows: int) -> Iterator[str]:
+    """An update whose gradients are factors, as if each of its tensors were a matrix, against that with their products."""
+    n, rng = len(inputs[3:]) // 4, np.random.default_rng(0)
+
+    def factors(g: np.ndarray) -> Factors:
+        height = next(k for k in (*range(2, g.size), 1) if g.size % k == 0)
+        return Factors(*(rng.standard_normal((rows, size)) for size in (height, g.size // height)))
+
+    gradients = [factors(g) if g.size else g for g in inputs[3 + n:3 + 2 * n]]
+    updated, expected = (rule.forward(runtime.backend("numpy"), *(a if a is None else a.copy() for a in inputs[:3 + n]),
+                                      *of_update, *(a.copy() for a in inputs[3 + 2 * n:]), **attrs)[0]
+                         for of_update in (gradients, [np.asarray(g) for g in gradients]))
+    for k, (actual, wanted) in enumerate(zip(updated, expected, strict=True)):
+        if not np.allclose(actual, wanted, rtol=1e-12, atol=1e-12, equal_nan=True):
+            yield f"result {k}: {np.max(np.abs(actual - wanted))}"
+
+
 def failures(op: str) -> Iterator[str]:
     """Run every case of every compiled rule, or of one operator's; a line for each that is wrong."""
     backend = runtime.backend("numpy")
@@ -102,6 +120,9 @@ def failures(op: str) -> Iterator[str]:
                 check_rule(getattr(ops, case.op), rule, wide, backend, case.attrs, case.length)
             except AssertionError as error:
                 yield f"{case}, float64: {error}"
+            if rule.takes_factors:
+                yield from (f"{case}, gradients in {rows} rows: {error}" for rows in (1, 3, 8)
+                            for error in factored_failures(rule, wide, case.attrs, rows))
     unused = [] if op else [file for file in native.sources() if file not in loading._state.libraries]
     yield from (f"no case reaches {file}: {native.failure(file) or 'it compiles'}" for file in unused)
     print(f"\n{count} cases of {len(native.sources())} kernels, {native.summary()}", flush=True)

@@ -1,17 +1,17 @@
 """The autograd core: what a tensor is, what an operator is, and how gradients are taken.
 
 Read in this order: `rule`, `tape`, `tensor`, `op`, `storage`, `gradient`, `derived`, `compiling`, `replay`,
-`recording`, `program`, `checking`, `watching`.
+`recording`, `program`, `factors`, `watching`.
 """
 
-from duoln.core.checking import gradcheck
 from duoln.core.compiling import compile
 from duoln.core.derived import derived
+from duoln.core.factors import Factors
 from duoln.core.gradient import value_and_grad
 from duoln.core.op import Op, composed_only, each_rule, op
 from duoln.core.rule import Rule
 from duoln.core.tensor import Tensor, stop_gradient
 from duoln.core.watching import watched
 
-__all__ = ["Op", "Rule", "Tensor", "compile", "composed_only", "derived", "each_rule", "gradcheck", "op",
+__all__ = ["Factors", "Op", "Rule", "Tensor", "compile", "composed_only", "derived", "each_rule", "op",
            "stop_gradient", "value_and_grad", "watched"]

@@ -115,8 +115,8 @@ class Program:
 
     def __init__(self, backend: Backend, constants: Values, instructions: Sequence[Instruction],
                  results: tuple[Place, ...]) -> None:
-        self._backend, self._constants, self._results = backend, constants, results
-        self._instructions = instructions
+        self.backend, self.constants, self.results = backend, constants, results
+        self.instructions = instructions
         last_use = {place: k for k, one in enumerate(instructions) for place in (*one.writes(), *one.reads())}
         freed: list[list[Place]] = [[] for _ in instructions]
         for place, k in last_use.items():
@@ -127,25 +127,25 @@ class Program:
     @property
     def unchanged(self) -> set[Place]:
         """The numbers of the inputs that are results as they come."""
-        written = {place for one in self._instructions for place in one.writes()}
-        return set(self._results) - written
+        written = {place for one in self.instructions for place in one.writes()}
+        return set(self.results) - written
 
     def run(self, *natives: Array) -> list[Array]:
         """The results of the step. A value is dropped after its last use, so that memory does not grow."""
-        values = self._constants.copy()
+        values = self.constants.copy()
         values[:len(natives)] = natives
         for run, freed in self._steps:
-            run(self._backend, values)
+            run(self.backend, values)
             for place in freed:
                 values[place] = None
-        return [values[place] for place in self._results]
+        return [values[place] for place in self.results]
 
     def equals(self, second: Program) -> bool:
         """Whether both run the same rules on the same values."""
-        return (self._results == second._results and len(self._constants) == len(second._constants)
-                and _same(self._instructions, second._instructions)
-                and all(_same_constant(self._backend, a, b)
-                        for a, b in zip(self._constants, second._constants, strict=True)))
+        return (self.results == second.results and len(self.constants) == len(second.constants)
+                and _same(self.instructions, second.instructions)
+                and all(_same_constant(self.backend, a, b)
+                        for a, b in zip(self.constants, second.constants, strict=True)))
 
 
 def _same(a: Any, b: Any) -> bool:

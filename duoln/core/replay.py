@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
+from duoln.core.factors import keep_factors
 from duoln.core.op import is_composed_only, is_watched
 from duoln.core.program import Program
 from duoln.core.recording import Recording
@@ -50,8 +51,8 @@ class Replay:
         elif first is None:
             self._recorded[layout] = program
         else:
-            self._proved[layout] = (self._backend.repeat(program.run, program.unchanged) if program.equals(first) else
-                                    self._step)
+            self._proved[layout] = (self._backend.repeat(keep_factors(program).run, program.unchanged)
+                                    if program.equals(first) else self._step)
         return results
 
 

@@ -32,6 +32,9 @@ class Rule:
             then gives results that the op stores like these arrays, and gradients of these arrays, in that dtype, and
             gets the gradients of those results so. All other arrays, results and gradients are float32.
         remark: `remark(backend)`: the note that `duoln doctor --ops` prints about this rule on this machine, or None.
+        factors: for argument i, a matrix, `factors[i](backend, saved, gout) -> (left, right)`: its gradient is
+            `left.T @ right`, and a compiled step need not write it out; see `core.factors`.
+        takes_factors: whether `forward` takes `Factors` in the place of an array.
 
     A rule never writes into its inputs, `saved` or `gout`.
     """
@@ -43,6 +46,8 @@ class Rule:
     pooled: Mapping[int, Callable[..., Array]] = field(default_factory=dict)
     remark: Callable[[Backend], str | None] | None = None
     stored: Container[int] = ()
+    factors: Mapping[int, Callable[..., tuple[Array, Array]]] = field(default_factory=dict)
+    takes_factors: bool = False
     fitted: dict[Any, Rule] = field(default_factory=dict, init=False, repr=False)
     """This rule for arrays of 16 bits, by their dtypes; see `storage`."""
 
@@ -82,8 +87,12 @@ class Rule:
         def of_uses(function: Callable[..., Array]) -> Callable[..., Array]:
             return lambda be, uses: function(be, [(saved, gout) for (saved, _), gout in uses])
 
+        def of_use(function: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[Array, Array]]:
+            return lambda be, kept, gout: function(be, kept[0], gout)
+
         keeping.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]  # what checks read
         given.__wrapped__ = vjp  # type: ignore[attr-defined]  # what errors show
         for field_name, value in (("forward", keeping), ("vjp", given),
-                                  ("pooled", {i: of_uses(function) for i, function in pooled.items()})):
+                                  ("pooled", {i: of_uses(function) for i, function in pooled.items()}),
+                                  ("factors", {i: of_use(function) for i, function in self.factors.items()})):
             object.__setattr__(self, field_name, value)

@@ -1,5 +1,6 @@
 """The checks that duoln's own tests use, for authors of operators, rules and tasks.
 
+    gradcheck(fn, *args)                   gradients against central differences
     check_op(fn, inputs, reference, ...)   values and gradients of an operator on one backend
     check_rule(op, rule, inputs, ...)      a fast rule against the composed one, and that it keeps its promises
     check_task(task)                       everything that training, resuming and reporting need of a task
@@ -8,7 +9,9 @@
 
 from duoln.testing.closeness import check_close, check_error, tolerance
 from duoln.testing.corpora import check_corpus
+from duoln.testing.gradients import gradcheck
 from duoln.testing.operators import check_op, check_rule
 from duoln.testing.tasks import check_task
 
-__all__ = ["check_close", "check_corpus", "check_error", "check_op", "check_rule", "check_task", "tolerance"]
+__all__ = ["check_close", "check_corpus", "check_error", "check_op", "check_rule", "check_task", "gradcheck",
+           "tolerance"]

@@ -11,12 +11,12 @@ import numpy as np
 
 from duoln import runtime
 from duoln.backends.protocol import REALS, STORAGE, Backend
-from duoln.core import Op, Rule, Tensor, gradcheck
-from duoln.core.checking import projected_gradients
+from duoln.core import Op, Rule, Tensor
 from duoln.core.miscalled import check_fit, explained
 from duoln.core.storage import candidates
 from duoln.errors import CallError
 from duoln.testing.closeness import check_close, tolerance
+from duoln.testing.gradients import gradcheck, projected_gradients
 
 
 @explained

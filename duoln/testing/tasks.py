@@ -14,7 +14,7 @@ import numpy as np
 
 from duoln import runtime, tree
 from duoln.backends.protocol import Backend
-from duoln.core import Tensor, gradcheck
+from duoln.core import Tensor
 from duoln.core.miscalled import explained
 from duoln.data import count_examples
 from duoln.errors import GradientError, ShapeError
@@ -27,6 +27,7 @@ from duoln.tasks.settings import make_config
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Splits
 from duoln.testing.corpora import check_corpus
+from duoln.testing.gradients import gradcheck
 from duoln.testing.meanings import check_meanings
 from duoln.training.trainer import Trainer
 

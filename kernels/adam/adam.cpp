@@ -1,17 +1,18 @@
 // Adam (Kingma and Ba 2015, algorithm 1) over all tensors of a model in one call, with the norm of all gradients.
 #include "../global_norm/blocks.h"
+#include "../rows.h"
 
 // A tensor's arrays: parameters, gradients, both moments, and where the new ones go, which may be the same places.
 enum Role { P, G, M, V, NEW_P, NEW_M, NEW_V, ROLES };
 
 // Gives the sum of the gradient's squares.
 template <class T>
-static T update(T* const at[ROLES], index_t first, index_t last, T rate, T eps, T scale, T beta1, T beta2) {
+static T update(T* const at[ROLES], index_t count, T rate, T eps, T scale, T beta1, T beta2) {
     const T *p = at[P], *g = at[G], *m = at[M], *v = at[V];
     T *new_p = at[NEW_P], *new_m = at[NEW_M], *new_v = at[NEW_V];
     T squares = 0;
 #pragma omp simd reduction(+ : squares)
-    for (index_t k = first; k < last; ++k) {
+    for (index_t k = 0; k < count; ++k) {
         const T gradient = g[k], scaled = gradient * scale;
         squares += gradient * gradient;
         const T moment = beta1 * m[k] + scaled, square = beta2 * v[k] + scaled * scaled;
@@ -22,15 +23,60 @@ static T update(T* const at[ROLES], index_t first, index_t last, T rate, T eps, 
     return squares;
 }
 
+// The gradient of a matrix is an array, or a product of two arrays of few rows: left (rows, n) and right (rows, width).
+struct Right {
+    int64_t address, rows, width;
+};
+
+static const int GROUP = 4;  // rows whose products are added up in one pass
+
+// sums[j] += the products of R values of left, `n` apart, and R rows of right: the bits that `linear` gives.
+template <int R, class T>
+static void add_products(const T* left, index_t n, const T* right, index_t width, index_t count, T* sums) {
+    using vector = typename Vector<T>::type;
+    vector factors[R];
+    for (int row = 0; row < R; ++row) factors[row] = left[row * n] - vector{};
+    each_vector<T>(count, [&](index_t j, auto lanes, auto) {
+        vector sum = lanes.load(sums + j);
+        for (int row = 0; row < R; ++row) sum += lanes.load(right + row * width + j) * factors[row];
+        lanes.store(sums + j, sum);
+    });
+}
+
+// Values [first, first + count) of the gradient of a matrix of `size` values: row by row of the matrix, as far as it goes.
+template <class T>
+static void multiply_out(const T* left, const Right& by, index_t size, index_t first, index_t count, T* gradient) {
+    const index_t width = by.width, n = size / width;
+    std::fill(gradient, gradient + count, T(0));
+    for (index_t done = 0, part; done < count; done += part) {
+        const index_t k = (first + done) / width, c = (first + done) % width;
+        part = std::min(width - c, count - done);
+        for (index_t row = 0; row < by.rows; row += GROUP) {
+            const T *of_left = left + row * n + k, *right = reinterpret_cast<const T*>(by.address) + row * width + c;
+            switch (std::min<index_t>(GROUP, by.rows - row)) {
+                case 1: add_products<1>(of_left, n, right, width, part, gradient + done); break;
+                case 2: add_products<2>(of_left, n, right, width, part, gradient + done); break;
+                case 3: add_products<3>(of_left, n, right, width, part, gradient + done); break;
+                default: add_products<4>(of_left, n, right, width, part, gradient + done);
+            }
+        }
+    }
+}
+
 #define ADAM(T, NAME)                                                                                                \
-    extern "C" void adam_##NAME(const int64_t* addresses, const int64_t* sizes, const T* rate, const T* eps,          \
-                                const T* scale, T* norm, int64_t tensors, double beta1, double beta2,                 \
+    extern "C" void adam_##NAME(const int64_t* addresses, const int64_t* sizes, const Right* rights, const T* rate,   \
+                                const T* eps, const T* scale, T* norm, int64_t tensors, double beta1, double beta2,   \
                                 int32_t threads) {                                                                    \
         *norm = T(root_of_sums(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {            \
-            T* at[ROLES];                                                                                             \
+            T *at[ROLES], gradient[BLOCK];                                                                            \
+            const bool factored = rights && rights[tensor].rows;                                                      \
             for (int role = 0; role < ROLES; ++role)                                                                  \
-                at[role] = reinterpret_cast<T*>(addresses[role * tensors + tensor]);                                  \
-            return update<T>(at, first, last, *rate, *eps, scale ? *scale : T(1), T(beta1), T(beta2));                \
+                at[role] = reinterpret_cast<T*>(addresses[role * tensors + tensor]) + (factored && role == G ? 0 : first); \
+            if (factored) {                                                                                           \
+                multiply_out(at[G], rights[tensor], sizes[tensor], first, last - first, gradient);                    \
+                at[G] = gradient;                                                                                     \
+            }                                                                                                         \
+            return update<T>(at, last - first, *rate, *eps, scale ? *scale : T(1), T(beta1), T(beta2));               \
         }));                                                                                                          \
     }
 ENTRIES(ADAM)

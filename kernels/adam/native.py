@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
-from duoln.core import Rule
+from duoln.core import Factors, Rule
 from duoln.kernels import native
 from duoln.kernels.adam.numpy import supports
 from duoln.kernels.global_norm.native import table
@@ -21,9 +22,9 @@ _PASSES = 7
 _IN_PLACE = [0, 1, 2, 3, 0, 2, 3]
 """The roles of the arrays that are read and written: parameters, gradients, both moments, and the three results."""
 
-_update = native.Function(_FILE, "adam", "addresses: int64[2], sizes: int64[1], rate: real[0], eps: real[0], "
-                                         "scale: real[0]?, norm: real[0], tensors: int64, beta1: float64, "
-                                         "beta2: float64, threads: int32")
+_update = native.Function(_FILE, "adam", "addresses: int64[2], sizes: int64[1], rights: int64[2]?, rate: real[0], "
+                                         "eps: real[0], scale: real[0]?, norm: real[0], tensors: int64, "
+                                         "beta1: float64, beta2: float64, threads: int32")
 
 
 def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, **attrs: Any) -> str | None:
@@ -33,19 +34,28 @@ def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays
 def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, beta1: float, beta2: float,
              donate: bool) -> tuple[tuple[Array, ...], None]:
     n = len(arrays) // 4
-    arrays = tuple([a if isinstance(a, np.ndarray) else np.asarray(a) for a in arrays])  # a gradient may be a scalar
-    groups = [arrays[k * n:(k + 1) * n] for k in range(4)]
-    old = (*groups[0], *groups[2], *groups[3])
-    in_place = donate and all(a.flags.writeable for a in old) and are_apart(old, groups[1])
-    new = old if in_place else tuple(np.empty_like(a) for a in old)
-    addresses, sizes = table(*groups, *(() if in_place else (new[k * n:(k + 1) * n] for k in range(3))))
+    gradients = arrays[n:2 * n]
+    read = [g.left if isinstance(g, Factors) else np.asarray(g) for g in gradients]  # a gradient may be a scalar
+    rights = [g.right for g in gradients if isinstance(g, Factors)]
+    old = [np.asarray(a) for a in (*arrays[:n], *arrays[2 * n:])]
+    in_place = donate and all(a.flags.writeable for a in old) and are_apart(old, [*read, *rights])
+    new = old if in_place else [np.empty_like(a) for a in old]
+    addresses, sizes = table(old[:n], read, old[n:2 * n], old[2 * n:],
+                             *(() if in_place else (new[k * n:(k + 1) * n] for k in range(3))))
     norm = np.empty((), rate.dtype)
-    threads = native.threads_for(_PASSES * sum(a.nbytes for a in groups[0]))
-    _update(addresses[_IN_PLACE] if in_place else addresses, sizes, np.asarray(rate), np.asarray(eps),
-            None if scale is None else np.asarray(scale), norm, n, beta1, beta2, threads)
+    threads = native.threads_for(_PASSES * sum(a.nbytes for a in old[:n]))
+    _update(addresses[_IN_PLACE] if in_place else addresses, sizes, _rights(gradients) if rights else None,
+            np.asarray(rate), np.asarray(eps), None if scale is None else np.asarray(scale), norm, n, beta1, beta2,
+            threads)
     return (*new, norm), None
+
+
+def _rights(gradients: Sequence[Array | Factors]) -> Array:
+    """The address of the right factor of each gradient, its rows and its columns, (n, 3); zeros for an array."""
+    return np.array([(native.address(g.right), *g.right.shape) if isinstance(g, Factors) else (0, 0, 0)
+                     for g in gradients], np.int64)
 
 
 def attach() -> None:
     """Add the rule to `adam_update`."""
-    adam_update.add(Rule("compiled", _forward, supports=_supports), backend="numpy")
+    adam_update.add(Rule("compiled", _forward, supports=_supports, takes_factors=True), backend="numpy")

@@ -1,6 +1,6 @@
 // Products of a few rows with a matrix, forward and backward. The matrix is read once, as it lies in memory: it is packed
 // nowhere. Each value of a result belongs to one thread and is added up in one order.
-#include "../native.h"
+#include "../rows.h"
 
 // Keeps a vector in a register: g++ would read it from memory again for each product.
 template <class V>
@@ -15,7 +15,7 @@ static inline V kept(V v) {
 
 static const int GROUP = 4;  // rows of x that share a load of the matrix
 static const int PANEL = 8;  // rows of the matrix that share a load and a store of y
-static const int SUMS = 8;   // vectors that are added up side by side; fewer would wait for each other
+static const int SIDE_BY_SIDE = 8;   // vectors that are added up side by side; fewer would wait for each other
 static const index_t BLOCK = 128;  // rows of the matrix whose products are added up together, whatever the threads
 
 // y += x[r, 0 .. K) w[0 .. K, :] for R rows.
@@ -23,7 +23,7 @@ template <int R, int K, class T>
 static void add_panel(const T* x, const T* w, T* y, index_t in, index_t out) {
     using vector = typename Vector<T>::type;
     constexpr index_t LANES = Vector<T>::lanes;
-    constexpr int STRIP = SUMS / R;
+    constexpr int STRIP = SIDE_BY_SIDE / R;
     const index_t step = STRIP * LANES, whole = out / step * step;
     for (index_t c = 0; c < whole; c += step) {
         vector sums[R][STRIP];
@@ -48,7 +48,7 @@ static void add_panel(const T* x, const T* w, T* y, index_t in, index_t out) {
 // dx[r, k .. k + K) = the products of g's rows with K rows of w.
 template <int R, int K, class T>
 static void dots(const T* g, const T* w, T* dx, index_t in, index_t out) {
-    if constexpr (R * K > SUMS) {
+    if constexpr (R * K > SIDE_BY_SIDE) {
         dots<R, K / 2>(g, w, dx, in, out);
         return dots<R, K - K / 2>(g, w + K / 2 * out, dx + K / 2, in, out);
     }
@@ -81,21 +81,17 @@ static void outer_product(const T* x, const T* g, T* dw, index_t in, index_t out
     vector factors[R][K];
     for (int r = 0; r < R; ++r)
         for (int k = 0; k < K; ++k) factors[r][k] = x[r * in + k] - vector{};
-    for (index_t c = 0; c < whole; c += LANES) {
+    const auto add_up = [&](index_t c, auto lanes) {
         vector sums[K];
-        for (int k = 0; k < K; ++k) sums[k] = add ? load(dw + k * out + c) : vector{};
+        for (int k = 0; k < K; ++k) sums[k] = add ? lanes.load(dw + k * out + c) : vector{};
         for (int r = 0; r < R; ++r) {
-            const vector gradient = kept(load(g + r * out + c));
+            const vector gradient = kept(lanes.load(g + r * out + c));
             for (int k = 0; k < K; ++k) sums[k] += gradient * factors[r][k];
         }
-        for (int k = 0; k < K; ++k) store(dw + k * out + c, sums[k]);
-    }
-    for (index_t c = whole; c < out; ++c)
-        for (int k = 0; k < K; ++k) {
-            T sum = add ? dw[k * out + c] : T(0);
-            for (int r = 0; r < R; ++r) sum += g[r * out + c] * x[r * in + k];
-            dw[k * out + c] = sum;
-        }
+        for (int k = 0; k < K; ++k) lanes.store(dw + k * out + c, sums[k]);
+    };
+    for (index_t c = 0; c < whole; c += LANES) add_up(c, WholeVector<T>());
+    if (whole < out) add_up(whole, PartOfVector<T>{out - whole});
 }
 
 // Calls CALL(R) for R of up to GROUP rows.

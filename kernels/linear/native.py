@@ -46,7 +46,7 @@ def supports(be: Backend, x: Array, weight: Array, bias: Array | None) -> str | 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:
     n_in, n_out = weight.shape
-    rows = np.ascontiguousarray(x).reshape(-1, n_in)
+    rows = _rows(x)
     y = np.empty((len(rows), n_out), x.dtype)
     _multiply(rows, weight, None if bias is None else np.ascontiguousarray(bias), y, len(rows), n_in, n_out,
               native.threads_for(weight.nbytes))
@@ -56,13 +56,22 @@ def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[
 def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     x, weight = saved
     n_in, n_out = weight.shape
-    rows, dy = np.ascontiguousarray(x).reshape(-1, n_in), np.ascontiguousarray(gout).reshape(-1, n_out)
+    rows, dy = _rows(x), _rows(gout)
     dx = np.empty_like(rows) if needs[0] else None
     d_weight = np.empty_like(weight) if needs[1] else None
     if needs[0] or needs[1]:
         _differentiate(rows, weight, dy, dx, d_weight, len(rows), n_in, n_out, native.threads_for(weight.nbytes))
     return (None if dx is None else dx.reshape(x.shape), d_weight,
             bias_gradient(be, [(saved, dy)]) if needs[2] else None)
+
+
+def _factors(be: Backend, saved: Any, gout: Array) -> tuple[Array, Array]:
+    """The weight's gradient, unmultiplied: Adam multiplies it out in the caches, and memory never holds it."""
+    return _rows(saved[0]), _rows(gout)
+
+
+def _rows(x: Array) -> Array:
+    return np.ascontiguousarray(x).reshape(-1, x.shape[-1])
 
 
 def _matmul_supports(be: Backend, x: Array, y: Array) -> str | None:
@@ -80,7 +89,7 @@ def _matmul_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
 
 def attach() -> None:
     """Add the rules to `linear` and `matmul`."""
-    matmul.add(Rule("compiled few rows", _matmul_forward, _matmul_vjp, _matmul_supports, pooled={1: weight_gradient}),
-               backend="numpy")
-    linear.add(Rule("compiled few rows", _forward, _vjp, supports, pooled={1: weight_gradient, 2: bias_gradient}),
-               backend="numpy")
+    matmul.add(Rule("compiled few rows", _matmul_forward, _matmul_vjp, _matmul_supports, {1: weight_gradient},
+                    factors={1: _factors}), backend="numpy")
+    linear.add(Rule("compiled few rows", _forward, _vjp, supports, {1: weight_gradient, 2: bias_gradient},
+                    factors={1: _factors}), backend="numpy")

@@ -7,8 +7,8 @@ from ops.cases import CASES
 import duoln
 from duoln import ops
 from duoln.core import Rule, Tensor, composed_only, each_rule
-from duoln.core.checking import projected_gradients
 from duoln.testing import check_op
+from duoln.testing.gradients import projected_gradients
 
 NARROW = ("bfloat16", "float16")
 

@@ -8,7 +8,6 @@ from conftest import NAMES, get_backend
 from task_checks import check_peer, sigmoid
 
 from duoln import nn, tree
-from duoln.core import gradcheck
 from duoln.errors import UsageError
 from duoln.plugins.attentive_reader import published
 from duoln.plugins.attentive_reader.batches import evaluation_batches
@@ -18,7 +17,7 @@ from duoln.plugins.attentive_reader.task import AttentiveReader
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_close, check_error, check_task
+from duoln.testing import check_close, check_error, check_task, gradcheck
 from duoln.training.trainer import Trainer
 
 TASK = AttentiveReader()

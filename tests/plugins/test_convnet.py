@@ -7,7 +7,6 @@ from conftest import get_backend
 from task_checks import check_peer, check_task_on
 
 from duoln import nn, tree
-from duoln.core import gradcheck
 from duoln.errors import ShapeError, UsageError
 from duoln.plugins.convnet import data
 from duoln.plugins.convnet.model import STARTS, ConvNet, mask_shapes
@@ -16,7 +15,7 @@ from duoln.plugins.convnet.task import ConvNetTask
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_close, check_error
+from duoln.testing import check_close, check_error, gradcheck
 from duoln.training.trainer import Trainer
 
 TASK = ConvNetTask()

@@ -7,7 +7,6 @@ from conftest import get_backend
 from task_checks import check_peer, check_task_on, sigmoid
 
 from duoln import nn, tree
-from duoln.core import gradcheck
 from duoln.errors import ShapeError, UsageError
 from duoln.plugins.draw import data
 from duoln.plugins.draw.model import Draw
@@ -15,7 +14,7 @@ from duoln.plugins.draw.task import DrawTask
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_close, check_error
+from duoln.testing import check_close, check_error, gradcheck
 from duoln.training.trainer import Trainer
 
 TASK = DrawTask()

@@ -6,7 +6,6 @@ from operator_cases import mixture_reference, window_reference
 from task_checks import check_one_start, check_peer, check_task_on, lstm_reference
 
 from duoln import ops, tree
-from duoln.core import gradcheck
 from duoln.data import examples
 from duoln.errors import DataMissingError, UsageError
 from duoln.plugins.handwriting.alphabet import CLASSES, PADDING
@@ -16,7 +15,7 @@ from duoln.plugins.handwriting.task import Handwriting
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_error, check_task
+from duoln.testing import check_error, check_task, gradcheck
 
 TASK = Handwriting()
 

@@ -8,14 +8,13 @@ from conftest import get_backend
 from task_checks import check_peer, lstm_reference
 
 from duoln import runtime, tree
-from duoln.core import gradcheck
 from duoln.errors import ShapeError
 from duoln.plugins.las.model import normalise_over_time
 from duoln.plugins.las.task import Las
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_close, check_error, check_task
+from duoln.testing import check_close, check_error, check_task, gradcheck
 from duoln.training.trainer import Trainer
 
 TASK = Las()

@@ -10,7 +10,6 @@ from ops.cases import layer_norm_reference
 from task_checks import check_peer, sigmoid
 
 from duoln import nn, tree, value_and_grad
-from duoln.core import gradcheck
 from duoln.errors import DataMissingError, DivergedError, UsageError
 from duoln.plugins.order_embeddings import data, retrieval
 from duoln.plugins.order_embeddings.corpus import CAPTIONS, Sentences
@@ -20,7 +19,7 @@ from duoln.plugins.order_embeddings.task import OrderEmbeddings, _errors
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_error, check_task
+from duoln.testing import check_error, check_task, gradcheck
 
 TASK = OrderEmbeddings()
 

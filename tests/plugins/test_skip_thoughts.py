@@ -9,13 +9,12 @@ from ops.cases import layer_norm_reference
 from task_checks import check_peer, sigmoid
 
 from duoln import runtime, tree
-from duoln.core import gradcheck
 from duoln.plugins.skip_thoughts.model import SkipThoughts
 from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_task
+from duoln.testing import check_task, gradcheck
 from duoln.training.trainer import Trainer
 
 TASK = SkipThoughtsTask()

@@ -9,7 +9,6 @@ from ops.cases import layer_norm_reference
 from task_checks import check_one_start, check_peer, check_task_on
 
 from duoln import runtime, tree
-from duoln.core import gradcheck
 from duoln.plugins.transformer.alphabet import CLASSES
 from duoln.plugins.transformer.model import CharacterTransformer
 from duoln.plugins.transformer.schedule import inverse_root
@@ -17,7 +16,7 @@ from duoln.plugins.transformer.task import TransformerTask
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_task
+from duoln.testing import check_task, gradcheck
 from duoln.training.trainer import Trainer
 
 TASK = TransformerTask()
