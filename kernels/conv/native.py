@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import native
+from duoln.kernels.conv.numpy import supports
 from duoln.ops import conv2d
-from duoln.ops.conv import Sizes
 
 _FILE = "conv/conv.cpp"
 _FLOPS_PER_BYTE = 8
@@ -33,11 +33,8 @@ class _Saved(NamedTuple):
     padding: int
 
 
-def _supports(be: Backend, x: Array, weight: Array, stride: Sizes = 1, padding: int = 0, dilation: Sizes = 1,
-              groups: int = 1) -> str | None:
-    if isinstance(stride, tuple) or dilation != 1 or groups != 1:
-        return "it has one stride, no dilation and no groups"
-    return native.failure(_FILE) if x.size and weight.size else "there are no values"
+def _supports(be: Backend, x: Array, weight: Array, **attrs: Any) -> str | None:
+    return supports(be, x, weight, **attrs) or native.failure(_FILE)
 
 
 def _sizes(x: Array, weight: Array, stride: int, padding: int) -> tuple[int, ...]:

@@ -21,8 +21,9 @@ class _Saved(NamedTuple):
     padding: int
 
 
-def _supports(be: Backend, x: Array, weight: Array, stride: Sizes = 1, padding: int = 0, dilation: Sizes = 1,
-              groups: int = 1) -> str | None:
+def supports(be: Backend, x: Array, weight: Array, stride: Sizes = 1, padding: int = 0, dilation: Sizes = 1,
+             groups: int = 1) -> str | None:
+    """The reason why this rule cannot run; None if it can."""
     if isinstance(stride, tuple) or dilation != 1 or groups != 1:
         return "it has one stride, no dilation and no groups"
     return None if x.size and weight.size else "there are no values"
@@ -58,4 +59,4 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list
 
 def attach() -> None:
     """Add the rule to `conv2d`."""
-    conv2d.add(Rule("image by image", _forward, _vjp, _supports), backend="numpy")
+    conv2d.add(Rule("image by image", _forward, _vjp, supports), backend="numpy")
