@@ -13,6 +13,11 @@ or the figures of `duoln evaluate TASK --json`, kept as `evaluation.json` beside
     <!-- evaluated results/paper: bound = test_bound, standard error = test_error -->
     <!-- end -->
 
+or what an evaluation of skip-thoughts judged by the protocol of table 3: the runs, and what stands beside them:
+
+    <!-- judged results/novels100 -->
+    <!-- end -->
+
 or the first update at which a curve was below some levels, for each variant, a median and range of its runs:
 
     <!-- first below in results/paper: test_bound; 100, 95, 90 -->
@@ -52,6 +57,7 @@ ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"(<!-- duoln (?P<command>report .*?--markdown.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _ROWS = re.compile(r"(<!-- rows of (?P<results>\S+): (?P<kinds>.*?); (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _EVALUATED = re.compile(r"(<!-- evaluated (?P<results>\S+): (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_JUDGED = re.compile(r"(<!-- judged (?P<results>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _LEVELS = re.compile(r"(<!-- first below in (?P<results>\S+): (?P<key>\w+); (?P<levels>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _MOVEMENTS = re.compile(r"(<!-- movements of (?P<finding>\S+): (?P<variants>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _CONSTANTS = re.compile(r"(<!-- constants of (?P<finding>\S+): (?P<variants>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -66,6 +72,7 @@ def renewed(readme: Path) -> str:
     """The text of a README with its tables made anew."""
     text = _ROWS.sub(lambda match: f"{match[1]}{_rows(match, readme.parent)}{match[5]}", readme.read_text(encoding="utf-8"))
     text = _EVALUATED.sub(lambda match: f"{match[1]}{_evaluated(match, readme.parent)}{match[4]}", text)
+    text = _JUDGED.sub(lambda match: f"{match[1]}{_judged(match, readme.parent)}{match[3]}", text)
     text = _LEVELS.sub(lambda match: f"{match[1]}{_levels(match, readme.parent)}{match[5]}", text)
     text = _MOVEMENTS.sub(lambda match: f"{match[1]}{_movements(match, readme.parent)}{match[4]}", text)
     text = _CONSTANTS.sub(lambda match: f"{match[1]}{_constants(match, readme.parent)}{match[4]}", text)
@@ -92,6 +99,20 @@ def _evaluated(match: re.Match[str], folder: Path) -> str:
             for path in sorted((folder / match["results"]).glob("*/evaluation.json"))]
     lines = [["variant", "updates", *asked], ["---"] * (2 + len(asked))]
     lines += [[f"`{run['variant']}`", f"{run['step']:,}", *(f"{run[key]:.2f}" for key in asked.values())] for run in runs]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _judged(match: re.Match[str], folder: Path) -> str:
+    """A row for each encoder. The bag of words is that of every run."""
+    rows = {}
+    for path in sorted((folder / match["results"]).glob("*/evaluation.json")):
+        evaluated = json.loads(path.read_text(encoding="utf-8"))
+        for encoder, figures in evaluated["results"].items():
+            rows[encoder.replace("no update", f"{evaluated['variant']}, no update")] = figures
+    lines = [["", "r", "rho", "MSE", "MR", "CR", "SUBJ", "MPQA"], ["---"] * 8]
+    lines += [[encoder, *(f"{figures[f'sick_{key}']:.3f}" for key in ("r", "rho", "mse")),
+               *(f"{figures[f'{key}_accuracy']:.1f}" for key in ("mr", "cr", "subj", "mpqa"))]
+              for encoder, figures in sorted(rows.items(), key=lambda row: ("update" not in row[0], "no update" in row[0], row[0]))]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
