@@ -13,21 +13,29 @@ struct Slope {
     T operator()(T x) const { return slope * x; }
 };
 
+// Both values are computed before one is chosen: what is computed or read for one sign alone would be a branch. The loop
+// reads a copy of `below`: as far as the compiler knows, the one that the threads share could be a part of y, and would be
+// read again at each value.
 template <class T, class Below>
 static void rectify(const T* x, T* y, index_t size, int threads, Below below) {
     in_parts(size, threads, [=](index_t first, index_t last) {
+        const Below local = below;
 #pragma omp simd
-        for (index_t k = first; k < last; ++k) y[k] = x[k] <= 0 ? below(x[k]) : x[k];
+        for (index_t k = first; k < last; ++k) {
+            const T value = x[k], otherwise = local(value);
+            y[k] = value <= 0 ? otherwise : value;
+        }
     });
 }
 
-// `kept` is positive where x is. A gradient is read before it is chosen: a read that depends on a sign would be a branch.
+// `kept` is positive where x is.
 template <class T, class Below>
 static void differentiate(const T* kept, const T* dy, T* dx, index_t size, int threads, Below below) {
     in_parts(size, threads, [=](index_t first, index_t last) {
+        const Below local = below;
 #pragma omp simd
         for (index_t k = first; k < last; ++k) {
-            const T gradient = dy[k], otherwise = below(gradient);
+            const T gradient = dy[k], otherwise = local(gradient);
             dx[k] = kept[k] > 0 ? gradient : otherwise;
         }
     });
