@@ -81,41 +81,45 @@ struct Walk {
     index_t pieces, piece_step, values, value_step;
 };
 
-// out[r][c] (+)= sum over k of starts[r][k] * panel[k][c], for the rows and columns of out that there are.
-template <class T>
-static void multiply(const T* const (&starts)[ROWS], const Walk& walk, const T* panel, T* out, index_t out_step, int rows,
-                     int columns, bool adds) {
+// out[r][c] (+)= sum over k of starts[r][k] * panel[k][c], for the rows and columns of out that there are, in as many vectors.
+template <int VECTORS, class T>
+static void multiply_vectors(const T* const (&starts)[ROWS], const Walk& walk, const T* panel, T* out, index_t out_step,
+                             int rows, int columns, bool adds) {
     using vector = typename Vector<T>::anywhere;
-    constexpr int LANES = int(Vector<T>::lanes), PANEL = PANEL_OF<T>;
-    vector sums[ROWS][2] = {};
+    constexpr int LANES = int(Vector<T>::lanes);
+    vector sums[ROWS][VECTORS] = {};
     for (index_t i = 0; i < walk.pieces; ++i) {
         index_t place = i * walk.piece_step;
         for (index_t k = 0; k < walk.values; ++k) {
-            const vector low = *reinterpret_cast<const vector*>(panel);
-            const vector high = *reinterpret_cast<const vector*>(panel + LANES);
+            vector values[VECTORS];
+            for (int v = 0; v < VECTORS; ++v) values[v] = *reinterpret_cast<const vector*>(panel + v * LANES);
 #pragma GCC unroll 12
-            for (int r = 0; r < ROWS; ++r) {
-                sums[r][0] += starts[r][place] * low;
-                sums[r][1] += starts[r][place] * high;
-            }
-            panel += PANEL;
+            for (int r = 0; r < ROWS; ++r)
+                for (int v = 0; v < VECTORS; ++v) sums[r][v] += starts[r][place] * values[v];
+            panel += PANEL_OF<T>;
             place += walk.value_step;
         }
     }
-    if (columns == PANEL) {
+    if (columns == VECTORS * LANES) {
 #pragma GCC unroll 12
         for (int r = 0; r < ROWS; ++r) {
             if (r == rows) return;
-            vector *low = reinterpret_cast<vector*>(out + r * out_step), *high = low + 1;
-            *low = adds ? *low + sums[r][0] : sums[r][0];
-            *high = adds ? *high + sums[r][1] : sums[r][1];
+            vector* to = reinterpret_cast<vector*>(out + r * out_step);
+            for (int v = 0; v < VECTORS; ++v) to[v] = adds ? to[v] + sums[r][v] : sums[r][v];
         }
         return;
     }
-    T values[ROWS][PANEL];
+    T values[ROWS][VECTORS * LANES];
     std::memcpy(values, sums, sizeof(values));
     for (int r = 0; r < rows; ++r, out += out_step)
         for (int c = 0; c < columns; ++c) out[c] = adds ? out[c] + values[r][c] : values[r][c];
+}
+
+template <class T>
+static void multiply(const T* const (&starts)[ROWS], const Walk& walk, const T* panel, T* out, index_t out_step, int rows,
+                     int columns, bool adds) {
+    if (columns > Vector<T>::lanes) multiply_vectors<2>(starts, walk, panel, out, out_step, rows, columns, adds);
+    else multiply_vectors<1>(starts, walk, panel, out, out_step, rows, columns, adds);
 }
 
 template <class T>
