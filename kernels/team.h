@@ -1,10 +1,11 @@
 // The threads of the C++ kernels: one team in a process. It sleeps between calls.
 //
-// Measured on two cores: to start and join a thread costs 100 to 110 us at each call, to wake a sleeping one 10 to 20 us.
-// A thread that has just worked looks for more for SPIN and then sleeps, so that calls in a row need no wake.
+// Measured on machines of two cores: to start and join a thread costs 100 to 110 us at each call, to wake a sleeping one 10 to
+// 40 us. A thread that has just worked looks for more for a while and then sleeps, so that calls in a row need no wake.
 #pragma once
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -19,7 +20,10 @@ using index_t = int64_t;
 
 namespace duoln {
 
-static constexpr std::chrono::microseconds SPIN{20};
+using Clock = std::chrono::steady_clock;
+static constexpr std::chrono::microseconds SPIN{20}, PATIENCE{300};  // in PATIENCE a thread offers its core to others
+static constexpr std::chrono::microseconds LOST{2000};  // so long is away or waited for only who has lost its core
+static constexpr std::chrono::seconds CROWDED{1};  // so long after that no thread looks for more than SPIN
 
 static inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -32,9 +36,34 @@ static inline void relax() {
 // Whether `ready` came true within some microseconds.
 template <class Ready>
 static bool spin_until(const Ready& ready, std::chrono::microseconds most = SPIN) {
-    for (const auto end = std::chrono::steady_clock::now() + most; std::chrono::steady_clock::now() < end; relax())
+    for (const auto end = Clock::now() + most; Clock::now() < end; relax())
         if (ready()) return true;
     return ready();
+}
+
+// When the machine will no longer count as crowded. Beside another process, a thread that stays awake makes the system take
+// the core of one that works.
+inline std::atomic<Clock::rep> crowded_until{0};
+
+inline void note_crowd() { crowded_until = (Clock::now() + CROWDED).time_since_epoch().count(); }
+
+// Whether `ready` came true before it is time to sleep.
+template <class Ready>
+static bool awake_until(const Ready& ready) {
+    if (spin_until(ready)) return true;
+    const auto begin = Clock::now();
+    while (Clock::now().time_since_epoch().count() > crowded_until && Clock::now() < begin + PATIENCE) {
+        std::this_thread::yield();
+        if (ready()) return true;
+    }
+    return ready();
+}
+
+// How long this thread has run.
+static inline std::chrono::nanoseconds time_on_cores() {
+    timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
 // Threads that take the parts of one job at a time. A part belongs to whoever takes it first, the caller too: a thread
@@ -58,14 +87,19 @@ public:
             std::lock_guard<std::mutex> lock(mutex_);  // nobody is between its last look at left_ and its sleep
             for (int k = std::min(asleep, threads - 1); k > 0; --k) wake_.notify_one();
         }
+        const auto begin = Clock::now();
+        const auto ran = time_on_cores();
         take_parts();
+        const auto end = Clock::now();
+        const auto away = end - begin - (time_on_cores() - ran);
         const auto finished = [this] { return unfinished_ == 0; };
-        if (!spin_until(finished)) {
+        if (!awake_until(finished)) {
             std::unique_lock<std::mutex> lock(mutex_);
             caller_sleeps_ = true;
             finished_.wait(lock, finished);
             caller_sleeps_ = false;
         }
+        if (away > LOST || Clock::now() - end > LOST) note_crowd();
         busy_ = false;
         return true;
     }
@@ -107,7 +141,7 @@ private:
     void work() {
         const auto wanted = [this] { return left_ > 0 && places_ > 0; };
         for (;;) {
-            if (!spin_until(wanted)) {
+            if (!awake_until(wanted)) {
                 std::unique_lock<std::mutex> lock(mutex_);
                 ++sleeping_;
                 wake_.wait(lock, wanted);

@@ -24,25 +24,35 @@ class Roster {
         duoln::spin_until([&] { return (joined_ & BEGUN) || joined_ == most; }, ARRIVAL);
         return (joined_.fetch_or(BEGUN)) & ~BEGUN;
     }
-    // Waits until all members have come here. It spins, because a step is short; after some microseconds it lets others
-    // have the core, because a member may be waiting for it.
+    // Waits until all members have come here. It spins, because a step is short, and then sleeps: a member may have lost its
+    // core to another process, and the system gives it the core of one that sleeps.
     void meet(int members) {
         if (members == 1) return;
-        const unsigned round = round_.load(std::memory_order_acquire);
-        if (arrived_.fetch_add(1, std::memory_order_acq_rel) == members - 1) {
-            arrived_.store(0, std::memory_order_relaxed);
-            round_.store(round + 1, std::memory_order_release);
+        const unsigned round = round_;
+        if (arrived_.fetch_add(1) == members - 1) {
+            arrived_ = 0;
+            round_ = round + 1;
+            if (sleeping_ > 0) {
+                std::lock_guard<std::mutex> lock(mutex_);
+                wake_.notify_all();
+            }
             return;
         }
-        for (int spins = 0; round_.load(std::memory_order_acquire) == round;) {
-            if (++spins > SPINS) std::this_thread::yield();
-            else duoln::relax();
-        }
+        const auto over = [&] { return round_ != round; };
+        for (int spins = 0; spins < SPINS; ++spins, duoln::relax())
+            if (over()) return;
+        std::unique_lock<std::mutex> lock(mutex_);
+        ++sleeping_;
+        wake_.wait(lock, over);
+        --sleeping_;
     }
 
   private:
     static constexpr std::chrono::microseconds ARRIVAL{200};
     static const int BEGUN = 1 << 30, SPINS = 2000;
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::atomic<int> sleeping_{0};
     alignas(64) std::atomic<int> joined_{0};
     alignas(64) std::atomic<int> arrived_{0};
     alignas(64) std::atomic<unsigned> round_{0};
