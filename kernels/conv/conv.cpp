@@ -9,7 +9,7 @@
 #include "../native.h"
 
 constexpr int ROWS = VECTOR_BYTES == 64 ? 12 : 6;  // their sums fit in the registers
-constexpr index_t BAND_POSITIONS = 256;  // output positions of a band: their pixels and sums stay in L2
+constexpr index_t BAND_POSITIONS = 128;  // output positions of a band: what a tile of their gradients reads stays in L1
 constexpr index_t WEIGHT_BYTES = 20 << 10;  // weights that stay in L1 while a band passes
 
 // Columns whose sums are made side by side.
@@ -204,15 +204,15 @@ static void add_bands(const T* x, const T* dy, T* d_weight, const Shape& s, inde
             panels = packed.data();
         }
         const Walk walk{band.rows, s.stride * band.row_step, s.columns, s.stride * s.depth};
-        for (index_t channel = 0; channel < s.channels; channel += PANEL) {
-            const int columns = int(std::min(PANEL, s.channels - channel));
-            for (index_t k = first * ROWS; k < std::min(last * ROWS, patch); k += ROWS) {
-                const int count = int(std::min<index_t>(ROWS, patch - k));
-                const T* starts[ROWS];
-                for (int r = 0; r < ROWS; ++r) {
-                    const index_t weight = k + std::min(r, count - 1);
-                    starts[r] = band.pixels + weight / run * band.row_step + weight % run;
-                }
+        for (index_t k = first * ROWS; k < std::min(last * ROWS, patch); k += ROWS) {
+            const int count = int(std::min<index_t>(ROWS, patch - k));
+            const T* starts[ROWS];
+            for (int r = 0; r < ROWS; ++r) {
+                const index_t weight = k + std::min(r, count - 1);
+                starts[r] = band.pixels + weight / run * band.row_step + weight % run;
+            }
+            for (index_t channel = 0; channel < s.channels; channel += PANEL) {
+                const int columns = int(std::min(PANEL, s.channels - channel));
                 multiply(starts, walk, panels + channel * positions, d_weight + k * s.channels + channel, s.channels,
                          count, columns, number > first_band);
             }
@@ -226,7 +226,9 @@ template <class T>
 static void weight_gradient(const T* x, const T* dy, T* d_weight, const Shape& s, int threads) {
     constexpr index_t SHARES = 16, LEAST_BANDS = 8;
     const index_t size = s.patch() * s.channels, tiles = (s.patch() + ROWS - 1) / ROWS;
-    const index_t groups = std::clamp<index_t>(s.bands() / LEAST_BANDS, 1, SHARES), slices = SHARES / groups;
+    index_t groups = 1;  // a power of two, so that all shares are used
+    while (groups < SHARES && 2 * groups * LEAST_BANDS <= s.bands()) groups *= 2;
+    const index_t slices = SHARES / groups;
     Aligned<T> others((groups - 1) * size);  // the first group's sum is where the total will be
     T* more = others.data();
     in_parts(groups * slices, threads, [=](index_t first, index_t last) {
