@@ -21,9 +21,11 @@ using index_t = int64_t;
 namespace duoln {
 
 using Clock = std::chrono::steady_clock;
-static constexpr std::chrono::microseconds SPIN{20}, PATIENCE{300};  // in PATIENCE a thread offers its core to others
-static constexpr std::chrono::microseconds LOST{2000};  // so long is away or waited for only who has lost its core
-static constexpr std::chrono::seconds CROWDED{1};  // so long after that no thread looks for more than SPIN
+// A thread spins for SPIN, offers its core to others again and again until PATIENCE is over, and sleeps. If the caller was off
+// its core, or waited for the last part, for longer than LOST, no thread stays awake after SPIN for the next CROWDED. A long
+// part looks like a lost core; beside such parts a wake costs little.
+static constexpr std::chrono::microseconds SPIN{20}, PATIENCE{300}, LOST{2000};
+static constexpr std::chrono::seconds CROWDED{1};
 
 static inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)

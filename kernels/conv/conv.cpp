@@ -81,7 +81,8 @@ struct Walk {
     index_t pieces, piece_step, values, value_step;
 };
 
-// out[r][c] (+)= sum over k of starts[r][k] * panel[k][c], for the rows and columns of out that there are, in as many vectors.
+// out[r][c] (+)= sum over k of starts[r][k] * panel[k][c], for the rows and columns of out that there are. The columns are
+// those of the first VECTORS vectors of the panel.
 template <int VECTORS, class T>
 static void multiply_vectors(const T* const (&starts)[ROWS], const Walk& walk, const T* panel, T* out, index_t out_step,
                              int rows, int columns, bool adds) {
@@ -115,6 +116,7 @@ static void multiply_vectors(const T* const (&starts)[ROWS], const Walk& walk, c
         for (int c = 0; c < columns; ++c) out[c] = adds ? out[c] + values[r][c] : values[r][c];
 }
 
+// The same. The second vector of a panel with few columns has only zeros, so it is left out.
 template <class T>
 static void multiply(const T* const (&starts)[ROWS], const Walk& walk, const T* panel, T* out, index_t out_step, int rows,
                      int columns, bool adds) {
