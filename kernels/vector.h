@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
 
 #if defined(__AVX512F__)
 #define VECTOR_BYTES 64
@@ -75,16 +78,44 @@ static inline To same_bits(From from) {
     return to;
 }
 
-// e^x of floats, to two units in the last place. Above 88.73 it is infinity, below -104 it is 0.
+// x, but at most `limit`, or at least; what is not a number stays what it is. For vectors these are single instructions, which
+// compilers do not find.
 template <class R>
-static inline R float_exponential(R x) {
+static inline R at_most(R x, R limit) {
+    return x > limit ? limit : x;
+}
+template <class R>
+static inline R at_least(R x, R limit) {
+    return x < limit ? limit : x;
+}
+
+// value * 2^n for a whole number n of -150 to 128, rounded once: in two factors, because 2^n itself may not be a float.
+template <class R>
+static inline R scaled(R value, R n) {
     using whole = typename Whole<R>::type;
-    const R low = R{} - 104.0f, high = R{} + 89.0f;
-    x = x < low ? low : x;
-    x = x > high ? high : x;
-    const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-    const R shifted = x * 1.44269504088896341f + magic;
-    const R n = shifted - magic;
+    const float magic = 12582912.0f;
+    const whole power = same_bits<whole>(n + magic) - 0x4B400000, half = power >> 1;
+    return value * same_bits<R>((half + 127) << 23) * same_bits<R>((power - half + 127) << 23);
+}
+
+#if VECTOR_BYTES == 64
+static inline Vector<float>::type at_most(Vector<float>::type x, Vector<float>::type limit) { return _mm512_min_ps(limit, x); }
+static inline Vector<float>::type at_least(Vector<float>::type x, Vector<float>::type limit) { return _mm512_max_ps(limit, x); }
+static inline Vector<float>::type scaled(Vector<float>::type value, Vector<float>::type n) { return _mm512_scalef_ps(value, n); }
+#elif VECTOR_BYTES == 32
+static inline Vector<float>::type at_most(Vector<float>::type x, Vector<float>::type limit) { return _mm256_min_ps(limit, x); }
+static inline Vector<float>::type at_least(Vector<float>::type x, Vector<float>::type limit) { return _mm256_max_ps(limit, x); }
+#endif
+
+// e^x = 2^n (1 + q) of floats, with a whole number n and the smallest q there is, which has all its digits.
+template <class R>
+struct Power {
+    R n, q;
+};
+template <class R>
+static inline Power<R> natural_power(R x) {
+    const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
+    const R n = (x * 1.44269504088896341f + magic) - magic;
     R r = x - n * 0.693359375f;
     r = r + n * 2.12194440e-4f;
     R p = r * 1.9875691500e-4f + 1.3981999507e-3f;
@@ -92,24 +123,27 @@ static inline R float_exponential(R x) {
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    // 2^n in two factors, so that results near the largest and below the smallest normal number come out.
-    const whole power = same_bits<whole>(shifted) - 0x4B400000, half = power >> 1;
-    return p * same_bits<R>((half + 127) << 23) * same_bits<R>((power - half + 127) << 23);
+    return {n, p * r * r + r};
 }
 
-// The hyperbolic tangent of floats: a polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel.
+// e^x of floats, to two units in the last place. Above 88.73 it is infinity, below -104 it is 0.
+template <class R>
+static inline R float_exponential(R x) {
+    const Power<R> power = natural_power(at_most(at_least(x, R{} - 104.0f), R{} + 89.0f));
+    return scaled(power.q + 1.0f, power.n);
+}
+
+// The hyperbolic tangent of floats, to three units in the last place: (e^2x - 1) / (e^2x + 1), where e^2x - 1 comes from q, so that
+// nothing cancels near 0. It is 1 for all x above 10.
 template <class R>
 static inline R float_hyperbolic_tangent(R x) {
-    const R size = x < 0.0f ? -x : x, square = x * x;
-    R p = square * -5.70498872745e-3f + 2.06390887954e-2f;
-    p = p * square - 5.37397155531e-2f;
-    p = p * square + 1.33314422036e-1f;
-    p = p * square - 3.33332819422e-1f;
-    const R near = p * square * x + x;
-    const R beyond = 1.0f - 2.0f / (float_exponential(size + size) + 1.0f);
-    const R far = x < 0.0f ? -beyond : beyond;
-    return size < 0.625f ? near : far;
+    using whole = typename Whole<R>::type;
+    const whole bits = same_bits<whole>(x), sign = bits & whole(whole{} + INT32_MIN);
+    const R size = same_bits<R>(bits ^ sign);
+    const Power<R> power = natural_power(at_most(size + size, R{} + 20.0f));
+    const R two_to_n = scaled(R{} + 1.0f, power.n);
+    const R less_one = two_to_n * power.q + (two_to_n - 1.0f);
+    return same_bits<R>(same_bits<whole>(less_one / (less_one + 2.0f)) | sign);
 }
 
 static inline float exponential(float x) { return float_exponential(x); }
