@@ -65,12 +65,70 @@ struct Products {
 // How many values a norm is over.
 static inline index_t norm_width(int norm, index_t hidden) { return norm == 0 ? 2 * hidden : hidden; }
 
+// What the phases of a time step share. `panel_sums` has four sums of each row and panel: over z and r and over n, of what
+// comes from x and then of what comes from h.
+template <class T, bool NORMED>
+struct Step {
+    using vector = typename Vector<T>::type;
+    static constexpr index_t L = Vector<T>::lanes, W = Panel<T>::width;
+
+    const Gru<T> g;
+    T* panel_sums;
+    const Share s;
+    index_t ahead;  // how many values ahead of their use products are asked for
+
+    index_t wide() const { return GATES * g.sizes.stride; }
+    T* sums_of(index_t row) const { return panel_sums + row * g.sizes.panels * 4; }
+    T mean_of_products(const T* sums, int norm) const {
+        return row_sum(sums, g.sizes.panels, 4) / T(norm_width(norm, g.sizes.hidden));
+    }
+    void keep_sums(index_t row, index_t p, const vector* of_x, const vector* of_h) const {
+        T* sums = sums_of(row) + p * 4;
+        for (int k = 0; k < 2; ++k) {
+            sums[k] = total<T>(of_x[k]);
+            sums[2 + k] = total<T>(of_h[k]);
+        }
+    }
+
+    // The sums of squares of both products.
+    void add_squares(index_t row, index_t slot) const {
+        const index_t S = g.sizes.stride;
+        const T *x = g.x_proj + slot * wide(), *h = g.h_proj + slot * wide();
+        for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+            vector of_x[2] = {}, of_h[2] = {};
+            for (index_t gate = 0; gate < GATES; ++gate)
+                for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
+                    ask(x + k, ahead);
+                    const vector value = load(x + k) + load(g.inner_bias + k);
+                    of_x[gate == 2] += value * value;
+                    of_h[gate == 2] += load(h + k) * load(h + k);
+                }
+            keep_sums(row, p, of_x, of_h);
+        }
+    }
+
+    // The new state.
+    void open_gates(index_t row, index_t slot, const T* h_before, T* h_new) const {
+        Products<T, NORMED> products(g, slot);
+        if constexpr (NORMED)
+            for (int k = 0; k < 2; ++k) {
+                products.rstd_x[k] = T(1) / std::sqrt(mean_of_products(sums_of(row) + k, k) + g.eps);
+                products.rstd_h[k] = T(1) / std::sqrt(mean_of_products(sums_of(row) + 2 + k, k) + g.eps);
+                if (s.first_panel == 0) {
+                    g.norms[slot * 4 + k] = products.rstd_x[k];
+                    g.norms[slot * 4 + 2 + k] = products.rstd_h[k];
+                }
+            }
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L)
+            store(h_new + j, gru_state(products.gates(j), load(h_before + j)));
+    }
+};
+
 template <class T, bool NORMED>
 static void walk(const Gru<T>& g, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
-    using vector = typename Vector<T>::type;
     const Sizes& sizes = g.sizes;
-    const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = sizes.stride, wide = GATES * S;
-    const index_t L = Vector<T>::lanes, first = s.first_panel * W, last = s.last_panel * W;
+    const index_t P = sizes.panels, S = sizes.stride, wide = GATES * S;
+    const Step<T, NORMED> step{g, panel_sums, s, positions_ahead(sizes, barrier, false) * wide};
     Rows<T> rows;
     for (index_t position = 0; position < sizes.steps; ++position) {
         const index_t t = sizes.time(position);
@@ -78,120 +136,110 @@ static void walk(const Gru<T>& g, const T* packed, T* panel_sums, const Share& s
         for (index_t gate = 0; gate < GATES; ++gate) {
             if (!NORMED && gate == 2)  // its product stands alone: the reset gate comes before the sum
                 for (index_t r = 0; r < rows.count(); ++r) rows.out[r] = g.h_proj + rows.slot[r] * S - 2 * S;
-            product(rows.in.data(), rows.count(), packed, gate * P + s.first_panel, gate * P + s.last_panel, H,
+            product(rows.in.data(), rows.count(), packed, gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden,
                     rows.out.data(), !NORMED && gate < 2);
         }
-        if constexpr (NORMED) {
-            for (index_t r = 0; r < rows.count(); ++r) {
-                const T *x = g.x_proj + rows.slot[r] * wide, *h = rows.out[r];
-                for (index_t p = s.first_panel; p < s.last_panel; ++p) {
-                    vector of_x[2] = {}, of_h[2] = {};
-                    for (index_t gate = 0; gate < GATES; ++gate)
-                        for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
-                            const vector value = load(x + k) + load(g.inner_bias + k);
-                            of_x[gate == 2] += value * value;
-                            of_h[gate == 2] += load(h + k) * load(h + k);
-                        }
-                    T* sums = panel_sums + (rows.row[r] * P + p) * 4;
-                    for (int k = 0; k < 2; ++k) {
-                        sums[k] = total<T>(of_x[k]);
-                        sums[2 + k] = total<T>(of_h[k]);
-                    }
-                }
-            }
-            barrier.wait();
-        }
-        for (index_t r = 0; r < rows.count(); ++r) {
-            const index_t row = rows.row[r];
-            Products<T, NORMED> products(g, rows.slot[r]);
+        const index_t together = barrier.together(rows.count());
+        for (index_t first = 0; first < rows.count(); first += together) {
+            const index_t last = first + together;
             if constexpr (NORMED) {
-                const T* sums = panel_sums + row * P * 4;
-                for (int k = 0; k < 2; ++k) {
-                    const T count = T(norm_width(k, H));
-                    products.rstd_x[k] = T(1) / std::sqrt(row_sum(sums + k, P, 4) / count + g.eps);
-                    products.rstd_h[k] = T(1) / std::sqrt(row_sum(sums + 2 + k, P, 4) / count + g.eps);
-                    if (s.first_panel == 0) {
-                        g.norms[rows.slot[r] * 4 + k] = products.rstd_x[k];
-                        g.norms[rows.slot[r] * 4 + 2 + k] = products.rstd_h[k];
-                    }
-                }
+                for (index_t r = first; r < last; ++r) step.add_squares(rows.row[r], rows.slot[r]);
+                barrier.wait();
             }
-            T* h_new = sizes.state(g.hidden, sizes.after(t), row);
-            for (index_t j = first; j < last; j += L)
-                store(h_new + j, gru_state(products.gates(j), load(rows.in[r] + j)));
+            for (index_t r = first; r < last; ++r)
+                step.open_gates(rows.row[r], rows.slot[r], rows.in[r], sizes.state(g.hidden, sizes.after(t), rows.row[r]));
         }
         barrier.wait();
     }
 }
 
+// The same phases backward.
+template <class T, bool NORMED>
+struct StepBack : Step<T, NORMED> {
+    using Forward = Step<T, NORMED>;
+    using typename Forward::vector;
+    using Forward::L, Forward::W, Forward::g, Forward::s, Forward::sums_of, Forward::wide, Forward::ahead;
+
+    const GruGradients<T> d;
+
+    // Through the new state and the gates.
+    void through_gates(index_t row, index_t slot, const T* h_before, T* dh) const {
+        const index_t S = g.sizes.stride, block = row / ROW_BLOCK * wide();
+        const Products<T, NORMED> products(g, slot);
+        T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide();
+        for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+            vector along_x[2] = {}, along_h[2] = {};
+            for (index_t j = p * W; j < (p + 1) * W; j += L) {
+                const GruGates<vector> gates = products.gates(j);
+                const vector d_new = load(dh + j);
+                const GruGates<vector> of = gru_gradient(gates, load(h_before + j), products.of_h(2, j), d_new);
+                store(dh + j, d_new - d_new * gates.z);
+                const auto through_gate = [&](index_t gate, vector of_x, vector of_h) {
+                    const index_t k = gate * S + j;
+                    ask(products.x + k, ahead);
+                    ask_to_write(d_x + k, ahead);
+                    ask_to_write(d_h + k, ahead);
+                    store(d_x + k, of_x);
+                    store(d_h + k, of_h);
+                    add_to(d.d_bias_x + block + k, of_x);
+                    if constexpr (NORMED) {
+                        ask(products.h + k, ahead);
+                        add_to(d.d_bias_h + block + k, of_h);
+                        const vector of_gain_x = of_x * products.xhat_x(gate, k);
+                        const vector of_gain_h = of_h * products.xhat_h(gate, k);
+                        add_to(d.d_gain_x + block + k, of_gain_x);
+                        add_to(d.d_gain_h + block + k, of_gain_h);
+                        along_x[gate == 2] += of_gain_x * load(g.gain_x + k);
+                        along_h[gate == 2] += of_gain_h * load(g.gain_h + k);
+                    }
+                };
+                through_gate(0, of.z, of.z);
+                through_gate(1, of.r, of.r);
+                through_gate(2, of.n, of.n * gates.r);
+            }
+            this->keep_sums(row, p, along_x, along_h);
+        }
+    }
+
+    // Through the norms of both products.
+    void through_norms(index_t row, index_t slot) const {
+        const Products<T, NORMED> products(g, slot);
+        T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide();
+        for (index_t gate = 0; gate < GATES; ++gate) {
+            const int norm = gate == 2;
+            const T rstd_x = products.rstd_x[norm], rstd_h = products.rstd_h[norm];
+            const T along_x = this->mean_of_products(sums_of(row) + norm, norm);
+            const T along_h = this->mean_of_products(sums_of(row) + 2 + norm, norm);
+            const index_t first = gate * g.sizes.stride + s.first_panel * W, last = gate * g.sizes.stride + s.last_panel * W;
+            for (index_t k = first; k < last; k += L) {
+                store(d_x + k, (load(d_x + k) * load(g.gain_x + k) - products.xhat_x(gate, k) * along_x) * rstd_x);
+                store(d_h + k, (load(d_h + k) * load(g.gain_h + k) - products.xhat_h(gate, k) * along_h) * rstd_h);
+            }
+        }
+    }
+};
+
 template <class T, bool NORMED>
 static void walk_back(const Gru<T>& g, const GruGradients<T>& d, const T* packed, T* panel_sums, const Share& s,
                       const Barrier& barrier) {
-    using vector = typename Vector<T>::type;
     const Sizes& sizes = g.sizes;
-    const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = sizes.stride, wide = GATES * S;
-    const index_t L = Vector<T>::lanes, first = s.first_panel * W, last = s.last_panel * W;
+    const index_t wide = GATES * sizes.stride;
+    const StepBack<T, NORMED> step{{g, panel_sums, s, positions_ahead(sizes, barrier, true) * wide}, d};
     Rows<T> rows;
     for (index_t position = sizes.steps - 1; position >= 0; --position) {
         const index_t t = sizes.time(position);
         begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh, d.d_h_proj, wide);
-        for (index_t r = 0; r < rows.count(); ++r) {
-            const index_t row = rows.row[r], slot = rows.slot[r], block = row / ROW_BLOCK * wide;
-            const Products<T, NORMED> products(g, slot);
-            const T* h_before = sizes.state(g.hidden, sizes.before(t), row);
-            T *dh = rows.out[r], *d_x = d.d_x_proj + slot * wide, *d_h = d.d_h_proj + slot * wide;
-            for (index_t p = s.first_panel; p < s.last_panel; ++p) {
-                vector along_x[2] = {}, along_h[2] = {};
-                for (index_t j = p * W; j < (p + 1) * W; j += L) {
-                    const GruGates<vector> gates = products.gates(j);
-                    const vector d_new = load(dh + j);
-                    const GruGates<vector> of = gru_gradient(gates, load(h_before + j), products.of_h(2, j), d_new);
-                    store(dh + j, d_new - d_new * gates.z);
-                    const auto through_gate = [&](index_t gate, vector of_x, vector of_h) {
-                        const index_t k = gate * S + j;
-                        store(d_x + k, of_x);
-                        store(d_h + k, of_h);
-                        add_to(d.d_bias_x + block + k, of_x);
-                        if constexpr (NORMED) {
-                            add_to(d.d_bias_h + block + k, of_h);
-                            const vector of_gain_x = of_x * products.xhat_x(gate, k);
-                            const vector of_gain_h = of_h * products.xhat_h(gate, k);
-                            add_to(d.d_gain_x + block + k, of_gain_x);
-                            add_to(d.d_gain_h + block + k, of_gain_h);
-                            along_x[gate == 2] += of_gain_x * load(g.gain_x + k);
-                            along_h[gate == 2] += of_gain_h * load(g.gain_h + k);
-                        }
-                    };
-                    through_gate(0, of.z, of.z);
-                    through_gate(1, of.r, of.r);
-                    through_gate(2, of.n, of.n * gates.r);
-                }
-                T* sums = panel_sums + (row * P + p) * 4;
-                for (int k = 0; k < 2; ++k) {
-                    sums[k] = total<T>(along_x[k]);
-                    sums[2 + k] = total<T>(along_h[k]);
-                }
+        const index_t together = barrier.together(rows.count());
+        for (index_t first = 0; first < rows.count(); first += together) {
+            const index_t last = first + together;
+            for (index_t r = first; r < last; ++r)
+                step.through_gates(rows.row[r], rows.slot[r], sizes.state(g.hidden, sizes.before(t), rows.row[r]), rows.out[r]);
+            if constexpr (NORMED) {
+                barrier.wait();
+                for (index_t r = first; r < last; ++r) step.through_norms(rows.row[r], rows.slot[r]);
             }
         }
         barrier.wait();
-        if constexpr (NORMED) {
-            for (index_t r = 0; r < rows.count(); ++r) {
-                const index_t slot = rows.slot[r];
-                const T* sums = panel_sums + rows.row[r] * P * 4;
-                const Products<T, NORMED> products(g, slot);
-                T *d_x = d.d_x_proj + slot * wide, *d_h = d.d_h_proj + slot * wide;
-                for (index_t gate = 0; gate < GATES; ++gate) {
-                    const int norm = gate == 2;
-                    const T count = T(norm_width(norm, H)), rstd_x = products.rstd_x[norm], rstd_h = products.rstd_h[norm];
-                    const T along_x = row_sum(sums + norm, P, 4) / count, along_h = row_sum(sums + 2 + norm, P, 4) / count;
-                    for (index_t k = gate * S + first; k < gate * S + last; k += L) {
-                        store(d_x + k, (load(d_x + k) * load(g.gain_x + k) - products.xhat_x(gate, k) * along_x) * rstd_x);
-                        store(d_h + k, (load(d_h + k) * load(g.gain_h + k) - products.xhat_h(gate, k) * along_h) * rstd_h);
-                    }
-                }
-            }
-            barrier.wait();
-        }
         product(rows.in.data(), rows.count(), packed, s.first_panel, s.last_panel, wide, rows.out.data(), true);
         bound(d.dh, rows, sizes, s, d.limit);
     }

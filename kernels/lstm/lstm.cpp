@@ -72,179 +72,241 @@ struct CellNorm {
     vector after(index_t unit) const { return xhat(unit) * load(l.gain_c + unit) + load(l.bias_c + unit); }
 };
 
+// What the phases of a time step share. `panel_sums` has four sums of each row and panel.
+template <class T, bool NORMED, bool CELL>
+struct Step {
+    using vector = typename Vector<T>::type;
+    static constexpr index_t L = Vector<T>::lanes, W = Panel<T>::width;
+
+    const Lstm<T> l;
+    T* panel_sums;
+    const Share s;
+    index_t before, after, ahead;  // blocks of states, and how many values ahead of their use products are asked for
+
+    index_t wide() const { return GATES * l.sizes.stride; }
+    T* sums_of(index_t row) const { return panel_sums + row * l.sizes.panels * 4; }
+    T* state(T* states, index_t block, index_t row) const { return l.sizes.state(states, block, row); }
+    CellNorm<T> cell_norm(index_t row, T mean, T rstd) const { return {l, state(l.cells, after, row), mean, rstd}; }
+    T mean_of_products(const T* sums) const { return row_sum(sums, l.sizes.panels, 4) / T(GATES * l.sizes.hidden); }
+
+    // The sums of squares of both products.
+    void add_squares(index_t row, index_t slot) const {
+        const index_t S = l.sizes.stride;
+        const T *x = l.x_proj + slot * wide(), *h = l.h_proj + slot * wide();
+        for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+            vector of_x{}, of_h{};
+            for (index_t gate = 0; gate < GATES; ++gate)
+                for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
+                    ask(x + k, ahead);
+                    const vector value = load(x + k) + load(l.inner_bias + k);
+                    of_x += value * value;
+                    of_h += load(h + k) * load(h + k);
+                }
+            sums_of(row)[p * 4] = total<T>(of_x);
+            sums_of(row)[p * 4 + 1] = total<T>(of_h);
+        }
+    }
+
+    // The new cell, and the hidden state; with a norm of the cell the output gate is where the hidden state will be.
+    void open_gates(index_t row, index_t slot) const {
+        const index_t H = l.sizes.hidden;
+        Products<T, NORMED> products(l, slot);
+        if constexpr (NORMED) {
+            products.rstd_x = T(1) / std::sqrt(mean_of_products(sums_of(row)) + l.eps);
+            products.rstd_h = T(1) / std::sqrt(mean_of_products(sums_of(row) + 1) + l.eps);
+            if (s.first_panel == 0) {
+                l.norms[slot * 4] = products.rstd_x;
+                l.norms[slot * 4 + 1] = products.rstd_h;
+            }
+        }
+        const T* c = state(l.cells, before, row);
+        T *c_new = state(l.cells, after, row), *h_new = state(l.hidden, after, row);
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L) {
+            const LstmGates<vector> gates = products.gates(j);
+            const vector cell = lstm_cell(gates, load(c + j));
+            store(c_new + j, cell);
+            store(h_new + j, CELL ? gates.o : gates.o * hyperbolic_tangent(cell));
+        }
+        if constexpr (CELL)
+            for (index_t p = s.first_panel; p < s.last_panel; ++p)
+                panel_spread(c_new + p * W, H - p * W < W ? H - p * W : W, sums_of(row) + p * 4 + 2);
+    }
+
+    // The hidden state, from the norm of the cell.
+    void normalise_cell(index_t row, index_t slot) const {
+        const Spread<T> spread = merged(sums_of(row) + 2, 4, l.sizes.hidden, l.eps);
+        if (s.first_panel == 0) {
+            l.norms[slot * 4 + 2] = spread.mean;
+            l.norms[slot * 4 + 3] = spread.rstd;
+        }
+        const CellNorm<T> norm = cell_norm(row, spread.mean, spread.rstd);
+        T* h = state(l.hidden, after, row);
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L)
+            store(h + j, load(h + j) * hyperbolic_tangent(norm.after(j)));
+    }
+};
+
 template <class T, bool NORMED, bool CELL>
 static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
-    using vector = typename Vector<T>::type;
     const Sizes& sizes = l.sizes;
-    const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = sizes.stride, wide = GATES * S;
-    const index_t L = Vector<T>::lanes, first = s.first_panel * W, last = s.last_panel * W;
+    const index_t P = sizes.panels, wide = GATES * sizes.stride, ahead = positions_ahead(sizes, barrier, false) * wide;
     Rows<T> rows;
     for (index_t position = 0; position < sizes.steps; ++position) {
-        const index_t t = sizes.time(position), before = sizes.before(t), after = sizes.after(t);
+        const index_t t = sizes.time(position);
         begin_step(rows, sizes, s, t, {l.hidden, l.cells}, NORMED ? l.h_proj : l.x_proj, wide);
         for (index_t gate = 0; gate < GATES; ++gate)
-            product(rows.in.data(), rows.count(), packed, gate * P + s.first_panel, gate * P + s.last_panel, H,
+            product(rows.in.data(), rows.count(), packed, gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden,
                     rows.out.data(), !NORMED);
-        if constexpr (NORMED) {
-            for (index_t r = 0; r < rows.count(); ++r) {
-                const T *x = l.x_proj + rows.slot[r] * wide, *h = rows.out[r];
-                for (index_t p = s.first_panel; p < s.last_panel; ++p) {
-                    vector of_x{}, of_h{};
-                    for (index_t gate = 0; gate < GATES; ++gate)
-                        for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
-                            const vector value = load(x + k) + load(l.inner_bias + k);
-                            of_x += value * value;
-                            of_h += load(h + k) * load(h + k);
-                        }
-                    T* sums = panel_sums + (rows.row[r] * P + p) * 4;
-                    sums[0] = total<T>(of_x);
-                    sums[1] = total<T>(of_h);
-                }
-            }
-            barrier.wait();
-        }
-        for (index_t r = 0; r < rows.count(); ++r) {
-            const index_t row = rows.row[r];
-            Products<T, NORMED> products(l, rows.slot[r]);
+        const Step<T, NORMED, CELL> step{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead};
+        const index_t together = barrier.together(rows.count());
+        for (index_t first = 0; first < rows.count(); first += together) {
+            const index_t last = first + together;
             if constexpr (NORMED) {
-                const T* sums = panel_sums + row * P * 4;
-                products.rstd_x = T(1) / std::sqrt(row_sum(sums, P, 4) / T(GATES * H) + l.eps);
-                products.rstd_h = T(1) / std::sqrt(row_sum(sums + 1, P, 4) / T(GATES * H) + l.eps);
-                if (s.first_panel == 0) {
-                    l.norms[rows.slot[r] * 4] = products.rstd_x;
-                    l.norms[rows.slot[r] * 4 + 1] = products.rstd_h;
-                }
+                for (index_t r = first; r < last; ++r) step.add_squares(rows.row[r], rows.slot[r]);
+                barrier.wait();
             }
-            const T* c = sizes.state(l.cells, before, row);
-            T *c_new = sizes.state(l.cells, after, row), *h_new = sizes.state(l.hidden, after, row);
-            for (index_t j = first; j < last; j += L) {
-                const LstmGates<vector> gates = products.gates(j);
-                const vector cell = lstm_cell(gates, load(c + j));
-                store(c_new + j, cell);
-                store(h_new + j, CELL ? gates.o : gates.o * hyperbolic_tangent(cell));
-            }
-            if constexpr (CELL)
-                for (index_t p = s.first_panel; p < s.last_panel; ++p)
-                    panel_spread(c_new + p * W, H - p * W < W ? H - p * W : W, panel_sums + (row * P + p) * 4 + 2);
-        }
-        if constexpr (CELL) {
-            barrier.wait();
-            for (index_t r = 0; r < rows.count(); ++r) {
-                const index_t row = rows.row[r];
-                const Spread<T> spread = merged(panel_sums + row * P * 4 + 2, 4, H, l.eps);
-                if (s.first_panel == 0) {
-                    l.norms[rows.slot[r] * 4 + 2] = spread.mean;
-                    l.norms[rows.slot[r] * 4 + 3] = spread.rstd;
-                }
-                const CellNorm<T> norm{l, sizes.state(l.cells, after, row), spread.mean, spread.rstd};
-                T* h = sizes.state(l.hidden, after, row);
-                for (index_t j = first; j < last; j += L) store(h + j, load(h + j) * hyperbolic_tangent(norm.after(j)));
+            for (index_t r = first; r < last; ++r) step.open_gates(rows.row[r], rows.slot[r]);
+            if constexpr (CELL) {
+                barrier.wait();
+                for (index_t r = first; r < last; ++r) step.normalise_cell(rows.row[r], rows.slot[r]);
             }
         }
         barrier.wait();
     }
 }
 
+// The same phases backward. `of_cell` keeps three vectors of each row for the second phase: the gradient of the normalised
+// cell, its tanh, and the output gate.
 template <class T, bool NORMED, bool CELL>
-static void walk_back(const Lstm<T>& l, const LstmGradients<T>& d, const T* packed, T* panel_sums, T* d_cell,
+struct StepBack : Step<T, NORMED, CELL> {
+    using Forward = Step<T, NORMED, CELL>;
+    using typename Forward::vector;
+    using Forward::L, Forward::W, Forward::l, Forward::s, Forward::sums_of, Forward::wide, Forward::ahead;
+
+    const LstmGradients<T> d;
+    T* of_cell;
+
+    T* kept_of(index_t row) const { return of_cell + row * 3 * l.sizes.stride; }
+
+    // Through the hidden state and the norm's gain and bias.
+    void through_cell_norm(index_t row, index_t slot, const T* dh) const {
+        const index_t S = l.sizes.stride, block = row / ROW_BLOCK * S;
+        const Products<T, NORMED> products(l, slot);
+        const CellNorm<T> norm = this->cell_norm(row, l.norms[slot * 4 + 2], l.norms[slot * 4 + 3]);
+        T* kept = kept_of(row);
+        for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+            vector sum{}, along{};
+            for (index_t j = p * W; j < (p + 1) * W; j += L) {
+                const vector xhat = norm.xhat(j), tanh_c = hyperbolic_tangent(norm.after(j));
+                const vector o = sigmoid(products.sum(2 * S + j));
+                const vector d_after = load(dh + j) * o * (1 - tanh_c * tanh_c), d_xhat = d_after * load(l.gain_c + j);
+                add_to(d.d_gain_c + block + j, d_after * xhat);
+                add_to(d.d_bias_c + block + j, d_after);
+                store(kept + j, d_xhat);
+                store(kept + S + j, tanh_c);
+                store(kept + 2 * S + j, o);
+                sum += d_xhat;
+                along += d_xhat * xhat;
+            }
+            sums_of(row)[p * 4 + 2] = total<T>(sum);
+            sums_of(row)[p * 4 + 3] = total<T>(along);
+        }
+    }
+
+    // Through the cell and the gates.
+    void through_gates(index_t row, index_t slot, const T* dh) const {
+        const index_t S = l.sizes.stride, P = l.sizes.panels, block = row / ROW_BLOCK * wide();
+        const Products<T, NORMED> products(l, slot);
+        const T *c_before = this->state(l.cells, this->before, row), *kept = kept_of(row);
+        T *dc = d.dc + row * S, *d_x = d.d_x_proj + slot * wide(), *d_gates = d.d_h_proj + slot * wide();
+        CellNorm<T> norm = this->cell_norm(row, 0, 0);
+        T d_mean = 0, d_along = 0;
+        if constexpr (CELL) {
+            norm.mean = l.norms[slot * 4 + 2];
+            norm.rstd = l.norms[slot * 4 + 3];
+            d_mean = row_sum(sums_of(row) + 2, P, 4) / T(l.sizes.hidden);
+            d_along = row_sum(sums_of(row) + 3, P, 4) / T(l.sizes.hidden);
+        }
+        for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+            vector sum_x{}, sum_h{};
+            for (index_t j = p * W; j < (p + 1) * W; j += L) {
+                LstmGates<vector> gates = products.gates(j);
+                vector tanh_c, d_c = load(dc + j);
+                if constexpr (CELL) {
+                    tanh_c = load(kept + S + j);
+                    gates.o = load(kept + 2 * S + j);
+                    d_c += (load(kept + j) - d_mean - norm.xhat(j) * d_along) * norm.rstd;
+                } else {
+                    tanh_c = hyperbolic_tangent(load(norm.c + j));
+                    d_c += load(dh + j) * gates.o * (1 - tanh_c * tanh_c);
+                }
+                const LstmGates<vector> of = lstm_gradient(gates, load(c_before + j), d_c, load(dh + j) * tanh_c);
+                store(dc + j, d_c * gates.f);
+                const auto through_sum = [&](index_t k, vector value) {
+                    ask(products.x + k, ahead);
+                    ask_to_write(d_gates + k, ahead);
+                    store(d_gates + k, value);
+                    add_to(d.d_bias + block + k, value);
+                    if constexpr (NORMED) {
+                        ask(products.h + k, ahead);
+                        ask_to_write(d_x + k, ahead);
+                        const vector of_gain_x = value * products.xhat_x(k), of_gain_h = value * products.xhat_h(k);
+                        add_to(d.d_gain_x + block + k, of_gain_x);
+                        add_to(d.d_gain_h + block + k, of_gain_h);
+                        sum_x += of_gain_x * load(l.gain_x + k);
+                        sum_h += of_gain_h * load(l.gain_h + k);
+                    }
+                };
+                through_sum(j, of.f);
+                through_sum(S + j, of.i);
+                through_sum(2 * S + j, of.o);
+                through_sum(3 * S + j, of.g);
+            }
+            sums_of(row)[p * 4] = total<T>(sum_x);
+            sums_of(row)[p * 4 + 1] = total<T>(sum_h);
+        }
+    }
+
+    // Through the norms of both products.
+    void through_norms(index_t row, index_t slot) const {
+        const Products<T, NORMED> products(l, slot);
+        const T along_x = this->mean_of_products(sums_of(row)), along_h = this->mean_of_products(sums_of(row) + 1);
+        T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide();
+        for (index_t gate = 0; gate < GATES; ++gate) {
+            const index_t first = gate * l.sizes.stride + s.first_panel * W, last = gate * l.sizes.stride + s.last_panel * W;
+            for (index_t k = first; k < last; k += L) {
+                const vector value = load(d_h + k);
+                store(d_x + k, (value * load(l.gain_x + k) - products.xhat_x(k) * along_x) * products.rstd_x);
+                store(d_h + k, (value * load(l.gain_h + k) - products.xhat_h(k) * along_h) * products.rstd_h);
+            }
+        }
+    }
+};
+
+template <class T, bool NORMED, bool CELL>
+static void walk_back(const Lstm<T>& l, const LstmGradients<T>& d, const T* packed, T* panel_sums, T* of_cell,
                       const Share& s, const Barrier& barrier) {
-    using vector = typename Vector<T>::type;
     const Sizes& sizes = l.sizes;
-    const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = sizes.stride, wide = GATES * S;
-    const index_t L = Vector<T>::lanes, first = s.first_panel * W, last = s.last_panel * W;
+    const index_t wide = GATES * sizes.stride, ahead = positions_ahead(sizes, barrier, true) * wide;
     Rows<T> rows;
     for (index_t position = sizes.steps - 1; position >= 0; --position) {
-        const index_t t = sizes.time(position), before = sizes.before(t), after = sizes.after(t);
+        const index_t t = sizes.time(position);
         begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh, d.d_h_proj, wide);
-        if constexpr (CELL) {
-            for (index_t r = 0; r < rows.count(); ++r) {
-                const index_t row = rows.row[r], block = row / ROW_BLOCK * S;
-                const T *dh = rows.out[r], *norms = l.norms + rows.slot[r] * 4;
-                const Products<T, NORMED> products(l, rows.slot[r]);
-                const CellNorm<T> norm{l, sizes.state(l.cells, after, row), norms[2], norms[3]};
-                for (index_t p = s.first_panel; p < s.last_panel; ++p) {
-                    vector sum{}, along{};
-                    for (index_t j = p * W; j < (p + 1) * W; j += L) {
-                        const vector xhat = norm.xhat(j), tanh_c = hyperbolic_tangent(norm.after(j));
-                        const vector d_after = load(dh + j) * sigmoid(products.sum(2 * S + j)) * (1 - tanh_c * tanh_c);
-                        add_to(d.d_gain_c + block + j, d_after * xhat);
-                        add_to(d.d_bias_c + block + j, d_after);
-                        const vector d_xhat = d_after * load(l.gain_c + j);
-                        store(d_cell + row * S + j, d_xhat);
-                        sum += d_xhat;
-                        along += d_xhat * xhat;
-                    }
-                    T* sums = panel_sums + (row * P + p) * 4;
-                    sums[2] = total<T>(sum);
-                    sums[3] = total<T>(along);
-                }
-            }
-            barrier.wait();
-        }
-        for (index_t r = 0; r < rows.count(); ++r) {
-            const index_t row = rows.row[r], slot = rows.slot[r], block = row / ROW_BLOCK * wide;
-            const Products<T, NORMED> products(l, slot);
-            const T *dh = rows.out[r], *c_before = sizes.state(l.cells, before, row);
-            T *dc = d.dc + row * S, *d_gates = d.d_h_proj + slot * wide;
-            CellNorm<T> norm{l, sizes.state(l.cells, after, row), 0, 0};
-            T d_mean = 0, d_along = 0;
+        const StepBack<T, NORMED, CELL> step{{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead}, d, of_cell};
+        const index_t together = barrier.together(rows.count());
+        for (index_t first = 0; first < rows.count(); first += together) {
+            const index_t last = first + together;
             if constexpr (CELL) {
-                norm.mean = l.norms[slot * 4 + 2];
-                norm.rstd = l.norms[slot * 4 + 3];
-                d_mean = row_sum(panel_sums + row * P * 4 + 2, P, 4) / T(H);
-                d_along = row_sum(panel_sums + row * P * 4 + 3, P, 4) / T(H);
+                for (index_t r = first; r < last; ++r) step.through_cell_norm(rows.row[r], rows.slot[r], rows.out[r]);
+                barrier.wait();
             }
-            for (index_t p = s.first_panel; p < s.last_panel; ++p) {
-                vector sum_x{}, sum_h{};
-                for (index_t j = p * W; j < (p + 1) * W; j += L) {
-                    const LstmGates<vector> gates = products.gates(j);
-                    vector tanh_c, d_c = load(dc + j);
-                    if constexpr (CELL) {
-                        tanh_c = hyperbolic_tangent(norm.after(j));
-                        d_c += (load(d_cell + row * S + j) - d_mean - norm.xhat(j) * d_along) * norm.rstd;
-                    } else {
-                        tanh_c = hyperbolic_tangent(load(norm.c + j));
-                        d_c += load(dh + j) * gates.o * (1 - tanh_c * tanh_c);
-                    }
-                    const LstmGates<vector> of = lstm_gradient(gates, load(c_before + j), d_c, load(dh + j) * tanh_c);
-                    store(dc + j, d_c * gates.f);
-                    const auto through_sum = [&](index_t k, vector value) {
-                        store(d_gates + k, value);
-                        add_to(d.d_bias + block + k, value);
-                        if constexpr (NORMED) {
-                            const vector of_gain_x = value * products.xhat_x(k), of_gain_h = value * products.xhat_h(k);
-                            add_to(d.d_gain_x + block + k, of_gain_x);
-                            add_to(d.d_gain_h + block + k, of_gain_h);
-                            sum_x += of_gain_x * load(l.gain_x + k);
-                            sum_h += of_gain_h * load(l.gain_h + k);
-                        }
-                    };
-                    through_sum(j, of.f);
-                    through_sum(S + j, of.i);
-                    through_sum(2 * S + j, of.o);
-                    through_sum(3 * S + j, of.g);
-                }
-                panel_sums[(row * P + p) * 4] = total<T>(sum_x);
-                panel_sums[(row * P + p) * 4 + 1] = total<T>(sum_h);
+            for (index_t r = first; r < last; ++r) step.through_gates(rows.row[r], rows.slot[r], rows.out[r]);
+            if constexpr (NORMED) {
+                barrier.wait();
+                for (index_t r = first; r < last; ++r) step.through_norms(rows.row[r], rows.slot[r]);
             }
         }
         barrier.wait();
-        if constexpr (NORMED) {
-            for (index_t r = 0; r < rows.count(); ++r) {
-                const index_t slot = rows.slot[r];
-                const T* sums = panel_sums + rows.row[r] * P * 4;
-                const Products<T, NORMED> products(l, slot);
-                const T along_x = row_sum(sums, P, 4) / T(GATES * H), along_h = row_sum(sums + 1, P, 4) / T(GATES * H);
-                T *d_x = d.d_x_proj + slot * wide, *d_h = d.d_h_proj + slot * wide;
-                for (index_t gate = 0; gate < GATES; ++gate)
-                    for (index_t k = gate * S + first; k < gate * S + last; k += L) {
-                        const vector value = load(d_h + k);
-                        store(d_x + k, (value * load(l.gain_x + k) - products.xhat_x(k) * along_x) * products.rstd_x);
-                        store(d_h + k, (value * load(l.gain_h + k) - products.xhat_h(k) * along_h) * products.rstd_h);
-                    }
-            }
-            barrier.wait();
-        }
         product(rows.in.data(), rows.count(), packed, s.first_panel, s.last_panel, wide, rows.out.data(), false);
         bound(d.dh, rows, sizes, s, d.limit);
         bound(d.dc, rows, sizes, s, d.limit);
@@ -265,10 +327,10 @@ template <class T, bool NORMED, bool CELL>
 static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = l.sizes;
     const Aligned<T> packed(GATES * l.sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels * 4),
-        d_cell(sizes.batch * sizes.stride);
+        of_cell(sizes.batch * 3 * sizes.stride);
     pack_gates_transposed(w_h, sizes.hidden, GATES, sizes.hidden, packed.data(), threads);
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
-        walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), d_cell.data(), share, barrier);
+        walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), of_cell.data(), share, barrier);
     });
 }
 

@@ -65,6 +65,9 @@ struct Barrier {
     void wait() const {
         if (roster) roster->meet(members);
     }
+    // How many of a time step's rows go through its phases together: all, if members meet between the phases; else one, whose
+    // values stay in the first cache.
+    index_t together(index_t rows) const { return members > 1 ? rows : 1; }
 };
 
 // The rows and the panels of units that one member of the team computes.
@@ -90,6 +93,23 @@ template <class T>
 static Sizes sizes_of(index_t steps, index_t batch, index_t hidden, bool reverse, const index_t* slots) {
     const index_t panels = Panel<T>::count(hidden);
     return {steps, batch, hidden, panels, panels * Panel<T>::width, reverse, slots};
+}
+
+// How many positions later a member needs a value of the place where it is now, so that it can ask the memory for it: that of the
+// next row, or of the same row at the next time step, if rows go together.
+static inline index_t positions_ahead(const Sizes& sizes, const Barrier& barrier, bool backward) {
+    if (barrier.members == 1) return 1;
+    return sizes.reverse == backward ? sizes.batch : -sizes.batch;
+}
+
+// Asks the memory for a value that is `distance` values away. Its address is a number, because it may lie beyond the array.
+template <class T>
+static inline void ask(const T* value, index_t distance) {
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(value) + distance * index_t(sizeof(T))));
+}
+template <class T>
+static inline void ask_to_write(T* value, index_t distance) {
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(value) + distance * index_t(sizeof(T))), 1);
 }
 
 // The first block of rows of each member, so that all have about as many positions, and the end.
