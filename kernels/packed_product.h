@@ -41,8 +41,9 @@ struct PanelsAhead {
     }
 };
 
-// out[r][column...] = a[r] * panels, or added to what is there; a panel begins `between` values after the one before.
-template <class T, int ROWS, int PANELS, class Ahead>
+// out[r][column...] = a[r] * panels, or added to what is there; a panel begins `between` values after the one before. STEP is
+// the distance of a row's values.
+template <int STEP, class T, int ROWS, int PANELS, class Ahead>
 static inline void tile(const T* const* a, const T* panels, index_t between, index_t first, index_t last, T* const* out,
                         index_t column, bool add, Ahead ahead) {
     using vector = typename Vector<T>::type;
@@ -71,7 +72,7 @@ static inline void tile(const T* const* a, const T* panels, index_t between, ind
         for (int n = 0; n < N; ++n) b[n] = load(row + n / V * between + n % V * L);
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; ++r) {
-            const T x = rows[r][k];
+            const T x = rows[r][k * STEP];
 #pragma GCC unroll 16
             for (int n = 0; n < N; ++n) sums[r][n] += x * b[n];
         }
@@ -82,18 +83,18 @@ static inline void tile(const T* const* a, const T* panels, index_t between, ind
         for (int n = 0; n < N; ++n) store(out[r] + column + n * L, sums[r][n]);
 }
 
-template <class T, int ROWS, int LEAST, int PANELS, class Ahead>
+template <int STEP, class T, int ROWS, int LEAST, int PANELS, class Ahead>
 static void tile_of(index_t rows, const T* const* a, const T* panels, index_t between, index_t first, index_t last,
                     T* const* out, index_t column, bool add, Ahead ahead) {
     if constexpr (ROWS >= LEAST) {
-        if (rows == ROWS) tile<T, ROWS, PANELS>(a, panels, between, first, last, out, column, add, ahead);
-        else tile_of<T, ROWS - 1, LEAST, PANELS>(rows, a, panels, between, first, last, out, column, add, ahead);
+        if (rows == ROWS) tile<STEP, T, ROWS, PANELS>(a, panels, between, first, last, out, column, add, ahead);
+        else tile_of<STEP, T, ROWS - 1, LEAST, PANELS>(rows, a, panels, between, first, last, out, column, add, ahead);
     }
 }
 
 // Several groups of rows use the same panels. Where panels come from memory, the first group would wait for them, so each
 // group asks for its share of the panels that come next. One group alone reads the panels as they lie, which the CPU foresees.
-template <class T, int ROWS, int PANELS>
+template <int STEP, class T, int ROWS, int PANELS>
 static void columns_of(const T* const* a, index_t rows, const T* panels, index_t depth, T* const* out, index_t column,
                        bool add, bool from_memory) {
     constexpr index_t W = Panel<T>::width;
@@ -106,31 +107,31 @@ static void columns_of(const T* const* a, index_t rows, const T* panels, index_t
             if (from_memory && groups > 1) {
                 const index_t pace = (W + groups - 1) / groups * sizeof(T);  // together the groups ask for all
                 const PanelsAhead ahead{next + g * (end - k) * pace, pace, between * index_t(sizeof(T))};
-                tile_of<T, ROWS, ROWS / 2, PANELS>(count, a + r, panels, between, k, end, out + r, column, add || k > 0, ahead);
+                tile_of<STEP, T, ROWS, ROWS / 2, PANELS>(count, a + r, panels, between, k, end, out + r, column, add || k > 0, ahead);
             } else {
-                tile_of<T, ROWS, 1, PANELS>(count, a + r, panels, between, k, end, out + r, column, add || k > 0,
+                tile_of<STEP, T, ROWS, 1, PANELS>(count, a + r, panels, between, k, end, out + r, column, add || k > 0,
                                             NothingAhead{});
             }
         }
     }
 }
 
-template <class T, int ROWS, int PANELS>
+template <int STEP, class T, int ROWS, int PANELS>
 static void panels_of(const T* const* a, index_t rows, const T* packed, index_t first, index_t last, index_t depth,
                       T* const* out, bool add) {
     const index_t W = Panel<T>::width;
     const bool from_memory = (last - first) * depth * PANEL_BYTES > CACHED_BYTES;
     index_t p = first;
     for (; p + PANELS <= last; p += PANELS)
-        columns_of<T, ROWS, PANELS>(a, rows, packed + p * depth * W, depth, out, p * W, add, from_memory);
-    for (; p < last; ++p) columns_of<T, ROWS, 1>(a, rows, packed + p * depth * W, depth, out, p * W, add, from_memory);
+        columns_of<STEP, T, ROWS, PANELS>(a, rows, packed + p * depth * W, depth, out, p * W, add, from_memory);
+    for (; p < last; ++p) columns_of<STEP, T, ROWS, 1>(a, rows, packed + p * depth * W, depth, out, p * W, add, from_memory);
 }
 
 // The panels [first, last) of a product: out[r] = a[r] * packed, or out[r] += a[r] * packed. Rows are given by their
-// addresses.
-template <class T>
+// addresses, and their values are STEP values apart.
+template <int STEP = 1, class T>
 __attribute__((noinline)) static void product(const T* const* a, index_t rows, const T* packed, index_t first, index_t last,
                                               index_t depth, T* const* out, bool add) {
-    if (rows <= FLAT_ROWS) panels_of<T, FLAT_ROWS, FLAT_PANELS>(a, rows, packed, first, last, depth, out, add);
-    else panels_of<T, TALL_ROWS, TALL_PANELS>(a, rows, packed, first, last, depth, out, add);
+    if (rows <= FLAT_ROWS) panels_of<STEP, T, FLAT_ROWS, FLAT_PANELS>(a, rows, packed, first, last, depth, out, add);
+    else panels_of<STEP, T, TALL_ROWS, TALL_PANELS>(a, rows, packed, first, last, depth, out, add);
 }

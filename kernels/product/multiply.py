@@ -19,10 +19,19 @@ MOST = 1 << 31
 """Multiplications above which BLAS is up to an eighth faster, and its threads' waits weigh little."""
 _CACHED = 1 << 20
 """Values of a second matrix that stay in the caches: with no more, BLAS is not faster at any size."""
+FEW_ROWS = 8
+"""Rows of a first matrix for which packing the second one takes longer than it saves."""
 _WORTH_THREADS = 1 << 21
 """Multiplications below which a second thread costs more than it saves."""
+_WORTH_THREADS_BYTES = 1 << 22
+"""The same for few rows, in bytes of the second matrix, for which they wait."""
 
 _FILE = "product/product.cpp"
+_FILE_OF_FEW_ROWS = "linear/linear.cpp"
+
+_few_rows = native.Function(_FILE_OF_FEW_ROWS, "linear_forward",
+                            "a: real[2], b: real[2], bias: real[1]?, out: real[2], rows: int64, depth: int64, "
+                            "columns: int64, threads: int32")
 
 _product = native.Function(_FILE, "product", "a: real[2+], b: real[2+], bias: real[1]?, out: real[2+], rows: int64, "
                                              "depth: int64, columns: int64, a_distance: int64, b_distance: int64, "
@@ -50,6 +59,10 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
     if failure(rows, depth, columns):
         np.matmul(a, b, out=out)
         return out if bias is None else np.add(out, bias, out=out)
+    if _few(rows, b) and out.flags.c_contiguous:
+        _few_rows(np.ascontiguousarray(a), b, None if bias is None else np.ascontiguousarray(bias), out, rows, depth, columns,
+                  host.workers() if b.nbytes >= _WORTH_THREADS_BYTES else 1)
+        return out
     first, of_first, turned = _as_it_lies(a)
     second, of_second, second_turned = _as_it_lies(b)
     _product(first, second, None if bias is None else np.ascontiguousarray(bias), out, rows, depth, columns, of_first,
@@ -59,7 +72,7 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
 
 def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
     """`a @ np.concatenate(pieces)` without that copy of the pieces; the same bits as `multiply` has, where that is
-    compiled.
+    compiled and packs its second matrix.
 
     Shape:
         a (rows, depth), which may lie transposed in memory, pieces (depth of each, columns) -> (rows, columns).
@@ -77,6 +90,11 @@ def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
     _product_of_pieces(first, np.array(addresses, np.int64), np.array(distances, np.int64), ends, out, len(whole), rows,
                        depth, columns, of_first, turned, host.workers() if products >= _WORTH_THREADS else 1)
     return out
+
+
+def _few(rows: int, b: Array) -> bool:
+    """Whether a product reads its second matrix once, as it lies, because the first one has few rows."""
+    return 0 < rows <= FEW_ROWS and b.flags.c_contiguous and native.failure(_FILE_OF_FEW_ROWS) is None
 
 
 def _as_it_lies(matrix: Array) -> tuple[Array, int, bool]:

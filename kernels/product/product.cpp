@@ -1,16 +1,18 @@
 // Products of two matrices, each of which may lie transposed in memory, or the second one in pieces.
 //
-// The second one is packed some panels at a time (packed_product.h), the first one is turned if it lies transposed. The
+// The second one is packed some panels at a time (packed_product.h), and the first one, too, if it lies transposed. The
 // threads share panels, or rows where there are many. Each value of the result belongs to one thread, and is one sum over
 // the depth in order: it has the same bits for any number of threads. No thread waits for another within a part, so another
 // process that takes a core costs its share of time and no more; BLAS's threads wait for each other at each block.
 #include "../packing.h"
 
 static const index_t PANELS_AT_ONCE = 4;     // read side by side: a CPU fetches neighbouring lines together
-static const index_t DEPTH_AT_ONCE = 1024;   // what is packed at a time stays in the caches
-static const index_t VALUES_AT_ONCE = 1 << 18; // of the first matrix: what is turned at a time stays there, too
+static const index_t DEPTH_AT_ONCE = 1024;   // what is packed for all threads stays in the last cache
+static const index_t PACKED_DEPTH = 256;     // what is packed for one thread stays in its second cache
+static const index_t VALUES_AT_ONCE = 1 << 18; // of the first matrix, which all threads read: packed, they stay there, too
 static const index_t MOST_PACKED = 1 << 20;  // values of the second matrix: what all threads use stays in the last cache
-static const index_t MOST_ROWS_CACHED = 256; // with more rows, the threads share rows
+static const index_t MOST_ROWS_CACHED = 256; // with more rows, the threads share rows, or panels where there are many
+static const index_t MANY_PANELS = 32, MOST_ROWS_BESIDE_MANY = 1024;
 static const index_t ROWS_AT_ONCE = 48, LEAST_ROWS_AT_ONCE = 12, BLOCKS = 16;
 
 // Rows of the second matrix that lie in one piece of memory: `end` is the row after them, a distance is that of two rows.
@@ -53,29 +55,29 @@ struct Operands {
     }
 };
 
-// A part [begin, end) of the depth, and where the first matrix's values for it are: (rows, end - begin).
+// A part [begin, end) of the depth, and where the first matrix's rows begin in it.
 template <class T>
 struct Depth {
     index_t begin, end;
-    const T* a;
-    index_t distance;
+    std::vector<const T*> rows;
 };
 
 // The share of a part of the depth in the product, with the threads sharing panels.
-template <class T>
+template <int STEP, class T>
 static void share_panels(const Operands<T>& of, const Depth<T>& depth) {
     constexpr index_t W = Panel<T>::width;
     const std::vector<T*> to = addresses(of.out, of.rows, of.out_distance);
     const index_t panels = of.panels(), groups = (panels + PANELS_AT_ONCE - 1) / PANELS_AT_ONCE;
     in_parts(groups, of.threads, [&](index_t first_group, index_t last_group) {
-        const Aligned<T> packed(PANELS_AT_ONCE * std::min(depth.end - depth.begin, DEPTH_AT_ONCE) * W);
+        const Aligned<T> packed(PANELS_AT_ONCE * std::min(depth.end - depth.begin, PACKED_DEPTH) * W);
         for (index_t group = first_group; group < last_group; ++group) {
             const index_t first = group * PANELS_AT_ONCE, last = std::min(first + PANELS_AT_ONCE, panels);
-            for (index_t k = depth.begin; k < depth.end; k += DEPTH_AT_ONCE) {
-                const index_t now = std::min(DEPTH_AT_ONCE, depth.end - k);
+            for (index_t k = depth.begin; k < depth.end; k += PACKED_DEPTH) {
+                const index_t now = std::min(PACKED_DEPTH, depth.end - k);
                 of.pack(k, now, first, last, packed.data());
-                const std::vector<const T*> from = addresses(depth.a + k - depth.begin, of.rows, depth.distance);
-                product_into(from.data(), of.rows, packed.data(), now, first, last, of.columns, to.data(), k > 0);
+                std::vector<const T*> from = depth.rows;
+                for (const T*& row : from) row += (k - depth.begin) * STEP;
+                product_into<STEP>(from.data(), of.rows, packed.data(), now, first, last, of.columns, to.data(), k > 0);
             }
             if (depth.end == of.depth) of.add_bias(0, of.rows, first * W, std::min(last * W, of.columns));
         }
@@ -83,14 +85,13 @@ static void share_panels(const Operands<T>& of, const Depth<T>& depth) {
 }
 
 // The same with the threads sharing rows, for some panels at a time.
-template <class T>
+template <int STEP, class T>
 static void share_rows(const Operands<T>& of, const Depth<T>& depth) {
     constexpr index_t W = Panel<T>::width;
     const index_t panels = of.panels(), now = depth.end - depth.begin;
     const index_t most = std::min(panels, std::max(MOST_PACKED / (now * W) / PANELS_AT_ONCE, index_t(1)) * PANELS_AT_ONCE);
     const index_t each = std::min(std::max((of.rows + BLOCKS - 1) / BLOCKS, LEAST_ROWS_AT_ONCE), ROWS_AT_ONCE);
     const std::vector<T*> to = addresses(of.out, of.rows, of.out_distance);
-    const std::vector<const T*> from = addresses(depth.a, of.rows, depth.distance);
     const Aligned<T> packed(most * now * W);
     for (index_t begin = 0; begin < panels; begin += most) {
         const index_t end = std::min(begin + most, panels);
@@ -101,7 +102,7 @@ static void share_rows(const Operands<T>& of, const Depth<T>& depth) {
         in_parts((of.rows + each - 1) / each, of.threads, [&](index_t first, index_t last) {
             for (index_t row = first * each; row < std::min(last * each, of.rows); row += each) {
                 const index_t count = std::min(each, of.rows - row);
-                product_into(from.data() + row, count, packed.data(), now, begin, end, of.columns, to.data() + row,
+                product_into<STEP>(depth.rows.data() + row, count, packed.data(), now, begin, end, of.columns, to.data() + row,
                              depth.begin > 0);
                 if (depth.end == of.depth) of.add_bias(row, row + count, begin * W, std::min(end * W, of.columns));
             }
@@ -109,36 +110,39 @@ static void share_rows(const Operands<T>& of, const Depth<T>& depth) {
     }
 }
 
-// A matrix (depth, rows) as (rows, depth); the distances are those of two rows.
+// The panels of a matrix (depth, rows), whose rows are `distance` values apart.
 template <class T>
-static void turn_whole(const T* a, index_t distance, index_t rows, index_t depth, T* turned,
-                       index_t turned_distance, int threads) {
-    const index_t blocks = (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
-    in_parts(blocks, threads, [=](index_t first, index_t last) {
-        const index_t row = first * ROWS_AT_ONCE, end = std::min(last * ROWS_AT_ONCE, rows);
-        for (index_t k = 0; k < depth; k += ROWS_AT_ONCE)
-            turn(a + k * distance + row, std::min(ROWS_AT_ONCE, depth - k), end - row, distance,
-                 turned + row * turned_distance + k, turned_distance);
+static void pack_whole(const T* matrix, index_t distance, index_t depth, index_t rows, T* packed, int threads) {
+    const index_t panels = Panel<T>::count(rows), groups = (panels + PANELS_AT_ONCE - 1) / PANELS_AT_ONCE;
+    in_parts(groups, threads, [=](index_t first_group, index_t last_group) {
+        for (index_t p = first_group * PANELS_AT_ONCE; p < std::min(last_group * PANELS_AT_ONCE, panels); p += PANELS_AT_ONCE)
+            pack_panels(matrix, distance, depth, rows, p, std::min(p + PANELS_AT_ONCE, panels),
+                        packed + p * depth * Panel<T>::width, depth * Panel<T>::width);
     });
+}
+
+// STEP is the distance of a row's values in the first matrix: 1, or a panel's width if that matrix lies transposed.
+template <int STEP, class T>
+static void multiply(const Operands<T>& of) {
+    constexpr index_t W = Panel<T>::width;
+    const bool few = of.rows <= (of.panels() >= MANY_PANELS ? MOST_ROWS_BESIDE_MANY : MOST_ROWS_CACHED);
+    const index_t most = few ? std::max(VALUES_AT_ONCE / std::max<index_t>(of.rows, 1), DEPTH_AT_ONCE) : DEPTH_AT_ONCE;
+    const Aligned<T> packed(STEP > 1 ? Panel<T>::count(of.rows) * W * std::min(of.depth, most) : 0);
+    for (index_t k = 0; k < of.depth; k += most) {
+        Depth<T> depth{k, std::min(k + most, of.depth), std::vector<const T*>(of.rows)};
+        const index_t now = depth.end - k;
+        if (STEP > 1) pack_whole(of.a + k * of.a_distance, of.a_distance, now, of.rows, packed.data(), of.threads);
+        for (index_t r = 0; r < of.rows; ++r)
+            depth.rows[r] = STEP > 1 ? packed.data() + r / W * now * W + r % W : of.a + k + r * of.a_distance;
+        if (few) share_panels<STEP>(of, depth);
+        else share_rows<STEP>(of, depth);
+    }
 }
 
 template <class T>
 static void multiply(const Operands<T>& of, bool a_turned) {
-    const bool few = of.rows <= MOST_ROWS_CACHED;
-    const index_t most = few ? std::max(VALUES_AT_ONCE / std::max<index_t>(of.rows, 1), DEPTH_AT_ONCE) : DEPTH_AT_ONCE;
-    // Rows that are a power of two apart would share a few lines of the first cache.
-    const index_t distance = std::min(of.depth, most) + CACHE_LINE / index_t(sizeof(T));
-    const Aligned<T> turned(a_turned ? of.rows * distance : 0);
-    for (index_t k = 0; k < of.depth; k += most) {
-        Depth<T> depth{k, std::min(k + most, of.depth), of.a + k, of.a_distance};
-        if (a_turned) {
-            turn_whole(of.a + k * of.a_distance, of.a_distance, of.rows, depth.end - k, turned.data(), distance, of.threads);
-            depth.a = turned.data();
-            depth.distance = distance;
-        }
-        if (few) share_panels(of, depth);
-        else share_rows(of, depth);
-    }
+    if (a_turned) multiply<int(Panel<T>::width)>(of);
+    else multiply<1>(of);
 }
 
 #define PRODUCT(T, NAME)                                                                                                \

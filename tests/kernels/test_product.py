@@ -14,13 +14,15 @@ from duoln.testing import check_rule
 pytestmark = [pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler"), pytest.mark.numerical]
 
 SIZES = [(1, 1, 1), (1, 300, 17), (5, 1, 33), (9, 270, 80), (6, 7, 16), (7, 257, 15), (13, 1025, 31), (48, 64, 64), (97, 33, 130),
-         (257, 40, 19), (270, 1030, 40), (300, 2049, 5), (640, 17, 48), (256, 1100, 20), (40, 6600, 9)]
+         (257, 40, 19), (270, 1030, 40), (300, 2049, 5), (640, 17, 48), (256, 1100, 20), (40, 6600, 9), (3, 130, 33), (8, 1025, 31),
+         (300, 270, 530), (1025, 20, 515)]
 
 
 @pytest.fixture(autouse=True)
 def _small_products_too(monkeypatch):
     monkeypatch.setattr(module, "LEAST", 1)
     monkeypatch.setattr(module, "_WORTH_THREADS", 1)
+    monkeypatch.setattr(module, "_WORTH_THREADS_BYTES", 1)
 
 
 def _laid_out(layout, matrix):
@@ -51,6 +53,8 @@ def test_values_in_every_layout(sizes, layout, dtype, threads, rng):
         product = multiply(_laid_out(first, a.astype(dtype)), _laid_out(second, b.astype(dtype)), out[:, 1:-1], bias.astype(dtype))
         assert (np.abs(product - exact) <= bound).all()
         assert (out[:, [0, -1]] == 7).all()
+        product = multiply(_laid_out(first, a.astype(dtype)), _laid_out(second, b.astype(dtype)), bias=bias.astype(dtype))
+        assert product.dtype == dtype and (np.abs(product - exact) <= bound).all()
 
 
 @pytest.mark.parametrize("layout", ["as it is", "transposed"])
@@ -63,13 +67,20 @@ def test_a_second_matrix_that_is_packed_in_parts(layout, threads, rng):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("layout", ["as it is", "transposed", "in a wider one", "strided", "from its end"])
 @pytest.mark.parametrize("ends", [(1, 2, 3), (0, 5, 5, 40), (8, 16, 24, 31), (700, 1023, 1025, 2100)], ids=str)
-@pytest.mark.parametrize("rows, columns", [(1, 5), (7, 33), (200, 40), (270, 40)])
+@pytest.mark.parametrize("rows, columns", [(module.FEW_ROWS + 1, 5), (200, 40), (270, 40), (270, 530)])
 def test_a_product_with_pieces_has_the_bits_of_that_with_the_whole_matrix(rows, columns, ends, layout, dtype, threads, rng):
     a, b = rng.standard_normal((rows, ends[-1])).astype(dtype), rng.standard_normal((ends[-1], columns)).astype(dtype)
     pieces = [_laid_out(layout, piece) for piece in np.split(b, ends[:-1])]
     for first in (a, np.ascontiguousarray(a.T).T):
         product = multiply_pieces(first, pieces)
         assert product.dtype == b.dtype and np.array_equal(product, multiply(first, b))
+
+
+@pytest.mark.parametrize("rows", [1, module.FEW_ROWS])
+def test_a_product_of_few_rows_with_pieces(rows, threads, rng):
+    a, b = rng.standard_normal((rows, 300), np.float32), rng.standard_normal((300, 33), np.float32)
+    exact, bound = a.astype(float) @ b, 8 * np.finfo(np.float32).eps * (np.abs(a) @ np.abs(b))
+    assert (np.abs(multiply_pieces(a, np.split(b, [7, 130])) - exact) <= bound).all()
 
 
 @pytest.mark.parametrize("op", [ops.linear, ops.matmul], ids=str)
@@ -106,7 +117,7 @@ def test_the_rules_of_linear_and_matmul(op, shape, threads, rng, numpy_backend):
     check_rule(op, rule, arrays, numpy_backend, length=530)
 
 
-@pytest.mark.parametrize("sizes", [(300, 70, 33), (30, 2100, 70)], ids=str)
+@pytest.mark.parametrize("sizes", [(300, 70, 33), (30, 2100, 70), (3, 2100, 70), (300, 40, 530)], ids=str)
 def test_the_same_bits_for_any_number_of_threads_and_any_repeat(sizes, monkeypatch, rng):
     rows, depth, columns = sizes
     a, b = rng.standard_normal((rows, depth), np.float32), rng.standard_normal((depth, columns), np.float32)
