@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
-#if defined(__AVX__)
+#if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 

@@ -21,14 +21,16 @@ struct RowNorm {
 
 // With a residual a row is the sum of x and residual: the walk that reads them writes it to `total`, where the next walks
 // find it in cache. A row is centred in two steps, so a large mean costs no bits. The first walk claims the memory of the
-// results and the last one fetches the next row: otherwise memory would rest while a row is in cache.
+// results, unless they go past the caches, and the last one fetches the next row: otherwise memory would rest while a row is in
+// cache.
 template <bool CENTRED, int32_t ACTIVATION, class T>
 static void normalise(const T* x, const T* residual, const T* gain, const T* bias, T* total, T* y, T* mean, T* rstd,
-                      index_t first, index_t last, index_t width, T eps) {
+                      index_t first, index_t last, index_t width, T eps, bool past_caches) {
     using vector = typename Vector<T>::type;
+    const Aligned<T> kept(past_caches ? width : 0);
     for (index_t row = first; row < last; ++row) {
         const T *in = x + row * width, *added = residual ? residual + row * width : nullptr;
-        T *sum = residual ? total + row * width : nullptr, *out = y + row * width;
+        T *sum = residual ? total + row * width : nullptr, *out = past_caches ? kept.data() : y + row * width;
         const T* values = residual ? sum : in;
         const auto fetch_next = [&](index_t k) {
             fetch_ahead(in + width + k);
@@ -43,7 +45,7 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
                 value += lanes.load(added + k);
                 lanes.store(sum + k, value);
             }
-            claim_ahead(out + k);
+            if (!past_caches) claim_ahead(out + k);
             if (CENTRED) sums.add(lanes.or_zero(value - first_value), n);
             else squares.add(value * value, n);
         });
@@ -71,17 +73,19 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
             lanes.store(out + k, activated(value, ACTIVATION));
             fetch_next(k);
         });
+        if (past_caches) copy_past_caches(out, y + row * width, width);
     }
+    if (past_caches) end_past_caches();
 }
 
 // Of a sum, `x` is the sum, and d_total its gradient from elsewhere, which is added to dx.
 template <bool CENTRED, int32_t ACTIVATION, class T>
 static void differentiate(const T* x, const T* gain, const T* bias, const T* mean, const T* rstd, const T* dy,
                           const T* d_total, T* dx, T* gain_parts, T* bias_parts, index_t first, index_t last,
-                          index_t rows, index_t width) {
+                          index_t rows, index_t width, bool past_caches) {
     using vector = typename Vector<T>::type;
     const Aligned<T> kept(width);
-    T* dxhat = kept.data();
+    T* dxhat = kept.data();  // and then dx, if that is written past the caches
     for (index_t block = first; block < last; ++block) {
         T* d_gain = gain_parts ? gain_parts + block * width : nullptr;
         T* d_bias = bias_parts ? bias_parts + block * width : nullptr;
@@ -94,7 +98,7 @@ static void differentiate(const T* x, const T* gain, const T* bias, const T* mea
             RowSum<T> sums, alongs;
             each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
                 fetch_ahead(in + width + k);
-                if (dx) claim_ahead(dx + row * width + k);
+                if (dx && !past_caches) claim_ahead(dx + row * width + k);
                 const vector xhat = lanes.or_zero(norm.xhat(lanes.load(in + k)));
                 vector d = lanes.load(g + k);
                 if (ACTIVATION != NONE) {
@@ -114,7 +118,7 @@ static void differentiate(const T* x, const T* gain, const T* bias, const T* mea
             const vector mean_d = vector{} + (CENTRED ? sums.sum() / T(width) : T(0));
             const vector mean_d_xhat = vector{} + alongs.sum() / T(width);
             const T* besides = d_total ? d_total + row * width : nullptr;
-            T* out = dx + row * width;
+            T* out = past_caches ? dxhat : dx + row * width;
             each_vector<T>(width, [&](index_t k, auto lanes, auto) {
                 const vector xhat = norm.xhat(lanes.load(in + k));
                 vector d = through_norm(lanes.load(dxhat + k), xhat, norm.rstd, mean_d, mean_d_xhat);
@@ -122,8 +126,10 @@ static void differentiate(const T* x, const T* gain, const T* bias, const T* mea
                 lanes.store(out + k, d);
                 fetch_ahead(g + width + k);
             });
+            if (past_caches) copy_past_caches(out, dx + row * width, width);
         }
     }
+    if (past_caches) end_past_caches();
 }
 
 // Calls work(Number<ACTIVATION>()) for the activation that a number names. None follows an RMS norm.
@@ -141,20 +147,23 @@ static void by_activation(int32_t activation, const Work& work) {
     extern "C" void NORM_NAME##_forward_##NAME(const T* x, const T* residual, const T* gain, const T* bias, T* total, \
                                                T* y, T* mean, T* rstd, int64_t rows, int64_t width, double eps,       \
                                                int32_t activation, int32_t threads) {                                 \
+        const bool past_caches = go_past_caches<T>(rows * width);                                                     \
         in_parts(rows, threads, [=](index_t first, index_t last) {                                                    \
             by_activation<CENTRED>(activation, [=](auto number) {                                                     \
                 normalise<CENTRED, decltype(number)::value>(x, residual, gain, bias, total, y, mean, rstd, first,     \
-                                                            last, width, T(eps));                                     \
+                                                            last, width, T(eps), past_caches);                        \
             });                                                                                                       \
         });                                                                                                           \
     }                                                                                                                 \
     extern "C" void NORM_NAME##_backward_##NAME(                                                                      \
         const T* x, const T* gain, const T* bias, const T* mean, const T* rstd, const T* dy, const T* d_total, T* dx, \
         T* gain_parts, T* bias_parts, int64_t rows, int64_t width, int32_t activation, int32_t threads) {             \
+        const bool past_caches = dx && go_past_caches<T>(rows * width);                                               \
         in_parts((rows + BLOCK - 1) / BLOCK, threads, [=](index_t first, index_t last) {                              \
             by_activation<CENTRED>(activation, [=](auto number) {                                                     \
                 differentiate<CENTRED, decltype(number)::value>(x, gain, bias, mean, rstd, dy, d_total, dx,           \
-                                                                gain_parts, bias_parts, first, last, rows, width);    \
+                                                                gain_parts, bias_parts, first, last, rows, width,     \
+                                                                past_caches);                                         \
             });                                                                                                       \
         });                                                                                                           \
     }

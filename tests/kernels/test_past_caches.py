@@ -1,0 +1,39 @@
+"""Norms of more rows than the caches hold, whose results are written past them: the same bits as those of few rows."""
+
+import numpy as np
+import pytest
+
+from duoln import ops
+from duoln.kernels import native
+
+pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
+
+WIDTH = 1001  # so that rows begin anywhere in a vector
+ROWS = 2 * (8 << 20) // (4 * WIDTH)
+"""As many as take sixteen MiB in float32."""
+FEW = 64
+"""Rows whose shares of a parameter's gradient are added up together."""
+
+
+def _rule(op):
+    [rule] = [rule for rule in op.rules("numpy") if rule.name == "compiled"]
+    return rule
+
+
+@pytest.mark.parametrize("offset", [0, 3], ids=["rows of an array", "rows that begin anywhere"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_layer_norm(dtype, offset, threads, rng, numpy_backend):
+    whole = rng.standard_normal(offset + ROWS * WIDTH).astype(dtype)
+    x = whole[offset:].reshape(ROWS, WIDTH)
+    gain, bias = (rng.standard_normal(WIDTH).astype(dtype) for _ in range(2))
+    dy = rng.standard_normal(x.shape).astype(dtype)
+    rule = _rule(ops.layer_norm)
+
+    def results(first, last):
+        y, saved = rule.forward(numpy_backend, x[first:last], gain, bias, 1e-5, "inside", "tanh")
+        return y, rule.vjp(numpy_backend, saved, dy[first:last], (True, True, True))[0]
+
+    y, dx = results(0, ROWS)
+    for first in range(0, ROWS, FEW * 40):
+        some_y, some_dx = results(first, min(first + FEW, ROWS))
+        assert np.array_equal(y[first:first + FEW], some_y) and np.array_equal(dx[first:first + FEW], some_dx)
