@@ -12,6 +12,15 @@ static std::vector<T*> addresses(T* first, index_t rows, index_t distance) {
     return at;
 }
 
+// Addresses of the rows of a matrix whose transpose (depth, rows) is packed. A row's values are a panel's width apart.
+template <class T>
+static std::vector<const T*> rows_in_panels(const T* packed, index_t rows, index_t depth) {
+    constexpr index_t W = Panel<T>::width;
+    std::vector<const T*> at(rows);
+    for (index_t r = 0; r < rows; ++r) at[r] = packed + r / W * depth * W + r % W;
+    return at;
+}
+
 // One row of a panel.
 template <class T>
 static inline void copy_row(const T* from, T* to) {

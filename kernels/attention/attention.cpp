@@ -215,21 +215,22 @@ struct Backward {
     ForKeys<T> keys, values;
     OverKeys<T> over_keys;
     Scores<T> weights, slopes;
-    Aligned<T> turned, packed;
+    Aligned<T> scores_packed, packed;
     Backward(const Attention<T>& of, index_t b, index_t h)
         : keys(of.key.head(b, h)), values(of.value.head(b, h)), over_keys(of.key.head(b, h)), weights(of.size(), of.key.steps),
-          slopes(of.size(), of.key.steps), turned(of.key.steps * of.size()),
+          slopes(of.size(), of.key.steps), scores_packed(Panel<T>::count(of.key.steps) * Panel<T>::width * of.size()),
           packed(Panel<T>::count(std::max(of.query.width, of.value.width)) * Panel<T>::width * of.size()) {}
 
     // to[k] += the sum over the queries of scores[query][k] * rows[query], for the keys [0, end).
     void add_over_queries(const Scores<T>& scores, index_t count, index_t end, const T* rows, index_t distance,
                           const Head<T>& to) {
-        turn(scores.values.data(), count, end, scores.distance, turned.data(), count);
+        constexpr index_t W = Panel<T>::width;
+        pack_panels<T>(scores.values.data(), scores.distance, count, end, 0, Panel<T>::count(end), scores_packed.data(), count * W);
         const index_t panels = Panel<T>::count(to.width);
-        pack_panels(rows, distance, count, to.width, 0, panels, packed.data(), count * Panel<T>::width);
-        const std::vector<const T*> from = addresses(const_cast<const T*>(turned.data()), end, count);
+        pack_panels(rows, distance, count, to.width, 0, panels, packed.data(), count * W);
+        const std::vector<const T*> from = rows_in_panels<T>(scores_packed.data(), end, count);
         const std::vector<T*> sums = addresses(to.values, end, to.distance);
-        product_into(from.data(), end, packed.data(), count, 0, panels, to.width, sums.data(), true);
+        product_into<int(W)>(from.data(), end, packed.data(), count, 0, panels, to.width, sums.data(), true);
     }
 };
 

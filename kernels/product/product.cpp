@@ -129,11 +129,13 @@ static void multiply(const Operands<T>& of) {
     const index_t most = few ? std::max(VALUES_AT_ONCE / std::max<index_t>(of.rows, 1), DEPTH_AT_ONCE) : DEPTH_AT_ONCE;
     const Aligned<T> packed(STEP > 1 ? Panel<T>::count(of.rows) * W * std::min(of.depth, most) : 0);
     for (index_t k = 0; k < of.depth; k += most) {
-        Depth<T> depth{k, std::min(k + most, of.depth), std::vector<const T*>(of.rows)};
-        const index_t now = depth.end - k;
-        if (STEP > 1) pack_whole(of.a + k * of.a_distance, of.a_distance, now, of.rows, packed.data(), of.threads);
-        for (index_t r = 0; r < of.rows; ++r)
-            depth.rows[r] = STEP > 1 ? packed.data() + r / W * now * W + r % W : of.a + k + r * of.a_distance;
+        Depth<T> depth{k, std::min(k + most, of.depth), {}};
+        if constexpr (STEP == 1) {
+            depth.rows = addresses(of.a + k, of.rows, of.a_distance);
+        } else {
+            pack_whole(of.a + k * of.a_distance, of.a_distance, depth.end - k, of.rows, packed.data(), of.threads);
+            depth.rows = rows_in_panels<T>(packed.data(), of.rows, depth.end - k);
+        }
         if (few) share_panels<STEP>(of, depth);
         else share_rows<STEP>(of, depth);
     }
