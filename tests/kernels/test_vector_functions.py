@@ -60,9 +60,9 @@ def test_accuracy_and_bits(name, library):
     with np.errstate(over="ignore", under="ignore"):
         exact = exact_of(x[seen].astype(np.float64))
         nearest = exact.astype(np.float32)
-    found = in_vectors[seen]
-    assert np.array_equal(np.signbit(found), np.signbit(nearest))
+    actual = in_vectors[seen]
+    assert np.array_equal(np.signbit(actual), np.signbit(nearest))
     finite = np.isfinite(nearest)
-    assert np.isinf(found[~finite]).all()
-    away = np.abs(found[finite].astype(np.float64) - exact[finite]) / np.spacing(np.abs(nearest[finite])).astype(np.float64)
+    assert np.isinf(actual[~finite]).all()
+    away = np.abs(actual[finite].astype(np.float64) - exact[finite]) / np.spacing(np.abs(nearest[finite])).astype(np.float64)
     assert away.max() <= most, (away.max(), x[seen][finite][away.argmax()])
