@@ -59,14 +59,15 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
     if failure(rows, depth, columns):
         np.matmul(a, b, out=out)
         return out if bias is None else np.add(out, bias, out=out)
+    added = None if bias is None else np.ascontiguousarray(bias)
     if _few(rows, b) and out.flags.c_contiguous:
-        _few_rows(np.ascontiguousarray(a), b, None if bias is None else np.ascontiguousarray(bias), out, rows, depth, columns,
+        _few_rows(np.ascontiguousarray(a), b, added, out, rows, depth, columns,
                   host.workers() if b.nbytes >= _WORTH_THREADS_BYTES else 1)
         return out
     first, of_first, turned = _as_it_lies(a)
     second, of_second, second_turned = _as_it_lies(b)
-    _product(first, second, None if bias is None else np.ascontiguousarray(bias), out, rows, depth, columns, of_first,
-             of_second, _distance(out), turned, second_turned, host.workers() if products >= _WORTH_THREADS else 1)
+    _product(first, second, added, out, rows, depth, columns, of_first, of_second, _distance(out),
+             turned, second_turned, host.workers() if products >= _WORTH_THREADS else 1)
     return out
 
 
