@@ -94,6 +94,7 @@ static void tile_of(index_t rows, const T* const* a, const T* panels, index_t be
 
 // Several groups of rows use the same panels. Where panels come from memory, the first group would wait for them, so each
 // group asks for its share of the panels that come next. One group alone reads the panels as they lie, which the CPU foresees.
+// Where rows are packed, too, the panels have just been packed and are in the caches.
 template <int STEP, class T, int ROWS, int PANELS>
 static void columns_of(const T* const* a, index_t rows, const T* panels, index_t depth, T* const* out, index_t column,
                        bool add, bool from_memory) {
@@ -104,14 +105,17 @@ static void columns_of(const T* const* a, index_t rows, const T* panels, index_t
         const uintptr_t next = reinterpret_cast<uintptr_t>(panels) + (end < depth ? end * W : PANELS * between) * sizeof(T);
         for (index_t g = 0; g < groups; ++g) {
             const index_t r = rows * g / groups, count = rows * (g + 1) / groups - r;
-            if (from_memory && groups > 1) {
-                const index_t pace = (W + groups - 1) / groups * sizeof(T);  // together the groups ask for all
-                const PanelsAhead ahead{next + g * (end - k) * pace, pace, between * index_t(sizeof(T))};
-                tile_of<STEP, T, ROWS, ROWS / 2, PANELS>(count, a + r, panels, between, k, end, out + r, column, add || k > 0, ahead);
-            } else {
-                tile_of<STEP, T, ROWS, 1, PANELS>(count, a + r, panels, between, k, end, out + r, column, add || k > 0,
-                                            NothingAhead{});
+            if constexpr (STEP == 1) {
+                if (from_memory && groups > 1) {
+                    const index_t pace = (W + groups - 1) / groups * sizeof(T);  // together the groups ask for all
+                    const PanelsAhead ahead{next + g * (end - k) * pace, pace, between * index_t(sizeof(T))};
+                    tile_of<STEP, T, ROWS, ROWS / 2, PANELS>(count, a + r, panels, between, k, end, out + r, column,
+                                                             add || k > 0, ahead);
+                    continue;
+                }
             }
+            tile_of<STEP, T, ROWS, 1, PANELS>(count, a + r, panels, between, k, end, out + r, column, add || k > 0,
+                                              NothingAhead{});
         }
     }
 }

@@ -73,19 +73,20 @@ template <class T>
 static inline bool go_past_caches(index_t count) { return count * index_t(sizeof(T)) >= index_t(8) << 20; }
 
 #if defined(__x86_64__)
-static inline void store_past_caches(void* to, const void* from) {
-#if VECTOR_BYTES == 64
-    _mm512_stream_si512(static_cast<__m512i*>(to), _mm512_loadu_si512(from));
-#elif VECTOR_BYTES == 32
-    _mm256_stream_si256(static_cast<__m256i*>(to), _mm256_loadu_si256(static_cast<const __m256i*>(from)));
+template <class T>
+static inline void store_past_caches(T* to, typename Vector<T>::type from) {
+    auto* place = reinterpret_cast<typename Vector<T>::anywhere*>(to);
+#if VECTOR_BYTES == 16
+    asm("movntps %1, %0" : "=m"(*place) : "x"(from));
 #else
-    _mm_stream_si128(static_cast<__m128i*>(to), _mm_loadu_si128(static_cast<const __m128i*>(from)));
+    asm("vmovntps %1, %0" : "=m"(*place) : "v"(from));
 #endif
 }
 // What was written past the caches is there for other threads only after this.
-static inline void end_past_caches() { _mm_sfence(); }
+static inline void end_past_caches() { asm volatile("sfence" ::: "memory"); }
 #else
-static inline void store_past_caches(void* to, const void* from) { std::memcpy(to, from, VECTOR_BYTES); }
+template <class T>
+static inline void store_past_caches(T* to, typename Vector<T>::type from) { store(to, from); }
 static inline void end_past_caches() {}
 #endif
 
@@ -96,6 +97,6 @@ static inline void copy_past_caches(const T* row, T* to, index_t width) {
     const index_t before = index_t(-reinterpret_cast<uintptr_t>(to) % VECTOR_BYTES / sizeof(T));
     index_t k = std::min(before, width);
     std::memcpy(to, row, k * sizeof(T));
-    for (; k + LANES <= width; k += LANES) store_past_caches(to + k, row + k);
+    for (; k + LANES <= width; k += LANES) store_past_caches(to + k, load(row + k));
     std::memcpy(to + k, row + k, (width - k) * sizeof(T));
 }

@@ -6,9 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #if defined(__AVX512F__)
 #define VECTOR_BYTES 64
@@ -48,7 +45,9 @@ static inline V half_away(V vector, std::index_sequence<LANE...>) {
 template <class T, int HALF = int(Vector<T>::lanes) / 2, class Combine>
 static inline T folded(typename Vector<T>::type vector, const Combine& combine) {
     if constexpr (HALF == 0) return vector[0];
-    else return folded<T, HALF / 2>(combine(vector, half_away<HALF>(vector, std::make_index_sequence<Vector<T>::lanes>())), combine);
+    else
+        return folded<T, HALF / 2>(combine(vector, half_away<HALF>(vector, std::make_index_sequence<Vector<T>::lanes>())),
+                                   combine);
 }
 
 template <class T>
@@ -98,13 +97,24 @@ static inline R scaled(R value, R n) {
     return value * same_bits<R>((half + 127) << 23) * same_bits<R>((power - half + 127) << 23);
 }
 
+// As instructions, because the header that names them takes a compiler half a second. Where a value is not a number they give
+// their second source, which an assembler writes first.
+#if VECTOR_BYTES >= 32
+using floats = Vector<float>::type;
+static inline floats at_most(floats x, floats limit) {
+    asm("vminps %1, %2, %0" : "=v"(limit) : "v"(x), "v"(limit));
+    return limit;
+}
+static inline floats at_least(floats x, floats limit) {
+    asm("vmaxps %1, %2, %0" : "=v"(limit) : "v"(x), "v"(limit));
+    return limit;
+}
+#endif
 #if VECTOR_BYTES == 64
-static inline Vector<float>::type at_most(Vector<float>::type x, Vector<float>::type limit) { return _mm512_min_ps(limit, x); }
-static inline Vector<float>::type at_least(Vector<float>::type x, Vector<float>::type limit) { return _mm512_max_ps(limit, x); }
-static inline Vector<float>::type scaled(Vector<float>::type value, Vector<float>::type n) { return _mm512_scalef_ps(value, n); }
-#elif VECTOR_BYTES == 32
-static inline Vector<float>::type at_most(Vector<float>::type x, Vector<float>::type limit) { return _mm256_min_ps(limit, x); }
-static inline Vector<float>::type at_least(Vector<float>::type x, Vector<float>::type limit) { return _mm256_max_ps(limit, x); }
+static inline floats scaled(floats value, floats n) {
+    asm("vscalefps %1, %2, %0" : "=v"(value) : "v"(n), "v"(value));
+    return value;
+}
 #endif
 
 // e^x = 2^n (1 + q) of floats, with a whole number n and the smallest q there is, which has all its digits.
@@ -133,8 +143,8 @@ static inline R float_exponential(R x) {
     return scaled(power.q + 1.0f, power.n);
 }
 
-// The hyperbolic tangent of floats, to three units in the last place: (e^2x - 1) / (e^2x + 1), where e^2x - 1 comes from q, so that
-// nothing cancels near 0. It is 1 for all x above 10.
+// The hyperbolic tangent of floats, to three units in the last place: (e^2x - 1) / (e^2x + 1), where e^2x - 1 comes from q, so
+// that nothing cancels near 0. It is 1 for all x above 10.
 template <class R>
 static inline R float_hyperbolic_tangent(R x) {
     using whole = typename Whole<R>::type;

@@ -225,7 +225,8 @@ struct Backward {
     void add_over_queries(const Scores<T>& scores, index_t count, index_t end, const T* rows, index_t distance,
                           const Head<T>& to) {
         constexpr index_t W = Panel<T>::width;
-        pack_panels<T>(scores.values.data(), scores.distance, count, end, 0, Panel<T>::count(end), scores_packed.data(), count * W);
+        pack_panels<T>(scores.values.data(), scores.distance, count, end, 0, Panel<T>::count(end), scores_packed.data(),
+                       count * W);
         const index_t panels = Panel<T>::count(to.width);
         pack_panels(rows, distance, count, to.width, 0, panels, packed.data(), count * W);
         const std::vector<const T*> from = rows_in_panels<T>(scores_packed.data(), end, count);

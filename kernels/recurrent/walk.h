@@ -95,8 +95,8 @@ static Sizes sizes_of(index_t steps, index_t batch, index_t hidden, bool reverse
     return {steps, batch, hidden, panels, panels * Panel<T>::width, reverse, slots};
 }
 
-// How many positions later a member needs a value of the place where it is now, so that it can ask the memory for it: that of the
-// next row, or of the same row at the next time step, if rows go together.
+// How many positions after the one where it is now a member asks the memory for values: those of the next row, or of the same
+// row at the next time step, if rows go together.
 static inline index_t positions_ahead(const Sizes& sizes, const Barrier& barrier, bool backward) {
     if (barrier.members == 1) return 1;
     return sizes.reverse == backward ? sizes.batch : -sizes.batch;
