@@ -13,6 +13,19 @@
 
 static const index_t CACHE_LINE = 64;  // bytes
 
+// Asks for memory that is read soon, `distance` values from an address. The sum is a number, because it may lie beyond the
+// array: nothing is read, so that does no harm.
+template <class T>
+static inline void fetch_ahead(const T* values, index_t distance = 0) {
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(values) + distance * index_t(sizeof(T))));
+}
+
+// The same for memory that is written.
+template <class T>
+static inline void claim_ahead(T* values, index_t distance = 0) {
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(values) + distance * index_t(sizeof(T))), 1);
+}
+
 // Memory that begins on a cache line. Its values are not defined.
 template <class T>
 class Aligned {

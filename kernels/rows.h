@@ -59,14 +59,6 @@ struct RowSum {
     T sum() const { return total<T>((parts[0] + parts[1]) + (parts[2] + parts[3])); }
 };
 
-// Asks for memory that is used soon. An address that is not of this process does no harm: nothing is read.
-template <class T>
-static inline void fetch_ahead(const T* values) { __builtin_prefetch(values); }
-
-// The same for memory that is written.
-template <class T>
-static inline void claim_ahead(T* values) { __builtin_prefetch(values, 1); }
-
 // Whether so many results are written past the caches: a cache would first read the memory, and by the time that somebody
 // reads the results, they would have left it.
 template <class T>

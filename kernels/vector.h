@@ -88,17 +88,19 @@ static inline R at_least(R x, R limit) {
     return x < limit ? limit : x;
 }
 
+// Adding 1.5 * 2^23 to a float rounds it to a whole number, which is then in the last bits.
+static const float TO_WHOLE = 12582912.0f;
+
 // value * 2^n for a whole number n of -150 to 128, rounded once: in two factors, because 2^n itself may not be a float.
 template <class R>
 static inline R scaled(R value, R n) {
     using whole = typename Whole<R>::type;
-    const float magic = 12582912.0f;
-    const whole power = same_bits<whole>(n + magic) - 0x4B400000, half = power >> 1;
+    const whole power = same_bits<whole>(n + TO_WHOLE) - 0x4B400000, half = power >> 1;
     return value * same_bits<R>((half + 127) << 23) * same_bits<R>((power - half + 127) << 23);
 }
 
-// As instructions, because the header that names them takes a compiler half a second. Where a value is not a number they give
-// their second source, which an assembler writes first.
+// The same as instructions; the header that has functions for them takes a compiler half a second. If a source is NaN, the
+// first two give the second source. The assembler writes the second source first.
 #if VECTOR_BYTES >= 32
 using floats = Vector<float>::type;
 static inline floats at_most(floats x, floats limit) {
@@ -117,15 +119,14 @@ static inline floats scaled(floats value, floats n) {
 }
 #endif
 
-// e^x = 2^n (1 + q) of floats, with a whole number n and the smallest q there is, which has all its digits.
+// e^x = 2^n (1 + q) of floats: n is the whole number that makes q smallest. q keeps the digits that 1 + q would lose.
 template <class R>
 struct Power {
     R n, q;
 };
 template <class R>
 static inline Power<R> natural_power(R x) {
-    const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
-    const R n = (x * 1.44269504088896341f + magic) - magic;
+    const R n = (x * 1.44269504088896341f + TO_WHOLE) - TO_WHOLE;
     R r = x - n * 0.693359375f;
     r = r + n * 2.12194440e-4f;
     R p = r * 1.9875691500e-4f + 1.3981999507e-3f;

@@ -98,7 +98,7 @@ struct Step {
             vector of_x[2] = {}, of_h[2] = {};
             for (index_t gate = 0; gate < GATES; ++gate)
                 for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
-                    ask(x + k, ahead);
+                    fetch_ahead(x + k, ahead);
                     const vector value = load(x + k) + load(g.inner_bias + k);
                     of_x[gate == 2] += value * value;
                     of_h[gate == 2] += load(h + k) * load(h + k);
@@ -176,14 +176,14 @@ struct StepBack : Step<T, NORMED> {
                 store(dh + j, d_new - d_new * gates.z);
                 const auto through_gate = [&](index_t gate, vector of_x, vector of_h) {
                     const index_t k = gate * S + j;
-                    ask(products.x + k, ahead);
-                    ask_to_write(d_x + k, ahead);
-                    ask_to_write(d_h + k, ahead);
+                    fetch_ahead(products.x + k, ahead);
+                    claim_ahead(d_x + k, ahead);
+                    claim_ahead(d_h + k, ahead);
                     store(d_x + k, of_x);
                     store(d_h + k, of_h);
                     add_to(d.d_bias_x + block + k, of_x);
                     if constexpr (NORMED) {
-                        ask(products.h + k, ahead);
+                        fetch_ahead(products.h + k, ahead);
                         add_to(d.d_bias_h + block + k, of_h);
                         const vector of_gain_x = of_x * products.xhat_x(gate, k);
                         const vector of_gain_h = of_h * products.xhat_h(gate, k);

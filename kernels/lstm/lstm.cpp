@@ -97,7 +97,7 @@ struct Step {
             vector of_x{}, of_h{};
             for (index_t gate = 0; gate < GATES; ++gate)
                 for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
-                    ask(x + k, ahead);
+                    fetch_ahead(x + k, ahead);
                     const vector value = load(x + k) + load(l.inner_bias + k);
                     of_x += value * value;
                     of_h += load(h + k) * load(h + k);
@@ -243,13 +243,13 @@ struct StepBack : Step<T, NORMED, CELL> {
                 const LstmGates<vector> of = lstm_gradient(gates, load(c_before + j), d_c, load(dh + j) * tanh_c);
                 store(dc + j, d_c * gates.f);
                 const auto through_sum = [&](index_t k, vector value) {
-                    ask(products.x + k, ahead);
-                    ask_to_write(d_gates + k, ahead);
+                    fetch_ahead(products.x + k, ahead);
+                    claim_ahead(d_gates + k, ahead);
                     store(d_gates + k, value);
                     add_to(d.d_bias + block + k, value);
                     if constexpr (NORMED) {
-                        ask(products.h + k, ahead);
-                        ask_to_write(d_x + k, ahead);
+                        fetch_ahead(products.h + k, ahead);
+                        claim_ahead(d_x + k, ahead);
                         const vector of_gain_x = value * products.xhat_x(k), of_gain_h = value * products.xhat_h(k);
                         add_to(d.d_gain_x + block + k, of_gain_x);
                         add_to(d.d_gain_h + block + k, of_gain_h);

@@ -12,6 +12,8 @@ import numpy as np
 
 from duoln.backends.protocol import Array
 from duoln.kernels import host, native
+from duoln.kernels.linear import few_rows
+from duoln.kernels.linear.few_rows import multiply_few_rows
 
 LEAST = 1 << 18
 """Multiplications below which BLAS uses one thread too; its call costs less."""
@@ -19,19 +21,12 @@ MOST = 1 << 31
 """Multiplications above which BLAS is up to an eighth faster, and its threads' waits weigh little."""
 _CACHED = 1 << 20
 """Values of a second matrix that stay in the caches: with no more, BLAS is not faster at any size."""
-FEW_ROWS = 8
-"""Rows of a first matrix for which packing the second one takes longer than it saves."""
 _WORTH_THREADS = 1 << 21
 """Multiplications below which a second thread costs more than it saves."""
 _WORTH_THREADS_BYTES = 1 << 22
-"""The same for few rows, in bytes of the second matrix, for which they wait."""
+"""The same for few rows, in bytes of the second matrix: they wait for its memory."""
 
 _FILE = "product/product.cpp"
-_FILE_OF_FEW_ROWS = "linear/linear.cpp"
-
-_few_rows = native.Function(_FILE_OF_FEW_ROWS, "linear_forward",
-                            "a: real[2], b: real[2], bias: real[1]?, out: real[2], rows: int64, depth: int64, "
-                            "columns: int64, threads: int32")
 
 _product = native.Function(_FILE, "product", "a: real[2+], b: real[2+], bias: real[1]?, out: real[2+], rows: int64, "
                                              "depth: int64, columns: int64, a_distance: int64, b_distance: int64, "
@@ -47,6 +42,8 @@ _product_of_pieces = native.Function(_FILE, "product_of_pieces",
 def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = None) -> Array:
     """`a @ b + bias`, by BLAS where that is small or very large, or there is no library.
 
+    Where `a` has few rows, `b` is read once, as it lies, and not packed.
+
     Shape:
         a (rows, depth), b (depth, columns), bias (columns,) or None -> (rows, columns).
 
@@ -59,15 +56,14 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
     if failure(rows, depth, columns):
         np.matmul(a, b, out=out)
         return out if bias is None else np.add(out, bias, out=out)
-    added = None if bias is None else np.ascontiguousarray(bias)
-    if _few(rows, b) and out.flags.c_contiguous:
-        _few_rows(np.ascontiguousarray(a), b, added, out, rows, depth, columns,
-                  host.workers() if b.nbytes >= _WORTH_THREADS_BYTES else 1)
+    if _reads_as_it_lies(rows, b, out):
+        multiply_few_rows(np.ascontiguousarray(a), b, bias, out,
+                          host.workers() if b.nbytes >= _WORTH_THREADS_BYTES else 1)
         return out
     first, of_first, turned = _as_it_lies(a)
     second, of_second, second_turned = _as_it_lies(b)
-    _product(first, second, added, out, rows, depth, columns, of_first, of_second, _distance(out),
-             turned, second_turned, host.workers() if products >= _WORTH_THREADS else 1)
+    _product(first, second, None if bias is None else np.ascontiguousarray(bias), out, rows, depth, columns, of_first,
+             of_second, _distance(out), turned, second_turned, host.workers() if products >= _WORTH_THREADS else 1)
     return out
 
 
@@ -93,9 +89,10 @@ def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
     return out
 
 
-def _few(rows: int, b: Array) -> bool:
-    """Whether a product reads its second matrix once, as it lies, because the first one has few rows."""
-    return 0 < rows <= FEW_ROWS and b.flags.c_contiguous and native.failure(_FILE_OF_FEW_ROWS) is None
+def _reads_as_it_lies(rows: int, b: Array, out: Array) -> bool:
+    """Whether a product packs nothing, because the first matrix has few rows."""
+    return (0 < rows <= few_rows.MOST_ROWS and b.flags.c_contiguous and out.flags.c_contiguous
+            and native.failure(few_rows.FILE) is None)
 
 
 def _as_it_lies(matrix: Array) -> tuple[Array, int, bool]:

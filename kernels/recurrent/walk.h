@@ -102,16 +102,6 @@ static inline index_t positions_ahead(const Sizes& sizes, const Barrier& barrier
     return sizes.reverse == backward ? sizes.batch : -sizes.batch;
 }
 
-// Asks the memory for a value that is `distance` values away. Its address is a number, because it may lie beyond the array.
-template <class T>
-static inline void ask(const T* value, index_t distance) {
-    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(value) + distance * index_t(sizeof(T))));
-}
-template <class T>
-static inline void ask_to_write(T* value, index_t distance) {
-    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(value) + distance * index_t(sizeof(T))), 1);
-}
-
 // The first block of rows of each member, so that all have about as many positions, and the end.
 static inline std::vector<index_t> row_bounds(const Sizes& sizes, int members) {
     const index_t blocks = (sizes.batch + ROW_BLOCK - 1) / ROW_BLOCK;

@@ -7,6 +7,7 @@ import duoln
 from duoln import ops
 from duoln.kernels import host, native
 from duoln.kernels.linear import native as few_rows
+from duoln.kernels.linear.few_rows import MOST_ROWS
 from duoln.kernels.product import multiply as module
 from duoln.kernels.product.multiply import multiply, multiply_pieces
 from duoln.testing import check_rule
@@ -67,7 +68,7 @@ def test_a_second_matrix_that_is_packed_in_parts(layout, threads, rng):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("layout", ["as it is", "transposed", "in a wider one", "strided", "from its end"])
 @pytest.mark.parametrize("ends", [(1, 2, 3), (0, 5, 5, 40), (8, 16, 24, 31), (700, 1023, 1025, 2100)], ids=str)
-@pytest.mark.parametrize("rows, columns", [(module.FEW_ROWS + 1, 5), (200, 40), (270, 40), (270, 530)])
+@pytest.mark.parametrize("rows, columns", [(MOST_ROWS + 1, 5), (200, 40), (270, 40), (270, 530)])
 def test_a_product_with_pieces_has_the_bits_of_that_with_the_whole_matrix(rows, columns, ends, layout, dtype, threads, rng):
     a, b = rng.standard_normal((rows, ends[-1])).astype(dtype), rng.standard_normal((ends[-1], columns)).astype(dtype)
     pieces = [_laid_out(layout, piece) for piece in np.split(b, ends[:-1])]
@@ -76,7 +77,7 @@ def test_a_product_with_pieces_has_the_bits_of_that_with_the_whole_matrix(rows, 
         assert product.dtype == b.dtype and np.array_equal(product, multiply(first, b))
 
 
-@pytest.mark.parametrize("rows", [1, module.FEW_ROWS])
+@pytest.mark.parametrize("rows", [1, MOST_ROWS])
 def test_a_product_of_few_rows_with_pieces(rows, threads, rng):
     a, b = rng.standard_normal((rows, 300), np.float32), rng.standard_normal((300, 33), np.float32)
     exact, bound = a.astype(float) @ b, 8 * np.finfo(np.float32).eps * (np.abs(a) @ np.abs(b))
