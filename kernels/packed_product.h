@@ -96,10 +96,10 @@ static void tile_of(index_t rows, const T* const* a, const T* panels, index_t be
 // group asks for its share of the panels that come next. One group alone reads the panels as they lie, which the CPU foresees.
 // Where rows are packed, too, the panels have just been packed and are in the caches.
 template <int STEP, class T, int ROWS, int PANELS>
-static void columns_of(const T* const* a, index_t rows, const T* panels, index_t depth, T* const* out, index_t column,
-                       bool add, bool from_memory) {
+static void columns_of(const T* const* a, index_t rows, const T* panels, index_t between, index_t depth, T* const* out,
+                       index_t column, bool add, bool from_memory) {
     constexpr index_t W = Panel<T>::width;
-    const index_t groups = (rows + ROWS - 1) / ROWS, between = depth * W;
+    const index_t groups = (rows + ROWS - 1) / ROWS;
     for (index_t k = 0; k < depth; k += DEPTH_BLOCK) {
         const index_t end = k + DEPTH_BLOCK < depth ? k + DEPTH_BLOCK : depth;
         const uintptr_t next = reinterpret_cast<uintptr_t>(panels) + (end < depth ? end * W : PANELS * between) * sizeof(T);
@@ -121,21 +121,30 @@ static void columns_of(const T* const* a, index_t rows, const T* panels, index_t
 }
 
 template <int STEP, class T, int ROWS, int PANELS>
-static void panels_of(const T* const* a, index_t rows, const T* packed, index_t first, index_t last, index_t depth,
-                      T* const* out, bool add) {
+static void panels_of(const T* const* a, index_t rows, const T* packed, index_t between, index_t first, index_t last,
+                      index_t depth, T* const* out, bool add) {
     const index_t W = Panel<T>::width;
     const bool from_memory = (last - first) * depth * PANEL_BYTES > CACHED_BYTES;
     index_t p = first;
     for (; p + PANELS <= last; p += PANELS)
-        columns_of<STEP, T, ROWS, PANELS>(a, rows, packed + p * depth * W, depth, out, p * W, add, from_memory);
-    for (; p < last; ++p) columns_of<STEP, T, ROWS, 1>(a, rows, packed + p * depth * W, depth, out, p * W, add, from_memory);
+        columns_of<STEP, T, ROWS, PANELS>(a, rows, packed + p * between, between, depth, out, p * W, add, from_memory);
+    for (; p < last; ++p)
+        columns_of<STEP, T, ROWS, 1>(a, rows, packed + p * between, between, depth, out, p * W, add, from_memory);
 }
 
-// The panels [first, last) of a product: out[r] = a[r] * packed, or out[r] += a[r] * packed. Rows are given by their
-// addresses, and their values are STEP values apart.
+// The panels [first, last) of a product with the first `depth` rows of panels that begin `between` values one after another:
+// out[r] = a[r] * packed, or out[r] += a[r] * packed. Rows are given by their addresses, and their values are STEP values
+// apart.
 template <int STEP = 1, class T>
-__attribute__((noinline)) static void product(const T* const* a, index_t rows, const T* packed, index_t first, index_t last,
-                                              index_t depth, T* const* out, bool add) {
-    if (rows <= FLAT_ROWS) panels_of<STEP, T, FLAT_ROWS, FLAT_PANELS>(a, rows, packed, first, last, depth, out, add);
-    else panels_of<STEP, T, TALL_ROWS, TALL_PANELS>(a, rows, packed, first, last, depth, out, add);
+__attribute__((noinline)) static void product(const T* const* a, index_t rows, const T* packed, index_t between, index_t first,
+                                              index_t last, index_t depth, T* const* out, bool add) {
+    if (rows <= FLAT_ROWS) panels_of<STEP, T, FLAT_ROWS, FLAT_PANELS>(a, rows, packed, between, first, last, depth, out, add);
+    else panels_of<STEP, T, TALL_ROWS, TALL_PANELS>(a, rows, packed, between, first, last, depth, out, add);
+}
+
+// The same with all rows of the panels.
+template <int STEP = 1, class T>
+static void product(const T* const* a, index_t rows, const T* packed, index_t first, index_t last, index_t depth,
+                    T* const* out, bool add) {
+    product<STEP>(a, rows, packed, depth * Panel<T>::width, first, last, depth, out, add);
 }

@@ -105,19 +105,20 @@ static void pack_transposed(const T* matrix, index_t distance, index_t depth, in
     }
 }
 
-// out[r][columns of the panels [first, last)] = or += a[r] * packed. The last panel can be wider than `out`.
+// out[r][columns of the panels [first, last)] = or += a[r] * packed, with the first `depth` rows of panels that begin `between`
+// values one after another. The last panel can be wider than `out`.
 template <int STEP = 1, class T>
-static void product_into(const T* const* a, index_t rows, const T* packed, index_t depth, index_t first, index_t last,
-                         index_t columns, T* const* out, bool add) {
+static void product_into(const T* const* a, index_t rows, const T* packed, index_t between, index_t depth, index_t first,
+                         index_t last, index_t columns, T* const* out, bool add) {
     constexpr index_t W = Panel<T>::width;
     const index_t whole = std::max(std::min(last, columns / W), first);
     std::vector<T*> at(out, out + rows);
     for (T*& row : at) row += first * W;
-    product<STEP>(a, rows, packed, 0, whole - first, depth, at.data(), add);
+    product<STEP>(a, rows, packed, between, 0, whole - first, depth, at.data(), add);
     if (whole == last) return;
     std::vector<T> tail(rows * W);
     const std::vector<T*> tails = addresses(tail.data(), rows, W);
-    product<STEP>(a, rows, packed + (whole - first) * depth * W, 0, 1, depth, tails.data(), false);
+    product<STEP>(a, rows, packed + (whole - first) * between, between, 0, 1, depth, tails.data(), false);
     for (index_t r = 0; r < rows; ++r)
         for (index_t c = whole * W; c < columns; ++c) out[r][c] = (add ? out[r][c] : T(0)) + tails[r][c - whole * W];
 }

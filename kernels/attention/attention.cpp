@@ -1,16 +1,18 @@
 // Scaled dot-product attention (Vaswani et al. 2017, eq. 1), forward and backward.
 //
-// The scores of some queries of one head are computed at a time and stay in the caches. The backward computes them again
-// from what the forward kept of each query: its largest score, and the sum of the powers. One thread does all of a head's
-// backward, in order, so the gradients have the same bits for any number of threads.
+// The forward computes the scores of some queries of one head at a time. The backward computes them again, for some queries and
+// some keys, from what the forward kept of each query: its largest score, and the sum of the powers. What is computed at once
+// stays in the caches. One thread does all of a head's backward, in order, so the gradients have the same bits for any number
+// of threads.
 #include <array>
 
 #include "../packing.h"
 #include "../rows.h"
 
-static const index_t MOST_QUERIES = 48, LEAST_QUERIES = 12;  // whose scores are computed at once
-static const index_t SCORES = 1 << 15;                       // computed at once, where that many queries suffice
-static const index_t KEYS_AT_ONCE = 64;                      // packed as one depth
+static const index_t MOST_QUERIES = 64, LEAST_QUERIES = 12;  // whose scores are computed at once
+static const index_t SCORES = 1 << 15;                       // the forward's, where that many queries suffice
+static const index_t KEYS_AT_ONCE = 128;                     // the backward's
+static const index_t GROUP = 16;                             // queries or keys that skip together what is not seen
 static const double NEVER = -1e30;                           // the score of a key that a query does not see
 
 // The time steps of one head: `values` is that of its first one, rows are `distance` values apart.
@@ -49,52 +51,57 @@ struct Attention {
     bool causal;
     T scale;
 
-    // The queries whose scores are computed at once.
+    // The queries whose scores the forward computes at once.
     index_t size() const {
         return std::min(std::max(SCORES / key.steps, LEAST_QUERIES), MOST_QUERIES);
     }
-    // How many of the first keys a query sees at most.
-    index_t seen(index_t step) const { return causal ? std::min(step + 1, key.steps) : key.steps; }
+    // How many of the keys [first, first + count) a query sees at most; they are the first ones.
+    index_t seen(index_t step, index_t first, index_t count) const {
+        return causal ? std::min(std::max(step + 1 - first, index_t(0)), count) : count;
+    }
 };
 
-// A matrix (keys, width) as the right side of products over the keys, some keys at a time.
+// Calls work(first, last, seen) for groups of the queries [first, last), with how many of some keys a group sees at most.
+template <class T, class Work>
+static void each_group(const Attention<T>& of, index_t first, index_t last, index_t first_key, index_t keys,
+                       const Work& work) {
+    const index_t each = of.seen(first, first_key, keys) < keys ? GROUP : last - first;
+    for (index_t begin = first; begin < last; begin += each) {
+        const index_t end = std::min(begin + each, last), seen = of.seen(end - 1, first_key, keys);
+        if (seen > 0) work(begin, end, seen);
+    }
+}
+
+// Some rows of a head as the right side of products over these rows.
 template <class T>
-class OverKeys {
+class OverRows {
   public:
-    OverKeys(const Head<const T>& of) : of_(of), panels_(Panel<T>::count(of.width)), packed_(of.steps * panels_ * W) {
-        for (index_t k = 0; k < of.steps; k += KEYS_AT_ONCE)
-            pack_panels(of.at(k), of.distance, depth(k), of.width, 0, panels_, packed_.data() + k * panels_ * W,
-                        depth(k) * W);
+    OverRows(index_t most, index_t width) : panels_(Panel<T>::count(width)), packed_(most * panels_ * W) {}
+    void pack(const Head<const T>& of, index_t first, index_t count) {
+        count_ = count, width_ = of.width;
+        pack_panels(of.at(first), of.distance, count, of.width, 0, panels_, packed_.data(), count * W);
     }
-    // The first key, or the end, after `count` keys at which products may end.
-    static index_t whole(index_t count, index_t keys) {
-        return std::min((count + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE * KEYS_AT_ONCE, keys);
-    }
-    // out[r] = weights[r][0 .. end) * matrix; `end` is one of `whole`.
-    void product(const T* const* weights, index_t rows, index_t end, T* const* out) const {
-        std::array<const T*, MOST_QUERIES> from;
-        for (index_t k = 0; k < end; k += KEYS_AT_ONCE) {
-            for (index_t r = 0; r < rows; ++r) from[r] = weights[r] + k;
-            product_into(from.data(), rows, packed_.data() + k * panels_ * W, depth(k), 0, panels_, of_.width, out, k > 0);
-        }
+    // out[r] = or += the sum over the rows [first, last) of weights[r][row - first] * row; weights are STEP values apart.
+    template <int STEP = 1>
+    void product(const T* const* weights, index_t rows, index_t first, index_t last, T* const* out, bool add) const {
+        product_into<STEP>(weights, rows, packed_.data() + first * W, count_ * W, last - first, 0, panels_, width_, out, add);
     }
 
   private:
     static constexpr index_t W = Panel<T>::width;
-    index_t depth(index_t k) const { return std::min(KEYS_AT_ONCE, of_.steps - k); }
-    Head<const T> of_;
-    index_t panels_;
+    index_t panels_, count_ = 0, width_ = 0;
     Aligned<T> packed_;
 };
 
-// A matrix (keys, width) turned, as the right side of products whose results have a column for each key.
+// Some keys, or values, of a head, turned, as the right side of products whose results have a column for each of them.
 template <class T>
 class ForKeys {
   public:
-    ForKeys(const Head<const T>& of) : width_(of.width), packed_(Panel<T>::count(of.steps) * Panel<T>::width * of.width) {
-        pack_transposed(of.at(0), of.distance, of.width, of.steps, 0, Panel<T>::count(of.steps), packed_.data());
+    ForKeys(index_t most, index_t width) : width_(width), packed_(Panel<T>::count(most) * Panel<T>::width * width) {}
+    void pack(const Head<const T>& of, index_t first, index_t count) {
+        pack_transposed(of.at(first), of.distance, width_, count, 0, Panel<T>::count(count), packed_.data());
     }
-    // out[r][0 .. end and what is left of its panel) = rows[r] * matrix.
+    // out[r] = rows[r] * matrix, for the first `end` keys and what is left of their last panel.
     void product(const T* const* rows, index_t count, index_t end, T* const* out) const {
         ::product(rows, count, packed_.data(), 0, Panel<T>::count(end), width_, out, false);
     }
@@ -104,7 +111,7 @@ class ForKeys {
     Aligned<T> packed_;
 };
 
-// Some rows of scores, with room for whole panels.
+// The scores of some queries, with room for whole panels.
 template <class T>
 struct Scores {
     index_t distance;
@@ -173,21 +180,23 @@ static T powers_of(T* scores, index_t seen, index_t end, const uint8_t* mask, T 
 
 template <class T>
 static void attend_block(const Attention<T>& of, index_t b, index_t h, index_t first, index_t last, const ForKeys<T>& keys,
-                         const OverKeys<T>& values, Scores<T>& scores, const Head<T>& out, T* tops, T* totals) {
+                         const OverRows<T>& values, Scores<T>& scores, const Head<T>& out, T* tops, T* totals) {
     const Head<const T> query = of.query.head(b, h);
-    const index_t count = last - first, end = OverKeys<T>::whole(of.seen(last - 1), of.key.steps);
-    std::array<const T*, MOST_QUERIES> queries;
-    std::array<T*, MOST_QUERIES> to;
-    for (index_t r = 0; r < count; ++r) queries[r] = query.at(first + r), to[r] = out.at(first + r);
-    keys.product(queries.data(), count, end, scores.rows.data());
-    for (index_t r = 0; r < count; ++r)
-        totals[first + r] = powers_of(scores.rows[r], of.seen(first + r), end, of.mask.row(b, h, first + r), of.scale,
-                                      tops + first + r);
-    values.product(scores.rows.data(), count, end, to.data());
-    for (index_t r = 0; r < count; ++r) {
-        const T share = T(1) / totals[first + r];
-        for (index_t k = 0; k < out.width; ++k) to[r][k] *= share;
-    }
+    each_group(of, first, last, 0, of.key.steps, [&](index_t begin, index_t end, index_t seen) {
+        const index_t count = end - begin;
+        std::array<const T*, MOST_QUERIES> queries;
+        std::array<T*, MOST_QUERIES> to;
+        for (index_t r = 0; r < count; ++r) queries[r] = query.at(begin + r), to[r] = out.at(begin + r);
+        keys.product(queries.data(), count, seen, scores.rows.data());
+        for (index_t step = begin; step < end; ++step)
+            totals[step] = powers_of(scores.rows[step - begin], of.seen(step, 0, seen), seen, of.mask.row(b, h, step),
+                                     of.scale, tops + step);
+        values.product(scores.rows.data(), count, 0, seen, to.data(), false);
+        for (index_t r = 0; r < count; ++r) {
+            const T share = T(1) / totals[begin + r];
+            for (index_t k = 0; k < out.width; ++k) to[r][k] *= share;
+        }
+    });
 }
 
 template <class T>
@@ -195,45 +204,19 @@ static void attend(const Attention<T>& of, const Heads<T>& out, T* tops, T* tota
     const index_t steps = of.query.steps, size = of.size(), blocks = (steps + size - 1) / size;
     in_parts(of.batch * of.heads * blocks, threads, [&](index_t begin, index_t end) {
         Scores<T> scores(size, of.key.steps);
-        std::unique_ptr<ForKeys<T>> keys;
-        std::unique_ptr<OverKeys<T>> values;
+        ForKeys<T> keys(of.key.steps, of.key.width);
+        OverRows<T> values(of.key.steps, of.value.width);
         for (index_t part = begin; part < end; ++part) {
             const index_t n = part / blocks, first = part % blocks * size, b = n / of.heads, h = n % of.heads;
             if (part == begin || first == 0) {
-                keys = std::make_unique<ForKeys<T>>(of.key.head(b, h));
-                values = std::make_unique<OverKeys<T>>(of.value.head(b, h));
+                keys.pack(of.key.head(b, h), 0, of.key.steps);
+                values.pack(of.value.head(b, h), 0, of.key.steps);
             }
-            attend_block(of, b, h, first, std::min(first + size, steps), *keys, *values, scores, out.head(b, h),
+            attend_block(of, b, h, first, std::min(first + size, steps), keys, values, scores, out.head(b, h),
                          tops + n * steps, totals + n * steps);
         }
     });
 }
-
-// What a head's backward works with.
-template <class T>
-struct Backward {
-    ForKeys<T> keys, values;
-    OverKeys<T> over_keys;
-    Scores<T> weights, slopes;
-    Aligned<T> scores_packed, packed;
-    Backward(const Attention<T>& of, index_t b, index_t h)
-        : keys(of.key.head(b, h)), values(of.value.head(b, h)), over_keys(of.key.head(b, h)), weights(of.size(), of.key.steps),
-          slopes(of.size(), of.key.steps), scores_packed(Panel<T>::count(of.key.steps) * Panel<T>::width * of.size()),
-          packed(Panel<T>::count(std::max(of.query.width, of.value.width)) * Panel<T>::width * of.size()) {}
-
-    // to[k] += the sum over the queries of scores[query][k] * rows[query], for the keys [0, end).
-    void add_over_queries(const Scores<T>& scores, index_t count, index_t end, const T* rows, index_t distance,
-                          const Head<T>& to) {
-        constexpr index_t W = Panel<T>::width;
-        pack_panels<T>(scores.values.data(), scores.distance, count, end, 0, Panel<T>::count(end), scores_packed.data(),
-                       count * W);
-        const index_t panels = Panel<T>::count(to.width);
-        pack_panels(rows, distance, count, to.width, 0, panels, packed.data(), count * W);
-        const std::vector<const T*> from = rows_in_panels<T>(scores_packed.data(), end, count);
-        const std::vector<T*> sums = addresses(to.values, end, to.distance);
-        product_into<int(W)>(from.data(), end, packed.data(), count, 0, panels, to.width, sums.data(), true);
-    }
-};
 
 template <class T>
 static T dot(const T* a, const T* b, index_t width) {
@@ -242,42 +225,106 @@ static T dot(const T* a, const T* b, index_t width) {
     return sums.sum();
 }
 
+// The backward of one head after another, with room for what it needs of some queries and some keys.
 template <class T>
-static void differentiate(const Attention<T>& of, index_t b, index_t h, const Head<const T>& out, const T* tops,
-                          const T* totals, const Head<const T>& g, const Head<T>& d_query, const Head<T>& d_key,
-                          const Head<T>& d_value) {
-    Backward<T> with(of, b, h);
-    const Head<const T> query = of.query.head(b, h);
-    for (const Head<T>& d : {d_key, d_value})
-        for (index_t k = 0; k < d.steps; ++k) std::fill_n(d.at(k), d.width, T(0));
-    for (index_t first = 0; first < query.steps; first += of.size()) {
-        const index_t last = std::min(first + of.size(), query.steps), count = last - first;
-        const index_t seen = of.seen(last - 1), end = OverKeys<T>::whole(seen, of.key.steps);
-        std::array<const T*, MOST_QUERIES> queries, slopes;
-        std::array<T*, MOST_QUERIES> to;
-        for (index_t r = 0; r < count; ++r)
-            queries[r] = query.at(first + r), slopes[r] = g.at(first + r), to[r] = d_query.at(first + r);
-        with.keys.product(queries.data(), count, end, with.weights.rows.data());
-        with.values.product(slopes.data(), count, end, with.slopes.rows.data());
-        for (index_t r = 0; r < count; ++r) {
-            T *weights = with.weights.rows[r], *d_scores = with.slopes.rows[r];
-            const index_t step = first + r, sees = of.seen(step);
-            const uint8_t* mask = of.mask.row(b, h, step);
-            scale_row(weights, sees, mask, of.scale);
-            if (mask && tops[step] == T(NEVER)) std::fill(weights, weights + sees, T(0));
-            else raise(weights, sees, tops[step]);
-            std::fill(weights + sees, weights + end, T(0));
-            const T share = T(1) / totals[step], along = dot(slopes[r], out.at(step), out.width), scale = of.scale;
-            for (index_t k = 0; k < end; ++k) {
-                weights[k] *= share;
-                d_scores[k] = weights[k] * (d_scores[k] - along) * scale;
+class Backward {
+  public:
+    Backward(const Attention<T>& of)
+        : of(of), most_keys(std::min(KEYS_AT_ONCE, of.key.steps)), most_queries(std::min(MOST_QUERIES, of.query.steps)),
+          keys(most_keys, of.key.width), values(most_keys, of.value.width), over_keys(most_keys, of.key.width),
+          queries(most_queries, of.query.width), slopes(most_queries, of.value.width), weights(most_queries, most_keys),
+          d_scores(most_queries, most_keys), scores_packed(most_queries * weights.distance), along(of.query.steps) {}
+
+    // `g` is the gradient of `out`.
+    void differentiate(index_t b, index_t h, const Head<const T>& out, const T* tops, const T* totals, const Head<const T>& g,
+                       const Head<T>& d_query, const Head<T>& d_key, const Head<T>& d_value) {
+        const Head<const T> query = of.query.head(b, h), key = of.key.head(b, h), value = of.value.head(b, h);
+        for (index_t step = 0; step < query.steps; ++step) along.data()[step] = dot(g.at(step), out.at(step), out.width);
+        for (first_key = 0; first_key < key.steps; first_key += most_keys) {
+            count_keys = std::min(most_keys, key.steps - first_key);
+            keys.pack(key, first_key, count_keys);
+            values.pack(value, first_key, count_keys);
+            over_keys.pack(key, first_key, count_keys);
+            index_t begun = 0;  // keys of which some query was
+            for (index_t first = 0; first < query.steps; first += most_queries) {
+                const index_t last = std::min(first + most_queries, query.steps), seen = see(last - 1);
+                if (seen == 0) continue;
+                each_group(of, first, last, first_key, count_keys, [&](index_t begin, index_t end, index_t group_sees) {
+                    through_scores(b, h, begin, end, first, group_sees, query, g, tops, totals);
+                    std::array<T*, MOST_QUERIES> to;
+                    for (index_t step = begin; step < end; ++step) to[step - begin] = d_query.at(step);
+                    over_keys.product(d_scores.rows.data() + begin - first, end - begin, 0, group_sees, to.data(),
+                                      first_key > 0);
+                });
+                slopes.pack(g, first, last - first);
+                queries.pack(query, first, last - first);
+                over_queries(weights, slopes, first, last, seen, begun, d_value);
+                over_queries(d_scores, queries, first, last, seen, begun, d_key);
+                begun = seen;
+            }
+            for (index_t k = first_key + begun; k < first_key + count_keys; ++k) {
+                std::fill_n(d_key.at(k), d_key.width, T(0));
+                std::fill_n(d_value.at(k), d_value.width, T(0));
             }
         }
-        with.over_keys.product(with.slopes.rows.data(), count, end, to.data());
-        with.add_over_queries(with.weights, count, seen, slopes[0], g.distance, d_value);
-        with.add_over_queries(with.slopes, count, seen, queries[0], query.distance, d_key);
     }
-}
+
+  private:
+    static constexpr index_t W = Panel<T>::width;
+    const Attention<T>& of;
+    const index_t most_keys, most_queries;
+    ForKeys<T> keys, values;
+    OverRows<T> over_keys, queries, slopes;
+    Scores<T> weights, d_scores;
+    Aligned<T> scores_packed, along;
+    index_t first_key = 0, count_keys = 0;
+
+    index_t see(index_t step) const { return of.seen(step, first_key, count_keys); }
+
+    // The weights and the gradients of the scores of the queries [begin, end), with zeros in what is left of the last panel.
+    void through_scores(index_t b, index_t h, index_t begin, index_t end, index_t first, index_t seen,
+                        const Head<const T>& query, const Head<const T>& g, const T* tops, const T* totals) {
+        std::array<const T*, MOST_QUERIES> of_query, of_g;
+        for (index_t step = begin; step < end; ++step) of_query[step - begin] = query.at(step), of_g[step - begin] = g.at(step);
+        keys.product(of_query.data(), end - begin, seen, weights.rows.data() + begin - first);
+        values.product(of_g.data(), end - begin, seen, d_scores.rows.data() + begin - first);
+        const index_t whole = Panel<T>::count(seen) * W;
+        for (index_t step = begin; step < end; ++step) {
+            T *w = weights.rows[step - first], *d = d_scores.rows[step - first];
+            const index_t sees = see(step);
+            const uint8_t* mask = of.mask.row(b, h, step);
+            scale_row(w, sees, mask ? mask + first_key : nullptr, of.scale);
+            if (mask && tops[step] == T(NEVER)) std::fill(w, w + sees, T(0));
+            else raise(w, sees, tops[step]);
+            const T share = T(1) / totals[step], its_along = along.data()[step], scale = of.scale;
+            for (index_t k = 0; k < sees; ++k) {
+                w[k] *= share;
+                d[k] = w[k] * (d[k] - its_along) * scale;
+            }
+            std::fill(w + sees, w + whole, T(0));
+            std::fill(d + sees, d + whole, T(0));
+        }
+    }
+
+    // to[key] = the sum over the queries [first, last) of scores[query][key] * their rows, for the first `seen` of the keys. The
+    // first `begun` keys have a sum, to which theirs is added.
+    void over_queries(const Scores<T>& scores, const OverRows<T>& rows, index_t first, index_t last, index_t seen,
+                      index_t begun, const Head<T>& to) {
+        const index_t count = last - first, panels = Panel<T>::count(seen);
+        pack_panels<T>(scores.values.data(), scores.distance, count, panels * W, 0, panels, scores_packed.data(), count * W);
+        const std::vector<const T*> from = rows_in_panels<T>(scores_packed.data(), seen, count);
+        const bool alike = see(first) == count_keys && (begun == 0 || begun == seen);
+        const index_t each = alike ? seen : GROUP;
+        for (index_t k = 0; k < seen; k += each) {
+            const index_t n = std::min(each, seen - k);
+            const index_t start = of.causal ? std::max(first_key + k - first, index_t(0)) : 0;  // the first query that sees k
+            std::array<const T*, KEYS_AT_ONCE> its_weights;
+            std::array<T*, KEYS_AT_ONCE> sums;
+            for (index_t j = 0; j < n; ++j) its_weights[j] = from[k + j] + start * W, sums[j] = to.at(first_key + k + j);
+            rows.template product<int(W)>(its_weights.data(), n, start, count, sums.data(), k < begun);
+        }
+    }
+};
 
 // `to_next` has three numbers for each of: query, key, value, mask, out, and for the backward the gradients of out, query, key
 // and value.
@@ -302,12 +349,13 @@ static void differentiate(const Attention<T>& of, index_t b, index_t h, const He
         const Heads<const T> outs{out, to_next + 12, queries, n_values}, gs{g, to_next + 15, queries, n_values};          \
         const Heads<T> d_queries{d_query, to_next + 18, queries, width}, d_keys{d_key, to_next + 21, keys, width},        \
             d_values{d_value, to_next + 24, keys, n_values};                                                              \
-        in_parts(batch * heads, threads, [&](index_t first, index_t last) {                                               \
-            for (index_t n = first; n < last; ++n) {                                                                      \
-                const index_t b = n / heads, h = n % heads;                                                               \
-                differentiate<T>(of, b, h, outs.head(b, h), tops + n * queries, totals + n * queries, gs.head(b, h),       \
-                                 d_queries.head(b, h), d_keys.head(b, h), d_values.head(b, h));                           \
-            }                                                                                                             \
-        });                                                                                                               \
+        in_parts(batch * heads, threads, [&](index_t first, index_t last) {                                              \
+            Backward<T> backward(of);                                                                                    \
+            for (index_t n = first; n < last; ++n) {                                                                     \
+                const index_t b = n / heads, h = n % heads;                                                              \
+                backward.differentiate(b, h, outs.head(b, h), tops + n * queries, totals + n * queries, gs.head(b, h),   \
+                                       d_queries.head(b, h), d_keys.head(b, h), d_values.head(b, h));                    \
+            }                                                                                                            \
+        });                                                                                                              \
     }
 ENTRIES(ATTENTION)

@@ -77,7 +77,8 @@ static void share_panels(const Operands<T>& of, const Depth<T>& depth) {
                 of.pack(k, now, first, last, packed.data());
                 std::vector<const T*> from = depth.rows;
                 for (const T*& row : from) row += (k - depth.begin) * STEP;
-                product_into<STEP>(from.data(), of.rows, packed.data(), now, first, last, of.columns, to.data(), k > 0);
+                product_into<STEP>(from.data(), of.rows, packed.data(), now * W, now, first, last, of.columns, to.data(),
+                                   k > 0);
             }
             if (depth.end == of.depth) of.add_bias(0, of.rows, first * W, std::min(last * W, of.columns));
         }
@@ -102,8 +103,8 @@ static void share_rows(const Operands<T>& of, const Depth<T>& depth) {
         in_parts((of.rows + each - 1) / each, of.threads, [&](index_t first, index_t last) {
             for (index_t row = first * each; row < std::min(last * each, of.rows); row += each) {
                 const index_t count = std::min(each, of.rows - row);
-                product_into<STEP>(depth.rows.data() + row, count, packed.data(), now, begin, end, of.columns, to.data() + row,
-                             depth.begin > 0);
+                product_into<STEP>(depth.rows.data() + row, count, packed.data(), now * W, now, begin, end, of.columns,
+                                   to.data() + row, depth.begin > 0);
                 if (depth.end == of.depth) of.add_bias(row, row + count, begin * W, std::min(end * W, of.columns));
             }
         });

@@ -37,6 +37,17 @@ def test_every_small_size(causal, dtype, rng, numpy_backend):
                        {"causal": causal, "scale": width ** -0.5}, 2 * max(queries, keys, width))
 
 
+@compiled
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("queries, keys", [(70, 129), (130, 270), (300, 130), (200, 256), (5, 300), (300, 5)])
+def test_more_queries_and_keys_than_are_computed_at_once(queries, keys, causal, rng, numpy_backend):
+    mask = rng.random((1, 2, queries, keys)) < 0.5
+    mask[..., :2] = True
+    for seen in (None, mask):
+        check_rule(attention, _rule(), [*_arrays(rng, (1, 2), queries, keys, 8, 5), seen], numpy_backend,
+                   {"causal": causal, "scale": 0.3}, 2 * max(queries, keys))
+
+
 @pytest.mark.parametrize("width", [1, 33])
 def test_one_key_has_all_the_weight(width, be, rng):
     arrays = _arrays(rng, (2, 3), 5, 1, width, 4)
