@@ -9,6 +9,8 @@ from math import prod
 
 import numpy as np
 
+from duoln.core.footprint import owner
+
 PARALLEL_BYTES = 1 << 20
 """For less data than this, it costs more time to wake a thread than the thread saves."""
 
@@ -31,10 +33,36 @@ def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """
     count = prod(shape)
     raw = np.empty(count + _LINE_BYTES // dtype.itemsize, dtype)
-    first = -raw.__array_interface__["data"][0] % _LINE_BYTES // dtype.itemsize
+    first = -_address(raw) % _LINE_BYTES // dtype.itemsize
     return raw[first:first + count].reshape(shape)
 
 
 def empty_like(values: np.ndarray) -> np.ndarray:
     """`empty` of the same shape and dtype."""
     return empty(values.shape, values.dtype)
+
+
+def side_by_side(parts: Sequence[np.ndarray | None], axis: int) -> np.ndarray | None:
+    """The array of which these are all parts along an axis, in order; None if they do not lie so in memory."""
+    first = parts[0]
+    if first is None or first.size == 0:
+        return None
+    whole, count = owner(first), 0
+    begin, step = _address(first), first.strides[axis]
+    for part in parts:
+        if part is None or owner(part) is not whole or part.dtype != first.dtype or part.strides != first.strides \
+                or _address(part) != begin + count * step or _without(axis, part.shape) != _without(axis, first.shape):
+            return None
+        count += part.shape[axis]
+    if not (isinstance(whole, np.ndarray) and whole.flags.c_contiguous):
+        return None
+    shape = (*first.shape[:axis], count, *first.shape[axis:][1:])
+    return np.ndarray(shape, first.dtype, whole, begin - _address(whole), first.strides)
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _without(axis: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis:][1:])

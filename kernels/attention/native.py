@@ -14,7 +14,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule
-from duoln.kernels import native
+from duoln.kernels import host, native
 from duoln.ops import scaled_dot_product_attention
 
 _FILE = "attention/attention.cpp"
@@ -56,6 +56,16 @@ def _result(like: Array, width: int) -> Array:
     return np.empty((batch, steps, heads, width), like.dtype).transpose(0, 2, 1, 3)
 
 
+def _gradients(query: Array, key: Array, value: Array) -> list[Array]:
+    """Room for their gradients: side by side in one array, as they are, if they are parts of one."""
+    operands = query, key, value
+    rows = host.side_by_side([x.transpose(0, 2, 1, 3) for x in operands], axis=2)
+    if rows is None:
+        return [_result(x, x.shape[3]) for x in operands]
+    whole, heads = np.empty(rows.shape, rows.dtype), query.shape[1]
+    return [whole[:, :, first:first + heads].transpose(0, 2, 1, 3) for first in range(0, 3 * heads, heads)]
+
+
 def _whole_mask(mask: Array | None, scores: Shape) -> Array | None:
     """A mask with four axes, of which the last is whole."""
     if mask is None:
@@ -94,7 +104,7 @@ def _forward(be: Backend, query: Array, key: Array, value: Array, mask: Array | 
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     q, k, v = saved.operands
     g = _by_heads(gout)
-    gradients = [_result(x, x.shape[3]) for x in (q, k, v)]
+    gradients = _gradients(q, k, v)
     _differentiate(q, k, v, saved.mask, *saved.results, g, *gradients,
                    _to_next(q, k, v, saved.mask, saved.results[0], g, *gradients), *_sizes(q, k, v), saved.causal,
                    saved.scale, _threads(q, k))

@@ -43,6 +43,8 @@ def rows() -> Iterator[RuleCase]:
     for words, width, taken in ((5, 3, (4,)), (3, 1, (2, 3)), (1, 4, (3,)), (6, 2, (1, 2))):
         indices = rng.integers(0, words, taken).astype(np.int32)
         yield RuleCase("take", f"{words} {width} {taken}", [*_floats(rng, (words, width)), indices], {"axis": 0}, 10)
+    for shape, sizes, axis in (((2, 6), (2, 2, 2), 1), ((3, 4), (1, 2), 0), ((2, 3, 4), (1, 0, 3), 2), ((5,), (5,), 0)):
+        yield RuleCase("split", f"{shape} {sizes}", _floats(rng, shape), {"sizes": sizes, "axis": axis}, 1)
 
 
 def attention() -> Iterator[RuleCase]:

@@ -1,0 +1,1 @@
+"""Parts of an array along an axis."""
