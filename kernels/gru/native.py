@@ -16,6 +16,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
 from duoln.kernels.product.centred import centred
+from duoln.kernels.product.multiply import column_sums
 from duoln.kernels.recurrent import positions as walks
 from duoln.kernels.recurrent.positions import Positions, Units
 from duoln.kernels.recurrent.supports import supports
@@ -111,7 +112,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     if normed:  # remove the means that `_centred` removed from the weights
         d_w_x, d_w_h, d_bias = _centred(d_w_x), _centred(d_w_h), None
         if saved.attrs["norm"] == "layer-theano":
-            d_bias = _centred(units.cut(walks.column_sums(d_x_proj))[None])[0]
+            d_bias = _centred(units.cut(column_sums(d_x_proj))[None])[0]
     return [d_x, units.cut(dh, 1), d_w_x, d_w_h, d_bias, None,
             *(d_norms[name] for name in norm_shapes("gru", saved.attrs["norm"], 1))]
 

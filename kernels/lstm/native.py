@@ -17,6 +17,7 @@ from duoln.kernels import host, native
 from duoln.kernels.lstm.native_cell import cell_rule
 from duoln.kernels.lstm.parameters import VARIANTS, Parameters, parameters
 from duoln.kernels.product.centred import centred
+from duoln.kernels.product.multiply import column_sums
 from duoln.kernels.recurrent import positions as walks
 from duoln.kernels.recurrent.positions import Positions, Units
 from duoln.kernels.recurrent.supports import supports
@@ -107,7 +108,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     if normed:  # remove the means that `centred` removed from the weights
         d_w_x, d_w_h = centred(d_w_x), centred(d_w_h)
         if saved.attrs["norm"] == "layer-theano":
-            d_inner = units.cut(walks.column_sums(d_x_proj))
+            d_inner = units.cut(column_sums(d_x_proj))
             d_b = d_b + d_inner - d_inner.mean()
     return [d_x, units.cut(dh, 1), units.cut(dc, 1), d_w_x, d_w_h, d_b, None,
             *(d_norms[name] for name in norm_shapes("lstm", saved.attrs["norm"], 1))]

@@ -11,6 +11,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import native
 from duoln.kernels.lstm.parameters import VARIANTS, Parameters, parameters
+from duoln.kernels.product.multiply import column_sums
 from duoln.kernels.recurrent import positions as walks
 from duoln.kernels.recurrent.positions import Units
 from duoln.kernels.recurrent.supports import supports
@@ -74,7 +75,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
     d_g_c, d_b_c = (None if d is None else units.cut(d.sum(axis=0), 1) for d in (d_gain_c, d_bias_c))
     d_norms = {"gain_x": d_g_x, "bias_x": d_b, "gain_h": d_g_h, "bias_h": d_b, "gain_c": d_g_c, "bias_c": d_b_c}
     if saved.norm == "layer-theano":  # the bias is inside the input's norm, too
-        d_b = d_b + walks.column_sums(d_x_proj)
+        d_b = d_b + column_sums(d_x_proj)
     return [d_x_proj, d_h_proj, d_c_before, d_b, *(d_norms[name] for name in norm_shapes("lstm", saved.norm, 1))]
 
 

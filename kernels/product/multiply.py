@@ -28,10 +28,10 @@ _WORTH_THREADS_BYTES = 1 << 22
 
 _FILE = "product/product.cpp"
 
-_product = native.Function(_FILE, "product", "a: real[2+], b: real[2+], bias: real[1]?, out: real[2+], rows: int64, "
-                                             "depth: int64, columns: int64, a_distance: int64, b_distance: int64, "
-                                             "out_distance: int64, a_turned: int32, b_turned: int32, threads: int32")
-
+_product = native.Function(_FILE, "product", "a: real[2+], b: real[2+], bias: real[1]?, out: real[2+], sums: real[1]?, "
+                                             "rows: int64, depth: int64, columns: int64, a_distance: int64, "
+                                             "b_distance: int64, out_distance: int64, a_turned: int32, "
+                                             "b_turned: int32, threads: int32")
 
 _product_of_pieces = native.Function(_FILE, "product_of_pieces",
                                      "a: real[2+], addresses: int64[1], distances: int64[1], ends: int64[1], "
@@ -49,22 +49,45 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
 
     Either matrix may lie transposed in memory. `out` is where the result goes; its rows lie in one piece each.
     """
-    (rows, depth), columns = a.shape, b.shape[1]
+    rows, columns = len(a), b.shape[1]
     if out is None:
         out = np.empty((rows, columns), a.dtype)
-    products = rows * depth * columns
-    if failure(rows, depth, columns):
+    if failure(rows, *b.shape):
         np.matmul(a, b, out=out)
         return out if bias is None else np.add(out, bias, out=out)
     if _reads_as_it_lies(rows, b, out):
         multiply_few_rows(np.ascontiguousarray(a), b, bias, out,
                           host.workers() if b.nbytes >= _WORTH_THREADS_BYTES else 1)
-        return out
+    else:
+        _pack_and_multiply(a, b, out, bias=None if bias is None else np.ascontiguousarray(bias))
+    return out
+
+
+def multiply_and_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """`a @ b`, and the sums of b's columns, which are added up where b is packed.
+
+    Shape:
+        a (rows, depth), b (depth, columns) -> (rows, columns), (columns,).
+    """
+    out = np.empty((len(a), b.shape[1]), a.dtype)
+    if failure(len(a), *b.shape) or _reads_as_it_lies(len(a), b, out):
+        return multiply(a, b, out), column_sums(b)
+    sums = np.empty(b.shape[1], a.dtype)
+    _pack_and_multiply(a, b, out, sums=sums)
+    return out, sums
+
+
+def column_sums(x: Array) -> Array:
+    """The sums of the columns of a matrix, as a product."""
+    return multiply(np.ones((1, len(x)), x.dtype), x)[0]
+
+
+def _pack_and_multiply(a: Array, b: Array, out: Array, bias: Array | None = None, sums: Array | None = None) -> None:
+    rows, (depth, columns) = len(a), b.shape
     first, of_first, turned = _as_it_lies(a)
     second, of_second, second_turned = _as_it_lies(b)
-    _product(first, second, None if bias is None else np.ascontiguousarray(bias), out, rows, depth, columns, of_first,
-             of_second, _distance(out), turned, second_turned, host.workers() if products >= _WORTH_THREADS else 1)
-    return out
+    _product(first, second, bias, out, sums, rows, depth, columns, of_first, of_second, _distance(out), turned,
+             second_turned, host.workers() if rows * depth * columns >= _WORTH_THREADS else 1)
 
 
 def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:

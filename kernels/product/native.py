@@ -10,7 +10,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels.linear import native as few_rows
 from duoln.kernels.product.multiply import failure, multiply
-from duoln.kernels.product.uses import bias_gradient, merged, weight_gradient
+from duoln.kernels.product.uses import bias_gradient, both_gradients, merged, weight_gradient
 from duoln.ops import linear, matmul
 
 
@@ -27,11 +27,11 @@ def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[
 
 def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     x, weight = saved
-    return (
-        multiply(merged(gout), weight.T).reshape(x.shape) if needs[0] else None,
-        weight_gradient(be, [(saved, gout)]) if needs[1] else None,
-        bias_gradient(be, [(saved, gout)]) if needs[2] else None,
-    )
+    d_x = multiply(merged(gout), weight.T).reshape(x.shape) if needs[0] else None
+    if needs[1] and needs[2]:
+        return d_x, *both_gradients(saved, gout)
+    return (d_x, weight_gradient(be, [(saved, gout)]) if needs[1] else None,
+            bias_gradient(be, [(saved, gout)]) if needs[2] else None)
 
 
 def _matmul_supports(be: Backend, x: Array, y: Array) -> str | None:

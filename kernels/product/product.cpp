@@ -26,19 +26,25 @@ struct Piece {
 // one piece, if `b_turned`.
 template <class T>
 struct Operands {
+    static constexpr index_t W = Panel<T>::width;
     const T *a, *bias;
     std::vector<Piece<T>> b;
     T* out;
     index_t rows, depth, columns, a_distance, out_distance;
     bool b_turned;
     int threads;
+    T* sums;  // of b's columns, with room for whole panels; or null
 
     index_t panels() const { return Panel<T>::count(columns); }
 
-    // The panels [first, last) of b's rows [k, k + depth_now).
+    // The panels [first, last) of b's rows [k, k + depth_now). The rows are added to the sums.
     void pack(index_t k, index_t depth_now, index_t first, index_t last, T* packed) const {
-        if (b_turned) return pack_transposed(b[0].rows + k, b[0].distance, depth_now, columns, first, last, packed);
-        constexpr index_t W = Panel<T>::width;
+        if (b_turned) pack_transposed(b[0].rows + k, b[0].distance, depth_now, columns, first, last, packed);
+        else pack_pieces(k, depth_now, first, last, packed);
+        for (index_t p = first; sums && p < last; ++p) add_sum(packed + (p - first) * depth_now * W, depth_now, sums + p * W);
+    }
+
+    void pack_pieces(index_t k, index_t depth_now, index_t first, index_t last, T* packed) const {
         index_t begin = 0;
         for (const Piece<T>& piece : b) {
             const index_t from = std::max(begin, k), until = std::min(piece.end, k + depth_now);
@@ -46,6 +52,16 @@ struct Operands {
                 pack_panels(piece.rows + (from - begin) * piece.distance, piece.distance, until - from, columns, first, last,
                             packed + (from - k) * W, depth_now * W);
             begin = piece.end;
+        }
+    }
+
+    // Adds up the rows of a panel. There are four sums, because an addition waits for the one before it.
+    static void add_sum(const T* panel, index_t depth_now, T* sum) {
+        using vector = typename Vector<T>::type;
+        for (index_t j = 0; j < W; j += Vector<T>::lanes) {
+            vector parts[4] = {};
+            for (index_t k = 0; k < depth_now; ++k) parts[k % 4] += load(panel + k * W + j);
+            store(sum + j, load(sum + j) + ((parts[0] + parts[1]) + (parts[2] + parts[3])));
         }
     }
 
@@ -148,12 +164,24 @@ static void multiply(const Operands<T>& of, bool a_turned) {
     else multiply<1>(of);
 }
 
+// `sums` gets the sums of b's columns, unless it is null.
+template <class T>
+static void multiply_and_sum(Operands<T> of, bool a_turned, T* sums) {
+    const Aligned<T> room(sums ? of.panels() * Panel<T>::width : 0);
+    if (sums) {
+        std::fill_n(room.data(), of.panels() * Panel<T>::width, T(0));
+        of.sums = room.data();
+    }
+    multiply(of, a_turned);
+    if (sums) std::copy_n(room.data(), of.columns, sums);
+}
+
 #define PRODUCT(T, NAME)                                                                                                \
-    extern "C" void product_##NAME(const T* a, const T* b, const T* bias, T* out, int64_t rows, int64_t depth,            \
+    extern "C" void product_##NAME(const T* a, const T* b, const T* bias, T* out, T* sums, int64_t rows, int64_t depth, \
                                    int64_t columns, int64_t a_distance, int64_t b_distance, int64_t out_distance,       \
                                    int32_t a_turned, int32_t b_turned, int32_t threads) {                               \
-        multiply<T>({a, bias, {{b, b_distance, depth}}, out, rows, depth, columns, a_distance, out_distance,             \
-                     b_turned != 0, threads}, a_turned != 0);                                                             \
+        multiply_and_sum<T>({a, bias, {{b, b_distance, depth}}, out, rows, depth, columns, a_distance, out_distance,    \
+                             b_turned != 0, threads, nullptr}, a_turned != 0, sums);                                    \
     }                                                                                                                   \
     extern "C" void product_of_pieces_##NAME(const T* a, const int64_t* addresses, const int64_t* distances,            \
                                              const int64_t* ends, T* out, int64_t pieces, int64_t rows, int64_t depth,  \
@@ -161,7 +189,7 @@ static void multiply(const Operands<T>& of, bool a_turned) {
         std::vector<Piece<T>> b;                                                                                        \
         for (index_t p = 0; p < pieces; ++p)                                                                            \
             b.push_back({reinterpret_cast<const T*>(addresses[p]), distances[p], ends[p]});                             \
-        multiply<T>({a, nullptr, std::move(b), out, rows, depth, columns, a_distance, columns, false, threads},         \
-                    a_turned != 0);                                                                                     \
+        multiply<T>({a, nullptr, std::move(b), out, rows, depth, columns, a_distance, columns, false, threads,          \
+                     nullptr}, a_turned != 0);                                                                          \
     }
 ENTRIES(PRODUCT)

@@ -1,4 +1,4 @@
-"""The gradients of a weight and of a bias that were used many times: one product over the rows of all uses."""
+"""The gradients of a weight and of a bias: one product over the rows of all uses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
-from duoln.kernels.product.multiply import multiply_pieces
+from duoln.kernels.product.multiply import multiply_and_sum, multiply_pieces
 
 
 def weight_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
@@ -23,6 +23,11 @@ def bias_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
     gouts = [merged(gout) for _, gout in uses]
     ones = np.ones((1, sum(len(gout) for gout in gouts)), gouts[0].dtype)
     return multiply_pieces(ones, gouts)[0]
+
+
+def both_gradients(saved: Any, gout: Array) -> tuple[Array, Array]:
+    """The gradients of a matrix and of a bias that were used once. That of the bias costs little beside the other."""
+    return multiply_and_sum(merged(saved[0]).T, merged(gout))
 
 
 def merged(x: Array) -> Array:

@@ -134,11 +134,6 @@ def product(rows: Array, weight: Array) -> Array:
     return multiply(rows, weight, out)
 
 
-def column_sums(x: Array) -> Array:
-    """Sums over rows, as a product."""
-    return multiply(np.ones((1, len(x)), x.dtype), x)[0]
-
-
 def row_blocks(positions: Positions, columns: int, dtype: np.dtype) -> Array:
     """Zeros for a parameter's gradient, which a walk adds up for each block of rows."""
     return np.zeros((-(-positions.batch // ROW_BLOCK), columns), dtype)

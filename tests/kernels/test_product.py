@@ -9,7 +9,7 @@ from duoln.kernels import host, native
 from duoln.kernels.linear import native as few_rows
 from duoln.kernels.linear.few_rows import MOST_ROWS
 from duoln.kernels.product import multiply as module
-from duoln.kernels.product.multiply import multiply, multiply_pieces
+from duoln.kernels.product.multiply import multiply, multiply_and_sum, multiply_pieces
 from duoln.testing import check_rule
 
 pytestmark = [pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler"), pytest.mark.numerical]
@@ -56,6 +56,19 @@ def test_values_in_every_layout(sizes, layout, dtype, threads, rng):
         assert (out[:, [0, -1]] == 7).all()
         product = multiply(_laid_out(first, a.astype(dtype)), _laid_out(second, b.astype(dtype)), bias=bias.astype(dtype))
         assert product.dtype == dtype and (np.abs(product - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layout", ["as it is", "transposed", "in a wider one", "strided", "from its end"])
+@pytest.mark.parametrize("sizes", [*SIZES, (259, 1030, 1100)], ids=str)
+def test_the_sums_of_columns_beside_a_product(sizes, layout, dtype, threads, rng):
+    rows, depth, columns = sizes
+    a, b = rng.standard_normal((rows, depth)).astype(dtype), rng.standard_normal((depth, columns)).astype(dtype)
+    exact, bound = b.astype(np.longdouble).sum(axis=0), np.finfo(dtype).eps * depth ** 0.5 * np.abs(b).sum(axis=0)
+    for first in ("as it is", "transposed"):
+        product, sums = multiply_and_sum(_laid_out(first, a), _laid_out(layout, b))
+        assert np.array_equal(product, multiply(_laid_out(first, a), _laid_out(layout, b)))
+        assert sums.dtype == dtype and sums.shape == (columns,) and (np.abs(sums - exact) <= bound).all()
 
 
 @pytest.mark.parametrize("layout", ["as it is", "transposed"])
@@ -125,7 +138,7 @@ def test_the_same_bits_for_any_number_of_threads_and_any_repeat(sizes, monkeypat
     runs = []
     for count in (1, 2, 3, 8, 8, 8):
         monkeypatch.setattr(host, "workers", lambda count=count: count)
-        runs.append(multiply(a, b).tobytes() + multiply(b.T, a.T).tobytes())
+        runs.append(multiply(a, b).tobytes() + multiply(b.T, a.T).tobytes() + multiply_and_sum(a, b)[1].tobytes())
     assert all(run == runs[0] for run in runs)
 
 
