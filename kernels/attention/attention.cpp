@@ -225,103 +225,110 @@ static T dot(const T* a, const T* b, index_t width) {
     return sums.sum();
 }
 
-// The backward of one head after another, with room for what it needs of some queries and some keys.
+// What the backward needs of some queries and some keys.
 template <class T>
-class Backward {
-  public:
-    Backward(const Attention<T>& of)
-        : of(of), most_keys(std::min(KEYS_AT_ONCE, of.key.steps)), most_queries(std::min(MOST_QUERIES, of.query.steps)),
+struct Room {
+    const index_t most_keys, most_queries;
+    ForKeys<T> keys, values;
+    OverRows<T> over_keys, queries, slopes;
+    Scores<T> weights, d_scores;
+    Aligned<T> scores_packed, along;
+    Room(const Attention<T>& of)
+        : most_keys(std::min(KEYS_AT_ONCE, of.key.steps)), most_queries(std::min(MOST_QUERIES, of.query.steps)),
           keys(most_keys, of.key.width), values(most_keys, of.value.width), over_keys(most_keys, of.key.width),
           queries(most_queries, of.query.width), slopes(most_queries, of.value.width), weights(most_queries, most_keys),
           d_scores(most_queries, most_keys), scores_packed(most_queries * weights.distance), along(of.query.steps) {}
+};
 
-    // `g` is the gradient of `out`.
-    void differentiate(index_t b, index_t h, const Head<const T>& out, const T* tops, const T* totals, const Head<const T>& g,
-                       const Head<T>& d_query, const Head<T>& d_key, const Head<T>& d_value) {
-        const Head<const T> query = of.query.head(b, h), key = of.key.head(b, h), value = of.value.head(b, h);
-        for (index_t step = 0; step < query.steps; ++step) along.data()[step] = dot(g.at(step), out.at(step), out.width);
-        for (first_key = 0; first_key < key.steps; first_key += most_keys) {
-            count_keys = std::min(most_keys, key.steps - first_key);
-            keys.pack(key, first_key, count_keys);
-            values.pack(value, first_key, count_keys);
-            over_keys.pack(key, first_key, count_keys);
-            index_t begun = 0;  // keys of which some query was
-            for (index_t first = 0; first < query.steps; first += most_queries) {
-                const index_t last = std::min(first + most_queries, query.steps), seen = see(last - 1);
+// The backward of one head; `g` is the gradient of `out`.
+template <class T>
+struct Backward {
+    static constexpr index_t W = Panel<T>::width;
+    const Attention<T>& of;
+    Room<T>& room;
+    const index_t b, h;
+    const T *tops, *totals;
+    const Head<const T> query, key, value, out, g;
+    const Head<T> d_query, d_key, d_value;
+    index_t first_key = 0, keys = 0;  // those that are worked on
+
+    void run() {
+        for (index_t step = 0; step < query.steps; ++step)
+            room.along.data()[step] = dot(g.at(step), out.at(step), out.width);
+        for (first_key = 0; first_key < key.steps; first_key += keys) {
+            keys = std::min(room.most_keys, key.steps - first_key);
+            room.keys.pack(key, first_key, keys);
+            room.values.pack(value, first_key, keys);
+            room.over_keys.pack(key, first_key, keys);
+            index_t summed = 0;  // so many keys have gradients, to which those of further queries are added
+            for (index_t first = 0; first < query.steps; first += room.most_queries) {
+                const index_t last = std::min(first + room.most_queries, query.steps), seen = see(last - 1);
                 if (seen == 0) continue;
-                each_group(of, first, last, first_key, count_keys, [&](index_t begin, index_t end, index_t group_sees) {
-                    through_scores(b, h, begin, end, first, group_sees, query, g, tops, totals);
-                    std::array<T*, MOST_QUERIES> to;
-                    for (index_t step = begin; step < end; ++step) to[step - begin] = d_query.at(step);
-                    over_keys.product(d_scores.rows.data() + begin - first, end - begin, 0, group_sees, to.data(),
-                                      first_key > 0);
+                each_group(of, first, last, first_key, keys, [&](index_t begin, index_t end, index_t group_sees) {
+                    through_scores(begin, end, first, group_sees);
                 });
-                slopes.pack(g, first, last - first);
-                queries.pack(query, first, last - first);
-                over_queries(weights, slopes, first, last, seen, begun, d_value);
-                over_queries(d_scores, queries, first, last, seen, begun, d_key);
-                begun = seen;
+                room.slopes.pack(g, first, last - first);
+                room.queries.pack(query, first, last - first);
+                over_queries(room.weights, room.slopes, first, last, seen, summed, d_value);
+                over_queries(room.d_scores, room.queries, first, last, seen, summed, d_key);
+                summed = seen;
             }
-            for (index_t k = first_key + begun; k < first_key + count_keys; ++k) {
+            for (index_t k = first_key + summed; k < first_key + keys; ++k) {
                 std::fill_n(d_key.at(k), d_key.width, T(0));
                 std::fill_n(d_value.at(k), d_value.width, T(0));
             }
         }
     }
 
-  private:
-    static constexpr index_t W = Panel<T>::width;
-    const Attention<T>& of;
-    const index_t most_keys, most_queries;
-    ForKeys<T> keys, values;
-    OverRows<T> over_keys, queries, slopes;
-    Scores<T> weights, d_scores;
-    Aligned<T> scores_packed, along;
-    index_t first_key = 0, count_keys = 0;
+    index_t see(index_t step) const { return of.seen(step, first_key, keys); }
 
-    index_t see(index_t step) const { return of.seen(step, first_key, count_keys); }
-
-    // The weights and the gradients of the scores of the queries [begin, end), with zeros in what is left of the last panel.
-    void through_scores(index_t b, index_t h, index_t begin, index_t end, index_t first, index_t seen,
-                        const Head<const T>& query, const Head<const T>& g, const T* tops, const T* totals) {
-        std::array<const T*, MOST_QUERIES> of_query, of_g;
-        for (index_t step = begin; step < end; ++step) of_query[step - begin] = query.at(step), of_g[step - begin] = g.at(step);
-        keys.product(of_query.data(), end - begin, seen, weights.rows.data() + begin - first);
-        values.product(of_g.data(), end - begin, seen, d_scores.rows.data() + begin - first);
-        const index_t whole = Panel<T>::count(seen) * W;
-        for (index_t step = begin; step < end; ++step) {
-            T *w = weights.rows[step - first], *d = d_scores.rows[step - first];
-            const index_t sees = see(step);
+    // The weights and the gradients of the scores of the queries [begin, end), with zeros in what is left of the last panel,
+    // and what these keys add to the gradients of the queries. The rows of scores begin with the query `first`.
+    void through_scores(index_t begin, index_t end, index_t first, index_t seen) {
+        const index_t count = end - begin, whole = Panel<T>::count(seen) * W;
+        T* const* weights = room.weights.rows.data() + begin - first;
+        T* const* d_scores = room.d_scores.rows.data() + begin - first;
+        std::array<const T*, MOST_QUERIES> queries, slopes;
+        std::array<T*, MOST_QUERIES> to;
+        for (index_t r = 0; r < count; ++r)
+            queries[r] = query.at(begin + r), slopes[r] = g.at(begin + r), to[r] = d_query.at(begin + r);
+        room.keys.product(queries.data(), count, seen, weights);
+        room.values.product(slopes.data(), count, seen, d_scores);
+        for (index_t r = 0; r < count; ++r) {
+            T *w = weights[r], *d = d_scores[r];
+            const index_t step = begin + r, sees = see(step);
             const uint8_t* mask = of.mask.row(b, h, step);
             scale_row(w, sees, mask ? mask + first_key : nullptr, of.scale);
             if (mask && tops[step] == T(NEVER)) std::fill(w, w + sees, T(0));
             else raise(w, sees, tops[step]);
-            const T share = T(1) / totals[step], its_along = along.data()[step], scale = of.scale;
+            const T share = T(1) / totals[step], along = room.along.data()[step], scale = of.scale;
             for (index_t k = 0; k < sees; ++k) {
                 w[k] *= share;
-                d[k] = w[k] * (d[k] - its_along) * scale;
+                d[k] = w[k] * (d[k] - along) * scale;
             }
             std::fill(w + sees, w + whole, T(0));
             std::fill(d + sees, d + whole, T(0));
         }
+        room.over_keys.product(d_scores, count, 0, seen, to.data(), first_key > 0);
     }
 
-    // to[key] = the sum over the queries [first, last) of scores[query][key] * their rows, for the first `seen` of the keys. The
-    // first `begun` keys have a sum, to which theirs is added.
+    // to[key] = the sum over the queries [first, last) of scores[query][key] * their rows, for the first `seen` of the keys;
+    // it is added to what the first `summed` have.
     void over_queries(const Scores<T>& scores, const OverRows<T>& rows, index_t first, index_t last, index_t seen,
-                      index_t begun, const Head<T>& to) {
+                      index_t summed, const Head<T>& to) {
         const index_t count = last - first, panels = Panel<T>::count(seen);
-        pack_panels<T>(scores.values.data(), scores.distance, count, panels * W, 0, panels, scores_packed.data(), count * W);
-        const std::vector<const T*> from = rows_in_panels<T>(scores_packed.data(), seen, count);
-        const bool alike = see(first) == count_keys && (begun == 0 || begun == seen);
-        const index_t each = alike ? seen : GROUP;
+        T* packed = room.scores_packed.data();
+        pack_panels<T>(scores.values.data(), scores.distance, count, panels * W, 0, panels, packed, count * W);
+        const std::vector<const T*> from = rows_in_panels<T>(packed, seen, count);
+        const bool all_alike = see(first) == keys && (summed == 0 || summed == seen);
+        const index_t each = all_alike ? seen : GROUP;
         for (index_t k = 0; k < seen; k += each) {
             const index_t n = std::min(each, seen - k);
             const index_t start = of.causal ? std::max(first_key + k - first, index_t(0)) : 0;  // the first query that sees k
-            std::array<const T*, KEYS_AT_ONCE> its_weights;
+            std::array<const T*, KEYS_AT_ONCE> weights;
             std::array<T*, KEYS_AT_ONCE> sums;
-            for (index_t j = 0; j < n; ++j) its_weights[j] = from[k + j] + start * W, sums[j] = to.at(first_key + k + j);
-            rows.template product<int(W)>(its_weights.data(), n, start, count, sums.data(), k < begun);
+            for (index_t j = 0; j < n; ++j) weights[j] = from[k + j] + start * W, sums[j] = to.at(first_key + k + j);
+            rows.template product<int(W)>(weights.data(), n, start, count, sums.data(), k < summed);
         }
     }
 };
@@ -350,11 +357,12 @@ class Backward {
         const Heads<T> d_queries{d_query, to_next + 18, queries, width}, d_keys{d_key, to_next + 21, keys, width},        \
             d_values{d_value, to_next + 24, keys, n_values};                                                              \
         in_parts(batch * heads, threads, [&](index_t first, index_t last) {                                              \
-            Backward<T> backward(of);                                                                                    \
+            Room<T> room(of);                                                                                            \
             for (index_t n = first; n < last; ++n) {                                                                     \
                 const index_t b = n / heads, h = n % heads;                                                              \
-                backward.differentiate(b, h, outs.head(b, h), tops + n * queries, totals + n * queries, gs.head(b, h),   \
-                                       d_queries.head(b, h), d_keys.head(b, h), d_values.head(b, h));                    \
+                Backward<T>{of, room, b, h, tops + n * queries, totals + n * queries, of.query.head(b, h),               \
+                            of.key.head(b, h), of.value.head(b, h), outs.head(b, h), gs.head(b, h), d_queries.head(b, h),\
+                            d_keys.head(b, h), d_values.head(b, h)}.run();                                               \
             }                                                                                                            \
         });                                                                                                              \
     }
