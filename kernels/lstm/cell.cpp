@@ -87,6 +87,15 @@ static void read_products(const Cell<T>& cell, Row<T>& row, index_t r) {
         for (index_t k = 0; k < cell.wide(); ++k) row.x.data()[k] += cell.inner_bias[k];
 }
 
+// Asks the memory for the next row's products, a vector of each gate at a time.
+template <class T>
+static inline void fetch_next(const Cell<T>& cell, index_t r, index_t unit) {
+    for (index_t k = (r + 1) * GATES * cell.hidden + unit, gate = 0; gate < GATES; ++gate, k += cell.hidden) {
+        fetch_ahead(cell.x_proj, k);
+        fetch_ahead(cell.h_proj, k);
+    }
+}
+
 template <class T, bool NORMED, bool CELL>
 static void step(const Cell<T>& cell, T* h_new, index_t first, index_t last) {
     const index_t H = cell.hidden, S = cell.stride;
@@ -104,6 +113,7 @@ static void step(const Cell<T>& cell, T* h_new, index_t first, index_t last) {
         fill_up(cell.c + r * H, 1, H, S, row.c.data());
         T *c = row.c.data(), *h = row.out.data();
         for (index_t j = 0; j < S; j += Vector<T>::lanes) {
+            fetch_next(cell, r, j);
             const auto gates = gates_at<T, NORMED>(cell, row, j);
             const auto c_new = lstm_cell(gates, load(c + j));
             store(c + j, c_new);
@@ -129,6 +139,15 @@ struct CellGradients {
     T *d_bias, *d_gain_x, *d_gain_h;  // (blocks of rows, 4 * stride)
     T *d_gain_c, *d_bias_c;  // (blocks of rows, stride)
 };
+
+// The same for the memory of their gradients.
+template <class T>
+static inline void claim_next(const Cell<T>& cell, const CellGradients<T>& d, index_t r, index_t unit) {
+    for (index_t k = (r + 1) * GATES * cell.hidden + unit, gate = 0; gate < GATES; ++gate, k += cell.hidden) {
+        claim_ahead(d.d_x_proj, k);
+        claim_ahead(d.d_h_proj, k);
+    }
+}
 
 // From the gradient after a norm to the one before it; the gain's gradient is added to d_gain. `values` are standardised.
 template <class T>
@@ -183,6 +202,8 @@ static void step_back(const Cell<T>& cell, const CellGradients<T>& d, index_t fi
                 through_norm(d_tanh, c, cell.gain_c, d.d_gain_c + block * S, 1, H, S, norms[5]);
             }
             for (index_t j = 0; j < S; j += L) {
+                fetch_next(cell, r, j);
+                claim_next(cell, d, r, j);
                 const LstmGates<vector> gates = gates_at<T, NORMED>(cell, row, j);
                 const vector d_c = load(dc + j) + load(d_tanh + j);
                 const LstmGates<vector> of = lstm_gradient(gates, load(c_before + j), d_c, load(dh + j) * load(out + j));
