@@ -1,7 +1,8 @@
 """Attention on the CPU, compiled: the scores of some queries of one head are computed at a time.
 
 The arrays are read where they lie, with the heads before the time steps or behind them, as a product makes them. The
-results have the heads of a time step side by side, as the next product wants them.
+results have the heads of a time step side by side, as the next product wants them. Gradients of operands that are
+parts of one array are parts of one, too.
 """
 
 from __future__ import annotations
