@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import Sequence
 from functools import cache
 from math import prod
@@ -26,6 +28,22 @@ def workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _by_interface(array: np.ndarray) -> int:
+    first: int = array.__array_interface__["data"][0]
+    return first
+
+
+def _by_layout(array: np.ndarray) -> int:
+    """NumPy's C interface promises that the address follows the object's head."""
+    return ctypes.c_void_p.from_address(id(array) + object.__basicsize__).value or 0
+
+
+_probe = np.zeros(1)
+address = _by_layout if sys.implementation.name == "cpython" and _by_layout(_probe) == _by_interface(_probe) \
+    else _by_interface
+"""Where an array's values begin: a tenth of the time of `__array_interface__`, which makes a dict at each call."""
+
+
 def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """`np.empty` that starts on a cache line, because a vector that lies in two lines takes two loads.
 
@@ -33,7 +51,7 @@ def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """
     count = prod(shape)
     raw = np.empty(count + _LINE_BYTES // dtype.itemsize, dtype)
-    first = -_address(raw) % _LINE_BYTES // dtype.itemsize
+    first = -address(raw) % _LINE_BYTES // dtype.itemsize
     return raw[first:first + count].reshape(shape)
 
 
@@ -43,26 +61,21 @@ def empty_like(values: np.ndarray) -> np.ndarray:
 
 
 def side_by_side(parts: Sequence[np.ndarray | None], axis: int) -> np.ndarray | None:
-    """The array of which these are all parts along an axis, in order; None if they do not lie so in memory."""
+    """The array of which these are all parts, in order; None if they do not lie so in memory.
+
+    `axis`, along which they lie, is counted from the front.
+    """
     first = parts[0]
     if first is None or first.size == 0:
         return None
-    whole, count = owner(first), 0
-    begin, step = _address(first), first.strides[axis]
-    for part in parts:
-        if part is None or owner(part) is not whole or part.dtype != first.dtype or part.strides != first.strides \
-                or _address(part) != begin + count * step or _without(axis, part.shape) != _without(axis, first.shape):
-            return None
-        count += part.shape[axis]
-    if not (isinstance(whole, np.ndarray) and whole.flags.c_contiguous):
+    memory, begin, length = owner(first), address(first), 0
+    if not (isinstance(memory, np.ndarray) and memory.flags.c_contiguous):
         return None
-    shape = (*first.shape[:axis], count, *first.shape[axis:][1:])
-    return np.ndarray(shape, first.dtype, whole, begin - _address(whole), first.strides)
-
-
-def _address(array: np.ndarray) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def _without(axis: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (*shape[:axis], *shape[axis:][1:])
+    before, after = first.shape[:axis], first.shape[axis + 1:]
+    for part in parts:
+        if part is None or owner(part) is not memory or (part.dtype, part.strides) != (first.dtype, first.strides) \
+                or part.shape != (*before, part.shape[axis], *after) \
+                or address(part) != begin + length * first.strides[axis]:
+            return None
+        length += part.shape[axis]
+    return np.ndarray((*before, length, *after), first.dtype, memory, begin - address(memory), first.strides)

@@ -320,6 +320,7 @@ struct Backward {
         T* packed = room.scores_packed.data();
         pack_panels<T>(scores.values.data(), scores.distance, count, panels * W, 0, panels, packed, count * W);
         const std::vector<const T*> from = rows_in_panels<T>(packed, seen, count);
+        // No query skips a key, and all sums begin here or all go on.
         const bool all_alike = see(first) == keys && (summed == 0 || summed == seen);
         const index_t each = all_alike ? seen : GROUP;
         for (index_t k = 0; k < seen; k += each) {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from typing import Any
 
 import numpy as np
 
 from duoln.errors import DtypeError, KernelError, ShapeError
 from duoln.kernels import host
+from duoln.kernels.host import address
 from duoln.kernels.native import storage
 from duoln.kernels.native.loading import failure, library
 from duoln.kernels.signature import Parameter, parameters
@@ -20,22 +20,6 @@ _REALS = ("float32", "float64")
 _DTYPES = {name: np.dtype(name) for name in (*_NUMBERS, "bool", "uint8")}
 _NAMES = {np.dtype(name).char: name for name in _REALS}
 """`dtype.name` takes three microseconds."""
-
-
-def _by_interface(array: np.ndarray) -> int:
-    first: int = array.__array_interface__["data"][0]
-    return first
-
-
-def _by_layout(array: np.ndarray) -> int:
-    """NumPy's C interface promises that the address follows the object's head."""
-    return ctypes.c_void_p.from_address(id(array) + object.__basicsize__).value or 0
-
-
-_probe = np.zeros(1)
-address = _by_layout if sys.implementation.name == "cpython" and _by_layout(_probe) == _by_interface(_probe) \
-    else _by_interface
-"""Where an array's values begin: a tenth of the time of `__array_interface__`, which makes a dict at each call."""
 
 
 class Function:

@@ -13,7 +13,6 @@ import numpy as np
 from duoln.backends.protocol import Array
 from duoln.kernels import host, native
 from duoln.kernels.linear import few_rows
-from duoln.kernels.linear.few_rows import multiply_few_rows
 
 LEAST = 1 << 18
 """Multiplications below which BLAS uses one thread too; its call costs less."""
@@ -56,8 +55,8 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
         np.matmul(a, b, out=out)
         return out if bias is None else np.add(out, bias, out=out)
     if _reads_as_it_lies(rows, b, out):
-        multiply_few_rows(np.ascontiguousarray(a), b, bias, out,
-                          host.workers() if b.nbytes >= _WORTH_THREADS_BYTES else 1)
+        few_rows.multiply_few_rows(np.ascontiguousarray(a), b, bias, out,
+                                   host.workers() if b.nbytes >= _WORTH_THREADS_BYTES else 1)
     else:
         _pack_and_multiply(a, b, out, bias=None if bias is None else np.ascontiguousarray(bias))
     return out

@@ -8,14 +8,14 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels.linear import native as few_rows
+from duoln.kernels.linear.native import supports as few_rows_supports
 from duoln.kernels.product.multiply import failure, multiply
 from duoln.kernels.product.uses import bias_gradient, both_gradients, merged, weight_gradient
 from duoln.ops import linear, matmul
 
 
 def _supports(be: Backend, x: Array, weight: Array, bias: Array | None) -> str | None:
-    if few_rows.supports(be, x, weight, bias) is None:
+    if few_rows_supports(be, x, weight, bias) is None:
         return "a rule for few rows runs"
     return failure(prod(x.shape[:-1]), *weight.shape)
 

@@ -33,7 +33,7 @@ struct Operands {
     index_t rows, depth, columns, a_distance, out_distance;
     bool b_turned;
     int threads;
-    T* sums;  // of b's columns, with room for whole panels; or null
+    T* sums = nullptr;  // of b's columns, with room for whole panels
 
     index_t panels() const { return Panel<T>::count(columns); }
 
@@ -181,7 +181,7 @@ static void multiply_and_sum(Operands<T> of, bool a_turned, T* sums) {
                                    int64_t columns, int64_t a_distance, int64_t b_distance, int64_t out_distance,       \
                                    int32_t a_turned, int32_t b_turned, int32_t threads) {                               \
         multiply_and_sum<T>({a, bias, {{b, b_distance, depth}}, out, rows, depth, columns, a_distance, out_distance,    \
-                             b_turned != 0, threads, nullptr}, a_turned != 0, sums);                                    \
+                             b_turned != 0, threads}, a_turned != 0, sums);                                             \
     }                                                                                                                   \
     extern "C" void product_of_pieces_##NAME(const T* a, const int64_t* addresses, const int64_t* distances,            \
                                              const int64_t* ends, T* out, int64_t pieces, int64_t rows, int64_t depth,  \
@@ -189,7 +189,7 @@ static void multiply_and_sum(Operands<T> of, bool a_turned, T* sums) {
         std::vector<Piece<T>> b;                                                                                        \
         for (index_t p = 0; p < pieces; ++p)                                                                            \
             b.push_back({reinterpret_cast<const T*>(addresses[p]), distances[p], ends[p]});                             \
-        multiply<T>({a, nullptr, std::move(b), out, rows, depth, columns, a_distance, columns, false, threads,          \
-                     nullptr}, a_turned != 0);                                                                          \
+        multiply<T>({a, nullptr, std::move(b), out, rows, depth, columns, a_distance, columns, false, threads},         \
+                    a_turned != 0);                                                                                     \
     }
 ENTRIES(PRODUCT)

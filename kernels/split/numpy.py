@@ -17,7 +17,7 @@ _COMPOSED = split.rules("numpy")[-1]
 
 
 def _vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> tuple[Array | None, ...]:
-    *_, axis = saved
+    _, _, axis = saved
     whole = host.side_by_side(gouts, axis)
     if whole is not None:
         return (whole,)

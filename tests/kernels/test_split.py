@@ -25,6 +25,13 @@ def test_parts_in_order_are_the_array(view, axis, ends, rng):
     np.testing.assert_array_equal(joined, x)
 
 
+@pytest.mark.parametrize("memory", [lambda x: memoryview(x.tobytes()), bytearray], ids=["read-only", "writable"])
+def test_memory_that_no_array_owns(memory):
+    x = np.frombuffer(memory(_whole()), np.float32).reshape(4, 5, 6)
+    joined = host.side_by_side(np.split(x, [2], axis=1), 1)
+    assert joined is None or np.array_equal(joined, x)
+
+
 @pytest.mark.parametrize("parts", [
     lambda x: [x[:, 2:], x[:, :2]], lambda x: [x[:, :2], x[:, 3:]], lambda x: [x[:, :2], x[:, :2]],
     lambda x: [x[:, :2], x[:, 2:].copy()], lambda x: [x[:, :2].copy(), x[:, 2:]], lambda x: [x[:, :2], x[:, 2:].view(np.int32)],
