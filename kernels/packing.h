@@ -4,23 +4,6 @@
 
 #include "packed_product.h"
 
-// Addresses of rows that are `distance` values apart.
-template <class T>
-static std::vector<T*> addresses(T* first, index_t rows, index_t distance) {
-    std::vector<T*> at(rows);
-    for (index_t r = 0; r < rows; ++r) at[r] = first + r * distance;
-    return at;
-}
-
-// Addresses of the rows of a matrix whose transpose (depth, rows) is packed. A row's values are a panel's width apart.
-template <class T>
-static std::vector<const T*> rows_in_panels(const T* packed, index_t rows, index_t depth) {
-    constexpr index_t W = Panel<T>::width;
-    std::vector<const T*> at(rows);
-    for (index_t r = 0; r < rows; ++r) at[r] = packed + r / W * depth * W + r % W;
-    return at;
-}
-
 // One row of a panel.
 template <class T>
 static inline void copy_row(const T* from, T* to) {
@@ -105,20 +88,19 @@ static void pack_transposed(const T* matrix, index_t distance, index_t depth, in
     }
 }
 
-// out[r][columns of the panels [first, last)] = or += a[r] * packed, with the first `depth` rows of panels that begin `between`
-// values one after another. The last panel can be wider than `out`.
-template <int STEP = 1, class T>
-static void product_into(const T* const* a, index_t rows, const T* packed, index_t between, index_t depth, index_t first,
-                         index_t last, index_t columns, T* const* out, bool add) {
+// The panels [0, last) of a product (packed_product.h), where the last panel can be wider than `out`.
+template <class T, class First>
+static void product_into(const First& a, index_t rows, const T* packed, index_t between, index_t depth, index_t last, index_t columns,
+                         T* out, index_t distance, bool add) {
     constexpr index_t W = Panel<T>::width;
-    const index_t whole = std::max(std::min(last, columns / W), first);
-    std::vector<T*> at(out, out + rows);
-    for (T*& row : at) row += first * W;
-    product<STEP>(a, rows, packed, between, 0, whole - first, depth, at.data(), add);
+    const index_t whole = std::min(last, columns / W);
+    product(a, rows, packed, between, 0, whole, depth, out, distance, add);
     if (whole == last) return;
     std::vector<T> tail(rows * W);
-    const std::vector<T*> tails = addresses(tail.data(), rows, W);
-    product<STEP>(a, rows, packed + (whole - first) * between, between, 0, 1, depth, tails.data(), false);
+    product(a, rows, packed + whole * between, between, 0, 1, depth, tail.data(), W, false);
     for (index_t r = 0; r < rows; ++r)
-        for (index_t c = whole * W; c < columns; ++c) out[r][c] = (add ? out[r][c] : T(0)) + tails[r][c - whole * W];
+        for (index_t c = whole * W; c < columns; ++c) {
+            T* to = out + r * distance + c;
+            *to = (add ? *to : T(0)) + tail[r * W + c - whole * W];
+        }
 }

@@ -4,8 +4,6 @@
 // some keys, from what the forward kept of each query: its largest score, and the sum of the powers. What is computed at once
 // stays in the caches. One thread does all of a head's backward, in order, so the gradients have the same bits for any number
 // of threads.
-#include <array>
-
 #include "../packing.h"
 #include "../rows.h"
 
@@ -81,10 +79,10 @@ class OverRows {
         count_ = count, width_ = of.width;
         pack_panels(of.at(first), of.distance, count, of.width, 0, panels_, packed_.data(), count * W);
     }
-    // out[r] = or += the sum over the rows [first, last) of weights[r][row - first] * row; weights are STEP values apart.
-    template <int STEP = 1>
-    void product(const T* const* weights, index_t rows, index_t first, index_t last, T* const* out, bool add) const {
-        product_into<STEP>(weights, rows, packed_.data() + first * W, count_ * W, last - first, 0, panels_, width_, out, add);
+    // out[r] = or += the sum over the rows [first, last) of weights[r][row - first] * row.
+    template <class Weights>
+    void product(const Weights& weights, index_t rows, index_t first, index_t last, T* out, index_t distance, bool add) const {
+        product_into(weights, rows, packed_.data() + first * W, count_ * W, last - first, panels_, width_, out, distance, add);
     }
 
   private:
@@ -102,8 +100,8 @@ class ForKeys {
         pack_transposed(of.at(first), of.distance, width_, count, 0, Panel<T>::count(count), packed_.data());
     }
     // out[r] = rows[r] * matrix, for the first `end` keys and what is left of their last panel.
-    void product(const T* const* rows, index_t count, index_t end, T* const* out) const {
-        ::product(rows, count, packed_.data(), 0, Panel<T>::count(end), width_, out, false);
+    void product(const FromRows<T>& rows, index_t count, index_t end, T* out, index_t distance) const {
+        ::product(rows, count, packed_.data(), 0, Panel<T>::count(end), width_, out, distance, false);
     }
 
   private:
@@ -116,11 +114,9 @@ template <class T>
 struct Scores {
     index_t distance;
     Aligned<T> values;
-    std::array<T*, MOST_QUERIES> rows;
     Scores(index_t queries, index_t keys)
-        : distance(Panel<T>::count(keys) * Panel<T>::width), values(queries * distance) {
-        for (index_t r = 0; r < queries; ++r) rows[r] = values.data() + r * distance;
-    }
+        : distance(Panel<T>::count(keys) * Panel<T>::width), values(queries * distance) {}
+    T* row(index_t query) const { return values.data() + query * distance; }
 };
 
 // The end of the last vector that has one of the first `seen` scores. A row has room for it.
@@ -184,17 +180,15 @@ static void attend_block(const Attention<T>& of, index_t b, index_t h, index_t f
     const Head<const T> query = of.query.head(b, h);
     each_group(of, first, last, 0, of.key.steps, [&](index_t begin, index_t end, index_t seen) {
         const index_t count = end - begin;
-        std::array<const T*, MOST_QUERIES> queries;
-        std::array<T*, MOST_QUERIES> to;
-        for (index_t r = 0; r < count; ++r) queries[r] = query.at(begin + r), to[r] = out.at(begin + r);
-        keys.product(queries.data(), count, seen, scores.rows.data());
+        keys.product({query.at(begin), query.distance}, count, seen, scores.row(0), scores.distance);
         for (index_t step = begin; step < end; ++step)
-            totals[step] = powers_of(scores.rows[step - begin], of.seen(step, 0, seen), seen, of.mask.row(b, h, step),
+            totals[step] = powers_of(scores.row(step - begin), of.seen(step, 0, seen), seen, of.mask.row(b, h, step),
                                      of.scale, tops + step);
-        values.product(scores.rows.data(), count, 0, seen, to.data(), false);
+        values.product(FromRows<T>{scores.row(0), scores.distance}, count, 0, seen, out.at(begin), out.distance, false);
         for (index_t r = 0; r < count; ++r) {
             const T share = T(1) / totals[begin + r];
-            for (index_t k = 0; k < out.width; ++k) to[r][k] *= share;
+            T* to = out.at(begin + r);
+            for (index_t k = 0; k < out.width; ++k) to[k] *= share;
         }
     });
 }
@@ -232,12 +226,12 @@ struct Room {
     ForKeys<T> keys, values;
     OverRows<T> over_keys, queries, slopes;
     Scores<T> weights, d_scores;
-    Aligned<T> scores_packed, along;
+    Aligned<T> along;
     Room(const Attention<T>& of)
         : most_keys(std::min(KEYS_AT_ONCE, of.key.steps)), most_queries(std::min(MOST_QUERIES, of.query.steps)),
           keys(most_keys, of.key.width), values(most_keys, of.value.width), over_keys(most_keys, of.key.width),
           queries(most_queries, of.query.width), slopes(most_queries, of.value.width), weights(most_queries, most_keys),
-          d_scores(most_queries, most_keys), scores_packed(most_queries * weights.distance), along(of.query.steps) {}
+          d_scores(most_queries, most_keys), along(of.query.steps) {}
 };
 
 // The backward of one head; `g` is the gradient of `out`.
@@ -286,16 +280,12 @@ struct Backward {
     // and what these keys add to the gradients of the queries. The rows of scores begin with the query `first`.
     void through_scores(index_t begin, index_t end, index_t first, index_t seen) {
         const index_t count = end - begin, whole = Panel<T>::count(seen) * W;
-        T* const* weights = room.weights.rows.data() + begin - first;
-        T* const* d_scores = room.d_scores.rows.data() + begin - first;
-        std::array<const T*, MOST_QUERIES> queries, slopes;
-        std::array<T*, MOST_QUERIES> to;
-        for (index_t r = 0; r < count; ++r)
-            queries[r] = query.at(begin + r), slopes[r] = g.at(begin + r), to[r] = d_query.at(begin + r);
-        room.keys.product(queries.data(), count, seen, weights);
-        room.values.product(slopes.data(), count, seen, d_scores);
+        T *weights = room.weights.row(begin - first), *d_scores = room.d_scores.row(begin - first);
+        const index_t distance = room.weights.distance;
+        room.keys.product({query.at(begin), query.distance}, count, seen, weights, distance);
+        room.values.product({g.at(begin), g.distance}, count, seen, d_scores, distance);
         for (index_t r = 0; r < count; ++r) {
-            T *w = weights[r], *d = d_scores[r];
+            T *w = weights + r * distance, *d = d_scores + r * distance;
             const index_t step = begin + r, sees = see(step);
             const uint8_t* mask = of.mask.row(b, h, step);
             scale_row(w, sees, mask ? mask + first_key : nullptr, of.scale);
@@ -309,27 +299,21 @@ struct Backward {
             std::fill(w + sees, w + whole, T(0));
             std::fill(d + sees, d + whole, T(0));
         }
-        room.over_keys.product(d_scores, count, 0, seen, to.data(), first_key > 0);
+        room.over_keys.product(FromRows<T>{d_scores, distance}, count, 0, seen, d_query.at(begin), d_query.distance, first_key > 0);
     }
 
     // to[key] = the sum over the queries [first, last) of scores[query][key] * their rows, for the first `seen` of the keys;
     // it is added to what the first `summed` have.
     void over_queries(const Scores<T>& scores, const OverRows<T>& rows, index_t first, index_t last, index_t seen,
                       index_t summed, const Head<T>& to) {
-        const index_t count = last - first, panels = Panel<T>::count(seen);
-        T* packed = room.scores_packed.data();
-        pack_panels<T>(scores.values.data(), scores.distance, count, panels * W, 0, panels, packed, count * W);
-        const std::vector<const T*> from = rows_in_panels<T>(packed, seen, count);
         // No query skips a key, and all sums begin here or all go on.
         const bool all_alike = see(first) == keys && (summed == 0 || summed == seen);
         const index_t each = all_alike ? seen : GROUP;
         for (index_t k = 0; k < seen; k += each) {
             const index_t n = std::min(each, seen - k);
             const index_t start = of.causal ? std::max(first_key + k - first, index_t(0)) : 0;  // the first query that sees k
-            std::array<const T*, KEYS_AT_ONCE> weights;
-            std::array<T*, KEYS_AT_ONCE> sums;
-            for (index_t j = 0; j < n; ++j) weights[j] = from[k + j] + start * W, sums[j] = to.at(first_key + k + j);
-            rows.template product<int(W)>(weights.data(), n, start, count, sums.data(), k < summed);
+            rows.product(FromColumns<T>{scores.row(start) + k, scores.distance}, n, start, last - first, to.at(first_key + k),
+                         to.distance, k < summed);
         }
     }
 };

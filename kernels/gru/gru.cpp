@@ -134,10 +134,10 @@ static void walk(const Gru<T>& g, const T* packed, T* panel_sums, const Share& s
         const index_t t = sizes.time(position);
         begin_step(rows, sizes, s, t, {g.hidden}, NORMED ? g.h_proj : g.x_proj, wide);
         for (index_t gate = 0; gate < GATES; ++gate) {
-            if (!NORMED && gate == 2)  // its product stands alone: the reset gate comes before the sum
-                for (index_t r = 0; r < rows.count(); ++r) rows.out[r] = g.h_proj + rows.slot[r] * S - 2 * S;
-            product(rows.in.data(), rows.count(), packed, gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden,
-                    rows.out.data(), !NORMED && gate < 2);
+            const bool alone = !NORMED && gate == 2;  // the reset gate comes before the sum
+            T* products = alone ? g.h_proj - 2 * S : NORMED ? g.h_proj : g.x_proj;
+            multiply_states(rows, g.hidden + sizes.before(t) * sizes.batch * S, S, packed, gate * P + s.first_panel,
+                            gate * P + s.last_panel, sizes.hidden, products, alone ? S : wide, !NORMED && !alone);
         }
         const index_t together = barrier.together(rows.count());
         for (index_t first = 0; first < rows.count(); first += together) {
@@ -240,7 +240,7 @@ static void walk_back(const Gru<T>& g, const GruGradients<T>& d, const T* packed
             }
         }
         barrier.wait();
-        product(rows.in.data(), rows.count(), packed, s.first_panel, s.last_panel, wide, rows.out.data(), true);
+        multiply_products(rows, d.d_h_proj, wide, packed, s.first_panel, s.last_panel, d.dh, sizes.stride, true);
         bound(d.dh, rows, sizes, s, d.limit);
     }
 }

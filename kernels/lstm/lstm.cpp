@@ -155,8 +155,9 @@ static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& 
         const index_t t = sizes.time(position);
         begin_step(rows, sizes, s, t, {l.hidden, l.cells}, NORMED ? l.h_proj : l.x_proj, wide);
         for (index_t gate = 0; gate < GATES; ++gate)
-            product(rows.in.data(), rows.count(), packed, gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden,
-                    rows.out.data(), !NORMED);
+            multiply_states(rows, l.hidden + sizes.before(t) * sizes.batch * sizes.stride, sizes.stride, packed,
+                            gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden, NORMED ? l.h_proj : l.x_proj, wide,
+                            !NORMED);
         const Step<T, NORMED, CELL> step{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead};
         const index_t together = barrier.together(rows.count());
         for (index_t first = 0; first < rows.count(); first += together) {
@@ -307,7 +308,7 @@ static void walk_back(const Lstm<T>& l, const LstmGradients<T>& d, const T* pack
             }
         }
         barrier.wait();
-        product(rows.in.data(), rows.count(), packed, s.first_panel, s.last_panel, wide, rows.out.data(), false);
+        multiply_products(rows, d.d_h_proj, wide, packed, s.first_panel, s.last_panel, d.dh, sizes.stride, false);
         bound(d.dh, rows, sizes, s, d.limit);
         bound(d.dc, rows, sizes, s, d.limit);
     }

@@ -16,10 +16,6 @@ from duoln.kernels.linear import few_rows
 
 LEAST = 1 << 18
 """Multiplications below which BLAS uses one thread too; its call costs less."""
-MOST = 1 << 31
-"""Multiplications above which BLAS is up to an eighth faster, and its threads' waits weigh little."""
-_CACHED = 1 << 20
-"""Values of a second matrix that stay in the caches: with no more, BLAS is not faster at any size."""
 _WORTH_THREADS = 1 << 21
 """Multiplications below which a second thread costs more than it saves."""
 _WORTH_THREADS_BYTES = 1 << 22
@@ -139,6 +135,4 @@ def failure(rows: int, depth: int, columns: int) -> str | None:
     products = rows * depth * columns
     if products < LEAST:
         return f"it is for at least {LEAST} multiplications"
-    if products > MOST and depth * columns > _CACHED:
-        return f"it is for at most {MOST} multiplications, or a second matrix of at most {_CACHED} values"
     return native.failure(_FILE)

@@ -228,7 +228,40 @@ struct Rows {
         out.push_back(its_out);
     }
     index_t count() const { return index_t(row.size()); }
+    // Whether they follow one another; their slots always do.
+    bool side_by_side() const { return row.back() - row.front() + 1 == count(); }
 };
+
+// The panels [first, last) of the products of rows' states (batch, stride) with packed weights. `products` (positions, wide)
+// get them, or they are added.
+template <class T>
+static void multiply_states(const Rows<T>& rows, const T* states, index_t stride, const T* packed, index_t first, index_t last,
+                            index_t depth, T* products, index_t wide, bool add) {
+    if (rows.count() == 0) return;
+    T* out = products + rows.slot[0] * wide;
+    if (rows.side_by_side())
+        return product(FromRows<T>{states + rows.row[0] * stride, stride}, rows.count(), packed, first, last, depth, out, wide, add);
+    const Aligned<T> room(rows.count() * depth);
+    for (index_t r = 0; r < rows.count(); ++r) std::copy_n(states + rows.row[r] * stride, depth, room.data() + r * depth);
+    product(FromRows<T>{room.data(), depth}, rows.count(), packed, first, last, depth, out, wide, add);
+}
+
+// The same back: the rows of `states` get the products of the rows of `products`, or they are added.
+template <class T>
+static void multiply_products(const Rows<T>& rows, const T* products, index_t wide, const T* packed, index_t first, index_t last,
+                              T* states, index_t stride, bool add) {
+    if (rows.count() == 0) return;
+    const FromRows<T> a{products + rows.slot[0] * wide, wide};
+    if (rows.side_by_side())
+        return product(a, rows.count(), packed, first, last, wide, states + rows.row[0] * stride, stride, add);
+    const Aligned<T> room(rows.count() * stride);
+    const index_t begin = first * Panel<T>::width, count = (last - first) * Panel<T>::width;
+    for (index_t r = 0; add && r < rows.count(); ++r)
+        std::copy_n(states + rows.row[r] * stride + begin, count, room.data() + r * stride + begin);
+    product(a, rows.count(), packed, first, last, wide, room.data(), stride, add);
+    for (index_t r = 0; r < rows.count(); ++r)
+        std::copy_n(room.data() + r * stride + begin, count, states + rows.row[r] * stride + begin);
+}
 
 // Finds the rows that take part in a time step; the others of the share keep their states. A product reads the state before
 // and writes to `products`, which has `wide` columns for each position.

@@ -34,7 +34,8 @@ static void walk(const Rnn<T>& n, const T* packed, T* panel_sums, const Share& s
     for (index_t position = 0; position < sizes.steps; ++position) {
         const index_t t = sizes.time(position);
         begin_step(rows, sizes, s, t, {n.hidden}, n.sums, S);
-        product(rows.in.data(), rows.count(), packed, s.first_panel, s.last_panel, H, rows.out.data(), true);
+        multiply_states(rows, n.hidden + sizes.before(t) * sizes.batch * S, S, packed, s.first_panel, s.last_panel, H, n.sums, S,
+                        true);
         if constexpr (NORMED) {
             for (index_t r = 0; r < rows.count(); ++r)
                 for (index_t p = s.first_panel; p < s.last_panel; ++p) {
@@ -105,7 +106,7 @@ static void walk_back(const Rnn<T>& n, const RnnGradients<T>& d, const T* packed
             }
             barrier.wait();
         }
-        product(rows.in.data(), rows.count(), packed, s.first_panel, s.last_panel, S, rows.out.data(), false);
+        multiply_products(rows, d.d_sums, S, packed, s.first_panel, s.last_panel, d.dh, S, false);
         bound(d.dh, rows, sizes, s, d.limit);
     }
 }

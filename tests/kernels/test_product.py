@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.skipif(native.compiler() is None, reason="there is no 
 
 SIZES = [(1, 1, 1), (1, 300, 17), (5, 1, 33), (9, 270, 80), (6, 7, 16), (7, 257, 15), (13, 1025, 31), (48, 64, 64), (97, 33, 130),
          (257, 40, 19), (270, 1030, 40), (300, 2049, 5), (640, 17, 48), (256, 1100, 20), (40, 6600, 9), (3, 130, 33), (8, 1025, 31),
-         (300, 270, 530), (1025, 20, 515)]
+         (300, 270, 530), (1025, 20, 515), (129, 513, 97), (136, 64, 65), (207, 260, 160)]
 
 
 @pytest.fixture(autouse=True)
@@ -149,13 +149,10 @@ def test_what_is_not_a_number_stays_in_its_row_and_column(value):
     assert strange[3].all() and strange[:, 49].all() and strange.sum() == 50 + 20 - 1
 
 
-def test_small_and_very_large_products_and_those_of_few_rows_have_other_rules(monkeypatch, numpy_backend):
+def test_small_products_and_those_of_few_rows_have_other_rules(monkeypatch, numpy_backend):
     monkeypatch.undo()
     x, weight = np.ones((64, 256), np.float32), np.ones((256, 256), np.float32)
     [rule] = [r for r in ops.linear.rules("numpy") if r.name == "compiled product"]
     assert rule.supports(numpy_backend, x, weight, None) is None
     assert "at least" in rule.supports(numpy_backend, x[:3], weight[:, :9], None)
-    many = np.broadcast_to(np.float32(1), (1 << 16, 2048))
-    assert rule.supports(numpy_backend, many[:, :256], weight, None) is None
-    assert "at most" in rule.supports(numpy_backend, many, np.ones((2048, 520), np.float32), None)
     assert "few rows" in rule.supports(numpy_backend, x[:4], weight, None)

@@ -1,0 +1,203 @@
+// The inner loop of every product: a tile of some rows and some panels of the result, whose sums stay in registers.
+//
+// A packed second matrix (depth, columns) stands in panels of 64 bytes of columns: the values of one row of a panel are side by
+// side, and its rows follow one another. A packed first matrix (rows, depth) stands in strips of TALL_ROWS rows: the values of
+// a strip at one place of the depth are side by side. A tile can pack what it reads, because while it multiplies nothing else
+// is written. Each value is one sum over the tile's depth, in order, whatever rows and columns are computed with it: so its
+// bits do not depend on who computes what.
+#pragma once
+#include "native.h"
+
+#if VECTOR_BYTES == 64
+static const int TALL_ROWS = 8, TALL_PANELS = 2, FLAT_ROWS = 4, FLAT_PANELS = 4;
+#elif VECTOR_BYTES == 32
+static const int TALL_ROWS = 6, TALL_PANELS = 1, FLAT_ROWS = 2, FLAT_PANELS = 2;
+#else
+static const int TALL_ROWS = 3, TALL_PANELS = 1, FLAT_ROWS = 3, FLAT_PANELS = 1;
+#endif
+// TALL and FLAT are the rows and panels whose sums fit in the registers beside a row of the panels and one value; a flat tile
+// is for so few rows that the sums of a tall one would wait for each other.
+static const index_t PANEL_BYTES = 64;
+static const index_t DEPTH_BLOCK = 256;  // rows of a tall tile's panels that stay in the first cache
+
+template <class T>
+struct Panel {
+    static constexpr index_t width = PANEL_BYTES / sizeof(T);
+    static constexpr int vectors = PANEL_BYTES / VECTOR_BYTES;
+    static index_t count(index_t columns) { return (columns + width - 1) / width; }
+};
+
+// Lines of memory that tiles ask for while they multiply, because they are used soon: one at every second place of the depth,
+// `count` in all. From one to the next it is `pace` bytes, and after `run` of them `jump` bytes more. Addresses are numbers,
+// because they may lie beyond an array: nothing is read.
+struct Lines {
+    uintptr_t next = 0;
+    index_t pace = 0, run = 0, jump = 0, count = 0, left = 0;
+
+    void ask() {
+        if (count == 0) return;
+        --count;
+        __builtin_prefetch(reinterpret_cast<const void*>(next), 0, 2);
+        next += pace;
+        if (--left == 0) {
+            left = run;
+            next += jump;
+        }
+    }
+};
+
+// The values of a tile in the first matrix, whose rows are `distance` values apart. `go_on` goes to the next strip, and `from` to
+// another row and place of the depth.
+template <class T>
+struct FromRows {
+    const T* first;
+    index_t distance;
+    void pack(index_t) const {}
+    T value(index_t k, index_t r) const { return first[r * distance + k]; }
+    void go_on(index_t) { first += TALL_ROWS * distance; }
+    FromRows from(index_t row, index_t k) const { return {first + row * distance + k, distance}; }
+};
+
+// The same of a matrix that lies transposed: columns are `distance` values apart.
+template <class T>
+struct FromColumns {
+    const T* first;
+    index_t distance;
+    void pack(index_t) const {}
+    T value(index_t k, index_t r) const { return first[k * distance + r]; }
+    void go_on(index_t) { first += TALL_ROWS; }
+    FromColumns from(index_t row, index_t k) const { return {first + k * distance + row, distance}; }
+};
+
+// The same where strips are packed.
+template <class T>
+struct FromStrips {
+    const T* strip;
+    void pack(index_t) const {}
+    T value(index_t k, index_t r) const { return strip[k * TALL_ROWS + r]; }
+    void go_on(index_t depth) { strip += TALL_ROWS * depth; }
+};
+
+// As FromColumns, and strips are packed on the way.
+template <class T>
+struct ColumnsToStrips {
+    const T* columns;
+    index_t distance;
+    T* strip;
+    void pack(index_t k) const { std::memcpy(strip + k * TALL_ROWS, columns + k * distance, TALL_ROWS * sizeof(T)); }
+    T value(index_t k, index_t r) const { return columns[k * distance + r]; }
+    void go_on(index_t depth) {
+        columns += TALL_ROWS;
+        strip += TALL_ROWS * depth;
+    }
+};
+
+// The vectors of a tile's panels in the second matrix; a panel begins `between` values after the one before.
+template <class T>
+struct FromPanels {
+    using vector = typename Vector<T>::type;
+    const T* first;
+    index_t between;
+    vector at(index_t k, int n) const {
+        constexpr int V = Panel<T>::vectors;
+        return load(first + n / V * between + k * Panel<T>::width + n % V * Vector<T>::lanes);
+    }
+};
+
+// The same of a matrix whose rows are `distance` values apart; they are packed on the way.
+template <class T>
+struct MatrixToPanels {
+    using vector = typename Vector<T>::type;
+    const T* matrix;
+    index_t distance;
+    T* packed;
+    index_t between;
+    vector at(index_t k, int n) const {
+        constexpr int V = Panel<T>::vectors;
+        const vector values = load(matrix + k * distance + n * Vector<T>::lanes);
+        store(packed + n / V * between + k * Panel<T>::width + n % V * Vector<T>::lanes, values);
+        return values;
+    }
+};
+
+// Where a tile's sums go, and what is added to them, unless it is null.
+template <class T>
+struct Sums {
+    T* out;
+    index_t out_distance;
+    const T* added;
+    index_t added_distance;
+};
+
+// Adds the products at one place of the depth to the sums of a tile.
+template <class T, int ROWS, int N, class First, class Second>
+__attribute__((always_inline)) static inline void add_products(const First& first, const Second& second, index_t k,
+                                                               typename Vector<T>::type (&sums)[ROWS][N]) {
+    using vector = typename Vector<T>::type;
+    first.pack(k);
+    vector b[N];
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) b[n] = second.at(k, n);
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r) {
+        const T x = first.value(k, r);
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) sums[r][n] += x * b[n];
+    }
+}
+
+// The product over `depth` of ROWS rows and PANELS panels.
+template <class T, int ROWS, int PANELS, class First, class Second>
+__attribute__((always_inline)) static inline void tile(const First& first, const Second& second, index_t depth,
+                                                       const Sums<T>& to, Lines& ahead) {
+    using vector = typename Vector<T>::type;
+    constexpr int N = PANELS * Panel<T>::vectors;
+    constexpr index_t L = Vector<T>::lanes;
+    vector sums[ROWS][N];
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) {
+            sums[r][n] = vector{};
+            __builtin_prefetch(to.out + r * to.out_distance + n * L, 1);  // so that it is there when the sums are
+        }
+    index_t k = 0;
+    for (; k + 4 <= depth; k += 4) {
+#pragma GCC unroll 4
+        for (index_t j = 0; j < 4; ++j) {
+            if (j % 2 == 0) ahead.ask();
+            add_products<T, ROWS, N>(first, second, k + j, sums);
+        }
+    }
+    for (; k < depth; ++k) add_products<T, ROWS, N>(first, second, k, sums);
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) {
+            T* out = to.out + r * to.out_distance + n * L;
+            store(out, to.added ? load(to.added + r * to.added_distance + n * L) + sums[r][n] : sums[r][n]);
+        }
+}
+
+// The same for `count` strips; `first` and `to` are those of the first one.
+template <class T, int PANELS, class First, class Second>
+__attribute__((noinline)) static Lines multiply_each(index_t count, First first, const Second second, index_t depth, Sums<T> to,
+                                                 Lines ahead) {
+    for (; count > 0; --count) {
+        tile<T, TALL_ROWS, PANELS>(first, second, depth, to, ahead);
+        first.go_on(depth);
+        to.out += TALL_ROWS * to.out_distance;
+        if (to.added) to.added += TALL_ROWS * to.added_distance;
+    }
+    return ahead;
+}
+
+// The same for fewer rows than a strip has.
+template <class T, int PANELS, int ROWS = TALL_ROWS - 1, class First, class Second>
+static void multiply_few(index_t rows, const First& first, const Second& second, index_t depth, const Sums<T>& to) {
+    if constexpr (ROWS > 0) {
+        Lines none;
+        if (rows == ROWS) tile<T, ROWS, PANELS>(first, second, depth, to, none);
+        else multiply_few<T, PANELS, ROWS - 1>(rows, first, second, depth, to);
+    }
+}
