@@ -5,8 +5,11 @@
 // Each value of the result is one sum over each block of the depth, in order, so it has the same bits for any number of threads.
 #include "part.h"
 
-static const int PARTS_EACH = 4;            // of a thread: one whose core is taken leaves its rest to others
 static const index_t LEAST_PART = 1 << 19;  // multiplications
+
+// Of a thread: one whose core is taken leaves its rest to others. A first matrix that lies transposed would be packed for each
+// part, which costs more than that saves.
+static int parts_each(bool a_turned) { return a_turned ? 1 : 2; }
 
 // Into how many parts rows and panels are divided.
 struct Grid {
@@ -15,12 +18,13 @@ struct Grid {
 
 // The grid of enough parts that packs least: each part packs its columns, and if the first matrix is turned its rows; packing a
 // column takes about twice as long.
-static Grid grid_of(index_t rows, index_t depth, index_t columns, index_t strips, index_t groups, int threads) {
+template <class T>
+static Grid grid_of(const Operands<T>& of, index_t strips, index_t groups, int threads) {
     if (threads <= 1) return {1, 1};
-    const index_t parts = std::min<index_t>(threads * PARTS_EACH, rows * columns * depth / LEAST_PART);
+    const index_t parts = std::min<index_t>(threads * parts_each(of.a_turned), of.rows * of.columns * of.depth / LEAST_PART);
     const index_t wanted = std::min(std::max<index_t>(parts, threads), strips * groups);
     Grid best{strips, groups};
-    const auto packed = [&](const Grid& grid) { return rows * grid.of_panels + 2 * columns * grid.of_rows; };
+    const auto packed = [&](const Grid& grid) { return of.rows * grid.of_panels + 2 * of.columns * grid.of_rows; };
     for (index_t of_panels = 1; of_panels <= std::min(wanted, groups); ++of_panels) {
         const Grid grid{(wanted + of_panels - 1) / of_panels, of_panels};
         if (grid.of_rows <= strips && packed(grid) < packed(best)) best = grid;
@@ -38,7 +42,7 @@ static void multiply(Operands<T> of, T* sums, int threads) {
         of.sums = room.data();
     }
     const index_t strips = (of.rows + R - 1) / R, groups = (panels + P - 1) / P;
-    const Grid grid = grid_of(of.rows, of.depth, of.columns, strips, groups, threads);
+    const Grid grid = grid_of(of, strips, groups, threads);
     in_parts(grid.of_rows * grid.of_panels, threads, [&](index_t first, index_t last) {
         for (index_t part = first; part < last; ++part) {
             const index_t r = part / grid.of_panels, p = part % grid.of_panels;
