@@ -1,4 +1,4 @@
-"""e^x and tanh of the compiled kernels: how far from float64's, and the same bits for one value and for a vector."""
+"""e^x, tanh and sigmoid of the compiled kernels: how far from float64's, and the same bits for one value and for a vector."""
 
 import ctypes
 import subprocess
@@ -22,8 +22,10 @@ TEXT = """
     }
 BOTH(exponential)
 BOTH(hyperbolic_tangent)
+BOTH(sigmoid)
 """
-FUNCTIONS = {"exponential": (np.exp, 2), "hyperbolic_tangent": (np.tanh, 3)}
+FUNCTIONS = {"exponential": (np.exp, 2), "hyperbolic_tangent": (np.tanh, 3),
+             "sigmoid": (lambda x: np.exp(-np.logaddexp(0, -x)), 3)}
 """What each must be, and how many units in the last place it may be away."""
 
 
