@@ -24,6 +24,7 @@ class Stream:
         self.seed, self.name, self.epoch, self.step = seed, name, epoch, step
         digest = hashlib.sha256(f"{seed}/{name}/{epoch}/{step}".encode()).digest()
         self._bits = np.random.Philox(key=np.frombuffer(digest[:16], dtype="<u8"))
+        self._units = np.random.Generator(self._bits).random
 
     def child(self, name: str) -> Stream:
         """A separate stream for a part; its numbers do not depend on the draws of other parts."""
@@ -31,15 +32,19 @@ class Stream:
 
     def uniform(self, shape: Shape, low: float = 0.0, high: float = 1.0) -> np.ndarray:
         """float64 values in [low, high), from 53 bits each."""
-        unit = (self._raw(prod(shape)) >> np.uint64(11)).astype(np.float64) * 2.0 ** -53
-        return (low + (high - low) * unit).reshape(shape)
+        unit = self._units(shape)  # (bits >> 11) * 2^-53
+        return unit if (low, high) == (0.0, 1.0) else np.asarray(low + (high - low) * unit)
 
     def gaussian(self, shape: Shape) -> np.ndarray:
         """float64 values of a standard Gaussian, by the transform of Box and Muller."""
-        pairs = (prod(shape) + 1) // 2
+        count = prod(shape)
+        pairs = (count + 1) // 2
         radius = np.sqrt(-2.0 * np.log1p(-self.uniform((pairs,))))
         angle = 2.0 * np.pi * self.uniform((pairs,))
-        return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[:prod(shape)].reshape(shape)
+        both = np.empty((2, pairs))
+        np.multiply(radius, np.cos(angle, out=both[0]), out=both[0])
+        np.multiply(radius, np.sin(angle, out=both[1]), out=both[1])
+        return both.reshape(-1)[:count].reshape(shape)
 
     def integers(self, high: int, shape: Shape) -> np.ndarray:
         """int64 values in 0 .. high - 1."""
