@@ -8,7 +8,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import channels, native
+from duoln.kernels import channels, host, native
 from duoln.ops import add
 
 _FILE = "add/add.cpp"
@@ -27,7 +27,7 @@ def _supports(be: Backend, x: Array | float, y: Array | float) -> str | None:
 
 def _forward(be: Backend, x: Array, y: Array) -> tuple[Array, None]:
     rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
-    out = np.empty_like(rows)
+    out = host.empty_like(rows)
     _add_bias(rows, np.ascontiguousarray(y), out, *rows.shape, native.threads_for(rows.nbytes))
     return out.reshape(x.shape), None
 

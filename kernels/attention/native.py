@@ -54,7 +54,7 @@ def _by_heads(x: Array) -> Array:
 def _result(like: Array, width: int) -> Array:
     """Room for (batch, heads, T, width), with the heads of a time step side by side."""
     batch, heads, steps, _ = like.shape
-    return np.empty((batch, steps, heads, width), like.dtype).transpose(0, 2, 1, 3)
+    return host.empty((batch, steps, heads, width), like.dtype).transpose(0, 2, 1, 3)
 
 
 def _gradients(query: Array, key: Array, value: Array) -> list[Array]:
@@ -63,7 +63,7 @@ def _gradients(query: Array, key: Array, value: Array) -> list[Array]:
     rows = host.side_by_side([x.transpose(0, 2, 1, 3) for x in operands], axis=2)
     if rows is None:
         return [_result(x, x.shape[3]) for x in operands]
-    whole, heads = np.empty(rows.shape, rows.dtype), query.shape[1]
+    whole, heads = host.empty(rows.shape, rows.dtype), query.shape[1]
     return [whole[:, :, first:first + heads].transpose(0, 2, 1, 3) for first in range(0, 3 * heads, heads)]
 
 

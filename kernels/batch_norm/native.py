@@ -9,7 +9,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import channels, native
+from duoln.kernels import channels, host, native
 from duoln.ops import batch_norm
 
 _FILE = "batch_norm/batch_norm.cpp"
@@ -60,7 +60,7 @@ def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps:
     exact_mean, variance = _statistics(rows, divisor, threads)
     mean = exact_mean.astype(x.dtype)
     mean_rest, rstd = (exact_mean - mean).astype(x.dtype), (1 / np.sqrt(variance + eps)).astype(x.dtype)
-    y = np.empty_like(rows)
+    y = host.empty_like(rows)
     _normalise(rows, mean, mean_rest, rstd if gain is None else rstd * gain,
                None if bias is None else np.ascontiguousarray(bias), y, *rows.shape, threads)
     return (y.reshape(x.shape), mean, variance.astype(x.dtype)), (
@@ -85,7 +85,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
             direction = direction + d_variance * (2 / divisor)
         if d_mean is not None:
             constant = constant + d_mean / len(x)
-        dx = np.empty_like(x)
+        dx = host.empty_like(x)
         _image_gradient(x, dy, mean, mean_rest, scale, direction, constant, dx, *x.shape, threads)
     return [None if dx is None else dx.reshape(shape),
             d_gain if needs[1] else None, d_bias if needs[2] else None]

@@ -9,7 +9,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import native
+from duoln.kernels import host, native
 from duoln.kernels.conv.numpy import supports
 from duoln.ops import conv2d
 
@@ -52,7 +52,7 @@ def _forward(be: Backend, x: Array, weight: Array, stride: int, padding: int, di
              ) -> tuple[Array, _Saved]:
     x, weight = np.ascontiguousarray(x), np.ascontiguousarray(weight)
     sizes = _sizes(x, weight, stride, padding)
-    y = np.empty((sizes[0], *sizes[7:9], sizes[6]), x.dtype)
+    y = host.empty((sizes[0], *sizes[7:9], sizes[6]), x.dtype)
     _convolve(x, weight, y, *sizes)
     return y, _Saved(x, weight, stride, padding)
 
@@ -60,7 +60,7 @@ def _forward(be: Backend, x: Array, weight: Array, stride: int, padding: int, di
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
     dy = np.ascontiguousarray(gout)
     sizes = _sizes(*saved)
-    dx, d_weight = (np.empty_like(a) if need else None for a, need in zip(saved[:2], needs, strict=True))
+    dx, d_weight = (host.empty_like(a) if need else None for a, need in zip(saved[:2], needs, strict=True))
     if dx is not None:
         _image_gradient(dy, saved.weight, dx, *sizes)
     if d_weight is not None:

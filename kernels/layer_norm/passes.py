@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from duoln.backends.protocol import Array
-from duoln.kernels import native
+from duoln.kernels import host, native
 
 FILE = "layer_norm/layer_norm.cpp"
 _ACTIVATIONS = {None: 0, "relu": 1, "tanh": 2}
@@ -60,7 +60,7 @@ class Passes:
                        eps: float) -> tuple[tuple[Array, Array], Saved]:
         """The norm of each row of `x` + `residual`, and that sum."""
         flat = _flat(x)
-        total = np.empty_like(flat)
+        total = host.empty_like(flat)
         y, saved = self._run(flat, _flat(residual), gain, bias, total, eps, None)
         return (y.reshape(x.shape), total.reshape(x.shape)), saved
 
@@ -68,7 +68,7 @@ class Passes:
              eps: float, activation: str | None) -> tuple[Array, Saved]:
         rows, width = x.shape
         gain, bias = (None if p is None else np.ascontiguousarray(p) for p in (gain, bias))
-        y, rstd = np.empty_like(x), np.empty(rows, x.dtype)
+        y, rstd = host.empty_like(x), np.empty(rows, x.dtype)
         mean = np.empty(rows, x.dtype) if self._centred else None
         self._normalise(x, residual, gain, bias, total, y, mean, rstd, rows, width, eps, _ACTIVATIONS[activation],
                         native.threads_for(x.nbytes))
@@ -78,7 +78,7 @@ class Passes:
         """The gradients of rows, gain and bias, as far as they are needed; `d_total` is added to that of the rows."""
         x = saved.rows
         rows, width = x.shape
-        dx = np.empty_like(x) if needs[0] else None
+        dx = host.empty_like(x) if needs[0] else None
         blocks = -(-rows // _BLOCK)
         gain_parts, bias_parts = (np.empty((blocks, width), x.dtype) if need else None for need in needs[1:])
         self._differentiate(x, saved.gain, saved.bias, saved.mean, saved.rstd, _flat(dy),

@@ -15,7 +15,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import native
+from duoln.kernels import host, native
 from duoln.kernels.linear.few_rows import FILE, MOST_ROWS, multiply_few_rows
 from duoln.kernels.product.uses import bias_gradient, weight_gradient
 from duoln.ops import linear, matmul
@@ -41,7 +41,7 @@ def supports(be: Backend, x: Array, weight: Array, bias: Array | None) -> str | 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:
     rows = _rows(x)
-    y = np.empty((len(rows), weight.shape[1]), x.dtype)
+    y = host.empty((len(rows), weight.shape[1]), x.dtype)
     multiply_few_rows(rows, weight, bias, y, native.threads_for(weight.nbytes))
     return y.reshape(*x.shape[:-1], weight.shape[1]), (x, weight)
 
@@ -50,8 +50,8 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
     x, weight = saved
     n_in, n_out = weight.shape
     rows, dy = _rows(x), _rows(gout)
-    dx = np.empty_like(rows) if needs[0] else None
-    d_weight = np.empty_like(weight) if needs[1] else None
+    dx = host.empty_like(rows) if needs[0] else None
+    d_weight = host.empty_like(weight) if needs[1] else None
     if needs[0] or needs[1]:
         _differentiate(rows, weight, dy, dx, d_weight, len(rows), n_in, n_out, native.threads_for(weight.nbytes))
     return (None if dx is None else dx.reshape(x.shape), d_weight,

@@ -9,7 +9,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import native
+from duoln.kernels import host, native
 from duoln.ops import max_pool2d
 from duoln.ops.conv import Sizes
 
@@ -37,14 +37,14 @@ def _supports(be: Backend, x: Array, size: Sizes, stride: Sizes) -> str | None:
 def _forward(be: Backend, x: Array, size: int, stride: int) -> tuple[Array, _Saved]:
     x = np.ascontiguousarray(x)
     rows, columns = ((n - size) // stride + 1 for n in x.shape[1:3])
-    y = np.empty((len(x), rows, columns, x.shape[3]), x.dtype)
+    y = host.empty((len(x), rows, columns, x.shape[3]), x.dtype)
     sizes = (*x.shape, rows, columns, size, stride, native.threads_for(x.nbytes))
     _pool(x, y, *sizes)
     return y, _Saved(x, y, sizes)
 
 
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    dx = np.empty_like(saved.x)
+    dx = host.empty_like(saved.x)
     _spread(saved.x, saved.y, np.ascontiguousarray(gout), dx, *saved.sizes)
     return (dx,)
 

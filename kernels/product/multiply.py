@@ -46,7 +46,7 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
     """
     rows, columns = len(a), b.shape[1]
     if out is None:
-        out = np.empty((rows, columns), a.dtype)
+        out = host.empty((rows, columns), a.dtype)
     if failure(rows, *b.shape):
         np.matmul(a, b, out=out)
         return out if bias is None else np.add(out, bias, out=out)
@@ -64,7 +64,7 @@ def multiply_and_sum(a: Array, b: Array) -> tuple[Array, Array]:
     Shape:
         a (rows, depth), b (depth, columns) -> (rows, columns), (columns,).
     """
-    out = np.empty((len(a), b.shape[1]), a.dtype)
+    out = host.empty((len(a), b.shape[1]), a.dtype)
     if failure(len(a), *b.shape) or _reads_as_it_lies(len(a), b, out):
         return multiply(a, b, out), column_sums(b)
     sums = np.empty(b.shape[1], a.dtype)
@@ -99,7 +99,7 @@ def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
     first, of_first, turned = _as_it_lies(a)
     whole = [piece if _distance(piece) and piece.dtype == a.dtype else np.ascontiguousarray(piece, a.dtype)
              for piece in pieces]
-    out = np.empty((rows, columns), a.dtype)
+    out = host.empty((rows, columns), a.dtype)
     addresses, distances = ([of(piece) for piece in whole] for of in (native.address, _distance))
     ends = np.cumsum([len(piece) for piece in whole], dtype=np.int64)
     _product_of_pieces(first, np.array(addresses, np.int64), np.array(distances, np.int64), ends, out, len(whole), rows,

@@ -9,7 +9,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import native
+from duoln.kernels import host, native
 from duoln.ops import leaky_relu, relu
 
 _FILE = "relu/relu.cpp"
@@ -53,7 +53,7 @@ def _leaky_vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -
 
 def _run(launch: native.Function, *arrays: Array, slope: tuple[float, ...] = ()) -> Array:
     flat = [np.ascontiguousarray(a).reshape(-1) for a in arrays]
-    out = np.empty_like(flat[0])
+    out = host.empty_like(flat[0])
     launch(*flat, out, out.size, *slope, native.threads_for(out.nbytes))
     return out.reshape(arrays[0].shape)
 

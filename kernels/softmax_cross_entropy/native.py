@@ -10,7 +10,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import native
+from duoln.kernels import host, native
 from duoln.ops import softmax_cross_entropy
 
 _FILE = "softmax_cross_entropy/softmax_cross_entropy.cpp"
@@ -47,7 +47,7 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tupl
     if not needs[0]:
         return None, None
     logits = saved.logits
-    d_logits = np.empty_like(logits)
+    d_logits = host.empty_like(logits)
     d_loss = np.ascontiguousarray(gout).reshape(-1)
     _differentiate(logits, saved.labels, saved.log_sum, d_loss, d_logits, *logits.shape,
                    native.threads_for(logits.nbytes))
