@@ -34,28 +34,28 @@ struct LstmGradients {
 template <class T, bool NORMED>
 struct Products {
     using vector = typename Vector<T>::type;
-    const Lstm<T>& l;
+    const index_t S;
+    const T *const gain_x, *const gain_h, *const inner_bias, *const bias;  // here, because a store could change those of an Lstm
     const T *x, *h;
     T rstd_x, rstd_h;
 
-    Products(const Lstm<T>& l, index_t slot) : l(l), rstd_x(0), rstd_h(0) {
-        x = l.x_proj + slot * GATES * l.sizes.stride;
-        h = NORMED ? l.h_proj + slot * GATES * l.sizes.stride : nullptr;
+    Products(const Lstm<T>& l, index_t slot)
+        : S(l.sizes.stride), gain_x(l.gain_x), gain_h(l.gain_h), inner_bias(l.inner_bias), bias(l.bias), rstd_x(0), rstd_h(0) {
+        x = l.x_proj + slot * GATES * S;
+        h = NORMED ? l.h_proj + slot * GATES * S : nullptr;
         if (NORMED) {
             rstd_x = l.norms[slot * 4];
             rstd_h = l.norms[slot * 4 + 1];
         }
     }
-    vector xhat_x(index_t k) const { return (load(x + k) + load(l.inner_bias + k)) * rstd_x; }
+    vector xhat_x(index_t k) const { return (load(x + k) + load(inner_bias + k)) * rstd_x; }
     vector xhat_h(index_t k) const { return load(h + k) * rstd_h; }
     // A gate before its non-linearity, at column k of all gates.
     vector sum(index_t k) const {
-        if constexpr (NORMED)
-            return xhat_x(k) * load(l.gain_x + k) + xhat_h(k) * load(l.gain_h + k) + load(l.bias + k);
-        else return load(x + k) + load(l.bias + k);
+        if constexpr (NORMED) return xhat_x(k) * load(gain_x + k) + xhat_h(k) * load(gain_h + k) + load(bias + k);
+        else return load(x + k) + load(bias + k);
     }
     LstmGates<vector> gates(index_t unit) const {
-        const index_t S = l.sizes.stride;
         return lstm_gates(sum(unit), sum(S + unit), sum(2 * S + unit), sum(3 * S + unit));
     }
 };
@@ -64,12 +64,11 @@ struct Products {
 template <class T>
 struct CellNorm {
     using vector = typename Vector<T>::type;
-    const Lstm<T>& l;
-    const T* c;
+    const T *gain, *bias, *c;
     T mean, rstd;
 
     vector xhat(index_t unit) const { return (load(c + unit) - mean) * rstd; }
-    vector after(index_t unit) const { return xhat(unit) * load(l.gain_c + unit) + load(l.bias_c + unit); }
+    vector after(index_t unit) const { return xhat(unit) * load(gain + unit) + load(bias + unit); }
 };
 
 // What the phases of a time step share. `panel_sums` has four sums of each row and panel.
@@ -86,7 +85,7 @@ struct Step {
     index_t wide() const { return GATES * l.sizes.stride; }
     T* sums_of(index_t row) const { return panel_sums + row * l.sizes.panels * 4; }
     T* state(T* states, index_t block, index_t row) const { return l.sizes.state(states, block, row); }
-    CellNorm<T> cell_norm(index_t row, T mean, T rstd) const { return {l, state(l.cells, after, row), mean, rstd}; }
+    CellNorm<T> cell_norm(index_t row, T mean, T rstd) const { return {l.gain_c, l.bias_c, state(l.cells, after, row), mean, rstd}; }
     T mean_of_products(const T* sums) const { return row_sum(sums, l.sizes.panels, 4) / T(GATES * l.sizes.hidden); }
 
     // The sums of squares of both products.
@@ -189,37 +188,60 @@ struct StepBack : Step<T, NORMED, CELL> {
 
     T* kept_of(index_t row) const { return of_cell + row * 3 * l.sizes.stride; }
 
+    // Calls work(first, last) for a few of the share's panels at a time, whose values stay in the first cache. What comes from e^x
+    // has its own loop: the CPU looks so far ahead that it works on several vectors of such a loop at once, but not of a long one.
+    template <class Work>
+    void each_panels(const Work& work) const {
+        static constexpr index_t AT_ONCE = 8;
+        for (index_t first = s.first_panel; first < s.last_panel; first += AT_ONCE)
+            work(first, std::min(first + AT_ONCE, s.last_panel));
+    }
+
     // Through the hidden state and the norm's gain and bias.
     void through_cell_norm(index_t row, index_t slot, const T* dh) const {
         const index_t S = l.sizes.stride, block = row / ROW_BLOCK * S;
         const Products<T, NORMED> products(l, slot);
         const CellNorm<T> norm = this->cell_norm(row, l.norms[slot * 4 + 2], l.norms[slot * 4 + 3]);
-        T* kept = kept_of(row);
-        for (index_t p = s.first_panel; p < s.last_panel; ++p) {
-            vector sum{}, along{};
-            for (index_t j = p * W; j < (p + 1) * W; j += L) {
-                const vector xhat = norm.xhat(j), tanh_c = hyperbolic_tangent(norm.after(j));
-                const vector o = sigmoid(products.sum(2 * S + j));
-                const vector d_after = load(dh + j) * o * (1 - tanh_c * tanh_c), d_xhat = d_after * load(l.gain_c + j);
-                add_to(d.d_gain_c + block + j, d_after * xhat);
-                add_to(d.d_bias_c + block + j, d_after);
-                store(kept + j, d_xhat);
-                store(kept + S + j, tanh_c);
-                store(kept + 2 * S + j, o);
-                sum += d_xhat;
-                along += d_xhat * xhat;
+        T *kept = kept_of(row), *sums = sums_of(row), *d_gain = d.d_gain_c + block, *d_bias = d.d_bias_c + block;
+        each_panels([=](index_t first, index_t last) {
+            for (index_t j = first * W; j < last * W; j += L) {
+                store(kept + S + j, hyperbolic_tangent(norm.after(j)));
+                store(kept + 2 * S + j, sigmoid(products.sum(2 * S + j)));
             }
-            sums_of(row)[p * 4 + 2] = total<T>(sum);
-            sums_of(row)[p * 4 + 3] = total<T>(along);
+            for (index_t p = first; p < last; ++p) {
+                vector sum{}, along{};
+                for (index_t j = p * W; j < (p + 1) * W; j += L) {
+                    const vector xhat = norm.xhat(j), tanh_c = load(kept + S + j), o = load(kept + 2 * S + j);
+                    const vector d_after = load(dh + j) * o * (1 - tanh_c * tanh_c), d_xhat = d_after * load(norm.gain + j);
+                    add_to(d_gain + j, d_after * xhat);
+                    add_to(d_bias + j, d_after);
+                    store(kept + j, d_xhat);
+                    sum += d_xhat;
+                    along += d_xhat * xhat;
+                }
+                sums[p * 4 + 2] = total<T>(sum);
+                sums[p * 4 + 3] = total<T>(along);
+            }
+        });
+    }
+
+    // The gates but the output gate if there is a norm of the cell, which has computed it.
+    static void store_gates(const Products<T, NORMED>& products, index_t first, index_t last, T* gates) {
+        for (index_t j = first * W; j < last * W; j += L) {
+            store(gates + j, sigmoid(products.sum(j)));
+            store(gates + products.S + j, sigmoid(products.sum(products.S + j)));
+            if constexpr (!CELL) store(gates + 2 * products.S + j, sigmoid(products.sum(2 * products.S + j)));
+            store(gates + 3 * products.S + j, hyperbolic_tangent(products.sum(3 * products.S + j)));
         }
     }
 
-    // Through the cell and the gates.
+    // Through the cell and the gates. Until its gradient is known, a gate is where that will be.
     void through_gates(index_t row, index_t slot, const T* dh) const {
-        const index_t S = l.sizes.stride, P = l.sizes.panels, block = row / ROW_BLOCK * wide();
+        const index_t S = l.sizes.stride, P = l.sizes.panels, block = row / ROW_BLOCK * wide(), ahead = this->ahead;
         const Products<T, NORMED> products(l, slot);
         const T *c_before = this->state(l.cells, this->before, row), *kept = kept_of(row);
-        T *dc = d.dc + row * S, *d_x = d.d_x_proj + slot * wide(), *d_gates = d.d_h_proj + slot * wide();
+        T *dc = d.dc + row * S, *d_x = d.d_x_proj + slot * wide(), *d_gates = d.d_h_proj + slot * wide(), *sums = sums_of(row);
+        T *d_bias = d.d_bias + block, *d_gain_x = d.d_gain_x + block, *d_gain_h = d.d_gain_h + block;
         CellNorm<T> norm = this->cell_norm(row, 0, 0);
         T d_mean = 0, d_along = 0;
         if constexpr (CELL) {
@@ -228,44 +250,47 @@ struct StepBack : Step<T, NORMED, CELL> {
             d_mean = row_sum(sums_of(row) + 2, P, 4) / T(l.sizes.hidden);
             d_along = row_sum(sums_of(row) + 3, P, 4) / T(l.sizes.hidden);
         }
-        for (index_t p = s.first_panel; p < s.last_panel; ++p) {
-            vector sum_x{}, sum_h{};
-            for (index_t j = p * W; j < (p + 1) * W; j += L) {
-                LstmGates<vector> gates = products.gates(j);
-                vector tanh_c, d_c = load(dc + j);
-                if constexpr (CELL) {
-                    tanh_c = load(kept + S + j);
-                    gates.o = load(kept + 2 * S + j);
-                    d_c += (load(kept + j) - d_mean - norm.xhat(j) * d_along) * norm.rstd;
-                } else {
-                    tanh_c = hyperbolic_tangent(load(norm.c + j));
-                    d_c += load(dh + j) * gates.o * (1 - tanh_c * tanh_c);
-                }
-                const LstmGates<vector> of = lstm_gradient(gates, load(c_before + j), d_c, load(dh + j) * tanh_c);
-                store(dc + j, d_c * gates.f);
-                const auto through_sum = [&](index_t k, vector value) {
-                    fetch_ahead(products.x + k, ahead);
-                    claim_ahead(d_gates + k, ahead);
-                    store(d_gates + k, value);
-                    add_to(d.d_bias + block + k, value);
-                    if constexpr (NORMED) {
-                        fetch_ahead(products.h + k, ahead);
-                        claim_ahead(d_x + k, ahead);
-                        const vector of_gain_x = value * products.xhat_x(k), of_gain_h = value * products.xhat_h(k);
-                        add_to(d.d_gain_x + block + k, of_gain_x);
-                        add_to(d.d_gain_h + block + k, of_gain_h);
-                        sum_x += of_gain_x * load(l.gain_x + k);
-                        sum_h += of_gain_h * load(l.gain_h + k);
+        each_panels([=](index_t first, index_t last) {
+            store_gates(products, first, last, d_gates);
+            for (index_t p = first; p < last; ++p) {
+                vector sum_x{}, sum_h{};
+                for (index_t j = p * W; j < (p + 1) * W; j += L) {
+                    const T* o = CELL ? kept + 2 * S : d_gates + 2 * S;
+                    const LstmGates<vector> gates{load(d_gates + j), load(d_gates + S + j), load(o + j), load(d_gates + 3 * S + j)};
+                    vector tanh_c, d_c = load(dc + j);
+                    if constexpr (CELL) {
+                        tanh_c = load(kept + S + j);
+                        d_c += (load(kept + j) - d_mean - norm.xhat(j) * d_along) * norm.rstd;
+                    } else {
+                        tanh_c = hyperbolic_tangent(load(norm.c + j));
+                        d_c += load(dh + j) * gates.o * (1 - tanh_c * tanh_c);
                     }
-                };
-                through_sum(j, of.f);
-                through_sum(S + j, of.i);
-                through_sum(2 * S + j, of.o);
-                through_sum(3 * S + j, of.g);
+                    const LstmGates<vector> of = lstm_gradient(gates, load(c_before + j), d_c, load(dh + j) * tanh_c);
+                    store(dc + j, d_c * gates.f);
+                    const auto through_sum = [&](index_t k, vector value) {
+                        fetch_ahead(products.x + k, ahead);
+                        claim_ahead(d_gates + k, ahead);
+                        store(d_gates + k, value);
+                        add_to(d_bias + k, value);
+                        if constexpr (NORMED) {
+                            fetch_ahead(products.h + k, ahead);
+                            claim_ahead(d_x + k, ahead);
+                            const vector of_gain_x = value * products.xhat_x(k), of_gain_h = value * products.xhat_h(k);
+                            add_to(d_gain_x + k, of_gain_x);
+                            add_to(d_gain_h + k, of_gain_h);
+                            sum_x += of_gain_x * load(products.gain_x + k);
+                            sum_h += of_gain_h * load(products.gain_h + k);
+                        }
+                    };
+                    through_sum(j, of.f);
+                    through_sum(S + j, of.i);
+                    through_sum(2 * S + j, of.o);
+                    through_sum(3 * S + j, of.g);
+                }
+                sums[p * 4] = total<T>(sum_x);
+                sums[p * 4 + 1] = total<T>(sum_h);
             }
-            sums_of(row)[p * 4] = total<T>(sum_x);
-            sums_of(row)[p * 4 + 1] = total<T>(sum_h);
-        }
+        });
     }
 
     // Through the norms of both products.
@@ -277,8 +302,8 @@ struct StepBack : Step<T, NORMED, CELL> {
             const index_t first = gate * l.sizes.stride + s.first_panel * W, last = gate * l.sizes.stride + s.last_panel * W;
             for (index_t k = first; k < last; k += L) {
                 const vector value = load(d_h + k);
-                store(d_x + k, (value * load(l.gain_x + k) - products.xhat_x(k) * along_x) * products.rstd_x);
-                store(d_h + k, (value * load(l.gain_h + k) - products.xhat_h(k) * along_h) * products.rstd_h);
+                store(d_x + k, (value * load(products.gain_x + k) - products.xhat_x(k) * along_x) * products.rstd_x);
+                store(d_h + k, (value * load(products.gain_h + k) - products.xhat_h(k) * along_h) * products.rstd_h);
             }
         }
     }
