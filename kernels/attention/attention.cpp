@@ -11,7 +11,7 @@ static const index_t MOST_QUERIES = 64, LEAST_QUERIES = 12;  // whose scores are
 static const index_t SCORES = 1 << 15;                       // the forward's, where that many queries suffice
 static const index_t KEYS_AT_ONCE = 128;                     // the backward's
 static const index_t GROUP = 16;                             // queries or keys that skip together what is not seen
-static const double NEVER = -1e30;                           // the score of a key that a query does not see
+static const float NEVER = -1e30f;                            // the score of a key that a query does not see
 
 // The time steps of one head: `values` is that of its first one, rows are `distance` values apart.
 template <class T>
@@ -119,59 +119,68 @@ struct Scores {
     T* row(index_t query) const { return values.data() + query * distance; }
 };
 
-// The end of the last vector that has one of the first `seen` scores. A row has room for it.
+// Scores times the scale where a mask lets a query see a key, else NEVER.
 template <class T>
-static index_t end_of_vectors(index_t seen) {
-    return (seen + Vector<T>::lanes - 1) / Vector<T>::lanes * Vector<T>::lanes;
+static void hide(T* scores, index_t seen, const uint8_t* mask, T scale) {
+    for (index_t k = 0; k < seen; ++k) scores[k] = mask[k] ? scores[k] * scale : T(NEVER);
 }
 
-// Scores times the scale, NEVER for the keys that a query does not see, and -infinity for what is left of the last vector:
-// what follows works on whole vectors.
-template <class T>
-static void scale_row(T* scores, index_t seen, const uint8_t* mask, T scale) {
-    const index_t end = end_of_vectors<T>(seen);
-    if (mask)
-        for (index_t k = 0; k < seen; ++k) scores[k] = mask[k] ? scores[k] * scale : T(NEVER);
-    else
-        for (index_t k = 0; k < end; ++k) scores[k] *= scale;
-    std::fill(scores + seen, scores + end, -std::numeric_limits<T>::infinity());
-}
-
-template <class T>
-static T largest(const T* scores, index_t seen) {
+// Calls work(k, in, number) for the vectors of a row's scores before `end`, where whole panels end: `in` chooses the first `seen`
+// scores. So all rows of a group take the same way, which the CPU foresees.
+template <class T, class Work>
+static void each_score(index_t seen, index_t end, const Work& work) {
     using vector = typename Vector<T>::type;
-    vector most = vector{} - std::numeric_limits<T>::infinity();
-    each_vector<T>(end_of_vectors<T>(seen), [&](index_t k, auto lanes, auto) {
-        const vector x = lanes.load(scores + k);
-        most = x > most ? x : most;
-    });
-    return greatest<T>(most);
+    vector places{};
+    for (index_t k = 0; k < Vector<T>::lanes; ++k) places[k] = T(k);
+    each_vector<T>(end, [&](index_t k, auto, auto number) { work(k, places < vector{} + T(seen - k), number); });
 }
 
-// scores = exp(scores - top), and their sum.
-template <class T>
-static T raise(T* scores, index_t seen, T top) {
-    using vector = typename Vector<T>::type;
-    const vector tops = vector{} + top;
-    RowSum<T> sums;
-    each_vector<T>(end_of_vectors<T>(seen), [&](index_t k, auto lanes, auto n) {
-        const vector power = exponential(lanes.load(scores + k) - tops);
-        lanes.store(scores + k, power);
-        sums.add(power, n);
-    });
-    return sums.sum();
+// e^x of the scores that count, x being what a score is above the largest one; 0 of the others, and of those that a mask hides.
+// A CPU takes a hundred times as long for e^x where that is almost 0.
+template <class V, class Chosen>
+static inline V power(V x, const Chosen& in) {
+    const auto counts = in & ~(x < V{} + NEVER / 2);
+    return counts ? exponential(counts ? x : V{}) : V{};
 }
 
 // The powers of a row's scores, and 0 for other keys before `end`. A query that sees no key gets powers of 0, whose sum counts
 // as 1.
 template <class T>
 static T powers_of(T* scores, index_t seen, index_t end, const uint8_t* mask, T scale, T* top) {
-    scale_row(scores, seen, mask, scale);
-    *top = largest(scores, seen);
-    const bool blind = mask && *top == T(NEVER);
-    const T sum = blind ? T(1) : raise(scores, seen, *top);
-    std::fill(scores + (blind ? 0 : seen), scores + end, T(0));
-    return sum;
+    using vector = typename Vector<T>::type;
+    const vector least = vector{} - std::numeric_limits<T>::infinity();
+    if (mask) hide(scores, seen, mask, scale);
+    const T factor = mask ? T(1) : scale;
+    vector most = least;
+    each_score<T>(seen, end, [&](index_t k, auto in, auto) {
+        const vector x = in ? load(scores + k) * factor : least;
+        most = x > most ? x : most;
+    });
+    const T largest = *top = greatest<T>(most);
+    RowSum<T> sums;
+    each_score<T>(seen, end, [&](index_t k, auto in, auto number) {
+        const vector each = power(load(scores + k) * factor - largest, in);
+        store(scores + k, each);
+        sums.add(each, number);
+    });
+    if (!mask || *top != T(NEVER)) return sums.sum();
+    std::fill_n(scores, end, T(0));
+    return 1;
+}
+
+// The weights of a row's keys, from its scores, and the gradients of the scores, from those of the weights; 0 for other keys
+// before `end`. `share` is 1 / the sum of the powers, and `along` what the norm of the weights takes off.
+template <class T>
+static void through_row(T* weights, T* gradients, index_t seen, index_t end, const uint8_t* mask, T scale, T top, T share,
+                        T along) {
+    using vector = typename Vector<T>::type;
+    if (mask) hide(weights, seen, mask, scale);
+    const T factor = mask ? T(1) : scale;
+    each_score<T>(seen, end, [&](index_t k, auto in, auto) {
+        const vector weight = power(load(weights + k) * factor - top, in) * share;
+        store(weights + k, weight);
+        store(gradients + k, in ? weight * (load(gradients + k) - along) * scale : vector{});
+    });
 }
 
 template <class T>
@@ -179,16 +188,16 @@ static void attend_block(const Attention<T>& of, index_t b, index_t h, index_t f
                          const OverRows<T>& values, Scores<T>& scores, const Head<T>& out, T* tops, T* totals) {
     const Head<const T> query = of.query.head(b, h);
     each_group(of, first, last, 0, of.key.steps, [&](index_t begin, index_t end, index_t seen) {
-        const index_t count = end - begin;
+        const index_t count = end - begin, whole = Panel<T>::count(seen) * Panel<T>::width;
         keys.product({query.at(begin), query.distance}, count, seen, scores.row(0), scores.distance);
         for (index_t step = begin; step < end; ++step)
-            totals[step] = powers_of(scores.row(step - begin), of.seen(step, 0, seen), seen, of.mask.row(b, h, step),
+            totals[step] = powers_of(scores.row(step - begin), of.seen(step, 0, seen), whole, of.mask.row(b, h, step),
                                      of.scale, tops + step);
         values.product(FromRows<T>{scores.row(0), scores.distance}, count, 0, seen, out.at(begin), out.distance, false);
         for (index_t r = 0; r < count; ++r) {
             const T share = T(1) / totals[begin + r];
             T* to = out.at(begin + r);
-            for (index_t k = 0; k < out.width; ++k) to[k] *= share;
+            each_vector<T>(out.width, [&](index_t k, auto lanes, auto) { lanes.store(to + k, lanes.load(to + k) * share); });
         }
     });
 }
@@ -285,19 +294,11 @@ struct Backward {
         room.keys.product({query.at(begin), query.distance}, count, seen, weights, distance);
         room.values.product({g.at(begin), g.distance}, count, seen, d_scores, distance);
         for (index_t r = 0; r < count; ++r) {
-            T *w = weights + r * distance, *d = d_scores + r * distance;
-            const index_t step = begin + r, sees = see(step);
+            const index_t step = begin + r;
             const uint8_t* mask = of.mask.row(b, h, step);
-            scale_row(w, sees, mask ? mask + first_key : nullptr, of.scale);
-            if (mask && tops[step] == T(NEVER)) std::fill(w, w + sees, T(0));
-            else raise(w, sees, tops[step]);
-            const T share = T(1) / totals[step], along = room.along.data()[step], scale = of.scale;
-            for (index_t k = 0; k < sees; ++k) {
-                w[k] *= share;
-                d[k] = w[k] * (d[k] - along) * scale;
-            }
-            std::fill(w + sees, w + whole, T(0));
-            std::fill(d + sees, d + whole, T(0));
+            const bool blind = mask && tops[step] == T(NEVER);
+            through_row(weights + r * distance, d_scores + r * distance, see(step), whole, mask ? mask + first_key : nullptr,
+                        of.scale, tops[step], blind ? T(0) : T(1) / totals[step], room.along.data()[step]);
         }
         room.over_keys.product(FromRows<T>{d_scores, distance}, count, 0, seen, d_query.at(begin), d_query.distance, first_key > 0);
     }
