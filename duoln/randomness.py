@@ -11,7 +11,16 @@ from math import prod
 
 import numpy as np
 
+from duoln.system.cores import in_threads
+
 Shape = tuple[int, ...]
+
+_BLOCK = 4
+"""Philox makes so many numbers at once."""
+_TOGETHER = 1 << 12
+"""Threads get multiples of so many numbers: NumPy's vectors begin at the same ones for any number of threads."""
+_WORTH_THREADS, _PAIRS_WORTH_THREADS = 1 << 17, 1 << 15
+"""Uniform numbers, and pairs of Gaussian ones, below which a second thread costs more than it saves."""
 
 
 class Stream:
@@ -32,18 +41,26 @@ class Stream:
 
     def uniform(self, shape: Shape, low: float = 0.0, high: float = 1.0) -> np.ndarray:
         """float64 values in [low, high), from 53 bits each."""
-        unit = self._units(shape)  # (bits >> 11) * 2^-53
+        unit = np.empty(shape)
+        self._fill(unit.reshape(-1))
         return unit if (low, high) == (0.0, 1.0) else np.asarray(low + (high - low) * unit)
 
     def gaussian(self, shape: Shape) -> np.ndarray:
         """float64 values of a standard Gaussian, by the transform of Box and Muller."""
         count = prod(shape)
         pairs = (count + 1) // 2
-        radius = np.sqrt(-2.0 * np.log1p(-self.uniform((pairs,))))
-        angle = 2.0 * np.pi * self.uniform((pairs,))
-        both = np.empty((2, pairs))
-        np.multiply(radius, np.cos(angle, out=both[0]), out=both[0])
-        np.multiply(radius, np.sin(angle, out=both[1]), out=both[1])
+        u, v, both = self.uniform((pairs,)), self.uniform((pairs,)), np.empty((2, pairs))
+
+        def transform(first: int, last: int) -> None:
+            part = slice(first, last)
+            radius, angle = np.sqrt(-2.0 * np.log1p(-u[part])), 2.0 * np.pi * v[part]
+            for out, turned in zip(both, (np.cos(angle), np.sin(angle)), strict=True):
+                np.multiply(radius, turned, out=out[part])
+
+        if pairs < _PAIRS_WORTH_THREADS:
+            transform(0, pairs)
+        else:
+            in_threads(pairs, _TOGETHER, transform)
         return both.reshape(-1)[:count].reshape(shape)
 
     def integers(self, high: int, shape: Shape) -> np.ndarray:
@@ -58,6 +75,24 @@ class Stream:
     def keep_mask(self, shape: Shape, keep: float) -> np.ndarray:
         """float32 mask: 1 with probability `keep`, else 0."""
         return (self.uniform(shape) < keep).astype(np.float32)
+
+    def _fill(self, out: np.ndarray) -> None:
+        """The next numbers of [0, 1), (bits >> 11) * 2^-53. Threads have copies of the counter, each at its place."""
+        if out.size < _WORTH_THREADS:
+            self._units(out=out)
+            return
+        rest = out[-self._bits.state["buffer_pos"] % _BLOCK:]
+        self._units(out=out[:out.size - rest.size])  # those of a block that was begun
+        begin, size = self._bits.state, rest.size
+
+        def fill(first: int, last: int) -> None:
+            bits = self._bits if last == size else np.random.Philox()
+            if bits is not self._bits:
+                bits.state = begin
+            bits.advance(first // _BLOCK)
+            np.random.Generator(bits).random(out=rest[first:last])
+
+        in_threads(size, _TOGETHER, fill)
 
     def _raw(self, n: int) -> np.ndarray:
         return np.asarray(self._bits.random_raw(n), dtype=np.uint64)

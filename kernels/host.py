@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from collections.abc import Sequence
-from functools import cache
 from math import prod
 
 import numpy as np
 
 from duoln.core.footprint import owner
+from duoln.system.cores import workers
+
+__all__ = ["PARALLEL_BYTES", "address", "empty", "empty_like", "side_by_side", "workers"]
 
 PARALLEL_BYTES = 1 << 20
 """For less data than this, it costs more time to wake a thread than the thread saves."""
 
 _LINE_BYTES = 64
-
-
-@cache
-def workers() -> int:
-    """The number of threads: DUOLN_THREADS, else OMP_NUM_THREADS, else the cores of this process."""
-    for name in ("DUOLN_THREADS", "OMP_NUM_THREADS"):
-        if os.environ.get(name, "").isdigit():
-            return max(int(os.environ[name]), 1)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _by_interface(array: np.ndarray) -> int:

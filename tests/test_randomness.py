@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from duoln.randomness import Stream
+from duoln.system import cores
 
 
 def test_pinned_values():
@@ -55,3 +56,17 @@ def test_uniform_numbers_are_the_first_53_bits():
     for shape in [(1001,), (3, 5), ()]:
         raw = np.asarray(bits._raw(int(np.prod(shape))), np.uint64)
         assert np.array_equal(drawn.uniform(shape), ((raw >> np.uint64(11)) * 2.0 ** -53).reshape(shape))
+
+
+def test_the_same_numbers_for_any_number_of_threads(monkeypatch):
+    def drawn():
+        stream = Stream(3, "x")
+        return [stream.uniform((3,)), stream.uniform((150_001,)), stream.uniform((2,)), stream.gaussian((300, 501)), stream.uniform((5,))]
+
+    raw = np.asarray(Stream(3, "x")._raw(150_006), np.uint64)
+    runs = []
+    for threads in (1, 2, 3, 8):
+        monkeypatch.setattr(cores, "workers", lambda count=threads: count)
+        runs.append(drawn())
+        np.testing.assert_array_equal(np.concatenate(runs[-1][:3]), (raw >> np.uint64(11)) * 2.0 ** -53)
+    assert all(a.tobytes() == b.tobytes() for run in runs[1:] for a, b in zip(runs[0], run, strict=True))
