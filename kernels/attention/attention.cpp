@@ -150,16 +150,16 @@ static T powers_of(T* scores, index_t seen, index_t end, const uint8_t* mask, T 
     using vector = typename Vector<T>::type;
     const vector least = vector{} - std::numeric_limits<T>::infinity();
     if (mask) hide(scores, seen, mask, scale);
-    const T factor = mask ? T(1) : scale;
+    const T multiplier = mask ? T(1) : scale;
     vector most = least;
     each_score<T>(seen, end, [&](index_t k, auto in, auto) {
-        const vector x = in ? load(scores + k) * factor : least;
+        const vector x = in ? load(scores + k) * multiplier : least;
         most = x > most ? x : most;
     });
     const T largest = *top = greatest<T>(most);
     RowSum<T> sums;
     each_score<T>(seen, end, [&](index_t k, auto in, auto number) {
-        const vector each = power(load(scores + k) * factor - largest, in);
+        const vector each = power(load(scores + k) * multiplier - largest, in);
         store(scores + k, each);
         sums.add(each, number);
     });
@@ -175,9 +175,9 @@ static void through_row(T* weights, T* gradients, index_t seen, index_t end, con
                         T along) {
     using vector = typename Vector<T>::type;
     if (mask) hide(weights, seen, mask, scale);
-    const T factor = mask ? T(1) : scale;
+    const T multiplier = mask ? T(1) : scale;
     each_score<T>(seen, end, [&](index_t k, auto in, auto) {
-        const vector weight = power(load(weights + k) * factor - top, in) * share;
+        const vector weight = power(load(weights + k) * multiplier - top, in) * share;
         store(weights + k, weight);
         store(gradients + k, in ? weight * (load(gradients + k) - along) * scale : vector{});
     });
