@@ -224,6 +224,10 @@ def _channels() -> Iterator[RuleCase]:
         x, gain, bias = _floats(rng, *shape), _floats(rng, shape[-1]), _floats(rng, shape[-1])
         yield RuleCase("batch_norm", f"{shape}", (x, gain, bias), {"eps": 1e-2, "unbiased": False}, prod(shape))
         yield RuleCase("add", f"{shape} and a bias", (x, bias), {}, prod(shape))
+    for shape in ((4096,), (5, 7, 131), (129, 257)):
+        rng = np.random.default_rng(shape)
+        condition, x, y = rng.random(shape) < 0.6, _floats(rng, *shape), _floats(rng, *shape)
+        yield RuleCase("where", f"{shape}", (condition, x, y), {}, 1)
 
 
 def _attention() -> Iterator[RuleCase]:

@@ -9,14 +9,14 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import native
+from duoln.kernels import host, native
 from duoln.ops import take
 from duoln.ops.index import from_front
 
 _FILE = "take/take.cpp"
 
 _add_rows = native.Function(_FILE, "take_backward", "dy: real[2], order: int64[1], bounds: int64[1], d_table: real[2], "
-                                                    "words: int64, width: int64, threads: int32")
+                                                    "words: int64, width: int64, add: int32, threads: int32")
 
 
 class _Saved(NamedTuple):
@@ -35,18 +35,22 @@ def _forward(be: Backend, x: Array, indices: Array, axis: int) -> tuple[Array, _
 
 
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, None]:
-    if not needs[0]:
-        return None, None
-    flat = from_front(be, np.reshape(saved.indices, -1), saved.words)
-    bounds = np.zeros(saved.words + 1, np.int64)
-    np.cumsum(np.bincount(flat, minlength=saved.words), out=bounds[1:])
-    dy = np.ascontiguousarray(gout).reshape(flat.size, -1)
-    d_table = np.empty((saved.words, dy.shape[1]), dy.dtype)
-    _add_rows(dy, np.argsort(flat, kind="stable"), bounds, d_table, *d_table.shape,
-              native.threads_for(dy.nbytes + d_table.nbytes))
-    return d_table, None
+    return _gradient(be, [(saved, gout)]) if needs[0] else None, None
+
+
+def _gradient(be: Backend, uses: Sequence[tuple[_Saved, Array]]) -> Array:
+    """The gradient of a table. Of a second use only the words that it took are added: a table may be large."""
+    d_table = host.empty((uses[0][0].words, uses[0][1].shape[-1]), uses[0][1].dtype)
+    for number, (saved, gout) in enumerate(uses):
+        flat = from_front(be, np.reshape(saved.indices, -1), saved.words)
+        bounds = np.zeros(saved.words + 1, np.int64)
+        np.cumsum(np.bincount(flat, minlength=saved.words), out=bounds[1:])
+        dy = np.ascontiguousarray(gout).reshape(flat.size, gout.shape[-1])
+        _add_rows(dy, np.argsort(flat, kind="stable"), bounds, d_table, *d_table.shape, number > 0,
+                  native.threads_for(dy.nbytes + d_table.nbytes))
+    return d_table
 
 
 def attach() -> None:
     """Add the rule to `take`."""
-    take.add(Rule("compiled", _forward, _vjp, _supports), backend="numpy")
+    take.add(Rule("compiled", _forward, _vjp, _supports, pooled={0: _gradient}), backend="numpy")

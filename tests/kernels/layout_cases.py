@@ -76,6 +76,8 @@ def images() -> Iterator[RuleCase]:
             yield RuleCase("batch_norm", f"{shape} {unbiased}", arrays, {"eps": 1e-2, "unbiased": unbiased}, 60)
     for shape in ((2, 3, 3, 2), (3, 1, 4), (1, 5, 1)):
         yield RuleCase("add", f"{shape}", _floats(rng, shape, shape[-1:]), {}, 20)
+    for shape in ((64, 64), (2, 50, 43)):
+        yield RuleCase("where", f"{shape}", [rng.random(shape) < 0.6, *_floats(rng, shape, shape)], {}, 1)
 
 
 def cells() -> Iterator[RuleCase]:

@@ -43,6 +43,19 @@ def test_an_embedding_adds_in_one_order(rng, numpy_backend, monkeypatch):
     assert all(run == runs[0] for run in runs)
 
 
+def test_a_table_that_is_used_twice_gets_the_sum_of_both_gradients(rng, numpy_backend):
+    table = rng.standard_normal((500, 9)).astype(np.float32)
+    uses, expected = [], np.zeros((500, 9))
+    for shape in ((40,), (3, 7), (0,)):
+        indices = rng.integers(-500, 500, shape).astype(np.int32)
+        dy = rng.standard_normal((*shape, 9)).astype(np.float32)
+        uses.append((_rule(ops.take).forward(numpy_backend, table, indices, 0)[1], dy))
+        np.add.at(expected, indices, dy)
+    gradient = _rule(ops.take).pooled[0](numpy_backend, uses)
+    assert gradient.dtype == np.float32
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_what_is_no_table_of_floats_is_left_to_the_composed_rule(numpy_backend):
     supports, indices = _rule(ops.take).supports, np.zeros(2, np.int32)
     for x in (np.ones((3, 4), np.int32), np.ones(3, np.float32), np.ones((0, 4), np.float32)):
