@@ -14,7 +14,7 @@ from duoln.system.cores import workers
 
 __all__ = ["PARALLEL_BYTES", "address", "empty", "empty_like", "side_by_side", "workers"]
 
-PARALLEL_BYTES = 1 << 20
+PARALLEL_BYTES = 1 << 18
 """For less data than this, it costs more time to wake a thread than the thread saves."""
 
 _LINE_BYTES = 64
