@@ -228,6 +228,10 @@ def _channels() -> Iterator[RuleCase]:
         rng = np.random.default_rng(shape)
         condition, x, y = rng.random(shape) < 0.6, _floats(rng, *shape), _floats(rng, *shape)
         yield RuleCase("where", f"{shape}", (condition, x, y), {}, 1)
+    for shape in ((65536,), (5, 7, 2003), (257, 263)):
+        rng = np.random.default_rng(shape)
+        for operator in ("add", "multiply"):
+            yield RuleCase(operator, f"{shape}", (_floats(rng, *shape), _floats(rng, *shape)), {}, 1)
 
 
 def _attention() -> Iterator[RuleCase]:

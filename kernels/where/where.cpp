@@ -1,7 +1,5 @@
 // One of two values, as a condition says. Either may be one number for all places.
-#include "../rows.h"
-
-static const index_t AT_ONCE = 1024;  // values; threads get whole ones, so that no two write to one cache line
+#include "../each_value.h"
 
 // Bytes of the condition for a vector of values.
 template <class T>
@@ -16,18 +14,6 @@ static inline auto chosen(const uint8_t* condition, const Lanes& lanes) {
     else std::memcpy(&bytes, condition, lanes.count);
     using whole = decltype(typename Vector<T>::type{} < typename Vector<T>::type{});
     return __builtin_convertvector(bytes, whole) != 0;
-}
-
-template <class T, class X, class Y>
-static void choose(const uint8_t* condition, const X& x, const Y& y, T* out, index_t first, index_t last, bool past_caches) {
-    each_vector<T>(last - first, [&](index_t k, auto lanes, auto) {
-        const index_t at = first + k;
-        const auto value = chosen<T>(condition + at, lanes) ? x(at, lanes) : y(at, lanes);
-        if constexpr (std::is_same_v<decltype(lanes), WholeVector<T>>) {
-            if (past_caches) return store_past_caches(out + at, value);
-        }
-        lanes.store(out + at, value);
-    });
 }
 
 template <class T>
@@ -50,17 +36,13 @@ static void with(const T* array, double number, const Work& work) {
     else work(OneNumber<T>{T(number)});
 }
 
-// `out` begins on a cache line.
 #define WHERE(T, NAME)                                                                                                \
     extern "C" void where_##NAME(const uint8_t* condition, const T* x, const T* y, T* out, int64_t size,              \
                                  double x_number, double y_number, int32_t threads) {                                 \
-        const bool past_caches = go_past_caches<T>(size);                                                             \
         with(x, x_number, [&](const auto& from_x) {                                                                   \
             with(y, y_number, [&](const auto& from_y) {                                                               \
-                in_parts((size + AT_ONCE - 1) / AT_ONCE, threads, [&](index_t first, index_t last) {                  \
-                    choose(condition, from_x, from_y, out, first * AT_ONCE, std::min(last * AT_ONCE, size),           \
-                           past_caches);                                                                              \
-                    if (past_caches) end_past_caches();                                                               \
+                each_value(size, out, threads, [&](index_t k, const auto& lanes) {                                    \
+                    return chosen<T>(condition + k, lanes) ? from_x(k, lanes) : from_y(k, lanes);                     \
                 });                                                                                                   \
             });                                                                                                       \
         });                                                                                                           \

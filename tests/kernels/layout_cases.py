@@ -78,6 +78,8 @@ def images() -> Iterator[RuleCase]:
         yield RuleCase("add", f"{shape}", _floats(rng, shape, shape[-1:]), {}, 20)
     for shape in ((64, 64), (2, 50, 43)):
         yield RuleCase("where", f"{shape}", [rng.random(shape) < 0.6, *_floats(rng, shape, shape)], {}, 1)
+    for operator in ("add", "multiply"):
+        yield RuleCase(operator, "of two", _floats(rng, (2, 129, 257), (2, 129, 257)), {}, 1)
 
 
 def cells() -> Iterator[RuleCase]:

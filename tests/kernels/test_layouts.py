@@ -16,7 +16,7 @@ from duoln.kernels.conv import numpy as conv
 LEAST = {"add": 140, "add_layer_norm": 340, "add_rms_norm": 290, "adam_update": 200, "batch_norm": 650,
          "conv2d": 480, "global_norm": 20, "gru": 600, "layer_norm": 700, "leaky_relu": 140,
          "linear": 20, "linear_cross_entropy": 260, "lstm": 1000, "lstm_cell": 480,
-         "matmul": 10, "max_pool2d": 140, "relu": 140, "rms_norm": 190, "rnn": 430, "softmax_cross_entropy": 140, "scaled_dot_product_attention": 100,
+         "matmul": 10, "max_pool2d": 140, "multiply": 20, "relu": 140, "rms_norm": 190, "rnn": 430, "softmax_cross_entropy": 140, "scaled_dot_product_attention": 100,
          "split": 40, "take": 40, "where": 40}
 """The operators with a fused rule on NumPy, and how many cases the table has of each at least."""
 

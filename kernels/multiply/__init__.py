@@ -1,0 +1,1 @@
+"""Fused rule for `multiply`."""
