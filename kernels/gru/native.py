@@ -63,9 +63,9 @@ class _Saved(NamedTuple):
                 *walks.threads(walked.positions, walked.w_h))
 
 
-def _centred(weight: Array) -> Array:
+def _centred(weight: Array, out: Array | None = None) -> Array:
     """The matrix without its rows' means: those of the columns of z and r, and those of n, as each norm has its own."""
-    return centred(weight, weight.shape[1] * 2 // 3)
+    return centred(weight, weight.shape[1] * 2 // 3, out)
 
 
 def _parameters(units: Units, bias: Array | None, norms: dict[str, Array]) -> _Parameters:
@@ -110,7 +110,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
                if d is not None}
     d_bias: Array | None = d_norms["bias_x"]
     if normed:  # remove the means that `_centred` removed from the weights
-        d_w_x, d_w_h, d_bias = _centred(d_w_x), _centred(d_w_h), None
+        d_w_x, d_w_h, d_bias = _centred(d_w_x, d_w_x), _centred(d_w_h, d_w_h), None
         if saved.attrs["norm"] == "layer-theano":
             d_bias = _centred(units.cut(column_sums(d_x_proj))[None])[0]
     return [d_x, units.cut(dh, 1), d_w_x, d_w_h, d_bias, None,

@@ -106,7 +106,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_norms = {"gain_x": d_gain_x, "bias_x": d_b, "gain_h": d_gain_h, "bias_h": d_b, "gain_c": d_gain_c,
                "bias_c": d_bias_c}
     if normed:  # remove the means that `centred` removed from the weights
-        d_w_x, d_w_h = centred(d_w_x), centred(d_w_h)
+        d_w_x, d_w_h = (centred(d, out=d) for d in (d_w_x, d_w_h))
         if saved.attrs["norm"] == "layer-theano":
             d_inner = units.cut(column_sums(d_x_proj))
             d_b = d_b + d_inner - d_inner.mean()

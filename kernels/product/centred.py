@@ -15,14 +15,15 @@ _centred = native.Function(_FILE, "centred",
                            "x: real[2], out: real[2], rows: int64, width: int64, cut: int64, threads: int32")
 
 
-def centred(weight: Array, cut: int | None = None) -> Array:
+def centred(weight: Array, cut: int | None = None, out: Array | None = None) -> Array:
     """The matrix without its rows' means; with `cut`, the columns before and after it each without their own.
 
-    It is the gradient of itself, too.
+    It is the gradient of itself, too. `out` is where the result goes; it may be `weight` itself.
     """
     rows, width = weight.shape
     cut = width if cut is None else cut
-    out = np.empty((rows, width), weight.dtype)
+    if out is None:
+        out = host.empty((rows, width), weight.dtype)
     if native.failure(_FILE):
         for part in (slice(0, cut), slice(cut, width)):
             out[:, part] = weight[:, part] - weight[:, part].mean(axis=1, keepdims=True)

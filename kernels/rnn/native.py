@@ -78,7 +78,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     if d_gain is None:
         return [d_x, units.cut(dh, 1), d_w_x, d_w_h, d_added, None]
     # remove the means that `centred` removed from the weights
-    return [d_x, units.cut(dh, 1), centred(d_w_x), centred(d_w_h), None, None,
+    return [d_x, units.cut(dh, 1), centred(d_w_x, out=d_w_x), centred(d_w_h, out=d_w_h), None, None,
             units.cut(d_gain.sum(axis=0)), d_added]
 
 

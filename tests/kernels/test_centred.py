@@ -25,6 +25,8 @@ def test_each_part_of_each_row_loses_its_mean(rows, width, dtype, rng, monkeypat
             assert result.dtype == dtype and result.shape == weight.shape and np.array_equal(layout, before)
             assert np.allclose(result, np.concatenate(parts, axis=1), rtol=0, atol=32 * np.finfo(dtype).eps)
     assert np.array_equal(centred(weight), centred(weight, width))
+    expected = centred(weight, 1)
+    assert centred(weight, 1, out=weight) is weight and np.array_equal(weight, expected)
 
 
 def test_the_same_bits_for_any_number_of_threads(rng, monkeypatch):
