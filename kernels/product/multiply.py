@@ -1,7 +1,7 @@
 """Products of two matrices on the CPU, compiled; the compiled rules call this function.
 
-It takes as long as BLAS on free cores, and does not collapse on taken ones: BLAS's threads wait for each other within
-each product.
+They are as fast as BLAS's on free cores, and do not collapse on taken ones: BLAS's threads wait for each other within each
+product.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _product_of_pieces = native.Function(_FILE, "product_of_pieces",
 
 
 def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = None) -> Array:
-    """`a @ b + bias`, by BLAS where that is small or very large, or there is no library.
+    """`a @ b + bias`, by BLAS where that is small, or where there is no library.
 
     Where `a` has few rows, `b` is read once, as it lies, and not packed.
 
