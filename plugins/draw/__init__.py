@@ -6,6 +6,7 @@ from duoln.extend import Op, Rule
 from duoln.plugins.draw.ops import filterbank, gaussian_latent, write_then_read
 from duoln.plugins.draw.ops.cuda import filterbank_on_cuda, glimpse_on_cuda, latent_on_cuda
 from duoln.plugins.draw.ops.native import write_then_read_compiled
+from duoln.plugins.draw.ops.native_latent import latent_compiled
 from duoln.plugins.draw.ops.numpy import write_then_read_in_one_pass
 from duoln.plugins.draw.task import DrawTask
 from duoln.tasks import Task, hookimpl
@@ -19,8 +20,8 @@ def duoln_tasks() -> list[Task]:
 
 @hookimpl
 def duoln_rules() -> list[tuple[Op[..., Any], Rule, str]]:
-    """The fused rules of a glimpse on NumPy, of which the last is tried first, and those of every operator on CUDA."""
+    """The fused rules on NumPy, of which the last is tried first, and those of every operator on CUDA."""
     return [(write_then_read, write_then_read_in_one_pass, "numpy"),
-            (write_then_read, write_then_read_compiled, "numpy"),
+            (write_then_read, write_then_read_compiled, "numpy"), (gaussian_latent, latent_compiled, "numpy"),
             (write_then_read, glimpse_on_cuda, "cupy"), (filterbank, filterbank_on_cuda, "cupy"),
             (gaussian_latent, latent_on_cuda, "cupy")]

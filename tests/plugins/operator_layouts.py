@@ -10,7 +10,7 @@ from duoln.kernels.case_table import RuleCase
 from duoln.plugins.draw import ops as draw_ops
 from duoln.plugins.order_embeddings import ops as order_ops
 
-LEAST = {"order_violation": 170, "write_then_read": 150}
+LEAST = {"gaussian_latent": 20, "order_violation": 170, "write_then_read": 150}
 """How many layouts there are of each operator's cases at least."""
 
 
@@ -29,6 +29,12 @@ def _glimpses() -> list[RuleCase]:
     return cases
 
 
+def _latent() -> list[RuleCase]:
+    rng = np.random.default_rng(3)
+    return [RuleCase("gaussian_latent", f"{batch} {width}", _floats(rng, (batch, 2 * width), (batch, width)), {}, 20)
+            for batch, width in ((3, 5), (1, 4), (4, 1))]
+
+
 def _violations() -> list[RuleCase]:
     rng = np.random.default_rng(1)
     return [RuleCase("order_violation", f"{captions} {images} {width}", _floats(rng, (captions, width), (images, width)), {}, 20)
@@ -37,4 +43,4 @@ def _violations() -> list[RuleCase]:
 
 def layout_cases() -> list[tuple[RuleCase, ModuleType]]:
     """Every case, with the module that has its operator."""
-    return [*((case, draw_ops) for case in _glimpses()), *((case, order_ops) for case in _violations())]
+    return [*((case, draw_ops) for case in [*_glimpses(), *_latent()]), *((case, order_ops) for case in _violations())]

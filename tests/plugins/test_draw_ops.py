@@ -11,6 +11,7 @@ from duoln.errors import ShapeError, UsageError
 from duoln.extend import native
 from duoln.plugins.draw.ops import filterbank, gaussian_latent, write_then_read
 from duoln.plugins.draw.ops.native import write_then_read_compiled
+from duoln.plugins.draw.ops.native_latent import latent_compiled
 from duoln.plugins.draw.ops.numpy import write_then_read_in_one_pass
 from duoln.runtime import to_tensors
 from duoln.testing import check_error, check_rule
@@ -120,6 +121,40 @@ def test_what_is_not_a_number_stays_in_its_row(where, numpy_backend):
     for array in (*out, *gradients):
         assert np.isfinite(array[[0, 2]]).all()
     assert np.isnan(out[1][1]).any() and np.isnan(gradients[2][1]).any()
+
+
+@compiles
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("batch", "width"), [(1, 1), (3, 15), (2, 16), (5, 67), (128, 100)])
+def test_the_compiled_latent_variables(batch, width, dtype, numpy_backend):
+    rng = np.random.default_rng(width)
+    inputs = [0.5 * rng.standard_normal(shape).astype(dtype) for shape in ((batch, 2 * width), (batch, width))]
+    check_rule(gaussian_latent, latent_compiled, inputs, numpy_backend, length=width)
+    check_rule(gaussian_latent, latent_compiled, [np.asfortranarray(a) for a in inputs], numpy_backend, length=width)
+
+
+@compiles
+@pytest.mark.parametrize("given", [(True, False), (False, True)])
+def test_compiled_latent_variables_of_which_one_result_is_used(given, numpy_backend):
+    rng = np.random.default_rng(0)
+    inputs, gradients = [rng.standard_normal((3, 14)), rng.standard_normal((3, 7))], []
+    for rule in (latent_compiled, gaussian_latent.rules("numpy")[-1]):
+        out, saved = rule.forward(numpy_backend, *inputs)
+        gradients.append(rule.vjp(numpy_backend, saved, tuple(o if use else None for o, use in zip(out, given, strict=True)), (True, True)))
+    for ours, theirs in zip(*gradients, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+@compiles
+def test_latent_variables_that_are_not_finite_stay_in_their_place(numpy_backend):
+    for place, value in ((1, np.nan), (5, np.nan), (1, np.inf), (5, np.inf), (5, -np.inf)):
+        statistics = np.full((3, 8), 0.5, np.float32)
+        statistics[1, place] = value
+        with np.errstate(invalid="ignore"):
+            both = [rule.forward(numpy_backend, statistics, np.ones((3, 4), np.float32))[0]
+                    for rule in (latent_compiled, gaussian_latent.rules("numpy")[-1])]
+        for ours, theirs in zip(*both, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 def test_what_is_refused(numpy_backend):
