@@ -1,7 +1,7 @@
 """Products of two matrices on the CPU, compiled; the compiled rules call this function.
 
-They are as fast as BLAS's on free cores, and do not collapse on taken ones: BLAS's threads wait for each other within each
-product.
+They are as fast as BLAS's on free cores, and do not collapse on taken ones: BLAS's threads wait for each other within
+each product.
 """
 
 from __future__ import annotations
