@@ -34,6 +34,7 @@ class Function:
     def __init__(self, file: str, entry: str, signature: str) -> None:
         self.file, self.entry = file, entry
         self._parameters = parameters(signature)
+        self._arrays = [(place, each) for place, each in enumerate(self._parameters) if each.rank is not None]
         self._entries: dict[str, Any] = {}
         storage.count_in(file)
 
@@ -47,19 +48,20 @@ class Function:
         if len(arguments) != len(self._parameters):
             raise KernelError(f"[{self.entry}] expected {len(self._parameters)} arguments, found {len(arguments)}")
         real = ""
-        passed = []
-        for parameter, argument in zip(self._parameters, arguments, strict=True):
-            if parameter.rank is None or (argument is None and parameter.optional):
-                passed.append(argument)
+        passed = list(arguments)
+        for place, parameter in self._arrays:
+            argument = arguments[place]
+            if argument is None and parameter.optional:
                 continue
-            if not real and parameter.dtype == "real" and isinstance(argument, np.ndarray):
-                real = _NAMES.get(argument.dtype.char, "")
-            wanted = real if parameter.dtype == "real" else parameter.dtype
-            if not isinstance(argument, np.ndarray) or argument.dtype != _DTYPES.get(wanted) \
-                    or argument.ndim != parameter.rank \
+            if not isinstance(argument, np.ndarray):
+                raise self._misfit(parameter, argument, real)
+            name = parameter.dtype
+            if name == "real":
+                name = real = real or _NAMES.get(argument.dtype.char, "")
+            if argument.dtype != _DTYPES.get(name) or argument.ndim != parameter.rank \
                     or not (argument.flags.c_contiguous or (parameter.apart and _in_rows(argument))):
-                raise self._misfit(parameter, argument, wanted)
-            passed.append(address(argument))
+                raise self._misfit(parameter, argument, name)
+            passed[place] = address(argument)
         self._entry(real)(*passed)
 
     def _misfit(self, parameter: Parameter, argument: Any, wanted: str) -> Exception:
