@@ -33,7 +33,6 @@ class Stream:
         self.seed, self.name, self.epoch, self.step = seed, name, epoch, step
         digest = hashlib.sha256(f"{seed}/{name}/{epoch}/{step}".encode()).digest()
         self._bits = np.random.Philox(key=np.frombuffer(digest[:16], dtype="<u8"))
-        self._units = np.random.Generator(self._bits).random
 
     def child(self, name: str) -> Stream:
         """A separate stream for a part; its numbers do not depend on the draws of other parts."""
@@ -78,11 +77,12 @@ class Stream:
 
     def _fill(self, out: np.ndarray) -> None:
         """The next numbers of [0, 1), (bits >> 11) * 2^-53. Threads have copies of the counter, each at its place."""
+        draw = np.random.Generator(self._bits).random
         if out.size < _WORTH_THREADS:
-            self._units(out=out)
+            draw(out=out)
             return
         rest = out[-self._bits.state["buffer_pos"] % _BLOCK:]
-        self._units(out=out[:out.size - rest.size])  # those of a block that was begun
+        draw(out=out[:out.size - rest.size])  # those of a block that was begun
         begin, size = self._bits.state, rest.size
 
         def fill(first: int, last: int) -> None:

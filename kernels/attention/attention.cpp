@@ -11,7 +11,7 @@ static const index_t MOST_QUERIES = 64, LEAST_QUERIES = 12;  // whose scores are
 static const index_t SCORES = 1 << 15;                       // the forward's, where that many queries suffice
 static const index_t KEYS_AT_ONCE = 128;                     // the backward's
 static const index_t GROUP = 16;                             // queries or keys that skip together what is not seen
-static const float NEVER = -1e30f;                            // the score of a key that a query does not see
+static const float NEVER = -1e30f;                           // the score of a key that a query does not see
 
 // The time steps of one head: `values` is that of its first one, rows are `distance` values apart.
 template <class T>
