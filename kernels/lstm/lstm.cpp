@@ -241,7 +241,8 @@ struct StepBack : Step<T, NORMED, CELL> {
         const Products<T, NORMED> products(l, slot);
         const T *c_before = this->state(l.cells, this->before, row), *kept = kept_of(row);
         T *dc = d.dc + row * S, *d_x = d.d_x_proj + slot * wide(), *d_gates = d.d_h_proj + slot * wide(), *sums = sums_of(row);
-        T *d_bias = d.d_bias + block, *d_gain_x = d.d_gain_x + block, *d_gain_h = d.d_gain_h + block;
+        T* d_bias = d.d_bias + block;
+        T *d_gain_x = NORMED ? d.d_gain_x + block : nullptr, *d_gain_h = NORMED ? d.d_gain_h + block : nullptr;
         CellNorm<T> norm = this->cell_norm(row, 0, 0);
         T d_mean = 0, d_along = 0;
         if constexpr (CELL) {
