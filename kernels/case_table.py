@@ -45,7 +45,7 @@ def rule_cases() -> list[RuleCase]:
     """Every case."""
     return [*_layer_norm(), *_norms_beside(), *_recurrent(), *_cells(), *_cross_entropy(), *_linear_cross_entropy(),
             *_take(), *_linear(), *_adam(), *_adam_rates(), *_norms(), *_images(), *_channels(),
-            *_attention()]
+            *_arrays_of_one_shape(), *_attention()]
 
 
 def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -224,11 +224,16 @@ def _channels() -> Iterator[RuleCase]:
         x, gain, bias = _floats(rng, *shape), _floats(rng, shape[-1]), _floats(rng, shape[-1])
         yield RuleCase("batch_norm", f"{shape}", (x, gain, bias), {"eps": 1e-2, "unbiased": False}, prod(shape))
         yield RuleCase("add", f"{shape} and a bias", (x, bias), {}, prod(shape))
-    for shape in ((4096,), (5, 7, 131), (129, 257)):
+
+
+def _arrays_of_one_shape() -> Iterator[RuleCase]:
+    shapes: tuple[tuple[int, ...], ...] = ((4096,), (5, 7, 131), (129, 257))
+    for shape in shapes:
         rng = np.random.default_rng(shape)
         condition, x, y = rng.random(shape) < 0.6, _floats(rng, *shape), _floats(rng, *shape)
         yield RuleCase("where", f"{shape}", (condition, x, y), {}, 1)
-    for shape in ((65536,), (5, 7, 2003), (257, 263)):
+    shapes = ((65536,), (5, 7, 2003), (257, 263))
+    for shape in shapes:
         rng = np.random.default_rng(shape)
         for operator in ("add", "multiply"):
             yield RuleCase(operator, f"{shape}", (_floats(rng, *shape), _floats(rng, *shape)), {}, 1)
