@@ -22,7 +22,7 @@ from duoln.kernels.case_table import RuleCase
 from duoln.testing import selftest
 
 _SAVE_SECONDS = 2.0
-SMALL_VALUES = 100_000
+SMALL_VALUES = 1 << 17
 
 
 def small_cases() -> list[RuleCase]:
