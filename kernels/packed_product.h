@@ -8,7 +8,7 @@ static const index_t CACHED_BYTES = 1 << 20;  // of panels that stay in the seco
 // would wait for each other.
 template <int PANELS, class T, class First>
 static void tall_tiles(const First& a, index_t rows, const FromPanels<T>& panels, index_t depth, T* out, index_t distance, bool add,
-                       const Lines& next) {
+                       const Prefetch& next) {
     const bool shared = rows > TALL_ROWS && rows % TALL_ROWS > 0 && rows % TALL_ROWS < TALL_ROWS / 2;
     const index_t strips = rows / TALL_ROWS - shared, end = strips * TALL_ROWS, last = shared ? (end + rows) / 2 : end;
     const auto to = [&](index_t row) {
@@ -35,7 +35,7 @@ static void columns_of(const First& a, index_t rows, const T* packed, index_t be
             multiply_few<T, PANELS, FLAT_ROWS>(rows, a.from(0, k), panels, now, to);
             continue;
         }
-        Lines next;
+        Prefetch next;
         if (from_memory && rows > TALL_ROWS) {
             const T* after = packed + (k + now < depth ? (k + now) * W : PANELS * between);
             next = {reinterpret_cast<uintptr_t>(after), between * SIZE, PANELS, PANEL_BYTES - PANELS * between * SIZE, PANELS * now,

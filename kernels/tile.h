@@ -27,10 +27,10 @@ struct Panel {
     static index_t count(index_t columns) { return (columns + width - 1) / width; }
 };
 
-// Lines of memory that tiles ask for while they multiply, because they are used soon: one at every second place of the depth,
+// The cache lines that tiles ask for while they multiply, because they are used soon: one at every second place of the depth,
 // `count` in all. From one to the next it is `pace` bytes, and after `run` of them `jump` bytes more. Addresses are numbers,
 // because they may lie beyond an array: nothing is read.
-struct Lines {
+struct Prefetch {
     uintptr_t next = 0;
     index_t pace = 0, run = 0, jump = 0, count = 0, left = 0;
 
@@ -149,7 +149,7 @@ __attribute__((always_inline)) static inline void add_products(const First& firs
 // The product over `depth` of ROWS rows and PANELS panels.
 template <class T, int ROWS, int PANELS, class First, class Second>
 __attribute__((always_inline)) static inline void tile(const First& first, const Second& second, index_t depth,
-                                                       const Sums<T>& to, Lines& ahead) {
+                                                       const Sums<T>& to, Prefetch& ahead) {
     using vector = typename Vector<T>::type;
     constexpr int N = PANELS * Panel<T>::vectors;
     constexpr index_t L = Vector<T>::lanes;
@@ -181,8 +181,8 @@ __attribute__((always_inline)) static inline void tile(const First& first, const
 
 // The same for `count` strips; `first` and `to` are those of the first one.
 template <class T, int PANELS, class First, class Second>
-__attribute__((noinline)) static Lines multiply_each(index_t count, First first, const Second second, index_t depth, Sums<T> to,
-                                                 Lines ahead) {
+__attribute__((noinline)) static Prefetch multiply_each(index_t count, First first, const Second second, index_t depth, Sums<T> to,
+                                                 Prefetch ahead) {
     for (; count > 0; --count) {
         tile<T, TALL_ROWS, PANELS>(first, second, depth, to, ahead);
         first.go_on(depth);
@@ -196,7 +196,7 @@ __attribute__((noinline)) static Lines multiply_each(index_t count, First first,
 template <class T, int PANELS, int ROWS = TALL_ROWS - 1, class First, class Second>
 static void multiply_few(index_t rows, const First& first, const Second& second, index_t depth, const Sums<T>& to) {
     if constexpr (ROWS > 0) {
-        Lines none;
+        Prefetch none;
         if (rows == ROWS) tile<T, ROWS, PANELS>(first, second, depth, to, none);
         else multiply_few<T, PANELS, ROWS - 1>(rows, first, second, depth, to);
     }

@@ -1,6 +1,5 @@
-// The sums of the values of two arrays; of rows and a bias for each channel, and the bias's gradient.
+// The sum of rows and a bias for each channel, and the bias's gradient.
 #include "../channels.h"
-#include "../each_value.h"
 
 template <class T>
 static void add_bias(const T* x, const T* bias, T* y, const Lines& lines, index_t first, index_t last) {
@@ -28,10 +27,6 @@ static void sum_channels(const T* dy, T* parts, const Lines& lines, index_t firs
 }
 
 #define ADD(T, NAME)                                                                                                  \
-    extern "C" void add_##NAME(const T* x, const T* y, T* out, int64_t size, int32_t threads) {                       \
-        each_value(size, out, threads,                                                                                \
-                   [=](index_t k, const auto& lanes) { return lanes.load(x + k) + lanes.load(y + k); });              \
-    }                                                                                                                 \
     extern "C" void add_bias_##NAME(const T* x, const T* bias, T* y, int64_t rows, int64_t channels,                  \
                                     int32_t threads) {                                                                \
         const Lines lines{rows, channels};                                                                            \

@@ -66,7 +66,7 @@ class Part {
     const index_t first_row, last_row, first_panel, last_panel, blocks, depths;  // blocks of rows, and of the depth
     const Aligned<T> strips, panels;
     index_t k = 0, depth = 0, row = 0, rows = 0, panel = 0;  // where it is
-    Lines block_of_first{}, block_of_second{};               // that come next
+    Prefetch block_of_first{}, block_of_second{};               // that come next
 
     static index_t strips_of(index_t rows) { return (rows + R - 1) / R; }
     index_t most_depth() const { return (of.depth + depths - 1) / depths; }
@@ -91,14 +91,14 @@ class Part {
     // `by_tile`: the first tile packs the panels.
     void multiply_whole_panels(bool by_tile) {
         const index_t count = rows / R;
-        Lines next = next_tiles();
+        Prefetch next = next_tiles();
         if (by_tile) {
             const MatrixToPanels<T> second{of.b_at(k, panel * W), of.b[0].distance, packed(), depth * W};
             next = multiply_strips<P>(0, 1, second, sums(0), next);
         }
         const index_t asking = std::min(by_tile + (2 * next.count + depth - 1) / depth, count);  // these ask for all lines
         multiply_strips<P>(by_tile, asking, from_panels(), sums(by_tile), next);
-        Lines& block = block_of_second.count > 0 ? block_of_second : block_of_first;
+        Prefetch& block = block_of_second.count > 0 ? block_of_second : block_of_first;
         block = multiply_strips<P>(asking, count, from_panels(), sums(asking), block);
         if (rows % R) multiply_rows<P>(count, rows % R, sums(count));
     }
@@ -128,13 +128,13 @@ class Part {
 
     template <int PANELS>
     void multiply_strip(index_t s, index_t count_rows, const Sums<T>& to) {
-        if (count_rows == R) multiply_strips<PANELS>(s, s + 1, from_panels(), to, Lines());
+        if (count_rows == R) multiply_strips<PANELS>(s, s + 1, from_panels(), to, Prefetch());
         else multiply_rows<PANELS>(s, count_rows, to);
     }
 
     // Whole strips.
     template <int PANELS, class Second>
-    Lines multiply_strips(index_t first, index_t last, const Second& second, const Sums<T>& to, const Lines& next) {
+    Prefetch multiply_strips(index_t first, index_t last, const Second& second, const Sums<T>& to, const Prefetch& next) {
         const T* from = of.a_at(row + first * R, k);
         const index_t count = last - first, distance = of.a_distance;
         if (!of.a_turned) return multiply_each<T, PANELS>(count, FromRows<T>{from, distance}, second, depth, to, next);
@@ -167,19 +167,19 @@ class Part {
     }
 
     // What the next tiles read: strips, while the first panels are multiplied; else panels, unless they are in the caches.
-    Lines next_tiles() const {
+    Prefetch next_tiles() const {
         if (panel == first_panel) {
             if (!of.a_turned) return lines(of.a_at(row + R, k), LINE, depth / LINE, of.a_distance, (rows - R) * depth / LINE);
-            return k > 0 ? Lines() : lines(of.a_at(row + R, k), of.a_distance, depth, LINE, (rows - R) * depth / LINE);
+            return k > 0 ? Prefetch() : lines(of.a_at(row + R, k), of.a_distance, depth, LINE, (rows - R) * depth / LINE);
         }
-        if (panel + P >= last_panel) return Lines();
-        if (packs_second()) return k > 0 ? Lines() : block_of_panels(k, panel + P, P);
-        if ((last_panel - first_panel) * depth * PANEL_BYTES <= CACHED_PANELS) return Lines();
+        if (panel + P >= last_panel) return Prefetch();
+        if (packs_second()) return k > 0 ? Prefetch() : block_of_panels(k, panel + P, P);
+        if ((last_panel - first_panel) * depth * PANEL_BYTES <= CACHED_PANELS) return Prefetch();
         return lines(packed() + P * depth * W, depth * W, P, W, P * depth * W / LINE);
     }
 
     void ask_for_block(index_t from) {
-        block_of_first = block_of_second = Lines();
+        block_of_first = block_of_second = Prefetch();
         if (from >= of.depth) return;
         block_of_second = block_of_panels(from, first_panel, last_panel - first_panel);
         const index_t part = last_row - first_row;
@@ -187,16 +187,16 @@ class Part {
     }
 
     // The second matrix in some panels, for `depth` places that begin at `from`.
-    Lines block_of_panels(index_t from, index_t first, index_t count) const {
-        if (!of.b_in_one_piece()) return Lines();
+    Prefetch block_of_panels(index_t from, index_t first, index_t count) const {
+        if (!of.b_in_one_piece()) return Prefetch();
         const index_t run = of.b_turned ? depth / LINE : count * W / LINE;
         return lines(of.b_at(from, first * W), LINE, run, of.b[0].distance, count * W * depth / LINE);
     }
 
     // `count` lines from `first` on: `run` of them `pace` values apart, then as many `next` values further.
-    static Lines lines(const T* first, index_t pace, index_t run, index_t next, index_t count) {
+    static Prefetch lines(const T* first, index_t pace, index_t run, index_t next, index_t count) {
         static constexpr index_t SIZE = sizeof(T);
-        if (count <= 0 || run <= 0) return Lines();
+        if (count <= 0 || run <= 0) return Prefetch();
         return {reinterpret_cast<uintptr_t>(first), pace * SIZE, run, (next - run * pace) * SIZE, count, run};
     }
 

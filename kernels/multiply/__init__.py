@@ -1,1 +1,0 @@
-"""Fused rule for `multiply`."""
