@@ -86,11 +86,12 @@ class Stream:
         begin, size = self._bits.state, rest.size
 
         def fill(first: int, last: int) -> None:
-            bits = self._bits if last == size else np.random.Philox()
-            if bits is not self._bits:
-                bits.state = begin
+            bits = np.random.Philox(0)
+            bits.state = begin
             bits.advance(first // _BLOCK)
             np.random.Generator(bits).random(out=rest[first:last])
+            if last == size:
+                self._bits.state = bits.state
 
         in_threads(size, _TOGETHER, fill)
 
