@@ -1,4 +1,4 @@
-"""Sums on the CPU, compiled: of images and a bias for each channel, and of two large arrays."""
+"""The sum of images and a bias for each channel on the CPU, compiled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import channels, host, native
-from duoln.kernels.two_arrays import OfTwoArrays
 from duoln.ops import add
 
 _FILE = "add/add.cpp"
@@ -43,22 +42,6 @@ def _vjp(be: Backend, saved: None, gout: Array, needs: Sequence[bool]) -> tuple[
     return gout if needs[0] else None, d_bias
 
 
-_add = OfTwoArrays("add")
-
-
-def _sum_supports(be: Backend, x: Array | float, y: Array | float) -> str | None:
-    return _add.failure(x, y)
-
-
-def _sum_forward(be: Backend, x: Array, y: Array) -> tuple[Array, None]:
-    return _add(x, y), None
-
-
-def _sum_vjp(be: Backend, saved: None, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
-    return gout if needs[0] else None, gout if needs[1] else None
-
-
 def attach() -> None:
-    """Add the rules to `add`."""
-    add.add(Rule("compiled", _sum_forward, _sum_vjp, _sum_supports), backend="numpy")
+    """Add the rule to `add`."""
     add.add(Rule("compiled bias", _forward, _vjp, _supports), backend="numpy")

@@ -1,5 +1,26 @@
-// One of two values, as a condition says. Either may be one number for all places.
-#include "../each_value.h"
+// Arrays whose values each come from the values at the same place of others: sums, products, and one of two values, as a condition
+// says, where either may be one number for all places.
+#include "../rows.h"
+
+// `value(k, lanes)` gives the vector of the values k and after; `lanes` loads it (rows.h). `out` begins on a cache line. A large
+// result goes past the caches.
+template <class T, class Value>
+static void each_value(index_t size, T* out, int threads, const Value& value) {
+    static constexpr index_t AT_ONCE = 1024;  // threads get whole ones, so that no two write to one cache line
+    const bool past_caches = go_past_caches<T>(size);
+    in_parts((size + AT_ONCE - 1) / AT_ONCE, threads, [&](index_t first_part, index_t last_part) {
+        const index_t first = first_part * AT_ONCE, last = std::min(last_part * AT_ONCE, size);
+        each_vector<T>(last - first, [&](index_t k, auto lanes, auto) {
+            T* to = out + first + k;
+            const auto values = value(first + k, lanes);
+            if constexpr (std::is_same_v<decltype(lanes), WholeVector<T>>) {
+                if (past_caches) return store_past_caches(to, values);
+            }
+            lanes.store(to, values);
+        });
+        if (past_caches) end_past_caches();
+    });
+}
 
 // Bytes of the condition for a vector of values.
 template <class T>
@@ -36,7 +57,15 @@ static void with(const T* array, double number, const Work& work) {
     else work(OneNumber<T>{T(number)});
 }
 
-#define WHERE(T, NAME)                                                                                                \
+#define ELEMENTWISE(T, NAME)                                                                                          \
+    extern "C" void add_##NAME(const T* x, const T* y, T* out, int64_t size, int32_t threads) {                       \
+        each_value(size, out, threads,                                                                                \
+                   [=](index_t k, const auto& lanes) { return lanes.load(x + k) + lanes.load(y + k); });              \
+    }                                                                                                                 \
+    extern "C" void multiply_##NAME(const T* x, const T* y, T* out, int64_t size, int32_t threads) {                  \
+        each_value(size, out, threads,                                                                                \
+                   [=](index_t k, const auto& lanes) { return lanes.load(x + k) * lanes.load(y + k); });              \
+    }                                                                                                                 \
     extern "C" void where_##NAME(const uint8_t* condition, const T* x, const T* y, T* out, int64_t size,              \
                                  double x_number, double y_number, int32_t threads) {                                 \
         with(x, x_number, [&](const auto& from_x) {                                                                   \
@@ -47,4 +76,4 @@ static void with(const T* array, double number, const Work& work) {
             });                                                                                                       \
         });                                                                                                           \
     }
-ENTRIES(WHERE)
+ENTRIES(ELEMENTWISE)

@@ -1,50 +1,105 @@
-"""`where` on the CPU, compiled: NumPy's own loop takes a branch at each value, which a random condition makes slow."""
+"""`add` and `multiply` of two large arrays of one shape, and `where`, on the CPU, compiled.
+
+NumPy's loops have one thread, and that of `where` takes a branch at each value, which a random condition makes slow.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
-from duoln.ops import where
+from duoln.ops import add, multiply, where
 
-_FILE = "where/where.cpp"
+_FILE = "elementwise/elementwise.cpp"
 _LEAST = 1 << 12
-"""Values below which a call of NumPy's costs less."""
+"""Values below which a call of NumPy's `where` costs less."""
+_TWO = "x: real[1], y: real[1], out: real[1], size: int64, threads: int32"
 
-_choose = native.Function(_FILE, "where", "condition: bool[1], x: real[1]?, y: real[1]?, out: real[1], size: int64, "
-                                          "x_number: float64, y_number: float64, threads: int32")
+_add = native.Function(_FILE, "add", _TWO)
+_multiply = native.Function(_FILE, "multiply", _TWO)
+_where = native.Function(_FILE, "where", "condition: bool[1], x: real[1]?, y: real[1]?, out: real[1], size: int64, "
+                                         "x_number: float64, y_number: float64, threads: int32")
 
 
-def _supports(be: Backend, condition: Array, x: Array | float, y: Array | float) -> str | None:
-    arrays = [a for a in (x, y) if isinstance(a, np.ndarray)]
-    if any(a.shape != condition.shape or a.dtype.kind != "f" or a.itemsize < 4 for a in arrays):
+def _of_two_supports(be: Backend, x: Array | float, y: Array | float) -> str | None:
+    if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.shape == y.shape and x.dtype == y.dtype
+            and _is_wide(x)):
+        return "they are no floats of one shape"
+    if x.nbytes < host.PARALLEL_BYTES:
+        return f"it is for at least {host.PARALLEL_BYTES} bytes"
+    return native.failure(_FILE)
+
+
+def _is_wide(x: Array) -> bool:
+    return bool(x.dtype.kind == "f" and x.itemsize >= 4)
+
+
+def _of_two(launch: native.Function, x: Array, y: Array) -> Array:
+    out = host.empty_like(x)
+    launch(_line(x), _line(y), _line(out), out.size, native.threads_for(out.nbytes))
+    return out
+
+
+def _line(x: Array) -> Array:
+    """All values of an array, in order."""
+    line: Array = np.ascontiguousarray(x).reshape(-1)
+    return line
+
+
+def _add_forward(be: Backend, x: Array, y: Array) -> tuple[Array, None]:
+    return _of_two(_add, x, y), None
+
+
+def _add_vjp(be: Backend, saved: None, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
+    return gout if needs[0] else None, gout if needs[1] else None
+
+
+def _multiply_forward(be: Backend, x: Array, y: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _of_two(_multiply, x, y), (x, y)
+
+
+def _multiply_vjp(be: Backend, saved: tuple[Array, Array], gout: Array,
+                  needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
+    x, y = saved
+    return _of_two(_multiply, gout, y) if needs[0] else None, _of_two(_multiply, gout, x) if needs[1] else None
+
+
+def _where_supports(be: Backend, condition: Array, x: Array | float, y: Array | float) -> str | None:
+    if any(a.shape != condition.shape or not _is_wide(a) for a in (x, y) if isinstance(a, np.ndarray)):
         return f"it is for floats of the shape {condition.shape} of the condition"
     if condition.size < _LEAST:
         return f"it is for at least {_LEAST} values"
     return native.failure(_FILE)
 
 
-def _run(condition: Array, x: Array | float, y: Array | float) -> Array:
-    flat = [np.ascontiguousarray(a).reshape(-1) if isinstance(a, np.ndarray) else None for a in (x, y)]
-    numbers = [0.0 if isinstance(a, np.ndarray) else float(a) for a in (x, y)]
-    out = host.empty(condition.shape, next(a for a in flat if a is not None).dtype)
-    _choose(np.ascontiguousarray(condition).reshape(-1), *flat, out.reshape(-1), condition.size, *numbers,
-            native.threads_for(out.nbytes))
+def _choose(condition: Array, x: Array | float, y: Array | float) -> Array:
+    (of_x, x_number), (of_y, y_number) = _array_or_number(x), _array_or_number(y)
+    out = host.empty(condition.shape, (of_x if of_y is None else of_y).dtype)
+    _where(_line(condition), of_x, of_y, _line(out), out.size, x_number, y_number, native.threads_for(out.nbytes))
     return out
 
 
-def _forward(be: Backend, condition: Array, x: Array | float, y: Array | float) -> tuple[Array, Array]:
-    return _run(condition, x, y), condition
+def _array_or_number(x: Array | float) -> tuple[Any, float]:
+    """What the kernel gets of an operand: an array, or None and a number."""
+    return (_line(x), 0.0) if isinstance(x, np.ndarray) else (None, float(x))
 
 
-def _vjp(be: Backend, condition: Array, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
-    return None, _run(condition, gout, 0.0) if needs[1] else None, _run(condition, 0.0, gout) if needs[2] else None
+def _where_forward(be: Backend, condition: Array, x: Array | float, y: Array | float) -> tuple[Array, Array]:
+    return _choose(condition, x, y), condition
+
+
+def _where_vjp(be: Backend, condition: Array, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
+    return (None, _choose(condition, gout, 0.0) if needs[1] else None,
+            _choose(condition, 0.0, gout) if needs[2] else None)
 
 
 def attach() -> None:
-    """Add the rule to `where`."""
-    where.add(Rule("compiled", _forward, _vjp, _supports), backend="numpy")
+    """Add the rules to the three operators."""
+    add.add(Rule("compiled", _add_forward, _add_vjp, _of_two_supports), backend="numpy")
+    multiply.add(Rule("compiled", _multiply_forward, _multiply_vjp, _of_two_supports), backend="numpy")
+    where.add(Rule("compiled", _where_forward, _where_vjp, _where_supports), backend="numpy")

@@ -12,7 +12,7 @@ from duoln.kernels.native import building, storage, toolchain
 from duoln.kernels.native.storage import Stored
 from duoln.kernels.native.toolchain import NATIVE, Compiler
 
-COMMON = ("layer_norm", "softmax_cross_entropy", "adam", "global_norm", "linear", "product", "relu")
+COMMON = ("layer_norm", "softmax_cross_entropy", "adam", "global_norm", "linear", "product", "relu", "elementwise")
 """Folders of the kernels that nearly every task needs: the first use of any kernel compiles them side by side."""
 IMAGES = ("conv", "batch_norm", "max_pool", "add")
 """Those that networks of images need beside them: the first use of one compiles them all. Others come by folder."""

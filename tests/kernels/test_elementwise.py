@@ -1,4 +1,4 @@
-"""The compiled sum and product of two arrays: NumPy's bits, and what is left to NumPy."""
+"""The compiled sum and product of two arrays, and `where`: NumPy's bits in every layout, and what is left to NumPy."""
 
 import numpy as np
 import pytest
@@ -7,12 +7,11 @@ from duoln import ops, runtime
 from duoln.kernels import native
 
 pytestmark = pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled here")
-OPERATORS = {"add": (np.add, 1), "multiply": (np.multiply, 0)}
-"""NumPy's function, and the place of the rule among the operator's."""
+OPERATORS = {"add": np.add, "multiply": np.multiply}
 
 
 def _rule(name):
-    return runtime.backend("numpy") and getattr(ops, name).rules("numpy")[OPERATORS[name][1]]
+    return runtime.backend("numpy") and getattr(ops, name).rules("numpy")[0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -21,7 +20,7 @@ def _rule(name):
 def test_value_and_gradients_are_those_of_numpy(name, shape, dtype, rng, numpy_backend):
     x, y, gout = (rng.standard_normal(shape).astype(dtype) for _ in range(3))
     x.flat[::7], y.flat[::5], x.flat[3] = np.nan, np.inf, -0.0
-    rule, of_numpy = _rule(name), OPERATORS[name][0]
+    rule, of_numpy = _rule(name), OPERATORS[name]
     assert rule.supports(numpy_backend, x, y) is None
     out, saved = rule.forward(numpy_backend, x, y)
     assert out.dtype == x.dtype and out.tobytes() == of_numpy(x, y).tobytes()
@@ -36,7 +35,7 @@ def test_layouts(name, rng, numpy_backend):
     x, y = (rng.standard_normal((300, 900)).astype(np.float32) for _ in range(2))
     wide = rng.standard_normal((300, 1800)).astype(np.float32)
     for a, b in ((x, wide[:, ::2]), (x.T, y.T), (x[::-1], y[:, ::-1]), (x, np.broadcast_to(y[:1], x.shape))):
-        np.testing.assert_array_equal(_rule(name).forward(numpy_backend, a, b)[0], OPERATORS[name][0](a, b))
+        np.testing.assert_array_equal(_rule(name).forward(numpy_backend, a, b)[0], OPERATORS[name](a, b))
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -45,3 +44,46 @@ def test_what_is_left_to_numpy(name, rng, numpy_backend):
     for y in (x[:1], 2.0, x.astype(np.float64), np.ones((512, 512), np.int32)):
         assert "no floats of one shape" in supports(numpy_backend, x, y)
     assert "at least" in supports(numpy_backend, x[:9], x[:9])
+
+
+@pytest.fixture
+def rule(numpy_backend):
+    return _rule("where")
+
+
+def _arrays(rng, shape, dtype):
+    x, y = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
+    x.flat[::7], y.flat[::5], x.flat[3] = np.nan, np.inf, -0.0
+    return rng.random(shape) < 0.6, x, y
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(4096,), (4097,), (3, 5, 1001), (67, 1023), (2049, 1025)], ids=str)  # the last one goes past the caches
+def test_where_is_that_of_numpy(shape, dtype, rule, rng, numpy_backend):
+    condition, x, y = _arrays(rng, shape, dtype)
+    gout = rng.standard_normal(shape).astype(dtype)
+    for a, b in ((x, y), (x, 2.5), (-np.inf, y), (x, 0.0)):
+        assert rule.supports(numpy_backend, condition, a, b) is None
+        out, saved = rule.forward(numpy_backend, condition, a, b)
+        expected = np.where(condition, a, b)
+        assert out.dtype == expected.dtype and out.shape == shape and out.tobytes() == expected.tobytes()
+        none, d_x, d_y = rule.vjp(numpy_backend, saved, gout, (False, True, True))
+        assert none is None
+        np.testing.assert_array_equal(d_x, np.where(condition, gout, 0))
+        np.testing.assert_array_equal(d_y, np.where(condition, 0, gout))
+    assert rule.vjp(numpy_backend, saved, gout, (False, False, False)) == (None, None, None)
+
+
+def test_layouts_of_where(rule, rng, numpy_backend):
+    condition, x, y = _arrays(rng, (70, 90), "float32")
+    wide = rng.standard_normal((70, 180)).astype(np.float32)
+    for a, b, c in ((condition, x, wide[:, ::2]), (condition.T, x.T, y.T), (condition[::-1], x, y[:, ::-1])):
+        np.testing.assert_array_equal(rule.forward(numpy_backend, a, b, c)[0], np.where(a, b, c))
+
+
+def test_what_where_leaves_to_the_composed_rule(rule, rng, numpy_backend):
+    condition, x, y = _arrays(rng, (64, 64), "float32")
+    assert "the shape (64, 64)" in rule.supports(numpy_backend, condition, x, y[:1])
+    assert "the shape (64, 1)" in rule.supports(numpy_backend, condition[:, :1], x, y)
+    assert "floats" in rule.supports(numpy_backend, condition, np.ones((64, 64), np.int32), 1)
+    assert "at least" in rule.supports(numpy_backend, condition[:60], x[:60], 0.0)

@@ -1,0 +1,1 @@
+"""Fused rules for `add`, `multiply` and `where`."""
