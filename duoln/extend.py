@@ -66,7 +66,7 @@ What is here:
 * shapes: `broadcast_shape`, and `unbroadcast` for its gradient;
 * `host`: arrays that start on a cache line, and the number of threads, for rules on NumPy arrays;
 * `native`: a `Function` calls C++ text that is compiled at its first use (give the file's whole path; it may include
-  `native.h`); `failure` says why there is none, for `supports`; `threads_for` how many threads to use;
+  `native.h`); `failure` says why there is none for a dtype, for `supports`; `threads_for` how many threads to use;
 * loaded on first use: `cuda` and `metal`, each with a `Kernel` that compiles a file (give its whole path) and checks
   its launches; and `check_op`, `check_rule`, `gradcheck`, `check_close` and `check_error` of
   `duoln.testing`.

@@ -8,8 +8,15 @@
 #include "team.h"
 #include "vector.h"
 
-// ENTRIES(M) defines what M makes of both types and their names, such as `extern "C" void f_float32(...)`.
-#define ENTRIES(M) M(float, float32) M(double, float64)
+// ENTRIES(M) defines what M makes of the type that the library is for and of its name, such as
+// `extern "C" void f_float32(...)`: a library for each, because few programs need both and the compiler takes twice as long.
+#if REAL_BITS == 32
+#define ENTRIES(M) M(float, float32)
+#elif REAL_BITS == 64
+#define ENTRIES(M) M(double, float64)
+#else
+#error "expected -DREAL_BITS=32 or 64"
+#endif
 
 static const index_t CACHE_LINE = 64;  // bytes
 

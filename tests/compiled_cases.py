@@ -26,7 +26,7 @@ from duoln import ops, runtime
 from duoln.core import Factors, Rule
 from duoln.kernels import host, native, source
 from duoln.kernels.case_table import RuleCase, rule_cases
-from duoln.kernels.native import loading, toolchain
+from duoln.kernels.native import loading, storage, toolchain
 from duoln.testing import check_rule, selftest
 
 SANITIZERS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fsanitize=float-cast-overflow",
@@ -123,8 +123,8 @@ def failures(op: str) -> Iterator[str]:
             if rule.takes_factors:
                 yield from (f"{case}, gradients in {rows} rows: {error}" for rows in (1, 3, 8)
                             for error in factored_failures(rule, wide, case.attrs, rows))
-    unused = [] if op else [file for file in native.sources() if file not in loading._state.libraries]
-    yield from (f"no case reaches {file}: {native.failure(file) or 'it compiles'}" for file in unused)
+    unused = [] if op else [unit for unit in storage.units() if unit not in loading._state.libraries]
+    yield from (f"no case reaches {unit}: {native.failure(unit.file, np.dtype(unit.real)) or 'it compiles'}" for unit in unused)
     print(f"\n{count} cases of {len(native.sources())} kernels, {native.summary()}", flush=True)
 
 

@@ -39,8 +39,8 @@ def _compile(args: argparse.Namespace) -> int:
     if args.json:
         console.put_json(made)
         return 0
-    for name in made["libraries"].values():
-        console.put(str(Path(made["folder"]) / name))
-    console.say(f"{len(made['libraries'])} kernels for {made['platform']}, {made['march']}, vectors of "
+    for library in made["libraries"]:
+        console.put(str(Path(made["folder"]) / library["name"]))
+    console.say(f"{len(made['libraries'])} libraries for {made['platform']}, {made['march']}, vectors of "
                 f"{made['vector_bits']} bits, by {made['compiler']}; use them with DUOLN_KERNELS={made['folder']}")
     return 0

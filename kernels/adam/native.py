@@ -28,7 +28,7 @@ _update = native.Function(_FILE, "adam", "addresses: int64[2], sizes: int64[1], 
 
 
 def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, **attrs: Any) -> str | None:
-    return supports(be, rate, eps, scale, *arrays, **attrs) or native.failure(_FILE)
+    return supports(be, rate, eps, scale, *arrays, **attrs) or native.failure(_FILE, arrays[0].dtype)
 
 
 def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, beta1: float, beta2: float,

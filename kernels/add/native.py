@@ -22,7 +22,7 @@ _sum_channels = native.Function(_FILE, "sum_channels", "dy: real[2], parts: real
 def _supports(be: Backend, x: Array | float, y: Array | float) -> str | None:
     if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.ndim > 2 and y.shape == x.shape[-1:]):
         return "it is no bias of the last of three axes or more"
-    return native.failure(_FILE) if x.size else "there are no values"
+    return native.failure(_FILE, x.dtype) if x.size else "there are no values"
 
 
 def _forward(be: Backend, x: Array, y: Array) -> tuple[Array, None]:

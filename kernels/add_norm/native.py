@@ -15,7 +15,7 @@ Gouts = tuple[Array | None, Array | None]
 
 def _supports(be: Backend, x: Array, residual: Array, gain: Array | None, bias: Array | None = None,
               eps: float = 1e-5) -> str | None:
-    return native.failure(FILE) if x.size else "there are no values"
+    return native.failure(FILE, x.dtype) if x.size else "there are no values"
 
 
 def _layer_forward(be: Backend, x: Array, residual: Array, gain: Array | None, bias: Array | None,

@@ -39,7 +39,7 @@ class _Saved(NamedTuple):
 
 def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float = 1e-5,
               unbiased: bool = False) -> str | None:
-    return native.failure(_FILE) if x.size else "there are no values"
+    return native.failure(_FILE, x.dtype) if x.size else "there are no values"
 
 
 def _statistics(rows: Array, divisor: int, threads: int) -> tuple[Array, Array]:

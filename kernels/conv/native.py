@@ -34,7 +34,7 @@ class _Saved(NamedTuple):
 
 
 def _supports(be: Backend, x: Array, weight: Array, **attrs: Any) -> str | None:
-    return supports(be, x, weight, **attrs) or native.failure(_FILE)
+    return supports(be, x, weight, **attrs) or native.failure(_FILE, x.dtype)
 
 
 def _sizes(x: Array, weight: Array, stride: int, padding: int) -> tuple[int, ...]:

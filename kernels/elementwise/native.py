@@ -27,16 +27,11 @@ _where = native.Function(_FILE, "where", "condition: bool[1], x: real[1]?, y: re
 
 
 def _of_two_supports(be: Backend, x: Array | float, y: Array | float) -> str | None:
-    if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.shape == y.shape and x.dtype == y.dtype
-            and _is_wide(x)):
-        return "they are no floats of one shape"
+    if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.shape == y.shape and x.dtype == y.dtype):
+        return "they are no arrays of one shape and dtype"
     if x.nbytes < host.PARALLEL_BYTES:
         return f"it is for at least {host.PARALLEL_BYTES} bytes"
-    return native.failure(_FILE)
-
-
-def _is_wide(x: Array) -> bool:
-    return bool(x.dtype.kind == "f" and x.itemsize >= 4)
+    return native.failure(_FILE, x.dtype)
 
 
 def _of_two(launch: native.Function, x: Array, y: Array) -> Array:
@@ -70,11 +65,12 @@ def _multiply_vjp(be: Backend, saved: tuple[Array, Array], gout: Array,
 
 
 def _where_supports(be: Backend, condition: Array, x: Array | float, y: Array | float) -> str | None:
-    if any(a.shape != condition.shape or not _is_wide(a) for a in (x, y) if isinstance(a, np.ndarray)):
-        return f"it is for floats of the shape {condition.shape} of the condition"
+    arrays = [a for a in (x, y) if isinstance(a, np.ndarray)]
+    if any(a.shape != condition.shape for a in arrays):
+        return f"it is for arrays of the shape {condition.shape} of the condition"
     if condition.size < _LEAST:
         return f"it is for at least {_LEAST} values"
-    return native.failure(_FILE)
+    return native.failure(_FILE, arrays[0].dtype)
 
 
 def _choose(condition: Array, x: Array | float, y: Array | float) -> Array:

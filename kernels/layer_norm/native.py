@@ -14,7 +14,7 @@ from duoln.ops import layer_norm
 
 def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float = 1e-5,
               eps_place: str = "inside", activation: str | None = None) -> str | None:
-    return supports(be, x, gain, bias, eps, eps_place, activation) or native.failure(FILE)
+    return supports(be, x, gain, bias, eps, eps_place, activation) or native.failure(FILE, x.dtype)
 
 
 def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float, eps_place: str,

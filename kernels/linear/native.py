@@ -36,7 +36,7 @@ def supports(be: Backend, x: Array, weight: Array, bias: Array | None) -> str | 
         return f"it is for weights of at least {LEAST_WEIGHTS} values"
     if not weight.flags.c_contiguous:
         return "the weight is not contiguous"
-    return native.failure(FILE)
+    return native.failure(FILE, x.dtype)
 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:

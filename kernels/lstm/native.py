@@ -118,7 +118,7 @@ _fused = supports(tuple(VARIANTS))
 
 
 def _supports(be: Backend, *arrays: Array, **attrs: Any) -> str | None:
-    return _fused(be, *arrays, **attrs) or native.failure(_FILE)
+    return _fused(be, *arrays, **attrs) or native.failure(_FILE, arrays[0].dtype)
 
 
 def attach() -> None:

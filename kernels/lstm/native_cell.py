@@ -84,7 +84,7 @@ _fused = supports(tuple(VARIANTS))
 
 def _supports(be: Backend, x_proj: Array, h_proj: Array, c: Array, *arrays: Array, norm: str, eps_place: str,
               **unused: Any) -> str | None:
-    return _fused(be, x_proj, h_proj, norm=norm, eps_place=eps_place) or native.failure(_FILE)
+    return _fused(be, x_proj, h_proj, norm=norm, eps_place=eps_place) or native.failure(_FILE, x_proj.dtype)
 
 
 def cell_rule() -> Rule:

@@ -31,7 +31,7 @@ class _Saved(NamedTuple):
 def _supports(be: Backend, x: Array, size: Sizes, stride: Sizes) -> str | None:
     if isinstance(size, tuple) or isinstance(stride, tuple):
         return "its windows are squares with one stride"
-    return native.failure(_FILE) if x.size else "there are no values"
+    return native.failure(_FILE, x.dtype) if x.size else "there are no values"
 
 
 def _forward(be: Backend, x: Array, size: int, stride: int) -> tuple[Array, _Saved]:

@@ -5,10 +5,10 @@
     _forward(x, gain, y, rows, width, eps)
 
 `real` is float32 or float64, the same for all arrays of a call; the text has an entry for each, `NAME_float32` and
-`NAME_float64`. A library is kept in DUOLN_KERNELS, else in the folder of caches, with a record of what it was made from
-and of what the CPU must have. A library of another text, or for a CPU that this machine is not, is never loaded.
-`duoln compile` makes all of them ahead, also for other CPUs. Where there is neither a library nor a compiler, or
-DUOLN_NATIVE=0 is set, `reason()` says so and NumPy's rules run.
+`NAME_float64`, in a library of its own. A library is kept in DUOLN_KERNELS, else in the folder of caches, with a record
+of what it was made from and of what the CPU must have. A library of another text, or for a CPU that this machine is
+not, is never loaded. `duoln compile` makes all of them ahead, also for other CPUs. Where there is neither a library nor
+a compiler, or DUOLN_NATIVE=0 is set, `reason()` says so and NumPy's rules run.
 
 The order to read in: `toolchain` (the compiler), `processor` (the CPU), `storage` (the folder), `building`, `loading`,
 `function`.

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from duoln.errors import KernelError
 from duoln.kernels import host, source
 from duoln.kernels.native import storage, toolchain
-from duoln.kernels.native.storage import Record
+from duoln.kernels.native.storage import REALS, Record, Unit
 from duoln.kernels.native.toolchain import Compiler
 
 _SECONDS = 300.0
@@ -39,9 +39,9 @@ class Plan(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A compiler at work on one kernel."""
+    """A compiler at work on one unit."""
 
-    file: str
+    unit: Unit
     command: list[str]
     built: Path
     log: Path
@@ -50,13 +50,13 @@ class Running(NamedTuple):
     deadline: float
 
 
-def build(files: Sequence[str], chosen: Compiler) -> dict[str, str]:
-    """Compile kernels for this machine's CPU, those that are missing; the logs of those that do not compile.
+def build(units: Sequence[Unit], chosen: Compiler) -> dict[Unit, str]:
+    """Compile units for this machine's CPU, those that are missing; the logs of those that do not compile.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    return _build(files, Plan(chosen, toolchain.NATIVE, storage.folder(), _PRIVATE))
+    return _build(units, Plan(chosen, toolchain.NATIVE, storage.folder(), _PRIVATE))
 
 
 def compile_ahead(march: str, out: Path | None = None) -> dict[str, Any]:
@@ -83,36 +83,38 @@ def compile_ahead(march: str, out: Path | None = None) -> dict[str, Any]:
             out.mkdir(parents=True)
             out.chmod(0o755)
         storage.check_writable(plan.folder)
-        logs = _build(storage.sources(), plan)
+        logs = _build(storage.units(), plan)
     except OSError as error:
         raise KernelError(f"[compile] expected a folder for the libraries, found that {plan.folder} cannot be written: "
                           f"{error.strerror or error}") from error
     if logs:
-        raise KernelError("\n".join(f"[compile] {file} does not compile:\n{_beginning(log)}"
-                                    for file, log in logs.items()))
+        raise KernelError("\n".join(f"[compile] {unit} does not compile:\n{_beginning(log)}"
+                                    for unit, log in logs.items()))
     return {"folder": str(plan.folder), "march": march, "compiler": chosen.version,
             "flags": " ".join(toolchain.flags_for(march)), **target._asdict(),
-            "libraries": {file: storage.library_path(file, chosen, march, plan.folder).name
-                          for file in storage.sources()}}
+            "libraries": [{"file": unit.file, "dtype": unit.real, "name": _path(unit, plan).name}
+                          for unit in storage.units()]}
 
 
-def _build(files: Sequence[str], plan: Plan) -> dict[str, str]:
+def _build(units: Sequence[Unit], plan: Plan) -> dict[Unit, str]:
     logs = {}
     with _alone(plan.folder):
         for left in plan.folder.glob(f"{_ASIDE}*"):  # by a process that was killed; nobody else is at work here now
             shutil.rmtree(left)
-        missing = [file for file in files if not storage.is_whole(_path(file, plan))]
+        missing = [unit for unit in units if not storage.is_whole(_path(unit, plan))]
         if missing:
-            names = ", ".join(Path(file).stem for file in missing)
-            print(f"duoln: compiling {names} for {'this CPU' if plan.march == toolchain.NATIVE else plan.march} with "
-                  f"{plan.compiler.version}; this is done once", file=sys.stderr, flush=True)
+            names = ", ".join(dict.fromkeys(Path(unit.file).stem for unit in missing))
+            reals = " and ".join(dict.fromkeys(unit.real for unit in missing))
+            print(f"duoln: compiling {names} in {reals} for "
+                  f"{'this CPU' if plan.march == toolchain.NATIVE else plan.march} with {plan.compiler.version}; "
+                  "this is done once", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory(dir=plan.folder, prefix=_ASIDE) as aside:
                 logs = dict(_compiled(missing, plan, Path(aside)))
     return logs
 
 
-def _path(file: str, plan: Plan) -> Path:
-    return storage.library_path(file, plan.compiler, plan.march, plan.folder)
+def _path(unit: Unit, plan: Plan) -> Path:
+    return storage.library_path(unit, plan.compiler, plan.march, plan.folder)
 
 
 @contextmanager
@@ -125,12 +127,12 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _compiled(files: Sequence[str], plan: Plan, aside: Path) -> Iterator[tuple[str, str]]:
-    """Compile as many side by side as there are cores; pairs of each file that does not compile, and the log.
+def _compiled(units: Sequence[Unit], plan: Plan, aside: Path) -> Iterator[tuple[Unit, str]]:
+    """Compile as many side by side as there are cores; pairs of each unit that does not compile, and the log.
 
     Long texts come first, so that no core waits at the end for one that began late.
     """
-    waiting = sorted(files, key=lambda file: len(source.text(file)), reverse=True)
+    waiting = sorted(units, key=lambda unit: len(source.text(unit.file)), reverse=True)
     running = list[Running]()
     try:
         while waiting or running:
@@ -145,20 +147,20 @@ def _compiled(files: Sequence[str], plan: Plan, aside: Path) -> Iterator[tuple[s
                 _keep(ended, plan)
             else:
                 log = ended.log.read_text(encoding="utf-8", errors="replace")
-                yield ended.file, f"{' '.join(ended.command)}\n{log}"
+                yield ended.unit, f"{' '.join(ended.command)}\n{log}"
     finally:  # after Ctrl-C or a full disk no compiler stays behind
         for each in running:
             _end(each)
 
 
-def _started(file: str, plan: Plan, aside: Path) -> Running:
-    text, built, log = (aside / f"{file.replace('/', '-')}{ending}" for ending in ("", ".so", ".log"))
+def _started(unit: Unit, plan: Plan, aside: Path) -> Running:
+    text, built, log = (aside / f"{unit.real}-{unit.file.replace('/', '-')}{ending}" for ending in ("", ".so", ".log"))
     # Headers are pasted in, each once, and a compiler warns of the pragma outside of a header.
-    text.write_text(source.text(file).replace("#pragma once\n", "\n"), encoding="utf-8")
-    command = [plan.compiler.path, *toolchain.flags_for(plan.march), str(text), "-o", str(built)]
+    text.write_text(source.text(unit.file).replace("#pragma once\n", "\n"), encoding="utf-8")
+    command = [plan.compiler.path, *toolchain.flags_for(plan.march), REALS[unit.real], str(text), "-o", str(built)]
     with log.open("w", encoding="utf-8") as output:
         process = Popen(command, stdin=DEVNULL, stdout=output, stderr=STDOUT)
-    return Running(file, command, built, log, process, time.monotonic() + _SECONDS)
+    return Running(unit, command, built, log, process, time.monotonic() + _SECONDS)
 
 
 def _has_ended(running: Running) -> bool:
@@ -177,8 +179,8 @@ def _end(running: Running) -> None:
 
 def _keep(running: Running, plan: Plan) -> None:
     """Move a library and its record into place, the record first: a library counts as soon as it is there."""
-    target, path = toolchain.target(plan.compiler, plan.march), _path(running.file, plan)
-    record = Record(storage.digest(running.file), plan.march, " ".join(toolchain.flags_for(plan.march)),
+    target, path = toolchain.target(plan.compiler, plan.march), _path(running.unit, plan)
+    record = Record(storage.digest(running.unit), plan.march, " ".join(toolchain.flags_for(plan.march)),
                     plan.compiler.version, target.platform, target.needs, target.vector_bits, storage.cpu_digest(),
                     storage.file_digest(running.built))
     written = storage.record_path(running.built)
@@ -189,10 +191,10 @@ def _keep(running: Running, plan: Plan) -> None:
     running.built.replace(path)
 
 
-def tell(logs: Mapping[str, str]) -> None:
+def tell(logs: Mapping[Unit, str]) -> None:
     """Say which kernels do not compile, each with its command and the beginning of the compiler's words."""
-    for file, log in logs.items():
-        print(f"duoln: {file} does not compile, NumPy's rule runs instead\n  {_beginning(log)}", file=sys.stderr,
+    for unit, log in logs.items():
+        print(f"duoln: {unit} does not compile, NumPy's rule runs instead\n  {_beginning(log)}", file=sys.stderr,
               flush=True)
 
 

@@ -11,15 +11,12 @@ from duoln.errors import DtypeError, KernelError, ShapeError
 from duoln.kernels import host
 from duoln.kernels.host import address
 from duoln.kernels.native import storage
-from duoln.kernels.native.loading import failure, library
+from duoln.kernels.native.loading import NAMES, failure, library
 from duoln.kernels.signature import Parameter, parameters
 
 _NUMBERS: dict[str, Any] = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float,
                             "float64": ctypes.c_double}
-_REALS = ("float32", "float64")
 _DTYPES = {name: np.dtype(name) for name in (*_NUMBERS, "bool", "uint8")}
-_NAMES = {np.dtype(name).char: name for name in _REALS}
-"""`dtype.name` takes three microseconds."""
 
 
 class Function:
@@ -57,7 +54,7 @@ class Function:
                 raise self._misfit(parameter, argument, real)
             name = parameter.dtype
             if name == "real":
-                name = real = real or _NAMES.get(argument.dtype.char, "")
+                name = real = real or NAMES.get(argument.dtype.char, "")
             if argument.dtype != _DTYPES.get(name) or argument.ndim != parameter.rank \
                     or not (argument.flags.c_contiguous or (parameter.apart and _in_rows(argument))):
                 raise self._misfit(parameter, argument, name)
@@ -74,11 +71,11 @@ class Function:
 
     def _entry(self, real: str) -> Any:
         if real not in self._entries:
-            loaded = library(self.file)
+            if not real:
+                raise DtypeError(f"[{self.entry}] expected an array of {' or '.join(storage.REALS)}, found none")
+            loaded = library(self.file, np.dtype(real))
             if loaded is None:
-                raise KernelError(f"[{self.entry}] {failure(self.file)}")
-            if real not in _REALS:
-                raise DtypeError(f"[{self.entry}] expected arrays of {' or '.join(_REALS)}, found {real or 'none'}")
+                raise KernelError(f"[{self.entry}] {failure(self.file, np.dtype(real))}")
             function = getattr(loaded, f"{self.entry}_{real}")
             function.restype = None
             function.argtypes = [ctypes.c_void_p if p.rank is not None else _NUMBERS[p.dtype] for p in self._parameters]

@@ -6,16 +6,22 @@ import ctypes
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from duoln.kernels.native import building, storage, toolchain
-from duoln.kernels.native.storage import Stored
+from duoln.kernels.native.storage import REALS, Stored, Unit
 from duoln.kernels.native.toolchain import NATIVE, Compiler
 
+NAMES = {np.dtype(real).char: real for real in REALS}
+"""The dtypes of compiled kernels by their characters: every call of an operator asks, and `dtype.name` takes 3 us."""
 COMMON = ("layer_norm", "softmax_cross_entropy", "adam", "global_norm", "linear", "product", "relu", "elementwise")
 """Folders of the kernels that nearly every task needs: the first use of any kernel compiles them side by side."""
-IMAGES = ("conv", "batch_norm", "max_pool", "add")
-"""Those that networks of images need beside them: the first use of one compiles them all. Others come by folder."""
+BESIDE = {**dict.fromkeys(("conv", "batch_norm", "max_pool", "add"), ("conv", "batch_norm", "max_pool", "add")),
+          "attention": ("linear_cross_entropy",)}
+"""What the networks that need the kernel of one folder need too: the first use of the one compiles the others."""
 
 
 class Obstacle(NamedTuple):
@@ -31,9 +37,9 @@ class _State:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.libraries: dict[str, ctypes.CDLL] = {}
-        self.failures: dict[str, str] = {}
-        """Why a file has no library, in words."""
+        self.libraries: dict[Unit, ctypes.CDLL] = {}
+        self.failures: dict[Unit, str] = {}
+        """Why a unit has no library, in words."""
 
 
 _state = _State()
@@ -65,8 +71,8 @@ def obstacle() -> Obstacle | None:
     if chosen is not None and storage.can_write(where):
         return None
     refused = []
-    for file in storage.sources():
-        choice = _choice(file, chosen)
+    for unit in storage.units():
+        choice = _choice(unit, chosen)
         if isinstance(choice, Stored):
             return None
         refused += [] if choice == storage.absence() else [choice]
@@ -81,65 +87,78 @@ def reason() -> str | None:
     return None if problem is None else problem.reason
 
 
-def library(file: str) -> ctypes.CDLL | None:
-    """The library of `kernels/<file>`, compiled if it is not there; None where that is not possible."""
-    if file in _state.libraries:
-        return _state.libraries[file]
+def library(file: str, dtype: np.dtype[Any]) -> ctypes.CDLL | None:
+    """The library of `kernels/<file>` for a dtype, compiled if it is not there; None where that is not possible."""
+    real = NAMES.get(dtype.char)
+    if real is None:
+        return None
+    unit = Unit(file, real)
+    if unit in _state.libraries:
+        return _state.libraries[unit]
     with _state.lock:
-        if file not in _state.libraries and file not in _state.failures:
+        if unit not in _state.libraries and unit not in _state.failures:
             try:
-                _load(file)
+                _load(unit)
             except OSError as error:
-                _state.failures[file] = f"no library of it can be kept in {storage.folder()}, or loaded: {error}"
-    return _state.libraries.get(file)
+                _state.failures[unit] = f"no library of it can be kept in {storage.folder()}, or loaded: {error}"
+    return _state.libraries.get(unit)
 
 
-def failure(file: str) -> str | None:
-    """Why `kernels/<file>` has no library; None where it has one."""
+def failure(file: str, dtype: np.dtype[Any]) -> str | None:
+    """Why `kernels/<file>` has no library for a dtype; None where it has one."""
     if os.environ.get("DUOLN_NATIVE") == "0":
         return "DUOLN_NATIVE=0 is set"
-    if file in _state.libraries:
+    if (file, NAMES.get(dtype.char)) in _state.libraries:
         return None  # every call of an operator asks
-    return None if library(file) is not None else _state.failures.get(file, "it was not compiled")
+    if dtype.char not in NAMES:
+        return f"it is for {' and '.join(REALS)}"
+    if library(file, dtype) is not None:
+        return None
+    return _state.failures.get(Unit(file, NAMES[dtype.char]), "it was not compiled")
 
 
-def _load(file: str) -> None:
+def _load(unit: Unit) -> None:
     problem, chosen = reason(), toolchain.compiler()
     if problem is not None:
-        _state.failures[file] = problem
+        _state.failures[unit] = problem
         return
-    choice = _choice(file, chosen)
+    choice = _choice(unit, chosen)
     if isinstance(choice, str):
-        choice = f"{toolchain.missing()}, and {choice}" if chosen is None else _compiled(file, chosen)
+        choice = f"{toolchain.missing()}, and {choice}" if chosen is None else _compiled(unit, chosen)
     if isinstance(choice, str):
-        _state.failures[file] = choice
+        _state.failures[unit] = choice
     else:
-        _state.libraries[file] = ctypes.CDLL(str(choice.path))
+        _state.libraries[unit] = ctypes.CDLL(str(choice.path))
 
 
-def _compiled(file: str, chosen: Compiler) -> Stored | str:
-    """The library of a file after it was compiled, with those that a task which needs it needs too."""
-    logs = building.build([file, *(each for each in _company(file) if isinstance(_choice(each, chosen), str))], chosen)
+def _compiled(unit: Unit, chosen: Compiler) -> Stored | str:
+    """The library of a unit after it was compiled, with those that a task which needs it needs too."""
+    logs = building.build([unit, *(each for each in _company(unit) if isinstance(_choice(each, chosen), str))], chosen)
     building.tell(logs)
     _state.failures |= {each: f"{each} does not compile" for each in logs}
-    return _state.failures[file] if file in logs else _choice(file, chosen)
+    return _state.failures[unit] if unit in logs else _choice(unit, chosen)
 
 
-def _company(file: str) -> list[str]:
-    """The files that are compiled with one, as far as this process has not tried them."""
-    folders = {*COMMON, _folder(file), *(IMAGES if _folder(file) in IMAGES else ())}
-    tried = {file, *_state.libraries, *_state.failures}
-    return [each for each in storage.sources() if _folder(each) in folders and each not in tried]
+def _company(unit: Unit) -> list[Unit]:
+    """The units of the same dtype that are compiled with one, as far as this process has not tried them.
+
+    All kernels of a plug-in are compiled together.
+    """
+    folder = _folder(unit)
+    folders = {*COMMON, *((folder,) if Path(folder).is_absolute() else BESIDE.get(folder, ()))}
+    tried = {unit, *_state.libraries, *_state.failures}
+    return [each for each in storage.units()
+            if each.real == unit.real and _folder(each) in folders and each not in tried]
 
 
-def _folder(file: str) -> str:
-    return file.partition("/")[0]
+def _folder(unit: Unit) -> str:
+    return str(Path(unit.file).parent)
 
 
-def _choice(file: str, chosen: Compiler | None) -> Stored | str:
-    """The library of a file that this machine takes, checked; or the reason why there is none."""
+def _choice(unit: Unit, chosen: Compiler | None) -> Stored | str:
+    """The library of a unit that this machine takes, checked; or the reason why there is none."""
     try:
-        choice = storage.stored(file, chosen)
+        choice = storage.stored(unit, chosen)
         if isinstance(choice, Stored):
             storage.check_library(choice)
     except OSError as error:
@@ -152,7 +171,7 @@ def facts() -> dict[str, Any]:
     problem, chosen = obstacle(), toolchain.compiler()
     if problem is not None:
         return {"rules": "interpreted", "reason": problem.reason, "remedy": problem.remedy}
-    choices = {file: _choice(file, chosen) for file in storage.sources()}
+    choices = {str(unit): _choice(unit, chosen) for unit in storage.units()}
     records = [choice.record for choice in choices.values() if isinstance(choice, Stored)]
     if chosen is not None and not records:
         made = toolchain.target(chosen, NATIVE)
@@ -161,7 +180,7 @@ def facts() -> dict[str, Any]:
         seen = {(record.compiler, record.flags, record.vector_bits) for record in records}
     compilers, flags, bits = (" and ".join(sorted({str(each[k]) for each in seen})) for k in range(3))
     can_compile = chosen is not None and storage.can_write(storage.folder())
-    absent = {} if can_compile else {file: choice for file, choice in choices.items() if isinstance(choice, str)}
+    absent = {} if can_compile else {unit: choice for unit, choice in choices.items() if isinstance(choice, str)}
     return {"rules": "compiled", "compiler": compilers, "flags": flags, "vector_bits": bits,
             "folder": str(storage.folder()), "absent": absent}
 

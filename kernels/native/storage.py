@@ -1,4 +1,4 @@
-"""The folder of compiled kernels: a library and its record for each source text, compiler and CPU.
+"""The folder of compiled kernels: a library and its record for each source text, dtype, compiler and CPU.
 
 A folder or file that others can write is refused, and so is one of another user, except root's: an image's folder is
 root's, and the program in it need not be.
@@ -24,11 +24,31 @@ _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ROOT = 0
 
 
+REALS = {"float32": "-DREAL_BITS=32", "float64": "-DREAL_BITS=64"}
+"""The dtypes that kernels are compiled for, and what tells the compiler, see `ENTRIES` in native.h."""
+
+
+class Unit(NamedTuple):
+    """What one library is compiled from: a C++ file, for one dtype."""
+
+    file: str
+    """Below `kernels/`, or the whole path of a plug-in's."""
+    real: str
+    """A key of REALS."""
+
+    def name(self) -> str:
+        """How the names of its library's files begin."""
+        return f"{Path(self.file).stem}-{self.real}"
+
+    def __str__(self) -> str:
+        return f"{self.file} for {self.real}"
+
+
 class Record(NamedTuple):
     """What a library was made from, and what it needs; a file beside it holds this as JSON."""
 
     source: str
-    """`digest` of the kernel's text and flags."""
+    """`digest` of the unit."""
     march: str
     flags: str
     compiler: str
@@ -63,6 +83,11 @@ def sources() -> list[str]:
     return [*own, *sorted(_outside)]
 
 
+def units() -> list[Unit]:
+    """The units of all these files."""
+    return [Unit(file, real) for file in sources() for real in REALS]
+
+
 def folder() -> Path:
     """Where compiled kernels are kept: DUOLN_KERNELS, else a folder of the cache."""
     asked = os.environ.get("DUOLN_KERNELS")
@@ -87,9 +112,9 @@ def can_write(path: Path) -> bool:
     return os.access(path, os.W_OK | os.X_OK)
 
 
-def digest(file: str) -> str:
-    """What decides the code of `kernels/<file>`, besides compiler and CPU."""
-    return _hash(source.text(file), *toolchain.FLAGS)
+def digest(unit: Unit) -> str:
+    """What decides the code of a unit, besides compiler and CPU."""
+    return _hash(source.text(unit.file), *toolchain.FLAGS, REALS[unit.real])
 
 
 def cpu_digest() -> str:
@@ -97,10 +122,10 @@ def cpu_digest() -> str:
     return _hash(processor.identity())
 
 
-def library_path(file: str, chosen: Compiler, march: str, where: Path) -> Path:
-    """Where a library of `kernels/<file>` is kept; `march` "native" stands for the CPU of this machine."""
+def library_path(unit: Unit, chosen: Compiler, march: str, where: Path) -> Path:
+    """Where the library of a unit is kept; `march` "native" stands for the CPU of this machine."""
     cpu = cpu_digest() if march == NATIVE else ""
-    return where / f"{Path(file).stem}-{_hash(digest(file), march, chosen.path, chosen.version, cpu)}.so"
+    return where / f"{unit.name()}-{_hash(digest(unit), march, chosen.path, chosen.version, cpu)}.so"
 
 
 def record_path(library: Path) -> Path:
@@ -108,8 +133,8 @@ def record_path(library: Path) -> Path:
     return library.with_suffix(".json")
 
 
-def stored(file: str, chosen: Compiler | None) -> Stored | str:
-    """The library of `kernels/<file>` that this machine takes, or the reason why there is none.
+def stored(unit: Unit, chosen: Compiler | None) -> Stored | str:
+    """The library of a unit that this machine takes, or the reason why there is none.
 
     The first choice is what this machine's own compiler made for its CPU. Then comes what was made ahead, the one with
     the widest vectors. What some compiler made for its own machine comes in only where there is no compiler here.
@@ -119,17 +144,17 @@ def stored(file: str, chosen: Compiler | None) -> Stored | str:
     """
     where = folder()
     if chosen is not None:
-        exact = library_path(file, chosen, NATIVE, where)
+        exact = library_path(unit, chosen, NATIVE, where)
         if exact.is_file():
             return Stored(exact, _read(exact))
     reasons, usable, stale = [], [], False
-    for path in sorted(where.glob(f"{Path(file).stem}-*.so")):
+    for path in sorted(where.glob(f"{unit.name()}-*.so")):
         try:
             record = _read(path)
         except OSError as error:
             reasons.append(str(error))
             continue
-        if record.source != digest(file):
+        if record.source != digest(unit):
             stale = True
         elif record.march != NATIVE or chosen is None:
             problem = _unfit(path, record)

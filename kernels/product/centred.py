@@ -24,7 +24,7 @@ def centred(weight: Array, cut: int | None = None, out: Array | None = None) -> 
     cut = width if cut is None else cut
     if out is None:
         out = host.empty((rows, width), weight.dtype)
-    if native.failure(_FILE):
+    if native.failure(_FILE, weight.dtype):
         for part in (slice(0, cut), slice(cut, width)):
             out[:, part] = weight[:, part] - weight[:, part].mean(axis=1, keepdims=True)
     else:

@@ -47,7 +47,7 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
     rows, columns = len(a), b.shape[1]
     if out is None:
         out = host.empty((rows, columns), a.dtype)
-    if failure(rows, *b.shape):
+    if failure(rows, b):
         np.matmul(a, b, out=out)
         return out if bias is None else np.add(out, bias, out=out)
     if _reads_as_it_lies(rows, b, out):
@@ -65,7 +65,7 @@ def multiply_and_sum(a: Array, b: Array) -> tuple[Array, Array]:
         a (rows, depth), b (depth, columns) -> (rows, columns), (columns,).
     """
     out = host.empty((len(a), b.shape[1]), a.dtype)
-    if failure(len(a), *b.shape) or _reads_as_it_lies(len(a), b, out):
+    if failure(len(a), b) or _reads_as_it_lies(len(a), b, out):
         return multiply(a, b, out), column_sums(b)
     sums = np.empty(b.shape[1], a.dtype)
     _pack_and_multiply(a, b, out, sums=sums)
@@ -94,7 +94,7 @@ def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
     """
     (rows, depth), columns = a.shape, pieces[0].shape[1]
     products = rows * depth * columns
-    if len(pieces) == 1 or products < LEAST or native.failure(_FILE):
+    if len(pieces) == 1 or products < LEAST or native.failure(_FILE, a.dtype):
         return multiply(a, pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
     first, of_first, turned = _as_it_lies(a)
     whole = [piece if _distance(piece) and piece.dtype == a.dtype else np.ascontiguousarray(piece, a.dtype)
@@ -110,7 +110,7 @@ def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
 def _reads_as_it_lies(rows: int, b: Array, out: Array) -> bool:
     """Whether a product packs nothing, because the first matrix has few rows."""
     return (0 < rows <= few_rows.MOST_ROWS and b.flags.c_contiguous and out.flags.c_contiguous
-            and native.failure(few_rows.FILE) is None)
+            and native.failure(few_rows.FILE, b.dtype) is None)
 
 
 def _as_it_lies(matrix: Array) -> tuple[Array, int, bool]:
@@ -130,9 +130,8 @@ def _distance(matrix: Array) -> int:
     return down // size if right == size and down % size == 0 and down >= matrix.shape[1] * size else 0
 
 
-def failure(rows: int, depth: int, columns: int) -> str | None:
-    """The reason why a product of (rows, depth) and (depth, columns) is not compiled; None if it is."""
-    products = rows * depth * columns
-    if products < LEAST:
+def failure(rows: int, b: Array) -> str | None:
+    """The reason why a product of so many rows and `b` is not compiled; None if it is."""
+    if rows * b.size < LEAST:
         return f"it is for at least {LEAST} multiplications"
-    return native.failure(_FILE)
+    return native.failure(_FILE, b.dtype)

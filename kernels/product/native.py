@@ -17,7 +17,7 @@ from duoln.ops import linear, matmul
 def _supports(be: Backend, x: Array, weight: Array, bias: Array | None) -> str | None:
     if few_rows_supports(be, x, weight, bias) is None:
         return "a rule for few rows runs"
-    return failure(prod(x.shape[:-1]), *weight.shape)
+    return failure(prod(x.shape[:-1]), weight)
 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:

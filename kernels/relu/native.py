@@ -30,7 +30,7 @@ class _Saved(NamedTuple):
 
 
 def _supports(be: Backend, x: Array, slope: float = 0.0) -> str | None:
-    return native.failure(_FILE) if x.size else "there are no values"
+    return native.failure(_FILE, x.dtype) if x.size else "there are no values"
 
 
 def _forward(be: Backend, x: Array) -> tuple[Array, Array]:

@@ -12,7 +12,7 @@ from duoln.ops import rms_norm
 
 
 def _supports(be: Backend, x: Array, gain: Array | None, eps: float) -> str | None:
-    return native.failure(FILE) if x.size else "there are no values"
+    return native.failure(FILE, x.dtype) if x.size else "there are no values"
 
 
 def _forward(be: Backend, x: Array, gain: Array | None, eps: float) -> tuple[Array, Saved]:

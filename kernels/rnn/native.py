@@ -86,7 +86,7 @@ _fused = supports(_VARIANTS)
 
 
 def _supports(be: Backend, *arrays: Array, **attrs: Any) -> str | None:
-    return _fused(be, *arrays, **attrs) or native.failure(_FILE)
+    return _fused(be, *arrays, **attrs) or native.failure(_FILE, arrays[0].dtype)
 
 
 def attach() -> None:

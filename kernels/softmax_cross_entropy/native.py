@@ -31,7 +31,7 @@ class _Saved(NamedTuple):
 
 
 def _supports(be: Backend, logits: Array, labels: Array) -> str | None:
-    return native.failure(_FILE) if logits.size else "there are no logits"
+    return native.failure(_FILE, logits.dtype) if logits.size else "there are no logits"
 
 
 def _forward(be: Backend, logits: Array, labels: Array) -> tuple[Array, _Saved]:

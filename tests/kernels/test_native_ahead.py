@@ -16,6 +16,7 @@ from duoln.testing import check_error
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
 
+UNIT = storage.Unit("layer_norm/layer_norm.cpp", "float32")
 NO_COMPILER = {"PATH": "/nowhere"}
 HERE = "x86-64" if processor.here().endswith("x86_64") else "armv8-a"
 """A CPU that every machine of this architecture can stand in for."""
@@ -25,7 +26,7 @@ X86 = pytest.mark.skipif(not HERE.startswith("x86"), reason="the names are of x8
 @pytest.fixture(autouse=True)
 def _one_kernel_without_optimisation(monkeypatch):
     monkeypatch.setattr(toolchain, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in toolchain.FLAGS))
-    monkeypatch.setattr(storage, "sources", lambda: ["layer_norm/layer_norm.cpp"])
+    monkeypatch.setattr(storage, "units", lambda: [UNIT])
     monkeypatch.setattr(toolchain, "compiler", remembering_compiler)
 
 
@@ -35,7 +36,7 @@ def ahead(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ahead") / "kernels"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(toolchain, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in toolchain.FLAGS))
-        patch.setattr(storage, "sources", lambda: ["layer_norm/layer_norm.cpp"])
+        patch.setattr(storage, "units", lambda: [UNIT])
         patch.setattr(toolchain, "compiler", remembering_compiler)
         return folder, runtime.compile_kernels(HERE, folder)
 
@@ -57,11 +58,13 @@ def test_the_command_names_what_it_made(tmp_path, capfd):
     made = json.loads(stdout)
     assert made["march"] == HERE and made["platform"] == processor.here() and made["vector_bits"] == 128
     assert f"-march={HERE}" in made["flags"] and made["compiler"] == native.compiler().version
-    assert (tmp_path / "out" / made["libraries"]["layer_norm/layer_norm.cpp"]).is_file()
-    assert f"compiling layer_norm for {HERE}" in stderr
+    assert [(each["file"], each["dtype"]) for each in made["libraries"]] == [UNIT]
+    names = [each["name"] for each in made["libraries"]]
+    assert all((tmp_path / "out" / name).is_file() for name in names)
+    assert f"compiling layer_norm in float32 for {HERE}" in stderr
     assert main(["compile", "--march", HERE, "--out", str(tmp_path / "out")]) == 0
     stdout, stderr = capfd.readouterr()
-    assert stdout.splitlines() == [str(tmp_path / "out" / name) for name in made["libraries"].values()]
+    assert stdout.splitlines() == [str(tmp_path / "out" / name) for name in names]
     assert "compiling" not in stderr and f"DUOLN_KERNELS={tmp_path / 'out'}" in stderr
 
 
@@ -93,7 +96,7 @@ def test_the_cache_itself_serves_after_the_compiler_has_gone(tmp_path):
 def test_the_widest_vectors_are_taken(ahead, tmp_path):
     folder = _copy(ahead[0], tmp_path / "two")
     [library] = folder.glob("*.so")
-    wider = folder / "layer_norm-wider.so"
+    wider = folder / "layer_norm-float32-wider.so"
     wider.write_bytes(library.read_bytes())
     record = json.loads(library.with_suffix(".json").read_text())
     wider.with_suffix(".json").write_text(json.dumps({**record, "vector_bits": 4096}))
@@ -156,6 +159,6 @@ def test_without_a_compiler_there_is_nothing_to_compile_with(tmp_path, monkeypat
 def test_a_kernel_that_does_not_compile_is_an_error_with_the_log(tmp_path, monkeypatch):
     monkeypatch.setattr(toolchain, "FLAGS", (*toolchain.FLAGS, "-Wno-such-ship", "-include", "no-such-header.h"))
     monkeypatch.setattr(toolchain, "target", lambda chosen, march: toolchain.Target("linux x86_64", [], 128))
-    check_error(KernelError, lambda: runtime.compile_kernels(HERE, tmp_path), "layer_norm/layer_norm.cpp does not compile",
+    check_error(KernelError, lambda: runtime.compile_kernels(HERE, tmp_path), "layer_norm/layer_norm.cpp for float32 does not compile",
                 "no-such-header.h")
     assert not list(tmp_path.glob("*.so"))

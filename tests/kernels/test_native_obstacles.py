@@ -36,7 +36,7 @@ def test_a_compiler_that_fails_is_told_once_with_its_log(tmp_path):
     done = run(tmp_path / "cache", DUOLN_CXX=compiler)
     assert "does not compile" in done.stdout and "'interpreted', 'runs'" in run(
         tmp_path / "cache", PROGRAM.replace("[0]", "[1]"), DUOLN_CXX=compiler).stdout
-    assert done.stderr.count("layer_norm/layer_norm.cpp does not compile") == 1 and "no room on this ship" in done.stderr
+    assert done.stderr.count("layer_norm/layer_norm.cpp for float32 does not compile") == 1 and "no room on this ship" in done.stderr
     assert len(done.stderr.splitlines()) < 30 and "more lines)" in done.stderr
     assert "-march=native" in done.stderr  # the command, so that one can try it
 

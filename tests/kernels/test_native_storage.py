@@ -4,14 +4,18 @@ import stat
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from compiled import COMPILED, FEW, PROGRAM, environment, libraries, make_compiler, remembering_compiler, run, values
 from conftest import PATIENCE
 
 from duoln.kernels import native
 from duoln.kernels.native import building, loading, storage, toolchain
+from duoln.kernels.native.storage import Unit
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
+
+FLOAT32 = np.dtype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +50,7 @@ def test_a_kernel_is_compiled_once_for_the_user_alone(cache):
 def test_one_line_on_stderr_says_so_once(cache):
     _, first = cache
     [line] = first.stderr.splitlines()
-    assert line.startswith("duoln: compiling layer_norm for this CPU with ") and "compiling" not in first.stdout
+    assert line.startswith("duoln: compiling layer_norm in float32 for this CPU with ") and "compiling" not in first.stdout
     assert run(cache[0]).stderr == ""
 
 
@@ -121,7 +125,9 @@ def test_what_a_killed_process_left_is_removed(cache, tmp_path):
 
 @pytest.mark.parametrize(("file", "company"), [
     ("layer_norm/layer_norm.cpp", ["adam"]), ("lstm/lstm.cpp", ["adam", "layer_norm"]),
-    ("conv/conv.cpp", ["adam", "add", "layer_norm", "max_pool"]), ("add/add.cpp", ["adam", "conv", "layer_norm", "max_pool"])])
+    ("attention/attention.cpp", ["adam", "layer_norm", "linear_cross_entropy"]), ("lstm/cell.cpp", ["adam", "layer_norm"]),
+    ("conv/conv.cpp", ["adam", "add", "layer_norm", "max_pool"]), ("add/add.cpp", ["adam", "conv", "layer_norm", "max_pool"]),
+    ("/plugin/a.cpp", ["adam", "layer_norm", "/plugin/b.cpp"])])
 def test_what_a_task_needs_is_compiled_together(file, company, tmp_path, monkeypatch):
     asked = []
 
@@ -129,15 +135,19 @@ def test_what_a_task_needs_is_compiled_together(file, company, tmp_path, monkeyp
         asked.append(files)
         return {each: "no room on this ship" for each in files}
 
-    names = ("adam", "add", "conv", "gru", "layer_norm", "lstm", "max_pool")
+    names = ("adam", "add", "attention", "conv", "gru", "layer_norm", "linear_cross_entropy", "lstm", "max_pool")
+    others = ["lstm/cell.cpp", "/plugin/a.cpp", "/plugin/b.cpp", "/other/c.cpp"]
     monkeypatch.setattr(loading, "_state", loading._State())
-    monkeypatch.setattr(storage, "sources", lambda: [f"{name}/{name}.cpp" for name in names])
+    monkeypatch.setattr(storage, "sources", lambda: [*(f"{name}/{name}.cpp" for name in names), *others])
     monkeypatch.setattr(storage, "stored", lambda file, chosen: "it is not there")
     monkeypatch.setattr(loading.building, "build", build)
     monkeypatch.setenv("DUOLN_KERNELS", str(tmp_path))
-    assert native.failure(file) == f"{file} does not compile"
-    assert asked == [[file, *(f"{name}/{name}.cpp" for name in company)]]
-    assert native.failure(asked[0][-1]) == f"{asked[0][-1]} does not compile" and len(asked) == 1
+    assert native.failure(file, FLOAT32) == f"{file} for float32 does not compile"
+    assert asked == [[Unit(each, "float32") for each in (file, *(name if "/" in name else f"{name}/{name}.cpp" for name in company))]]
+    last = asked[0][-1]
+    assert native.failure(last.file, FLOAT32) == f"{last} does not compile" and len(asked) == 1
+    assert native.failure(file, np.dtype(np.float64)) == f"{file} for float64 does not compile"
+    assert asked[1] == [each._replace(real="float64") for each in asked[0]]
 
 
 def test_no_core_waits_while_another_compiler_works(tmp_path, monkeypatch):
@@ -154,8 +164,8 @@ exit 1
     monkeypatch.setattr(building, "_SECONDS", PATIENCE)
     monkeypatch.setattr(building.source, "text", lambda file: "long" * 9 if "long" in file else "short")
     monkeypatch.setattr(storage, "folder", lambda: tmp_path)
-    files = ["a/a.cpp", "b/b.cpp", "c/long.cpp"]
-    assert sorted(building.build(files, toolchain.Compiler(str(tmp_path / "c++"), "1.0"))) == files
+    units = [Unit(file, "float32") for file in ("a/a.cpp", "b/b.cpp", "c/long.cpp")]
+    assert sorted(building.build(units, toolchain.Compiler(str(tmp_path / "c++"), "1.0"))) == units
 
 
 def test_a_compiler_that_hangs_is_ended(tmp_path, monkeypatch):
@@ -163,7 +173,7 @@ def test_a_compiler_that_hangs_is_ended(tmp_path, monkeypatch):
     (tmp_path / "c++").chmod(0o755)
     monkeypatch.setattr(building, "_SECONDS", 0.2)
     monkeypatch.setattr(storage, "folder", lambda: tmp_path)
-    [log] = building.build(["adam/adam.cpp"], toolchain.Compiler(str(tmp_path / "c++"), "1.0")).values()
+    [log] = building.build([Unit("adam/adam.cpp", "float32")], toolchain.Compiler(str(tmp_path / "c++"), "1.0")).values()
     assert "stopped after 0 s" in log and not list(tmp_path.glob("building-*"))
 
 
@@ -175,4 +185,4 @@ def test_another_folder_in_the_same_process_is_made_too(tmp_path, monkeypatch):
     for name in ("a", "b"):
         monkeypatch.setenv("DUOLN_KERNELS", str(tmp_path / name))
         loading._state.libraries.clear()
-        assert native.failure("adam/adam.cpp") is None and len(list((tmp_path / name).glob("*.so"))) == 1
+        assert native.failure("adam/adam.cpp", FLOAT32) is None and len(list((tmp_path / name).glob("*.so"))) == 1
