@@ -1,7 +1,6 @@
 // What the C++ kernels share: vectors and their functions (vector.h), threads over rows (team.h), an entry for each dtype.
 #pragma once
 #include <limits>
-#include <memory>
 #include <vector>
 
 #define CPU_KERNEL  // see portable.h
@@ -38,12 +37,14 @@ template <class T>
 class Aligned {
   public:
     explicit Aligned(index_t size) : raw_(new T[size + CACHE_LINE / sizeof(T)]) {
-        const auto address = reinterpret_cast<uintptr_t>(raw_.get());
-        first_ = raw_.get() + (CACHE_LINE - address % CACHE_LINE) % CACHE_LINE / sizeof(T);
+        const auto address = reinterpret_cast<uintptr_t>(raw_);
+        first_ = raw_ + (CACHE_LINE - address % CACHE_LINE) % CACHE_LINE / sizeof(T);
     }
+    Aligned(const Aligned&) = delete;
+    Aligned& operator=(const Aligned&) = delete;
+    ~Aligned() { delete[] raw_; }
     T* data() const { return first_; }
 
   private:
-    std::unique_ptr<T[]> raw_;
-    T* first_;
+    T *raw_, *first_;
 };

@@ -2,30 +2,34 @@
 //
 // Measured on machines of two cores: to start and join a thread costs 100 to 110 us at each call, to wake a sleeping one 10 to
 // 40 us. A thread that has just worked looks for more for a while and then sleeps, so that calls in a row need no wake.
+//
+// The system's own functions stand here, because <thread>, <mutex> and their like take the compiler longer than a small kernel.
 #pragma once
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <time.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
-#include <system_error>
-#include <thread>
 
 using index_t = int64_t;
 
 namespace duoln {
 
-using Clock = std::chrono::steady_clock;
+static const int64_t MICROSECOND = 1000;  // times are in nanoseconds
 // A thread spins for SPIN, offers its core to others again and again until PATIENCE is over, and sleeps. If the caller was off
 // its core, or waited for the last part, for longer than LOST, no thread stays awake after SPIN for the next CROWDED. A long
 // part looks like a lost core; beside such parts a wake costs little.
-static constexpr std::chrono::microseconds SPIN{20}, PATIENCE{300}, LOST{2000};
-static constexpr std::chrono::seconds CROWDED{1};
+static const int64_t SPIN = 20 * MICROSECOND, PATIENCE = 300 * MICROSECOND, LOST = 2000 * MICROSECOND;
+static const int64_t CROWDED = 1000000 * MICROSECOND;
+
+static inline int64_t now(clockid_t clock = CLOCK_MONOTONIC) {
+    timespec time;
+    clock_gettime(clock, &time);
+    return int64_t(time.tv_sec) * 1000000000 + time.tv_nsec;
+}
 
 static inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -37,36 +41,58 @@ static inline void relax() {
 
 // Whether `ready` came true within some microseconds.
 template <class Ready>
-static bool spin_until(const Ready& ready, std::chrono::microseconds most = SPIN) {
-    for (const auto end = Clock::now() + most; Clock::now() < end; relax())
+static bool spin_until(const Ready& ready, int64_t most = SPIN) {
+    for (const int64_t end = now() + most; now() < end; relax())
         if (ready()) return true;
     return ready();
 }
 
 // When the machine will no longer count as crowded. Beside another process, a thread that stays awake makes the system take
 // the core of one that works.
-inline std::atomic<Clock::rep> crowded_until{0};
+inline std::atomic<int64_t> crowded_until{0};
 
-inline void note_crowd() { crowded_until = (Clock::now() + CROWDED).time_since_epoch().count(); }
+inline void note_crowd() { crowded_until = now() + CROWDED; }
 
 // Whether `ready` came true before it is time to sleep.
 template <class Ready>
 static bool awake_until(const Ready& ready) {
     if (spin_until(ready)) return true;
-    const auto begin = Clock::now();
-    while (Clock::now().time_since_epoch().count() > crowded_until && Clock::now() < begin + PATIENCE) {
-        std::this_thread::yield();
+    const int64_t end = now() + PATIENCE;
+    for (int64_t time = now(); time > crowded_until && time < end; time = now()) {
+        sched_yield();
         if (ready()) return true;
     }
     return ready();
 }
 
-// How long this thread has run.
-static inline std::chrono::nanoseconds time_on_cores() {
-    timespec time;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-}
+// Threads that sleep until what they wait for has come true.
+class Sleepers {
+public:
+    ~Sleepers() {
+        pthread_cond_destroy(&woken_);
+        pthread_mutex_destroy(&mutex_);
+    }
+    template <class Ready>
+    void sleep_until(const Ready& ready) {
+        pthread_mutex_lock(&mutex_);
+        ++count_;
+        while (!ready()) pthread_cond_wait(&woken_, &mutex_);
+        --count_;
+        pthread_mutex_unlock(&mutex_);
+    }
+    // Wakes up to `most` of them, after what they wait for has come true.
+    void wake(int most) {
+        if (count_ == 0) return;
+        pthread_mutex_lock(&mutex_);  // nobody is between its last look at what it waits for and its sleep
+        for (int k = std::min<int>(count_, most); k > 0; --k) pthread_cond_signal(&woken_);
+        pthread_mutex_unlock(&mutex_);
+    }
+
+private:
+    pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t woken_ = PTHREAD_COND_INITIALIZER;
+    std::atomic<int> count_{0};
+};
 
 // Threads that take the parts of one job at a time. A part belongs to whoever takes it first, the caller too: a thread
 // that wakes late, because another process has its core, takes nothing, and nobody waits for it.
@@ -85,23 +111,13 @@ public:
         unfinished_ = parts;
         places_ = threads - 1;
         left_ = parts;  // from here on the team takes parts
-        if (const int asleep = sleeping_; asleep > 0) {
-            std::lock_guard<std::mutex> lock(mutex_);  // nobody is between its last look at left_ and its sleep
-            for (int k = std::min(asleep, threads - 1); k > 0; --k) wake_.notify_one();
-        }
-        const auto begin = Clock::now();
-        const auto ran = time_on_cores();
+        idle_.wake(threads - 1);
+        const int64_t begin = now(), ran = now(CLOCK_THREAD_CPUTIME_ID);
         take_parts();
-        const auto end = Clock::now();
-        const auto away = end - begin - (time_on_cores() - ran);
+        const int64_t end = now(), away = end - begin - (now(CLOCK_THREAD_CPUTIME_ID) - ran);
         const auto finished = [this] { return unfinished_ == 0; };
-        if (!awake_until(finished)) {
-            std::unique_lock<std::mutex> lock(mutex_);
-            caller_sleeps_ = true;
-            finished_.wait(lock, finished);
-            caller_sleeps_ = false;
-        }
-        if (away > LOST || Clock::now() - end > LOST) note_crowd();
+        if (!awake_until(finished)) caller_.sleep_until(finished);
+        if (away > LOST || now() - end > LOST) note_crowd();
         busy_ = false;
         return true;
     }
@@ -113,10 +129,8 @@ private:
         sigset_t all, before;
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
-        try {
-            for (; started_ < threads; ++started_) std::thread([this] { work(); }).detach();
-        } catch (const std::system_error&) {
-        }
+        pthread_t thread;
+        for (; started_ < threads && pthread_create(&thread, nullptr, work, this) == 0; ++started_) pthread_detach(thread);
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
 
@@ -133,30 +147,22 @@ private:
         while (const int left = std::max(take_one(left_), 0)) {
             const index_t part = parts_ - left;
             call_(work_, count_ * part / parts_, count_ * (part + 1) / parts_);
-            if (unfinished_.fetch_sub(1) == 1 && caller_sleeps_) {
-                std::lock_guard<std::mutex> lock(mutex_);
-                finished_.notify_one();
-            }
+            if (unfinished_.fetch_sub(1) == 1) caller_.wake(1);
         }
     }
 
-    void work() {
-        const auto wanted = [this] { return left_ > 0 && places_ > 0; };
+    static void* work(void* self) {
+        Team& team = *static_cast<Team*>(self);
+        const auto wanted = [&] { return team.left_ > 0 && team.places_ > 0; };
         for (;;) {
-            if (!awake_until(wanted)) {
-                std::unique_lock<std::mutex> lock(mutex_);
-                ++sleeping_;
-                wake_.wait(lock, wanted);
-                --sleeping_;
-            }
-            if (take_one(places_) > 0) take_parts();
+            if (!awake_until(wanted)) team.idle_.sleep_until(wanted);
+            if (take_one(team.places_) > 0) team.take_parts();
         }
     }
 
-    std::mutex mutex_;
-    std::condition_variable wake_, finished_;
-    std::atomic<bool> busy_{false}, caller_sleeps_{false};
-    std::atomic<int> left_{0}, places_{0}, unfinished_{0}, sleeping_{0};
+    Sleepers idle_, caller_;
+    std::atomic<bool> busy_{false};
+    std::atomic<int> left_{0}, places_{0}, unfinished_{0};
     int started_ = 0;  // this and the job belong to the caller that set busy_
     Call call_ = nullptr;
     const void* work_ = nullptr;

@@ -4,7 +4,6 @@
 // All three are sums of outer products: a few broadcast values times a panel of two vectors of channels. An image is
 // worked on in bands of rows that stay in cache, and a band is copied with its border of zeros.
 #include <algorithm>
-#include <memory>
 
 #include "../native.h"
 

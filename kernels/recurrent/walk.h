@@ -32,27 +32,19 @@ class Roster {
         if (arrived_.fetch_add(1) == members - 1) {
             arrived_ = 0;
             round_ = round + 1;
-            if (sleeping_ > 0) {
-                std::lock_guard<std::mutex> lock(mutex_);
-                wake_.notify_all();
-            }
+            asleep_.wake(members);
             return;
         }
         const auto over = [&] { return round_ != round; };
         for (int spins = 0; spins < SPINS; ++spins, duoln::relax())
             if (over()) return;
-        std::unique_lock<std::mutex> lock(mutex_);
-        ++sleeping_;
-        wake_.wait(lock, over);
-        --sleeping_;
+        asleep_.sleep_until(over);
     }
 
   private:
-    static constexpr std::chrono::microseconds ARRIVAL{200};
+    static const int64_t ARRIVAL = 200 * duoln::MICROSECOND;
     static const int BEGUN = 1 << 30, SPINS = 2000;
-    std::mutex mutex_;
-    std::condition_variable wake_;
-    std::atomic<int> sleeping_{0};
+    duoln::Sleepers asleep_;
     alignas(64) std::atomic<int> joined_{0};
     alignas(64) std::atomic<int> arrived_{0};
     alignas(64) std::atomic<unsigned> round_{0};
