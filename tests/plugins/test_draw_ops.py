@@ -9,6 +9,7 @@ from duoln import ops
 from duoln.core import value_and_grad
 from duoln.errors import ShapeError, UsageError
 from duoln.extend import native
+from duoln.kernels.native import processor
 from duoln.plugins.draw.ops import filterbank, gaussian_latent, write_then_read
 from duoln.plugins.draw.ops.native import write_then_read_compiled
 from duoln.plugins.draw.ops.native_latent import latent_compiled
@@ -93,6 +94,20 @@ def test_a_compiled_glimpse_has_the_same_bits_for_any_number_of_threads(numpy_ba
         gradients = write_then_read_compiled.vjp(numpy_backend, saved, out, (True,) * 3)
         runs.append([a.tobytes() for a in (*out, *gradients)])
     assert all(run == runs[0] for run in runs)
+
+
+@compiles
+@pytest.mark.skipif(not processor.here().endswith("x86_64"), reason="other CPUs compute denormal numbers as fast as others")
+def test_a_compiled_glimpse_has_no_denormal_numbers_and_its_caller_has(numpy_backend):
+    """The patch is in a corner, so most products of two filters are below the least normal number."""
+    rng = np.random.default_rng(0)
+    canvas, image, looked = np.zeros((3, 28, 28), np.float32), rng.random((3, 28, 28), np.float32), np.zeros((3, 35), np.float32)
+    looked[:, [0, 1, 5, 6]], looked[:, 10:] = -0.9, 1
+    out, saved = write_then_read_compiled.forward(numpy_backend, canvas, image, looked, read=2, write=5, centre="edge")
+    gradients = write_then_read_compiled.vjp(numpy_backend, saved, (np.zeros_like(out[0]), np.ones_like(out[1])), (True,) * 3)
+    for array in (*out, saved.filters, saved.seen_rows, *gradients):
+        assert array.any() and not ((np.abs(array) > 0) & (np.abs(array) < np.finfo(np.float32).tiny)).any()
+    assert np.prod(np.array([1e-30, 1e-10], np.float32)) > 0  # in NumPy, after the call
 
 
 @compiles

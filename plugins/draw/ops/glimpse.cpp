@@ -1,7 +1,8 @@
 // A glimpse of DRAW for each row of a batch: the decoder writes on the canvas and reads for the next glimpse.
 //
 // A row belongs to one thread. A line of pixels is copied to whole vectors, and so are all lines that are kept: `line`
-// values each, of which those beyond the pixels are 0.
+// values each, of which those beyond the pixels are 0. Filters fall to nothing within some pixels of their points, so most of
+// their products would be denormal.
 #include "native.h"
 #include "grid.h"
 
@@ -217,6 +218,7 @@ static inline T* row(T* array, index_t b, index_t size) {
         const Sizes s{pixels, line, read, write, half, limit, epsilon};                                                \
         const index_t size = pixels * pixels;                                                                          \
         in_parts(batch, threads, [=](index_t first, index_t last) {                                                    \
+            DenormalsAreZero here;                                                                                     \
             for (index_t b = first; b < last; ++b)                                                                     \
                 look(canvas + b * size, image + b * size, looked + b * s.looked(), drawn + b * size,                   \
                      seen + b * 2 * read * read, chances + b * pixels * line, filters + b * 2 * s.points() * line,     \
@@ -231,6 +233,7 @@ static inline T* row(T* array, index_t b, index_t size) {
         const Sizes s{pixels, line, read, write, half, limit, epsilon};                                                \
         const index_t size = pixels * pixels;                                                                          \
         in_parts(batch, threads, [=](index_t first, index_t last) {                                                    \
+            DenormalsAreZero here;                                                                                     \
             for (index_t b = first; b < last; ++b)                                                                     \
                 look_back(image + b * size, looked + b * s.looked(), chances + b * pixels * line,                      \
                           filters + b * 2 * s.points() * line, seen_rows + b * 2 * read * line,                        \
