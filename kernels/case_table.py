@@ -163,6 +163,9 @@ def _linear() -> Iterator[RuleCase]:
         inputs = _floats(rng, rows, n_in), _floats(rng, n_in, n_out) * np.float32(n_in ** -0.5), _floats(rng, n_out)
         yield RuleCase("linear", f"{rows} x {n_in} x {n_out}", inputs, {}, max(n_in, n_out))
         yield RuleCase("matmul", f"{rows} x {n_in} x {n_out}", inputs[:2], {}, max(n_in, n_out))
+        for activation in ("relu", "tanh"):
+            yield RuleCase("activated_linear", f"{rows} x {n_in} x {n_out}, {activation}", inputs,
+                           {"activation": activation}, max(n_in, n_out))
 
 
 _MANY = (*[(5,)] * 56, *[(0,)] * 56, *[(2, 3)] * 10)

@@ -138,7 +138,8 @@ class TransformerBlock(Module):
         self.dropout = check_number(name, "dropout", dropout, BELOW_1)
         self.eps = eps
         self.attention = MultiHeadAttention(width, heads)
-        self.hidden, self.out = Linear(width, self.n_hidden), Linear(self.n_hidden, width)
+        self.hidden = Linear(width, self.n_hidden, activation="relu" if activation == "relu" else None)
+        self.out = Linear(self.n_hidden, width)
         if norm != "none":
             self.attention_norm, self.hidden_norm = (_NORMS[kind](width, eps) for _ in range(2))
 
@@ -181,6 +182,5 @@ class TransformerBlock(Module):
 
     def _transform(self, params: Params, x: Tensor, drop: Tensor | None) -> Tensor:
         wide = self.hidden(branch("TransformerBlock", params, "hidden"), x)
-        y = self.out(branch("TransformerBlock", params, "out"),
-                     ops.relu(wide) if self.activation == "relu" else ops.gelu(wide))
+        y = self.out(branch("TransformerBlock", params, "out"), ops.gelu(wide) if self.activation == "gelu" else wide)
         return y if drop is None else y * drop

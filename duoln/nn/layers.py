@@ -7,12 +7,13 @@ from typing import Any
 
 from duoln import ops
 from duoln.core import Op, Tensor
-from duoln.core.arguments import check_flag, check_function, check_integer
+from duoln.core.arguments import check_choice, check_flag, check_function, check_integer
 from duoln.core.miscalled import explained
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.nn import init
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter
 from duoln.ops.common import check_tensors
+from duoln.ops.norm import ACTIVATIONS, Activation
 from duoln.randomness import Stream
 
 
@@ -23,17 +24,20 @@ def check_sizes(name: str, **sizes: int) -> None:
 
 
 class Linear(Module):
-    """x @ weight + bias.
+    """x @ weight + bias, and an activation, "relu" or "tanh", if one is given: the same operator computes it.
 
     Shape:
         x (..., n_in) -> (..., n_out); parameters weight (n_in, n_out), bias (n_out,).
     """
 
-    def __init__(self, n_in: int, n_out: int, bias: bool = True, weight_init: init.Initializer = init.GLOROT) -> None:
+    def __init__(self, n_in: int, n_out: int, bias: bool = True, weight_init: init.Initializer = init.GLOROT,
+                 activation: Activation | None = None) -> None:
         check_sizes("Linear", n_in=n_in, n_out=n_out)
         check_flag("Linear", "bias", bias)
         check_function("Linear", "weight_init", weight_init)
+        check_choice("Linear", "activation", activation, ACTIVATIONS)
         self.n_in, self.n_out, self.bias, self.weight_init = n_in, n_out, bias, weight_init
+        self.activation = activation
 
     def weights(self, rng: Stream) -> Params:
         params = {"weight": self.weight_init(rng.child("weight"), (self.n_in, self.n_out))}
@@ -42,8 +46,8 @@ class Linear(Module):
         return params
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        weight = parameter("Linear", params, "weight")
-        return ops.linear(x, weight, parameter("Linear", params, "bias") if self.bias else None)
+        arrays = x, parameter("Linear", params, "weight"), parameter("Linear", params, "bias") if self.bias else None
+        return ops.activated_linear(*arrays, activation=self.activation) if self.activation else ops.linear(*arrays)
 
 
 class Embedding(Module):

@@ -9,6 +9,7 @@ from typing import Any, Never, cast
 
 from duoln.core.pytorch_names import OF_OPS, unknown_name
 from duoln.core.tensor import OPERATORS
+from duoln.ops.activated_linear import activated_linear
 from duoln.ops.activation import elu, erf, gelu, silu
 from duoln.ops.add_norm import add_layer_norm, add_rms_norm
 from duoln.ops.attention import additive_attention
@@ -126,7 +127,8 @@ OPERATORS.update(
 )
 
 __all__ = [
-    "abs", "adam_rates", "adam_update", "add", "add_layer_norm", "add_rms_norm", "additive_attention", "all", "any",
+    "abs", "activated_linear", "adam_rates", "adam_update", "add", "add_layer_norm", "add_rms_norm",
+    "additive_attention", "all", "any",
     "arange", "argmax", "argmin", "astype", "avg_pool1d", "avg_pool2d", "batch_norm", "bce_with_logits",
     "broadcast_arrays", "broadcast_to", "ceil", "clip", "clip_gradient", "concat", "conv1d", "conv2d", "cos",
     "cumulative_sum", "divide", "einsum", "elu", "embedding", "equal", "erf", "exp", "expand_dims", "expm1", "eye",

@@ -21,7 +21,7 @@ from duoln.ops.shape import permute_dims, reshape
 EpsilonPlace = Literal["inside", "outside"]
 PLACES = get_args(EpsilonPlace)
 Activation = Literal["relu", "tanh"]
-"""The activations that a layer norm may compute in the same pass over memory."""
+"""The activations that a layer norm, or a product with a weight, may compute in the same pass over memory."""
 
 
 ACTIVATIONS = (*get_args(Activation), None)

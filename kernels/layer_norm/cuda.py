@@ -15,6 +15,7 @@ import numpy as np
 
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.kernels import launch
+from duoln.kernels.activation import NUMBERS
 from duoln.kernels.layer_norm.plan import plan
 from duoln.kernels.layer_norm.variant import Norm
 
@@ -28,8 +29,6 @@ _backward_row = launch.stored_kernels("layer_norm/layer_norm.cu", "layer_norm_ba
 _forward_wide = launch.stored_kernels("layer_norm/wide.cu", "layer_norm_forward_wide", _FORWARD)
 _backward_wide = launch.stored_kernels("layer_norm/wide.cu", "layer_norm_backward_wide", _BACKWARD)
 
-_ACTIVATIONS = {None: 0, "relu": 1, "tanh": 2}
-"""The numbers of the activations in activation.h."""
 
 Gradients = tuple[Array | None, Array | None, Array | None]
 """Of the rows, of the gain and of the bias."""
@@ -89,7 +88,7 @@ def _run(norm: Norm, x: Array, residual: Array | None, gain: Array | None, bias:
     p = plan(width, vector, launch.STORAGES[x.dtype], norm)
     kernels = _forward_wide if p.wide else _forward_row
     kernels[x.dtype]((-(-rows // p.rows),), (p.threads, p.rows),
-                     (x, residual, gain, bias, total, y, stats, rows, width, eps, _ACTIVATIONS[activation]), p.macros)
+                     (x, residual, gain, bias, total, y, stats, rows, width, eps, NUMBERS[activation]), p.macros)
 
 
 def backward(norm: Norm, kept: Kept, dy: Array, needs: Sequence[bool], d_total: Array | None = None, first: int = 0,
@@ -117,7 +116,7 @@ def backward(norm: Norm, kept: Kept, dy: Array, needs: Sequence[bool], d_total: 
     kernels = _backward_wide if p.wide else _backward_row
     kernels[x.dtype]((blocks,), (p.threads, p.rows),
                      (x, residual, stats, gain, bias, dy, d_total, dx, *parts, rows, width, stride, first,
-                      _ACTIVATIONS[activation]), p.macros)
+                      NUMBERS[activation]), p.macros)
     return dx, *_sums(*parts)
 
 

@@ -1,7 +1,7 @@
 // Norms of rows, forward and backward: layer norm (Ba, Kiros, Hinton 2016, eq. 3) with the activation that follows it, and
 // RMS norm (Zhang, Sennrich 2019, eq. 4), which leaves the mean in. Both also take the sum of two rows.
 #include "../rows.h"
-#include "activation.h"
+#include "../activation.h"
 #include "gradient.h"
 
 enum Activation : int32_t { NONE = 0, RELU = 1, TANH = 2 };

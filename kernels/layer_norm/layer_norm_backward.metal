@@ -7,7 +7,7 @@
 // d_total like x, the gradient of the sum itself; eps. Outputs: dx like x, that of the sum; d_gain and, for layer norm,
 // d_bias (groups, width): what each threadgroup adds up in registers over its share of the rows, in float32.
 #include "../common.metal.h"
-#include "activation.h"
+#include "../activation.h"
 #include "gradient.h"
 #include "variant.h"
 

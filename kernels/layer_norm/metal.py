@@ -15,6 +15,7 @@ import mlx.core as mx
 
 from duoln.backends.protocol import Array
 from duoln.kernels import metal
+from duoln.kernels.activation import NUMBERS
 from duoln.kernels.layer_norm.variant import LAYER, Norm
 
 MOST_COLUMNS = 8192
@@ -22,7 +23,6 @@ _MOST_GROUPS = 512
 """The number of partial sums of the parameters' gradients; it is small, so that their sum costs little time."""
 _LADDER = ((32, 1), (32, 4), (128, 2), (128, 4), (256, 4), (256, 8), (512, 8), (512, 16))
 """The threads, and the values of each thread; an entry holds rows up to the product of both."""
-_ACTIVATIONS = {None: 0, "relu": 1, "tanh": 2}
 
 _backward = metal.Kernel("layer_norm/layer_norm_backward.metal",
                          "x: storage[2], residual: storage[2]?, gain: float32[1]?, bias: float32[1]?, dy: storage[2], "
@@ -74,7 +74,7 @@ def backward(x: Array, gain: Array | None, bias: Array | None, dy: Array, eps: f
     gradients = dict(zip(outputs, _backward(
         groups, threads, (x_rows, more, gain, bias, dy_rows, d_rows, eps), outputs,
         {"THREADS": threads, "UNITS": units, "WITH_DX": int("dx" in outputs), **norm.macros,
-         "WITH_PARAMETERS": int("d_gain" in outputs), "ACTIVATION": _ACTIVATIONS[activation]}), strict=True))
+         "WITH_PARAMETERS": int("d_gain" in outputs), "ACTIVATION": NUMBERS[activation]}), strict=True))
     return [gradients["dx"].reshape(x.shape) if needs[0] else None,
             mx.sum(gradients["d_gain"], axis=0) if needs[1] else None,
             mx.sum(gradients["d_bias"], axis=0) if needs[2] else None]

@@ -10,9 +10,9 @@ import numpy as np
 
 from duoln.backends.protocol import Array
 from duoln.kernels import host, native
+from duoln.kernels.activation import NUMBERS
 
 FILE = "layer_norm/layer_norm.cpp"
-_ACTIVATIONS = {None: 0, "relu": 1, "tanh": 2}
 _BLOCK = 64
 """Rows whose shares of a gain's gradient are added up together, as in the C++ text."""
 
@@ -70,7 +70,7 @@ class Passes:
         gain, bias = (None if p is None else np.ascontiguousarray(p) for p in (gain, bias))
         y, rstd = host.empty_like(x), np.empty(rows, x.dtype)
         mean = np.empty(rows, x.dtype) if self._centred else None
-        self._normalise(x, residual, gain, bias, total, y, mean, rstd, rows, width, eps, _ACTIVATIONS[activation],
+        self._normalise(x, residual, gain, bias, total, y, mean, rstd, rows, width, eps, NUMBERS[activation],
                         native.threads_for(x.nbytes))
         return y, Saved(x if total is None else total, gain, bias, mean, rstd, activation)
 
@@ -83,7 +83,7 @@ class Passes:
         gain_parts, bias_parts = (np.empty((blocks, width), x.dtype) if need else None for need in needs[1:])
         self._differentiate(x, saved.gain, saved.bias, saved.mean, saved.rstd, _flat(dy),
                             None if d_total is None else _flat(d_total), dx, gain_parts, bias_parts, rows, width,
-                            _ACTIVATIONS[saved.activation], native.threads_for(x.nbytes))
+                            NUMBERS[saved.activation], native.threads_for(x.nbytes))
         return [None if dx is None else dx.reshape(dy.shape), *(None if p is None else _total(p) for p in
                                                                 (gain_parts, bias_parts))]
 

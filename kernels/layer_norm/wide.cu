@@ -2,7 +2,7 @@
 // sum, from cache where the row fits. Arguments, macros, sums and what is kept of a row are those of layer_norm.cu.
 #include "../common.cuh"
 #include "../storage.cuh"
-#include "activation.h"
+#include "../activation.h"
 #include "gradient.h"
 #include "variant.h"
 

@@ -21,14 +21,14 @@ _WORTH_THREADS = 1 << 21
 _WORTH_THREADS_BYTES = 1 << 22
 """The same for few rows, in bytes of the second matrix: they wait for its memory."""
 
-_FILE = "product/product.cpp"
+FILE = "product/product.cpp"
 
-_product = native.Function(_FILE, "product", "a: real[2+], b: real[2+], bias: real[1]?, out: real[2+], sums: real[1]?, "
+_product = native.Function(FILE, "product", "a: real[2+], b: real[2+], bias: real[1]?, out: real[2+], sums: real[1]?, "
                                              "rows: int64, depth: int64, columns: int64, a_distance: int64, "
                                              "b_distance: int64, out_distance: int64, a_turned: int32, "
-                                             "b_turned: int32, threads: int32")
+                                             "b_turned: int32, activation: int32, threads: int32")
 
-_product_of_pieces = native.Function(_FILE, "product_of_pieces",
+_product_of_pieces = native.Function(FILE, "product_of_pieces",
                                      "a: real[2+], addresses: int64[1], distances: int64[1], ends: int64[1], "
                                      "out: real[2], pieces: int64, rows: int64, depth: int64, columns: int64, "
                                      "a_distance: int64, a_turned: int32, threads: int32")
@@ -58,6 +58,17 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
     return out
 
 
+def multiply_and_activate(a: Array, b: Array, bias: Array | None, activation: int) -> Array:
+    """`a @ b + bias` and an activation, a number of activation.h, for which `failure` is None.
+
+    Shape:
+        a (rows, depth), b (depth, columns), bias (columns,) or None -> (rows, columns).
+    """
+    out = host.empty((len(a), b.shape[1]), a.dtype)
+    _pack_and_multiply(a, b, out, None if bias is None else np.ascontiguousarray(bias), activation=activation)
+    return out
+
+
 def multiply_and_sum(a: Array, b: Array) -> tuple[Array, Array]:
     """`a @ b`, and the sums of b's columns, which are added up where b is packed.
 
@@ -77,12 +88,13 @@ def column_sums(x: Array) -> Array:
     return multiply(np.ones((1, len(x)), x.dtype), x)[0]
 
 
-def _pack_and_multiply(a: Array, b: Array, out: Array, bias: Array | None = None, sums: Array | None = None) -> None:
+def _pack_and_multiply(a: Array, b: Array, out: Array, bias: Array | None = None, sums: Array | None = None,
+                       activation: int = 0) -> None:
     rows, (depth, columns) = len(a), b.shape
     first, of_first, turned = _as_it_lies(a)
     second, of_second, second_turned = _as_it_lies(b)
     _product(first, second, bias, out, sums, rows, depth, columns, of_first, of_second, _distance(out), turned,
-             second_turned, host.workers() if rows * depth * columns >= _WORTH_THREADS else 1)
+             second_turned, activation, host.workers() if rows * depth * columns >= _WORTH_THREADS else 1)
 
 
 def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
@@ -94,7 +106,7 @@ def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
     """
     (rows, depth), columns = a.shape, pieces[0].shape[1]
     products = rows * depth * columns
-    if len(pieces) == 1 or products < LEAST or native.failure(_FILE, a.dtype):
+    if len(pieces) == 1 or products < LEAST or native.failure(FILE, a.dtype):
         return multiply(a, pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
     first, of_first, turned = _as_it_lies(a)
     whole = [piece if _distance(piece) and piece.dtype == a.dtype else np.ascontiguousarray(piece, a.dtype)
@@ -134,4 +146,4 @@ def failure(rows: int, b: Array) -> str | None:
     """The reason why a product of so many rows and `b` is not compiled; None if it is."""
     if rows * b.size < LEAST:
         return f"it is for at least {LEAST} multiplications"
-    return native.failure(_FILE, b.dtype)
+    return native.failure(FILE, b.dtype)

@@ -1,17 +1,24 @@
-"""`linear`, and `matmul` with a matrix, of more than a few rows on the CPU, compiled."""
+"""`linear`, also with an activation, and `matmul` with a matrix, of more than a few rows on the CPU, compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.kernels import host, native
+from duoln.kernels.activation import NUMBERS
 from duoln.kernels.linear.native import supports as few_rows_supports
-from duoln.kernels.product.multiply import failure, multiply
+from duoln.kernels.product.multiply import FILE, failure, multiply, multiply_and_activate
 from duoln.kernels.product.uses import bias_gradient, both_gradients, merged, weight_gradient
-from duoln.ops import linear, matmul
+from duoln.ops import activated_linear, linear, matmul
+
+_through_activation = native.Function(FILE, "activation_backward", "y: real[1], dy: real[1], dx: real[1], size: int64, "
+                                                                   "activation: int32, threads: int32")
 
 
 def _supports(be: Backend, x: Array, weight: Array, bias: Array | None) -> str | None:
@@ -46,8 +53,35 @@ def _matmul_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
     return _vjp(be, saved, gout, (*needs, False))[:2]
 
 
+class _Activated(NamedTuple):
+    x: Array
+    weight: Array
+    y: Array
+    activation: str
+
+
+def _activated_supports(be: Backend, x: Array, weight: Array, bias: Array | None, *, activation: str) -> str | None:
+    return _supports(be, x, weight, bias)
+
+
+def _activated_forward(be: Backend, x: Array, weight: Array, bias: Array | None, *,
+                       activation: str) -> tuple[Array, _Activated]:
+    y = multiply_and_activate(merged(x), weight, bias, NUMBERS[activation])
+    y = y.reshape(*x.shape[:-1], weight.shape[1])
+    return y, _Activated(x, weight, y, activation)
+
+
+def _activated_vjp(be: Backend, saved: _Activated, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
+    before = host.empty_like(saved.y)
+    y, dy, dx = (np.ascontiguousarray(a).reshape(-1) for a in (saved.y, gout, before))
+    _through_activation(y, dy, dx, dx.size, NUMBERS[saved.activation], native.threads_for(dx.nbytes))
+    return _vjp(be, (saved.x, saved.weight), before, needs)
+
+
 def attach() -> None:
-    """Add the rules to `linear` and `matmul`."""
+    """Add the rules to `linear`, `activated_linear` and `matmul`."""
+    activated_linear.add(Rule("compiled product", _activated_forward, _activated_vjp, _activated_supports),
+                         backend="numpy")
     matmul.add(Rule("compiled product", _matmul_forward, _matmul_vjp, _matmul_supports, pooled={1: weight_gradient}),
                backend="numpy")
     linear.add(Rule("compiled product", _forward, _vjp, _supports, pooled={1: weight_gradient, 2: bias_gradient}),

@@ -6,6 +6,7 @@
 // row: memory is fast where neighbours are read one after another.
 #pragma once
 #include "../packing.h"
+#include "../activation.h"
 
 static const index_t ROWS_AT_ONCE = 8 * TALL_ROWS;  // of a part of many: they and their sums stay in the second cache
 static const index_t FEW_ROWS = 2 * ROWS_AT_ONCE;
@@ -28,6 +29,7 @@ struct Operands {
     index_t rows, depth, columns, a_distance, out_distance;
     bool a_turned, b_turned;
     T* sums = nullptr;  // of b's columns, with room for whole panels
+    int activation = 0;  // see activation.h
 
     const T* a_at(index_t row, index_t k) const { return a_turned ? a + k * a_distance + row : a + row * a_distance + k; }
     const T* b_at(index_t k, index_t column) const {
@@ -55,7 +57,10 @@ class Part {
             for (index_t block = 0; block < blocks; ++block) {
                 row = first_row + count * block / blocks * R;
                 rows = std::min(first_row + count * (block + 1) / blocks * R, last_row) - row;
-                for (panel = first_panel; panel < last_panel; panel += P) multiply_panels(std::min(P, last_panel - panel));
+                for (panel = first_panel; panel < last_panel; panel += P) {
+                    multiply_panels(std::min(P, last_panel - panel));
+                    if (of.activation && k + depth == of.depth) activate();
+                }
             }
         }
     }
@@ -101,6 +106,17 @@ class Part {
         Prefetch& block = block_of_second.count > 0 ? block_of_second : block_of_first;
         block = multiply_strips<P>(asking, count, from_panels(), sums(asking), block);
         if (rows % R) multiply_rows<P>(count, rows % R, sums(count));
+    }
+
+    // What follows the product, of the values that the last panels have just got: they are still in the caches.
+    void activate() const {
+        const index_t columns = std::min(P * W, std::min(last_panel * W, of.columns) - panel * W);
+        for (index_t r = row; r < row + rows; ++r) {
+            T* out = of.out + r * of.out_distance + panel * W;
+            index_t c = 0;
+            for (; c + Vector<T>::lanes <= columns; c += Vector<T>::lanes) store(out + c, activated(load(out + c), of.activation));
+            for (; c < columns; ++c) out[c] = activated(out[c], of.activation);
+        }
     }
 
     // Where the sums of a strip go.

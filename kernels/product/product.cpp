@@ -53,12 +53,26 @@ static void multiply(Operands<T> of, T* sums, int threads) {
     if (sums) std::copy_n(room.data(), of.columns, sums);
 }
 
+// The gradient before an activation, from the value after it.
+template <class T, class Slope>
+static void differentiate(const T* y, const T* dy, T* dx, index_t size, int threads, Slope slope) {
+    in_parts(size, threads, [=](index_t first, index_t last) {
+#pragma omp simd
+        for (index_t k = first; k < last; ++k) dx[k] = slope(y[k], dy[k]);
+    });
+}
+
 #define PRODUCT(T, NAME)                                                                                                \
     extern "C" void product_##NAME(const T* a, const T* b, const T* bias, T* out, T* sums, int64_t rows, int64_t depth, \
                                    int64_t columns, int64_t a_distance, int64_t b_distance, int64_t out_distance,       \
-                                   int32_t a_turned, int32_t b_turned, int32_t threads) {                               \
+                                   int32_t a_turned, int32_t b_turned, int32_t activation, int32_t threads) {           \
         multiply<T>({a, bias, {{b, b_distance, depth}}, out, rows, depth, columns, a_distance, out_distance,            \
-                     a_turned != 0, b_turned != 0}, sums, threads);                                                     \
+                     a_turned != 0, b_turned != 0, nullptr, activation}, sums, threads);                                \
+    }                                                                                                                   \
+    extern "C" void activation_backward_##NAME(const T* y, const T* dy, T* dx, int64_t size, int32_t activation,        \
+                                               int32_t threads) {                                                       \
+        if (activation == 1) differentiate(y, dy, dx, size, threads, [](T kept, T g) { return kept > 0 ? g : T(0); });  \
+        else differentiate(y, dy, dx, size, threads, [](T kept, T g) { return g * (1 - kept * kept); });                \
     }                                                                                                                   \
     extern "C" void product_of_pieces_##NAME(const T* a, const int64_t* addresses, const int64_t* distances,            \
                                              const int64_t* ends, T* out, int64_t pieces, int64_t rows, int64_t depth,  \

@@ -13,7 +13,7 @@ from duoln.core import Op, Rule
 from duoln.kernels import native
 from duoln.kernels.conv import numpy as conv
 
-LEAST = {"add": 140, "add_layer_norm": 340, "add_rms_norm": 290, "adam_update": 200, "batch_norm": 650,
+LEAST = {"activated_linear": 20, "add": 140, "add_layer_norm": 340, "add_rms_norm": 290, "adam_update": 200, "batch_norm": 650,
          "conv2d": 480, "global_norm": 20, "gru": 600, "layer_norm": 700, "leaky_relu": 140,
          "linear": 20, "linear_cross_entropy": 260, "lstm": 1000, "lstm_cell": 480,
          "matmul": 10, "max_pool2d": 140, "multiply": 20, "relu": 140, "rms_norm": 190, "rnn": 430, "softmax_cross_entropy": 140, "scaled_dot_product_attention": 100,

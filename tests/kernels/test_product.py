@@ -130,6 +130,27 @@ def test_the_rules_of_linear_and_matmul(op, shape, threads, rng, numpy_backend):
     check_rule(op, rule, arrays, numpy_backend, length=530)
 
 
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(37, 530), (3, 11, 257), (2, 150, 20), (9, 1)], ids=str)
+@pytest.mark.parametrize("n_out", [1, 15, 67])
+def test_an_activation_after_a_product(n_out, shape, dtype, activation, threads, rng, numpy_backend):
+    """The value before it has the bits of a product without one; NaN and infinity come out as they do of two operators."""
+    [rule] = ops.activated_linear.rules("numpy")[:-1]
+    x, weight, bias = (rng.standard_normal(s).astype(dtype) for s in (shape, (shape[-1], n_out), (n_out,)))
+    for given in (bias, None):
+        check_rule(ops.activated_linear, rule, [x, weight, given], numpy_backend, {"activation": activation}, length=530)
+    x[0, ..., 0], x[1, ..., -1] = np.nan, np.inf
+    before, _ = ops.linear.rules("numpy")[0].forward(numpy_backend, x, weight, bias)
+    after, saved = rule.forward(numpy_backend, x, weight, bias, activation=activation)
+    gradient = rule.vjp(numpy_backend, saved, np.ones_like(after), (True,) * 3)[2]
+    follow = ops.relu if activation == "relu" else ops.tanh
+    expected = follow(duoln.tensor(before, "numpy")).numpy()
+    np.testing.assert_allclose(after, expected, rtol=0 if activation == "relu" else 4 * np.finfo(dtype).eps)
+    slope = np.where(expected > 0, 1, 0) if activation == "relu" else 1 - expected ** 2
+    np.testing.assert_allclose(gradient, slope.reshape(-1, n_out).sum(axis=0), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("sizes", [(300, 70, 33), (30, 2100, 70), (3, 2100, 70), (300, 40, 530)], ids=str)
 def test_the_same_bits_for_any_number_of_threads_and_any_repeat(sizes, monkeypatch, rng):
     rows, depth, columns = sizes

@@ -111,6 +111,7 @@ CALLS: list[Call] = [
     Call("vecdot", ((floats(3, 4), "float"), (floats(3, 4), "float")), {"axis": (-1, "last axis")}),
     Call("tensordot", ((floats(3, 4), "float"), (floats(4, 2), "float")), {"axes": (1, "meeting axes")}),
     Call("linear", ((floats(3, 4), "float"), (floats(4, 2), "fixed"), (floats(2), "optional"))),
+    Call("activated_linear", ((floats(3, 4), "float"), (floats(4, 2), "fixed"), (floats(2), "optional")), {"activation": ("relu", "choice")}),
     Call("conv2d", ((_IMAGES, "fixed"), (floats(2, 2, 3, 4), "fixed")), {"stride": (1, "pair of counts"), "padding": (1, "padding"), "dilation": (1, "pair of counts"),
                                                                            "groups": (1, "count of groups")}),
     Call("conv1d", ((floats(2, 5, 4), "fixed"), (floats(2, 2, 6), "fixed")), {"stride": (1, "count"), "padding": (1, "padding of time"), "dilation": (1, "count"),

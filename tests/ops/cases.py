@@ -269,6 +269,13 @@ for _text, *_shapes in [("ij,jk->ik", (3, 4), (4, 5)), ("ij,jk", (3, 4), (4, 5))
 case("linear", ops.linear, gaussians((6, 4), (4, 3), (3,)), lambda x, w, b: x @ w + b, 6)
 case("linear 3d", ops.linear, gaussians((2, 6, 4), (4, 3), (3,)), lambda x, w, b: x @ w + b, 12)
 case("linear no bias", ops.linear, gaussians((6, 4), (4, 3)), lambda x, w: x @ w, 6)
+for _name, _follow in (("relu", lambda y: np.maximum(y, 0)), ("tanh", np.tanh)):
+    case(f"activated_linear {_name}", partial(ops.activated_linear, activation=_name), gaussians((6, 4), (4, 3), (3,)),
+         lambda x, w, b, f=_follow: f(x @ w + b), 6)
+    case(f"activated_linear 3d, no bias, {_name}", partial(ops.activated_linear, activation=_name), gaussians((2, 6, 4), (4, 3)),
+         lambda x, w, f=_follow: f(x @ w), 12)
+    case(f"activated_linear no rows, {_name}", partial(ops.activated_linear, activation=_name), gaussians((0, 4), (4, 3), (3,)),
+         lambda x, w, b, f=_follow: f(x @ w + b), 6)
 case("linear no rows", ops.linear, gaussians((0, 4), (4, 3), (3,)), lambda x, w, b: x @ w + b, 6)
 
 

@@ -1,6 +1,6 @@
-// What may follow the norm: nothing, relu or tanh; and its slope, from the value before it. `real` may be a vector.
+// What may follow a norm or a product: nothing, relu or tanh; and its slope, from the value before it. `real` may be a vector.
 #pragma once
-#include "../portable.h"
+#include "portable.h"
 
 FUNCTION real activated(real y, int activation) {
     return activation == 0 ? y : activation == 1 ? (y < real{} ? real{} : y) : hyperbolic_tangent(y);
