@@ -17,10 +17,9 @@ from duoln.errors import ShapeError
 from duoln.ops.common import check_beside, check_float
 from duoln.ops.elementwise import where
 from duoln.ops.loss import counted_rows
-from duoln.ops.shape import expand_dims
 
 _IGNORED = -1
-"""The label of a row that does not count; a rule treats every negative label so."""
+"""The label of a row that does not count; a rule treats every negative label so, whatever x holds there."""
 BLOCK = 1 << 22
 """The number of logits that are stored at a time: 16 MiB in float32."""
 
@@ -51,15 +50,15 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
                          f"found {bias.shape} and {labels.shape}")
     counted = counted_rows("linear_cross_entropy", labels, x, weight.shape[1], ignore_index)
     if counted is not None:
-        # In the weight's gradient, 0 times a value that is not finite would not be 0.
-        x = where(expand_dims(counted, axis=-1), x, 0.0)
         labels = where(counted, labels, _IGNORED)
     return linear_cross_entropy.apply(x, weight, bias, labels)
 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -> tuple[Array, Any]:
     rows, classes = prod(labels.shape), weight.shape[1]
-    flat, target = be.reshape(x, (rows, weight.shape[0])), be.reshape(labels, (rows, 1))
+    target = be.reshape(labels, (rows, 1))
+    # In the weight's gradient, 0 times a value that is not finite would not be 0.
+    flat = be.where(target >= 0, be.reshape(x, (rows, weight.shape[0])), 0.0)
     step = max(BLOCK // classes, 1)
     sums, picked = [], []
     for start in range(0, rows, step):

@@ -68,7 +68,7 @@ class Triplets(NamedTuple):
         """
         three = np.stack([self.middles[chosen] + k for k in (0, -1, 1)])
         lengths = np.zeros((3, rows), np.int64)
-        lengths[:, :len(chosen)] = self.corpus.lengths[three]
+        lengths[:, :len(chosen)] = self.corpus.starts[three + 1] - self.corpus.starts[three]
         numbers = np.zeros((3, self.limit, rows), np.int32)
         places = np.arange(self.limit)[:, None]
         for k in range(3):
