@@ -144,7 +144,8 @@ def check_linear(name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> N
         raise ShapeError(f"[{name}] expected bias ({weight.shape[1]},), found {bias.shape}")
 
 
-def _linear_forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:
+def linear_forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:
+    """The value of `linear` on native arrays, and what its gradient needs."""
     if bias is None:
         return _times_matrix(be, x, weight), (x, weight)
     y = _sums(be, _rows(be, x), weight)
@@ -154,7 +155,8 @@ def _linear_forward(be: Backend, x: Array, weight: Array, bias: Array | None) ->
     return (y if len(x.shape) == 2 else be.reshape(y, (*x.shape[:-1], weight.shape[1]))), (x, weight)
 
 
-def _linear_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
+def linear_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
+    """The gradients of `linear` at x, weight and bias."""
     _, weight = saved
     return (
         _times_matrix(be, gout, transposed(be, weight)) if needs[0] else None,
@@ -163,7 +165,7 @@ def _linear_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
     )
 
 
-linear.add(Rule("composed", _linear_forward, _linear_vjp, pooled={1: weight_gradient, 2: bias_gradient}, stored=(0, 1)))
+linear.add(Rule("composed", linear_forward, linear_vjp, pooled={1: weight_gradient, 2: bias_gradient}, stored=(0, 1)))
 
 
 @explained

@@ -12,6 +12,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array
 from duoln.kernels import host, native
+from duoln.kernels.activation import NUMBERS
 from duoln.kernels.linear import few_rows
 
 LEAST = 1 << 18
@@ -58,14 +59,17 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
     return out
 
 
-def multiply_and_activate(a: Array, b: Array, bias: Array | None, activation: int) -> Array:
-    """`a @ b + bias` and an activation, a number of activation.h, for which `failure` is None.
+def multiply_and_activate(a: Array, b: Array, bias: Array | None, activation: str) -> Array:
+    """relu(`a @ b + bias`), or its tanh, for matrices for which `failure` is None.
 
     Shape:
         a (rows, depth), b (depth, columns), bias (columns,) or None -> (rows, columns).
     """
     out = host.empty((len(a), b.shape[1]), a.dtype)
-    _pack_and_multiply(a, b, out, None if bias is None else np.ascontiguousarray(bias), activation=activation)
+    if _reads_as_it_lies(len(a), b, out):
+        multiply(a, b, out, bias)
+        return np.maximum(out, 0, out=out) if activation == "relu" else np.tanh(out, out=out)
+    _pack_and_multiply(a, b, out, None if bias is None else np.ascontiguousarray(bias), activation=NUMBERS[activation])
     return out
 
 

@@ -41,8 +41,10 @@ def test_layouts(name, rng, numpy_backend):
 @pytest.mark.parametrize("name", OPERATORS)
 def test_what_is_left_to_numpy(name, rng, numpy_backend):
     x, supports = rng.standard_normal((512, 512)).astype(np.float32), _rule(name).supports
-    for y in (x[:1], 2.0, x.astype(np.float64), np.ones((512, 512), np.int32)):
-        assert "no floats of one shape" in supports(numpy_backend, x, y)
+    integers = np.ones((512, 512), np.int32)
+    for y in (x[:1], 2.0, x.astype(np.float64), integers):
+        assert "no arrays of one shape and dtype" in supports(numpy_backend, x, y)
+    assert supports(numpy_backend, integers, integers) == "it is for float32 and float64"
     assert "at least" in supports(numpy_backend, x[:9], x[:9])
 
 
@@ -85,5 +87,5 @@ def test_what_where_leaves_to_the_composed_rule(rule, rng, numpy_backend):
     condition, x, y = _arrays(rng, (64, 64), "float32")
     assert "the shape (64, 64)" in rule.supports(numpy_backend, condition, x, y[:1])
     assert "the shape (64, 1)" in rule.supports(numpy_backend, condition[:, :1], x, y)
-    assert "floats" in rule.supports(numpy_backend, condition, np.ones((64, 64), np.int32), 1)
+    assert "float32 and float64" in rule.supports(numpy_backend, condition, np.ones((64, 64), np.int32), 1)
     assert "at least" in rule.supports(numpy_backend, condition[:60], x[:60], 0.0)
