@@ -10,6 +10,7 @@ import getpass
 import importlib
 import itertools
 import os
+import signal
 import sys
 import tempfile
 from importlib.util import find_spec
@@ -18,6 +19,10 @@ from textwrap import dedent
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # with several workers, the BLAS threads of all would compete for the cores
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# A shell's background job ignores Ctrl-C, and so would the processes that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Compiled kernels are kept from one run of the tests to the next.
 os.environ["DUOLN_KERNELS"] = str(Path(tempfile.gettempdir()) / f"duoln-test-kernels-{getpass.getuser()}")

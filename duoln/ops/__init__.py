@@ -128,8 +128,8 @@ OPERATORS.update(
 
 __all__ = [
     "abs", "activated_linear", "adam_rates", "adam_update", "add", "add_layer_norm", "add_rms_norm",
-    "additive_attention", "all", "any",
-    "arange", "argmax", "argmin", "astype", "avg_pool1d", "avg_pool2d", "batch_norm", "bce_with_logits",
+    "additive_attention", "all", "any", "arange", "argmax", "argmin", "astype", "avg_pool1d", "avg_pool2d",
+    "batch_norm", "bce_with_logits",
     "broadcast_arrays", "broadcast_to", "ceil", "clip", "clip_gradient", "concat", "conv1d", "conv2d", "cos",
     "cumulative_sum", "divide", "einsum", "elu", "embedding", "equal", "erf", "exp", "expand_dims", "expm1", "eye",
     "flip", "floor", "full", "full_like", "gelu", "getitem", "global_norm", "greater", "greater_equal", "group_norm",

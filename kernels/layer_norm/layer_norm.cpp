@@ -4,8 +4,6 @@
 #include "../activation.h"
 #include "gradient.h"
 
-enum Activation : int32_t { NONE = 0, RELU = 1, TANH = 2 };
-
 // A block of rows whose shares of the gain's and bias's gradients are added up together.
 static const index_t BLOCK = 64;
 

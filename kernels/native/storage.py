@@ -22,8 +22,6 @@ from duoln.system.cache import cache_folder
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ROOT = 0
-
-
 REALS = {"float32": "-DREAL_BITS=32", "float64": "-DREAL_BITS=64"}
 """The dtypes that kernels are compiled for, and what tells the compiler, see `ENTRIES` in native.h."""
 
@@ -84,7 +82,7 @@ def sources() -> list[str]:
 
 
 def units() -> list[Unit]:
-    """The units of all these files."""
+    """A unit for each of these files and each dtype."""
     return [Unit(file, real) for file in sources() for real in REALS]
 
 

@@ -71,7 +71,7 @@ class Part {
     const index_t first_row, last_row, first_panel, last_panel, blocks, depths;  // blocks of rows, and of the depth
     const Aligned<T> strips, panels;
     index_t k = 0, depth = 0, row = 0, rows = 0, panel = 0;  // where it is
-    Prefetch block_of_first{}, block_of_second{};               // that come next
+    Prefetch block_of_first{}, block_of_second{};            // that come next
 
     static index_t strips_of(index_t rows) { return (rows + R - 1) / R; }
     index_t most_depth() const { return (of.depth + depths - 1) / depths; }

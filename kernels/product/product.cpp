@@ -53,12 +53,11 @@ static void multiply(Operands<T> of, T* sums, int threads) {
     if (sums) std::copy_n(room.data(), of.columns, sums);
 }
 
-// The gradient before an activation, from the value after it.
-template <class T, class Slope>
-static void differentiate(const T* y, const T* dy, T* dx, index_t size, int threads, Slope slope) {
+template <class T>
+static void activation_backward(const T* y, const T* dy, T* dx, index_t size, int activation, int threads) {
     in_parts(size, threads, [=](index_t first, index_t last) {
 #pragma omp simd
-        for (index_t k = first; k < last; ++k) dx[k] = slope(y[k], dy[k]);
+        for (index_t k = first; k < last; ++k) dx[k] = gradient_before(y[k], dy[k], activation);
     });
 }
 
@@ -71,8 +70,7 @@ static void differentiate(const T* y, const T* dy, T* dx, index_t size, int thre
     }                                                                                                                   \
     extern "C" void activation_backward_##NAME(const T* y, const T* dy, T* dx, int64_t size, int32_t activation,        \
                                                int32_t threads) {                                                       \
-        if (activation == 1) differentiate(y, dy, dx, size, threads, [](T kept, T g) { return kept > 0 ? g : T(0); });  \
-        else differentiate(y, dy, dx, size, threads, [](T kept, T g) { return g * (1 - kept * kept); });                \
+        activation_backward(y, dy, dx, size, activation, threads);                                                      \
     }                                                                                                                   \
     extern "C" void product_of_pieces_##NAME(const T* a, const int64_t* addresses, const int64_t* distances,            \
                                              const int64_t* ends, T* out, int64_t pieces, int64_t rows, int64_t depth,  \
