@@ -40,6 +40,7 @@ static void columns_of(const First& a, index_t rows, const T* packed, index_t be
             const T* after = packed + (k + now < depth ? (k + now) * W : PANELS * between);
             next = {reinterpret_cast<uintptr_t>(after), between * SIZE, PANELS, PANEL_BYTES - PANELS * between * SIZE, PANELS * now,
                     PANELS};
+            if (PANELS * STEP > rows / TALL_ROWS) next = next.by_two();
         }
         tall_tiles<PANELS>(a.from(0, k), rows, panels, now, out, distance, add || k > 0, next);
     }

@@ -18,6 +18,7 @@ static const int TALL_ROWS = 3, TALL_PANELS = 1, FLAT_ROWS = 3, FLAT_PANELS = 1;
 // TALL and FLAT are the rows and panels whose sums fit in the registers beside a row of the panels and one value; a flat tile
 // is for so few rows that the sums of a tall one would wait for each other.
 static const index_t PANEL_BYTES = 64;
+static const index_t STEP = 4;  // places of the depth that a tile takes at once
 static const index_t DEPTH_BLOCK = 256;  // rows of a tall tile's panels that stay in the first cache
 
 template <class T>
@@ -27,17 +28,22 @@ struct Panel {
     static index_t count(index_t columns) { return (columns + width - 1) / width; }
 };
 
-// The cache lines that tiles ask for while they multiply, because they are used soon: one at every second place of the depth,
-// `count` in all. From one to the next it is `pace` bytes, and after `run` of them `jump` bytes more. Addresses are numbers,
-// because they may lie beyond an array: nothing is read.
+// The cache lines that tiles ask for while they multiply, because they are used soon: one at each STEP places of the depth, or
+// two that are `beside` bytes apart, `count` times in all. From one to the next it is `pace` bytes, and after `run` of them
+// `jump` bytes more. Addresses are numbers, because they may lie beyond an array: nothing is read. The CPU waits for few lines
+// at once: a tile that asked for more would wait for its own values.
 struct Prefetch {
     uintptr_t next = 0;
-    index_t pace = 0, run = 0, jump = 0, count = 0, left = 0;
+    index_t pace = 0, run = 0, jump = 0, count = 0, left = 0, beside = 0;
+
+    // The same lines two at a time, for tiles that have too few places of the depth.
+    Prefetch by_two() const { return run % 2 ? *this : Prefetch{next, 2 * pace, run / 2, jump, count / 2, left / 2, pace}; }
 
     void ask() {
         if (count == 0) return;
         --count;
         __builtin_prefetch(reinterpret_cast<const void*>(next), 0, 2);
+        __builtin_prefetch(reinterpret_cast<const void*>(next + beside), 0, 2);
         next += pace;
         if (--left == 0) {
             left = run;
@@ -157,17 +163,23 @@ __attribute__((always_inline)) static inline void tile(const First& first, const
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
-        for (int n = 0; n < N; ++n) {
-            sums[r][n] = vector{};
-            __builtin_prefetch(to.out + r * to.out_distance + n * L, 1);  // so that it is there when the sums are
-        }
-    index_t k = 0;
-    for (; k + 4 <= depth; k += 4) {
+        for (int n = 0; n < N; ++n) sums[r][n] = vector{};
+    // The lines of the sums shall be there when the sums are. Rows are claimed one after another, as far as the depth allows.
+    const T* claimed = to.out;
+    index_t left = ROWS;
+    const auto claim_row = [&] {
 #pragma GCC unroll 4
-        for (index_t j = 0; j < 4; ++j) {
-            if (j % 2 == 0) ahead.ask();
-            add_products<T, ROWS, N>(first, second, k + j, sums);
-        }
+        for (int p = 0; p < PANELS; ++p) __builtin_prefetch(claimed + p * Panel<T>::width, 1);
+        claimed += to.out_distance;
+        --left;
+    };
+    while (left > depth / STEP) claim_row();
+    index_t k = 0;
+    for (; k + STEP <= depth; k += STEP) {
+        ahead.ask();
+        if (left > 0) claim_row();
+#pragma GCC unroll 4
+        for (index_t j = 0; j < STEP; ++j) add_products<T, ROWS, N>(first, second, k + j, sums);
     }
     for (; k < depth; ++k) add_products<T, ROWS, N>(first, second, k, sums);
 #pragma GCC unroll 8
