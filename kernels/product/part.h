@@ -207,8 +207,8 @@ class Part {
         }
     }
 
-    // What the next place reads: its rows, and its first panels if they are not packed yet. Each line is asked for by its last
-    // value, because rows of a matrix may begin within a line, which then belongs to the panels or rows before, too.
+    // What the next place reads: its rows, and its first panels if they are not packed yet. Where a place reads some columns of a
+    // matrix, a line is asked for by its last value: a row may begin within a line, which the columns before have asked for.
     void foresee() {
         next_rows = next_panels = Prefetch();
         const index_t count = next.rows * next.depth / LINE;
