@@ -47,7 +47,7 @@ template <class T>
 struct OneNumber {
     T number;
     template <class Lanes>
-    auto operator()(index_t, const Lanes&) const { return typename Vector<T>::type{} + number; }
+    auto operator()(index_t, const Lanes&) const { return number - typename Vector<T>::type{}; }  // keeps the sign of zero
 };
 
 // Calls work(reader) for an array, or for a number if the array is null.
@@ -62,9 +62,11 @@ static void with(const T* array, double number, const Work& work) {
         each_value(size, out, threads,                                                                                \
                    [=](index_t k, const auto& lanes) { return lanes.load(x + k) + lanes.load(y + k); });              \
     }                                                                                                                 \
-    extern "C" void multiply_##NAME(const T* x, const T* y, T* out, int64_t size, int32_t threads) {                  \
-        each_value(size, out, threads,                                                                                \
-                   [=](index_t k, const auto& lanes) { return lanes.load(x + k) * lanes.load(y + k); });              \
+    extern "C" void multiply_##NAME(const T* x, const T* y, T* out, int64_t size, double y_number, int32_t threads) { \
+        with(y, y_number, [&](const auto& from_y) {                                                                   \
+            each_value(size, out, threads,                                                                            \
+                       [&](index_t k, const auto& lanes) { return lanes.load(x + k) * from_y(k, lanes); });           \
+        });                                                                                                           \
     }                                                                                                                 \
     extern "C" void where_##NAME(const uint8_t* condition, const T* x, const T* y, T* out, int64_t size,              \
                                  double x_number, double y_number, int32_t threads) {                                 \

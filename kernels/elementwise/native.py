@@ -18,10 +18,10 @@ from duoln.ops import add, multiply, where
 _FILE = "elementwise/elementwise.cpp"
 _LEAST = 1 << 12
 """Values below which a call of NumPy's `where` costs less."""
-_TWO = "x: real[1], y: real[1], out: real[1], size: int64, threads: int32"
 
-_add = native.Function(_FILE, "add", _TWO)
-_multiply = native.Function(_FILE, "multiply", _TWO)
+_add = native.Function(_FILE, "add", "x: real[1], y: real[1], out: real[1], size: int64, threads: int32")
+_multiply = native.Function(_FILE, "multiply", "x: real[1], y: real[1]?, out: real[1], size: int64, y_number: float64, "
+                                               "threads: int32")
 _where = native.Function(_FILE, "where", "condition: bool[1], x: real[1]?, y: real[1]?, out: real[1], size: int64, "
                                          "x_number: float64, y_number: float64, threads: int32")
 
@@ -34,12 +34,6 @@ def _of_two_supports(be: Backend, x: Array | float, y: Array | float) -> str | N
     return native.failure(_FILE, x.dtype)
 
 
-def _of_two(launch: native.Function, x: Array, y: Array) -> Array:
-    out = host.empty_like(x)
-    launch(_line(x), _line(y), _line(out), out.size, native.threads_for(out.nbytes))
-    return out
-
-
 def _line(x: Array) -> Array:
     """All values of an array, in order."""
     line: Array = np.ascontiguousarray(x).reshape(-1)
@@ -47,21 +41,35 @@ def _line(x: Array) -> Array:
 
 
 def _add_forward(be: Backend, x: Array, y: Array) -> tuple[Array, None]:
-    return _of_two(_add, x, y), None
+    out = host.empty_like(x)
+    _add(_line(x), _line(y), _line(out), out.size, native.threads_for(out.nbytes))
+    return out, None
 
 
 def _add_vjp(be: Backend, saved: None, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
     return gout if needs[0] else None, gout if needs[1] else None
 
 
+def _product(x: Array, y: Array) -> Array:
+    of_y, y_number = (None, float(y.flat[0])) if _is_one_number(y) else (_line(y), 0.0)
+    out = host.empty_like(x)
+    _multiply(_line(x), of_y, _line(out), out.size, y_number, native.threads_for(out.nbytes))
+    return out
+
+
+def _is_one_number(x: Array) -> bool:
+    """Whether all values of a large array are one place in memory: such is the gradient of what a sum adds up."""
+    return not any(x.strides)
+
+
 def _multiply_forward(be: Backend, x: Array, y: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _of_two(_multiply, x, y), (x, y)
+    return _product(x, y), (x, y)
 
 
 def _multiply_vjp(be: Backend, saved: tuple[Array, Array], gout: Array,
                   needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
     x, y = saved
-    return _of_two(_multiply, gout, y) if needs[0] else None, _of_two(_multiply, gout, x) if needs[1] else None
+    return _product(y, gout) if needs[0] else None, _product(x, gout) if needs[1] else None
 
 
 def _where_supports(be: Backend, condition: Array, x: Array | float, y: Array | float) -> str | None:

@@ -4,6 +4,7 @@
 // not made here. With norms over the gates both weights come without the means of their rows, so that no norm need
 // subtract one.
 #include "../recurrent/walk.h"
+#include "../rows.h"
 #include "lstm.h"
 #include "variant.h"
 
@@ -185,6 +186,7 @@ struct StepBack : Step<T, NORMED, CELL> {
 
     const LstmGradients<T> d;
     T* of_cell;
+    bool past_caches;  // where the gradient of x_proj goes
 
     T* kept_of(index_t row) const { return of_cell + row * 3 * l.sizes.stride; }
 
@@ -238,6 +240,7 @@ struct StepBack : Step<T, NORMED, CELL> {
     // Through the cell and the gates. Until its gradient is known, a gate is where that will be.
     void through_gates(index_t row, index_t slot, const T* dh) const {
         const index_t S = l.sizes.stride, P = l.sizes.panels, block = row / ROW_BLOCK * wide(), ahead = this->ahead;
+        const bool past_caches = this->past_caches;
         const Products<T, NORMED> products(l, slot);
         const T *c_before = this->state(l.cells, this->before, row), *kept = kept_of(row);
         T *dc = d.dc + row * S, *d_x = d.d_x_proj + slot * wide(), *d_gates = d.d_h_proj + slot * wide(), *sums = sums_of(row);
@@ -275,7 +278,7 @@ struct StepBack : Step<T, NORMED, CELL> {
                         add_to(d_bias + k, value);
                         if constexpr (NORMED) {
                             fetch_ahead(products.h + k, ahead);
-                            claim_ahead(d_x + k, ahead);
+                            if (!past_caches) claim_ahead(d_x + k, ahead);
                             const vector of_gain_x = value * products.xhat_x(k), of_gain_h = value * products.xhat_h(k);
                             add_to(d_gain_x + k, of_gain_x);
                             add_to(d_gain_h + k, of_gain_h);
@@ -303,7 +306,9 @@ struct StepBack : Step<T, NORMED, CELL> {
             const index_t first = gate * l.sizes.stride + s.first_panel * W, last = gate * l.sizes.stride + s.last_panel * W;
             for (index_t k = first; k < last; k += L) {
                 const vector value = load(d_h + k);
-                store(d_x + k, (value * load(products.gain_x + k) - products.xhat_x(k) * along_x) * products.rstd_x);
+                const vector of_x = (value * load(products.gain_x + k) - products.xhat_x(k) * along_x) * products.rstd_x;
+                if (past_caches) store_past_caches(d_x + k, of_x);
+                else store(d_x + k, of_x);
                 store(d_h + k, (value * load(products.gain_h + k) - products.xhat_h(k) * along_h) * products.rstd_h);
             }
         }
@@ -315,11 +320,12 @@ static void walk_back(const Lstm<T>& l, const LstmGradients<T>& d, const T* pack
                       const Share& s, const Barrier& barrier) {
     const Sizes& sizes = l.sizes;
     const index_t wide = GATES * sizes.stride, ahead = positions_ahead(sizes, barrier, true) * wide;
+    const bool past_caches = NORMED && go_past_caches<T>(sizes.steps * sizes.batch * wide);
     Rows<T> rows;
     for (index_t position = sizes.steps - 1; position >= 0; --position) {
         const index_t t = sizes.time(position);
         begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh, d.d_h_proj, wide);
-        const StepBack<T, NORMED, CELL> step{{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead}, d, of_cell};
+        const StepBack<T, NORMED, CELL> step{{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead}, d, of_cell, past_caches};
         const index_t together = barrier.together(rows.count());
         for (index_t first = 0; first < rows.count(); first += together) {
             const index_t last = first + together;
@@ -338,6 +344,7 @@ static void walk_back(const Lstm<T>& l, const LstmGradients<T>& d, const T* pack
         bound(d.dh, rows, sizes, s, d.limit);
         bound(d.dc, rows, sizes, s, d.limit);
     }
+    if (past_caches) end_past_caches();
 }
 
 template <class T, bool NORMED, bool CELL>

@@ -38,6 +38,21 @@ def test_layouts(name, rng, numpy_backend):
         np.testing.assert_array_equal(_rule(name).forward(numpy_backend, a, b)[0], OPERATORS[name](a, b))
 
 
+@pytest.mark.parametrize("value", [2.5, 0.0, -0.0, np.nan, np.inf], ids=str)
+def test_the_gradient_of_a_sum_is_one_number(value, rng, numpy_backend):
+    x, y = (rng.standard_normal((300, 900)).astype(np.float32) for _ in range(2))
+    x[0, :7], y[0, 3] = [0, -0.0, np.nan, np.inf, -np.inf, 1e-40, 3e38], np.inf
+    gout = np.broadcast_to(np.float32(value), x.shape)
+    rule = _rule("multiply")
+    d_x, d_y = rule.vjp(numpy_backend, rule.forward(numpy_backend, x, y)[1], gout, (True, True))
+    for gradient, other in ((d_x, y), (d_y, x)):
+        with np.errstate(invalid="ignore", over="ignore"):
+            expected = other * gout
+        np.testing.assert_array_equal(gradient, expected)
+        numbers = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(gradient[numbers]), np.signbit(expected[numbers]))
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_what_is_left_to_numpy(name, rng, numpy_backend):
     x, supports = rng.standard_normal((512, 512)).astype(np.float32), _rule(name).supports
@@ -64,7 +79,7 @@ def _arrays(rng, shape, dtype):
 def test_where_is_that_of_numpy(shape, dtype, rule, rng, numpy_backend):
     condition, x, y = _arrays(rng, shape, dtype)
     gout = rng.standard_normal(shape).astype(dtype)
-    for a, b in ((x, y), (x, 2.5), (-np.inf, y), (x, 0.0)):
+    for a, b in ((x, y), (x, 2.5), (-np.inf, y), (x, 0.0), (-0.0, y)):
         assert rule.supports(numpy_backend, condition, a, b) is None
         out, saved = rule.forward(numpy_backend, condition, a, b)
         expected = np.where(condition, a, b)

@@ -1,10 +1,11 @@
-"""Norms of more rows than the caches hold, whose results are written past them: the same bits as those of few rows."""
+"""Norms and an LSTM of more rows than the caches hold, whose results are written past them: the same bits as those of few rows."""
 
 import numpy as np
 import pytest
 
 from duoln import ops
 from duoln.kernels import native
+from duoln.ops.recurrent.variants import norm_shapes
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
 
@@ -37,3 +38,26 @@ def test_layer_norm(dtype, offset, threads, rng, numpy_backend):
     for first in range(0, ROWS, FEW * 40):
         some_y, some_dx = results(first, min(first + FEW, ROWS))
         assert np.array_equal(y[first:first + FEW], some_y) and np.array_equal(dx[first:first + FEW], some_dx)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_lstm(dtype, threads, rng, numpy_backend):
+    steps, batch, n_in, hidden = 17, 72, 5, 450  # 4 gates of 456 or 464 columns: 8.6 MiB and more
+    x, d_hidden = (rng.standard_normal((steps, batch, n)).astype(dtype) for n in (n_in, hidden))
+    h, c = (rng.standard_normal((batch, hidden)).astype(dtype) for _ in range(2))
+    w_x, w_h = (rng.standard_normal((n, 4 * hidden)).astype(dtype) / n ** 0.5 for n in (n_in, hidden))
+    bias = np.zeros(4 * hidden, dtype)
+    norms = [rng.standard_normal(shape).astype(dtype) for shape in norm_shapes("lstm", "layer", hidden).values()]
+    [rule] = [rule for rule in ops.lstm.rules("numpy") if rule.name == "compiled walk"]
+    attributes = {"norm": "layer", "eps": 1e-5, "eps_place": "inside", "reverse": False, "remat": False, "gradient_limit": 0.0}
+
+    def d_x(first, last):
+        _, saved = rule.forward(numpy_backend, x[:, first:last], h[first:last], c[first:last], w_x, w_h, bias, None, *norms,
+                                **attributes)
+        gradients = rule.vjp(numpy_backend, saved, (d_hidden[:, first:last], None, None), (True,) * (7 + len(norms)))
+        return gradients[0]
+
+    whole = d_x(0, batch)
+    for first in range(0, batch, FEW // 2):
+        last = min(first + FEW // 2, batch)
+        assert np.array_equal(whole[:, first:last], d_x(first, last))
