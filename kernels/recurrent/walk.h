@@ -87,10 +87,10 @@ static Sizes sizes_of(index_t steps, index_t batch, index_t hidden, bool reverse
     return {steps, batch, hidden, panels, panels * Panel<T>::width, reverse, slots};
 }
 
-// How many positions after the one where it is now a member asks the memory for values: those of the next row, or of the same
-// row at the next time step, if rows go together.
+// How many positions after the one where it is now a member asks the memory for values: those of the next row, or, if a few rows
+// go together, of the same row at the next time step: the next row would come too soon.
 static inline index_t positions_ahead(const Sizes& sizes, const Barrier& barrier, bool backward) {
-    if (barrier.members == 1) return 1;
+    if (barrier.members == 1 || sizes.batch > ROW_BLOCK) return 1;
     return sizes.reverse == backward ? sizes.batch : -sizes.batch;
 }
 
