@@ -221,10 +221,15 @@ struct StepBack : Step<T, NORMED> {
 };
 
 template <class T, bool NORMED>
-static void walk_back(const Gru<T>& g, const GruGradients<T>& d, const T* packed, T* panel_sums, const Share& s,
-                      const Barrier& barrier) {
+static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const Sizes& sizes = g.sizes;
     const index_t wide = GATES * sizes.stride;
+    const OwnSums<T> of_gain_x(sizes, s, barrier, GATES, d.d_gain_x), of_bias_x(sizes, s, barrier, GATES, d.d_bias_x),
+        of_gain_h(sizes, s, barrier, GATES, d.d_gain_h), of_bias_h(sizes, s, barrier, GATES, d.d_bias_h);
+    d.d_gain_x = of_gain_x.data();
+    d.d_bias_x = of_bias_x.data();
+    d.d_gain_h = of_gain_h.data();
+    d.d_bias_h = of_bias_h.data();
     const StepBack<T, NORMED> step{{g, panel_sums, s, positions_ahead(sizes, barrier, true) * wide}, d};
     Rows<T> rows;
     for (index_t position = sizes.steps - 1; position >= 0; --position) {

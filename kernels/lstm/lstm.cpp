@@ -316,9 +316,17 @@ struct StepBack : Step<T, NORMED, CELL> {
 };
 
 template <class T, bool NORMED, bool CELL>
-static void walk_back(const Lstm<T>& l, const LstmGradients<T>& d, const T* packed, T* panel_sums, T* of_cell,
+static void walk_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* panel_sums, T* of_cell,
                       const Share& s, const Barrier& barrier) {
     const Sizes& sizes = l.sizes;
+    const OwnSums<T> of_bias(sizes, s, barrier, GATES, d.d_bias), of_gain_x(sizes, s, barrier, GATES, d.d_gain_x),
+        of_gain_h(sizes, s, barrier, GATES, d.d_gain_h), of_gain_c(sizes, s, barrier, 1, d.d_gain_c),
+        of_bias_c(sizes, s, barrier, 1, d.d_bias_c);
+    d.d_bias = of_bias.data();
+    d.d_gain_x = of_gain_x.data();
+    d.d_gain_h = of_gain_h.data();
+    d.d_gain_c = of_gain_c.data();
+    d.d_bias_c = of_bias_c.data();
     const index_t wide = GATES * sizes.stride, ahead = positions_ahead(sizes, barrier, true) * wide;
     const bool past_caches = NORMED && go_past_caches<T>(sizes.steps * sizes.batch * wide);
     Rows<T> rows;

@@ -306,6 +306,36 @@ static void bound(T* gradient, const Rows<T>& rows, const Sizes& sizes, const Sh
     }
 }
 
+// A member's part of sums (blocks of rows, gates * stride) that are added to at each time step. Members that share rows add to
+// memory of their own and copy it in the end: a CPU reads on where a member's columns end, and would take lines to which another
+// member adds.
+template <class T>
+class OwnSums {
+  public:
+    OwnSums(const Sizes& sizes, const Share& s, const Barrier& barrier, index_t gates, T* sums)
+        : sizes_(sizes), s_(s), gates_(gates), sums_(sums), own_(sums && barrier.members > 1 ? size() : 0),
+          apart_(sums && barrier.members > 1) {
+        if (apart_) std::fill_n(own_.data(), size(), T(0));
+    }
+    OwnSums(const OwnSums&) = delete;
+    OwnSums& operator=(const OwnSums&) = delete;
+    ~OwnSums() {
+        const index_t first = s_.first_panel * Panel<T>::width, count = s_.last_panel * Panel<T>::width - first;
+        for (index_t k = first; apart_ && k < size(); k += sizes_.stride) std::copy_n(own_.data() + k, count, sums_ + k);
+    }
+    T* data() const { return apart_ ? own_.data() : sums_; }
+
+  private:
+    const Sizes& sizes_;
+    const Share& s_;
+    const index_t gates_;
+    T* const sums_;
+    const Aligned<T> own_;
+    const bool apart_;
+
+    index_t size() const { return (sizes_.batch + ROW_BLOCK - 1) / ROW_BLOCK * gates_ * sizes_.stride; }
+};
+
 template <class T>
 static inline void add_to(T* values, typename Vector<T>::type vector) {
     store(values, load(values) + vector);

@@ -63,10 +63,12 @@ static void walk(const Rnn<T>& n, const T* packed, T* panel_sums, const Share& s
 }
 
 template <class T, bool NORMED>
-static void walk_back(const Rnn<T>& n, const RnnGradients<T>& d, const T* packed, T* panel_sums, const Share& s,
-                      const Barrier& barrier) {
+static void walk_back(const Rnn<T>& n, RnnGradients<T> d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     using vector = typename Vector<T>::type;
     const Sizes& sizes = n.sizes;
+    const OwnSums<T> of_gain(sizes, s, barrier, 1, d.d_gain), of_bias(sizes, s, barrier, 1, d.d_bias);
+    d.d_gain = of_gain.data();
+    d.d_bias = of_bias.data();
     const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = sizes.stride;
     const index_t L = Vector<T>::lanes, first = s.first_panel * W, last = s.last_panel * W;
     Rows<T> rows;
