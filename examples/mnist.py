@@ -1,6 +1,6 @@
 """The paper's MNIST comparison: layer norm, batch norm and no norm on the same network.
 
-    python -m duoln.examples.mnist                  about a minute on two CPU cores
+    python -m duoln.examples.mnist                  about half a minute on two CPU cores
     python -m duoln.examples.mnist --paper          the paper's 60 epochs
     python -m duoln.examples.mnist --batch-size 4   its small-batch half
 """
