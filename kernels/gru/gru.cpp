@@ -33,29 +33,31 @@ struct GruGradients {
 template <class T, bool NORMED>
 struct Products {
     using vector = typename Vector<T>::type;
-    const Gru<T>& g;
+    const index_t S;
+    const T *const gain_x, *const bias_x, *const gain_h, *const bias_h, *const inner_bias;  // a store could change those of a Gru
     const T *x, *h;
     T rstd_x[2] = {0, 0}, rstd_h[2] = {0, 0};
 
-    Products(const Gru<T>& g, index_t slot) : g(g) {
-        x = g.x_proj + slot * GATES * g.sizes.stride;
-        h = g.h_proj + slot * (NORMED ? GATES : 1) * g.sizes.stride;
+    Products(const Gru<T>& g, index_t slot)
+        : S(g.sizes.stride), gain_x(g.gain_x), bias_x(g.bias_x), gain_h(g.gain_h), bias_h(g.bias_h), inner_bias(g.inner_bias) {
+        x = g.x_proj + slot * GATES * S;
+        h = g.h_proj + slot * (NORMED ? GATES : 1) * S;
         if (NORMED)
             for (int k = 0; k < 2; ++k) {
                 rstd_x[k] = g.norms[slot * 4 + k];
                 rstd_h[k] = g.norms[slot * 4 + 2 + k];
             }
     }
-    vector xhat_x(index_t gate, index_t k) const { return (load(x + k) + load(g.inner_bias + k)) * rstd_x[gate == 2]; }
+    vector xhat_x(index_t gate, index_t k) const { return (load(x + k) + load(inner_bias + k)) * rstd_x[gate == 2]; }
     vector xhat_h(index_t gate, index_t k) const { return load(h + k) * rstd_h[gate == 2]; }
     vector of_x(index_t gate, index_t unit) const {
-        const index_t k = gate * g.sizes.stride + unit;
-        if constexpr (NORMED) return xhat_x(gate, k) * load(g.gain_x + k) + load(g.bias_x + k);
-        else return load(x + k) + load(g.bias_x + k);
+        const index_t k = gate * S + unit;
+        if constexpr (NORMED) return xhat_x(gate, k) * load(gain_x + k) + load(bias_x + k);
+        else return load(x + k) + load(bias_x + k);
     }
     vector of_h(index_t gate, index_t unit) const {
-        const index_t k = gate * g.sizes.stride + unit;
-        if constexpr (NORMED) return xhat_h(gate, k) * load(g.gain_h + k) + load(g.bias_h + k);
+        const index_t k = gate * S + unit;
+        if constexpr (NORMED) return xhat_h(gate, k) * load(gain_h + k) + load(bias_h + k);
         else return gate == 2 ? load(h + unit) : vector{};
     }
     GruGates<vector> gates(index_t unit) const {
@@ -163,43 +165,59 @@ struct StepBack : Step<T, NORMED> {
 
     const GruGradients<T> d;
 
-    // Through the new state and the gates.
+    // What gru_gates gives, in loops of its own.
+    static void store_gates(const Products<T, NORMED>& products, index_t first, index_t last, T* to) {
+        const index_t S = products.S;
+        for (index_t j = first * W; j < last * W; j += L) {
+            store(to + j, sigmoid(products.of_x(0, j) + products.of_h(0, j)));
+            store(to + S + j, sigmoid(products.of_x(1, j) + products.of_h(1, j)));
+        }
+        for (index_t j = first * W; j < last * W; j += L)
+            store(to + 2 * S + j, hyperbolic_tangent(products.of_x(2, j) + load(to + S + j) * products.of_h(2, j)));
+    }
+
+    // Through the new state and the gates. Until its gradient is known, a gate is where that will be.
     void through_gates(index_t row, index_t slot, const T* h_before, T* dh) const {
-        const index_t S = g.sizes.stride, block = row / ROW_BLOCK * wide();
+        const index_t S = g.sizes.stride, block = row / ROW_BLOCK * wide(), ahead = this->ahead;
         const Products<T, NORMED> products(g, slot);
         T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide();
-        for (index_t p = s.first_panel; p < s.last_panel; ++p) {
-            vector along_x[2] = {}, along_h[2] = {};
-            for (index_t j = p * W; j < (p + 1) * W; j += L) {
-                const GruGates<vector> gates = products.gates(j);
-                const vector d_new = load(dh + j);
-                const GruGates<vector> of = gru_gradient(gates, load(h_before + j), products.of_h(2, j), d_new);
-                store(dh + j, d_new - d_new * gates.z);
-                const auto through_gate = [&](index_t gate, vector of_x, vector of_h) {
-                    const index_t k = gate * S + j;
-                    fetch_ahead(products.x + k, ahead);
-                    claim_ahead(d_x + k, ahead);
-                    claim_ahead(d_h + k, ahead);
-                    store(d_x + k, of_x);
-                    store(d_h + k, of_h);
-                    add_to(d.d_bias_x + block + k, of_x);
-                    if constexpr (NORMED) {
-                        fetch_ahead(products.h + k, ahead);
-                        add_to(d.d_bias_h + block + k, of_h);
-                        const vector of_gain_x = of_x * products.xhat_x(gate, k);
-                        const vector of_gain_h = of_h * products.xhat_h(gate, k);
-                        add_to(d.d_gain_x + block + k, of_gain_x);
-                        add_to(d.d_gain_h + block + k, of_gain_h);
-                        along_x[gate == 2] += of_gain_x * load(g.gain_x + k);
-                        along_h[gate == 2] += of_gain_h * load(g.gain_h + k);
-                    }
-                };
-                through_gate(0, of.z, of.z);
-                through_gate(1, of.r, of.r);
-                through_gate(2, of.n, of.n * gates.r);
+        T *d_bias_x = d.d_bias_x + block, *d_bias_h = NORMED ? d.d_bias_h + block : nullptr;
+        T *d_gain_x = NORMED ? d.d_gain_x + block : nullptr, *d_gain_h = NORMED ? d.d_gain_h + block : nullptr;
+        each_panels(s, [=](index_t first, index_t last) {
+            store_gates(products, first, last, d_h);
+            for (index_t p = first; p < last; ++p) {
+                vector along_x[2] = {}, along_h[2] = {};
+                for (index_t j = p * W; j < (p + 1) * W; j += L) {
+                    const GruGates<vector> gates{load(d_h + j), load(d_h + S + j), load(d_h + 2 * S + j)};
+                    const vector d_new = load(dh + j);
+                    const GruGates<vector> of = gru_gradient(gates, load(h_before + j), products.of_h(2, j), d_new);
+                    store(dh + j, d_new - d_new * gates.z);
+                    const auto through_gate = [&](index_t gate, vector of_x, vector of_h) {
+                        const index_t k = gate * S + j;
+                        fetch_ahead(products.x + k, ahead);
+                        claim_ahead(d_x + k, ahead);
+                        claim_ahead(d_h + k, ahead);
+                        store(d_x + k, of_x);
+                        store(d_h + k, of_h);
+                        add_to(d_bias_x + k, of_x);
+                        if constexpr (NORMED) {
+                            fetch_ahead(products.h + k, ahead);
+                            add_to(d_bias_h + k, of_h);
+                            const vector of_gain_x = of_x * products.xhat_x(gate, k);
+                            const vector of_gain_h = of_h * products.xhat_h(gate, k);
+                            add_to(d_gain_x + k, of_gain_x);
+                            add_to(d_gain_h + k, of_gain_h);
+                            along_x[gate == 2] += of_gain_x * load(products.gain_x + k);
+                            along_h[gate == 2] += of_gain_h * load(products.gain_h + k);
+                        }
+                    };
+                    through_gate(0, of.z, of.z);
+                    through_gate(1, of.r, of.r);
+                    through_gate(2, of.n, of.n * gates.r);
+                }
+                this->keep_sums(row, p, along_x, along_h);
             }
-            this->keep_sums(row, p, along_x, along_h);
-        }
+        });
     }
 
     // Through the norms of both products.

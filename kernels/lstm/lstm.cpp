@@ -190,22 +190,13 @@ struct StepBack : Step<T, NORMED, CELL> {
 
     T* kept_of(index_t row) const { return of_cell + row * 3 * l.sizes.stride; }
 
-    // Calls work(first, last) for a few of the share's panels at a time, whose values stay in the first cache. What comes from e^x
-    // has its own loop: the CPU looks so far ahead that it works on several vectors of such a loop at once, but not of a long one.
-    template <class Work>
-    void each_panels(const Work& work) const {
-        static constexpr index_t AT_ONCE = 8;
-        for (index_t first = s.first_panel; first < s.last_panel; first += AT_ONCE)
-            work(first, std::min(first + AT_ONCE, s.last_panel));
-    }
-
     // Through the hidden state and the norm's gain and bias.
     void through_cell_norm(index_t row, index_t slot, const T* dh) const {
         const index_t S = l.sizes.stride, block = row / ROW_BLOCK * S;
         const Products<T, NORMED> products(l, slot);
         const CellNorm<T> norm = this->cell_norm(row, l.norms[slot * 4 + 2], l.norms[slot * 4 + 3]);
         T *kept = kept_of(row), *sums = sums_of(row), *d_gain = d.d_gain_c + block, *d_bias = d.d_bias_c + block;
-        each_panels([=](index_t first, index_t last) {
+        each_panels(s, [=](index_t first, index_t last) {
             for (index_t j = first * W; j < last * W; j += L) {
                 store(kept + S + j, hyperbolic_tangent(norm.after(j)));
                 store(kept + 2 * S + j, sigmoid(products.sum(2 * S + j)));
@@ -254,7 +245,7 @@ struct StepBack : Step<T, NORMED, CELL> {
             d_mean = row_sum(sums_of(row) + 2, P, 4) / T(l.sizes.hidden);
             d_along = row_sum(sums_of(row) + 3, P, 4) / T(l.sizes.hidden);
         }
-        each_panels([=](index_t first, index_t last) {
+        each_panels(s, [=](index_t first, index_t last) {
             store_gates(products, first, last, d_gates);
             for (index_t p = first; p < last; ++p) {
                 vector sum_x{}, sum_h{};
