@@ -20,9 +20,12 @@ from textwrap import dedent
 if "PYTEST_XDIST_WORKER" in os.environ:  # with several workers, the BLAS threads of all would compete for the cores
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# A shell's background job ignores Ctrl-C, and so would the processes that the tests start and interrupt.
+# A shell's background job ignores Ctrl-C, and what `nohup` starts ignores SIGHUP; so would the processes that the tests start and
+# interrupt. A handler that does nothing is not handed on to them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 # Compiled kernels are kept from one run of the tests to the next.
 os.environ["DUOLN_KERNELS"] = str(Path(tempfile.gettempdir()) / f"duoln-test-kernels-{getpass.getuser()}")
