@@ -45,9 +45,9 @@ def test_the_gradient_of_a_sum_is_one_number(value, rng, numpy_backend):
     gout = np.broadcast_to(np.float32(value), x.shape)
     rule = _rule("multiply")
     d_x, d_y = rule.vjp(numpy_backend, rule.forward(numpy_backend, x, y)[1], gout, (True, True))
-    for gradient, other in ((d_x, y), (d_y, x)):
+    for gradient, second in ((d_x, y), (d_y, x)):
         with np.errstate(invalid="ignore", over="ignore"):
-            expected = other * gout
+            expected = second * gout
         np.testing.assert_array_equal(gradient, expected)
         numbers = ~np.isnan(expected)
         np.testing.assert_array_equal(np.signbit(gradient[numbers]), np.signbit(expected[numbers]))
