@@ -4,7 +4,6 @@
 // not made here. With norms both weights come without the means of their rows, once for the columns of z and r and once for
 // those of n, so that no norm need subtract one.
 #include "../recurrent/walk.h"
-#include "../rows.h"
 #include "gru.h"
 
 static const index_t GATES = 3;
