@@ -65,7 +65,7 @@ def _remembering() -> Path:
 def remembering_compiler() -> toolchain.Compiler | None:
     """The same for this process."""
     real = native.compiler()
-    return real and real._replace(path=str(_remembering() / "c++"))
+    return real and real._replace(command=(str(_remembering() / "c++"),))
 
 
 def run(folder: Path, program: str = PROGRAM, before: str = "", **variables: object) -> subprocess.CompletedProcess:

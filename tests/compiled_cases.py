@@ -53,7 +53,7 @@ def set_flags(sanitize: bool, compiler: str) -> None:
 def runtime_library(compiler: toolchain.Compiler) -> str:
     """The library of AddressSanitizer, which must be loaded before the interpreter."""
     name = f"libclang_rt.asan-{os.uname().machine}.so" if "clang" in compiler.version else "libasan.so"
-    done = subprocess.run([compiler.path, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    done = subprocess.run([*compiler.command, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
     path = Path(done.stdout.strip())
     if not path.is_absolute() or not path.exists():
         raise SystemExit(f"expected {name} of {compiler.version}, found {path}: install the compiler's sanitizers")

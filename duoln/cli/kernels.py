@@ -13,7 +13,8 @@ _DESCRIPTION = """Compile the kernels of the NumPy backend ahead: for this CPU, 
   DUOLN_KERNELS=/opt/kernels duoln run mnist                on a machine of that kind, with or without a compiler
 
 Libraries for several CPUs may share a folder: a machine takes those with the widest vectors that it has. A library
-that its CPU cannot run is refused there, with the reason. DUOLN_CXX names the compiler.
+that its CPU cannot run is refused there, with the reason. DUOLN_CXX names the compiler,
+a program or a line such as "ccache g++".
 """
 
 

@@ -91,7 +91,7 @@ def compile_ahead(march: str, out: Path | None = None) -> dict[str, Any]:
         raise KernelError("\n".join(f"[compile] {unit} does not compile:\n{_beginning(log)}"
                                     for unit, log in logs.items()))
     return {"folder": str(plan.folder), "march": march, "compiler": chosen.version,
-            "flags": " ".join(toolchain.flags_for(march)), **target._asdict(),
+            "flags": " ".join(toolchain.flags_for(chosen, march)), **target._asdict(),
             "libraries": [{"file": unit.file, "dtype": unit.real, "name": _path(unit, plan).name}
                           for unit in storage.units()]}
 
@@ -157,7 +157,8 @@ def _started(unit: Unit, plan: Plan, aside: Path) -> Running:
     text, built, log = (aside / f"{unit.real}-{unit.file.replace('/', '-')}{ending}" for ending in ("", ".so", ".log"))
     # Headers are pasted in, each once, and a compiler warns of the pragma outside of a header.
     text.write_text(source.text(unit.file).replace("#pragma once\n", "\n"), encoding="utf-8")
-    command = [plan.compiler.path, *toolchain.flags_for(plan.march), REALS[unit.real], str(text), "-o", str(built)]
+    command = [*plan.compiler.command, *toolchain.flags_for(plan.compiler, plan.march), REALS[unit.real],
+               str(text), "-o", str(built)]
     with log.open("w", encoding="utf-8") as output:
         process = Popen(command, stdin=DEVNULL, stdout=output, stderr=STDOUT)
     return Running(unit, command, built, log, process, time.monotonic() + _SECONDS)
@@ -180,7 +181,7 @@ def _end(running: Running) -> None:
 def _keep(running: Running, plan: Plan) -> None:
     """Move a library and its record into place, the record first: a library counts as soon as it is there."""
     target, path = toolchain.target(plan.compiler, plan.march), _path(running.unit, plan)
-    record = Record(storage.digest(running.unit), plan.march, " ".join(toolchain.flags_for(plan.march)),
+    record = Record(storage.digest(running.unit), plan.march, " ".join(toolchain.flags_for(plan.compiler, plan.march)),
                     plan.compiler.version, target.platform, target.needs, target.vector_bits, storage.cpu_digest(),
                     storage.file_digest(running.built))
     written = storage.record_path(running.built)

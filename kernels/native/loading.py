@@ -175,7 +175,7 @@ def facts() -> dict[str, Any]:
     records = [choice.record for choice in choices.values() if isinstance(choice, Stored)]
     if chosen is not None and not records:
         made = toolchain.target(chosen, NATIVE)
-        seen = {(chosen.version, " ".join(toolchain.flags_for(NATIVE)), made.vector_bits)}
+        seen = {(chosen.version, " ".join(toolchain.flags_for(chosen, NATIVE)), made.vector_bits)}
     else:
         seen = {(record.compiler, record.flags, record.vector_bits) for record in records}
     compilers, flags, bits = (" and ".join(sorted({str(each[k]) for each in seen})) for k in range(3))

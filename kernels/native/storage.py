@@ -123,7 +123,7 @@ def cpu_digest() -> str:
 def library_path(unit: Unit, chosen: Compiler, march: str, where: Path) -> Path:
     """Where the library of a unit is kept; `march` "native" stands for the CPU of this machine."""
     cpu = cpu_digest() if march == NATIVE else ""
-    return where / f"{unit.name()}-{_hash(digest(unit), march, chosen.path, chosen.version, cpu)}.so"
+    return where / f"{unit.name()}-{_hash(digest(unit), march, *chosen.command, chosen.version, cpu)}.so"
 
 
 def record_path(library: Path) -> Path:

@@ -6,19 +6,25 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 from duoln.errors import KernelError, UsageError
 from duoln.kernels.native import processor
 
 COMPILERS = ("c++", "g++", "clang++")
+ZIG = "ziglang"
+"""The package that brings Clang, for machines where one may not install a compiler."""
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-fno-trapping-math",
          "-ffp-contract=fast", "-fopenmp-simd")
 """What every kernel is compiled with, beside the CPU that it is for."""
 NATIVE = "native"
 """The name of this machine's own CPU."""
 _SECONDS = 20
+_ROOT = 0
 _INSTALLERS = (("apt-get", "apt install g++"), ("dnf", "dnf install gcc-c++"), ("apk", "apk add g++"),
                ("pacman", "pacman -S gcc"), ("zypper", "zypper install gcc-c++"))
 
@@ -26,7 +32,8 @@ _INSTALLERS = (("apt-get", "apt install g++"), ("dnf", "dnf install gcc-c++"), (
 class Compiler(NamedTuple):
     """A C++ compiler of this machine."""
 
-    path: str
+    command: tuple[str, ...]
+    """The program, and what stands before all flags, such as "zig", "c++" or "ccache", "g++"."""
     version: str
     """The first line that it gives of itself."""
 
@@ -44,19 +51,34 @@ class Target(NamedTuple):
 
 @cache
 def compiler() -> Compiler | None:
-    """The compiler: DUOLN_CXX, else the first of COMPILERS on the PATH that answers; None where there is none."""
-    asked = os.environ.get("DUOLN_CXX")
-    for name in (asked,) if asked else COMPILERS:
-        path = shutil.which(name)
+    """The compiler: DUOLN_CXX, else the first of COMPILERS on the PATH that answers, else that of the package ZIG.
+
+    None where none of them answers. DUOLN_CXX is a program, or a line such as "ccache g++".
+    """
+    for program, *words in _candidates():
+        path = shutil.which(program)
         if path is None:
             continue
+        command = (path, *words)
         try:
-            done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_SECONDS, check=False)
+            done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=_SECONDS,
+                                  check=False)
         except (OSError, subprocess.TimeoutExpired):
             continue
         if done.returncode == 0 and done.stdout.strip():
-            return Compiler(path, done.stdout.splitlines()[0])
+            return Compiler(command, done.stdout.splitlines()[0])
     return None
+
+
+def _candidates() -> Iterator[list[str]]:
+    asked = os.environ.get("DUOLN_CXX")
+    if asked:
+        yield [asked] if shutil.which(asked) else asked.split() or [asked]
+        return
+    yield from ([name] for name in COMPILERS)
+    package = find_spec(ZIG)
+    if package is not None and package.origin is not None:
+        yield [str(Path(package.origin).with_name("zig")), "c++"]
 
 
 def missing() -> str:
@@ -74,12 +96,15 @@ def install_line() -> str:
         return "xcode-select --install"
     if os.environ.get("CONDA_PREFIX"):
         return "conda install cxx-compiler"
+    if os.geteuid() != _ROOT and shutil.which("sudo") is None:
+        return f"pip install {ZIG}"
     return next((line for program, line in _INSTALLERS if shutil.which(program)), _INSTALLERS[0][1])
 
 
-def flags_for(march: str) -> tuple[str, ...]:
-    """All flags for the CPU of that name, which is a value of the compiler's -march."""
-    return *FLAGS, f"-march={march}"
+def flags_for(chosen: Compiler, march: str) -> tuple[str, ...]:
+    """All flags of a compiler for the CPU of that name, a value of the -march of GCC; Zig's names have "_" for "-"."""
+    is_zig = any(Path(word).name in {"zig", ZIG} for word in chosen.command)
+    return *FLAGS, f"-march={march.replace('-', '_') if is_zig else march}"
 
 
 @cache
@@ -90,11 +115,11 @@ def target(chosen: Compiler, march: str) -> Target:
         UsageError: the compiler knows no such CPU; its words are in the message.
         KernelError: it does not answer.
     """
-    command = [chosen.path, *flags_for(march), "-dM", "-E", "-x", "c++", os.devnull]
+    command = [*chosen.command, *flags_for(chosen, march), "-dM", "-E", "-x", "c++", os.devnull]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise KernelError(f"[compile] expected an answer of {chosen.path}, found {error}") from error
+        raise KernelError(f"[compile] expected an answer of {' '.join(chosen.command)}, found {error}") from error
     if done.returncode:
         raise UsageError(f"[compile] expected a CPU that {chosen.version} knows, found -march={march}; it says\n"
                          f"{done.stderr.strip() or done.stdout.strip()}")

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import compiled_cases
@@ -15,6 +16,8 @@ from duoln.kernels.native import processor, toolchain
 PROGRAM = Path(compiled_cases.__file__)
 COMPILERS = [pytest.param(name, marks=pytest.mark.skipif(shutil.which(name) is None, reason=f"there is no {name}"))
              for name in ("g++", "clang++")]
+COMPILERS.append(pytest.param(f"{sys.executable} -m {toolchain.ZIG} c++", id=toolchain.ZIG, marks=pytest.mark.skipif(
+    find_spec(toolchain.ZIG) is None, reason=f"there is no {toolchain.ZIG}")))
 pytestmark = pytest.mark.long
 
 
@@ -25,7 +28,7 @@ def _run(*words):
 def _with_sanitizers(compiler):
     if sys.platform != "linux":
         pytest.skip("the sanitizers' library is loaded first, as Linux does it")
-    probe = subprocess.run([compiler, *compiled_cases.SANITIZERS, "-x", "c++", "-shared", "-o", "/dev/null", "/dev/null"],
+    probe = subprocess.run([*compiler.split(), *compiled_cases.SANITIZERS, "-x", "c++", "-shared", "-o", "/dev/null", "/dev/null"],
                            capture_output=True, text=True, check=False)
     if probe.returncode:
         pytest.skip(f"{compiler} has no sanitizers: {probe.stderr.strip().splitlines()[-1]}")
@@ -36,7 +39,7 @@ def _with_sanitizers(compiler):
 def test_every_kernel_is_right_for_each_cpu(compiler, march):
     if march != "native" and not processor.here().endswith("x86_64"):
         pytest.skip(f"{march} is no CPU of this architecture")
-    if processor.lacking(toolchain.target(toolchain.Compiler(shutil.which(compiler), compiler), march).needs):
+    if processor.lacking(toolchain.target(toolchain.Compiler(tuple(compiler.split()), compiler), march).needs):
         pytest.skip(f"this CPU is no {march}")
     done = _run("--compiler", compiler, "--march", march)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]

@@ -167,7 +167,7 @@ exit 1
     monkeypatch.setattr(building.source, "text", lambda file: "long" * 9 if "long" in file else "short")
     monkeypatch.setattr(storage, "folder", lambda: tmp_path)
     units = [Unit(file, "float32") for file in ("a/a.cpp", "b/b.cpp", "c/long.cpp")]
-    assert sorted(building.build(units, toolchain.Compiler(str(tmp_path / "c++"), "1.0"))) == units
+    assert sorted(building.build(units, toolchain.Compiler((str(tmp_path / "c++"),), "1.0"))) == units
 
 
 def test_a_compiler_that_hangs_is_ended(tmp_path, monkeypatch):
@@ -175,7 +175,7 @@ def test_a_compiler_that_hangs_is_ended(tmp_path, monkeypatch):
     (tmp_path / "c++").chmod(0o755)
     monkeypatch.setattr(building, "_SECONDS", 0.2)
     monkeypatch.setattr(storage, "folder", lambda: tmp_path)
-    [log] = building.build([Unit("adam/adam.cpp", "float32")], toolchain.Compiler(str(tmp_path / "c++"), "1.0")).values()
+    [log] = building.build([Unit("adam/adam.cpp", "float32")], toolchain.Compiler((str(tmp_path / "c++"),), "1.0")).values()
     assert "stopped after 0 s" in log and not list(tmp_path.glob("building-*"))
 
 

@@ -35,7 +35,7 @@ def library(request, tmp_path_factory):
     if request.param != "native" and processor.lacking(toolchain.target(compiler, request.param).needs) != []:
         pytest.skip(f"this CPU does not run {request.param}")
     (folder / "functions.cpp").write_text(TEXT)
-    subprocess.run([compiler.path, *toolchain.flags_for(request.param), f"-I{FOLDER}", "-o", folder / "functions.so",
+    subprocess.run([*compiler.command, *toolchain.flags_for(compiler, request.param), f"-I{FOLDER}", "-o", folder / "functions.so",
                     folder / "functions.cpp"], check=True)
     return ctypes.CDLL(str(folder / "functions.so"))
 

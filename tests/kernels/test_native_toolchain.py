@@ -1,0 +1,84 @@
+"""Which compiler is taken: a line of words, and the package that brings one where none may be installed."""
+
+import os
+import shutil
+
+import pytest
+from compiled import COMPILED, libraries, run
+
+from duoln.kernels import native
+from duoln.kernels.native import toolchain
+
+pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
+ZIG = """#!/bin/sh
+[ "$1" = c++ ] || exit 1
+shift
+case "$*" in
+--version) echo 'clang version 22.0' ;;
+*) PATH={path} exec {compiler} "$@" ;;
+esac
+"""
+"""The program of the package, as far as it is asked here."""
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A folder of Python packages with the one that brings a compiler."""
+    made = tmp_path / "packages" / toolchain.ZIG
+    made.mkdir(parents=True)
+    (made / "__init__.py").write_text("")
+    (made / "zig").write_text(ZIG.format(path=os.environ["PATH"], compiler=" ".join(native.compiler().command)))
+    (made / "zig").chmod(0o755)
+    return made.parent
+
+
+def _with(folder):
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+@pytest.mark.parametrize("words", ["env {}", "  env   A=1 {} "])
+def test_a_compiler_of_several_words(words, tmp_path):
+    done = run(tmp_path, DUOLN_CXX=words.format(shutil.which("c++") or native.compiler().command[0]))
+    assert COMPILED in done.stdout and native.compiler().version in done.stdout and libraries(tmp_path)
+
+
+def test_a_program_whose_name_has_a_space(tmp_path):
+    program = tmp_path / "my compilers" / "c++"
+    program.parent.mkdir()
+    program.symlink_to(shutil.which(native.compiler().command[0]))
+    assert COMPILED in run(tmp_path / "cache", DUOLN_CXX=program).stdout
+
+
+@pytest.mark.parametrize("nothing", [" ", "no-such-compiler c++", "'"])
+def test_words_that_are_no_compiler(nothing, tmp_path):
+    done = run(tmp_path, DUOLN_CXX=nothing)
+    assert f"DUOLN_CXX={nothing} is no compiler that answers" in done.stdout and not libraries(tmp_path)
+
+
+def test_the_package_compiles_where_the_path_has_no_compiler(package, tmp_path):
+    done = run(tmp_path / "cache", PATH="/nowhere", PYTHONPATH=_with(package))
+    assert COMPILED in done.stdout and "clang version 22.0" in done.stdout and libraries(tmp_path / "cache"), done.stderr
+
+
+def test_a_compiler_of_the_path_comes_before_the_package(package, tmp_path):
+    done = run(tmp_path / "cache", PYTHONPATH=_with(package))
+    assert COMPILED in done.stdout and "clang version 22.0" not in done.stdout
+
+
+@pytest.mark.parametrize(("command", "flag"), [
+    (("/usr/bin/g++",), "-march=x86-64-v3"), (("/a/zig", "c++"), "-march=x86_64_v3"), (("ccache", "clang++"), "-march=x86-64-v3"),
+    (("python", "-m", "ziglang", "c++"), "-march=x86_64_v3"), (("/opt/zig/g++",), "-march=x86-64-v3")])
+def test_a_cpu_is_named_as_the_compiler_names_it(command, flag):
+    assert toolchain.flags_for(toolchain.Compiler(command, "1"), "x86-64-v3")[-1] == flag
+
+
+@pytest.mark.parametrize(("user", "programs", "line"), [
+    (0, ["apt-get"], "apt install g++"), (1000, ["apt-get"], "pip install ziglang"),
+    (1000, ["sudo", "apk"], "apk add g++"), (0, [], "apt install g++")])
+def test_the_line_to_type_is_one_that_the_user_may_run(user, programs, line, monkeypatch):
+    monkeypatch.setattr(toolchain.sys, "platform", "linux")
+    monkeypatch.setattr(toolchain.os, "geteuid", lambda: user)
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: name if name in programs else None)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    monkeypatch.delenv("DUOLN_CXX", raising=False)
+    assert toolchain.install_line() == line
