@@ -82,6 +82,19 @@ def environment(folder: Path, **variables: object) -> dict[str, str]:
     return {**ours, "DUOLN_CACHE": str(folder), **{name: str(value) for name, value in variables.items()}}
 
 
+def without_package(folder: Path) -> str:
+    """The PYTHONPATH of a process that has no compiler of the package ZIG, whether it is installed or not."""
+    made = folder / "no-compiler" / toolchain.ZIG
+    made.mkdir(parents=True)
+    (made / "__init__.py").write_text("")
+    return python_path(made.parent)
+
+
+def python_path(folder: Path) -> str:
+    """A PYTHONPATH on which a folder comes first."""
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def values(done: subprocess.CompletedProcess) -> str:
     """The bytes of the value that a process printed."""
     return done.stdout.split("|")[1]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from compiled import without_package
 from conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,8 +26,8 @@ def bare(tmp_path):
         if path:
             (tmp_path / "bin" / name).symlink_to(path)
     (tmp_path / "home").mkdir()
-    kept = {name: os.environ[name] for name in ("PYTHONPATH", "LANG") if name in os.environ}
-    return {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path / "home"), "DUOLN_OFFLINE": "1", **kept}
+    kept = {name: os.environ[name] for name in ("LANG",) if name in os.environ}
+    return {"PYTHONPATH": without_package(tmp_path), "PATH": str(tmp_path / "bin"), "HOME": str(tmp_path / "home"), "DUOLN_OFFLINE": "1", **kept}
 
 
 def _run(words, tmp_path, bare, **variables):

@@ -21,7 +21,6 @@ from duoln.kernels.native.toolchain import NATIVE, Compiler
 from duoln.system.cache import cache_folder
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_ROOT = 0
 REALS = {"float32": "-DREAL_BITS=32", "float64": "-DREAL_BITS=64"}
 """The dtypes that kernels are compiled for, and what tells the compiler, see `ENTRIES` in native.h."""
 
@@ -252,7 +251,7 @@ def _check_owned(path: Path) -> None:
 
 def _stranger(path: Path, facts: os.stat_result) -> str | None:
     """Why a file or folder is not this user's, or root's, alone."""
-    if hasattr(os, "getuid") and facts.st_uid not in (os.getuid(), _ROOT):
+    if hasattr(os, "getuid") and facts.st_uid not in (os.getuid(), toolchain.ROOT):
         return f"{path} belongs to another user"
     if facts.st_mode & _OTHERS_MAY_WRITE:
         return f"{path} can be written by others; make it yours alone with chmod go-w"

@@ -24,7 +24,8 @@ FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-math-errno",
 NATIVE = "native"
 """The name of this machine's own CPU."""
 _SECONDS = 20
-_ROOT = 0
+ROOT = 0
+"""The number of the user root."""
 _INSTALLERS = (("apt-get", "apt install g++"), ("dnf", "dnf install gcc-c++"), ("apk", "apk add g++"),
                ("pacman", "pacman -S gcc"), ("zypper", "zypper install gcc-c++"))
 
@@ -96,7 +97,7 @@ def install_line() -> str:
         return "xcode-select --install"
     if os.environ.get("CONDA_PREFIX"):
         return "conda install cxx-compiler"
-    if os.geteuid() != _ROOT and shutil.which("sudo") is None:
+    if os.geteuid() != ROOT and shutil.which("sudo") is None:
         return f"pip install {ZIG}"
     return next((line for program, line in _INSTALLERS if shutil.which(program)), _INSTALLERS[0][1])
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from compiled import COMPILED, PROGRAM, libraries, make_compiler, run, values
+from compiled import COMPILED, PROGRAM, libraries, make_compiler, run, values, without_package
 
 from duoln.kernels import native
 
@@ -21,7 +21,7 @@ def compiled_values(tmp_path_factory):
     ({"DUOLN_CXX": "no-such-compiler"}, "DUOLN_CXX=no-such-compiler is no compiler", "unset DUOLN_CXX"),
     ({"DUOLN_KERNELS": "/dev/null"}, "/dev/null cannot be made", "DUOLN_KERNELS=")])
 def test_numpys_rules_run_and_the_reason_is_told(compiled_values, variables, words, line, tmp_path):
-    done = run(tmp_path, **variables)
+    done = run(tmp_path, **{"DUOLN_CXX": "", "PYTHONPATH": without_package(tmp_path), **variables})
     rule, _, facts, summary = done.stdout.split("|")
     assert all(words in text for text in (rule, facts, summary)) and done.stderr == ""
     assert "rules interpreted, because" in summary and line in summary.partition("; for faster ones: ")[2]

@@ -107,10 +107,10 @@ def test_a_planted_link_is_not_loaded(cache, tmp_path):
 def test_root_may_own_a_library_and_another_user_may_not(cache, monkeypatch):
     [path] = libraries(cache[0])
     owner = path.stat().st_uid
-    monkeypatch.setattr(storage, "_ROOT", owner)
+    monkeypatch.setattr(toolchain, "ROOT", owner)
     monkeypatch.setattr(storage.os, "getuid", lambda: owner + 1)
     assert storage.is_whole(path)
-    monkeypatch.setattr(storage, "_ROOT", owner + 2)
+    monkeypatch.setattr(toolchain, "ROOT", owner + 2)
     assert not storage.is_whole(path)
 
 

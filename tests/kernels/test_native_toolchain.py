@@ -4,7 +4,7 @@ import os
 import shutil
 
 import pytest
-from compiled import COMPILED, libraries, run
+from compiled import COMPILED, libraries, python_path, run
 
 from duoln.kernels import native
 from duoln.kernels.native import toolchain
@@ -15,7 +15,7 @@ ZIG = """#!/bin/sh
 shift
 case "$*" in
 --version) echo 'clang version 22.0' ;;
-*) PATH={path} exec {compiler} "$@" ;;
+*) PATH="{path}" exec {compiler} "$@" ;;
 esac
 """
 """The program of the package, as far as it is asked here."""
@@ -30,10 +30,6 @@ def package(tmp_path):
     (made / "zig").write_text(ZIG.format(path=os.environ["PATH"], compiler=" ".join(native.compiler().command)))
     (made / "zig").chmod(0o755)
     return made.parent
-
-
-def _with(folder):
-    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @pytest.mark.parametrize("words", ["env {}", "  env   A=1 {} "])
@@ -56,12 +52,12 @@ def test_words_that_are_no_compiler(nothing, tmp_path):
 
 
 def test_the_package_compiles_where_the_path_has_no_compiler(package, tmp_path):
-    done = run(tmp_path / "cache", PATH="/nowhere", PYTHONPATH=_with(package))
+    done = run(tmp_path / "cache", PATH="/nowhere", PYTHONPATH=python_path(package), DUOLN_CXX="")
     assert COMPILED in done.stdout and "clang version 22.0" in done.stdout and libraries(tmp_path / "cache"), done.stderr
 
 
 def test_a_compiler_of_the_path_comes_before_the_package(package, tmp_path):
-    done = run(tmp_path / "cache", PYTHONPATH=_with(package))
+    done = run(tmp_path / "cache", PYTHONPATH=python_path(package), DUOLN_CXX="")
     assert COMPILED in done.stdout and "clang version 22.0" not in done.stdout
 
 
