@@ -45,7 +45,7 @@ def rule_cases() -> list[RuleCase]:
     """Every case."""
     return [*_layer_norm(), *_norms_beside(), *_recurrent(), *_cells(), *_cross_entropy(), *_linear_cross_entropy(),
             *_take(), *_linear(), *_adam(), *_adam_rates(), *_norms(), *_images(), *_channels(),
-            *_arrays_of_one_shape(), *_attention()]
+            *_whole_arrays(), *_attention()]
 
 
 def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -229,7 +229,7 @@ def _channels() -> Iterator[RuleCase]:
         yield RuleCase("add", f"{shape} and a bias", (x, bias), {}, prod(shape))
 
 
-def _arrays_of_one_shape() -> Iterator[RuleCase]:
+def _whole_arrays() -> Iterator[RuleCase]:
     shapes: tuple[tuple[int, ...], ...] = ((4096,), (5, 7, 131), (129, 257))
     for shape in shapes:
         rng = np.random.default_rng(shape)
@@ -240,6 +240,8 @@ def _arrays_of_one_shape() -> Iterator[RuleCase]:
         rng = np.random.default_rng(shape)
         for operator in ("add", "multiply"):
             yield RuleCase(operator, f"{shape}", (_floats(rng, *shape), _floats(rng, *shape)), {}, 1)
+        all_axes = {"axis": tuple(range(len(shape))), "keepdims": False}
+        yield RuleCase("sum", f"{shape}", (_floats(rng, *shape),), all_axes, prod(shape))
 
 
 def _attention() -> Iterator[RuleCase]:

@@ -3,7 +3,7 @@
     python -m duoln.bench.compiling --backend mlx --steps 24 --steps 64 --steps 250
 
 prints one JSON object: the MNIST step of its `ln` variant, then an LN-LSTM layer over sequences of growing length.
-Where the backend has no compiler, compiled and eager are the same.
+Where the backend traces no step, a compiled one runs its rules alone from the third call on (`core/replay.py`).
 """
 
 from __future__ import annotations

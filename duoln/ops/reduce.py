@@ -46,12 +46,13 @@ def _sum_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -
     return be.sum(x, axis=axis, keepdims=keepdims), (x.shape, axis)
 
 
-def _sum_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+def sum_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    """The gradient of a sum: each value that was added gets that of its sum. `saved` is the shape of x and the axes."""
     shape, axis = saved
     return (be.broadcast_to(be.reshape(gout, _kept(shape, axis)), shape),)
 
 
-sum.add(Rule("composed", _sum_forward, _sum_vjp))
+sum.add(Rule("composed", _sum_forward, sum_vjp))
 
 
 @explained

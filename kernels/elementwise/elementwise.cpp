@@ -1,5 +1,5 @@
 // Arrays whose values each come from the values at the same place of others: sums, products, and one of two values, as a condition
-// says, where either may be one number for all places.
+// says, where either may be one number for all places. And the sum of all values of an array.
 #include "../rows.h"
 
 // `value(k, lanes)` gives the vector of the values k and after; `lanes` loads it (rows.h). `out` begins on a cache line. A large
@@ -57,6 +57,20 @@ static void with(const T* array, double number, const Work& work) {
     else work(OneNumber<T>{T(number)});
 }
 
+// The sum of each block of `length` values; the last block may be shorter.
+template <class T>
+static void sum_blocks(const T* x, double* sums, index_t size, index_t length, int threads) {
+    in_parts((size + length - 1) / length, threads, [=](index_t first, index_t last) {
+        for (index_t block = first; block < last; ++block) {
+            const T* values = x + block * length;
+            RowSum<T> sum;
+            each_vector<T>(std::min(length, size - block * length),
+                           [&](index_t k, const auto& lanes, auto number) { sum.add(lanes.load(values + k), number); });
+            sums[block] = double(sum.sum());
+        }
+    });
+}
+
 #define ELEMENTWISE(T, NAME)                                                                                          \
     extern "C" void add_##NAME(const T* x, const T* y, T* out, int64_t size, int32_t threads) {                       \
         each_value(size, out, threads,                                                                                \
@@ -77,5 +91,8 @@ static void with(const T* array, double number, const Work& work) {
                 });                                                                                                   \
             });                                                                                                       \
         });                                                                                                           \
+    }                                                                                                                 \
+    extern "C" void sum_##NAME(const T* x, double* sums, int64_t size, int64_t length, int32_t threads) {             \
+        sum_blocks(x, sums, size, length, threads);                                                                   \
     }
 ENTRIES(ELEMENTWISE)

@@ -1,4 +1,4 @@
-"""`add` and `multiply` of two large arrays of one shape, and `where`, on the CPU, compiled.
+"""`add` and `multiply` of two large arrays of one shape, `where`, and the sum of all values, on the CPU, compiled.
 
 NumPy's loops have one thread, and that of `where` takes a branch at each value, which a random condition makes slow.
 """
@@ -13,7 +13,8 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
-from duoln.ops import add, multiply, where
+from duoln.ops import add, multiply, sum, where
+from duoln.ops.reduce import sum_vjp
 
 _FILE = "elementwise/elementwise.cpp"
 _LEAST = 1 << 12
@@ -24,6 +25,9 @@ _multiply = native.Function(_FILE, "multiply", "x: real[1], y: real[1]?, out: re
                                                "threads: int32")
 _where = native.Function(_FILE, "where", "condition: bool[1], x: real[1]?, y: real[1]?, out: real[1], size: int64, "
                                          "x_number: float64, y_number: float64, threads: int32")
+_sum = native.Function(_FILE, "sum", "x: real[1], sums: float64[1], size: int64, length: int64, threads: int32")
+_BLOCK = 1024
+"""Values that are added in their own dtype; the sums of such blocks are added in float64."""
 
 
 def _of_two_supports(be: Backend, x: Array | float, y: Array | float) -> str | None:
@@ -102,8 +106,24 @@ def _where_vjp(be: Backend, condition: Array, gout: Array, needs: Sequence[bool]
             _choose(condition, 0.0, gout) if needs[2] else None)
 
 
+def _sum_supports(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> str | None:
+    if len(axis) != x.ndim or not x.flags.c_contiguous:
+        return "it is for all values of an array whose values follow one another"
+    if x.nbytes < host.PARALLEL_BYTES:
+        return f"it is for at least {host.PARALLEL_BYTES} bytes"
+    return native.failure(_FILE, x.dtype)
+
+
+def _sum_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
+    sums = np.empty(-(-x.size // _BLOCK))
+    _sum(_line(x), sums, x.size, _BLOCK, native.threads_for(x.nbytes))
+    total = np.asarray(sums.sum().astype(x.dtype))
+    return total.reshape((1,) * x.ndim) if keepdims else total, (x.shape, axis)
+
+
 def attach() -> None:
-    """Add the rules to the three operators."""
+    """Add the rules to the four operators."""
     add.add(Rule("compiled", _add_forward, _add_vjp, _of_two_supports), backend="numpy")
     multiply.add(Rule("compiled", _multiply_forward, _multiply_vjp, _of_two_supports), backend="numpy")
     where.add(Rule("compiled", _where_forward, _where_vjp, _where_supports), backend="numpy")
+    sum.add(Rule("compiled", _sum_forward, sum_vjp, _sum_supports), backend="numpy")

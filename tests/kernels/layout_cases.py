@@ -82,6 +82,7 @@ def images() -> Iterator[RuleCase]:
         yield RuleCase("where", f"{shape}", [rng.random(shape) < 0.6, *_floats(rng, shape, shape)], {}, 1)
     for operator in ("add", "multiply"):
         yield RuleCase(operator, "of two", _floats(rng, (2, 129, 257), (2, 129, 257)), {}, 1)
+    yield RuleCase("sum", "of all", _floats(rng, (2, 129, 257)), {"axis": (0, 1, 2), "keepdims": False}, 2 * 129 * 257)
 
 
 def cells() -> Iterator[RuleCase]:

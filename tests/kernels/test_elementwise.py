@@ -1,4 +1,8 @@
-"""The compiled sum and product of two arrays, and `where`: NumPy's bits in every layout, and what is left to NumPy."""
+"""The compiled sum and product of two arrays, and `where`: NumPy's bits in every layout, and what is left to NumPy. And the
+sum of all values of an array.
+"""
+
+import math
 
 import numpy as np
 import pytest
@@ -104,3 +108,44 @@ def test_what_where_leaves_to_the_composed_rule(rule, rng, numpy_backend):
     assert "the shape (64, 1)" in rule.supports(numpy_backend, condition[:, :1], x, y)
     assert "float32 and float64" in rule.supports(numpy_backend, condition, np.ones((64, 64), np.int32), 1)
     assert "at least" in rule.supports(numpy_backend, condition[:60], x[:60], 0.0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(65536,), (65537,), (3, 5, 9001), (2049, 1025)], ids=str)
+def test_the_sum_of_all_values(shape, dtype, rng, numpy_backend):
+    x, rule, axes = rng.standard_normal(shape).astype(dtype), _rule("sum"), tuple(range(len(shape)))
+    exact, error = math.fsum(x.ravel().tolist()), 4 * np.finfo(dtype).eps * np.abs(x).max() * 1024
+    for keepdims in (False, True):
+        assert rule.supports(numpy_backend, x, axes, keepdims) is None
+        out, saved = rule.forward(numpy_backend, x, axes, keepdims)
+        assert out.dtype == x.dtype and out.shape == ((1,) * len(shape) if keepdims else ())
+        assert abs(float(out.item()) - exact) < error
+        (d_x,) = rule.vjp(numpy_backend, saved, np.full(out.shape, 2.5, dtype), (True,))
+        assert d_x.shape == shape and d_x.dtype == x.dtype and (d_x == 2.5).all()
+
+
+def test_a_sum_has_the_same_bits_for_any_number_of_threads(rng, numpy_backend, monkeypatch):
+    x, bits = rng.standard_normal((70, 1025)).astype(np.float32), set()
+    for threads in (1, 2, 3, 8):
+        monkeypatch.setattr(native, "threads_for", lambda count, threads=threads: threads)
+        bits.add(_rule("sum").forward(numpy_backend, x, (0, 1), False)[0].tobytes())
+    assert len(bits) == 1
+
+
+@pytest.mark.parametrize(("values", "expected"), [([np.nan], np.nan), ([np.inf], np.inf), ([-np.inf], -np.inf),
+                                                  ([np.inf, -np.inf], np.nan), ([3e38, 3e38], np.inf)], ids=str)
+@pytest.mark.parametrize("place", [0, 70000])
+def test_a_sum_of_what_is_no_finite_number(values, expected, place, numpy_backend):
+    x = np.zeros(70002, np.float32)
+    x[place:place + len(values)] = values
+    with np.errstate(invalid="ignore", over="ignore"):
+        np.testing.assert_array_equal(_rule("sum").forward(numpy_backend, x, (0,), False)[0], np.float32(expected))
+
+
+def test_what_a_sum_leaves_to_numpy(rng, numpy_backend):
+    x, supports = rng.standard_normal((512, 512)).astype(np.float32), _rule("sum").supports
+    for given, axis in ((x, (0,)), (x, (1,)), (x, ()), (x.T, (0, 1)), (x[:, ::2], (0, 1)), (x[::-1], (0, 1))):
+        assert "all values" in supports(numpy_backend, given, axis, False)
+    assert "at least" in supports(numpy_backend, x[:9], (0, 1), False)
+    for dtype in (np.int32, bool):
+        assert supports(numpy_backend, np.ones((512, 2048), dtype), (0, 1), False) == "it is for float32 and float64"
