@@ -30,7 +30,9 @@ def add_kind(kinds: Any) -> None:
     train.add_argument("--batch-size", type=int, action="append", help="may be repeated (default 128 and 4)")
     train.add_argument("--plugin", action="append", metavar="NAME", dest="plugins",
                        help="load only the plug-in of this name; may be repeated")
-    train.add_argument("--peer", action="append", default=[], help="torch or torch-fused; may be repeated")
+    train.add_argument("--peer", action="append", default=[],
+                       help="the same step in another library: torch, torch-fused, or what else the task has (an "
+                            "unknown name lists them); may be repeated")
     add_common(train, rounds=15, runs=20)
     train.set_defaults(run=_train)
 
