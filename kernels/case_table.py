@@ -247,12 +247,13 @@ def _whole_arrays() -> Iterator[RuleCase]:
 def _attention() -> Iterator[RuleCase]:
     for before, queries, keys, width, n_values, causal in (
             ((), 1, 1, 1, 1, True), ((2, 3), 5, 5, 4, 4, True), ((3, 1), 49, 65, 33, 17, False),
-            ((2,), 130, 70, 16, 65, True), ((1, 2), 64, 200, 64, 64, True), ((2, 2, 1), 13, 3, 8, 5, False)):
+            ((2,), 130, 70, 16, 65, True), ((1, 2), 64, 200, 64, 64, True), ((2, 2, 1), 13, 3, 8, 5, False),
+            ((3, 2, 4), 7, 9, 8, 5, True)):
         rng = np.random.default_rng([queries, keys, width])
         arrays = [_floats(rng, *before, *shape) for shape in ((queries, width), (keys, width), (keys, n_values))]
         attrs = {"causal": causal, "scale": width ** -0.5}
         case, length = f"{(*before, queries, width)} by {keys}, causal {causal}", 2 * max(keys, queries, width)
         yield RuleCase("scaled_dot_product_attention", case, (*arrays, None), attrs, length)
-        for shape in ((queries, keys), (*before, 1, keys)):
+        for shape in dict.fromkeys(((queries, keys), (*before, 1, keys), (*before[1:], queries, keys))):
             mask = rng.random(shape) < 0.6
             yield RuleCase("scaled_dot_product_attention", f"{case}, mask {shape}", (*arrays, mask), attrs, length)

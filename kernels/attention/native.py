@@ -68,11 +68,12 @@ def _gradients(query: Array, key: Array, value: Array) -> list[Array]:
 
 
 def _whole_mask(mask: Array | None, scores: Shape) -> Array | None:
-    """A mask with four axes, of which the last is whole."""
+    """A mask with four axes, of which the last is whole, and so are those that become the first, unless all are 1."""
     if mask is None:
         return None
-    before = scores[:-3] if mask.ndim > 4 and max(mask.shape[:-3]) > 1 else mask.shape[:-3]  # else 1, or one axis
-    whole = np.broadcast_to(mask, (*before, *mask.shape[-3:-1], scores[-1]))
+    shape = (*(1,) * (len(scores) - mask.ndim), *mask.shape)
+    before = scores[:-3] if max(shape[:-3], default=1) > 1 else shape[:-3]
+    whole = np.broadcast_to(mask, (*before, *shape[-3:-1], scores[-1]))
     return _by_heads(np.ascontiguousarray(whole))
 
 
