@@ -13,7 +13,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import native
+from duoln.kernels import host, native
 from duoln.kernels.product.multiply import multiply
 from duoln.ops import linear_cross_entropy
 
@@ -88,7 +88,8 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list
     rows, weight, bias = saved.rows, saved.weight, saved.bias
     d_loss = np.reshape(gout, -1)[rows.number]
     share = np.zeros_like(rows.x)
-    d_weight, d_bias = (np.empty_like(a) if need else None for a, need in zip((weight, bias), needs[1:3], strict=True))
+    d_weight = host.empty_like(weight) if needs[1] else None
+    d_bias = np.empty_like(bias) if needs[2] else None
     ones = np.ones((1, len(rows.x)), rows.x.dtype)
     for k, block in enumerate(_blocks(len(rows.x), weight.shape[1])):
         logits = multiply(rows.x, weight[:, block], bias=bias[block]) if saved.kept is None else saved.kept[k]

@@ -33,7 +33,7 @@ def rows() -> Iterator[RuleCase]:
     for shape in ((4, 6), (1, 3), (2, 3, 5), (7,)):
         labels = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
         yield RuleCase("softmax_cross_entropy", f"{shape}", [*_floats(rng, shape), labels], {}, 10)
-    for shape, classes in (((4, 5), 6), ((1, 3), 4), ((2, 3, 2), 5), ((3, 1), 3)):
+    for shape, classes in (((4, 5), 6), ((1, 3), 4), ((2, 3, 2), 5), ((3, 1), 3), ((9, 33), 1000)):
         labels = rng.integers(-1, classes, shape[:-1]).astype(np.int32)
         labels.reshape(-1)[0] = 1
         arrays = _floats(rng, shape, (shape[-1], classes), (classes,))
