@@ -70,7 +70,7 @@ def backend(name: str | None = None) -> Backend:
         UsageError: there is no backend of that name. DtypeError: it is not a name.
         BackendError: the requested backend cannot be used here; the message gives the reason and a remedy.
     """
-    return choose(name)[0]
+    return _choose(name)[0]
 
 
 def choose(name: str | None = None) -> tuple[Backend, str]:
@@ -146,7 +146,7 @@ def backend_of(name: str, given: Backend | str | None) -> Backend:
         DtypeError: it is neither a backend nor the name of one. The rest as `backend`.
     """
     if given is None or isinstance(given, str):
-        return choose(given)[0]
+        return _choose(given)[0]
     if not hasattr(given, "asarray") or not hasattr(given, "free_memory"):
         raise DtypeError(f"[{name}] backend: expected a backend or its name, found {described(given)}")
     return given
@@ -191,6 +191,8 @@ def _attach(loaded: Backend) -> None:
     """Import `kernels/*/NAME.py` for this backend; each adds its rules to the ops."""
     if loaded.name in _attached:
         return
+    if loaded.name == "numpy":
+        host.workers()  # a wrong DUOLN_THREADS is told before a rule needs it
     for folder in sorted(m.name for m in pkgutil.iter_modules(duoln.kernels.__path__) if m.ispkg):
         package = importlib.import_module(f"duoln.kernels.{folder}")
         modules = {m.name for m in pkgutil.iter_modules(package.__path__)}

@@ -5,7 +5,9 @@ A process that is killed, or a full disk, leaves no half library.
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -36,6 +38,10 @@ class Plan(NamedTuple):
     folder: Path
     mode: int
     """The permissions of the files."""
+
+
+class _NotStartedError(Exception):
+    """A compiler that cannot be started; the message is its command and why."""
 
 
 class Running(NamedTuple):
@@ -124,7 +130,10 @@ def _alone(folder: Path) -> Iterator[None]:
 
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a process that ends, or is killed, lets it go
-        yield
+        try:
+            yield
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # not by closing alone: a child that was forked meanwhile has it open, too
 
 
 def _compiled(units: Sequence[Unit], plan: Plan, aside: Path) -> Iterator[tuple[Unit, str]]:
@@ -137,7 +146,11 @@ def _compiled(units: Sequence[Unit], plan: Plan, aside: Path) -> Iterator[tuple[
     try:
         while waiting or running:
             while waiting and len(running) < host.workers():
-                running.append(_started(waiting.pop(0), plan, aside))
+                unit = waiting.pop(0)
+                try:
+                    running.append(_started(unit, plan, aside))
+                except _NotStartedError as error:
+                    yield unit, str(error)
             ended = next((each for each in running if _has_ended(each)), None)
             if ended is None:
                 time.sleep(_POLL_SECONDS)
@@ -160,7 +173,11 @@ def _started(unit: Unit, plan: Plan, aside: Path) -> Running:
     command = [*plan.compiler.command, *toolchain.flags_for(plan.compiler, plan.march), REALS[unit.real],
                str(text), "-o", str(built)]
     with log.open("w", encoding="utf-8") as output:
-        process = Popen(command, stdin=DEVNULL, stdout=output, stderr=STDOUT)
+        try:
+            process = Popen(command, stdin=DEVNULL, stdout=output, stderr=STDOUT, start_new_session=True,
+                            env={**os.environ, "TMPDIR": str(aside)})
+        except OSError as error:
+            raise _NotStartedError(f"{' '.join(command)}\n{error}") from error
     return Running(unit, command, built, log, process, time.monotonic() + _SECONDS)
 
 
@@ -174,7 +191,9 @@ def _has_ended(running: Running) -> bool:
 
 
 def _end(running: Running) -> None:
-    running.process.kill()
+    """End a compiler and the programs that it has started, which are the group of its session."""
+    if running.process.poll() is None:
+        os.killpg(running.process.pid, signal.SIGKILL)
     running.process.wait()
 
 

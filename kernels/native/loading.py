@@ -40,6 +40,8 @@ class _State:
         self.libraries: dict[Unit, ctypes.CDLL] = {}
         self.failures: dict[Unit, str] = {}
         """Why a unit has no library, in words."""
+        self.told = False
+        """Whether a line on stderr has said that a library cannot be kept or loaded."""
 
 
 _state = _State()
@@ -100,8 +102,16 @@ def library(file: str, dtype: np.dtype[Any]) -> ctypes.CDLL | None:
             try:
                 _load(unit)
             except OSError as error:
-                _state.failures[unit] = f"no library of it can be kept in {storage.folder()}, or loaded: {error}"
+                _fail(unit, f"no library of it can be kept in {storage.folder()}, or loaded: {error}")
     return _state.libraries.get(unit)
+
+
+def _fail(unit: Unit, reason: str) -> None:
+    """Note why a unit has no library. The first time a line says so; what is wrong is the same for all units."""
+    _state.failures[unit] = reason
+    if not _state.told:
+        print(f"duoln: {unit}: {reason}; NumPy's rule runs instead", file=sys.stderr, flush=True)
+    _state.told = True
 
 
 def failure(file: str, dtype: np.dtype[Any]) -> str | None:
@@ -181,6 +191,7 @@ def facts() -> dict[str, Any]:
     compilers, flags, bits = (" and ".join(sorted({str(each[k]) for each in seen})) for k in range(3))
     can_compile = chosen is not None and storage.can_write(storage.folder())
     absent = {} if can_compile else {unit: choice for unit, choice in choices.items() if isinstance(choice, str)}
+    absent |= {str(unit): why for unit, why in _state.failures.items()}
     return {"rules": "compiled", "compiler": compilers, "flags": flags, "vector_bits": bits,
             "folder": str(storage.folder()), "absent": absent}
 

@@ -52,6 +52,23 @@ def full(*args, **options):
 """
     done = run(tmp_path, before=full)
     assert "No space left on device" in done.stdout.split("|")[0] and not libraries(tmp_path), done.stdout + done.stderr
+    assert done.stderr.count("No space left on device; NumPy's rule runs instead") == 1
+
+
+def test_a_library_that_the_system_does_not_load_is_told_once(tmp_path):
+    """As in a folder that is mounted without the right to execute."""
+    done = run(tmp_path, before="""
+import ctypes
+class Refused(ctypes.CDLL):
+    def __init__(self, name, *args, **options):
+        if name and "native" in str(name):
+            raise OSError(f"{name}: failed to map segment from shared object")
+        super().__init__(name, *args, **options)
+ctypes.CDLL = Refused
+""")
+    rule, _, facts, summary = done.stdout.split("|")
+    assert "failed to map segment" in rule and "failed to map segment" in facts and "of them interpreted" in summary
+    assert done.stderr.count("failed to map segment from shared object; NumPy's rule runs instead") == 1
 
 
 @pytest.mark.parametrize(("right", "words"), [("W_OK", "cannot be written"), ("R_OK", "cannot be read")])

@@ -3,6 +3,7 @@
 import stat
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -177,6 +178,58 @@ def test_a_compiler_that_hangs_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "folder", lambda: tmp_path)
     [log] = building.build([Unit("adam/adam.cpp", "float32")], toolchain.Compiler((str(tmp_path / "c++"),), "1.0")).values()
     assert "stopped after 0 s" in log and not list(tmp_path.glob("building-*"))
+
+
+@pytest.mark.parametrize("cause", ["its time is over", "Ctrl-C"])
+def test_no_program_of_a_compiler_stays_behind(cause, tmp_path, monkeypatch):
+    (tmp_path / "c++").write_text(f"#!/bin/sh\nsleep 100000 &\necho $! > {tmp_path}/part; touch $TMPDIR/left; wait\n")
+    (tmp_path / "c++").chmod(0o755)
+    monkeypatch.setattr(storage, "folder", lambda: tmp_path)
+
+    def until_it_has_a_part(seconds):
+        if (tmp_path / "part").exists() and (tmp_path / "part").read_text().endswith("\n"):
+            if cause == "Ctrl-C":
+                raise KeyboardInterrupt
+            monkeypatch.setattr(building, "_SECONDS", 0.0)
+
+    monkeypatch.setattr(building, "_SECONDS", PATIENCE if cause == "Ctrl-C" else 2.0)
+    monkeypatch.setattr(building.time, "sleep", until_it_has_a_part)
+    with pytest.raises(KeyboardInterrupt) if cause == "Ctrl-C" else nullcontext():
+        building.build([Unit("adam/adam.cpp", "float32")], toolchain.Compiler((str(tmp_path / "c++"),), "1.0"))
+    state = subprocess.run(["ps", "-o", "stat=", "-p", (tmp_path / "part").read_text().strip()], capture_output=True, text=True,
+                           check=False).stdout
+    assert state.strip()[:1] in ("", "Z") and not list(tmp_path.glob("building-*"))
+
+
+def test_a_compiler_that_cannot_be_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "folder", lambda: tmp_path)
+    unit = Unit("adam/adam.cpp", "float32")
+    [log] = building.build([unit], toolchain.Compiler((str(tmp_path / "gone"),), "1.0")).values()
+    assert f"{tmp_path / 'gone'} " in log and "No such file" in log
+
+
+def test_a_process_that_was_forked_during_a_build_may_build(tmp_path):
+    """The child has the parent's open file of the lock, and the thread that holds it is not there."""
+    done = run(tmp_path, program="""
+import os, threading
+from pathlib import Path
+from duoln.kernels.native import building
+folder, inside, forked = Path(os.environ["DUOLN_CACHE"]), threading.Event(), threading.Event()
+def hold():
+    with building._alone(folder):
+        inside.set()
+        forked.wait()
+thread = threading.Thread(target=hold)
+thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    with building._alone(folder):
+        os._exit(7)
+forked.set()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""")
+    assert done.stdout == "7\n", done.stderr
 
 
 def test_another_folder_in_the_same_process_is_made_too(tmp_path, monkeypatch):
