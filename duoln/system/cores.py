@@ -7,14 +7,28 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
+from duoln.errors import UsageError
+from duoln.system import cgroup, variables
+
+_THREADS = "DUOLN_THREADS"
+
 
 @cache
 def workers() -> int:
-    """The number of threads: DUOLN_THREADS, else OMP_NUM_THREADS, else the cores of this process."""
-    for name in ("DUOLN_THREADS", "OMP_NUM_THREADS"):
-        if os.environ.get(name, "").isdigit():
-            return max(int(os.environ[name]), 1)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The number of threads: DUOLN_THREADS, else OMP_NUM_THREADS, else the cores that this process may use.
+
+    Raises:
+        UsageError: DUOLN_THREADS is no whole number above 0.
+    """
+    asked = variables.count(_THREADS)
+    if asked is None and os.environ.get(_THREADS):
+        raise UsageError(f"[threads] {_THREADS}: expected a whole number of threads, 1 or more, found "
+                         f"{os.environ[_THREADS]!r}")
+    asked = asked or variables.count("OMP_NUM_THREADS")  # which may be a list, for OpenMP alone
+    if asked is not None:
+        return asked
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, cgroup.processors() or cores)
 
 
 def in_threads(count: int, multiple: int, work: Callable[[int, int], None]) -> None:

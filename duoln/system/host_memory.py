@@ -5,13 +5,21 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from duoln.system import cgroup
+
 _KIB = 1024
 
 
 def free_memory(facts: Path = Path("/proc/meminfo")) -> int:
-    """Bytes that a process can use without swapping. Where the system does not give that number, all memory of the
-    machine.
+    """Bytes that this process can use without swapping: what the machine has free, and what the limit of a container or
+    job leaves. Where the system does not give the first number, it is all memory of the machine.
     """
+    free = _of_machine(facts)
+    left = cgroup.free_memory()
+    return free if left is None else min(free, left)
+
+
+def _of_machine(facts: Path) -> int:
     try:
         lines = facts.read_text(encoding="ascii").splitlines()
     except OSError:  # no Linux, or a sandbox that hides it

@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from duoln.system import variables
+
 AVX512 = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"})
 _CPUINFO = Path("/proc/cpuinfo")
 _COUNT = "OPENBLAS_NUM_THREADS"
@@ -60,12 +62,12 @@ def limit_threads() -> None:
 
     A second thread of OpenBLAS beside one thread of duoln spins on a core that the user keeps for other work.
     """
-    allowed = os.environ.get("DUOLN_THREADS", "")
-    if not allowed.isdigit() or _COUNT in os.environ:
+    allowed = variables.count("DUOLN_THREADS")
+    if allowed is None or _COUNT in os.environ:
         return
-    os.environ[_COUNT] = str(max(int(allowed), 1))
+    os.environ[_COUNT] = str(allowed)
     if "numpy" in sys.modules and (function := _function("set_num_threads")) is not None:
-        function(int(os.environ[_COUNT]))
+        function(allowed)
 
 
 def choose_core() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from duoln.errors import DuolnError
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPING = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()))
 _BASE = 128
 """A shell's exit code after a signal is this number plus the number of the signal."""
 

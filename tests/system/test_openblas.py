@@ -56,7 +56,7 @@ def test_openblas_uses_the_threads_that_duoln_may_use(first):
     environment = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")}
     two = str(min(os.cpu_count() or 1, 2))
     for extra, expected in (({"DUOLN_THREADS": "1"}, "1"), ({"DUOLN_THREADS": "1", "OPENBLAS_NUM_THREADS": two}, two),
-                            ({"DUOLN_THREADS": "0"}, "1")):
+                            ({"DUOLN_THREADS": "1.0"}, two)):
         done = subprocess.run([sys.executable, "-c", asked], env=environment | extra, capture_output=True, text=True,
                               check=True)
         assert done.stdout.strip() == expected
