@@ -26,7 +26,7 @@ def processors() -> int | None:
 
 
 def free_memory() -> int | None:
-    """The bytes that the group may use and does not use yet; None without a limit. The cache of files counts as free."""
+    """The bytes that the group may still use, None without a limit. The cache of files counts as free."""
     left = []
     for folder in _folders("memory"):
         for limit, used, cache in (("memory.max", "memory.current", "inactive_file"),

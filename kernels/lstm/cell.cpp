@@ -6,6 +6,12 @@
 
 static const index_t GATES = 4;
 
+// What a norm subtracts and multiplies by. `rest` is what rounding left of the mean, which is much for values far from zero.
+template <class T>
+struct Norm {
+    T mean, rest, rstd;
+};
+
 template <class T>
 struct Cell {
     index_t batch, hidden, stride;
@@ -13,7 +19,7 @@ struct Cell {
     const T *x_proj, *h_proj, *c;  // (batch, 4 * hidden) twice, (batch, hidden)
     const T *gain_x, *gain_h, *inner_bias, *bias, *gain_c, *bias_c;  // gates of `stride` columns
     T* c_new;  // (batch, hidden)
-    T* norms;  // (batch, 6): mean and rstd of x_proj with its inner bias, of h_proj and of the cell
+    Norm<T>* norms;  // (batch, 3): of x_proj with its inner bias, of h_proj and of the cell
 
     index_t wide() const { return GATES * stride; }
 };
@@ -33,27 +39,31 @@ static void cut(const T* filled, index_t parts, index_t hidden, index_t stride, 
         std::copy(filled + part * stride, filled + part * stride + hidden, values + part * hidden);
 }
 
-// (values - mean) * rstd; what fills up stays zero.
+// What the norm makes of filled-up values before its gain and bias; what fills up stays zero.
 template <class T>
-static void standardise(T* values, index_t parts, index_t hidden, index_t stride, T mean, T rstd) {
+static void standardise(T* values, index_t parts, index_t hidden, index_t stride, const Norm<T>& norm) {
     for (index_t part = 0; part < parts; ++part)
-        for (index_t j = part * stride; j < part * stride + hidden; ++j) values[j] = (values[j] - mean) * rstd;
+        for (index_t j = part * stride; j < part * stride + hidden; ++j)
+            values[j] = ((values[j] - norm.mean) - norm.rest) * norm.rstd;
 }
 
-// Mean and rstd of filled-up values.
+// The norm of filled-up values.
 template <class T>
-static Spread<T> spread_of(const T* values, index_t parts, index_t hidden, index_t stride, T eps) {
+static Norm<T> norm_of(const T* values, index_t parts, index_t hidden, index_t stride, T eps) {
     using vector = typename Vector<T>::type;
-    vector sum{}, squares{};
+    const T count = T(parts * hidden);
+    vector sum{}, rest{}, squares{};
     for (index_t k = 0; k < parts * stride; k += Vector<T>::lanes) sum += load(values + k);
-    const T mean = total<T>(sum) / T(parts * hidden);
-    for (index_t k = 0; k < parts * stride; k += Vector<T>::lanes) {
-        const vector away = load(values + k) - mean;
-        squares += away * away;
-    }
-    const T zeros = T(parts * (stride - hidden)) * mean * mean;  // what fills up is not a value
-    const T variance = (total<T>(squares) - zeros) / T(parts * hidden);
-    return {mean, T(1) / std::sqrt((variance < 0 ? T(0) : variance) + eps)};
+    const T mean = total<T>(sum) / count;
+    for (index_t part = 0; part < parts; ++part)
+        for (index_t j = 0; j < stride; j += Vector<T>::lanes) {
+            vector away = load(values + part * stride + j) - mean;
+            for (index_t lane = std::max<index_t>(hidden - j, 0); lane < Vector<T>::lanes; ++lane) away[lane] = 0;
+            rest += away;
+            squares += away * away;
+        }
+    const T left = total<T>(rest) / count, variance = total<T>(squares) / count - left * left;
+    return {mean, left, T(1) / std::sqrt((variance < 0 ? T(0) : variance) + eps)};
 }
 
 // What a thread works with: one row, filled up to the stride.
@@ -102,14 +112,15 @@ static void step(const Cell<T>& cell, T* h_new, index_t first, index_t last) {
     Row<T> row(S);
     for (index_t r = first; r < last; ++r) {
         read_products<T, NORMED>(cell, row, r);
-        T* norms = cell.norms + r * 6;
-        if constexpr (NORMED)
-            for (auto [values, kept] : {std::pair<T*, T*>{row.x.data(), norms}, {row.h.data(), norms + 2}}) {
-                const Spread<T> spread = spread_of(values, GATES, H, S, cell.eps);
-                kept[0] = spread.mean;
-                kept[1] = spread.rstd;
-                standardise(values, GATES, H, S, spread.mean, spread.rstd);
-            }
+        const auto normalise = [=](T* values, index_t parts, Norm<T>* norm) {
+            *norm = norm_of(values, parts, H, S, cell.eps);
+            standardise(values, parts, H, S, *norm);
+        };
+        Norm<T>* norms = cell.norms + r * 3;
+        if constexpr (NORMED) {
+            normalise(row.x.data(), GATES, norms);
+            normalise(row.h.data(), GATES, norms + 1);
+        }
         fill_up(cell.c + r * H, 1, H, S, row.c.data());
         T *c = row.c.data(), *h = row.out.data();
         for (index_t j = 0; j < S; j += Vector<T>::lanes) {
@@ -121,10 +132,7 @@ static void step(const Cell<T>& cell, T* h_new, index_t first, index_t last) {
         }
         cut(c, 1, H, S, cell.c_new + r * H);
         if constexpr (CELL) {
-            const Spread<T> spread = spread_of(c, 1, H, S, cell.eps);
-            norms[4] = spread.mean;
-            norms[5] = spread.rstd;
-            standardise(c, 1, H, S, spread.mean, spread.rstd);
+            normalise(c, 1, norms + 2);
             for (index_t j = 0; j < S; j += Vector<T>::lanes)
                 store(h + j, load(h + j) * hyperbolic_tangent(load(c + j) * load(cell.gain_c + j) + load(cell.bias_c + j)));
         }
@@ -179,17 +187,17 @@ static void step_back(const Cell<T>& cell, const CellGradients<T>& d, index_t fi
     for (index_t block = first_block; block < last_block; ++block) {
         const index_t end = std::min((block + 1) * ROW_BLOCK, cell.batch);
         for (index_t r = block * ROW_BLOCK; r < end; ++r) {
-            const T* norms = cell.norms + r * 6;
+            const Norm<T>* norms = cell.norms + r * 3;
             read_products<T, NORMED>(cell, row, r);
             if constexpr (NORMED) {
-                standardise(row.x.data(), GATES, H, S, norms[0], norms[1]);
-                standardise(row.h.data(), GATES, H, S, norms[2], norms[3]);
+                standardise(row.x.data(), GATES, H, S, norms[0]);
+                standardise(row.h.data(), GATES, H, S, norms[1]);
             }
             fill_up(cell.c + r * H, 1, H, S, c_before);
             fill_up(cell.c_new + r * H, 1, H, S, c);
             fill_up(d.d_h ? d.d_h + r * H : none.data(), 1, H, S, dh);
             fill_up(d.d_c ? d.d_c + r * H : none.data(), 1, H, S, dc);
-            if constexpr (CELL) standardise(c, 1, H, S, norms[4], norms[5]);
+            if constexpr (CELL) standardise(c, 1, H, S, norms[2]);
             for (index_t j = 0; j < S; j += L) {
                 vector normed = load(c + j);
                 if constexpr (CELL) normed = normed * load(cell.gain_c + j) + load(cell.bias_c + j);
@@ -199,7 +207,7 @@ static void step_back(const Cell<T>& cell, const CellGradients<T>& d, index_t fi
             }
             if constexpr (CELL) {
                 for (index_t j = 0; j < S; j += L) add_to(d.d_bias_c + block * S + j, load(d_tanh + j));
-                through_norm(d_tanh, c, cell.gain_c, d.d_gain_c + block * S, 1, H, S, norms[5]);
+                through_norm(d_tanh, c, cell.gain_c, d.d_gain_c + block * S, 1, H, S, norms[2].rstd);
             }
             for (index_t j = 0; j < S; j += L) {
                 fetch_next(cell, r, j);
@@ -218,9 +226,9 @@ static void step_back(const Cell<T>& cell, const CellGradients<T>& d, index_t fi
             if constexpr (NORMED) {
                 T* d_h = row.out.data();
                 std::copy(d_gates, d_gates + wide, d_h);
-                through_norm(d_h, row.h.data(), cell.gain_h, d.d_gain_h + block * wide, GATES, H, S, norms[3]);
+                through_norm(d_h, row.h.data(), cell.gain_h, d.d_gain_h + block * wide, GATES, H, S, norms[1].rstd);
                 cut(d_h, GATES, H, S, d.d_h_proj + r * GATES * H);
-                through_norm(d_gates, row.x.data(), cell.gain_x, d.d_gain_x + block * wide, GATES, H, S, norms[1]);
+                through_norm(d_gates, row.x.data(), cell.gain_x, d.d_gain_x + block * wide, GATES, H, S, norms[0].rstd);
             }
             cut(d_gates, GATES, H, S, d.d_x_proj + r * GATES * H);
         }
@@ -234,7 +242,7 @@ static void step_back(const Cell<T>& cell, const CellGradients<T>& d, index_t fi
         double eps, int32_t variant, int32_t threads
 #define SHARED_VALUES                                                                                                 \
     const Cell<T> cell{batch, hidden, Panel<T>::count(hidden) * Panel<T>::width, T(eps), x_proj, h_proj, c, gain_x,   \
-                       gain_h, inner_bias, bias, gain_c, bias_c, c_new, norms};
+                       gain_h, inner_bias, bias, gain_c, bias_c, c_new, reinterpret_cast<Norm<T>*>(norms)};
 
 #define LSTM_CELL(TYPE, NAME)                                                                                         \
     extern "C" void lstm_cell_forward_##NAME(SHARED_PARAMETERS(TYPE), TYPE* h_new) {                                  \

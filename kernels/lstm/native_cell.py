@@ -36,7 +36,7 @@ class _Saved(NamedTuple):
     parameters: Parameters
     c_new: Array
     norms: Array
-    """(B, 6): mean and rstd of each norm."""
+    """(B, 9): of each norm the mean, what rounding left of it, and rstd."""
     units: Units
     norm: str
     eps: float
@@ -53,7 +53,7 @@ def _forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Array, *
     norms = dict(zip(norm_shapes("lstm", norm, 1), norm_arrays, strict=True))
     x_proj, h_proj, c = (np.ascontiguousarray(a) for a in (x_proj, h_proj, c))
     saved = _Saved(x_proj, h_proj, c, parameters(units, bias, norms, norm), np.empty_like(c),
-                   np.empty((len(c), 6), c.dtype), units, norm, eps)
+                   np.empty((len(c), 9), c.dtype), units, norm, eps)
     h_new = np.empty_like(c)
     _step(*saved.shared(), h_new)
     return (h_new, saved.c_new), saved

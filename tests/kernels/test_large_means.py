@@ -6,8 +6,9 @@ The yardstick is the two-pass formula in NumPy float32; a rule may be twice as f
 import numpy as np
 import pytest
 
-from duoln import ops
+from duoln import ops, runtime
 from duoln.core import Tensor, composed_only
+from duoln.ops.recurrent.variants import norm_shapes
 
 MEANS = (0.0, 1e2, 1e3, 1e4)
 WIDTHS = (1, 7, 32, 33, 512, 1000, 4096, 8193)
@@ -60,3 +61,29 @@ def test_one_huge_value(be, width, composed, rng):
     y = _run(be, x, composed)
     assert np.isfinite(y).all()
     assert np.abs(y - _exact(x)).max() <= 2 * np.abs(_two_pass(x) - _exact(x)).max() + 1e-5 * np.sqrt(width)
+
+
+@pytest.mark.parametrize("hidden", [5, 16, 17, 100])
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("norm", ["layer", "layer-cell"])
+def test_a_step_of_an_lstm(be, norm, mean, hidden, rng):
+    """A large mean of x's products with norms over them, of the cell with a norm over it."""
+    x_proj, h_proj = (rng.standard_normal((9, 4 * hidden)).astype(np.float32) for _ in range(2))
+    c = rng.standard_normal((9, hidden)).astype(np.float32)
+    if norm == "layer":
+        x_proj += np.float32(mean)
+    else:
+        c += np.float32(mean)
+    norms = {name: np.full(shape, name.startswith("gain"), np.float32) for name, shape in norm_shapes("lstm", norm, hidden).items()}
+
+    def states(dtype, backend):
+        x, h, cell, bias, *of_norms = (Tensor(backend.asarray(a.astype(dtype)), backend)
+                                       for a in (x_proj, h_proj, c, np.zeros(4 * hidden, np.float32), *norms.values()))
+        return [s.numpy() for s in ops.lstm_cell(x, h, cell, bias, dict(zip(norms, of_norms, strict=True)), norm=norm)]
+
+    with composed_only():
+        exact = states("float64", runtime.backend("numpy"))
+        plain = states("float32", be)
+    for got, other, right in zip(states("float32", be), plain, exact, strict=True):
+        allowed = 2 * np.abs(other - right).max() + 2e-6
+        assert np.abs(got - right).max() <= allowed, f"error {np.abs(got - right).max():.2e}, the composed rule has {allowed / 2:.2e}"
