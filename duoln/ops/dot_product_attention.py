@@ -108,7 +108,7 @@ def _forward(be: Backend, query: Array, key: Array, value: Array, mask: Array | 
             powers = be.where(seen, powers, 0.0)
         total = be.sum(powers, axis=-1, keepdims=True)
         if mask is not None:
-            total = be.where(total > 0, total, 1.0)
+            total = be.where(total == 0, 1.0, total)
         outs.append(be.matmul(powers, value[..., :end, :]) / total)
         tops.append(top)
         totals.append(total)

@@ -144,7 +144,7 @@ static inline V power(V x, const Chosen& in) {
 }
 
 // The powers of a row's scores, and 0 for other keys before `end`. A query that sees no key gets powers of 0, whose sum counts
-// as 1.
+// as 1. The largest score leaves NaN out, the sum does not.
 template <class T>
 static T powers_of(T* scores, index_t seen, index_t end, const uint8_t* mask, T scale, T* top) {
     using vector = typename Vector<T>::type;
@@ -163,7 +163,8 @@ static T powers_of(T* scores, index_t seen, index_t end, const uint8_t* mask, T 
         store(scores + k, weight);
         sum += weight;
     });
-    if (!mask || *top != T(NEVER)) return total<T>(sum);
+    const T all = total<T>(sum);
+    if (!mask || *top != T(NEVER) || all != all) return all;
     std::fill_n(scores, end, T(0));
     return 1;
 }
@@ -174,6 +175,13 @@ template <class T>
 static void through_row(T* weights, T* gradients, index_t seen, index_t end, const uint8_t* mask, T scale, T top, T share,
                         T along) {
     using vector = typename Vector<T>::type;
+    if (share != share) {  // then all weights are NaN, but for the keys that a mask hides
+        for (index_t k = 0; k < end; ++k) {
+            weights[k] = k < seen && (!mask || mask[k]) ? share : T(0);
+            gradients[k] = k < seen ? weights[k] * (gradients[k] - along) * scale : T(0);
+        }
+        return;
+    }
     if (mask) hide(weights, seen, mask, scale);
     const T multiplier = mask ? T(1) : scale;
     each_score<T>(seen, end, [&](index_t k, auto in) {
@@ -296,7 +304,7 @@ struct Backward {
         for (index_t r = 0; r < count; ++r) {
             const index_t step = begin + r;
             const uint8_t* mask = of.mask.row(b, h, step);
-            const bool blind = mask && tops[step] == T(NEVER);
+            const bool blind = mask && tops[step] == T(NEVER) && totals[step] == totals[step];
             through_row(weights + r * distance, d_scores + r * distance, see(step), whole, mask ? mask + first_key : nullptr,
                         of.scale, tops[step], blind ? T(0) : T(1) / totals[step], room.along.data()[step]);
         }

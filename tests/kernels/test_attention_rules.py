@@ -67,8 +67,10 @@ def test_every_shape_of_a_mask(mask, rng, numpy_backend):
 
 
 @compiled
+@pytest.mark.parametrize("mask", [None, [True, True, True, False], [False, False, False, True]], ids=str)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_a_number_goes_where_the_composed_rule_sends_it(value, rng, numpy_backend):
+def test_what_is_not_a_number_goes_where_the_composed_rule_sends_it(value, mask, rng, numpy_backend):
+    mask = None if mask is None else np.array([mask])
     for place in range(3):
         arrays = _arrays(rng, (2,), 5, 4, 3, 3)
         arrays[place][1, 2, 1] = value
@@ -76,7 +78,7 @@ def test_what_is_not_a_number_goes_where_the_composed_rule_sends_it(value, rng, 
         finite = []
         for rule in (_rule(), attention.rules("numpy")[-1]):
             with np.errstate(all="ignore"):
-                y, saved = rule.forward(numpy_backend, *arrays, None, causal=False, scale=0.5)
+                y, saved = rule.forward(numpy_backend, *arrays, mask, causal=False, scale=0.5)
                 finite.append([np.isfinite(a) for a in (y, *rule.vjp(numpy_backend, saved, gout, (True, True, True, False))[:3])])
         for mine, theirs in zip(*finite, strict=True):
             np.testing.assert_array_equal(mine, theirs)
