@@ -60,23 +60,24 @@ def _forward(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -
     # In the weight's gradient, 0 times a value that is not finite would not be 0.
     flat = be.where(target >= 0, be.reshape(x, (rows, weight.shape[0])), 0.0)
     step = max(BLOCK // classes, 1)
-    sums, picked = [], []
+    tops, log_sums, picked = [], [], []
     for start in range(0, rows, step):
         part = slice(start, start + step)
         logits = be.matmul(flat[part], weight) + bias
-        largest = be.max(logits, axis=-1, keepdims=True)
-        sums.append(largest + be.log(be.sum(be.exp(logits - largest), axis=-1, keepdims=True)))
+        tops.append(be.max(logits, axis=-1, keepdims=True))
+        log_sums.append(be.log(be.sum(be.exp(logits - tops[-1]), axis=-1, keepdims=True)))
         picked.append(be.take_along_axis(logits, be.maximum(target[part], be.zeros((), "int32")), -1))
     if not rows:
-        return be.zeros(labels.shape, be.dtype(x)), (x.shape, flat, weight, bias, target, flat[:, :0])
-    log_sum = be.concat(sums, axis=0)
-    loss = be.where(target >= 0, log_sum - be.concat(picked, axis=0), 0.0)
-    return be.reshape(loss, labels.shape), (x.shape, flat, weight, bias, target, log_sum)
+        return be.zeros(labels.shape, be.dtype(x)), (x.shape, flat, weight, bias, target, None, None)
+    # The two are kept apart: their sum would lose the digits of logits far from zero.
+    largest, log_sum = be.concat(tops, axis=0), be.concat(log_sums, axis=0)
+    loss = be.where(target >= 0, log_sum - (be.concat(picked, axis=0) - largest), 0.0)
+    return be.reshape(loss, labels.shape), (x.shape, flat, weight, bias, target, largest, log_sum)
 
 
 def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
     """Compute in blocks of classes, so that each part of the weight's gradient is computed once."""
-    shape, x, weight, bias, target, log_sum = saved
+    shape, x, weight, bias, target, largest, log_sum = saved
     rows, classes = x.shape[0], weight.shape[1]
     if not rows:
         return [be.zeros(a.shape, be.dtype(x)) for a in (x, weight, bias)] + [None]
@@ -86,7 +87,7 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> list[Ar
     ones = be.ones((1, rows), be.dtype(x))
     for start in range(0, classes, step):
         part = slice(start, start + step)
-        probability = be.exp(be.matmul(x, weight[:, part]) + bias[part] - log_sum)
+        probability = be.exp(be.matmul(x, weight[:, part]) + bias[part] - largest - log_sum)
         chosen = target - start == be.arange(probability.shape[1])
         d = (probability - be.astype(chosen, be.dtype(x))) * g
         if needs[0]:

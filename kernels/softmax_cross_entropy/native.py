@@ -16,17 +16,18 @@ from duoln.ops import softmax_cross_entropy
 _FILE = "softmax_cross_entropy/softmax_cross_entropy.cpp"
 
 _losses = native.Function(_FILE, "cross_entropy_forward",
-                          "logits: real[2], labels: int32[1], loss: real[1], log_sum: real[1], rows: int64, "
-                          "classes: int64, threads: int32")
+                          "logits: real[2], labels: int32[1], loss: real[1], largest: real[1], total: real[1], "
+                          "rows: int64, classes: int64, threads: int32")
 _differentiate = native.Function(_FILE, "cross_entropy_backward",
-                                 "logits: real[2], labels: int32[1], log_sum: real[1], d_loss: real[1], "
-                                 "d_logits: real[2], rows: int64, classes: int64, threads: int32")
+                                 "logits: real[2], labels: int32[1], largest: real[1], total: real[1], "
+                                 "d_loss: real[1], d_logits: real[2], rows: int64, classes: int64, threads: int32")
 
 
 class _Saved(NamedTuple):
     logits: Array
     labels: Array
-    log_sum: Array
+    largest: Array
+    total: Array
     shape: tuple[int, ...]
 
 
@@ -38,9 +39,9 @@ def _forward(be: Backend, logits: Array, labels: Array) -> tuple[Array, _Saved]:
     rows, classes = prod(logits.shape[:-1]), logits.shape[-1]
     flat = np.ascontiguousarray(logits).reshape(rows, classes)
     target = np.ascontiguousarray(labels).reshape(rows)
-    loss, log_sum = np.empty(rows, flat.dtype), np.empty(rows, flat.dtype)
-    _losses(flat, target, loss, log_sum, rows, classes, native.threads_for(flat.nbytes))
-    return loss.reshape(labels.shape), _Saved(flat, target, log_sum, logits.shape)
+    loss, largest, total = (np.empty(rows, flat.dtype) for _ in range(3))
+    _losses(flat, target, loss, largest, total, rows, classes, native.threads_for(flat.nbytes))
+    return loss.reshape(labels.shape), _Saved(flat, target, largest, total, logits.shape)
 
 
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, None]:
@@ -49,7 +50,7 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tupl
     logits = saved.logits
     d_logits = host.empty_like(logits)
     d_loss = np.ascontiguousarray(gout).reshape(-1)
-    _differentiate(logits, saved.labels, saved.log_sum, d_loss, d_logits, *logits.shape,
+    _differentiate(logits, saved.labels, saved.largest, saved.total, d_loss, d_logits, *logits.shape,
                    native.threads_for(logits.nbytes))
     return d_logits.reshape(saved.shape), None
 
