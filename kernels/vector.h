@@ -64,10 +64,12 @@ static inline T greatest(typename Vector<T>::type vector) {
 template <class R>
 struct Whole {
     typedef int32_t type __attribute__((vector_size(VECTOR_BYTES)));
+    typedef uint32_t bits __attribute__((vector_size(VECTOR_BYTES)));
 };
 template <>
 struct Whole<float> {
     typedef int32_t type;
+    typedef uint32_t bits;
 };
 
 template <class To, class From>
@@ -95,8 +97,9 @@ static const float TO_WHOLE = 12582912.0f;
 template <class R>
 static inline R scaled(R value, R n) {
     using whole = typename Whole<R>::type;
+    using bits = typename Whole<R>::bits;  // what is shifted out is not an overflow
     const whole power = same_bits<whole>(n + TO_WHOLE) - 0x4B400000, half = power >> 1;
-    return value * same_bits<R>((half + 127) << 23) * same_bits<R>((power - half + 127) << 23);
+    return value * same_bits<R>(same_bits<bits>(half + 127) << 23) * same_bits<R>(same_bits<bits>(power - half + 127) << 23);
 }
 
 // The same as instructions; the header that has functions for them takes a compiler half a second. If a source is NaN, the

@@ -41,11 +41,15 @@ struct Products {
         : S(g.sizes.stride), gain_x(g.gain_x), bias_x(g.bias_x), gain_h(g.gain_h), bias_h(g.bias_h), inner_bias(g.inner_bias) {
         x = g.x_proj + slot * GATES * S;
         h = g.h_proj + slot * (NORMED ? GATES : 1) * S;
-        if (NORMED)
-            for (int k = 0; k < 2; ++k) {
-                rstd_x[k] = g.norms[slot * 4 + k];
-                rstd_h[k] = g.norms[slot * 4 + 2 + k];
-            }
+    }
+    // With the norms that the walk forward has kept.
+    static Products kept(const Gru<T>& g, index_t slot) {
+        Products products(g, slot);
+        for (int k = 0; NORMED && k < 2; ++k) {
+            products.rstd_x[k] = g.norms[slot * 4 + k];
+            products.rstd_h[k] = g.norms[slot * 4 + 2 + k];
+        }
+        return products;
     }
     vector xhat_x(index_t gate, index_t k) const { return (load(x + k) + load(inner_bias + k)) * rstd_x[gate == 2]; }
     vector xhat_h(index_t gate, index_t k) const { return load(h + k) * rstd_h[gate == 2]; }
@@ -178,7 +182,7 @@ struct StepBack : Step<T, NORMED> {
     // Through the new state and the gates. Until its gradient is known, a gate is where that will be.
     void through_gates(index_t row, index_t slot, const T* h_before, T* dh) const {
         const index_t S = g.sizes.stride, block = row / ROW_BLOCK * wide(), ahead = this->ahead;
-        const Products<T, NORMED> products(g, slot);
+        const auto products = Products<T, NORMED>::kept(g, slot);
         T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide();
         T *d_bias_x = d.d_bias_x + block, *d_bias_h = NORMED ? d.d_bias_h + block : nullptr;
         T *d_gain_x = NORMED ? d.d_gain_x + block : nullptr, *d_gain_h = NORMED ? d.d_gain_h + block : nullptr;
@@ -221,7 +225,7 @@ struct StepBack : Step<T, NORMED> {
 
     // Through the norms of both products.
     void through_norms(index_t row, index_t slot) const {
-        const Products<T, NORMED> products(g, slot);
+        const auto products = Products<T, NORMED>::kept(g, slot);
         T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide();
         for (index_t gate = 0; gate < GATES; ++gate) {
             const int norm = gate == 2;

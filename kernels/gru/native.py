@@ -87,7 +87,7 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
         w_x, w_h = _centred(w_x), _centred(w_h)
     walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
                           walks.states(units, positions, h), units, positions)
-    x_proj = walks.product(walked.x, walked.w_x)
+    x_proj = walks.product(walked.x, walked.w_x, walked.units)
     h_proj = host.empty((len(x_proj), (_GATES if norms else 1) * units.stride), x.dtype)
     saved = _Saved(walked, _parameters(units, bias, norms), x_proj, h_proj,
                    np.empty((len(x_proj), 4), x.dtype) if norms else None, attrs)

@@ -44,10 +44,15 @@ struct Products {
         : S(l.sizes.stride), gain_x(l.gain_x), gain_h(l.gain_h), inner_bias(l.inner_bias), bias(l.bias), rstd_x(0), rstd_h(0) {
         x = l.x_proj + slot * GATES * S;
         h = NORMED ? l.h_proj + slot * GATES * S : nullptr;
+    }
+    // With the norms that the walk forward has kept.
+    static Products kept(const Lstm<T>& l, index_t slot) {
+        Products products(l, slot);
         if (NORMED) {
-            rstd_x = l.norms[slot * 4];
-            rstd_h = l.norms[slot * 4 + 1];
+            products.rstd_x = l.norms[slot * 4];
+            products.rstd_h = l.norms[slot * 4 + 1];
         }
+        return products;
     }
     vector xhat_x(index_t k) const { return (load(x + k) + load(inner_bias + k)) * rstd_x; }
     vector xhat_h(index_t k) const { return load(h + k) * rstd_h; }
@@ -193,7 +198,7 @@ struct StepBack : Step<T, NORMED, CELL> {
     // Through the hidden state and the norm's gain and bias.
     void through_cell_norm(index_t row, index_t slot, const T* dh) const {
         const index_t S = l.sizes.stride, block = row / ROW_BLOCK * S;
-        const Products<T, NORMED> products(l, slot);
+        const auto products = Products<T, NORMED>::kept(l, slot);
         const CellNorm<T> norm = this->cell_norm(row, l.norms[slot * 4 + 2], l.norms[slot * 4 + 3]);
         T *kept = kept_of(row), *sums = sums_of(row), *d_gain = d.d_gain_c + block, *d_bias = d.d_bias_c + block;
         each_panels(s, [=](index_t first, index_t last) {
@@ -232,7 +237,7 @@ struct StepBack : Step<T, NORMED, CELL> {
     void through_gates(index_t row, index_t slot, const T* dh) const {
         const index_t S = l.sizes.stride, P = l.sizes.panels, block = row / ROW_BLOCK * wide(), ahead = this->ahead;
         const bool past_caches = this->past_caches;
-        const Products<T, NORMED> products(l, slot);
+        const auto products = Products<T, NORMED>::kept(l, slot);
         const T *c_before = this->state(l.cells, this->before, row), *kept = kept_of(row);
         T *dc = d.dc + row * S, *d_x = d.d_x_proj + slot * wide(), *d_gates = d.d_h_proj + slot * wide(), *sums = sums_of(row);
         T* d_bias = d.d_bias + block;
@@ -290,7 +295,7 @@ struct StepBack : Step<T, NORMED, CELL> {
 
     // Through the norms of both products.
     void through_norms(index_t row, index_t slot) const {
-        const Products<T, NORMED> products(l, slot);
+        const auto products = Products<T, NORMED>::kept(l, slot);
         const T along_x = this->mean_of_products(sums_of(row)), along_h = this->mean_of_products(sums_of(row) + 1);
         T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide();
         for (index_t gate = 0; gate < GATES; ++gate) {

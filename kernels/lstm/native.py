@@ -65,7 +65,7 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
         w_x, w_h = centred(w_x), centred(w_h)
     walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
                           walks.states(units, positions, h), units, positions)
-    x_proj = walks.product(walked.x, walked.w_x)
+    x_proj = walks.product(walked.x, walked.w_x, walked.units)
     saved = _Saved(walked, parameters(units, bias, norms, attrs["norm"]), walks.states(units, positions, c),
                    np.empty((len(x_proj), 4), x.dtype) if norms else None, x_proj,
                    host.empty_like(x_proj) if "gain_x" in norms else None, attrs)
@@ -79,8 +79,8 @@ def _complete(saved: _Saved) -> _Saved:
     if saved.x_proj is not None:
         return saved
     walked = saved.walked
-    x_proj = walks.product(walked.x, walked.w_x)
-    h_proj = walks.product(walked.before(), walked.units.filled(walked.w_h))
+    x_proj = walks.product(walked.x, walked.w_x, walked.units)
+    h_proj = walks.product(walked.before(), walked.units.filled(walked.w_h), walked.units)
     if saved.parameters.gain_x is not None:
         return saved._replace(x_proj=x_proj, h_proj=h_proj)
     x_proj += h_proj

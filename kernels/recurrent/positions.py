@@ -128,10 +128,14 @@ def threads(positions: Positions, w_h: Array) -> tuple[int, int]:
     return count, int(positions.batch < BY_UNITS_BELOW or w_h.nbytes >= WEIGHTS_READ_ONCE)
 
 
-def product(rows: Array, weight: Array) -> Array:
-    """`rows @ weight`, which begins on a cache line."""
-    out = host.empty((len(rows), weight.shape[1]), rows.dtype)
-    return multiply(rows, weight, out)
+def product(rows: Array, weight: Array, units: Units) -> Array:
+    """`rows @ weight` of filled-up gates, which begins on a cache line. What fills up is zero; the product of an infinite
+    value with it would not be.
+    """
+    out = multiply(rows, weight, host.empty((len(rows), weight.shape[1]), rows.dtype))
+    if units.hidden < units.stride:
+        out.reshape(len(out), out.shape[1] // units.stride, units.stride)[..., units.hidden:] = 0
+    return out
 
 
 def row_blocks(positions: Positions, columns: int, dtype: np.dtype) -> Array:

@@ -235,17 +235,22 @@ struct Rows {
 };
 
 // The panels [first, last) of the products of rows' states (batch, stride) with packed weights. `products` (positions, wide)
-// get them, or they are added.
+// get them, or they are added. What fills up a gate's last panel stays zero: the product of an infinite state would not be.
 template <class T>
 static void multiply_states(const Rows<T>& rows, const T* states, index_t stride, const T* packed, index_t first, index_t last,
                             index_t depth, T* products, index_t wide, bool add) {
     if (rows.count() == 0) return;
     T* out = products + rows.slot[0] * wide;
-    if (rows.side_by_side())
-        return product(FromRows<T>{states + rows.row[0] * stride, stride}, rows.count(), packed, first, last, depth, out, wide, add);
-    const Aligned<T> room(rows.count() * depth);
-    for (index_t r = 0; r < rows.count(); ++r) std::copy_n(states + rows.row[r] * stride, depth, room.data() + r * depth);
-    product(FromRows<T>{room.data(), depth}, rows.count(), packed, first, last, depth, out, wide, add);
+    if (rows.side_by_side()) {
+        product(FromRows<T>{states + rows.row[0] * stride, stride}, rows.count(), packed, first, last, depth, out, wide, add);
+    } else {
+        const Aligned<T> room(rows.count() * depth);
+        for (index_t r = 0; r < rows.count(); ++r) std::copy_n(states + rows.row[r] * stride, depth, room.data() + r * depth);
+        product(FromRows<T>{room.data(), depth}, rows.count(), packed, first, last, depth, out, wide, add);
+    }
+    const index_t filling = stride - depth, panels = Panel<T>::count(depth);
+    for (index_t end = (first / panels + 1) * panels; filling > 0 && end <= last; end += panels)
+        for (index_t r = 0; r < rows.count(); ++r) std::fill_n(out + r * wide + end * Panel<T>::width - filling, filling, T(0));
 }
 
 // The same back: the rows of `states` get the products of the rows of `products`, or they are added.

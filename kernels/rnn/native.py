@@ -58,7 +58,7 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
     walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
                           walks.states(units, positions, h), units, positions)
     gain, added = norms if norms else (None, bias)
-    sums = walks.product(walked.x, walked.w_x)
+    sums = walks.product(walked.x, walked.w_x, walked.units)
     saved = _Saved(walked, sums, None if gain is None else units.filled(gain), units.filled(added),
                    None if gain is None else np.empty(len(sums), x.dtype), attrs["eps"],
                    attrs["gradient_limit"] or 0.0)

@@ -128,6 +128,25 @@ def test_values_that_are_not_finite_stay_in_their_row(cell, norm, size, bad, rng
             assert np.isnan(ill[0][1:, 3]).all()
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 1], ids=["x", "first state"])
+@pytest.mark.parametrize("size", [(4, 5, 3, 7), (3, 9, 3, 17), (4, 21, 3, 16)], ids=str)
+@pytest.mark.parametrize(("cell", "norm"), CASES)
+def test_what_is_not_finite_goes_where_the_composed_rule_sends_it(cell, norm, size, place, bad, rng, numpy_backend):
+    """The columns that fill up a gate in the arrays of a walk get products of zeros with such a value."""
+    arguments = list(make_arguments(cell, norm, rng, size, "float32"))
+    arguments[place] = arguments[place].copy()
+    arguments[place][(1, 3, 0) if place == 0 else (3, 0)] = bad
+    gouts = gouts_of(cell, size, rng, "float32")
+    with np.errstate(all="ignore"):
+        expected, *others = (results(rule_of(cell, name), numpy_backend, arguments, attributes(cell, norm, **own), gouts)
+                             for name, own in (("composed", {}), *((name, {}) for name in fused_names()),
+                                               *((fused_names()[0], {"remat": remat}) for remat in remats(cell)[1:])))
+    for other in others:
+        for k, (a, b) in enumerate(zip(other, expected, strict=True)):
+            np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b), err_msg=f"result {k}")
+
+
 # Python calls ----------------------------------------------------------------------------------------------
 
 def _calls_in_kernels(run):
