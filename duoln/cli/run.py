@@ -194,6 +194,8 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
             follow(trainer)
             continue
         display = console.ProgressDisplay(task.columns, task.x_axis)
+        if args.out is None and args.resume is None and not results:
+            top = _of_its_own(top)
         write_command(top, asked)
         try:
             results.append(train_in_folder(trainer, top / name, [display, *listeners], args.resume is not None,
@@ -247,6 +249,20 @@ def _new_folder(task: Task, variants: Sequence[str], out: Path | None) -> Path:
         raise CheckpointError(f"{out}: already holds a run of {', '.join(taken)}; go on with --resume auto, "
                               "or choose another --out")
     return out
+
+
+def _of_its_own(folder: Path) -> Path:
+    """The folder, or one with a number after its name if another run that began in the same second has it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    own, number = folder, 1
+    while True:
+        try:
+            own.mkdir()
+        except FileExistsError:
+            number += 1
+            own = folder.with_name(f"{folder.name}-{number}")
+        else:
+            return own
 
 
 def _newest_folder(task: Task) -> Path:

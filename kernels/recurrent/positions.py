@@ -129,8 +129,9 @@ def threads(positions: Positions, w_h: Array) -> tuple[int, int]:
 
 
 def product(rows: Array, weight: Array, units: Units) -> Array:
-    """`rows @ weight` of filled-up gates, which begins on a cache line. What fills up is zero; the product of an infinite
-    value with it would not be.
+    """`rows @ weight` of filled-up gates, which begins on a cache line.
+
+    What fills up is zero; its product with an infinite value would not be.
     """
     out = multiply(rows, weight, host.empty((len(rows), weight.shape[1]), rows.dtype))
     if units.hidden < units.stride:

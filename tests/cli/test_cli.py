@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from typing import NamedTuple
 
 import pytest
@@ -57,6 +58,19 @@ def test_example_prints_one_json_object_on_stdout(tmp_path, monkeypatch, capsys)
     result = json.loads(capsys.readouterr().out)
     assert result["dataset"] == {"name": "made digits", "provenance": "synthetic"} and result["backend"] == "numpy"
     assert [r["variant"] for r in result["results"]] == ["none", "bn", "ln"]
+
+
+def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path, here, monkeypatch):
+    class Clock:
+        now = staticmethod(lambda: datetime(2026, 1, 2, 3, 4, 5))
+
+    monkeypatch.setattr("duoln.cli.run.datetime", Clock)
+    runs = [here("run", "mnist", *SMOKE, "--epochs", "0", "--backend", "numpy", "--variant", variant) for variant in ("ln", "ln", "none,bn")]
+    assert [done.returncode for done in runs] == [0, 0, 0], runs
+    made = {p.parents[1].name for p in (tmp_path / "runs").glob("*/*/config.json")}
+    name = "mnist-20260102-030405"
+    assert made == {name, f"{name}-2", f"{name}-3"}
+    assert here("run", "mnist", "--resume", "auto", "--backend", "numpy").returncode == 0
 
 
 def test_run_shows_progress_a_table_and_leaves_a_folder(tmp_path, here):
