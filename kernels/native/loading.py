@@ -102,7 +102,8 @@ def library(file: str, dtype: np.dtype[Any]) -> ctypes.CDLL | None:
             try:
                 _load(unit)
             except OSError as error:
-                _fail(unit, f"no library of it can be kept in {storage.folder()}, or loaded: {error}")
+                if unit not in _state.failures:
+                    _fail(unit, f"its library cannot be loaded: {error}")
     return _state.libraries.get(unit)
 
 
@@ -143,7 +144,14 @@ def _load(unit: Unit) -> None:
 
 def _compiled(unit: Unit, chosen: Compiler) -> Stored | str:
     """The library of a unit after it was compiled, with those that a task which needs it needs too."""
-    logs = building.build([unit, *(each for each in _company(unit) if isinstance(_choice(each, chosen), str))], chosen)
+    units = [unit, *(each for each in _company(unit) if isinstance(_choice(each, chosen), str))]
+    try:
+        logs = building.build(units, chosen)
+    except OSError as error:
+        for each in units:  # none of them is tried again in this process
+            if isinstance(_choice(each, chosen), str):
+                _fail(each, f"no library of it can be kept in {storage.folder()}: {error}")
+        raise
     building.tell(logs)
     _state.failures |= {each: f"{each} does not compile" for each in logs}
     return _state.failures[unit] if unit in logs else _choice(unit, chosen)

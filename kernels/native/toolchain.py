@@ -23,6 +23,7 @@ FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-math-errno",
 """What every kernel is compiled with, beside the CPU that it is for."""
 NATIVE = "native"
 """The name of this machine's own CPU."""
+_ASKED = "DUOLN_CXX"
 _SECONDS = 20
 ROOT = 0
 """The number of the user root."""
@@ -54,8 +55,15 @@ class Target(NamedTuple):
 def compiler() -> Compiler | None:
     """The compiler: DUOLN_CXX, else the first of COMPILERS on the PATH that answers, else that of the package ZIG.
 
-    None where none of them answers. DUOLN_CXX is a program, or a line such as "ccache g++".
+    None where none of them answers. DUOLN_CXX is a program, or a line such as "ccache g++"; it must compile for this
+    machine.
     """
+    answered = _answered()
+    return None if answered is None or _misfit(answered) else answered
+
+
+@cache
+def _answered() -> Compiler | None:
     for program, *words in _candidates():
         path = shutil.which(program)
         if path is None:
@@ -71,8 +79,22 @@ def compiler() -> Compiler | None:
     return None
 
 
+@cache
+def _misfit(answered: Compiler) -> str | None:
+    """Why the program that the user names cannot compile for this machine; None if it can, or if none is named."""
+    if not os.environ.get(_ASKED):
+        return None  # those on the PATH are compilers
+    try:
+        made = target(answered, NATIVE).platform
+    except KernelError as error:
+        return str(error)
+    except UsageError as error:
+        return "it says " + str(error).splitlines()[1]
+    return None if made == processor.here() else f"it compiles for {made}, not for {processor.here()}"
+
+
 def _candidates() -> Iterator[list[str]]:
-    asked = os.environ.get("DUOLN_CXX")
+    asked = os.environ.get(_ASKED)
     if asked:
         yield [asked] if shutil.which(asked) else asked.split() or [asked]
         return
@@ -84,15 +106,17 @@ def _candidates() -> Iterator[list[str]]:
 
 def missing() -> str:
     """Why there is no compiler, in words."""
-    asked = os.environ.get("DUOLN_CXX")
-    return f"DUOLN_CXX={asked} is no compiler that answers" if asked else \
-        f"no C++ compiler of {', '.join(COMPILERS)} is on the PATH"
+    asked, answered = os.environ.get(_ASKED), _answered()
+    if not asked:
+        return f"no C++ compiler of {', '.join(COMPILERS)} is on the PATH"
+    return f"{_ASKED}={asked} is no compiler " + ("that answers" if answered is None else
+                                                  f"for this machine: {_misfit(answered)}")
 
 
 def install_line() -> str:
     """The line to type for a compiler."""
-    if os.environ.get("DUOLN_CXX"):
-        return "unset DUOLN_CXX"
+    if os.environ.get(_ASKED):
+        return f"unset {_ASKED}"
     if sys.platform == "darwin":
         return "xcode-select --install"
     if os.environ.get("CONDA_PREFIX"):

@@ -51,6 +51,14 @@ def test_words_that_are_no_compiler(nothing, tmp_path):
     assert f"DUOLN_CXX={nothing} is no compiler that answers" in done.stdout and not libraries(tmp_path)
 
 
+@pytest.mark.parametrize(("words", "reason"), [
+    ("cat", "invalid option"), ("true", "it compiles for unknown unknown")])
+def test_programs_that_answer_and_cannot_compile_for_this_machine(words, reason, tmp_path):
+    done = run(tmp_path, DUOLN_CXX=words)
+    assert f"DUOLN_CXX={words} is no compiler for this machine" in done.stdout and reason in done.stdout, done.stdout
+    assert not libraries(tmp_path) and "unset DUOLN_CXX" in done.stdout and not done.stderr
+
+
 def test_the_package_compiles_where_the_path_has_no_compiler(package, tmp_path):
     done = run(tmp_path / "cache", PATH="/nowhere", PYTHONPATH=python_path(package), DUOLN_CXX="")
     assert COMPILED in done.stdout and "clang version 22.0" in done.stdout and libraries(tmp_path / "cache"), done.stderr
