@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,12 @@ def _event_seconds(run: Callable[[], None]) -> float:
     last.synchronize()
     milliseconds: float = first.elapsed_time(last)
     return milliseconds / 1e3
+
+
+def check_installed() -> None:
+    """Raises UsageError if PyTorch is not installed; it is not loaded."""
+    if find_spec("torch") is None:
+        raise UsageError('[bench] --peer needs PyTorch, which is not installed; pip install ".[peers]" or torch')
 
 
 def _torch() -> Any:

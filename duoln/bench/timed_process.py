@@ -2,7 +2,8 @@
 
     python -m duoln.bench.timed_process '{"kind": "train", "peer": null, ...}'
 
-prints one line of facts. For each line `N` on stdin it then makes N runs and prints their seconds as JSON.
+prints one line of facts. For each line `N` on stdin it then makes N runs and prints their seconds as JSON. If an error
+ends it, the last line is {"error": its class, "message": its words}.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from duoln.bench import machine, peak
 from duoln.bench.attention import prepare as prepare_attention
 from duoln.bench.records import Work
 from duoln.bench.recurrent import prepare as prepare_recurrent
+from duoln.errors import words_of
 from duoln.tasks.task import Task
 from duoln.tasks.values import Splits
 
@@ -27,7 +29,15 @@ CHECKED_STEPS = 5
 
 
 def main() -> None:
-    """Answer requests until stdin ends."""
+    """Answer requests until stdin ends, or until an error, which is told in the other process."""
+    try:
+        _answer()
+    except Exception as error:
+        print(json.dumps({"error": type(error).__name__, "message": words_of(error)}), flush=True)
+        raise
+
+
+def _answer() -> None:
     asked: dict[str, Any] = json.loads(sys.argv[1])
     work = {"rnn": prepare_recurrent, "attention": prepare_attention, "train": prepare_training,
             "step": prepare_step}[asked["kind"]](asked)

@@ -12,8 +12,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from duoln import errors
 from duoln.bench.records import ratio, spread
-from duoln.errors import DuolnError
+from duoln.errors import DuolnError, MemoryExhaustedError
 from duoln.system import processes
 
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
@@ -93,7 +94,21 @@ class Side:
         if not line:
             last = self._process.stderr.read().strip().splitlines()[-1:]
             raise DuolnError(f"[bench] {self.name} stopped: {last[0] if last else 'no message'}")
-        return json.loads(line)
+        answer = json.loads(line)
+        if isinstance(answer, dict) and "error" in answer:
+            raise self._error(answer["error"], answer["message"])
+        return answer
+
+    def _error(self, name: str, message: str) -> DuolnError:
+        """The error of the other process: duoln's own as it is, another with the name of its class."""
+        own = getattr(errors, name, None)
+        if name.endswith("MemoryError"):
+            return MemoryExhaustedError(f"[bench] {self.name}: no memory left: {message}")
+        if isinstance(own, type) and issubclass(own, DuolnError):
+            made = own.__new__(own)
+            Exception.__init__(made, f"{self.name}: {message}")
+            return made
+        return DuolnError(f"[bench] {self.name} stopped: {name}: {message}")
 
 
 def time_in_turns(entries: Sequence[Entry], rounds: int, runs: int) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 from conftest import PATIENCE
 
+from duoln.bench import turns
 from duoln.bench.records import ratio, spread
 from duoln.bench.recurrent import arrays_for
 from duoln.bench.schema import check_record, load
 from duoln.bench.turns import Entry, Side, check_agreement
-from duoln.errors import DuolnError
+from duoln.cli import main
+from duoln.errors import DuolnError, MemoryExhaustedError, UsageError
 from duoln.kernels import native
 from duoln.kernels.attention import cases as attention_cases
 from duoln.kernels.recurrent.cases import Shape, flops, least_bytes
@@ -64,7 +67,37 @@ def test_losses_of_later_updates_may_differ_by_what_a_network_makes_of_rounding(
 def test_a_side_that_stops_says_why():
     asked = {"kind": "train", "task": "mnist", "variant": "ln", "preset": None, "settings": {"batch_size": 0},
              "backend": None, "peer": None, "plugins": None}
-    check_error(DuolnError, lambda: Side(Entry("duoln", asked)).ready(), "duoln stopped", "batch_size")
+    check_error(UsageError, lambda: Side(Entry("duoln", asked)).ready(), "duoln: [", "batch_size")
+
+
+@pytest.mark.parametrize(("program", "kind", "words"), [
+    ("import numpy as np; np.empty(1 << 50)", MemoryExhaustedError, "no memory left: Unable to allocate"),
+    ("import no_such_module", DuolnError, "ours stopped: ModuleNotFoundError: No module named 'no_such_module'"),
+    ("import os; os._exit(3)", DuolnError, "ours stopped: no message")])
+def test_an_error_of_a_side_keeps_its_kind(program, kind, words, monkeypatch):
+    program = f"from duoln.bench import timed_process; timed_process._answer = lambda: exec({program!r}); timed_process.main()"
+    monkeypatch.setattr(turns.processes, "command", lambda *words: [sys.executable, "-c", program])
+    with pytest.raises(DuolnError, match=re.escape(words)) as caught:
+        Side(Entry("ours", {})).ready()
+    assert type(caught.value) is kind
+
+
+def test_a_case_that_fails_loses_no_earlier_one(tmp_path, capsys):
+    code = main(["bench", "rnn", "--shape", "5,4,8,16", "--shape", "1,1,100000000,1000000", "--rounds", "1", "--runs", "1",
+                 "--backend", "numpy", "--json", str(tmp_path / "part.json")])
+    assert code == MemoryExhaustedError.exit_code and "no memory left" in capsys.readouterr().err
+    assert [case["shape"] for case in json.loads((tmp_path / "part.json").read_text())["cases"]] == [[5, 4, 8, 16]] * 2
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (("train", "--batch-size", "0"), "--batch-size: expected at least 1, found 0"),
+    (("train", "--set", "batch_size=4"), "expected --batch-size"),
+    (("rnn", "--peer", "torch"), "--peer needs PyTorch, which is not installed"),
+    (("train", "--peer", "torch-fused"), "--peer needs PyTorch, which is not installed")])
+def test_a_wrong_option_is_told_before_anything_is_timed(words, message, monkeypatch, capsys):
+    monkeypatch.setattr("duoln.bench.operators_torch.find_spec", lambda name: None)
+    monkeypatch.setattr(turns, "Side", None)
+    assert main(["bench", *words, "--backend", "numpy"]) == 2 and message in capsys.readouterr().err
 
 
 def test_recurrent_layers(tmp_path):

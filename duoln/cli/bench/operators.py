@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from duoln import runtime
 from duoln.bench import operators, text
 from duoln.bench.records import append_timings, make_record
 from duoln.bench.subjects import SUBJECTS
 from duoln.cli import console
-from duoln.cli.bench.options import add_common, check, numbers, tables_are_results, write_record
+from duoln.cli.bench.options import add_common, begin, numbers, tables_are_results, write_record
 
 
 def add_kind(kinds: Any) -> None:
@@ -37,23 +36,23 @@ def _rows_width(text: str) -> tuple[int, int]:
 
 
 def _ops(args: argparse.Namespace) -> int:
-    check(args)
     caches = [name for name, asked in (("cold", args.cold or not args.warm), ("warm", args.warm)) if asked]
     plans = operators.make_plans([SUBJECTS[name] for name in args.op or SUBJECTS], args.shape, args.small, caches,
                                  args.forward)
-    backend, why = runtime.choose(args.backend)
-    console.say(f"backend: {why}")
+    backend = begin(args)
     copied = operators.measure_copy(backend, args.rounds)
     cases = [copied]
     console.say(f"a copy: {copied['gbps']:.1f} GB/s")
-    for k, plan in enumerate(plans):
-        console.say(f"{plan.name} ({k + 1} of {len(plans)})")
-        cases += operators.measure(plan, backend, list(dict.fromkeys(args.peer)), args.rounds, copied["gbps"])
-    record = make_record("ops", backend, args.label, copied["gbps"], cases)
-    if args.append is not None:
-        console.say(f"added {append_timings(record, args.append)} lines to {args.append}")
-    write_record(record, args.json)
-    _show_operators(cases, tables_are_results(args))
+    try:
+        for k, plan in enumerate(plans):
+            console.say(f"{plan.name} ({k + 1} of {len(plans)})")
+            cases += operators.measure(plan, backend, list(dict.fromkeys(args.peer)), args.rounds, copied["gbps"])
+    finally:  # a case that fails loses no earlier one
+        record = make_record("ops", backend, args.label, copied["gbps"], cases)
+        if args.append is not None:
+            console.say(f"added {append_timings(record, args.append)} lines to {args.append}")
+        write_record(record, args.json)
+        _show_operators(cases, tables_are_results(args))
     return 0
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from duoln.bench import limits, machine, operators
+from duoln.backends.protocol import Backend
+from duoln.bench import limits, machine, operators, operators_torch
 from duoln.bench.records import check_target, make_case, make_record, write
 from duoln.cli import console
 from duoln.errors import UsageError
@@ -31,8 +33,21 @@ def numbers(text: str, form: str) -> list[int]:
     return [int(p) for p in parts]
 
 
-def check(args: argparse.Namespace) -> None:
-    """Raises UsageError before anything is timed; remarks on a machine that is busy."""
+def begin(args: argparse.Namespace) -> Backend:
+    """The backend of a benchmark whose options have been checked; a line says which it is and how its rules run.
+
+    Raises:
+        UsageError: an option cannot be used; nothing has been timed. BackendError: the backend cannot be used here.
+    """
+    _check(args)
+    from duoln import runtime
+
+    backend, why = runtime.choose(args.backend)
+    console.say(f"backend: {why}")
+    return backend
+
+
+def _check(args: argparse.Namespace) -> None:
     runs = getattr(args, "runs", 1)
     if args.rounds < 1 or runs < 1:
         raise UsageError(f"[bench] expected rounds and runs of at least 1, found {args.rounds} and {runs}")
@@ -41,18 +56,30 @@ def check(args: argparse.Namespace) -> None:
     for target in (None if args.json == "-" else args.json, getattr(args, "append", None)):
         if target is not None:
             check_target(Path(target))
+    if any(peer == "liger" or peer.startswith("torch") for peer in args.peer):
+        operators_torch.check_installed()
     remark = machine.busy()
     if remark:
         console.say(remark, style="yellow")
 
 
-def record_rows(kind: str, args: argparse.Namespace, cases: Sequence[Mapping[str, Any]]) -> None:
-    """Write what `train` or `rnn` measured, if that is asked for, with the copy's bandwidth beside it."""
+@contextmanager
+def recorded(kind: str, args: argparse.Namespace, backend: Backend) -> Iterator[list[Mapping[str, Any]]]:
+    """A list for the cases that the block measures. When it ends, the limits of the machine are told, and the record is
+    written, if that is asked for, with the copy's bandwidth beside each case. A case that fails loses no earlier one.
+    """
+    cases: list[Mapping[str, Any]] = []
+    try:
+        yield cases
+    finally:
+        if cases:
+            console.tell(limits.line(backend), tables_are_results(args))
+            _record_cases(kind, args, backend, cases)
+
+
+def _record_cases(kind: str, args: argparse.Namespace, backend: Backend, cases: Sequence[Mapping[str, Any]]) -> None:
     if args.json is None:
         return
-    from duoln import runtime
-
-    backend = runtime.backend(args.backend)
     copy_gbps = operators.measure_copy(backend)["gbps"]
     made = [make_case(**{"copy_gbps": copy_gbps, "runs": args.runs, **case}) for case in cases]
     write_record(make_record(kind, backend, args.label, copy_gbps, made), args.json)
@@ -72,13 +99,6 @@ def show_rows(title: str, rows: Sequence[Mapping[str, Any]], scale: float, unit:
 
 def _mib(size: int | None) -> str:
     return "-" if size is None else f"{size / 2 ** 20:.0f}"
-
-
-def show_limits(args: argparse.Namespace) -> None:
-    """Say what the machine can do at most, in one line."""
-    from duoln import runtime
-
-    console.tell(limits.line(runtime.backend(args.backend)), tables_are_results(args))
 
 
 def write_record(record: Mapping[str, Any], target: str | None) -> None:

@@ -9,15 +9,7 @@ from duoln.bench import operators, recurrent
 from duoln.bench.records import of_row
 from duoln.bench.turns import time_in_turns
 from duoln.cli import console
-from duoln.cli.bench.options import (
-    add_common,
-    check,
-    numbers,
-    record_rows,
-    show_limits,
-    show_rows,
-    tables_are_results,
-)
+from duoln.cli.bench.options import add_common, begin, numbers, recorded, show_rows, tables_are_results
 from duoln.kernels.recurrent import cases
 from duoln.ops.recurrent.variants import check_variant
 
@@ -39,24 +31,21 @@ def _recurrent_shape(text: str) -> cases.Shape:
 
 
 def _rnn(args: argparse.Namespace) -> int:
-    check(args)
     chosen = list(dict.fromkeys((cell, norm, shape) for cell in args.cell or ["lstm"]
                                 for norm in args.norm or ["layer"] for shape in args.shape or cases.SHAPES))
     for cell, norm, _ in chosen:
         check_variant(cell, norm)
     title = "Forward" if args.forward else "Forward and backward"
-    timed = []
-    for cell, norm, shape in chosen:
-        name = f"{cell} {norm} T{shape.steps} B{shape.batch} in{shape.n_in} H{shape.hidden}"
-        console.say(f"{name}: {args.rounds} turns of {args.runs} runs a side")
-        entries = recurrent.entries(cell, norm, shape, not args.forward, args.backend, args.peer)
-        rows = time_in_turns(entries, args.rounds, args.runs)
-        show_rows(f"{title}: {name}", rows, 1e6 / shape.steps, "us a time step", tables_are_results(args))
-        timed += [{"op": f"{cell} {norm}", "passes": operators.passes(not args.forward), "shape": shape,
-                   "moved": cases.least_bytes(cell, shape) if args.forward else None,
-                   "flops": cases.flops(cell, shape, not args.forward),
-                   "rule": row["facts"].get("rule"), "source": recurrent.source_of(cell, row["facts"].get("rule")),
-                   **of_row(row)} for row in rows]
-    show_limits(args)
-    record_rows("rnn", args, timed)
+    with recorded("rnn", args, begin(args)) as timed:
+        for cell, norm, shape in chosen:
+            name = f"{cell} {norm} T{shape.steps} B{shape.batch} in{shape.n_in} H{shape.hidden}"
+            console.say(f"{name}: {args.rounds} turns of {args.runs} runs a side")
+            entries = recurrent.entries(cell, norm, shape, not args.forward, args.backend, args.peer)
+            rows = time_in_turns(entries, args.rounds, args.runs)
+            show_rows(f"{title}: {name}", rows, 1e6 / shape.steps, "us a time step", tables_are_results(args))
+            timed += [{"op": f"{cell} {norm}", "passes": operators.passes(not args.forward), "shape": shape,
+                       "moved": cases.least_bytes(cell, shape) if args.forward else None,
+                       "flops": cases.flops(cell, shape, not args.forward),
+                       "rule": row["facts"].get("rule"), "source": recurrent.source_of(cell, row["facts"].get("rule")),
+                       **of_row(row)} for row in rows]
     return 0

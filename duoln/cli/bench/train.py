@@ -8,14 +8,8 @@ from typing import Any
 from duoln.bench.records import of_row
 from duoln.bench.turns import Entry, time_in_turns, with_allocators
 from duoln.cli import console
-from duoln.cli.bench.options import (
-    add_common,
-    check,
-    record_rows,
-    show_limits,
-    show_rows,
-    tables_are_results,
-)
+from duoln.cli.bench.options import add_common, begin, recorded, show_rows, tables_are_results
+from duoln.errors import UsageError
 from duoln.tasks import make_config, parse_settings
 from duoln.tasks.registry import find_task
 
@@ -38,29 +32,30 @@ def add_kind(kinds: Any) -> None:
 
 
 def _train(args: argparse.Namespace) -> int:
-    check(args)
     task = find_task(args.task, args.plugins)
     peers = list(dict.fromkeys(args.peer))
     for peer in peers:
         task.peer(peer)
-    chosen = parse_settings(args.settings)
+    chosen, sizes = parse_settings(args.settings), list(dict.fromkeys(args.batch_size or [128, 4]))
+    if "batch_size" in chosen:
+        raise UsageError("[bench] --set batch_size: expected --batch-size, which may be repeated")
+    if min(sizes) < 1:
+        raise UsageError(f"[bench] --batch-size: expected at least 1, found {min(sizes)}")
     title = f"One training step of {task.name} {args.variant}"
-    timed = []
-    for size in dict.fromkeys(args.batch_size or [128, 4]):
-        settings = {**chosen, "batch_size": size}
-        cfg = make_config(task, args.variant, args.preset, settings)
-        asked = {"kind": "train", "task": task.name, "variant": args.variant, "preset": args.preset,
-                 "settings": settings, "backend": args.backend, "peer": None, "plugins": args.plugins}
-        entries = [Entry("duoln", asked)]
-        for peer in peers:
-            entries += with_allocators(peer, {**asked, "peer": peer})
-        console.say(f"{task.name} {args.variant}, batch {size}: {args.rounds} turns of {args.runs} steps a side")
-        rows = time_in_turns(entries, args.rounds, args.runs)
-        show_rows(f"{title}: batch {size}", rows, 1e3, "ms", tables_are_results(args))
-        preset = {} if args.preset is None else {"preset": args.preset}
-        timed += [{"op": f"{task.name} {args.variant}", "passes": "step", "shape": [size],
-                   "settings": {**preset, **{key: getattr(cfg, key) for key in chosen}}, **of_row(row)}
-                  for row in rows]
-    show_limits(args)
-    record_rows("train", args, timed)
+    with recorded("train", args, begin(args)) as timed:
+        for size in sizes:
+            settings = {**chosen, "batch_size": size}
+            cfg = make_config(task, args.variant, args.preset, settings)
+            asked = {"kind": "train", "task": task.name, "variant": args.variant, "preset": args.preset,
+                     "settings": settings, "backend": args.backend, "peer": None, "plugins": args.plugins}
+            entries = [Entry("duoln", asked)]
+            for peer in peers:
+                entries += with_allocators(peer, {**asked, "peer": peer})
+            console.say(f"{task.name} {args.variant}, batch {size}: {args.rounds} turns of {args.runs} steps a side")
+            rows = time_in_turns(entries, args.rounds, args.runs)
+            show_rows(f"{title}: batch {size}", rows, 1e3, "ms", tables_are_results(args))
+            preset = {} if args.preset is None else {"preset": args.preset}
+            timed += [{"op": f"{task.name} {args.variant}", "passes": "step", "shape": [size],
+                       "settings": {**preset, **{key: getattr(cfg, key) for key in chosen}}, **of_row(row)}
+                      for row in rows]
     return 0
