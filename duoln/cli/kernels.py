@@ -24,10 +24,16 @@ def add_command(commands: Any) -> None:
                                  description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--march", default="native", metavar="CPU",
                         help="the CPU that they are for, as the compiler's -march names it (default: this one)")
-    parser.add_argument("--out", type=Path, metavar="DIR",
+    parser.add_argument("--out", type=_folder, metavar="DIR",
                         help="a folder that every user may read (default: DUOLN_KERNELS, else the cache)")
     parser.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     parser.set_defaults(run=_compile)
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("expected a folder, found an empty name")
+    return Path(text)
 
 
 def _compile(args: argparse.Namespace) -> int:
@@ -42,6 +48,8 @@ def _compile(args: argparse.Namespace) -> int:
         return 0
     for library in made["libraries"]:
         console.put(str(Path(made["folder"]) / library["name"]))
+    use = "they are where duoln looks for them" if args.out is None else \
+        f"use them with DUOLN_KERNELS={Path(made['folder']).absolute()}"
     console.say(f"{len(made['libraries'])} libraries for {made['platform']}, {made['march']}, vectors of "
-                f"{made['vector_bits']} bits, by {made['compiler']}; use them with DUOLN_KERNELS={made['folder']}")
+                f"{made['vector_bits']} bits, by {made['compiler']}; {use}")
     return 0

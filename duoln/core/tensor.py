@@ -31,6 +31,8 @@ _OF_UFUNCS = {**{name: name for name in ("add", "subtract", "multiply", "divide"
 
 OPERATORS: dict[str, Callable[..., Tensor]] = {}
 """The functions behind the methods below, by name. `duoln.ops` fills it; core does not know the operators."""
+OPERATOR_NAMES: set[str] = set()
+"""The names of all operators, for advice; filled as OPERATORS is."""
 
 
 class Tensor:
@@ -198,7 +200,7 @@ class Tensor:
         """Arithmetic with a NumPy number on its left, `np.float32(2) * x`, is the tensor's. Other ufuncs are refused.
 
         Raises:
-            DtypeError: the ufunc was called, as in `np.exp(x)`; the message names the operator.
+            DtypeError: the ufunc was called, as in `np.exp(x)`; the message names the operator, if there is one.
         """
         name = ufunc.__name__
         if method == "__call__" and not kwargs and not isinstance(inputs[0], Tensor) and name in _OF_UFUNCS:
@@ -206,8 +208,11 @@ class Tensor:
             if name in _COMPARISONS and isinstance(left, np.ndarray) and not left.ndim:
                 left = left[()]  # NumPy makes an array of the number that it compares
             return OPERATORS[_OF_UFUNCS[name]](left, *others)
-        raise DtypeError(f"[{name}] expected NumPy arrays for np.{name}, found a duoln.Tensor; use ops.{name}, or "
-                         f"np.{name}(x.numpy()) for values on the host")
+        called = name if method == "__call__" else f"{name}.{method}"
+        operator = _OF_UFUNCS.get(name, name)
+        ours = f"ops.{operator}, or " if method == "__call__" and operator in OPERATOR_NAMES else ""
+        raise DtypeError(f"[{name}] expected NumPy arrays for np.{called}, found a duoln.Tensor; use {ours}"
+                         f"np.{called}(x.numpy()) for values on the host")
 
     def __setitem__(self, key: Any, value: Any) -> Never:
         raise DtypeError("[setitem] expected a new tensor, found an assignment to a part of one, which is immutable; "

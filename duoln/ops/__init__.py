@@ -8,7 +8,7 @@ of Adam; the README beside this file compares them with the array API standard. 
 from typing import Any, Never, cast
 
 from duoln.core.pytorch_names import OF_OPS, unknown_name
-from duoln.core.tensor import OPERATORS
+from duoln.core.tensor import OPERATOR_NAMES, OPERATORS
 from duoln.ops.activated_linear import activated_linear
 from duoln.ops.activation import elu, erf, gelu, silu
 from duoln.ops.add_norm import add_layer_norm, add_rms_norm
@@ -144,6 +144,7 @@ __all__ = [
     "take", "take_along_axis", "tanh", "tensordot", "tile", "tril", "triu", "unstack", "var", "vecdot", "vector_norm",
     "weight_norm", "where", "zeros", "zeros_like",
 ]
+OPERATOR_NAMES.update(__all__)
 
 
 def __getattr__(name: str) -> Never:

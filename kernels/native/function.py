@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,10 @@ class Function:
         storage.count_in(file)
 
     def __call__(self, *arguments: Any) -> None:
-        """Call it on C-contiguous arrays, None and numbers.
+        """Call it on arrays, None and numbers. Arrays are C-contiguous, those of a parameter with "+" row by row.
 
         Raises:
-            KernelError: another number of arguments, or no library.
+            KernelError: another number of arguments, no library, or no such entry in it.
             DtypeError, ShapeError: an argument of another kind; the message names it.
         """
         if len(arguments) != len(self._parameters):
@@ -59,9 +60,26 @@ class Function:
                     or not (argument.flags.c_contiguous or (parameter.apart and _in_rows(argument))):
                 raise self._misfit(parameter, argument, name)
             passed[place] = address(argument)
-        self._entry(real)(*passed)
+        entry = self._entry(real)
+        try:
+            entry(*passed)
+        except ctypes.ArgumentError as error:
+            raise self._number_misfit(arguments) from error
+
+    def _number_misfit(self, arguments: Sequence[Any]) -> Exception:
+        """The error for the first number that is not of its parameter's kind."""
+        for parameter, argument in zip(self._parameters, arguments, strict=True):
+            if parameter.rank is None:
+                try:
+                    _NUMBERS[parameter.dtype](argument)
+                except TypeError:
+                    return DtypeError(f"[{self.entry}] {parameter.name}: expected {parameter.dtype}, found "
+                                      f"{type(argument).__name__} {argument!r}")
+        raise AssertionError("every number is of its kind")
 
     def _misfit(self, parameter: Parameter, argument: Any, wanted: str) -> Exception:
+        if wanted in storage.REALS:
+            parameter = parameter._replace(dtype=wanted)
         if not isinstance(argument, np.ndarray) or argument.dtype != _DTYPES.get(wanted):
             return DtypeError(f"[{self.entry}] {parameter.name}: expected {parameter}, found "
                               f"{argument.dtype.name if isinstance(argument, np.ndarray) else type(argument).__name__}")
@@ -76,7 +94,9 @@ class Function:
             loaded = library(self.file, np.dtype(real))
             if loaded is None:
                 raise KernelError(f"[{self.entry}] {failure(self.file, np.dtype(real))}")
-            function = getattr(loaded, f"{self.entry}_{real}")
+            function = getattr(loaded, f"{self.entry}_{real}", None)
+            if function is None:
+                raise KernelError(f"[{self.entry}] expected the entry {self.entry}_{real} in {self.file}, found none")
             function.restype = None
             function.argtypes = [ctypes.c_void_p if p.rank is not None else _NUMBERS[p.dtype] for p in self._parameters]
             self._entries[real] = function

@@ -50,11 +50,12 @@ _FUNCTION = native.Function("layer_norm/layer_norm.cpp", "layer_norm_forward",
 
 
 @pytest.mark.parametrize(("place", "value", "kind", "words"), [
-    (0, np.ones((2, 3)), DtypeError, "y: expected a contiguous real array of 2 dimensions, found float32"),
+    (0, np.ones((2, 3)), DtypeError, "y: expected a contiguous float64 array of 2 dimensions, found float32"),
     (5, np.ones((2, 3), np.int32), DtypeError, "int32"), (0, None, DtypeError, "x: expected"), (0, [[1.0]], DtypeError, "list"),
-    (0, np.ones((2, 6), np.float32)[:, ::2], ShapeError, "x: expected a contiguous real array of 2 dimensions, found a strided"),
+    (0, np.ones((2, 6), np.float32)[:, ::2], ShapeError, "x: expected a contiguous float32 array of 2 dimensions, found a strided"),
     (0, np.ones(6, np.float32), ShapeError, "shape (6,)"), (6, np.ones(2), DtypeError, "mean"), (2, np.ones((3, 1), np.float32), ShapeError, "gain"),
-    (1, np.ones(3, np.float32), ShapeError, "residual"), (4, np.ones((2, 3)), DtypeError, "total")])
+    (1, np.ones(3, np.float32), ShapeError, "residual"), (4, np.ones((2, 3)), DtypeError, "total"),
+    (8, 2.0, DtypeError, "rows: expected int64, found float 2.0"), (10, "a", DtypeError, "eps: expected float64, found str 'a'")])
 def test_arguments_are_checked(place, value, kind, words):
     arguments = [np.ones((2, 3), np.float32), None, None, None, None, np.empty((2, 3), np.float32), np.empty(2, np.float32),
                  np.empty(2, np.float32), 2, 3, 1e-5, 0, 1]
@@ -62,6 +63,11 @@ def test_arguments_are_checked(place, value, kind, words):
     arguments[place] = value
     check_error(kind, lambda: _FUNCTION(*arguments), "[layer_norm_forward]", words)
     check_error(KernelError, lambda: _FUNCTION(*arguments[1:]), "expected 13 arguments, found 12")
+
+
+def test_an_entry_that_is_not_in_the_file():
+    wrong = native.Function("layer_norm/layer_norm.cpp", "no_such_entry", "x: real[1]")
+    check_error(KernelError, lambda: wrong(np.ones(3, np.float32)), "expected the entry no_such_entry_float32 in layer_norm/layer_norm.cpp")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

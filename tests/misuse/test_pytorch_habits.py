@@ -146,6 +146,9 @@ def test_a_rate_that_is_a_function(x):
 
 def test_numpy_functions(x):
     check_error(DtypeError, lambda: np.exp(x), "[exp]", "found a duoln.Tensor", "ops.exp", "x.numpy()")
+    check_error(DtypeError, lambda: np.power(x, 2), "[power]", "use ops.pow, or np.power(x.numpy())")
+    check_error(DtypeError, lambda: np.sinh(x), "[sinh]", "found a duoln.Tensor; use np.sinh(x.numpy())")
+    check_error(DtypeError, lambda: np.add.reduce(x), "[add]", "found a duoln.Tensor; use np.add.reduce(x.numpy())")
     check_error(DtypeError, lambda: np.add.reduce(x), "[add]", "found a duoln.Tensor")
     check_error(DtypeError, lambda: np.add(x, x), "[add]", "found a duoln.Tensor")
     assert np.array_equal((np.float32(2) * x).numpy(), 2 * x.numpy()) and (np.float32(2) > x).numpy().all()
