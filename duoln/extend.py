@@ -65,8 +65,10 @@ What is here:
   `BELOW_1`;
 * shapes: `broadcast_shape`, and `unbroadcast` for its gradient;
 * `host`: arrays that start on a cache line, and the number of threads, for rules on NumPy arrays;
-* `native`: a `Function` calls C++ text that is compiled at its first use (give the file's whole path; it may include
-  `native.h`); `failure` says why there is none for a dtype, for `supports`; `threads_for` how many threads to use;
+* `native`: a `Function` calls C++ text that is compiled at its first use. Give the file's whole path. The text includes
+  `native.h`, whose `ENTRIES` makes an entry `NAME_float32` or `NAME_float64` for each dtype, whose `in_parts` divides
+  work among threads, and whose `guarded` turns a lack of memory into a MemoryError. `failure` says why there is none
+  for a dtype, for `supports`; `threads_for` how many threads to use;
 * loaded on first use: `cuda` and `metal`, each with a `Kernel` that compiles a file (give its whole path) and checks
   its launches; and `check_op`, `check_rule`, `gradcheck`, `check_close` and `check_error` of
   `duoln.testing`.

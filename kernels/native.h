@@ -17,6 +17,21 @@
 #error "expected -DREAL_BITS=32 or 64"
 #endif
 
+// How many calls of this process have found too little memory, for the launcher, which raises an error and sets it back.
+extern "C" {
+inline std::atomic<int32_t> duoln_out_of_memory{0};
+}
+
+// What an entry does whose kernel needs memory of its own: no error leaves it, because its caller is not C++.
+template <class Work>
+static void guarded(const Work& work) {
+    try {
+        work();
+    } catch (const std::bad_alloc&) {
+        ++duoln_out_of_memory;
+    }
+}
+
 static const index_t CACHE_LINE = 64;  // bytes
 
 // Asks for memory that is read soon, `distance` values from an address. The sum is a number, because it may lie beyond the

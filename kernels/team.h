@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <new>
 
 using index_t = int64_t;
 
@@ -189,13 +190,34 @@ inline Team& team() {
 
 }  // namespace duoln
 
+namespace duoln {
+
+// Runs a job on the team, see Team::run. If a part finds too little memory, the others are finished, and the caller gets the error.
+template <class Work>
+static bool run_parts(index_t count, int parts, int threads, const Work& work) {
+    struct Job {
+        const Work& work;
+        std::atomic<bool> failed{false};
+    } job{work};
+    const auto call = [](const void* kept, index_t first, index_t last) {
+        Job& job = *static_cast<Job*>(const_cast<void*>(kept));
+        try {
+            job.work(first, last);
+        } catch (const std::bad_alloc&) {
+            job.failed = true;
+        }
+    };
+    const bool ran = team().run(count, parts, threads, call, &job);
+    if (job.failed) throw std::bad_alloc();
+    return ran;
+}
+
+}  // namespace duoln
+
 // Calls work(k, k + 1) for each of `parts`, on as many threads if they wake in time; false if another caller has the team.
 template <class Work>
 static bool on_team(int parts, const Work& work) {
-    const auto call = [](const void* kept, index_t first, index_t last) {
-        (*static_cast<const Work*>(kept))(first, last);
-    };
-    return duoln::team().run(parts, parts, parts, call, &work);
+    return duoln::run_parts(parts, parts, parts, work);
 }
 
 // Calls work(first, last) for parts of `count` on up to `threads` threads. The parts decide nothing but who does what: a
@@ -205,10 +227,7 @@ template <class Work>
 static void in_parts(index_t count, int threads, const Work& work) {
     static constexpr int EACH = 4;
     if (count <= 0) return;
-    const auto call = [](const void* kept, index_t first, index_t last) {
-        (*static_cast<const Work*>(kept))(first, last);
-    };
     const int parts = int(std::min<index_t>(count, index_t(threads) * EACH));
-    if (threads <= 1 || parts <= 1 || !duoln::team().run(count, parts, std::min(threads, parts), call, &work))
+    if (threads <= 1 || parts <= 1 || !duoln::run_parts(count, parts, std::min(threads, parts), work))
         work(index_t(0), count);
 }

@@ -18,6 +18,6 @@ def check() -> None:
         UsageError: one has another value, such as "off"; it would not do what the user wants.
     """
     for name, values in _VALUES.items():
-        found = os.environ.get(name)
-        if found and found not in values:
-            raise UsageError(f"[environment] {name}: expected {' or '.join(values)}, found {found!r}")
+        value = os.environ.get(name)
+        if value and value not in values:
+            raise UsageError(f"[environment] {name}: expected {' or '.join(values)}, found {value!r}")

@@ -63,20 +63,22 @@ static void multiply_out(const T* left, const Right& by, index_t size, index_t f
     }
 }
 
-#define ADAM(T, NAME)                                                                                                \
-    extern "C" void adam_##NAME(const int64_t* addresses, const int64_t* sizes, const Right* rights, const T* rate,   \
-                                const T* eps, const T* scale, T* norm, int64_t tensors, double beta1, double beta2,   \
-                                int32_t threads) {                                                                    \
-        *norm = T(root_of_sums(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {            \
-            T *at[ROLES], gradient[BLOCK];                                                                            \
-            const bool factored = rights && rights[tensor].rows;                                                      \
-            for (int role = 0; role < ROLES; ++role)                                                                  \
-                at[role] = reinterpret_cast<T*>(addresses[role * tensors + tensor]) + (factored && role == G ? 0 : first); \
-            if (factored) {                                                                                           \
-                multiply_out(at[G], rights[tensor], sizes[tensor], first, last - first, gradient);                    \
-                at[G] = gradient;                                                                                     \
-            }                                                                                                         \
-            return update<T>(at, last - first, *rate, *eps, scale ? *scale : T(1), T(beta1), T(beta2));               \
-        }));                                                                                                          \
+#define ADAM(T, NAME)                                                                                                      \
+    extern "C" void adam_##NAME(const int64_t* addresses, const int64_t* sizes, const Right* rights, const T* rate,        \
+                                const T* eps, const T* scale, T* norm, int64_t tensors, double beta1, double beta2,        \
+                                int32_t threads) {                                                                         \
+        guarded([&] {                                                                                                      \
+            *norm = T(root_of_sums(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {             \
+                T *at[ROLES], gradient[BLOCK];                                                                             \
+                const bool factored = rights && rights[tensor].rows;                                                       \
+                for (int role = 0; role < ROLES; ++role)                                                                   \
+                    at[role] = reinterpret_cast<T*>(addresses[role * tensors + tensor]) + (factored && role == G ? 0 : first); \
+                if (factored) {                                                                                            \
+                    multiply_out(at[G], rights[tensor], sizes[tensor], first, last - first, gradient);                     \
+                    at[G] = gradient;                                                                                      \
+                }                                                                                                          \
+                return update<T>(at, last - first, *rate, *eps, scale ? *scale : T(1), T(beta1), T(beta2));                \
+            }));                                                                                                           \
+        });                                                                                                                \
     }
 ENTRIES(ADAM)

@@ -29,13 +29,17 @@ static void sum_channels(const T* dy, T* parts, const Lines& lines, index_t firs
 #define ADD(T, NAME)                                                                                                  \
     extern "C" void add_bias_##NAME(const T* x, const T* bias, T* y, int64_t rows, int64_t channels,                  \
                                     int32_t threads) {                                                                \
-        const Lines lines{rows, channels};                                                                            \
-        in_parts(lines.blocks(), threads,                                                                             \
-                 [=](index_t first, index_t last) { add_bias(x, bias, y, lines, first, last); });                     \
+        guarded([&] {                                                                                                 \
+            const Lines lines{rows, channels};                                                                        \
+            in_parts(lines.blocks(), threads,                                                                         \
+                     [=](index_t first, index_t last) { add_bias(x, bias, y, lines, first, last); });                 \
+        });                                                                                                           \
     }                                                                                                                 \
     extern "C" void sum_channels_##NAME(const T* dy, T* parts, int64_t rows, int64_t channels, int32_t threads) {     \
-        const Lines lines{rows, channels};                                                                            \
-        in_parts(lines.blocks(), threads,                                                                             \
-                 [=](index_t first, index_t last) { sum_channels(dy, parts, lines, first, last); });                  \
+        guarded([&] {                                                                                                 \
+            const Lines lines{rows, channels};                                                                        \
+            in_parts(lines.blocks(), threads,                                                                         \
+                     [=](index_t first, index_t last) { sum_channels(dy, parts, lines, first, last); });              \
+        });                                                                                                           \
     }
 ENTRIES(ADD)

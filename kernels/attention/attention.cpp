@@ -329,35 +329,39 @@ struct Backward {
 
 // `to_next` has three numbers for each of: query, key, value, mask, out, and for the backward the gradients of out, query, key
 // and value.
-#define ATTENTION(T, NAME)                                                                                               \
+#define ATTENTION(T, NAME)                                                                                                 \
     extern "C" void attention_forward_##NAME(const T* query, const T* key, const T* value, const uint8_t* mask, T* out,    \
                                              T* tops, T* totals, const int64_t* to_next, int64_t batch, int64_t heads,     \
-                                             int64_t queries, int64_t keys, int64_t width, int64_t n_values,              \
-                                             int32_t causal, double scale, int32_t threads) {                             \
-        const Attention<T> of{{query, to_next, queries, width}, {key, to_next + 3, keys, width},                          \
-                              {value, to_next + 6, keys, n_values}, {mask, to_next + 9},                                  \
-                              batch, heads, causal != 0, T(scale)};                                                       \
-        attend<T>(of, {out, to_next + 12, queries, n_values}, tops, totals, threads);                                     \
-    }                                                                                                                     \
+                                             int64_t queries, int64_t keys, int64_t width, int64_t n_values,               \
+                                             int32_t causal, double scale, int32_t threads) {                              \
+        guarded([&] {                                                                                                      \
+            const Attention<T> of{{query, to_next, queries, width}, {key, to_next + 3, keys, width},                       \
+                                  {value, to_next + 6, keys, n_values}, {mask, to_next + 9},                               \
+                                  batch, heads, causal != 0, T(scale)};                                                    \
+            attend<T>(of, {out, to_next + 12, queries, n_values}, tops, totals, threads);                                  \
+        });                                                                                                                \
+    }                                                                                                                      \
     extern "C" void attention_backward_##NAME(const T* query, const T* key, const T* value, const uint8_t* mask,           \
-                                              const T* out, const T* tops, const T* totals, const T* g, T* d_query,       \
-                                              T* d_key, T* d_value, const int64_t* to_next, int64_t batch,                \
-                                              int64_t heads, int64_t queries, int64_t keys, int64_t width,                \
-                                              int64_t n_values, int32_t causal, double scale, int32_t threads) {          \
-        const Attention<T> of{{query, to_next, queries, width}, {key, to_next + 3, keys, width},                          \
-                              {value, to_next + 6, keys, n_values}, {mask, to_next + 9},                                  \
-                              batch, heads, causal != 0, T(scale)};                                                       \
-        const Heads<const T> outs{out, to_next + 12, queries, n_values}, gs{g, to_next + 15, queries, n_values};          \
-        const Heads<T> d_queries{d_query, to_next + 18, queries, width}, d_keys{d_key, to_next + 21, keys, width},        \
-            d_values{d_value, to_next + 24, keys, n_values};                                                              \
-        in_parts(batch * heads, threads, [&](index_t first, index_t last) {                                              \
-            Room<T> room(of);                                                                                            \
-            for (index_t n = first; n < last; ++n) {                                                                     \
-                const index_t b = n / heads, h = n % heads;                                                              \
-                Backward<T>{of, room, b, h, tops + n * queries, totals + n * queries, of.query.head(b, h),               \
-                            of.key.head(b, h), of.value.head(b, h), outs.head(b, h), gs.head(b, h), d_queries.head(b, h),\
-                            d_keys.head(b, h), d_values.head(b, h)}.run();                                               \
-            }                                                                                                            \
-        });                                                                                                              \
+                                              const T* out, const T* tops, const T* totals, const T* g, T* d_query,        \
+                                              T* d_key, T* d_value, const int64_t* to_next, int64_t batch,                 \
+                                              int64_t heads, int64_t queries, int64_t keys, int64_t width,                 \
+                                              int64_t n_values, int32_t causal, double scale, int32_t threads) {           \
+        guarded([&] {                                                                                                      \
+            const Attention<T> of{{query, to_next, queries, width}, {key, to_next + 3, keys, width},                       \
+                                  {value, to_next + 6, keys, n_values}, {mask, to_next + 9},                               \
+                                  batch, heads, causal != 0, T(scale)};                                                    \
+            const Heads<const T> outs{out, to_next + 12, queries, n_values}, gs{g, to_next + 15, queries, n_values};       \
+            const Heads<T> d_queries{d_query, to_next + 18, queries, width}, d_keys{d_key, to_next + 21, keys, width},     \
+                d_values{d_value, to_next + 24, keys, n_values};                                                           \
+            in_parts(batch * heads, threads, [&](index_t first, index_t last) {                                            \
+                Room<T> room(of);                                                                                          \
+                for (index_t n = first; n < last; ++n) {                                                                   \
+                    const index_t b = n / heads, h = n % heads;                                                            \
+                    Backward<T>{of, room, b, h, tops + n * queries, totals + n * queries, of.query.head(b, h),             \
+                                of.key.head(b, h), of.value.head(b, h), outs.head(b, h), gs.head(b, h), d_queries.head(b, h), \
+                                d_keys.head(b, h), d_values.head(b, h)}.run();                                             \
+                }                                                                                                          \
+            });                                                                                                            \
+        });                                                                                                                \
     }
 ENTRIES(ATTENTION)

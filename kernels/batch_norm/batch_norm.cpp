@@ -103,20 +103,28 @@ static void image_gradient(const T* x, const T* dy, const T* mean, const T* mean
 #define BATCH_NORM(T, NAME)                                                                                           \
     extern "C" void batch_moments_##NAME(const T* x, double* means, double* squares, int64_t rows, int64_t channels,  \
                                          int32_t threads) {                                                           \
-        OVER_BLOCKS(moments(x, means, squares, lines, first, last));                                                  \
+        guarded([&] {                                                                                                 \
+            OVER_BLOCKS(moments(x, means, squares, lines, first, last));                                              \
+        });                                                                                                           \
     }                                                                                                                 \
     extern "C" void batch_normalise_##NAME(const T* x, const T* mean, const T* mean_rest, const T* scale,             \
                                            const T* bias, T* y, int64_t rows, int64_t channels, int32_t threads) {    \
-        OVER_BLOCKS(normalise(x, mean, mean_rest, scale, bias, y, lines, first, last));                               \
+        guarded([&] {                                                                                                 \
+            OVER_BLOCKS(normalise(x, mean, mean_rest, scale, bias, y, lines, first, last));                           \
+        });                                                                                                           \
     }                                                                                                                 \
     extern "C" void batch_gradient_sums_##NAME(const T* x, const T* dy, const T* mean, const T* mean_rest,            \
                                                T* dy_parts, T* along_parts, int64_t rows, int64_t channels,           \
                                                int32_t threads) {                                                     \
-        OVER_BLOCKS(gradient_sums(x, dy, mean, mean_rest, dy_parts, along_parts, lines, first, last));                \
+        guarded([&] {                                                                                                 \
+            OVER_BLOCKS(gradient_sums(x, dy, mean, mean_rest, dy_parts, along_parts, lines, first, last));            \
+        });                                                                                                           \
     }                                                                                                                 \
     extern "C" void batch_image_gradient_##NAME(const T* x, const T* dy, const T* mean, const T* mean_rest,           \
                                                 const T* scale, const T* direction, const T* constant, T* dx,         \
                                                 int64_t rows, int64_t channels, int32_t threads) {                    \
-        OVER_BLOCKS(image_gradient(x, dy, mean, mean_rest, scale, direction, constant, dx, lines, first, last));      \
+        guarded([&] {                                                                                                 \
+            OVER_BLOCKS(image_gradient(x, dy, mean, mean_rest, scale, direction, constant, dx, lines, first, last));  \
+        });                                                                                                           \
     }
 ENTRIES(BATCH_NORM)

@@ -269,18 +269,24 @@ static void packed_convolve(const T* x, const T* weight, T* y, const Shape& s, i
 #define FORWARD_SHAPE                                                                                                 \
     { batch, height, width, n_in, kernel_rows, kernel_columns, n_out, rows, columns, stride, padding, padding, 1 }
 
-#define CONV(T, NAME)                                                                                                 \
-    extern "C" void conv2d_forward_##NAME(const T* x, const T* weight, T* y, SIZES) {                                 \
-        packed_convolve<T>(x, weight, y, FORWARD_SHAPE, threads);                                                     \
-    }                                                                                                                 \
-    extern "C" void conv2d_weight_gradient_##NAME(const T* x, const T* dy, T* d_weight, SIZES) {                      \
-        weight_gradient<T>(x, dy, d_weight, FORWARD_SHAPE, threads);                                                  \
-    }                                                                                                                 \
-    extern "C" void conv2d_image_gradient_##NAME(const T* dy, const T* weight, T* dx, SIZES) {                        \
-        Aligned<T> turned(kernel_rows * kernel_columns * n_in * n_out);                                                \
-        turn(weight, turned.data(), kernel_rows * kernel_columns, n_in, n_out);                                       \
-        const Shape shape{batch, rows, columns, n_out, kernel_rows, kernel_columns, n_in, height, width, 1,           \
-                          kernel_rows - 1 - padding, kernel_columns - 1 - padding, stride};                           \
-        packed_convolve<T>(dy, turned.data(), dx, shape, threads);                                                    \
+#define CONV(T, NAME)                                                                                                  \
+    extern "C" void conv2d_forward_##NAME(const T* x, const T* weight, T* y, SIZES) {                                  \
+        guarded([&] {                                                                                                  \
+            packed_convolve<T>(x, weight, y, FORWARD_SHAPE, threads);                                                  \
+        });                                                                                                            \
+    }                                                                                                                  \
+    extern "C" void conv2d_weight_gradient_##NAME(const T* x, const T* dy, T* d_weight, SIZES) {                       \
+        guarded([&] {                                                                                                  \
+            weight_gradient<T>(x, dy, d_weight, FORWARD_SHAPE, threads);                                               \
+        });                                                                                                            \
+    }                                                                                                                  \
+    extern "C" void conv2d_image_gradient_##NAME(const T* dy, const T* weight, T* dx, SIZES) {                         \
+        guarded([&] {                                                                                                  \
+            Aligned<T> turned(kernel_rows * kernel_columns * n_in * n_out);                                            \
+            turn(weight, turned.data(), kernel_rows * kernel_columns, n_in, n_out);                                    \
+            const Shape shape{batch, rows, columns, n_out, kernel_rows, kernel_columns, n_in, height, width, 1,        \
+                              kernel_rows - 1 - padding, kernel_columns - 1 - padding, stride};                        \
+            packed_convolve<T>(dy, turned.data(), dx, shape, threads);                                                 \
+        });                                                                                                            \
     }
 ENTRIES(CONV)

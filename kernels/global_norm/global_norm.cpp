@@ -9,11 +9,13 @@ static T squares(const T* x, index_t first, index_t last) {
     return sum;
 }
 
-#define GLOBAL_NORM(T, NAME)                                                                                         \
+#define GLOBAL_NORM(T, NAME)                                                                                          \
     extern "C" void global_norm_##NAME(const int64_t* addresses, const int64_t* sizes, T* norm, int64_t tensors,      \
                                        int32_t threads) {                                                             \
-        *norm = T(root_of_sums(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {            \
-            return squares(reinterpret_cast<const T*>(addresses[tensor]), first, last);                               \
-        }));                                                                                                          \
+        guarded([&] {                                                                                                 \
+            *norm = T(root_of_sums(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {        \
+                return squares(reinterpret_cast<const T*>(addresses[tensor]), first, last);                           \
+            }));                                                                                                      \
+        });                                                                                                           \
     }
 ENTRIES(GLOBAL_NORM)

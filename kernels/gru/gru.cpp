@@ -303,18 +303,22 @@ static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, in
 
 #define GRU(TYPE, NAME)                                                                                               \
     extern "C" void gru_forward_##NAME(SHARED_PARAMETERS(TYPE)) {                                                     \
-        using T = TYPE;                                                                                               \
-        SHARED_VALUES                                                                                                 \
-        if (normed) forward<T, true>(g, w_h, threads, by_units != 0);                                                 \
-        else forward<T, false>(g, w_h, threads, by_units != 0);                                                       \
+        guarded([&] {                                                                                                 \
+            using T = TYPE;                                                                                           \
+            SHARED_VALUES                                                                                             \
+            if (normed) forward<T, true>(g, w_h, threads, by_units != 0);                                             \
+            else forward<T, false>(g, w_h, threads, by_units != 0);                                                   \
+        });                                                                                                           \
     }                                                                                                                 \
     extern "C" void gru_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* d_x_proj,      \
                                         TYPE* d_h_proj, TYPE* d_gain_x, TYPE* d_bias_x, TYPE* d_gain_h,               \
                                         TYPE* d_bias_h, double limit) {                                               \
-        using T = TYPE;                                                                                               \
-        SHARED_VALUES                                                                                                 \
-        const GruGradients<T> d{d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h, T(limit)};  \
-        if (normed) backward<T, true>(g, d, w_h, threads, by_units != 0);                                             \
-        else backward<T, false>(g, d, w_h, threads, by_units != 0);                                                   \
+        guarded([&] {                                                                                                 \
+            using T = TYPE;                                                                                           \
+            SHARED_VALUES                                                                                             \
+            const GruGradients<T> d{d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h, T(limit)}; \
+            if (normed) backward<T, true>(g, d, w_h, threads, by_units != 0);                                         \
+            else backward<T, false>(g, d, w_h, threads, by_units != 0);                                               \
+        });                                                                                                           \
     }
 ENTRIES(GRU)

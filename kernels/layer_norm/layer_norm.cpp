@@ -145,23 +145,27 @@ static void by_activation(int32_t activation, const Work& work) {
     extern "C" void NORM_NAME##_forward_##NAME(const T* x, const T* residual, const T* gain, const T* bias, T* total, \
                                                T* y, T* mean, T* rstd, int64_t rows, int64_t width, double eps,       \
                                                int32_t activation, int32_t threads) {                                 \
-        const bool past_caches = go_past_caches<T>(rows * width);                                                     \
-        in_parts(rows, threads, [=](index_t first, index_t last) {                                                    \
-            by_activation<CENTRED>(activation, [=](auto number) {                                                     \
-                normalise<CENTRED, decltype(number)::value>(x, residual, gain, bias, total, y, mean, rstd, first,     \
-                                                            last, width, T(eps), past_caches);                        \
+        guarded([&] {                                                                                                 \
+            const bool past_caches = go_past_caches<T>(rows * width);                                                 \
+            in_parts(rows, threads, [=](index_t first, index_t last) {                                                \
+                by_activation<CENTRED>(activation, [=](auto number) {                                                 \
+                    normalise<CENTRED, decltype(number)::value>(x, residual, gain, bias, total, y, mean, rstd, first, \
+                                                                last, width, T(eps), past_caches);                    \
+                });                                                                                                   \
             });                                                                                                       \
         });                                                                                                           \
     }                                                                                                                 \
     extern "C" void NORM_NAME##_backward_##NAME(                                                                      \
         const T* x, const T* gain, const T* bias, const T* mean, const T* rstd, const T* dy, const T* d_total, T* dx, \
         T* gain_parts, T* bias_parts, int64_t rows, int64_t width, int32_t activation, int32_t threads) {             \
-        const bool past_caches = dx && go_past_caches<T>(rows * width);                                               \
-        in_parts((rows + BLOCK - 1) / BLOCK, threads, [=](index_t first, index_t last) {                              \
-            by_activation<CENTRED>(activation, [=](auto number) {                                                     \
-                differentiate<CENTRED, decltype(number)::value>(x, gain, bias, mean, rstd, dy, d_total, dx,           \
-                                                                gain_parts, bias_parts, first, last, rows, width,     \
-                                                                past_caches);                                         \
+        guarded([&] {                                                                                                 \
+            const bool past_caches = dx && go_past_caches<T>(rows * width);                                           \
+            in_parts((rows + BLOCK - 1) / BLOCK, threads, [=](index_t first, index_t last) {                          \
+                by_activation<CENTRED>(activation, [=](auto number) {                                                 \
+                    differentiate<CENTRED, decltype(number)::value>(x, gain, bias, mean, rstd, dy, d_total, dx,       \
+                                                                    gain_parts, bias_parts, first, last, rows, width, \
+                                                                    past_caches);                                     \
+                });                                                                                                   \
             });                                                                                                       \
         });                                                                                                           \
     }

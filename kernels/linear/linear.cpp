@@ -143,20 +143,24 @@ static void differentiate(const T* x, const T* w, const T* g, T* dx, T* dw, inde
     }
 }
 
-#define LINEAR(T, NAME)                                                                                              \
-    extern "C" void linear_forward_##NAME(const T* x, const T* w, const T* bias, T* y, int64_t rows, int64_t in,      \
-                                          int64_t out, int32_t threads) {                                             \
-        multiply(x, w, bias, y, rows, in, out, threads);                                                              \
-    }                                                                                                                 \
+#define LINEAR(T, NAME)                                                                                                \
+    extern "C" void linear_forward_##NAME(const T* x, const T* w, const T* bias, T* y, int64_t rows, int64_t in,       \
+                                          int64_t out, int32_t threads) {                                              \
+        guarded([&] {                                                                                                  \
+            multiply(x, w, bias, y, rows, in, out, threads);                                                           \
+        });                                                                                                            \
+    }                                                                                                                  \
     extern "C" void linear_backward_##NAME(const T* x, const T* w, const T* g, T* dx, T* dw, int64_t rows, int64_t in, \
-                                           int64_t out, int32_t threads) {                                            \
-        const index_t blocks = (in + ROWS_OF_W - 1) / ROWS_OF_W;                                                      \
-        in_parts(blocks, threads, [=](index_t first, index_t last) {                                                  \
-            for (index_t block = first; block < last; ++block) {                                                      \
-                const index_t k = block * ROWS_OF_W;                                                                  \
-                if (k + ROWS_OF_W <= in) differentiate<ROWS_OF_W>(x, w, g, dx, dw, rows, in, out, k);                 \
-                else for (index_t one = k; one < in; ++one) differentiate<1>(x, w, g, dx, dw, rows, in, out, one);    \
-            }                                                                                                         \
-        });                                                                                                           \
+                                           int64_t out, int32_t threads) {                                             \
+        guarded([&] {                                                                                                  \
+            const index_t blocks = (in + ROWS_OF_W - 1) / ROWS_OF_W;                                                   \
+            in_parts(blocks, threads, [=](index_t first, index_t last) {                                               \
+                for (index_t block = first; block < last; ++block) {                                                   \
+                    const index_t k = block * ROWS_OF_W;                                                               \
+                    if (k + ROWS_OF_W <= in) differentiate<ROWS_OF_W>(x, w, g, dx, dw, rows, in, out, k);              \
+                    else for (index_t one = k; one < in; ++one) differentiate<1>(x, w, g, dx, dw, rows, in, out, one); \
+                }                                                                                                      \
+            });                                                                                                        \
+        });                                                                                                            \
     }
 ENTRIES(LINEAR)

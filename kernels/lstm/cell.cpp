@@ -246,18 +246,22 @@ static void step_back(const Cell<T>& cell, const CellGradients<T>& d, index_t fi
 
 #define LSTM_CELL(TYPE, NAME)                                                                                         \
     extern "C" void lstm_cell_forward_##NAME(SHARED_PARAMETERS(TYPE), TYPE* h_new) {                                  \
-        using T = TYPE;                                                                                               \
-        SHARED_VALUES                                                                                                 \
-        in_parts(batch, threads, [=](index_t first, index_t last) { CALL(step, cell, h_new, first, last) });          \
+        guarded([&] {                                                                                                 \
+            using T = TYPE;                                                                                           \
+            SHARED_VALUES                                                                                             \
+            in_parts(batch, threads, [=](index_t first, index_t last) { CALL(step, cell, h_new, first, last) });      \
+        });                                                                                                           \
     }                                                                                                                 \
     extern "C" void lstm_cell_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_h, const TYPE* d_c,              \
                                               TYPE* d_x_proj, TYPE* d_h_proj, TYPE* d_c_before, TYPE* d_bias,         \
                                               TYPE* d_gain_x, TYPE* d_gain_h, TYPE* d_gain_c, TYPE* d_bias_c) {       \
-        using T = TYPE;                                                                                               \
-        SHARED_VALUES                                                                                                 \
-        const CellGradients<T> d{d_h, d_c, d_x_proj, d_h_proj, d_c_before, d_bias, d_gain_x, d_gain_h, d_gain_c,      \
-                                 d_bias_c};                                                                           \
-        in_parts((batch + ROW_BLOCK - 1) / ROW_BLOCK, threads,                                                        \
-                 [=](index_t first, index_t last) { CALL(step_back, cell, d, first, last) });                         \
+        guarded([&] {                                                                                                 \
+            using T = TYPE;                                                                                           \
+            SHARED_VALUES                                                                                             \
+            const CellGradients<T> d{d_h, d_c, d_x_proj, d_h_proj, d_c_before, d_bias, d_gain_x, d_gain_h, d_gain_c,  \
+                                     d_bias_c};                                                                       \
+            in_parts((batch + ROW_BLOCK - 1) / ROW_BLOCK, threads,                                                    \
+                     [=](index_t first, index_t last) { CALL(step_back, cell, d, first, last) });                     \
+        });                                                                                                           \
     }
 ENTRIES(LSTM_CELL)

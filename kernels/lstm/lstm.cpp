@@ -381,19 +381,23 @@ static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, 
     const Lstm<T> l{sizes_of<T>(steps, batch, units, reverse != 0, slots), T(eps), x_proj, h_proj,       \
                     gain_x, gain_h, inner_bias, bias, gain_c, bias_c, hidden, cells, norms};
 
-#define LSTM(TYPE, NAME)                                                                                              \
-    extern "C" void lstm_forward_##NAME(SHARED_PARAMETERS(TYPE)) {                                                    \
-        using T = TYPE;                                                                                               \
-        SHARED_VALUES                                                                                                 \
-        CALL(forward, l, w_h, threads, by_units != 0)                                                                 \
-    }                                                                                                                 \
-    extern "C" void lstm_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* dc,           \
-                                         TYPE* d_x_proj, TYPE* d_h_proj, TYPE* d_bias, TYPE* d_gain_x,                \
-                                         TYPE* d_gain_h, TYPE* d_gain_c, TYPE* d_bias_c, double limit) {              \
-        using T = TYPE;                                                                                               \
-        SHARED_VALUES                                                                                                 \
-        const LstmGradients<T> d{d_hidden, dh, dc, d_x_proj, d_h_proj, d_bias, d_gain_x, d_gain_h, d_gain_c, d_bias_c,  \
-                                 T(limit)};                                                                           \
-        CALL(backward, l, d, w_h, threads, by_units != 0)                                                             \
+#define LSTM(TYPE, NAME)                                                                                                \
+    extern "C" void lstm_forward_##NAME(SHARED_PARAMETERS(TYPE)) {                                                      \
+        guarded([&] {                                                                                                   \
+            using T = TYPE;                                                                                             \
+            SHARED_VALUES                                                                                               \
+            CALL(forward, l, w_h, threads, by_units != 0)                                                               \
+        });                                                                                                             \
+    }                                                                                                                   \
+    extern "C" void lstm_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* dc,             \
+                                         TYPE* d_x_proj, TYPE* d_h_proj, TYPE* d_bias, TYPE* d_gain_x,                  \
+                                         TYPE* d_gain_h, TYPE* d_gain_c, TYPE* d_bias_c, double limit) {                \
+        guarded([&] {                                                                                                   \
+            using T = TYPE;                                                                                             \
+            SHARED_VALUES                                                                                               \
+            const LstmGradients<T> d{d_hidden, dh, dc, d_x_proj, d_h_proj, d_bias, d_gain_x, d_gain_h, d_gain_c, d_bias_c, \
+                                     T(limit)};                                                                         \
+            CALL(backward, l, d, w_h, threads, by_units != 0)                                                           \
+        });                                                                                                             \
     }
 ENTRIES(LSTM)

@@ -27,13 +27,21 @@ class Function:
         file: below `kernels/`, or the whole path of a plug-in's.
         entry: its name without the dtype's ending.
         signature: the parameters, see `duoln.kernels.signature`; `real` is the dtype that the call chooses.
+
+    Raises:
+        KernelError: a parameter has a dtype that no array, or no number, can have.
     """
 
     def __init__(self, file: str, entry: str, signature: str) -> None:
         self.file, self.entry = file, entry
         self._parameters = parameters(signature)
+        for each in self._parameters:
+            dtypes = _NUMBERS if each.rank is None else (*_DTYPES, "real")
+            if each.dtype not in dtypes:
+                raise KernelError(f"[{entry}] {each.name}: expected a dtype of {', '.join(dtypes)}, found "
+                                  f"{each.dtype!r}")
         self._arrays = [(place, each) for place, each in enumerate(self._parameters) if each.rank is not None]
-        self._entries: dict[str, Any] = {}
+        self._entries: dict[str, tuple[Any, ctypes.c_int32]] = {}
         storage.count_in(file)
 
     def __call__(self, *arguments: Any) -> None:
@@ -41,6 +49,7 @@ class Function:
 
         Raises:
             KernelError: another number of arguments, no library, or no such entry in it.
+            MemoryError: too little memory for what the kernel needs beside its arrays; results are not defined then.
             DtypeError, ShapeError: an argument of another kind; the message names it.
         """
         if len(arguments) != len(self._parameters):
@@ -60,11 +69,14 @@ class Function:
                     or not (argument.flags.c_contiguous or (parameter.apart and _in_rows(argument))):
                 raise self._misfit(parameter, argument, name)
             passed[place] = address(argument)
-        entry = self._entry(real)
+        entry, failures = self._entry(real)
         try:
             entry(*passed)
         except ctypes.ArgumentError as error:
             raise self._number_misfit(arguments) from error
+        if failures.value:
+            failures.value = 0
+            raise MemoryError(f"[{self.entry}] no memory left for what the kernel needs beside its arrays")
 
     def _number_misfit(self, arguments: Sequence[Any]) -> Exception:
         """The error for the first number that is not of its parameter's kind."""
@@ -87,7 +99,7 @@ class Function:
         return ShapeError(f"[{self.entry}] {parameter.name}: expected {parameter}, found {kind} array of shape "
                           f"{argument.shape}")
 
-    def _entry(self, real: str) -> Any:
+    def _entry(self, real: str) -> tuple[Any, ctypes.c_int32]:
         if real not in self._entries:
             if not real:
                 raise DtypeError(f"[{self.entry}] expected an array of {' or '.join(storage.REALS)}, found none")
@@ -99,8 +111,16 @@ class Function:
                 raise KernelError(f"[{self.entry}] expected the entry {self.entry}_{real} in {self.file}, found none")
             function.restype = None
             function.argtypes = [ctypes.c_void_p if p.rank is not None else _NUMBERS[p.dtype] for p in self._parameters]
-            self._entries[real] = function
+            self._entries[real] = function, _failures_of(loaded)
         return self._entries[real]
+
+
+def _failures_of(loaded: ctypes.CDLL) -> ctypes.c_int32:
+    """How many calls have found too little memory (`native.h`); always 0 if no kernel of the library needs any."""
+    try:
+        return ctypes.c_int32.in_dll(loaded, "duoln_out_of_memory")
+    except ValueError:
+        return ctypes.c_int32(0)
 
 
 def _in_rows(array: np.ndarray) -> bool:

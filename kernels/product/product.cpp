@@ -65,20 +65,26 @@ static void activation_backward(const T* y, const T* dy, T* dx, index_t size, in
     extern "C" void product_##NAME(const T* a, const T* b, const T* bias, T* out, T* sums, int64_t rows, int64_t depth, \
                                    int64_t columns, int64_t a_distance, int64_t b_distance, int64_t out_distance,       \
                                    int32_t a_turned, int32_t b_turned, int32_t activation, int32_t threads) {           \
-        multiply<T>({a, bias, {{b, b_distance, depth}}, out, rows, depth, columns, a_distance, out_distance,            \
-                     a_turned != 0, b_turned != 0, nullptr, activation}, sums, threads);                                \
+        guarded([&] {                                                                                                   \
+            multiply<T>({a, bias, {{b, b_distance, depth}}, out, rows, depth, columns, a_distance, out_distance,        \
+                         a_turned != 0, b_turned != 0, nullptr, activation}, sums, threads);                            \
+        });                                                                                                             \
     }                                                                                                                   \
     extern "C" void activation_backward_##NAME(const T* y, const T* dy, T* dx, int64_t size, int32_t activation,        \
                                                int32_t threads) {                                                       \
-        activation_backward(y, dy, dx, size, activation, threads);                                                      \
+        guarded([&] {                                                                                                   \
+            activation_backward(y, dy, dx, size, activation, threads);                                                  \
+        });                                                                                                             \
     }                                                                                                                   \
     extern "C" void product_of_pieces_##NAME(const T* a, const int64_t* addresses, const int64_t* distances,            \
                                              const int64_t* ends, T* out, int64_t pieces, int64_t rows, int64_t depth,  \
                                              int64_t columns, int64_t a_distance, int32_t a_turned, int32_t threads) {  \
-        std::vector<Piece<T>> b;                                                                                        \
-        for (index_t p = 0; p < pieces; ++p)                                                                            \
-            b.push_back({reinterpret_cast<const T*>(addresses[p]), distances[p], ends[p]});                             \
-        multiply<T>({a, nullptr, std::move(b), out, rows, depth, columns, a_distance, columns, a_turned != 0, false},   \
-                    nullptr, threads);                                                                                  \
+        guarded([&] {                                                                                                   \
+            std::vector<Piece<T>> b;                                                                                    \
+            for (index_t p = 0; p < pieces; ++p)                                                                        \
+                b.push_back({reinterpret_cast<const T*>(addresses[p]), distances[p], ends[p]});                         \
+            multiply<T>({a, nullptr, std::move(b), out, rows, depth, columns, a_distance, columns, a_turned != 0, false}, \
+                        nullptr, threads);                                                                              \
+        });                                                                                                             \
     }
 ENTRIES(PRODUCT)

@@ -26,6 +26,7 @@ class Roster {
     }
     // Waits until all members have come here. It spins, because a step is short, and then sleeps: a member may have lost its
     // core to another process, and the system gives it the core of one that sleeps.
+    // If a member has failed, the others fail, too.
     void meet(int members) {
         if (members == 1) return;
         const unsigned round = round_;
@@ -33,21 +34,28 @@ class Roster {
             arrived_ = 0;
             round_ = round + 1;
             asleep_.wake(members);
-            return;
+        } else {
+            const auto over = [&] { return round_ != round || failed_; };
+            int spins = 0;
+            for (; spins < SPINS && !over(); ++spins) duoln::relax();
+            if (spins == SPINS) asleep_.sleep_until(over);
         }
-        const auto over = [&] { return round_ != round; };
-        for (int spins = 0; spins < SPINS; ++spins, duoln::relax())
-            if (over()) return;
-        asleep_.sleep_until(over);
+        if (failed_) throw std::bad_alloc();
+    }
+    // A member that has found too little memory comes to no more meetings.
+    void fail() {
+        failed_ = true;
+        asleep_.wake(MOST);
     }
 
   private:
     static const int64_t ARRIVAL = 200 * duoln::MICROSECOND;
-    static const int BEGUN = 1 << 30, SPINS = 2000;
+    static const int BEGUN = 1 << 30, SPINS = 2000, MOST = 1 << 30;
     duoln::Sleepers asleep_;
     alignas(64) std::atomic<int> joined_{0};
     alignas(64) std::atomic<int> arrived_{0};
     alignas(64) std::atomic<unsigned> round_{0};
+    std::atomic<bool> failed_{false};
 };
 
 // The barrier of a member: those that have their own rows wait for nobody.
@@ -133,8 +141,13 @@ static void as_team(const Sizes& sizes, int threads, bool by_units, const Work& 
             const index_t k = roster.join();
             if (k < 0) return;
             const index_t members = roster.begin(most);
-            work(Share{0, sizes.batch, sizes.panels * k / members, sizes.panels * (k + 1) / members},
-                 Barrier{&roster, int(members)});
+            try {
+                work(Share{0, sizes.batch, sizes.panels * k / members, sizes.panels * (k + 1) / members},
+                     Barrier{&roster, int(members)});
+            } catch (const std::bad_alloc&) {
+                roster.fail();
+                throw;
+            }
         };
         if (!on_team(most, member)) alone();
     } else {

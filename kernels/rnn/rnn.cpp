@@ -142,17 +142,21 @@ static void backward(const Rnn<T>& n, const RnnGradients<T>& d, const T* w_h, in
 
 #define RNN(TYPE, NAME)                                                                                               \
     extern "C" void rnn_forward_##NAME(SHARED_PARAMETERS(TYPE)) {                                                     \
-        using T = TYPE;                                                                                               \
-        SHARED_VALUES                                                                                                 \
-        if (gain) forward<T, true>(n, w_h, threads, by_units != 0);                                                   \
-        else forward<T, false>(n, w_h, threads, by_units != 0);                                                       \
+        guarded([&] {                                                                                                 \
+            using T = TYPE;                                                                                           \
+            SHARED_VALUES                                                                                             \
+            if (gain) forward<T, true>(n, w_h, threads, by_units != 0);                                               \
+            else forward<T, false>(n, w_h, threads, by_units != 0);                                                   \
+        });                                                                                                           \
     }                                                                                                                 \
     extern "C" void rnn_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* d_sums,        \
                                         TYPE* d_gain, TYPE* d_bias, double limit) {                                   \
-        using T = TYPE;                                                                                               \
-        SHARED_VALUES                                                                                                 \
-        const RnnGradients<T> d{d_hidden, dh, d_sums, d_gain, d_bias, T(limit)};                                      \
-        if (gain) backward<T, true>(n, d, w_h, threads, by_units != 0);                                               \
-        else backward<T, false>(n, d, w_h, threads, by_units != 0);                                                   \
+        guarded([&] {                                                                                                 \
+            using T = TYPE;                                                                                           \
+            SHARED_VALUES                                                                                             \
+            const RnnGradients<T> d{d_hidden, dh, d_sums, d_gain, d_bias, T(limit)};                                  \
+            if (gain) backward<T, true>(n, d, w_h, threads, by_units != 0);                                           \
+            else backward<T, false>(n, d, w_h, threads, by_units != 0);                                               \
+        });                                                                                                           \
     }
 ENTRIES(RNN)

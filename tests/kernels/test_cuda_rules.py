@@ -16,7 +16,7 @@ from duoln.kernels.case_table import LONG_CELL_SIZES, recurrent
 from duoln.kernels.settings import every_setting
 from duoln.testing import selftest
 
-CASES = [p for p in every_case() if p.op not in ("conv2d", "max_pool2d", "leaky_relu", "relu", "batch_norm", "add", "linear_cross_entropy", "activated_linear", "matmul", "where", "multiply",
+CASES = [p for p in every_case() if p.op not in ("conv2d", "max_pool2d", "leaky_relu", "relu", "batch_norm", "add", "linear_cross_entropy", "activated_linear", "matmul", "where", "multiply", "sum",
                                                 "scaled_dot_product_attention")]
 """Those of operators that have a CUDA kernel."""
 

@@ -84,6 +84,6 @@ def test_a_step_of_an_lstm(be, norm, mean, hidden, rng):
     with composed_only():
         exact = states("float64", runtime.backend("numpy"))
         plain = states("float32", be)
-    for got, other, right in zip(states("float32", be), plain, exact, strict=True):
-        allowed = 2 * np.abs(other - right).max() + 2e-6
+    for got, composed, right in zip(states("float32", be), plain, exact, strict=True):
+        allowed = 2 * np.abs(composed - right).max() + 2e-6
         assert np.abs(got - right).max() <= allowed, f"error {np.abs(got - right).max():.2e}, the composed rule has {allowed / 2:.2e}"

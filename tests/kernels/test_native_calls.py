@@ -65,6 +65,11 @@ def test_arguments_are_checked(place, value, kind, words):
     check_error(KernelError, lambda: _FUNCTION(*arguments[1:]), "expected 13 arguments, found 12")
 
 
+@pytest.mark.parametrize("signature", ["x: foo[1]", "x: real[1], n: uint8", "x: real"])
+def test_a_dtype_that_does_not_exist(signature):
+    check_error(KernelError, lambda: native.Function("layer_norm/layer_norm.cpp", "f", signature), "[f]", "expected a dtype of")
+
+
 def test_an_entry_that_is_not_in_the_file():
     wrong = native.Function("layer_norm/layer_norm.cpp", "no_such_entry", "x: real[1]")
     check_error(KernelError, lambda: wrong(np.ones(3, np.float32)), "expected the entry no_such_entry_float32 in layer_norm/layer_norm.cpp")

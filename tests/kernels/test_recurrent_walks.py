@@ -139,11 +139,11 @@ def test_what_is_not_finite_goes_where_the_composed_rule_sends_it(cell, norm, si
     arguments[place][(1, 3, 0) if place == 0 else (3, 0)] = bad
     gouts = gouts_of(cell, size, rng, "float32")
     with np.errstate(all="ignore"):
-        expected, *others = (results(rule_of(cell, name), numpy_backend, arguments, attributes(cell, norm, **own), gouts)
+        expected, *computed = (results(rule_of(cell, name), numpy_backend, arguments, attributes(cell, norm, **own), gouts)
                              for name, own in (("composed", {}), *((name, {}) for name in fused_names()),
                                                *((fused_names()[0], {"remat": remat}) for remat in remats(cell)[1:])))
-    for other in others:
-        for k, (a, b) in enumerate(zip(other, expected, strict=True)):
+    for fused in computed:
+        for k, (a, b) in enumerate(zip(fused, expected, strict=True)):
             np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b), err_msg=f"result {k}")
 
 

@@ -18,7 +18,7 @@ def test_every_rule_of_every_backend(be):
     reports = selftest.by_rule(selftest.run(be, _one_of_each()))
     assert {r.op for r in reports} == {"layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm", "rnn", "lstm", "lstm_cell", "gru", "softmax_cross_entropy", "take", "adam_update", "adam_rates",
                                        "conv2d", "max_pool2d", "leaky_relu", "relu", "linear_cross_entropy", "batch_norm", "add", "global_norm", "linear", "activated_linear",
-                                       "matmul", "scaled_dot_product_attention", "where", "multiply"}
+                                       "matmul", "scaled_dot_product_attention", "where", "multiply", "sum"}
     assert [line for r in reports for line in r.failures] == []
     assert all(r.repeats and r.error <= 1 for r in reports)
 

@@ -1,0 +1,85 @@
+"""Kernels that find too little memory for what they need beside their arrays: a MemoryError, and the next call works."""
+
+import numpy as np
+import pytest
+
+from duoln.errors import MemoryExhaustedError
+from duoln.kernels import native
+
+pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
+
+TEXT = """
+#include "recurrent/walk.h"
+
+// Parts whose number is `failing` find no memory.
+extern "C" void parts_float32(float* done, int64_t count, int64_t failing, int32_t threads) {
+    guarded([&] {
+        in_parts(count, threads, [&](index_t first, index_t last) {
+            for (index_t k = first; k < last; ++k) {
+                if (k == failing) throw std::bad_alloc();
+                done[k] = 1;
+            }
+        });
+    });
+}
+
+// Members of a walk meet at each time step; the one with the first unit finds no memory at the step `failing`.
+extern "C" void walk_float32(float* done, int64_t steps, int64_t failing, int32_t threads, int32_t by_units) {
+    guarded([&] {
+        const Sizes sizes = sizes_of<float>(steps, 64, 64, false, nullptr);
+        as_team(sizes, threads, by_units != 0, [&](const Share& share, const Barrier& barrier) {
+            const bool first = share.first_panel == 0 && share.first_row == 0;
+            for (index_t t = 0; t < steps; ++t) {
+                if (first && t == failing) throw std::bad_alloc();
+                barrier.wait();
+                if (first) done[t] = 1;
+            }
+        });
+    });
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory):
+    path = tmp_path_factory.mktemp("kernel") / "failing.cpp"
+    path.write_text(TEXT)
+    return (native.Function(str(path), "parts", "done: real[1], count: int64, failing: int64, threads: int32"),
+            native.Function(str(path), "walk", "done: real[1], steps: int64, failing: int64, threads: int32, by_units: int32"))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_a_part_that_fails(threads, functions):
+    for failing in (0, 3, 99):
+        done = np.zeros(100, np.float32)
+        with pytest.raises(MemoryError, match=r"\[parts\] no memory left for what the kernel needs"):
+            functions[0](done, 100, failing, threads)
+        assert not done[failing]
+        functions[0](done, 100, -1, threads)
+        assert done.all()
+
+
+@pytest.mark.parametrize("by_units", [0, 1])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_member_of_a_walk_that_fails(threads, by_units, functions):
+    """The others wait for it at a barrier."""
+    for failing in (0, 7, 199):
+        done = np.zeros(200, np.float32)
+        with pytest.raises(MemoryError, match=r"\[walk\] no memory left"):
+            functions[1](done, 200, failing, threads, by_units)
+        assert not done[failing:].any()
+        functions[1](done, 200, -1, threads, by_units)
+        assert done.all()
+
+
+def test_a_run_is_told_of_it_as_of_other_memory(monkeypatch, capsys, tmp_path):
+    """The exit code is that of too little memory, and the run can go on from its checkpoint."""
+    from duoln.cli import main
+
+    def fail(*arguments):
+        raise MemoryError("[product] no memory left for what the kernel needs beside its arrays")
+
+    assert main(["run", "mnist", "--preset", "smoke", "--variant", "ln", "--out", str(tmp_path / "r"), "--backend", "numpy"]) == 0
+    monkeypatch.setattr("duoln.kernels.layer_norm.passes.Passes.forward", fail)
+    code = main(["run", "mnist", "--preset", "smoke", "--variant", "ln", "--out", str(tmp_path / "s"), "--backend", "numpy"])
+    assert code == MemoryExhaustedError.exit_code and "no memory left" in capsys.readouterr().err
