@@ -10,7 +10,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
-from duoln.kernels.conv.numpy import supports
+from duoln.kernels.conv.numpy import image_gradient, supports
 from duoln.ops import conv2d
 
 _FILE = "conv/conv.cpp"
@@ -62,7 +62,14 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tupl
     sizes = _sizes(*saved)
     dx, d_weight = (host.empty_like(a) if need else None for a, need in zip(saved[:2], needs, strict=True))
     if dx is not None:
-        _image_gradient(dy, saved.weight, dx, *sizes)
+        # The compiled loop reads zeros between and around the outputs' gradients, and zero times infinity is NaN.
+        if np.isfinite(saved.weight).all():
+            _image_gradient(dy, saved.weight, dx, *sizes)
+        else:
+            batch, height, width, n_in = dx.shape
+            border = 2 * saved.padding
+            dx = image_gradient(dy, saved.weight, np.zeros((batch, height + border, width + border, n_in), dx.dtype),
+                                saved.stride, saved.padding)
     if d_weight is not None:
         _weight_gradient(saved.x, dy, d_weight, *sizes)
     return dx, d_weight

@@ -46,15 +46,21 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list
     padded, weight, stride, padding = saved
     dx = d_weight = None
     if needs[0]:
-        d_padded = np.zeros_like(padded)
-        height, width = (stride * (n - 1) + 1 for n in gout.shape[1:3])
-        for i, j in np.ndindex(weight.shape[:2]):
-            d_padded[:, i:i + height:stride, j:j + width:stride] += gout @ weight[i, j].T
-        dx = d_padded[:, padding:padded.shape[1] - padding, padding:padded.shape[2] - padding]
+        dx = image_gradient(gout, weight, np.zeros_like(padded), stride, padding)
     if needs[1]:
         images = zip(_windows(padded, weight.shape[:2], stride), gout, strict=True)
         d_weight = sum(np.tensordot(image, dy, ((0, 1), (0, 1))) for image, dy in images)
     return [dx, d_weight]
+
+
+def image_gradient(gout: Array, weight: Array, d_padded: Array, stride: int, padding: int) -> Array:
+    """The gradient of the images, from zeros of the shape of the padded images; each product is that of a weight that
+    an output used.
+    """
+    height, width = (stride * (n - 1) + 1 for n in gout.shape[1:3])
+    for i, j in np.ndindex(weight.shape[:2]):
+        d_padded[:, i:i + height:stride, j:j + width:stride] += gout @ weight[i, j].T
+    return d_padded[:, padding:d_padded.shape[1] - padding, padding:d_padded.shape[2] - padding]
 
 
 def attach() -> None:

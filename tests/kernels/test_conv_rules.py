@@ -58,6 +58,24 @@ def test_conv2d_is_as_exact_as_a_sum_in_float32(rule, rng, numpy_backend):
         assert np.abs(mine - exact).max() <= np.finfo(np.float32).eps * np.sqrt(terms) * np.abs(exact).max()
 
 
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 1), (2, 1), (3, 2)])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_weight_that_is_not_finite_reaches_the_pixels_that_met_it(rule, stride, padding, bad, rng, numpy_backend):
+    x, weight = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 7, 8, 3), (3, 3, 3, 4)))
+    weight[0, 1, 2, 3] = bad
+
+    def gradients(rule):
+        y, saved = rule.forward(numpy_backend, x, weight, stride=stride, padding=padding)
+        return rule.vjp(numpy_backend, saved, np.ones_like(y), (True, True))
+
+    with np.errstate(all="ignore"):
+        mine, composed = gradients(_rule(rule)), gradients(ops.conv2d.rules("numpy")[-1])
+    assert np.isfinite(composed[0]).any() and not np.isfinite(composed[0]).all()
+    for got, expected in zip(mine, composed, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_conv2d_of_views(rule, rng, numpy_backend):
     x = rng.standard_normal((3, 12, 6, 8)).astype(np.float32)[:, ::2, ::-1, ::2]
