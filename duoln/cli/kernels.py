@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,9 @@ def _compile(args: argparse.Namespace) -> int:
         console.put(str(Path(made["folder"]) / library["name"]))
     use = "they are where duoln looks for them" if args.out is None else \
         f"use them with DUOLN_KERNELS={Path(made['folder']).absolute()}"
-    console.say(f"{len(made['libraries'])} libraries for {made['platform']}, {made['march']}, vectors of "
-                f"{made['vector_bits']} bits, by {made['compiler']}; {use}")
+    if os.environ.get("DUOLN_NATIVE") == "0":
+        use += "; DUOLN_NATIVE=0 is set, and no run uses them before it is unset"
+    new = sum(library["new"] for library in made["libraries"])
+    console.say(f"{len(made['libraries'])} libraries, {new} of them new, for {made['platform']}, {made['march']}, "
+                f"vectors of {made['vector_bits']} bits, by {made['compiler']}; {use}")
     return 0

@@ -105,9 +105,11 @@ def advice() -> str | None:
     if not _CPUINFO.exists():
         return None
     wanted, loaded = preferred_core(_CPUINFO.read_text()), loaded_core()
-    if wanted and loaded and loaded.lower() in {"haswell", "zen"}:
-        return f"OpenBLAS runs its {loaded} kernels on an AVX-512 CPU; set OPENBLAS_CORETYPE={wanted}"
-    return None
+    if not wanted or loaded is None or loaded.lower() not in {"haswell", "zen"}:
+        return None
+    asked = os.environ.get("OPENBLAS_CORETYPE", "")
+    because = f", because OPENBLAS_CORETYPE={asked} is set" if asked.lower() == loaded.lower() else ""
+    return f"OpenBLAS runs its {loaded} kernels on an AVX-512 CPU{because}; set OPENBLAS_CORETYPE={wanted}"
 
 
 @cache

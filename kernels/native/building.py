@@ -6,6 +6,7 @@ A process that is killed, or a full disk, leaves no half library.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -48,7 +49,6 @@ class Running(NamedTuple):
     """A compiler at work on one unit."""
 
     unit: Unit
-    command: list[str]
     built: Path
     log: Path
     """What it says."""
@@ -89,6 +89,7 @@ def compile_ahead(march: str, out: Path | None = None) -> dict[str, Any]:
             out.mkdir(parents=True)
             out.chmod(0o755)
         storage.check_writable(plan.folder)
+        kept = [unit for unit in storage.units() if storage.is_whole(_path(unit, plan))]
         logs = _build(storage.units(), plan)
     except OSError as error:
         raise KernelError(f"[compile] expected a folder for the libraries, found that {plan.folder} cannot be written: "
@@ -98,8 +99,8 @@ def compile_ahead(march: str, out: Path | None = None) -> dict[str, Any]:
                                     for unit, log in logs.items()))
     return {"folder": str(plan.folder), "march": march, "compiler": chosen.version,
             "flags": " ".join(toolchain.flags_for(chosen, march)), **target._asdict(),
-            "libraries": [{"file": unit.file, "dtype": unit.real, "name": _path(unit, plan).name}
-                          for unit in storage.units()]}
+            "libraries": [{"file": unit.file, "dtype": unit.real, "name": _path(unit, plan).name,
+                           "new": unit not in kept} for unit in storage.units()]}
 
 
 def _build(units: Sequence[Unit], plan: Plan) -> dict[Unit, str]:
@@ -160,7 +161,7 @@ def _compiled(units: Sequence[Unit], plan: Plan, aside: Path) -> Iterator[tuple[
                 _keep(ended, plan)
             else:
                 log = ended.log.read_text(encoding="utf-8", errors="replace")
-                yield ended.unit, f"{' '.join(ended.command)}\n{log}"
+                yield ended.unit, f"{_line_to_type(ended.unit, plan)}\n{log}"
     finally:  # after Ctrl-C or a full disk no compiler stays behind
         for each in running:
             _end(each)
@@ -170,15 +171,24 @@ def _started(unit: Unit, plan: Plan, aside: Path) -> Running:
     text, built, log = (aside / f"{unit.real}-{unit.file.replace('/', '-')}{ending}" for ending in ("", ".so", ".log"))
     # Headers are pasted in, each once, and a compiler warns of the pragma outside of a header.
     text.write_text(source.text(unit.file).replace("#pragma once\n", "\n"), encoding="utf-8")
-    command = [*plan.compiler.command, *toolchain.flags_for(plan.compiler, plan.march), REALS[unit.real],
-               str(text), "-o", str(built)]
+    command = [*_command(unit, plan), str(text), "-o", str(built)]
     with log.open("w", encoding="utf-8") as output:
         try:
             process = Popen(command, stdin=DEVNULL, stdout=output, stderr=STDOUT, start_new_session=True,
                             env={**os.environ, "TMPDIR": str(aside)})
         except OSError as error:
-            raise _NotStartedError(f"{' '.join(command)}\n{error}") from error
-    return Running(unit, command, built, log, process, time.monotonic() + _SECONDS)
+            raise _NotStartedError(f"{_line_to_type(unit, plan)}\n{error}") from error
+    return Running(unit, built, log, process, time.monotonic() + _SECONDS)
+
+
+def _command(unit: Unit, plan: Plan) -> list[str]:
+    return [*plan.compiler.command, *toolchain.flags_for(plan.compiler, plan.march), REALS[unit.real]]
+
+
+def _line_to_type(unit: Unit, plan: Plan) -> str:
+    """A line for a terminal that does the same from the files of the source; the text that was compiled is gone."""
+    return shlex.join([*_command(unit, plan), "-I", str(source.FOLDER), str(source.FOLDER / unit.file), "-o",
+                       f"{unit.name()}.so"])
 
 
 def _has_ended(running: Running) -> bool:

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import subprocess
 
 import pytest
 from compiled import COMPILED, remembering_compiler, run, values
@@ -52,7 +53,7 @@ def _copy(folder, to, **changes):
     return to
 
 
-def test_the_command_names_what_it_made(tmp_path, capfd):
+def test_the_command_names_what_it_made(tmp_path, capfd, monkeypatch):
     assert main(["compile", "--march", HERE, "--out", str(tmp_path / "out"), "--json"]) == 0
     stdout, stderr = capfd.readouterr()
     made = json.loads(stdout)
@@ -60,12 +61,16 @@ def test_the_command_names_what_it_made(tmp_path, capfd):
     assert f"-march={HERE}" in made["flags"] and made["compiler"] == native.compiler().version
     assert [(each["file"], each["dtype"]) for each in made["libraries"]] == [UNIT]
     names = [each["name"] for each in made["libraries"]]
-    assert all((tmp_path / "out" / name).is_file() for name in names)
+    assert all((tmp_path / "out" / name).is_file() for name in names) and all(each["new"] for each in made["libraries"])
     assert f"compiling layer_norm in float32 for {HERE}" in stderr
     assert main(["compile", "--march", HERE, "--out", str(tmp_path / "out")]) == 0
     stdout, stderr = capfd.readouterr()
     assert stdout.splitlines() == [str(tmp_path / "out" / name) for name in names]
-    assert "compiling" not in stderr and f"DUOLN_KERNELS={tmp_path / 'out'}" in stderr
+    assert "compiling" not in stderr and f"DUOLN_KERNELS={tmp_path / 'out'}" in stderr and "0 of them new" in stderr
+    assert "DUOLN_NATIVE" not in stderr
+    monkeypatch.setenv("DUOLN_NATIVE", "0")
+    assert main(["compile", "--march", HERE, "--out", str(tmp_path / "out")]) == 0
+    assert "no run uses them before it is unset" in capfd.readouterr().err
 
 
 def test_other_users_may_read_the_folder_and_not_write_it(ahead):
@@ -162,3 +167,17 @@ def test_a_kernel_that_does_not_compile_is_an_error_with_the_log(tmp_path, monke
     check_error(KernelError, lambda: runtime.compile_kernels(HERE, tmp_path), "layer_norm/layer_norm.cpp for float32 does not compile",
                 "no-such-header.h")
     assert not list(tmp_path.glob("*.so"))
+
+
+def test_the_line_of_a_failure_can_be_typed(tmp_path, monkeypatch):
+    """It compiles the files of the source, and fails with the same words; without the cause it makes a library."""
+    cause = "-include no-such-header.h"
+    monkeypatch.setattr(toolchain, "FLAGS", (*toolchain.FLAGS, *cause.split()))
+    monkeypatch.setattr(toolchain, "target", lambda chosen, march: toolchain.Target("linux x86_64", [], 128))
+    with pytest.raises(KernelError) as caught:
+        runtime.compile_kernels(HERE, tmp_path)
+    line = str(caught.value).splitlines()[1]
+    again = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert again.returncode and "no-such-header.h" in again.stderr
+    subprocess.run(line.replace(cause, ""), shell=True, cwd=tmp_path, check=True)
+    assert (tmp_path / "layer_norm-float32.so").is_file()

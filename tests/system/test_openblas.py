@@ -43,7 +43,10 @@ def test_advice_where_numpy_was_loaded_first(monkeypatch, tmp_path):
     (tmp_path / "cpuinfo").write_text(_cpuinfo("AuthenticAMD", AVX512))
     monkeypatch.setattr(openblas, "_CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(openblas, "loaded_core", lambda: "Haswell")
-    assert "OPENBLAS_CORETYPE=SkylakeX" in openblas.advice()
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "SkylakeX")  # duoln's own choice came too late
+    assert openblas.advice() == "OpenBLAS runs its Haswell kernels on an AVX-512 CPU; set OPENBLAS_CORETYPE=SkylakeX"
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "haswell")
+    assert "because OPENBLAS_CORETYPE=haswell is set; set OPENBLAS_CORETYPE=SkylakeX" in openblas.advice()
     monkeypatch.setattr(openblas, "loaded_core", lambda: "SkylakeX")
     assert openblas.advice() is None
 
