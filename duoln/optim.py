@@ -42,7 +42,8 @@ Clip = Callable[[Params], Params]
 class Optimizer:
     """The base class: it has a learning rate, which is a number or a function of the step, and may clip gradients.
 
-    With `donate`, `update` may overwrite its parameters and slots.
+    With `donate`, `update` may overwrite its parameters and slots. A view of a parameter, such as a slice that a loss
+    returned beside its value, then holds the values after the update; `copy.deepcopy` of it keeps those before.
     """
 
     learning_rate: float | Schedule

@@ -210,11 +210,6 @@ def _properties_of(device: int) -> Mapping[str, Any]:
     return given
 
 
-def current_stream() -> int:
-    """The address of the current stream."""
-    return int(cupy.cuda.get_current_stream().ptr)
-
-
 def too_large(*arrays: Any) -> str | None:
     """The reason why a kernel with 32-bit row and column numbers cannot take these arrays; None if it can."""
     largest = max((a.size for a in arrays if a is not None), default=0)

@@ -1,7 +1,8 @@
 """The declaration of a kernel's parameters: `"x: float32[2], gain: float32[1]?, width: int32, eps: float32"`.
 
 A parameter is a number or an array of a dtype and rank; `?` lets it be None. The rows of an array with `+`, such as
-`float32[2+]`, lie in one piece each, at any distance. A `struct` is passed by value.
+`float32[2+]`, lie in one piece each, at any distance. `struct` without a rank is a structure that a CUDA kernel takes
+by value; the argument for it is a NumPy array of one structured value.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ class Parameter(NamedTuple):
 
 
 def parameters(signature: str) -> list[Parameter]:
-    """The parameters that a signature declares."""
+    """The parameters that a signature declares.
+
+    Raises:
+        ValueError: a piece between two commas is no declaration.
+    """
     declared = []
     for piece in signature.split(","):
         match = _PARAMETER.match(" ".join(piece.split()))

@@ -19,7 +19,7 @@ from duoln.kernels.product.centred import centred
 from duoln.kernels.product.multiply import column_sums
 from duoln.kernels.recurrent import positions as walks
 from duoln.kernels.recurrent.positions import Positions, Units
-from duoln.kernels.recurrent.supports import supports
+from duoln.kernels.recurrent.supports import supports_compiled
 from duoln.ops import gru
 from duoln.ops.recurrent.variants import GATES, norm_shapes
 
@@ -117,13 +117,6 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
             *(d_norms[name] for name in norm_shapes("gru", saved.attrs["norm"], 1))]
 
 
-_fused = supports(_VARIANTS)
-
-
-def _supports(be: Backend, *arrays: Array, **attrs: Any) -> str | None:
-    return _fused(be, *arrays, **attrs) or native.failure(_FILE, arrays[0].dtype)
-
-
 def attach() -> None:
     """Add the rule to `gru`."""
-    gru.add(Rule("compiled walk", _forward, _vjp, _supports), backend="numpy")
+    gru.add(Rule("compiled walk", _forward, _vjp, supports_compiled(_FILE, _VARIANTS)), backend="numpy")

@@ -17,6 +17,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
 from duoln.kernels.linear.few_rows import FILE, MOST_ROWS, multiply_few_rows
+from duoln.kernels.product.matmul import without_bias
 from duoln.kernels.product.uses import bias_gradient, weight_gradient
 from duoln.ops import linear, matmul
 
@@ -67,22 +68,9 @@ def _rows(x: Array) -> Array:
     return np.ascontiguousarray(x).reshape(-1, x.shape[-1])
 
 
-def _matmul_supports(be: Backend, x: Array, y: Array) -> str | None:
-    return supports(be, x, y, None) if y.ndim == 2 else "the right side is no matrix"
-
-
-def _matmul_forward(be: Backend, x: Array, y: Array) -> tuple[Array, Any]:
-    return _forward(be, x, y, None)
-
-
-def _matmul_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
-    dx, d_weight, _ = _vjp(be, saved, gout, (*needs, False))
-    return dx, d_weight
-
-
 def attach() -> None:
     """Add the rules to `linear` and `matmul`."""
-    matmul.add(Rule("compiled few rows", _matmul_forward, _matmul_vjp, _matmul_supports, {1: weight_gradient},
-                    factors={1: _factors}), backend="numpy")
-    linear.add(Rule("compiled few rows", _forward, _vjp, supports, {1: weight_gradient, 2: bias_gradient},
-                    factors={1: _factors}), backend="numpy")
+    rule = Rule("compiled few rows", _forward, _vjp, supports, {1: weight_gradient, 2: bias_gradient},
+                factors={1: _factors})
+    linear.add(rule, backend="numpy")
+    matmul.add(without_bias(rule), backend="numpy")

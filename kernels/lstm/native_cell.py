@@ -14,7 +14,7 @@ from duoln.kernels.lstm.parameters import VARIANTS, Parameters, parameters
 from duoln.kernels.product.multiply import column_sums
 from duoln.kernels.recurrent import positions as walks
 from duoln.kernels.recurrent.positions import Units
-from duoln.kernels.recurrent.supports import supports
+from duoln.kernels.recurrent.supports import supports_compiled
 from duoln.ops.recurrent.variants import GATES, norm_shapes
 
 _FILE = "lstm/cell.cpp"
@@ -79,14 +79,6 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
     return [d_x_proj, d_h_proj, d_c_before, d_b, *(d_norms[name] for name in norm_shapes("lstm", saved.norm, 1))]
 
 
-_fused = supports(tuple(VARIANTS))
-
-
-def _supports(be: Backend, x_proj: Array, h_proj: Array, c: Array, *arrays: Array, norm: str, eps_place: str,
-              **unused: Any) -> str | None:
-    return _fused(be, x_proj, h_proj, norm=norm, eps_place=eps_place) or native.failure(_FILE, x_proj.dtype)
-
-
 def cell_rule() -> Rule:
     """The compiled rule of `lstm_cell`."""
-    return Rule("compiled step", _forward, _vjp, _supports)
+    return Rule("compiled step", _forward, _vjp, supports_compiled(_FILE, tuple(VARIANTS)))

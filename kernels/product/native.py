@@ -13,6 +13,7 @@ from duoln.core import Rule
 from duoln.kernels import host, native
 from duoln.kernels.activation import NUMBERS
 from duoln.kernels.linear.native import supports as few_rows_supports
+from duoln.kernels.product.matmul import without_bias
 from duoln.kernels.product.multiply import FILE, failure, multiply, multiply_and_activate
 from duoln.kernels.product.uses import bias_gradient, both_gradients, merged, weight_gradient
 from duoln.ops import activated_linear, linear, matmul
@@ -39,18 +40,6 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
         return d_x, *both_gradients(saved, gout)
     return (d_x, weight_gradient(be, [(saved, gout)]) if needs[1] else None,
             bias_gradient(be, [(saved, gout)]) if needs[2] else None)
-
-
-def _matmul_supports(be: Backend, x: Array, y: Array) -> str | None:
-    return _supports(be, x, y, None) if y.ndim == 2 else "the right side is no matrix"
-
-
-def _matmul_forward(be: Backend, x: Array, y: Array) -> tuple[Array, Any]:
-    return _forward(be, x, y, None)
-
-
-def _matmul_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
-    return _vjp(be, saved, gout, (*needs, False))[:2]
 
 
 class _Activated(NamedTuple):
@@ -82,7 +71,6 @@ def attach() -> None:
     """Add the rules to `linear`, `activated_linear` and `matmul`."""
     activated_linear.add(Rule("compiled product", _activated_forward, _activated_vjp, _activated_supports),
                          backend="numpy")
-    matmul.add(Rule("compiled product", _matmul_forward, _matmul_vjp, _matmul_supports, pooled={1: weight_gradient}),
-               backend="numpy")
-    linear.add(Rule("compiled product", _forward, _vjp, _supports, pooled={1: weight_gradient, 2: bias_gradient}),
-               backend="numpy")
+    rule = Rule("compiled product", _forward, _vjp, _supports, pooled={1: weight_gradient, 2: bias_gradient})
+    linear.add(rule, backend="numpy")
+    matmul.add(without_bias(rule), backend="numpy")

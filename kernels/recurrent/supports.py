@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from duoln.backends.protocol import Array, Backend
+from duoln.kernels import native
 
 Reason = Callable[..., str | None]
 """A function of the arguments: it returns None, or the reason why a rule cannot run."""
@@ -34,5 +35,15 @@ def supports(variants: Sequence[str]) -> Reason:
         if eps_place != "inside":
             return "epsilon is outside the root"
         return None if x.size and h.size else "there are no values"
+
+    return reason
+
+
+def supports_compiled(file: str, variants: Sequence[str]) -> Reason:
+    """The condition of a compiled rule in `kernels/<file>` for these variants."""
+    fused = supports(variants)
+
+    def reason(be: Backend, x: Array, *arrays: Array, **attrs: Any) -> str | None:
+        return fused(be, x, *arrays, **attrs) or native.failure(file, x.dtype)
 
     return reason

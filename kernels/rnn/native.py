@@ -17,7 +17,7 @@ from duoln.kernels import host, native
 from duoln.kernels.product.centred import centred
 from duoln.kernels.recurrent import positions as walks
 from duoln.kernels.recurrent.positions import Positions, Units
-from duoln.kernels.recurrent.supports import supports
+from duoln.kernels.recurrent.supports import supports_compiled
 from duoln.ops import rnn
 
 _FILE = "rnn/rnn.cpp"
@@ -82,13 +82,6 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
             units.cut(d_gain.sum(axis=0)), d_added]
 
 
-_fused = supports(_VARIANTS)
-
-
-def _supports(be: Backend, *arrays: Array, **attrs: Any) -> str | None:
-    return _fused(be, *arrays, **attrs) or native.failure(_FILE, arrays[0].dtype)
-
-
 def attach() -> None:
     """Add the rule to `rnn`."""
-    rnn.add(Rule("compiled walk", _forward, _vjp, _supports), backend="numpy")
+    rnn.add(Rule("compiled walk", _forward, _vjp, supports_compiled(_FILE, _VARIANTS)), backend="numpy")
