@@ -14,8 +14,9 @@ static inline V kept(V v) {
 }
 
 static const int GROUP = 4;  // rows of x that share a load of the matrix
-static const int PANEL = 8;  // rows of the matrix that share a load and a store of y
+static const int PANEL = 8;  // rows of the matrix that share a load and a store of y; those of the next panel are asked for
 static const int SIDE_BY_SIDE = 8;   // vectors that are added up side by side; fewer would wait for each other
+static const int ROWS_OF_W = 4;  // rows of the matrix, or of its gradient, that share a load of g
 static const index_t BLOCK = 128;  // rows of the matrix whose products are added up together, whatever the threads
 
 // y += x[r, 0 .. K) w[0 .. K, :] for R rows.
@@ -31,6 +32,7 @@ static void add_panel(const T* x, const T* w, T* y, index_t in, index_t out) {
             for (int s = 0; s < STRIP; ++s) sums[r][s] = load(y + r * out + c + s * LANES);
         for (int k = 0; k < K; ++k)
             for (int s = 0; s < STRIP; ++s) {
+                fetch_ahead(w + k * out + c + s * LANES, PANEL * out);
                 const vector weights = kept(load(w + k * out + c + s * LANES));
                 for (int r = 0; r < R; ++r) sums[r][s] += weights * x[r * in + k];
             }
@@ -45,7 +47,8 @@ static void add_panel(const T* x, const T* w, T* y, index_t in, index_t out) {
         }
 }
 
-// dx[r, k .. k + K) = the products of g's rows with K rows of w.
+// dx[r, k .. k + K) = the products of g's rows with K rows of w. These are read in turns, which the CPU does not foresee, so the
+// loop asks for the rows that follow.
 template <int R, int K, class T>
 static void dots(const T* g, const T* w, T* dx, index_t in, index_t out) {
     if constexpr (R * K > SIDE_BY_SIDE) {
@@ -58,7 +61,10 @@ static void dots(const T* g, const T* w, T* dx, index_t in, index_t out) {
     const index_t whole = out / LANES * LANES;
     for (index_t c = 0; c < whole; c += LANES) {
         vector weights[K];
-        for (int k = 0; k < K; ++k) weights[k] = kept(load(w + k * out + c));
+        for (int k = 0; k < K; ++k) {
+            fetch_ahead(w + k * out + c, ROWS_OF_W * out);
+            weights[k] = kept(load(w + k * out + c));
+        }
         for (int r = 0; r < R; ++r) {
             const vector gradient = kept(load(g + r * out + c));
             for (int k = 0; k < K; ++k) sums[r][k] += gradient * weights[k];
@@ -129,8 +135,6 @@ static void multiply(const T* x, const T* w, const T* bias, T* y, index_t rows, 
     }
 }
 
-static const int ROWS_OF_W = 4;  // rows of the matrix, or of its gradient, that share a load of g
-
 template <int K, class T>
 static void differentiate(const T* x, const T* w, const T* g, T* dx, T* dw, index_t rows, index_t in, index_t out,
                           index_t k) {
@@ -143,6 +147,19 @@ static void differentiate(const T* x, const T* w, const T* g, T* dx, T* dw, inde
     }
 }
 
+// The gradients of x and of w, as far as they are asked for.
+template <class T>
+static void backward(const T* x, const T* w, const T* g, T* dx, T* dw, index_t rows, index_t in, index_t out, int threads) {
+    const index_t blocks = (in + ROWS_OF_W - 1) / ROWS_OF_W;
+    in_parts(blocks, threads, [=](index_t first, index_t last) {
+        for (index_t block = first; block < last; ++block) {
+            const index_t k = block * ROWS_OF_W;
+            if (k + ROWS_OF_W <= in) differentiate<ROWS_OF_W>(x, w, g, dx, dw, rows, in, out, k);
+            else for (index_t one = k; one < in; ++one) differentiate<1>(x, w, g, dx, dw, rows, in, out, one);
+        }
+    });
+}
+
 #define LINEAR(T, NAME)                                                                                                \
     extern "C" void linear_forward_##NAME(const T* x, const T* w, const T* bias, T* y, int64_t rows, int64_t in,       \
                                           int64_t out, int32_t threads) {                                              \
@@ -153,14 +170,13 @@ static void differentiate(const T* x, const T* w, const T* g, T* dx, T* dw, inde
     extern "C" void linear_backward_##NAME(const T* x, const T* w, const T* g, T* dx, T* dw, int64_t rows, int64_t in, \
                                            int64_t out, int32_t threads) {                                             \
         guarded([&] {                                                                                                  \
-            const index_t blocks = (in + ROWS_OF_W - 1) / ROWS_OF_W;                                                   \
-            in_parts(blocks, threads, [=](index_t first, index_t last) {                                               \
-                for (index_t block = first; block < last; ++block) {                                                   \
-                    const index_t k = block * ROWS_OF_W;                                                               \
-                    if (k + ROWS_OF_W <= in) differentiate<ROWS_OF_W>(x, w, g, dx, dw, rows, in, out, k);              \
-                    else for (index_t one = k; one < in; ++one) differentiate<1>(x, w, g, dx, dw, rows, in, out, one); \
-                }                                                                                                      \
-            });                                                                                                        \
+            backward(x, w, g, dx, dw, rows, in, out, threads);                                                         \
+        });                                                                                                            \
+    }                                                                                                                  \
+    extern "C" void linear_transposed_##NAME(const T* x, const T* w, T* y, int64_t rows, int64_t in, int64_t out,      \
+                                             int32_t threads) {                                                        \
+        guarded([&] {                                                                                                  \
+            backward<T>(nullptr, w, x, y, nullptr, rows, in, out, threads);                                            \
         });                                                                                                            \
     }
 ENTRIES(LINEAR)

@@ -38,7 +38,7 @@ _product_of_pieces = native.Function(FILE, "product_of_pieces",
 def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = None) -> Array:
     """`a @ b + bias`, by BLAS where that is small, or where there is no library.
 
-    Where `a` has few rows, `b` is read once, as it lies, and not packed.
+    Where `a` has few rows, or `b` has few columns, the other matrix is read once, as it lies, and not packed.
 
     Shape:
         a (rows, depth), b (depth, columns), bias (columns,) or None -> (rows, columns).
@@ -51,12 +51,20 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
     if failure(rows, b):
         np.matmul(a, b, out=out)
         return out if bias is None else np.add(out, bias, out=out)
-    if _reads_as_it_lies(rows, b, out):
-        few_rows.multiply_few_rows(np.ascontiguousarray(a), b, bias, out,
-                                   host.workers() if b.nbytes >= _WORTH_THREADS_BYTES else 1)
+    if out.flags.c_contiguous and few_rows.fits(rows, b):
+        few_rows.multiply_few_rows(a, b, bias, out, _threads_for_few(b))
+    elif few_rows.fits(columns, a.T):
+        out[...] = _few_columns(a, b, bias).T
     else:
         _pack_and_multiply(a, b, out, bias=None if bias is None else np.ascontiguousarray(bias))
     return out
+
+
+def _few_columns(a: Array, b: Array, bias: Array | None) -> Array:
+    """The product transposed: one of few rows with the transpose of `a`."""
+    transposed = host.empty((b.shape[1], len(a)), a.dtype)
+    few_rows.multiply_few_rows(b.T, a.T, None, transposed, _threads_for_few(a))
+    return transposed if bias is None else np.add(transposed, bias[:, None], out=transposed)
 
 
 def multiply_and_activate(a: Array, b: Array, bias: Array | None, activation: str) -> Array:
@@ -66,7 +74,7 @@ def multiply_and_activate(a: Array, b: Array, bias: Array | None, activation: st
         a (rows, depth), b (depth, columns), bias (columns,) or None -> (rows, columns).
     """
     out = host.empty((len(a), b.shape[1]), a.dtype)
-    if _reads_as_it_lies(len(a), b, out):
+    if _packs_nothing(a, b):
         multiply(a, b, out, bias)
         return np.maximum(out, 0, out=out) if activation == "relu" else np.tanh(out, out=out)
     _pack_and_multiply(a, b, out, None if bias is None else np.ascontiguousarray(bias), activation=NUMBERS[activation])
@@ -80,7 +88,7 @@ def multiply_and_sum(a: Array, b: Array) -> tuple[Array, Array]:
         a (rows, depth), b (depth, columns) -> (rows, columns), (columns,).
     """
     out = host.empty((len(a), b.shape[1]), a.dtype)
-    if failure(len(a), b) or _reads_as_it_lies(len(a), b, out):
+    if failure(len(a), b) or _packs_nothing(a, b):
         return multiply(a, b, out), column_sums(b)
     sums = np.empty(b.shape[1], a.dtype)
     _pack_and_multiply(a, b, out, sums=sums)
@@ -123,10 +131,13 @@ def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
     return out
 
 
-def _reads_as_it_lies(rows: int, b: Array, out: Array) -> bool:
-    """Whether a product packs nothing, because the first matrix has few rows."""
-    return (0 < rows <= few_rows.MOST_ROWS and b.flags.c_contiguous and out.flags.c_contiguous
-            and native.failure(few_rows.FILE, b.dtype) is None)
+def _packs_nothing(a: Array, b: Array) -> bool:
+    """Whether `multiply` reads both matrices as they lie."""
+    return few_rows.fits(len(a), b) or few_rows.fits(b.shape[1], a.T)
+
+
+def _threads_for_few(matrix: Array) -> int:
+    return host.workers() if matrix.nbytes >= _WORTH_THREADS_BYTES else 1
 
 
 def _as_it_lies(matrix: Array) -> tuple[Array, int, bool]:

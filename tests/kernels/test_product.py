@@ -6,7 +6,7 @@ import pytest
 import duoln
 from duoln import ops
 from duoln.kernels import host, native
-from duoln.kernels.linear.few_rows import MOST_ROWS
+from duoln.kernels.linear.few_rows import MOST_ROWS, MOST_ROWS_TRANSPOSED
 from duoln.kernels.product import multiply as module
 from duoln.kernels.product.multiply import multiply, multiply_and_sum, multiply_pieces
 from duoln.testing import check_rule
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.skipif(native.compiler() is None, reason="there is no 
 SIZES = [(1, 1, 1), (1, 300, 17), (5, 1, 33), (9, 270, 80), (6, 7, 16), (7, 257, 15), (13, 1025, 31), (48, 64, 64), (97, 33, 130),
          (257, 40, 19), (270, 1030, 40), (300, 2049, 5), (640, 17, 48), (256, 1100, 20), (40, 6600, 9), (3, 130, 33), (8, 1025, 31),
          (300, 270, 530), (1025, 20, 515), (129, 513, 97), (136, 64, 65), (207, 260, 160),
-         (260, 300, 1300)]
+         (260, 300, 1300), (7, 1030, 3), (33, 130, 2), (300, 2049, 4), (2049, 40, 1), (640, 17, MOST_ROWS)]
 
 
 @pytest.fixture(autouse=True)
@@ -81,13 +81,27 @@ def test_a_second_matrix_that_is_packed_in_parts(layout, threads, rng):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("layout", ["as it is", "transposed", "in a wider one", "strided", "from its end"])
 @pytest.mark.parametrize("ends", [(1, 2, 3), (0, 5, 5, 40), (8, 16, 24, 31), (700, 1023, 1025, 2100)], ids=str)
-@pytest.mark.parametrize("rows, columns", [(MOST_ROWS + 1, 5), (200, 40), (270, 40), (270, 530)])
+@pytest.mark.parametrize("rows, columns", [(MOST_ROWS + 1, MOST_ROWS + 1), (200, 40), (270, 40), (270, 530)])
 def test_a_product_with_pieces_has_the_bits_of_that_with_the_whole_matrix(rows, columns, ends, layout, dtype, threads, rng):
     a, b = rng.standard_normal((rows, ends[-1])).astype(dtype), rng.standard_normal((ends[-1], columns)).astype(dtype)
     pieces = [_laid_out(layout, piece) for piece in np.split(b, ends[:-1])]
     for first in (a, np.ascontiguousarray(a.T).T):
         product = multiply_pieces(first, pieces)
         assert product.dtype == b.dtype and np.array_equal(product, multiply(first, b))
+
+
+@pytest.mark.parametrize("layout", ["as it is", "transposed"])
+@pytest.mark.parametrize("few", [1, MOST_ROWS_TRANSPOSED, MOST_ROWS])
+def test_few_rows_and_few_columns_pack_nothing(few, layout, rng, monkeypatch):
+    """Where the other matrix lies so that it is read in one pass; each is the transpose of the other."""
+    monkeypatch.setattr(module, "_product", None)
+    matrix, few_rows = (rng.standard_normal(shape, np.float32) for shape in ((130, 70), (few, 130)))
+    if layout == "transposed" and few > MOST_ROWS_TRANSPOSED:
+        monkeypatch.undo()
+    matrix = _laid_out(layout, matrix)
+    exact, bound = few_rows.astype(float) @ matrix, 8 * np.finfo(np.float32).eps * (np.abs(few_rows) @ np.abs(matrix))
+    for product in (multiply(few_rows, matrix), multiply(matrix.T, few_rows.T).T):
+        assert (np.abs(product - exact) <= bound).all()
 
 
 @pytest.mark.parametrize("rows", [1, MOST_ROWS])
@@ -153,7 +167,7 @@ def test_an_activation_after_a_product(n_out, shape, dtype, activation, threads,
     np.testing.assert_allclose(gradient, slope.reshape(-1, n_out).sum(axis=0), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("sizes", [(300, 70, 33), (30, 2100, 70), (3, 2100, 70), (300, 40, 530)], ids=str)
+@pytest.mark.parametrize("sizes", [(300, 70, 33), (30, 2100, 70), (3, 2100, 70), (300, 40, 530), (300, 700, 3)], ids=str)
 def test_the_same_bits_for_any_number_of_threads_and_any_repeat(sizes, monkeypatch, rng):
     rows, depth, columns = sizes
     a, b = rng.standard_normal((rows, depth), np.float32), rng.standard_normal((depth, columns), np.float32)
