@@ -59,6 +59,13 @@ struct RowSum {
     T sum() const { return total<T>((parts[0] + parts[1]) + (parts[2] + parts[3])); }
 };
 
+template <class T>
+static inline T row_mean(const T* row, index_t width) {
+    RowSum<T> sum;
+    each_vector<T>(width, [&](index_t k, auto lanes, auto number) { sum.add(lanes.load(row + k), number); });
+    return sum.sum() / T(width);
+}
+
 // Whether so many results are written past the caches: a cache would first read the memory, and by the time that somebody
 // reads the results, they would have left it.
 template <class T>

@@ -1,8 +1,8 @@
 // A GRU over a whole sequence (Ba, Kiros, Hinton 2016, eq. 26-28), forward and backward.
 //
 // The input's product x_proj for all positions comes in, and the gradients of both products go out; large products are
-// not made here. With norms both weights come without the means of their rows, once for the columns of z and r and once for
-// those of n, so that no norm need subtract one.
+// not made here. With norms both weights are used without the means of their rows, those of the columns of z and r and those
+// of n, so that no norm need subtract one: the input's was before its product, the recurrent one is when it is packed.
 #include "../recurrent/walk.h"
 #include "gru.h"
 
@@ -276,7 +276,7 @@ template <class T, bool NORMED>
 static void forward(const Gru<T>& g, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = g.sizes;
     const Aligned<T> packed(GATES * sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels * 4);
-    pack_gates(w_h, sizes.hidden, GATES, sizes.hidden, packed.data(), threads);
+    Weights<T>(w_h, sizes.hidden, GATES, NORMED ? 2 : 0, threads).pack(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk<T, NORMED>(g, packed.data(), panel_sums.data(), share, barrier);
     });
@@ -286,7 +286,7 @@ template <class T, bool NORMED>
 static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = g.sizes;
     const Aligned<T> packed(GATES * sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels * 4);
-    pack_gates_transposed(w_h, sizes.hidden, GATES, sizes.hidden, packed.data(), threads);
+    Weights<T>(w_h, sizes.hidden, GATES, NORMED ? 2 : 0, threads).pack_transposed(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk_back<T, NORMED>(g, d, packed.data(), panel_sums.data(), share, barrier);
     });

@@ -84,7 +84,7 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
     positions = Positions.of(x.shape[0], x.shape[1], mask, attrs["reverse"])
     norms = dict(zip(norm_shapes("gru", attrs["norm"], 1), norm_arrays, strict=True))
     if norms:
-        w_x, w_h = _centred(w_x), _centred(w_h)
+        w_x = _centred(w_x)
     walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
                           walks.states(units, positions, h), units, positions)
     x_proj = walks.product(walked.x, walked.w_x, walked.units)

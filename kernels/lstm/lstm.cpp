@@ -1,8 +1,8 @@
 // An LSTM over a whole sequence (Ba, Kiros, Hinton 2016, eq. 20-22 and 29-31), forward and backward.
 //
 // The input's product x_proj for all positions comes in, and the gradients of both products go out; large products are
-// not made here. With norms over the gates both weights come without the means of their rows, so that no norm need
-// subtract one.
+// not made here. With norms over the gates both weights are used without the means of their rows, so that no norm need
+// subtract one: the input's was before its product, the recurrent one is when it is packed.
 #include "../recurrent/walk.h"
 #include "../rows.h"
 #include "lstm.h"
@@ -355,7 +355,7 @@ template <class T, bool NORMED, bool CELL>
 static void forward(const Lstm<T>& l, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = l.sizes;
     const Aligned<T> packed(GATES * l.sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels * 4);
-    pack_gates(w_h, sizes.hidden, GATES, sizes.hidden, packed.data(), threads);
+    Weights<T>(w_h, sizes.hidden, GATES, NORMED, threads).pack(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk<T, NORMED, CELL>(l, packed.data(), panel_sums.data(), share, barrier);
     });
@@ -366,7 +366,7 @@ static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, 
     const Sizes& sizes = l.sizes;
     const Aligned<T> packed(GATES * l.sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels * 4),
         of_cell(sizes.batch * 3 * sizes.stride);
-    pack_gates_transposed(w_h, sizes.hidden, GATES, sizes.hidden, packed.data(), threads);
+    Weights<T>(w_h, sizes.hidden, GATES, NORMED, threads).pack_transposed(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), of_cell.data(), share, barrier);
     });

@@ -62,7 +62,7 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
     positions = Positions.of(x.shape[0], x.shape[1], mask, attrs["reverse"])
     norms = dict(zip(norm_shapes("lstm", attrs["norm"], 1), norm_arrays, strict=True))
     if "gain_x" in norms:
-        w_x, w_h = centred(w_x), centred(w_h)
+        w_x = centred(w_x)
     walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
                           walks.states(units, positions, h), units, positions)
     x_proj = walks.product(walked.x, walked.w_x, walked.units)
@@ -80,8 +80,10 @@ def _complete(saved: _Saved) -> _Saved:
         return saved
     walked = saved.walked
     x_proj = walks.product(walked.x, walked.w_x, walked.units)
-    h_proj = walks.product(walked.before(), walked.units.filled(walked.w_h), walked.units)
-    if saved.parameters.gain_x is not None:
+    normed = saved.parameters.gain_x is not None
+    w_h = centred(walked.w_h) if normed else walked.w_h
+    h_proj = walks.product(walked.before(), walked.units.filled(w_h), walked.units)
+    if normed:
         return saved._replace(x_proj=x_proj, h_proj=h_proj)
     x_proj += h_proj
     return saved._replace(x_proj=x_proj)

@@ -5,9 +5,7 @@ static const index_t ROWS_OF_PART = 16;
 
 template <class T>
 static void centre(const T* x, index_t width, T* out) {
-    RowSum<T> sum;
-    each_vector<T>(width, [&](index_t k, auto lanes, auto number) { sum.add(lanes.load(x + k), number); });
-    const T mean = sum.sum() / T(width);
+    const T mean = row_mean(x, width);
     each_vector<T>(width, [&](index_t k, auto lanes, auto) { lanes.store(out + k, lanes.load(x + k) - mean); });
 }
 

@@ -157,7 +157,7 @@ class Walked(NamedTuple):
     w_x: Array
     """(in, gates * stride), as it was multiplied."""
     w_h: Array
-    """(H, gates * H), as it was multiplied."""
+    """(H, gates * H); the walk centres it where it packs it."""
     hidden: Array
     """The states, (T + 1, B, stride)."""
     units: Units

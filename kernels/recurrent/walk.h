@@ -4,6 +4,7 @@
 // positions (time step, row) that no mask takes out have a place in the products: `slots` gives the place, or -1.
 #pragma once
 #include "../packing.h"
+#include "../rows.h"
 
 // Rows whose shares of a parameter's gradient are added up together. Threads get whole blocks.
 static const index_t ROW_BLOCK = 8;
@@ -160,30 +161,67 @@ static void as_team(const Sizes& sizes, int threads, bool by_units, const Work& 
     }
 }
 
-// Packs a matrix (depth, gates * hidden) into panels of each gate: (gates * panels, depth, width).
+// Recurrent weights (hidden, gates * hidden). With norms their rows lose their means when they are packed, so that the product has
+// none: a row has a mean for each of `parts` parts of its gates, as many as there are norms; with 0 parts it stays as it is.
 template <class T>
-static void pack_gates(const T* w, index_t depth, index_t gates, index_t hidden, T* packed, int threads) {
-    const index_t W = Panel<T>::width, panels = Panel<T>::count(hidden);
-    in_parts(gates * panels, threads, [=](index_t first, index_t last) {
-        for (index_t each = first; each < last; ++each)
-            pack_panels(w + each / panels * hidden, gates * hidden, depth, hidden, each % panels, each % panels + 1,
-                        packed + each * depth * W, depth * W);
-    });
-}
-
-// Packs the same matrix transposed, for the gradient: from (gates * stride) to the units of `depth`.
-template <class T>
-static void pack_gates_transposed(const T* w, index_t depth, index_t gates, index_t hidden, T* packed, int threads) {
-    const index_t W = Panel<T>::width, stride = Panel<T>::count(hidden) * W;
-    in_parts(Panel<T>::count(depth), threads, [=](index_t first, index_t last) {
-        for (index_t p = first; p < last; ++p)
-            for (index_t gate = 0; gate < gates; ++gate) {
-                T* to = packed + (p * gates + gate) * stride * W;
-                pack_transposed(w + gate * hidden, gates * hidden, hidden, depth, p, p + 1, to);
-                std::fill(to + hidden * W, to + stride * W, T(0));
+class Weights {
+  public:
+    Weights(const T* w, index_t hidden, index_t gates, index_t parts, int threads)
+        : w(w), hidden(hidden), gates(gates), parts(parts), threads(threads), means(parts * hidden) {
+        in_parts(parts ? hidden : 0, threads, [this](index_t first, index_t last) {
+            for (index_t p = 0; p < this->parts; ++p) {
+                const index_t begin = first_gate(p) * this->hidden, end = first_gate(p + 1) * this->hidden;
+                for (index_t k = first; k < last; ++k)
+                    means.data()[p * this->hidden + k] = row_mean(row(k) + begin, end - begin);
             }
-    });
-}
+        });
+    }
+
+    // Into panels of each gate: (gates * panels, hidden, width).
+    void pack(T* packed) const {
+        in_parts(gates * panels(), threads, [this, packed](index_t first, index_t last) {
+            for (index_t each = first; each < last; ++each) {
+                const index_t gate = each / panels(), p = each % panels(), columns = std::min(W, hidden - p * W);
+                T* panel = packed + each * hidden * W;
+                pack_panels(row(0) + gate * hidden, gates * hidden, hidden, hidden, p, p + 1, panel, hidden * W);
+                const T* mean = means_of(gate);
+                for (index_t k = 0; parts && k < hidden; ++k, panel += W) {
+                    for (index_t c = 0; c < W; c += Vector<T>::lanes) store(panel + c, load(panel + c) - mean[k]);
+                    std::fill(panel + columns, panel + W, T(0));
+                }
+            }
+        });
+    }
+
+    // Transposed, for the gradient: (panels, gates * stride, width), from the gates to the units.
+    void pack_transposed(T* packed) const {
+        const index_t stride = panels() * W;
+        in_parts(panels(), threads, [this, packed, stride](index_t first, index_t last) {
+            for (index_t p = first; p < last; ++p)
+                for (index_t gate = 0; gate < gates; ++gate) {
+                    T* panel = packed + (p * gates + gate) * stride * W;
+                    ::pack_transposed(row(0) + gate * hidden, gates * hidden, hidden, hidden, p, p + 1, panel);
+                    std::fill(panel + hidden * W, panel + stride * W, T(0));
+                    T mean[W] = {};
+                    if (parts) std::copy_n(means_of(gate) + p * W, std::min(W, hidden - p * W), mean);
+                    for (index_t k = 0; parts && k < hidden; ++k, panel += W)
+                        for (index_t c = 0; c < W; c += Vector<T>::lanes) store(panel + c, load(panel + c) - load(mean + c));
+                }
+        });
+    }
+
+  private:
+    static constexpr index_t W = Panel<T>::width;
+    const T* const w;
+    const index_t hidden, gates, parts;
+    const int threads;
+    const Aligned<T> means;  // (parts, hidden)
+
+    index_t panels() const { return Panel<T>::count(hidden); }
+    const T* row(index_t k) const { return w + k * gates * hidden; }
+    index_t first_gate(index_t part) const { return (part * gates + parts - 1) / parts; }
+    const T* means_of(index_t gate) const { return means.data() + gate * parts / gates * hidden; }
+};
 
 // Sums over the values of a row, in a fixed order: each panel's own sum, then the panels one after another.
 template <class T>

@@ -54,7 +54,7 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
     units = Units.of(1, h.shape[1], x.dtype)
     positions = Positions.of(x.shape[0], x.shape[1], mask, attrs["reverse"])
     if norms:
-        w_x, w_h = centred(w_x), centred(w_h)
+        w_x = centred(w_x)
     walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
                           walks.states(units, positions, h), units, positions)
     gain, added = norms if norms else (None, bias)

@@ -1,8 +1,8 @@
 // A tanh RNN over a whole sequence (Ba, Kiros, Hinton 2016, eq. 4), forward and backward.
 //
 // The input's product for all positions comes in as `sums` and gets that of the state, and the gradient of the sums goes out;
-// large products are not made here. With a norm both weights come without the means of their rows, so that it need not
-// subtract one.
+// large products are not made here. With a norm both weights are used without the means of their rows, so that it need not
+// subtract one: the input's was before its product, the recurrent one is when it is packed.
 #include "../recurrent/walk.h"
 
 template <class T>
@@ -117,7 +117,7 @@ template <class T, bool NORMED>
 static void forward(const Rnn<T>& n, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = n.sizes;
     const Aligned<T> packed(sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels);
-    pack_gates(w_h, sizes.hidden, 1, sizes.hidden, packed.data(), threads);
+    Weights<T>(w_h, sizes.hidden, 1, NORMED, threads).pack(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk<T, NORMED>(n, packed.data(), panel_sums.data(), share, barrier);
     });
@@ -127,7 +127,7 @@ template <class T, bool NORMED>
 static void backward(const Rnn<T>& n, const RnnGradients<T>& d, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = n.sizes;
     const Aligned<T> packed(sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels);
-    pack_gates_transposed(w_h, sizes.hidden, 1, sizes.hidden, packed.data(), threads);
+    Weights<T>(w_h, sizes.hidden, 1, NORMED, threads).pack_transposed(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk_back<T, NORMED>(n, d, packed.data(), panel_sums.data(), share, barrier);
     });
