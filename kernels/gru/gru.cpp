@@ -276,7 +276,7 @@ template <class T, bool NORMED>
 static void forward(const Gru<T>& g, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = g.sizes;
     const Aligned<T> packed(GATES * sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels * 4);
-    Weights<T>(w_h, sizes.hidden, GATES, NORMED ? 2 : 0, threads).pack(packed.data());
+    Weights<T>{w_h, sizes.hidden, GATES, NORMED ? 2 : 0, threads}.pack(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk<T, NORMED>(g, packed.data(), panel_sums.data(), share, barrier);
     });
@@ -286,7 +286,7 @@ template <class T, bool NORMED>
 static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = g.sizes;
     const Aligned<T> packed(GATES * sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels * 4);
-    Weights<T>(w_h, sizes.hidden, GATES, NORMED ? 2 : 0, threads).pack_transposed(packed.data());
+    Weights<T>{w_h, sizes.hidden, GATES, NORMED ? 2 : 0, threads}.pack_transposed(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk_back<T, NORMED>(g, d, packed.data(), panel_sums.data(), share, barrier);
     });

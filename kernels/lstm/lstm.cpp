@@ -355,7 +355,7 @@ template <class T, bool NORMED, bool CELL>
 static void forward(const Lstm<T>& l, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = l.sizes;
     const Aligned<T> packed(GATES * l.sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels * 4);
-    Weights<T>(w_h, sizes.hidden, GATES, NORMED, threads).pack(packed.data());
+    Weights<T>{w_h, sizes.hidden, GATES, NORMED, threads}.pack(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk<T, NORMED, CELL>(l, packed.data(), panel_sums.data(), share, barrier);
     });
@@ -366,7 +366,7 @@ static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, 
     const Sizes& sizes = l.sizes;
     const Aligned<T> packed(GATES * l.sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels * 4),
         of_cell(sizes.batch * 3 * sizes.stride);
-    Weights<T>(w_h, sizes.hidden, GATES, NORMED, threads).pack_transposed(packed.data());
+    Weights<T>{w_h, sizes.hidden, GATES, NORMED, threads}.pack_transposed(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), of_cell.data(), share, barrier);
     });

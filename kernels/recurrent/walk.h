@@ -3,8 +3,7 @@
 // Hidden units stand in panels (`packed_product.h`), so a gate takes `stride` columns: H, filled up with zeros. Only the
 // positions (time step, row) that no mask takes out have a place in the products: `slots` gives the place, or -1.
 #pragma once
-#include "../packing.h"
-#include "../rows.h"
+#include "weights.h"
 
 // Rows whose shares of a parameter's gradient are added up together. Threads get whole blocks.
 static const index_t ROW_BLOCK = 8;
@@ -160,68 +159,6 @@ static void as_team(const Sizes& sizes, int threads, bool by_units, const Work& 
         if (!on_team(most, member)) alone();
     }
 }
-
-// Recurrent weights (hidden, gates * hidden). With norms their rows lose their means when they are packed, so that the product has
-// none: a row has a mean for each of `parts` parts of its gates, as many as there are norms; with 0 parts it stays as it is.
-template <class T>
-class Weights {
-  public:
-    Weights(const T* w, index_t hidden, index_t gates, index_t parts, int threads)
-        : w(w), hidden(hidden), gates(gates), parts(parts), threads(threads), means(parts * hidden) {
-        in_parts(parts ? hidden : 0, threads, [this](index_t first, index_t last) {
-            for (index_t p = 0; p < this->parts; ++p) {
-                const index_t begin = first_gate(p) * this->hidden, end = first_gate(p + 1) * this->hidden;
-                for (index_t k = first; k < last; ++k)
-                    means.data()[p * this->hidden + k] = row_mean(row(k) + begin, end - begin);
-            }
-        });
-    }
-
-    // Into panels of each gate: (gates * panels, hidden, width).
-    void pack(T* packed) const {
-        in_parts(gates * panels(), threads, [this, packed](index_t first, index_t last) {
-            for (index_t each = first; each < last; ++each) {
-                const index_t gate = each / panels(), p = each % panels(), columns = std::min(W, hidden - p * W);
-                T* panel = packed + each * hidden * W;
-                pack_panels(row(0) + gate * hidden, gates * hidden, hidden, hidden, p, p + 1, panel, hidden * W);
-                const T* mean = means_of(gate);
-                for (index_t k = 0; parts && k < hidden; ++k, panel += W) {
-                    for (index_t c = 0; c < W; c += Vector<T>::lanes) store(panel + c, load(panel + c) - mean[k]);
-                    std::fill(panel + columns, panel + W, T(0));
-                }
-            }
-        });
-    }
-
-    // Transposed, for the gradient: (panels, gates * stride, width), from the gates to the units.
-    void pack_transposed(T* packed) const {
-        const index_t stride = panels() * W;
-        in_parts(panels(), threads, [this, packed, stride](index_t first, index_t last) {
-            for (index_t p = first; p < last; ++p)
-                for (index_t gate = 0; gate < gates; ++gate) {
-                    T* panel = packed + (p * gates + gate) * stride * W;
-                    ::pack_transposed(row(0) + gate * hidden, gates * hidden, hidden, hidden, p, p + 1, panel);
-                    std::fill(panel + hidden * W, panel + stride * W, T(0));
-                    T mean[W] = {};
-                    if (parts) std::copy_n(means_of(gate) + p * W, std::min(W, hidden - p * W), mean);
-                    for (index_t k = 0; parts && k < hidden; ++k, panel += W)
-                        for (index_t c = 0; c < W; c += Vector<T>::lanes) store(panel + c, load(panel + c) - load(mean + c));
-                }
-        });
-    }
-
-  private:
-    static constexpr index_t W = Panel<T>::width;
-    const T* const w;
-    const index_t hidden, gates, parts;
-    const int threads;
-    const Aligned<T> means;  // (parts, hidden)
-
-    index_t panels() const { return Panel<T>::count(hidden); }
-    const T* row(index_t k) const { return w + k * gates * hidden; }
-    index_t first_gate(index_t part) const { return (part * gates + parts - 1) / parts; }
-    const T* means_of(index_t gate) const { return means.data() + gate * parts / gates * hidden; }
-};
 
 // Sums over the values of a row, in a fixed order: each panel's own sum, then the panels one after another.
 template <class T>

@@ -117,7 +117,7 @@ template <class T, bool NORMED>
 static void forward(const Rnn<T>& n, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = n.sizes;
     const Aligned<T> packed(sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels);
-    Weights<T>(w_h, sizes.hidden, 1, NORMED, threads).pack(packed.data());
+    Weights<T>{w_h, sizes.hidden, 1, NORMED, threads}.pack(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk<T, NORMED>(n, packed.data(), panel_sums.data(), share, barrier);
     });
@@ -127,7 +127,7 @@ template <class T, bool NORMED>
 static void backward(const Rnn<T>& n, const RnnGradients<T>& d, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = n.sizes;
     const Aligned<T> packed(sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels);
-    Weights<T>(w_h, sizes.hidden, 1, NORMED, threads).pack_transposed(packed.data());
+    Weights<T>{w_h, sizes.hidden, 1, NORMED, threads}.pack_transposed(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk_back<T, NORMED>(n, d, packed.data(), panel_sums.data(), share, barrier);
     });
