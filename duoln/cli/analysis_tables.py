@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from duoln.cli import console
+from duoln.cli.rows_table import RowsTable
 from duoln.ops.recurrent.variants import CELLS
 from duoln.paper.theory import stability
 from duoln.paper.theory.geometry import CORRELATION, DIRECTIONS, Geometry
@@ -20,7 +21,7 @@ _PERCENT = 0.005
 
 def _show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], bad: Sequence[int] = (),
           whole: Sequence[int] = ()) -> None:
-    console.show(console.rows_table(title, headings, rows, bad, whole), data=True)
+    console.show(RowsTable(title, headings, rows, bad, whole), data=True)
 
 
 def _error(value: float) -> str:

@@ -21,6 +21,7 @@ def add_command(commands: Any) -> None:
 def _compare(args: argparse.Namespace) -> int:
     from duoln.bench import compare as comparing
     from duoln.cli import console
+    from duoln.cli.rows_table import RowsTable
     from duoln.pictures import drawing
 
     if args.plot is not None:
@@ -35,7 +36,7 @@ def _compare(args: argparse.Namespace) -> int:
         console.put_json(comparison.as_json())
         return 0
     title, headings, rows = comparing.table(comparison)
-    console.show(console.rows_table(title, headings, rows, whole=[0]), data=True)
+    console.show(RowsTable(title, headings, rows, whole=[0]), data=True)
     for line in comparing.remarks(comparison):
         console.put(line)
     return 0

@@ -1,4 +1,4 @@
-"""The output for people: progress, tables, colours. Only this module and the report of bench use rich.
+"""The output for people: progress, tables, colours. Only this module and `rows_table` use rich.
 
 stdout is for data, stderr for remarks. On a terminal, progress is a bar; in a pipe, it is a plain line every few
 seconds. rich respects `NO_COLOR` and the width of the terminal.
@@ -108,7 +108,7 @@ def put_json(value: Any) -> None:
     streams.Results().write(f"{strictjson.dumps(value)}\n")
 
 
-def show(table: Table, data: bool = False) -> None:
+def show(table: RenderableType, data: bool = False) -> None:
     """A table on stderr, or on stdout if it is the result.
 
     Raises:
@@ -281,14 +281,3 @@ def _on_its_side(columns: Sequence[_Cells]) -> list[_Cells]:
     (first, _, names), *others = columns
     return [(first, "left", [heading for heading, _, _ in others]),
             *((name, "right", [cells[i] for _, _, cells in others]) for i, name in enumerate(names))]
-
-
-def rows_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], bad: Sequence[int] = (),
-               whole: Sequence[int] = ()) -> Table:
-    """A plain table of text; rows numbered in `bad` are red, columns in `whole` are not broken into lines."""
-    table = Table(title=title, title_justify="left")
-    for i, heading in enumerate(headings):
-        table.add_column(heading, no_wrap=i in whole)
-    for i, row in enumerate(rows):
-        table.add_row(*row, style="red" if i in bad else None)
-    return table

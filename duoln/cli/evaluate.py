@@ -22,6 +22,7 @@ def add_command(commands: Any) -> None:
 def _evaluate(args: argparse.Namespace) -> int:
     from duoln import runtime
     from duoln.cli import console
+    from duoln.cli.rows_table import RowsTable
     from duoln.runs.trained import load_trained
     from duoln.tasks.registry import find_task
 
@@ -42,7 +43,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     if given["json"]:
         console.put_json({"task": task.name, "variant": trained.variant, "step": trained.step, **findings.figures})
         return 0
-    console.show(console.rows_table(findings.title, findings.headings, findings.rows, whole=[0]), data=True)
+    console.show(RowsTable(findings.title, findings.headings, findings.rows, whole=[0]), data=True)
     for remark in findings.remarks:
         console.put(remark)
     return 0

@@ -72,6 +72,7 @@ def say_slow(slow: Iterable[tuple[str, str, float]]) -> None:
 def _doctor(args: argparse.Namespace) -> int:
     from duoln import doctor
     from duoln.cli import console
+    from duoln.cli.rows_table import RowsTable
 
     facts = doctor.examine(with_ops=args.ops, asked=args.plugins)
     say_slow((s["name"], s["distribution"], s["seconds"]) for s in facts["slow"])
@@ -98,14 +99,14 @@ def _doctor(args: argparse.Namespace) -> int:
     console.put(f"DUOLN_DATA: {facts['data']['folders'] or 'not set'}; cache: {facts['data']['cache']}")
     if args.ops:
         names = [b["name"] for b in facts["backends"] if b["usable"]]
-        console.show(console.rows_table("Rules", ("operator", *names),
+        console.show(RowsTable("Rules", ("operator", *names),
                                         [(op, *(rules[n] for n in names)) for op, rules in facts["ops"].items()]),
                      data=True)
         console.put("16 bits: the rule takes float16 and bfloat16 as they are stored; the others get them in float32")
         for line in facts["remarks"]:
             console.put(line)
     plugins = [(p["name"], p["distribution"], p["reason"] or "good") for p in facts["plugins"]]
-    console.show(console.rows_table("Plug-ins", ("plug-in", "from", "state"), plugins,
+    console.show(RowsTable("Plug-ins", ("plug-in", "from", "state"), plugins,
                                     bad=[i for i, p in enumerate(facts["plugins"]) if p["reason"]]), data=True)
     return 0
 
@@ -119,6 +120,7 @@ def _count(text: str) -> int:
 def _selftest(args: argparse.Namespace) -> int:
     from duoln.bench import machine
     from duoln.cli import console
+    from duoln.cli.rows_table import RowsTable
     from duoln.runtime import choose
     from duoln.testing import selftest
 
@@ -134,7 +136,7 @@ def _selftest(args: argparse.Namespace) -> int:
     rows = [(r.op, r.rule, str(r.cases), str(len(r.failures)), f"{r.error:.2g}", "yes" if r.repeats else "no")
             for r in reports]
     title = "Every rule against float64; error: the largest, as a share of what is allowed"
-    console.show(console.rows_table(title, ("operator", "rule", "cases", "failed", "error", "repeats"), rows,
+    console.show(RowsTable(title, ("operator", "rule", "cases", "failed", "error", "repeats"), rows,
                                     [i for i, r in enumerate(reports) if r.failures], whole=range(6)), data=True)
     for line in failures:
         console.put(f"failed: {line}")

@@ -66,13 +66,14 @@ def _find_rate(args: argparse.Namespace) -> int:
 
 def _show(title: str, test: RateTest, own: float, asked: int) -> None:
     from duoln.cli import console
+    from duoln.cli.rows_table import RowsTable
 
     marks = {test.minimum: "least", test.steepest: "falls fastest"}
     chosen = [k for k, rate in enumerate(test.rates)
               if k % max(asked // _ROWS, 1) == 0 or rate in marks or k == len(test.rates) - 1]
     rows = [(f"{test.rates[k]:.2e}", f"{test.losses[k]:.5g}", f"{test.smoothed[k]:.5g}", marks.get(test.rates[k], ""))
             for k in chosen]
-    console.show(console.rows_table(title, ("rate", "loss", "smoothed", ""), rows,
+    console.show(RowsTable(title, ("rate", "loss", "smoothed", ""), rows,
                                     whole=range(4)), data=True)
     if test.diverged:
         console.put(f"stopped after {len(test.rates)} of {asked} updates, because the loss diverged")

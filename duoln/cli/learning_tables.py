@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from duoln.cli import console
 from duoln.cli.analysis_tables import TITLES
+from duoln.cli.rows_table import RowsTable
 from duoln.paper.theory import magnitude, shift, smoothness
 from duoln.paper.theory.glm import NORMS
 
@@ -18,7 +19,7 @@ def show_magnitude(measured: magnitude.Magnitude, summary: str) -> None:
         for family in magnitude.FAMILIES_SHOWN:
             effects = [measured.of(change, family, norm) for norm in NORMS]
             rows.append((change, family, *map(_ratio, effects)))
-    console.show(console.rows_table(
+    console.show(RowsTable(
         f"The metric along the magnitude of incoming weights, by that before the change, {measured.cases} cases",
         ("change", "family", *(TITLES[norm] for norm in NORMS)), rows, whole=(0, 1)), data=True)
     console.put(summary)
@@ -40,7 +41,7 @@ def show_shift(measured: shift.Shift, summary: str) -> None:
     rows = [(layer, *(_moved(measured.of(variant, layer)) for variant in variants)) for layer in measured.layers()]
     rows.append(("loss at the end", *(f"{statistics.median(losses):.3g}" for losses in measured.losses.values())))
     count = len(measured.seeds)
-    console.show(console.rows_table(
+    console.show(RowsTable(
         f"Inputs of layers: means / deviations of units moved in {measured.every} updates, in standard deviations"
         + (f"; median of {count} seeds" if count > 1 else ""),
         ("layer", *variants), rows, whole=(0,)), data=True)
@@ -72,7 +73,7 @@ def show_smoothness(measured: smoothness.Smoothness, summary: str) -> None:
         rows.append((variant, *(_range([statistics.geometric_mean(getattr(c, kind)) for c in of_seeds])
                                 for kind in ("loss", "gradient"))))
     count = len(measured.seeds)
-    console.show(console.rows_table(
+    console.show(RowsTable(
         "Lipschitz constants along the gradient, geometric mean over the training"
         + (f"; median and range of {count} seeds" if count > 1 else ""),
         ("variant", "of the loss", "of the gradient"), rows, whole=(0,)), data=True)

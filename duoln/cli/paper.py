@@ -38,6 +38,7 @@ def add_command(commands: Any) -> None:
 
 def _paper(args: argparse.Namespace) -> int:
     from duoln.cli import console
+    from duoln.cli.rows_table import RowsTable
     from duoln.paper.standing import by_entry, standings, tally
     from duoln.tasks.registry import Registry
 
@@ -64,10 +65,9 @@ def _paper(args: argparse.Namespace) -> int:
     elif args.html is None:
         if console.width() >= _WIDE:
             cells = [row for entry, of_entry in by_entry(rows) for row in _cells(entry, of_entry)]
-            table = console.rows_table("Layer Normalization, as far as it is reproduced here", (
+            table = RowsTable("Layer Normalization, as far as it is reproduced here", (
                 "where", "claim, and its command", "verdict", "the paper's", "ours", "data, length, seeds"), cells,
-                whole=(0,))
-            table.show_lines = True  # the cells of a row have several lines
+                whole=(0,), ruled=True)
             console.show(table, data=True)
         else:
             for entry, of_entry in by_entry(rows):

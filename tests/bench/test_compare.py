@@ -85,7 +85,7 @@ def test_through_a_pipe_of_any_width(folder, columns):
     out = subprocess.run([sys.executable, "-m", "duoln", "compare", folder / "numpy.json", folder / "mlx.json"], text=True,
                          capture_output=True, check=True, timeout=PATIENCE, env={**os.environ, "COLUMNS": columns})
     assert "fwd+bwd 64x256" in out.stdout and "\x1b" not in out.stdout and out.stderr == ""
-    assert max(len(line) for line in out.stdout.splitlines() if "│" in line) <= int(columns)
+    assert "\u2026" not in out.stdout and all(len(line) <= int(columns) for line in out.stdout.splitlines() if "│" in line)
 
 
 @pytest.mark.parametrize(("case", "reason"), [

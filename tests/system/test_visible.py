@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from duoln.cli import console, main
+from duoln.cli.rows_table import RowsTable
 from duoln.pictures import drawing
 from duoln.system.visible import visible
 from duoln.tasks.events import RunStart, Step
@@ -44,7 +45,7 @@ def test_every_way_to_the_terminal(text, forced, capsys, monkeypatch):
     console.say(text)
     console.put(text)
     for data in (True, False):
-        console.show(console.rows_table(text, ["one", "two", text], [["a", "b", text]], bad=[0]), data=data)
+        console.show(RowsTable(text, ["one", "two", text], [["a", "b", text]], bad=[0]), data=data)
     captured = capsys.readouterr()
     ours = re.compile("\x1b\\[[0-9;]*m")
     for stream in captured:
@@ -69,7 +70,7 @@ def test_progress(text, capsys, monkeypatch):
 
 
 def test_cells_stay_in_their_columns(capsys):
-    console.show(console.rows_table("t", ["a", "b"], [["\x1b[31m", "x"], ["plain", "y"]]), data=True)
+    console.show(RowsTable("t", ["a", "b"], [["\x1b[31m", "x"], ["plain", "y"]]), data=True)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("\u2502", "|"))]
     assert len({len(line) for line in lines}) == 1
 

@@ -12,6 +12,7 @@ from duoln.bench.records import append_timings, make_record
 from duoln.bench.subjects import SUBJECTS
 from duoln.cli import console
 from duoln.cli.bench.options import add_common, begin, numbers, tables_are_results, write_record
+from duoln.cli.rows_table import RowsTable
 
 
 def add_kind(kinds: Any) -> None:
@@ -61,4 +62,4 @@ def _show_operators(cases: Sequence[Mapping[str, Any]], data: bool) -> None:
         of_one = [case for case in cases if case["op"] == name]
         if of_one:
             title, headings, rows = text.operator_table(of_one)
-            console.show(console.rows_table(title, headings, rows, whole=[0]), data)
+            console.show(RowsTable(title, headings, rows, whole=range(len(headings))), data)

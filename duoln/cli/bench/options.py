@@ -12,6 +12,7 @@ from duoln.backends.protocol import Backend
 from duoln.bench import limits, machine, operators, operators_torch
 from duoln.bench.records import check_target, make_case, make_record, write
 from duoln.cli import console
+from duoln.cli.rows_table import RowsTable
 from duoln.errors import UsageError
 
 
@@ -94,7 +95,7 @@ def show_rows(title: str, rows: Sequence[Mapping[str, Any]], scale: float, unit:
     """Show what the sides took, with our share of each, and their peak memory beyond libraries and data."""
     table = [(row["name"], f"{row['median'] * scale:.2f}", f"{row['p10'] * scale:.2f} - {row['p90'] * scale:.2f}",
               f"{row['ratio']:.2f}", _mib(row["facts"].get("peak_bytes"))) for row in rows]
-    console.show(console.rows_table(title, ("side", unit, "p10 - p90", "duoln / side", "peak MiB"), table), data)
+    console.show(RowsTable(title, ("side", unit, "p10 - p90", "duoln / side", "peak MiB"), table, whole=range(5)), data)
 
 
 def _mib(size: int | None) -> str:
