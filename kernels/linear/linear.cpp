@@ -139,9 +139,9 @@ template <int K, class T>
 static void differentiate(const T* x, const T* w, const T* g, T* dx, T* dw, index_t rows, index_t in, index_t out,
                           index_t k) {
     for (index_t row = 0; row < rows; row += GROUP) {
-        const T *of_x = x + row * in + k, *of_g = g + row * out;
+        const T* of_g = g + row * out;
 #define DOTS(R) dots<R, K>(of_g, w + k * out, dx + row * in + k, in, out)
-#define OUTER(R) outer_product<R, K>(of_x, of_g, dw + k * out, in, out, row > 0)
+#define OUTER(R) outer_product<R, K>(x + row * in + k, of_g, dw + k * out, in, out, row > 0)
         if (dx) BY_ROWS(std::min<index_t>(GROUP, rows - row), DOTS)
         if (dw) BY_ROWS(std::min<index_t>(GROUP, rows - row), OUTER)
     }
