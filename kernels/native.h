@@ -17,9 +17,17 @@
 #error "expected -DREAL_BITS=32 or 64"
 #endif
 
-// How many calls of this process have found too little memory, for the launcher, which raises an error and sets it back.
+// How many calls have found too little memory and are not told yet: of all threads, which the launcher looks at after each call,
+// and of the thread that asks, because other threads call kernels at the same time.
+static thread_local int32_t own_failures = 0;
 extern "C" {
-inline std::atomic<int32_t> duoln_out_of_memory{0};
+std::atomic<int32_t> duoln_failures{0};
+int32_t duoln_take_failures() {
+    const int32_t count = own_failures;
+    own_failures = 0;
+    duoln_failures -= count;
+    return count;
+}
 }
 
 // What an entry does whose kernel needs memory of its own: no error leaves it, because its caller is not C++.
@@ -28,7 +36,8 @@ static void guarded(const Work& work) {
     try {
         work();
     } catch (const std::bad_alloc&) {
-        ++duoln_out_of_memory;
+        ++own_failures;
+        ++duoln_failures;
     }
 }
 

@@ -26,7 +26,7 @@ from duoln.errors import BackendError
 from duoln.system.processes import command, environment
 
 SIZES = ((64, 64, 256), (8, 400, 1600), (32, 512, 512), (100, 256, 256), (128, 264, 1024), (128, 1000, 1000),
-         (512, 1000, 1000), (4096, 264, 1024), (800, 1600, 3), (30_000, 480, 1))
+         (512, 1000, 1000), (4096, 264, 1024), (800, 1600, 3), (30_000, 480, 1), (20_000, 24, 8))
 """(rows, depth, columns)."""
 _RUNS = 15
 _MOST_SECONDS = 0.5

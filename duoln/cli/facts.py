@@ -100,14 +100,13 @@ def _doctor(args: argparse.Namespace) -> int:
     if args.ops:
         names = [b["name"] for b in facts["backends"] if b["usable"]]
         console.show(RowsTable("Rules", ("operator", *names),
-                                        [(op, *(rules[n] for n in names)) for op, rules in facts["ops"].items()]),
-                     data=True)
+                               [(op, *(rules[n] for n in names)) for op, rules in facts["ops"].items()]), data=True)
         console.put("16 bits: the rule takes float16 and bfloat16 as they are stored; the others get them in float32")
         for line in facts["remarks"]:
             console.put(line)
     plugins = [(p["name"], p["distribution"], p["reason"] or "good") for p in facts["plugins"]]
     console.show(RowsTable("Plug-ins", ("plug-in", "from", "state"), plugins,
-                                    bad=[i for i, p in enumerate(facts["plugins"]) if p["reason"]]), data=True)
+                           bad=[i for i, p in enumerate(facts["plugins"]) if p["reason"]]), data=True)
     return 0
 
 
@@ -137,7 +136,7 @@ def _selftest(args: argparse.Namespace) -> int:
             for r in reports]
     title = "Every rule against float64; error: the largest, as a share of what is allowed"
     console.show(RowsTable(title, ("operator", "rule", "cases", "failed", "error", "repeats"), rows,
-                                    [i for i, r in enumerate(reports) if r.failures], whole=range(6)), data=True)
+                           [i for i, r in enumerate(reports) if r.failures], whole=range(6)), data=True)
     for line in failures:
         console.put(f"failed: {line}")
     for key, value in {**facts["backend"], **facts["host"], "duoln": facts["duoln"], "flags": facts["flags"]}.items():

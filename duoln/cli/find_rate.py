@@ -73,8 +73,7 @@ def _show(title: str, test: RateTest, own: float, asked: int) -> None:
               if k % max(asked // _ROWS, 1) == 0 or rate in marks or k == len(test.rates) - 1]
     rows = [(f"{test.rates[k]:.2e}", f"{test.losses[k]:.5g}", f"{test.smoothed[k]:.5g}", marks.get(test.rates[k], ""))
             for k in chosen]
-    console.show(RowsTable(title, ("rate", "loss", "smoothed", ""), rows,
-                                    whole=range(4)), data=True)
+    console.show(RowsTable(title, ("rate", "loss", "smoothed", ""), rows, whole=range(4)), data=True)
     if test.diverged:
         console.put(f"stopped after {len(test.rates)} of {asked} updates, because the loss diverged")
     if test.steepest is None or test.tenth_of_minimum is None:

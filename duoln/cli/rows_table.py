@@ -54,7 +54,8 @@ class RowsTable:
             yield Text(cells[0], style=style)
             for heading, cell in zip(self.headings[1:], cells[1:], strict=True):
                 if cell:
-                    yield Text(f"  {visible(heading)}: {cell}" if heading else f"  {cell}", style=style)
+                    yield Text(f"  {visible(' '.join(heading.split()))}: {cell}" if heading else f"  {cell}",
+                               style=style)
 
     def _widths(self, room: int) -> list[int] | None:
         """The width of each column; None if the least do not fit. What is left goes to columns that want more."""

@@ -60,17 +60,19 @@ def _forward(be: Backend, x: Array, weight: Array, stride: int, padding: int, di
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
     dy = np.ascontiguousarray(gout)
     sizes = _sizes(*saved)
-    dx, d_weight = (host.empty_like(a) if need else None for a, need in zip(saved[:2], needs, strict=True))
-    if dx is not None:
+    dx = d_weight = None
+    if needs[0]:
         # The compiled loop reads zeros between and around the outputs' gradients, and zero times infinity is NaN.
         if np.isfinite(saved.weight).all():
+            dx = host.empty_like(saved.x)
             _image_gradient(dy, saved.weight, dx, *sizes)
         else:
-            batch, height, width, n_in = dx.shape
+            batch, height, width, n_in = saved.x.shape
             border = 2 * saved.padding
-            dx = image_gradient(dy, saved.weight, np.zeros((batch, height + border, width + border, n_in), dx.dtype),
+            dx = image_gradient(dy, saved.weight, np.zeros((batch, height + border, width + border, n_in), dy.dtype),
                                 saved.stride, saved.padding)
-    if d_weight is not None:
+    if needs[1]:
+        d_weight = host.empty_like(saved.weight)
         _weight_gradient(saved.x, dy, d_weight, *sizes)
     return dx, d_weight
 

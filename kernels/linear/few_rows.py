@@ -13,6 +13,8 @@ MOST_ROWS_TRANSPOSED = 4
 """The same for a matrix that lies transposed: (3 x 1600)(1600 x 800) takes 53 us, 139 packed and 164 by OpenBLAS; with
 8 rows 134, 146 and 138.
 """
+LEAST_WIDTH = 128
+"""Of the rows of the matrix as they lie, unless there is one row to multiply: narrow ones are faster packed."""
 FILE = "linear/linear.cpp"
 
 _multiply = native.Function(FILE, "linear_forward", "x: real[2], weight: real[2], bias: real[1]?, y: real[2], "
@@ -24,8 +26,11 @@ _multiply_transposed = native.Function(FILE, "linear_transposed", "x: real[2], w
 
 def fits(rows: int, weight: Array) -> bool:
     """Whether a product of so many rows with a matrix is faster here than by packing the matrix."""
-    most = MOST_ROWS if weight.flags.c_contiguous else MOST_ROWS_TRANSPOSED if weight.flags.f_contiguous else 0
-    return 0 < rows <= most and native.failure(FILE, weight.dtype) is None
+    if weight.flags.c_contiguous:
+        most, width = MOST_ROWS, weight.shape[1]
+    else:
+        most, width = MOST_ROWS_TRANSPOSED if weight.flags.f_contiguous else 0, weight.shape[0]
+    return 0 < rows <= most and (rows == 1 or width >= LEAST_WIDTH) and native.failure(FILE, weight.dtype) is None
 
 
 def multiply_few_rows(x: Array, weight: Array, bias: Array | None, y: Array, threads: int) -> None:

@@ -14,7 +14,7 @@ static inline V kept(V v) {
 }
 
 static const int GROUP = 4;  // rows of x that share a load of the matrix
-static const int PANEL = 8;  // rows of the matrix that share a load and a store of y; those of the next panel are asked for
+static const int PANEL = 8;  // rows of the matrix that share a load and a store of y; the next panel is asked for
 static const int SIDE_BY_SIDE = 8;   // vectors that are added up side by side; fewer would wait for each other
 static const int ROWS_OF_W = 4;  // rows of the matrix, or of its gradient, that share a load of g
 static const index_t BLOCK = 128;  // rows of the matrix whose products are added up together, whatever the threads
@@ -39,7 +39,17 @@ static void add_panel(const T* x, const T* w, T* y, index_t in, index_t out) {
         for (int r = 0; r < R; ++r)
             for (int s = 0; s < STRIP; ++s) store(y + r * out + c + s * LANES, sums[r][s]);
     }
-    for (index_t c = whole; c < out; ++c)
+    index_t c = whole;
+    for (; c + LANES <= out; c += LANES) {
+        vector sums[R];
+        for (int r = 0; r < R; ++r) sums[r] = load(y + r * out + c);
+        for (int k = 0; k < K; ++k) {
+            const vector weights = kept(load(w + k * out + c));
+            for (int r = 0; r < R; ++r) sums[r] += weights * x[r * in + k];
+        }
+        for (int r = 0; r < R; ++r) store(y + r * out + c, sums[r]);
+    }
+    for (; c < out; ++c)
         for (int r = 0; r < R; ++r) {
             T sum = y[r * out + c];
             for (int k = 0; k < K; ++k) sum += w[k * out + c] * x[r * in + k];
@@ -173,6 +183,7 @@ static void backward(const T* x, const T* w, const T* g, T* dx, T* dw, index_t r
             backward(x, w, g, dx, dw, rows, in, out, threads);                                                         \
         });                                                                                                            \
     }                                                                                                                  \
+    /* y = x w^T, as the gradient of a product's input. */                                                             \
     extern "C" void linear_transposed_##NAME(const T* x, const T* w, T* y, int64_t rows, int64_t in, int64_t out,      \
                                              int32_t threads) {                                                        \
         guarded([&] {                                                                                                  \

@@ -30,6 +30,7 @@ class Function:
 
     Raises:
         KernelError: a parameter has a dtype that no array, or no number, can have.
+        ValueError: the signature is none.
     """
 
     def __init__(self, file: str, entry: str, signature: str) -> None:
@@ -41,7 +42,7 @@ class Function:
                 raise KernelError(f"[{entry}] {each.name}: expected a dtype of {', '.join(dtypes)}, found "
                                   f"{each.dtype!r}")
         self._arrays = [(place, each) for place, each in enumerate(self._parameters) if each.rank is not None]
-        self._entries: dict[str, tuple[Any, ctypes.c_int32]] = {}
+        self._entries: dict[str, tuple[Any, ctypes.c_int32, Any]] = {}
         storage.count_in(file)
 
     def __call__(self, *arguments: Any) -> None:
@@ -69,13 +70,12 @@ class Function:
                     or not (argument.flags.c_contiguous or (parameter.apart and _in_rows(argument))):
                 raise self._misfit(parameter, argument, name)
             passed[place] = address(argument)
-        entry, failures = self._entry(real)
+        entry, failures, take_failures = self._entry(real)
         try:
             entry(*passed)
         except ctypes.ArgumentError as error:
             raise self._number_misfit(arguments) from error
-        if failures.value:
-            failures.value = 0
+        if failures.value and take_failures():
             raise MemoryError(f"[{self.entry}] no memory left for what the kernel needs beside its arrays")
 
     def _number_misfit(self, arguments: Sequence[Any]) -> Exception:
@@ -99,7 +99,7 @@ class Function:
         return ShapeError(f"[{self.entry}] {parameter.name}: expected {parameter}, found {kind} array of shape "
                           f"{argument.shape}")
 
-    def _entry(self, real: str) -> tuple[Any, ctypes.c_int32]:
+    def _entry(self, real: str) -> tuple[Any, ctypes.c_int32, Any]:
         if real not in self._entries:
             if not real:
                 raise DtypeError(f"[{self.entry}] expected an array of {' or '.join(storage.REALS)}, found none")
@@ -111,16 +111,16 @@ class Function:
                 raise KernelError(f"[{self.entry}] expected the entry {self.entry}_{real} in {self.file}, found none")
             function.restype = None
             function.argtypes = [ctypes.c_void_p if p.rank is not None else _NUMBERS[p.dtype] for p in self._parameters]
-            self._entries[real] = function, _failures_of(loaded)
+            self._entries[real] = function, *_failures_of(loaded)
         return self._entries[real]
 
 
-def _failures_of(loaded: ctypes.CDLL) -> ctypes.c_int32:
-    """How many calls have found too little memory (`native.h`); always 0 if no kernel of the library needs any."""
+def _failures_of(loaded: ctypes.CDLL) -> tuple[ctypes.c_int32, Any]:
+    """How many calls have found too little memory, and what tells those of a thread (`native.h`)."""
     try:
-        return ctypes.c_int32.in_dll(loaded, "duoln_out_of_memory")
-    except ValueError:
-        return ctypes.c_int32(0)
+        return ctypes.c_int32.in_dll(loaded, "duoln_failures"), loaded.duoln_take_failures
+    except (ValueError, AttributeError):  # a plug-in's text without that header
+        return ctypes.c_int32(0), None
 
 
 def _in_rows(array: np.ndarray) -> bool:

@@ -17,6 +17,10 @@ from duoln.kernels.linear import few_rows
 
 LEAST = 1 << 18
 """Multiplications below which BLAS uses one thread too; its call costs less."""
+_LEAST_OF_VECTOR = 1 << 13
+"""The same for a product with one row or column, which BLAS divides between threads from about 9,200 on: the number of
+threads would change its bits.
+"""
 _WORTH_THREADS = 1 << 21
 """Multiplications below which a second thread costs more than it saves."""
 _WORTH_THREADS_BYTES = 1 << 22
@@ -43,7 +47,8 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
     Shape:
         a (rows, depth), b (depth, columns), bias (columns,) or None -> (rows, columns).
 
-    Either matrix may lie transposed in memory. `out` is where the result goes; its rows lie in one piece each.
+    Either matrix may lie transposed in memory. `out` is where the result goes; its rows lie in one piece each, and it
+    overlaps neither matrix.
     """
     rows, columns = len(a), b.shape[1]
     if out is None:
@@ -159,6 +164,7 @@ def _distance(matrix: Array) -> int:
 
 def failure(rows: int, b: Array) -> str | None:
     """The reason why a product of so many rows and `b` is not compiled; None if it is."""
-    if rows * b.size < LEAST:
-        return f"it is for at least {LEAST} multiplications"
+    least = min(LEAST, _LEAST_OF_VECTOR) if rows == 1 or b.shape[1] == 1 else LEAST
+    if rows * b.size < least:
+        return f"it is for at least {least} multiplications"
     return native.failure(FILE, b.dtype)

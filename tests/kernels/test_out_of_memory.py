@@ -1,5 +1,7 @@
 """Kernels that find too little memory for what they need beside their arrays: a MemoryError, and the next call works."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,27 @@ def test_a_member_of_a_walk_that_fails(threads, by_units, functions):
         assert not done[failing:].any()
         functions[1](done, 200, -1, threads, by_units)
         assert done.all()
+
+
+def test_the_thread_whose_call_fails_is_told(functions):
+    """Another thread calls the same kernel meanwhile."""
+    count, done = 3000, {}
+
+    def call(failing):
+        errors, values = 0, np.zeros(4, np.float32)
+        for _ in range(count):
+            try:
+                functions[0](values, 4, failing, 1)
+            except MemoryError:
+                errors += 1
+        done[failing] = errors
+
+    threads = [threading.Thread(target=call, args=(failing,)) for failing in (2, -1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert done == {2: count, -1: 0}
 
 
 def test_a_run_is_told_of_it_as_of_other_memory(monkeypatch, capsys, tmp_path):

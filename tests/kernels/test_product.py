@@ -1,5 +1,9 @@
 """Compiled products of two matrices: values in every layout and size, gradients, the same bits for any number of threads."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -16,7 +20,7 @@ pytestmark = [pytest.mark.skipif(native.compiler() is None, reason="there is no 
 SIZES = [(1, 1, 1), (1, 300, 17), (5, 1, 33), (9, 270, 80), (6, 7, 16), (7, 257, 15), (13, 1025, 31), (48, 64, 64), (97, 33, 130),
          (257, 40, 19), (270, 1030, 40), (300, 2049, 5), (640, 17, 48), (256, 1100, 20), (40, 6600, 9), (3, 130, 33), (8, 1025, 31),
          (300, 270, 530), (1025, 20, 515), (129, 513, 97), (136, 64, 65), (207, 260, 160),
-         (260, 300, 1300), (7, 1030, 3), (33, 130, 2), (300, 2049, 4), (2049, 40, 1), (640, 17, MOST_ROWS)]
+         (260, 300, 1300), (7, 1030, 3), (3, 130, 149), (33, 130, 2), (300, 2049, 4), (2049, 40, 1), (640, 17, MOST_ROWS)]
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +99,7 @@ def test_a_product_with_pieces_has_the_bits_of_that_with_the_whole_matrix(rows, 
 def test_few_rows_and_few_columns_pack_nothing(few, layout, rng, monkeypatch):
     """Where the other matrix lies so that it is read in one pass; each is the transpose of the other."""
     monkeypatch.setattr(module, "_product", None)
-    matrix, few_rows = (rng.standard_normal(shape, np.float32) for shape in ((130, 70), (few, 130)))
+    matrix, few_rows = (rng.standard_normal(shape, np.float32) for shape in ((130, 170), (few, 130)))
     if layout == "transposed" and few > MOST_ROWS_TRANSPOSED:
         monkeypatch.undo()
     matrix = _laid_out(layout, matrix)
@@ -193,3 +197,18 @@ def test_small_products_and_those_of_few_rows_have_other_rules(monkeypatch, nump
     assert rule.supports(numpy_backend, x, weight, None) is None
     assert "at least" in rule.supports(numpy_backend, x[:3], weight[:, :9], None)
     assert "few rows" in rule.supports(numpy_backend, x[:4], weight, None)
+
+
+@pytest.mark.parametrize("sizes", [(1, 12_000, 1), (9, 12_000, 1), (1, 30_000, 3), (12_000, 1, 1)], ids=str)
+def test_products_of_a_vector_have_the_same_bits_for_any_number_of_threads(sizes):
+    """In processes of their own, where BLAS has that number of threads, too; it divides a sum."""
+    program = f"""
+import duoln, hashlib, numpy as np
+from duoln.kernels.product.multiply import column_sums, multiply
+rng = np.random.default_rng(0)
+a, b = rng.standard_normal({sizes[:2]}), rng.standard_normal({sizes[1:]})
+print(hashlib.sha256(multiply(a, b).tobytes() + column_sums(b).tobytes()).hexdigest())
+"""
+    printed = {subprocess.run([sys.executable, "-c", program], env={**os.environ, "DUOLN_THREADS": count}, text=True,
+                              capture_output=True, check=True).stdout for count in ("1", "2", "3")}
+    assert len(printed) == 1
