@@ -17,8 +17,8 @@
 #error "expected -DREAL_BITS=32 or 64"
 #endif
 
-// How many calls have found too little memory and are not told yet: of all threads, which the launcher looks at after each call,
-// and of the thread that asks, because other threads call kernels at the same time.
+// Calls that have found too little memory. `duoln_failures` counts those of all threads; the launcher reads it after each call. If
+// there are any, the launcher takes those of its own thread, because other threads call kernels at the same time.
 static thread_local int32_t own_failures = 0;
 extern "C" {
 std::atomic<int32_t> duoln_failures{0};

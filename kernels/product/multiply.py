@@ -164,7 +164,7 @@ def _distance(matrix: Array) -> int:
 
 def failure(rows: int, b: Array) -> str | None:
     """The reason why a product of so many rows and `b` is not compiled; None if it is."""
-    least = min(LEAST, _LEAST_OF_VECTOR) if rows == 1 or b.shape[1] == 1 else LEAST
+    least = _LEAST_OF_VECTOR if rows == 1 or b.shape[1] == 1 else LEAST
     if rows * b.size < least:
         return f"it is for at least {least} multiplications"
     return native.failure(FILE, b.dtype)
