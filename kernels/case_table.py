@@ -158,7 +158,7 @@ def _take() -> Iterator[RuleCase]:
 
 def _linear() -> Iterator[RuleCase]:
     for rows, n_in, n_out in ((1, 1, 65_536), (2, 257, 256), (3, 1000, 67), (4, 301, 1001), (4, 65_537, 1),
-                              (5, 1030, 70), (65, 513, 17), (300, 33, 50), (300, 1025, 3)):
+                              (5, 1030, 70), (65, 513, 17), (300, 33, 50), (300, 1025, 3), (1025, 3, 257)):
         rng = np.random.default_rng([rows, n_in, n_out])
         inputs = _floats(rng, rows, n_in), _floats(rng, n_in, n_out) * np.float32(n_in ** -0.5), _floats(rng, n_out)
         yield RuleCase("linear", f"{rows} x {n_in} x {n_out}", inputs, {}, max(n_in, n_out))

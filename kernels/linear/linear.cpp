@@ -17,6 +17,7 @@ static const int GROUP = 4;  // rows of x that share a load of the matrix
 static const int PANEL = 8;  // rows of the matrix that share a load and a store of y; the next panel is asked for
 static const int SIDE_BY_SIDE = 8;   // vectors that are added up side by side; fewer would wait for each other
 static const int ROWS_OF_W = 4;  // rows of the matrix, or of its gradient, that share a load of g
+static const index_t COLUMNS_AT_ONCE = 1 << 12;  // of a sum over columns: the rounding of a longer one would grow with it
 static const index_t BLOCK = 128;  // rows of the matrix whose products are added up together, whatever the threads
 
 // y += x[r, 0 .. K) w[0 .. K, :] for R rows.
@@ -57,18 +58,14 @@ static void add_panel(const T* x, const T* w, T* y, index_t in, index_t out) {
         }
 }
 
-// dx[r, k .. k + K) = the products of g's rows with K rows of w. These are read in turns, which the CPU does not foresee, so the
-// loop asks for the rows that follow.
+// dx[r, k .. k + K) = or += the products of g's rows with K rows of w, over the first `count` columns. These are read in turns,
+// which the CPU does not foresee, so the loop asks for the rows that follow.
 template <int R, int K, class T>
-static void dots(const T* g, const T* w, T* dx, index_t in, index_t out) {
-    if constexpr (R * K > SIDE_BY_SIDE) {
-        dots<R, K / 2>(g, w, dx, in, out);
-        return dots<R, K - K / 2>(g, w + K / 2 * out, dx + K / 2, in, out);
-    }
+static void some_dots(const T* g, const T* w, T* dx, index_t in, index_t out, index_t count, bool add) {
     using vector = typename Vector<T>::type;
     constexpr index_t LANES = Vector<T>::lanes;
     vector sums[R][K] = {};
-    const index_t whole = out / LANES * LANES;
+    const index_t whole = count / LANES * LANES;
     for (index_t c = 0; c < whole; c += LANES) {
         vector weights[K];
         for (int k = 0; k < K; ++k) {
@@ -83,9 +80,23 @@ static void dots(const T* g, const T* w, T* dx, index_t in, index_t out) {
     for (int r = 0; r < R; ++r)
         for (int k = 0; k < K; ++k) {
             T sum = total<T>(sums[r][k]);
-            for (index_t c = whole; c < out; ++c) sum += g[r * out + c] * w[k * out + c];
-            dx[r * in + k] = sum;
+            for (index_t c = whole; c < count; ++c) sum += g[r * out + c] * w[k * out + c];
+            dx[r * in + k] = add ? dx[r * in + k] + sum : sum;
         }
+}
+
+// dx[r, k .. k + K) = the products of g's rows with K rows of w.
+template <int R, int K, class T>
+static void dots(const T* g, const T* w, T* dx, index_t in, index_t out) {
+    if constexpr (R * K > SIDE_BY_SIDE) {
+        dots<R, K / 2>(g, w, dx, in, out);
+        return dots<R, K - K / 2>(g, w + K / 2 * out, dx + K / 2, in, out);
+    }
+    index_t c = 0;
+    do {
+        some_dots<R, K>(g + c, w + c, dx, in, out, std::min(COLUMNS_AT_ONCE, out - c), c > 0);
+        c += COLUMNS_AT_ONCE;
+    } while (c < out);
 }
 
 // dw[k, :] = or += the sum of x[r, k] g[r, :] over R rows, for K values of k.

@@ -5,37 +5,11 @@
 // pair of panels at a time, by the tile of the first rows (tile.h). Tiles ask for what the next tiles read.
 #pragma once
 #include "../packing.h"
-#include "../activation.h"
+#include "operands.h"
 
 static const index_t ROWS_AT_ONCE = 8 * TALL_ROWS;  // of a part of many: they and their sums stay in the second cache
 static const index_t FEW_ROWS = 2 * ROWS_AT_ONCE;
 static const index_t CACHED_PANELS = 1 << 19;  // bytes of a group of panels
-
-// Rows of the second matrix that lie in one piece of memory: `end` is the row after them, a distance is that of two rows.
-template <class T>
-struct Piece {
-    const T* rows;
-    index_t distance, end;
-};
-
-// The arguments of a product: a (rows, depth), or (depth, rows) if `a_turned`, and b (depth, columns), of pieces one below the
-// other, or (columns, depth), of one piece, if `b_turned`.
-template <class T>
-struct Operands {
-    const T *a, *bias;
-    std::vector<Piece<T>> b;
-    T* out;
-    index_t rows, depth, columns, a_distance, out_distance;
-    bool a_turned, b_turned;
-    T* sums = nullptr;  // of b's columns, with room for whole panels
-    int activation = 0;  // see activation.h
-
-    const T* a_at(index_t row, index_t k) const { return a_turned ? a + k * a_distance + row : a + row * a_distance + k; }
-    const T* b_at(index_t k, index_t column) const {
-        return b_turned ? b[0].rows + column * b[0].distance + k : b[0].rows + k * b[0].distance + column;
-    }
-    bool b_in_one_piece() const { return b.size() == 1; }
-};
 
 // Some places of the depth, some rows, and a group of panels.
 struct Place {

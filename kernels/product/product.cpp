@@ -1,9 +1,10 @@
 // Products of two matrices, each of which may lie transposed in memory, or the second one in pieces.
 //
-// The result is divided into parts of rows and columns (part.h). A part belongs to one thread, and no thread waits for another:
+// A product of a small depth is made row by row (shallow.h). The result of another is divided into parts of rows and columns (part.h). A part belongs to one thread, and no thread waits for another:
 // another process that takes a core costs its share of time and no more, where BLAS's threads wait for each other at each block.
 // Each value of the result is one sum over each block of the depth, in order, so it has the same bits for any number of threads.
 #include "part.h"
+#include "shallow.h"
 
 static const index_t LEAST_PART = 1 << 19;  // multiplications
 
@@ -37,6 +38,7 @@ template <class T>
 static void multiply(Operands<T> of, T* sums, int threads) {
     const index_t panels = Panel<T>::count(of.columns), W = Panel<T>::width, R = TALL_ROWS, P = TALL_PANELS;
     const Aligned<T> room(sums ? panels * W : 0);
+    if (is_shallow(of) && !sums) return multiply_shallow(of, threads);
     if (sums) {
         std::fill_n(room.data(), panels * W, T(0));
         of.sums = room.data();

@@ -1,10 +1,13 @@
-"""Norms and an LSTM of more rows than the caches hold, whose results are written past them: the same bits as those of few rows."""
+"""Norms, products and an LSTM of more rows than the caches hold, whose results are written past them: the same bits as those of few
+rows.
+"""
 
 import numpy as np
 import pytest
 
 from duoln import ops
 from duoln.kernels import native
+from duoln.kernels.product.multiply import multiply
 from duoln.ops.recurrent.variants import norm_shapes
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
@@ -38,6 +41,15 @@ def test_layer_norm(dtype, offset, threads, rng, numpy_backend):
     for first in range(0, ROWS, FEW * 40):
         some_y, some_dx = results(first, min(first + FEW, ROWS))
         assert np.array_equal(y[first:first + FEW], some_y) and np.array_equal(dx[first:first + FEW], some_dx)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_product_of_a_small_depth(dtype, threads, rng):
+    a, b, bias = (rng.standard_normal(shape).astype(dtype) for shape in ((ROWS + 3, 3), (3, WIDTH), WIDTH))
+    whole = multiply(a, b, bias=bias)
+    few = 2 * FEW  # enough for a compiled product
+    for first in range(0, len(a) - few, few * 20):
+        assert np.array_equal(whole[first:first + few], multiply(a[first:first + few], b, bias=bias))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

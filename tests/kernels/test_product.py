@@ -20,7 +20,8 @@ pytestmark = [pytest.mark.skipif(native.compiler() is None, reason="there is no 
 SIZES = [(1, 1, 1), (1, 300, 17), (5, 1, 33), (9, 270, 80), (6, 7, 16), (7, 257, 15), (13, 1025, 31), (48, 64, 64), (97, 33, 130),
          (257, 40, 19), (270, 1030, 40), (300, 2049, 5), (640, 17, 48), (256, 1100, 20), (40, 6600, 9), (3, 130, 33), (8, 1025, 31),
          (300, 270, 530), (1025, 20, 515), (129, 513, 97), (136, 64, 65), (207, 260, 160),
-         (260, 300, 1300), (7, 1030, 3), (3, 130, 149), (33, 130, 2), (300, 2049, 4), (2049, 40, 1), (640, 17, MOST_ROWS)]
+         (260, 300, 1300), (7, 1030, 3), (3, 130, 149), (33, 130, 2), (300, 2049, 4), (2049, 40, 1), (640, 17, MOST_ROWS),
+         (50, 3, 1001), (67, 8, 128), (10, 1, 300)]
 
 
 @pytest.fixture(autouse=True)
@@ -172,7 +173,8 @@ def test_an_activation_after_a_product(n_out, shape, dtype, activation, threads,
     np.testing.assert_allclose(gradient, slope.reshape(-1, n_out).sum(axis=0), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("sizes", [(300, 70, 33), (30, 2100, 70), (3, 2100, 70), (300, 40, 530), (300, 700, 3)], ids=str)
+@pytest.mark.parametrize("sizes", [(300, 70, 33), (30, 2100, 70), (3, 2100, 70), (300, 40, 530), (300, 700, 3),
+                                   (303, 5, 700)], ids=str)
 def test_the_same_bits_for_any_number_of_threads_and_any_repeat(sizes, monkeypatch, rng):
     rows, depth, columns = sizes
     a, b = rng.standard_normal((rows, depth), np.float32), rng.standard_normal((depth, columns), np.float32)
@@ -184,11 +186,20 @@ def test_the_same_bits_for_any_number_of_threads_and_any_repeat(sizes, monkeypat
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_not_a_number_stays_in_its_row_and_column(value):
-    a, b = np.ones((20, 40), np.float32), np.ones((40, 50), np.float32)
+@pytest.mark.parametrize("depth, columns", [(40, 50), (8, 150)])
+def test_what_is_not_a_number_stays_in_its_row_and_column(depth, columns, value):
+    a, b = np.ones((20, depth), np.float32), np.ones((depth, columns), np.float32)
     a[3, 5], b[7, 49] = value, value
     strange = ~np.isfinite(multiply(a, b))
-    assert strange[3].all() and strange[:, 49].all() and strange.sum() == 50 + 20 - 1
+    assert strange[3].all() and strange[:, 49].all() and strange.sum() == columns + 20 - 1
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4])
+def test_the_rounding_of_a_long_sum_over_a_matrix_that_lies_transposed_stays_small(rows, rng):
+    """Positive values: all roundings of a sum in one chain would go the same way, 1.4e-5 of this one."""
+    a, b = rng.random((rows, 1 << 22), np.float32), rng.random((2, 1 << 22), np.float32)
+    exact = a.astype(np.float64) @ b.astype(np.float64).T
+    assert np.abs(multiply(a, b.T) / exact - 1).max() <= 2e-6
 
 
 def test_small_products_and_those_of_few_rows_have_other_rules(monkeypatch, numpy_backend):

@@ -1,0 +1,30 @@
+// The arguments of a product of two matrices.
+#pragma once
+#include "../native.h"
+#include "../activation.h"
+
+// Rows of the second matrix that lie in one piece of memory: `end` is the row after them, a distance is that of two rows.
+template <class T>
+struct Piece {
+    const T* rows;
+    index_t distance, end;
+};
+
+// The arguments of a product: a (rows, depth), or (depth, rows) if `a_turned`, and b (depth, columns), of pieces one below the
+// other, or (columns, depth), of one piece, if `b_turned`.
+template <class T>
+struct Operands {
+    const T *a, *bias;
+    std::vector<Piece<T>> b;
+    T* out;
+    index_t rows, depth, columns, a_distance, out_distance;
+    bool a_turned, b_turned;
+    T* sums = nullptr;  // of b's columns, with room for whole panels
+    int activation = 0;  // see activation.h
+
+    const T* a_at(index_t row, index_t k) const { return a_turned ? a + k * a_distance + row : a + row * a_distance + k; }
+    const T* b_at(index_t k, index_t column) const {
+        return b_turned ? b[0].rows + column * b[0].distance + k : b[0].rows + k * b[0].distance + column;
+    }
+    bool b_in_one_piece() const { return b.size() == 1; }
+};
