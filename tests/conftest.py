@@ -36,6 +36,7 @@ import stand_in_cupy
 
 from duoln import runtime
 from duoln.kernels import host
+from duoln.kernels.recurrent import positions
 
 if os.environ.get("DUOLN_NATIVE") == "0":  # tests of an operator's first rule are then of NumPy's
     runtime._MODULES["numpy"] = ("numpy",)
@@ -123,6 +124,13 @@ def threads(request, monkeypatch):
     monkeypatch.setattr(host, "workers", lambda: request.param)
     monkeypatch.setattr(host, "PARALLEL_BYTES", 1)
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def _inputs_before_the_walk(request, monkeypatch):
+    """Obeys the marker of that name."""
+    if request.node.get_closest_marker("inputs_before_the_walk"):
+        monkeypatch.setattr(positions, "FEW_INPUTS", -1)
 
 
 def every_second(*axes):

@@ -100,11 +100,11 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     units, positions = walked.units, walked.positions
     dh = walks.given(units, gouts[1], walked.hidden)
     d_x_proj, d_h_proj = host.empty_like(saved.x_proj), host.empty_like(saved.x_proj)
-    d_bias_x = walks.row_blocks(positions, _GATES * units.stride, walked.x.dtype)
+    d_bias_x = walks.row_blocks(positions, (_GATES * units.stride,), walked.x.dtype)
     d_gain_x, d_gain_h, d_bias_h = (np.zeros_like(d_bias_x) if normed else None for _ in range(3))
     _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h,
                d_bias_h, saved.attrs["gradient_limit"] or 0.0)
-    d_x, d_w_x, d_w_h = walked.product_gradients(d_x_proj, d_h_proj, needs[0])
+    (d_x, d_w_x), d_w_h = walked.input_gradients(d_x_proj, needs[0]), walked.state_gradient(d_h_proj)
     d_norms = {name: units.cut(d.sum(axis=0)) for name, d in (("gain_x", d_gain_x), ("bias_x", d_bias_x),
                                                               ("gain_h", d_gain_h), ("bias_h", d_bias_h))
                if d is not None}

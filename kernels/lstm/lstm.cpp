@@ -1,7 +1,7 @@
 // An LSTM over a whole sequence (Ba, Kiros, Hinton 2016, eq. 20-22 and 29-31), forward and backward.
 //
 // The input's product x_proj for all positions comes in, and the gradients of both products go out; large products are
-// not made here. With norms over the gates both weights are used without the means of their rows, so that no norm need
+// not made here. Where there are norms and few inputs, the walk multiplies these itself, and x_proj takes no memory. With norms over the gates both weights are used without the means of their rows, so that no norm need
 // subtract one: the input's was before its product, the recurrent one is when it is packed.
 #include "../recurrent/walk.h"
 #include "../rows.h"
@@ -14,18 +14,24 @@ template <class T>
 struct Lstm {
     Sizes sizes;
     T eps;
-    T *x_proj, *h_proj;  // (positions, 4 * stride); without norms x_proj is their sum, and there is no h_proj
+    Inputs<T> inputs;  // few only with norms
+    T* x_proj;  // (positions, 4 * stride), without norms the sum of both products; (batch, 4 * stride) of a time step for few inputs
+    T* h_proj;  // (positions, 4 * stride), or null without norms
     const T *gain_x, *gain_h, *inner_bias, *bias;  // (4 * stride)
     const T *gain_c, *bias_c;  // (stride)
     T *hidden, *cells;  // (steps + 1, batch, stride)
     T* norms;  // (positions, 4): rstd of x_proj and h_proj, mean and rstd of the cell
+
+    T* x_of(index_t row, index_t slot) const { return x_proj + inputs.place(row, slot) * GATES * sizes.stride; }
+    index_t room_of_x() const { return inputs.are_few() ? sizes.batch * GATES * sizes.stride : 0; }
 };
 
 template <class T>
 struct LstmGradients {
     const T* d_hidden;  // (steps, batch, hidden), or null
     T *dh, *dc;  // (batch, stride)
-    T *d_x_proj, *d_h_proj;  // (positions, 4 * stride); one array without norms
+    T *d_x_proj, *d_h_proj;  // (positions, 4 * stride); one array without norms; no d_x_proj for few inputs
+    T *d_x, *d_w_x;  // of few inputs: (positions, inputs), or null, and (blocks of rows, inputs, 4 * stride)
     T *d_bias, *d_gain_x, *d_gain_h;  // (blocks of rows, 4 * stride)
     T *d_gain_c, *d_bias_c;  // (blocks of rows, stride)
     T limit;  // of the gradients that a time step hands to the one before; 0 for none
@@ -40,14 +46,14 @@ struct Products {
     const T *x, *h;
     T rstd_x, rstd_h;
 
-    Products(const Lstm<T>& l, index_t slot)
+    Products(const Lstm<T>& l, index_t row, index_t slot)
         : S(l.sizes.stride), gain_x(l.gain_x), gain_h(l.gain_h), inner_bias(l.inner_bias), bias(l.bias), rstd_x(0), rstd_h(0) {
-        x = l.x_proj + slot * GATES * S;
+        x = l.x_of(row, slot);
         h = NORMED ? l.h_proj + slot * GATES * S : nullptr;
     }
     // With the norms that the walk forward has kept.
-    static Products kept(const Lstm<T>& l, index_t slot) {
-        Products products(l, slot);
+    static Products kept(const Lstm<T>& l, index_t row, index_t slot) {
+        Products products(l, row, slot);
         if (NORMED) {
             products.rstd_x = l.norms[slot * 4];
             products.rstd_h = l.norms[slot * 4 + 1];
@@ -97,12 +103,13 @@ struct Step {
     // The sums of squares of both products.
     void add_squares(index_t row, index_t slot) const {
         const index_t S = l.sizes.stride;
-        const T *x = l.x_proj + slot * wide(), *h = l.h_proj + slot * wide();
+        const T *x = l.x_of(row, slot), *h = l.h_proj + slot * wide();
+        const bool from_memory = !l.inputs.are_few();
         for (index_t p = s.first_panel; p < s.last_panel; ++p) {
             vector of_x{}, of_h{};
             for (index_t gate = 0; gate < GATES; ++gate)
                 for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
-                    fetch_ahead(x + k, ahead);
+                    if (from_memory) fetch_ahead(x + k, ahead);
                     const vector value = load(x + k) + load(l.inner_bias + k);
                     of_x += value * value;
                     of_h += load(h + k) * load(h + k);
@@ -115,7 +122,7 @@ struct Step {
     // The new cell, and the hidden state; with a norm of the cell the output gate is where the hidden state will be.
     void open_gates(index_t row, index_t slot) const {
         const index_t H = l.sizes.hidden;
-        Products<T, NORMED> products(l, slot);
+        Products<T, NORMED> products(l, row, slot);
         if constexpr (NORMED) {
             products.rstd_x = T(1) / std::sqrt(mean_of_products(sums_of(row)) + l.eps);
             products.rstd_h = T(1) / std::sqrt(mean_of_products(sums_of(row) + 1) + l.eps);
@@ -168,6 +175,7 @@ static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& 
         for (index_t first = 0; first < rows.count(); first += together) {
             const index_t last = first + together;
             if constexpr (NORMED) {
+                if (l.inputs.are_few()) l.inputs.multiply(rows, first, last, s, sizes, GATES, l.x_proj);
                 for (index_t r = first; r < last; ++r) step.add_squares(rows.row[r], rows.slot[r]);
                 barrier.wait();
             }
@@ -194,11 +202,15 @@ struct StepBack : Step<T, NORMED, CELL> {
     bool past_caches;  // where the gradient of x_proj goes
 
     T* kept_of(index_t row) const { return of_cell + row * 3 * l.sizes.stride; }
+    // For few inputs the gradient of x_proj replaces it.
+    T* d_x_of(index_t row, index_t slot) const {
+        return l.inputs.are_few() ? l.x_of(row, slot) : d.d_x_proj + slot * wide();
+    }
 
     // Through the hidden state and the norm's gain and bias.
     void through_cell_norm(index_t row, index_t slot, const T* dh) const {
         const index_t S = l.sizes.stride, block = row / ROW_BLOCK * S;
-        const auto products = Products<T, NORMED>::kept(l, slot);
+        const auto products = Products<T, NORMED>::kept(l, row, slot);
         const CellNorm<T> norm = this->cell_norm(row, l.norms[slot * 4 + 2], l.norms[slot * 4 + 3]);
         T *kept = kept_of(row), *sums = sums_of(row), *d_gain = d.d_gain_c + block, *d_bias = d.d_bias_c + block;
         each_panels(s, [=](index_t first, index_t last) {
@@ -236,10 +248,10 @@ struct StepBack : Step<T, NORMED, CELL> {
     // Through the cell and the gates. Until its gradient is known, a gate is where that will be.
     void through_gates(index_t row, index_t slot, const T* dh) const {
         const index_t S = l.sizes.stride, P = l.sizes.panels, block = row / ROW_BLOCK * wide(), ahead = this->ahead;
-        const bool past_caches = this->past_caches;
-        const auto products = Products<T, NORMED>::kept(l, slot);
+        const bool past_caches = this->past_caches, from_memory = !l.inputs.are_few();
+        const auto products = Products<T, NORMED>::kept(l, row, slot);
         const T *c_before = this->state(l.cells, this->before, row), *kept = kept_of(row);
-        T *dc = d.dc + row * S, *d_x = d.d_x_proj + slot * wide(), *d_gates = d.d_h_proj + slot * wide(), *sums = sums_of(row);
+        T *dc = d.dc + row * S, *d_x = d_x_of(row, slot), *d_gates = d.d_h_proj + slot * wide(), *sums = sums_of(row);
         T* d_bias = d.d_bias + block;
         T *d_gain_x = NORMED ? d.d_gain_x + block : nullptr, *d_gain_h = NORMED ? d.d_gain_h + block : nullptr;
         CellNorm<T> norm = this->cell_norm(row, 0, 0);
@@ -268,13 +280,13 @@ struct StepBack : Step<T, NORMED, CELL> {
                     const LstmGates<vector> of = lstm_gradient(gates, load(c_before + j), d_c, load(dh + j) * tanh_c);
                     store(dc + j, d_c * gates.f);
                     const auto through_sum = [&](index_t k, vector value) {
-                        fetch_ahead(products.x + k, ahead);
+                        if (from_memory) fetch_ahead(products.x + k, ahead);
                         claim_ahead(d_gates + k, ahead);
                         store(d_gates + k, value);
                         add_to(d_bias + k, value);
                         if constexpr (NORMED) {
                             fetch_ahead(products.h + k, ahead);
-                            if (!past_caches) claim_ahead(d_x + k, ahead);
+                            if (from_memory && !past_caches) claim_ahead(d_x + k, ahead);
                             const vector of_gain_x = value * products.xhat_x(k), of_gain_h = value * products.xhat_h(k);
                             add_to(d_gain_x + k, of_gain_x);
                             add_to(d_gain_h + k, of_gain_h);
@@ -295,9 +307,9 @@ struct StepBack : Step<T, NORMED, CELL> {
 
     // Through the norms of both products.
     void through_norms(index_t row, index_t slot) const {
-        const auto products = Products<T, NORMED>::kept(l, slot);
+        const auto products = Products<T, NORMED>::kept(l, row, slot);
         const T along_x = this->mean_of_products(sums_of(row)), along_h = this->mean_of_products(sums_of(row) + 1);
-        T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide();
+        T *d_x = d_x_of(row, slot), *d_h = d.d_h_proj + slot * wide();
         for (index_t gate = 0; gate < GATES; ++gate) {
             const index_t first = gate * l.sizes.stride + s.first_panel * W, last = gate * l.sizes.stride + s.last_panel * W;
             for (index_t k = first; k < last; k += L) {
@@ -312,19 +324,21 @@ struct StepBack : Step<T, NORMED, CELL> {
 };
 
 template <class T, bool NORMED, bool CELL>
-static void walk_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* panel_sums, T* of_cell,
+static void walk_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* panel_sums, T* of_cell, T* of_inputs,
                       const Share& s, const Barrier& barrier) {
     const Sizes& sizes = l.sizes;
     const OwnSums<T> of_bias(sizes, s, barrier, GATES, d.d_bias), of_gain_x(sizes, s, barrier, GATES, d.d_gain_x),
         of_gain_h(sizes, s, barrier, GATES, d.d_gain_h), of_gain_c(sizes, s, barrier, 1, d.d_gain_c),
-        of_bias_c(sizes, s, barrier, 1, d.d_bias_c);
+        of_bias_c(sizes, s, barrier, 1, d.d_bias_c), of_w_x(sizes, s, barrier, l.inputs.count * GATES, d.d_w_x);
     d.d_bias = of_bias.data();
     d.d_gain_x = of_gain_x.data();
     d.d_gain_h = of_gain_h.data();
     d.d_gain_c = of_gain_c.data();
     d.d_bias_c = of_bias_c.data();
+    d.d_w_x = of_w_x.data();
     const index_t wide = GATES * sizes.stride, ahead = positions_ahead(sizes, barrier, true) * wide;
-    const bool past_caches = NORMED && go_past_caches<T>(sizes.steps * sizes.batch * wide);
+    const bool few_inputs = NORMED && l.inputs.are_few();
+    const bool past_caches = NORMED && !few_inputs && go_past_caches<T>(sizes.steps * sizes.batch * wide);
     Rows<T> rows;
     for (index_t position = sizes.steps - 1; position >= 0; --position) {
         const index_t t = sizes.time(position);
@@ -333,6 +347,7 @@ static void walk_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* 
         const index_t together = barrier.together(rows.count());
         for (index_t first = 0; first < rows.count(); first += together) {
             const index_t last = first + together;
+            if (few_inputs) l.inputs.multiply(rows, first, last, s, sizes, GATES, l.x_proj);
             if constexpr (CELL) {
                 for (index_t r = first; r < last; ++r) step.through_cell_norm(rows.row[r], rows.slot[r], rows.out[r]);
                 barrier.wait();
@@ -342,8 +357,10 @@ static void walk_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* 
                 barrier.wait();
                 for (index_t r = first; r < last; ++r) step.through_norms(rows.row[r], rows.slot[r]);
             }
+            if (few_inputs) l.inputs.differentiate(rows, first, last, s, sizes, GATES, l.x_proj, d.d_w_x, of_inputs);
         }
         barrier.wait();
+        if (few_inputs && d.d_x) l.inputs.add_panels(rows, s, sizes, of_inputs, d.d_x);
         multiply_products(rows, d.d_h_proj, wide, packed, s.first_panel, s.last_panel, d.dh, sizes.stride, false);
         bound(d.dh, rows, sizes, s, d.limit);
         bound(d.dc, rows, sizes, s, d.limit);
@@ -352,9 +369,10 @@ static void walk_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* 
 }
 
 template <class T, bool NORMED, bool CELL>
-static void forward(const Lstm<T>& l, const T* w_h, int threads, bool by_units) {
+static void forward(Lstm<T> l, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = l.sizes;
-    const Aligned<T> packed(GATES * l.sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels * 4);
+    const Aligned<T> packed(GATES * l.sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels * 4), x_room(l.room_of_x());
+    if (l.inputs.are_few()) l.x_proj = x_room.data();
     Weights<T>{w_h, sizes.hidden, GATES, NORMED, threads}.pack(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk<T, NORMED, CELL>(l, packed.data(), panel_sums.data(), share, barrier);
@@ -362,23 +380,26 @@ static void forward(const Lstm<T>& l, const T* w_h, int threads, bool by_units) 
 }
 
 template <class T, bool NORMED, bool CELL>
-static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, int threads, bool by_units) {
+static void backward(Lstm<T> l, const LstmGradients<T>& d, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = l.sizes;
     const Aligned<T> packed(GATES * l.sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels * 4),
-        of_cell(sizes.batch * 3 * sizes.stride);
+        of_cell(sizes.batch * 3 * sizes.stride), x_room(l.room_of_x()),
+        of_inputs(l.inputs.are_few() ? sizes.batch * l.inputs.count * sizes.panels : 0);
+    if (l.inputs.are_few()) l.x_proj = x_room.data();
     Weights<T>{w_h, sizes.hidden, GATES, NORMED, threads}.pack_transposed(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
-        walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), of_cell.data(), share, barrier);
+        walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), of_cell.data(), of_inputs.data(), share, barrier);
     });
 }
 
 // The arguments that forward and backward share, and what they make of them.
 #define SHARED_PARAMETERS(T)                                                                                          \
-    const T *w_h, T *x_proj, T *h_proj, const T *gain_x, const T *gain_h, const T *inner_bias, const T *bias,         \
-        const T *gain_c, const T *bias_c, T *hidden, T *cells, T *norms, const int64_t *slots, int64_t steps,         \
-        int64_t batch, int64_t units, double eps, int32_t variant, int32_t reverse, int32_t threads, int32_t by_units
+    const T *w_h, const T *x, const T *w_x, T *x_proj, T *h_proj, const T *gain_x, const T *gain_h,                   \
+        const T *inner_bias, const T *bias, const T *gain_c, const T *bias_c, T *hidden, T *cells, T *norms,          \
+        const int64_t *slots, int64_t steps, int64_t batch, int64_t inputs, int64_t units, double eps,                \
+        int32_t variant, int32_t reverse, int32_t threads, int32_t by_units
 #define SHARED_VALUES                                                                                                 \
-    const Lstm<T> l{sizes_of<T>(steps, batch, units, reverse != 0, slots), T(eps), x_proj, h_proj,       \
+    const Lstm<T> l{sizes_of<T>(steps, batch, units, reverse != 0, slots), T(eps), {x, w_x, inputs}, x_proj, h_proj,  \
                     gain_x, gain_h, inner_bias, bias, gain_c, bias_c, hidden, cells, norms};
 
 #define LSTM(TYPE, NAME)                                                                                                \
@@ -390,13 +411,13 @@ static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, 
         });                                                                                                             \
     }                                                                                                                   \
     extern "C" void lstm_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* dc,             \
-                                         TYPE* d_x_proj, TYPE* d_h_proj, TYPE* d_bias, TYPE* d_gain_x,                  \
-                                         TYPE* d_gain_h, TYPE* d_gain_c, TYPE* d_bias_c, double limit) {                \
+                                         TYPE* d_x_proj, TYPE* d_h_proj, TYPE* d_x, TYPE* d_w_x, TYPE* d_bias,          \
+                                         TYPE* d_gain_x, TYPE* d_gain_h, TYPE* d_gain_c, TYPE* d_bias_c, double limit) {  \
         guarded([&] {                                                                                                   \
             using T = TYPE;                                                                                             \
             SHARED_VALUES                                                                                               \
-            const LstmGradients<T> d{d_hidden, dh, dc, d_x_proj, d_h_proj, d_bias, d_gain_x, d_gain_h, d_gain_c, d_bias_c, \
-                                     T(limit)};                                                                         \
+            const LstmGradients<T> d{d_hidden, dh, dc, d_x_proj, d_h_proj, d_x, d_w_x, d_bias, d_gain_x, d_gain_h, d_gain_c, \
+                                     d_bias_c, T(limit)};                                                               \
             CALL(backward, l, d, w_h, threads, by_units != 0)                                                           \
         });                                                                                                             \
     }

@@ -1,7 +1,8 @@
 """The LSTM on the CPU, compiled: the whole sequence in one call, with its weights packed once.
 
 Kept for the gradient, per position: 10 H floats with norms over the gates (x_proj and h_proj before their norms 4 H
-each, cell, hidden state), 6 H without, 2 H with `remat`, and four numbers of the norms.
+each, cell, hidden state), 6 H without, 2 H with `remat`, and four numbers of the norms. For few inputs of `layer` the
+walks multiply these themselves, and x_proj is not kept: 6 H.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from duoln.ops.recurrent.variants import GATES, norm_shapes
 _FILE = "lstm/lstm.cpp"
 _GATES = GATES["lstm"]
 
-_SHARED = ("w_h: real[2], x_proj: real[2], h_proj: real[2]?, gain_x: real[1]?, gain_h: real[1]?, inner_bias: real[1]?, "
-           "bias: real[1], gain_c: real[1]?, bias_c: real[1]?, hidden: real[3], cells: real[3], norms: real[2]?, "
-           "slots: int64[2]?, steps: int64, batch: int64, units: int64, eps: float64, variant: int32, reverse: int32, "
-           "threads: int32, by_units: int32")
+_SHARED = ("w_h: real[2], x: real[2]?, w_x: real[2]?, x_proj: real[2]?, h_proj: real[2]?, gain_x: real[1]?, "
+           "gain_h: real[1]?, inner_bias: real[1]?, bias: real[1], gain_c: real[1]?, bias_c: real[1]?, "
+           "hidden: real[3], cells: real[3], norms: real[2]?, slots: int64[2]?, steps: int64, batch: int64, "
+           "inputs: int64, units: int64, eps: float64, variant: int32, reverse: int32, threads: int32, by_units: int32")
 _walk = native.Function(_FILE, "lstm_forward", _SHARED)
 _walk_back = native.Function(_FILE, "lstm_backward", f"{_SHARED}, d_hidden: real[3]?, dh: real[2], dc: real[2], "
-                             "d_x_proj: real[2], d_h_proj: real[2], d_bias: real[2], d_gain_x: real[2]?, "
-                             "d_gain_h: real[2]?, d_gain_c: real[2]?, d_bias_c: real[2]?, limit: float64")
+                             "d_x_proj: real[2]?, d_h_proj: real[2], d_x: real[2]?, d_w_x: real[3]?, d_bias: real[2], "
+                             "d_gain_x: real[2]?, d_gain_h: real[2]?, d_gain_c: real[2]?, d_bias_c: real[2]?, "
+                             "limit: float64")
 
 
 class _Saved(NamedTuple):
@@ -43,16 +45,28 @@ class _Saved(NamedTuple):
     cells: Array
     norms: Array | None
     x_proj: Array | None
-    """None with `remat`."""
+    """None with few inputs, whose product the walks compute, and with `remat`."""
     h_proj: Array | None
+    """None without norms over the gates, and with `remat`."""
     attrs: dict[str, Any]
+
+    @property
+    def is_normed(self) -> bool:
+        """Whether there are norms over the gates."""
+        return self.parameters.gain_x is not None
+
+    @property
+    def has_few_inputs(self) -> bool:
+        """Whether the walks multiply the inputs. They give no gradient of x_proj then, which `layer-theano` needs."""
+        return bool(self.attrs["norm"] == "layer" and self.walked.x.shape[1] <= walks.FEW_INPUTS)
 
     def shared(self) -> tuple[Any, ...]:
         """The arguments that both walks share."""
         walked = self.walked
-        return (walked.w_h, self.x_proj, self.h_proj, *self.parameters, walked.hidden, self.cells, self.norms,
-                walked.positions.slots, walked.positions.steps, walked.positions.batch, walked.units.hidden,
-                self.attrs["eps"], VARIANTS[self.attrs["norm"]], int(walked.positions.reverse),
+        inputs = (walked.x, walked.w_x) if self.has_few_inputs else (None, None)
+        return (walked.w_h, *inputs, self.x_proj, self.h_proj, *self.parameters, walked.hidden, self.cells, self.norms,
+                walked.positions.slots, walked.positions.steps, walked.positions.batch, walked.x.shape[1],
+                walked.units.hidden, self.attrs["eps"], VARIANTS[self.attrs["norm"]], int(walked.positions.reverse),
                 *walks.threads(walked.positions, walked.w_h))
 
 
@@ -65,10 +79,11 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
         w_x = centred(w_x)
     walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
                           walks.states(units, positions, h), units, positions)
-    x_proj = walks.product(walked.x, walked.w_x, walked.units)
     saved = _Saved(walked, parameters(units, bias, norms, attrs["norm"]), walks.states(units, positions, c),
-                   np.empty((len(x_proj), 4), x.dtype) if norms else None, x_proj,
-                   host.empty_like(x_proj) if "gain_x" in norms else None, attrs)
+                   np.empty((len(walked.x), 4), x.dtype) if norms else None, None,
+                   walked.room_for_products() if "gain_x" in norms else None, attrs)
+    if not saved.has_few_inputs:
+        saved = saved._replace(x_proj=walks.product(walked.x, walked.w_x, units))
     _walk(*saved.shared())
     return walked.outputs(walked.hidden, saved.cells), \
         saved._replace(x_proj=None, h_proj=None) if attrs["remat"] else saved
@@ -76,33 +91,40 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
 
 def _complete(saved: _Saved) -> _Saved:
     """The saved values with the products that `remat` omits."""
-    if saved.x_proj is not None:
+    if (saved.h_proj if saved.is_normed else saved.x_proj) is not None:
         return saved
     walked = saved.walked
-    x_proj = walks.product(walked.x, walked.w_x, walked.units)
-    normed = saved.parameters.gain_x is not None
-    w_h = centred(walked.w_h) if normed else walked.w_h
+    x_proj = None if saved.has_few_inputs else walks.product(walked.x, walked.w_x, walked.units)
+    w_h = centred(walked.w_h) if saved.is_normed else walked.w_h
     h_proj = walks.product(walked.before(), walked.units.filled(w_h), walked.units)
-    if normed:
+    if saved.is_normed:
         return saved._replace(x_proj=x_proj, h_proj=h_proj)
+    assert x_proj is not None
     x_proj += h_proj
     return saved._replace(x_proj=x_proj)
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
     saved = _complete(saved)
-    assert saved.x_proj is not None
-    walked, normed, cell = saved.walked, saved.h_proj is not None, saved.parameters.gain_c is not None
+    walked, normed, cell = saved.walked, saved.is_normed, saved.parameters.gain_c is not None
     units, positions, dtype = walked.units, walked.positions, walked.x.dtype
     dh, dc = (walks.given(units, d, walked.hidden) for d in gouts[1:])
-    d_x_proj = host.empty_like(saved.x_proj)
-    d_h_proj = host.empty_like(saved.x_proj) if normed else d_x_proj
-    wide = walks.row_blocks(positions, _GATES * units.stride, dtype)
+    few, wide_shape = saved.has_few_inputs, (_GATES * units.stride,)
+    d_x_proj = None if few else walked.room_for_products()
+    d_h_proj = walked.room_for_products() if normed else d_x_proj
+    d_rows = host.empty_like(walked.x) if few and needs[0] else None
+    d_weights = walks.row_blocks(positions, (walked.x.shape[1], *wide_shape), dtype) if few else None
+    wide = walks.row_blocks(positions, wide_shape, dtype)
     d_bias, *d_gains = wide, *(np.zeros_like(wide) if normed else None for _ in range(2))
-    d_of_cell = [walks.row_blocks(positions, units.stride, dtype) if cell else None for _ in range(2)]
-    _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, dc, d_x_proj, d_h_proj, d_bias, *d_gains, *d_of_cell,
-               saved.attrs["gradient_limit"] or 0.0)
-    d_x, d_w_x, d_w_h = walked.product_gradients(d_x_proj, d_h_proj, needs[0])
+    d_of_cell = [walks.row_blocks(positions, (units.stride,), dtype) if cell else None for _ in range(2)]
+    _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, dc, d_x_proj, d_h_proj, d_rows, d_weights, d_bias,
+               *d_gains, *d_of_cell, saved.attrs["gradient_limit"] or 0.0)
+    if d_weights is None:
+        d_x, d_w_x = walked.input_gradients(d_x_proj, needs[0])
+    else:
+        d_x = None if d_rows is None else positions.spread(d_rows)
+        d_w_x = units.cut(d_weights.sum(axis=0))
+    d_w_h = walked.state_gradient(d_h_proj)
     d_b, d_gain_x, d_gain_h = (None if d is None else units.cut(d.sum(axis=0)) for d in (d_bias, *d_gains))
     d_gain_c, d_bias_c = (None if d is None else units.cut(d.sum(axis=0), 1) for d in d_of_cell)
     d_norms = {"gain_x": d_gain_x, "bias_x": d_b, "gain_h": d_gain_h, "bias_h": d_b, "gain_c": d_gain_c,

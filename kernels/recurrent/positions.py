@@ -24,6 +24,8 @@ BY_UNITS_BELOW = 16
 WEIGHTS_READ_ONCE = 8 << 20
 """Bytes of recurrent weights from which threads share the units of any number of rows: if each read all of them at each
 time step, they would ask the last cache for more than it gives."""
+FEW_INPUTS = 8
+"""Inputs up to which a walk multiplies them itself, where it can (`Inputs` in walk.h)."""
 _WORTH_THREADS = 1 << 20
 """Multiplications of a time step below which a second thread costs more than it saves."""
 
@@ -139,9 +141,9 @@ def product(rows: Array, weight: Array, units: Units) -> Array:
     return out
 
 
-def row_blocks(positions: Positions, columns: int, dtype: np.dtype) -> Array:
+def row_blocks(positions: Positions, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """Zeros for a parameter's gradient, which a walk adds up for each block of rows."""
-    return np.zeros((-(-positions.batch // ROW_BLOCK), columns), dtype)
+    return np.zeros((-(-positions.batch // ROW_BLOCK), *shape), dtype)
 
 
 def optional(d_hidden: Array | None) -> Array | None:
@@ -168,12 +170,19 @@ class Walked(NamedTuple):
         last = (self.units.cut(self.positions.last(each), 1).copy() for each in states)
         return self.units.cut(self.positions.blocks(self.hidden)[1], 1), *last
 
+    def room_for_products(self) -> Array:
+        """Room for the products of the positions, or for their gradients: (positions, gates * stride)."""
+        return host.empty((len(self.x), self.units.gates * self.units.stride), self.x.dtype)
+
     def before(self) -> Array:
         """The hidden states before the positions: (positions, H)."""
         return self.positions.rows(self.positions.blocks(self.hidden)[0])[:, :self.units.hidden]
 
-    def product_gradients(self, d_x_proj: Array, d_h_proj: Array,
-                          need_x: bool) -> tuple[Array | None, Array, Array]:
-        """The gradients of x (if needed), w_x and w_h from those of the products; each costs one product."""
+    def input_gradients(self, d_x_proj: Array, need_x: bool) -> tuple[Array | None, Array]:
+        """The gradients of x (if needed) and w_x from that of their product; each costs one product."""
         d_x = self.positions.spread(multiply(d_x_proj, self.w_x.T)) if need_x else None
-        return d_x, self.units.cut(multiply(self.x.T, d_x_proj)), self.units.cut(multiply(self.before().T, d_h_proj))
+        return d_x, self.units.cut(multiply(self.x.T, d_x_proj))
+
+    def state_gradient(self, d_h_proj: Array) -> Array:
+        """The gradient of w_h, from that of its product: one product over all positions."""
+        return self.units.cut(multiply(self.before().T, d_h_proj))

@@ -222,6 +222,111 @@ struct Rows {
     bool side_by_side() const { return row.back() - row.front() + 1 == count(); }
 };
 
+// Inputs of few values, which a walk multiplies itself: a product for all positions would take longer to write and to read than
+// those of a time step take to compute, which stay in the second cache.
+template <class T>
+struct Inputs {
+    const T* x;  // (positions, count); null where the product of all positions is there
+    const T* weights;  // (count, gates * stride)
+    index_t count;
+
+    bool are_few() const { return x != nullptr; }
+    // Which of the products is that of a row.
+    index_t place(index_t row, index_t slot) const { return are_few() ? row : slot; }
+
+    // The products (batch, gates * stride) of some of a time step's rows, for the panels of a share. What fills up a gate is zero.
+    void multiply(const Rows<T>& rows, index_t first, index_t last, const Share& s, const Sizes& sizes, index_t gates,
+                  T* products) const {
+        static constexpr index_t TOGETHER = 4;
+        index_t r = first;
+        for (; r + TOGETHER <= last; r += TOGETHER) multiply_rows<TOGETHER>(rows, r, s, sizes, gates, products);
+        for (; r < last; ++r) multiply_rows<1>(rows, r, s, sizes, gates, products);
+    }
+
+    // Back: adds to the gradients of the weights (blocks of rows, count, gates * stride), and gives those of the inputs for each panel.
+    // `of_panels` (panels, batch, count) keeps these until all members have computed theirs.
+    void differentiate(const Rows<T>& rows, index_t first, index_t last, const Share& s, const Sizes& sizes, index_t gates,
+                       const T* d_products, T* d_weights, T* of_panels) const {
+        static constexpr index_t TOGETHER = 4;
+        const auto block = [&](index_t r) { return rows.row[r] / ROW_BLOCK; };
+        index_t r = first;
+        while (r < last) {
+            T* const to = d_weights + block(r) * count * gates * sizes.stride;
+            if (r + TOGETHER <= last && block(r) == block(r + TOGETHER - 1)) {
+                differentiate_rows<TOGETHER>(rows, r, s, sizes, gates, d_products, to, of_panels);
+                r += TOGETHER;
+            } else {
+                differentiate_rows<1>(rows, r, s, sizes, gates, d_products, to, of_panels);
+                ++r;
+            }
+        }
+    }
+
+    // The gradients of the inputs (positions, count), from those of the panels; each member adds up those of some rows.
+    void add_panels(const Rows<T>& rows, const Share& s, const Sizes& sizes, const T* of_panels, T* d_x) const {
+        const index_t P = sizes.panels, last = rows.count() * s.last_panel / P;
+        for (index_t r = rows.count() * s.first_panel / P; r < last; ++r)
+            for (index_t i = 0; i < count; ++i)
+                d_x[rows.slot[r] * count + i] = row_sum(of_panels + rows.row[r] * count + i, P, sizes.batch * count);
+    }
+
+  private:
+    template <int ROWS>
+    void differentiate_rows(const Rows<T>& rows, index_t first, const Share& s, const Sizes& sizes, index_t gates,
+                            const T* d_products, T* d_weights, T* of_panels) const {
+        using vector = typename Vector<T>::type;
+        static constexpr index_t W = Panel<T>::width, L = Vector<T>::lanes;
+        const index_t S = sizes.stride, wide = gates * S;
+        const T *in[ROWS], *of[ROWS];
+        for (int r = 0; r < ROWS; ++r) {
+            in[r] = x + rows.slot[first + r] * count;
+            of[r] = d_products + rows.row[first + r] * wide;
+        }
+        for (index_t p = s.first_panel; p < s.last_panel; ++p)
+            for (index_t i = 0; i < count; ++i) {
+                vector along[ROWS] = {};
+                for (index_t gate = 0; gate < gates; ++gate)
+                    for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
+                        const vector weight = load(weights + i * wide + k);
+                        vector d_weight = load(d_weights + i * wide + k);
+                        for (int r = 0; r < ROWS; ++r) {
+                            const vector value = load(of[r] + k);
+                            d_weight += value * in[r][i];
+                            along[r] += value * weight;
+                        }
+                        store(d_weights + i * wide + k, d_weight);
+                    }
+                for (int r = 0; r < ROWS; ++r)
+                    of_panels[(p * sizes.batch + rows.row[first + r]) * count + i] = total<T>(along[r]);
+            }
+    }
+
+    template <int ROWS>
+    void multiply_rows(const Rows<T>& rows, index_t first, const Share& s, const Sizes& sizes, index_t gates, T* products) const {
+        using vector = typename Vector<T>::type;
+        static constexpr index_t W = Panel<T>::width, L = Vector<T>::lanes;
+        const index_t S = sizes.stride, wide = gates * S;
+        const T* in[ROWS];
+        T* out[ROWS];
+        for (int r = 0; r < ROWS; ++r) {
+            in[r] = x + rows.slot[first + r] * count;
+            out[r] = products + rows.row[first + r] * wide;
+        }
+        for (index_t gate = 0; gate < gates; ++gate) {
+            for (index_t k = gate * S + s.first_panel * W; k < gate * S + s.last_panel * W; k += L) {
+                vector sums[ROWS] = {};
+                for (index_t i = 0; i < count; ++i) {
+                    const vector weight = load(weights + i * wide + k);
+                    for (int r = 0; r < ROWS; ++r) sums[r] += in[r][i] * weight;
+                }
+                for (int r = 0; r < ROWS; ++r) store(out[r] + k, sums[r]);
+            }
+            if (s.last_panel == sizes.panels)
+                for (int r = 0; r < ROWS; ++r) std::fill_n(out[r] + gate * S + sizes.hidden, S - sizes.hidden, T(0));
+        }
+    }
+};
+
 // The panels [first, last) of the products of rows' states (batch, stride) with packed weights. `products` (positions, wide)
 // get them, or they are added. What fills up a gate's last panel stays zero: the product of an infinite state would not be.
 template <class T>

@@ -70,10 +70,10 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     walked, normed = saved.walked, saved.gain is not None
     units, positions = walked.units, walked.positions
     dh, d_sums = walks.given(units, gouts[1], walked.hidden), host.empty_like(saved.sums)
-    d_bias = walks.row_blocks(positions, units.stride, walked.x.dtype)
+    d_bias = walks.row_blocks(positions, (units.stride,), walked.x.dtype)
     d_gain = np.zeros_like(d_bias) if normed else None
     _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, d_sums, d_gain, d_bias, saved.limit)
-    d_x, d_w_x, d_w_h = walked.product_gradients(d_sums, d_sums, needs[0])
+    (d_x, d_w_x), d_w_h = walked.input_gradients(d_sums, needs[0]), walked.state_gradient(d_sums)
     d_added = units.cut(d_bias.sum(axis=0))
     if d_gain is None:
         return [d_x, units.cut(dh, 1), d_w_x, d_w_h, d_added, None]

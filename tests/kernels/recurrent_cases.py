@@ -1,6 +1,7 @@
 """What the tests of the recurrent rules of the CPU share: their variants, arguments and attributes."""
 
 import numpy as np
+import pytest
 from ops.test_rnn import Problem
 
 from duoln import ops
@@ -9,6 +10,9 @@ from duoln.kernels import native
 VARIANTS = {"rnn": ("none", "layer"), "lstm": ("none", "layer", "layer-cell", "layer-theano"),
             "gru": ("none", "layer", "layer-theano")}
 CASES = [(cell, norm) for cell, norms in VARIANTS.items() for norm in norms]
+WALKS = [*CASES, pytest.param("lstm", "layer", marks=pytest.mark.inputs_before_the_walk,
+                              id="lstm-layer, few inputs as many")]
+"""The same, and the walk that multiplies few inputs itself without doing so."""
 COMPILED, PLAIN = "compiled walk", "fused steps"
 
 

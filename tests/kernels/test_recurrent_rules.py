@@ -7,10 +7,10 @@ import pytest
 from conftest import every_second
 from ops.test_rnn import Problem
 from recurrent_cases import (
-    CASES,
     COMPILED,
     PLAIN,
     VARIANTS,
+    WALKS,
     arguments_of,
     attributes,
     gouts_of,
@@ -23,6 +23,7 @@ from recurrent_cases import (
 from duoln import ops
 from duoln.kernels import native
 from duoln.kernels.recurrent.cases import KEPT
+from duoln.kernels.recurrent.positions import FEW_INPUTS
 from duoln.testing import check_rule
 
 BOTH, DTYPES = (False, True), ("float32", "float64")
@@ -36,7 +37,7 @@ def _check(name, cell, arguments, attrs, backend):
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-@pytest.mark.parametrize(("cell", "norm"), CASES)
+@pytest.mark.parametrize(("cell", "norm"), WALKS)
 @pytest.mark.parametrize("name", NAMES)
 def test_rule(name, cell, norm, sizes, rng, numpy_backend):
     eps = 1e-5 if sizes[3] > 2 else 1.0  # a norm turns two values into +1 and -1: a small eps leaves no gradient
@@ -46,7 +47,7 @@ def test_rule(name, cell, norm, sizes, rng, numpy_backend):
                attributes(cell, norm, reverse, remat, eps), numpy_backend)
 
 
-@pytest.mark.parametrize(("cell", "norm"), CASES)
+@pytest.mark.parametrize(("cell", "norm"), WALKS)
 @pytest.mark.parametrize("name", NAMES)
 def test_bounded_gradients_between_time_steps(name, cell, norm, rng, numpy_backend):
     for limit, sizes, masked, dtype in every_second((0.02, 0.3), ((6, 5, 7, 9), (3, 20, 2, 17)), BOTH, DTYPES):
@@ -65,7 +66,7 @@ def _padding(name):
     return np.arange(9)[:, None] < np.array(LENGTHS[name])
 
 
-@pytest.mark.parametrize(("cell", "norm"), CASES)
+@pytest.mark.parametrize(("cell", "norm"), WALKS)
 @pytest.mark.parametrize("name", NAMES)
 def test_padded_sequences(name, cell, norm, rng, numpy_backend):
     """The LSTM keeps its gates or computes them again, in turn; every cell is walked both ways over each set of lengths."""
@@ -75,7 +76,7 @@ def test_padded_sequences(name, cell, norm, rng, numpy_backend):
         _check(name, cell, arguments, attributes(cell, norm, reverse, remat), numpy_backend)
 
 
-@pytest.mark.parametrize(("cell", "norm"), CASES)
+@pytest.mark.parametrize(("cell", "norm"), WALKS)
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_and_time_steps_that_are_all_masked(name, cell, norm, rng, numpy_backend):
     mask = rng.random((7, 5)) < 0.6
@@ -95,7 +96,7 @@ def test_rows_and_time_steps_that_are_all_masked(name, cell, norm, rng, numpy_ba
         np.testing.assert_array_equal(d[2], gout[2])
 
 
-@pytest.mark.parametrize(("cell", "norm"), CASES)
+@pytest.mark.parametrize(("cell", "norm"), WALKS)
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_depends_on_padding(name, cell, norm, rng, numpy_backend):
     sizes, mask = (9, 7, 4, 6), _padding("any")
@@ -138,12 +139,12 @@ def _floats(saved, skip):
 
 
 @NEEDS_COMPILER
-@pytest.mark.parametrize(("cell", "norm", "remat", "kept"), [
-    *((cell, norm, False, kept) for (cell, norm), kept in KEPT.items()), ("lstm", "layer", True, 2),
-    ("lstm", "none", True, 2)])
-def test_memory_of_the_compiled_rules_for_the_gradient(cell, norm, remat, kept, rng, numpy_backend):
+@pytest.mark.parametrize(("cell", "norm", "remat", "n_in", "kept"), [
+    *((cell, norm, False, 20, kept) for (cell, norm), kept in KEPT.items()), ("lstm", "layer", True, 20, 2),
+    ("lstm", "none", True, 20, 2), ("lstm", "layer", False, FEW_INPUTS, 6), ("lstm", "layer", True, FEW_INPUTS, 2)])
+def test_memory_of_the_compiled_rules_for_the_gradient(cell, norm, remat, n_in, kept, rng, numpy_backend):
     steps, batch, hidden = 40, 30, 16
-    arguments = arguments_of(Problem(cell, norm, rng, steps=steps, batch=batch, n_in=3, hidden=hidden), "float32")
+    arguments = arguments_of(Problem(cell, norm, rng, steps=steps, batch=batch, n_in=n_in, hidden=hidden), "float32")
     _, saved = rule_of(cell, COMPILED).forward(numpy_backend, *arguments, **attributes(cell, norm, remat=remat))
     per_step_and_row = _floats(saved, arguments) / (steps * batch)
     assert kept * hidden <= per_step_and_row <= kept * hidden + 8  # and four numbers of norms, and the weights once

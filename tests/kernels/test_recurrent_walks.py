@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 from recurrent_cases import (
-    CASES,
     COMPILED,
     VARIANTS,
+    WALKS,
     attributes,
     fused_names,
     gouts_of,
@@ -33,7 +33,7 @@ EPS = 0.1
 
 
 @pytest.mark.parametrize("sizes", [WIDTHS, BATCHES], ids=["widths", "rows"])
-@pytest.mark.parametrize(("cell", "norm"), CASES)
+@pytest.mark.parametrize(("cell", "norm"), WALKS)
 def test_every_size_equals_the_composed_rule_in_float64(cell, norm, sizes, rng, numpy_backend):
     for number, size in enumerate(sizes):
         mask = None if sum(size) % 2 else rng.random(size[:2]) < 0.8
@@ -75,7 +75,7 @@ def _runner(cell, norm, size, rng, backend, remat=False):
 
 @NEEDS_COMPILER
 @pytest.mark.parametrize("size", SHARED.values(), ids=SHARED)
-@pytest.mark.parametrize(("cell", "norm"), CASES)
+@pytest.mark.parametrize(("cell", "norm"), WALKS)
 def test_the_same_bits_for_any_number_of_threads(cell, norm, size, rng, numpy_backend, monkeypatch):
     for remat in remats(cell):
         run = _runner(cell, norm, size, rng, numpy_backend, remat)
@@ -84,7 +84,7 @@ def test_the_same_bits_for_any_number_of_threads(cell, norm, size, rng, numpy_ba
 
 
 @NEEDS_COMPILER
-@pytest.mark.parametrize(("cell", "norm"), CASES)
+@pytest.mark.parametrize(("cell", "norm"), WALKS)
 def test_the_same_bits_by_rows_and_by_units(cell, norm, rng, numpy_backend, monkeypatch):
     """Many rows are shared by units, too, where the weights are large."""
     size = SHARED["by rows"]
@@ -98,7 +98,7 @@ def test_the_same_bits_by_rows_and_by_units(cell, norm, rng, numpy_backend, monk
 @pytest.mark.long
 @pytest.mark.parametrize("threads", [2, 3, 8])
 @pytest.mark.parametrize("size", SHARED.values(), ids=SHARED)
-@pytest.mark.parametrize(("cell", "norm"), CASES)
+@pytest.mark.parametrize(("cell", "norm"), WALKS)
 def test_the_same_bits_a_hundred_times(cell, norm, size, threads, rng, numpy_backend, monkeypatch):
     run = _runner(cell, norm, size, rng, numpy_backend)
     one = _bytes_with(monkeypatch, 1, cell, size, run)
@@ -110,7 +110,7 @@ def test_the_same_bits_a_hundred_times(cell, norm, size, threads, rng, numpy_bac
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("size", [(4, 5, 3, 7), (4, 21, 3, 18)], ids=["few rows", "many rows"])
-@pytest.mark.parametrize(("cell", "norm"), CASES)
+@pytest.mark.parametrize(("cell", "norm"), WALKS)
 def test_values_that_are_not_finite_stay_in_their_row(cell, norm, size, bad, rng, numpy_backend):
     arguments = make_arguments(cell, norm, rng, size, "float32")
     with_bad = [arguments[0].copy(), *arguments[1:]]
@@ -131,7 +131,7 @@ def test_values_that_are_not_finite_stay_in_their_row(cell, norm, size, bad, rng
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 1], ids=["x", "first state"])
 @pytest.mark.parametrize("size", [(4, 5, 3, 7), (3, 9, 3, 17), (4, 21, 3, 16)], ids=str)
-@pytest.mark.parametrize(("cell", "norm"), CASES)
+@pytest.mark.parametrize(("cell", "norm"), WALKS)
 def test_what_is_not_finite_goes_where_the_composed_rule_sends_it(cell, norm, size, place, bad, rng, numpy_backend):
     """The columns that fill up a gate in the arrays of a walk get products of zeros with such a value."""
     arguments = list(make_arguments(cell, norm, rng, size, "float32"))
