@@ -171,9 +171,9 @@ static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& 
                             gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden, NORMED ? l.h_proj : l.x_proj, wide,
                             !NORMED);
         const Step<T, NORMED, CELL> step{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead};
-        const index_t together = barrier.together(rows.count());
+        const index_t together = barrier.together(rows.count(), l.inputs.rows_together());
         for (index_t first = 0; first < rows.count(); first += together) {
-            const index_t last = first + together;
+            const index_t last = std::min(first + together, rows.count());
             if constexpr (NORMED) {
                 if (l.inputs.are_few()) l.inputs.multiply(rows, first, last, s, sizes, GATES, l.x_proj);
                 for (index_t r = first; r < last; ++r) step.add_squares(rows.row[r], rows.slot[r]);
@@ -344,9 +344,9 @@ static void walk_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* 
         const index_t t = sizes.time(position);
         begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh, d.d_h_proj, wide);
         const StepBack<T, NORMED, CELL> step{{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead}, d, of_cell, past_caches};
-        const index_t together = barrier.together(rows.count());
+        const index_t together = barrier.together(rows.count(), l.inputs.rows_together());
         for (index_t first = 0; first < rows.count(); first += together) {
-            const index_t last = first + together;
+            const index_t last = std::min(first + together, rows.count());
             if (few_inputs) l.inputs.multiply(rows, first, last, s, sizes, GATES, l.x_proj);
             if constexpr (CELL) {
                 for (index_t r = first; r < last; ++r) step.through_cell_norm(rows.row[r], rows.slot[r], rows.out[r]);

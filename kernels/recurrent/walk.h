@@ -65,9 +65,9 @@ struct Barrier {
     void wait() const {
         if (roster) roster->meet(members);
     }
-    // How many of a time step's rows go through its phases together: all, if members meet between the phases; else one, whose
+    // How many of a time step's rows go through its phases together: all, if members meet between the phases; else a few, whose
     // values stay in the first cache.
-    index_t together(index_t rows) const { return members > 1 ? rows : 1; }
+    index_t together(index_t rows, index_t few = 1) const { return members > 1 ? rows : few; }
 };
 
 // The rows and the panels of units that one member of the team computes.
@@ -230,14 +230,17 @@ struct Inputs {
     const T* weights;  // (count, gates * stride)
     index_t count;
 
+    static constexpr index_t TOGETHER = 4;  // rows that share what is read of the weights
+
     bool are_few() const { return x != nullptr; }
+    // How many rows go through the phases of a time step together, at least.
+    index_t rows_together() const { return are_few() ? TOGETHER : 1; }
     // Which of the products is that of a row.
     index_t place(index_t row, index_t slot) const { return are_few() ? row : slot; }
 
     // The products (batch, gates * stride) of some of a time step's rows, for the panels of a share. What fills up a gate is zero.
     void multiply(const Rows<T>& rows, index_t first, index_t last, const Share& s, const Sizes& sizes, index_t gates,
                   T* products) const {
-        static constexpr index_t TOGETHER = 4;
         index_t r = first;
         for (; r + TOGETHER <= last; r += TOGETHER) multiply_rows<TOGETHER>(rows, r, s, sizes, gates, products);
         for (; r < last; ++r) multiply_rows<1>(rows, r, s, sizes, gates, products);
@@ -247,7 +250,6 @@ struct Inputs {
     // `of_panels` (panels, batch, count) keeps these until all members have computed theirs.
     void differentiate(const Rows<T>& rows, index_t first, index_t last, const Share& s, const Sizes& sizes, index_t gates,
                        const T* d_products, T* d_weights, T* of_panels) const {
-        static constexpr index_t TOGETHER = 4;
         const auto block = [&](index_t r) { return rows.row[r] / ROW_BLOCK; };
         index_t r = first;
         while (r < last) {
