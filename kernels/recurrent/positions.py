@@ -146,6 +146,12 @@ def row_blocks(positions: Positions, shape: tuple[int, ...], dtype: np.dtype) ->
     return np.zeros((-(-positions.batch // ROW_BLOCK), *shape), dtype)
 
 
+def added_up(blocks: Array) -> Array:
+    """A parameter's gradient from those of the blocks of rows."""
+    total: Array = blocks[0] if len(blocks) == 1 else blocks.sum(axis=0)
+    return total
+
+
 def optional(d_hidden: Array | None) -> Array | None:
     """The gradient of all hidden states as a walk reads it."""
     return None if d_hidden is None else np.ascontiguousarray(d_hidden)
