@@ -1,7 +1,7 @@
 // An LSTM over a whole sequence (Ba, Kiros, Hinton 2016, eq. 20-22 and 29-31), forward and backward.
 //
-// The input's product x_proj for all positions comes in, and the gradients of both products go out; large products are
-// not made here. Where there are norms and few inputs, the walk multiplies these itself, and x_proj takes no memory. With norms over the gates both weights are used without the means of their rows, so that no norm need
+// The input's product x_proj for all positions comes in; large products are not made here. The walk backward leaves the gradients of
+// both products in their places: memory would take longer to give it other places than the walk takes to compute. Where there are norms and few inputs, the walk multiplies these itself, and x_proj takes no memory. With norms over the gates both weights are used without the means of their rows, so that no norm need
 // subtract one: the input's was before its product, the recurrent one is when it is packed.
 #include "../recurrent/walk.h"
 #include "../rows.h"
@@ -22,6 +22,7 @@ struct Lstm {
     T *hidden, *cells;  // (steps + 1, batch, stride)
     T* norms;  // (positions, 4): rstd of x_proj and h_proj, mean and rstd of the cell
 
+    T* state_products() const { return h_proj ? h_proj : x_proj; }
     T* x_of(index_t row, index_t slot) const { return x_proj + inputs.place(row, slot) * GATES * sizes.stride; }
     index_t room_of_x() const { return inputs.are_few() ? sizes.batch * GATES * sizes.stride : 0; }
 };
@@ -30,7 +31,6 @@ template <class T>
 struct LstmGradients {
     const T* d_hidden;  // (steps, batch, hidden), or null
     T *dh, *dc;  // (batch, stride)
-    T *d_x_proj, *d_h_proj;  // (positions, 4 * stride); one array without norms; no d_x_proj for few inputs
     T *d_x, *d_w_x;  // of few inputs: (positions, inputs), or null, and (blocks of rows, inputs, 4 * stride)
     T *d_bias, *d_gain_x, *d_gain_h;  // (blocks of rows, 4 * stride)
     T *d_gain_c, *d_bias_c;  // (blocks of rows, stride)
@@ -165,11 +165,10 @@ static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& 
     Rows<T> rows;
     for (index_t position = 0; position < sizes.steps; ++position) {
         const index_t t = sizes.time(position);
-        begin_step(rows, sizes, s, t, {l.hidden, l.cells}, NORMED ? l.h_proj : l.x_proj, wide);
+        begin_step(rows, sizes, s, t, {l.hidden, l.cells}, l.state_products(), wide);
         for (index_t gate = 0; gate < GATES; ++gate)
             multiply_states(rows, l.hidden + sizes.before(t) * sizes.batch * sizes.stride, sizes.stride, packed,
-                            gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden, NORMED ? l.h_proj : l.x_proj, wide,
-                            !NORMED);
+                            gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden, l.state_products(), wide, !NORMED);
         const Step<T, NORMED, CELL> step{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead};
         const index_t together = barrier.together(rows.count(), l.inputs.rows_together());
         for (index_t first = 0; first < rows.count(); first += together) {
@@ -189,8 +188,9 @@ static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& 
     }
 }
 
-// The same phases backward. `of_cell` keeps three vectors of each row for the second phase: the gradient of the normalised
-// cell, its tanh, and the output gate.
+// The same phases backward, for rows that go through them together; `place` is that of a row among these. `of_cell` keeps three vectors
+// of each row for the second phase: the gradient of the normalised cell, its tanh, and the output gate. `of_sums` keeps the gradients
+// of the gates' sums for the third.
 template <class T, bool NORMED, bool CELL>
 struct StepBack : Step<T, NORMED, CELL> {
     using Forward = Step<T, NORMED, CELL>;
@@ -198,21 +198,18 @@ struct StepBack : Step<T, NORMED, CELL> {
     using Forward::L, Forward::W, Forward::l, Forward::s, Forward::sums_of, Forward::wide, Forward::ahead;
 
     const LstmGradients<T> d;
-    T* of_cell;
-    bool past_caches;  // where the gradient of x_proj goes
+    T *of_cell, *of_sums;
 
-    T* kept_of(index_t row) const { return of_cell + row * 3 * l.sizes.stride; }
-    // For few inputs the gradient of x_proj replaces it.
-    T* d_x_of(index_t row, index_t slot) const {
-        return l.inputs.are_few() ? l.x_of(row, slot) : d.d_x_proj + slot * wide();
-    }
+    T* kept_of(index_t place) const { return of_cell + place * 3 * l.sizes.stride; }
+    // Without norms a sum is that of the products, and so is its gradient.
+    T* d_sums_of(index_t place, index_t slot) const { return NORMED ? of_sums + place * wide() : l.x_proj + slot * wide(); }
 
     // Through the hidden state and the norm's gain and bias.
-    void through_cell_norm(index_t row, index_t slot, const T* dh) const {
+    void through_cell_norm(index_t place, index_t row, index_t slot, const T* dh) const {
         const index_t S = l.sizes.stride, block = row / ROW_BLOCK * S;
         const auto products = Products<T, NORMED>::kept(l, row, slot);
         const CellNorm<T> norm = this->cell_norm(row, l.norms[slot * 4 + 2], l.norms[slot * 4 + 3]);
-        T *kept = kept_of(row), *sums = sums_of(row), *d_gain = d.d_gain_c + block, *d_bias = d.d_bias_c + block;
+        T *kept = kept_of(place), *sums = sums_of(row), *d_gain = d.d_gain_c + block, *d_bias = d.d_bias_c + block;
         each_panels(s, [=](index_t first, index_t last) {
             for (index_t j = first * W; j < last * W; j += L) {
                 store(kept + S + j, hyperbolic_tangent(norm.after(j)));
@@ -246,12 +243,12 @@ struct StepBack : Step<T, NORMED, CELL> {
     }
 
     // Through the cell and the gates. Until its gradient is known, a gate is where that will be.
-    void through_gates(index_t row, index_t slot, const T* dh) const {
+    void through_gates(index_t place, index_t row, index_t slot, const T* dh) const {
         const index_t S = l.sizes.stride, P = l.sizes.panels, block = row / ROW_BLOCK * wide(), ahead = this->ahead;
-        const bool past_caches = this->past_caches, from_memory = !l.inputs.are_few();
+        const bool from_memory = !l.inputs.are_few();
         const auto products = Products<T, NORMED>::kept(l, row, slot);
-        const T *c_before = this->state(l.cells, this->before, row), *kept = kept_of(row);
-        T *dc = d.dc + row * S, *d_x = d_x_of(row, slot), *d_gates = d.d_h_proj + slot * wide(), *sums = sums_of(row);
+        const T *c_before = this->state(l.cells, this->before, row), *kept = kept_of(place);
+        T *dc = d.dc + row * S, *d_gates = d_sums_of(place, slot), *sums = sums_of(row);
         T* d_bias = d.d_bias + block;
         T *d_gain_x = NORMED ? d.d_gain_x + block : nullptr, *d_gain_h = NORMED ? d.d_gain_h + block : nullptr;
         CellNorm<T> norm = this->cell_norm(row, 0, 0);
@@ -280,13 +277,11 @@ struct StepBack : Step<T, NORMED, CELL> {
                     const LstmGates<vector> of = lstm_gradient(gates, load(c_before + j), d_c, load(dh + j) * tanh_c);
                     store(dc + j, d_c * gates.f);
                     const auto through_sum = [&](index_t k, vector value) {
-                        if (from_memory) fetch_ahead(products.x + k, ahead);
-                        claim_ahead(d_gates + k, ahead);
+                        if (from_memory) claim_ahead(products.x + k, ahead);
                         store(d_gates + k, value);
                         add_to(d_bias + k, value);
                         if constexpr (NORMED) {
-                            fetch_ahead(products.h + k, ahead);
-                            if (from_memory && !past_caches) claim_ahead(d_x + k, ahead);
+                            claim_ahead(products.h + k, ahead);
                             const vector of_gain_x = value * products.xhat_x(k), of_gain_h = value * products.xhat_h(k);
                             add_to(d_gain_x + k, of_gain_x);
                             add_to(d_gain_h + k, of_gain_h);
@@ -305,28 +300,28 @@ struct StepBack : Step<T, NORMED, CELL> {
         });
     }
 
-    // Through the norms of both products.
-    void through_norms(index_t row, index_t slot) const {
+    // Through the norms of both products, whose gradients replace them.
+    void through_norms(index_t place, index_t row, index_t slot) const {
         const auto products = Products<T, NORMED>::kept(l, row, slot);
         const T along_x = this->mean_of_products(sums_of(row)), along_h = this->mean_of_products(sums_of(row) + 1);
-        T *d_x = d_x_of(row, slot), *d_h = d.d_h_proj + slot * wide();
+        const T* d_sums = d_sums_of(place, slot);
+        T *x = l.x_of(row, slot), *h = l.h_proj + slot * wide();
         for (index_t gate = 0; gate < GATES; ++gate) {
             const index_t first = gate * l.sizes.stride + s.first_panel * W, last = gate * l.sizes.stride + s.last_panel * W;
             for (index_t k = first; k < last; k += L) {
-                const vector value = load(d_h + k);
-                const vector of_x = (value * load(products.gain_x + k) - products.xhat_x(k) * along_x) * products.rstd_x;
-                if (past_caches) store_past_caches(d_x + k, of_x);
-                else store(d_x + k, of_x);
-                store(d_h + k, (value * load(products.gain_h + k) - products.xhat_h(k) * along_h) * products.rstd_h);
+                const vector value = load(d_sums + k);
+                store(x + k, (value * load(products.gain_x + k) - products.xhat_x(k) * along_x) * products.rstd_x);
+                store(h + k, (value * load(products.gain_h + k) - products.xhat_h(k) * along_h) * products.rstd_h);
             }
         }
     }
 };
 
 template <class T, bool NORMED, bool CELL>
-static void walk_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* panel_sums, T* of_cell, T* of_inputs,
-                      const Share& s, const Barrier& barrier) {
+static void walk_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* panel_sums, T* of_inputs, const Share& s,
+                      const Barrier& barrier) {
     const Sizes& sizes = l.sizes;
+    const index_t wide = GATES * sizes.stride, together = barrier.together(sizes.batch, l.inputs.rows_together());
     const OwnSums<T> of_bias(sizes, s, barrier, GATES, d.d_bias), of_gain_x(sizes, s, barrier, GATES, d.d_gain_x),
         of_gain_h(sizes, s, barrier, GATES, d.d_gain_h), of_gain_c(sizes, s, barrier, 1, d.d_gain_c),
         of_bias_c(sizes, s, barrier, 1, d.d_bias_c), of_w_x(sizes, s, barrier, l.inputs.count * GATES, d.d_w_x);
@@ -336,36 +331,38 @@ static void walk_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* 
     d.d_gain_c = of_gain_c.data();
     d.d_bias_c = of_bias_c.data();
     d.d_w_x = of_w_x.data();
-    const index_t wide = GATES * sizes.stride, ahead = positions_ahead(sizes, barrier, true) * wide;
+    const Aligned<T> of_cell(CELL ? together * 3 * sizes.stride : 0), of_sums(NORMED ? together * wide : 0);
+    const index_t ahead = positions_ahead(sizes, barrier, true) * wide;
     const bool few_inputs = NORMED && l.inputs.are_few();
-    const bool past_caches = NORMED && !few_inputs && go_past_caches<T>(sizes.steps * sizes.batch * wide);
     Rows<T> rows;
     for (index_t position = sizes.steps - 1; position >= 0; --position) {
         const index_t t = sizes.time(position);
-        begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh, d.d_h_proj, wide);
-        const StepBack<T, NORMED, CELL> step{{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead}, d, of_cell, past_caches};
-        const index_t together = barrier.together(rows.count(), l.inputs.rows_together());
+        begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh, l.state_products(), wide);
+        const StepBack<T, NORMED, CELL> step{{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead}, d, of_cell.data(), of_sums.data()};
         for (index_t first = 0; first < rows.count(); first += together) {
             const index_t last = std::min(first + together, rows.count());
             if (few_inputs) l.inputs.multiply(rows, first, last, s, sizes, GATES, l.x_proj);
             if constexpr (CELL) {
-                for (index_t r = first; r < last; ++r) step.through_cell_norm(rows.row[r], rows.slot[r], rows.out[r]);
+                for (index_t r = first; r < last; ++r) step.through_cell_norm(r - first, rows.row[r], rows.slot[r], rows.out[r]);
                 barrier.wait();
             }
-            for (index_t r = first; r < last; ++r) step.through_gates(rows.row[r], rows.slot[r], rows.out[r]);
+            for (index_t r = first; r < last; ++r) step.through_gates(r - first, rows.row[r], rows.slot[r], rows.out[r]);
             if constexpr (NORMED) {
                 barrier.wait();
-                for (index_t r = first; r < last; ++r) step.through_norms(rows.row[r], rows.slot[r]);
+                for (index_t r = first; r < last; ++r) step.through_norms(r - first, rows.row[r], rows.slot[r]);
             }
             if (few_inputs) l.inputs.differentiate(rows, first, last, s, sizes, GATES, l.x_proj, d.d_w_x, of_inputs);
         }
         barrier.wait();
         if (few_inputs && d.d_x) l.inputs.add_panels(rows, s, sizes, of_inputs, d.d_x);
-        multiply_products(rows, d.d_h_proj, wide, packed, s.first_panel, s.last_panel, d.dh, sizes.stride, false);
+        Prefetch wanted;
+        if (barrier.members == 1 && position > 0)
+            wanted = lines_of_products(sizes, s, sizes.time(position - 1), few_inputs ? l.h_proj : l.x_proj,
+                                       few_inputs ? nullptr : l.h_proj, wide);
+        multiply_products(rows, l.state_products(), wide, packed, s.first_panel, s.last_panel, d.dh, sizes.stride, false, wanted);
         bound(d.dh, rows, sizes, s, d.limit);
         bound(d.dc, rows, sizes, s, d.limit);
     }
-    if (past_caches) end_past_caches();
 }
 
 template <class T, bool NORMED, bool CELL>
@@ -383,12 +380,12 @@ template <class T, bool NORMED, bool CELL>
 static void backward(Lstm<T> l, const LstmGradients<T>& d, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = l.sizes;
     const Aligned<T> packed(GATES * l.sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels * 4),
-        of_cell(sizes.batch * 3 * sizes.stride), x_room(l.room_of_x()),
+        x_room(l.room_of_x()),
         of_inputs(l.inputs.are_few() ? sizes.batch * l.inputs.count * sizes.panels : 0);
     if (l.inputs.are_few()) l.x_proj = x_room.data();
     Weights<T>{w_h, sizes.hidden, GATES, NORMED, threads}.pack_transposed(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
-        walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), of_cell.data(), of_inputs.data(), share, barrier);
+        walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), of_inputs.data(), share, barrier);
     });
 }
 
@@ -410,14 +407,13 @@ static void backward(Lstm<T> l, const LstmGradients<T>& d, const T* w_h, int thr
             CALL(forward, l, w_h, threads, by_units != 0)                                                               \
         });                                                                                                             \
     }                                                                                                                   \
-    extern "C" void lstm_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* dc,             \
-                                         TYPE* d_x_proj, TYPE* d_h_proj, TYPE* d_x, TYPE* d_w_x, TYPE* d_bias,          \
-                                         TYPE* d_gain_x, TYPE* d_gain_h, TYPE* d_gain_c, TYPE* d_bias_c, double limit) {  \
+    extern "C" void lstm_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* dc, TYPE* d_x,   \
+                                         TYPE* d_w_x, TYPE* d_bias, TYPE* d_gain_x, TYPE* d_gain_h, TYPE* d_gain_c,      \
+                                         TYPE* d_bias_c, double limit) {                                                \
         guarded([&] {                                                                                                   \
             using T = TYPE;                                                                                             \
             SHARED_VALUES                                                                                               \
-            const LstmGradients<T> d{d_hidden, dh, dc, d_x_proj, d_h_proj, d_x, d_w_x, d_bias, d_gain_x, d_gain_h, d_gain_c, \
-                                     d_bias_c, T(limit)};                                                               \
+            const LstmGradients<T> d{d_hidden, dh, dc, d_x, d_w_x, d_bias, d_gain_x, d_gain_h, d_gain_c, d_bias_c, T(limit)}; \
             CALL(backward, l, d, w_h, threads, by_units != 0)                                                           \
         });                                                                                                             \
     }

@@ -34,9 +34,15 @@ _SHARED = ("w_h: real[2], x: real[2]?, w_x: real[2]?, x_proj: real[2]?, h_proj: 
            "inputs: int64, units: int64, eps: float64, variant: int32, reverse: int32, threads: int32, by_units: int32")
 _walk = native.Function(_FILE, "lstm_forward", _SHARED)
 _walk_back = native.Function(_FILE, "lstm_backward", f"{_SHARED}, d_hidden: real[3]?, dh: real[2], dc: real[2], "
-                             "d_x_proj: real[2]?, d_h_proj: real[2], d_x: real[2]?, d_w_x: real[3]?, d_bias: real[2], "
-                             "d_gain_x: real[2]?, d_gain_h: real[2]?, d_gain_c: real[2]?, d_bias_c: real[2]?, "
-                             "limit: float64")
+                             "d_x: real[2]?, d_w_x: real[3]?, d_bias: real[2], d_gain_x: real[2]?, d_gain_h: real[2]?, "
+                             "d_gain_c: real[2]?, d_bias_c: real[2]?, limit: float64")
+
+
+class _Products(NamedTuple):
+    x_proj: Array | None
+    """None for few inputs, whose product the walks compute; without norms over the gates the sum of both products."""
+    h_proj: Array | None
+    """None without norms over the gates."""
 
 
 class _Saved(NamedTuple):
@@ -44,10 +50,8 @@ class _Saved(NamedTuple):
     parameters: Parameters
     cells: Array
     norms: Array | None
-    x_proj: Array | None
-    """None with few inputs, whose product the walks compute, and with `remat`."""
-    h_proj: Array | None
-    """None without norms over the gates, and with `remat`."""
+    products: list[_Products]
+    """One, or none with `remat`. A gradient takes them, because its walk overwrites them."""
     attrs: dict[str, Any]
 
     @property
@@ -60,11 +64,11 @@ class _Saved(NamedTuple):
         """Whether the walks multiply the inputs. They give no gradient of x_proj then, which `layer-theano` needs."""
         return bool(self.attrs["norm"] == "layer" and self.walked.x.shape[1] <= walks.FEW_INPUTS)
 
-    def shared(self) -> tuple[Any, ...]:
+    def shared(self, products: _Products) -> tuple[Any, ...]:
         """The arguments that both walks share."""
         walked = self.walked
         inputs = (walked.x, walked.w_x) if self.has_few_inputs else (None, None)
-        return (walked.w_h, *inputs, self.x_proj, self.h_proj, *self.parameters, walked.hidden, self.cells, self.norms,
+        return (walked.w_h, *inputs, *products, *self.parameters, walked.hidden, self.cells, self.norms,
                 walked.positions.slots, walked.positions.steps, walked.positions.batch, walked.x.shape[1],
                 walked.units.hidden, self.attrs["eps"], VARIANTS[self.attrs["norm"]], int(walked.positions.reverse),
                 *walks.threads(walked.positions, walked.w_h))
@@ -80,45 +84,63 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
     walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
                           walks.states(units, positions, h), units, positions)
     saved = _Saved(walked, parameters(units, bias, norms, attrs["norm"]), walks.states(units, positions, c),
-                   np.empty((len(walked.x), 4), x.dtype) if norms else None, None,
-                   walked.room_for_products() if "gain_x" in norms else None, attrs)
-    if not saved.has_few_inputs:
-        saved = saved._replace(x_proj=walks.product(walked.x, walked.w_x, units))
-    _walk(*saved.shared())
-    return walked.outputs(walked.hidden, saved.cells), \
-        saved._replace(x_proj=None, h_proj=None) if attrs["remat"] else saved
+                   np.empty((len(walked.x), 4), x.dtype) if norms else None, [], attrs)
+    products = _walk_forward(saved)
+    if not attrs["remat"]:
+        saved.products.append(products)
+    return walked.outputs(walked.hidden, saved.cells), saved
 
 
-def _complete(saved: _Saved) -> _Saved:
-    """The saved values with the products that `remat` omits."""
-    if (saved.h_proj if saved.is_normed else saved.x_proj) is not None:
-        return saved
+def _walk_forward(saved: _Saved) -> _Products:
+    """Compute the states after the first ones, and what norms keep, in their places."""
+    products = _Products(_x_proj(saved), saved.walked.room_for_products() if saved.is_normed else None)
+    _walk(*saved.shared(products))
+    return products
+
+
+def _x_proj(saved: _Saved) -> Array | None:
     walked = saved.walked
-    x_proj = None if saved.has_few_inputs else walks.product(walked.x, walked.w_x, walked.units)
+    return None if saved.has_few_inputs else walks.product(walked.x, walked.w_x, walked.units)
+
+
+def _products_for_gradient(saved: _Saved) -> _Products:
+    """The products, which the caller may overwrite."""
+    if saved.attrs["remat"]:
+        return _multiply_again(saved)
+    try:
+        return saved.products.pop()
+    except IndexError:  # a gradient has taken them; a second walk gives the same bits
+        walked = saved.walked._replace(hidden=saved.walked.hidden.copy())
+        norms = None if saved.norms is None else saved.norms.copy()
+        return _walk_forward(saved._replace(walked=walked, cells=saved.cells.copy(), norms=norms))
+
+
+def _multiply_again(saved: _Saved) -> _Products:
+    """The products that `remat` does not keep: with all states at hand, each is one product."""
+    walked, x_proj = saved.walked, _x_proj(saved)
     w_h = centred(walked.w_h) if saved.is_normed else walked.w_h
     h_proj = walks.product(walked.before(), walked.units.filled(w_h), walked.units)
     if saved.is_normed:
-        return saved._replace(x_proj=x_proj, h_proj=h_proj)
+        return _Products(x_proj, h_proj)
     assert x_proj is not None
     x_proj += h_proj
-    return saved._replace(x_proj=x_proj)
+    return _Products(x_proj, None)
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
-    saved = _complete(saved)
+    products = _products_for_gradient(saved)
     walked, normed, cell = saved.walked, saved.is_normed, saved.parameters.gain_c is not None
     units, positions, dtype = walked.units, walked.positions, walked.x.dtype
     dh, dc = (walks.given(units, d, walked.hidden) for d in gouts[1:])
     few, wide_shape = saved.has_few_inputs, (_GATES * units.stride,)
-    d_x_proj = None if few else walked.room_for_products()
-    d_h_proj = walked.room_for_products() if normed else d_x_proj
     d_rows = host.empty_like(walked.x) if few and needs[0] else None
     d_weights = walks.row_blocks(positions, (walked.x.shape[1], *wide_shape), dtype) if few else None
     wide = walks.row_blocks(positions, wide_shape, dtype)
     d_bias, *d_gains = wide, *(np.zeros_like(wide) if normed else None for _ in range(2))
     d_of_cell = [walks.row_blocks(positions, (units.stride,), dtype) if cell else None for _ in range(2)]
-    _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, dc, d_x_proj, d_h_proj, d_rows, d_weights, d_bias,
-               *d_gains, *d_of_cell, saved.attrs["gradient_limit"] or 0.0)
+    _walk_back(*saved.shared(products), walks.optional(gouts[0]), dh, dc, d_rows, d_weights, d_bias, *d_gains,
+               *d_of_cell, saved.attrs["gradient_limit"] or 0.0)
+    d_x_proj, d_h_proj = products.x_proj, products.x_proj if products.h_proj is None else products.h_proj
     if d_weights is None:
         d_x, d_w_x = walked.input_gradients(d_x_proj, needs[0])
     else:

@@ -65,9 +65,9 @@ struct Barrier {
     void wait() const {
         if (roster) roster->meet(members);
     }
-    // How many of a time step's rows go through its phases together: all, if members meet between the phases; else a few, whose
-    // values stay in the first cache.
-    index_t together(index_t rows, index_t few = 1) const { return members > 1 ? rows : few; }
+    // How many of a time step's rows go through its phases together: those whose values stay in the second cache, if members meet
+    // between the phases; else a few, whose values stay in the first cache.
+    index_t together(index_t rows, index_t few = 1) const { return members > 1 ? std::min(rows, 2 * ROW_BLOCK) : few; }
 };
 
 // The rows and the panels of units that one member of the team computes.
@@ -348,19 +348,20 @@ static void multiply_states(const Rows<T>& rows, const T* states, index_t stride
         for (index_t r = 0; r < rows.count(); ++r) std::fill_n(out + r * wide + end * Panel<T>::width - filling, filling, T(0));
 }
 
-// The same back: the rows of `states` get the products of the rows of `products`, or they are added.
+// The same back: the rows of `states` get the products of the rows of `products`, or they are added. Meanwhile the CPU asks for the
+// lines that are `wanted`.
 template <class T>
 static void multiply_products(const Rows<T>& rows, const T* products, index_t wide, const T* packed, index_t first, index_t last,
-                              T* states, index_t stride, bool add) {
+                              T* states, index_t stride, bool add, const Prefetch& wanted = Prefetch()) {
     if (rows.count() == 0) return;
     const FromRows<T> a{products + rows.slot[0] * wide, wide};
     if (rows.side_by_side())
-        return product(a, rows.count(), packed, first, last, wide, states + rows.row[0] * stride, stride, add);
+        return product(a, rows.count(), packed, first, last, wide, states + rows.row[0] * stride, stride, add, wanted);
     const Aligned<T> room(rows.count() * stride);
     const index_t begin = first * Panel<T>::width, count = (last - first) * Panel<T>::width;
     for (index_t r = 0; add && r < rows.count(); ++r)
         std::copy_n(states + rows.row[r] * stride + begin, count, room.data() + r * stride + begin);
-    product(a, rows.count(), packed, first, last, wide, room.data(), stride, add);
+    product(a, rows.count(), packed, first, last, wide, room.data(), stride, add, wanted);
     for (index_t r = 0; r < rows.count(); ++r)
         std::copy_n(room.data() + r * stride + begin, count, states + rows.row[r] * stride + begin);
 }
@@ -402,6 +403,20 @@ static void begin_step_back(Rows<T>& rows, const Sizes& sizes, const Share& s, i
         const index_t slot = sizes.slot(t, row);
         if (slot >= 0) rows.add(row, slot, d_products + slot * wide, own);
     }
+}
+
+// The lines of the products (positions, wide) of a share's rows at a time step: of `x`, and of `h` unless it is null.
+template <class T>
+static Prefetch lines_of_products(const Sizes& sizes, const Share& s, index_t t, const T* x, const T* h, index_t wide) {
+    static constexpr index_t VALUES = CACHE_LINE / sizeof(T);
+    index_t row = s.first_row, rows = 0;
+    while (row < s.last_row && sizes.slot(t, row) < 0) ++row;
+    for (index_t each = row; each < s.last_row; ++each) rows += sizes.slot(t, each) >= 0;
+    if (rows == 0) return Prefetch();
+    const auto first = reinterpret_cast<uintptr_t>(x + sizes.slot(t, row) * wide);  // slots of a time step follow one another
+    const index_t lines = rows * wide / VALUES;
+    const index_t to_h = h ? index_t(reinterpret_cast<uintptr_t>(h) - reinterpret_cast<uintptr_t>(x)) : 0;
+    return {first, CACHE_LINE, lines, 0, lines, lines, to_h};
 }
 
 // Keeps a share's entries of the gradient of a state (batch, stride) within -limit .. limit, for the rows that take part in
