@@ -14,7 +14,7 @@ struct Gru {
     T eps;
     T* x_proj;  // (positions, 3 * stride); without norms it gets the state's products for z and r, too
     T* h_proj;  // (positions, 3 * stride); without norms (positions, stride), for n alone
-    const T *gain_x, *bias_x, *gain_h, *bias_h, *inner_bias;  // (3 * stride); without norms bias_x alone
+    const T *gain_x, *bias_x, *gain_h, *bias_h;  // (3 * stride); without norms bias_x alone
     T* hidden;  // (steps + 1, batch, stride)
     T* norms;  // (positions, 4): rstd of x_proj's z and r, of its n, and those of h_proj
 };
@@ -33,12 +33,12 @@ template <class T, bool NORMED>
 struct Products {
     using vector = typename Vector<T>::type;
     const index_t S;
-    const T *const gain_x, *const bias_x, *const gain_h, *const bias_h, *const inner_bias;  // a store could change those of a Gru
+    const T *const gain_x, *const bias_x, *const gain_h, *const bias_h;  // a store could change those of a Gru
     const T *x, *h;
     T rstd_x[2] = {0, 0}, rstd_h[2] = {0, 0};
 
     Products(const Gru<T>& g, index_t slot)
-        : S(g.sizes.stride), gain_x(g.gain_x), bias_x(g.bias_x), gain_h(g.gain_h), bias_h(g.bias_h), inner_bias(g.inner_bias) {
+        : S(g.sizes.stride), gain_x(g.gain_x), bias_x(g.bias_x), gain_h(g.gain_h), bias_h(g.bias_h) {
         x = g.x_proj + slot * GATES * S;
         h = g.h_proj + slot * (NORMED ? GATES : 1) * S;
     }
@@ -51,7 +51,7 @@ struct Products {
         }
         return products;
     }
-    vector xhat_x(index_t gate, index_t k) const { return (load(x + k) + load(inner_bias + k)) * rstd_x[gate == 2]; }
+    vector xhat_x(index_t gate, index_t k) const { return load(x + k) * rstd_x[gate == 2]; }
     vector xhat_h(index_t gate, index_t k) const { return load(h + k) * rstd_h[gate == 2]; }
     vector of_x(index_t gate, index_t unit) const {
         const index_t k = gate * S + unit;
@@ -105,8 +105,7 @@ struct Step {
             for (index_t gate = 0; gate < GATES; ++gate)
                 for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
                     fetch_ahead(x + k, ahead);
-                    const vector value = load(x + k) + load(g.inner_bias + k);
-                    of_x[gate == 2] += value * value;
+                    of_x[gate == 2] += load(x + k) * load(x + k);
                     of_h[gate == 2] += load(h + k) * load(h + k);
                 }
             keep_sums(row, p, of_x, of_h);
@@ -295,11 +294,11 @@ static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, in
 // The arguments that forward and backward share, and what they make of them.
 #define SHARED_PARAMETERS(T)                                                                                          \
     const T *w_h, T *x_proj, T *h_proj, const T *gain_x, const T *bias_x, const T *gain_h, const T *bias_h,           \
-        const T *inner_bias, T *hidden, T *norms, const int64_t *slots, int64_t steps, int64_t batch, int64_t units,  \
-        double eps, int32_t normed, int32_t reverse, int32_t threads, int32_t by_units
+        T *hidden, T *norms, const int64_t *slots, int64_t steps, int64_t batch, int64_t units, double eps,           \
+        int32_t normed, int32_t reverse, int32_t threads, int32_t by_units
 #define SHARED_VALUES                                                                                                 \
     const Gru<T> g{sizes_of<T>(steps, batch, units, reverse != 0, slots), T(eps), x_proj, h_proj, gain_x, bias_x,     \
-                   gain_h, bias_h, inner_bias, hidden, norms};
+                   gain_h, bias_h, hidden, norms};
 
 #define GRU(TYPE, NAME)                                                                                               \
     extern "C" void gru_forward_##NAME(SHARED_PARAMETERS(TYPE)) {                                                     \

@@ -28,8 +28,8 @@ _VARIANTS = ("none", "layer", "layer-theano")
 _GATES = GATES["gru"]
 
 _SHARED = ("w_h: real[2], x_proj: real[2], h_proj: real[2], gain_x: real[1]?, bias_x: real[1], gain_h: real[1]?, "
-           "bias_h: real[1]?, inner_bias: real[1]?, hidden: real[3], norms: real[2]?, slots: int64[2]?, steps: int64, "
-           "batch: int64, units: int64, eps: float64, normed: int32, reverse: int32, threads: int32, by_units: int32")
+           "bias_h: real[1]?, hidden: real[3], norms: real[2]?, slots: int64[2]?, steps: int64, batch: int64, "
+           "units: int64, eps: float64, normed: int32, reverse: int32, threads: int32, by_units: int32")
 _walk = native.Function(_FILE, "gru_forward", _SHARED)
 _walk_back = native.Function(_FILE, "gru_backward", f"{_SHARED}, d_hidden: real[3]?, dh: real[2], d_x_proj: real[2], "
                              "d_h_proj: real[2], d_gain_x: real[2]?, d_bias_x: real[2], d_gain_h: real[2]?, "
@@ -43,7 +43,6 @@ class _Parameters(NamedTuple):
     bias_x: Array
     gain_h: Array | None
     bias_h: Array | None
-    inner_bias: Array | None
 
 
 class _Saved(NamedTuple):
@@ -71,11 +70,8 @@ def _centred(weight: Array, out: Array | None = None) -> Array:
 def _parameters(units: Units, bias: Array | None, norms: dict[str, Array]) -> _Parameters:
     if not norms:
         assert bias is not None
-        return _Parameters(None, units.filled(bias), None, None, None)
-    centred_bias = np.zeros_like(norms["gain_x"]) if bias is None else _centred(bias[None])[0]
-    filled = {name: units.filled(array) for name, array in norms.items()}
-    return _Parameters(filled["gain_x"], filled["bias_x"], filled["gain_h"], filled["bias_h"],
-                       units.filled(centred_bias))
+        return _Parameters(None, units.filled(bias), None, None)
+    return _Parameters(*(units.filled(norms[name]) for name in ("gain_x", "bias_x", "gain_h", "bias_h")))
 
 
 def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Array | None, mask: Array | None,
@@ -83,11 +79,12 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
     units = Units.of(_GATES, h.shape[1], x.dtype)
     positions = Positions.of(x.shape[0], x.shape[1], mask, attrs["reverse"])
     norms = dict(zip(norm_shapes("gru", attrs["norm"], 1), norm_arrays, strict=True))
-    if norms:
-        w_x = _centred(w_x)
+    inner_bias = None
+    if norms:  # a bias of `layer-theano` is inside the input's norm
+        w_x, inner_bias = _centred(w_x), None if bias is None else units.filled(_centred(bias[None])[0])
     walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
                           walks.states(units, positions, h), units, positions)
-    x_proj = walks.product(walked.x, walked.w_x, walked.units)
+    x_proj = walks.product(walked.x, walked.w_x, units, inner_bias)
     h_proj = host.empty((len(x_proj), (_GATES if norms else 1) * units.stride), x.dtype)
     saved = _Saved(walked, _parameters(units, bias, norms), x_proj, h_proj,
                    np.empty((len(x_proj), 4), x.dtype) if norms else None, attrs)

@@ -17,7 +17,7 @@ struct Cell {
     index_t batch, hidden, stride;
     T eps;
     const T *x_proj, *h_proj, *c;  // (batch, 4 * hidden) twice, (batch, hidden)
-    const T *gain_x, *gain_h, *inner_bias, *bias, *gain_c, *bias_c;  // gates of `stride` columns
+    const T *gain_x, *gain_h, *bias, *gain_c, *bias_c, *inner_bias;  // gates of `stride` columns
     T* c_new;  // (batch, hidden)
     Norm<T>* norms;  // (batch, 3): of x_proj with its inner bias, of h_proj and of the cell
 
@@ -94,7 +94,7 @@ static void read_products(const Cell<T>& cell, Row<T>& row, index_t r) {
     fill_up(cell.x_proj + r * GATES * cell.hidden, GATES, cell.hidden, cell.stride, row.x.data());
     fill_up(cell.h_proj + r * GATES * cell.hidden, GATES, cell.hidden, cell.stride, row.h.data());
     if constexpr (NORMED)
-        for (index_t k = 0; k < cell.wide(); ++k) row.x.data()[k] += cell.inner_bias[k];
+        for (index_t k = 0; cell.inner_bias && k < cell.wide(); ++k) row.x.data()[k] += cell.inner_bias[k];
 }
 
 // Asks the memory for the next row's products, a vector of each gate at a time.
@@ -237,12 +237,12 @@ static void step_back(const Cell<T>& cell, const CellGradients<T>& d, index_t fi
 
 // The arguments that forward and backward share, and what they make of them.
 #define SHARED_PARAMETERS(T)                                                                                          \
-    const T *x_proj, const T *h_proj, const T *c, const T *gain_x, const T *gain_h, const T *inner_bias,              \
-        const T *bias, const T *gain_c, const T *bias_c, T *c_new, T *norms, int64_t batch, int64_t hidden,           \
+    const T *x_proj, const T *h_proj, const T *c, const T *gain_x, const T *gain_h, const T *bias,                    \
+        const T *gain_c, const T *bias_c, const T *inner_bias, T *c_new, T *norms, int64_t batch, int64_t hidden,     \
         double eps, int32_t variant, int32_t threads
 #define SHARED_VALUES                                                                                                 \
     const Cell<T> cell{batch, hidden, Panel<T>::count(hidden) * Panel<T>::width, T(eps), x_proj, h_proj, c, gain_x,   \
-                       gain_h, inner_bias, bias, gain_c, bias_c, c_new, reinterpret_cast<Norm<T>*>(norms)};
+                       gain_h, bias, gain_c, bias_c, inner_bias, c_new, reinterpret_cast<Norm<T>*>(norms)};
 
 #define LSTM_CELL(TYPE, NAME)                                                                                         \
     extern "C" void lstm_cell_forward_##NAME(SHARED_PARAMETERS(TYPE), TYPE* h_new) {                                  \

@@ -17,7 +17,7 @@ struct Lstm {
     Inputs<T> inputs;  // few only with norms
     T* x_proj;  // (positions, 4 * stride), without norms the sum of both products; (batch, 4 * stride) of a time step for few inputs
     T* h_proj;  // (positions, 4 * stride), or null without norms
-    const T *gain_x, *gain_h, *inner_bias, *bias;  // (4 * stride)
+    const T *gain_x, *gain_h, *bias;  // (4 * stride)
     const T *gain_c, *bias_c;  // (stride)
     T *hidden, *cells;  // (steps + 1, batch, stride)
     T* norms;  // (positions, 4): rstd of x_proj and h_proj, mean and rstd of the cell
@@ -42,12 +42,12 @@ template <class T, bool NORMED>
 struct Products {
     using vector = typename Vector<T>::type;
     const index_t S;
-    const T *const gain_x, *const gain_h, *const inner_bias, *const bias;  // here, because a store could change those of an Lstm
+    const T *const gain_x, *const gain_h, *const bias;  // here, because a store could change those of an Lstm
     const T *x, *h;
     T rstd_x, rstd_h;
 
     Products(const Lstm<T>& l, index_t row, index_t slot)
-        : S(l.sizes.stride), gain_x(l.gain_x), gain_h(l.gain_h), inner_bias(l.inner_bias), bias(l.bias), rstd_x(0), rstd_h(0) {
+        : S(l.sizes.stride), gain_x(l.gain_x), gain_h(l.gain_h), bias(l.bias), rstd_x(0), rstd_h(0) {
         x = l.x_of(row, slot);
         h = NORMED ? l.h_proj + slot * GATES * S : nullptr;
     }
@@ -60,7 +60,7 @@ struct Products {
         }
         return products;
     }
-    vector xhat_x(index_t k) const { return (load(x + k) + load(inner_bias + k)) * rstd_x; }
+    vector xhat_x(index_t k) const { return load(x + k) * rstd_x; }
     vector xhat_h(index_t k) const { return load(h + k) * rstd_h; }
     // A gate before its non-linearity, at column k of all gates.
     vector sum(index_t k) const {
@@ -110,8 +110,7 @@ struct Step {
             for (index_t gate = 0; gate < GATES; ++gate)
                 for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
                     if (from_memory) fetch_ahead(x + k, ahead);
-                    const vector value = load(x + k) + load(l.inner_bias + k);
-                    of_x += value * value;
+                    of_x += load(x + k) * load(x + k);
                     of_h += load(h + k) * load(h + k);
                 }
             sums_of(row)[p * 4] = total<T>(of_x);
@@ -392,12 +391,12 @@ static void backward(Lstm<T> l, const LstmGradients<T>& d, const T* w_h, int thr
 // The arguments that forward and backward share, and what they make of them.
 #define SHARED_PARAMETERS(T)                                                                                          \
     const T *w_h, const T *x, const T *w_x, T *x_proj, T *h_proj, const T *gain_x, const T *gain_h,                   \
-        const T *inner_bias, const T *bias, const T *gain_c, const T *bias_c, T *hidden, T *cells, T *norms,          \
-        const int64_t *slots, int64_t steps, int64_t batch, int64_t inputs, int64_t units, double eps,                \
-        int32_t variant, int32_t reverse, int32_t threads, int32_t by_units
+        const T *bias, const T *gain_c, const T *bias_c, T *hidden, T *cells, T *norms, const int64_t *slots,         \
+        int64_t steps, int64_t batch, int64_t inputs, int64_t units, double eps, int32_t variant, int32_t reverse,    \
+        int32_t threads, int32_t by_units
 #define SHARED_VALUES                                                                                                 \
     const Lstm<T> l{sizes_of<T>(steps, batch, units, reverse != 0, slots), T(eps), {x, w_x, inputs}, x_proj, h_proj,  \
-                    gain_x, gain_h, inner_bias, bias, gain_c, bias_c, hidden, cells, norms};
+                    gain_x, gain_h, bias, gain_c, bias_c, hidden, cells, norms};
 
 #define LSTM(TYPE, NAME)                                                                                                \
     extern "C" void lstm_forward_##NAME(SHARED_PARAMETERS(TYPE)) {                                                      \

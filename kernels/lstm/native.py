@@ -29,7 +29,7 @@ _FILE = "lstm/lstm.cpp"
 _GATES = GATES["lstm"]
 
 _SHARED = ("w_h: real[2], x: real[2]?, w_x: real[2]?, x_proj: real[2]?, h_proj: real[2]?, gain_x: real[1]?, "
-           "gain_h: real[1]?, inner_bias: real[1]?, bias: real[1], gain_c: real[1]?, bias_c: real[1]?, "
+           "gain_h: real[1]?, bias: real[1], gain_c: real[1]?, bias_c: real[1]?, "
            "hidden: real[3], cells: real[3], norms: real[2]?, slots: int64[2]?, steps: int64, batch: int64, "
            "inputs: int64, units: int64, eps: float64, variant: int32, reverse: int32, threads: int32, by_units: int32")
 _walk = native.Function(_FILE, "lstm_forward", _SHARED)
@@ -40,7 +40,9 @@ _walk_back = native.Function(_FILE, "lstm_backward", f"{_SHARED}, d_hidden: real
 
 class _Products(NamedTuple):
     x_proj: Array | None
-    """None for few inputs, whose product the walks compute; without norms over the gates the sum of both products."""
+    """With the bias inside the norm; without norms over the gates the sum of both products. None for few inputs, whose
+    product the walks compute.
+    """
     h_proj: Array | None
     """None without norms over the gates."""
 
@@ -68,7 +70,8 @@ class _Saved(NamedTuple):
         """The arguments that both walks share."""
         walked = self.walked
         inputs = (walked.x, walked.w_x) if self.has_few_inputs else (None, None)
-        return (walked.w_h, *inputs, *products, *self.parameters, walked.hidden, self.cells, self.norms,
+        outside = self.parameters[:-1]  # the inner bias is in x_proj
+        return (walked.w_h, *inputs, *products, *outside, walked.hidden, self.cells, self.norms,
                 walked.positions.slots, walked.positions.steps, walked.positions.batch, walked.x.shape[1],
                 walked.units.hidden, self.attrs["eps"], VARIANTS[self.attrs["norm"]], int(walked.positions.reverse),
                 *walks.threads(walked.positions, walked.w_h))
@@ -100,7 +103,9 @@ def _walk_forward(saved: _Saved) -> _Products:
 
 def _x_proj(saved: _Saved) -> Array | None:
     walked = saved.walked
-    return None if saved.has_few_inputs else walks.product(walked.x, walked.w_x, walked.units)
+    if saved.has_few_inputs:
+        return None
+    return walks.product(walked.x, walked.w_x, walked.units, saved.parameters.inner_bias)
 
 
 def _products_for_gradient(saved: _Saved) -> _Products:

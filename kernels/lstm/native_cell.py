@@ -20,8 +20,8 @@ from duoln.ops.recurrent.variants import GATES, norm_shapes
 _FILE = "lstm/cell.cpp"
 _GATES = GATES["lstm"]
 
-_SHARED = ("x_proj: real[2], h_proj: real[2], c: real[2], gain_x: real[1]?, gain_h: real[1]?, inner_bias: real[1]?, "
-           "bias: real[1], gain_c: real[1]?, bias_c: real[1]?, c_new: real[2], norms: real[2], batch: int64, "
+_SHARED = ("x_proj: real[2], h_proj: real[2], c: real[2], gain_x: real[1]?, gain_h: real[1]?, bias: real[1], "
+           "gain_c: real[1]?, bias_c: real[1]?, inner_bias: real[1]?, c_new: real[2], norms: real[2], batch: int64, "
            "hidden: int64, eps: float64, variant: int32, threads: int32")
 _step = native.Function(_FILE, "lstm_cell_forward", f"{_SHARED}, h_new: real[2]")
 _step_back = native.Function(_FILE, "lstm_cell_backward", f"{_SHARED}, d_h: real[2]?, d_c: real[2]?, "

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import numpy as np
-
 from duoln.backends.protocol import Array
 from duoln.kernels.recurrent.positions import Units
 
@@ -19,19 +17,19 @@ class Parameters(NamedTuple):
 
     gain_x: Array | None
     gain_h: Array | None
-    inner_bias: Array | None
-    """The bias inside the input's norm, without its mean."""
     bias: Array
     """All biases outside the norms."""
     gain_c: Array | None
     bias_c: Array | None
+    inner_bias: Array | None
+    """The bias inside the input's norm, without its mean; of `layer-theano`."""
 
 
 def parameters(units: Units, bias: Array, norms: Mapping[str, Array], norm: str) -> Parameters:
     """The parameters of a variant from the operators' arrays."""
-    cell = [units.filled(norms[name], 1) if name in norms else None for name in ("gain_c", "bias_c")]
+    gain_c, bias_c = (units.filled(norms[name], 1) if name in norms else None for name in ("gain_c", "bias_c"))
     if "gain_x" not in norms:
-        return Parameters(None, None, None, units.filled(bias), *cell)
-    centred_bias = bias - bias.mean() if norm == "layer-theano" else np.zeros_like(bias)
-    return Parameters(units.filled(norms["gain_x"]), units.filled(norms["gain_h"]), units.filled(centred_bias),
-                      units.filled(norms["bias_x"] + norms["bias_h"] + bias), *cell)
+        return Parameters(None, None, units.filled(bias), gain_c, bias_c, None)
+    inner_bias = units.filled(bias - bias.mean()) if norm == "layer-theano" else None
+    return Parameters(units.filled(norms["gain_x"]), units.filled(norms["gain_h"]),
+                      units.filled(norms["bias_x"] + norms["bias_h"] + bias), gain_c, bias_c, inner_bias)

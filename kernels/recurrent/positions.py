@@ -130,12 +130,12 @@ def threads(positions: Positions, w_h: Array) -> tuple[int, int]:
     return count, int(positions.batch < BY_UNITS_BELOW or w_h.nbytes >= WEIGHTS_READ_ONCE)
 
 
-def product(rows: Array, weight: Array, units: Units) -> Array:
-    """`rows @ weight` of filled-up gates, which begins on a cache line.
+def product(rows: Array, weight: Array, units: Units, bias: Array | None = None) -> Array:
+    """`rows @ weight + bias` of filled-up gates, which begins on a cache line.
 
     What fills up is zero; its product with an infinite value would not be.
     """
-    out = multiply(rows, weight, host.empty((len(rows), weight.shape[1]), rows.dtype))
+    out = multiply(rows, weight, host.empty((len(rows), weight.shape[1]), rows.dtype), bias)
     if units.hidden < units.stride:
         out.reshape(len(out), out.shape[1] // units.stride, units.stride)[..., units.hidden:] = 0
     return out

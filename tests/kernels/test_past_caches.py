@@ -1,5 +1,5 @@
-"""Norms, products and an LSTM of more rows than the caches hold, whose results are written past them: the same bits as those of few
-rows.
+"""Norms, products and an LSTM of more rows than the caches hold: the same bits as those of few rows. Large results of norms and of
+products of a small depth are written past the caches.
 """
 
 import numpy as np
