@@ -52,7 +52,8 @@ first array is stored, beside weights in float32. A fast rule for arrays as they
 `Rule(..., stored=(0,))`, and `check_rule(..., dtype="bfloat16")` checks it.
 
 `supports`, the last argument of the fast rule, returns the reason why the rule cannot run; the operator then runs the
-composed rule. No rule writes into its inputs, its saved values or `gout`. `check_op` compares an operator with a
+composed rule. No rule writes into its inputs or `gout`, and a second gradient from the same saved values has the same
+bits. `check_op` compares an operator with a
 NumPy formula and its gradient with central differences (`attrs={"slope": 0.1}` goes to both); `check_rule` compares a
 fast rule with the composed one.
 

@@ -4,8 +4,8 @@
 
 static const index_t CACHED_BYTES = 1 << 20;  // of panels that stay in the second cache
 
-// The tall tiles of some rows, and what is left to be asked for. If one row to three are left over, they share two groups with a strip, because the sums of so few
-// would wait for each other.
+// The tall tiles of some rows, and what is left to be asked for. If one row to three are left over, they share two groups with a
+// strip, because the sums of so few would wait for each other.
 template <int PANELS, class T, class First>
 static Prefetch tall_tiles(const First& a, index_t rows, const FromPanels<T>& panels, index_t depth, T* out, index_t distance,
                            bool add, const Prefetch& asked) {

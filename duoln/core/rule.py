@@ -36,7 +36,8 @@ class Rule:
             `left.T @ right`, and a compiled step need not write it out; see `core.factors`.
         takes_factors: whether `forward` takes `Factors` in the place of an array.
 
-    A rule never writes into its inputs, `saved` or `gout`.
+    A rule never writes into its inputs or `gout`. A second gradient from the same `saved` has the same bits as the
+    first, so a rule may overwrite only what it can compute again.
     """
 
     name: str

@@ -95,7 +95,8 @@ def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None]
                attrs: Mapping[str, Any] | None = None, length: int = 1, dtype: str = "float32") -> None:
     """Check a fast rule: values, saved state and gradients against the composed rule, for every set of needs.
 
-    Also check that it repeats to the bit, and that it does not change its inputs, its saved arrays, or `gout`.
+    Also check that it repeats to the bit, a second gradient from the same saved values too, and that it does not change
+    its inputs or `gout`.
 
     Args:
         op: the operator.

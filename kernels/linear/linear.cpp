@@ -58,8 +58,8 @@ static void add_panel(const T* x, const T* w, T* y, index_t in, index_t out) {
         }
 }
 
-// dx[r, k .. k + K) = or += the products of g's rows with K rows of w, over the first `count` columns. These are read in turns,
-// which the CPU does not foresee, so the loop asks for the rows that follow.
+// dx[r, k .. k + K) = or += the products of g's rows with K rows of w, over the first `count` columns. The rows of w are read in
+// turns, which the CPU does not foresee, so the loop asks for those that follow.
 template <int R, int K, class T>
 static void some_dots(const T* g, const T* w, T* dx, index_t in, index_t out, index_t count, bool add) {
     using vector = typename Vector<T>::type;

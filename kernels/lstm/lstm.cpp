@@ -1,10 +1,10 @@
 // An LSTM over a whole sequence (Ba, Kiros, Hinton 2016, eq. 20-22 and 29-31), forward and backward.
 //
-// The input's product x_proj for all positions comes in; large products are not made here. The walk backward leaves the gradients of
-// both products in their places: memory would take longer to give it other places than the walk takes to compute. Where there are norms and few inputs, the walk multiplies these itself, and x_proj takes no memory. With norms over the gates both weights are used without the means of their rows, so that no norm need
-// subtract one: the input's was before its product, the recurrent one is when it is packed.
+// The input's product x_proj for all positions comes in; large products are not made here. Few inputs of `layer` are multiplied in
+// the walk, and then x_proj is only that of a few rows. The walk backward leaves the gradients of both products in their places: other
+// arrays would be claimed from memory, and written to it. With norms over the gates both weights are used without the means of their
+// rows, so that no norm need subtract one: the input's was before its product, the recurrent one is when it is packed.
 #include "../recurrent/walk.h"
-#include "../rows.h"
 #include "lstm.h"
 #include "variant.h"
 
@@ -15,7 +15,7 @@ struct Lstm {
     Sizes sizes;
     T eps;
     Inputs<T> inputs;  // few only with norms
-    T* x_proj;  // (positions, 4 * stride), without norms the sum of both products; (batch, 4 * stride) of a time step for few inputs
+    T* x_proj;  // (positions, 4 * stride), without norms the sum of both products; for few inputs that of rows that go together
     T* h_proj;  // (positions, 4 * stride), or null without norms
     const T *gain_x, *gain_h, *bias;  // (4 * stride)
     const T *gain_c, *bias_c;  // (stride)
@@ -23,8 +23,8 @@ struct Lstm {
     T* norms;  // (positions, 4): rstd of x_proj and h_proj, mean and rstd of the cell
 
     T* state_products() const { return h_proj ? h_proj : x_proj; }
-    T* x_of(index_t row, index_t slot) const { return x_proj + inputs.place(row, slot) * GATES * sizes.stride; }
-    index_t room_of_x() const { return inputs.are_few() ? sizes.batch * GATES * sizes.stride : 0; }
+    // Of the row at a place among those that go together.
+    T* x_of(index_t place, index_t slot) const { return x_proj + (inputs.are_few() ? place : slot) * GATES * sizes.stride; }
 };
 
 template <class T>
@@ -46,14 +46,14 @@ struct Products {
     const T *x, *h;
     T rstd_x, rstd_h;
 
-    Products(const Lstm<T>& l, index_t row, index_t slot)
+    Products(const Lstm<T>& l, index_t place, index_t slot)
         : S(l.sizes.stride), gain_x(l.gain_x), gain_h(l.gain_h), bias(l.bias), rstd_x(0), rstd_h(0) {
-        x = l.x_of(row, slot);
+        x = l.x_of(place, slot);
         h = NORMED ? l.h_proj + slot * GATES * S : nullptr;
     }
     // With the norms that the walk forward has kept.
-    static Products kept(const Lstm<T>& l, index_t row, index_t slot) {
-        Products products(l, row, slot);
+    static Products kept(const Lstm<T>& l, index_t place, index_t slot) {
+        Products products(l, place, slot);
         if (NORMED) {
             products.rstd_x = l.norms[slot * 4];
             products.rstd_h = l.norms[slot * 4 + 1];
@@ -83,7 +83,7 @@ struct CellNorm {
     vector after(index_t unit) const { return xhat(unit) * load(gain + unit) + load(bias + unit); }
 };
 
-// What the phases of a time step share. `panel_sums` has four sums of each row and panel.
+// What the phases of a time step share. Some rows go through them together; `place` is that of a row among these. `panel_sums` has four sums of each row and panel.
 template <class T, bool NORMED, bool CELL>
 struct Step {
     using vector = typename Vector<T>::type;
@@ -101,9 +101,9 @@ struct Step {
     T mean_of_products(const T* sums) const { return row_sum(sums, l.sizes.panels, 4) / T(GATES * l.sizes.hidden); }
 
     // The sums of squares of both products.
-    void add_squares(index_t row, index_t slot) const {
+    void add_squares(index_t place, index_t row, index_t slot) const {
         const index_t S = l.sizes.stride;
-        const T *x = l.x_of(row, slot), *h = l.h_proj + slot * wide();
+        const T *x = l.x_of(place, slot), *h = l.h_proj + slot * wide();
         const bool from_memory = !l.inputs.are_few();
         for (index_t p = s.first_panel; p < s.last_panel; ++p) {
             vector of_x{}, of_h{};
@@ -119,9 +119,9 @@ struct Step {
     }
 
     // The new cell, and the hidden state; with a norm of the cell the output gate is where the hidden state will be.
-    void open_gates(index_t row, index_t slot) const {
+    void open_gates(index_t place, index_t row, index_t slot) const {
         const index_t H = l.sizes.hidden;
-        Products<T, NORMED> products(l, row, slot);
+        Products<T, NORMED> products(l, place, slot);
         if constexpr (NORMED) {
             products.rstd_x = T(1) / std::sqrt(mean_of_products(sums_of(row)) + l.eps);
             products.rstd_h = T(1) / std::sqrt(mean_of_products(sums_of(row) + 1) + l.eps);
@@ -158,9 +158,12 @@ struct Step {
 };
 
 template <class T, bool NORMED, bool CELL>
-static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+static void walk(Lstm<T> l, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const Sizes& sizes = l.sizes;
     const index_t P = sizes.panels, wide = GATES * sizes.stride, ahead = positions_ahead(sizes, barrier, false) * wide;
+    const index_t together = barrier.together(sizes.batch, l.inputs.rows_together());
+    const Aligned<T> few_x_proj(l.inputs.are_few() ? together * wide : 0);
+    if (l.inputs.are_few()) l.x_proj = few_x_proj.data();
     Rows<T> rows;
     for (index_t position = 0; position < sizes.steps; ++position) {
         const index_t t = sizes.time(position);
@@ -169,15 +172,14 @@ static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& 
             multiply_states(rows, l.hidden + sizes.before(t) * sizes.batch * sizes.stride, sizes.stride, packed,
                             gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden, l.state_products(), wide, !NORMED);
         const Step<T, NORMED, CELL> step{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead};
-        const index_t together = barrier.together(rows.count(), l.inputs.rows_together());
         for (index_t first = 0; first < rows.count(); first += together) {
             const index_t last = std::min(first + together, rows.count());
             if constexpr (NORMED) {
                 if (l.inputs.are_few()) l.inputs.multiply(rows, first, last, s, sizes, GATES, l.x_proj);
-                for (index_t r = first; r < last; ++r) step.add_squares(rows.row[r], rows.slot[r]);
+                for (index_t r = first; r < last; ++r) step.add_squares(r - first, rows.row[r], rows.slot[r]);
                 barrier.wait();
             }
-            for (index_t r = first; r < last; ++r) step.open_gates(rows.row[r], rows.slot[r]);
+            for (index_t r = first; r < last; ++r) step.open_gates(r - first, rows.row[r], rows.slot[r]);
             if constexpr (CELL) {
                 barrier.wait();
                 for (index_t r = first; r < last; ++r) step.normalise_cell(rows.row[r], rows.slot[r]);
@@ -187,9 +189,9 @@ static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& 
     }
 }
 
-// The same phases backward, for rows that go through them together; `place` is that of a row among these. `of_cell` keeps three vectors
-// of each row for the second phase: the gradient of the normalised cell, its tanh, and the output gate. `of_sums` keeps the gradients
-// of the gates' sums for the third.
+// The same phases backward. `of_cell` keeps three
+// vectors of each row for the second phase: the gradient of the normalised cell, its tanh, and the output gate. `of_sums` keeps the
+// gradients of the gates' sums for the third.
 template <class T, bool NORMED, bool CELL>
 struct StepBack : Step<T, NORMED, CELL> {
     using Forward = Step<T, NORMED, CELL>;
@@ -200,13 +202,13 @@ struct StepBack : Step<T, NORMED, CELL> {
     T *of_cell, *of_sums;
 
     T* kept_of(index_t place) const { return of_cell + place * 3 * l.sizes.stride; }
-    // Without norms a sum is that of the products, and so is its gradient.
+    // Without norms the gradient of a sum replaces it.
     T* d_sums_of(index_t place, index_t slot) const { return NORMED ? of_sums + place * wide() : l.x_proj + slot * wide(); }
 
     // Through the hidden state and the norm's gain and bias.
     void through_cell_norm(index_t place, index_t row, index_t slot, const T* dh) const {
         const index_t S = l.sizes.stride, block = row / ROW_BLOCK * S;
-        const auto products = Products<T, NORMED>::kept(l, row, slot);
+        const auto products = Products<T, NORMED>::kept(l, place, slot);
         const CellNorm<T> norm = this->cell_norm(row, l.norms[slot * 4 + 2], l.norms[slot * 4 + 3]);
         T *kept = kept_of(place), *sums = sums_of(row), *d_gain = d.d_gain_c + block, *d_bias = d.d_bias_c + block;
         each_panels(s, [=](index_t first, index_t last) {
@@ -245,7 +247,7 @@ struct StepBack : Step<T, NORMED, CELL> {
     void through_gates(index_t place, index_t row, index_t slot, const T* dh) const {
         const index_t S = l.sizes.stride, P = l.sizes.panels, block = row / ROW_BLOCK * wide(), ahead = this->ahead;
         const bool from_memory = !l.inputs.are_few();
-        const auto products = Products<T, NORMED>::kept(l, row, slot);
+        const auto products = Products<T, NORMED>::kept(l, place, slot);
         const T *c_before = this->state(l.cells, this->before, row), *kept = kept_of(place);
         T *dc = d.dc + row * S, *d_gates = d_sums_of(place, slot), *sums = sums_of(row);
         T* d_bias = d.d_bias + block;
@@ -301,10 +303,10 @@ struct StepBack : Step<T, NORMED, CELL> {
 
     // Through the norms of both products, whose gradients replace them.
     void through_norms(index_t place, index_t row, index_t slot) const {
-        const auto products = Products<T, NORMED>::kept(l, row, slot);
+        const auto products = Products<T, NORMED>::kept(l, place, slot);
         const T along_x = this->mean_of_products(sums_of(row)), along_h = this->mean_of_products(sums_of(row) + 1);
         const T* d_sums = d_sums_of(place, slot);
-        T *x = l.x_of(row, slot), *h = l.h_proj + slot * wide();
+        T *x = l.x_of(place, slot), *h = l.h_proj + slot * wide();
         for (index_t gate = 0; gate < GATES; ++gate) {
             const index_t first = gate * l.sizes.stride + s.first_panel * W, last = gate * l.sizes.stride + s.last_panel * W;
             for (index_t k = first; k < last; k += L) {
@@ -317,7 +319,7 @@ struct StepBack : Step<T, NORMED, CELL> {
 };
 
 template <class T, bool NORMED, bool CELL>
-static void walk_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* panel_sums, T* of_inputs, const Share& s,
+static void walk_back(Lstm<T> l, LstmGradients<T> d, const T* packed, T* panel_sums, T* of_inputs, const Share& s,
                       const Barrier& barrier) {
     const Sizes& sizes = l.sizes;
     const index_t wide = GATES * sizes.stride, together = barrier.together(sizes.batch, l.inputs.rows_together());
@@ -330,14 +332,17 @@ static void walk_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* 
     d.d_gain_c = of_gain_c.data();
     d.d_bias_c = of_bias_c.data();
     d.d_w_x = of_w_x.data();
-    const Aligned<T> of_cell(CELL ? together * 3 * sizes.stride : 0), of_sums(NORMED ? together * wide : 0);
-    const index_t ahead = positions_ahead(sizes, barrier, true) * wide;
     const bool few_inputs = NORMED && l.inputs.are_few();
+    const Aligned<T> of_cell(CELL ? together * 3 * sizes.stride : 0), of_sums(NORMED ? together * wide : 0),
+        few_x_proj(few_inputs ? together * wide : 0);
+    if (few_inputs) l.x_proj = few_x_proj.data();
+    const index_t ahead = positions_ahead(sizes, barrier, true) * wide;
     Rows<T> rows;
     for (index_t position = sizes.steps - 1; position >= 0; --position) {
         const index_t t = sizes.time(position);
         begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh, l.state_products(), wide);
-        const StepBack<T, NORMED, CELL> step{{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead}, d, of_cell.data(), of_sums.data()};
+        const StepBack<T, NORMED, CELL> step{{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead}, d, of_cell.data(),
+                                             of_sums.data()};
         for (index_t first = 0; first < rows.count(); first += together) {
             const index_t last = std::min(first + together, rows.count());
             if (few_inputs) l.inputs.multiply(rows, first, last, s, sizes, GATES, l.x_proj);
@@ -353,7 +358,7 @@ static void walk_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* 
             if (few_inputs) l.inputs.differentiate(rows, first, last, s, sizes, GATES, l.x_proj, d.d_w_x, of_inputs);
         }
         barrier.wait();
-        if (few_inputs && d.d_x) l.inputs.add_panels(rows, s, sizes, of_inputs, d.d_x);
+        if (of_inputs) l.inputs.add_panels(rows, s, sizes, of_inputs, d.d_x);
         Prefetch wanted;
         if (barrier.members == 1 && position > 0)
             wanted = lines_of_products(sizes, s, sizes.time(position - 1), few_inputs ? l.h_proj : l.x_proj,
@@ -365,10 +370,9 @@ static void walk_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* 
 }
 
 template <class T, bool NORMED, bool CELL>
-static void forward(Lstm<T> l, const T* w_h, int threads, bool by_units) {
+static void forward(const Lstm<T>& l, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = l.sizes;
-    const Aligned<T> packed(GATES * l.sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels * 4), x_room(l.room_of_x());
-    if (l.inputs.are_few()) l.x_proj = x_room.data();
+    const Aligned<T> packed(GATES * l.sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels * 4);
     Weights<T>{w_h, sizes.hidden, GATES, NORMED, threads}.pack(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
         walk<T, NORMED, CELL>(l, packed.data(), panel_sums.data(), share, barrier);
@@ -376,15 +380,14 @@ static void forward(Lstm<T> l, const T* w_h, int threads, bool by_units) {
 }
 
 template <class T, bool NORMED, bool CELL>
-static void backward(Lstm<T> l, const LstmGradients<T>& d, const T* w_h, int threads, bool by_units) {
+static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, int threads, bool by_units) {
     const Sizes& sizes = l.sizes;
     const Aligned<T> packed(GATES * l.sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels * 4),
-        x_room(l.room_of_x()),
-        of_inputs(l.inputs.are_few() ? sizes.batch * l.inputs.count * sizes.panels : 0);
-    if (l.inputs.are_few()) l.x_proj = x_room.data();
+        of_inputs(d.d_x ? sizes.batch * l.inputs.count * sizes.panels : 0);
     Weights<T>{w_h, sizes.hidden, GATES, NORMED, threads}.pack_transposed(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
-        walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), of_inputs.data(), share, barrier);
+        walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), d.d_x ? of_inputs.data() : nullptr, share,
+                                     barrier);
     });
 }
 

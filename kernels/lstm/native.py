@@ -95,8 +95,10 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
 
 
 def _walk_forward(saved: _Saved) -> _Products:
-    """Compute the states after the first ones, and what norms keep, in their places."""
-    products = _Products(_x_proj(saved), saved.walked.room_for_products() if saved.is_normed else None)
+    """Compute the states after the first ones, and what norms keep, in their places; returns the products."""
+    walked = saved.walked
+    room = (len(walked.x), _GATES * walked.units.stride)
+    products = _Products(_x_proj(saved), host.empty(room, walked.x.dtype) if saved.is_normed else None)
     _walk(*saved.shared(products))
     return products
 

@@ -1,7 +1,6 @@
 // The arguments of a product of two matrices.
 #pragma once
 #include "../native.h"
-#include "../activation.h"
 
 // Rows of the second matrix that lie in one piece of memory: `end` is the row after them, a distance is that of two rows.
 template <class T>

@@ -5,6 +5,7 @@
 // pair of panels at a time, by the tile of the first rows (tile.h). Tiles ask for what the next tiles read.
 #pragma once
 #include "../packing.h"
+#include "../activation.h"
 #include "operands.h"
 
 static const index_t ROWS_AT_ONCE = 8 * TALL_ROWS;  // of a part of many: they and their sums stay in the second cache

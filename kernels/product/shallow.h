@@ -1,10 +1,12 @@
 // A product of so small a depth that its time is that of writing the result. A tile would write a few columns of many rows; here some
 // rows are written from left to right, which the CPU foresees.
 #pragma once
+#include "../activation.h"
 #include "../rows.h"
 #include "operands.h"
 
-static const index_t SHALLOW = 8, LEAST_COLUMNS = 128;  // the most places of the depth; narrow rows end too soon
+static const index_t SHALLOW = 8;  // the most places of the depth
+static const index_t LEAST_COLUMNS = 128;  // with fewer, what begins and ends a row takes longer than a tile
 
 template <class T>
 static bool is_shallow(const Operands<T>& of) {

@@ -1,8 +1,9 @@
 """Shared parts of the compiled recurrent rules: units in panels, positions without padding, and the large products.
 
 A compiled walk gets the input's product for all positions and gives the gradients of both products; the large products
-before and after it are made apart. Its arrays hold the H columns of a gate in `stride` columns, filled up with zeros,
-so that no vector ends beyond a gate. Positions (time step, row) that a mask takes out have no place in the products.
+before and after it are made apart. Few inputs can be multiplied within the walk (`Inputs` in walk.h). Its arrays hold
+the H columns of a gate in `stride` columns, filled up with zeros, so that no vector ends beyond a gate. Positions (time
+step, row) that a mask takes out have no place in the products.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ WEIGHTS_READ_ONCE = 8 << 20
 """Bytes of recurrent weights from which threads share the units of any number of rows: if each read all of them at each
 time step, they would ask the last cache for more than it gives."""
 FEW_INPUTS = 8
-"""Inputs up to which a walk multiplies them itself, where it can (`Inputs` in walk.h)."""
+"""Inputs up to which the LSTM of `layer` multiplies them within its walk."""
 _WORTH_THREADS = 1 << 20
 """Multiplications of a time step below which a second thread costs more than it saves."""
 
@@ -175,10 +176,6 @@ class Walked(NamedTuple):
         """The hidden states of all time steps, and the last of each of `states`."""
         last = (self.units.cut(self.positions.last(each), 1).copy() for each in states)
         return self.units.cut(self.positions.blocks(self.hidden)[1], 1), *last
-
-    def room_for_products(self) -> Array:
-        """Room for the products of the positions, or for their gradients: (positions, gates * stride)."""
-        return host.empty((len(self.x), self.units.gates * self.units.stride), self.x.dtype)
 
     def before(self) -> Array:
         """The hidden states before the positions: (positions, H)."""

@@ -7,6 +7,9 @@
 
 // Rows whose shares of a parameter's gradient are added up together. Threads get whole blocks.
 static const index_t ROW_BLOCK = 8;
+// Rows that go through the phases of a time step together where members meet between the phases: their values stay in the second
+// cache.
+static const index_t ROWS_TOGETHER = 16;
 
 // Who walks together. A thread that wakes late, because another process has its core, is not waited for: those that have
 // come within a short time share the work, and who comes later finds nothing to do.
@@ -65,9 +68,9 @@ struct Barrier {
     void wait() const {
         if (roster) roster->meet(members);
     }
-    // How many of a time step's rows go through its phases together: those whose values stay in the second cache, if members meet
-    // between the phases; else a few, whose values stay in the first cache.
-    index_t together(index_t rows, index_t few = 1) const { return members > 1 ? std::min(rows, 2 * ROW_BLOCK) : few; }
+    // How many of a time step's rows go through its phases together; a member that waits for nobody takes a few, whose values stay in
+    // the first cache.
+    index_t together(index_t rows, index_t few = 1) const { return members > 1 ? std::min(rows, ROWS_TOGETHER) : few; }
 };
 
 // The rows and the panels of units that one member of the team computes.
@@ -223,7 +226,7 @@ struct Rows {
 };
 
 // Inputs of few values, which a walk multiplies itself: a product for all positions would take longer to write and to read than
-// those of a time step take to compute, which stay in the second cache.
+// those of some rows take to compute, which stay in the caches.
 template <class T>
 struct Inputs {
     const T* x;  // (positions, count); null where the product of all positions is there
@@ -233,32 +236,34 @@ struct Inputs {
     static constexpr index_t TOGETHER = 4;  // rows that share what is read of the weights
 
     bool are_few() const { return x != nullptr; }
-    // How many rows go through the phases of a time step together, at least.
+    // How many rows a member that waits for nobody takes through the phases of a time step together.
     index_t rows_together() const { return are_few() ? TOGETHER : 1; }
-    // Which of the products is that of a row.
-    index_t place(index_t row, index_t slot) const { return are_few() ? row : slot; }
 
-    // The products (batch, gates * stride) of some of a time step's rows, for the panels of a share. What fills up a gate is zero.
+    // The products (last - first, gates * stride) of some of a time step's rows, for the panels of a share. What fills up a gate is
+    // zero.
     void multiply(const Rows<T>& rows, index_t first, index_t last, const Share& s, const Sizes& sizes, index_t gates,
                   T* products) const {
+        const index_t wide = gates * sizes.stride;
         index_t r = first;
-        for (; r + TOGETHER <= last; r += TOGETHER) multiply_rows<TOGETHER>(rows, r, s, sizes, gates, products);
-        for (; r < last; ++r) multiply_rows<1>(rows, r, s, sizes, gates, products);
+        for (; r + TOGETHER <= last; r += TOGETHER) multiply_rows<TOGETHER>(rows, r, s, sizes, gates, products + (r - first) * wide);
+        for (; r < last; ++r) multiply_rows<1>(rows, r, s, sizes, gates, products + (r - first) * wide);
     }
 
-    // Back: adds to the gradients of the weights (blocks of rows, count, gates * stride), and gives those of the inputs for each panel.
-    // `of_panels` (panels, batch, count) keeps these until all members have computed theirs.
+    // Back: adds to the gradients of the weights (blocks of rows, count, gates * stride), and gives those of the inputs for each
+    // panel. `of_panels` (panels, batch, count) keeps these until all members have computed theirs; it is null if nobody wants them.
     void differentiate(const Rows<T>& rows, index_t first, index_t last, const Share& s, const Sizes& sizes, index_t gates,
                        const T* d_products, T* d_weights, T* of_panels) const {
         const auto block = [&](index_t r) { return rows.row[r] / ROW_BLOCK; };
+        const index_t wide = gates * sizes.stride;
         index_t r = first;
         while (r < last) {
-            T* const to = d_weights + block(r) * count * gates * sizes.stride;
+            T* const to = d_weights + block(r) * count * wide;
+            const T* const of = d_products + (r - first) * wide;
             if (r + TOGETHER <= last && block(r) == block(r + TOGETHER - 1)) {
-                differentiate_rows<TOGETHER>(rows, r, s, sizes, gates, d_products, to, of_panels);
+                differentiate_rows<TOGETHER>(rows, r, s, sizes, gates, of, to, of_panels);
                 r += TOGETHER;
             } else {
-                differentiate_rows<1>(rows, r, s, sizes, gates, d_products, to, of_panels);
+                differentiate_rows<1>(rows, r, s, sizes, gates, of, to, of_panels);
                 ++r;
             }
         }
@@ -282,7 +287,7 @@ struct Inputs {
         const T *in[ROWS], *of[ROWS];
         for (int r = 0; r < ROWS; ++r) {
             in[r] = x + rows.slot[first + r] * count;
-            of[r] = d_products + rows.row[first + r] * wide;
+            of[r] = d_products + r * wide;
         }
         for (index_t p = s.first_panel; p < s.last_panel; ++p)
             for (index_t i = 0; i < count; ++i) {
@@ -298,7 +303,7 @@ struct Inputs {
                         }
                         store(d_weights + i * wide + k, d_weight);
                     }
-                for (int r = 0; r < ROWS; ++r)
+                for (int r = 0; of_panels && r < ROWS; ++r)
                     of_panels[(p * sizes.batch + rows.row[first + r]) * count + i] = total<T>(along[r]);
             }
     }
@@ -312,7 +317,7 @@ struct Inputs {
         T* out[ROWS];
         for (int r = 0; r < ROWS; ++r) {
             in[r] = x + rows.slot[first + r] * count;
-            out[r] = products + rows.row[first + r] * wide;
+            out[r] = products + r * wide;
         }
         for (index_t gate = 0; gate < gates; ++gate) {
             for (index_t k = gate * S + s.first_panel * W; k < gate * S + s.last_panel * W; k += L) {

@@ -40,6 +40,7 @@ def rows() -> Iterator[RuleCase]:
         yield RuleCase("linear_cross_entropy", f"{shape} {classes}", [*arrays, labels], {}, 40)
     yield RuleCase("linear", "(3, 257) 256", _floats(rng, (3, 257), (257, 256), (256,)), {}, 300)
     yield RuleCase("linear", "(701, 3) 130", _floats(rng, (701, 3), (3, 130), (130,)), {}, 300)
+    yield RuleCase("activated_linear", "(701, 3) 130 relu", _floats(rng, (701, 3), (3, 130), (130,)), {"activation": "relu"}, 300)
     for activation in ("relu", "tanh"):
         yield RuleCase("activated_linear", f"(17, 65) 300 {activation}", _floats(rng, (17, 65), (65, 300), (300,)), {"activation": activation}, 300)
     yield RuleCase("matmul", "(3, 257) 256", _floats(rng, (3, 257), (257, 256)), {}, 300)

@@ -1,5 +1,5 @@
-"""Norms, products and an LSTM of more rows than the caches hold: the same bits as those of few rows. Large results of norms and of
-products of a small depth are written past the caches.
+"""Norms, and products of a small depth, of more rows than the caches hold, whose results are written past them: the same bits as those
+of few rows.
 """
 
 import numpy as np
@@ -8,7 +8,6 @@ import pytest
 from duoln import ops
 from duoln.kernels import native
 from duoln.kernels.product.multiply import multiply
-from duoln.ops.recurrent.variants import norm_shapes
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
 
@@ -48,28 +47,5 @@ def test_product_of_a_small_depth(dtype, threads, rng):
     a, b, bias = (rng.standard_normal(shape).astype(dtype) for shape in ((ROWS + 3, 3), (3, WIDTH), WIDTH))
     whole = multiply(a, b, bias=bias)
     few = 2 * FEW  # enough for a compiled product
-    for first in range(0, len(a) - few, few * 20):
+    for first in (*range(0, len(a) - few, few * 20), len(a) - few):
         assert np.array_equal(whole[first:first + few], multiply(a[first:first + few], b, bias=bias))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_lstm(dtype, threads, rng, numpy_backend):
-    steps, batch, n_in, hidden = 17, 72, 5, 450  # 4 gates of 456 or 464 columns: 8.6 MiB and more
-    x, d_hidden = (rng.standard_normal((steps, batch, n)).astype(dtype) for n in (n_in, hidden))
-    h, c = (rng.standard_normal((batch, hidden)).astype(dtype) for _ in range(2))
-    w_x, w_h = (rng.standard_normal((n, 4 * hidden)).astype(dtype) / n ** 0.5 for n in (n_in, hidden))
-    bias = np.zeros(4 * hidden, dtype)
-    norms = [rng.standard_normal(shape).astype(dtype) for shape in norm_shapes("lstm", "layer", hidden).values()]
-    [rule] = [rule for rule in ops.lstm.rules("numpy") if rule.name == "compiled walk"]
-    attributes = {"norm": "layer", "eps": 1e-5, "eps_place": "inside", "reverse": False, "remat": False, "gradient_limit": 0.0}
-
-    def d_x(first, last):
-        _, saved = rule.forward(numpy_backend, x[:, first:last], h[first:last], c[first:last], w_x, w_h, bias, None, *norms,
-                                **attributes)
-        gradients = rule.vjp(numpy_backend, saved, (d_hidden[:, first:last], None, None), (True,) * (7 + len(norms)))
-        return gradients[0]
-
-    whole = d_x(0, batch)
-    for first in range(0, batch, FEW // 2):
-        last = min(first + FEW // 2, batch)
-        assert np.array_equal(whole[:, first:last], d_x(first, last))

@@ -154,7 +154,7 @@ def test_the_rules_of_linear_and_matmul(op, shape, threads, rng, numpy_backend):
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(37, 530), (3, 11, 257), (2, 150, 20), (9, 1), (MOST_ROWS, 100)], ids=str)
-@pytest.mark.parametrize("n_out", [1, 15, 67])
+@pytest.mark.parametrize("n_out", [1, 15, 67, 130])
 def test_an_activation_after_a_product(n_out, shape, dtype, activation, threads, rng, numpy_backend):
     """The value before it has the bits of a product without one; NaN and infinity come out as they do of two operators."""
     [rule] = ops.activated_linear.rules("numpy")[:-1]

@@ -108,6 +108,30 @@ def test_the_same_bits_a_hundred_times(cell, norm, size, threads, rng, numpy_bac
 
 # Rows that do not know of each other -----------------------------------------------------------------------
 
+@NEEDS_COMPILER
+@pytest.mark.parametrize("n_in", [positions.FEW_INPUTS, 20])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("cell", VARIANTS)
+def test_rows_of_a_sequence_that_the_caches_do_not_hold(cell, dtype, n_in, threads, rng, numpy_backend):
+    """They have the bits that they have among few rows."""
+    size, few = (17, 72, n_in, 450), 32
+    arguments, gouts = make_arguments(cell, "layer", rng, size, dtype), gouts_of(cell, size, rng, dtype)
+    states = len(gouts) - 1
+
+    def outputs_and_d_x(first, last):
+        x, *rest = arguments
+        own = [x[:, first:last], *(state[first:last] for state in rest[:states]), *rest[states:]]
+        d_own = (gouts[0][:, first:last], *(d[first:last] for d in gouts[1:]))
+        computed = results(rule_of(cell, COMPILED), numpy_backend, own, attributes(cell, "layer"), d_own)
+        return computed[0], computed[states + 1]
+
+    whole = outputs_and_d_x(0, size[1])
+    for first in range(0, size[1], few):
+        last = min(first + few, size[1])
+        for of_all, of_few in zip(whole, outputs_and_d_x(first, last), strict=True):
+            assert np.array_equal(of_all[:, first:last], of_few)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("size", [(4, 5, 3, 7), (4, 21, 3, 18)], ids=["few rows", "many rows"])
 @pytest.mark.parametrize(("cell", "norm"), WALKS)

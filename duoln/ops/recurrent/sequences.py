@@ -172,8 +172,9 @@ def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor
     Gates stand in the order f, i, o, g. See the module for shapes, `NORMS` for variants.
 
     With `remat` the compiled rule of the CPU keeps 2 H floats per time step and row instead of 10 H (6 H without
-    norms over the gates): the states. The products are computed again for the gradient, by one product over all time
-    steps for each weight; they may differ from the first time in the last bits. The other rules ignore `remat`.
+    norms over the gates, and with few inputs): the states. The products are computed again for the gradient, that of
+    the states by one product over all time steps; they may differ from the first time in the last bits. The other
+    rules ignore `remat`.
 
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
