@@ -9,6 +9,7 @@
 #include "variant.h"
 
 static const index_t GATES = 4;
+static const index_t MOST_TOGETHER = 16;  // rows that go through the phases backward: what they keep stays in the second cache
 
 template <class T>
 struct Lstm {
@@ -322,7 +323,8 @@ template <class T, bool NORMED, bool CELL>
 static void walk_back(Lstm<T> l, LstmGradients<T> d, const T* packed, T* panel_sums, T* of_inputs, const Share& s,
                       const Barrier& barrier) {
     const Sizes& sizes = l.sizes;
-    const index_t wide = GATES * sizes.stride, together = barrier.together(sizes.batch, l.inputs.rows_together());
+    const index_t wide = GATES * sizes.stride;
+    const index_t together = std::min(barrier.together(sizes.batch, l.inputs.rows_together()), MOST_TOGETHER);
     const OwnSums<T> of_bias(sizes, s, barrier, GATES, d.d_bias), of_gain_x(sizes, s, barrier, GATES, d.d_gain_x),
         of_gain_h(sizes, s, barrier, GATES, d.d_gain_h), of_gain_c(sizes, s, barrier, 1, d.d_gain_c),
         of_bias_c(sizes, s, barrier, 1, d.d_bias_c), of_w_x(sizes, s, barrier, l.inputs.count * GATES, d.d_w_x);

@@ -7,9 +7,6 @@
 
 // Rows whose shares of a parameter's gradient are added up together. Threads get whole blocks.
 static const index_t ROW_BLOCK = 8;
-// Rows that go through the phases of a time step together where members meet between the phases: their values stay in the second
-// cache.
-static const index_t ROWS_TOGETHER = 16;
 
 // Who walks together. A thread that wakes late, because another process has its core, is not waited for: those that have
 // come within a short time share the work, and who comes later finds nothing to do.
@@ -68,9 +65,9 @@ struct Barrier {
     void wait() const {
         if (roster) roster->meet(members);
     }
-    // How many of a time step's rows go through its phases together; a member that waits for nobody takes a few, whose values stay in
-    // the first cache.
-    index_t together(index_t rows, index_t few = 1) const { return members > 1 ? std::min(rows, ROWS_TOGETHER) : few; }
+    // How many of a time step's rows go through its phases together: all, if members meet between the phases; else a few, whose
+    // values stay in the first cache.
+    index_t together(index_t rows, index_t few = 1) const { return members > 1 ? rows : few; }
 };
 
 // The rows and the panels of units that one member of the team computes.
