@@ -4,7 +4,7 @@
 // the walk, and then x_proj is only that of a few rows. The walk backward leaves the gradients of both products in their places: other
 // arrays would be claimed from memory, and written to it. With norms over the gates both weights are used without the means of their
 // rows, so that no norm need subtract one: the input's was before its product, the recurrent one is when it is packed.
-#include "../recurrent/walk.h"
+#include "../recurrent/inputs.h"
 #include "lstm.h"
 #include "variant.h"
 

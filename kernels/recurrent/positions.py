@@ -1,7 +1,7 @@
 """Shared parts of the compiled recurrent rules: units in panels, positions without padding, and the large products.
 
 A compiled walk gets the input's product for all positions and gives the gradients of both products; the large products
-before and after it are made apart. Few inputs can be multiplied within the walk (`Inputs` in walk.h). Its arrays hold
+before and after it are made apart. Few inputs can be multiplied within the walk (inputs.h). Its arrays hold
 the H columns of a gate in `stride` columns, filled up with zeros, so that no vector ends beyond a gate. Positions (time
 step, row) that a mask takes out have no place in the products.
 """
