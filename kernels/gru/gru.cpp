@@ -146,7 +146,7 @@ static void walk(const Gru<T>& g, const T* packed, T* panel_sums, const Share& s
         }
         const index_t together = barrier.together(rows.count());
         for (index_t first = 0; first < rows.count(); first += together) {
-            const index_t last = std::min(first + together, rows.count());
+            const index_t last = first + together;
             if constexpr (NORMED) {
                 for (index_t r = first; r < last; ++r) step.add_squares(rows.row[r], rows.slot[r]);
                 barrier.wait();
@@ -257,7 +257,7 @@ static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* pa
         begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh, d.d_h_proj, wide);
         const index_t together = barrier.together(rows.count());
         for (index_t first = 0; first < rows.count(); first += together) {
-            const index_t last = std::min(first + together, rows.count());
+            const index_t last = first + together;
             for (index_t r = first; r < last; ++r)
                 step.through_gates(rows.row[r], rows.slot[r], sizes.state(g.hidden, sizes.before(t), rows.row[r]), rows.out[r]);
             if constexpr (NORMED) {

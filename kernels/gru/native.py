@@ -103,7 +103,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
                d_bias_h, saved.attrs["gradient_limit"] or 0.0)
     (d_x, d_w_x), d_w_h = walked.input_gradients(d_x_proj, needs[0]), walked.state_gradient(d_h_proj)
     d_norms = {name: units.cut(walks.added_up(d)) for name, d in (("gain_x", d_gain_x), ("bias_x", d_bias_x),
-                                                              ("gain_h", d_gain_h), ("bias_h", d_bias_h))
+                                                                  ("gain_h", d_gain_h), ("bias_h", d_bias_h))
                if d is not None}
     d_bias: Array | None = d_norms["bias_x"]
     if normed:  # remove the means that `_centred` removed from the weights

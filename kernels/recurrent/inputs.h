@@ -16,8 +16,8 @@ struct Inputs {
     // How many rows a member that waits for nobody takes through the phases of a time step together.
     index_t rows_together() const { return are_few() ? TOGETHER : 1; }
 
-    // The products (last - first, gates * stride) of some of a time step's rows, for the panels of a share. What fills up a gate is
-    // zero.
+    // The products (last - first, gates * stride) of some of a time step's rows, for the panels of a share. What fills up a gate is not
+    // a number if an input is infinite; the norm then makes the whole row so.
     void multiply(const Rows<T>& rows, index_t first, index_t last, const Share& s, const Sizes& sizes, index_t gates,
                   T* products) const {
         const index_t wide = gates * sizes.stride;
@@ -96,7 +96,7 @@ struct Inputs {
             in[r] = x + rows.slot[first + r] * count;
             out[r] = products + r * wide;
         }
-        for (index_t gate = 0; gate < gates; ++gate) {
+        for (index_t gate = 0; gate < gates; ++gate)
             for (index_t k = gate * S + s.first_panel * W; k < gate * S + s.last_panel * W; k += L) {
                 vector sums[ROWS] = {};
                 for (index_t i = 0; i < count; ++i) {
@@ -105,8 +105,5 @@ struct Inputs {
                 }
                 for (int r = 0; r < ROWS; ++r) store(out[r] + k, sums[r]);
             }
-            if (s.last_panel == sizes.panels)
-                for (int r = 0; r < ROWS; ++r) std::fill_n(out[r] + gate * S + sizes.hidden, S - sizes.hidden, T(0));
-        }
     }
 };

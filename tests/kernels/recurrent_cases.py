@@ -11,8 +11,8 @@ VARIANTS = {"rnn": ("none", "layer"), "lstm": ("none", "layer", "layer-cell", "l
             "gru": ("none", "layer", "layer-theano")}
 CASES = [(cell, norm) for cell, norms in VARIANTS.items() for norm in norms]
 WALKS = [*CASES, pytest.param("lstm", "layer", marks=pytest.mark.inputs_before_the_walk,
-                              id="lstm-layer, few inputs as many")]
-"""The same, and the walk that multiplies few inputs itself without doing so."""
+                              id="lstm-layer, inputs before the walk")]
+"""The same, and once more the LSTM of `layer`, with the product of few inputs made before its walk."""
 COMPILED, PLAIN = "compiled walk", "fused steps"
 
 
