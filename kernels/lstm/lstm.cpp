@@ -84,7 +84,8 @@ struct CellNorm {
     vector after(index_t unit) const { return xhat(unit) * load(gain + unit) + load(bias + unit); }
 };
 
-// What the phases of a time step share. Some rows go through them together; `place` is that of a row among these. `panel_sums` has four sums of each row and panel.
+// What the phases of a time step share. Some rows go through them together; `place` is that of a row among these. `panel_sums` has
+// four sums of each row and panel. While a phase computes a row, it asks for the values of the next one.
 template <class T, bool NORMED, bool CELL>
 struct Step {
     using vector = typename Vector<T>::type;
@@ -99,7 +100,8 @@ struct Step {
     T* sums_of(index_t row) const { return panel_sums + row * l.sizes.panels * 4; }
     T* state(T* states, index_t block, index_t row) const { return l.sizes.state(states, block, row); }
     CellNorm<T> cell_norm(index_t row, T mean, T rstd) const { return {l.gain_c, l.bias_c, state(l.cells, after, row), mean, rstd}; }
-    T mean_of_products(const T* sums) const { return row_sum(sums, l.sizes.panels, 4) / T(GATES * l.sizes.hidden); }
+    T mean_of_units(index_t row, index_t which) const { return row_sum(sums_of(row) + which, l.sizes.panels, 4) / T(l.sizes.hidden); }
+    T mean_of_gates(index_t row, index_t which) const { return mean_of_units(row, which) / T(GATES); }
 
     // The sums of squares of both products.
     void add_squares(index_t place, index_t row, index_t slot) const {
@@ -111,6 +113,7 @@ struct Step {
             for (index_t gate = 0; gate < GATES; ++gate)
                 for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
                     if (from_memory) fetch_ahead(x + k, ahead);
+                    fetch_ahead(h + k, ahead);
                     of_x += load(x + k) * load(x + k);
                     of_h += load(h + k) * load(h + k);
                 }
@@ -121,11 +124,11 @@ struct Step {
 
     // The new cell, and the hidden state; with a norm of the cell the output gate is where the hidden state will be.
     void open_gates(index_t place, index_t row, index_t slot) const {
-        const index_t H = l.sizes.hidden;
+        const index_t H = l.sizes.hidden, S = l.sizes.stride;
         Products<T, NORMED> products(l, place, slot);
         if constexpr (NORMED) {
-            products.rstd_x = T(1) / std::sqrt(mean_of_products(sums_of(row)) + l.eps);
-            products.rstd_h = T(1) / std::sqrt(mean_of_products(sums_of(row) + 1) + l.eps);
+            products.rstd_x = T(1) / std::sqrt(mean_of_gates(row, 0) + l.eps);
+            products.rstd_h = T(1) / std::sqrt(mean_of_gates(row, 1) + l.eps);
             if (s.first_panel == 0) {
                 l.norms[slot * 4] = products.rstd_x;
                 l.norms[slot * 4 + 1] = products.rstd_h;
@@ -134,6 +137,9 @@ struct Step {
         const T* c = state(l.cells, before, row);
         T *c_new = state(l.cells, after, row), *h_new = state(l.hidden, after, row);
         for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L) {
+            fetch_ahead(c + j, S);
+            claim_ahead(c_new + j, S);
+            claim_ahead(h_new + j, S);
             const LstmGates<vector> gates = products.gates(j);
             const vector cell = lstm_cell(gates, load(c + j));
             store(c_new + j, cell);
@@ -153,8 +159,11 @@ struct Step {
         }
         const CellNorm<T> norm = cell_norm(row, spread.mean, spread.rstd);
         T* h = state(l.hidden, after, row);
-        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L)
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L) {
+            fetch_ahead(norm.c + j, l.sizes.stride);
+            claim_ahead(h + j, l.sizes.stride);
             store(h + j, load(h + j) * hyperbolic_tangent(norm.after(j)));
+        }
     }
 };
 
@@ -190,30 +199,44 @@ static void walk(Lstm<T> l, const T* packed, T* panel_sums, const Share& s, cons
     }
 }
 
-// The same phases backward. `of_cell` keeps three
-// vectors of each row for the second phase: the gradient of the normalised cell, its tanh, and the output gate. `of_sums` keeps the
-// gradients of the gates' sums for the third.
+// What the gradient of a row takes from all its units.
+template <class T>
+struct RowMeans {
+    T first, second;
+};
+
+// The same phases backward. `of_cell` keeps three vectors of each row for the second phase: the gradient of the normalised cell, its
+// tanh, and the output gate. `of_sums` keeps the gradients of the gates' sums for the third. The second and the third phase take a
+// few panels of all rows that go together, and then the next panels: so the sums of the parameters' gradients stay in the first cache.
 template <class T, bool NORMED, bool CELL>
 struct StepBack : Step<T, NORMED, CELL> {
     using Forward = Step<T, NORMED, CELL>;
     using typename Forward::vector;
     using Forward::L, Forward::W, Forward::l, Forward::s, Forward::sums_of, Forward::wide, Forward::ahead;
 
+    static constexpr index_t CELL_VALUES = 3;
+
     const LstmGradients<T> d;
     T *of_cell, *of_sums;
 
-    T* kept_of(index_t place) const { return of_cell + place * 3 * l.sizes.stride; }
+    T* kept_of(index_t place) const { return of_cell + place * CELL_VALUES * l.sizes.stride; }
     // Without norms the gradient of a sum replaces it.
     T* d_sums_of(index_t place, index_t slot) const { return NORMED ? of_sums + place * wide() : l.x_proj + slot * wide(); }
 
     // Through the hidden state and the norm's gain and bias.
     void through_cell_norm(index_t place, index_t row, index_t slot, const T* dh) const {
-        const index_t S = l.sizes.stride, block = row / ROW_BLOCK * S;
+        const index_t S = l.sizes.stride, block = row / ROW_BLOCK * S, ahead = this->ahead;
+        const bool from_memory = !l.inputs.are_few();
         const auto products = Products<T, NORMED>::kept(l, place, slot);
         const CellNorm<T> norm = this->cell_norm(row, l.norms[slot * 4 + 2], l.norms[slot * 4 + 3]);
         T *kept = kept_of(place), *sums = sums_of(row), *d_gain = d.d_gain_c + block, *d_bias = d.d_bias_c + block;
         each_panels(s, [=](index_t first, index_t last) {
             for (index_t j = first * W; j < last * W; j += L) {
+                fetch_ahead(norm.c + j, S);
+                fetch_ahead(dh + j, S);
+                for (index_t each = 0; each < CELL_VALUES; ++each) claim_ahead(kept + each * S + j, CELL_VALUES * S);
+                if (from_memory) claim_ahead(products.x + 2 * S + j, ahead);
+                claim_ahead(products.h + 2 * S + j, ahead);
                 store(kept + S + j, hyperbolic_tangent(norm.after(j)));
                 store(kept + 2 * S + j, sigmoid(products.sum(2 * S + j)));
             }
@@ -244,9 +267,21 @@ struct StepBack : Step<T, NORMED, CELL> {
         }
     }
 
-    // Through the cell and the gates. Until its gradient is known, a gate is where that will be.
-    void through_gates(index_t place, index_t row, index_t slot, const T* dh) const {
-        const index_t S = l.sizes.stride, P = l.sizes.panels, block = row / ROW_BLOCK * wide(), ahead = this->ahead;
+    // Through the cell and the gates of some rows.
+    void through_gates(const Rows<T>& rows, index_t first_row, index_t last_row) const {
+        RowMeans<T> of_cells[MOST_TOGETHER] = {};  // of the gradient of the normalised cell, and of its products with the cell
+        for (index_t r = first_row; CELL && r < last_row; ++r)
+            of_cells[r - first_row] = {this->mean_of_units(rows.row[r], 2), this->mean_of_units(rows.row[r], 3)};
+        each_panels(s, [&](index_t first, index_t last) {
+            for (index_t r = first_row; r < last_row; ++r)
+                through_gates_of(r - first_row, rows.row[r], rows.slot[r], rows.out[r], of_cells[r - first_row], first, last);
+        });
+    }
+
+    // The same for some panels of one row. Until its gradient is known, a gate is where that will be.
+    void through_gates_of(index_t place, index_t row, index_t slot, const T* dh, const RowMeans<T> of_cell, index_t first,
+                          index_t last) const {
+        const index_t S = l.sizes.stride, block = row / ROW_BLOCK * wide(), ahead = this->ahead;
         const bool from_memory = !l.inputs.are_few();
         const auto products = Products<T, NORMED>::kept(l, place, slot);
         const T *c_before = this->state(l.cells, this->before, row), *kept = kept_of(place);
@@ -254,68 +289,74 @@ struct StepBack : Step<T, NORMED, CELL> {
         T* d_bias = d.d_bias + block;
         T *d_gain_x = NORMED ? d.d_gain_x + block : nullptr, *d_gain_h = NORMED ? d.d_gain_h + block : nullptr;
         CellNorm<T> norm = this->cell_norm(row, 0, 0);
-        T d_mean = 0, d_along = 0;
         if constexpr (CELL) {
             norm.mean = l.norms[slot * 4 + 2];
             norm.rstd = l.norms[slot * 4 + 3];
-            d_mean = row_sum(sums_of(row) + 2, P, 4) / T(l.sizes.hidden);
-            d_along = row_sum(sums_of(row) + 3, P, 4) / T(l.sizes.hidden);
         }
-        each_panels(s, [=](index_t first, index_t last) {
-            store_gates(products, first, last, d_gates);
-            for (index_t p = first; p < last; ++p) {
-                vector sum_x{}, sum_h{};
-                for (index_t j = p * W; j < (p + 1) * W; j += L) {
-                    const T* o = CELL ? kept + 2 * S : d_gates + 2 * S;
-                    const LstmGates<vector> gates{load(d_gates + j), load(d_gates + S + j), load(o + j), load(d_gates + 3 * S + j)};
-                    vector tanh_c, d_c = load(dc + j);
-                    if constexpr (CELL) {
-                        tanh_c = load(kept + S + j);
-                        d_c += (load(kept + j) - d_mean - norm.xhat(j) * d_along) * norm.rstd;
-                    } else {
-                        tanh_c = hyperbolic_tangent(load(norm.c + j));
-                        d_c += load(dh + j) * gates.o * (1 - tanh_c * tanh_c);
-                    }
-                    const LstmGates<vector> of = lstm_gradient(gates, load(c_before + j), d_c, load(dh + j) * tanh_c);
-                    store(dc + j, d_c * gates.f);
-                    const auto through_sum = [&](index_t k, vector value) {
-                        if (from_memory) claim_ahead(products.x + k, ahead);
-                        store(d_gates + k, value);
-                        add_to(d_bias + k, value);
-                        if constexpr (NORMED) {
-                            claim_ahead(products.h + k, ahead);
-                            const vector of_gain_x = value * products.xhat_x(k), of_gain_h = value * products.xhat_h(k);
-                            add_to(d_gain_x + k, of_gain_x);
-                            add_to(d_gain_h + k, of_gain_h);
-                            sum_x += of_gain_x * load(products.gain_x + k);
-                            sum_h += of_gain_h * load(products.gain_h + k);
-                        }
-                    };
-                    through_sum(j, of.f);
-                    through_sum(S + j, of.i);
-                    through_sum(2 * S + j, of.o);
-                    through_sum(3 * S + j, of.g);
+        store_gates(products, first, last, d_gates);
+        for (index_t p = first; p < last; ++p) {
+            vector sum_x{}, sum_h{};
+            for (index_t j = p * W; j < (p + 1) * W; j += L) {
+                const T* o = CELL ? kept + 2 * S : d_gates + 2 * S;
+                const LstmGates<vector> gates{load(d_gates + j), load(d_gates + S + j), load(o + j), load(d_gates + 3 * S + j)};
+                fetch_ahead(c_before + j, S);
+                claim_ahead(dc + j, S);
+                vector tanh_c, d_c = load(dc + j);
+                if constexpr (CELL) {
+                    tanh_c = load(kept + S + j);
+                    d_c += (load(kept + j) - of_cell.first - norm.xhat(j) * of_cell.second) * norm.rstd;
+                } else {
+                    tanh_c = hyperbolic_tangent(load(norm.c + j));
+                    d_c += load(dh + j) * gates.o * (1 - tanh_c * tanh_c);
                 }
-                sums[p * 4] = total<T>(sum_x);
-                sums[p * 4 + 1] = total<T>(sum_h);
+                const LstmGates<vector> of = lstm_gradient(gates, load(c_before + j), d_c, load(dh + j) * tanh_c);
+                store(dc + j, d_c * gates.f);
+                const auto through_sum = [&](index_t k, vector value) {
+                    if (from_memory) claim_ahead(products.x + k, ahead);
+                    store(d_gates + k, value);
+                    add_to(d_bias + k, value);
+                    if constexpr (NORMED) {
+                        claim_ahead(products.h + k, ahead);
+                        const vector of_gain_x = value * products.xhat_x(k), of_gain_h = value * products.xhat_h(k);
+                        add_to(d_gain_x + k, of_gain_x);
+                        add_to(d_gain_h + k, of_gain_h);
+                        sum_x += of_gain_x * load(products.gain_x + k);
+                        sum_h += of_gain_h * load(products.gain_h + k);
+                    }
+                };
+                through_sum(j, of.f);
+                through_sum(S + j, of.i);
+                through_sum(2 * S + j, of.o);
+                through_sum(3 * S + j, of.g);
             }
+            sums[p * 4] = total<T>(sum_x);
+            sums[p * 4 + 1] = total<T>(sum_h);
+        }
+    }
+
+    // Through the norms of both products of some rows. The products' gradients replace them.
+    void through_norms(const Rows<T>& rows, index_t first_row, index_t last_row) const {
+        RowMeans<T> along[MOST_TOGETHER];  // the products of x_proj, and of h_proj, with their gradients
+        for (index_t r = first_row; r < last_row; ++r)
+            along[r - first_row] = {this->mean_of_gates(rows.row[r], 0), this->mean_of_gates(rows.row[r], 1)};
+        each_panels(s, [&](index_t first, index_t last) {
+            for (index_t r = first_row; r < last_row; ++r)
+                through_norms_of(r - first_row, rows.slot[r], along[r - first_row], first, last);
         });
     }
 
-    // Through the norms of both products, whose gradients replace them.
-    void through_norms(index_t place, index_t row, index_t slot) const {
+    // The same for some panels of one row.
+    void through_norms_of(index_t place, index_t slot, const RowMeans<T> along, index_t first, index_t last) const {
+        const index_t S = l.sizes.stride;
         const auto products = Products<T, NORMED>::kept(l, place, slot);
-        const T along_x = this->mean_of_products(sums_of(row)), along_h = this->mean_of_products(sums_of(row) + 1);
         const T* d_sums = d_sums_of(place, slot);
         T *x = l.x_of(place, slot), *h = l.h_proj + slot * wide();
-        for (index_t gate = 0; gate < GATES; ++gate) {
-            const index_t first = gate * l.sizes.stride + s.first_panel * W, last = gate * l.sizes.stride + s.last_panel * W;
-            for (index_t k = first; k < last; k += L) {
+        for (index_t gate = 0; gate < GATES; ++gate)
+            for (index_t k = gate * S + first * W; k < gate * S + last * W; k += L) {
                 const vector value = load(d_sums + k);
-                store(x + k, (value * load(products.gain_x + k) - products.xhat_x(k) * along_x) * products.rstd_x);
-                store(h + k, (value * load(products.gain_h + k) - products.xhat_h(k) * along_h) * products.rstd_h);
+                store(x + k, (value * load(products.gain_x + k) - products.xhat_x(k) * along.first) * products.rstd_x);
+                store(h + k, (value * load(products.gain_h + k) - products.xhat_h(k) * along.second) * products.rstd_h);
             }
-        }
     }
 };
 
@@ -335,7 +376,8 @@ static void walk_back(Lstm<T> l, LstmGradients<T> d, const T* packed, T* panel_s
     d.d_bias_c = of_bias_c.data();
     d.d_w_x = of_w_x.data();
     const bool few_inputs = NORMED && l.inputs.are_few();
-    const Aligned<T> of_cell(CELL ? together * 3 * sizes.stride : 0), of_sums(NORMED ? together * wide : 0),
+    const index_t of_rows = StepBack<T, NORMED, CELL>::CELL_VALUES * sizes.stride;
+    const Aligned<T> of_cell(CELL ? together * of_rows : 0), of_sums(NORMED ? together * wide : 0),
         few_x_proj(few_inputs ? together * wide : 0);
     if (few_inputs) l.x_proj = few_x_proj.data();
     const index_t ahead = positions_ahead(sizes, barrier, true) * wide;
@@ -352,10 +394,10 @@ static void walk_back(Lstm<T> l, LstmGradients<T> d, const T* packed, T* panel_s
                 for (index_t r = first; r < last; ++r) step.through_cell_norm(r - first, rows.row[r], rows.slot[r], rows.out[r]);
                 barrier.wait();
             }
-            for (index_t r = first; r < last; ++r) step.through_gates(r - first, rows.row[r], rows.slot[r], rows.out[r]);
+            step.through_gates(rows, first, last);
             if constexpr (NORMED) {
                 barrier.wait();
-                for (index_t r = first; r < last; ++r) step.through_norms(r - first, rows.row[r], rows.slot[r]);
+                step.through_norms(rows, first, last);
             }
             if (few_inputs) l.inputs.differentiate(rows, first, last, s, sizes, GATES, l.x_proj, d.d_w_x, of_inputs);
         }

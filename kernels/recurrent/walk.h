@@ -160,15 +160,24 @@ static void as_team(const Sizes& sizes, int threads, bool by_units, const Work& 
     }
 }
 
-// Sums over the values of a row, in a fixed order: each panel's own sum, then the panels one after another.
-template <class T>
-static T row_sum(const T* of_panels, index_t panels, index_t between) {
-    T sum = 0;
-    for (index_t p = 0; p < panels; ++p) sum += of_panels[p * between];
-    return sum;
+// The sum of of(0) .. of(count - 1) in a fixed order: four sums side by side, because each addition waits for the one before.
+template <class T, class Of>
+static T sum_of(index_t count, const Of& of) {
+    T sums[4] = {};
+    index_t k = 0;
+    for (; k + 4 <= count; k += 4)
+        for (index_t c = 0; c < 4; ++c) sums[c] += of(k + c);
+    for (; k < count; ++k) sums[0] += of(k);
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// The same for mean and squares of values with a mean: each panel's mean and squares around it, merged in order.
+// Sums over the values of a row: each panel's own sum, then those of the panels.
+template <class T>
+static T row_sum(const T* of_panels, index_t panels, index_t between) {
+    return sum_of<T>(panels, [=](index_t p) { return of_panels[p * between]; });
+}
+
+// The same for mean and squares of values with a mean: each panel's mean and squares around it, merged.
 template <class T>
 struct Spread {
     T mean, rstd;
@@ -176,15 +185,13 @@ struct Spread {
 
 template <class T>
 static Spread<T> merged(const T* of_panels, index_t between, index_t hidden, T eps) {
-    const index_t W = Panel<T>::width, panels = Panel<T>::count(hidden);
-    T sum = 0, squares = 0;
-    for (index_t p = 0; p < panels; ++p) sum += of_panels[p * between] * T(hidden - p * W < W ? hidden - p * W : W);
-    const T mean = sum / T(hidden);
-    for (index_t p = 0; p < panels; ++p) {
-        const T away = of_panels[p * between] - mean;
-        squares += of_panels[p * between + 1] + away * away * T(hidden - p * W < W ? hidden - p * W : W);
-    }
-    return {mean, T(1) / std::sqrt(squares / T(hidden) + eps)};
+    const index_t full = Panel<T>::count(hidden) - 1;  // panels before the last one
+    const T in_full = Panel<T>::width, in_last = T(hidden - full * Panel<T>::width);
+    const T* const last = of_panels + full * between;
+    const T mean = (row_sum(of_panels, full, between) * in_full + last[0] * in_last) / T(hidden);
+    const auto squares_of = [=](const T* panel, T count) { return panel[1] + (panel[0] - mean) * (panel[0] - mean) * count; };
+    const T squares = sum_of<T>(full, [=](index_t p) { return squares_of(of_panels + p * between, in_full); });
+    return {mean, T(1) / std::sqrt((squares + squares_of(last, in_last)) / T(hidden) + eps)};
 }
 
 // Mean and squares of a panel's first `count` values; the others are zero.
