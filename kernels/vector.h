@@ -122,9 +122,12 @@ static inline floats scaled(floats value, floats n) {
 }
 #endif
 
-// n / d of floats for a d of 1 to 2^126, by its reciprocal to 14 bits and one step that doubles them: a division takes four
-// times as long.
-#if VECTOR_BYTES == 64
+// n / d of floats for a d of 1 to 2^126. Where a division of 64 bytes takes as long as many multiplications, it is by the reciprocal to
+// 14 bits and one step that doubles them. AMD's CPUs divide beside other operations; GCC before 13 takes the newer ones for znver3.
+#if VECTOR_BYTES == 64 && !defined(__znver3__) && !defined(__znver4__) && !defined(__znver5__) && !defined(BY_RECIPROCAL)
+#define BY_RECIPROCAL
+#endif
+#ifdef BY_RECIPROCAL
 static inline floats near_reciprocal(floats d) {
     asm("vrcp14ps %1, %0" : "=v"(d) : "v"(d));
     return d;
@@ -143,7 +146,9 @@ template <class R>
 static inline R quotient(R n, R d) { return n / d; }
 #endif
 
-// e^x = 2^n (1 + q) of floats: n is the whole number that makes q smallest. q keeps the digits that 1 + q would lose.
+// e^x = 2^n (1 + q) of floats: n is the whole number that makes q smallest. q keeps the digits that 1 + q would lose. It is
+// the polynomial of the sixth degree that is nearest to e^r - 1, to 5e-9, and its terms are added in pairs, because a CPU waits for
+// each operation of a long chain.
 template <class R>
 struct Power {
     R n, q;
@@ -153,20 +158,20 @@ static inline Power<R> natural_power(R x) {
     const R n = (x * 1.44269504088896341f + TO_WHOLE) - TO_WHOLE;
     R r = x - n * 0.693359375f;
     r = r + n * 2.12194440e-4f;
-    R p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    return {n, p * r * r + r};
+    const R square = r * r, high = r * 8.3689535e-3f + 4.1666204e-2f, low = r * 1.6666518e-1f + 5.0000001e-1f;
+    return {n, ((square * 1.3950591e-3f + high) * square + low) * square + r};
 }
 
-// e^x of floats, to two units in the last place. Above 88.73 it is infinity, below -104 it is 0.
+// e^x of floats, to two units in the last place, but of the limits for an x beyond them.
 template <class R>
-static inline R float_exponential(R x) {
-    const Power<R> power = natural_power(at_most(at_least(x, R{} - 104.0f), R{} + 89.0f));
+static inline R exponential_within(R x, float least, float most) {
+    const Power<R> power = natural_power(at_most(at_least(x, R{} + least), R{} + most));
     return scaled(power.q + 1.0f, power.n);
 }
+
+// Above 88.73 it is infinity, below -104 it is 0.
+template <class R>
+static inline R float_exponential(R x) { return exponential_within(x, -104.0f, 89.0f); }
 
 // The hyperbolic tangent of floats, to three units in the last place: (e^2x - 1) / (e^2x + 1), where e^2x - 1 comes from q, so
 // that nothing cancels near 0. It is 1 for all x above 10.
@@ -185,7 +190,7 @@ static inline R float_hyperbolic_tangent(R x) {
 // small. It is 1 for all x above 17.
 template <class R>
 static inline R float_sigmoid(R x) {
-    const R power = float_exponential(at_most(x, R{} + 20.0f));
+    const R power = exponential_within(x, -104.0f, 20.0f);
     return quotient(power, power + 1.0f);
 }
 
