@@ -194,20 +194,24 @@ static Spread<T> merged(const T* of_panels, index_t between, index_t hidden, T e
     return {mean, T(1) / std::sqrt((squares + squares_of(last, in_last)) / T(hidden) + eps)};
 }
 
-// Mean and squares of a panel's first `count` values; the others are zero.
+// The mean of a panel's first `count` values, and the squares around it.
 template <class T>
 static void panel_spread(const T* values, index_t count, T* mean_and_squares) {
     using vector = typename Vector<T>::type;
-    vector sum{}, squares{};
-    for (index_t j = 0; j < Panel<T>::width; j += Vector<T>::lanes) sum += load(values + j);
-    const T mean = total<T>(sum) / T(count);
-    for (index_t j = 0; j < Panel<T>::width; j += Vector<T>::lanes) {
-        vector away = load(values + j) - mean;
-        for (index_t k = std::max<index_t>(count - j, 0); k < Vector<T>::lanes; ++k) away[k] = 0;
-        squares += away * away;
+    static constexpr index_t W = Panel<T>::width, L = Vector<T>::lanes;
+    T mean, squares;
+    if (count == W) {
+        vector sum{}, of_lanes{};
+        for (index_t j = 0; j < W; j += L) sum += load(values + j);
+        mean = total<T>(sum) * (T(1) / T(W));
+        for (index_t j = 0; j < W; j += L) of_lanes += (load(values + j) - mean) * (load(values + j) - mean);
+        squares = total<T>(of_lanes);
+    } else {
+        mean = sum_of<T>(count, [=](index_t k) { return values[k]; }) / T(count);
+        squares = sum_of<T>(count, [=](index_t k) { return (values[k] - mean) * (values[k] - mean); });
     }
     mean_and_squares[0] = mean;
-    mean_and_squares[1] = total<T>(squares);
+    mean_and_squares[1] = squares;
 }
 
 // The rows of a share that take part in a time step, and where their values are.
