@@ -105,6 +105,7 @@ struct Step {
             for (index_t gate = 0; gate < GATES; ++gate)
                 for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
                     fetch_ahead(x + k, ahead);
+                    fetch_ahead(h + k, ahead);
                     of_x[gate == 2] += load(x + k) * load(x + k);
                     of_h[gate == 2] += load(h + k) * load(h + k);
                 }
@@ -124,8 +125,11 @@ struct Step {
                     g.norms[slot * 4 + 2 + k] = products.rstd_h[k];
                 }
             }
-        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L)
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L) {
+            fetch_ahead(h_before + j, g.sizes.stride);
+            claim_ahead(h_new + j, g.sizes.stride);
             store(h_new + j, gru_state(products.gates(j), load(h_before + j)));
+        }
     }
 };
 
@@ -191,6 +195,8 @@ struct StepBack : Step<T, NORMED> {
                 vector along_x[2] = {}, along_h[2] = {};
                 for (index_t j = p * W; j < (p + 1) * W; j += L) {
                     const GruGates<vector> gates{load(d_h + j), load(d_h + S + j), load(d_h + 2 * S + j)};
+                    fetch_ahead(h_before + j, S);
+                    claim_ahead(dh + j, S);
                     const vector d_new = load(dh + j);
                     const GruGates<vector> of = gru_gradient(gates, load(h_before + j), products.of_h(2, j), d_new);
                     store(dh + j, d_new - d_new * gates.z);
