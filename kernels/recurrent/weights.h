@@ -23,19 +23,11 @@ struct Weights {
     }
     bool begins_part(index_t gate) const { return parts && (gate == 0 || part_of(gate) != part_of(gate - 1)); }
 
-    // Into panels of each gate: (gates * panels, hidden, width).
+    // Into panels of each gate: (gates * panels, hidden, width). Some rows are packed into all panels before the next ones: their means
+    // take them into the caches, and each panel gets several lines that follow one another.
     void pack(T* packed) const {
-        std::vector<T> means(std::max<index_t>(parts, 1) * hidden);
-        T* const all_means = means.data();
-        in_parts(parts ? hidden : 0, threads, [=](index_t first, index_t last) {
-            for (index_t k = first; k < last; ++k)
-                for (index_t gate = 0; gate < gates; ++gate)
-                    if (begins_part(gate)) all_means[part_of(gate) * hidden + k] = mean(k, gate);
-        });
-        in_parts(gates * panels(), threads, [=](index_t first, index_t last) {
-            for (index_t each = first; each < last; ++each)
-                pack_panel(each / panels(), each % panels() * W, all_means + part_of(each / panels()) * hidden,
-                           packed + each * hidden * W);
+        in_parts((hidden + ROWS - 1) / ROWS, threads, [=](index_t first, index_t last) {
+            for (index_t block = first; block < last; ++block) pack_rows(block * ROWS, std::min((block + 1) * ROWS, hidden), packed);
         });
     }
 
@@ -58,17 +50,24 @@ struct Weights {
     }
 
   private:
-    // The columns of a gate from `column` on, without the rows' means.
-    void pack_panel(index_t gate, index_t column, const T* means, T* panel) const {
-        static constexpr index_t AHEAD = 8;
-        const index_t columns = std::min(W, hidden - column);
-        for (index_t k = 0; k < hidden; ++k, panel += W) {
-            const T* from = row(k, gate) + column;
-            fetch_ahead(from, AHEAD * gates * hidden);
-            if (columns == W)
-                for (index_t c = 0; c < W; c += L) store(panel + c, load(from + c) - means[k]);
-            else
-                for (index_t c = 0; c < W; ++c) panel[c] = c < columns ? from[c] - means[k] : T(0);
+    static constexpr index_t ROWS = 8;
+
+    void pack_rows(index_t first, index_t last, T* packed) const {
+        T means[ROWS] = {};
+        for (index_t gate = 0; gate < gates; ++gate) {
+            for (index_t k = first; begins_part(gate) && k < last; ++k) means[k - first] = mean(k, gate);
+            for (index_t p = 0; p < panels(); ++p)
+                for (index_t k = first; k < last; ++k)
+                    pack_row(row(k, gate) + p * W, std::min(W, hidden - p * W), means[k - first],
+                             packed + ((gate * panels() + p) * hidden + k) * W);
         }
+    }
+
+    // One row of a panel, of `columns` values less their mean; zeros fill it up.
+    static void pack_row(const T* from, index_t columns, T mean, T* to) {
+        if (columns == W)
+            for (index_t c = 0; c < W; c += L) store(to + c, load(from + c) - mean);
+        else
+            for (index_t c = 0; c < W; ++c) to[c] = c < columns ? from[c] - mean : T(0);
     }
 };
