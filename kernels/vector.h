@@ -123,7 +123,7 @@ static inline floats scaled(floats value, floats n) {
 #endif
 
 // n / d of floats for a d of 1 to 2^126. Where a division of 64 bytes takes as long as many multiplications, it is by the reciprocal to
-// 14 bits and one step that doubles them. AMD's CPUs divide beside other operations; GCC before 13 takes the newer ones for znver3.
+// 14 bits and one step that doubles them. AMD's CPUs divide beside other operations; an older GCC takes the newer ones for znver3.
 #if VECTOR_BYTES == 64 && !defined(__znver3__) && !defined(__znver4__) && !defined(__znver5__) && !defined(BY_RECIPROCAL)
 #define BY_RECIPROCAL
 #endif

@@ -236,7 +236,7 @@ struct StepBack : Step<T, NORMED, CELL> {
                 fetch_ahead(dh + j, S);
                 for (index_t each = 0; each < CELL_VALUES; ++each) claim_ahead(kept + each * S + j, CELL_VALUES * S);
                 if (from_memory) claim_ahead(products.x + 2 * S + j, ahead);
-                claim_ahead(products.h + 2 * S + j, ahead);
+                if constexpr (NORMED) claim_ahead(products.h + 2 * S + j, ahead);
                 store(kept + S + j, hyperbolic_tangent(norm.after(j)));
                 store(kept + 2 * S + j, sigmoid(products.sum(2 * S + j)));
             }
