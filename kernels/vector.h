@@ -124,10 +124,7 @@ static inline floats scaled(floats value, floats n) {
 
 // n / d of floats for a d of 1 to 2^126. Where a division of 64 bytes takes as long as many multiplications, it is by the reciprocal to
 // 14 bits and one step that doubles them. AMD's CPUs divide beside other operations; an older GCC takes the newer ones for znver3.
-#if VECTOR_BYTES == 64 && !defined(__znver3__) && !defined(__znver4__) && !defined(__znver5__) && !defined(BY_RECIPROCAL)
-#define BY_RECIPROCAL
-#endif
-#ifdef BY_RECIPROCAL
+#if VECTOR_BYTES == 64 && !defined(__znver3__) && !defined(__znver4__) && !defined(__znver5__)
 static inline floats near_reciprocal(floats d) {
     asm("vrcp14ps %1, %0" : "=v"(d) : "v"(d));
     return d;
@@ -162,7 +159,7 @@ static inline Power<R> natural_power(R x) {
     return {n, ((square * 1.3950591e-3f + high) * square + low) * square + r};
 }
 
-// e^x of floats, to two units in the last place, but of the limits for an x beyond them.
+// e^x of floats, to two units in the last place. An x beyond the limits counts as the nearer one.
 template <class R>
 static inline R exponential_within(R x, float least, float most) {
     const Power<R> power = natural_power(at_most(at_least(x, R{} + least), R{} + most));

@@ -199,10 +199,17 @@ static void walk(Lstm<T> l, const T* packed, T* panel_sums, const Share& s, cons
     }
 }
 
-// What the gradient of a row takes from all its units.
+// What a row's gradient through a norm of the cell takes off: the mean of the gradient of xhat, and that of its products with xhat.
 template <class T>
-struct RowMeans {
-    T first, second;
+struct CellMeans {
+    T d_xhat, along;
+};
+
+// The same for the norms of both products: the means of each one's products with its gradient. The mean of the gradient is not taken
+// off, because these norms subtract none.
+template <class T>
+struct ProductMeans {
+    T along_x, along_h;
 };
 
 // The same phases backward. `of_cell` keeps three vectors of each row for the second phase: the gradient of the normalised cell, its
@@ -269,17 +276,17 @@ struct StepBack : Step<T, NORMED, CELL> {
 
     // Through the cell and the gates of some rows.
     void through_gates(const Rows<T>& rows, index_t first_row, index_t last_row) const {
-        RowMeans<T> of_cells[MOST_TOGETHER] = {};  // of the gradient of the normalised cell, and of its products with the cell
+        CellMeans<T> means[MOST_TOGETHER] = {};
         for (index_t r = first_row; CELL && r < last_row; ++r)
-            of_cells[r - first_row] = {this->mean_of_units(rows.row[r], 2), this->mean_of_units(rows.row[r], 3)};
+            means[r - first_row] = {this->mean_of_units(rows.row[r], 2), this->mean_of_units(rows.row[r], 3)};
         each_panels(s, [&](index_t first, index_t last) {
             for (index_t r = first_row; r < last_row; ++r)
-                through_gates_of(r - first_row, rows.row[r], rows.slot[r], rows.out[r], of_cells[r - first_row], first, last);
+                through_gates_of(r - first_row, rows.row[r], rows.slot[r], rows.out[r], means[r - first_row], first, last);
         });
     }
 
     // The same for some panels of one row. Until its gradient is known, a gate is where that will be.
-    void through_gates_of(index_t place, index_t row, index_t slot, const T* dh, const RowMeans<T> of_cell, index_t first,
+    void through_gates_of(index_t place, index_t row, index_t slot, const T* dh, const CellMeans<T> means, index_t first,
                           index_t last) const {
         const index_t S = l.sizes.stride, block = row / ROW_BLOCK * wide(), ahead = this->ahead;
         const bool from_memory = !l.inputs.are_few();
@@ -304,7 +311,7 @@ struct StepBack : Step<T, NORMED, CELL> {
                 vector tanh_c, d_c = load(dc + j);
                 if constexpr (CELL) {
                     tanh_c = load(kept + S + j);
-                    d_c += (load(kept + j) - of_cell.first - norm.xhat(j) * of_cell.second) * norm.rstd;
+                    d_c += (load(kept + j) - means.d_xhat - norm.xhat(j) * means.along) * norm.rstd;
                 } else {
                     tanh_c = hyperbolic_tangent(load(norm.c + j));
                     d_c += load(dh + j) * gates.o * (1 - tanh_c * tanh_c);
@@ -336,17 +343,17 @@ struct StepBack : Step<T, NORMED, CELL> {
 
     // Through the norms of both products of some rows. The products' gradients replace them.
     void through_norms(const Rows<T>& rows, index_t first_row, index_t last_row) const {
-        RowMeans<T> along[MOST_TOGETHER];  // the products of x_proj, and of h_proj, with their gradients
+        ProductMeans<T> means[MOST_TOGETHER];
         for (index_t r = first_row; r < last_row; ++r)
-            along[r - first_row] = {this->mean_of_gates(rows.row[r], 0), this->mean_of_gates(rows.row[r], 1)};
+            means[r - first_row] = {this->mean_of_gates(rows.row[r], 0), this->mean_of_gates(rows.row[r], 1)};
         each_panels(s, [&](index_t first, index_t last) {
             for (index_t r = first_row; r < last_row; ++r)
-                through_norms_of(r - first_row, rows.slot[r], along[r - first_row], first, last);
+                through_norms_of(r - first_row, rows.slot[r], means[r - first_row], first, last);
         });
     }
 
     // The same for some panels of one row.
-    void through_norms_of(index_t place, index_t slot, const RowMeans<T> along, index_t first, index_t last) const {
+    void through_norms_of(index_t place, index_t slot, const ProductMeans<T> means, index_t first, index_t last) const {
         const index_t S = l.sizes.stride;
         const auto products = Products<T, NORMED>::kept(l, place, slot);
         const T* d_sums = d_sums_of(place, slot);
@@ -354,8 +361,8 @@ struct StepBack : Step<T, NORMED, CELL> {
         for (index_t gate = 0; gate < GATES; ++gate)
             for (index_t k = gate * S + first * W; k < gate * S + last * W; k += L) {
                 const vector value = load(d_sums + k);
-                store(x + k, (value * load(products.gain_x + k) - products.xhat_x(k) * along.first) * products.rstd_x);
-                store(h + k, (value * load(products.gain_h + k) - products.xhat_h(k) * along.second) * products.rstd_h);
+                store(x + k, (value * load(products.gain_x + k) - products.xhat_x(k) * means.along_x) * products.rstd_x);
+                store(h + k, (value * load(products.gain_h + k) - products.xhat_h(k) * means.along_h) * products.rstd_h);
             }
     }
 };
@@ -430,8 +437,7 @@ static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, 
         of_inputs(d.d_x ? sizes.batch * l.inputs.count * sizes.panels : 0);
     Weights<T>{w_h, sizes.hidden, GATES, NORMED, threads}.pack_transposed(packed.data());
     as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
-        walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), d.d_x ? of_inputs.data() : nullptr, share,
-                                     barrier);
+        walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), d.d_x ? of_inputs.data() : nullptr, share, barrier);
     });
 }
 

@@ -207,7 +207,7 @@ static void panel_spread(const T* values, index_t count, T* mean_and_squares) {
         for (index_t j = 0; j < W; j += L) of_lanes += (load(values + j) - mean) * (load(values + j) - mean);
         squares = total<T>(of_lanes);
     } else {
-        mean = sum_of<T>(count, [=](index_t k) { return values[k]; }) / T(count);
+        mean = row_mean(values, count);
         squares = sum_of<T>(count, [=](index_t k) { return (values[k] - mean) * (values[k] - mean); });
     }
     mean_and_squares[0] = mean;
