@@ -71,20 +71,3 @@ class Started:
         listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True,
                                check=True)
         return sorted(int(pid) for pid in listed.stdout.split())
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] != "Z"
-
-
-def wait_until_gone(pids):
-    """Whether all of these processes end within ten seconds."""
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until and any(alive(pid) for pid in pids):
-        time.sleep(0.05)
-    return not any(alive(pid) for pid in pids)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from conftest import PATIENCE
-from running import wait_until_gone
+from processes import wait_until_gone
 
 from duoln.distributed.launching import Children
 

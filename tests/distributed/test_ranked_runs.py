@@ -9,7 +9,8 @@ import sys
 import numpy as np
 import pytest
 from conftest import NAMES, PATIENCE
-from running import FEW, STEPS, Started, losses, run, run_here, states, wait_until_gone, without_pictures
+from processes import wait_until_gone
+from running import FEW, STEPS, Started, losses, run, run_here, states, without_pictures
 
 from duoln.distributed.place import LAUNCHERS
 

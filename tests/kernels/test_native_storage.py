@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from compiled import COMPILED, FEW, PROGRAM, environment, libraries, make_compiler, remembering_compiler, run, values
 from conftest import PATIENCE
+from processes import wait_until_gone
 
 from duoln.kernels import native
 from duoln.kernels.native import building, loading, storage, toolchain
@@ -196,9 +197,8 @@ def test_no_program_of_a_compiler_stays_behind(cause, tmp_path, monkeypatch):
     monkeypatch.setattr(building.time, "sleep", until_it_has_a_part)
     with pytest.raises(KeyboardInterrupt) if cause == "Ctrl-C" else nullcontext():
         building.build([Unit("adam/adam.cpp", "float32")], toolchain.Compiler((str(tmp_path / "c++"),), "1.0"))
-    state = subprocess.run(["ps", "-o", "stat=", "-p", (tmp_path / "part").read_text().strip()], capture_output=True, text=True,
-                           check=False).stdout
-    assert state.strip()[:1] in ("", "Z") and not list(tmp_path.glob("building-*"))
+    monkeypatch.undo()  # waiting sleeps, too
+    assert wait_until_gone([(tmp_path / "part").read_text().strip()]) and not list(tmp_path.glob("building-*"))
 
 
 def test_a_compiler_that_cannot_be_started(tmp_path, monkeypatch):
