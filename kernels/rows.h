@@ -49,14 +49,28 @@ static inline void each_vector(index_t width, const Work& work) {
     if (k < width) work(k, PartOfVector<T>{width - k}, Number<1>());
 }
 
-// A sum over a row, in an order that depends on the width alone.
+// A sum over a row, in an order that depends on the width alone. Of a long row some vectors at a time are added up together: one
+// chain from beginning to end would lose digits.
 template <class T>
 struct RowSum {
     using vector = typename Vector<T>::type;
-    vector parts[SUMS] = {};
+    static constexpr int AT_ONCE = 256;  // vectors of each part
+    vector parts[SUMS] = {}, before{};
+    int count = 0;
     template <int number>
-    void add(vector values, Number<number>) { parts[number] += values; }
-    T sum() const { return total<T>((parts[0] + parts[1]) + (parts[2] + parts[3])); }
+    void add(vector values, Number<number>) {
+        parts[number] += values;
+        if (number == SUMS - 1 && ++count == AT_ONCE) put_away();
+    }
+    T sum() const { return total<T>(before + of_parts()); }
+
+  private:
+    vector of_parts() const { return (parts[0] + parts[1]) + (parts[2] + parts[3]); }
+    void put_away() {
+        before += of_parts();
+        std::fill_n(parts, SUMS, vector{});
+        count = 0;
+    }
 };
 
 template <class T>

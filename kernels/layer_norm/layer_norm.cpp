@@ -7,22 +7,28 @@
 // A block of rows whose shares of the gain's and bias's gradients are added up together.
 static const index_t BLOCK = 64;
 
-// What takes the values of a row to their normalised ones. CENTRED says which norm it is, here and below: a layer norm
-// takes off the mean, in two steps, by the row's first value and by the mean of what is left; an RMS norm takes off none.
+// The mean of a row in two numbers: what the sum of its values gives, and the mean of what is left when that is taken off. One
+// number would lose the last digits of a large mean.
+template <class T>
+struct Mean {
+    T rounded, rest;
+};
+
+// What takes the values of a row to their normalised ones. CENTRED says which norm it is, here and below: a layer norm takes off
+// the mean, an RMS norm takes off none.
 template <bool CENTRED, class T>
 struct RowNorm {
     using vector = typename Vector<T>::type;
-    vector start, mean, rstd;
-    RowNorm(T start, T mean, T rstd) : start(vector{} + start), mean(vector{} + mean), rstd(vector{} + rstd) {}
-    vector xhat(vector value) const { return (CENTRED ? value - start - mean : value) * rstd; }
+    vector mean, rest, rstd;
+    RowNorm(Mean<T> mean, T rstd) : mean(vector{} + mean.rounded), rest(vector{} + mean.rest), rstd(vector{} + rstd) {}
+    vector xhat(vector value) const { return (CENTRED ? value - mean - rest : value) * rstd; }
 };
 
 // With a residual a row is the sum of x and residual: the walk that reads them writes it to `total`, where the next walks
-// find it in cache. A row is centred in two steps, so a large mean costs no bits. The first walk claims the memory of the
-// results, unless they go past the caches, and the last one fetches the next row: otherwise memory would rest while a row is in
-// cache.
+// find it in cache. The first walk claims the memory of the results, unless they go past the caches, and the last one fetches the
+// next row: otherwise memory would rest while a row is in cache.
 template <bool CENTRED, int32_t ACTIVATION, class T>
-static void normalise(const T* x, const T* residual, const T* gain, const T* bias, T* total, T* y, T* mean, T* rstd,
+static void normalise(const T* x, const T* residual, const T* gain, const T* bias, T* total, T* y, Mean<T>* means, T* rstd,
                       index_t first, index_t last, index_t width, T eps, bool past_caches) {
     using vector = typename Vector<T>::type;
     const Aligned<T> kept(past_caches ? width : 0);
@@ -34,8 +40,6 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
             fetch_ahead(in + width + k);
             if (added) fetch_ahead(added + width + k);
         };
-        const T start = CENTRED ? in[0] + (added ? added[0] : T(0)) : T(0);
-        const vector first_value = vector{} + start;
         RowSum<T> sums, rests, squares;
         each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
             vector value = lanes.load(in + k);
@@ -44,26 +48,25 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
                 lanes.store(sum + k, value);
             }
             if (!past_caches) claim_ahead(out + k);
-            if (CENTRED) sums.add(lanes.or_zero(value - first_value), n);
+            if (CENTRED) sums.add(value, n);
             else squares.add(value * value, n);
         });
-        T offset = 0, rest = 0;
+        Mean<T> mean{};
         if (CENTRED) {
-            offset = sums.sum() / T(width);
-            const vector first_offset = vector{} + offset;
+            mean.rounded = sums.sum() / T(width);
+            const vector rounded = vector{} + mean.rounded;
             each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
-                const vector d = lanes.or_zero(lanes.load(values + k) - first_value - first_offset);
+                const vector d = lanes.or_zero(lanes.load(values + k) - rounded);
                 rests.add(d, n);
                 squares.add(d * d, n);
             });
-            rest = rests.sum() / T(width);
-            offset += rest;
-            mean[row] = offset;
+            mean.rest = rests.sum() / T(width);
+            means[row] = mean;
         }
-        const T variance = squares.sum() / T(width) - rest * rest;
+        const T variance = squares.sum() / T(width) - mean.rest * mean.rest;
         const T scale = T(1) / std::sqrt((variance > 0 || variance != variance ? variance : T(0)) + eps);
         rstd[row] = scale;
-        const RowNorm<CENTRED, T> norm(start, offset, scale);
+        const RowNorm<CENTRED, T> norm(mean, scale);
         each_vector<T>(width, [&](index_t k, auto lanes, auto) {
             vector value = norm.xhat(lanes.load(values + k));
             if (gain) value *= lanes.load(gain + k);
@@ -78,7 +81,7 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
 
 // Of a sum, `x` is the sum, and d_total its gradient from elsewhere, which is added to dx.
 template <bool CENTRED, int32_t ACTIVATION, class T>
-static void differentiate(const T* x, const T* gain, const T* bias, const T* mean, const T* rstd, const T* dy,
+static void differentiate(const T* x, const T* gain, const T* bias, const Mean<T>* means, const T* rstd, const T* dy,
                           const T* d_total, T* dx, T* gain_parts, T* bias_parts, index_t first, index_t last,
                           index_t rows, index_t width, bool past_caches) {
     using vector = typename Vector<T>::type;
@@ -92,7 +95,7 @@ static void differentiate(const T* x, const T* gain, const T* bias, const T* mea
         const index_t end = std::min((block + 1) * BLOCK, rows);
         for (index_t row = block * BLOCK; row < end; ++row) {
             const T *in = x + row * width, *g = dy + row * width;
-            const RowNorm<CENTRED, T> norm(CENTRED ? in[0] : T(0), CENTRED ? mean[row] : T(0), rstd[row]);
+            const RowNorm<CENTRED, T> norm(CENTRED ? means[row] : Mean<T>{}, rstd[row]);
             RowSum<T> sums, alongs;
             each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
                 fetch_ahead(in + width + k);
@@ -143,28 +146,29 @@ static void by_activation(int32_t activation, const Work& work) {
 // The entries of one norm and one dtype.
 #define NORM(NORM_NAME, CENTRED, T, NAME)                                                                             \
     extern "C" void NORM_NAME##_forward_##NAME(const T* x, const T* residual, const T* gain, const T* bias, T* total, \
-                                               T* y, T* mean, T* rstd, int64_t rows, int64_t width, double eps,       \
+                                               T* y, T* means, T* rstd, int64_t rows, int64_t width, double eps,      \
                                                int32_t activation, int32_t threads) {                                 \
         guarded([&] {                                                                                                 \
             const bool past_caches = go_past_caches<T>(rows * width);                                                 \
             in_parts(rows, threads, [=](index_t first, index_t last) {                                                \
                 by_activation<CENTRED>(activation, [=](auto number) {                                                 \
-                    normalise<CENTRED, decltype(number)::value>(x, residual, gain, bias, total, y, mean, rstd, first, \
-                                                                last, width, T(eps), past_caches);                    \
+                    normalise<CENTRED, decltype(number)::value>(x, residual, gain, bias, total, y,                    \
+                                                                reinterpret_cast<Mean<T>*>(means), rstd, first, last, \
+                                                                width, T(eps), past_caches);                          \
                 });                                                                                                   \
             });                                                                                                       \
         });                                                                                                           \
     }                                                                                                                 \
     extern "C" void NORM_NAME##_backward_##NAME(                                                                      \
-        const T* x, const T* gain, const T* bias, const T* mean, const T* rstd, const T* dy, const T* d_total, T* dx, \
-        T* gain_parts, T* bias_parts, int64_t rows, int64_t width, int32_t activation, int32_t threads) {             \
+        const T* x, const T* gain, const T* bias, const T* means, const T* rstd, const T* dy, const T* d_total,       \
+        T* dx, T* gain_parts, T* bias_parts, int64_t rows, int64_t width, int32_t activation, int32_t threads) {      \
         guarded([&] {                                                                                                 \
             const bool past_caches = dx && go_past_caches<T>(rows * width);                                           \
             in_parts((rows + BLOCK - 1) / BLOCK, threads, [=](index_t first, index_t last) {                          \
                 by_activation<CENTRED>(activation, [=](auto number) {                                                 \
-                    differentiate<CENTRED, decltype(number)::value>(x, gain, bias, mean, rstd, dy, d_total, dx,       \
-                                                                    gain_parts, bias_parts, first, last, rows, width, \
-                                                                    past_caches);                                     \
+                    differentiate<CENTRED, decltype(number)::value>(                                                  \
+                        x, gain, bias, reinterpret_cast<const Mean<T>*>(means), rstd, dy, d_total, dx, gain_parts,    \
+                        bias_parts, first, last, rows, width, past_caches);                                           \
                 });                                                                                                   \
             });                                                                                                       \
         });                                                                                                           \

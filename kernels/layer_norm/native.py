@@ -1,4 +1,4 @@
-"""Layer norm on the CPU, compiled: each row is read once from memory, and nothing is kept for it but two numbers."""
+"""Layer norm on the CPU, compiled: each row is read once from memory, and nothing is kept for it but three numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Layer norm on the CPU where there is no compiler.
 
-Row sums are products with a vector, because these use BLAS and `mean` does not. For the gradient the rule keeps the
-normalised rows and one reciprocal deviation per row.
+Row sums are products with a vector, because these use BLAS and `mean` does not; of long rows BLAS would lose
+digits. For the gradient the rule keeps the normalised rows and one reciprocal deviation per row.
 """
 
 from __future__ import annotations
@@ -33,11 +33,23 @@ def supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps:
     return None if x.size else "there are no values"
 
 
+_LONG_ROW = 1 << 16
+
+
 def _mean(rows: Array) -> Array:
     """The mean of each row, (rows, 1)."""
     width = rows.shape[1]
+    if width >= _LONG_ROW:
+        return np.mean(rows, axis=1, keepdims=True)
     means: Array = rows @ np.full((width, 1), 1 / width, rows.dtype)
     return means
+
+
+def _mean_of_products(x: Array, y: Array) -> Array:
+    """The mean of the products of the values of each row, (rows, 1)."""
+    width = x.shape[1]
+    sums: Array = np.vecdot(x, y) if width < _LONG_ROW else (x * y).sum(axis=1)
+    return sums[:, None] * (1 / width)
 
 
 def forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
@@ -46,7 +58,7 @@ def forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: 
     rows = np.ascontiguousarray(x).reshape(prod(x.shape[:-1]), x.shape[-1])
     centred = rows - _mean(rows)
     centred -= _mean(centred)  # the rest of a large mean, after rounding
-    rstd = 1 / np.sqrt(np.vecdot(centred, centred)[:, None] * (1 / rows.shape[1]) + eps)
+    rstd = 1 / np.sqrt(_mean_of_products(centred, centred) + eps)
     xhat = centred * rstd
     y = xhat if gain is None else xhat * gain
     if bias is not None:
@@ -66,8 +78,7 @@ def vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple
     dx = None
     if needs[0]:
         d_xhat = dy if gain is None else dy * gain
-        along = np.vecdot(d_xhat, xhat)[:, None] * (1 / xhat.shape[1])
-        dx = (rstd * (d_xhat - _mean(d_xhat) - xhat * along)).reshape(gout.shape)
+        dx = (rstd * (d_xhat - _mean(d_xhat) - xhat * _mean_of_products(d_xhat, xhat))).reshape(gout.shape)
     return dx, ones @ (dy * xhat) if needs[1] else None, ones @ dy if needs[2] else None
 
 

@@ -18,14 +18,14 @@ _BLOCK = 64
 
 
 class Saved(NamedTuple):
-    """What the gradient needs: the rows, and two numbers of each."""
+    """What the gradient needs: the rows, and three numbers of each."""
 
     rows: Array
     """What was normalised, (rows, width)."""
     gain: Array | None
     bias: Array | None
-    mean: Array | None
-    """Of each row, after its first value was taken off; None for an RMS norm."""
+    means: Array | None
+    """Of each row its mean and the mean of what is left without that, (rows, 2); None for an RMS norm."""
     rstd: Array
     activation: str | None
 
@@ -42,10 +42,10 @@ class Passes:
         self._centred = centred
         self._normalise = native.Function(
             FILE, f"{norm}_forward", "x: real[2], residual: real[2]?, gain: real[1]?, bias: real[1]?, total: real[2]?, "
-            "y: real[2], mean: real[1]?, rstd: real[1], rows: int64, width: int64, eps: float64, activation: int32, "
+            "y: real[2], means: real[2]?, rstd: real[1], rows: int64, width: int64, eps: float64, activation: int32, "
             "threads: int32")
         self._differentiate = native.Function(
-            FILE, f"{norm}_backward", "x: real[2], gain: real[1]?, bias: real[1]?, mean: real[1]?, rstd: real[1], "
+            FILE, f"{norm}_backward", "x: real[2], gain: real[1]?, bias: real[1]?, means: real[2]?, rstd: real[1], "
             "dy: real[2], d_total: real[2]?, dx: real[2]?, gain_parts: real[2]?, bias_parts: real[2]?, rows: int64, "
             "width: int64, activation: int32, threads: int32")
 
@@ -69,10 +69,10 @@ class Passes:
         rows, width = x.shape
         gain, bias = (None if p is None else np.ascontiguousarray(p) for p in (gain, bias))
         y, rstd = host.empty_like(x), np.empty(rows, x.dtype)
-        mean = np.empty(rows, x.dtype) if self._centred else None
-        self._normalise(x, residual, gain, bias, total, y, mean, rstd, rows, width, eps, NUMBERS[activation],
+        means = np.empty((rows, 2), x.dtype) if self._centred else None
+        self._normalise(x, residual, gain, bias, total, y, means, rstd, rows, width, eps, NUMBERS[activation],
                         native.threads_for(x.nbytes))
-        return y, Saved(x if total is None else total, gain, bias, mean, rstd, activation)
+        return y, Saved(x if total is None else total, gain, bias, means, rstd, activation)
 
     def backward(self, saved: Saved, dy: Array, d_total: Array | None, needs: Sequence[bool]) -> list[Array | None]:
         """The gradients of rows, gain and bias, as far as they are needed; `d_total` is added to that of the rows."""
@@ -81,7 +81,7 @@ class Passes:
         dx = host.empty_like(x) if needs[0] else None
         blocks = -(-rows // _BLOCK)
         gain_parts, bias_parts = (np.empty((blocks, width), x.dtype) if need else None for need in needs[1:])
-        self._differentiate(x, saved.gain, saved.bias, saved.mean, saved.rstd, _flat(dy),
+        self._differentiate(x, saved.gain, saved.bias, saved.means, saved.rstd, _flat(dy),
                             None if d_total is None else _flat(d_total), dx, gain_parts, bias_parts, rows, width,
                             NUMBERS[saved.activation], native.threads_for(x.nbytes))
         return [None if dx is None else dx.reshape(dy.shape), *(None if p is None else _total(p) for p in
