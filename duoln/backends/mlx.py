@@ -7,12 +7,14 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from importlib.metadata import version
+from math import prod
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
 from duoln.backends import OnePerProcess, storage
+from duoln.backends.long_sums import sum_over
 from duoln.backends.protocol import DTYPES, STORAGE, Array, Axis, Shape
 from duoln.errors import BackendError, CompileError, DtypeError
 from duoln.system import host_memory
@@ -21,7 +23,8 @@ _DTYPES = {"float32": mx.float32, "float64": mx.float64, "int32": mx.int32, "boo
            "bfloat16": mx.bfloat16}
 _NAMES = {native: name for name, native in _DTYPES.items()}
 
-_LONG_ROW = 64
+_LONG = 64
+"""Of so many values a sum is made in parts."""
 
 
 class MlxBackend(OnePerProcess):
@@ -199,14 +202,24 @@ class MlxBackend(OnePerProcess):
     def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
         if not x.size:  # MLX 0.32.4 can hang on the CPU when it sums an empty array
             x = mx.zeros([max(n, 1) if _is_reduced(i, axis, x.ndim) else n for i, n in enumerate(x.shape)], x.dtype)
-        if not self.on_gpu and x.ndim and axis in (-1, x.ndim - 1) and x.shape[-1] >= _LONG_ROW:
-            return _sum_in_parts(x, keepdims)
-        return mx.sum(x, axis=axis, keepdims=keepdims)
+        axes = self._axes_of_a_long_chain(x, axis)
+        if not axes:
+            return mx.sum(x, axis=axis, keepdims=keepdims)
+        total = sum_over(mx, x, axes, _LONG)
+        return total if keepdims else mx.squeeze(total, axes)
 
     def mean(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-        if not self.on_gpu and x.ndim and axis in (-1, x.ndim - 1) and x.shape[-1] >= _LONG_ROW:
-            return _sum_in_parts(x, keepdims) * (1.0 / x.shape[-1])
-        return mx.mean(x, axis=axis, keepdims=keepdims)
+        axes = self._axes_of_a_long_chain(x, axis)
+        if not axes:
+            return mx.mean(x, axis=axis, keepdims=keepdims)
+        return self.sum(x, axis, keepdims) * (1.0 / prod(x.shape[a] for a in axes))
+
+    def _axes_of_a_long_chain(self, x: Array, axis: Axis) -> tuple[int, ...]:
+        """The axes of a sum if MLX would add many values one after another, as it does on a CPU; else none."""
+        if self.on_gpu or x.size < _LONG:
+            return ()
+        axes = tuple(a for a in range(x.ndim) if _is_reduced(a, axis, x.ndim))
+        return axes if prod(x.shape[a] for a in axes) >= _LONG else ()
 
     def max(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
         return mx.max(x, axis=axis, keepdims=keepdims)
@@ -288,15 +301,6 @@ def _single(x: Array) -> Array:
     is_inexact = mx.logical_and(wide != x, mx.logical_not(mx.isnan(x))).astype(mx.uint32)
     is_beyond = (mx.abs(wide) > mx.abs(x)).astype(mx.uint32)
     return mx.bitwise_or(near.view(mx.uint32) - is_inexact * is_beyond, is_inexact).view(mx.float32)
-
-
-def _sum_in_parts(x: Array, keepdims: bool) -> Array:
-    """Row sums as sums of partial sums: MLX's CPU build adds one value after another, so its rounding error grows."""
-    parts = int(x.shape[-1] ** 0.5)
-    whole = x.shape[-1] // parts * parts
-    partial = mx.sum(mx.reshape(x[..., :whole], (*x.shape[:-1], parts, whole // parts)), axis=-1)
-    rest = mx.sum(x[..., whole:], axis=-1, keepdims=True)
-    return mx.sum(mx.concatenate([partial, rest], axis=-1), axis=-1, keepdims=keepdims)
 
 
 def _is_reduced(position: int, axis: Axis, ndim: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
 import sys
@@ -14,14 +15,18 @@ from typing import Any
 import numpy as np
 
 from duoln.backends import storage
+from duoln.backends.long_sums import sum_over
 from duoln.backends.numpy_like import NumpyLikeBackend
-from duoln.backends.protocol import STORAGE, Array
+from duoln.backends.protocol import STORAGE, Array, Axis
 from duoln.errors import CompileError
 from duoln.system import host_memory, openblas
 
 # The numbers of mallopt's parameters in glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
+
+_LONG = 1 << 12
+"""Of so many values a sum is made in parts."""
 
 _within_step: ContextVar[bool] = ContextVar("within_step", default=False)
 """Whether this thread is inside a compiled step."""
@@ -51,6 +56,19 @@ class NumpyBackend(NumpyLikeBackend):
         if isinstance(y, float) and np.ndim(x):
             y = np.full(x.shape[-1], y, x.dtype)  # with a number instead of an array NumPy takes three times as long
         return np.maximum(x, y)
+
+    def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+        axes = _axes_of_a_long_chain(x, axis)
+        if not axes:
+            return super().sum(x, axis, keepdims)
+        total = sum_over(np, x, axes, _LONG)
+        return total if keepdims else np.squeeze(total, axes)
+
+    def mean(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+        axes = _axes_of_a_long_chain(x, axis)
+        if not axes:
+            return super().mean(x, axis, keepdims)
+        return self.sum(x, axis, keepdims) / math.prod(x.shape[a] for a in axes)
 
     def stray_index(self, indices: Array, low: int, stop: int) -> int | None:
         """The largest index that is out of range, else the smallest one."""
@@ -97,6 +115,21 @@ class NumpyBackend(NumpyLikeBackend):
             "blas_threads": str(openblas.threads() or "not OpenBLAS"),
             "keeps_freed_memory": "yes" if self._keeps_memory else "no",
         }
+
+
+def _axes_of_a_long_chain(x: Array, axis: Axis) -> tuple[int, ...]:
+    """The axes of a sum if NumPy would add many values one after another, else none.
+
+    It adds all values of an array, or those of the axis that is the fastest in memory, in pairs. A broadcast axis is
+    not the fastest.
+    """
+    if axis is None or x.size < _LONG or x.dtype not in (np.float32, np.float64):
+        return ()
+    axes = np.lib.array_utils.normalize_axis_tuple(axis, x.ndim)
+    if len(axes) == x.ndim or math.prod(x.shape[a] for a in axes) < _LONG:
+        return ()
+    steps = {abs(x.strides[a]): a for a in range(x.ndim) if x.shape[a] > 1 and x.strides[a]}
+    return () if steps and axes == (steps[min(steps)],) else axes
 
 
 def keep_freed_memory() -> bool:

@@ -1,0 +1,40 @@
+"""Sums of many values on a CPU, which keep their digits.
+
+NumPy adds the values of an axis one after another, unless the axis is the fastest in memory; on a CPU, MLX does so
+along every axis. The sum of a million float32 between 0 and 1 then has a relative error of 2e-5. Here one axis is
+summed after the other, and a long one in parts: 5e-7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isqrt
+from types import ModuleType
+
+from duoln.backends.protocol import Array
+
+__all__ = ["sum_over"]
+
+
+def sum_over(xp: ModuleType, x: Array, axes: Sequence[int], long: int) -> Array:
+    """The sum of `x` over some axes, which stay with length 1.
+
+    Args:
+        xp: NumPy or `mlx.core`.
+        x: of any shape.
+        axes: counted from the front.
+        long: how many values of an axis are summed in parts.
+    """
+    for axis in sorted(axes, reverse=True):
+        x = xp.sum(_partial_sums(xp, x, axis) if x.shape[axis] >= long else x, axis=axis, keepdims=True)
+    return x
+
+
+def _partial_sums(xp: ModuleType, x: Array, axis: int) -> Array:
+    """About the square root of an axis' length of sums, and the few values that are left."""
+    length = x.shape[axis]
+    parts = isqrt(length)
+    each = length // parts
+    before = (slice(None),) * axis
+    in_parts = xp.reshape(x[(*before, slice(parts * each))], (*x.shape[:axis], parts, each, *x.shape[axis + 1:]))
+    return xp.concatenate([xp.sum(in_parts, axis=axis + 1), x[(*before, slice(parts * each, None))]], axis=axis)
