@@ -16,18 +16,19 @@ from duoln.backends.protocol import Array
 __all__ = ["sum_over"]
 
 
-def sum_over(xp: ModuleType, x: Array, axes: Sequence[int], long: int) -> Array:
-    """The sum of `x` over some axes, which stay with length 1.
+def sum_over(xp: ModuleType, x: Array, axes: Sequence[int], keepdims: bool, long: int) -> Array:
+    """The sum of `x` over some axes.
 
     Args:
         xp: NumPy or `mlx.core`.
         x: of any shape.
         axes: counted from the front.
+        keepdims: whether they stay, with length 1.
         long: how many values of an axis are summed in parts.
     """
     for axis in sorted(axes, reverse=True):
         x = xp.sum(_partial_sums(xp, x, axis) if x.shape[axis] >= long else x, axis=axis, keepdims=True)
-    return x
+    return x if keepdims else xp.squeeze(x, tuple(axes))
 
 
 def _partial_sums(xp: ModuleType, x: Array, axis: int) -> Array:

@@ -203,16 +203,13 @@ class MlxBackend(OnePerProcess):
         if not x.size:  # MLX 0.32.4 can hang on the CPU when it sums an empty array
             x = mx.zeros([max(n, 1) if _is_reduced(i, axis, x.ndim) else n for i, n in enumerate(x.shape)], x.dtype)
         axes = self._axes_of_a_long_chain(x, axis)
-        if not axes:
-            return mx.sum(x, axis=axis, keepdims=keepdims)
-        total = sum_over(mx, x, axes, _LONG)
-        return total if keepdims else mx.squeeze(total, axes)
+        return sum_over(mx, x, axes, keepdims, _LONG) if axes else mx.sum(x, axis=axis, keepdims=keepdims)
 
     def mean(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
         axes = self._axes_of_a_long_chain(x, axis)
         if not axes:
             return mx.mean(x, axis=axis, keepdims=keepdims)
-        return self.sum(x, axis, keepdims) * (1.0 / prod(x.shape[a] for a in axes))
+        return sum_over(mx, x, axes, keepdims, _LONG) * (1.0 / prod(x.shape[a] for a in axes))
 
     def _axes_of_a_long_chain(self, x: Array, axis: Axis) -> tuple[int, ...]:
         """The axes of a sum if MLX would add many values one after another, as it does on a CPU; else none."""

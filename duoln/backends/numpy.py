@@ -59,16 +59,13 @@ class NumpyBackend(NumpyLikeBackend):
 
     def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
         axes = _axes_of_a_long_chain(x, axis)
-        if not axes:
-            return super().sum(x, axis, keepdims)
-        total = sum_over(np, x, axes, _LONG)
-        return total if keepdims else np.squeeze(total, axes)
+        return sum_over(np, x, axes, keepdims, _LONG) if axes else super().sum(x, axis, keepdims)
 
     def mean(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
         axes = _axes_of_a_long_chain(x, axis)
         if not axes:
             return super().mean(x, axis, keepdims)
-        return self.sum(x, axis, keepdims) / math.prod(x.shape[a] for a in axes)
+        return sum_over(np, x, axes, keepdims, _LONG) / math.prod(x.shape[a] for a in axes)
 
     def stray_index(self, indices: Array, low: int, stop: int) -> int | None:
         """The largest index that is out of range, else the smallest one."""

@@ -16,6 +16,9 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.ops import layer_norm
 
+_LONG_ROW = 1 << 16
+"""Rows of so many values are summed without BLAS."""
+
 
 class _Saved(NamedTuple):
     xhat: Array
@@ -31,9 +34,6 @@ def supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps:
     if eps_place != "inside":
         return "epsilon is outside the root"
     return None if x.size else "there are no values"
-
-
-_LONG_ROW = 1 << 16
 
 
 def _mean(rows: Array) -> Array:

@@ -65,7 +65,7 @@ def test_one_huge_value(be, width, composed, rng):
 @pytest.mark.parametrize("composed", [False, True], ids=["chosen rule", "composed rule"])
 @pytest.mark.parametrize("width", WIDTHS[3:])
 @pytest.mark.parametrize("first", [-30.0, 1e3])
-def test_a_first_value_far_from_the_others_costs_these_no_digits(be, first, width, composed, rng):
+def test_values_after_a_first_one_far_away_keep_their_digits(be, first, width, composed, rng):
     x = rng.standard_normal((8, width)).astype(np.float32)
     x[:, 0] = first
     error, of_two_passes = (np.abs(y - _exact(x))[:, 1:].max() for y in (_run(be, x, composed), _two_pass(x)))
