@@ -59,7 +59,8 @@ if hasattr(os, "register_at_fork"):
 def obstacle() -> Obstacle | None:
     """Why no kernel can be compiled or loaded on this machine; None where they can.
 
-    Without a compiler, or a folder that can be written, there is one only if no kernel was compiled ahead.
+    Without a compiler that can compile here, or a folder that can be written, there is one only if the folder has no
+    kernel for this machine.
     """
     if os.environ.get("DUOLN_NATIVE") == "0":
         return Obstacle("DUOLN_NATIVE=0 is set", "unset DUOLN_NATIVE")
@@ -69,18 +70,26 @@ def obstacle() -> Obstacle | None:
     problem = storage.folder_problem(where)
     if problem is not None:
         return Obstacle(problem, f"chmod go-w {where}" if "chmod" in problem else "export DUOLN_KERNELS=FOLDER")
-    chosen = toolchain.compiler()
-    if chosen is not None and storage.can_write(where):
-        return None
-    refused = []
+    chosen, refused = toolchain.compiler(), []
     for unit in storage.units():
         choice = _choice(unit, chosen)
         if isinstance(choice, Stored):
             return None
         refused += [] if choice == storage.absence() else [choice]
-    cause, remedy = (toolchain.missing(), toolchain.install_line()) if chosen is None else \
-        (f"{where} cannot be written", "export DUOLN_KERNELS=FOLDER")
-    return Obstacle("; ".join([cause, *refused[:1]]), remedy)
+    to_compiling = _obstacle_to_compiling(chosen)
+    return to_compiling and to_compiling._replace(reason="; ".join([to_compiling.reason, *refused[:1]]))
+
+
+def _obstacle_to_compiling(chosen: Compiler | None) -> Obstacle | None:
+    """Why no kernel can be compiled; None where they can."""
+    if chosen is None:
+        return Obstacle(toolchain.missing(), toolchain.install_line())
+    if not storage.can_write(storage.folder()):
+        return Obstacle(f"{storage.folder()} cannot be written", "export DUOLN_KERNELS=FOLDER")
+    misfit = toolchain.misfit(chosen)
+    if misfit is not None:
+        return Obstacle(f"{' '.join(chosen.command)} cannot compile for this machine: {misfit}", "export DUOLN_CXX=PROGRAM")
+    return None
 
 
 def reason() -> str | None:
@@ -135,15 +144,18 @@ def _load(unit: Unit) -> None:
         return
     choice = _choice(unit, chosen)
     if isinstance(choice, str):
-        choice = f"{toolchain.missing()}, and {choice}" if chosen is None else _compiled(unit, chosen)
+        to_compiling = _obstacle_to_compiling(chosen)
+        choice = _compiled(unit) if to_compiling is None else f"{to_compiling.reason}, and {choice}"
     if isinstance(choice, str):
         _state.failures[unit] = choice
     else:
         _state.libraries[unit] = ctypes.CDLL(str(choice.path))
 
 
-def _compiled(unit: Unit, chosen: Compiler) -> Stored | str:
+def _compiled(unit: Unit) -> Stored | str:
     """The library of a unit after it was compiled, with those that a task which needs it needs too."""
+    chosen = toolchain.compiler()
+    assert chosen is not None, "only a compiler is asked to compile"
     units = [unit, *(each for each in _company(unit) if isinstance(_choice(each, chosen), str))]
     try:
         logs = building.build(units, chosen)

@@ -59,7 +59,7 @@ def compiler() -> Compiler | None:
     machine.
     """
     answered = _answered()
-    return None if answered is None or _misfit(answered) else answered
+    return None if answered is None or (_is_asked() and misfit(answered)) else answered
 
 
 @cache
@@ -79,17 +79,19 @@ def _answered() -> Compiler | None:
     return None
 
 
+def _is_asked() -> bool:
+    return bool(os.environ.get(_ASKED))
+
+
 @cache
-def _misfit(answered: Compiler) -> str | None:
-    """Why the program that the user names cannot compile for this machine; None if it can, or if none is named."""
-    if not os.environ.get(_ASKED):
-        return None  # those on the PATH are compilers
+def misfit(answered: Compiler) -> str | None:
+    """Why a program that answers cannot compile for this machine; None if it can."""
     try:
         made = target(answered, NATIVE).platform
     except KernelError as error:
         return str(error)
     except UsageError as error:
-        return "it says " + str(error).splitlines()[1]
+        return "it says " + (str(error).splitlines()[1:] or ["nothing"])[0]
     return None if made == processor.here() else f"it compiles for {made}, not for {processor.here()}"
 
 
@@ -110,7 +112,7 @@ def missing() -> str:
     if not asked:
         return f"no C++ compiler of {', '.join(COMPILERS)} is on the PATH"
     return f"{_ASKED}={asked} is no compiler " + ("that answers" if answered is None else
-                                                  f"for this machine: {_misfit(answered)}")
+                                                  f"for this machine: {misfit(answered)}")
 
 
 def install_line() -> str:
@@ -127,9 +129,30 @@ def install_line() -> str:
 
 
 def flags_for(chosen: Compiler, march: str) -> tuple[str, ...]:
-    """All flags of a compiler for the CPU of that name, a value of the -march of GCC; Zig's names have "_" for "-"."""
+    """All flags of a compiler for the CPU of that name, a value of the -march of GCC."""
+    return *FLAGS, *_cpu_flags(chosen, march)
+
+
+def _cpu_flags(chosen: Compiler, march: str) -> tuple[str, ...]:
+    if march == NATIVE:
+        return _native_flags(chosen)
     is_zig = any(Path(word).name in {"zig", ZIG} for word in chosen.command)
-    return *FLAGS, f"-march={march.replace('-', '_') if is_zig else march}"
+    return (f"-march={march.replace('-', '_') if is_zig else march}",)  # Zig's names have "_" for "-"
+
+
+@cache
+def _native_flags(chosen: Compiler) -> tuple[str, ...]:
+    """What names this machine's own CPU: -march=native; -mcpu=native, as GCC has it for PowerPC and older Clang for ARM;
+    or nothing, where a compiler takes neither and its code runs on any CPU of the kind.
+    """
+    usual = (f"-march={NATIVE}",)
+    for flags in (usual, (f"-mcpu={NATIVE}",), ()):
+        answer = _macros(chosen, flags)
+        if isinstance(answer, Exception):
+            break
+        if answer.returncode == 0:
+            return flags
+    return usual
 
 
 @cache
@@ -140,13 +163,21 @@ def target(chosen: Compiler, march: str) -> Target:
         UsageError: the compiler knows no such CPU; its words are in the message.
         KernelError: it does not answer.
     """
-    command = [*chosen.command, *flags_for(chosen, march), "-dM", "-E", "-x", "c++", os.devnull]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise KernelError(f"[compile] expected an answer of {' '.join(chosen.command)}, found {error}") from error
-    if done.returncode:
+    answer = _macros(chosen, _cpu_flags(chosen, march))
+    if isinstance(answer, Exception):
+        raise KernelError(f"[compile] expected an answer of {' '.join(chosen.command)}, found {answer}") from answer
+    if answer.returncode:
         raise UsageError(f"[compile] expected a CPU that {chosen.version} knows, found -march={march}; it says\n"
-                         f"{done.stderr.strip() or done.stdout.strip()}")
-    macros = dict(line.split(maxsplit=2)[1:] for line in done.stdout.splitlines() if len(line.split()) > 2)
+                         f"{answer.stderr.strip() or answer.stdout.strip()}")
+    macros = dict(line.split(maxsplit=2)[1:] for line in answer.stdout.splitlines() if len(line.split()) > 2)
     return Target(processor.platform_of(macros), processor.needs_of(macros), processor.vector_bits_of(macros))
+
+
+@cache
+def _macros(chosen: Compiler, flags: tuple[str, ...]) -> subprocess.CompletedProcess[str] | Exception:
+    """What the compiler says when it is asked for its macros with these flags for a CPU, or why it does not answer."""
+    command = [*chosen.command, *FLAGS, *flags, "-dM", "-E", "-x", "c++", os.devnull]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return error

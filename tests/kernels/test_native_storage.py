@@ -173,8 +173,7 @@ exit 1
 
 
 def test_a_compiler_that_hangs_is_ended(tmp_path, monkeypatch):
-    (tmp_path / "c++").write_text("#!/bin/sh\nexec sleep 100000\n")
-    (tmp_path / "c++").chmod(0o755)
+    make_compiler(tmp_path / "c++", tmp_path / "log", "exec sleep 100000")
     monkeypatch.setattr(building, "_SECONDS", 0.2)
     monkeypatch.setattr(storage, "folder", lambda: tmp_path)
     [log] = building.build([Unit("adam/adam.cpp", "float32")], toolchain.Compiler((str(tmp_path / "c++"),), "1.0")).values()
@@ -183,8 +182,7 @@ def test_a_compiler_that_hangs_is_ended(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("cause", ["its time is over", "Ctrl-C"])
 def test_no_program_of_a_compiler_stays_behind(cause, tmp_path, monkeypatch):
-    (tmp_path / "c++").write_text(f"#!/bin/sh\nsleep 100000 &\necho $! > {tmp_path}/part; touch $TMPDIR/left; wait\n")
-    (tmp_path / "c++").chmod(0o755)
+    make_compiler(tmp_path / "c++", tmp_path / "log", f"sleep 100000 & echo $! > {tmp_path}/part; touch $TMPDIR/left; wait")
     monkeypatch.setattr(storage, "folder", lambda: tmp_path)
 
     def until_it_has_a_part(seconds):

@@ -59,6 +59,47 @@ def test_programs_that_answer_and_cannot_compile_for_this_machine(words, reason,
     assert not libraries(tmp_path) and "unset DUOLN_CXX" in done.stdout and not done.stderr
 
 
+REFUSES = """#!/bin/sh
+case "$*" in *{refused}*) echo "error: unsupported argument" >&2; exit 1 ;; esac
+for word; do
+    shift
+    [ "$word" = -mcpu=native ] || set -- "$@" "$word"
+done
+exec {compiler} "$@"
+"""
+"""A compiler that knows no CPU by the flags that it refuses."""
+
+
+def refusing(folder, refused):
+    """The same as the `c++` of a PATH."""
+    folder.mkdir()
+    (folder / "c++").write_text(REFUSES.format(refused=refused, compiler=" ".join(native.compiler().command)))
+    (folder / "c++").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize(("refused", "flag"), [("-march=native", "-mcpu=native"), ("=native", "-fopenmp-simd")])
+def test_a_compiler_names_its_own_cpu_as_it_can(refused, flag, tmp_path):
+    """Apple's Clang knew no -march=native for ARM, and GCC knows none for PowerPC and RISC-V."""
+    done = run(tmp_path / "cache", PATH=refusing(tmp_path / "path", refused), DUOLN_CXX="")
+    assert COMPILED in done.stdout and libraries(tmp_path / "cache") and "does not compile" not in done.stderr
+    assert f"{flag}'" in done.stdout.split("|")[2]
+
+
+def test_a_compiler_of_the_path_that_cannot_compile_costs_the_speed_and_nothing_else(tmp_path):
+    """As a `c++` whose parts are not all installed."""
+    done = run(tmp_path / "cache", PATH=refusing(tmp_path / "path", "-std"), DUOLN_CXX="")
+    assert "cannot compile for this machine: it says error: unsupported argument" in done.stdout.split("|")[3]
+    assert not libraries(tmp_path / "cache") and not done.stderr
+
+
+def test_a_program_that_is_silent_when_it_should_compile(tmp_path):
+    program = tmp_path / "c++"
+    program.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1 || exit 1\n')
+    program.chmod(0o755)
+    assert "for this machine: it says nothing" in run(tmp_path / "cache", DUOLN_CXX=program).stdout
+
+
 def test_the_package_compiles_where_the_path_has_no_compiler(package, tmp_path):
     done = run(tmp_path / "cache", PATH="/nowhere", PYTHONPATH=python_path(package), DUOLN_CXX="")
     assert COMPILED in done.stdout and "clang version 22.0" in done.stdout and libraries(tmp_path / "cache"), done.stderr
