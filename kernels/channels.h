@@ -16,10 +16,10 @@ struct Lines {
     index_t block_rows() const { return repeats() * std::max<index_t>(BLOCK_VALUES / width(), LEAST_LINES); }
     index_t blocks() const { return (rows + block_rows() - 1) / block_rows(); }
 
-    // A value for each channel, repeated along a line; without values, `otherwise`.
+    // A value for each channel, repeated along a line; without values, zeros.
     template <class T>
-    std::vector<T> along(const T* values, T otherwise = T(0)) const {
-        std::vector<T> line(width(), otherwise);
+    std::vector<T> along(const T* values) const {
+        std::vector<T> line(width());
         if (values)
             for (index_t k = 0; k < width(); ++k) line[k] = values[k % channels];
         return line;

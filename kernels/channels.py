@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 _LINE_VALUES, _BLOCK_VALUES, _LEAST_LINES = 256, 16_384, 16
 
 
@@ -16,9 +14,3 @@ def block_rows(channels: int) -> int:
 def blocks(rows: int, channels: int) -> int:
     """How many blocks some rows have."""
     return -(-rows // block_rows(channels))
-
-
-def total(parts: np.ndarray) -> np.ndarray:
-    """The sum of the blocks' sums, in the parts' dtype."""
-    sums: np.ndarray = parts.sum(axis=0, dtype=np.float64).astype(parts.dtype)
-    return sums

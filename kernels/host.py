@@ -12,12 +12,17 @@ import numpy as np
 from duoln.core.footprint import owner
 from duoln.system.cores import workers
 
-__all__ = ["PARALLEL_BYTES", "address", "empty", "empty_like", "side_by_side", "workers"]
+__all__ = ["PARALLEL_BYTES", "added_up", "address", "empty", "empty_like", "side_by_side", "threads_for", "workers"]
 
 PARALLEL_BYTES = 1 << 18
 """For less data than this, it costs more time to wake a thread than the thread saves."""
 
 _LINE_BYTES = 64
+
+
+def threads_for(amount: int, least: int = PARALLEL_BYTES) -> int:
+    """How many threads for work on so many bytes, or on what else `least` counts: to wake one takes 10 to 40 us."""
+    return workers() if amount >= least else 1
 
 
 def _by_interface(array: np.ndarray) -> int:
@@ -71,3 +76,9 @@ def side_by_side(parts: Sequence[np.ndarray | None], axis: int) -> np.ndarray | 
             return None
         length += part.shape[axis]
     return np.ndarray((*before, length, *after), first.dtype, memory, begin - address(memory), first.strides)
+
+
+def added_up(parts: np.ndarray) -> np.ndarray:
+    """The sum of the parts of a gradient, (parts, ...): added in float64, and rounded once."""
+    total: np.ndarray = parts[0] if len(parts) == 1 else parts.sum(axis=0, dtype=np.float64).astype(parts.dtype)
+    return total

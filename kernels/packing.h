@@ -21,7 +21,7 @@ static void pack_panels(const T* matrix, index_t distance, index_t depth, index_
         const T* from = matrix + k * distance + first * W;
         T* to = packed + k * W;
         for (index_t p = first; p < whole; ++p, from += W, to += between) {
-            __builtin_prefetch(from + AHEAD * distance);
+            fetch_ahead(from, AHEAD * distance);
             copy_row(from, to);
         }
     }

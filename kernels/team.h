@@ -101,7 +101,8 @@ class Team {
 public:
     using Call = void (*)(const void* work, index_t first, index_t last);
 
-    // Calls `call` for `parts` parts of `count` on up to `threads` threads; false if another caller has the team.
+    // Calls `call` for `parts` parts of `count` on up to `threads` threads, and those that have just ended a part of the job before;
+    // false if another caller has the team.
     bool run(index_t count, int parts, int threads, Call call, const void* work) {
         if (busy_.exchange(true)) return false;
         start(threads - 1);
@@ -124,12 +125,13 @@ public:
     }
 
 private:
-    // Signals belong to the threads of Python. Where the system gives no more threads, those that there are do the work.
+    // Signals belong to the threads of Python, but for those of a thread's own faults, whose handlers tell where it was. Where the system gives no more threads, those that there are do the work.
     void start(int threads) {
         if (started_ >= threads) return;
-        sigset_t all, before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
+        sigset_t blocked, before;
+        sigfillset(&blocked);
+        for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&blocked, fault);
+        pthread_sigmask(SIG_SETMASK, &blocked, &before);
         pthread_t thread;
         for (; started_ < threads && pthread_create(&thread, nullptr, work, this) == 0; ++started_) pthread_detach(thread);
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -176,23 +178,20 @@ inline std::atomic<Team*> current{nullptr};
 
 // The team lives until the process ends, which ends its threads too. A forked child has only the thread that forked, so it
 // forgets the team of its parent and makes one of its own.
-inline Team& team() {
+// It is null where there is no memory for one.
+inline Team* team() {
     static const int registered = pthread_atfork(nullptr, nullptr, [] { current = nullptr; });
     (void)registered;
     Team* known = current;
     if (!known) {
-        Team* made = new Team;
-        if (current.compare_exchange_strong(known, made)) return *made;
+        Team* made = new (std::nothrow) Team;
+        if (!made || current.compare_exchange_strong(known, made)) return made;
         delete made;
     }
-    return *known;
+    return known;
 }
 
-}  // namespace duoln
-
-namespace duoln {
-
-// Runs a job on the team, see Team::run. If a part finds too little memory, the others are finished, and the caller gets the error.
+// Runs a job on the team, see Team::run; false if there is none. If a part finds too little memory, the others are finished, and the caller gets the error.
 template <class Work>
 static bool run_parts(index_t count, int parts, int threads, const Work& work) {
     struct Job {
@@ -207,7 +206,8 @@ static bool run_parts(index_t count, int parts, int threads, const Work& work) {
             job.failed = true;
         }
     };
-    const bool ran = team().run(count, parts, threads, call, &job);
+    Team* const own = team();
+    const bool ran = own && own->run(count, parts, threads, call, &job);
     if (job.failed) throw std::bad_alloc();
     return ran;
 }

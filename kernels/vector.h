@@ -1,6 +1,6 @@
 // Vectors of this CPU, and e^x, tanh x and the sigmoid for one value and for a vector: the same steps, so the same bits.
 //
-// NaN and infinity go through them; they do not depend on the compiler's library of mathematics.
+// NaN and infinity go through them. Those of float do not depend on the compiler's library of mathematics.
 #pragma once
 #include <cmath>
 #include <cstdint>

@@ -23,7 +23,8 @@ static T update(T* const at[ROLES], index_t count, T rate, T eps, T scale, T bet
     return squares;
 }
 
-// The gradient of a matrix is an array, or a product of two arrays of few rows: left (rows, n) and right (rows, width).
+// The gradient of a matrix is an array, or a product of two arrays of few rows: left (rows, n) and right (rows, width). An array has
+// a width of 0 here.
 struct Right {
     int64_t address, rows, width;
 };
@@ -70,7 +71,7 @@ static void multiply_out(const T* left, const Right& by, index_t size, index_t f
         guarded([&] {                                                                                                      \
             *norm = T(root_of_sums(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {             \
                 T *at[ROLES], gradient[BLOCK];                                                                             \
-                const bool factored = rights && rights[tensor].rows;                                                       \
+                const bool factored = rights && rights[tensor].width;                                                      \
                 for (int role = 0; role < ROLES; ++role)                                                                   \
                     at[role] = reinterpret_cast<T*>(addresses[role * tensors + tensor]) + (factored && role == G ? 0 : first); \
                 if (factored) {                                                                                            \

@@ -34,7 +34,7 @@ def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays
 def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, beta1: float, beta2: float,
              donate: bool) -> tuple[tuple[Array, ...], None]:
     n = len(arrays) // 4
-    gradients = arrays[n:2 * n]
+    gradients = [_in_one_piece(g) if isinstance(g, Factors) else g for g in arrays[n:2 * n]]
     read = [g.left if isinstance(g, Factors) else np.asarray(g) for g in gradients]  # a gradient may be a scalar
     rights = [g.right for g in gradients if isinstance(g, Factors)]
     old = [np.asarray(a) for a in (*arrays[:n], *arrays[2 * n:])]
@@ -48,6 +48,10 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
             np.asarray(rate), np.asarray(eps), None if scale is None else np.asarray(scale), norm, n, beta1, beta2,
             threads)
     return (*new, norm), None
+
+
+def _in_one_piece(factors: Factors) -> Factors:
+    return Factors(np.ascontiguousarray(factors.left), np.ascontiguousarray(factors.right))
 
 
 def _rights(gradients: Sequence[Array | Factors]) -> Array:

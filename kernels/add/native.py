@@ -38,7 +38,7 @@ def _vjp(be: Backend, saved: None, gout: Array, needs: Sequence[bool]) -> tuple[
         dy = np.ascontiguousarray(gout).reshape(-1, gout.shape[-1])
         parts = np.empty((channels.blocks(*dy.shape), dy.shape[1]), dy.dtype)
         _sum_channels(dy, parts, *dy.shape, native.threads_for(dy.nbytes))
-        d_bias = channels.total(parts)
+        d_bias = host.added_up(parts)
     return gout if needs[0] else None, d_bias
 
 

@@ -74,7 +74,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     dy_parts, along_parts = (np.empty((channels.blocks(*x.shape), x.shape[1]), x.dtype) for _ in range(2))
     threads = native.threads_for(x.nbytes)
     _gradient_sums(x, dy, mean, mean_rest, dy_parts, along_parts, *x.shape, threads)
-    d_bias, d_gain = channels.total(dy_parts), channels.total(along_parts) * rstd
+    d_bias, d_gain = host.added_up(dy_parts), host.added_up(along_parts) * rstd
     dx = None
     if needs[0]:
         scale = rstd if gain is None else rstd * gain

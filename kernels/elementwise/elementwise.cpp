@@ -1,5 +1,5 @@
-// Arrays whose values each come from the values at the same place of others: sums, products, and one of two values, as a condition
-// says, where either may be one number for all places. And the sum of all values of an array.
+// Sums and products of two arrays, place by place; a choice between two by a condition, where either may be one number; and the sum of
+// all values of an array.
 #include "../rows.h"
 
 // `value(k, lanes)` gives the vector of the values k and after; `lanes` loads it (rows.h). `out` begins on a cache line. A large

@@ -138,16 +138,18 @@ static void walk(const Gru<T>& g, const T* packed, T* panel_sums, const Share& s
     const Sizes& sizes = g.sizes;
     const index_t P = sizes.panels, S = sizes.stride, wide = GATES * S;
     const Step<T, NORMED> step{g, panel_sums, s, positions_ahead(sizes, barrier, false) * wide};
-    Rows<T> rows;
+    Rows rows;
     for (index_t position = 0; position < sizes.steps; ++position) {
         const index_t t = sizes.time(position);
-        begin_step(rows, sizes, s, t, {g.hidden}, NORMED ? g.h_proj : g.x_proj, wide);
-        for (index_t gate = 0; gate < GATES; ++gate) {
-            const bool alone = !NORMED && gate == 2;  // the reset gate comes before the sum
-            T* products = alone ? g.h_proj - 2 * S : NORMED ? g.h_proj : g.x_proj;
-            multiply_states(rows, g.hidden + sizes.before(t) * sizes.batch * S, S, packed, gate * P + s.first_panel,
-                            gate * P + s.last_panel, sizes.hidden, products, alone ? S : wide, !NORMED && !alone);
-        }
+        begin_step(rows, sizes, s, t, {g.hidden});
+        const T* states = g.hidden + sizes.before(t) * sizes.batch * S;
+        for (index_t gate = 0; gate < GATES; ++gate)
+            if (!NORMED && gate == 2)  // its product stands alone: the reset gate comes before the sum
+                multiply_states(rows, states, S, packed + gate * P * sizes.hidden * Panel<T>::width, s.first_panel, s.last_panel,
+                                sizes.hidden, g.h_proj, S, false);
+            else
+                multiply_states(rows, states, S, packed, gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden,
+                                NORMED ? g.h_proj : g.x_proj, wide, !NORMED);
         const index_t together = barrier.together(rows.count());
         for (index_t first = 0; first < rows.count(); first += together) {
             const index_t last = first + together;
@@ -156,7 +158,8 @@ static void walk(const Gru<T>& g, const T* packed, T* panel_sums, const Share& s
                 barrier.wait();
             }
             for (index_t r = first; r < last; ++r)
-                step.open_gates(rows.row[r], rows.slot[r], rows.in[r], sizes.state(g.hidden, sizes.after(t), rows.row[r]));
+                step.open_gates(rows.row[r], rows.slot[r], sizes.state(g.hidden, sizes.before(t), rows.row[r]),
+                                sizes.state(g.hidden, sizes.after(t), rows.row[r]));
         }
         barrier.wait();
     }
@@ -183,10 +186,10 @@ struct StepBack : Step<T, NORMED> {
     }
 
     // Through the new state and the gates. Until its gradient is known, a gate is where that will be.
-    void through_gates(index_t row, index_t slot, const T* h_before, T* dh) const {
+    void through_gates(index_t row, index_t slot, const T* h_before) const {
         const index_t S = g.sizes.stride, block = row / ROW_BLOCK * wide(), ahead = this->ahead;
         const auto products = Products<T, NORMED>::kept(g, slot);
-        T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide();
+        T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide(), *dh = d.dh + row * S;
         T *d_bias_x = d.d_bias_x + block, *d_bias_h = NORMED ? d.d_bias_h + block : nullptr;
         T *d_gain_x = NORMED ? d.d_gain_x + block : nullptr, *d_gain_h = NORMED ? d.d_gain_h + block : nullptr;
         each_panels(s, [=](index_t first, index_t last) {
@@ -223,7 +226,7 @@ struct StepBack : Step<T, NORMED> {
                     through_gate(1, of.r, of.r);
                     through_gate(2, of.n, of.n * gates.r);
                 }
-                this->keep_sums(row, p, along_x, along_h);
+                if constexpr (NORMED) this->keep_sums(row, p, along_x, along_h);
             }
         });
     }
@@ -257,15 +260,15 @@ static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* pa
     d.d_gain_h = of_gain_h.data();
     d.d_bias_h = of_bias_h.data();
     const StepBack<T, NORMED> step{{g, panel_sums, s, positions_ahead(sizes, barrier, true) * wide}, d};
-    Rows<T> rows;
+    Rows rows;
     for (index_t position = sizes.steps - 1; position >= 0; --position) {
         const index_t t = sizes.time(position);
-        begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh, d.d_h_proj, wide);
+        begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh);
         const index_t together = barrier.together(rows.count());
         for (index_t first = 0; first < rows.count(); first += together) {
             const index_t last = first + together;
             for (index_t r = first; r < last; ++r)
-                step.through_gates(rows.row[r], rows.slot[r], sizes.state(g.hidden, sizes.before(t), rows.row[r]), rows.out[r]);
+                step.through_gates(rows.row[r], rows.slot[r], sizes.state(g.hidden, sizes.before(t), rows.row[r]));
             if constexpr (NORMED) {
                 barrier.wait();
                 for (index_t r = first; r < last; ++r) step.through_norms(rows.row[r], rows.slot[r]);
@@ -279,21 +282,17 @@ static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* pa
 
 template <class T, bool NORMED>
 static void forward(const Gru<T>& g, const T* w_h, int threads, bool by_units) {
-    const Sizes& sizes = g.sizes;
-    const Aligned<T> packed(GATES * sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels * 4);
-    Weights<T>{w_h, sizes.hidden, GATES, NORMED ? 2 : 0, threads}.pack(packed.data());
-    as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
-        walk<T, NORMED>(g, packed.data(), panel_sums.data(), share, barrier);
+    const Weights<T> weights{w_h, g.sizes.hidden, GATES, NORMED ? 2 : 0, threads};
+    walk_forward(weights, g.sizes, 4, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+        walk<T, NORMED>(g, packed, panel_sums, share, barrier);
     });
 }
 
 template <class T, bool NORMED>
 static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, int threads, bool by_units) {
-    const Sizes& sizes = g.sizes;
-    const Aligned<T> packed(GATES * sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels * 4);
-    Weights<T>{w_h, sizes.hidden, GATES, NORMED ? 2 : 0, threads}.pack_transposed(packed.data());
-    as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
-        walk_back<T, NORMED>(g, d, packed.data(), panel_sums.data(), share, barrier);
+    const Weights<T> weights{w_h, g.sizes.hidden, GATES, NORMED ? 2 : 0, threads};
+    walk_backward(weights, g.sizes, 4, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+        walk_back<T, NORMED>(g, d, packed, panel_sums, share, barrier);
     });
 }
 

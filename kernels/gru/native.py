@@ -102,7 +102,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h,
                d_bias_h, saved.attrs["gradient_limit"] or 0.0)
     (d_x, d_w_x), d_w_h = walked.input_gradients(d_x_proj, needs[0]), walked.state_gradient(d_h_proj)
-    d_norms = {name: units.cut(walks.added_up(d)) for name, d in (("gain_x", d_gain_x), ("bias_x", d_bias_x),
+    d_norms = {name: units.cut(host.added_up(d)) for name, d in (("gain_x", d_gain_x), ("bias_x", d_bias_x),
                                                                   ("gain_h", d_gain_h), ("bias_h", d_bias_h))
                if d is not None}
     d_bias: Array | None = d_norms["bias_x"]

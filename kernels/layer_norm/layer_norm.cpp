@@ -37,8 +37,8 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
         T *sum = residual ? total + row * width : nullptr, *out = past_caches ? kept.data() : y + row * width;
         const T* values = residual ? sum : in;
         const auto fetch_next = [&](index_t k) {
-            fetch_ahead(in + width + k);
-            if (added) fetch_ahead(added + width + k);
+            fetch_ahead(in, width + k);
+            if (added) fetch_ahead(added, width + k);
         };
         RowSum<T> sums, rests, squares;
         each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
@@ -98,7 +98,7 @@ static void differentiate(const T* x, const T* gain, const T* bias, const Mean<T
             const RowNorm<CENTRED, T> norm(CENTRED ? means[row] : Mean<T>{}, rstd[row]);
             RowSum<T> sums, alongs;
             each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
-                fetch_ahead(in + width + k);
+                fetch_ahead(in, width + k);
                 if (dx && !past_caches) claim_ahead(dx + row * width + k);
                 const vector xhat = lanes.or_zero(norm.xhat(lanes.load(in + k)));
                 vector d = lanes.load(g + k);
@@ -125,7 +125,7 @@ static void differentiate(const T* x, const T* gain, const T* bias, const Mean<T
                 vector d = through_norm(lanes.load(dxhat + k), xhat, norm.rstd, mean_d, mean_d_xhat);
                 if (besides) d += lanes.load(besides + k);
                 lanes.store(out + k, d);
-                fetch_ahead(g + width + k);
+                fetch_ahead(g, width + k);
             });
             if (past_caches) copy_past_caches(out, dx + row * width, width);
         }

@@ -84,18 +84,13 @@ class Passes:
         self._differentiate(x, saved.gain, saved.bias, saved.means, saved.rstd, _flat(dy),
                             None if d_total is None else _flat(d_total), dx, gain_parts, bias_parts, rows, width,
                             NUMBERS[saved.activation], native.threads_for(x.nbytes))
-        return [None if dx is None else dx.reshape(dy.shape), *(None if p is None else _total(p) for p in
+        return [None if dx is None else dx.reshape(dy.shape), *(None if p is None else host.added_up(p) for p in
                                                                 (gain_parts, bias_parts))]
 
 
 def _flat(x: Array) -> Array:
     rows: Array = np.ascontiguousarray(x).reshape(prod(x.shape[:-1]), x.shape[-1])
     return rows
-
-
-def _total(parts: Array) -> Array:
-    total: Array = parts[0] if len(parts) == 1 else parts.sum(axis=0)
-    return total
 
 
 LAYER = Passes("layer_norm", centred=True)

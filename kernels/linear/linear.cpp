@@ -1,5 +1,5 @@
 // Products of a few rows with a matrix, forward and backward. The matrix is read once, as it lies in memory: it is packed
-// nowhere. Each value of a result belongs to one thread and is added up in one order.
+// nowhere. Each value of a result is added up in one order, which does not depend on the threads.
 #include "../rows.h"
 
 // Keeps a vector in a register: g++ would read it from memory again for each product.

@@ -1,5 +1,5 @@
 // Softmax cross-entropy over blocks of classes: what a row's logits of one block add to its loss, and their gradient.
-#include "../native.h"
+#include "../softmax_cross_entropy/gradient.h"
 
 // Adds the bias to the logits, and their exponentials to each row's sum, which is relative to the row's largest so far.
 template <class T>
@@ -20,19 +20,6 @@ static void gather(T* logits, const T* bias, const int32_t* labels, T* largest, 
         largest[row] = top;
         const index_t label = labels[row] - start;
         if (label >= 0 && label < width) picked[row] = values[label];
-    }
-}
-
-template <class T>
-static void differentiate(const T* logits, const int32_t* labels, const T* largest, const T* total, const T* d_loss,
-                          T* d_logits, index_t first, index_t last, index_t width, index_t start) {
-    for (index_t row = first; row < last; ++row) {
-        const T *values = logits + row * width, top = largest[row], scale = d_loss[row] / total[row];
-        T* out = d_logits + row * width;
-#pragma omp simd
-        for (index_t k = 0; k < width; ++k) out[k] = scale * exponential(values[k] - top);
-        const index_t label = labels[row] - start;
-        if (label >= 0 && label < width) out[label] -= d_loss[row];
     }
 }
 

@@ -174,10 +174,10 @@ static void walk(Lstm<T> l, const T* packed, T* panel_sums, const Share& s, cons
     const index_t together = barrier.together(sizes.batch, l.inputs.rows_together());
     const Aligned<T> few_x_proj(l.inputs.are_few() ? together * wide : 0);
     if (l.inputs.are_few()) l.x_proj = few_x_proj.data();
-    Rows<T> rows;
+    Rows rows;
     for (index_t position = 0; position < sizes.steps; ++position) {
         const index_t t = sizes.time(position);
-        begin_step(rows, sizes, s, t, {l.hidden, l.cells}, l.state_products(), wide);
+        begin_step(rows, sizes, s, t, {l.hidden, l.cells});
         for (index_t gate = 0; gate < GATES; ++gate)
             multiply_states(rows, l.hidden + sizes.before(t) * sizes.batch * sizes.stride, sizes.stride, packed,
                             gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden, l.state_products(), wide, !NORMED);
@@ -231,11 +231,12 @@ struct StepBack : Step<T, NORMED, CELL> {
     T* d_sums_of(index_t place, index_t slot) const { return NORMED ? of_sums + place * wide() : l.x_proj + slot * wide(); }
 
     // Through the hidden state and the norm's gain and bias.
-    void through_cell_norm(index_t place, index_t row, index_t slot, const T* dh) const {
+    void through_cell_norm(index_t place, index_t row, index_t slot) const {
         const index_t S = l.sizes.stride, block = row / ROW_BLOCK * S, ahead = this->ahead;
         const bool from_memory = !l.inputs.are_few();
         const auto products = Products<T, NORMED>::kept(l, place, slot);
         const CellNorm<T> norm = this->cell_norm(row, l.norms[slot * 4 + 2], l.norms[slot * 4 + 3]);
+        const T* dh = d.dh + row * S;
         T *kept = kept_of(place), *sums = sums_of(row), *d_gain = d.d_gain_c + block, *d_bias = d.d_bias_c + block;
         each_panels(s, [=](index_t first, index_t last) {
             for (index_t j = first * W; j < last * W; j += L) {
@@ -275,23 +276,22 @@ struct StepBack : Step<T, NORMED, CELL> {
     }
 
     // Through the cell and the gates of some rows.
-    void through_gates(const Rows<T>& rows, index_t first_row, index_t last_row) const {
+    void through_gates(const Rows& rows, index_t first_row, index_t last_row) const {
         CellMeans<T> means[MOST_TOGETHER] = {};
         for (index_t r = first_row; CELL && r < last_row; ++r)
             means[r - first_row] = {this->mean_of_units(rows.row[r], 2), this->mean_of_units(rows.row[r], 3)};
         each_panels(s, [&](index_t first, index_t last) {
             for (index_t r = first_row; r < last_row; ++r)
-                through_gates_of(r - first_row, rows.row[r], rows.slot[r], rows.out[r], means[r - first_row], first, last);
+                through_gates_of(r - first_row, rows.row[r], rows.slot[r], means[r - first_row], first, last);
         });
     }
 
     // The same for some panels of one row. Until its gradient is known, a gate is where that will be.
-    void through_gates_of(index_t place, index_t row, index_t slot, const T* dh, const CellMeans<T> means, index_t first,
-                          index_t last) const {
+    void through_gates_of(index_t place, index_t row, index_t slot, const CellMeans<T> means, index_t first, index_t last) const {
         const index_t S = l.sizes.stride, block = row / ROW_BLOCK * wide(), ahead = this->ahead;
         const bool from_memory = !l.inputs.are_few();
         const auto products = Products<T, NORMED>::kept(l, place, slot);
-        const T *c_before = this->state(l.cells, this->before, row), *kept = kept_of(place);
+        const T *c_before = this->state(l.cells, this->before, row), *kept = kept_of(place), *dh = d.dh + row * S;
         T *dc = d.dc + row * S, *d_gates = d_sums_of(place, slot), *sums = sums_of(row);
         T* d_bias = d.d_bias + block;
         T *d_gain_x = NORMED ? d.d_gain_x + block : nullptr, *d_gain_h = NORMED ? d.d_gain_h + block : nullptr;
@@ -336,13 +336,15 @@ struct StepBack : Step<T, NORMED, CELL> {
                 through_sum(2 * S + j, of.o);
                 through_sum(3 * S + j, of.g);
             }
-            sums[p * 4] = total<T>(sum_x);
-            sums[p * 4 + 1] = total<T>(sum_h);
+            if constexpr (NORMED) {
+                sums[p * 4] = total<T>(sum_x);
+                sums[p * 4 + 1] = total<T>(sum_h);
+            }
         }
     }
 
     // Through the norms of both products of some rows. The products' gradients replace them.
-    void through_norms(const Rows<T>& rows, index_t first_row, index_t last_row) const {
+    void through_norms(const Rows& rows, index_t first_row, index_t last_row) const {
         ProductMeans<T> means[MOST_TOGETHER];
         for (index_t r = first_row; r < last_row; ++r)
             means[r - first_row] = {this->mean_of_gates(rows.row[r], 0), this->mean_of_gates(rows.row[r], 1)};
@@ -388,17 +390,17 @@ static void walk_back(Lstm<T> l, LstmGradients<T> d, const T* packed, T* panel_s
         few_x_proj(few_inputs ? together * wide : 0);
     if (few_inputs) l.x_proj = few_x_proj.data();
     const index_t ahead = positions_ahead(sizes, barrier, true) * wide;
-    Rows<T> rows;
+    Rows rows;
     for (index_t position = sizes.steps - 1; position >= 0; --position) {
         const index_t t = sizes.time(position);
-        begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh, l.state_products(), wide);
+        begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh);
         const StepBack<T, NORMED, CELL> step{{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead}, d, of_cell.data(),
                                              of_sums.data()};
         for (index_t first = 0; first < rows.count(); first += together) {
             const index_t last = std::min(first + together, rows.count());
             if (few_inputs) l.inputs.multiply(rows, first, last, s, sizes, GATES, l.x_proj);
             if constexpr (CELL) {
-                for (index_t r = first; r < last; ++r) step.through_cell_norm(r - first, rows.row[r], rows.slot[r], rows.out[r]);
+                for (index_t r = first; r < last; ++r) step.through_cell_norm(r - first, rows.row[r], rows.slot[r]);
                 barrier.wait();
             }
             step.through_gates(rows, first, last);
@@ -422,22 +424,18 @@ static void walk_back(Lstm<T> l, LstmGradients<T> d, const T* packed, T* panel_s
 
 template <class T, bool NORMED, bool CELL>
 static void forward(const Lstm<T>& l, const T* w_h, int threads, bool by_units) {
-    const Sizes& sizes = l.sizes;
-    const Aligned<T> packed(GATES * l.sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels * 4);
-    Weights<T>{w_h, sizes.hidden, GATES, NORMED, threads}.pack(packed.data());
-    as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
-        walk<T, NORMED, CELL>(l, packed.data(), panel_sums.data(), share, barrier);
+    const Weights<T> weights{w_h, l.sizes.hidden, GATES, NORMED, threads};
+    walk_forward(weights, l.sizes, 4, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+        walk<T, NORMED, CELL>(l, packed, panel_sums, share, barrier);
     });
 }
 
 template <class T, bool NORMED, bool CELL>
 static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, int threads, bool by_units) {
-    const Sizes& sizes = l.sizes;
-    const Aligned<T> packed(GATES * l.sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels * 4),
-        of_inputs(d.d_x ? sizes.batch * l.inputs.count * sizes.panels : 0);
-    Weights<T>{w_h, sizes.hidden, GATES, NORMED, threads}.pack_transposed(packed.data());
-    as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
-        walk_back<T, NORMED, CELL>(l, d, packed.data(), panel_sums.data(), d.d_x ? of_inputs.data() : nullptr, share, barrier);
+    const Weights<T> weights{w_h, l.sizes.hidden, GATES, NORMED, threads};
+    const Aligned<T> of_inputs(d.d_x ? l.sizes.batch * l.inputs.count * l.sizes.panels : 0);
+    walk_backward(weights, l.sizes, 4, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+        walk_back<T, NORMED, CELL>(l, d, packed, panel_sums, d.d_x ? of_inputs.data() : nullptr, share, barrier);
     });
 }
 

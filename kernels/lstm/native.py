@@ -152,10 +152,10 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
         d_x, d_w_x = walked.input_gradients(d_x_proj, needs[0])
     else:
         d_x = None if d_rows is None else positions.spread(d_rows)
-        d_w_x = units.cut(walks.added_up(d_weights))
+        d_w_x = units.cut(host.added_up(d_weights))
     d_w_h = walked.state_gradient(d_h_proj)
-    d_b, d_gain_x, d_gain_h = (None if d is None else units.cut(walks.added_up(d)) for d in (d_bias, *d_gains))
-    d_gain_c, d_bias_c = (None if d is None else units.cut(walks.added_up(d), 1) for d in d_of_cell)
+    d_b, d_gain_x, d_gain_h = (None if d is None else units.cut(host.added_up(d)) for d in (d_bias, *d_gains))
+    d_gain_c, d_bias_c = (None if d is None else units.cut(host.added_up(d), 1) for d in d_of_cell)
     d_norms = {"gain_x": d_gain_x, "bias_x": d_b, "gain_h": d_gain_h, "bias_h": d_b, "gain_c": d_gain_c,
                "bias_c": d_bias_c}
     if normed:  # remove the means that `centred` removed from the weights

@@ -9,7 +9,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import native
+from duoln.kernels import host, native
 from duoln.kernels.lstm.parameters import VARIANTS, Parameters, parameters
 from duoln.kernels.product.multiply import column_sums
 from duoln.kernels.recurrent import positions as walks
@@ -71,8 +71,8 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
     d_h, d_c = (None if d is None else np.ascontiguousarray(d) for d in gouts)
     _step_back(*saved.shared(), d_h, d_c, d_x_proj, d_h_proj, d_c_before, d_bias, d_gain_x, d_gain_h, d_gain_c,
                d_bias_c)
-    d_b, d_g_x, d_g_h = (None if d is None else units.cut(walks.added_up(d)) for d in (d_bias, d_gain_x, d_gain_h))
-    d_g_c, d_b_c = (None if d is None else units.cut(walks.added_up(d), 1) for d in (d_gain_c, d_bias_c))
+    d_b, d_g_x, d_g_h = (None if d is None else units.cut(host.added_up(d)) for d in (d_bias, d_gain_x, d_gain_h))
+    d_g_c, d_b_c = (None if d is None else units.cut(host.added_up(d), 1) for d in (d_gain_c, d_bias_c))
     d_norms = {"gain_x": d_g_x, "bias_x": d_b, "gain_h": d_g_h, "bias_h": d_b, "gain_c": d_g_c, "bias_c": d_b_c}
     if saved.norm == "layer-theano":  # the bias is inside the input's norm, too
         d_b = d_b + column_sums(d_x_proj)

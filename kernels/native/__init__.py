@@ -14,9 +14,9 @@ The order to read in: `toolchain` (the compiler), `processor` (the CPU), `storag
 `function`.
 """
 
-from duoln.kernels.host import address
+from duoln.kernels.host import address, threads_for
 from duoln.kernels.native.building import compile_ahead
-from duoln.kernels.native.function import Function, threads_for
+from duoln.kernels.native.function import Function
 from duoln.kernels.native.loading import facts, failure, library, reason, summary
 from duoln.kernels.native.storage import sources
 from duoln.kernels.native.toolchain import compiler

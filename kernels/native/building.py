@@ -149,7 +149,7 @@ def _compiled(units: Sequence[Unit], plan: Plan, aside: Path) -> Iterator[tuple[
             while waiting and len(running) < host.workers():
                 unit = waiting.pop(0)
                 try:
-                    running.append(_started(unit, plan, aside))
+                    running.append(_started(unit, plan, aside / f"{len(waiting)}-{unit.name()}"))
                 except _NotStartedError as error:
                     yield unit, str(error)
             ended = next((each for each in running if _has_ended(each)), None)
@@ -168,14 +168,15 @@ def _compiled(units: Sequence[Unit], plan: Plan, aside: Path) -> Iterator[tuple[
 
 
 def _started(unit: Unit, plan: Plan, aside: Path) -> Running:
-    text, built, log = (aside / f"{unit.real}-{unit.file.replace('/', '-')}{ending}" for ending in ("", ".so", ".log"))
+    """Start the compiler, whose files begin with the name of `aside`."""
+    text, built, log = (aside.with_name(f"{aside.name}{ending}") for ending in (".cpp", ".so", ".log"))
     # Headers are pasted in, each once, and a compiler warns of the pragma outside of a header.
     text.write_text(source.text(unit.file).replace("#pragma once\n", "\n"), encoding="utf-8")
     command = [*_command(unit, plan), str(text), "-o", str(built)]
     with log.open("w", encoding="utf-8") as output:
         try:
             process = Popen(command, stdin=DEVNULL, stdout=output, stderr=STDOUT, start_new_session=True,
-                            env={**os.environ, "TMPDIR": str(aside)})
+                            env={**os.environ, "TMPDIR": str(aside.parent)})
         except OSError as error:
             raise _NotStartedError(f"{_line_to_type(unit, plan)}\n{error}") from error
     return Running(unit, built, log, process, time.monotonic() + _SECONDS)

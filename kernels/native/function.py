@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from duoln.errors import DtypeError, KernelError, ShapeError
-from duoln.kernels import host
 from duoln.kernels.host import address
 from duoln.kernels.native import storage
 from duoln.kernels.native.loading import NAMES, failure, library
@@ -127,8 +126,3 @@ def _in_rows(array: np.ndarray) -> bool:
     """Whether the rows of an array lie in one piece each; those of a matrix apart from each other too."""
     least = array.shape[-1] * array.itemsize if array.ndim == 2 else 0
     return array.ndim > 1 and array.strides[-1] == array.itemsize and min(array.strides[:-1]) >= least
-
-
-def threads_for(count_bytes: int) -> int:
-    """How many threads for work on so many bytes: a thread costs some tens of microseconds to start."""
-    return host.workers() if count_bytes >= host.PARALLEL_BYTES else 1

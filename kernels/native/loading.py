@@ -88,7 +88,8 @@ def _obstacle_to_compiling(chosen: Compiler | None) -> Obstacle | None:
         return Obstacle(f"{storage.folder()} cannot be written", "export DUOLN_KERNELS=FOLDER")
     misfit = toolchain.misfit(chosen)
     if misfit is not None:
-        return Obstacle(f"{' '.join(chosen.command)} cannot compile for this machine: {misfit}", "export DUOLN_CXX=PROGRAM")
+        return Obstacle(f"{' '.join(chosen.command)} cannot compile for this machine: {misfit}",
+                        "export DUOLN_CXX=PROGRAM")
     return None
 
 

@@ -142,8 +142,9 @@ def _cpu_flags(chosen: Compiler, march: str) -> tuple[str, ...]:
 
 @cache
 def _native_flags(chosen: Compiler) -> tuple[str, ...]:
-    """What names this machine's own CPU: -march=native; -mcpu=native, as GCC has it for PowerPC and older Clang for ARM;
-    or nothing, where a compiler takes neither and its code runs on any CPU of the kind.
+    """What names this machine's own CPU: -march=native, or -mcpu=native (GCC for PowerPC, older Clang for ARM).
+
+    It is nothing where a compiler takes neither. Its code runs on any CPU of the kind then.
     """
     usual = (f"-march={NATIVE}",)
     for flags in (usual, (f"-mcpu={NATIVE}",), ()):

@@ -25,9 +25,10 @@ def centred(weight: Array, cut: int | None = None, out: Array | None = None) -> 
     if out is None:
         out = host.empty((rows, width), weight.dtype)
     if native.failure(_FILE, weight.dtype):
-        for part in (slice(0, cut), slice(cut, width)):
-            out[:, part] = weight[:, part] - weight[:, part].mean(axis=1, keepdims=True)
+        for first, last in ((0, cut), (cut, width)):
+            if first < last:
+                out[:, first:last] = weight[:, first:last] - weight[:, first:last].mean(axis=1, keepdims=True)
     else:
         _centred(np.ascontiguousarray(weight), out, rows, width, cut,
-                 host.workers() if weight.size >= _WORTH_THREADS else 1)
+                 host.threads_for(weight.size, _WORTH_THREADS))
     return out

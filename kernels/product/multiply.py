@@ -57,7 +57,7 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
         np.matmul(a, b, out=out)
         return out if bias is None else np.add(out, bias, out=out)
     if out.flags.c_contiguous and few_rows.fits(rows, b):
-        few_rows.multiply_few_rows(a, b, bias, out, _threads_for_few(b))
+        few_rows.multiply_few_rows(a, b, bias, out, host.threads_for(b.nbytes, _WORTH_THREADS_BYTES))
     elif few_rows.fits(columns, a.T):
         out[...] = _few_columns(a, b, bias).T
     else:
@@ -68,7 +68,7 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
 def _few_columns(a: Array, b: Array, bias: Array | None) -> Array:
     """The product transposed: one of few rows with the transpose of `a`."""
     transposed = host.empty((b.shape[1], len(a)), a.dtype)
-    few_rows.multiply_few_rows(b.T, a.T, None, transposed, _threads_for_few(a))
+    few_rows.multiply_few_rows(b.T, a.T, None, transposed, host.threads_for(a.nbytes, _WORTH_THREADS_BYTES))
     return transposed if bias is None else np.add(transposed, bias[:, None], out=transposed)
 
 
@@ -111,7 +111,7 @@ def _pack_and_multiply(a: Array, b: Array, out: Array, bias: Array | None = None
     first, of_first, turned = _as_it_lies(a)
     second, of_second, second_turned = _as_it_lies(b)
     _product(first, second, bias, out, sums, rows, depth, columns, of_first, of_second, _distance(out), turned,
-             second_turned, activation, host.workers() if rows * depth * columns >= _WORTH_THREADS else 1)
+             second_turned, activation, host.threads_for(rows * depth * columns, _WORTH_THREADS))
 
 
 def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
@@ -132,17 +132,13 @@ def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
     addresses, distances = ([of(piece) for piece in whole] for of in (native.address, _distance))
     ends = np.cumsum([len(piece) for piece in whole], dtype=np.int64)
     _product_of_pieces(first, np.array(addresses, np.int64), np.array(distances, np.int64), ends, out, len(whole), rows,
-                       depth, columns, of_first, turned, host.workers() if products >= _WORTH_THREADS else 1)
+                       depth, columns, of_first, turned, host.threads_for(products, _WORTH_THREADS))
     return out
 
 
 def _packs_nothing(a: Array, b: Array) -> bool:
     """Whether `multiply` reads both matrices as they lie."""
     return few_rows.fits(len(a), b) or few_rows.fits(b.shape[1], a.T)
-
-
-def _threads_for_few(matrix: Array) -> int:
-    return host.workers() if matrix.nbytes >= _WORTH_THREADS_BYTES else 1
 
 
 def _as_it_lies(matrix: Array) -> tuple[Array, int, bool]:

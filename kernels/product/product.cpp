@@ -1,8 +1,8 @@
 // Products of two matrices, each of which may lie transposed in memory, or the second one in pieces.
 //
-// A product of a small depth is made row by row (shallow.h). The result of another is divided into parts of rows and columns
-// (part.h). A part belongs to one thread, and no thread waits for another:
-// another process that takes a core costs its share of time and no more, where BLAS's threads wait for each other at each block.
+// A product of a small depth is made row by row (shallow.h). The result of another is divided into parts of rows and columns (part.h).
+// A part belongs to one thread, and no thread waits for another. So a process that takes a core costs its share of time and no more;
+// BLAS's threads wait for each other at each block.
 // Each value of the result is one sum over each block of the depth, in order, so it has the same bits for any number of threads.
 #include "part.h"
 #include "shallow.h"

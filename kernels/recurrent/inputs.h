@@ -18,7 +18,7 @@ struct Inputs {
 
     // The products (last - first, gates * stride) of some of a time step's rows, for the panels of a share. What fills up a gate is not
     // a number if an input is infinite; the norm then makes the whole row so.
-    void multiply(const Rows<T>& rows, index_t first, index_t last, const Share& s, const Sizes& sizes, index_t gates,
+    void multiply(const Rows& rows, index_t first, index_t last, const Share& s, const Sizes& sizes, index_t gates,
                   T* products) const {
         const index_t wide = gates * sizes.stride;
         index_t r = first;
@@ -28,7 +28,7 @@ struct Inputs {
 
     // Back: adds to the gradients of the weights (blocks of rows, count, gates * stride), and gives those of the inputs for each
     // panel. `of_panels` (panels, batch, count) keeps these until all members have computed theirs; it is null if nobody wants them.
-    void differentiate(const Rows<T>& rows, index_t first, index_t last, const Share& s, const Sizes& sizes, index_t gates,
+    void differentiate(const Rows& rows, index_t first, index_t last, const Share& s, const Sizes& sizes, index_t gates,
                        const T* d_products, T* d_weights, T* of_panels) const {
         const auto block = [&](index_t r) { return rows.row[r] / ROW_BLOCK; };
         const index_t wide = gates * sizes.stride;
@@ -47,7 +47,7 @@ struct Inputs {
     }
 
     // The gradients of the inputs (positions, count), from those of the panels; each member adds up those of some rows.
-    void add_panels(const Rows<T>& rows, const Share& s, const Sizes& sizes, const T* of_panels, T* d_x) const {
+    void add_panels(const Rows& rows, const Share& s, const Sizes& sizes, const T* of_panels, T* d_x) const {
         const index_t P = sizes.panels, last = rows.count() * s.last_panel / P;
         for (index_t r = rows.count() * s.first_panel / P; r < last; ++r)
             for (index_t i = 0; i < count; ++i)
@@ -56,7 +56,7 @@ struct Inputs {
 
   private:
     template <int ROWS>
-    void differentiate_rows(const Rows<T>& rows, index_t first, const Share& s, const Sizes& sizes, index_t gates,
+    void differentiate_rows(const Rows& rows, index_t first, const Share& s, const Sizes& sizes, index_t gates,
                             const T* d_products, T* d_weights, T* of_panels) const {
         using vector = typename Vector<T>::type;
         static constexpr index_t W = Panel<T>::width, L = Vector<T>::lanes;
@@ -86,7 +86,7 @@ struct Inputs {
     }
 
     template <int ROWS>
-    void multiply_rows(const Rows<T>& rows, index_t first, const Share& s, const Sizes& sizes, index_t gates, T* products) const {
+    void multiply_rows(const Rows& rows, index_t first, const Share& s, const Sizes& sizes, index_t gates, T* products) const {
         using vector = typename Vector<T>::type;
         static constexpr index_t W = Panel<T>::width, L = Vector<T>::lanes;
         const index_t S = sizes.stride, wide = gates * S;

@@ -17,7 +17,7 @@ from duoln.kernels import host
 from duoln.kernels.product.multiply import multiply
 
 PANEL_BYTES = 64
-"""As in packed_product.h."""
+"""As in tile.h."""
 ROW_BLOCK = 8
 """As in walk.h."""
 BY_UNITS_BELOW = 16
@@ -127,7 +127,7 @@ def given(units: Units, d_state: Array | None, like: Array) -> Array:
 
 def threads(positions: Positions, w_h: Array) -> tuple[int, int]:
     """How many threads walk, and whether (1 or 0) they share units instead of rows."""
-    count = host.workers() if positions.batch * w_h.size >= _WORTH_THREADS else 1
+    count = host.threads_for(positions.batch * w_h.size, _WORTH_THREADS)
     return count, int(positions.batch < BY_UNITS_BELOW or w_h.nbytes >= WEIGHTS_READ_ONCE)
 
 
@@ -145,12 +145,6 @@ def product(rows: Array, weight: Array, units: Units, bias: Array | None = None)
 def row_blocks(positions: Positions, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """Zeros for a parameter's gradient, which a walk adds up for each block of rows."""
     return np.zeros((-(-positions.batch // ROW_BLOCK), *shape), dtype)
-
-
-def added_up(blocks: Array) -> Array:
-    """A parameter's gradient from those of the blocks of rows."""
-    total: Array = blocks[0] if len(blocks) == 1 else blocks.sum(axis=0)
-    return total
 
 
 def optional(d_hidden: Array | None) -> Array | None:

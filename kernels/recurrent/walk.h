@@ -1,7 +1,7 @@
 // What the compiled walks over the time steps of a sequence share: who computes what, and the layout of the arrays.
 //
-// Hidden units stand in panels (`packed_product.h`), so a gate takes `stride` columns: H, filled up with zeros. Only the
-// positions (time step, row) that no mask takes out have a place in the products: `slots` gives the place, or -1.
+// Hidden units stand in panels (`tile.h`), so a gate takes `stride` columns: H, filled up with zeros. Only the
+// positions (time step, row) that no mask takes out have a slot in the products: `slots` gives it, or -1.
 #pragma once
 #include "weights.h"
 
@@ -214,19 +214,14 @@ static void panel_spread(const T* values, index_t count, T* mean_and_squares) {
     mean_and_squares[1] = squares;
 }
 
-// The rows of a share that take part in a time step, and where their values are.
-template <class T>
+// The rows of a share that take part in a time step, and their slots.
 struct Rows {
     std::vector<index_t> row, slot;
-    std::vector<const T*> in;
-    std::vector<T*> out;
 
-    void clear() { row.clear(); slot.clear(); in.clear(); out.clear(); }
-    void add(index_t its_row, index_t its_slot, const T* its_in, T* its_out) {
+    void clear() { row.clear(); slot.clear(); }
+    void add(index_t its_row, index_t its_slot) {
         row.push_back(its_row);
         slot.push_back(its_slot);
-        in.push_back(its_in);
-        out.push_back(its_out);
     }
     index_t count() const { return index_t(row.size()); }
     // Whether they follow one another; their slots always do.
@@ -236,7 +231,7 @@ struct Rows {
 // The panels [first, last) of the products of rows' states (batch, stride) with packed weights. `products` (positions, wide)
 // get them, or they are added. What fills up a gate's last panel stays zero: the product of an infinite state would not be.
 template <class T>
-static void multiply_states(const Rows<T>& rows, const T* states, index_t stride, const T* packed, index_t first, index_t last,
+static void multiply_states(const Rows& rows, const T* states, index_t stride, const T* packed, index_t first, index_t last,
                             index_t depth, T* products, index_t wide, bool add) {
     if (rows.count() == 0) return;
     T* out = products + rows.slot[0] * wide;
@@ -255,7 +250,7 @@ static void multiply_states(const Rows<T>& rows, const T* states, index_t stride
 // The same back: the rows of `states` get the products of the rows of `products`, or they are added. Meanwhile the CPU asks for the
 // lines that are `wanted`.
 template <class T>
-static void multiply_products(const Rows<T>& rows, const T* products, index_t wide, const T* packed, index_t first, index_t last,
+static void multiply_products(const Rows& rows, const T* products, index_t wide, const T* packed, index_t first, index_t last,
                               T* states, index_t stride, bool add, const Prefetch& wanted = Prefetch()) {
     if (rows.count() == 0) return;
     const FromRows<T> a{products + rows.slot[0] * wide, wide};
@@ -270,17 +265,15 @@ static void multiply_products(const Rows<T>& rows, const T* products, index_t wi
         std::copy_n(room.data() + r * stride + begin, count, states + rows.row[r] * stride + begin);
 }
 
-// Finds the rows that take part in a time step; the others of the share keep their states. A product reads the state before
-// and writes to `products`, which has `wide` columns for each position.
+// Finds the rows that take part in a time step; the others of the share keep their states.
 template <class T>
-static void begin_step(Rows<T>& rows, const Sizes& sizes, const Share& s, index_t t, std::initializer_list<T*> states,
-                       T* products, index_t wide) {
+static void begin_step(Rows& rows, const Sizes& sizes, const Share& s, index_t t, std::initializer_list<T*> states) {
     const index_t first = s.first_panel * Panel<T>::width, last = s.last_panel * Panel<T>::width;
     rows.clear();
     for (index_t row = s.first_row; row < s.last_row; ++row) {
         const index_t slot = sizes.slot(t, row);
         if (slot >= 0) {
-            rows.add(row, slot, sizes.state(*states.begin(), sizes.before(t), row), products + slot * wide);
+            rows.add(row, slot);
             continue;
         }
         for (T* each : states) {
@@ -290,22 +283,20 @@ static void begin_step(Rows<T>& rows, const Sizes& sizes, const Share& s, index_
     }
 }
 
-// The same for the gradient: adds that of the time step's output to dh. A product reads the gradients of the position's
-// products and writes to dh.
+// The same for the gradient: adds that of the time step's output to dh.
 template <class T>
-static void begin_step_back(Rows<T>& rows, const Sizes& sizes, const Share& s, index_t t, const T* d_hidden, T* dh,
-                            const T* d_products, index_t wide) {
+static void begin_step_back(Rows& rows, const Sizes& sizes, const Share& s, index_t t, const T* d_hidden, T* dh) {
     const index_t first = s.first_panel * Panel<T>::width;
     const index_t last = std::min(s.last_panel * Panel<T>::width, sizes.hidden);
     rows.clear();
     for (index_t row = s.first_row; row < s.last_row; ++row) {
-        T* own = dh + row * sizes.stride;
         if (d_hidden) {
             const T* given = d_hidden + (t * sizes.batch + row) * sizes.hidden;
+            T* own = dh + row * sizes.stride;
             for (index_t j = first; j < last; ++j) own[j] += given[j];
         }
         const index_t slot = sizes.slot(t, row);
-        if (slot >= 0) rows.add(row, slot, d_products + slot * wide, own);
+        if (slot >= 0) rows.add(row, slot);
     }
 }
 
@@ -326,7 +317,7 @@ static Prefetch lines_of_products(const Sizes& sizes, const Share& s, index_t t,
 // Keeps a share's entries of the gradient of a state (batch, stride) within -limit .. limit, for the rows that take part in
 // a time step. What is not a number stays what it is. A limit of 0 is none.
 template <class T>
-static void bound(T* gradient, const Rows<T>& rows, const Sizes& sizes, const Share& s, T limit) {
+static void bound(T* gradient, const Rows& rows, const Sizes& sizes, const Share& s, T limit) {
     if (limit <= 0) return;
     for (const index_t row : rows.row) {
         T* own = gradient + row * sizes.stride;
@@ -368,4 +359,25 @@ class OwnSums {
 template <class T>
 static inline void add_to(T* values, typename Vector<T>::type vector) {
     store(values, load(values) + vector);
+}
+
+// Packs the recurrent weights, and lets a team walk with them: walk(packed, panel_sums, share, barrier). `panel_sums` has `sums`
+// numbers of each row and panel.
+template <class T, class Walk>
+static void walk_forward(const Weights<T>& weights, const Sizes& sizes, index_t sums, bool by_units, const Walk& walk) {
+    const Aligned<T> packed(weights.gates * sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels * sums);
+    weights.pack(packed.data());
+    as_team(sizes, weights.threads, by_units, [&](const Share& share, const Barrier& barrier) {
+        walk(packed.data(), panel_sums.data(), share, barrier);
+    });
+}
+
+// The same for the gradient, which multiplies with the transposed weights.
+template <class T, class Walk>
+static void walk_backward(const Weights<T>& weights, const Sizes& sizes, index_t sums, bool by_units, const Walk& walk) {
+    const Aligned<T> packed(weights.gates * sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels * sums);
+    weights.pack_transposed(packed.data());
+    as_team(sizes, weights.threads, by_units, [&](const Share& share, const Barrier& barrier) {
+        walk(packed.data(), panel_sums.data(), share, barrier);
+    });
 }

@@ -74,12 +74,12 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     d_gain = np.zeros_like(d_bias) if normed else None
     _walk_back(*saved.shared(), walks.optional(gouts[0]), dh, d_sums, d_gain, d_bias, saved.limit)
     (d_x, d_w_x), d_w_h = walked.input_gradients(d_sums, needs[0]), walked.state_gradient(d_sums)
-    d_added = units.cut(walks.added_up(d_bias))
+    d_added = units.cut(host.added_up(d_bias))
     if d_gain is None:
         return [d_x, units.cut(dh, 1), d_w_x, d_w_h, d_added, None]
     # remove the means that `centred` removed from the weights
     return [d_x, units.cut(dh, 1), centred(d_w_x, out=d_w_x), centred(d_w_h, out=d_w_h), None, None,
-            units.cut(walks.added_up(d_gain)), d_added]
+            units.cut(host.added_up(d_gain)), d_added]
 
 
 def attach() -> None:

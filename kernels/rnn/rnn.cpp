@@ -30,23 +30,25 @@ static void walk(const Rnn<T>& n, const T* packed, T* panel_sums, const Share& s
     const Sizes& sizes = n.sizes;
     const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = sizes.stride;
     const index_t L = Vector<T>::lanes, first = s.first_panel * W, last = s.last_panel * W;
-    Rows<T> rows;
+    Rows rows;
     for (index_t position = 0; position < sizes.steps; ++position) {
         const index_t t = sizes.time(position);
-        begin_step(rows, sizes, s, t, {n.hidden}, n.sums, S);
+        begin_step(rows, sizes, s, t, {n.hidden});
         multiply_states(rows, n.hidden + sizes.before(t) * sizes.batch * S, S, packed, s.first_panel, s.last_panel, H, n.sums, S,
                         true);
         if constexpr (NORMED) {
-            for (index_t r = 0; r < rows.count(); ++r)
+            for (index_t r = 0; r < rows.count(); ++r) {
+                const T* sums = n.sums + rows.slot[r] * S;
                 for (index_t p = s.first_panel; p < s.last_panel; ++p) {
                     vector squares{};
-                    for (index_t k = p * W; k < (p + 1) * W; k += L)
-                        squares += load(rows.out[r] + k) * load(rows.out[r] + k);
+                    for (index_t k = p * W; k < (p + 1) * W; k += L) squares += load(sums + k) * load(sums + k);
                     panel_sums[rows.row[r] * P + p] = total<T>(squares);
                 }
+            }
             barrier.wait();
         }
         for (index_t r = 0; r < rows.count(); ++r) {
+            const T* sums = n.sums + rows.slot[r] * S;
             T* h_new = sizes.state(n.hidden, sizes.after(t), rows.row[r]);
             T rstd = 1;
             if constexpr (NORMED) {
@@ -54,7 +56,7 @@ static void walk(const Rnn<T>& n, const T* packed, T* panel_sums, const Share& s
                 if (s.first_panel == 0) n.rstd[rows.slot[r]] = rstd;
             }
             for (index_t j = first; j < last; j += L) {
-                const vector sum = load(rows.out[r] + j), scaled = NORMED ? sum * rstd * load(n.gain + j) : sum;
+                const vector sum = load(sums + j), scaled = NORMED ? sum * rstd * load(n.gain + j) : sum;
                 store(h_new + j, hyperbolic_tangent(scaled + load(n.bias + j)));
             }
         }
@@ -71,19 +73,19 @@ static void walk_back(const Rnn<T>& n, RnnGradients<T> d, const T* packed, T* pa
     d.d_bias = of_bias.data();
     const index_t H = sizes.hidden, P = sizes.panels, W = Panel<T>::width, S = sizes.stride;
     const index_t L = Vector<T>::lanes, first = s.first_panel * W, last = s.last_panel * W;
-    Rows<T> rows;
+    Rows rows;
     for (index_t position = sizes.steps - 1; position >= 0; --position) {
         const index_t t = sizes.time(position);
-        begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh, d.d_sums, S);
+        begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh);
         for (index_t r = 0; r < rows.count(); ++r) {
             const index_t row = rows.row[r], slot = rows.slot[r], block = row / ROW_BLOCK * S;
-            const T *h = sizes.state(n.hidden, sizes.after(t), row), *sums = n.sums + slot * S;
+            const T *h = sizes.state(n.hidden, sizes.after(t), row), *sums = n.sums + slot * S, *dh = d.dh + row * S;
             T* d_sums = d.d_sums + slot * S;
             for (index_t p = s.first_panel; p < s.last_panel; ++p) {
                 vector along{};
                 for (index_t j = p * W; j < (p + 1) * W; j += L) {
                     const vector tanh_j = load(h + j);
-                    vector value = load(rows.out[r] + j) * (1 - tanh_j * tanh_j);
+                    vector value = load(dh + j) * (1 - tanh_j * tanh_j);
                     add_to(d.d_bias + block + j, value);
                     if constexpr (NORMED) {
                         const vector xhat = load(sums + j) * n.rstd[slot];
@@ -93,7 +95,7 @@ static void walk_back(const Rnn<T>& n, RnnGradients<T> d, const T* packed, T* pa
                     }
                     store(d_sums + j, value);
                 }
-                panel_sums[row * P + p] = total<T>(along);
+                if constexpr (NORMED) panel_sums[row * P + p] = total<T>(along);
             }
         }
         barrier.wait();
@@ -115,21 +117,17 @@ static void walk_back(const Rnn<T>& n, RnnGradients<T> d, const T* packed, T* pa
 
 template <class T, bool NORMED>
 static void forward(const Rnn<T>& n, const T* w_h, int threads, bool by_units) {
-    const Sizes& sizes = n.sizes;
-    const Aligned<T> packed(sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels);
-    Weights<T>{w_h, sizes.hidden, 1, NORMED, threads}.pack(packed.data());
-    as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
-        walk<T, NORMED>(n, packed.data(), panel_sums.data(), share, barrier);
+    const Weights<T> weights{w_h, n.sizes.hidden, 1, NORMED, threads};
+    walk_forward(weights, n.sizes, 1, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+        walk<T, NORMED>(n, packed, panel_sums, share, barrier);
     });
 }
 
 template <class T, bool NORMED>
 static void backward(const Rnn<T>& n, const RnnGradients<T>& d, const T* w_h, int threads, bool by_units) {
-    const Sizes& sizes = n.sizes;
-    const Aligned<T> packed(sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels);
-    Weights<T>{w_h, sizes.hidden, 1, NORMED, threads}.pack_transposed(packed.data());
-    as_team(sizes, threads, by_units, [&](const Share& share, const Barrier& barrier) {
-        walk_back<T, NORMED>(n, d, packed.data(), panel_sums.data(), share, barrier);
+    const Weights<T> weights{w_h, n.sizes.hidden, 1, NORMED, threads};
+    walk_backward(weights, n.sizes, 1, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+        walk_back<T, NORMED>(n, d, packed, panel_sums, share, barrier);
     });
 }
 

@@ -1,4 +1,4 @@
-"""Softmax cross-entropy on the CPU, compiled: the logits stay, and one number a row is kept beside them."""
+"""Softmax cross-entropy on the CPU, compiled: the logits stay, and two numbers a row are kept beside them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 // Softmax cross-entropy of rows of logits, forward and backward. What is kept of a row is its largest logit and the sum of e^x, x being
 // what a logit is above that: their sum in one number would lose the digits of logits far from zero.
-#include "../rows.h"
+#include "gradient.h"
 
 template <class T>
 static void losses(const T* logits, const int32_t* labels, T* loss, T* largest, T* total, index_t first, index_t last,
@@ -22,26 +22,11 @@ static void losses(const T* logits, const int32_t* labels, T* loss, T* largest, 
         const vector shift = vector{} + top;
         each_vector<T>(classes, [&](index_t k, auto lanes, auto n) {
             sums.add(lanes.or_zero(exponential(lanes.load(in + k) - shift)), n);
-            fetch_ahead(in + classes + k);
+            fetch_ahead(in, classes + k);
         });
         largest[row] = top;
         total[row] = sums.sum();
         loss[row] = std::log(total[row]) - (in[labels[row]] - top);
-    }
-}
-
-template <class T>
-static void differentiate(const T* logits, const int32_t* labels, const T* largest, const T* total, const T* d_loss,
-                          T* d_logits, index_t first, index_t last, index_t classes) {
-    using vector = typename Vector<T>::type;
-    for (index_t row = first; row < last; ++row) {
-        const T* in = logits + row * classes;
-        const vector scale = vector{} + d_loss[row] / total[row], shift = vector{} + largest[row];
-        T* out = d_logits + row * classes;
-        each_vector<T>(classes, [&](index_t k, auto lanes, auto) {
-            lanes.store(out + k, scale * exponential(lanes.load(in + k) - shift));
-        });
-        out[labels[row]] -= d_loss[row];
     }
 }
 
@@ -56,7 +41,7 @@ static void differentiate(const T* logits, const int32_t* labels, const T* large
                                                   const T* total, const T* d_loss, T* d_logits, int64_t rows,          \
                                                   int64_t classes, int32_t threads) {                                  \
         in_parts(rows, threads, [=](index_t first, index_t last) {                                                     \
-            differentiate(logits, labels, largest, total, d_loss, d_logits, first, last, classes);                     \
+            differentiate(logits, labels, largest, total, d_loss, d_logits, first, last, classes, 0);                  \
         });                                                                                                            \
     }
 ENTRIES(CROSS_ENTROPY)

@@ -129,6 +129,26 @@ def test_factors_are_an_array_where_one_is_expected(rng):
     assert np.asarray(Factors(left, right), np.float32).dtype == np.float32
 
 
+@pytest.mark.parametrize(("left", "right"), [
+    (lambda a: np.repeat(a, 2, axis=1)[:, ::2], lambda a: a), (lambda a: a[::-1], lambda a: np.asfortranarray(a)),
+    (lambda a: a, lambda a: np.broadcast_to(a[:, :1], a.shape)), (lambda a: a[:0], lambda a: a[:0])],
+    ids=["every second", "reversed", "broadcast", "no rows"])
+def test_factors_in_any_layout(left, right, rng, given):
+    """A plug-in's rule gives what it likes."""
+    [rule] = [r for r in ops.adam_update.rules("numpy") if r.takes_factors]
+    factors = Factors(left(rng.standard_normal((4, 30), np.float32)), right(rng.standard_normal((4, 50), np.float32)))
+    numbers = (np.float32(0.01), np.float32(1e-8), None)
+    others = [np.ones((30, 50), np.float32) for _ in range(3)]
+
+    def updated(gradient):
+        arrays = (others[0], gradient, *others[1:])
+        return rule.forward(duoln.backend("numpy"), *map(lambda a: a if a is None else np.asarray(a), numbers), *arrays,
+                            beta1=0.9, beta2=0.999, donate=False)[0]
+
+    for of_factors, of_array in zip(updated(factors), updated(np.asarray(factors)), strict=True):
+        np.testing.assert_allclose(of_factors, of_array, rtol=1e-5, atol=1e-6)
+
+
 def test_factors_of_a_rule_whose_gradient_takes_attributes(numpy_backend):
     """What `forward` saved reaches `factors` without the attributes that are kept beside it."""
     @op

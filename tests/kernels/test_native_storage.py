@@ -239,3 +239,12 @@ def test_another_folder_in_the_same_process_is_made_too(tmp_path, monkeypatch):
         monkeypatch.setenv("DUOLN_KERNELS", str(tmp_path / name))
         loading._state.libraries.clear()
         assert native.failure("adam/adam.cpp", FLOAT32) is None and len(list((tmp_path / name).glob("*.so"))) == 1
+
+
+def test_a_kernel_with_a_long_path(tmp_path, monkeypatch):
+    """A plug-in may lie deep; the compiler's files do not get their names from its path."""
+    monkeypatch.setattr(storage, "folder", lambda: tmp_path)
+    deep = tmp_path / "/".join(["a" * 60] * 5) / "sum.cpp"
+    deep.parent.mkdir(parents=True)
+    deep.write_text('#include "native.h"\n#define SUM(T, NAME) extern "C" void sum_##NAME(T* x) { *x += 1; }\nENTRIES(SUM)\n')
+    assert building.build([Unit(str(deep), "float32")], remembering_compiler()) == {} and len(list(tmp_path.glob("*.so"))) == 1

@@ -70,6 +70,19 @@ print(all(int(mask, 16) >> 1 & 1 for mask in masks), len(masks))  # SIGINT is nu
     assert done.stdout.split() == ["True", "2"], done.stderr
 
 
+@ON_LINUX
+def test_a_fault_of_a_worker_is_told():
+    """The handlers of Python's faulthandler run on the thread that made the fault."""
+    done = _run("""
+import faulthandler, signal
+faulthandler.enable()
+norm()
+ctypes.CDLL(None).syscall(*{"x86_64": [234], "aarch64": [131]}[platform.machine()], os.getpid(), int(others()[0]), int(signal.SIGSEGV))
+time.sleep(60)
+""".replace("import faulthandler", "import ctypes, faulthandler, platform"))
+    assert "Fatal Python error: Segmentation fault" in done.stderr and done.returncode < 0
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_forked_child_has_a_team_of_its_own():
     done = _run("""

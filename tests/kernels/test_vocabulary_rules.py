@@ -43,6 +43,19 @@ def test_an_embedding_adds_in_one_order(rng, numpy_backend, monkeypatch):
     assert all(run == runs[0] for run in runs)
 
 
+@pytest.mark.parametrize("width", [3, 256, 300])
+@pytest.mark.parametrize("copies", [64, 65, 200_000])
+def test_a_word_with_many_copies_keeps_the_digits_of_its_gradient(copies, width, rng, numpy_backend):
+    """One chain of additions has an error of 1e-5 at 200,000 copies: values are positive, so their roundings go one way."""
+    dy = rng.random((copies + 2, width), np.float32)
+    indices = np.full(copies + 2, 1, np.int32)
+    indices[[3, copies]] = 2
+    gradient = _rule(ops.take).pooled[0](numpy_backend, [
+        (_rule(ops.take).forward(numpy_backend, np.zeros((4, width), np.float32), indices, 0)[1], dy)])
+    for word in range(4):
+        np.testing.assert_allclose(gradient[word], dy[indices == word].sum(axis=0, dtype=np.float64), rtol=1e-6)
+
+
 def test_a_table_that_is_used_twice_gets_the_sum_of_both_gradients(rng, numpy_backend):
     table = rng.standard_normal((500, 9)).astype(np.float32)
     uses, expected = [], np.zeros((500, 9))

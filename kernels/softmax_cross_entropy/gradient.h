@@ -1,0 +1,21 @@
+// The gradient of a softmax cross-entropy, for rows of logits.
+#pragma once
+#include "../rows.h"
+
+// The logits are those of `width` classes from the class `start` on; `largest` and `total` are a row's largest logit of all classes and
+// its sum of e^x, x being what a logit is above that. The gradient may go where the logits are.
+template <class T>
+static void differentiate(const T* logits, const int32_t* labels, const T* largest, const T* total, const T* d_loss,
+                          T* d_logits, index_t first, index_t last, index_t width, index_t start) {
+    using vector = typename Vector<T>::type;
+    for (index_t row = first; row < last; ++row) {
+        const T* in = logits + row * width;
+        const vector scale = vector{} + d_loss[row] / total[row], shift = vector{} + largest[row];
+        T* out = d_logits + row * width;
+        each_vector<T>(width, [&](index_t k, auto lanes, auto) {
+            lanes.store(out + k, scale * exponential(lanes.load(in + k) - shift));
+        });
+        const index_t label = labels[row] - start;
+        if (label >= 0 && label < width) out[label] -= d_loss[row];
+    }
+}
