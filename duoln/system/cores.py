@@ -11,6 +11,8 @@ from duoln.errors import UsageError
 from duoln.system import cgroup, variables
 
 _THREADS = "DUOLN_THREADS"
+_MOST = (1 << 31) - 1
+"""What a kernel takes as a number of threads."""
 
 
 @cache
@@ -26,7 +28,7 @@ def workers() -> int:
                          f"{os.environ[_THREADS]!r}")
     asked = asked or variables.count("OMP_NUM_THREADS")  # which may be a list, for OpenMP alone
     if asked is not None:
-        return asked
+        return min(asked, _MOST)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, cgroup.processors() or cores)
 

@@ -63,6 +63,24 @@ def handed_on(handler: Callable[[int], None]) -> Iterator[None]:
         yield
 
 
+class _Ended(BaseException):
+    """A signal that ends the process. Like KeyboardInterrupt it is none of the errors that code handles."""
+
+
+@contextmanager
+def cleaned_up() -> Iterator[None]:
+    """Let a SIGTERM or SIGHUP that ends the process end it after this context has been left, as by an exception."""
+    def end(number: int, frame: FrameType | None) -> None:
+        raise _Ended(number)
+
+    fatal = {number: handler for number, handler in _handlers().items() if handler == signal.SIG_DFL}
+    try:
+        with _handled(end, fatal):
+            yield
+    except _Ended as stop:
+        signal.raise_signal(stop.args[0])
+
+
 def _handlers() -> dict[int, Any]:
     """The present handler of each stopping signal that can be changed here. Outside the main thread there are none. A
     SIGTERM or SIGHUP that is ignored stays so: `nohup` means that.

@@ -11,7 +11,7 @@ not, is never loaded. `duoln compile` makes all of them ahead, also for other CP
 a compiler, or DUOLN_NATIVE=0 is set, `reason()` says so and NumPy's rules run.
 
 The order to read in: `toolchain` (the compiler), `processor` (the CPU), `storage` (the folder), `building`, `loading`,
-`function`.
+`function`; `remarks` writes what is said.
 """
 
 from duoln.kernels.host import address, threads_for

@@ -5,6 +5,7 @@ A process that is killed, or a full disk, leaves no half library.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shlex
 import shutil
@@ -14,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT, Popen
 from typing import Any, NamedTuple
@@ -21,14 +23,23 @@ from typing import Any, NamedTuple
 from duoln.errors import KernelError
 from duoln.kernels import host, source
 from duoln.kernels.native import storage, toolchain
+from duoln.kernels.native.remarks import say
 from duoln.kernels.native.storage import REALS, Record, Unit
 from duoln.kernels.native.toolchain import Compiler
+from duoln.system.stopping import cleaned_up
 
 _SECONDS = 300.0
 _POLL_SECONDS = 0.01
 _SHOWN_LINES = 20
 _ASIDE = "building-"
 _PRIVATE, _SHARED = 0o600, 0o644
+_TRIAL = """#include <new>
+extern "C" int duoln_trial(int n) {
+    if (n < 0) throw std::bad_alloc();
+    return n;
+}
+"""
+"""Needs an assembler, a linker and the library of C++."""
 
 
 class Plan(NamedTuple):
@@ -39,6 +50,20 @@ class Plan(NamedTuple):
     folder: Path
     mode: int
     """The permissions of the files."""
+
+
+_held = set[int]()
+"""The descriptors of the locks that this process holds."""
+
+
+def _let_go_in_child() -> None:
+    """A forked child has none of the threads that hold a lock, and shall not keep it when they have ended."""
+    while _held:
+        os.close(_held.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 class _NotStartedError(Exception):
@@ -85,9 +110,8 @@ def compile_ahead(march: str, out: Path | None = None) -> dict[str, Any]:
     target = toolchain.target(chosen, march)
     plan = Plan(chosen, march, out or storage.folder(), _SHARED if out else _PRIVATE)
     try:
-        if out is not None and not out.exists():
-            out.mkdir(parents=True)
-            out.chmod(0o755)
+        if out is not None:
+            _make_for_all(out)
         storage.check_writable(plan.folder)
         kept = [unit for unit in storage.units() if storage.is_whole(_path(unit, plan))]
         logs = _build(storage.units(), plan)
@@ -103,6 +127,36 @@ def compile_ahead(march: str, out: Path | None = None) -> dict[str, Any]:
                            "new": unit not in kept} for unit in storage.units()]}
 
 
+def _make_for_all(folder: Path) -> None:
+    """Make a folder that every user may read, and those above it that are not there."""
+    if not folder.exists():
+        _make_for_all(folder.parent)
+        folder.mkdir()
+        folder.chmod(0o755)
+
+
+@cache
+def trial(chosen: Compiler) -> str | None:
+    """Why nothing that a compiler makes in the folder can be loaded; None if it can.
+
+    A program that answers may lack its assembler, or compile C alone, and a folder may be one where nothing runs.
+    """
+    try:
+        with _alone(storage.folder()), tempfile.TemporaryDirectory(dir=storage.folder(), prefix=_ASIDE) as aside:
+            text, made = Path(aside, "trial.cpp"), Path(aside, "trial.so")
+            text.write_text(_TRIAL, encoding="utf-8")
+            done = toolchain.answer([*chosen.command, *toolchain.flags_for(chosen, toolchain.NATIVE), str(text), "-o",
+                                     str(made)])
+            if isinstance(done, Exception):
+                return str(done)
+            if done.returncode or not made.is_file():
+                return f"it says {toolchain.first_words(done)}"
+            ctypes.CDLL(str(made))
+    except OSError as error:
+        return str(error)
+    return None
+
+
 def _build(units: Sequence[Unit], plan: Plan) -> dict[Unit, str]:
     logs = {}
     with _alone(plan.folder):
@@ -112,10 +166,9 @@ def _build(units: Sequence[Unit], plan: Plan) -> dict[Unit, str]:
         if missing:
             names = ", ".join(dict.fromkeys(Path(unit.file).stem for unit in missing))
             reals = " and ".join(dict.fromkeys(unit.real for unit in missing))
-            print(f"duoln: compiling {names} in {reals} for "
-                  f"{'this CPU' if plan.march == toolchain.NATIVE else plan.march} with {plan.compiler.version}; "
-                  "this is done once", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory(dir=plan.folder, prefix=_ASIDE) as aside:
+            say(f"compiling {names} in {reals} for {'this CPU' if plan.march == toolchain.NATIVE else plan.march} with "
+                f"{plan.compiler.version}; this is done once")
+            with cleaned_up(), tempfile.TemporaryDirectory(dir=plan.folder, prefix=_ASIDE) as aside:
                 logs = dict(_compiled(missing, plan, Path(aside)))
     return logs
 
@@ -129,12 +182,20 @@ def _alone(folder: Path) -> Iterator[None]:
     """While no other process compiles into the folder: it would compile the same."""
     import fcntl  # no Windows has it, and no kernel is compiled there
 
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a process that ends, or is killed, lets it go
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, _PRIVATE)  # nobody else may open it, and hold it
+    _held.add(lock)
+    try:
         try:
-            yield
-        finally:
-            fcntl.flock(lock, fcntl.LOCK_UN)  # not by closing alone: a child that was forked meanwhile has it open, too
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for a process that compiles into {folder}")
+            fcntl.flock(lock, fcntl.LOCK_EX)  # a process that ends, or is killed, lets it go
+        yield
+    finally:
+        if lock in _held:  # a forked child has closed it
+            fcntl.flock(lock, fcntl.LOCK_UN)  # a child that Python does not know of may have it open
+            _held.remove(lock)
+            os.close(lock)
 
 
 def _compiled(units: Sequence[Unit], plan: Plan, aside: Path) -> Iterator[tuple[Unit, str]]:
@@ -162,7 +223,7 @@ def _compiled(units: Sequence[Unit], plan: Plan, aside: Path) -> Iterator[tuple[
             else:
                 log = ended.log.read_text(encoding="utf-8", errors="replace")
                 yield ended.unit, f"{_line_to_type(ended.unit, plan)}\n{log}"
-    finally:  # after Ctrl-C or a full disk no compiler stays behind
+    finally:  # after a signal or a full disk no compiler stays behind
         for each in running:
             _end(each)
 
@@ -225,8 +286,7 @@ def _keep(running: Running, plan: Plan) -> None:
 def tell(logs: Mapping[Unit, str]) -> None:
     """Say which kernels do not compile, each with its command and the beginning of the compiler's words."""
     for unit, log in logs.items():
-        print(f"duoln: {unit} does not compile, NumPy's rule runs instead\n  {_beginning(log)}", file=sys.stderr,
-              flush=True)
+        say(f"{unit} does not compile, NumPy's rule runs instead\n  {_beginning(log)}")
 
 
 def _beginning(log: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from duoln.kernels.native import building, storage, toolchain
+from duoln.kernels.native.remarks import say
 from duoln.kernels.native.storage import REALS, Stored, Unit
 from duoln.kernels.native.toolchain import NATIVE, Compiler
 
@@ -30,6 +31,8 @@ class Obstacle(NamedTuple):
     reason: str
     remedy: str
     """A line to type."""
+    is_told: bool = False
+    """Whether a line on stderr says so when a kernel is wanted: there is a compiler, and it does not work."""
 
 
 class _State:
@@ -74,7 +77,12 @@ def obstacle() -> Obstacle | None:
     for unit in storage.units():
         choice = _choice(unit, chosen)
         if isinstance(choice, Stored):
-            return None
+            try:
+                ctypes.CDLL(str(choice.path))
+            except OSError as error:
+                choice = str(error)
+            else:
+                return None
         refused += [] if choice == storage.absence() else [choice]
     to_compiling = _obstacle_to_compiling(chosen)
     return to_compiling and to_compiling._replace(reason="; ".join([to_compiling.reason, *refused[:1]]))
@@ -86,10 +94,12 @@ def _obstacle_to_compiling(chosen: Compiler | None) -> Obstacle | None:
         return Obstacle(toolchain.missing(), toolchain.install_line())
     if not storage.can_write(storage.folder()):
         return Obstacle(f"{storage.folder()} cannot be written", "export DUOLN_KERNELS=FOLDER")
-    misfit = toolchain.misfit(chosen)
-    if misfit is not None:
-        return Obstacle(f"{' '.join(chosen.command)} cannot compile for this machine: {misfit}",
-                        "export DUOLN_CXX=PROGRAM")
+    name = " ".join(chosen.command)
+    if (problem := toolchain.misfit(chosen)) is not None:
+        return Obstacle(f"{name} cannot compile for this machine: {problem}", "export DUOLN_CXX=PROGRAM", is_told=True)
+    if (problem := building.trial(chosen)) is not None:
+        return Obstacle(f"what {name} makes in {storage.folder()} does not run: {problem}",
+                        "export DUOLN_CXX=PROGRAM DUOLN_KERNELS=FOLDER", is_told=True)
     return None
 
 
@@ -121,7 +131,7 @@ def _fail(unit: Unit, reason: str) -> None:
     """Note why a unit has no library. The first time a line says so; what is wrong is the same for all units."""
     _state.failures[unit] = reason
     if not _state.told:
-        print(f"duoln: {unit}: {reason}; NumPy's rule runs instead", file=sys.stderr, flush=True)
+        say(f"{unit}: {reason}; NumPy's rule runs instead")
     _state.told = True
 
 
@@ -139,9 +149,11 @@ def failure(file: str, dtype: np.dtype[Any]) -> str | None:
 
 
 def _load(unit: Unit) -> None:
-    problem, chosen = reason(), toolchain.compiler()
+    problem, chosen = obstacle(), toolchain.compiler()
     if problem is not None:
-        _state.failures[unit] = problem
+        if problem.is_told:
+            _fail(unit, problem.reason)
+        _state.failures[unit] = problem.reason
         return
     choice = _choice(unit, chosen)
     if isinstance(choice, str):

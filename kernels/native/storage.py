@@ -88,7 +88,13 @@ def units() -> list[Unit]:
 def folder() -> Path:
     """Where compiled kernels are kept: DUOLN_KERNELS, else a folder of the cache."""
     asked = os.environ.get("DUOLN_KERNELS")
-    return Path(os.path.expanduser(asked)) if asked else cache_folder() / "native"
+    return _absolute(asked) if asked else cache_folder() / "native"
+
+
+@cache
+def _absolute(path: str) -> Path:
+    """A path as it was when it was first asked for: a program may change its folder."""
+    return Path(os.path.abspath(os.path.expanduser(path)))
 
 
 @cache
@@ -234,10 +240,11 @@ def _read(library: Path) -> Record:
     try:
         values: Any = json.loads(path.read_text(encoding="utf-8"))
         record = Record(**values)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise OSError(f"{path} is no record of a library: {error}") from error
     kinds = {name: type(value) for name, value in record._asdict().items()}
-    if kinds != {name: {"needs": list, "vector_bits": int}.get(name, str) for name in Record._fields}:
+    if kinds != {name: {"needs": list, "vector_bits": int}.get(name, str) for name in Record._fields} or not all(
+            isinstance(name, str) for name in record.needs):
         raise OSError(f"{path} is no record of a library: its values are of other types")
     return record
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,12 +69,8 @@ def _answered() -> Compiler | None:
         if path is None:
             continue
         command = (path, *words)
-        try:
-            done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=_SECONDS,
-                                  check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        if done.returncode == 0 and done.stdout.strip():
+        done = answer([*command, "--version"])
+        if not isinstance(done, Exception) and done.returncode == 0 and done.stdout.strip():
             return Compiler(command, done.stdout.splitlines()[0])
     return None
 
@@ -110,7 +106,8 @@ def missing() -> str:
     """Why there is no compiler, in words."""
     asked, answered = os.environ.get(_ASKED), _answered()
     if not asked:
-        return f"no C++ compiler of {', '.join(COMPILERS)} is on the PATH"
+        silent = "" if find_spec(ZIG) is None else f", and that of the package {ZIG} does not answer"
+        return f"no C++ compiler of {', '.join(COMPILERS)} is on the PATH{silent}"
     return f"{_ASKED}={asked} is no compiler " + ("that answers" if answered is None else
                                                   f"for this machine: {misfit(answered)}")
 
@@ -148,10 +145,10 @@ def _native_flags(chosen: Compiler) -> tuple[str, ...]:
     """
     usual = (f"-march={NATIVE}",)
     for flags in (usual, (f"-mcpu={NATIVE}",), ()):
-        answer = _macros(chosen, flags)
-        if isinstance(answer, Exception):
+        done = _macros(chosen, flags)
+        if isinstance(done, Exception):
             break
-        if answer.returncode == 0:
+        if done.returncode == 0:
             return flags
     return usual
 
@@ -164,21 +161,31 @@ def target(chosen: Compiler, march: str) -> Target:
         UsageError: the compiler knows no such CPU; its words are in the message.
         KernelError: it does not answer.
     """
-    answer = _macros(chosen, _cpu_flags(chosen, march))
-    if isinstance(answer, Exception):
-        raise KernelError(f"[compile] expected an answer of {' '.join(chosen.command)}, found {answer}") from answer
-    if answer.returncode:
+    done = _macros(chosen, _cpu_flags(chosen, march))
+    if isinstance(done, Exception):
+        raise KernelError(f"[compile] expected an answer of {' '.join(chosen.command)}, found {done}") from done
+    if done.returncode:
         raise UsageError(f"[compile] expected a CPU that {chosen.version} knows, found -march={march}; it says\n"
-                         f"{answer.stderr.strip() or answer.stdout.strip()}")
-    macros = dict(line.split(maxsplit=2)[1:] for line in answer.stdout.splitlines() if len(line.split()) > 2)
+                         f"{done.stderr.strip() or done.stdout.strip()}")
+    macros = dict(line.split(maxsplit=2)[1:] for line in done.stdout.splitlines() if len(line.split()) > 2)
     return Target(processor.platform_of(macros), processor.needs_of(macros), processor.vector_bits_of(macros))
 
 
 @cache
 def _macros(chosen: Compiler, flags: tuple[str, ...]) -> subprocess.CompletedProcess[str] | Exception:
-    """What the compiler says when it is asked for its macros with these flags for a CPU, or why it does not answer."""
-    command = [*chosen.command, *FLAGS, *flags, "-dM", "-E", "-x", "c++", os.devnull]
+    """What the compiler answers when it is asked for its macros with these flags for a CPU."""
+    return answer([*chosen.command, *FLAGS, *flags, "-dM", "-E", "-x", "c++", os.devnull])
+
+
+def answer(command: Sequence[str]) -> subprocess.CompletedProcess[str] | Exception:
+    """What a program says, or why it does not answer."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, encoding="utf-8",
+                              errors="replace", timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return error
+
+
+def first_words(done: subprocess.CompletedProcess[str]) -> str:
+    """The first line of what a program says."""
+    return ((done.stderr.strip() or done.stdout.strip()).splitlines() or ["nothing"])[0]

@@ -12,7 +12,7 @@ from duoln import runtime
 from duoln.cli import main
 from duoln.errors import KernelError
 from duoln.kernels import native
-from duoln.kernels.native import processor, storage, toolchain
+from duoln.kernels.native import building, processor, storage, toolchain
 from duoln.testing import check_error
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
@@ -77,6 +77,15 @@ def test_other_users_may_read_the_folder_and_not_write_it(ahead):
     folder, _ = ahead
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.glob("layer_norm*")} == {0o644}
+
+
+def test_folders_above_it_let_other_users_in(tmp_path):
+    before = os.umask(0o077)
+    try:
+        building._make_for_all(tmp_path / "a" / "b")
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b")] == [0o755, 0o755]
 
 
 def test_it_serves_where_there_is_no_compiler(ahead, tmp_path):

@@ -84,7 +84,7 @@ class Refused(ctypes.CDLL):
 ctypes.CDLL = Refused
 """)
     rule, _, facts, summary = done.stdout.split("|")
-    assert "failed to map segment" in rule and "failed to map segment" in facts and "of them interpreted" in summary
+    assert "failed to map segment" in rule and "failed to map segment" in facts and "rules interpreted" in summary
     assert done.stderr.count("failed to map segment from shared object; NumPy's rule runs instead") == 1
 
 
@@ -105,3 +105,39 @@ def test_the_choice_of_a_backend_and_doctor_say_compiler_and_vectors(tmp_path):
     assert f": asked for; rules compiled by {version} for vectors of " in done.stdout
     [line] = [line for line in done.stdout.splitlines() if line.startswith("rules of numpy: compiled, ")]
     assert version in line and "-march=native, vectors of " in line and " bits, kept in " in line
+
+
+def test_libraries_that_no_longer_load(tmp_path):
+    """As in a folder that is mounted again, without the right to execute."""
+    assert COMPILED in run(tmp_path).stdout
+    done = run(tmp_path, before="""
+import ctypes
+class Refused(ctypes.CDLL):
+    def __init__(self, name, *args, **options):
+        if name and "native" in str(name):
+            raise OSError(f"{name}: failed to map segment from shared object")
+        super().__init__(name, *args, **options)
+ctypes.CDLL = Refused
+""")
+    assert all("failed to map segment" in text for text in done.stdout.split("|")[2:]) and "interpreted" in done.stdout
+
+
+@pytest.mark.parametrize("stream", ["open('/dev/full', 'w')", "None"])
+def test_a_line_that_cannot_be_written_decides_nothing(stream, tmp_path):
+    done = run(tmp_path, PROGRAM + "sys.stdout.flush()\nos._exit(0)", f"import os, sys\nsys.stderr = {stream}\n")
+    assert COMPILED in done.stdout and libraries(tmp_path)
+
+
+def test_what_a_compiler_says_does_not_control_the_terminal(tmp_path):
+    (tmp_path / "c++").write_text(f"#!/bin/sh\n[ \"$1\" = --version ] && printf 'a \\033[31mcompiler \\377\\n' && exit\n"
+                                  f"exec {native.compiler().command[0]} \"$@\"\n")
+    (tmp_path / "c++").chmod(0o755)
+    done = run(tmp_path / "cache", DUOLN_CXX=tmp_path / "c++")
+    assert COMPILED in done.stdout and "with a \\x1b[31mcompiler \ufffd; this is done once" in done.stderr
+
+
+def test_a_folder_is_where_it_was_when_it_was_first_asked_for(tmp_path):
+    (tmp_path / "a").mkdir()
+    done = run(tmp_path, PROGRAM, "import os\nos.chdir(os.environ['START'])\nfrom duoln.kernels.native import storage\n"
+               "storage.folder()\nos.chdir('/')\n", DUOLN_KERNELS="-o", START=tmp_path / "a")
+    assert COMPILED in done.stdout and len(list((tmp_path / "a" / "-o").glob("*.so"))) == 1, done.stderr

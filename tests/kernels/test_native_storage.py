@@ -1,13 +1,30 @@
 """Where compiled kernels are kept: once for each text, for their user alone; what is damaged or planted is not loaded."""
 
+import fcntl
+import json
+import os
+import signal
 import stat
 import subprocess
 import sys
+import threading
+import time
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from compiled import COMPILED, FEW, PROGRAM, environment, libraries, make_compiler, remembering_compiler, run, values
+from compiled import (
+    COMPILED,
+    FEW,
+    PROGRAM,
+    environment,
+    libraries,
+    make_compiler,
+    remembering_compiler,
+    run,
+    values,
+    without_package,
+)
 from conftest import PATIENCE
 from processes import wait_until_gone
 
@@ -230,6 +247,32 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert done.stdout == "7\n", done.stderr
 
 
+def test_a_child_that_outlives_the_process_that_compiled_holds_no_lock(tmp_path):
+    done = run(tmp_path, program="""
+import os, threading, time
+from pathlib import Path
+from duoln.kernels.native import building
+inside = threading.Event()
+def hold():
+    with building._alone(Path(os.environ["DUOLN_CACHE"])):
+        inside.set()
+        time.sleep(1000)
+threading.Thread(target=hold, daemon=True).start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    os.closerange(0, 3)
+    time.sleep(1000)
+print(child, flush=True)
+os._exit(0)
+""")
+    try:
+        with (tmp_path / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.kill(int(done.stdout), signal.SIGKILL)
+
+
 def test_another_folder_in_the_same_process_is_made_too(tmp_path, monkeypatch):
     monkeypatch.setattr(loading, "_state", loading._State())
     monkeypatch.setattr(loading, "COMMON", ())
@@ -241,6 +284,22 @@ def test_another_folder_in_the_same_process_is_made_too(tmp_path, monkeypatch):
         assert native.failure("adam/adam.cpp", FLOAT32) is None and len(list((tmp_path / name).glob("*.so"))) == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_during_a_build_ends_the_compilers(number, tmp_path):
+    compiler = make_compiler(tmp_path / "c++", tmp_path / "log", f"echo $$ > {tmp_path}/part; exec sleep 100000")
+    started = subprocess.Popen([sys.executable, "-c", FEW + PROGRAM], stderr=subprocess.PIPE, text=True,
+                               env=environment(tmp_path / "cache", DUOLN_CXX=compiler))
+    end = time.monotonic() + PATIENCE
+    while not (tmp_path / "part").exists() or not (tmp_path / "part").read_text().endswith("\n"):
+        assert time.monotonic() < end and started.poll() is None
+        time.sleep(0.01)
+    started.send_signal(number)
+    started.communicate(timeout=PATIENCE)
+    assert started.returncode == -number
+    assert wait_until_gone([int((tmp_path / "part").read_text())])
+    assert not list((tmp_path / "cache" / "native").glob("building-*"))
+
+
 def test_a_kernel_with_a_long_path(tmp_path, monkeypatch):
     """A plug-in may lie deep; the compiler's files do not get their names from its path."""
     monkeypatch.setattr(storage, "folder", lambda: tmp_path)
@@ -248,3 +307,28 @@ def test_a_kernel_with_a_long_path(tmp_path, monkeypatch):
     deep.parent.mkdir(parents=True)
     deep.write_text('#include "native.h"\n#define SUM(T, NAME) extern "C" void sum_##NAME(T* x) { *x += 1; }\nENTRIES(SUM)\n')
     assert building.build([Unit(str(deep), "float32")], remembering_compiler()) == {} and len(list(tmp_path.glob("*.so"))) == 1
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, None], ids=["deep", "needs that are no names"])
+def test_a_record_that_is_none(text, tmp_path):
+    assert COMPILED in run(tmp_path).stdout
+    [library] = libraries(tmp_path)
+    record = library.with_suffix(".json")
+    known = json.loads(record.read_text())
+    record.write_text(text or json.dumps({**known, "march": "x86-64", "needs": [1, {}]}))
+    assert "is no record of a library" in run(tmp_path, PATH="/nowhere", PYTHONPATH=without_package(tmp_path), DUOLN_CXX="").stdout
+    assert COMPILED in run(tmp_path).stdout
+
+
+def test_a_process_that_waits_for_one_that_compiles_says_so(tmp_path, capsys):
+    with building._alone(tmp_path):
+        waiting = threading.Thread(target=lambda: building._alone(tmp_path).__enter__())
+        waiting.start()
+        end = time.monotonic() + PATIENCE
+        output = ""
+        while "waiting" not in output and time.monotonic() < end:
+            output += capsys.readouterr().err
+            time.sleep(0.01)
+    waiting.join(PATIENCE)
+    assert f"duoln: waiting for a process that compiles into {tmp_path}\n" == output and not waiting.is_alive()
+    assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600

@@ -90,7 +90,30 @@ def test_a_compiler_of_the_path_that_cannot_compile_costs_the_speed_and_nothing_
     """As a `c++` whose parts are not all installed."""
     done = run(tmp_path / "cache", PATH=refusing(tmp_path / "path", "-std"), DUOLN_CXX="")
     assert "cannot compile for this machine: it says error: unsupported argument" in done.stdout.split("|")[3]
-    assert not libraries(tmp_path / "cache") and not done.stderr
+    assert not libraries(tmp_path / "cache") and done.stderr.count("\n") == 1 and "NumPy's rule runs instead" in done.stderr
+
+
+@pytest.mark.parametrize(("fault", "words"), [
+    ("*.so*) echo 'cannot execute as' >&2; exit 1 ;;", "it says cannot execute as"),
+    ('*.so*) shift $(($# - 1)); echo garbage > "$1"; exit ;;', "trial.so"),
+    ("*.so*) exit ;;", "it says nothing")], ids=["no assembler", "no library", "silent"])
+def test_a_compiler_whose_libraries_do_not_run(fault, words, tmp_path):
+    """It is told before a kernel is compiled, and also where nothing else is asked for, as by `duoln doctor`."""
+    (tmp_path / "c++").write_text(f"#!/bin/sh\ncase \"$*\" in {fault} esac\nexec {native.compiler().command[0]} \"$@\"\n")
+    (tmp_path / "c++").chmod(0o755)
+    done = run(tmp_path / "cache", DUOLN_CXX=tmp_path / "c++")
+    assert words in done.stdout.split("|")[2] and "rules interpreted, because what" in done.stdout, done.stdout
+    assert done.stderr.count("\n") == 1 and "NumPy's rule runs instead" in done.stderr and not libraries(tmp_path / "cache")
+    told = run(tmp_path / "cache", "from duoln.kernels import native\nprint(native.facts()['rules'])", DUOLN_CXX=tmp_path / "c++")
+    assert told.stdout == "interpreted\n"
+
+
+def test_a_compiler_of_c_alone(tmp_path):
+    gcc = shutil.which("gcc")
+    if gcc is None:
+        pytest.skip("there is no gcc")
+    done = run(tmp_path, DUOLN_CXX=gcc)
+    assert "undefined symbol" in done.stdout.split("|")[2] and not libraries(tmp_path)
 
 
 def test_a_program_that_is_silent_when_it_should_compile(tmp_path):
