@@ -12,7 +12,8 @@ import numpy as np
 from duoln.core.footprint import owner
 from duoln.system.cores import workers
 
-__all__ = ["PARALLEL_BYTES", "added_up", "address", "empty", "empty_like", "side_by_side", "threads_for", "workers"]
+__all__ = ["PARALLEL_BYTES", "added_up", "address", "as_rows", "empty", "empty_like", "side_by_side", "threads_for",
+           "workers"]
 
 PARALLEL_BYTES = 1 << 18
 """For less data than this, it costs more time to wake a thread than the thread saves."""
@@ -82,3 +83,8 @@ def added_up(parts: np.ndarray) -> np.ndarray:
     """The sum of the parts of a gradient, (parts, ...): added in float64, and rounded once."""
     total: np.ndarray = parts[0] if len(parts) == 1 else parts.sum(axis=0, dtype=np.float64).astype(parts.dtype)
     return total
+
+
+def as_rows(x: np.ndarray) -> np.ndarray:
+    """All axes but the last as one, side by side in memory: (..., n) to (rows, n)."""
+    return np.ascontiguousarray(x).reshape(prod(x.shape[:-1]), x.shape[-1])

@@ -26,7 +26,7 @@ def _supports(be: Backend, x: Array | float, y: Array | float) -> str | None:
 
 
 def _forward(be: Backend, x: Array, y: Array) -> tuple[Array, None]:
-    rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
+    rows = host.as_rows(x)
     out = host.empty_like(rows)
     _add_bias(rows, np.ascontiguousarray(y), out, *rows.shape, native.threads_for(rows.nbytes))
     return out.reshape(x.shape), None
@@ -35,7 +35,7 @@ def _forward(be: Backend, x: Array, y: Array) -> tuple[Array, None]:
 def _vjp(be: Backend, saved: None, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
     d_bias = None
     if needs[1]:
-        dy = np.ascontiguousarray(gout).reshape(-1, gout.shape[-1])
+        dy = host.as_rows(gout)
         parts = np.empty((channels.blocks(*dy.shape), dy.shape[1]), dy.dtype)
         _sum_channels(dy, parts, *dy.shape, native.threads_for(dy.nbytes))
         d_bias = host.added_up(parts)

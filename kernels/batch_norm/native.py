@@ -55,7 +55,7 @@ def _statistics(rows: Array, divisor: int, threads: int) -> tuple[Array, Array]:
 
 def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
              unbiased: bool) -> tuple[tuple[Array, Array, Array], _Saved]:
-    rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
+    rows = host.as_rows(x)
     divisor, threads = len(rows) - unbiased, native.threads_for(rows.nbytes)
     exact_mean, variance = _statistics(rows, divisor, threads)
     mean = exact_mean.astype(x.dtype)

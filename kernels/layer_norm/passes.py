@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -52,16 +51,16 @@ class Passes:
     def forward(self, x: Array, gain: Array | None, bias: Array | None, eps: float,
                 activation: str | None = None) -> tuple[Array, Saved]:
         """The norm of each row of `x`, with an activation after a layer norm."""
-        flat = _flat(x)
+        flat = host.as_rows(x)
         y, saved = self._run(flat, None, gain, bias, None, eps, activation)
         return y.reshape(x.shape), saved
 
     def forward_of_sum(self, x: Array, residual: Array, gain: Array | None, bias: Array | None,
                        eps: float) -> tuple[tuple[Array, Array], Saved]:
         """The norm of each row of `x` + `residual`, and that sum."""
-        flat = _flat(x)
+        flat = host.as_rows(x)
         total = host.empty_like(flat)
-        y, saved = self._run(flat, _flat(residual), gain, bias, total, eps, None)
+        y, saved = self._run(flat, host.as_rows(residual), gain, bias, total, eps, None)
         return (y.reshape(x.shape), total.reshape(x.shape)), saved
 
     def _run(self, x: Array, residual: Array | None, gain: Array | None, bias: Array | None, total: Array | None,
@@ -81,16 +80,11 @@ class Passes:
         dx = host.empty_like(x) if needs[0] else None
         blocks = -(-rows // _BLOCK)
         gain_parts, bias_parts = (np.empty((blocks, width), x.dtype) if need else None for need in needs[1:])
-        self._differentiate(x, saved.gain, saved.bias, saved.means, saved.rstd, _flat(dy),
-                            None if d_total is None else _flat(d_total), dx, gain_parts, bias_parts, rows, width,
+        self._differentiate(x, saved.gain, saved.bias, saved.means, saved.rstd, host.as_rows(dy),
+                            None if d_total is None else host.as_rows(d_total), dx, gain_parts, bias_parts, rows, width,
                             NUMBERS[saved.activation], native.threads_for(x.nbytes))
         return [None if dx is None else dx.reshape(dy.shape), *(None if p is None else host.added_up(p) for p in
                                                                 (gain_parts, bias_parts))]
-
-
-def _flat(x: Array) -> Array:
-    rows: Array = np.ascontiguousarray(x).reshape(prod(x.shape[:-1]), x.shape[-1])
-    return rows
 
 
 LAYER = Passes("layer_norm", centred=True)

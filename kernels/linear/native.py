@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
@@ -41,7 +39,7 @@ def supports(be: Backend, x: Array, weight: Array, bias: Array | None) -> str | 
 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:
-    rows = _rows(x)
+    rows = host.as_rows(x)
     y = host.empty((len(rows), weight.shape[1]), x.dtype)
     multiply_few_rows(rows, weight, bias, y, native.threads_for(weight.nbytes))
     return y.reshape(*x.shape[:-1], weight.shape[1]), (x, weight)
@@ -50,7 +48,7 @@ def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[
 def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     x, weight = saved
     n_in, n_out = weight.shape
-    rows, dy = _rows(x), _rows(gout)
+    rows, dy = host.as_rows(x), host.as_rows(gout)
     dx = host.empty_like(rows) if needs[0] else None
     d_weight = host.empty_like(weight) if needs[1] else None
     if needs[0] or needs[1]:
@@ -61,11 +59,7 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
 
 def _factors(be: Backend, saved: Any, gout: Array) -> tuple[Array, Array]:
     """The weight's gradient, unmultiplied: Adam multiplies it out in the caches, and memory never holds it."""
-    return _rows(saved[0]), _rows(gout)
-
-
-def _rows(x: Array) -> Array:
-    return np.ascontiguousarray(x).reshape(-1, x.shape[-1])
+    return host.as_rows(saved[0]), host.as_rows(gout)
 
 
 def attach() -> None:

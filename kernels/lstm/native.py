@@ -16,7 +16,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
 from duoln.kernels.lstm.native_cell import cell_rule
-from duoln.kernels.lstm.parameters import VARIANTS, Parameters, parameters
+from duoln.kernels.lstm.parameters import VARIANTS, Parameters, norm_gradients, parameters
 from duoln.kernels.product.centred import centred
 from duoln.kernels.product.multiply import column_sums
 from duoln.kernels.recurrent import positions as walks
@@ -154,10 +154,8 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
         d_x = None if d_rows is None else positions.spread(d_rows)
         d_w_x = units.cut(host.added_up(d_weights))
     d_w_h = walked.state_gradient(d_h_proj)
-    d_b, d_gain_x, d_gain_h = (None if d is None else units.cut(host.added_up(d)) for d in (d_bias, *d_gains))
-    d_gain_c, d_bias_c = (None if d is None else units.cut(host.added_up(d), 1) for d in d_of_cell)
-    d_norms = {"gain_x": d_gain_x, "bias_x": d_b, "gain_h": d_gain_h, "bias_h": d_b, "gain_c": d_gain_c,
-               "bias_c": d_bias_c}
+    d_norms = norm_gradients(units, d_bias, *d_gains, *d_of_cell)
+    d_b = d_norms["bias_x"]
     if normed:  # remove the means that `centred` removed from the weights
         d_w_x, d_w_h = (centred(d, out=d) for d in (d_w_x, d_w_h))
         if saved.attrs["norm"] == "layer-theano":

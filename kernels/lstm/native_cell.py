@@ -9,8 +9,8 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import host, native
-from duoln.kernels.lstm.parameters import VARIANTS, Parameters, parameters
+from duoln.kernels import native
+from duoln.kernels.lstm.parameters import VARIANTS, Parameters, norm_gradients, parameters
 from duoln.kernels.product.multiply import column_sums
 from duoln.kernels.recurrent import positions as walks
 from duoln.kernels.recurrent.positions import Units
@@ -71,9 +71,8 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
     d_h, d_c = (None if d is None else np.ascontiguousarray(d) for d in gouts)
     _step_back(*saved.shared(), d_h, d_c, d_x_proj, d_h_proj, d_c_before, d_bias, d_gain_x, d_gain_h, d_gain_c,
                d_bias_c)
-    d_b, d_g_x, d_g_h = (None if d is None else units.cut(host.added_up(d)) for d in (d_bias, d_gain_x, d_gain_h))
-    d_g_c, d_b_c = (None if d is None else units.cut(host.added_up(d), 1) for d in (d_gain_c, d_bias_c))
-    d_norms = {"gain_x": d_g_x, "bias_x": d_b, "gain_h": d_g_h, "bias_h": d_b, "gain_c": d_g_c, "bias_c": d_b_c}
+    d_norms = norm_gradients(units, d_bias, d_gain_x, d_gain_h, d_gain_c, d_bias_c)
+    d_b = d_norms["bias_x"]
     if saved.norm == "layer-theano":  # the bias is inside the input's norm, too
         d_b = d_b + column_sums(d_x_proj)
     return [d_x_proj, d_h_proj, d_c_before, d_b, *(d_norms[name] for name in norm_shapes("lstm", saved.norm, 1))]
