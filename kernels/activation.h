@@ -1,4 +1,4 @@
-// What may follow a norm or a product: nothing, relu or tanh; and its slope, from the value before it. `real` may be a vector.
+// What may follow a norm or a product: nothing, relu or tanh; and its gradient. `real` may be a vector.
 #pragma once
 #include "portable.h"
 
@@ -8,12 +8,13 @@ FUNCTION real activated(real y, int activation) {
     return activation == NONE ? y : activation == RELU ? (y < real{} ? real{} : y) : hyperbolic_tangent(y);
 }
 
-FUNCTION real slope(real y, int activation) {
-    const real one = real{} + 1;
-    if (activation == NONE) return one;
-    if (activation == RELU) return y > real{} ? one : real{};
+// The gradient before an activation, from that after it and the value before it. Where relu is 0 it is 0, even if the gradient after
+// it is not finite.
+FUNCTION real through_activation(real y, real gradient, int activation) {
+    if (activation == NONE) return gradient;
+    if (activation == RELU) return y > real{} ? gradient : real{};
     const real tanh_y = hyperbolic_tangent(y);
-    return one - tanh_y * tanh_y;
+    return gradient * (real{} + 1 - tanh_y * tanh_y);
 }
 
 // The gradient before relu or tanh, from that after it and the value after it.

@@ -25,6 +25,8 @@ from duoln.system import host_memory, openblas
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
 
+_BITS = {np.dtype(np.float32): np.dtype(np.uint32), np.dtype(np.float64): np.dtype(np.uint64)}
+"""The whole numbers that have as many bits as a float."""
 _LONG = 1 << 12
 """Of so many values a sum is made in parts."""
 
@@ -56,6 +58,12 @@ class NumpyBackend(NumpyLikeBackend):
         if isinstance(y, float) and np.ndim(x):
             y = np.full(x.shape[-1], y, x.dtype)  # with a number instead of an array NumPy takes three times as long
         return np.maximum(x, y)
+
+    def where(self, condition: Array, x: Array | float, y: Array | float) -> Array:
+        if isinstance(x, np.ndarray) and x.ndim and isinstance(condition, np.ndarray) and condition.dtype == np.bool_ \
+                and x.dtype in _BITS and isinstance(y, float) and y == 0 and math.copysign(1, y) == 1:
+            return (x.view(_BITS[x.dtype]) * condition).view(x.dtype)  # NumPy's where takes 16 times as long
+        return super().where(condition, x, y)
 
     def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
         axes = _axes_of_a_long_chain(x, axis)

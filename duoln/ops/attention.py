@@ -66,7 +66,7 @@ def _vjp(be: Backend, saved: Any, gouts: tuple[Array | None, Array | None],
         gradients[3] = _values_gradient(be, [(saved, gouts)])
     if any(needs[:3]):
         if g_context is not None:
-            through = be.reshape(be.matmul(values, be.reshape(g_context, (rows, -1, 1))), (rows, steps))
+            through = be.reshape(be.matmul(values, be.reshape(g_context, (rows, values.shape[2], 1))), (rows, steps))
             g_weights = through if g_weights is None else g_weights + through
         mean = be.sum(weights * g_weights, axis=1, keepdims=True)
         g_scores = be.where(mask, weights * (g_weights - mean), 0.0)

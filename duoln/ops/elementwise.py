@@ -78,7 +78,7 @@ log = _unary("log", "Natural logarithm.", lambda be, x: be.log(x), "x", lambda b
 log1p = _unary("log1p", "log(1 + x), exact near 0.", lambda be, x: be.log1p(x), "x", lambda be, x, g: g / (1 + x))
 negative = _unary("negative", "-x.", lambda be, x: -x, "", lambda be, kept, g: -g)
 relu = _unary("relu", "max(x, 0); the gradient at 0 is 0.", lambda be, x: be.maximum(x, 0.0),
-              "y", lambda be, y, g: g * (y > 0))  # NumPy's `where` would take ten times as long
+              "y", lambda be, y, g: be.where(y > 0, g, 0.0))
 round = _unary("round", "The nearest integer, the even one at a tie; the gradient is 0.", lambda be, x: be.round(x),
                "", _zero)
 rsqrt = _unary("rsqrt", "1 / sqrt(x).", lambda be, x: 1.0 / be.sqrt(x), "y", lambda be, y, g: -0.5 * g * (y * y * y))

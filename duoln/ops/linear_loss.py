@@ -80,7 +80,7 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> list[Ar
     shape, x, weight, bias, target, largest, log_sum = saved
     rows, classes = x.shape[0], weight.shape[1]
     if not rows:
-        return [be.zeros(a.shape, be.dtype(x)) for a in (x, weight, bias)] + [None]
+        return [be.zeros(sizes, be.dtype(x)) for sizes in (shape, weight.shape, bias.shape)] + [None]
     g = be.where(target >= 0, be.reshape(gout, (rows, 1)), 0.0)
     step = max(BLOCK // rows, 1)
     of_x, of_weight, of_bias = None, [], []

@@ -106,7 +106,7 @@ static void differentiate(const T* x, const T* gain, const T* bias, const Mean<T
                     vector value = xhat;
                     if (gain) value *= lanes.load(gain + k);
                     if (bias) value += lanes.load(bias + k);
-                    d *= slope(value, ACTIVATION);
+                    d = through_activation(value, d, ACTIVATION);
                 }
                 if (d_gain) lanes.store(d_gain + k, lanes.load(d_gain + k) + d * xhat);
                 if (d_bias) lanes.store(d_bias + k, lanes.load(d_bias + k) + d);

@@ -102,7 +102,7 @@ layer_norm_backward(const storage_t* __restrict__ x, const storage_t* __restrict
                 Row::read_parameter(b, bias, c, width, 0);
 #pragma unroll
                 for (int k = 0; k < 4; ++k)
-                    d.v[c][k] *= slope(xhat.v[c][k] * gains.v[c][k] + b[k], activation);
+                    d.v[c][k] = through_activation(xhat.v[c][k] * gains.v[c][k] + b[k], d.v[c][k], activation);
             }
         }
         xhat.each(width, [&](float& value, int c, int k) {

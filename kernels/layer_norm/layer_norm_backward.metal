@@ -52,7 +52,7 @@ for (int row = threadgroup_position_in_grid.x; row < rows; row += threadgroups_p
 #if HAS_BIAS
         scaled += bias[column];
 #endif
-        if (ACTIVATION) d[u] *= slope(scaled, ACTIVATION);
+        if (ACTIVATION) d[u] = through_activation(scaled, d[u], ACTIVATION);
         gain_sums[u] += d[u] * xhat[u];
         if (CENTRED) bias_sums[u] += d[u];
 #if HAS_GAIN

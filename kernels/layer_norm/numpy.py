@@ -73,7 +73,7 @@ def vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple
     xhat, rstd, gain, activation, y = saved
     dy = np.ascontiguousarray(gout).reshape(xhat.shape)
     if activation:
-        dy = dy * (y > 0) if activation == "relu" else dy * (1 - y * y)
+        dy = be.where(y > 0, dy, 0.0) if activation == "relu" else dy * (1 - y * y)
     ones = np.ones(len(xhat), xhat.dtype)
     dx = None
     if needs[0]:

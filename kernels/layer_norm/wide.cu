@@ -66,7 +66,7 @@ layer_norm_backward_wide(const storage_t* __restrict__ x, const storage_t* __res
     // The gradient before the activation.
     auto d_at = [&](int row, int i, float xhat) {
         const float d = loaded(dy[size_t(row) * stride + first + i]);
-        return HAS_ACTIVATION ? d * slope((gain ? xhat * gain[i] : xhat) + (bias ? bias[i] : 0), activation) : d;
+        return HAS_ACTIVATION ? through_activation((gain ? xhat * gain[i] : xhat) + (bias ? bias[i] : 0), d, activation) : d;
     };
     for (int row = int(blockIdx.x); dx && row < rows; row += int(gridDim.x)) {
         float sums[1 + CENTRED] = {};

@@ -483,7 +483,7 @@ def linear_cross_entropy_reference(x, weight, bias, labels):
     return np.where(labels >= 0, each, 0.0)
 
 
-for shape, classes in [((4, 5), 10), ((1, 1), 1), ((2, 3, 5), 7), ((0, 4), 6), ((5,), 3), ((70, 5), 4097)]:
+for shape, classes in [((4, 5), 10), ((1, 1), 1), ((2, 3, 5), 7), ((0, 4), 6), ((3, 0, 2), 4), ((5,), 3), ((70, 5), 4097)]:
     case(f"linear_cross_entropy{shape}{classes}", partial(ops.linear_cross_entropy, ignore_index=-1),
          lambda rng, s=shape, c=classes: [*gaussians(s, (s[-1], c), (c,))(rng), rng.integers(-1, c, s[:-1]).astype(np.int32)],
          linear_cross_entropy_reference, 70 * classes)
