@@ -125,15 +125,15 @@ class NumpyBackend(NumpyLikeBackend):
 def _axes_of_a_long_chain(x: Array, axis: Axis) -> tuple[int, ...]:
     """The axes of a sum if NumPy would add many values one after another, else none.
 
-    It adds all values of an array, or those of the axis that is the fastest in memory, in pairs. A broadcast axis is
-    not the fastest.
+    It adds all values of an array, or those of the axis that is the fastest in memory, in pairs. A broadcast axis that
+    is kept comes before the fastest.
     """
     if axis is None or x.size < _LONG or x.dtype not in (np.float32, np.float64):
         return ()
     axes = np.lib.array_utils.normalize_axis_tuple(axis, x.ndim)
     if len(axes) == x.ndim or math.prod(x.shape[a] for a in axes) < _LONG:
         return ()
-    steps = {abs(x.strides[a]): a for a in range(x.ndim) if x.shape[a] > 1 and x.strides[a]}
+    steps = {abs(x.strides[a]): a for a in range(x.ndim) if x.shape[a] > 1 and (x.strides[a] or a not in axes)}
     return () if steps and axes == (steps[min(steps)],) else axes
 
 

@@ -13,7 +13,7 @@ from duoln.errors import ShapeError
 from duoln.ops.common import check_beside, check_float
 from duoln.ops.shape import reshape
 
-_NEVER = -1e30
+_NEVER = -3e38
 """The score of a key that a query does not see."""
 _SCORES = 1 << 20
 """So many scores may be computed at once."""
@@ -104,7 +104,7 @@ def _forward(be: Backend, query: Array, key: Array, value: Array, mask: Array | 
         scores = _scores(be, query[..., first:last, :] * scale, keys[..., :end], seen)
         top = be.max(scores, axis=-1, keepdims=True)
         powers = be.exp(scores - top)
-        if mask is not None:  # the scores of a query that sees no key are equal
+        if seen is not None:  # the scores of a query that sees no key are equal
             powers = be.where(seen, powers, 0.0)
         total = be.sum(powers, axis=-1, keepdims=True)
         if mask is not None:
@@ -136,7 +136,7 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
         seen = _seen(be, mask, causal, first, last, end)
         powers = be.exp(_scores(be, queries, keys[..., :end], seen) - top[..., first:last, :])
         weights = powers / total[..., first:last, :]
-        if mask is not None:
+        if seen is not None:
             weights = be.where(seen, weights, 0.0)
         if d_value is not None:
             d_value = _plus(be, d_value, end, be.matmul(_turned(be, weights), g))

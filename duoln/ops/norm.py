@@ -125,6 +125,9 @@ def layer_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array | 
     centred = x - be.mean(x, axis=-1, keepdims=True)
     # The rounding of a large mean leaves an offset, which a second subtraction of the mean removes.
     centred = centred - be.mean(centred, axis=-1, keepdims=True)
+    if not eps:  # what rounding leaves of equal values would be normalised
+        low, high = be.min(x, axis=-1, keepdims=True), be.max(x, axis=-1, keepdims=True)
+        centred = be.where(low == high, 0.0, centred)
     variance = be.mean(centred * centred, axis=-1, keepdims=True)
     if eps_place == "inside":
         rstd = 1.0 / be.sqrt(variance + eps)

@@ -144,7 +144,8 @@ static inline V power(V x, const Chosen& in) {
 }
 
 // The powers of a row's scores, and 0 for other keys before `end`. A query that sees no key gets powers of 0, whose sum counts
-// as 1. The largest score leaves NaN out, the sum does not.
+// as 1. The largest score leaves NaN out, the sum does not. It is taken off before the scale: a product that is rounded once as the
+// largest and not where it is taken off would leave a rest, which is large where scores are.
 template <class T>
 static T powers_of(T* scores, index_t seen, index_t end, const uint8_t* mask, T scale, T* top) {
     using vector = typename Vector<T>::type;
@@ -153,13 +154,13 @@ static T powers_of(T* scores, index_t seen, index_t end, const uint8_t* mask, T 
     const T multiplier = mask ? T(1) : scale;
     vector most = least;
     each_score<T>(seen, end, [&](index_t k, auto in) {
-        const vector x = in ? load(scores + k) * multiplier : least;
+        const vector x = in ? load(scores + k) : least;
         most = x > most ? x : most;
     });
     const T largest = *top = greatest<T>(most);
     vector sum{};
     each_score<T>(seen, end, [&](index_t k, auto in) {
-        const vector weight = power(load(scores + k) * multiplier - largest, in);
+        const vector weight = power((load(scores + k) - largest) * multiplier, in);
         store(scores + k, weight);
         sum += weight;
     });
@@ -185,7 +186,7 @@ static void through_row(T* weights, T* gradients, index_t seen, index_t end, con
     if (mask) hide(weights, seen, mask, scale);
     const T multiplier = mask ? T(1) : scale;
     each_score<T>(seen, end, [&](index_t k, auto in) {
-        const vector weight = power(load(weights + k) * multiplier - top, in) * share;
+        const vector weight = power((load(weights + k) - top) * multiplier, in) * share;
         store(weights + k, weight);
         store(gradients + k, in ? weight * (load(gradients + k) - along) * scale : vector{});
     });

@@ -275,7 +275,7 @@ static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* pa
             }
         }
         barrier.wait();
-        multiply_products(rows, d.d_h_proj, wide, packed, s.first_panel, s.last_panel, d.dh, sizes.stride, true);
+        multiply_products(rows, d.d_h_proj, wide, packed, s, sizes, d.dh, true);
         bound(d.dh, rows, sizes, s, d.limit);
     }
 }

@@ -65,7 +65,9 @@ def _fast_vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) ->
 
 def _fast_supports(be: Backend, x: Array, *arrays: Array | None, eps: float, eps_place: str,
                    **unused: Any) -> str | None:
-    return "epsilon is outside the root" if eps_place != "inside" else _GATE.supports(be, x)
+    if eps_place != "inside" or not eps:
+        return "epsilon is outside the root" if eps else "epsilon is 0"
+    return _GATE.supports(be, x)
 
 
 def _metal_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float, eps_place: str,

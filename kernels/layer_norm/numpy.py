@@ -58,6 +58,8 @@ def forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: 
     rows = np.ascontiguousarray(x).reshape(prod(x.shape[:-1]), x.shape[-1])
     centred = rows - _mean(rows)
     centred -= _mean(centred)  # the rest of a large mean, after rounding
+    if not eps:
+        centred[np.ptp(rows, axis=1) == 0] = 0  # rounding leaves a rest of equal values, which would be normalised
     rstd = 1 / np.sqrt(_mean_of_products(centred, centred) + eps)
     xhat = centred * rstd
     y = xhat if gain is None else xhat * gain

@@ -92,7 +92,11 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list
     d_bias = np.empty_like(bias) if needs[2] else None
     ones = np.ones((1, len(rows.x)), rows.x.dtype)
     for k, block in enumerate(_blocks(len(rows.x), weight.shape[1])):
-        logits = multiply(rows.x, weight[:, block], bias=bias[block]) if saved.kept is None else saved.kept[k]
+        if saved.kept is None:
+            logits = multiply(rows.x, weight[:, block])
+            logits += bias[block]  # after the whole product, as forward: the largest logit has those roundings
+        else:
+            logits = saved.kept[k]
         d_logits = logits if saved.kept is None else np.empty_like(logits)
         _differentiate(logits, rows.label, rows.largest, rows.total, d_loss, d_logits, *logits.shape, block.start,
                        native.threads_for(logits.nbytes))

@@ -416,7 +416,7 @@ static void walk_back(Lstm<T> l, LstmGradients<T> d, const T* packed, T* panel_s
         if (barrier.members == 1 && position > 0)
             wanted = lines_of_products(sizes, s, sizes.time(position - 1), few_inputs ? l.h_proj : l.x_proj,
                                        few_inputs ? nullptr : l.h_proj, wide);
-        multiply_products(rows, l.state_products(), wide, packed, s.first_panel, s.last_panel, d.dh, sizes.stride, false, wanted);
+        multiply_products(rows, l.state_products(), wide, packed, s, sizes, d.dh, false, wanted);
         bound(d.dh, rows, sizes, s, d.limit);
         bound(d.dc, rows, sizes, s, d.limit);
     }

@@ -247,22 +247,27 @@ static void multiply_states(const Rows& rows, const T* states, index_t stride, c
         for (index_t r = 0; r < rows.count(); ++r) std::fill_n(out + r * wide + end * Panel<T>::width - filling, filling, T(0));
 }
 
-// The same back: the rows of `states` get the products of the rows of `products`, or they are added. Meanwhile the CPU asks for the
-// lines that are `wanted`.
+// The same back: the rows of `states` (batch, stride) get the products of the rows of `products` (positions, wide), or they are added.
+// What fills up the last panel stays zero. Meanwhile the CPU asks for the lines that are `wanted`.
 template <class T>
-static void multiply_products(const Rows& rows, const T* products, index_t wide, const T* packed, index_t first, index_t last,
-                              T* states, index_t stride, bool add, const Prefetch& wanted = Prefetch()) {
+static void multiply_products(const Rows& rows, const T* products, index_t wide, const T* packed, const Share& s, const Sizes& sizes,
+                              T* states, bool add, const Prefetch& wanted = Prefetch()) {
+    static constexpr index_t W = Panel<T>::width;
     if (rows.count() == 0) return;
+    const index_t stride = sizes.stride, first = s.first_panel, last = s.last_panel, begin = first * W, count = (last - first) * W;
     const FromRows<T> a{products + rows.slot[0] * wide, wide};
-    if (rows.side_by_side())
-        return product(a, rows.count(), packed, first, last, wide, states + rows.row[0] * stride, stride, add, wanted);
-    const Aligned<T> room(rows.count() * stride);
-    const index_t begin = first * Panel<T>::width, count = (last - first) * Panel<T>::width;
-    for (index_t r = 0; add && r < rows.count(); ++r)
-        std::copy_n(states + rows.row[r] * stride + begin, count, room.data() + r * stride + begin);
-    product(a, rows.count(), packed, first, last, wide, room.data(), stride, add, wanted);
-    for (index_t r = 0; r < rows.count(); ++r)
-        std::copy_n(room.data() + r * stride + begin, count, states + rows.row[r] * stride + begin);
+    if (rows.side_by_side()) {
+        product(a, rows.count(), packed, first, last, wide, states + rows.row[0] * stride, stride, add, wanted);
+    } else {
+        const Aligned<T> room(rows.count() * stride);
+        for (index_t r = 0; add && r < rows.count(); ++r)
+            std::copy_n(states + rows.row[r] * stride + begin, count, room.data() + r * stride + begin);
+        product(a, rows.count(), packed, first, last, wide, room.data(), stride, add, wanted);
+        for (index_t r = 0; r < rows.count(); ++r)
+            std::copy_n(room.data() + r * stride + begin, count, states + rows.row[r] * stride + begin);
+    }
+    if (last * W > sizes.hidden)
+        for (const index_t row : rows.row) std::fill(states + row * stride + sizes.hidden, states + row * stride + stride, T(0));
 }
 
 // Finds the rows that take part in a time step; the others of the share keep their states.

@@ -110,7 +110,7 @@ static void walk_back(const Rnn<T>& n, RnnGradients<T> d, const T* packed, T* pa
             }
             barrier.wait();
         }
-        multiply_products(rows, d.d_sums, S, packed, s.first_panel, s.last_panel, d.dh, S, false);
+        multiply_products(rows, d.d_sums, S, packed, s, sizes, d.dh, false);
         bound(d.dh, rows, sizes, s, d.limit);
     }
 }

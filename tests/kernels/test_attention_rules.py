@@ -2,6 +2,7 @@
 
 import itertools
 import tracemalloc
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -105,6 +106,24 @@ def test_large_scores_and_queries_that_see_nothing(be, rng):
         value, gradients = f([q, k, v])
         assert np.isfinite(float(value)) and all(np.isfinite(g.numpy()).all() for g in gradients)
         assert not attention(q, k, v, duoln.tensor(mask, be), scale=scale).numpy()[:, 2].any() and not gradients[0].numpy()[:, 2].any()
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("size", [1e6, 3e9, 1e15])
+def test_scores_that_are_huge(size, scale, be, rng):
+    """The largest score has a difference of exactly 0, however it is rounded."""
+    q, k, v = rng.standard_normal((64, 3)), rng.standard_normal((5, 3)) * size, rng.standard_normal((5, 3))
+    q, k, v = (a.astype(np.float32) for a in (q, k, v))
+    y = ops.scaled_dot_product_attention(*(duoln.tensor(a, be) for a in (q, k, v)), scale=scale).numpy()
+    np.testing.assert_allclose(y, v[(q.astype(np.float64) @ k.T).argmax(axis=1)], rtol=1e-5)
+
+
+def test_a_causal_query_sees_no_later_key_however_small_its_own_scores_are(be):
+    q, k, v = np.full((3, 1), 1e16, np.float32), np.full((3, 1), -1e16, np.float32), np.float32([[1], [2], [30]])
+    for run in (nullcontext, composed_only):
+        with run():
+            y = ops.scaled_dot_product_attention(*(duoln.tensor(a, be) for a in (q, k, v)), causal=True).numpy()
+        np.testing.assert_allclose(y, [[1], [1.5], [11]], rtol=1e-6)
 
 
 def test_what_a_causal_query_does_not_see_changes_nothing(be, rng):

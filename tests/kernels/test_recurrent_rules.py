@@ -20,10 +20,13 @@ from recurrent_cases import (
     rule_of,
 )
 
+import duoln
 from duoln import ops
+from duoln.core import composed_only
 from duoln.kernels import native
 from duoln.kernels.recurrent.cases import KEPT
 from duoln.kernels.recurrent.positions import FEW_INPUTS
+from duoln.ops.recurrent.variants import GATES
 from duoln.testing import check_rule
 
 BOTH, DTYPES = (False, True), ("float32", "float64")
@@ -158,3 +161,24 @@ def test_the_remaining_variants_are_left_to_the_composed_rule(name, cell, norm, 
     assert norm in rule.supports(numpy_backend, *arguments, **attributes(cell, norm))
     outside = {**attributes(cell, "layer"), "eps_place": "outside"}
     assert "outside" in rule.supports(numpy_backend, *arguments, **outside)
+
+
+@pytest.mark.parametrize("hidden", [15, 16, 33])
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_an_infinite_gradient_that_is_limited_stays_finite(cell, hidden, rng, numpy_backend):
+    """What fills up the last panel of units would make NaN of it at the next time step."""
+    gates, weights = GATES[cell], np.ones((3, 2, hidden), np.float32)
+    weights[2, 1, 0] = np.inf
+    x, h, w_x, w_h, bias = (duoln.tensor((0.5 * rng.standard_normal(shape)).astype(np.float32), numpy_backend) for shape in (
+        (3, 2, 4), (2, hidden), (4, gates * hidden), (hidden, gates * hidden), (gates * hidden,)))
+    states = (h, h) if cell == "lstm" else (h,)
+
+    def loss(x):
+        return ops.sum(getattr(ops, cell)(x, *states, w_x, w_h, bias, gradient_limit=0.5)[0] * duoln.tensor(weights, numpy_backend))
+
+    with np.errstate(invalid="ignore"):
+        gradient = duoln.value_and_grad(loss)(x)[1].numpy()
+        with composed_only():
+            expected = duoln.value_and_grad(loss)(x)[1].numpy()
+    assert np.isfinite(expected[:2]).all() or cell != "rnn"  # in other cells infinity times a slope of 0 is NaN
+    np.testing.assert_allclose(gradient[:2], expected[:2], rtol=1e-4, atol=1e-6)

@@ -96,6 +96,20 @@ def test_the_last_layer_has_the_same_bits_for_any_number_of_threads(kept, layer,
     assert all(one == runs[0] for one in runs)
 
 
+@pytest.mark.parametrize("kept", [0, 1 << 28])
+def test_a_bias_far_from_zero(kept, rng, numpy_backend, monkeypatch):
+    """The gradient's logits have the roundings of the value's, or they would not fit the largest one, which is kept."""
+    monkeypatch.setattr(last_layer, "KEEP_BYTES", kept)
+    x, weight = (rng.standard_normal(shape).astype(np.float32) for shape in ((65, 600), (600, 33)))
+    bias, labels = np.zeros(33, np.float32), np.zeros(65, np.int32)
+    bias[7] = 3e6
+    _, saved = _rule(ops.linear_cross_entropy).forward(numpy_backend, x, weight, bias, labels)
+    gradient = _rule(ops.linear_cross_entropy).vjp(numpy_backend, saved, np.ones(65, np.float32), (False, False, True, False))[2]
+    expected = np.zeros(33)
+    expected[7], expected[0] = 65, -65
+    np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_logits_that_are_not_finite(layer, numpy_backend):
     """A whole first block of minus infinity, as of words that are never the next, leaves the loss finite."""
     x, weight, bias, labels = layer

@@ -96,3 +96,10 @@ def test_layouts(dtype, be):
             result, expected = fn(view), fn(plain)
             assert isinstance(result, Tensor) and result.dtype == expected.dtype
             np.testing.assert_allclose(result.numpy().astype(np.float32), expected.numpy().astype(np.float32), rtol=8e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_an_activated_product_is_stored_as_its_input(activation, be):
+    """As the product and the activation apart."""
+    x, weight = duoln.tensor(np.ones((2, 3), np.float32), be, dtype="float16"), duoln.tensor(np.ones((3, 4), np.float32), be)
+    assert ops.activated_linear(x, weight, activation=activation).dtype == ops.linear(x, weight).dtype == "float16"
