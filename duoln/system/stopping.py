@@ -63,22 +63,23 @@ def handed_on(handler: Callable[[int], None]) -> Iterator[None]:
         yield
 
 
-class _Ended(BaseException):
-    """A signal that ends the process. Like KeyboardInterrupt it is none of the errors that code handles."""
-
-
 @contextmanager
-def cleaned_up() -> Iterator[None]:
-    """Let a SIGTERM or SIGHUP that ends the process end it after this context has been left, as by an exception."""
-    def end(number: int, frame: FrameType | None) -> None:
-        raise _Ended(number)
+def deferred() -> Iterator[StopRequest]:
+    """A request that a signal makes where it would end the process, or raise KeyboardInterrupt. It does so after this
+    context, which can end what it has begun. Other handlers stay.
+    """
+    request = StopRequest()
 
-    fatal = {number: handler for number, handler in _handlers().items() if handler == signal.SIG_DFL}
+    def ask(number: int, frame: FrameType | None) -> None:
+        request.number = number
+
+    usual = (signal.SIG_DFL, signal.default_int_handler)
     try:
-        with _handled(end, fatal):
-            yield
-    except _Ended as stop:
-        signal.raise_signal(stop.args[0])
+        with _handled(ask, {number: handler for number, handler in _handlers().items() if handler in usual}):
+            yield request
+    finally:
+        if request.number is not None:
+            signal.raise_signal(request.number)
 
 
 def _handlers() -> dict[int, Any]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from subprocess import DEVNULL, STDOUT, Popen
+from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
 from typing import Any, NamedTuple
 
 from duoln.errors import KernelError
@@ -26,9 +26,10 @@ from duoln.kernels.native import storage, toolchain
 from duoln.kernels.native.remarks import say
 from duoln.kernels.native.storage import REALS, Record, Unit
 from duoln.kernels.native.toolchain import Compiler
-from duoln.system.stopping import cleaned_up
+from duoln.system.stopping import StopRequest, deferred
 
 _SECONDS = 300.0
+_SLOW_SECONDS = 5.0
 _POLL_SECONDS = 0.01
 _SHOWN_LINES = 20
 _ASIDE = "building-"
@@ -145,16 +146,30 @@ def trial(chosen: Compiler) -> str | None:
         with _alone(storage.folder()), tempfile.TemporaryDirectory(dir=storage.folder(), prefix=_ASIDE) as aside:
             text, made = Path(aside, "trial.cpp"), Path(aside, "trial.so")
             text.write_text(_TRIAL, encoding="utf-8")
-            done = toolchain.answer([*chosen.command, *toolchain.flags_for(chosen, toolchain.NATIVE), str(text), "-o",
-                                     str(made)])
-            if isinstance(done, Exception):
-                return str(done)
-            if done.returncode or not made.is_file():
-                return f"it says {toolchain.first_words(done)}"
-            ctypes.CDLL(str(made))
+            problem = _problem_of([*chosen.command, *toolchain.flags_for(chosen, toolchain.NATIVE), str(text), "-o",
+                                   str(made)], chosen.version)
+            if problem is None and made.is_file():
+                ctypes.CDLL(str(made))
+            return problem or (None if made.is_file() else "it makes no file")
     except OSError as error:
         return str(error)
-    return None
+
+
+def _problem_of(command: Sequence[str], name: str) -> str | None:
+    """Why a compiler does not do what it is told; None if it does. Zig takes some 40 s at its very first use."""
+    with Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, encoding="utf-8",
+               errors="replace") as process:
+        try:
+            for seconds in (_SLOW_SECONDS, _SECONDS):
+                try:
+                    words = process.communicate(timeout=seconds)[0].strip()
+                except TimeoutExpired:
+                    say(f"waiting for {name}")
+                else:
+                    return f"it says {(words.splitlines() or ['nothing'])[0]}" if process.returncode else None
+        finally:
+            process.kill()
+    return f"it takes more than {_SECONDS:.0f} s"
 
 
 def _build(units: Sequence[Unit], plan: Plan) -> dict[Unit, str]:
@@ -168,8 +183,8 @@ def _build(units: Sequence[Unit], plan: Plan) -> dict[Unit, str]:
             reals = " and ".join(dict.fromkeys(unit.real for unit in missing))
             say(f"compiling {names} in {reals} for {'this CPU' if plan.march == toolchain.NATIVE else plan.march} with "
                 f"{plan.compiler.version}; this is done once")
-            with cleaned_up(), tempfile.TemporaryDirectory(dir=plan.folder, prefix=_ASIDE) as aside:
-                logs = dict(_compiled(missing, plan, Path(aside)))
+            with deferred() as request, tempfile.TemporaryDirectory(dir=plan.folder, prefix=_ASIDE) as aside:
+                logs = dict(_compiled(missing, plan, Path(aside), request))
     return logs
 
 
@@ -198,15 +213,16 @@ def _alone(folder: Path) -> Iterator[None]:
             os.close(lock)
 
 
-def _compiled(units: Sequence[Unit], plan: Plan, aside: Path) -> Iterator[tuple[Unit, str]]:
-    """Compile as many side by side as there are cores; pairs of each unit that does not compile, and the log.
+def _compiled(units: Sequence[Unit], plan: Plan, aside: Path, request: StopRequest) -> Iterator[tuple[Unit, str]]:
+    """Compile as many side by side as there are cores; pairs of each unit that does not compile, and the log. A signal
+    ends it: raised at once, it could come between the start of a compiler and the note of it.
 
     Long texts come first, so that no core waits at the end for one that began late.
     """
     waiting = sorted(units, key=lambda unit: len(source.text(unit.file)), reverse=True)
     running = list[Running]()
     try:
-        while waiting or running:
+        while (waiting or running) and request.number is None:
             while waiting and len(running) < host.workers():
                 unit = waiting.pop(0)
                 try:

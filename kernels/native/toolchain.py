@@ -69,7 +69,7 @@ def _answered() -> Compiler | None:
         if path is None:
             continue
         command = (path, *words)
-        done = answer([*command, "--version"])
+        done = _answer([*command, "--version"])
         if not isinstance(done, Exception) and done.returncode == 0 and done.stdout.strip():
             return Compiler(command, done.stdout.splitlines()[0])
     return None
@@ -174,18 +174,13 @@ def target(chosen: Compiler, march: str) -> Target:
 @cache
 def _macros(chosen: Compiler, flags: tuple[str, ...]) -> subprocess.CompletedProcess[str] | Exception:
     """What the compiler answers when it is asked for its macros with these flags for a CPU."""
-    return answer([*chosen.command, *FLAGS, *flags, "-dM", "-E", "-x", "c++", os.devnull])
+    return _answer([*chosen.command, *FLAGS, *flags, "-dM", "-E", "-x", "c++", os.devnull])
 
 
-def answer(command: Sequence[str]) -> subprocess.CompletedProcess[str] | Exception:
+def _answer(command: Sequence[str]) -> subprocess.CompletedProcess[str] | Exception:
     """What a program says, or why it does not answer."""
     try:
         return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, encoding="utf-8",
                               errors="replace", timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return error
-
-
-def first_words(done: subprocess.CompletedProcess[str]) -> str:
-    """The first line of what a program says."""
-    return ((done.stderr.strip() or done.stdout.strip()).splitlines() or ["nothing"])[0]

@@ -4,10 +4,10 @@ import os
 import shutil
 
 import pytest
-from compiled import COMPILED, libraries, python_path, run
+from compiled import COMPILED, libraries, make_compiler, python_path, run
 
 from duoln.kernels import native
-from duoln.kernels.native import toolchain
+from duoln.kernels.native import building, toolchain
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
 ZIG = """#!/bin/sh
@@ -96,7 +96,8 @@ def test_a_compiler_of_the_path_that_cannot_compile_costs_the_speed_and_nothing_
 @pytest.mark.parametrize(("fault", "words"), [
     ("*.so*) echo 'cannot execute as' >&2; exit 1 ;;", "it says cannot execute as"),
     ('*.so*) shift $(($# - 1)); echo garbage > "$1"; exit ;;', "trial.so"),
-    ("*.so*) exit ;;", "it says nothing")], ids=["no assembler", "no library", "silent"])
+    ("*.so*) exit ;;", "it makes no file"), ("*.so*) exit 1 ;;", "it says nothing")],
+    ids=["no assembler", "no library", "no file", "silent"])
 def test_a_compiler_whose_libraries_do_not_run(fault, words, tmp_path):
     """It is told before a kernel is compiled, and also where nothing else is asked for, as by `duoln doctor`."""
     (tmp_path / "c++").write_text(f"#!/bin/sh\ncase \"$*\" in {fault} esac\nexec {native.compiler().command[0]} \"$@\"\n")
@@ -106,6 +107,18 @@ def test_a_compiler_whose_libraries_do_not_run(fault, words, tmp_path):
     assert done.stderr.count("\n") == 1 and "NumPy's rule runs instead" in done.stderr and not libraries(tmp_path / "cache")
     told = run(tmp_path / "cache", "from duoln.kernels import native\nprint(native.facts()['rules'])", DUOLN_CXX=tmp_path / "c++")
     assert told.stdout == "interpreted\n"
+
+
+def test_a_slow_compiler_is_waited_for_and_told(tmp_path, monkeypatch, capsys):
+    compiler = make_compiler(tmp_path / "c++", tmp_path / "log", "")
+    compiler.write_text(compiler.read_text().replace("exec c++", "sleep 0.3; exec c++"))
+    monkeypatch.setattr(building, "_SLOW_SECONDS", 0.01)
+    monkeypatch.setenv("DUOLN_KERNELS", str(tmp_path / "kernels"))
+    (tmp_path / "kernels").mkdir(mode=0o700)
+    assert building.trial(toolchain.Compiler((str(compiler),), "a slow one")) is None
+    assert capsys.readouterr().err == "duoln: waiting for a slow one\n"
+    monkeypatch.setattr(building, "_SECONDS", 0.01)
+    assert building.trial(toolchain.Compiler((str(compiler),), "a slower one")) == "it takes more than 0 s"
 
 
 def test_a_compiler_of_c_alone(tmp_path):
