@@ -125,7 +125,8 @@ public:
     }
 
 private:
-    // Signals belong to the threads of Python, but for those of a thread's own faults, whose handlers tell where it was. Where the system gives no more threads, those that there are do the work.
+    // Signals belong to the threads of Python, except those of a thread's own faults, whose handlers tell where it was. Where the
+    // system gives no more threads, those that there are do the work.
     void start(int threads) {
         if (started_ >= threads) return;
         sigset_t blocked, before;
@@ -191,7 +192,8 @@ inline Team* team() {
     return known;
 }
 
-// Runs a job on the team, see Team::run; false if there is none. If a part finds too little memory, the others are finished, and the caller gets the error.
+// Runs a job on the team, see Team::run; false if there is none. If a part finds too little memory, the others are finished, and the
+// caller gets the error.
 template <class Work>
 static bool run_parts(index_t count, int parts, int threads, const Work& work) {
     struct Job {

@@ -62,7 +62,8 @@ class NumpyBackend(NumpyLikeBackend):
     def where(self, condition: Array, x: Array | float, y: Array | float) -> Array:
         if isinstance(x, np.ndarray) and x.ndim and isinstance(condition, np.ndarray) and condition.dtype == np.bool_ \
                 and x.dtype in _BITS and isinstance(y, float) and y == 0 and math.copysign(1, y) == 1:
-            return (x.view(_BITS[x.dtype]) * condition).view(x.dtype)  # NumPy's where takes 16 times as long
+            bits: Array = x.view(_BITS[x.dtype])
+            return (bits * condition).view(x.dtype)  # NumPy's where takes 16 times as long
         return super().where(condition, x, y)
 
     def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
