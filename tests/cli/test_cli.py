@@ -141,6 +141,7 @@ def test_the_default_folder_is_named_after_task_and_time(tmp_path, here):
     (["bench", "attention", "--shape", "1,2,3"], 2, ["B,H,T,D", "1,2,3"]),
     (["bench", "rnn", "--shape", "1,2,3"], 2, ["T,B,IN,H", "1,2,3"]),
     (["bench", "rnn", "--cell", "gru", "--norm", "layer-cell"], 2, ["layer-theano", "'layer-cell'"]),
+    (["bench", "rnn", "--shape", "99999999999999999999,4,3,16"], 2, ["T,B,IN,H whose product is below 2 ** 48"]),
     (["bench", "ops", "--shape", "3"], 2, ["ROWS,WIDTH", "'3'"]),
     (["bench", "ops", "--op", "gelu"], 2, ["softmax_cross_entropy", "'gelu'"]),
     (["bench", "ops", "--rounds", "0"], 2, ["rounds", "0"]),

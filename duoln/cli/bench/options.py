@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from duoln.bench.records import check_target, make_case, make_record, write
 from duoln.cli import console
 from duoln.cli.rows_table import RowsTable
 from duoln.errors import UsageError
+
+_MOST_VALUES = 1 << 48
+"""The product of sizes that is refused: no array can have so many values."""
 
 
 def add_common(parser: argparse.ArgumentParser, rounds: int, runs: int | None = None) -> None:
@@ -31,7 +35,10 @@ def numbers(text: str, form: str) -> list[int]:
     parts = text.split(",")
     if len(parts) != form.count(",") + 1 or not all(p.isdecimal() and int(p) > 0 for p in parts):
         raise argparse.ArgumentTypeError(f"expected {form} of at least 1 each, found {text!r}")
-    return [int(p) for p in parts]
+    values = [int(p) for p in parts]
+    if prod(values) >= _MOST_VALUES:
+        raise argparse.ArgumentTypeError(f"expected {form} whose product is below 2 ** 48, found {text!r}")
+    return values
 
 
 def begin(args: argparse.Namespace) -> Backend:
