@@ -22,7 +22,10 @@ _LINE_BYTES = 64
 
 
 def threads_for(amount: int, least: int = PARALLEL_BYTES) -> int:
-    """How many threads for work on so many bytes, or on what else `least` counts: to wake one takes 10 to 40 us."""
+    """How many threads for some work: one if `amount` is less than `least`, both in bytes or in another unit.
+
+    To wake a thread takes 10 to 40 us.
+    """
     return workers() if amount >= least else 1
 
 

@@ -11,8 +11,6 @@ from duoln.errors import UsageError
 from duoln.system import cgroup, variables
 
 _THREADS = "DUOLN_THREADS"
-_MOST = (1 << 31) - 1
-"""What a kernel takes as a number of threads."""
 
 
 @cache
@@ -28,7 +26,7 @@ def workers() -> int:
                          f"{os.environ[_THREADS]!r}")
     asked = asked or variables.count("OMP_NUM_THREADS")  # which may be a list, for OpenMP alone
     if asked is not None:
-        return min(asked, _MOST)
+        return asked
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, cgroup.processors() or cores)
 

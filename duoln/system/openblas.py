@@ -25,8 +25,6 @@ AVX512 = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"})
 _CPUINFO = Path("/proc/cpuinfo")
 _COUNT = "OPENBLAS_NUM_THREADS"
 _SPIN = "OPENBLAS_THREAD_TIMEOUT"
-_MOST_THREADS = (1 << 31) - 1
-"""What OpenBLAS's functions take; it uses no more than it has been compiled for."""
 _SPIN_CYCLES = "20"
 """As a power of two; OpenBLAS takes 4 to 30."""
 
@@ -67,9 +65,9 @@ def limit_threads() -> None:
     allowed = variables.count("DUOLN_THREADS")
     if allowed is None or _COUNT in os.environ:
         return
-    os.environ[_COUNT] = str(min(allowed, _MOST_THREADS))
+    os.environ[_COUNT] = str(allowed)
     if "numpy" in sys.modules and (function := _function("set_num_threads")) is not None:
-        function(min(allowed, _MOST_THREADS))
+        function(allowed)
 
 
 def choose_core() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 
+_MOST = (1 << 31) - 1
+"""What functions of C take as a number."""
+
 
 def count(name: str) -> int | None:
-    """A variable's whole number above 0; None if it has none."""
+    """A variable's whole number above 0, at most 2 ** 31 - 1; None if it has none."""
     text = os.environ.get(name, "")
-    return int(text) or None if text.isdecimal() else None
+    return min(int(text), _MOST) or None if text.isdecimal() else None

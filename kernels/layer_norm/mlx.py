@@ -43,8 +43,11 @@ class _Saved(NamedTuple):
 
 def normalised(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
                activation: str | None = None) -> Array:
-    """Rows of float32, by MLX's kernel if it is accurate here, else by duoln's formula."""
-    if _GATE.inaccurate(be) is None:
+    """Rows of float32, by MLX's kernel if it is accurate here, else by duoln's formula.
+
+    Without epsilon MLX normalises what rounding leaves of equal values.
+    """
+    if eps and _GATE.inaccurate(be) is None:
         return _fast(x, gain, bias, eps, activation)
     return _composed(be, x, gain, bias, eps, activation=activation)
 
@@ -65,9 +68,9 @@ def _fast_vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) ->
 
 def _fast_supports(be: Backend, x: Array, *arrays: Array | None, eps: float, eps_place: str,
                    **unused: Any) -> str | None:
-    if eps_place != "inside" or not eps:
-        return "epsilon is outside the root" if eps else "epsilon is 0"
-    return _GATE.supports(be, x)
+    if not eps:
+        return "epsilon is 0"
+    return "epsilon is outside the root" if eps_place != "inside" else _GATE.supports(be, x)
 
 
 def _metal_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float, eps_place: str,

@@ -95,9 +95,10 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list
         if saved.kept is None:
             logits = multiply(rows.x, weight[:, block])
             logits += bias[block]  # after the whole product, as forward: the largest logit has those roundings
+            d_logits = logits
         else:
             logits = saved.kept[k]
-        d_logits = logits if saved.kept is None else np.empty_like(logits)
+            d_logits = np.empty_like(logits)
         _differentiate(logits, rows.label, rows.largest, rows.total, d_loss, d_logits, *logits.shape, block.start,
                        native.threads_for(logits.nbytes))
         if needs[0]:

@@ -147,7 +147,7 @@ def trial(chosen: Compiler) -> str | None:
             text, made = Path(aside, "trial.cpp"), Path(aside, "trial.so")
             text.write_text(_TRIAL, encoding="utf-8")
             problem = _problem_of([*chosen.command, *toolchain.flags_for(chosen, toolchain.NATIVE), str(text), "-o",
-                                   str(made)], chosen.version)
+                                   str(made)], chosen.version, Path(aside))
             if problem is None and made.is_file():
                 ctypes.CDLL(str(made))
             return problem or (None if made.is_file() else "it makes no file")
@@ -155,21 +155,31 @@ def trial(chosen: Compiler) -> str | None:
         return str(error)
 
 
-def _problem_of(command: Sequence[str], name: str) -> str | None:
+def _problem_of(command: Sequence[str], name: str, aside: Path) -> str | None:
     """Why a compiler does not do what it is told; None if it does. Zig takes some 40 s at its very first use."""
-    with Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, encoding="utf-8",
-               errors="replace") as process:
+    with Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, encoding="utf-8", errors="replace",
+               start_new_session=True, env=_with_room(aside)) as process:
         try:
-            for seconds in (_SLOW_SECONDS, _SECONDS):
-                try:
-                    words = process.communicate(timeout=seconds)[0].strip()
-                except TimeoutExpired:
-                    say(f"waiting for {name}")
-                else:
-                    return f"it says {(words.splitlines() or ['nothing'])[0]}" if process.returncode else None
+            words = _words_of(process, name)
+        except TimeoutExpired:
+            return f"it takes more than {_SECONDS:.0f} s"
         finally:
-            process.kill()
-    return f"it takes more than {_SECONDS:.0f} s"
+            _end(process)
+    return f"it says {(words.splitlines() or ['nothing'])[0]}" if process.returncode else None
+
+
+def _words_of(process: Popen[str], name: str) -> str:
+    """What a compiler says until it ends; a line says that it takes long."""
+    try:
+        return process.communicate(timeout=_SLOW_SECONDS)[0].strip()
+    except TimeoutExpired:
+        say(f"waiting for {name}")
+        return process.communicate(timeout=_SECONDS)[0].strip()
+
+
+def _with_room(aside: Path) -> dict[str, str]:
+    """The variables of a compiler, whose own files go aside, too: the system's folder for them may be full."""
+    return {**os.environ, "TMPDIR": str(aside)}
 
 
 def _build(units: Sequence[Unit], plan: Plan) -> dict[Unit, str]:
@@ -241,7 +251,7 @@ def _compiled(units: Sequence[Unit], plan: Plan, aside: Path, request: StopReque
                 yield ended.unit, f"{_line_to_type(ended.unit, plan)}\n{log}"
     finally:  # after a signal or a full disk no compiler stays behind
         for each in running:
-            _end(each)
+            _end(each.process)
 
 
 def _started(unit: Unit, plan: Plan, aside: Path) -> Running:
@@ -253,7 +263,7 @@ def _started(unit: Unit, plan: Plan, aside: Path) -> Running:
     with log.open("w", encoding="utf-8") as output:
         try:
             process = Popen(command, stdin=DEVNULL, stdout=output, stderr=STDOUT, start_new_session=True,
-                            env={**os.environ, "TMPDIR": str(aside.parent)})
+                            env=_with_room(aside.parent))
         except OSError as error:
             raise _NotStartedError(f"{_line_to_type(unit, plan)}\n{error}") from error
     return Running(unit, built, log, process, time.monotonic() + _SECONDS)
@@ -272,17 +282,17 @@ def _line_to_type(unit: Unit, plan: Plan) -> str:
 def _has_ended(running: Running) -> bool:
     """Whether a compiler has ended; one that takes too long is ended, and says so in its log."""
     if running.process.poll() is None and time.monotonic() > running.deadline:
-        _end(running)
+        _end(running.process)
         with running.log.open("a", encoding="utf-8") as output:
             output.write(f"stopped after {_SECONDS:.0f} s\n")
     return running.process.poll() is not None
 
 
-def _end(running: Running) -> None:
+def _end(process: Popen[Any]) -> None:
     """End a compiler and the programs that it has started, which are the group of its session."""
-    if running.process.poll() is None:
-        os.killpg(running.process.pid, signal.SIGKILL)
-    running.process.wait()
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _keep(running: Running, plan: Plan) -> None:

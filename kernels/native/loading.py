@@ -76,16 +76,21 @@ def obstacle() -> Obstacle | None:
     chosen, refused = toolchain.compiler(), []
     for unit in storage.units():
         choice = _choice(unit, chosen)
-        if isinstance(choice, Stored):
-            try:
-                ctypes.CDLL(str(choice.path))
-            except OSError as error:
-                choice = str(error)
-            else:
-                return None
-        refused += [] if choice == storage.absence() else [choice]
+        problem = choice if isinstance(choice, str) else _load_problem(choice)
+        if problem is None:
+            return None
+        refused += [] if problem == storage.absence() else [problem]
     to_compiling = _obstacle_to_compiling(chosen)
     return to_compiling and to_compiling._replace(reason="; ".join([to_compiling.reason, *refused[:1]]))
+
+
+def _load_problem(choice: Stored) -> str | None:
+    """Why the system does not load a library; None if it does."""
+    try:
+        ctypes.CDLL(str(choice.path))
+    except OSError as error:
+        return str(error)
+    return None
 
 
 def _obstacle_to_compiling(chosen: Compiler | None) -> Obstacle | None:

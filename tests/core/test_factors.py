@@ -137,13 +137,10 @@ def test_factors_in_any_layout(left, right, rng, given):
     """A plug-in's rule gives what it likes."""
     [rule] = [r for r in ops.adam_update.rules("numpy") if r.takes_factors]
     factors = Factors(left(rng.standard_normal((4, 30), np.float32)), right(rng.standard_normal((4, 50), np.float32)))
-    numbers = (np.float32(0.01), np.float32(1e-8), None)
-    others = [np.ones((30, 50), np.float32) for _ in range(3)]
+    rate, eps, ones = np.array(0.01, np.float32), np.array(1e-8, np.float32), np.ones((30, 50), np.float32)
 
     def updated(gradient):
-        arrays = (others[0], gradient, *others[1:])
-        return rule.forward(duoln.backend("numpy"), *map(lambda a: a if a is None else np.asarray(a), numbers), *arrays,
-                            beta1=0.9, beta2=0.999, donate=False)[0]
+        return rule.forward(duoln.backend("numpy"), rate, eps, None, ones, gradient, ones, ones, beta1=0.9, beta2=0.999, donate=False)[0]
 
     for of_factors, of_array in zip(updated(factors), updated(np.asarray(factors)), strict=True):
         np.testing.assert_allclose(of_factors, of_array, rtol=1e-5, atol=1e-6)

@@ -9,6 +9,18 @@ from duoln.kernels import native
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
 
 
+NOEXEC = """
+import ctypes
+class Refused(ctypes.CDLL):
+    def __init__(self, name, *args, **options):
+        if name and "native" in str(name):
+            raise OSError(f"{name}: failed to map segment from shared object")
+        super().__init__(name, *args, **options)
+ctypes.CDLL = Refused
+"""
+"""As in a folder that is mounted without the right to execute."""
+
+
 @pytest.fixture(scope="module")
 def compiled_values(tmp_path_factory):
     return values(run(tmp_path_factory.mktemp("cache")))
@@ -73,16 +85,7 @@ storage.units = lambda: [storage.Unit(f"{name}/{name}.cpp", "float32") for name 
 
 
 def test_a_library_that_the_system_does_not_load_is_told_once(tmp_path):
-    """As in a folder that is mounted without the right to execute."""
-    done = run(tmp_path, before="""
-import ctypes
-class Refused(ctypes.CDLL):
-    def __init__(self, name, *args, **options):
-        if name and "native" in str(name):
-            raise OSError(f"{name}: failed to map segment from shared object")
-        super().__init__(name, *args, **options)
-ctypes.CDLL = Refused
-""")
+    done = run(tmp_path, before=NOEXEC)
     rule, _, facts, summary = done.stdout.split("|")
     assert "failed to map segment" in rule and "failed to map segment" in facts and "rules interpreted" in summary
     assert done.stderr.count("failed to map segment from shared object; NumPy's rule runs instead") == 1
@@ -108,17 +111,8 @@ def test_the_choice_of_a_backend_and_doctor_say_compiler_and_vectors(tmp_path):
 
 
 def test_libraries_that_no_longer_load(tmp_path):
-    """As in a folder that is mounted again, without the right to execute."""
     assert COMPILED in run(tmp_path).stdout
-    done = run(tmp_path, before="""
-import ctypes
-class Refused(ctypes.CDLL):
-    def __init__(self, name, *args, **options):
-        if name and "native" in str(name):
-            raise OSError(f"{name}: failed to map segment from shared object")
-        super().__init__(name, *args, **options)
-ctypes.CDLL = Refused
-""")
+    done = run(tmp_path, before=NOEXEC)
     assert all("failed to map segment" in text for text in done.stdout.split("|")[2:]) and "interpreted" in done.stdout
 
 

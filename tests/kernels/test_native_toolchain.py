@@ -121,6 +121,16 @@ def test_a_slow_compiler_is_waited_for_and_told(tmp_path, monkeypatch, capsys):
     assert building.trial(toolchain.Compiler((str(compiler),), "a slower one")) == "it takes more than 0 s"
 
 
+def test_a_trial_writes_nothing_where_the_system_keeps_such_files(tmp_path, monkeypatch):
+    """That place may be full."""
+    make_compiler(tmp_path / "c++", tmp_path / "log", "")
+    (tmp_path / "c++").write_text((tmp_path / "c++").read_text().replace("exec c++", f"echo $TMPDIR >> {tmp_path}/places; exec c++"))
+    monkeypatch.setenv("DUOLN_KERNELS", str(tmp_path / "kernels"))
+    (tmp_path / "kernels").mkdir(mode=0o700)
+    assert building.trial(toolchain.Compiler((str(tmp_path / "c++"),), "1.0")) is None
+    assert str(tmp_path / "kernels" / "building-") in (tmp_path / "places").read_text().splitlines()[-1]
+
+
 def test_a_compiler_of_c_alone(tmp_path):
     gcc = shutil.which("gcc")
     if gcc is None:
