@@ -16,6 +16,7 @@ from duoln.core import Tensor
 from duoln.core.arguments import described, did_you_mean
 from duoln.core.entering import host_array
 from duoln.core.miscalled import explained
+from duoln.core.tensor import constant_tensor
 from duoln.data.batches import check_pair, check_range
 from duoln.errors import BackendError, DtypeError, UsageError
 from duoln.kernels import host, native
@@ -137,7 +138,7 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
     if within is not None:
         low, stop = check_pair("tensor", "within", within)
         check_range("tensor", host, stop, low)
-    return Tensor(where.asarray(host, dtype), where)
+    return constant_tensor(where.asarray(host, dtype), where)
 
 
 def backend_of(name: str, given: Backend | str | None) -> Backend:

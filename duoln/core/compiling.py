@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 from duoln import tree
 from duoln.backends.protocol import Array, Backend
 from duoln.core.arguments import check_function, described, how_to_wrap
+from duoln.core.gradient import is_recording
 from duoln.core.miscalled import explained
 from duoln.core.replay import Replay
 from duoln.core.step_contract import MAX_INPUT_FORMS, form
@@ -30,22 +31,36 @@ def compile(step: Callable[..., Any]) -> Callable[..., Any]:
     of one form; later calls repeat its operators only. So what Python does in it, such as `print`, an entry of a list
     or a variable that changes later, is not seen any more: give tensors as arguments, and return what is to be kept.
 
+    Within a gradient a compiled function runs as it is, because the gradient needs its operators: compile the whole
+    step, with the gradient in it.
+
     Raises:
         DtypeError: `step` is not a function.
         CompileError: a leaf that is not a tensor, or a step that breaks the contract.
         MixedBackendError: the tensors live on different backends.
     """
     check_function("compile", "step", step)
-    compiled: dict[str, dict[Any, _OfForm]] = {}
+    return Compiled(step)
 
-    def run(*args: Any, **named: Any) -> Any:
+
+class Compiled:
+    """A compiled step: it is called as the step itself."""
+
+    def __init__(self, step: Callable[..., Any]) -> None:
+        self.__wrapped__ = step  # what inspect.signature and help show
+        self._of_forms: dict[str, dict[Any, _OfForm]] = {}
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        step = self.__wrapped__
         if named:
             raise CompileError(f"[compile] expected arguments by position, found {', '.join(named)} by name: a step "
                                "takes trees of tensors in one order")
         leaves: list[Any] = []
         given = form(args, leaves)
         backend = _backend_of(leaves, args, step)
-        of_forms = compiled.setdefault(backend.name, {})
+        if is_recording() or any([leaf._is_recorded() for leaf in leaves]):
+            return step(*args)  # the gradient around it records its operators
+        of_forms = self._of_forms.setdefault(backend.name, {})
         if given not in of_forms:
             if len(of_forms) >= MAX_INPUT_FORMS:
                 warnings.warn(_MANY_FORMS, CompileWarning, stacklevel=2)
@@ -53,7 +68,12 @@ def compile(step: Callable[..., Any]) -> Callable[..., Any]:
             of_forms[given] = _OfForm(step, args, backend)
         return of_forms[given]([leaf.data for leaf in leaves])
 
-    return run
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+        return self
+
+    def __reduce__(self) -> Never:
+        raise CompileError("[compile] expected what can be pickled, found a compiled step; pickle the step itself, and "
+                           "compile it where it is loaded")
 
 
 class _OfForm:
@@ -80,6 +100,9 @@ class _OfForm:
         for leaf in leaves:
             if not isinstance(leaf, Tensor):
                 raise CompileError(f"[compile] result '{_path(result, leaf)}': {_wrong(leaf)}")
+            if leaf._is_recorded():
+                raise CompileError(f"[compile] result '{_path(result, leaf)}': expected a value of this step alone, found "
+                                   "one of a gradient that is still being computed in another thread")
         if self._form is None:
             self._form, self._result = actual, tree.map(lambda _: None, result)
         elif actual != self._form:

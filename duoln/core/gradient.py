@@ -14,11 +14,17 @@ from duoln import tree
 from duoln.backends.protocol import REALS, Array
 from duoln.core.arguments import check_flag, check_function, described, how_to_wrap, name_of
 from duoln.core.miscalled import explained
+from duoln.core.repeated import constant
 from duoln.core.tape import Tape
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, GradientError, ShapeError
 
 _recording: ContextVar[bool] = ContextVar("duoln_recording", default=False)
+
+
+def is_recording() -> bool:
+    """Whether this thread is inside a function whose gradient is being computed."""
+    return _recording.get()
 
 
 def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Callable[[list[Array | None]], Any], Tape]:
@@ -27,7 +33,7 @@ def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Call
     Returns three things: the result of `fn`; a function that takes one native gradient per tensor of the result and
     returns the tree of the parameters' gradients (native arrays); and the tape, which the caller closes.
     """
-    if _recording.get():
+    if is_recording():
         raise GradientError("[value_and_grad] a gradient inside a gradient is not supported: duoln is first "
                             "order only. Compute the inner gradient first, outside the function")
     tape = Tape()
@@ -58,7 +64,7 @@ def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Call
                  if g is not None and out.node is not None and out.node.tape is tape}
         gradients = tape.backward(leaves[0].backend, seeds) if leaves else []
         return tree.unflatten(params, [
-            leaf.backend.zeros(leaf.shape, leaf.dtype) if g is None else g
+            constant(leaf.backend.zeros(leaf.shape, leaf.dtype)) if g is None else g
             for leaf, g in zip(leaves, gradients, strict=False)
         ])
 
@@ -102,7 +108,8 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
                 raise DtypeError(f"[value_and_grad] expected a float value, found {value.dtype}: it has no gradient")
             backend = value.backend
             tensors = tensors_of(result)
-            seeds: list[Array | None] = [backend.ones((), value.dtype) if t is value else None for t in tensors]
+            one = constant(backend.ones((), value.dtype))
+            seeds: list[Array | None] = [one if t is value else None for t in tensors]
             gradients = tree.map(lambda g: Tensor(g, backend), back(seeds))
         finally:
             tape.close()

@@ -32,6 +32,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from duoln.backends.protocol import NAMES, REALS, STORAGE, Backend
 from duoln.core.arguments import described, how_to_wrap, kind_name
 from duoln.core.miscalled import check_fit, is_of_call, wrong_call
+from duoln.core.repeated import recordings, used_elsewhere
 from duoln.core.rule import Rule
 from duoln.core.storage import Like, candidates, common_dtype
 from duoln.core.tape import Record, Tape
@@ -51,7 +52,16 @@ def composed_only() -> contextlib.AbstractContextManager[None]:
 
 
 def each_rule(through: Callable[[Op[..., Any], Rule], Rule]) -> contextlib.AbstractContextManager[None]:
-    """Within this context `through(op, rule)` replaces every rule that an op of this thread picks."""
+    """Within this context `through(op, rule)` replaces every rule that an op of this thread picks.
+
+    Of several such contexts the innermost is asked first; those around it get the rule that it returns.
+    """
+    around = _watch.get()
+    return only_rule(through if around is None else lambda op, rule: around(op, through(op, rule)))
+
+
+def only_rule(through: Callable[[Op[..., Any], Rule], Rule]) -> contextlib.AbstractContextManager[None]:
+    """As `each_rule`, but contexts around it are not asked."""
     return _held(_watch, through)
 
 
@@ -244,6 +254,8 @@ class Op(Generic[P, R]):
         watch = _watch.get()
         if watch is not None:
             rule = watch(self, rule)
+        elif recordings:
+            used_elsewhere(natives)
         try:
             computed = rule.forward(backend, *natives, **attrs)
         except TypeError as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core.rule import Rule
@@ -111,11 +113,12 @@ class Program:
         constants: values by their place; those of the inputs come first and are None.
         instructions: what is run, in order.
         results: the places of the results.
+        made: the places of the constants that the step makes itself, from no tensor.
     """
 
     def __init__(self, backend: Backend, constants: Values, instructions: Sequence[Instruction],
-                 results: tuple[Place, ...]) -> None:
-        self.backend, self.constants, self.results = backend, constants, results
+                 results: tuple[Place, ...], made: Set[Place] = frozenset()) -> None:
+        self.backend, self.constants, self.results, self.made = backend, constants, results, made
         self.instructions = instructions
         last_use = {place: k for k, one in enumerate(instructions) for place in (*one.writes(), *one.reads())}
         freed: list[list[Place]] = [[] for _ in instructions]
@@ -140,24 +143,38 @@ class Program:
                 values[place] = None
         return [values[place] for place in self.results]
 
-    def equals(self, second: Program) -> bool:
-        """Whether both run the same rules on the same values."""
-        return (self.results == second.results and len(self.constants) == len(second.constants)
-                and _same(self.instructions, second.instructions)
-                and all(_same_constant(self.backend, a, b)
-                        for a, b in zip(self.constants, second.constants, strict=True)))
+    def difference(self, second: Program) -> str | None:
+        """How another record of the step differs from this one; None if both run the same rules on the same values.
+
+        A constant that the step did not make was there before it, so both records have the same object. Equal values
+        prove nothing: they may be computed from arguments that were equal.
+        """
+        if not (self.results == second.results and len(self.constants) == len(second.constants)
+                and self.made == second.made and _same(self.instructions, second.instructions)):
+            return "its first two calls ran different operators"
+        for place, (a, b) in enumerate(zip(self.constants, second.constants, strict=True)):
+            if not (_equal(self.backend, a, b) if place in self.made else _is_one(a, b)):
+                return (f"it computes with an array of shape {np.shape(a)} that is no argument and another one at each "
+                        "call; give it as an argument")
+        return None
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two constants, or two lists of instructions, are equal; what cannot be compared is not."""
+    """Whether two lists of instructions are equal; what cannot be compared is not."""
     try:
-        return type(a) is type(b) and bool(a == b)
+        return bool(a == b)
     except (TypeError, ValueError):  # arrays among the attributes
         return False
 
 
-def _same_constant(backend: Backend, a: Any, b: Any) -> bool:
-    if not hasattr(a, "dtype") or not hasattr(b, "dtype"):
-        return _same(a, b)
-    return a is b or (a.shape == b.shape and a.dtype == b.dtype
-                      and backend.to_numpy(a).tobytes() == backend.to_numpy(b).tobytes())
+def _is_one(a: Any, b: Any) -> bool:
+    """Whether two constants are one object, or numbers of Python with one value."""
+    if isinstance(a, int | float):
+        return type(a) is type(b) and repr(a) == repr(b)  # 0.0 is not -0.0, and NaN is NaN
+    return a is b and not isinstance(a, np.bool_)  # NumPy has one object for all that is True
+
+
+def _equal(backend: Backend, a: Array, b: Array) -> bool:
+    """Whether two arrays have the same bits."""
+    return bool(a.shape == b.shape and a.dtype == b.dtype
+                and backend.to_numpy(a).tobytes() == backend.to_numpy(b).tobytes())

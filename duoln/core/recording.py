@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -11,50 +12,86 @@ from typing import Any
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
-from duoln.core.op import Op, each_rule
+from duoln.core.op import Op, each_rule, only_rule
 from duoln.core.program import Backward, Call, Forward, Instruction, Place, Pooled, Program, Values
-from duoln.core.repeated import recorder
+from duoln.core.repeated import recorder, recordings
 from duoln.core.rule import Rule
 
 
 class Recording:
-    """The record of one call of a step. Values are known by their identity while they live."""
+    """The record of one call of a step. Values are known by their identity while they live.
+
+    Attributes:
+        obstacle: why the step cannot be replayed; None if nothing was found.
+    """
 
     def __init__(self, backend: Backend, natives: Sequence[Array]) -> None:
+        self.obstacle: str | None = None
         self._backend = backend
+        self._thread = threading.get_ident()
         self._constants: Values = []
+        self._made: set[Place] = set()
+        """The places of the constants that the step makes itself."""
         self._places: dict[int, Place] = {}
         self._kept: list[Any] = []
         self._instructions: list[Instruction] = []
         self._wrapped: dict[Rule, Rule] = {}
-        self._is_repeatable = True
         for x in natives:
             self._new(x)
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """Within this context the rules that this thread runs are recorded."""
-        token = recorder.set(self._call)
+        token = recorder.set(self)
+        recordings.append(self)
         try:
             with each_rule(self._through):
                 yield
         finally:
+            recordings.remove(self)
             recorder.reset(token)
 
     def program(self, results: Sequence[Array]) -> Program | None:
         """What was recorded; None if it cannot be replayed."""
         places = tuple([self._place(x) for x in results])
-        if not self._is_repeatable or any(self._constants[place] is not None for place in places):
+        if self.obstacle or any(self._constants[place] is not None for place in places):
             return None  # the caller may overwrite a result, so it cannot be a constant
-        return Program(self._backend, self._constants, self._instructions, places)
+        return Program(self._backend, self._constants, self._instructions, places, self._made)
+
+    # What is computed outside of rules --------------------------------------------------------------
+    def call(self, function: Callable[..., Any], natives: Sequence[Any]) -> Any:
+        """Run and record a call of a function of native arrays."""
+        if self._is_elsewhere():
+            return function(*natives)
+        inputs = tuple([self._place(x) for x in natives])
+        result = _own(function(*natives))
+        self._instructions.append(Call(function, inputs, self._new(result)))
+        return result
+
+    def constant(self, native: Any) -> None:
+        """Let a native array be a constant of the step."""
+        if not self._is_elsewhere():
+            self._made.add(self._place(native))
+
+    def elsewhere(self, natives: Sequence[Any]) -> None:
+        """Another thread uses these native arrays. A constant may be used anywhere."""
+        for x in natives:
+            place = self._places.get(id(x))
+            if place is not None and self._constants[place] is None:
+                self.obstacle = "another thread computes with its values"
+
+    def _is_elsewhere(self) -> bool:
+        """Whether another thread than that of the step runs this, in a copy of its context."""
+        if threading.get_ident() == self._thread:
+            return False
+        self.obstacle = "another thread computes with its values"
+        return True
 
     # Places ---------------------------------------------------------------------------------------
     def _new(self, x: Any) -> Place:
         """A place for a value that was just made. If it was known before, it is the same object, perhaps changed."""
         place = len(self._constants)
         self._constants.append(None)
-        if isinstance(x, np.generic | int | float) and id(x) in self._places:
-            self._is_repeatable = False  # Python and NumPy have one object for several small values
         self._know(x, place)
         return place
 
@@ -88,6 +125,8 @@ class Recording:
     # Rules ----------------------------------------------------------------------------------------
     def _through(self, op: Op[..., Any], rule: Rule) -> Rule:
         """The rule, which is recorded as it runs."""
+        if self._is_elsewhere():
+            return rule
         if rule not in self._wrapped:
             self._wrapped[rule] = self._wrap(rule)
         return self._wrapped[rule]
@@ -103,6 +142,7 @@ class Recording:
             if not isinstance(computed, tuple) or len(computed) != 2:
                 return computed  # the op explains it
             out, saved = computed
+            out = tuple([_own(x) for x in out]) if isinstance(out, tuple) else _own(out)
             outputs = tuple([self._new(x) for x in (out if isinstance(out, tuple) else (out,))])
             place = len(self._constants)
             self._constants.append(None)
@@ -137,19 +177,34 @@ class Recording:
         return Rule(rule.name, forward, None if rule.vjp is None else vjp, rule.supports,
                     {k: pooled(k) for k in rule.pooled})
 
-    def _call(self, function: Callable[..., Any], natives: Sequence[Any]) -> Any:
-        inputs = tuple([self._place(x) for x in natives])
-        result = function(*natives)
-        self._instructions.append(Call(function, inputs, self._new(result)))
-        return result
+
+class _InRule:
+    """Records nothing: what a rule does is part of the rule."""
+
+    def call(self, function: Callable[..., Any], natives: Sequence[Any]) -> Any:
+        return function(*natives)
+
+    def constant(self, native: Any) -> None:
+        pass
+
+    def elsewhere(self, natives: Sequence[Any]) -> None:
+        pass
+
+
+_IN_RULE = _InRule()
+
+
+def _own(x: Any) -> Any:
+    """The value as an object of its own: NumPy has one object for all that is True, and one for all that is False."""
+    return np.asarray(x) if isinstance(x, np.bool_) else x
 
 
 @contextlib.contextmanager
 def _not_recording() -> Iterator[None]:
     """Within this context, which is inside a rule, nothing is recorded: the rule itself is."""
-    token = recorder.set(None)
+    token = recorder.set(_IN_RULE)
     try:
-        with each_rule(lambda op, rule: rule):
+        with only_rule(lambda op, rule: rule):
             yield
     finally:
         recorder.reset(token)

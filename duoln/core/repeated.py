@@ -1,13 +1,29 @@
-"""Calls of functions of native arrays that a recorded step repeats."""
+"""What a recorded step computes outside of rules, and what other threads do with its values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
-recorder: ContextVar[Callable[[Callable[..., Any], Sequence[Any]], Any] | None] = ContextVar("recorder", default=None)
-"""Runs and records such a call; None while nothing is recorded."""
+
+class Recorder(Protocol):
+    """The record of one call of a step."""
+
+    def call(self, function: Callable[..., Any], natives: Sequence[Any]) -> Any:
+        """Run and record a call of a function of native arrays."""
+
+    def constant(self, native: Any) -> None:
+        """Let a native array be a constant of the step."""
+
+    def elsewhere(self, natives: Sequence[Any]) -> None:
+        """Another thread uses these native arrays."""
+
+
+recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
+"""What records this thread; None while nothing does."""
+recordings: list[Recorder] = []
+"""The records that are being made, of all threads."""
 
 
 def repeated(function: Callable[..., Any], *natives: Any) -> Any:
@@ -16,4 +32,25 @@ def repeated(function: Callable[..., Any], *natives: Any) -> Any:
     What is computed from native arrays outside of a rule goes through this function, also a check of their values.
     """
     record = recorder.get()
-    return function(*natives) if record is None else record(function, natives)
+    if record is not None:
+        return record.call(function, natives)
+    used_elsewhere(natives)
+    return function(*natives)
+
+
+def constant(native: Any) -> Any:
+    """The native array itself. Its values depend on no tensor, so a step that makes it may keep it as a constant."""
+    record = recorder.get()
+    if record is not None:
+        record.constant(native)
+    return native
+
+
+def used_elsewhere(natives: Sequence[Any]) -> None:
+    """Tell the recorded steps of other threads that this thread, which none records, uses these arrays.
+
+    What it computes from their values is no part of the record, so such a step cannot be replayed.
+    """
+    if recordings and recorder.get() is None:
+        for record in tuple(recordings):
+            record.elsewhere(natives)

@@ -3,12 +3,13 @@
 Where the backend does not trace a step itself, most of the time of a small step goes to Python: checks of arguments,
 the choice of rules, the tape, the trees of the optimiser. For inputs of one form they lead to the same rules in the
 same order, because a step is pure. So the first two calls are recorded. If both ran the same rules on the same values,
-the calls that follow run these rules alone; if not, every call runs the step itself.
+the calls that follow run these rules alone; if not, a CompileWarning says why, and every call runs the step itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,12 @@ from duoln.core.factors import keep_factors
 from duoln.core.op import is_composed_only, is_watched
 from duoln.core.program import Program
 from duoln.core.recording import Recording
+from duoln.errors import CompileWarning
+
+_MAX_LAYOUTS = 16
+"""A step is recorded for so many layouts of its arrays; arrays in other layouts are copied."""
+_CALLER = 4
+"""How many frames above a warning the caller of the compiled step is."""
 
 
 class Replay:
@@ -38,7 +45,13 @@ class Replay:
     def __call__(self, *natives: Array) -> list[Array]:
         if is_watched():  # also while another step is recorded
             return self._step(*natives)
-        layout = (is_composed_only(), *[x.strides for x in natives])
+        layout = self._layout(natives)
+        if layout in self._proved:
+            return self._proved[layout](*natives)
+        known = self._proved.keys() | self._recorded
+        if layout not in known and len(known) >= _MAX_LAYOUTS:
+            natives = tuple([x.copy() for x in natives])  # there is one contiguous layout
+            layout = self._layout(natives)
         if layout in self._proved:
             return self._proved[layout](*natives)
         natives = tuple([_view(x) for x in natives])
@@ -46,14 +59,19 @@ class Replay:
         with record.recording():
             results = self._step(*natives)
         program, first = record.program(results), self._recorded.pop(layout, None)
-        if program is None:
+        obstacle = record.obstacle or (program and first and program.difference(first))
+        if obstacle:
+            warnings.warn(f"a compiled step runs as it is: {obstacle}", CompileWarning, stacklevel=_CALLER)
+        if program is None or obstacle:
             self._proved[layout] = self._step
         elif first is None:
             self._recorded[layout] = program
         else:
-            self._proved[layout] = (self._backend.repeat(keep_factors(program).run, program.unchanged)
-                                    if program.equals(first) else self._step)
+            self._proved[layout] = self._backend.repeat(keep_factors(program).run, program.unchanged)
         return results
+
+    def _layout(self, natives: Sequence[Array]) -> Any:
+        return (is_composed_only(), *[x.strides for x in natives])
 
 
 def _view(x: Array) -> Array:

@@ -13,6 +13,7 @@ from duoln.backends.protocol import Array, Axis, Backend
 from duoln.core.arguments import described
 from duoln.core.miscalled import explained
 from duoln.core.pytorch_names import OF_TENSORS, is_missing, name_missing, refuse_operators
+from duoln.core.repeated import constant, repeated, used_elsewhere
 from duoln.core.tape import Node
 from duoln.errors import CallError, CompileError, DtypeError, GradientError, GradientWarning, ShapeError
 
@@ -86,6 +87,7 @@ class Tensor:
 
     def _on_host(self, name: str) -> np.ndarray:
         """The values for the function `name`, which its error names."""
+        used_elsewhere((self.data,))
         values = self.backend.to_numpy(self.data)
         if self._is_recorded():
             raise GradientError(f"[{name}] expected a tensor outside a gradient, found one of shape {self.shape} whose "
@@ -151,6 +153,7 @@ class Tensor:
         """As `item`, for the function `name`, which its error names."""
         if self.size != 1:
             raise ShapeError(f"[{name}] expected one value, found shape {self.shape}{advice}")
+        used_elsewhere((self.data,))
         value: float | int | bool = self.backend.to_numpy(self.data).item()
         if name in _NUMBERS and self._is_recorded():
             warnings.warn(f"[{name}] found a tensor inside a gradient: the number is a constant, without a gradient. "
@@ -172,7 +175,7 @@ class Tensor:
         if self._is_recorded():
             raise GradientError(f"[deepcopy] expected a tensor outside a gradient, found one of shape {self.shape} "
                                 "whose gradient would be lost; copy stop_gradient(x)")
-        return Tensor(self.backend.asarray(self.data), self.backend)
+        return Tensor(repeated(self.backend.asarray, self.data), self.backend)
 
     def __reduce__(self) -> tuple[Callable[..., Tensor], tuple[np.ndarray, Backend, str]]:
         return _from_host, (self.numpy(), self.backend, self.dtype)
@@ -354,8 +357,13 @@ def _on_host(values: Any, name: str) -> Any:
     return type(values)(_on_host(value, name) for value in values) if isinstance(values, tuple | list) else values
 
 
+def constant_tensor(native: Array, backend: Backend) -> Tensor:
+    """A tensor whose values depend on no other tensor: a compiled step that makes it may keep it."""
+    return Tensor(constant(native), backend)
+
+
 def _from_host(values: np.ndarray, backend: Backend, dtype: str) -> Tensor:
-    return Tensor(backend.asarray(values, dtype), backend)
+    return constant_tensor(backend.asarray(values, dtype), backend)
 
 
 @explained

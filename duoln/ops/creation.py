@@ -10,6 +10,7 @@ from duoln.backends.protocol import REALS, Backend
 from duoln.core import Tensor
 from duoln.core.arguments import LARGEST, NOT_NAN, check_flag, check_integer, check_integers_in, check_number
 from duoln.core.miscalled import explained
+from duoln.core.tensor import constant_tensor
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_dtype, check_room, check_tensors
 
@@ -23,21 +24,21 @@ def zeros(shape: int | tuple[int, ...], backend: Backend, dtype: str = "float32"
         MemoryExhaustedError: the device has not enough memory for the result.
     """
     sizes, dtype = _checked("zeros", shape, backend, dtype)
-    return Tensor(backend.zeros(sizes, dtype), backend)
+    return constant_tensor(backend.zeros(sizes, dtype), backend)
 
 
 @explained
 def ones(shape: int | tuple[int, ...], backend: Backend, dtype: str = "float32") -> Tensor:
     """All 1. Raises as `zeros`."""
     sizes, dtype = _checked("ones", shape, backend, dtype)
-    return Tensor(backend.ones(sizes, dtype), backend)
+    return constant_tensor(backend.ones(sizes, dtype), backend)
 
 
 @explained
 def full(shape: int | tuple[int, ...], fill_value: float, backend: Backend, dtype: str = "float32") -> Tensor:
     """All `fill_value`. Raises as `zeros`."""
     sizes, dtype = _checked("full", shape, backend, dtype)
-    return Tensor(backend.full(sizes, check_number("full", "fill_value", fill_value, NOT_NAN), dtype), backend)
+    return constant_tensor(backend.full(sizes, check_number("full", "fill_value", fill_value, NOT_NAN), dtype), backend)
 
 
 @explained
@@ -58,29 +59,29 @@ def arange(start: int, stop: int | None = None, step: int = 1, *, backend: Backe
     ramp = backend.arange(count)
     if (first, step) != (0, 1):
         ramp = ramp * step + first
-    return Tensor(backend.astype(ramp, dtype) if dtype != "int32" else ramp, backend)
+    return constant_tensor(backend.astype(ramp, dtype) if dtype != "int32" else ramp, backend)
 
 
 @explained
 def zeros_like(x: Tensor) -> Tensor:
     """All 0, of the shape, dtype and backend of `x`."""
     check_tensors("zeros_like", x)
-    return Tensor(x.backend.zeros(x.shape, x.dtype), x.backend)
+    return constant_tensor(x.backend.zeros(x.shape, x.dtype), x.backend)
 
 
 @explained
 def ones_like(x: Tensor) -> Tensor:
     """All 1, of the shape, dtype and backend of `x`."""
     check_tensors("ones_like", x)
-    return Tensor(x.backend.ones(x.shape, x.dtype), x.backend)
+    return constant_tensor(x.backend.ones(x.shape, x.dtype), x.backend)
 
 
 @explained
 def full_like(x: Tensor, fill_value: float) -> Tensor:
     """All `fill_value`, of the shape, dtype and backend of `x`. Raises as `zeros`."""
     check_tensors("full_like", x)
-    return Tensor(x.backend.full(x.shape, check_number("full_like", "fill_value", fill_value, NOT_NAN), x.dtype),
-                  x.backend)
+    value = check_number("full_like", "fill_value", fill_value, NOT_NAN)
+    return constant_tensor(x.backend.full(x.shape, value, x.dtype), x.backend)
 
 
 @explained
@@ -94,7 +95,7 @@ def eye(n_rows: int, n_cols: int | None = None, *, k: int = 0, backend: Backend,
     k = check_integer("eye", "k", k, -LARGEST // 2, LARGEST // 2)
     _, dtype = _checked("eye", (rows, columns), backend, dtype)
     row = backend.reshape(backend.arange(rows) + k, (rows, 1))
-    return Tensor(backend.astype(row == backend.arange(columns), dtype), backend)
+    return constant_tensor(backend.astype(row == backend.arange(columns), dtype), backend)
 
 
 @explained
@@ -107,7 +108,7 @@ def linspace(start: float, stop: float, num: int, *, endpoint: bool = True, back
     _, dtype = _checked("linspace", num, backend, dtype)
     if dtype not in REALS:
         raise DtypeError(f"[linspace] dtype: expected a float dtype, found {dtype}")
-    return Tensor(backend.asarray(np.linspace(first, last, num, endpoint=endpoint), dtype), backend)
+    return constant_tensor(backend.asarray(np.linspace(first, last, num, endpoint=endpoint), dtype), backend)
 
 
 def _checked(name: str, shape: Any, backend: Any, dtype: str) -> tuple[tuple[int, ...], str]:

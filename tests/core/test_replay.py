@@ -8,7 +8,7 @@ import pytest
 import duoln
 from duoln import Tensor, ops, optim, tree
 from duoln.core import Op, Rule, derived
-from duoln.errors import ShapeError
+from duoln.errors import CompileWarning, ShapeError
 from duoln.tasks import make_config
 from duoln.tasks.registry import Registry
 from duoln.testing import check_error
@@ -78,7 +78,8 @@ def test_a_value_from_outside_that_changes_is_not_frozen(numpy_backend):
         return x + state[0].data[0]
 
     compiled = duoln.compile(step)
-    assert [compiled(_x(numpy_backend, 0.0)).item() for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
+    with pytest.warns(CompileWarning, match=r"array of shape \(1,\) that is no argument and another one at each call"):
+        assert [compiled(_x(numpy_backend, 0.0)).item() for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_one_array_as_two_arguments_is_not_two_arrays_later(be):
@@ -104,8 +105,9 @@ def test_arithmetic_on_native_arrays_is_not_frozen(numpy_backend):
         return ops.exp(Tensor(x.data * np.float32(2), x.backend))
 
     compiled = duoln.compile(step)
-    for k in range(4):
-        assert compiled(_x(numpy_backend, k)).item() == np.exp(np.float32(2 * k))
+    with pytest.warns(CompileWarning, match="no argument"):
+        for k in (1, 1, 2, 3):  # inputs that are equal prove nothing
+            assert compiled(_x(numpy_backend, k)).item() == np.exp(np.float32(2 * k))
 
 
 def test_one_object_for_several_values(numpy_backend):

@@ -1,0 +1,255 @@
+"""Compiled functions inside gradients, threads inside compiled steps, and values that only seem to be constants."""
+
+import contextvars
+import copy
+import pickle
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import Tensor, nn, ops
+from duoln.core import composed_only, each_rule
+from duoln.errors import CompileError, CompileWarning, GradientError
+from duoln.testing import check_error
+
+
+def _x(be, *values):
+    return duoln.tensor(np.array(values, np.float32), be)
+
+
+def _list(result):
+    return [t.numpy().tolist() for t in duoln.tree.leaves(result)]
+
+
+# Inside a gradient ------------------------------------------------------------------------------------
+
+def test_a_compiled_function_has_its_part_of_the_gradient(be):
+    f, p = duoln.compile(lambda p, x: (p * x).sum()), _x(be, 3.0, 4.0)
+    for k in range(4):
+        x = _x(be, 1.0 + k, 2.0)
+        value, gradient = duoln.value_and_grad(lambda p: f(p, x) * 2.0)(p)  # noqa: B023
+        assert (value.item(), gradient.numpy().tolist()) == (2 * (3 + 3 * k + 8), [2.0 + 2 * k, 4.0])
+        assert f(p, x).item() == 3 + 3 * k + 8  # outside it is compiled
+
+
+def test_a_compiled_function_reads_a_parameter_that_it_closes_over(be):
+    def loss(p, x):
+        return duoln.compile(lambda x: (p * x).sum())(x)
+
+    _, gradient = duoln.value_and_grad(loss)(_x(be, 3.0, 4.0), _x(be, 1.0, 2.0))
+    assert gradient.numpy().tolist() == [1.0, 2.0]
+
+
+def test_a_compiled_layer_in_a_compiled_step(be):
+    layer = nn.LSTM(3, 4, norm="layer")
+    params = duoln.to_tensors(layer.init(0), be)
+    compiled = duoln.compile(lambda params, x: layer(params, x)[0])
+    step = duoln.value_and_grad(lambda params, x: ops.sum(ops.square(compiled(params, x))))
+    plain = duoln.value_and_grad(lambda params, x: ops.sum(ops.square(layer(params, x)[0])))
+    x = duoln.tensor(np.random.default_rng(0).standard_normal((5, 2, 3)).astype(np.float32), be)
+    whole = duoln.compile(step)
+    for k in range(4):
+        of_x = x * (k + 1.0)
+        for run in (step, whole):
+            for a, b in zip(_list(run(params, of_x)), _list(plain(params, of_x)), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_gradient_in_a_compiled_function_in_a_gradient_is_refused_at_every_call(be):
+    inside = duoln.compile(lambda p: duoln.value_and_grad(lambda p: ops.sum(p * p))(p)[0])
+    p = _x(be, 1.0, 2.0)
+    for _ in range(3):
+        inside(p)
+    for _ in range(3):
+        check_error(GradientError, lambda: duoln.value_and_grad(inside)(p), "a gradient inside a gradient")
+
+
+def test_a_thread_in_a_gradient_may_call_a_compiled_function(be):
+    f, x = duoln.compile(lambda p, x: (p * x).sum()), _x(be, 1.0, 2.0)
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(3):
+            _, gradient = duoln.value_and_grad(lambda p: pool.submit(f, p, x).result())(_x(be, 3.0, 4.0))
+            assert gradient.numpy().tolist() == [1.0, 2.0]
+
+
+def test_a_thread_in_a_gradient_may_not_close_over_a_parameter(numpy_backend):
+    x = _x(numpy_backend, 1.0, 2.0)
+    with ThreadPoolExecutor(1) as pool:
+        def loss(p):
+            return pool.submit(duoln.compile(lambda x: (p * x).sum()), x).result()
+
+        check_error(CompileError, lambda: duoln.value_and_grad(loss)(_x(numpy_backend, 3.0, 4.0)), "another thread")
+
+
+# What only seems to be a constant ---------------------------------------------------------------------
+
+def test_a_deep_copy_is_made_at_every_call(be):
+    compiled = duoln.compile(lambda x: copy.deepcopy({"x": x * 1.0})["x"] * 2.0 + copy.deepcopy(x) - copy.copy(x))
+    for value in (1.0, 1.0, 1.0, 5.0, 7.0):
+        assert compiled(_x(be, value, value + 1)).numpy().tolist() == [2 * value, 2 * value + 2]
+
+
+def test_an_average_of_copies_moves(be):
+    def step(params, average):
+        new = {"w": params["w"] * 2.0}
+        return new, {"w": average["w"] * 0.5 + copy.deepcopy(new)["w"] * 0.5}
+
+    compiled, state, expected = duoln.compile(step), [{"w": _x(be, 1.0)}, {"w": _x(be, 1.0)}], []
+    plain = state
+    for _ in range(5):
+        state, plain = compiled(*state), step(*plain)
+        expected.append(_list(state) == _list(plain))
+    assert expected == [True] * 5
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_flag_from_outside_is_not_one_from_inside(be, first):
+    flag = ops.all(_x(be, 1.0 if first else -1.0) > 0.0)
+
+    def step(x):
+        inside = ops.any(x > 0.0) if first else ops.all(x > 0.0)
+        return ops.where(flag, x * 3.0, x) + ops.where(inside, x * 0.0, x * 10.0)
+
+    compiled = duoln.compile(step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CompileWarning)  # NumPy has one object for all that is True
+        for x in ([3.0, 4.0], [3.0, 4.0], [3.0, 4.0], [-1.0, 2.0], [-1.0, -2.0]):
+            assert _list(compiled(_x(be, *x))) == _list(step(_x(be, *x)))
+
+
+def test_a_flag_that_duoln_made_is_a_constant(be):
+    flag, compiled = duoln.tensor(True, be), None
+    compiled = duoln.compile(lambda x: ops.where(flag, x * 3.0, ops.where(ops.any(x > 0.0), x, -x)))
+    for x in ([1.0, 2.0], [1.0, 2.0], [-1.0, 2.0], [-1.0, -2.0]):
+        assert compiled(_x(be, *x)).numpy().tolist() == [3 * v for v in x]
+
+
+def test_what_a_step_makes_of_no_tensor_stays(be):
+    def step(x):
+        mask = duoln.tensor(np.tril(np.ones((2, 2), np.float32)), x.backend)
+        return mask @ (x + ops.arange(2, backend=x.backend, dtype="float32") + ops.ones((2,), x.backend))
+
+    compiled = duoln.compile(step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for k in range(4):
+            assert compiled(_x(be, k, 0.0)).numpy().tolist() == [k + 1.0, k + 3.0]
+
+
+def test_a_scalar_that_numpy_computed_is_not_frozen(numpy_backend):
+    compiled = duoln.compile(lambda x: ops.where(Tensor((x.data > 0).any(), x.backend), x, x * 10.0))
+    with pytest.warns(CompileWarning, match="no argument"):
+        for value in (1.0, 1.0, 2.0, -3.0):
+            assert compiled(_x(numpy_backend, value)).item() == (value if value > 0 else 10 * value)
+
+
+@pytest.mark.parametrize("read", [lambda x: x.numpy(), np.asarray, np.sum, float, lambda x: x.item(), lambda x: x.tolist(),
+                                  pickle.dumps, lambda x: f"{x:.1f}", bool, round, lambda x: int(x)])
+def test_reading_is_refused(numpy_backend, read):
+    compiled = duoln.compile(lambda x: x * 2.0 if read(x) is None else x)
+    check_error(CompileError, lambda: compiled(_x(numpy_backend, 2.0)[0]), "host")
+
+
+def test_a_context_within_a_step_hides_no_operator(numpy_backend):
+    ran = []
+
+    def step(x):
+        with each_rule(lambda op, rule: ran.append(op.name) or rule):
+            y = ops.exp(x)
+        with composed_only():
+            y = y + ops.tanh(x)
+        return y * 2.0
+
+    compiled = duoln.compile(step)
+    for value in (1.0, 1.0, 1.0, 2.0, 3.0):
+        assert _list(compiled(_x(numpy_backend, value))) == _list(step(_x(numpy_backend, value)))
+    assert ran == ["exp"] * 7  # two recordings, and five calls of the step itself
+
+
+# Threads inside a step --------------------------------------------------------------------------------
+
+def _in_thread(function, *args):
+    got = []
+    thread = threading.Thread(target=lambda: got.append(function(*args)))
+    thread.start()
+    thread.join()
+    return got[0]
+
+
+def _in_pool(function, *args):
+    with ThreadPoolExecutor(2) as pool:
+        return pool.submit(function, *args).result()
+
+
+def _in_context(function, *args):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(contextvars.copy_context().run, function, *args).result()
+
+
+STEPS = {
+    "an operator": lambda go, x: x + go(ops.exp, x),
+    "a result": lambda go, x: go(ops.exp, x),
+    "a copy": lambda go, x: go(copy.deepcopy, x) * 2.0,
+    "values": lambda go, x: x * float(go(lambda x: x.numpy(), x)[0]),
+    "a number": lambda go, x: x * go(lambda x: x[0].item(), x),
+    "another dtype": lambda go, x: ops.astype(go(lambda x: x.astype("int32"), x), dtype="float32") + x,
+    "a gradient": lambda go, x: duoln.value_and_grad(lambda x: go(lambda x: ops.sum(ops.exp(x)), x) + ops.sum(x))(x)[1],
+    "a constant": lambda go, x: x + go(lambda: ops.ones((2,), x.backend)),
+}
+
+
+@pytest.mark.parametrize("go", [_in_thread, _in_pool, _in_context])
+@pytest.mark.parametrize("name", STEPS)
+def test_work_in_threads_is_not_frozen(numpy_backend, name, go):
+    compiled = duoln.compile(lambda x: STEPS[name](go, x))
+    if go is _in_context and name in ("values", "a number"):  # the thread knows that it is within a step
+        check_error(CompileError, lambda: compiled(_x(numpy_backend, 0.5, 1.0)), "host")
+        return
+    with pytest.warns(CompileWarning, match="runs as it is: (another thread computes|it computes with an array)"):
+        for x in ([0.5, 1.0], [0.5, 1.0], [0.5, 1.0], [1.0, 0.25]):
+            assert _list(compiled(_x(numpy_backend, *x))) == _list(STEPS[name](go, _x(numpy_backend, *x)))
+
+
+def test_other_threads_may_use_what_a_step_closes_over(numpy_backend):
+    weight, begun, go_on = _x(numpy_backend, 2.0), threading.Event(), threading.Event()
+
+    def step(x):
+        y = x * weight
+        begun.set()
+        assert go_on.wait(60)
+        return y + weight
+
+    def use():
+        assert begun.wait(60)
+        (weight * 3.0).numpy()
+        go_on.set()
+
+    compiled = duoln.compile(step)
+    other = threading.Thread(target=use)
+    other.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [compiled(_x(numpy_backend, k)).item() for k in range(4)] == [2.0 + 2 * k for k in range(4)]
+    other.join()
+
+
+# The object -------------------------------------------------------------------------------------------
+
+def test_a_compiled_step_is_not_pickled(be):
+    compiled = duoln.compile(lambda x: x * 2.0)
+    check_error(CompileError, lambda: pickle.dumps(compiled), "pickle the step itself")
+    assert copy.deepcopy(compiled) is compiled
+
+
+def test_programs_do_not_grow_with_layouts(numpy_backend):
+    compiled, base = duoln.compile(lambda x: x * 2.0), np.arange(4096, dtype=np.float32)
+    for k in range(2, 60):
+        x = Tensor(base[:8 * k].reshape(8, k)[:, :2], numpy_backend)
+        for _ in range(3):
+            np.testing.assert_array_equal(compiled(x).numpy(), x.data * 2)
+    [of_form] = compiled._of_forms["numpy"].values()
+    assert len(of_form._native._proved) <= 17 and not of_form._native._recorded
