@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextvars import ContextVar
 from importlib.metadata import version
 from math import prod
 from typing import Any
@@ -26,12 +28,15 @@ _NAMES = {native: name for name, native in _DTYPES.items()}
 _LONG = 64
 """Of so many values a sum is made in parts."""
 
+_tracing: ContextVar[bool] = ContextVar("tracing", default=False)
+"""Whether this thread is inside a compiled step, where nothing is computed."""
+
 
 class MlxBackend(OnePerProcess):
     """Arrays are mlx.core.array. They are lazy: they are computed at `wait` or when they are read."""
 
     name = "mlx"
-    traces = True
+    lazy = True
     queues = False
     narrow = frozenset([mx.float16, mx.bfloat16])
 
@@ -40,12 +45,24 @@ class MlxBackend(OnePerProcess):
         # Metal has no float64. The CPU stream has it, and gradient checks use it.
         self.dtypes = tuple(name for name in DTYPES if name != "float64" or not self.on_gpu)
         self._process = os.getpid()
+        # MLX computes a lazy value in the thread that made it alone, except on a stream of this kind. The lock does what
+        # such a stream asks for: one evaluation after the other.
+        self._stream = mx.new_thread_unsafe_stream(mx.default_device())
+        self._evaluating = threading.Lock()
+        self._joined = threading.local()
         facts = mx.device_info()
         self.device = f"{facts.get('device_name', facts.get('architecture', 'unknown'))} " \
                       f"({'Metal' if self.on_gpu else 'MLX on the CPU'})"
 
     # The edges
+    def join(self) -> None:
+        """Let this thread compute on the stream that all threads share, so that any of them may read what it makes."""
+        if not hasattr(self._joined, "stream"):
+            mx.set_default_stream(self._stream)
+            self._joined.stream = self._stream
+
     def asarray(self, host: Any, dtype: str | None = None) -> Array:
+        self.join()
         if isinstance(host, mx.array):
             return self.astype(host, dtype) if dtype else host
         values = np.asarray(host)
@@ -60,29 +77,47 @@ class MlxBackend(OnePerProcess):
 
     def to_numpy(self, x: Array) -> np.ndarray:
         self._check_process()
+        self.join()
         try:
-            return np.array(x.astype(mx.float32) if x.dtype == mx.bfloat16 else x)
-        except ValueError as error:
+            with self._evaluating:
+                return np.array(x.astype(mx.float32) if x.dtype == mx.bfloat16 else x)
+        except (ValueError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not str(error).startswith("[eval]"):
+                raise
             raise CompileError("[compile] the step reads a value on the host; return it from the step "
                                "instead") from error
 
+    def begin(self, arrays: Sequence[Array]) -> None:
+        if not _tracing.get():
+            self._check_process()
+            with self._evaluating:
+                mx.async_eval(list(arrays))
+
     def wait(self, arrays: Sequence[Array]) -> None:
         self._check_process()
-        mx.eval(list(arrays))
+        with self._evaluating:
+            mx.eval(list(arrays))
 
     def end_step(self, arrays: Sequence[Array], figures: Sequence[Array]) -> Callable[[], list[np.ndarray]]:
         self.wait([*arrays, *figures])
         return lambda: [self.to_numpy(figure) for figure in figures]
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        return mx.compile(fn)
+        def traced(*args: Any) -> Any:
+            token = _tracing.set(True)
+            try:
+                return fn(*args)
+            finally:
+                _tracing.reset(token)
+
+        return mx.compile(traced)
 
     def repeat(self, run: Callable[..., list[Array]], unchanged: Collection[int]) -> Callable[..., list[Array]]:
         return self.compile(run)
 
     def clock(self) -> float:
         self._check_process()
-        mx.synchronize()
+        mx.synchronize(self._stream)
         return time.perf_counter()
 
     def _check_process(self) -> None:
@@ -126,18 +161,23 @@ class MlxBackend(OnePerProcess):
 
     # Creation
     def zeros(self, shape: Shape, dtype: str = "float32") -> Array:
+        self.join()
         return mx.zeros(shape, self._native(dtype))
 
     def ones(self, shape: Shape, dtype: str = "float32") -> Array:
+        self.join()
         return mx.ones(shape, self._native(dtype))
 
     def full(self, shape: Shape, value: float, dtype: str = "float32") -> Array:
+        self.join()
         return mx.full(shape, value, self._native(dtype))
 
     def arange(self, stop: int, dtype: str = "int32") -> Array:
+        self.join()
         return mx.arange(stop, dtype=self._native(dtype))
 
     def astype(self, x: Array, dtype: str) -> Array:
+        self.join()
         return (_single(x) if dtype in STORAGE else x).astype(self._native(dtype))
 
     # Elementwise

@@ -16,7 +16,7 @@ from duoln.errors import DtypeError
 class NumpyLikeBackend(OnePerProcess):
     """All primitives except those that exchange data with the host; they use the module `xp`."""
 
-    traces = False
+    lazy = False
     queues = False
 
     dtypes = DTYPES
@@ -26,6 +26,12 @@ class NumpyLikeBackend(OnePerProcess):
         self.xp = xp
         self._dtype_of = {name: storage.BITS if name == "bfloat16" else np.dtype(name) for name in self.dtypes}
         self._name_of = {dtype: name for name, dtype in self._dtype_of.items()}
+
+    def join(self) -> None:
+        """Does nothing: arrays belong to no thread."""
+
+    def begin(self, arrays: Sequence[Array]) -> None:
+        """Does nothing: arrays are computed, or their computation has begun."""
 
     def dtype(self, x: Array) -> str:
         try:

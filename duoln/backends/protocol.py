@@ -47,8 +47,8 @@ class Backend(Protocol):
     dtypes: tuple[str, ...]
     narrow: frozenset[Any]
     """The library's own dtypes of arrays that store 16 bits."""
-    traces: bool
-    """Whether `compile` runs the function once and then repeats what it computed."""
+    lazy: bool
+    """Whether values are computed when they are read: `compile` then runs a function once, to see its operations."""
     queues: bool
     """Whether a device computes while the host goes on, so that figures are better read a step late."""
 
@@ -60,6 +60,15 @@ class Backend(Protocol):
         """The values on the host; those of bfloat16 as float32, which is exact.
 
         Waits for the device; raises CompileError inside a compiled step.
+        """
+
+    def join(self) -> None:
+        """Let this thread compute with arrays of other threads, and they with its arrays."""
+
+    def begin(self, arrays: Sequence[Array]) -> None:
+        """Start to compute lazy arrays without a wait, so that what they depend on can be freed.
+
+        It does nothing inside a compiled step.
         """
 
     def wait(self, arrays: Sequence[Array]) -> None:
@@ -168,7 +177,7 @@ class Backend(Protocol):
         """
 
 
-EDGES = ("asarray", "to_numpy", "wait", "end_step", "compile", "repeat", "clock", "info", "free_memory", "dtype",
+EDGES = ("asarray", "to_numpy", "join", "begin", "wait", "end_step", "compile", "repeat", "clock", "info", "free_memory", "dtype",
          "stray_index")
 OPTIONAL_EDGES = ("device_seconds", "graph_size")
 """Functions of some libraries only, for benchmarks: they time work by the device's own clock, and count the nodes of a

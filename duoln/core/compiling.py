@@ -85,7 +85,7 @@ class _OfForm:
         self._result: Any = None
         """The tree of the result, without its arrays."""
         self._form: Any = None
-        self._native = backend.compile(self._run) if backend.traces else Replay(self._run, backend)
+        self._native = backend.compile(self._run) if backend.lazy else Replay(self._run, backend)
 
     def __call__(self, natives: list[Array]) -> Any:
         results = self._native(*natives)

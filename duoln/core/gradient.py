@@ -111,6 +111,8 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
             one = constant(backend.ones((), value.dtype))
             seeds: list[Array | None] = [one if t is value else None for t in tensors]
             gradients = tree.map(lambda g: Tensor(g, backend), back(seeds))
+            if backend.lazy:  # a loop that reads no value would keep the batches and operations of all its updates
+                backend.begin([value.data, *[g.data for g in tree.leaves(gradients)]])
         finally:
             tape.close()
         value = Tensor(value.data, backend)

@@ -251,6 +251,8 @@ class Op(Generic[P, R]):
             rule = own = self._of_narrow(backend, natives, attrs)
         else:
             rule = own = self._of_wide(backend, natives, attrs)
+        if backend.lazy:
+            backend.join()
         watch = _watch.get()
         if watch is not None:
             rule = watch(self, rule)
