@@ -11,6 +11,7 @@ the step. Slots have the form of the parameters.
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, Never, Self
@@ -252,8 +253,8 @@ class Adam(Optimizer):
         moments = _slot("Adam", slots, "m"), _slot("Adam", slots, "v")
         scaled, eps, step = ops.adam_rates(rate, _slot("Adam", slots, "step"), beta1=self.beta1, beta2=self.beta2,
                                            eps=self.eps, bias_correction=self.bias_correction)
-        tree.map(lambda p, g, m, v: None, params, gradients, *moments)  # raises unless all have one form
-        *new, norm = ops.adam_update(scaled, eps, scale, *tree.leaves((params, gradients, *moments)),
+        columns = zip(*tree.zipped(params, gradients, *moments), strict=True)
+        *new, norm = ops.adam_update(scaled, eps, scale, *itertools.chain.from_iterable(columns),
                                      beta1=self.beta1, beta2=self.beta2, donate=self.donate)
         n = len(new) // 3
         parts = [tree.unflatten(params, new[i * n:(i + 1) * n]) for i in range(3)]

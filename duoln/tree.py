@@ -1,7 +1,7 @@
-"""Trees of dicts, lists and tuples. Parameters, gradients, optimiser slots and batches are such trees.
+"""Trees of dicts, lists and tuples, named ones too. Parameters, gradients, slots and batches are such trees.
 
 A leaf is anything that is not a dict, list or tuple. Dicts are walked in insertion order, and a path is
-written with dots: `hidden.0.gain`.
+written with dots: `hidden.0.gain`. Several trees are matched by path, never by order.
 """
 
 from __future__ import annotations
@@ -65,7 +65,13 @@ def _map_one(fn: Callable[[Any], Any], tree: Tree) -> Tree:
     if isinstance(tree, dict):
         return {key: _map_one(fn, branch) if isinstance(branch, _BRANCHES) else fn(branch)
                 for key, branch in tree.items()}
-    return type(tree)([_map_one(fn, branch) if isinstance(branch, _BRANCHES) else fn(branch) for branch in tree])
+    return _like(tree, [_map_one(fn, branch) if isinstance(branch, _BRANCHES) else fn(branch) for branch in tree])
+
+
+def _like(tree: Tree, entries: list[Any]) -> Tree:
+    """A list, tuple or named tuple like `tree` with other entries."""
+    kind = type(tree)
+    return kind._make(entries) if hasattr(kind, "_make") else kind(entries)
 
 
 def _map(fn: Callable[..., Any], path: tuple[Any, ...], tree: Tree, *others: Tree) -> Tree:
@@ -78,7 +84,7 @@ def _map(fn: Callable[..., Any], path: tuple[Any, ...], tree: Tree, *others: Tre
         for second in others:
             if not isinstance(second, _SEQUENCES) or len(second) != len(tree):
                 raise _differs(path, f"{len(tree)} entries", second)
-        return type(tree)([_map(fn, (*path, i), v, *(o[i] for o in others)) for i, v in enumerate(tree)])
+        return _like(tree, [_map(fn, (*path, i), v, *(o[i] for o in others)) for i, v in enumerate(tree)])
     for second in others:
         if isinstance(second, _BRANCHES):
             raise _differs(path, "a leaf", second)
@@ -97,6 +103,13 @@ def _differs(path: tuple[Any, ...], expected: str, actual: Tree) -> ShapeError:
 
 def _keys(tree: dict[Any, Any]) -> str:
     return f"keys {', '.join(sorted(str(key) for key in tree))}" if tree else "an empty dict"
+
+
+def zipped(tree: Tree, *others: Tree) -> list[tuple[Any, ...]]:
+    """The leaves at each path of several trees, in the order of the first. Raises as `map`."""
+    rows: list[tuple[Any, ...]] = []
+    map(lambda *leaves: rows.append(leaves), tree, *others)
+    return rows
 
 
 def unflatten(tree: Tree, new_leaves: Sequence[Any]) -> Tree:

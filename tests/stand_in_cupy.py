@@ -81,6 +81,12 @@ class ndarray(np.ndarray):
     def data(self) -> Any:
         return _Pointer(self)
 
+    @property
+    def base(self) -> Any:
+        """The array of which this is a view; None for one that owns its memory. NumPy's array that holds it is no other."""
+        holder: Any = super().base
+        return holder.base if type(holder) is np.ndarray else holder
+
     def get(self, out: Any = None, blocking: bool = True) -> Any:
         capture.refuse("a copy to the host")
         out[...] = self.view(np.ndarray)

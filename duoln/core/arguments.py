@@ -10,6 +10,7 @@ import difflib
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,6 +73,8 @@ def how_to_wrap(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return ("wrap an array with duoln.tensor(x), and parameters as model.init(seed) makes them with "
                 "duoln.to_tensors(params)")
+    if is_dataclass(value):
+        return "a tree is made of dicts, lists and tuples: give vars(x), or a NamedTuple"
     if kind_name(type(value)) == "torch.Tensor":
         return "duoln.tensor(x.detach().cpu().numpy()) takes its values"
     return "wrap it with duoln.tensor(x)"

@@ -26,6 +26,6 @@ def form(tree: Any, leaves: list[Any]) -> Any:
     if isinstance(tree, dict):
         return ("dict", *tree, *[form(branch, leaves) for branch in tree.values()])
     if isinstance(tree, _SEQUENCES):
-        return (type(tree).__name__, *[form(branch, leaves) for branch in tree])
+        return (type(tree), *[form(branch, leaves) for branch in tree])
     leaves.append(tree)
     return None

@@ -76,11 +76,13 @@ class Ranks:
         self._group.leave()
 
     def _sum(self, tensors: Any) -> Any:
-        """One exchange per dtype: few large messages, in one order on every process."""
-        leaves = tree.leaves(tensors)
+        """One exchange per dtype: few large messages, in one order on every process, that of the paths."""
+        named = list(tree.items(tensors))
+        leaves = [leaf for _, leaf in named]
+        order = sorted(range(len(named)), key=lambda k: named[k][0])
         totals: list[Tensor | None] = [None] * len(leaves)
         for dtype in sorted({t.dtype for t in leaves}):
-            places = [k for k, t in enumerate(leaves) if t.dtype == dtype]
+            places = [k for k in order if leaves[k].dtype == dtype]
             flat = [self._backend.reshape(leaves[k].data, (leaves[k].size,)) for k in places]
             total = self._group.all_sum(self._backend.concat(flat))
             start = 0

@@ -133,8 +133,9 @@ def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, *arrays: Tensor
         `arrays` is n parameters, n gradients, n first and n second moments; the result is the 3 n new
         parameters, first and second moments, and the gradients' common norm before they are scaled, ().
 
-    With `donate` the parameters and moments may be overwritten: the caller promises not to use them again. If two of
-    the tensors share memory, nothing is overwritten, because the update of one would change the values of the other.
+    With `donate` the parameters and moments may be overwritten: the caller promises not to use them again. If one of
+    the tensors is a part of another array, or two share memory, nothing is overwritten, because the update would change
+    values of the other.
 
     Raises:
         ShapeError: the number of tensors is not a multiple of 4, or their shapes differ.
@@ -164,10 +165,10 @@ def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, *arrays: Tensor
 
 
 def are_apart(kept: Sequence[Array], gradients: Sequence[Array]) -> bool:
-    """Whether none of the arrays that are kept from update to update shares memory with another one or with a gradient:
-    only then may a rule overwrite them.
+    """Whether each of the arrays that are kept from update to update owns its memory, and shares it with no other one
+    and no gradient: only then may a rule overwrite them.
     """
-    owners = {id(owner(a)) for a in kept}
+    owners = {id(a) for a in kept if owner(a) is a}
     return len(owners) == len(kept) and owners.isdisjoint([id(owner(g)) for g in gradients])
 
 

@@ -180,7 +180,7 @@ def _check_batches(task: Task, splits: Splits, steps: int) -> None:
                              f"found {splits.dataset.provenance!r}")
     for step in range(steps):
         first, second = splits.train(step), splits.train(step)
-        for (path, a), (_, b) in zip(tree.items(first), tree.items(second), strict=True):
+        for (path, _), (a, b) in zip(tree.items(first), tree.zipped(first, second), strict=True):
             if not isinstance(a, np.ndarray) or a.dtype.name not in ("float32", "int32", "bool"):
                 raise AssertionError(f"data: batch entry '{path}': expected a NumPy array of float32, int32 or bool, "
                                      f"found {getattr(a, 'dtype', type(a).__name__)}")
@@ -195,7 +195,7 @@ def _check_seeded(task: Task, variant: str, cfg: Config, splits: Splits, steps: 
     parts = [*((f"batch {step} of training", splits.train(step), again.train(step)) for step in range(steps)),
              *((f"split {name!r}", split, again.evaluation[name]) for name, split in splits.evaluation.items())]
     for where, first, second in parts:
-        for (path, a), (_, b) in zip(tree.items(first), tree.items(second), strict=True):
+        for (path, _), (a, b) in zip(tree.items(first), tree.zipped(first, second), strict=True):
             if not np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind == "f"):
                 raise AssertionError(f"data: {where} of '{variant}' differs when data(cfg) is called again, at "
                                      f"'{path}': what is drawn must follow from cfg.seed, as "
@@ -222,7 +222,7 @@ def _check_training(task: Task, variant: str, cfg: Config, splits: Splits, backe
     rest = [resumed.advance() for _ in range(steps - steps // 2)]
     if rest != losses[steps // 2:]:
         raise AssertionError(f"resume: expected the losses {losses[steps // 2:]}, found {rest}")
-    for (path, a), (_, b) in zip(tree.items(whole.state), tree.items(resumed.state), strict=True):
+    for (path, _), (a, b) in zip(tree.items(whole.state), tree.zipped(whole.state, resumed.state), strict=True):
         if not np.array_equal(a.numpy(), b.numpy()):
             raise AssertionError(f"resume: '{path}' differs from a run that did not stop")
 

@@ -22,9 +22,9 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
     n = len(arrays) // 4
     params, gradients, moments, squares = (arrays[i * n:(i + 1) * n] for i in range(4))
     norm = norm_of(be, gradients)
-    old = (*params, *moments, *squares)
+    old = [np.asarray(a) for a in (*params, *moments, *squares)]  # NumPy gives scalars, which cannot be written into
     in_place = donate and all(a.flags.writeable for a in old) and are_apart(old, gradients)
-    new = old if in_place else tuple(a.copy() for a in old)
+    new = old if in_place else [a.copy() for a in old]
     for p, g, m, v in zip(new[:n], gradients, new[n:2 * n], new[2 * n:], strict=True):
         scaled = g if scale is None else g * scale
         np.add(beta1 * m, scaled, out=m)
