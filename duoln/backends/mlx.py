@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextvars import ContextVar
 from importlib.metadata import version
 from math import prod
 from typing import Any
@@ -27,10 +26,6 @@ _NAMES = {native: name for name, native in _DTYPES.items()}
 
 _LONG = 64
 """Of so many values a sum is made in parts."""
-
-_tracing: ContextVar[bool] = ContextVar("tracing", default=False)
-"""Whether this thread is inside a compiled step, where nothing is computed."""
-
 
 class MlxBackend(OnePerProcess):
     """Arrays are mlx.core.array. They are lazy: they are computed at `wait` or when they are read."""
@@ -82,16 +77,19 @@ class MlxBackend(OnePerProcess):
             with self._evaluating:
                 return np.array(x.astype(mx.float32) if x.dtype == mx.bfloat16 else x)
         except (ValueError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not str(error).startswith("[eval]"):
+            if not _is_of_a_trace(error):
                 raise
             raise CompileError("[compile] the step reads a value on the host; return it from the step "
                                "instead") from error
 
     def begin(self, arrays: Sequence[Array]) -> None:
-        if not _tracing.get():
-            self._check_process()
+        self._check_process()
+        try:
             with self._evaluating:
                 mx.async_eval(list(arrays))
+        except (ValueError, RuntimeError) as error:
+            if not _is_of_a_trace(error):
+                raise
 
     def wait(self, arrays: Sequence[Array]) -> None:
         self._check_process()
@@ -103,14 +101,7 @@ class MlxBackend(OnePerProcess):
         return lambda: [self.to_numpy(figure) for figure in figures]
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        def traced(*args: Any) -> Any:
-            token = _tracing.set(True)
-            try:
-                return fn(*args)
-            finally:
-                _tracing.reset(token)
-
-        return mx.compile(traced)
+        return mx.compile(fn)
 
     def repeat(self, run: Callable[..., list[Array]], unchanged: Collection[int]) -> Callable[..., list[Array]]:
         return self.compile(run)
@@ -338,6 +329,11 @@ def _single(x: Array) -> Array:
     is_inexact = mx.logical_and(wide != x, mx.logical_not(mx.isnan(x))).astype(mx.uint32)
     is_beyond = (mx.abs(wide) > mx.abs(x)).astype(mx.uint32)
     return mx.bitwise_or(near.view(mx.uint32) - is_inexact * is_beyond, is_inexact).view(mx.float32)
+
+
+def _is_of_a_trace(error: Exception) -> bool:
+    """Whether MLX refused to compute an array of a step that it traces: there are no values yet."""
+    return str(error).startswith(("[eval]", "[async_eval]"))
 
 
 def _is_reduced(position: int, axis: Axis, ndim: int) -> bool:

@@ -256,7 +256,7 @@ class Op(Generic[P, R]):
         watch = _watch.get()
         if watch is not None:
             rule = watch(self, rule)
-        elif recordings:
+        if recordings:
             used_elsewhere(natives)
         try:
             computed = rule.forward(backend, *natives, **attrs)
