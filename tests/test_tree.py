@@ -71,7 +71,7 @@ def test_named_tuples_are_trees(be, tmp_path):
         value, gradients = step(params, x)
         assert value.item() == 23.0 and gradients["layer"].weight.numpy().tolist() == [5.0, 6.0]
     for optimizer in (optim.Adam(0.1), optim.SGD(0.1, momentum=0.5, clip=optim.clip_value(1.0))):
-        new, slots = optimizer.update(params, gradients, optimizer.init(params), 0.1)
+        new, _ = optimizer.update(params, gradients, optimizer.init(params), 0.1)
         assert isinstance(new["layer"], Pair) and new["layer"].bias["b"].item() == pytest.approx(2.9)
     duoln.save(tmp_path / "p.safetensors", params)
     assert duoln.load(tmp_path / "p.safetensors")["layer"][1]["b"].tolist() == [3.0]

@@ -40,8 +40,8 @@ class MlxBackend(OnePerProcess):
         # Metal has no float64. The CPU stream has it, and gradient checks use it.
         self.dtypes = tuple(name for name in DTYPES if name != "float64" or not self.on_gpu)
         self._process = os.getpid()
-        # MLX computes a lazy value in the thread that made it alone, except on a stream of this kind. The lock does what
-        # such a stream asks for: one evaluation after the other.
+        # MLX computes a lazy value only in the thread that made it, except on a stream of this kind. The lock does
+        # what such a stream asks for: one evaluation after the other.
         self._stream = mx.new_thread_unsafe_stream(mx.default_device())
         self._evaluating = threading.Lock()
         self._joined = threading.local()
@@ -86,7 +86,7 @@ class MlxBackend(OnePerProcess):
         self._check_process()
         try:
             with self._evaluating:
-                mx.async_eval(list(arrays))
+                mx.async_eval(list(arrays))  # type: ignore[no-untyped-call]
         except (ValueError, RuntimeError) as error:
             if not _is_of_a_trace(error):
                 raise

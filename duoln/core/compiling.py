@@ -101,8 +101,8 @@ class _OfForm:
             if not isinstance(leaf, Tensor):
                 raise CompileError(f"[compile] result '{_path(result, leaf)}': {_wrong(leaf)}")
             if leaf._is_recorded():
-                raise CompileError(f"[compile] result '{_path(result, leaf)}': expected a value of this step alone, found "
-                                   "one of a gradient that is still being computed in another thread")
+                raise CompileError(f"[compile] result '{_path(result, leaf)}': expected a value of this step alone, "
+                                   "found one of a gradient that is still being computed in another thread")
         if self._form is None:
             self._form, self._result = actual, tree.map(lambda _: None, result)
         elif actual != self._form:
