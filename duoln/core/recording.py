@@ -74,7 +74,9 @@ class Recording:
             self._made.add(self._place(native))
 
     def elsewhere(self, natives: Sequence[Any]) -> None:
-        """Another thread uses these native arrays. A constant may be used anywhere."""
+        """Note it if another thread uses these native arrays; a constant may be used anywhere."""
+        if threading.get_ident() == self._thread:
+            return
         for x in natives:
             place = self._places.get(id(x))
             if place is not None and self._constants[place] is None:
@@ -178,22 +180,6 @@ class Recording:
                     {k: pooled(k) for k in rule.pooled})
 
 
-class _InRule:
-    """Records nothing: what a rule does is part of the rule."""
-
-    def call(self, function: Callable[..., Any], natives: Sequence[Any]) -> Any:
-        return function(*natives)
-
-    def constant(self, native: Any) -> None:
-        pass
-
-    def elsewhere(self, natives: Sequence[Any]) -> None:
-        pass
-
-
-_IN_RULE = _InRule()
-
-
 def _own(x: Any) -> Any:
     """The value as an object of its own: NumPy has one object for all that is True, and one for all that is False."""
     return np.asarray(x) if isinstance(x, np.bool_) else x
@@ -202,7 +188,7 @@ def _own(x: Any) -> Any:
 @contextlib.contextmanager
 def _not_recording() -> Iterator[None]:
     """Within this context, which is inside a rule, nothing is recorded: the rule itself is."""
-    token = recorder.set(_IN_RULE)
+    token = recorder.set(None)
     try:
         with only_rule(lambda op, rule: rule):
             yield

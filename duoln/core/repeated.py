@@ -17,7 +17,7 @@ class Recorder(Protocol):
         """Let a native array be a constant of the step."""
 
     def elsewhere(self, natives: Sequence[Any]) -> None:
-        """Another thread uses these native arrays."""
+        """Note it if this thread is another than that of the step, and uses values of the step."""
 
 
 recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
@@ -47,10 +47,9 @@ def constant(native: Any) -> Any:
 
 
 def used_elsewhere(natives: Sequence[Any]) -> None:
-    """Tell the recorded steps of other threads that this thread, which none records, uses these arrays.
+    """Tell the recorded steps of other threads that this thread uses these arrays.
 
-    What it computes from their values is no part of the record, so such a step cannot be replayed.
+    What it computes from their values is no part of their record, so such a step cannot be replayed.
     """
-    if recordings and recorder.get() is None:
-        for record in tuple(recordings):
-            record.elsewhere(natives)
+    for record in tuple(recordings):
+        record.elsewhere(natives)

@@ -19,6 +19,7 @@ from duoln.core.factors import keep_factors
 from duoln.core.op import is_composed_only, is_watched
 from duoln.core.program import Program
 from duoln.core.recording import Recording
+from duoln.core.repeated import recordings, used_elsewhere
 from duoln.errors import CompileWarning
 
 _MAX_LAYOUTS = 16
@@ -43,6 +44,8 @@ class Replay:
         """What runs from the third call on, by the layout of the arrays."""
 
     def __call__(self, *natives: Array) -> list[Array]:
+        if recordings:
+            used_elsewhere(natives)
         if is_watched():  # also while another step is recorded
             return self._step(*natives)
         layout = self._layout(natives)
