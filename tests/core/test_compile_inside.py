@@ -229,12 +229,12 @@ def test_other_threads_may_use_what_a_step_closes_over(numpy_backend):
         go_on.set()
 
     compiled = duoln.compile(step)
-    other = threading.Thread(target=use)
-    other.start()
+    second = threading.Thread(target=use)
+    second.start()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert [compiled(_x(numpy_backend, k)).item() for k in range(4)] == [2.0 + 2 * k for k in range(4)]
-    other.join()
+    second.join()
 
 
 # The object -------------------------------------------------------------------------------------------
