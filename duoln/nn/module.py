@@ -53,6 +53,8 @@ class Module:
     def init(self, rng: Stream | int | None = None) -> Params:
         """The initial parameters, as NumPy arrays. Each array has a random stream with its own name.
 
+        A stream is not advanced: two modules start alike from one stream, and differ from `rng.child(name)` for each.
+
         Args:
             rng: a stream, or a seed; a seed gives the parameters with which a run of that seed starts.
 

@@ -258,10 +258,13 @@ class Recurrent(Module):
         return {}  # the settings of the layer already describe its cells
 
     def dropout_masks(self, rng: Stream, steps: int, batch: int) -> list[np.ndarray]:
-        """Masks for the inputs of layers 2, 3, ...: float32 (steps, batch, width), scaled to keep the mean."""
+        """Masks for the inputs of layers 2, 3, ...: float32 (steps, batch, width), scaled to keep the mean.
+
+        They are drawn from `rng` itself, which this advances: the next call has other masks.
+        """
         shape = (steps, batch, len(self.directions) * self.n_hidden)
         keep = np.float32(1 - self.dropout)
-        return [rng.child(f"dropout{k}").keep_mask(shape, float(keep)) / keep for k in range(1, self.layers)]
+        return [rng.keep_mask(shape, float(keep)) / keep for _ in range(1, self.layers)]
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN, states: Sequence[States] | None = None,
                  mask: Tensor | None = None, dropout_masks: Sequence[Tensor] | None = None,
