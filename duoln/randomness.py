@@ -26,7 +26,7 @@ _TOGETHER = 1 << 12
 _WORTH_THREADS, _PAIRS_WORTH_THREADS = 1 << 17, 1 << 15
 """Uniform numbers, and pairs of Gaussian ones, below which a second thread costs more than it saves."""
 _SCALED = 1 << 32
-"""Up to this bound integers are uniform numbers times the bound: no probability is wrong by more than 2^-21 of itself."""
+"""Up to this bound integers are uniform numbers times it: no probability is wrong by more than 2^-21 of itself."""
 _LARGEST_SEED, _LARGEST_COUNT = (1 << 64) - 1, 1 << 62
 _SHARE = Interval("a number in [0, 1]", lambda x: 0 <= x <= 1)
 
@@ -57,16 +57,17 @@ class Stream:
 
     @explained
     def uniform(self, shape: int | Shape, low: float = 0.0, high: float = 1.0) -> np.ndarray:
-        """float64 values in [low, high), from 53 bits each.
+        """float64 values in [low, high), from 53 bits each; `low` where both are equal.
 
         Raises:
-            DtypeError: a bound is no number. UsageError: it is not finite, or `high` is not above `low`, or their
-                difference is infinite.
+            DtypeError: a bound is no number. UsageError: it is not finite, or `high` is below `low`, or their difference
+                is infinite.
         """
         unit = np.empty(_sizes("Stream.uniform", shape))
         low = check_number("Stream.uniform", "low", low)
-        high = check_number("Stream.uniform", "high", high, Interval(f"a finite number above low, {low}, with a finite "
-                                                                     "difference", lambda x: 0 < float(x) - low < inf))
+        at_least_low = Interval(f"a number of at least low, {low}, and not further than float64 reaches",
+                                lambda x: 0 <= float(x) - low < inf)
+        high = check_number("Stream.uniform", "high", high, at_least_low)
         self._fill(unit.reshape(-1))
         if (low, high) == (0.0, 1.0):
             return unit
@@ -156,4 +157,5 @@ def _check_name(function: str, name: Any) -> str:
 
 
 def _sizes(function: str, shape: Any) -> Shape:
-    return check_integers_in(function, "shape", shape if isinstance(shape, tuple | list) else (shape,), 0, _LARGEST_COUNT)
+    sizes = shape if isinstance(shape, tuple | list) else (shape,)
+    return check_integers_in(function, "shape", sizes, 0, _LARGEST_COUNT)
