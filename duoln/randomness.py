@@ -60,8 +60,8 @@ class Stream:
         """float64 values in [low, high), from 53 bits each; `low` where both are equal.
 
         Raises:
-            DtypeError: a bound is no number. UsageError: it is not finite, or `high` is below `low`, or their difference
-                is infinite.
+            DtypeError: a bound is no number. UsageError: it is not finite, or `high` is below `low`, or their
+                difference is infinite.
         """
         unit = np.empty(_sizes("Stream.uniform", shape))
         low = check_number("Stream.uniform", "low", low)

@@ -33,7 +33,12 @@ class Module:
 
             def __call__(self, params, x):
                 return self.out(params["out"], ops.relu(self.hidden(params["hidden"], x)))
+
+    Attributes:
+        gathers: whether the layer normalises by statistics of its batch, which `with_population` is to gather.
     """
+
+    gathers: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
