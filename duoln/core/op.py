@@ -252,8 +252,8 @@ class Op(Generic[P, R]):
             check_fit(error, f"[{self.name}] rule '{own.name}'", "forward", own.forward, len(natives), attrs)
             raise
         except FloatingPointError:
-            # The program told NumPy to raise. A value too near 0 for its dtype is 0, as if it had not; the rest is raised
-            # again. To set NumPy's state before every rule would take a tenth of a small one's time.
+            # The program told NumPy to raise. A value too near 0 for its dtype is 0, as if it had not; all else is
+            # raised again. To set NumPy's state before every rule would take a tenth of the time of a small one.
             with np.errstate(under="ignore"):
                 computed = rule.forward(backend, *natives, **attrs)
         if not isinstance(computed, tuple) or len(computed) != 2:
