@@ -66,7 +66,8 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
     layers = {path: module for path, module in model.modules() if module.gathers}
     if not layers:
         return params
-    gathering, result = (tree.map(lambda x: x, params) for _ in range(2))
+    gathering: Params = tree.map(lambda x: x, params)
+    result: Params = tree.map(lambda x: x, params)
     for k, path in enumerate(layers):
         own = _at(gathering, path)
         backend = tree.leaves(own)[0].backend
